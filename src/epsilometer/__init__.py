@@ -1,0 +1,74 @@
+"""epsilometer measures how private machine learning really is.
+
+The public names. Each is loaded when it is first used, so that ``import epsilometer`` stays light.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from epsilometer.claims import PrivacyClaim
+    from epsilometer.observations import ScoreCounts, Scores
+    from epsilometer.readers import read_scores
+    from epsilometer.results import (
+        AttackSummary,
+        AuditResult,
+        EpsilonLowerBound,
+        from_json,
+        json_schema,
+        to_json,
+    )
+    from epsilometer.stats.estimators import epsilon_lower_bound
+    from epsilometer.stats.gaussians import (
+        gaussian_delta,
+        gaussian_epsilon,
+        gaussian_sigma,
+        two_gaussians_epsilon,
+    )
+    from epsilometer.stats.sequential import ConfidenceSequence
+    from epsilometer.stats.sphere import cosine_cdf, cosine_quantile
+    from epsilometer.stats.thresholds import Best, Bonferroni, Fixed, HoldOut, RankGrid
+    from epsilometer.stats.tradeoff import TradeoffCurve, dp_curve, gdp_curve, tradeoff_curve
+
+_HOME = {
+    "claims": ("PrivacyClaim",),
+    "observations": ("ScoreCounts", "Scores"),
+    "readers": ("read_scores",),
+    "results": (
+        "AttackSummary",
+        "AuditResult",
+        "EpsilonLowerBound",
+        "from_json",
+        "json_schema",
+        "to_json",
+    ),
+    "stats.estimators": ("epsilon_lower_bound",),
+    "stats.gaussians": (
+        "gaussian_delta",
+        "gaussian_epsilon",
+        "gaussian_sigma",
+        "two_gaussians_epsilon",
+    ),
+    "stats.sequential": ("ConfidenceSequence",),
+    "stats.sphere": ("cosine_cdf", "cosine_quantile"),
+    "stats.thresholds": ("Best", "Bonferroni", "Fixed", "HoldOut", "RankGrid"),
+    "stats.tradeoff": ("TradeoffCurve", "dp_curve", "gdp_curve", "tradeoff_curve"),
+}
+_MODULE = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = [  # noqa: PLE0604, RUF022 - the rooms above are the order
+    "__version__",
+    *_MODULE,
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE:
+        raise AttributeError(f"module 'epsilometer' has no attribute {name!r}")
+    return getattr(import_module(f"epsilometer.{_MODULE[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,106 @@
+"""Checks of arguments: one sentence each, with what was expected and what came."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from epsilometer.errors import InvalidArgument
+from epsilometer.types import FloatArray
+
+
+def number(**named: Any) -> None:
+    """Each value is a real number, not nan."""
+    for name, value in named.items():
+        real = isinstance(value, (int, float, np.integer, np.floating))
+        if not real or isinstance(value, bool) or math.isnan(value):
+            raise InvalidArgument(f"Expected a number for {name}, got {value!r}.")
+
+
+def probability(**named: float) -> None:
+    """Each value lies in [0, 1]."""
+    number(**named)
+    for name, value in named.items():
+        if not 0 <= value <= 1:
+            raise InvalidArgument(f"Expected {name} in [0, 1], got {value!r}.")
+
+
+def open_unit(**named: float) -> None:
+    """Each value lies in (0, 1)."""
+    number(**named)
+    for name, value in named.items():
+        if not 0 < value < 1:
+            raise InvalidArgument(f"Expected {name} in (0, 1), got {value!r}.")
+
+
+def at_least(least: float, **named: float) -> None:
+    """Each value is ``least`` or more."""
+    number(**named)
+    for name, value in named.items():
+        if not value >= least:
+            raise InvalidArgument(f"Expected {name} ≥ {least}, got {value!r}.")
+
+
+def positive(**named: float) -> None:
+    """Each value is finite and above 0."""
+    number(**named)
+    for name, value in named.items():
+        if not 0 < value < math.inf:
+            raise InvalidArgument(f"Expected {name} > 0 and finite, got {value!r}.")
+
+
+def whole(least: int, **named: int) -> None:
+    """Each value is a whole number of ``least`` or more."""
+    at_least(least, **named)
+    for name, value in named.items():
+        if value != int(value):
+            raise InvalidArgument(f"Expected a whole number for {name}, got {value!r}.")
+
+
+def scores(name: str, value: Any) -> FloatArray:
+    """The value as a read-only one-dimensional float array, without a copy where none is needed.
+
+    float32 and float64 arrays (memory-mapped ones too) keep their type; whole numbers and
+    booleans become float64; torch tensors are taken from any device without importing torch.
+    """
+    array = _as_array(name, value)
+    if array.ndim != 1:
+        raise InvalidArgument(
+            f"Expected a one-dimensional array for {name}, got shape {array.shape}. "
+            "Give one score for each run or canary."
+        )
+    if array.size == 0:
+        raise InvalidArgument(
+            f"Expected at least one score in {name}, got none. "
+            "An audit needs scores with the record and scores without it."
+        )
+    if np.isnan(array.min()):  # min hands nan on, and needs no array of its own
+        raise InvalidArgument(
+            f"Expected no nan in {name}, found {np.isnan(array).sum()} of {array.size}. "
+            "A run that diverged is an observation too: score it as ±inf, do not drop it."
+        )
+    array = array.view()
+    array.flags.writeable = False
+    return array
+
+
+def _as_array(name: str, value: Any) -> FloatArray:
+    if hasattr(value, "detach"):  # a torch tensor
+        value = value.detach().cpu()
+        if str(value.dtype) == "torch.bfloat16":  # NumPy has no such type
+            value = value.float()
+        value = value.numpy()
+    try:
+        array = np.asanyarray(value)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"Expected numbers for {name}, got {_short(value)}.") from error
+    if array.dtype in (np.float32, np.float64):
+        return array
+    if array.dtype.kind in "biuf":
+        return array.astype(np.float64)
+    raise InvalidArgument(f"Expected numbers for {name}, got {_short(value)}.")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,149 @@
+"""What was measured: scores one by one, or counted at thresholds fixed in advance."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from epsilometer import _validate
+from epsilometer.errors import InvalidArgument
+from epsilometer.types import FloatArray, IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """Attack scores; *higher means "was in"*. Negate a loss before it gets here.
+
+    ±inf are legal scores and keep their order (score a diverged run so); nan is refused.
+    Lists, float32 and float64 arrays, memory-mapped arrays and torch tensors are taken; floats
+    are not copied.
+
+    Attributes:
+        inside: Scores of runs or canaries with the record, shape ``(n_in,)``.
+        outside: Scores of runs or canaries without it, shape ``(n_out,)``.
+
+    Example:
+        >>> Scores(inside=[2.0, 3.0], outside=[0.0, 1.0, 2.0]).errors_at(2.0)
+        (1, 0)
+    """
+
+    inside: FloatArray
+    outside: FloatArray
+
+    def __post_init__(self) -> None:
+        inside = _validate.scores("inside", self.inside)
+        outside = _validate.scores("outside", self.outside)
+        if inside.dtype != outside.dtype:  # so that a threshold means the same beside both
+            inside, outside = inside.astype(np.float64), outside.astype(np.float64)
+        object.__setattr__(self, "inside", inside)
+        object.__setattr__(self, "outside", outside)
+
+    @property
+    def n_in(self) -> int:
+        """How many scores were observed with the record."""
+        return self.inside.size
+
+    @property
+    def n_out(self) -> int:
+        """How many scores were observed without it."""
+        return self.outside.size
+
+    def errors_at(self, threshold: float) -> tuple[int, int]:
+        """False positives and false negatives of the rule "in iff score ≥ threshold"."""
+        at = np.float64(threshold)  # a bare float would be rounded to float32 beside such scores
+        return int(np.sum(self.outside >= at)), int(np.sum(self.inside < at))
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreCounts:
+    """Scores counted at thresholds fixed in advance: 10⁹ observations in a few hundred numbers.
+
+    Bin ``j`` holds the scores in ``[thresholds[j-1], thresholds[j])``; bin 0 those below all
+    thresholds, the last bin those at or above the highest. Counts are added with ``+``, in any
+    order. Every bound equals the one of the raw scores rounded down to their bin.
+
+    Attributes:
+        thresholds: Strictly increasing, shape ``(j,)``; chosen before looking at the scores.
+        inside_bins: Counts of scores with the record, shape ``(j + 1,)``.
+        outside_bins: Counts of scores without it, shape ``(j + 1,)``.
+
+    Example:
+        >>> empty = ScoreCounts.at([0.0, 1.0])
+        >>> counts = empty.add(inside=[0.5, 2.0], outside=[-1.0, 0.0])
+        >>> (counts + counts).errors_at(1.0)
+        (0, 2)
+    """
+
+    thresholds: FloatArray
+    inside_bins: IntArray
+    outside_bins: IntArray
+
+    def __post_init__(self) -> None:
+        thresholds = _validate.scores("thresholds", self.thresholds).astype(np.float64)
+        if np.any(np.diff(thresholds) <= 0):
+            raise InvalidArgument("Expected strictly increasing thresholds; sort them, drop twins.")
+        object.__setattr__(self, "thresholds", thresholds)
+        for name in ("inside_bins", "outside_bins"):
+            object.__setattr__(self, name, _bins(name, getattr(self, name), thresholds.size + 1))
+
+    @classmethod
+    def at(cls, thresholds: Any) -> "ScoreCounts":
+        """Nothing counted yet, at these thresholds."""
+        bins = np.zeros(np.size(thresholds) + 1, np.int64)
+        return cls(thresholds, bins, bins)
+
+    @property
+    def n_in(self) -> int:
+        """How many scores were observed with the record."""
+        return int(self.inside_bins.sum())
+
+    @property
+    def n_out(self) -> int:
+        """How many scores were observed without it."""
+        return int(self.outside_bins.sum())
+
+    def add(self, *, inside: Any = None, outside: Any = None) -> "ScoreCounts":
+        """These counts and those of a further block of scores; the block may then be forgotten."""
+        return ScoreCounts(
+            self.thresholds,
+            self.inside_bins + self._count("inside", inside),
+            self.outside_bins + self._count("outside", outside),
+        )
+
+    def __add__(self, other: "ScoreCounts") -> "ScoreCounts":
+        if not np.array_equal(self.thresholds, other.thresholds):
+            raise InvalidArgument("Expected counts at the same thresholds; these differ.")
+        return ScoreCounts(
+            self.thresholds,
+            self.inside_bins + other.inside_bins,
+            self.outside_bins + other.outside_bins,
+        )
+
+    def errors_at(self, threshold: float) -> tuple[int, int]:
+        """False positives and false negatives of the rule "in iff score ≥ threshold"."""
+        index = int(np.searchsorted(self.thresholds, threshold))
+        if index == self.thresholds.size or self.thresholds[index] != threshold:
+            raise InvalidArgument(
+                f"Expected one of the {self.thresholds.size} thresholds that were counted at, "
+                f"got {threshold!r}. The scores between them are gone."
+            )
+        return int(self.outside_bins[index + 1 :].sum()), int(self.inside_bins[: index + 1].sum())
+
+    def _count(self, name: str, block: Any) -> IntArray:
+        if block is None or np.size(block) == 0:
+            return np.zeros(self.thresholds.size + 1, np.int64)
+        scores = _validate.scores(name, block)
+        at = np.searchsorted(self.thresholds, scores, side="right")
+        return np.bincount(at, minlength=self.thresholds.size + 1)
+
+
+def _bins(name: str, value: Any, size: int) -> IntArray:
+    bins = np.asarray(value)
+    if bins.shape != (size,) or bins.dtype.kind not in "iu" or np.any(bins < 0):
+        raise InvalidArgument(
+            f"Expected {size} counts of 0 or more in {name} (one bin more than thresholds), "
+            f"got shape {bins.shape} of {bins.dtype}."
+        )
+    bins = bins.astype(np.int64)
+    bins.flags.writeable = False
+    return bins

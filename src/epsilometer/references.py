@@ -1,0 +1,32 @@
+"""The bibliography. Every result cites what it used by these keys."""
+
+from types import MappingProxyType
+
+BIBLIOGRAPHY = MappingProxyType(
+    {
+        "balle2018": "Balle, Wang: Improving the Gaussian Mechanism for Differential Privacy: "
+        "Analytical Calibration and Optimal Denoising. ICML 2018.",
+        "andrew2024": "Andrew, Kairouz, Oh, Oprea, McMahan, Suriyakumar: One-shot Empirical "
+        "Privacy Estimation for Federated Learning. ICLR 2024.",
+        "clopper1934": "Clopper, Pearson: The Use of Confidence or Fiducial Limits Illustrated in "
+        "the Case of the Binomial. Biometrika 26, 1934.",
+        "dong2022": "Dong, Roth, Su: Gaussian Differential Privacy. JRSS B 84, 2022.",
+        "jagielski2020": "Jagielski, Ullman, Oprea: Auditing Differentially Private Machine "
+        "Learning: How Private is Private SGD? NeurIPS 2020.",
+        "kairouz2015": "Kairouz, Oh, Viswanath: The Composition Theorem for Differential Privacy. "
+        "ICML 2015.",
+        "mahloujifar2024": "Mahloujifar, Melis, Chaudhuri: Auditing f-Differential Privacy in One "
+        "Run. 2024.",
+        "nasr2023": "Nasr, Hayes, Steinke, Balle, Tramèr, Jagielski, Carlini, Terzis: Tight "
+        "Auditing of Differentially Private Machine Learning. USENIX Security 2023.",
+        "steinke2023": "Steinke, Nasr, Jagielski: Privacy Auditing with One (1) Training Run. "
+        "NeurIPS 2023.",
+        "ville1939": "Ville: Étude critique de la notion de collectif. Gauthier-Villars, 1939.",
+        "waudbysmith2024": "Waudby-Smith, Ramdas: Estimating Means of Bounded Random Variables by "
+        "Betting. JRSS B 86, 2024.",
+        "wilks1941": "Wilks: Determination of Sample Sizes for Setting Tolerance Limits. Annals of "
+        "Mathematical Statistics 12, 1941.",
+        "zanella2023": "Zanella-Béguelin, Wutschitz, Tople, Salem, Rühle, Paverd, Naseri, Köpf, "
+        "Jones: Bayesian Estimation of Differential Privacy. ICML 2023.",
+    }
+)

@@ -1,0 +1,1 @@
+"""Statistics: pure, deterministic functions of arrays; NumPy and scipy.special only."""

@@ -1,0 +1,125 @@
+"""Methods that turn observations into a lower bound on ε: one file a method, one row each."""
+
+from types import MappingProxyType
+
+import numpy as np
+
+from epsilometer import _validate
+from epsilometer.claims import Adjacency
+from epsilometer.errors import InvalidArgument
+from epsilometer.results import EpsilonLowerBound
+from epsilometer.stats.estimators import (
+    anytime,
+    clopper_pearson,
+    gdp,
+    jeffreys,
+    joint_beta,
+    one_run,
+    one_run_fdp,
+)
+from epsilometer.stats.estimators.method import Method
+from epsilometer.stats.thresholds import Best, Observed, RankGrid, ThresholdRule
+
+REGISTRY: MappingProxyType[str, Method] = MappingProxyType(
+    {
+        "clopper_pearson": clopper_pearson.METHOD,
+        "jeffreys": jeffreys.METHOD,
+        "joint_beta": joint_beta.METHOD,
+        "gdp": gdp.METHOD,
+        "one_run": one_run.METHOD,
+        "one_run_fdp": one_run_fdp.METHOD,
+        "anytime": anytime.METHOD,
+    }
+)
+_RANK_GRID = RankGrid()
+
+
+def epsilon_lower_bound(
+    scores: Observed,
+    *,
+    delta: float,
+    confidence: float = 0.95,
+    method: str = "clopper_pearson",
+    rule: ThresholdRule = _RANK_GRID,
+    seed: int = 0,
+    adjacency: Adjacency = "unstated",
+    adversary: str = "unstated",
+) -> EpsilonLowerBound:
+    """Bounds ε from below, from the scores of an attack.
+
+    Guarantees: with the default method and rule, the bound exceeds the true ε in at most
+        ``1 - confidence`` of audits, whatever the attack and the law of the scores. Each method
+        and rule says what it guarantees; ``valid`` is false where it is nothing.
+    Assumes: the scores are independent of each other given the world they come from.
+
+    Args:
+        scores: ``Scores``, or ``ScoreCounts`` where there are too many to keep.
+        delta: δ at which ε is bounded.
+        confidence: One-sided.
+        method: A key of ``REGISTRY``.
+        rule: How thresholds are chosen, and so what is paid for them.
+        seed: For rules that split at random. Same seed, same bound.
+        adjacency: The neighbouring relation the scores were made under; carried along.
+        adversary: Whose view the scores are computed from, in words; carried along.
+
+    Example:
+        >>> from epsilometer.observations import Scores
+        >>> rng = np.random.default_rng(0)
+        >>> scores = Scores(inside=rng.normal(1, 1, 10_000), outside=rng.normal(0, 1, 10_000))
+        >>> bound = epsilon_lower_bound(scores, delta=1e-5)  # the truth is 4.377
+        >>> round(bound.epsilon, 2), bound.valid
+        (2.16, True)
+    """
+    _validate.probability(delta=delta)
+    _validate.open_unit(confidence=confidence)
+    _validate.whole(0, seed=seed)
+    chosen = _method(method, rule)
+    if min(scores.n_in, scores.n_out) == 0:
+        raise InvalidArgument(
+            f"Expected scores inside and outside, got {scores.n_in} and {scores.n_out}."
+        )
+    found = chosen.find(
+        scores,
+        delta=delta,
+        alpha=1 - confidence,
+        rule=rule,
+        rng=np.random.default_rng(seed),
+    )
+    return EpsilonLowerBound(
+        epsilon=found.epsilon,
+        delta=delta,
+        confidence=confidence,
+        method=method,
+        threshold_rule=repr(rule),
+        valid=chosen.exact and not isinstance(rule, Best),
+        direction=found.direction,
+        threshold=found.threshold,
+        n_in=scores.n_in,
+        n_out=scores.n_out,
+        adjacency=adjacency,
+        adversary=adversary,
+        seed=seed,
+        cites=chosen.cites,
+        caveats=(*_caveats(chosen, rule), *found.caveats),
+    )
+
+
+def _method(name: str, rule: ThresholdRule) -> Method:
+    if name not in REGISTRY:
+        raise InvalidArgument(f"Expected method to be one of {', '.join(REGISTRY)}, got {name!r}.")
+    chosen = REGISTRY[name]
+    if not isinstance(rule, chosen.rules):
+        known = ", ".join(kind.__name__ for kind in chosen.rules)
+        raise InvalidArgument(f"Expected rule for {name} to be one of {known}, got {rule!r}.")
+    return chosen
+
+
+def _caveats(method: Method, rule: ThresholdRule) -> tuple[str, ...]:
+    caveats = []
+    if not method.exact:
+        caveats.append(f"Not a valid bound. {method.guarantees}")
+    if isinstance(rule, Best):
+        caveats.append(
+            "Not a valid bound: the threshold was chosen on the scores it is used on, at no cost."
+        )
+    return tuple(caveats)

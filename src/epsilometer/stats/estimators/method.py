@@ -1,0 +1,68 @@
+"""What a method of the registry is, and what it finds."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from epsilometer.results import Direction
+from epsilometer.stats.thresholds import Observed, ThresholdRule
+
+DIRECTIONS: tuple[Direction, Direction] = ("present→absent", "absent→present")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """The best look of a method: a bound still without its meaning."""
+
+    epsilon: float
+    direction: Direction
+    threshold: float
+    caveats: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Winner:
+    """The best look: its merit, the row of its direction, its threshold."""
+
+    merit: float
+    row: int
+    threshold: float
+
+
+class Find(Protocol):
+    """Bounds ε from observations under one rule."""
+
+    def __call__(
+        self,
+        observed: Observed,
+        *,
+        delta: float,
+        alpha: float,
+        rule: ThresholdRule,
+        rng: np.random.Generator,
+    ) -> Found:
+        """Returns the best look; ``alpha`` is the chance of error for the whole bound."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """A row of the registry.
+
+    Attributes:
+        find: Computes the bound.
+        rules: Threshold rules it takes.
+        exact: Whether the bound holds at its confidence under ``assumes`` and a valid rule.
+        guarantees: In a sentence.
+        assumes: In a sentence.
+        cites: Keys of the bibliography.
+    """
+
+    find: Find
+    rules: tuple[type, ...]
+    exact: bool
+    guarantees: str
+    assumes: str
+    cites: tuple[str, ...]
+

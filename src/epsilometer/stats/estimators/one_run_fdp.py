@@ -1,0 +1,70 @@
+"""One training run, many canaries, under Gaussian DP (Mahloujifar, Melis, Chaudhuri 2024)."""
+
+import numpy as np
+import scipy.special
+from numpy.typing import NDArray
+
+from epsilometer.errors import InvalidArgument
+from epsilometer.stats.estimators.guesses import RULES, Guesses, best_guess
+from epsilometer.stats.estimators.method import Found, Method
+from epsilometer.stats.gaussians import gdp_epsilon
+from epsilometer.stats.thresholds import Observed, ThresholdRule
+
+
+def find(
+    observed: Observed,
+    *,
+    delta: float,
+    alpha: float,
+    rule: ThresholdRule,
+    rng: np.random.Generator,
+) -> Found:
+    """The largest μ at which so many right guesses have probability at most ``alpha``, as ε(δ)."""
+    if delta == 0:
+        raise InvalidArgument(
+            "one_run_fdp needs delta > 0: at δ = 0 every Gaussian mechanism has ε = ∞."
+        )
+    best = best_guess(observed, refutes_gdp, alpha=alpha, rule=rule, rng=rng)
+    return Found(
+        epsilon=gdp_epsilon(best.merit, delta),
+        direction=best.direction,
+        threshold=best.threshold,
+    )
+
+
+def refutes_gdp(ways: Guesses, mu: float, level: float) -> NDArray[np.bool_]:
+    """Whether so many right guesses have probability at most ``level`` under μ-GDP.
+
+    If they had more, the chances of exactly i right guesses would obey the recursion of the
+    paper's Algorithm 3, started from the level; it raises their sum above the share of canaries
+    that was guessed, which is a contradiction.
+    """
+    share = ways.made / ways.canaries
+    right = level * ways.correct / ways.canaries
+    wrong = level * (ways.made - ways.correct) / ways.canaries
+    refuted = right + wrong > share
+    live = np.flatnonzero(~refuted & (ways.correct > 0))
+    for i in range(int(ways.correct.max(initial=0)) - 1, -1, -1):
+        if not live.size:
+            break
+        at = live[ways.correct[live] > i]
+        least = scipy.special.ndtr(scipy.special.ndtri(right[at]) - mu)
+        raised = np.maximum(least, wrong[at])
+        right[at] = np.minimum(right[at] + i / (ways.made[at] - i) * (raised - wrong[at]), 1.0)
+        moved = raised > wrong[at]
+        wrong[at] = raised
+        refuted[at] = right[at] + raised > share[at]
+        # A sequence that stands still stays so; one that is refuted stays that too.
+        live = np.setdiff1d(live, at[~moved | refuted[at]], assume_unique=True)
+    return refuted
+
+
+METHOD = Method(
+    find=find,
+    rules=RULES,
+    exact=True,
+    guarantees="Exceeds the true ε in at most 1 − confidence of runs of a Gaussian mechanism.",
+    assumes="One run; every canary was put in or left out by its own fair coin; the mechanism's "
+    "trade-off curve for each canary is Gaussian. For other mechanisms it can be too large.",
+    cites=("mahloujifar2024", "dong2022"),
+)

@@ -1,0 +1,250 @@
+r"""Privacy of Gaussian pairs, exactly: one mechanism, or two fitted normals of unequal spread.
+
+Everything rests on Mills' ratio :math:`M(x) = \\Phi(-x)/\\varphi(x)`: where the privacy loss is ε
+the densities satisfy :math:`p = e^\\varepsilon q`, so the two tails beyond share one factor and the
+difference :math:`P - e^\\varepsilon Q` is taken between Mills' ratios, never between tails.
+"""
+
+import math
+from typing import Literal
+
+import numpy as np
+import scipy.special
+from numpy.typing import NDArray
+
+from epsilometer import _validate
+from epsilometer.errors import InvalidArgument
+from epsilometer.stats import search
+from epsilometer.types import FloatArray
+
+_LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
+_SQRT_HALF_PI = math.sqrt(math.pi / 2)
+_NODES, _NODE_WEIGHTS = np.polynomial.legendre.leggauss(8)
+_SMALL_MU = 0.5
+
+
+def gaussian_delta(sigma: float, epsilon: float, *, log: bool = False) -> float:
+    """δ of the Gaussian mechanism of sensitivity 1 at ``epsilon`` (Balle & Wang 2018, Theorem 8).
+
+    Args:
+        sigma: Standard deviation of the noise for sensitivity 1.
+        epsilon: At least 0.
+        log: Return ln δ, which does not underflow.
+
+    Example:
+        >>> round(gaussian_delta(1.0, 1.0), 6)
+        0.126937
+    """
+    _validate.positive(sigma=sigma)
+    _validate.at_least(0, epsilon=epsilon)
+    log_delta = float(_log_delta(np.float64(epsilon * sigma - 0.5 / sigma), np.float64(1 / sigma)))
+    return log_delta if log else math.exp(log_delta)
+
+
+def gaussian_epsilon(sigma: float, delta: float) -> float:
+    """The ε of the Gaussian mechanism of sensitivity 1 at ``delta``, to 1e-12 relative.
+
+    0 where the mechanism is (0, δ)-DP, infinite at δ = 0. Equals the ε of μ-GDP with μ = 1/σ.
+
+    Example:
+        >>> round(gaussian_epsilon(1.0, 1e-5), 6)
+        4.377178
+    """
+    _validate.positive(sigma=sigma)
+    _validate.probability(delta=delta)
+    if delta == 0:
+        return math.inf
+    mu, target = np.float64(1 / sigma), math.log(delta)
+    # Solved for x = ε/μ − μ/2, where ε = 0 is x = −μ/2: ε itself would cancel at small σ.
+    low = -mu / 2
+    if _log_delta(low, mu) <= target:
+        return 0.0
+    high = max(40.0, math.sqrt(-2 * target)) + 1.0
+    ends = search.bisect(lambda x: _log_delta(x, mu) > target, low, np.float64(high))
+    return float(mu * (ends[1] + mu / 2))
+
+
+def gaussian_sigma(epsilon: float, delta: float) -> float:
+    """The least σ with which the Gaussian mechanism of sensitivity 1 is (ε, δ)-DP, to 1e-12.
+
+    Example:
+        >>> round(gaussian_sigma(1.0, 1e-5), 5)
+        3.73063
+    """
+    _validate.at_least(0, epsilon=epsilon)
+    _validate.open_unit(delta=delta)
+    target = math.log(delta)
+
+    def too_little(log_sigma: FloatArray) -> NDArray[np.bool_]:
+        sigma = np.exp(log_sigma)
+        return _log_delta(epsilon * sigma - 0.5 / sigma, 1 / sigma) > target
+
+    ends = search.bisect(too_little, np.float64(-350.0), np.float64(800.0))
+    return float(np.exp(ends[1]))
+
+
+def gdp_epsilon(mu: float, delta: float) -> float:
+    """The ε at ``delta`` of μ-Gaussian differential privacy (Dong et al. 2022, Corollary 1).
+
+    Example:
+        >>> gdp_epsilon(0.0, 1e-5)
+        0.0
+    """
+    _validate.at_least(0, mu=mu)
+    return gaussian_epsilon(1 / mu, delta) if mu > 1e-300 else 0.0
+
+
+def two_gaussians_epsilon(
+    mean_absent: float,
+    std_absent: float,
+    mean_present: float,
+    std_present: float,
+    delta: float,
+    rule: Literal["exact", "threshold"] = "exact",
+) -> float:
+    """The ε at ``delta`` that separates two normal laws: the larger of both directions.
+
+    Args:
+        mean_absent: Mean of the score without the record.
+        std_absent: Its standard deviation, above 0.
+        mean_present: Mean with the record.
+        std_present: Its standard deviation, above 0.
+        delta: In [0, 1]. At 0 the answer is infinite unless the two laws are equal.
+        rule: ``"exact"`` takes the best of all attacks, whose regions are bounded by the roots of
+            a quadratic (one-shot paper, version 2, Appendix B); ``"threshold"`` only attacks that
+            say "present" above a threshold (version 1), and so gives 0 when the score points the
+            wrong way.
+
+    Example:
+        >>> round(two_gaussians_epsilon(0.0, 1.0, 1.0, 1.05, 1e-6), 4)
+        6.1488
+    """
+    return max(
+        two_gaussians_directions(mean_absent, std_absent, mean_present, std_present, delta, rule)
+    )
+
+
+def two_gaussians_directions(
+    mean_absent: float,
+    std_absent: float,
+    mean_present: float,
+    std_present: float,
+    delta: float,
+    rule: Literal["exact", "threshold"] = "exact",
+) -> tuple[float, float]:
+    """Both directions of ``two_gaussians_epsilon``: present→absent, then absent→present."""
+    _validate.positive(std_absent=std_absent, std_present=std_present)
+    _validate.number(mean_absent=mean_absent, mean_present=mean_present)
+    _validate.probability(delta=delta)
+    if rule not in ("exact", "threshold"):
+        raise InvalidArgument(f"Expected rule to be 'exact' or 'threshold', got {rule!r}.")
+    gap = mean_present - mean_absent
+    forward = _Pair(gap / std_absent, std_present / std_absent, rule)
+    # Seen from the other world, and mirrored so that higher still means "this one".
+    backward = _Pair(gap / std_present, std_absent / std_present, rule)
+    return forward.epsilon(delta), backward.epsilon(delta)
+
+
+def two_gaussians_delta(
+    mean_absent: float, std_absent: float, mean_present: float, std_present: float, epsilon: float
+) -> tuple[float, float]:
+    """δ at ``epsilon`` of two normal laws: present→absent, then absent→present."""
+    _validate.positive(std_absent=std_absent, std_present=std_present)
+    _validate.at_least(0, epsilon=epsilon)
+    gap = mean_present - mean_absent
+    forward = _Pair(gap / std_absent, std_present / std_absent, "exact")
+    backward = _Pair(gap / std_present, std_absent / std_present, "exact")
+    return forward.delta(epsilon), backward.delta(epsilon)
+
+
+class _Pair:
+    """P = N(shift, spread²) against Q = N(0, 1), attacked by the best region or the best threshold."""
+
+    def __init__(self, shift: float, spread: float, rule: str) -> None:
+        self.spread, self.thresholds_only = spread, rule == "threshold"
+        self.shift = shift if self.thresholds_only else abs(shift)  # a region may be mirrored
+
+    def epsilon(self, delta: float) -> float:
+        """The least ε at which P − e^ε Q is at most ``delta`` everywhere."""
+        if self.delta(0.0) <= delta:
+            return 0.0
+        if delta == 0:
+            return self._largest_loss()
+
+        def exceeded(epsilon: FloatArray) -> NDArray[np.bool_]:
+            return np.asarray(self.delta(float(epsilon)) > delta)
+
+        high = search.grow(exceeded, np.float64(1.0), limit=1e300)
+        return float(search.bisect(exceeded, np.float64(0.0), high)[1])
+
+    def _largest_loss(self) -> float:
+        """The supremum of ln(p/q): finite only where P is the narrower."""
+        if self.spread >= 1 or self.thresholds_only:
+            return math.inf
+        return -math.log(self.spread) + self.shift**2 / (2 * (1 - self.spread**2))
+
+    def delta(self, epsilon: float) -> float:
+        """P − e^ε Q over the region where the attack says P."""
+        m, s = self.shift, self.spread
+        if s == 1:
+            return self._above((epsilon + m * m / 2) / m, epsilon) if m > 0 else 0.0
+        # ln(p/q) − ε = a z² + b z + c
+        a, b = 0.5 * (s - 1) * (s + 1) / (s * s), m / (s * s)
+        c = -math.log(s) - 0.5 * (m / s) ** 2 - epsilon
+        discriminant = b * b - 4 * a * c
+        if discriminant <= 0:  # the loss passes ε nowhere, or (P wider) everywhere
+            return 0.0
+        low, high = _roots(a, b, c, math.sqrt(discriminant))
+        if a > 0:  # P is wider: it wins in both tails
+            return self._above(high, epsilon) + (
+                0.0 if self.thresholds_only else self._below(low, epsilon)
+            )
+        # P is narrower: it wins between the roots
+        return self._above(low, epsilon) - (
+            0.0 if self.thresholds_only else self._above(high, epsilon)
+        )
+
+    def _above(self, z: float, epsilon: float) -> float:
+        return _tail_gap((z - self.shift) / self.spread, z, self.spread, epsilon)
+
+    def _below(self, z: float, epsilon: float) -> float:
+        return _tail_gap((self.shift - z) / self.spread, -z, self.spread, epsilon)
+
+
+def _tail_gap(u: float, z: float, s: float, epsilon: float) -> float:
+    """Φ(−u) − e^ε Φ(−z), where φ(u)/s = e^ε φ(z): in the tails that shared factor is taken out."""
+    if u > 0 and z > 0:
+        return math.exp(-u * u / 2 - _LOG_SQRT_2PI) * float(_mills(u) - _mills(z) / s)
+    second = math.exp(min(epsilon + float(scipy.special.log_ndtr(-z)), 700.0))
+    return float(scipy.special.ndtr(-u)) - second
+
+
+def _roots(a: float, b: float, c: float, root: float) -> tuple[float, float]:
+    """Roots of a z² + b z + c without cancellation, in order."""
+    q = -0.5 * (b + math.copysign(root, b))
+    first, second = q / a, (c / q if q else 0.0)
+    return min(first, second), max(first, second)
+
+
+def _mills(x: FloatArray | float) -> FloatArray:
+    return np.asarray(_SQRT_HALF_PI * scipy.special.erfcx(np.asarray(x) / math.sqrt(2)))
+
+
+def _log_delta(x: FloatArray, mu: FloatArray) -> FloatArray:
+    """ln δ of N(μ, 1) against N(0, 1) where ε = μ(x + μ/2)."""
+    x, mu = np.broadcast_arrays(np.asarray(x, np.float64), np.asarray(mu, np.float64))
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
+        # In the tail both terms share φ(x); in the bulk Φ(−x) is near 1 and nothing cancels badly.
+        tail = -x * x / 2 - _LOG_SQRT_2PI + np.log(_mills_gap(x, mu))
+        second = np.exp(-x * x / 2 - _LOG_SQRT_2PI) * _mills(x + mu)
+        bulk = np.log(scipy.special.ndtr(-x) - second)
+        return np.where((x > -1) | (mu < _SMALL_MU), tail, bulk)
+
+
+def _mills_gap(x: FloatArray, mu: FloatArray) -> FloatArray:
+    """M(x) − M(x + μ): for small μ the integral of −M' = 1 − tM(t), for large the difference."""
+    plain = _mills(x) - _mills(x + mu)
+    if np.all(mu >= _SMALL_MU):
+        return plain
+    t = x[..., None] + mu[..., None] * (_NODES + 1) / 2
+    return np.where(mu < _SMALL_MU, mu / 2 * ((1 - t * _mills(t)) @ _NODE_WEIGHTS), plain)

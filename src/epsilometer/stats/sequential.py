@@ -1,0 +1,148 @@
+"""A lower bound that may be looked at after every pair of runs, and stopped at any time.
+
+For a threshold fixed beforehand and a true claim (ε, δ), X = 1[inside ≥ τ] − e^ε 1[outside ≥ τ] − δ has
+mean at most 0, so a bettor who stakes a share λ of his wealth on X wins nothing in the long run:
+Pr[his wealth ever reaches 1/α] ≤ α (Ville 1939). Wealth is averaged over stakes, thresholds and both
+directions. For every stake it falls as ε rises, so all ε below some point are refuted together.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from epsilometer import _validate
+from epsilometer.claims import PrivacyClaim
+from epsilometer.errors import InvalidArgument
+from epsilometer.observations import Scores
+from epsilometer.results import EpsilonLowerBound
+from epsilometer.stats import search, thresholds
+from epsilometer.types import FloatArray
+
+CITES = ("ville1939", "waudbysmith2024", "kairouz2015")
+_STAKES = 0.9 * 0.5 ** np.arange(24)  # of a stake of 1 at ε = 0; the last serve ε up to 16
+_LARGEST = 16.0
+
+
+class ConfidenceSequence:
+    """Pairs of runs, one with the record and one without, that arrive one by one.
+
+    Guarantees: with probability at least ``confidence``, *no* ``lower_bound()`` ever given exceeds
+        the true ε, however often it is asked for and whenever the audit stops.
+    Assumes: pairs are independent of each other and of the thresholds, which were fixed before
+        the first pair (``from_pilot`` chooses them on pairs of their own).
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> audit = ConfidenceSequence([2.0, 3.0], delta=1e-5)
+        >>> for _ in range(200):
+        ...     audit.update(rng.normal(4), rng.normal(0))
+        >>> audit.refuted(1.0)
+        True
+    """
+
+    def __init__(
+        self, thresholds: Any, *, delta: float, confidence: float = 0.95, seed: int = 0
+    ) -> None:
+        """Bets at these thresholds, and never looks at a pair twice."""
+        _validate.probability(delta=delta)
+        _validate.open_unit(confidence=confidence)
+        self.thresholds = np.unique(_validate.scores("thresholds", thresholds)).astype(np.float64)
+        self.delta, self.confidence, self.seed = delta, confidence, seed
+        self.pairs = 0
+        self._both = np.zeros(self.thresholds.size)
+        self._inside = np.zeros(self.thresholds.size)
+        self._outside = np.zeros(self.thresholds.size)
+        self._best, self._threshold, self._row = 0.0, float(self.thresholds[0]), 0
+
+    @classmethod
+    def from_pilot(
+        cls, pilot: Scores, *, delta: float, confidence: float = 0.95, ratio: int = 4
+    ) -> "ConfidenceSequence":
+        """Thresholds at ranks 1, r, r², … of scores that will not be bet on."""
+        out, inside = thresholds.rank_grid(pilot, thresholds.RankGrid(ratio))
+        every = np.concatenate([out.thresholds, inside.thresholds])
+        return cls(every, delta=delta, confidence=confidence)
+
+    def update(self, inside_score: Any, outside_score: Any) -> None:
+        """Takes one pair, or two arrays of pairs in order."""
+        inside = _validate.scores("inside_score", np.atleast_1d(inside_score))
+        outside = _validate.scores("outside_score", np.atleast_1d(outside_score))
+        if inside.shape != outside.shape:
+            raise InvalidArgument(
+                f"Expected as many inside as outside scores, got {inside.size} and {outside.size}."
+            )
+        for i, threshold in enumerate(self.thresholds):
+            caught, false = inside >= threshold, outside >= threshold
+            self._inside[i] += np.count_nonzero(caught)
+            self._outside[i] += np.count_nonzero(false)
+            self._both[i] += np.count_nonzero(caught & false)
+        self.pairs += inside.size
+
+    def lower_bound(self) -> EpsilonLowerBound:
+        """The largest ε refuted so far; it never falls from one call to the next."""
+        if self.pairs == 0:
+            raise InvalidArgument("Expected at least one pair before a bound, got none.")
+        if self._refutes_now(self._best):
+            high = search.grow(
+                lambda e: np.asarray(self._refutes_now(float(e))),
+                np.float64(max(1.0, self._best)),
+                limit=_LARGEST,
+            )
+            found, _ = search.bisect(
+                lambda e: np.asarray(self._refutes_now(float(e))),
+                np.float64(self._best),
+                high,
+                relative=1e-9,
+            )
+            self._best = float(found)
+            wealth = self._log_wealth(self._best)
+            self._row, at = (int(i) for i in np.unravel_index(np.argmax(wealth), wealth.shape))
+            self._threshold = float(self.thresholds[at])
+        return EpsilonLowerBound(
+            epsilon=self._best,
+            delta=self.delta,
+            confidence=self.confidence,
+            method="anytime",
+            threshold_rule=f"Fixed before the first pair, {self.thresholds.size} thresholds",
+            valid=True,
+            direction=("present→absent", "absent→present")[self._row],
+            threshold=self._threshold,
+            n_in=self.pairs,
+            n_out=self.pairs,
+            seed=self.seed,
+            cites=CITES,
+        )
+
+    def refuted(self, claim: PrivacyClaim | float) -> bool:
+        """Whether a claim at this δ has fallen. Once true, it stays true."""
+        if isinstance(claim, PrivacyClaim):
+            if claim.delta != self.delta:
+                raise InvalidArgument(
+                    f"Expected a claim at δ = {self.delta!r}, got one at {claim.delta!r}."
+                )
+            claim = claim.epsilon
+        _validate.at_least(0, claim=claim)
+        return self.pairs > 0 and self.lower_bound().epsilon > claim
+
+    def _refutes_now(self, epsilon: float) -> bool:
+        wealth = self._log_wealth(epsilon)
+        total = np.logaddexp.reduce(wealth, axis=None) - math.log(wealth.size)
+        return bool(total >= -math.log(1 - self.confidence))
+
+    def _log_wealth(self, epsilon: float) -> FloatArray:
+        """Logarithm of the wealth of each direction and threshold, averaged over stakes."""
+        both, caught, false = self._both, self._inside - self._both, self._outside - self._both
+        neither = self.pairs - both - caught - false
+        price = math.exp(epsilon) + self.delta
+        stakes = _STAKES / (1 + self.delta)
+        stakes = stakes[stakes < 1 / price][:, None]
+        won, lost = np.log1p(stakes * (1 - self.delta)), np.log1p(-stakes * price)
+        tied, idle = np.log1p(stakes * (1 - price)), np.log1p(-stakes * self.delta)
+        paid = won * caught + lost * false
+        # Seen from the other world, pairs with both above and pairs with neither change places.
+        directions = [paid + tied * both + idle * neither, paid + tied * neither + idle * both]
+        # Stakes too high for this ε were never placed: their share of the wealth counts as lost.
+        return np.stack([np.logaddexp.reduce(d, axis=0) for d in directions]) - math.log(
+            _STAKES.size
+        )

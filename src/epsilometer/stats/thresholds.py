@@ -1,0 +1,288 @@
+"""How thresholds are chosen, and what choosing costs.
+
+A rule turns scores into *looks*: thresholds, the counts an estimator may use there, and the error
+each limit may spend. Whoever looks at the data to choose a threshold pays for it here, in one place.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+
+from epsilometer import _validate
+from epsilometer.errors import InvalidArgument
+from epsilometer.observations import ScoreCounts, Scores
+from epsilometer.types import FloatArray, IntArray
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """Chosen before looking: costs nothing. Valid."""
+
+    value: float
+
+    def __post_init__(self) -> None:
+        _validate.number(value=self.value)
+
+
+@dataclass(frozen=True)
+class HoldOut:
+    """Chosen on a random ``fraction`` of the scores, which the bound then never sees. Valid."""
+
+    fraction: float = 0.3
+
+    def __post_init__(self) -> None:
+        _validate.open_unit(fraction=self.fraction)
+
+
+@dataclass(frozen=True)
+class Bonferroni:
+    """All thresholds at once, the error divided by their number. Valid, and weak."""
+
+
+@dataclass(frozen=True)
+class RankGrid:
+    """Thresholds at the 1st, 4th, 16th, 64th … highest outside (and lowest inside) score. Valid.
+
+    With "in iff score > k-th highest outside score" the FPR is Beta(k, n−k+1) distributed whatever
+    the law of continuous scores, and smaller where scores are tied (Wilks 1941): the data place
+    the threshold, yet its FPR is as if drawn before. Only the number of ranks is paid for.
+    """
+
+    ratio: int = 4
+
+    def __post_init__(self) -> None:
+        _validate.whole(2, ratio=self.ratio)
+
+
+@dataclass(frozen=True)
+class Best:
+    """The most favourable threshold at no cost, as papers report it. **Not valid**: for comparison.
+
+    On data with ε = 0 the result exceeds 0 far more often than it says (docs/calibration.md).
+    """
+
+
+ThresholdRule: TypeAlias = Fixed | HoldOut | Bonferroni | RankGrid | Best
+Observed: TypeAlias = Scores | ScoreCounts
+
+_BLOCK = 1 << 15  # elements of a block that stays in a core's cache
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Looks:
+    """Counts at some thresholds, and what the limits there may cost.
+
+    Attributes:
+        thresholds: "in iff score ≥ threshold", shape ``(l,)``.
+        false_positives: Counts (or ranks, which bound them) to limit the FPR by, shape ``(l,)``.
+        false_negatives: Likewise for the FNR.
+        n_in: Scores inside.
+        n_out: Scores outside.
+        alpha_fpr: Chance that the FPR's limit may fail, at each look.
+        alpha_fnr: Chance that the FNR's limit may fail, at each look.
+    """
+
+    thresholds: FloatArray
+    false_positives: IntArray
+    false_negatives: IntArray
+    n_in: int
+    n_out: int
+    alpha_fpr: float
+    alpha_fnr: float
+
+
+def fixed(observed: Observed, threshold: float, *, alpha: float) -> Looks:
+    """One look, at a threshold that did not see these scores."""
+    positives, negatives = observed.errors_at(threshold)
+    return Looks(
+        thresholds=np.array([threshold]),
+        false_positives=np.array([positives]),
+        false_negatives=np.array([negatives]),
+        n_in=observed.n_in,
+        n_out=observed.n_out,
+        alpha_fpr=alpha / 2,
+        alpha_fnr=alpha / 2,
+    )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Ranks:
+    """Looks at ranks of one sample, seen from its far end: outside from above, inside from below.
+
+    Attributes:
+        thresholds: "in iff score ≥ threshold", shape ``(l,)``.
+        ranks: Rank k of the score each threshold stands at; k − 1 scores, or fewer, lie beyond.
+        n_ranked: Size of the ranked sample.
+        beyond: Scores of the other sample beyond the threshold.
+        n_other: Its size.
+    """
+
+    thresholds: FloatArray
+    ranks: IntArray
+    n_ranked: int
+    beyond: IntArray
+    n_other: int
+
+
+def rank_grid(observed: Observed, rule: RankGrid) -> tuple[Ranks, Ranks]:
+    """Looks at ranks 1, r, r², … of the outside scores from above, of the inside ones from below."""
+    out_ranks, in_ranks = grid(observed.n_out, rule.ratio), grid(observed.n_in, rule.ratio)
+    if isinstance(observed, ScoreCounts):
+        above, hits, below, cleared = _ranked_counts(observed, out_ranks, in_ranks)
+    else:
+        above, hits, below, cleared = _ranked_scores(observed, out_ranks, in_ranks)
+    n_in, n_out = observed.n_in, observed.n_out
+    return (
+        Ranks(thresholds=above, ranks=out_ranks, n_ranked=n_out, beyond=hits, n_other=n_in),
+        Ranks(thresholds=below, ranks=in_ranks, n_ranked=n_in, beyond=cleared, n_other=n_out),
+    )
+
+
+def rank_looks(observed: Observed, rule: RankGrid, *, alpha: float) -> Looks:
+    """The rank grid as counts: rank k limits a rate as k − 1 errors would, or better, by ties."""
+    out, inside = rank_grid(observed, rule)
+    spent = alpha / (2 * (out.ranks.size + inside.ranks.size))
+    return Looks(
+        thresholds=np.concatenate([out.thresholds, inside.thresholds]),
+        false_positives=np.concatenate([out.ranks - 1, inside.n_other - inside.beyond]),
+        false_negatives=np.concatenate([out.n_other - out.beyond, inside.ranks - 1]),
+        n_in=observed.n_in,
+        n_out=observed.n_out,
+        alpha_fpr=spent,
+        alpha_fnr=spent,
+    )
+
+
+def corners(observed: Observed, *, alpha: float, corrected: bool) -> Iterator[Looks]:
+    """Every threshold worth a look, in blocks; ``corrected`` for their number or not.
+
+    A threshold just above an outside score misses fewest for its number of false positives, so no
+    other can do better. For n scores the limits of n counts cover every threshold there is: with
+    j false positives the true FPR is at most that of the (j+1)-th highest score, whose law is the
+    one the limit of the count j is the quantile of.
+
+    The first block is the rank grid's: a mark that most of the corners after it cannot reach.
+    """
+    looks_out, looks_in = (observed.n_out, observed.n_in) if corrected else (1, 1)
+    if isinstance(observed, ScoreCounts):
+        size = observed.thresholds.size
+        looks_out, looks_in = min(looks_out, size), min(looks_in, size)
+        blocks = iter([_counted_corners(observed)])
+    else:
+        blocks = _sorted_corners(observed)
+    grid = replace(
+        rank_looks(observed, RankGrid(), alpha=alpha),
+        alpha_fpr=alpha / (2 * looks_out),
+        alpha_fnr=alpha / (2 * looks_in),
+    )
+    yield grid
+    for thresholds, positives, negatives in blocks:
+        yield replace(
+            grid, thresholds=thresholds, false_positives=positives, false_negatives=negatives
+        )
+
+
+def split(scores: Observed, fraction: float, rng: np.random.Generator) -> tuple[Scores, Scores]:
+    """A random part of the scores to choose on, and the rest to be used."""
+    if isinstance(scores, ScoreCounts):
+        raise InvalidArgument(
+            "HoldOut needs the scores one by one, and these are counted. "
+            "Count a pilot apart and give its threshold as Fixed(value), or use RankGrid()."
+        )
+    if min(scores.n_in, scores.n_out) < 2:
+        raise InvalidArgument("HoldOut needs at least two scores inside and two outside.")
+    chosen_in, kept_in = _split(scores.inside, fraction, rng)
+    chosen_out, kept_out = _split(scores.outside, fraction, rng)
+    return Scores(chosen_in, chosen_out), Scores(kept_in, kept_out)
+
+
+def just_above(values: FloatArray) -> FloatArray:
+    """The thresholds with which "score ≥ threshold" means "score > value", in the scores' type."""
+    return np.nextafter(values, np.array(np.inf, values.dtype))
+
+
+def _split(
+    values: FloatArray, fraction: float, rng: np.random.Generator
+) -> tuple[FloatArray, FloatArray]:
+    size = min(max(round(values.size * fraction), 1), values.size - 1)
+    order = rng.permutation(values.size)
+    return values[order[:size]], values[order[size:]]
+
+
+def grid(n: int, ratio: int) -> IntArray:
+    """1, r, r², … up to half the scores: beyond, an attack says "in" of most outsiders."""
+    ranks = [1]
+    while ranks[-1] * ratio <= n / 2:
+        ranks.append(ranks[-1] * ratio)
+    return np.array(ranks)
+
+
+def _ranked_scores(
+    scores: Scores, out_ranks: IntArray, in_ranks: IntArray
+) -> tuple[FloatArray, IntArray, FloatArray, IntArray]:
+    buffer = np.empty(max(scores.n_in, scores.n_out), np.result_type(scores.inside, scores.outside))
+    highest = _highest(scores.outside, out_ranks, buffer)
+    lowest = -_highest(scores.inside, in_ranks, buffer, negate=True)
+    del buffer
+    above = just_above(highest)
+    # Nothing exceeds +inf: there the attack calls nobody in.
+    hits = np.where(np.isposinf(highest), 0, scores.n_in - _count_below(scores.inside, above))
+    return above, hits, lowest, _count_below(scores.outside, lowest)
+
+
+def _highest(
+    values: FloatArray, ranks: IntArray, buffer: FloatArray, *, negate: bool = False
+) -> FloatArray:
+    """The k-th highest values for rising ranks k; each selection works on the last one's top."""
+    top = buffer[: values.size]
+    np.negative(values, out=top) if negate else np.copyto(top, values)
+    found = []
+    for rank in ranks[::-1]:
+        top.partition(top.size - rank)
+        top = top[top.size - rank :]
+        found.append(top[0])
+    return np.array(found[::-1], buffer.dtype)
+
+
+def _count_below(values: FloatArray, thresholds: FloatArray) -> IntArray:
+    counts = np.zeros(thresholds.size, np.int64)
+    for start in range(0, values.size, _BLOCK):  # one pass over memory for all thresholds
+        block = values[start : start + _BLOCK]
+        for i, threshold in enumerate(thresholds):
+            counts[i] += np.count_nonzero(block < threshold)
+    return counts
+
+
+def _ranked_counts(
+    counts: ScoreCounts, out_ranks: IntArray, in_ranks: IntArray
+) -> tuple[FloatArray, IntArray, FloatArray, IntArray]:
+    """As ``_ranked_scores``, of scores rounded down to their bin."""
+    edges = np.concatenate([[-np.inf], counts.thresholds, [np.inf]])  # bin j is [edges[j], …)
+    bins_above = counts.outside_bins.size - np.searchsorted(
+        np.cumsum(counts.outside_bins[::-1]), out_ranks
+    )  # the first bin beyond that of the k-th highest score
+    bin_below = np.searchsorted(np.cumsum(counts.inside_bins), in_ranks)
+    inside_from = np.append(np.cumsum(counts.inside_bins[::-1])[::-1], 0)
+    outside_before = np.append(0, np.cumsum(counts.outside_bins))
+    return edges[bins_above], inside_from[bins_above], edges[bin_below], outside_before[bin_below]
+
+
+def _counted_corners(counts: ScoreCounts) -> tuple[FloatArray, IntArray, IntArray]:
+    positives = np.cumsum(counts.outside_bins[::-1])[::-1][1:]
+    return counts.thresholds, positives, np.cumsum(counts.inside_bins)[:-1]
+
+
+def _sorted_corners(scores: Scores) -> Iterator[tuple[FloatArray, IntArray, IntArray]]:
+    inside, outside = np.sort(scores.inside), np.sort(scores.outside)
+    for stop in range(outside.size, 0, -_BLOCK):  # from the top, where bounds are decided
+        start = max(stop - _BLOCK, 0)
+        values = outside[start:stop]
+        next_ = outside[start + 1 : stop + 1] if stop < outside.size else np.append(values[1:], np.inf)
+        at = np.flatnonzero(values != next_)  # of equal scores only the last; +inf nobody exceeds
+        yield (
+            just_above(values[at]),
+            outside.size - 1 - start - at,
+            np.searchsorted(inside, values[at], side="right"),
+        )

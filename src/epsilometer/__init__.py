@@ -58,10 +58,7 @@ _HOME = {
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
 
-__all__ = [  # noqa: PLE0604, RUF022 - the rooms above are the order
-    "__version__",
-    *_MODULE,
-]
+__all__ = ["__version__", *_MODULE]  # noqa: PLE0604 - a test compares it with the imports above
 
 
 def __getattr__(name: str) -> Any:

@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from epsilometer.errors import InvalidArgument
 from epsilometer.types import FloatArray
@@ -91,13 +92,12 @@ def _as_array(name: str, value: Any) -> FloatArray:
             value = value.float()
         value = value.numpy()
     try:
-        array = np.asanyarray(value)
+        array: NDArray[Any] = np.asanyarray(value)
     except (TypeError, ValueError) as error:
         raise InvalidArgument(f"Expected numbers for {name}, got {_short(value)}.") from error
-    if array.dtype in (np.float32, np.float64):
-        return array
     if array.dtype.kind in "biuf":
-        return array.astype(np.float64)
+        kept = array.dtype in (np.float32, np.float64)
+        return array if kept else array.astype(np.float64)
     raise InvalidArgument(f"Expected numbers for {name}, got {_short(value)}.")
 
 

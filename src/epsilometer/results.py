@@ -33,7 +33,7 @@ class EpsilonLowerBound:
         direction: Which of the two directions of the definition gave the bound.
         threshold: The attack says "in" iff score ≥ threshold (the upper one, where two are used).
         n_in: Observations with the record.
-        n_out: Observations without it.
+        n_out: Observations without it; 0 where the law without it is known exactly.
         adjacency: The neighbouring relation it was measured under.
         adversary: Whose view the scores were computed from, in words.
         seed: Seed of whatever was random in the estimate.
@@ -62,7 +62,8 @@ class EpsilonLowerBound:
         _validate.probability(delta=self.delta)
         _validate.open_unit(confidence=self.confidence)
         _validate.number(threshold=self.threshold)
-        _validate.whole(1, n_in=self.n_in, n_out=self.n_out)
+        _validate.whole(1, n_in=self.n_in)
+        _validate.whole(0, n_out=self.n_out)
         adjacency(self.adjacency)
         unknown = [key for key in self.cites if key not in BIBLIOGRAPHY]
         if unknown:

@@ -84,7 +84,7 @@ def upper_limit(
 
 
 def beta_at(a: ArrayLike, b: ArrayLike, scores: FloatArray) -> FloatArray:
-    """Quantiles of Beta(a, b) at normal scores: x with Pr[Beta < x] = Φ(score), each in its tail."""
+    """Quantiles of Beta(a, b) at normal scores, each in its own tail: Pr[Beta < x] = Φ(score)."""
     a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
     small = a <= b
     mirrored = np.where(small, scores, -scores)  # Beta(a, b) is 1 − Beta(b, a)

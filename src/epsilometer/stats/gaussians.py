@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 import scipy.special
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from epsilometer import _validate
 from epsilometer.errors import InvalidArgument
@@ -37,7 +37,7 @@ def gaussian_delta(sigma: float, epsilon: float, *, log: bool = False) -> float:
     """
     _validate.positive(sigma=sigma)
     _validate.at_least(0, epsilon=epsilon)
-    log_delta = float(_log_delta(np.float64(epsilon * sigma - 0.5 / sigma), np.float64(1 / sigma)))
+    log_delta = float(_log_delta(epsilon * sigma - 0.5 / sigma, 1 / sigma))
     return log_delta if log else math.exp(log_delta)
 
 
@@ -54,13 +54,13 @@ def gaussian_epsilon(sigma: float, delta: float) -> float:
     _validate.probability(delta=delta)
     if delta == 0:
         return math.inf
-    mu, target = np.float64(1 / sigma), math.log(delta)
+    mu, target = 1 / sigma, math.log(delta)
     # Solved for x = ε/μ − μ/2, where ε = 0 is x = −μ/2: ε itself would cancel at small σ.
     low = -mu / 2
     if _log_delta(low, mu) <= target:
         return 0.0
     high = max(40.0, math.sqrt(-2 * target)) + 1.0
-    ends = search.bisect(lambda x: _log_delta(x, mu) > target, low, np.float64(high))
+    ends = search.bisect(lambda x: _log_delta(x, mu) > target, low, high)
     return float(mu * (ends[1] + mu / 2))
 
 
@@ -79,7 +79,7 @@ def gaussian_sigma(epsilon: float, delta: float) -> float:
         sigma = np.exp(log_sigma)
         return _log_delta(epsilon * sigma - 0.5 / sigma, 1 / sigma) > target
 
-    ends = search.bisect(too_little, np.float64(-350.0), np.float64(800.0))
+    ends = search.bisect(too_little, -350.0, 800.0)
     return float(np.exp(ends[1]))
 
 
@@ -158,7 +158,7 @@ def two_gaussians_delta(
 
 
 class _Pair:
-    """P = N(shift, spread²) against Q = N(0, 1), attacked by the best region or the best threshold."""
+    """P = N(shift, spread²) against Q = N(0, 1), attacked by regions or by thresholds only."""
 
     def __init__(self, shift: float, spread: float, rule: str) -> None:
         self.spread, self.thresholds_only = spread, rule == "threshold"
@@ -174,8 +174,8 @@ class _Pair:
         def exceeded(epsilon: FloatArray) -> NDArray[np.bool_]:
             return np.asarray(self.delta(float(epsilon)) > delta)
 
-        high = search.grow(exceeded, np.float64(1.0), limit=1e300)
-        return float(search.bisect(exceeded, np.float64(0.0), high)[1])
+        high = search.grow(exceeded, 1.0, limit=1e300)
+        return float(search.bisect(exceeded, 0.0, high)[1])
 
     def _largest_loss(self) -> float:
         """The supremum of ln(p/q): finite only where P is the narrower."""
@@ -230,7 +230,7 @@ def _mills(x: FloatArray | float) -> FloatArray:
     return np.asarray(_SQRT_HALF_PI * scipy.special.erfcx(np.asarray(x) / math.sqrt(2)))
 
 
-def _log_delta(x: FloatArray, mu: FloatArray) -> FloatArray:
+def _log_delta(x: ArrayLike, mu: ArrayLike) -> FloatArray:
     """ln δ of N(μ, 1) against N(0, 1) where ε = μ(x + μ/2)."""
     x, mu = np.broadcast_arrays(np.asarray(x, np.float64), np.asarray(mu, np.float64))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
@@ -238,7 +238,7 @@ def _log_delta(x: FloatArray, mu: FloatArray) -> FloatArray:
         tail = -x * x / 2 - _LOG_SQRT_2PI + np.log(_mills_gap(x, mu))
         second = np.exp(-x * x / 2 - _LOG_SQRT_2PI) * _mills(x + mu)
         bulk = np.log(scipy.special.ndtr(-x) - second)
-        return np.where((x > -1) | (mu < _SMALL_MU), tail, bulk)
+        return np.asarray(np.where((x > -1) | (mu < _SMALL_MU), tail, bulk))
 
 
 def _mills_gap(x: FloatArray, mu: FloatArray) -> FloatArray:
@@ -247,4 +247,5 @@ def _mills_gap(x: FloatArray, mu: FloatArray) -> FloatArray:
     if np.all(mu >= _SMALL_MU):
         return plain
     t = x[..., None] + mu[..., None] * (_NODES + 1) / 2
-    return np.where(mu < _SMALL_MU, mu / 2 * ((1 - t * _mills(t)) @ _NODE_WEIGHTS), plain)
+    small = mu / 2 * ((1 - t * _mills(t)) @ _NODE_WEIGHTS)
+    return np.asarray(np.where(mu < _SMALL_MU, small, plain))

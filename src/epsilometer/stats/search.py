@@ -3,17 +3,17 @@
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from epsilometer.types import FloatArray
 
-_HALVINGS = 120  # a bracket of any two doubles meets well before: halving stops gaining at ~1100 ulp
+_HALVINGS = 120  # brackets of moderate numbers meet after some 60
 
 
 def bisect(
     holds: Callable[[FloatArray], NDArray[np.bool_]],
-    low: FloatArray,
-    high: FloatArray,
+    low: ArrayLike,
+    high: ArrayLike,
     *,
     relative: float = 0.0,
 ) -> tuple[FloatArray, FloatArray]:
@@ -39,7 +39,7 @@ def bisect(
 
 
 def grow(
-    holds: Callable[[FloatArray], NDArray[np.bool_]], start: FloatArray, *, limit: float
+    holds: Callable[[FloatArray], NDArray[np.bool_]], start: ArrayLike, *, limit: float
 ) -> FloatArray:
     """Doubles each element of ``start`` until ``holds`` is false there, or ``limit`` is passed."""
     high = np.array(start, np.float64)
@@ -76,7 +76,7 @@ def largest_refuted(
         live = still if still.size else live
         return np.asarray(still.size > 0)
 
-    high = grow(some, np.float64(1.0), limit=limit)
-    low = np.float64(0.0) if high == 1.0 else high / 2
-    low, _ = bisect(some, low, high, relative=relative)
-    return float(low), int(live[0])
+    high = grow(some, 1.0, limit=limit)
+    low = 0.0 if high == 1.0 else float(high) / 2
+    merit, _ = bisect(some, low, high, relative=relative)
+    return float(merit), int(live[0])

@@ -1,22 +1,24 @@
 """A lower bound that may be looked at after every pair of runs, and stopped at any time.
 
-For a threshold fixed beforehand and a true claim (ε, δ), X = 1[inside ≥ τ] − e^ε 1[outside ≥ τ] − δ has
-mean at most 0, so a bettor who stakes a share λ of his wealth on X wins nothing in the long run:
-Pr[his wealth ever reaches 1/α] ≤ α (Ville 1939). Wealth is averaged over stakes, thresholds and both
-directions. For every stake it falls as ε rises, so all ε below some point are refuted together.
+For a threshold fixed beforehand and a true claim (ε, δ), X = 1[inside ≥ τ] − e^ε 1[outside ≥ τ] − δ
+has mean at most 0, so a bettor who stakes a share λ of his wealth on X wins nothing in the long
+run: Pr[his wealth ever reaches 1/α] ≤ α (Ville 1939). Wealth is averaged over stakes, thresholds
+and both directions. For every stake it falls as ε rises, so all ε below some point fall together.
 """
 
 import math
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from epsilometer import _validate
 from epsilometer.claims import PrivacyClaim
 from epsilometer.errors import InvalidArgument
 from epsilometer.observations import Scores
 from epsilometer.results import EpsilonLowerBound
-from epsilometer.stats import search, thresholds
+from epsilometer.stats import search
+from epsilometer.stats.thresholds import grid
 from epsilometer.types import FloatArray
 
 CITES = ("ville1939", "waudbysmith2024", "kairouz2015")
@@ -60,8 +62,10 @@ class ConfidenceSequence:
         cls, pilot: Scores, *, delta: float, confidence: float = 0.95, ratio: int = 4
     ) -> "ConfidenceSequence":
         """Thresholds at ranks 1, r, r², … of scores that will not be bet on."""
-        out, inside = thresholds.rank_grid(pilot, thresholds.RankGrid(ratio))
-        every = np.concatenate([out.thresholds, inside.thresholds])
+        outside, inside = np.sort(pilot.outside), np.sort(pilot.inside)
+        highest = outside[outside.size - grid(outside.size, ratio)]
+        lowest = inside[grid(inside.size, ratio) - 1]
+        every = np.concatenate([highest, lowest])
         return cls(every, delta=delta, confidence=confidence)
 
     def update(self, inside_score: Any, outside_score: Any) -> None:
@@ -84,17 +88,8 @@ class ConfidenceSequence:
         if self.pairs == 0:
             raise InvalidArgument("Expected at least one pair before a bound, got none.")
         if self._refutes_now(self._best):
-            high = search.grow(
-                lambda e: np.asarray(self._refutes_now(float(e))),
-                np.float64(max(1.0, self._best)),
-                limit=_LARGEST,
-            )
-            found, _ = search.bisect(
-                lambda e: np.asarray(self._refutes_now(float(e))),
-                np.float64(self._best),
-                high,
-                relative=1e-9,
-            )
+            high = search.grow(self._refutes_now, max(1.0, self._best), limit=_LARGEST)
+            found, _ = search.bisect(self._refutes_now, self._best, high, relative=1e-9)
             self._best = float(found)
             wealth = self._log_wealth(self._best)
             self._row, at = (int(i) for i in np.unravel_index(np.argmax(wealth), wealth.shape))
@@ -125,10 +120,10 @@ class ConfidenceSequence:
         _validate.at_least(0, claim=claim)
         return self.pairs > 0 and self.lower_bound().epsilon > claim
 
-    def _refutes_now(self, epsilon: float) -> bool:
-        wealth = self._log_wealth(epsilon)
+    def _refutes_now(self, epsilon: FloatArray | float) -> NDArray[np.bool_]:
+        wealth = self._log_wealth(float(epsilon))
         total = np.logaddexp.reduce(wealth, axis=None) - math.log(wealth.size)
-        return bool(total >= -math.log(1 - self.confidence))
+        return np.asarray(total >= -math.log(1 - self.confidence))
 
     def _log_wealth(self, epsilon: float) -> FloatArray:
         """Logarithm of the wealth of each direction and threshold, averaged over stakes."""

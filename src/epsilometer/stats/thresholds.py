@@ -1,14 +1,16 @@
 """How thresholds are chosen, and what choosing costs.
 
 A rule turns scores into *looks*: thresholds, the counts an estimator may use there, and the error
-each limit may spend. Whoever looks at the data to choose a threshold pays for it here, in one place.
+each limit may spend. Whoever looks at the data to choose a threshold pays for it here.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from epsilometer import _validate
 from epsilometer.errors import InvalidArgument
@@ -48,6 +50,9 @@ class RankGrid:
     With "in iff score > k-th highest outside score" the FPR is Beta(k, n−k+1) distributed whatever
     the law of continuous scores, and smaller where scores are tied (Wilks 1941): the data place
     the threshold, yet its FPR is as if drawn before. Only the number of ranks is paid for.
+
+    Where a rank falls among equal scores, both ends of the group are looked at too, for an eighth
+    of the error: rank k of all n gets its share 1/k, so that no rank need be named beforehand.
     """
 
     ratio: int = 4
@@ -68,6 +73,7 @@ ThresholdRule: TypeAlias = Fixed | HoldOut | Bonferroni | RankGrid | Best
 Observed: TypeAlias = Scores | ScoreCounts
 
 _BLOCK = 1 << 15  # elements of a block that stays in a core's cache
+_TIES = 1 / 8  # of the error of a rank grid is kept for groups of equal scores
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -117,6 +123,7 @@ class Ranks:
         n_ranked: Size of the ranked sample.
         beyond: Scores of the other sample beyond the threshold.
         n_other: Its size.
+        share: What part of the whole error each look may spend.
     """
 
     thresholds: FloatArray
@@ -124,20 +131,22 @@ class Ranks:
     n_ranked: int
     beyond: IntArray
     n_other: int
+    share: FloatArray
 
 
 def rank_grid(observed: Observed, rule: RankGrid) -> tuple[Ranks, Ranks]:
-    """Looks at ranks 1, r, r², … of the outside scores from above, of the inside ones from below."""
-    out_ranks, in_ranks = grid(observed.n_out, rule.ratio), grid(observed.n_in, rule.ratio)
+    """Looks at ranks 1, r, r², … of outside scores from above and of inside ones from below."""
     if isinstance(observed, ScoreCounts):
-        above, hits, below, cleared = _ranked_counts(observed, out_ranks, in_ranks)
+        bins = observed.outside_bins, observed.inside_bins
+        above = _count_side(*bins, observed.thresholds, rule.ratio, from_above=True)
+        below = _count_side(*bins[::-1], observed.thresholds, rule.ratio, from_above=False)
     else:
-        above, hits, below, cleared = _ranked_scores(observed, out_ranks, in_ranks)
-    n_in, n_out = observed.n_in, observed.n_out
-    return (
-        Ranks(thresholds=above, ranks=out_ranks, n_ranked=n_out, beyond=hits, n_other=n_in),
-        Ranks(thresholds=below, ranks=in_ranks, n_ranked=n_in, beyond=cleared, n_other=n_out),
-    )
+        size, kind = max(observed.n_in, observed.n_out), observed.inside.dtype
+        buffer = np.empty(size, kind)  # one for both sides: touching fresh memory is not free
+        samples = observed.outside, observed.inside
+        above = _score_side(*samples, rule.ratio, buffer, from_above=True)
+        below = _score_side(*samples[::-1], rule.ratio, buffer, from_above=False)
+    return above, below
 
 
 def rank_looks(observed: Observed, rule: RankGrid, *, alpha: float) -> Looks:
@@ -219,31 +228,95 @@ def grid(n: int, ratio: int) -> IntArray:
     return np.array(ranks)
 
 
-def _ranked_scores(
-    scores: Scores, out_ranks: IntArray, in_ranks: IntArray
-) -> tuple[FloatArray, IntArray, FloatArray, IntArray]:
-    buffer = np.empty(max(scores.n_in, scores.n_out), np.result_type(scores.inside, scores.outside))
-    highest = _highest(scores.outside, out_ranks, buffer)
-    lowest = -_highest(scores.inside, in_ranks, buffer, negate=True)
-    del buffer
-    above = just_above(highest)
-    # Nothing exceeds +inf: there the attack calls nobody in.
-    hits = np.where(np.isposinf(highest), 0, scores.n_in - _count_below(scores.inside, above))
-    return above, hits, lowest, _count_below(scores.outside, lowest)
+def _side(
+    ranks: IntArray,
+    cuts: FloatArray,
+    group_cuts: FloatArray,
+    beyond: Callable[[int, FloatArray], IntArray],
+    sizes: tuple[int, int],
+) -> Ranks:
+    """Looks at fixed ranks, and at the ends of groups of equal scores.
+
+    Args:
+        ranks: Ranks fixed in advance.
+        cuts: "in iff score ≥ cut" that leaves only scores beyond those ranks.
+        group_cuts: Cuts at the ends of groups.
+        beyond: (sample, cuts) → how many of the ranked sample (0) or the other (1) lie beyond.
+        sizes: Of the ranked sample, and of the other.
+    """
+    n_ranked, n_other = sizes
+    every = np.concatenate([cuts, group_cuts])
+    group_ranks = beyond(0, group_cuts) + 1
+    fixed_share = np.full(ranks.size, (1 - _TIES) / (2 * ranks.size))
+    group_share = _TIES / (2 * group_ranks * (1 + math.log(n_ranked)))  # Σ 1/k < 1 + ln n
+    keep = np.append(np.ones(ranks.size, bool), group_ranks <= n_ranked)
+    return Ranks(
+        thresholds=every[keep],
+        ranks=np.concatenate([ranks, group_ranks])[keep],
+        n_ranked=n_ranked,
+        beyond=beyond(1, every[keep]),
+        n_other=n_other,
+        share=np.concatenate([fixed_share, group_share])[keep],
+    )
 
 
-def _highest(
-    values: FloatArray, ranks: IntArray, buffer: FloatArray, *, negate: bool = False
-) -> FloatArray:
-    """The k-th highest values for rising ranks k; each selection works on the last one's top."""
+def _score_side(
+    ranked: FloatArray, other: FloatArray, ratio: int, buffer: FloatArray, *, from_above: bool
+) -> Ranks:
+    ranks = grid(ranked.size, ratio)
+    values, tied = _extremes(ranked, ranks, buffer, from_above=from_above)
+    groups = np.unique(values[tied])
+    groups = groups[~np.isposinf(groups)]
+    ends = np.concatenate([groups, just_above(groups)])
+    # Nothing exceeds +inf: there the attack must call nobody in, and nan is below every score.
+    above = np.where(np.isposinf(values), np.nan, just_above(values))
+
+    def beyond(sample: int, cuts: FloatArray) -> IntArray:
+        values = (ranked, other)[sample]
+        below = _count_below(values, cuts)
+        return np.where(np.isnan(cuts), 0, values.size - below) if from_above else below
+
+    side = _side(ranks, above if from_above else values, ends, beyond, (ranked.size, other.size))
+    return replace(side, thresholds=np.where(np.isnan(side.thresholds), np.inf, side.thresholds))
+
+
+def _count_side(
+    ranked: IntArray, other: IntArray, thresholds: FloatArray, ratio: int, *, from_above: bool
+) -> Ranks:
+    """As ``_score_side``, of scores rounded down to their bin: every bin is a group."""
+    edges = np.concatenate([[-np.inf], thresholds, [np.inf]])  # bin j is [edges[j], edges[j+1])
+    ranks = grid(int(ranked.sum()), ratio)
+    if from_above:
+        bins = ranked.size - np.searchsorted(np.cumsum(ranked[::-1]), ranks)  # the next one up
+    else:
+        bins = np.searchsorted(np.cumsum(ranked), ranks)
+
+    def beyond(sample: int, cuts: FloatArray) -> IntArray:
+        before = np.append(0, np.cumsum((ranked, other)[sample]))
+        below = before[np.searchsorted(edges, cuts)]
+        return before[-1] - below if from_above else below
+
+    sizes = int(ranked.sum()), int(other.sum())
+    return _side(ranks, edges[bins], thresholds, beyond, sizes)
+
+
+def _extremes(
+    values: FloatArray, ranks: IntArray, buffer: FloatArray, *, from_above: bool
+) -> tuple[FloatArray, NDArray[np.bool_]]:
+    """The k-th highest (or lowest) values for rising ranks k, and which have an equal before them.
+
+    Each selection works on the last one's top, so all together cost little more than the first.
+    """
     top = buffer[: values.size]
-    np.negative(values, out=top) if negate else np.copyto(top, values)
-    found = []
+    np.copyto(top, values) if from_above else np.negative(values, out=top)
+    found, tied = [], []
     for rank in ranks[::-1]:
         top.partition(top.size - rank)
         top = top[top.size - rank :]
         found.append(top[0])
-    return np.array(found[::-1], buffer.dtype)
+        tied.append(np.count_nonzero(top == top[0]) > 1)
+    extremes = np.array(found[::-1], buffer.dtype)
+    return extremes if from_above else -extremes, np.array(tied[::-1])
 
 
 def _count_below(values: FloatArray, thresholds: FloatArray) -> IntArray:
@@ -253,20 +326,6 @@ def _count_below(values: FloatArray, thresholds: FloatArray) -> IntArray:
         for i, threshold in enumerate(thresholds):
             counts[i] += np.count_nonzero(block < threshold)
     return counts
-
-
-def _ranked_counts(
-    counts: ScoreCounts, out_ranks: IntArray, in_ranks: IntArray
-) -> tuple[FloatArray, IntArray, FloatArray, IntArray]:
-    """As ``_ranked_scores``, of scores rounded down to their bin."""
-    edges = np.concatenate([[-np.inf], counts.thresholds, [np.inf]])  # bin j is [edges[j], …)
-    bins_above = counts.outside_bins.size - np.searchsorted(
-        np.cumsum(counts.outside_bins[::-1]), out_ranks
-    )  # the first bin beyond that of the k-th highest score
-    bin_below = np.searchsorted(np.cumsum(counts.inside_bins), in_ranks)
-    inside_from = np.append(np.cumsum(counts.inside_bins[::-1])[::-1], 0)
-    outside_before = np.append(0, np.cumsum(counts.outside_bins))
-    return edges[bins_above], inside_from[bins_above], edges[bin_below], outside_before[bin_below]
 
 
 def _counted_corners(counts: ScoreCounts) -> tuple[FloatArray, IntArray, IntArray]:
@@ -279,8 +338,8 @@ def _sorted_corners(scores: Scores) -> Iterator[tuple[FloatArray, IntArray, IntA
     for stop in range(outside.size, 0, -_BLOCK):  # from the top, where bounds are decided
         start = max(stop - _BLOCK, 0)
         values = outside[start:stop]
-        next_ = outside[start + 1 : stop + 1] if stop < outside.size else np.append(values[1:], np.inf)
-        at = np.flatnonzero(values != next_)  # of equal scores only the last; +inf nobody exceeds
+        follower = np.append(values[1:], outside[stop] if stop < outside.size else np.inf)
+        at = np.flatnonzero(values != follower)  # the last of equal scores; nobody exceeds +inf
         yield (
             just_above(values[at]),
             outside.size - 1 - start - at,

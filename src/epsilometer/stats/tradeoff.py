@@ -90,11 +90,13 @@ class TradeoffCurve:
             hull_fpr, hull_fnr = self.hull()
             # At one FPR the hull may stand upright: there the best is the end of the wall.
             last = np.append(np.diff(hull_fpr) > 0, True)
-            return 1 - np.interp(fpr, hull_fpr[last], hull_fnr[last])
+            return np.asarray(1 - np.interp(fpr, hull_fpr[last], hull_fnr[last]))
         reached = np.searchsorted(self.fpr, fpr * (1 + 1e-12), side="right") - 1
         return np.asarray(1 - self.fnr[reached])
 
-    def band(self, confidence: float = 0.95) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    def band(
+        self, confidence: float = 0.95
+    ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
         """Limits on the true rates that hold at all thresholds together.
 
         Each of the n possible counts of a sample is given α/4n per side; the limits then hold
@@ -155,7 +157,7 @@ def dp_curve(fpr: ArrayLike, *, epsilon: float, delta: float) -> FloatArray:
     _validate.probability(delta=delta)
     fpr = np.asarray(fpr, np.float64)
     steep, flat = 1 - delta - np.exp(epsilon) * fpr, np.exp(-epsilon) * (1 - delta - fpr)
-    return np.maximum(np.maximum(steep, flat), 0.0)
+    return np.asarray(np.maximum(np.maximum(steep, flat), 0.0))
 
 
 def gdp_curve(fpr: ArrayLike, *, mu: float) -> FloatArray:

@@ -48,7 +48,7 @@ def find(
 
 def _pilot_size(pairs: int, fraction: float) -> int:
     if pairs < 2:
-        raise InvalidArgument(f"Expected at least 2 pairs, got {pairs}: one must be left to bet on.")
+        raise InvalidArgument(f"Expected at least 2 pairs, one to bet on, got {pairs}.")
     return min(max(round(pairs * fraction), 1), pairs - 1)
 
 

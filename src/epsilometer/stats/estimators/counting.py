@@ -81,7 +81,7 @@ def two_rates(kind: Literal["clopper_pearson", "jeffreys"]) -> Judge:
     """Judges by upper limits on both rates, and the ε these imply."""
 
     def least_fpr(tpr: FloatArray, epsilon: float, delta: float) -> FloatArray:
-        return np.maximum(tpr - delta, 0.0) * np.exp(-epsilon)
+        return np.asarray(np.maximum(tpr - delta, 0.0) * np.exp(-epsilon))
 
     def merit(looks: Looks, delta: float) -> FloatArray:
         fpr = binomial.upper_limit(
@@ -132,9 +132,7 @@ def _at(looks: Looks, judge: Judge, delta: float) -> Winner:
     """The best of these looks, all of them judged."""
     merit = judge.merit(looks, delta)
     row, at = np.unravel_index(np.argmax(merit), merit.shape)
-    return Winner(
-        merit=float(merit[row, at]), row=int(row), threshold=float(looks.thresholds[at])
-    )
+    return Winner(merit=float(merit[row, at]), row=int(row), threshold=float(looks.thresholds[at]))
 
 
 def _best_corner(

@@ -1,7 +1,7 @@
 """What both one-run methods share: guessing some canaries in, some out, and abstaining on others.
 
-In one run every canary is in or out by a fair coin. The guesser sees the scores but not the coins, so
-it may place its thresholds on the pooled scores at no cost; only the number of ways it tries is paid.
+In one run every canary is in or out by a fair coin. The guesser sees the scores but not the coins,
+so it may place its thresholds on the pooled scores at no cost; only the ways it tries are paid for.
 """
 
 from collections.abc import Callable
@@ -162,7 +162,9 @@ def _ranked(curve: TradeoffCurve, ratio: int) -> Guesses:
         low=np.concatenate([top.low, bottom.low, bottom.low[apart]]),
         high=np.concatenate([top.high, bottom.high, top.high[apart]]),
         made=np.concatenate([top.made, bottom.made, (top.made + bottom.made)[apart]]),
-        correct=np.concatenate([top.correct, bottom.correct, (top.correct + bottom.correct)[apart]]),
+        correct=np.concatenate(
+            [top.correct, bottom.correct, (top.correct + bottom.correct)[apart]]
+        ),
     )
 
 

@@ -24,7 +24,7 @@ _LARGEST = 700.0  # e^ε still is a double
 
 
 def _merit(looks: Looks, delta: float) -> FloatArray:
-    """The largest ε whose region holds less than the look's α, by bisection for all looks at once."""
+    """The largest ε whose region holds less than the look's α, for all looks at once."""
     fp, fn = looks.false_positives[:, None] + 0.5, looks.false_negatives[:, None] + 0.5
     tn, tp = looks.n_out - fp + 1, looks.n_in - fn + 1
     fnr = np.where(

@@ -65,4 +65,3 @@ class Method:
     guarantees: str
     assumes: str
     cites: tuple[str, ...]
-

@@ -29,7 +29,8 @@ def find(
             p = p_value(ways.canaries, ways.made, ways.correct, epsilon=epsilon, delta=delta)
             return np.asarray(p <= level)
 
-        return best_guess(observed, refutes, alpha=alpha, rule=rule, rng=np.random.default_rng(seed))
+        same = np.random.default_rng(seed)
+        return best_guess(observed, refutes, alpha=alpha, rule=rule, rng=same)
 
     best = best_at(delta)
     caveats: tuple[str, ...] = ()

@@ -1,10 +1,10 @@
 """The exact test at a rank: the law of one error rate is known, and is integrated out.
 
 At the k-th highest outside score the FPR F is Beta(k, n−k+1), and the inside scores beyond it are
-binomial with the TPR. A claim allows a TPR of at most g(F), so the chance of x or more of them is at
-most E_F[Pr(Bin(m, g(F)) ≥ x)] = Pr(B ≤ g(F)), where B is Beta(x, m−x+1) and independent of F. That
-p-value needs no limits on two rates that each pay half: with them the bound would be a fifth lower.
-The same holds at ranks of the inside scores with the worlds swapped.
+binomial with the TPR. A claim allows a TPR of at most g(F), so the chance of x or more of them is
+at most E_F[Pr(Bin(m, g(F)) ≥ x)] = Pr(B ≤ g(F)), where B is Beta(x, m−x+1) and independent of F.
+That p-value needs no two limits that each pay half; with them the bound would be a tenth lower or
+more. The same holds at ranks of the inside scores with the worlds swapped.
 """
 
 from collections.abc import Callable
@@ -38,19 +38,20 @@ def best_rank(
         sides: Outside ranks, inside ranks.
         least_fpr: (TPR, merit, δ) → the least FPR at which that merit allows that TPR.
         delta: δ of the claim.
-        alpha: Chance of error of the whole; every look has an equal share.
+        alpha: Chance of error of the whole, which the looks share.
     """
     rank = np.concatenate([side.ranks for side in sides])[:, None]
     n_ranked = np.concatenate([np.full(side.ranks.size, side.n_ranked) for side in sides])[:, None]
     beyond = np.concatenate([side.beyond for side in sides])[:, None]
     n_other = np.concatenate([np.full(side.ranks.size, side.n_other) for side in sides])[:, None]
-    share = alpha / rank.size
+    level = alpha * np.concatenate([side.share for side in sides])
     rate = binomial.beta_at(np.maximum(beyond, 1), n_other - np.maximum(beyond, 1) + 1, _SCORES)
 
     def refuted(merit: float, at: NDArray[np.intp]) -> NDArray[np.bool_]:
         needed = least_fpr(rate[at], merit, delta)
         p = scipy.special.betaincc(rank[at], n_ranked[at] - rank[at] + 1, needed) @ _WEIGHTS
-        return (p <= share) & (beyond[at, 0] > 0)  # a look that caught nobody refutes nothing
+        caught = beyond[at, 0] > 0  # a look that caught nobody refutes nothing
+        return np.asarray((p <= level[at]) & caught)
 
     best, winner = search.largest_refuted(refuted, rank.size, limit=_LARGEST)
     thresholds = np.concatenate([side.thresholds for side in sides])

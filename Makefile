@@ -1,0 +1,40 @@
+# Every target sets up what it needs; a second call finds it done.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/ready
+PYTEST := $(BIN)/python -m pytest -q -n auto
+
+.PHONY: demo test setup check slow bench calibration clean
+
+demo: setup
+	$(BIN)/epsilometer demo
+
+test: setup
+	$(PYTEST) -m "not slow"
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	touch $(READY)
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q --doctest-modules src README.md docs --doctest-glob="*.md"
+
+slow: setup
+	$(PYTEST) -m slow
+
+bench: setup
+	$(BIN)/python benchmarks/run.py
+
+calibration: setup
+	$(BIN)/python -m tests.calibration
+
+clean:
+	rm -rf $(VENV) .venv-peers

@@ -1,0 +1,1 @@
+"""Theory: what a mechanism promises."""

@@ -1,0 +1,70 @@
+"""What do these attack scores prove?"""
+
+from collections.abc import Sequence
+
+from epsilometer import __version__
+from epsilometer.claims import PrivacyClaim
+from epsilometer.results import AttackSummary, AuditResult
+from epsilometer.stats.estimators import epsilon_lower_bound
+from epsilometer.stats.thresholds import Observed, RankGrid, ThresholdRule
+from epsilometer.stats.tradeoff import tradeoff_curve
+
+_RANK_GRID = RankGrid()
+_LOW_FPR = (0.001, 0.01, 0.1)
+
+
+def audit_scores(
+    scores: Observed,
+    *,
+    delta: float,
+    claim: PrivacyClaim | None = None,
+    confidence: float = 0.95,
+    method: str = "clopper_pearson",
+    rule: ThresholdRule = _RANK_GRID,
+    also: Sequence[str] = (),
+    seed: int = 0,
+    subject: str = "attack scores",
+    adversary: str = "unstated",
+) -> AuditResult:
+    """Bounds ε from scores, and judges a claim by it.
+
+    Args:
+        scores: Scores with the record and without it.
+        delta: δ of the bound; must be the claim's.
+        claim: What was promised.
+        confidence: One-sided confidence of the bound.
+        method: The method that decides.
+        rule: How thresholds are chosen.
+        also: Methods whose bounds are shown beside it and decide nothing.
+        seed: For rules that split at random.
+        subject: What was audited, in words.
+        adversary: Whose view the scores are computed from, in words.
+    """
+    bounds = [
+        epsilon_lower_bound(
+            scores,
+            delta=delta,
+            confidence=confidence,
+            method=name,
+            rule=rule,
+            seed=seed,
+            adjacency="unstated" if claim is None else claim.adjacency,
+            adversary=adversary,
+        )
+        for name in (method, *also)
+    ]
+    curve = tradeoff_curve(scores)
+    rates = curve.tpr_at(_LOW_FPR)
+    return AuditResult(
+        subject=subject,
+        claim=claim,
+        bound=bounds[0],
+        also=tuple(bounds[1:]),
+        attack=AttackSummary(
+            auc=curve.auc,
+            tpr_at_fpr=tuple(zip(_LOW_FPR, map(float, rates), strict=True)),
+            n_in=scores.n_in,
+            n_out=scores.n_out,
+        ),
+        version=__version__,
+    )

@@ -1,0 +1,92 @@
+"""``epsilometer estimate``."""
+
+from pathlib import Path
+
+import click
+
+from epsilometer.audits.scores import audit_scores
+from epsilometer.claims import PrivacyClaim
+from epsilometer.cli.printing import show
+from epsilometer.errors import InvalidArgument
+from epsilometer.readers import read_scores
+from epsilometer.report.terminal import summary
+from epsilometer.results import to_json
+from epsilometer.stats.estimators import REGISTRY
+from epsilometer.stats.thresholds import (
+    Best,
+    Bonferroni,
+    Fixed,
+    HoldOut,
+    RankGrid,
+    ThresholdRule,
+)
+
+_RULES = "rank-grid[:RATIO], hold-out[:FRACTION], bonferroni, fixed:THRESHOLD, best (not valid)"
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--delta", type=float, required=True, help="δ at which ε is bounded.")
+@click.option("--claim", type=float, help="Promised ε. If it is refuted the exit code is 1.")
+@click.option("--confidence", type=float, default=0.95, show_default=True, help="One-sided.")
+@click.option(
+    "--method",
+    default="clopper_pearson",
+    show_default=True,
+    metavar="NAME",
+    help=f"One of {', '.join(REGISTRY)}.",
+)
+@click.option("--rule", default="rank-grid", show_default=True, help=f"Thresholds: {_RULES}.")
+@click.option("--seed", type=int, default=0, show_default=True, help="For rules that split.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+def estimate(
+    file: Path,
+    delta: float,
+    claim: float | None,
+    confidence: float,
+    method: str,
+    rule: str,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Bound ε from below, from the attack scores in FILE.
+
+    FILE is .csv, .parquet or .npz with columns score and member (1 inside, 0 outside), or inside
+    and outside. Higher scores must mean "was in".
+
+    Example: epsilometer estimate scores.csv --delta 1e-5 --claim 3
+    """
+    result = audit_scores(
+        read_scores(file),
+        delta=delta,
+        claim=None if claim is None else PrivacyClaim(epsilon=claim, delta=delta),
+        confidence=confidence,
+        method=method,
+        rule=parse_rule(rule),
+        seed=seed,
+        subject=file.name,
+    )
+    if as_json:
+        click.echo(to_json(result))
+    else:
+        show(summary(result))
+    if result.verdict == "refuted":
+        raise SystemExit(1)
+
+
+def parse_rule(text: str) -> ThresholdRule:
+    """A rule from its name and, after a colon, its number."""
+    name, _, number = text.partition(":")
+    try:
+        match name:
+            case "rank-grid":
+                return RankGrid(int(number)) if number else RankGrid()
+            case "hold-out":
+                return HoldOut(float(number)) if number else HoldOut()
+            case "fixed":
+                return Fixed(float(number))
+            case "bonferroni" | "best" if not number:
+                return Bonferroni() if name == "bonferroni" else Best()
+    except ValueError as error:
+        raise InvalidArgument(f"Expected a rule of {_RULES}; got {text!r}: {error}") from error
+    raise InvalidArgument(f"Expected a rule of {_RULES}; got {text!r}.")

@@ -1,0 +1,49 @@
+"""The ``epsilometer`` command. Commands are imported when called, so that help is instant."""
+
+from importlib import import_module
+from typing import Any
+
+import click
+
+from epsilometer import __version__
+from epsilometer.errors import EpsilometerError
+
+_COMMANDS = {
+    "demo": "Audit DP training on real data, as promised and with a classic mistake.",
+    "estimate": "Bound ε from below, from the attack scores in FILE.",
+    "methods": "List the methods: what each guarantees, assumes and cites.",
+    "selfcheck": "Check the auditor: sound mechanisms spared, broken ones refuted.",
+}
+
+
+class _Commands(click.Group):
+    """Loads a command from the module of its name."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = getattr(import_module(f"epsilometer.cli.{cmd_name}"), cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Lists the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except EpsilometerError as error:  # only 1 may mean "refuted", so ours become 2
+            raise click.UsageError(str(error)) from error
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="epsilometer")
+def main() -> None:
+    """Measure how private machine learning really is.
+
+    Exit codes: 0 it ran, 1 a claim was refuted, 2 the call was wrong.
+    """

@@ -1,0 +1,38 @@
+"""``epsilometer selfcheck``."""
+
+import click
+from rich import box
+from rich.table import Table
+
+from epsilometer.audits.selfcheck import RUNS
+from epsilometer.audits.selfcheck import selfcheck as run_selfcheck
+from epsilometer.cli.printing import show
+
+
+@click.command()
+@click.option("--runs", type=click.IntRange(min=1), default=RUNS, show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True)
+def selfcheck(runs: int, seed: int) -> None:
+    """Check the auditor: sound mechanisms spared, broken ones refuted.
+
+    Exit code 1 if it erred on any of them.
+
+    Example: epsilometer selfcheck
+    """
+    outcomes = run_selfcheck(runs=runs, seed=seed)
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in ("mechanism", "truth", "promised ε", "proved ε ≥", "verdict", ""):
+        table.add_column(column)
+    for outcome in outcomes:
+        table.add_row(
+            outcome.control.name,
+            "sound" if outcome.control.sound else "broken",
+            f"{outcome.control.claim.epsilon:g} at δ = {outcome.control.claim.delta:g}",
+            f"{outcome.result.bound.epsilon:.3f}",
+            outcome.result.verdict,
+            "[green]right[/green]" if outcome.right else "[red]WRONG[/red]",
+        )
+    wrong = sum(not outcome.right for outcome in outcomes)
+    show(table, f"{len(outcomes) - wrong} of {len(outcomes)} right.")
+    if wrong:
+        raise SystemExit(1)

@@ -1,0 +1,1 @@
+"""Adapters: one file a framework, and nothing else imports that framework."""

@@ -1,0 +1,1 @@
+"""Mechanisms that can be played many times, with the record and without it."""

@@ -1,0 +1,72 @@
+"""A result on the terminal."""
+
+from collections.abc import Iterable
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from epsilometer.report import words
+from epsilometer.results import AuditResult, EpsilonLowerBound
+
+_COLOURS = {"refuted": "red", "not refuted": "green", "no claim": "blue", "no verdict": "yellow"}
+_WIDTH = 56
+
+
+def summary(result: AuditResult) -> RenderableType:
+    """The verdict, the claim and the bounds on one scale, what was measured, what it means."""
+    colour = _COLOURS[result.verdict]
+    notes = Text("\n".join(f"· {line}" for line in words.meaning(result.bound)), style="dim")
+    body = Group(
+        Text(words.verdict(result), style=f"bold {colour}"),
+        Text(),
+        _scale(result),
+        Text(),
+        _measured(result),
+        Text(),
+        notes,
+    )
+    return Panel(body, title=result.subject, title_align="left", border_style=colour)
+
+
+def _scale(result: AuditResult) -> RenderableType:
+    """Claimed and measured ε as bars from 0."""
+    bars = [(f"{_name(bound)} ≥", bound.epsilon, "cyan") for bound in (result.bound, *result.also)]
+    if result.claim is not None:
+        bars.insert(0, ("promised", result.claim.epsilon, "white"))
+    longest = max([value for _, value, _ in bars if value < float("inf")] + [1e-9])
+    grid = Table.grid(padding=(0, 1))
+    for name, value, colour in bars:
+        cells = round(_WIDTH * min(value / longest, 1.0))
+        grid.add_row(name, f"{value:.2f}", Text("█" * cells or "▏", style=colour))
+    return grid
+
+
+def _name(bound: EpsilonLowerBound) -> str:
+    return bound.method if bound.valid else f"{bound.method} (not valid)"
+
+
+def _measured(result: AuditResult) -> RenderableType:
+    bound, attack = result.bound, result.attack
+    table = Table(box=box.SIMPLE_HEAD, show_header=False, pad_edge=False)
+    for name, value in _rows(bound):
+        table.add_row(name, value)
+    table.add_row("attack", f"AUC {attack.auc:.3f}; " + _rates(attack.tpr_at_fpr))
+    return table
+
+
+def _rows(bound: EpsilonLowerBound) -> Iterable[tuple[str, str]]:
+    yield "bound", f"ε ≥ {bound.epsilon:.4f} at δ = {bound.delta:g}, {bound.direction}"
+    yield "confidence", f"{bound.confidence:g} one-sided" if bound.valid else "none: not valid"
+    yield "method", f"{bound.method}, thresholds by {bound.threshold_rule}"
+    yield "observations", f"{bound.n_in:,} with the record, {bound.n_out:,} without"
+    if bound.adversary != "unstated":
+        yield "adversary", bound.adversary
+    if bound.adjacency != "unstated":
+        yield "neighbours", bound.adjacency.replace("_", " or ")
+
+
+def _rates(pairs: tuple[tuple[float, float], ...]) -> str:
+    return ", ".join(f"{tpr:.1%} caught at {fpr:.1%} false alarms" for fpr, tpr in pairs)

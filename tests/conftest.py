@@ -1,0 +1,32 @@
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+REFERENCE = Path(__file__).parent / "reference"
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> np.random.Generator:
+    """Another stream for each test; EPSILOMETER_TEST_SEED (0 to 99, all must pass) shifts all."""
+    seed = int(os.environ.get("EPSILOMETER_TEST_SEED", "0"))
+    return np.random.default_rng([seed, *request.node.nodeid.encode()])
+
+
+def cases(group: str, prefix: str = "") -> list[Any]:
+    """Reference cases of a group whose id begins so, as pytest parameters."""
+    every = json.loads((REFERENCE / "cases.json").read_text("utf-8"))
+    return [
+        pytest.param(case["inputs"], case["expected"], id=case["id"])
+        for case in every
+        if case["group"] == group and case["id"].startswith(prefix)
+    ]
+
+
+def peer_values(name: str) -> list[Any]:
+    """Values of peers under a name, as pytest parameters (inputs, value)."""
+    every = json.loads((REFERENCE / "peers_one_run_and_bounds.json").read_text("utf-8"))
+    return [pytest.param(case["inputs"], case["value"]) for case in every if case["name"] == name]

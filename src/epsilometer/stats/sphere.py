@@ -60,7 +60,9 @@ def cosine_quantile(q: ArrayLike, dimension: int) -> FloatArray:
         raise InvalidArgument(f"Expected q in [0, 1], got {q!r}.")
     _, half = _checked(0.0, dimension)
     tail = np.minimum(q, 1 - q)
-    size = np.sqrt(special.betainccinv(0.5, half, 2 * tail))
+    inner = (tail > 0) & (tail < 0.5)
+    square = binomial.beta_quantile(0.5, half, np.where(inner, 2 * tail, 0.5), from_above=True)
+    size = np.sqrt(np.where(inner, square, np.where(tail > 0, 0.0, 1.0)))
     return np.asarray(np.where(q < 0.5, -size, size))
 
 

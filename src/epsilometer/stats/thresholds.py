@@ -209,7 +209,8 @@ def split(scores: Observed, fraction: float, rng: np.random.Generator) -> tuple[
 
 def just_above(values: FloatArray) -> FloatArray:
     """The thresholds with which "score ≥ threshold" means "score > value", in the scores' type."""
-    return np.nextafter(values, np.array(np.inf, values.dtype))
+    with np.errstate(over="ignore"):  # above the largest number is +inf
+        return np.nextafter(values, np.array(np.inf, values.dtype))
 
 
 def _split(

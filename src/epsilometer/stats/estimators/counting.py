@@ -34,7 +34,7 @@ class Judge:
 
     Attributes:
         merit: (looks, δ) → bound of each direction at each look, shape ``(directions, l)``. May be
-            any increasing function of ε.
+            any increasing function of ε, and lower than it is where another look is better.
         optimistic: (looks, δ) → a cheap upper limit of the best merit at each look, ``(l,)``.
         least_fpr: (TPR, merit, δ) → the least FPR at which a mechanism of that merit can have that
             TPR. With it ranks are judged exactly; without it as the counts they stand for.

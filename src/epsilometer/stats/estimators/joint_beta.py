@@ -6,10 +6,10 @@ included, as in the paper (Zanella-Béguelin et al. 2023).
 """
 
 import numpy as np
-import scipy.special
 from numpy.typing import NDArray
+from scipy.special import betainc
 
-from epsilometer.stats import search
+from epsilometer.stats import binomial, search
 from epsilometer.stats.estimators.counting import RULES, Judge, finder
 from epsilometer.stats.estimators.method import Method
 from epsilometer.stats.thresholds import Looks
@@ -24,31 +24,24 @@ _LARGEST = 700.0  # e^ε still is a double
 
 
 def _merit(looks: Looks, delta: float) -> FloatArray:
-    """The largest ε whose region holds less than the look's α, for all looks at once."""
+    """The largest ε whose region holds less than α, at the best look; 0 at the others."""
     fp, fn = looks.false_positives[:, None] + 0.5, looks.false_negatives[:, None] + 0.5
     tn, tp = looks.n_out - fp + 1, looks.n_in - fn + 1
-    fnr = np.where(
-        _SCORES < 0,
-        scipy.special.betaincinv(fn, tp, scipy.special.ndtr(_SCORES)),
-        scipy.special.betainccinv(fn, tp, scipy.special.ndtr(-_SCORES)),
-    )
+    fnr = binomial.beta_at(fn, tp, _SCORES)
     alpha = looks.alpha_fpr + looks.alpha_fnr
 
-    def refuted(epsilon: FloatArray) -> NDArray[np.bool_]:
-        low, high = _allowed_fpr(fnr, epsilon[:, None], delta)
-        inside = scipy.special.betainc(fp, tn, high) - scipy.special.betainc(fp, tn, low)
+    def refuted(epsilon: float, at: NDArray[np.intp]) -> NDArray[np.bool_]:
+        low, high = _allowed_fpr(fnr[at], epsilon, delta)
+        inside = betainc(fp[at], tn[at], high) - betainc(fp[at], tn[at], low)
         return np.asarray(np.maximum(inside, 0.0) @ _WEIGHTS < alpha)
 
-    start = np.zeros(fnr.shape[0])
-    at_zero = refuted(start)
-    high = search.grow(refuted, start + 1.0, limit=_LARGEST)
-    low, _ = search.bisect(refuted, start, high, relative=1e-9)
-    return np.where(at_zero, low, 0.0)[None, :]
+    merit, best = search.largest_refuted(refuted, fnr.shape[0], limit=_LARGEST)
+    merits = np.zeros((1, fnr.shape[0]))
+    merits[0, best] = merit
+    return merits
 
 
-def _allowed_fpr(
-    fnr: FloatArray, epsilon: FloatArray, delta: float
-) -> tuple[FloatArray, FloatArray]:
+def _allowed_fpr(fnr: FloatArray, epsilon: float, delta: float) -> tuple[FloatArray, FloatArray]:
     """The interval of FPR that (ε, δ)-DP leaves at each FNR."""
     up, down = np.exp(epsilon), np.exp(-epsilon)
     low = np.maximum(1 - delta - up * fnr, down * (1 - delta - fnr))
@@ -58,12 +51,9 @@ def _allowed_fpr(
 
 def _medians(looks: Looks, delta: float) -> FloatArray:
     """ε at the posterior medians: beyond it the region holds a quarter of the posterior or more."""
-    fpr = scipy.special.betaincinv(
-        looks.false_positives + 0.5, looks.n_out - looks.false_positives + 0.5, 0.5
-    )
-    fnr = scipy.special.betaincinv(
-        looks.false_negatives + 0.5, looks.n_in - looks.false_negatives + 0.5, 0.5
-    )
+    fp, fn = looks.false_positives + 0.5, looks.false_negatives + 0.5
+    fpr = binomial.beta_at(fp, looks.n_out - fp + 1, np.float64(0.0))
+    fnr = binomial.beta_at(fn, looks.n_in - fn + 1, np.float64(0.0))
     return np.asarray(epsilon_of_rates(fpr, fnr, delta).max(axis=0))
 
 

@@ -1,0 +1,258 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import epsilometer as em
+from epsilometer import Best, Bonferroni, Fixed, HoldOut, RankGrid, ScoreCounts, Scores
+from epsilometer.stats import binomial, tradeoff
+from epsilometer.stats.estimators import ranks
+from epsilometer.stats.estimators.counting import two_rates
+from epsilometer.stats.estimators.gdp import mu_of_rates
+from epsilometer.stats.gaussians import gdp_epsilon
+from epsilometer.stats.thresholds import Ranks
+from tests import oracles
+from tests.conftest import cases, peer_values
+
+
+def _scores(inputs: dict) -> Scores:
+    if inputs.get("seed") == 120:
+        rng = np.random.default_rng(120)
+        return Scores(rng.normal(1, 1, 300), rng.normal(0, 1, 700))
+    if "seed" not in inputs:  # the ceiling: perfect separation
+        return Scores(np.ones(inputs["R"]), np.zeros(inputs["R"]))
+    rng = np.random.default_rng(inputs["seed"])
+    inside, outside = rng.normal(inputs["shift"], 1, inputs["R"]), rng.normal(0, 1, inputs["R"])
+    if inputs["decimals"] is not None:
+        inside, outside = (
+            np.round(inside, inputs["decimals"]),
+            np.round(outside, inputs["decimals"]),
+        )
+    return Scores(inside, outside)
+
+
+@pytest.mark.parametrize(("inputs", "expected"), cases("c06", "estimate-eps"))
+def test_best_is_algorithm_1_mended(inputs: dict, expected: dict) -> None:
+    """The reference's one-sided α is on each rate, so it is ours of half the confidence lost."""
+    scores, knobs = _scores(inputs), {"delta": inputs["delta"], "rule": Best()}
+    one_sided = expected.get("cp_one_sided_grouped", expected.get("one_sided"))
+    found = em.epsilon_lower_bound(scores, confidence=1 - 2 * inputs["alpha"], **knobs)
+    assert found.epsilon == pytest.approx(one_sided, rel=1e-8, abs=1e-9)
+    two_sided = expected.get("cp_two_sided_grouped", expected.get("two_sided"))
+    if two_sided is not None:
+        found = em.epsilon_lower_bound(scores, confidence=1 - inputs["alpha"], **knobs)
+        assert found.epsilon == pytest.approx(two_sided, rel=1e-8, abs=1e-9)
+    if "jeffreys_one_sided_grouped" in expected:
+        found = em.epsilon_lower_bound(
+            scores, confidence=1 - 2 * inputs["alpha"], method="jeffreys", **knobs
+        )
+        assert found.epsilon == pytest.approx(
+            expected["jeffreys_one_sided_grouped"], rel=1e-8, abs=1e-9
+        )
+
+
+@pytest.mark.parametrize(("inputs", "expected"), cases("c05", "eps-lo-two-sample"))
+def test_two_sample_epsilon_lo_of_the_one_shot_paper(inputs: dict, expected: dict) -> None:
+    rng = np.random.default_rng(inputs["seed"])
+    outside = rng.normal(inputs["m0"], inputs["s0"], inputs["k"])
+    scores = Scores(rng.normal(inputs["m1"], inputs["s1"], inputs["k"]), outside)
+    for confidence, name in ((0.9, "one_sided"), (0.95, "two_sided")):
+        found = em.epsilon_lower_bound(
+            scores,
+            delta=inputs["delta"],
+            confidence=confidence,
+            method="jeffreys",
+            rule=Best(),
+        )
+        assert found.epsilon == pytest.approx(expected[name], rel=1e-7)
+
+
+tied = st.lists(st.integers(-5, 5).map(float), min_size=1, max_size=40)
+
+
+@settings(deadline=None)
+@given(tied, tied, st.sampled_from([0.0, 1e-5, 0.1]))
+def test_best_equals_trying_every_threshold(inside: list, outside: list, delta: float) -> None:
+    scores = Scores(inside, outside)
+    found = em.epsilon_lower_bound(scores, delta=delta, rule=Best())
+    assert found.epsilon == pytest.approx(oracles.best_by_trying_all(scores, delta, 0.05), abs=1e-9)
+
+
+def test_best_skips_no_winner_in_a_large_sample(rng: np.random.Generator) -> None:
+    n = 30_000  # two blocks of corners
+    scores = Scores(rng.normal(0.3, 1, n), np.append(rng.normal(0, 1, n), rng.normal(0, 1, n)))
+    curve = em.tradeoff_curve(scores)
+    limits = [
+        binomial.upper_limit(counts, size, alpha=0.025, kind="clopper_pearson")
+        for counts, size in (
+            (curve.false_positives, curve.n_out),
+            (curve.false_negatives, curve.n_in),
+        )
+    ]
+    truth = tradeoff.epsilon_of_limits(limits[0], limits[1], 1e-5).max()
+    found = em.epsilon_lower_bound(scores, delta=1e-5, rule=Best())
+    assert found.epsilon == pytest.approx(truth, rel=1e-10)
+
+
+@pytest.mark.parametrize(("inputs", "value"), peer_values("cp explicit"))
+def test_fixed_threshold_of_jax_privacy(inputs: dict, value: float) -> None:
+    inside = oracles.even_normals(inputs["n_in"]) + inputs["mu"]
+    scores = Scores(inside, oracles.even_normals(inputs["n_out"]))
+    fp, fn = scores.errors_at(inputs["threshold"])
+    alpha = inputs["significance"] / 2
+    fpr = binomial.clopper_pearson_upper(fp, scores.n_out, alpha=alpha)
+    fnr = binomial.clopper_pearson_upper(fn, scores.n_in, alpha=alpha)
+    one_sided = tradeoff.epsilon_of_rates(fpr, fnr, inputs["delta"])[0]
+    assert one_sided == pytest.approx(value, rel=1e-9)  # theirs has one direction
+    found = em.epsilon_lower_bound(
+        scores,
+        delta=inputs["delta"],
+        confidence=1 - inputs["significance"],
+        rule=Fixed(inputs["threshold"]),
+    )
+    assert found.epsilon >= value - 1e-12
+
+
+def _hull_counts(inputs: dict) -> tuple[np.ndarray, np.ndarray, int]:
+    n = inputs["deterministic_normal_n"]
+    spread = oracles.even_normals(n)
+    curve = em.tradeoff_curve(Scores(spread + inputs["shift"], spread))
+    x, y = curve.hull()
+    return np.round(x * n), np.round(y * n), n
+
+
+@pytest.mark.parametrize(("inputs", "value"), peer_values("scores cp bonf"))
+def test_hull_thresholds_of_jax_privacy(inputs: dict, value: list) -> None:
+    fp, fn, n = _hull_counts(inputs)
+    assert fp.size == value[1]
+    alpha = inputs["significance"] / fp.size / 2
+    fpr = binomial.clopper_pearson_upper(fp, n, alpha=alpha)
+    fnr = binomial.clopper_pearson_upper(fn, n, alpha=alpha)
+    found = tradeoff.epsilon_of_rates(fpr, fnr, inputs["delta"])[0].max()
+    assert found == pytest.approx(value[0], rel=1e-8, abs=1e-12)
+
+
+@pytest.mark.parametrize(("inputs", "value"), peer_values("scores gdp"))
+def test_gdp_of_jax_privacy(inputs: dict, value: float) -> None:
+    fp, fn, n = _hull_counts(inputs)
+    alpha = inputs["significance"] / fp.size / 2
+    fpr = binomial.clopper_pearson_upper(fp, n, alpha=alpha)
+    fnr = binomial.clopper_pearson_upper(fn, n, alpha=alpha)
+    found = gdp_epsilon(float(mu_of_rates(fpr, fnr).max()), inputs["delta"])
+    assert found == pytest.approx(value, abs=2e-6)  # their tolerance is 1e-6
+
+
+@pytest.mark.parametrize(("inputs", "value"), peer_values("scores raw50"))
+def test_raw_estimate_of_jax_privacy(inputs: dict, value: float) -> None:
+    fp, fn, n = _hull_counts(inputs)
+    least = inputs["min_count"] / n
+    rates = [(x / n, y / n) for x, y in zip(fp, fn, strict=True) if x >= inputs["min_count"]]
+    keep = np.append(np.diff(fp) > 0, True)
+    rates.append((least, float(np.interp(least, fp[keep] / n, fn[keep] / n))))
+    found = max(tradeoff.epsilon_of_rates(x, y, inputs["delta"])[0] for x, y in rates)
+    assert found == pytest.approx(value, rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize(("inputs", "expected"), cases("c11", "gdp-mu"))
+def test_mu_of_reference(inputs: dict, expected: dict) -> None:
+    mu = float(mu_of_rates(np.array(inputs["fpr"]), np.array(inputs["fnr"])))
+    assert mu == pytest.approx(expected["mu"], rel=1e-9, abs=1e-12)
+    for delta in ("1e-5", "1e-6"):
+        assert gdp_epsilon(mu, float(delta)) == pytest.approx(expected[f"eps_at_{delta}"], rel=1e-9)
+
+
+@pytest.mark.parametrize(("inputs", "expected"), cases("c11", "gdp-audit"))
+def test_gdp_audit_of_reference(inputs: dict, expected: dict) -> None:
+    fp, fn, n = inputs["fp"], inputs["fn"], inputs["n"]
+    counts = ScoreCounts([0.0], [fn, n - fn], [n - fp, fp])
+    for confidence, side in ((0.9, "one"), (0.95, "two")):
+        found = em.epsilon_lower_bound(
+            counts,
+            delta=inputs["delta"],
+            confidence=confidence,
+            method="gdp",
+            rule=Fixed(0.0),
+        )
+        assert found.epsilon == pytest.approx(expected[f"eps_{side}_sided"], rel=1e-8, abs=1e-12)
+
+
+def test_clopper_pearson_of_tf_privacy() -> None:
+    """500 right of 500 on both sides at α = 0.01 prove 4.54 (their test, from Jagielski et al.)."""
+    found = em.epsilon_lower_bound(
+        Scores(np.ones(500), np.zeros(500)), delta=0.0, confidence=0.99, rule=Fixed(0.5)
+    )
+    assert found.epsilon == pytest.approx(4.54, abs=0.005)
+
+
+# 95 % lower limits of TPR/FPR that R's asbio::ci.prat gives, as TF-Privacy's tests print them:
+# (tp, fn, fp, tn) → Katz, adjusted log, Bailey, inverse hyperbolic sine.
+R_VALUES = {
+    (473, 511, 755, 950): (1.01166194, 1.01189079, 1.01148934, 1.01167669),
+    (2, 697, 213, 313): (0.00220470, 0.00310880, 0.00162322, 0.00233503),
+    (1000, 10, 10, 10000): (589.27335593, 568.32659563, 613.58766147, 592.63264572),
+}
+
+
+@pytest.mark.parametrize(("table", "values"), R_VALUES.items())
+def test_exact_bound_is_below_the_approximate_ones_of_r(
+    table: tuple[int, int, int, int], values: tuple[float, ...]
+) -> None:
+    tp, fn, fp, tn = table
+    counts = ScoreCounts([0.0], [fn, tp], [tn, fp])
+    found = em.epsilon_lower_bound(counts, delta=0.0, rule=Fixed(0.0))
+    forward = tradeoff.epsilon_of_rates(
+        binomial.clopper_pearson_upper(fp, fp + tn, alpha=0.025),
+        binomial.clopper_pearson_upper(fn, fn + tp, alpha=0.025),
+        0.0,
+    )[0]
+    assert forward <= max(0.0, np.log(min(values))) + 1e-9
+    assert forward >= np.log(min(values)) - 0.3
+    assert found.epsilon >= forward
+
+
+@pytest.mark.parametrize("mu", [0.5, 1.0, 2.0, 4.0])
+@pytest.mark.parametrize("n", [100, 1_000, 10_000])
+def test_rank_grid_proves_more_than_other_valid_rules(
+    mu: float, n: int, rng: np.random.Generator
+) -> None:
+    rules = (RankGrid(), HoldOut(), Bonferroni(), Best())
+    audits = 60 if n < 10_000 else 20
+    found = np.zeros((audits, len(rules)))
+    for row in found:
+        scores = Scores(rng.normal(mu, 1, n), rng.normal(0, 1, n))
+        row[:] = [em.epsilon_lower_bound(scores, delta=1e-5, rule=rule).epsilon for rule in rules]
+    grid, hold_out, bonferroni, best = found.mean(axis=0)
+    assert grid > max(hold_out, bonferroni)
+    assert grid < em.gaussian_epsilon(1 / mu, 1e-5)
+    if n == 10_000:
+        assert grid >= 0.8 * best
+
+
+def test_ranks_are_judged_as_by_playing_the_null(rng: np.random.Generator) -> None:
+    """The p-value of a look against the share of simulated ones that catch as many."""
+    epsilon, delta, n_out, n_in, rank, caught = 0.7, 0.01, 80, 60, 4, 9
+    fpr = rng.beta(rank, n_out - rank + 1, 10**6)
+    plays = rng.binomial(n_in, np.minimum(np.exp(epsilon) * fpr + delta, 1)) >= caught
+    share = plays.mean()
+    side = Ranks(
+        thresholds=np.array([0.0]),
+        ranks=np.array([rank]),
+        n_ranked=n_out,
+        beyond=np.array([caught]),
+        n_other=n_in,
+        share=np.array([1.0]),
+    )
+    nothing = Ranks(
+        thresholds=np.array([]),
+        ranks=np.array([], int),
+        n_ranked=n_in,
+        beyond=np.array([], int),
+        n_other=n_out,
+        share=np.array([]),
+    )
+    least_fpr = two_rates("clopper_pearson").least_fpr
+    assert least_fpr is not None
+    slack = 6 * np.sqrt(share * (1 - share) / 10**6)
+    for alpha, refuted in ((share + slack, True), (share - slack, False)):
+        found = ranks.best_rank((side, nothing), least_fpr, delta=delta, alpha=alpha)
+        assert (found.merit > epsilon) == refuted

@@ -1,0 +1,142 @@
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epsilometer import Best, Bonferroni, Fixed, HoldOut, RankGrid, ScoreCounts, Scores
+from epsilometer.errors import InvalidArgument
+from epsilometer.stats import thresholds
+
+tied = st.lists(st.integers(-4, 4).map(float), min_size=1, max_size=60)
+
+
+@given(tied, tied)
+def test_ranks_and_what_lies_beyond(inside: list, outside: list) -> None:
+    scores = Scores(inside, outside)
+    above, below = thresholds.rank_grid(scores, RankGrid())
+    for side, ranked, other, sign in (
+        (above, scores.outside, scores.inside, 1),
+        (below, scores.inside, scores.outside, -1),
+    ):
+        assert side.n_ranked == ranked.size
+        assert side.share.min() > 0
+        for threshold, rank, beyond in zip(side.thresholds, side.ranks, side.beyond, strict=True):
+            past = ranked >= threshold if sign > 0 else ranked < threshold
+            assert past.sum() <= rank - 1  # ties can only leave fewer beyond a rank
+            assert beyond == (other >= threshold if sign > 0 else other < threshold).sum()
+    assert above.share.sum() + below.share.sum() <= 1 + 1e-12
+
+
+@given(st.integers(1, 10**7), st.integers(2, 9))
+def test_grid_is_of_powers_up_to_half(n: int, ratio: int) -> None:
+    grid = thresholds.grid(n, ratio)
+    assert grid[0] == 1
+    assert np.all(grid[1:] == ratio * grid[:-1])
+    assert grid[-1] <= max(n / 2, 1) < max(grid[-1] * ratio, 2)
+
+
+def test_rank_of_a_continuous_law_is_beta(rng: np.random.Generator) -> None:
+    n, rank_at = 50, 2  # the third rank of the grid is 16
+    fpr = []
+    for _ in range(4000):
+        above, _ = thresholds.rank_grid(Scores([0.0], rng.random(n)), RankGrid())
+        fpr.append(1 - above.thresholds[rank_at])
+    law = scipy.stats.beta(above.ranks[rank_at], n - above.ranks[rank_at] + 1)
+    assert scipy.stats.kstest(fpr, law.cdf).pvalue > 1e-6
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_hold_out_threshold_ignores_the_scores_it_is_used_on(seed: int) -> None:
+    index = np.arange(40.0)
+    _, kept = thresholds.split(Scores(index, index), 0.3, np.random.default_rng(seed))
+    before = np.random.default_rng(seed).normal(size=(2, 40))
+    after = before.copy()
+    after[0, kept.inside.astype(int)] += 10
+    after[1, kept.outside.astype(int)] -= 10
+    parts = [
+        thresholds.split(Scores(*values), 0.3, np.random.default_rng(seed))[0]
+        for values in (before, after)
+    ]
+    np.testing.assert_array_equal(parts[0].inside, parts[1].inside)
+    np.testing.assert_array_equal(parts[0].outside, parts[1].outside)
+
+
+@given(tied, tied)
+def test_no_threshold_beats_the_corners(inside: list, outside: list) -> None:
+    scores = Scores(inside, outside)
+    corners = {
+        (int(fp), int(fn))
+        for looks in thresholds.corners(scores, alpha=0.05, corrected=False)
+        for fp, fn in zip(looks.false_positives, looks.false_negatives, strict=True)
+    }
+    for threshold in (*inside, *outside):
+        fp, fn = scores.errors_at(threshold)
+        everybody = fp == scores.n_out
+        assert everybody or any(a <= fp and b <= fn for a, b in corners)
+
+
+def test_corners_of_blocks_are_those_of_one_block(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores = Scores(np.round(rng.normal(1, 1, 500), 1), np.round(rng.normal(0, 1, 700), 1))
+
+    def points() -> set[tuple[float, int, int]]:
+        blocks = list(thresholds.corners(scores, alpha=0.05, corrected=False))[1:]
+        return {
+            (float(t), int(p), int(n))
+            for b in blocks
+            for t, p, n in zip(b.thresholds, b.false_positives, b.false_negatives, strict=True)
+        }
+
+    whole = points()
+    monkeypatch.setattr(thresholds, "_BLOCK", 13)
+    assert points() == whole
+    assert all(scores.errors_at(t) == (p, n) for t, p, n in whole)
+
+
+def test_infinite_scores_keep_their_order() -> None:
+    scores = Scores([np.inf, np.inf, 1.0, -np.inf], [np.inf, 0.0, -np.inf])
+    above, below = thresholds.rank_grid(scores, RankGrid())
+    assert above.beyond[0] == 0  # nobody exceeds +inf
+    assert below.beyond[0] == 0  # nobody falls below -inf
+    assert scores.errors_at(np.inf) == (1, 2)
+
+
+def test_counts_look_like_scores_rounded_down_to_their_bin(rng: np.random.Generator) -> None:
+    cuts = np.linspace(-2, 3, 21)
+    scores = Scores(rng.normal(1, 1, 400), rng.normal(0, 1, 300))
+    counts = ScoreCounts.at(cuts).add(inside=scores.inside, outside=scores.outside)
+    for cut in cuts:
+        assert counts.errors_at(cut) == scores.errors_at(cut)
+    for side, ranked in zip(
+        thresholds.rank_grid(counts, RankGrid()), (scores.outside, scores.inside), strict=True
+    ):
+        assert side.n_ranked == ranked.size
+        assert side.share.sum() <= 0.5 + 1e-12
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        lambda: Fixed(float("nan")),
+        lambda: HoldOut(0.0),
+        lambda: HoldOut(1.0),
+        lambda: RankGrid(1),
+        lambda: RankGrid(2.5),  # type: ignore[arg-type]
+    ],
+)
+def test_bad_rules_are_told(rule) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(InvalidArgument, match="Expected"):
+        rule()
+
+
+def test_rules_say_who_they_are() -> None:
+    rules = [RankGrid(), HoldOut(), Bonferroni(), Fixed(1.0), Best()]
+    assert [repr(rule) for rule in rules] == [
+        "RankGrid(ratio=4)",
+        "HoldOut(fraction=0.3)",
+        "Bonferroni()",
+        "Fixed(value=1.0)",
+        "Best()",
+    ]

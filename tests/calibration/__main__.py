@@ -14,13 +14,13 @@ from tests.calibration.situations import DELTA, SITUATIONS, Situation
 PAGE = Path(__file__).parents[2] / "docs" / "calibration.md"
 INTRO = """# Calibration: how often is a bound wrong?
 
-A bound that says 95 % must exceed the true ε in at most 5 % of audits. This page counts. Every cell
-is {audits:,} simulated audits whose true ε is known, at δ = {delta:g} and 95 % confidence; made by
+A bound that says 95 % must exceed the true ε in at most 5 % of audits. This page counts. Every
+cell is {audits:,} simulated audits whose true ε is known, at δ = {delta:g} and 95 % confidence:
 
     make calibration
 
-A cell is the share of audits whose bound exceeds the truth; **bold** where that is more than 5 % can
-explain (the chance of so many is below 10⁻⁶). A dash: what the method assumes is not true there
+A cell is the share of audits whose bound exceeds the truth; **bold** where that is more than 5 %
+can explain (the chance of so many is below 10⁻⁶). A dash: what the method assumes is not true there
 (`gdp` and `one_run_fdp` assume a Gaussian trade-off curve, one-run methods fair coins). Bounds stay
 below 5 % by as much as they pay for thresholds they did not need, and for both directions.
 """
@@ -32,11 +32,11 @@ The mean bound, as a share of the true ε (or itself, where ε = 0): what the sa
 NOTES = """
 ## Notes
 
-- Rows of one-run methods whose samples would take too long are {shrink} times smaller (at least 25 a
-  side): `one_run` Bonferroni, and all of `one_run_fdp`.
+- Rows of one-run methods whose samples would take too long are {shrink} times smaller (at least
+  25 a side): `one_run` Bonferroni, and all of `one_run_fdp`.
 - `anytime` pays for being looked at after every pair; here it is looked at once.
 - Best() is what papers report: the most favourable threshold, at no cost.
-- *jax-privacy 2.0: hull* is the rule of its `Bonferroni()` default, written here from its definition
+- *jax-privacy 2.0: hull* is the rule of its `Bonferroni()` default, written from its definition
   and with both directions: α is divided by the number of vertices of the convex hull. The vertices
   are where the data happened to favour the attack, so dividing by their number is not enough.
 """

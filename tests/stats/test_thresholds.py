@@ -62,37 +62,36 @@ def test_hold_out_threshold_ignores_the_scores_it_is_used_on(seed: int) -> None:
     np.testing.assert_array_equal(parts[0].outside, parts[1].outside)
 
 
+def _corners(scores: Scores) -> set[tuple[float, int, int]]:
+    cuts = thresholds.cuts(scores, alpha=0.05, corrected=False)
+    between = thresholds.corners(scores, cuts, upper=0, lower=cuts.thresholds.size - 1)
+    return {
+        (float(t), int(p), int(n))
+        for looks in (cuts, between)
+        for t, p, n in zip(
+            looks.thresholds, looks.false_positives, looks.false_negatives, strict=True
+        )
+    }
+
+
 @given(tied, tied)
 def test_no_threshold_beats_the_corners(inside: list, outside: list) -> None:
     scores = Scores(inside, outside)
-    corners = {
-        (int(fp), int(fn))
-        for looks in thresholds.corners(scores, alpha=0.05, corrected=False)
-        for fp, fn in zip(looks.false_positives, looks.false_negatives, strict=True)
-    }
+    corners = _corners(scores)
+    assert all(scores.errors_at(t) == (p, n) for t, p, n in corners)
     for threshold in (*inside, *outside):
         fp, fn = scores.errors_at(threshold)
-        everybody = fp == scores.n_out
-        assert everybody or any(a <= fp and b <= fn for a, b in corners)
+        assert any(a <= fp and b <= fn for _, a, b in corners)
 
 
-def test_corners_of_blocks_are_those_of_one_block(
-    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_corners_between_cuts_are_those_of_the_whole(rng: np.random.Generator) -> None:
     scores = Scores(np.round(rng.normal(1, 1, 500), 1), np.round(rng.normal(0, 1, 700), 1))
-
-    def points() -> set[tuple[float, int, int]]:
-        blocks = list(thresholds.corners(scores, alpha=0.05, corrected=False))[1:]
-        return {
-            (float(t), int(p), int(n))
-            for b in blocks
-            for t, p, n in zip(b.thresholds, b.false_positives, b.false_negatives, strict=True)
-        }
-
-    whole = points()
-    monkeypatch.setattr(thresholds, "_BLOCK", 13)
-    assert points() == whole
-    assert all(scores.errors_at(t) == (p, n) for t, p, n in whole)
+    cuts = thresholds.cuts(scores, alpha=0.05, corrected=False)
+    pieces = set()
+    for upper in range(cuts.thresholds.size - 1):
+        looks = thresholds.corners(scores, cuts, upper=upper, lower=upper + 1)
+        pieces |= {float(t) for t in looks.thresholds}
+    assert pieces == {float(t) for t in thresholds.just_above(np.unique(scores.outside))}
 
 
 def test_infinite_scores_keep_their_order() -> None:

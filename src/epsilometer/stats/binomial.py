@@ -3,8 +3,8 @@
 from typing import Literal
 
 import numpy as np
-import scipy.special
 from numpy.typing import ArrayLike, NDArray
+from scipy import special
 
 from epsilometer import _validate
 from epsilometer.types import FloatArray
@@ -90,7 +90,7 @@ def beta_at(a: ArrayLike, b: ArrayLike, scores: FloatArray | np.float64) -> Floa
     x = beta_quantile(
         np.where(small, a, b),
         np.where(small, b, a),
-        scipy.special.ndtr(-np.abs(mirrored)),
+        special.ndtr(-np.abs(mirrored)),
         from_above=mirrored > 0,
     )
     return np.where(small, x, 1 - x)
@@ -109,19 +109,15 @@ def beta_quantile(
     Its forward functions are right, so Newton steps on the logarithms mend it; the logarithm of
     a Beta tail is concave in log x, so steps from a bad start overshoot once and then settle.
     """
-    a, b, alpha = (np.asarray(value, np.float64) for value in (a, b, alpha))
-    x = np.where(
-        from_above,
-        scipy.special.betainccinv(a, b, alpha),
-        scipy.special.betaincinv(a, b, alpha),
+    a, b, alpha, above = np.broadcast_arrays(
+        np.asarray(a, np.float64), np.asarray(b, np.float64), np.asarray(alpha), from_above
     )
-    log_b, sign = scipy.special.betaln(a, b), np.where(from_above, -1.0, 1.0)
+    x = np.array(_own(special.betainccinv, special.betaincinv, a, b, alpha, above))
+    log_b, sign = special.betaln(a, b), np.where(above, -1.0, 1.0)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
         for _ in range(_NEWTON_STEPS):
             x = np.clip(x, np.finfo(float).tiny, 1 - np.finfo(float).eps)
-            tail = np.where(
-                from_above, scipy.special.betaincc(a, b, x), scipy.special.betainc(a, b, x)
-            )
+            tail = _own(special.betaincc, special.betainc, a, b, x, above)
             density = np.exp(a * np.log(x) + (b - 1) * np.log1p(-x) - log_b)  # of log x
             step = sign * np.log(tail / alpha) * tail / density
             step = np.clip(np.where(tail > 0, step, -sign), -1.0, 1.0)
@@ -129,3 +125,18 @@ def beta_quantile(
             if np.all(np.abs(step) < _CONVERGED):
                 break
     return x
+
+
+def _own(
+    upper: np.ufunc,
+    lower: np.ufunc,
+    a: FloatArray,
+    b: FloatArray,
+    x: FloatArray,
+    above: NDArray[np.bool_],
+) -> FloatArray:
+    """``upper(a, b, x)`` where ``above``, else ``lower(a, b, x)``; nothing is computed in vain."""
+    out = np.empty(x.shape)
+    upper(a, b, x, out=out, where=above)
+    lower(a, b, x, out=out, where=~above)
+    return out

@@ -50,33 +50,79 @@ def grow(
         high = np.where(further, 2 * high, high)
 
 
+def root(
+    excess: Callable[[float], float], low: float, high: float, *, relative: float
+) -> tuple[float, float]:
+    """Narrows a bracket of a continuous rising function, ≤ 0 at ``low`` and > 0 at ``high``.
+
+    False position by the Illinois rule; a handful of calls where the function is smooth.
+
+    Returns:
+        ``(low, high)``: the largest point seen not above 0, and the smallest seen above.
+    """
+    f_low, f_high = excess(low), excess(high)
+    side = 0
+    for _ in range(_HALVINGS):
+        if high - low <= relative * high:
+            break
+        point = (low * f_high - high * f_low) / (f_high - f_low)
+        if not low < point < high:
+            point = low + (high - low) / 2
+        value = excess(point)
+        if value <= 0:
+            low, f_low = point, min(value, -1e-300)
+            f_high = f_high / 2 if side == -1 else f_high
+            side = -1
+        else:
+            high, f_high = point, value
+            f_low = f_low / 2 if side == 1 else f_low
+            side = 1
+    return low, high
+
+
 def largest_refuted(
-    refuted: Callable[[float, NDArray[np.intp]], NDArray[np.bool_]],
+    refuted: Callable[[FloatArray, NDArray[np.intp]], NDArray[np.bool_]],
     size: int,
     *,
     limit: float,
+    start: float = 0.0,
     relative: float = 1e-9,
+    at_once: int = 32,
 ) -> tuple[float, int]:
     """The largest merit that some look refutes, and which look that is.
 
-    ``refuted(merit, at)`` says which of the looks ``at`` refute ``merit``; each refutes all merits
-    below some point of its own. Looks that fail at a merit where another succeeds cannot win and
-    are not asked again, so the whole costs little more than the one look that wins.
+    ``refuted(merits, at)`` says of each pair whether look ``at[i]`` refutes ``merits[i]``; each
+    look refutes all merits below some point of its own. Looks that fail at a merit where another
+    succeeds cannot win and are not asked again; the few that remain are asked of many merits at
+    once, since a call on a short array costs as much as one on a single number.
+
+    Args:
+        refuted: See above.
+        size: How many looks there are.
+        limit: Merits beyond it are not asked for.
+        start: The least merit of interest.
+        relative: How near the two sides of the answer come.
+        at_once: How many pairs make a call that costs little more than a call of one.
 
     Returns:
-        ``(merit, look)``, the merit on the refuted side; ``(0.0, 0)`` where none refutes even 0.
+        ``(merit, look)``, the merit on the refuted side; ``(start, 0)`` where none refutes that.
     """
-    live = np.arange(size)[refuted(0.0, np.arange(size))]
-    if not live.size:
-        return 0.0, 0
-
-    def some(merit: FloatArray) -> NDArray[np.bool_]:
-        nonlocal live
-        still = live[refuted(float(merit), live)]
-        live = still if still.size else live
-        return np.asarray(still.size > 0)
-
-    high = grow(some, 1.0, limit=limit)
-    low = 0.0 if high == 1.0 else float(high) / 2
-    merit, _ = bisect(some, low, high, relative=relative)
-    return float(merit), int(live[0])
+    live = np.arange(size)
+    live = live[refuted(np.full(size, start), live)]
+    low, high = start, 2 * start if start > 0 else 1.0
+    while live.size and low < limit:
+        still = live[refuted(np.full(live.size, high), live)]
+        if not still.size:
+            break
+        live, low, high = still, high, 2 * high
+    while live.size and high - low > relative * high:
+        merits = np.linspace(low, high, 2 + max(1, at_once // live.size))[1:-1]
+        if not (low < merits[0] and merits[-1] < high):
+            break
+        true = refuted(np.repeat(merits, live.size), np.tile(live, merits.size))
+        true = true.reshape(merits.size, live.size)
+        points = np.concatenate([[low], merits, [high]])
+        last = int(np.append(0, 1 + np.flatnonzero(true.any(axis=1)))[-1])
+        live = live[true[last - 1]] if last else live
+        low, high = float(points[last]), float(points[last + 1])
+    return low, int(live[0]) if live.size else 0

@@ -5,7 +5,7 @@ each limit may spend. Whoever looks at the data to choose a threshold pays for i
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -73,6 +73,7 @@ ThresholdRule: TypeAlias = Fixed | HoldOut | Bonferroni | RankGrid | Best
 Observed: TypeAlias = Scores | ScoreCounts
 
 _BLOCK = 1 << 15  # elements of a block that stays in a core's cache
+_SAMPLE = 4096
 _TIES = 1 / 8  # of the error of a rank grid is kept for groups of equal scores
 
 
@@ -141,11 +142,9 @@ def rank_grid(observed: Observed, rule: RankGrid) -> tuple[Ranks, Ranks]:
         above = _count_side(*bins, observed.thresholds, rule.ratio, from_above=True)
         below = _count_side(*bins[::-1], observed.thresholds, rule.ratio, from_above=False)
     else:
-        size, kind = max(observed.n_in, observed.n_out), observed.inside.dtype
-        buffer = np.empty(size, kind)  # one for both sides: touching fresh memory is not free
         samples = observed.outside, observed.inside
-        above = _score_side(*samples, rule.ratio, buffer, from_above=True)
-        below = _score_side(*samples[::-1], rule.ratio, buffer, from_above=False)
+        above = _score_side(*samples, rule.ratio, from_above=True)
+        below = _score_side(*samples[::-1], rule.ratio, from_above=False)
     return above, below
 
 
@@ -164,33 +163,63 @@ def rank_looks(observed: Observed, rule: RankGrid, *, alpha: float) -> Looks:
     )
 
 
-def corners(observed: Observed, *, alpha: float, corrected: bool) -> Iterator[Looks]:
-    """Every threshold worth a look, in blocks; ``corrected`` for their number or not.
+def cuts(observed: Observed, *, alpha: float, corrected: bool) -> Looks:
+    """A few thresholds from the highest to the lowest; all others lie between two of them.
 
-    A threshold just above an outside score misses fewest for its number of false positives, so no
-    other can do better. For n scores the limits of n counts cover every threshold there is: with
-    j false positives the true FPR is at most that of the (j+1)-th highest score, whose law is the
-    one the limit of the count j is the quantile of.
-
-    The first block is the rank grid's: a mark that most of the corners after it cannot reach.
+    ``corrected`` for the number of all thresholds or not: for n scores the limits of n counts cover
+    every threshold there is. With j false positives the true FPR is at most that of the (j+1)-th
+    highest score, whose law is the one the limit of the count j is the quantile of.
     """
     looks_out, looks_in = (observed.n_out, observed.n_in) if corrected else (1, 1)
     if isinstance(observed, ScoreCounts):
-        size = observed.thresholds.size
-        looks_out, looks_in = min(looks_out, size), min(looks_in, size)
-        blocks = iter([_counted_corners(observed)])
+        every = observed.thresholds
+        looks_out, looks_in = min(looks_out, every.size), min(looks_in, every.size)
     else:
-        blocks = _sorted_corners(observed)
-    grid = replace(
-        rank_looks(observed, RankGrid(), alpha=alpha),
+        sides = rank_grid(observed, RankGrid())
+        every = np.concatenate([side.thresholds for side in sides])
+    every = np.unique(np.append(every, [np.inf, -np.inf]))[::-1]
+    return Looks(
+        thresholds=every,
+        false_positives=observed.n_out - count_below(observed, every, outside=True),
+        false_negatives=count_below(observed, every, outside=False),
+        n_in=observed.n_in,
+        n_out=observed.n_out,
         alpha_fpr=alpha / (2 * looks_out),
         alpha_fnr=alpha / (2 * looks_in),
     )
-    yield grid
-    for thresholds, positives, negatives in blocks:
-        yield replace(
-            grid, thresholds=thresholds, false_positives=positives, false_negatives=negatives
-        )
+
+
+def corners(observed: Observed, looks: Looks, *, upper: int, lower: int) -> Looks:
+    """Every threshold worth a look between two cuts, from the lowest to the highest.
+
+    A threshold just above an outside score misses fewest for its number of false positives, so no
+    other can do better.
+    """
+    high, low = looks.thresholds[upper], looks.thresholds[lower]
+    if isinstance(observed, ScoreCounts):  # counted at the cuts, and nowhere between
+        return replace(looks, thresholds=looks.thresholds[:0])
+    outside, inside = (
+        np.sort(values[(values >= low) & (values < high)])
+        for values in (observed.outside, observed.inside)
+    )
+    last = np.flatnonzero(np.append(outside[1:] != outside[:-1], True)[: outside.size])
+    return replace(
+        looks,
+        thresholds=just_above(outside[last]),
+        false_positives=looks.false_positives[upper] + outside.size - 1 - last,
+        false_negatives=looks.false_negatives[lower]
+        + np.searchsorted(inside, outside[last], side="right"),
+    )
+
+
+def count_below(observed: Observed, thresholds: FloatArray, *, outside: bool) -> IntArray:
+    """How many outside (or inside) scores lie below each threshold."""
+    if isinstance(observed, ScoreCounts):
+        bins = observed.outside_bins if outside else observed.inside_bins
+        edges = np.concatenate([[-np.inf], observed.thresholds])
+        total = np.append(0, np.cumsum(bins))
+        return total[np.searchsorted(edges, np.nan_to_num(thresholds, nan=-np.inf))]
+    return _count_below(observed.outside if outside else observed.inside, thresholds)
 
 
 def split(scores: Observed, fraction: float, rng: np.random.Generator) -> tuple[Scores, Scores]:
@@ -261,11 +290,9 @@ def _side(
     )
 
 
-def _score_side(
-    ranked: FloatArray, other: FloatArray, ratio: int, buffer: FloatArray, *, from_above: bool
-) -> Ranks:
+def _score_side(ranked: FloatArray, other: FloatArray, ratio: int, *, from_above: bool) -> Ranks:
     ranks = grid(ranked.size, ratio)
-    values, tied = _extremes(ranked, ranks, buffer, from_above=from_above)
+    values, tied = _extremes(ranked, ranks, from_above=from_above)
     groups = np.unique(values[tied])
     groups = groups[~np.isposinf(groups)]
     ends = np.concatenate([groups, just_above(groups)])
@@ -302,22 +329,37 @@ def _count_side(
 
 
 def _extremes(
-    values: FloatArray, ranks: IntArray, buffer: FloatArray, *, from_above: bool
+    values: FloatArray, ranks: IntArray, *, from_above: bool
 ) -> tuple[FloatArray, NDArray[np.bool_]]:
     """The k-th highest (or lowest) values for rising ranks k, and which have an equal before them.
 
     Each selection works on the last one's top, so all together cost little more than the first.
     """
-    top = buffer[: values.size]
-    np.copyto(top, values) if from_above else np.negative(values, out=top)
+    top = _far_end(values, int(ranks[-1]), from_above=from_above)
     found, tied = [], []
     for rank in ranks[::-1]:
         top.partition(top.size - rank)
         top = top[top.size - rank :]
         found.append(top[0])
         tied.append(np.count_nonzero(top == top[0]) > 1)
-    extremes = np.array(found[::-1], buffer.dtype)
+    extremes = np.array(found[::-1], values.dtype)
     return extremes if from_above else -extremes, np.array(tied[::-1])
+
+
+def _far_end(values: FloatArray, least: int, *, from_above: bool) -> FloatArray:
+    """A copy of at least so many of the highest values, or of the lowest with their sign changed.
+
+    A sample tells about where to cut, so that the rest need not be copied.
+    """
+    sample = np.sort(values[:: max(values.size // _SAMPLE, 1)])
+    margin = 5 * math.sqrt(sample.size)
+    beyond = min(math.ceil(least / values.size * sample.size + margin), sample.size)
+    part = (
+        values[values >= sample[-beyond]] if from_above else -values[values <= sample[beyond - 1]]
+    )
+    if part.size < least:  # an odd sample: it costs time, not truth
+        part = values.copy() if from_above else -values
+    return np.asarray(part)
 
 
 def _count_below(values: FloatArray, thresholds: FloatArray) -> IntArray:
@@ -327,22 +369,3 @@ def _count_below(values: FloatArray, thresholds: FloatArray) -> IntArray:
         for i, threshold in enumerate(thresholds):
             counts[i] += np.count_nonzero(block < threshold)
     return counts
-
-
-def _counted_corners(counts: ScoreCounts) -> tuple[FloatArray, IntArray, IntArray]:
-    positives = np.cumsum(counts.outside_bins[::-1])[::-1][1:]
-    return counts.thresholds, positives, np.cumsum(counts.inside_bins)[:-1]
-
-
-def _sorted_corners(scores: Scores) -> Iterator[tuple[FloatArray, IntArray, IntArray]]:
-    inside, outside = np.sort(scores.inside), np.sort(scores.outside)
-    for stop in range(outside.size, 0, -_BLOCK):  # from the top, where bounds are decided
-        start = max(stop - _BLOCK, 0)
-        values = outside[start:stop]
-        follower = np.append(values[1:], outside[stop] if stop < outside.size else np.inf)
-        at = np.flatnonzero(values != follower)  # the last of equal scores; nobody exceeds +inf
-        yield (
-            just_above(values[at]),
-            outside.size - 1 - start - at,
-            np.searchsorted(inside, values[at], side="right"),
-        )

@@ -7,7 +7,7 @@ import epsilometer as em
 from epsilometer import Best, Bonferroni, Fixed, HoldOut, RankGrid, ScoreCounts, Scores
 from epsilometer.stats import binomial, tradeoff
 from epsilometer.stats.estimators import ranks
-from epsilometer.stats.estimators.counting import two_rates
+from epsilometer.stats.estimators.counting import DP_FRONTIER
 from epsilometer.stats.estimators.gdp import mu_of_rates
 from epsilometer.stats.gaussians import gdp_epsilon
 from epsilometer.stats.thresholds import Ranks
@@ -78,9 +78,10 @@ def test_best_equals_trying_every_threshold(inside: list, outside: list, delta: 
     assert found.epsilon == pytest.approx(oracles.best_by_trying_all(scores, delta, 0.05), abs=1e-9)
 
 
-def test_best_skips_no_winner_in_a_large_sample(rng: np.random.Generator) -> None:
-    n = 30_000  # two blocks of corners
-    scores = Scores(rng.normal(0.3, 1, n), np.append(rng.normal(0, 1, n), rng.normal(0, 1, n)))
+@pytest.mark.parametrize("mu", [0.0, 0.3, 2.0])
+def test_best_skips_no_winner_in_a_large_sample(mu: float, rng: np.random.Generator) -> None:
+    n = 30_000
+    scores = Scores(rng.normal(mu, 1, n), rng.normal(0, 1, 2 * n))
     curve = em.tradeoff_curve(scores)
     limits = [
         binomial.upper_limit(counts, size, alpha=0.025, kind="clopper_pearson")
@@ -228,9 +229,14 @@ def test_rank_grid_proves_more_than_other_valid_rules(
         assert grid >= 0.8 * best
 
 
-def test_ranks_are_judged_as_by_playing_the_null(rng: np.random.Generator) -> None:
+@pytest.mark.parametrize(
+    ("n_out", "n_in", "rank", "caught"), [(80, 60, 4, 9), (4000, 15, 900, 11), (9, 3000, 1, 1800)]
+)
+def test_ranks_are_judged_as_by_playing_the_null(
+    n_out: int, n_in: int, rank: int, caught: int, rng: np.random.Generator
+) -> None:
     """The p-value of a look against the share of simulated ones that catch as many."""
-    epsilon, delta, n_out, n_in, rank, caught = 0.7, 0.01, 80, 60, 4, 9
+    epsilon, delta = 0.7, 0.01
     fpr = rng.beta(rank, n_out - rank + 1, 10**6)
     plays = rng.binomial(n_in, np.minimum(np.exp(epsilon) * fpr + delta, 1)) >= caught
     share = plays.mean()
@@ -250,9 +256,7 @@ def test_ranks_are_judged_as_by_playing_the_null(rng: np.random.Generator) -> No
         n_other=n_out,
         share=np.array([]),
     )
-    least_fpr = two_rates("clopper_pearson").least_fpr
-    assert least_fpr is not None
     slack = 6 * np.sqrt(share * (1 - share) / 10**6)
     for alpha, refuted in ((share + slack, True), (share - slack, False)):
-        found = ranks.best_rank((side, nothing), least_fpr, delta=delta, alpha=alpha)
+        found = ranks.best_rank((side, nothing), DP_FRONTIER, delta=delta, alpha=alpha)
         assert (found.merit > epsilon) == refuted

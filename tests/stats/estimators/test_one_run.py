@@ -24,7 +24,7 @@ def _guesses(canaries: int, made: object, correct: object) -> Guesses:
 def _epsilon(canaries: int, made: object, correct: object, delta: float, alpha: float) -> float:
     ways = _guesses(canaries, made, correct)
 
-    def refuted(epsilon: float, at: np.ndarray) -> np.ndarray:
+    def refuted(epsilon: np.ndarray, at: np.ndarray) -> np.ndarray:
         some = ways.pick(at)
         p = one_run.p_value(canaries, some.made, some.correct, epsilon=epsilon, delta=delta)
         return p <= alpha
@@ -105,7 +105,7 @@ def test_highest_mean_is_the_one_of_trying_all(rng: np.random.Generator) -> None
         law = scipy.stats.binom(r, chance)
         tails = law.sf(v - i - 1) - law.sf(v - 1)
         expected = np.max(tails / i, initial=0.0)
-        found = one_run._steepest(np.array([float(v)]), np.array([float(r)]), chance)[0]
+        found = one_run._steepest(*(np.array([float(x)]) for x in (v, r, chance)))[0]
         assert found == pytest.approx(expected, rel=1e-9, abs=1e-300)
 
 

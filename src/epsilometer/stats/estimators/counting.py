@@ -11,6 +11,7 @@ from epsilometer.results import Direction
 from epsilometer.stats import binomial, thresholds
 from epsilometer.stats.estimators import ranks
 from epsilometer.stats.estimators.method import DIRECTIONS, Find, Found, Winner
+from epsilometer.stats.estimators.ranks import Frontier
 from epsilometer.stats.thresholds import (
     Best,
     Bonferroni,
@@ -21,11 +22,15 @@ from epsilometer.stats.thresholds import (
     RankGrid,
     ThresholdRule,
 )
-from epsilometer.stats.tradeoff import epsilon_of_limits, epsilon_of_rates
-from epsilometer.types import FloatArray
+from epsilometer.stats.tradeoff import epsilon_of_limits
+from epsilometer.types import FloatArray, IntArray
 
 RULES = (RankGrid, HoldOut, Bonferroni, Fixed, Best)
-_FIRST_CHUNK = 128
+DP_FRONTIER = Frontier(  # of (ε, δ)-DP
+    least_fpr=lambda tpr, epsilon, delta: np.maximum(tpr - delta, 0.0) * np.exp(-epsilon),
+    most_tpr=lambda fpr, epsilon, delta: np.minimum(np.exp(epsilon) * fpr + delta, 1.0),
+)
+_STRETCH = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,14 +40,15 @@ class Judge:
     Attributes:
         merit: (looks, δ) → bound of each direction at each look, shape ``(directions, l)``. May be
             any increasing function of ε, and lower than it is where another look is better.
-        optimistic: (looks, δ) → a cheap upper limit of the best merit at each look, ``(l,)``.
-        least_fpr: (TPR, merit, δ) → the least FPR at which a mechanism of that merit can have that
-            TPR. With it ranks are judged exactly; without it as the counts they stand for.
+            Falls as either count grows.
+        beats: (looks, δ, merit) → which looks have a greater merit, ``(l,)``.
+        frontier: What a merit allows. With it ranks are judged exactly; without it as the counts
+            they stand for.
     """
 
     merit: Callable[[Looks, float], FloatArray]
-    optimistic: Callable[[Looks, float], FloatArray]
-    least_fpr: Callable[[FloatArray, float, float], FloatArray] | None = None
+    beats: Callable[[Looks, float, float], NDArray[np.bool_]]
+    frontier: Frontier | None = None
 
 
 def finder(
@@ -80,9 +86,6 @@ def finder(
 def two_rates(kind: Literal["clopper_pearson", "jeffreys"]) -> Judge:
     """Judges by upper limits on both rates, and the ε these imply."""
 
-    def least_fpr(tpr: FloatArray, epsilon: float, delta: float) -> FloatArray:
-        return np.asarray(np.maximum(tpr - delta, 0.0) * np.exp(-epsilon))
-
     def merit(looks: Looks, delta: float) -> FloatArray:
         fpr = binomial.upper_limit(
             looks.false_positives, looks.n_out, alpha=looks.alpha_fpr, kind=kind
@@ -92,13 +95,11 @@ def two_rates(kind: Literal["clopper_pearson", "jeffreys"]) -> Judge:
         )
         return epsilon_of_limits(fpr, fnr, delta)
 
-    def raw(looks: Looks, delta: float) -> FloatArray:
-        """ε of the observed rates: no limit is below the rate it limits."""
-        fpr, fnr = looks.false_positives / looks.n_out, looks.false_negatives / looks.n_in
-        return np.asarray(epsilon_of_rates(fpr, fnr, delta).max(axis=0))
+    def beats(looks: Looks, delta: float, mark: float) -> NDArray[np.bool_]:
+        return np.asarray(merit(looks, delta).max(axis=0) > mark)
 
     exact = kind == "clopper_pearson"
-    return Judge(merit=merit, optimistic=raw, least_fpr=least_fpr if exact else None)
+    return Judge(merit=merit, beats=beats, frontier=DP_FRONTIER if exact else None)
 
 
 def best_look(
@@ -115,10 +116,10 @@ def best_look(
         case Fixed(value):
             return _at(thresholds.fixed(observed, value, alpha=alpha), judge, delta)
         case RankGrid():
-            if judge.least_fpr is None:
+            if judge.frontier is None:
                 return _at(thresholds.rank_looks(observed, rule, alpha=alpha), judge, delta)
             sides = thresholds.rank_grid(observed, rule)
-            return ranks.best_rank(sides, judge.least_fpr, delta=delta, alpha=alpha)
+            return ranks.best_rank(sides, judge.frontier, delta=delta, alpha=alpha)
         case HoldOut(fraction):
             part, rest = thresholds.split(observed, fraction, rng)
             chosen = _best_corner(part, judge, delta=delta, alpha=alpha, corrected=False)
@@ -140,26 +141,48 @@ def _best_corner(
 ) -> Winner:
     """The best of all thresholds, judging only those that could still win.
 
-    The same answer as judging all: a look is passed over only when its optimistic merit does not
-    exceed one already found.
+    Merit falls as either count grows. So between two thresholds none beats one that had the false
+    positives of the upper and the false negatives of the lower: stretches are passed over whole
+    where that does not exceed a merit already found, and the answer is that of judging all.
     """
-    best = Winner(merit=-1.0, row=0, threshold=np.inf)
-    for looks in thresholds.corners(observed, alpha=alpha, corrected=corrected):
-        best = _walk(looks, judge, delta, best)
+    cuts = thresholds.cuts(observed, alpha=alpha, corrected=corrected)
+    best = _at(cuts, judge, delta)
+    ideal = _looks(cuts, cuts.false_positives[:-1], cuts.false_negatives[1:])
+    open_ = np.concatenate([[False], judge.beats(ideal, delta, best.merit), [False]])
+    edges = np.flatnonzero(open_[1:] != open_[:-1])
+    for upper, lower in zip(edges[::2], edges[1::2], strict=True):  # runs of bands left open
+        looks = thresholds.corners(observed, cuts, upper=upper, lower=lower)
+        best = _best_between(looks, judge, delta, best)
     return best
 
 
-def _walk(looks: Looks, judge: Judge, delta: float, best: Winner) -> Winner:
-    hope = judge.optimistic(looks, delta)
-    order = np.flatnonzero(hope > best.merit)
-    order = order[np.argsort(-hope[order], kind="stable")]
-    start, size = 0, _FIRST_CHUNK
-    while start < order.size and hope[order[start]] > best.merit:
-        chunk = order[start : start + size]
-        found = _at(_pick(looks, chunk), judge, delta)
+def _best_between(looks: Looks, judge: Judge, delta: float, best: Winner) -> Winner:
+    """Halves stretches of corners, sixteen ways at a time, until single ones are left."""
+    end, size = looks.thresholds.size, _STRETCH**3
+    starts = np.arange(0, end, size)
+    while starts.size:
+        stops = np.minimum(starts + size, end)
+        ideal = _looks(looks, looks.false_positives[stops - 1], looks.false_negatives[starts])
+        starts = starts[judge.beats(ideal, delta, best.merit)]
+        if not starts.size:
+            break
+        found = _at(_pick(looks, np.minimum(starts + size // 2, end - 1)), judge, delta)
         best = found if found.merit > best.merit else best
-        start, size = start + size, 2 * size
+        if size == 1:
+            break
+        size //= _STRETCH
+        starts = (starts[:, None] + np.arange(0, size * _STRETCH, size)).ravel()
+        starts = starts[starts < end]
     return best
+
+
+def _looks(looks: Looks, positives: IntArray, negatives: IntArray) -> Looks:
+    return replace(
+        looks,
+        thresholds=np.full(positives.size, np.nan),
+        false_positives=positives,
+        false_negatives=negatives,
+    )
 
 
 def _pick(looks: Looks, at: NDArray[np.intp]) -> Looks:

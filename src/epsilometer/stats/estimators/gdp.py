@@ -1,12 +1,14 @@
 """μ of Gaussian differential privacy from both error rates, then ε at δ (Nasr et al. 2023)."""
 
 import numpy as np
-import scipy.special
+from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri
 
 from epsilometer.errors import InvalidArgument
 from epsilometer.stats import binomial
 from epsilometer.stats.estimators.counting import RULES, Judge, finder
 from epsilometer.stats.estimators.method import Method
+from epsilometer.stats.estimators.ranks import Frontier
 from epsilometer.stats.gaussians import gdp_epsilon
 from epsilometer.stats.thresholds import Looks
 from epsilometer.types import FloatArray
@@ -20,7 +22,7 @@ def mu_of_rates(fpr: FloatArray, fnr: FloatArray) -> FloatArray:
         array([3.2897, 0.    ])
     """
     with np.errstate(invalid="ignore"):  # one rate 0, the other 1: ∞ − ∞, no evidence
-        mu = -scipy.special.ndtri(fpr) - scipy.special.ndtri(fnr)
+        mu = -ndtri(fpr) - ndtri(fnr)
     return np.asarray(np.where(mu > 0, mu, 0.0))
 
 
@@ -30,12 +32,14 @@ def _merit(looks: Looks, delta: float) -> FloatArray:
     return mu_of_rates(fpr, fnr)[None, :]
 
 
-def _raw(looks: Looks, delta: float) -> FloatArray:
-    return mu_of_rates(looks.false_positives / looks.n_out, looks.false_negatives / looks.n_in)
+def _beats(looks: Looks, delta: float, mark: float) -> NDArray[np.bool_]:
+    return np.asarray(_merit(looks, delta)[0] > mark)
 
 
-def _least_fpr(tpr: FloatArray, mu: float, delta: float) -> FloatArray:
-    return np.asarray(scipy.special.ndtr(scipy.special.ndtri(tpr) - mu))
+_FRONTIER = Frontier(  # of μ-GDP
+    least_fpr=lambda tpr, mu, delta: ndtr(ndtri(tpr) - mu),
+    most_tpr=lambda fpr, mu, delta: ndtr(ndtri(fpr) + mu),
+)
 
 
 def _epsilon(mu: float, delta: float) -> float:
@@ -46,7 +50,7 @@ def _epsilon(mu: float, delta: float) -> float:
 
 METHOD = Method(
     find=finder(
-        Judge(merit=_merit, optimistic=_raw, least_fpr=_least_fpr),
+        Judge(merit=_merit, beats=_beats, frontier=_FRONTIER),
         directions=("both", "both"),
         epsilon_of=_epsilon,
     ),

@@ -11,6 +11,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from epsilometer.observations import ScoreCounts
 from epsilometer.results import Direction
 from epsilometer.stats import search, thresholds
 from epsilometer.stats.thresholds import (
@@ -21,8 +22,10 @@ from epsilometer.stats.thresholds import (
     Observed,
     RankGrid,
     ThresholdRule,
+    count_below,
+    just_above,
 )
-from epsilometer.stats.tradeoff import TradeoffCurve, tradeoff_curve
+from epsilometer.stats.tradeoff import tradeoff_curve
 from epsilometer.types import FloatArray, IntArray
 
 RULES = (RankGrid, HoldOut, Bonferroni, Fixed, Best)
@@ -35,8 +38,8 @@ class Guesses:
 
     Attributes:
         canaries: How many there are.
-        low: Shape ``(l,)``; -inf where nothing is guessed out.
-        high: Shape ``(l,)``; +inf where nothing is guessed in.
+        low: Shape ``(l,)``; nan where nothing is guessed out.
+        high: Shape ``(l,)``; nan where nothing is guessed in.
         made: Guesses made.
         correct: Guesses that were right.
     """
@@ -58,28 +61,30 @@ class Guesses:
         )
 
 
-Refutes: TypeAlias = Callable[[Guesses, float, float], NDArray[np.bool_]]
+Refutes: TypeAlias = Callable[[Guesses, FloatArray, float], NDArray[np.bool_]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class BestGuess:
-    """The way of guessing that refutes most."""
+    """The way of guessing that refutes most, of all ways that were tried at a level."""
 
     merit: float
     low: float
     high: float
+    ways: Guesses
+    level: float
 
     @property
     def direction(self) -> Direction:
         """Which guesses were made: "in" only, "out" only, or both."""
-        if np.isneginf(self.low):
+        if np.isnan(self.low):
             return "present→absent"
-        return "absent→present" if np.isposinf(self.high) else "both"
+        return "absent→present" if np.isnan(self.high) else "both"
 
     @property
     def threshold(self) -> float:
         """The one that separates "in" from the rest, or "out" from the rest."""
-        return self.low if np.isposinf(self.high) else self.high
+        return self.low if np.isnan(self.high) else self.high
 
 
 def best_guess(
@@ -94,7 +99,7 @@ def best_guess(
 
     Args:
         observed: Scores of canaries that were in and of those that were out.
-        refutes: (guesses, merit, α) → which of them refute a mechanism of that merit at level α.
+        refutes: (guesses, merits, α) → which refute a mechanism of their merit at level α.
         alpha: Chance of error of the whole.
         rule: ``Fixed`` guesses every canary by the one threshold; ``RankGrid`` the top k, the
             bottom k, or both, of all canaries for k = 1, r, r², …; ``HoldOut`` the best of these
@@ -103,98 +108,84 @@ def best_guess(
     """
     match rule:
         case Fixed(value):
-            return _best(_everybody(observed, value), refutes, alpha)
+            return best_of(_everybody(observed, value), refutes, alpha)
         case RankGrid(ratio):
-            ways = _ranked(tradeoff_curve(observed), ratio)
-            return _best(ways, refutes, alpha / ways.made.size)
+            ways = _ranked(observed, ratio)
+            return best_of(ways, refutes, alpha / ways.made.size)
         case HoldOut(fraction):
             part, rest = thresholds.split(observed, fraction, rng)
-            chosen = _best(_ranked(tradeoff_curve(part), 2), refutes, alpha)
-            return _best(_between(rest, chosen.low, chosen.high), refutes, alpha)
+            chosen = best_of(_ranked(part, 2), refutes, alpha)
+            way = _guess(rest, np.array([chosen.low]), np.array([chosen.high]))
+            return best_of(way, refutes, alpha)
         case Bonferroni() | Best():
-            ways = _all(tradeoff_curve(observed))
+            ways = _all(observed)
             tries = ways.made.size if isinstance(rule, Bonferroni) else 1
-            return _best(ways, refutes, alpha / tries)
+            return best_of(ways, refutes, alpha / tries)
 
 
-def _best(ways: Guesses, refutes: Refutes, alpha: float) -> BestGuess:
+def best_of(ways: Guesses, refutes: Refutes, level: float) -> BestGuess:
+    """The best of these ways, each at this level."""
     merit, at = search.largest_refuted(
-        lambda merit, some: refutes(ways.pick(some), merit, alpha), ways.made.size, limit=_LARGEST
+        lambda merits, some: refutes(ways.pick(some), merits, level),
+        ways.made.size,
+        limit=_LARGEST,
     )
-    return BestGuess(merit=merit, low=float(ways.low[at]), high=float(ways.high[at]))
+    low, high = float(ways.low[at]), float(ways.high[at])
+    return BestGuess(merit=merit, low=low, high=high, ways=ways, level=level)
 
 
 def _everybody(observed: Observed, threshold: float) -> Guesses:
-    wrong_in, wrong_out = observed.errors_at(threshold)
-    canaries = observed.n_in + observed.n_out
-    return Guesses(
-        canaries=canaries,
-        low=np.array([threshold]),
-        high=np.array([threshold]),
-        made=np.array([canaries]),
-        correct=np.array([canaries - wrong_in - wrong_out]),
-    )
+    observed.errors_at(threshold)  # refuses a threshold that was not counted at
+    return _guess(observed, np.array([threshold]), np.array([threshold]))
 
 
-def _between(observed: Observed, low: float, high: float) -> Guesses:
-    wrong_in, missed = observed.errors_at(high) if high < np.inf else (0, observed.n_in)
-    not_cleared, wrong_out = observed.errors_at(low)
-    right_in, right_out = observed.n_in - missed, observed.n_out - not_cleared
+def _guess(observed: Observed, low: FloatArray, high: FloatArray) -> Guesses:
+    """The outcome of "in iff score ≥ high, out iff score < low"; nan means nobody."""
+    nobody_in, nobody_out = np.isnan(high), np.isnan(low)
+    wrong_in = observed.n_out - count_below(observed, high, outside=True)
+    right_in = observed.n_in - count_below(observed, high, outside=False)
+    right_out = count_below(observed, low, outside=True)
+    wrong_out = count_below(observed, low, outside=False)
+    correct = np.where(nobody_in, 0, right_in) + np.where(nobody_out, 0, right_out)
+    wrong = np.where(nobody_in, 0, wrong_in) + np.where(nobody_out, 0, wrong_out)
     return Guesses(
         canaries=observed.n_in + observed.n_out,
-        low=np.array([low]),
-        high=np.array([high]),
-        made=np.array([right_in + wrong_in + right_out + wrong_out]),
-        correct=np.array([right_in + right_out]),
+        low=low,
+        high=high,
+        made=correct + wrong,
+        correct=correct,
     )
 
 
-def _ranked(curve: TradeoffCurve, ratio: int) -> Guesses:
+def _ranked(observed: Observed, ratio: int) -> Guesses:
     """The top k, the bottom k, and both, of the pooled scores; equal scores stay together."""
-    canaries = curve.n_in + curve.n_out
-    above, below = _sides(curve)
-    ranks = thresholds.grid(canaries, ratio)
-    top = above.pick(np.searchsorted(above.made, ranks))
-    bottom = below.pick(below.made.size - np.searchsorted(below.made[::-1], ranks) - 1)
-    apart = bottom.low <= top.high
-    return Guesses(
-        canaries=canaries,
-        low=np.concatenate([top.low, bottom.low, bottom.low[apart]]),
-        high=np.concatenate([top.high, bottom.high, top.high[apart]]),
-        made=np.concatenate([top.made, bottom.made, (top.made + bottom.made)[apart]]),
-        correct=np.concatenate(
-            [top.correct, bottom.correct, (top.correct + bottom.correct)[apart]]
-        ),
+    top, bottom = _pooled_cuts(observed, thresholds.grid(observed.n_in + observed.n_out, ratio))
+    apart = bottom <= top
+    nobody = np.full(top.size, np.nan)
+    return _guess(
+        observed,
+        np.concatenate([nobody, bottom, bottom[apart]]),
+        np.concatenate([top, nobody, top[apart]]),
     )
 
 
-def _all(curve: TradeoffCurve) -> Guesses:
+def _pooled_cuts(observed: Observed, ranks: IntArray) -> tuple[FloatArray, FloatArray]:
+    """Cuts with the top k at or above, and with the bottom k below, of all scores."""
+    if isinstance(observed, ScoreCounts):
+        bins = observed.inside_bins + observed.outside_bins
+        edges = np.concatenate([[-np.inf], observed.thresholds, [np.inf]])
+        from_top = bins.size - 1 - np.searchsorted(np.cumsum(bins[::-1]), ranks)
+        return edges[from_top], edges[np.searchsorted(np.cumsum(bins), ranks) + 1]
+    pooled = np.sort(np.concatenate([observed.inside, observed.outside]))
+    return pooled[pooled.size - ranks], just_above(pooled[ranks - 1])
+
+
+def _all(observed: Observed) -> Guesses:
     """Every threshold, with guesses above it, below it, and on both sides."""
-    above, below = _sides(curve)
-    return Guesses(
-        canaries=above.canaries,
-        low=np.concatenate([above.low, below.low, below.low]),
-        high=np.concatenate([above.high, below.high, above.high]),
-        made=np.concatenate([above.made, below.made, above.made + below.made]),
-        correct=np.concatenate([above.correct, below.correct, above.correct + below.correct]),
+    every = tradeoff_curve(observed).thresholds[1:]  # at the first nobody is in
+    nobody = np.full(every.size, np.nan)
+    return _guess(
+        observed,
+        np.concatenate([nobody, every, every]),
+        np.concatenate([every, nobody, every]),
     )
-
-
-def _sides(curve: TradeoffCurve) -> tuple[Guesses, Guesses]:
-    canaries, every = curve.n_in + curve.n_out, curve.thresholds
-    hits, clear = curve.n_in - curve.false_negatives, curve.n_out - curve.false_positives
-    above = Guesses(
-        canaries=canaries,
-        low=np.full(every.size, -np.inf),
-        high=every,
-        made=hits + curve.false_positives,
-        correct=hits,
-    )
-    below = Guesses(
-        canaries=canaries,
-        low=every,
-        high=np.full(every.size, np.inf),
-        made=clear + curve.false_negatives,
-        correct=clear,
-    )
-    return above, below

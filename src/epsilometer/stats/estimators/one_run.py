@@ -7,7 +7,13 @@ import scipy.special
 from numpy.typing import ArrayLike, NDArray
 
 from epsilometer.errors import EpsilometerWarning
-from epsilometer.stats.estimators.guesses import RULES, BestGuess, Guesses, best_guess
+from epsilometer.stats.estimators.guesses import (
+    RULES,
+    Guesses,
+    Refutes,
+    best_guess,
+    best_of,
+)
 from epsilometer.stats.estimators.method import Found, Method
 from epsilometer.stats.thresholds import Observed, ThresholdRule
 from epsilometer.types import FloatArray
@@ -22,19 +28,9 @@ def find(
     rng: np.random.Generator,
 ) -> Found:
     """The largest ε at which so many right guesses have probability at most ``alpha``."""
-    seed = int(rng.integers(2**63))  # both calls below must split alike
-
-    def best_at(delta: float) -> BestGuess:
-        def refutes(ways: Guesses, epsilon: float, level: float) -> NDArray[np.bool_]:
-            p = p_value(ways.canaries, ways.made, ways.correct, epsilon=epsilon, delta=delta)
-            return np.asarray(p <= level)
-
-        same = np.random.default_rng(seed)
-        return best_guess(observed, refutes, alpha=alpha, rule=rule, rng=same)
-
-    best = best_at(delta)
+    best = best_guess(observed, _refutes(delta), alpha=alpha, rule=rule, rng=rng)
     caveats: tuple[str, ...] = ()
-    if delta > 0 and best.merit < best_at(0.0).merit / 2:
+    if best.merit < best_of(best.ways, _refutes(0.0), best.level).merit / 2:
         lost = 2 * (observed.n_in + observed.n_out) * delta
         caveats = (
             f"2mδ = {lost:.3g} swallows more than half of the bound: "
@@ -47,7 +43,7 @@ def find(
 
 
 def p_value(
-    canaries: int, made: ArrayLike, correct: ArrayLike, *, epsilon: float, delta: float
+    canaries: int, made: ArrayLike, correct: ArrayLike, *, epsilon: ArrayLike, delta: float
 ) -> FloatArray:
     """Chance of so many right guesses, at most, if the run is (ε, δ)-DP; capped at 1.
 
@@ -64,21 +60,41 @@ def p_value(
         >>> p_value(100, 100, 75, epsilon=np.log(3), delta=0.0).round(3)
         array(0.553)
     """
-    r, v = np.broadcast_arrays(np.asarray(made, np.float64), np.asarray(correct, np.float64))
-    chance = scipy.special.expit(epsilon)
+    r, v, chance = np.broadcast_arrays(
+        np.asarray(made, np.float64),
+        np.asarray(correct, np.float64),
+        scipy.special.expit(np.asarray(epsilon, np.float64)),
+    )
     tail = _at_least(v, r, chance)
     if delta > 0:
         tail = tail + 2 * canaries * delta * _steepest(v, r, chance)
     return np.minimum(tail, 1.0)
 
 
-def _at_least(v: FloatArray, r: FloatArray, chance: float) -> FloatArray:
+def _refutes(delta: float) -> Refutes:
+    """Whether the p-value is at most the level; its dear part is spared where the rest decides."""
+
+    def refutes(ways: Guesses, epsilon: FloatArray, level: float) -> NDArray[np.bool_]:
+        made, correct = ways.made, ways.correct
+        answer = p_value(ways.canaries, made, correct, epsilon=epsilon, delta=0.0) <= level
+        if delta > 0:
+            at = np.flatnonzero(answer)
+            answer[at] = (
+                p_value(ways.canaries, made[at], correct[at], epsilon=epsilon[at], delta=delta)
+                <= level
+            )
+        return np.asarray(answer)
+
+    return refutes
+
+
+def _at_least(v: FloatArray, r: FloatArray, chance: FloatArray) -> FloatArray:
     """Pr[Bin(r, chance) ≥ v]."""
     inside = scipy.special.betainc(np.maximum(v, 1), np.maximum(r - v + 1, 1), chance)
     return np.asarray(np.where(v <= 0, 1.0, inside))
 
 
-def _steepest(v: FloatArray, r: FloatArray, chance: float) -> FloatArray:
+def _steepest(v: FloatArray, r: FloatArray, chance: FloatArray) -> FloatArray:
     """max over i of Pr[v > W ≥ v−i]/i, for each (v, r).
 
     That is the highest mean of the i probabilities below v. They rise to the mode and fall beyond,
@@ -93,7 +109,7 @@ def _steepest(v: FloatArray, r: FloatArray, chance: float) -> FloatArray:
     return np.where(v > 0, (_at_least(v - low, r, chance) - tail) / low, 0.0)
 
 
-def _mass(k: FloatArray, r: FloatArray, chance: float) -> FloatArray:
+def _mass(k: FloatArray, r: FloatArray, chance: FloatArray) -> FloatArray:
     k = np.clip(k, 0, r)
     log_choose = -scipy.special.betaln(k + 1, r - k + 1) - np.log1p(r)
     return np.asarray(

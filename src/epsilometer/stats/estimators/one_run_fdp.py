@@ -9,6 +9,7 @@ from epsilometer.stats.estimators.guesses import RULES, Guesses, best_guess
 from epsilometer.stats.estimators.method import Found, Method
 from epsilometer.stats.gaussians import gdp_epsilon
 from epsilometer.stats.thresholds import Observed, ThresholdRule
+from epsilometer.types import FloatArray
 
 
 def find(
@@ -32,7 +33,7 @@ def find(
     )
 
 
-def refutes_gdp(ways: Guesses, mu: float, level: float) -> NDArray[np.bool_]:
+def refutes_gdp(ways: Guesses, mu: FloatArray, level: float) -> NDArray[np.bool_]:
     """Whether so many right guesses have probability at most ``level`` under μ-GDP.
 
     If they had more, the chances of exactly i right guesses would obey the recursion of the
@@ -48,7 +49,7 @@ def refutes_gdp(ways: Guesses, mu: float, level: float) -> NDArray[np.bool_]:
         if not live.size:
             break
         at = live[ways.correct[live] > i]
-        least = scipy.special.ndtr(scipy.special.ndtri(right[at]) - mu)
+        least = scipy.special.ndtr(scipy.special.ndtri(right[at]) - mu[at])
         raised = np.maximum(least, wrong[at])
         right[at] = np.minimum(right[at] + i / (ways.made[at] - i) * (raised - wrong[at]), 1.0)
         moved = raised > wrong[at]

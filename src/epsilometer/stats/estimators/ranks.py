@@ -7,53 +7,144 @@ That p-value needs no two limits that each pay half; with them the bound would b
 more. The same holds at ranks of the inside scores with the worlds swapped.
 """
 
+import functools
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
-import scipy.special
 from numpy.typing import NDArray
+from scipy.special import betainc, betaincc
 
 from epsilometer.stats import binomial, search
 from epsilometer.stats.estimators.method import Winner
 from epsilometer.stats.thresholds import Ranks
 from epsilometer.types import FloatArray
 
-# Trapezoid rule in normal scores of B. F is the wider of the two wherever there is evidence, so
-# its tail is smooth on this scale, and the rule's error is far below the tail it computes.
-_SCORES = np.linspace(-8.0, 8.0, 65)
-_WEIGHTS = np.exp(-(_SCORES**2) / 2) / np.sqrt(2 * np.pi) * (_SCORES[1] - _SCORES[0])
+_REACH = 8.0  # normal scores beyond hold less than 1e-15
+_FIRST, _LAST = 64, 8192  # intervals of the coarsest and the finest rule
+_ENOUGH = 1e-3  # change from one rule to the next that is left to the safe side
 _LARGEST = 1e4
 
 
+@dataclass(frozen=True, kw_only=True)
+class Frontier:
+    """What a mechanism of some merit can do, read both ways; the two are inverse to each other.
+
+    Attributes:
+        least_fpr: (TPR, merit, δ) → the least FPR at which it can have that TPR.
+        most_tpr: (FPR, merit, δ) → the largest TPR it can have at that FPR.
+    """
+
+    least_fpr: Callable[[FloatArray, FloatArray, float], FloatArray]
+    most_tpr: Callable[[FloatArray, FloatArray, float], FloatArray]
+
+
+class _Look:
+    """One rank: what is known of F, what was seen of B, and the error it may spend."""
+
+    def __init__(self, rank: int, n_ranked: int, beyond: int, n_other: int, level: float) -> None:
+        self.f = rank, n_ranked - rank + 1
+        self.b = max(beyond, 1), n_other - max(beyond, 1) + 1
+        self.caught, self.level = beyond > 0, level  # who caught nobody refutes nothing
+        self._nodes: dict[int, FloatArray] = {}
+
+    def excess(self, frontier: Frontier, merit: float, delta: float) -> float:
+        """Logarithm of the p-value of a merit over the level."""
+        return math.log(max(self._p_value(frontier, merit, delta), 1e-300) / self.level)
+
+    def _p_value(self, frontier: Frontier, merit: float, delta: float) -> float:
+        """Pr(B ≤ g(F)), no less: the trapezoid rule in normal scores of the sharper of the two.
+
+        On that scale the tail of the other is smooth and the weight Gaussian, where the rule's
+        error falls faster than any power; if not (deep tails of few counts), it is refined.
+        """
+        b_sharper = _relative_variance(*self.b) < _relative_variance(*self.f)
+        size, coarse = _FIRST, math.inf
+        total = 0.0
+        while size <= _LAST:
+            scores, fresh = _rule(size)
+            if size not in self._nodes:
+                self._nodes[size] = binomial.beta_at(*(self.b if b_sharper else self.f), scores)
+            nodes, at = self._nodes[size], np.asarray(merit)
+            if b_sharper:
+                values = betaincc(*self.f, frontier.least_fpr(nodes, at, delta))
+            else:
+                values = betainc(*self.b, frontier.most_tpr(nodes, at, delta))
+            total = (0.0 if fresh else coarse / 2) + float(values @ _weights(scores, size))
+            change = abs(total - coarse)
+            if change <= _ENOUGH * max(total, self.level):  # far below the level, near is enough
+                return total + change
+            size, coarse = 2 * size, total
+        return total + change
+
+
+def _relative_variance(a: int, b: int) -> float:
+    return b / (a * (a + b + 1))
+
+
+@functools.cache
+def _rule(size: int) -> tuple[FloatArray, bool]:
+    """Scores of the rule of so many intervals; of finer ones only those that are new."""
+    scores = np.linspace(-_REACH, _REACH, size + 1)
+    return (scores, True) if size == _FIRST else (scores[1::2], False)
+
+
+def _weights(scores: FloatArray, size: int) -> FloatArray:
+    return np.asarray(np.exp(-(scores**2) / 2) / math.sqrt(2 * math.pi) * (2 * _REACH / size))
+
+
 def best_rank(
-    sides: tuple[Ranks, Ranks],
-    least_fpr: Callable[[FloatArray, float, float], FloatArray],
-    *,
-    delta: float,
-    alpha: float,
+    sides: tuple[Ranks, Ranks], frontier: Frontier, *, delta: float, alpha: float
 ) -> Winner:
     """The largest merit that some look refutes at its share of ``alpha``, and where.
 
     Args:
         sides: Outside ranks, inside ranks.
-        least_fpr: (TPR, merit, δ) → the least FPR at which that merit allows that TPR.
+        frontier: What a merit allows.
         delta: δ of the claim.
         alpha: Chance of error of the whole, which the looks share.
     """
-    rank = np.concatenate([side.ranks for side in sides])[:, None]
-    n_ranked = np.concatenate([np.full(side.ranks.size, side.n_ranked) for side in sides])[:, None]
-    beyond = np.concatenate([side.beyond for side in sides])[:, None]
-    n_other = np.concatenate([np.full(side.ranks.size, side.n_other) for side in sides])[:, None]
-    level = alpha * np.concatenate([side.share for side in sides])
-    rate = binomial.beta_at(np.maximum(beyond, 1), n_other - np.maximum(beyond, 1) + 1, _SCORES)
-
-    def refuted(merit: float, at: NDArray[np.intp]) -> NDArray[np.bool_]:
-        needed = least_fpr(rate[at], merit, delta)
-        p = scipy.special.betaincc(rank[at], n_ranked[at] - rank[at] + 1, needed) @ _WEIGHTS
-        caught = beyond[at, 0] > 0  # a look that caught nobody refutes nothing
-        return np.asarray((p <= level[at]) & caught)
-
-    best, winner = search.largest_refuted(refuted, rank.size, limit=_LARGEST)
     thresholds = np.concatenate([side.thresholds for side in sides])
+    looks = [
+        _Look(k, side.n_ranked, x, side.n_other, alpha * share)
+        for side in sides
+        for k, x, share in zip(
+            side.ranks.tolist(), side.beyond.tolist(), side.share.tolist(), strict=True
+        )
+    ]
+    hope = _hope(looks, frontier, delta)
+    best, winner = 0.0, 0
+    for at in np.argsort(-hope, kind="stable"):
+        if hope[at] <= best:
+            break
+        look = looks[at]
+
+        def excess(merit: float, look: _Look = look) -> float:
+            return look.excess(frontier, merit, delta)
+
+        if excess(best) <= 0:
+            best, winner = search.root(excess, best, float(hope[at]), relative=1e-9)[0], int(at)
     row = int(winner >= sides[0].ranks.size)
     return Winner(merit=best, row=row, threshold=float(thresholds[winner]))
+
+
+def _hope(looks: list[_Look], frontier: Frontier, delta: float) -> FloatArray:
+    """A merit that each look cannot refute, cheaply; 0 where it cannot refute any.
+
+    Half of B lies below its median, so the p-value is at least half the tail of F there.
+    """
+    (f_a, f_b), (b_a, b_b) = (
+        np.array(pairs).T for pairs in ([look.f for look in looks], [look.b for look in looks])
+    )
+    level, caught = (np.array([getattr(look, at) for look in looks]) for at in ("level", "caught"))
+    median = binomial.beta_at(b_a, b_b, np.float64(0.0))
+
+    def may_refute(merit: FloatArray) -> NDArray[np.bool_]:
+        tail = betaincc(f_a, f_b, frontier.least_fpr(median, merit, delta))
+        return np.asarray((tail / 2 <= level) & caught)
+
+    none = np.zeros(level.size)
+    high = search.grow(may_refute, none + 1.0, limit=_LARGEST)
+    _, hope = search.bisect(may_refute, none, high, relative=1e-3)
+    return np.where(may_refute(none), hope, 0.0)

@@ -1,0 +1,151 @@
+"""What is shown on a terminal is what was found, and an invalid bound never passes for a valid."""
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from epsilometer import AttackSummary, AuditResult, EpsilonLowerBound, PrivacyClaim
+from epsilometer.report import words
+from epsilometer.report.terminal import summary
+
+
+def bound(**changed: Any) -> EpsilonLowerBound:
+    plain: dict[str, Any] = {
+        "epsilon": 2.0,
+        "delta": 1e-5,
+        "confidence": 0.95,
+        "method": "clopper_pearson",
+        "threshold_rule": "RankGrid(ratio=4)",
+        "valid": True,
+        "direction": "both",
+        "threshold": 0.5,
+        "n_in": 1234,
+        "n_out": 567,
+    }
+    return EpsilonLowerBound(**{**plain, **changed})
+
+
+def result(claimed: float | None = 1.0, **changed: Any) -> AuditResult:
+    return AuditResult(
+        subject="scores.csv",
+        claim=None if claimed is None else PrivacyClaim(epsilon=claimed, delta=1e-5),
+        bound=changed.pop("bound", bound()),
+        also=changed.pop("also", ()),
+        attack=AttackSummary(auc=0.875, tpr_at_fpr=((0.01, 0.5),), n_in=1234, n_out=567),
+        version="0.1.0",
+    )
+
+
+def shown(audit: AuditResult) -> str:
+    console = Console(width=100, file=io.StringIO())
+    console.print(summary(audit))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    return " ".join(text.replace("│", " ").split())
+
+
+def bars(audit: AuditResult) -> dict[str, int]:
+    console = Console(width=100, file=io.StringIO())
+    console.print(summary(audit))
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    with_bars = [line.strip("│ ") for line in lines if "█" in line or "▏" in line]
+    return {line.split()[0]: line.count("█") for line in with_bars}
+
+
+def test_every_number_of_the_audit_is_shown() -> None:
+    text = shown(result())
+    for part in (
+        "scores.csv",
+        "REFUTED",
+        "ε = 1 was promised",
+        "ε ≥ 2.0000 at δ = 1e-05",
+        "0.95 one-sided",
+        "clopper_pearson, thresholds by RankGrid(ratio=4)",
+        "1,234 with the record, 567 without",
+        "AUC 0.875",
+        "50.0% caught at 1.0% false alarms",
+        "A lower bound never proves privacy.",
+    ):
+        assert part in text
+
+
+@pytest.mark.parametrize(("claimed", "measured"), [(1.0, 2.0), (4.0, 1.0), (3.0, 3.0), (0.0, 1.0)])
+def test_bars_are_as_long_as_their_numbers(claimed: float, measured: float) -> None:
+    drawn = bars(result(claimed, bound=bound(epsilon=measured)))
+    full = max(drawn.values())
+    scale = full / max(claimed, measured)
+    assert full > 30
+    assert drawn["promised"] == pytest.approx(claimed * scale, abs=0.5)  # whole characters
+    assert drawn["clopper_pearson"] == pytest.approx(measured * scale, abs=0.5)
+
+
+@pytest.mark.parametrize(
+    ("claimed", "changed"),
+    [
+        (1.0, {"epsilon": float("inf")}),
+        (float("inf"), {"epsilon": float("inf")}),
+        (0.0, {"epsilon": 0.0}),
+        (None, {"epsilon": 0.0}),
+        (1e-300, {"epsilon": 1e300}),
+        (1.0, {"n_out": 0, "delta": 1e-5}),
+    ],
+)
+def test_extreme_numbers_can_be_shown(claimed: float | None, changed: dict) -> None:
+    assert "scores.csv" in shown(result(claimed, bound=bound(**changed)))
+
+
+def test_an_invalid_bound_is_shown_as_such_everywhere() -> None:
+    invalid = bound(valid=False, caveats=("Not a valid bound: chosen at no cost.",))
+    text = shown(result(bound=invalid))
+    assert "NO VERDICT" in text
+    assert "clopper_pearson (not valid)" in text
+    assert "none: not valid" in text
+    assert "chosen at no cost" in text
+    for promise in ("proves", "one-sided", "REFUTED", "wrong in at most"):
+        assert promise not in text
+
+
+def test_an_invalid_bound_beside_a_valid_one_is_marked() -> None:
+    beside = bound(method="jeffreys", valid=False, epsilon=5.0)
+    text = shown(result(also=(beside,)))
+    assert "jeffreys (not valid)" in text
+    assert "clopper_pearson (not valid)" not in text
+    assert "proves ε ≥ 2.00" in text
+
+
+@pytest.mark.parametrize(
+    ("claimed", "valid", "start"),
+    [
+        (1.0, True, "REFUTED: ε = 1 was promised, the attack proves ε ≥ 2.00"),
+        (3.0, True, "NOT REFUTED: ε = 3 was promised, the attack proves only ε ≥ 2.00"),
+        (None, True, "The attack proves ε ≥ 2.00"),
+        (1.0, False, "NO VERDICT: ε ≥ 2.00 at δ = 1e-05 is not a valid bound."),
+        (None, False, "Not a valid bound: ε ≥ 2.00"),
+    ],
+)
+def test_verdicts_in_words(claimed: float | None, valid: bool, start: str) -> None:
+    assert words.verdict(result(claimed, bound=bound(valid=valid))).startswith(start)
+
+
+@pytest.mark.parametrize(
+    ("confidence", "fraction"), [(0.95, "0.05"), (0.9, "0.1"), (0.999, "0.001"), (0.5, "0.5")]
+)
+def test_the_chance_of_being_wrong_is_told(confidence: float, fraction: str) -> None:
+    assert (
+        f"at most a fraction {fraction} of audits" in words.meaning(bound(confidence=confidence))[0]
+    )
+
+
+def test_a_bound_of_zero_is_not_sold_as_privacy() -> None:
+    text = " ".join(words.meaning(bound(epsilon=0.0)))
+    assert "Nothing was found" in text
+    assert "never proves privacy" in text
+
+
+def test_what_is_unstated_is_not_shown() -> None:
+    assert "unstated" not in shown(result())
+    stated = bound(adversary="sees every gradient", adjacency="add_remove")
+    text = shown(result(bound=stated))
+    assert "sees every gradient" in text
+    assert "add or remove" in text

@@ -1,0 +1,119 @@
+"""What is public, and what importing it costs."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import epsilometer
+
+PACKAGE = Path(epsilometer.__file__).parent
+HEAVY = ["torch", "sklearn", "dp_accounting", "matplotlib", "scipy.stats"]
+
+
+def loaded_after(program: str, names: list[str]) -> set[str]:
+    """Which of these modules a fresh interpreter has loaded after the program."""
+    tail = f"\nimport sys; print(*(set({names!r}) & set(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", program + tail], capture_output=True, text=True, check=True
+    )
+    return set(done.stdout.split())
+
+
+def test_importing_the_package_is_light() -> None:
+    unwanted = [*HEAVY, "pandas", "pyarrow", "rich", "click", "numpy"]
+    assert loaded_after("import epsilometer", unwanted) == set()
+
+
+def test_the_default_bound_is_computed_without_heavy_packages() -> None:
+    program = """
+import epsilometer as em
+assert em.epsilon_lower_bound(em.Scores([3.0] * 100, [0.0] * 100), delta=1e-5).epsilon > 1
+"""
+    assert loaded_after(program, [*HEAVY, "pandas", "rich", "click"]) == set()
+
+
+def test_the_command_line_shows_its_help_without_statistics() -> None:
+    program = """
+from click.testing import CliRunner
+from epsilometer.cli.main import main
+assert CliRunner().invoke(main, ["--help"]).exit_code == 0
+"""
+    assert loaded_after(program, [*HEAVY, "scipy", "rich"]) == set()
+
+
+def test_every_public_name_resolves_to_the_thing_of_that_name() -> None:
+    for name in set(epsilometer.__all__) - {"__version__"}:
+        assert getattr(epsilometer, name).__name__ == name
+    assert sorted(dir(epsilometer)) == sorted(epsilometer.__all__)
+
+
+def test_public_names_are_those_shown_to_type_checkers() -> None:
+    tree = ast.parse((PACKAGE / "__init__.py").read_text("utf-8"))
+    guarded = [
+        node
+        for block in tree.body
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
+        for node in block.body
+    ]
+    homes = {
+        alias.name: node.module
+        for node in guarded
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert set(homes) | {"__version__"} == set(epsilometer.__all__)
+    assert len(set(epsilometer.__all__)) == len(epsilometer.__all__)
+    for name, home in homes.items():
+        assert getattr(epsilometer, name) is getattr(sys.modules[home], name)
+
+
+def test_unknown_names_are_missing_as_in_any_module() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'no_such_name'"):
+        _ = epsilometer.no_such_name  # type: ignore[attr-defined]
+    assert not hasattr(epsilometer, "numpy")
+
+
+@pytest.mark.parametrize("name", [n for n in epsilometer.__all__ if n != "__version__"])
+def test_every_public_name_says_what_it_is(name: str) -> None:
+    public = getattr(epsilometer, name)
+    assert public.__doc__
+    assert not public.__doc__.startswith(f"{name}(")  # what dataclass writes when nobody else does
+
+
+def _public_definitions(path: Path) -> list[ast.AST]:
+    kinds = (ast.FunctionDef, ast.ClassDef)
+    top = [
+        node
+        for node in ast.parse(path.read_text("utf-8")).body
+        if isinstance(node, kinds) and not node.name.startswith("_")
+    ]
+    methods = [
+        node
+        for owner in top
+        if isinstance(owner, ast.ClassDef)
+        for node in owner.body
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+    ]
+    return [*top, *methods]
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda p: p.stem)
+def test_every_public_definition_has_a_docstring(path: Path) -> None:
+    bare = [node.name for node in _public_definitions(path) if not ast.get_docstring(node)]  # type: ignore[attr-defined,arg-type]
+    assert bare == []
+    assert ast.get_docstring(ast.parse(path.read_text("utf-8")))
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "stats").rglob("*.py")), ids=lambda p: p.stem)
+def test_stats_never_imports_scipy_stats(path: Path) -> None:
+    """It takes a second to load; scipy.special has all that is needed."""
+    imported = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name for alias in node.names}
+        if isinstance(node, ast.ImportFrom) and node.module:
+            imported |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    assert not {name for name in imported if name.startswith("scipy.stats")}

@@ -1,0 +1,333 @@
+"""Results keep their meaning on the way to JSON and back, and nothing else comes back as one."""
+
+import copy
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from epsilometer import (
+    AttackSummary,
+    AuditResult,
+    EpsilonLowerBound,
+    PrivacyClaim,
+    from_json,
+    json_schema,
+    to_json,
+)
+from epsilometer.errors import InvalidArgument
+from epsilometer.references import BIBLIOGRAPHY
+
+law = settings(deadline=None)  # others may be using the machine
+VALIDATOR = jsonschema.Draft202012Validator(json_schema())
+
+unit = st.floats(0, 1)
+inner_unit = st.floats(0, 1, exclude_min=True, exclude_max=True)
+not_negative = st.floats(0, allow_nan=False)  # ∞ included
+words = st.text(max_size=12).filter(lambda text: text not in ("inf", "-inf"))
+whole = st.integers(-(2**1000), 2**1000)
+adjacencies = st.sampled_from(["add_remove", "zero_out", "replace", "unstated"])
+
+
+def bounds(delta: st.SearchStrategy[float] = unit) -> st.SearchStrategy[EpsilonLowerBound]:
+    return st.builds(
+        EpsilonLowerBound,
+        epsilon=not_negative,
+        delta=delta,
+        confidence=inner_unit,
+        method=words,
+        threshold_rule=words,
+        valid=st.booleans(),
+        direction=st.sampled_from(["present→absent", "absent→present", "both"]),
+        threshold=st.floats(allow_nan=False),
+        n_in=st.integers(1, 10**12),
+        n_out=st.integers(0, 10**12),
+        adjacency=adjacencies,
+        adversary=words,
+        seed=st.integers(0, 2**128),
+        cites=st.lists(st.sampled_from(sorted(BIBLIOGRAPHY)), max_size=3).map(tuple),
+        caveats=st.lists(st.text(max_size=12), max_size=3).map(tuple),
+    )
+
+
+def _audits(delta: float) -> st.SearchStrategy[AuditResult]:
+    at_delta = st.just(delta)
+    return st.builds(
+        AuditResult,
+        subject=words,
+        claim=st.none()
+        | st.builds(
+            PrivacyClaim,
+            epsilon=not_negative,
+            delta=at_delta,
+            adjacency=adjacencies,
+            sampler=words,
+            accountant=words,
+        ),
+        bound=bounds(at_delta),
+        also=st.lists(bounds(), max_size=2).map(tuple),
+        attack=st.builds(
+            AttackSummary,
+            auc=unit,
+            tpr_at_fpr=st.lists(st.tuples(unit, unit), max_size=3).map(tuple),
+            n_in=st.integers(1, 10**12),
+            n_out=st.integers(1, 10**12),
+        ),
+        version=words,
+    )
+
+
+audits = unit.flatmap(_audits)
+json_values = st.recursive(
+    st.none() | st.booleans() | whole | st.floats(allow_nan=False) | words,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3),
+    max_leaves=5,
+)
+
+
+def a_bound(**changed: Any) -> EpsilonLowerBound:
+    plain: dict[str, Any] = {
+        "epsilon": 2.0,
+        "delta": 1e-5,
+        "confidence": 0.95,
+        "method": "clopper_pearson",
+        "threshold_rule": "RankGrid(ratio=4)",
+        "valid": True,
+        "direction": "both",
+        "threshold": 0.5,
+        "n_in": 100,
+        "n_out": 100,
+    }
+    return EpsilonLowerBound(**{**plain, **changed})
+
+
+def an_audit(**changed: Any) -> AuditResult:
+    plain: dict[str, Any] = {
+        "subject": "scores.csv",
+        "claim": PrivacyClaim(epsilon=1.0, delta=1e-5),
+        "bound": a_bound(),
+        "attack": AttackSummary(auc=0.9, tpr_at_fpr=((0.01, 0.5),), n_in=100, n_out=100),
+        "version": "0.1.0",
+    }
+    return AuditResult(**{**plain, **changed})
+
+
+def refuse_constant(token: str) -> None:
+    raise AssertionError(f"{token} is not JSON")
+
+
+@law
+@given(bounds() | audits)
+@example(a_bound(epsilon=float("inf"), threshold=float("-inf"), adversary="ε≥1 \u2028 \U0001f600"))
+def test_json_and_back_changes_nothing(result: EpsilonLowerBound | AuditResult) -> None:
+    text = to_json(result)
+    assert from_json(text) == result
+    assert to_json(from_json(text)) == text
+
+
+@law
+@given(bounds() | audits)
+@example(a_bound(epsilon=float("inf"), threshold=float("-inf")))
+def test_what_is_written_is_strict_json_and_obeys_the_schema(
+    result: EpsilonLowerBound | AuditResult,
+) -> None:
+    VALIDATOR.validate(json.loads(to_json(result), parse_constant=refuse_constant))
+
+
+def test_the_schema_is_one_and_asks_for_every_field() -> None:
+    """A schema that takes anything would pass the tests above."""
+    jsonschema.Draft202012Validator.check_schema(json_schema())
+    for result in (a_bound(), an_audit()):
+        plain = result.to_dict()
+        for name in plain:
+            missing = {key: value for key, value in plain.items() if key != name}
+            assert not VALIDATOR.is_valid(missing), name
+            assert not VALIDATOR.is_valid({**plain, name: {"wrong": 1}}), name
+        assert not VALIDATOR.is_valid({**plain, "more": 1})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "null",
+        "1",
+        "[]",
+        "{}",
+        '"EpsilonLowerBound"',
+        '{"kind": "EpsilonLowerBound"}',
+        '{"kind": "AuditResult"}',
+        '{"kind": "Other"}',
+        '{"kind": ["AuditResult"]}',
+        '{"kind": null}',
+        "[" * 100_000,
+        '{"a":' * 100_000,
+        '{"kind": "AuditResult", "bound": ' + "[" * 100_000,
+        "9" * 5_000,
+        "\ufeff{}",
+        "\x00",
+        "\ud800",
+    ],
+    ids=lambda text: text[:20],
+)
+def test_what_is_no_result_is_told(text: str) -> None:
+    with pytest.raises(InvalidArgument, match="Expected"):
+        from_json(text)
+
+
+@pytest.mark.parametrize("value", [None, 5, {}, object()])
+def test_what_is_no_text_is_told(value: object) -> None:
+    with pytest.raises(InvalidArgument, match="Expected a result written by epsilometer"):
+        from_json(value)  # type: ignore[arg-type]
+
+
+@law
+@given(st.text())
+def test_any_text_raises_only_our_error(text: str) -> None:
+    with pytest.raises(InvalidArgument):
+        from_json(text)
+
+
+@law
+@given(json_values)
+def test_any_json_raises_only_our_error(value: object) -> None:
+    with pytest.raises(InvalidArgument):
+        from_json(json.dumps(value))
+
+
+@pytest.mark.parametrize("result", [a_bound(), an_audit(also=(a_bound(),))], ids=["bound", "audit"])
+def test_truncated_text_raises_only_our_error(result: EpsilonLowerBound | AuditResult) -> None:
+    text = to_json(result)
+    for end in range(len(text)):
+        with pytest.raises(InvalidArgument):
+            from_json(text[:end])
+
+
+@settings(law, max_examples=200)
+@given(st.data(), st.sampled_from([a_bound(), an_audit(also=(a_bound(),))]), json_values)
+def test_swapped_values_raise_only_our_error(
+    data: st.DataObject, result: EpsilonLowerBound | AuditResult, value: object
+) -> None:
+    plain = copy.deepcopy(result.to_dict())
+    place = plain
+    while True:
+        key = data.draw(st.sampled_from(sorted(place)))
+        if not isinstance(place[key], dict) or data.draw(st.booleans()):
+            break
+        place = place[key]
+    place[key] = value
+    try:
+        from_json(json.dumps(plain))
+    except InvalidArgument as error:
+        assert "Expected" in str(error)  # noqa: PT017 - most swaps are told, some are harmless
+
+
+@law
+@given(st.data())
+def test_missing_and_foreign_fields_raise_only_our_error(data: st.DataObject) -> None:
+    plain = an_audit().to_dict()
+    part = data.draw(st.sampled_from([plain, plain["bound"], plain["attack"], plain["claim"]]))
+    part["no_such_field"] = 1
+    with pytest.raises(InvalidArgument, match="no_such_field"):
+        from_json(json.dumps(plain))
+    del part["no_such_field"]
+    required = {"epsilon", "delta", "method", "n_in", "auc", "subject", "attack", "bound", "claim"}
+    del part[data.draw(st.sampled_from(sorted(required & set(part))))]
+    with pytest.raises(InvalidArgument):
+        from_json(json.dumps(plain))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"epsilon": -1e-9}, "epsilon ≥ 0"),
+        ({"epsilon": float("nan")}, "number for epsilon"),
+        ({"epsilon": "2"}, "number for epsilon, got '2'"),
+        ({"delta": 1.1}, r"delta in \[0, 1\]"),
+        ({"confidence": 1.0}, r"confidence in \(0, 1\)"),
+        ({"confidence": 0.0}, r"confidence in \(0, 1\)"),
+        ({"threshold": float("nan")}, "number for threshold"),
+        ({"n_in": 0}, "n_in ≥ 1"),
+        ({"n_out": -1}, "n_out ≥ 0"),
+        ({"n_in": 1.5}, "whole number for n_in"),
+        ({"adjacency": "friends"}, "adjacency"),
+        ({"cites": ("nobody1900",)}, "nobody1900"),
+    ],
+)
+def test_a_bound_outside_its_domain_is_told(wrong: dict, told: str) -> None:
+    with pytest.raises(InvalidArgument, match=told):
+        a_bound(**wrong)
+
+
+TRUTH_TABLE = [
+    # valid, bound, claim, verdict
+    (True, 2.0, 1.0, "refuted"),
+    (True, 2.0, 2.0, "not refuted"),  # a bound says ε ≥ 2; a claim of 2 may be true
+    (True, 2.0, 3.0, "not refuted"),
+    (True, 0.0, 0.0, "not refuted"),
+    (True, 1e-300, 0.0, "refuted"),
+    (True, float("inf"), 1e300, "refuted"),
+    (True, float("inf"), float("inf"), "not refuted"),
+    (True, 2.0, None, "no claim"),
+    (False, 2.0, 1.0, "no verdict"),
+    (False, float("inf"), 0.0, "no verdict"),
+    (False, 0.0, 1.0, "no verdict"),
+    (False, 2.0, None, "no claim"),
+]
+
+
+@pytest.mark.parametrize(("valid", "epsilon", "claimed", "verdict"), TRUTH_TABLE)
+def test_verdict(valid: bool, epsilon: float, claimed: float | None, verdict: str) -> None:
+    bound = a_bound(valid=valid, epsilon=epsilon)
+    claim = None if claimed is None else PrivacyClaim(epsilon=claimed, delta=1e-5)
+    result = an_audit(bound=bound, claim=claim)
+    assert result.verdict == verdict
+    assert json.loads(to_json(result))["verdict"] == verdict
+    assert claimed is None or bound.refutes(claimed) == (verdict == "refuted")
+
+
+@law
+@given(bounds(), not_negative)
+def test_invalid_bounds_never_refute(bound: EpsilonLowerBound, claimed: float) -> None:
+    assert bound.refutes(claimed) == (bound.valid and bound.epsilon > claimed)
+
+
+@law
+@given(st.lists(bounds(), max_size=4).map(tuple))
+def test_what_else_was_computed_never_decides(also: tuple[EpsilonLowerBound, ...]) -> None:
+    assert an_audit(also=also).verdict == "refuted"
+    assert an_audit(also=also, bound=a_bound(epsilon=0.5)).verdict == "not refuted"
+    assert an_audit(also=also, bound=a_bound(valid=False)).verdict == "no verdict"
+
+
+@pytest.mark.parametrize("delta", [0.0, 1.1e-5, 1.0])
+def test_a_claim_at_another_delta_is_refused(delta: float) -> None:
+    with pytest.raises(InvalidArgument, match="another δ proves nothing"):
+        an_audit(claim=PrivacyClaim(epsilon=1.0, delta=delta))
+    plain = an_audit().to_dict()
+    plain["claim"]["delta"] = delta
+    with pytest.raises(InvalidArgument, match="another δ proves nothing"):
+        from_json(json.dumps(plain))
+
+
+def test_a_verdict_in_a_file_is_not_believed() -> None:
+    plain = {**an_audit().to_dict(), "verdict": "not refuted"}
+    assert from_json(json.dumps(plain)).verdict == "refuted"  # type: ignore[union-attr]
+
+
+def test_a_valid_bound_in_words_has_its_confidence() -> None:
+    text = str(a_bound(epsilon=2.34567))
+    assert "ε ≥ 2.346 at δ = 1e-05" in text
+    assert "0.95 confidence" in text
+    assert "clopper_pearson" in text
+    assert "VALID" not in text
+
+
+@law
+@given(bounds())
+def test_an_invalid_bound_in_words_shouts(bound: EpsilonLowerBound) -> None:
+    assert ("NOT A VALID BOUND" in str(bound)) == (not bound.valid)
+    assert bound.valid or "confidence" not in str(bound).replace(bound.method, "")

@@ -106,6 +106,14 @@ SITUATIONS = (
         threshold=1.0,
     ),
     Situation(
+        name="ε = 0, 5000 + 5000",
+        inside=_normal(0.0),
+        outside=_normal(0.0),
+        sizes=(5000, 5000),
+        epsilon=0.0,
+        threshold=1.0,
+    ),
+    Situation(
         name="ε = 0, ties, 50 + 50",
         inside=_normal(0.0, 0),
         outside=_normal(0.0, 0),

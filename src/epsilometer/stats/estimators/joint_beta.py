@@ -27,7 +27,9 @@ _LARGEST = 700.0  # e^ε still is a double
 def _merit(looks: Looks, delta: float) -> FloatArray:
     """The largest ε whose region holds less than α, at the best look; 0 at the others."""
     size = looks.thresholds.size
-    merit, best = search.largest_refuted(_refuted(looks, delta), size, limit=_LARGEST)
+    merit, best = search.largest_refuted(
+        _refuted(looks, delta), size, limit=_LARGEST, relative=1e-7, at_once=1
+    )
     merits = np.zeros((1, size))
     merits[0, best] = merit
     return merits

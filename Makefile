@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/ready
 PYTEST := $(BIN)/python -m pytest -q -n auto
 
-.PHONY: demo test setup check slow bench calibration clean
+.PHONY: demo test setup check slow bench calibration picture clean
 
 demo: setup
 	$(BIN)/epsilometer demo
@@ -35,6 +35,10 @@ bench: setup
 
 calibration: setup
 	$(BIN)/python -m tests.calibration
+	$(BIN)/python -m tests.calibration.power
+
+picture: demo
+	$(BIN)/python docs/picture.py epsilometer-demo.json
 
 clean:
 	rm -rf $(VENV) .venv-peers

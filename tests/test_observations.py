@@ -1,5 +1,6 @@
 """Scores are kept as they came, read-only; counts of scores are as good as the scores."""
 
+import math
 import subprocess
 import sys
 from itertools import chain
@@ -65,7 +66,7 @@ def test_infinite_scores_are_kept_in_order() -> None:
 
 
 def test_a_threshold_is_not_rounded_to_the_type_of_the_scores() -> None:
-    just_above = np.nextafter(1.0, 2.0)  # rounds to 1 in float32
+    just_above = math.nextafter(1.0, 2.0)  # rounds to 1 in float32
     assert Scores(np.ones(1, np.float32), np.ones(1, np.float32)).errors_at(just_above) == (0, 1)
 
 
@@ -203,10 +204,12 @@ def test_billions_are_counted_exactly() -> None:
     """Bins of int32 would overflow here; the sums are those of Python's whole numbers."""
     most = 2**31 - 1
     bins = np.array([most, most, 1], np.int32)
-    counts = sum([ScoreCounts([0.0, 1.0], bins, bins)] * 500, ScoreCounts.at([0.0, 1.0]))
-    assert counts.n_in == 500 * (2 * most + 1)
-    assert counts.errors_at(1.0) == (500, 1000 * most)
-    assert counts.errors_at(0.0) == (500 * (most + 1), 500 * most)
+    counts = ScoreCounts([0.0, 1.0], bins, bins)
+    for _ in range(10):
+        counts = counts + counts
+    assert counts.n_in == 1024 * (2 * most + 1)
+    assert counts.errors_at(1.0) == (1024, 2048 * most)
+    assert counts.errors_at(0.0) == (1024 * (most + 1), 1024 * most)
     assert counts.add(inside=[2.0]).n_in == counts.n_in + 1
 
 

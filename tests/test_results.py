@@ -137,6 +137,11 @@ def test_what_is_written_is_strict_json_and_obeys_the_schema(
     VALIDATOR.validate(json.loads(to_json(result), parse_constant=refuse_constant))
 
 
+def test_nan_is_never_written() -> None:
+    with pytest.raises(ValueError, match=r"nan"):
+        to_json(an_audit(attack=AttackSummary(auc=float("nan"), tpr_at_fpr=(), n_in=1, n_out=1)))
+
+
 def test_the_schema_is_one_and_asks_for_every_field() -> None:
     """A schema that takes anything would pass the tests above."""
     jsonschema.Draft202012Validator.check_schema(json_schema())

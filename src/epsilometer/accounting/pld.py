@@ -32,7 +32,7 @@ def poisson_epsilon(
     Example:
         >>> noise = dict(noise_multiplier=1.0, sampling_rate=0.01)
         >>> round(poisson_epsilon(**noise, steps=100, delta=1e-5), 2)
-        0.75
+        0.72
     """
     _validate.open_unit(delta=delta)
     accountant = _accountant(adjacency)

@@ -48,8 +48,8 @@ def jeffreys_upper(successes: ArrayLike, trials: ArrayLike, *, alpha: float) -> 
     """Upper quantile of Beta(k+½, n−k+½); 1 when ``k = n``. *Not exact*: can fall short of α.
 
     Example:
-        >>> jeffreys_upper(0, 10, alpha=0.025).round(4)
-        array(0.2172)
+        >>> jeffreys_upper([0, 1], 10, alpha=0.025).round(4)
+        array([0.2172, 0.3813])
     """
     return upper_limit(successes, trials, alpha=alpha, kind="jeffreys")[0]
 

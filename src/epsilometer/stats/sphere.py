@@ -52,8 +52,8 @@ def cosine_quantile(q: ArrayLike, dimension: int) -> FloatArray:
     symmetric, and 1 − 1e-20 is 1 in floating point.
 
     Example:
-        >>> (-cosine_quantile(0.05, dimension=3)).round(6)
-        array(0.9)
+        >>> cosine_quantile([0.05, 0.5], dimension=3).round(6)
+        array([-0.9,  0. ])
     """
     q = np.asarray(q, np.float64)
     if np.any(~((q >= 0) & (q <= 1))):

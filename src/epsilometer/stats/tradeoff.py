@@ -21,7 +21,7 @@ def epsilon_of_rates(fpr: ArrayLike, fnr: ArrayLike, delta: float) -> FloatArray
 
     Example:
         >>> epsilon_of_rates(0.1, 0.2, 1e-5).round(4)
-        array([2.0794, 1.504 ])
+        array([2.0794, 1.5041])
     """
     fpr, fnr = np.asarray(fpr, np.float64), np.asarray(fnr, np.float64)
     return epsilon_of_limits((fpr, 1 - fpr), (fnr, 1 - fnr), delta)

@@ -57,8 +57,8 @@ def p_value(
         delta: In [0, 1].
 
     Example:
-        >>> p_value(100, 100, 75, epsilon=np.log(3), delta=0.0).round(3)
-        array(0.553)
+        >>> p_value(100, 100, [75, 90], epsilon=np.log(3), delta=0.0).round(3)
+        array([0.553, 0.   ])
     """
     r, v, chance = np.broadcast_arrays(
         np.asarray(made, np.float64),

@@ -218,7 +218,7 @@ def count_below(observed: Observed, thresholds: FloatArray, *, outside: bool) ->
         bins = observed.outside_bins if outside else observed.inside_bins
         edges = np.concatenate([[-np.inf], observed.thresholds])
         total = np.append(0, np.cumsum(bins))
-        return total[np.searchsorted(edges, np.nan_to_num(thresholds, nan=-np.inf))]
+        return total[np.searchsorted(edges, thresholds)]
     return _count_below(observed.outside if outside else observed.inside, thresholds)
 
 
@@ -292,7 +292,7 @@ def _side(
 
 def _score_side(ranked: FloatArray, other: FloatArray, ratio: int, *, from_above: bool) -> Ranks:
     ranks = grid(ranked.size, ratio)
-    values, tied = _extremes(ranked, ranks, from_above=from_above)
+    values, tied = extremes(ranked, ranks, from_above=from_above)
     groups = np.unique(values[tied])
     groups = groups[~np.isposinf(groups)]
     ends = np.concatenate([groups, just_above(groups)])
@@ -328,7 +328,7 @@ def _count_side(
     return _side(ranks, edges[bins], thresholds, beyond, sizes)
 
 
-def _extremes(
+def extremes(
     values: FloatArray, ranks: IntArray, *, from_above: bool
 ) -> tuple[FloatArray, NDArray[np.bool_]]:
     """The k-th highest (or lowest) values for rising ranks k, and which have an equal before them.

@@ -115,8 +115,7 @@ def best_guess(
         case HoldOut(fraction):
             part, rest = thresholds.split(observed, fraction, rng)
             chosen = best_of(_ranked(part, 2), refutes, alpha)
-            way = _guess(rest, np.array([chosen.low]), np.array([chosen.high]))
-            return best_of(way, refutes, alpha)
+            return best_of(_again(rest, chosen), refutes, alpha)
         case Bonferroni() | Best():
             ways = _all(observed)
             tries = ways.made.size if isinstance(rule, Bonferroni) else 1
@@ -136,37 +135,72 @@ def best_of(ways: Guesses, refutes: Refutes, level: float) -> BestGuess:
 
 def _everybody(observed: Observed, threshold: float) -> Guesses:
     observed.errors_at(threshold)  # refuses a threshold that was not counted at
-    return _guess(observed, np.array([threshold]), np.array([threshold]))
+    cut = np.array([threshold])
+    return _both(_out(observed, cut), _in(observed, cut))
 
 
-def _guess(observed: Observed, low: FloatArray, high: FloatArray) -> Guesses:
-    """The outcome of "in iff score ≥ high, out iff score < low"; nan means nobody."""
-    nobody_in, nobody_out = np.isnan(high), np.isnan(low)
-    wrong_in = observed.n_out - count_below(observed, high, outside=True)
-    right_in = observed.n_in - count_below(observed, high, outside=False)
-    right_out = count_below(observed, low, outside=True)
-    wrong_out = count_below(observed, low, outside=False)
-    correct = np.where(nobody_in, 0, right_in) + np.where(nobody_out, 0, right_out)
-    wrong = np.where(nobody_in, 0, wrong_in) + np.where(nobody_out, 0, wrong_out)
+def _in(observed: Observed, high: FloatArray) -> Guesses:
+    """Guesses "in iff score ≥ high" and nobody out."""
+    correct = observed.n_in - count_below(observed, high, outside=False)
+    wrong = observed.n_out - count_below(observed, high, outside=True)
+    nobody = np.full(high.size, np.nan)
+    return _guesses(observed, nobody, high, correct, wrong)
+
+
+def _out(observed: Observed, low: FloatArray) -> Guesses:
+    """Guesses "out iff score < low" and nobody in."""
+    correct = count_below(observed, low, outside=True)
+    wrong = count_below(observed, low, outside=False)
+    nobody = np.full(low.size, np.nan)
+    return _guesses(observed, low, nobody, correct, wrong)
+
+
+def _again(observed: Observed, chosen: BestGuess) -> Guesses:
+    """The way that was chosen elsewhere."""
+    low, high = np.array([chosen.low]), np.array([chosen.high])
+    match chosen.direction:
+        case "present→absent":
+            return _in(observed, high)
+        case "absent→present":
+            return _out(observed, low)
+        case _:
+            return _both(_out(observed, low), _in(observed, high))
+
+
+def _guesses(
+    observed: Observed, low: FloatArray, high: FloatArray, correct: IntArray, wrong: IntArray
+) -> Guesses:
+    canaries = observed.n_in + observed.n_out
+    return Guesses(canaries=canaries, low=low, high=high, made=correct + wrong, correct=correct)
+
+
+def _both(out: Guesses, inside: Guesses) -> Guesses:
+    """Guesses of both kinds at once, of ways in the same order whose cuts do not cross."""
     return Guesses(
-        canaries=observed.n_in + observed.n_out,
-        low=low,
-        high=high,
-        made=correct + wrong,
-        correct=correct,
+        canaries=out.canaries,
+        low=out.low,
+        high=inside.high,
+        made=out.made + inside.made,
+        correct=out.correct + inside.correct,
+    )
+
+
+def _together(*ways: Guesses) -> Guesses:
+    return Guesses(
+        canaries=ways[0].canaries,
+        low=np.concatenate([way.low for way in ways]),
+        high=np.concatenate([way.high for way in ways]),
+        made=np.concatenate([way.made for way in ways]),
+        correct=np.concatenate([way.correct for way in ways]),
     )
 
 
 def _ranked(observed: Observed, ratio: int) -> Guesses:
     """The top k, the bottom k, and both, of the pooled scores; equal scores stay together."""
-    top, bottom = _pooled_cuts(observed, thresholds.grid(observed.n_in + observed.n_out, ratio))
-    apart = bottom <= top
-    nobody = np.full(top.size, np.nan)
-    return _guess(
-        observed,
-        np.concatenate([nobody, bottom, bottom[apart]]),
-        np.concatenate([top, nobody, top[apart]]),
-    )
+    ranks = thresholds.grid(observed.n_in + observed.n_out, ratio)
+    top, bottom = _pooled_cuts(observed, ranks)
+    inside, out, apart = _in(observed, top), _out(observed, bottom), bottom <= top
+    return _together(inside, out, _both(out.pick(apart), inside.pick(apart)))
 
 
 def _pooled_cuts(observed: Observed, ranks: IntArray) -> tuple[FloatArray, FloatArray]:
@@ -176,16 +210,14 @@ def _pooled_cuts(observed: Observed, ranks: IntArray) -> tuple[FloatArray, Float
         edges = np.concatenate([[-np.inf], observed.thresholds, [np.inf]])
         from_top = bins.size - 1 - np.searchsorted(np.cumsum(bins[::-1]), ranks)
         return edges[from_top], edges[np.searchsorted(np.cumsum(bins), ranks) + 1]
-    pooled = np.sort(np.concatenate([observed.inside, observed.outside]))
-    return pooled[pooled.size - ranks], just_above(pooled[ranks - 1])
+    pooled = np.concatenate([observed.inside, observed.outside])
+    highest, _ = thresholds.extremes(pooled, ranks, from_above=True)
+    lowest, _ = thresholds.extremes(pooled, ranks, from_above=False)
+    return highest, just_above(lowest)
 
 
 def _all(observed: Observed) -> Guesses:
     """Every threshold, with guesses above it, below it, and on both sides."""
     every = tradeoff_curve(observed).thresholds[1:]  # at the first nobody is in
-    nobody = np.full(every.size, np.nan)
-    return _guess(
-        observed,
-        np.concatenate([nobody, every, every]),
-        np.concatenate([every, nobody, every]),
-    )
+    inside, out = _in(observed, every), _out(observed, every)
+    return _together(inside, out, _both(out, inside))

@@ -102,10 +102,12 @@ def _steepest(v: FloatArray, r: FloatArray, chance: FloatArray) -> FloatArray:
     """
     tail = _at_least(v, r, chance)
     low, high = np.ones_like(v), np.maximum(v, 1) + 1  # rises up to low, not at high
+    reach = v - r * chance + 4 * np.sqrt(r * chance * (1 - chance))  # past the mode, likely enough
+    i = np.clip(np.floor(reach), low, high - 1)
     while np.any(high - low > 1):
-        i = np.floor((low + high) / 2)
         rises = _mass(v - i, r, chance) * i >= _at_least(v - i, r, chance) - tail
         low, high = np.where(rises, i, low), np.where(rises, high, np.maximum(i, low + 1))
+        i = np.floor((low + high) / 2)
     return np.where(v > 0, (_at_least(v - low, r, chance) - tail) / low, 0.0)
 
 

@@ -13,8 +13,8 @@ RULES = (RankGrid(), RankGrid(2), HoldOut(), Bonferroni(), Best())
 AUDITS = 200
 INTRO = f"""# Power: what the rules prove
 
-Mean bound of {AUDITS} audits of Gaussian scores N(μ, 1) against N(0, 1), `clopper_pearson`, δ = 10⁻⁵,
-95 % confidence. `Best()` is not valid and stands here as the mark to come near to. Made by
+Mean bound of {AUDITS} audits of Gaussian scores N(μ, 1) against N(0, 1), `clopper_pearson`,
+δ = 10⁻⁵, 95 % confidence. `Best()` is not valid and stands here as the mark to come near to. Made by
 
     make calibration
 

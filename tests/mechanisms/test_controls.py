@@ -13,7 +13,7 @@ from tests import oracles
 from tests.oracles import FLAKE
 
 BY_NAME = {control.name: control for control in controls()}
-RUNS = 4000
+RUNS = 40_000  # enough to see a scale or a rate that is a tenth off
 
 
 def sigma() -> float:

@@ -76,6 +76,16 @@ def test_epsilon_has_twelve_digits(log_sigma: float, log_delta: float) -> None:
         assert oracles.gaussian_delta(1 / sigma, epsilon - step, digits) >= delta
 
 
+@settings(max_examples=50, deadline=None)
+@given(st.floats(-2, 3), st.floats(-100, -0.5))
+def test_sigma_has_twelve_digits(log_epsilon: float, log_delta: float) -> None:
+    """δ falls as σ rises, so δ at σ(1 ± 1e-12) must lie on both sides of the δ asked for."""
+    epsilon, delta = 10**log_epsilon, 10**log_delta
+    sigma, digits = em.gaussian_sigma(epsilon, delta), 60 + int(-log_delta)
+    assert oracles.gaussian_delta(1 / (sigma * (1 + 1e-12)), epsilon, digits) <= delta
+    assert oracles.gaussian_delta(1 / (sigma * (1 - 1e-12)), epsilon, digits) >= delta
+
+
 @given(st.floats(-3, 3), st.floats(-300, -0.5))
 def test_sigma_inverts_epsilon(log_sigma: float, log_delta: float) -> None:
     sigma, delta = 10**log_sigma, 10**log_delta

@@ -73,7 +73,7 @@ ThresholdRule: TypeAlias = Fixed | HoldOut | Bonferroni | RankGrid | Best
 Observed: TypeAlias = Scores | ScoreCounts
 
 _BLOCK = 1 << 15  # elements of a block that stays in a core's cache
-_SAMPLE = 4096
+_SAMPLE = 4096  # scores that tell about where a rank lies
 _TIES = 1 / 8  # of the error of a rank grid is kept for groups of equal scores
 
 
@@ -342,8 +342,8 @@ def extremes(
         top = top[top.size - rank :]
         found.append(top[0])
         tied.append(np.count_nonzero(top == top[0]) > 1)
-    extremes = np.array(found[::-1], values.dtype)
-    return extremes if from_above else -extremes, np.array(tied[::-1])
+    ordered = np.array(found[::-1], values.dtype)
+    return ordered if from_above else -ordered, np.array(tied[::-1])
 
 
 def _far_end(values: FloatArray, least: int, *, from_above: bool) -> FloatArray:

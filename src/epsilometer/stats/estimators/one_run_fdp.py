@@ -67,5 +67,5 @@ METHOD = Method(
     guarantees="Exceeds the true ε in at most 1 − confidence of runs of a Gaussian mechanism.",
     assumes="One run; every canary was put in or left out by its own fair coin; the mechanism's "
     "trade-off curve for each canary is Gaussian. For other mechanisms it can be too large.",
-    cites=("mahloujifar2024", "dong2022"),
+    cites=("mahloujifar2024", "dong2022", "balle2018"),
 )

@@ -14,7 +14,8 @@ AUDITS = 200
 INTRO = f"""# Power: what the rules prove
 
 Mean bound of {AUDITS} audits of Gaussian scores N(μ, 1) against N(0, 1), `clopper_pearson`,
-δ = 10⁻⁵, 95 % confidence. `Best()` is not valid and stands here as the mark to come near to. Made by
+δ = 10⁻⁵, 95 % confidence. `Best()` is not valid and stands here as the mark to come near to.
+Made by
 
     make calibration
 

@@ -1,7 +1,6 @@
 """``epsilometer methods``."""
 
 import click
-from rich import box
 from rich.table import Table
 
 from epsilometer.cli.printing import show
@@ -15,20 +14,14 @@ def methods() -> None:
 
     Example: epsilometer methods
     """
-    table = Table(box=box.SIMPLE_HEAD, show_lines=True)
-    for column in ("method", "valid", "guarantees", "assumes", "rules", "cites"):
-        table.add_column(column, overflow="fold")
     for name, method in REGISTRY.items():
-        rules = ", ".join(rule.__name__ for rule in method.rules)
-        table.add_row(
-            name,
-            "yes" if method.exact else "NO",
-            method.guarantees,
-            method.assumes,
-            rules,
-            ", ".join(method.cites),
-        )
-    show(table, "[bold]References[/bold]")
-    cited = sorted({key for method in REGISTRY.values() for key in method.cites})
-    for key in cited:
-        click.echo(f"  {key}: {BIBLIOGRAPHY[key]}")
+        table = Table.grid(padding=(0, 2))
+        table.add_row("  guarantees", method.guarantees)
+        table.add_row("  assumes", method.assumes)
+        table.add_row("  rules", ", ".join(rule.__name__ for rule in method.rules))
+        table.add_row("  cites", ", ".join(method.cites))
+        said = "[green]valid[/green]" if method.exact else "[red]NOT VALID[/red]"
+        show(f"[bold]{name}[/bold]  {said}", table, "")
+    show("[bold]References[/bold]")
+    for key in sorted({key for method in REGISTRY.values() for key in method.cites}):
+        show(f"  [bold]{key}[/bold]  {BIBLIOGRAPHY[key]}")

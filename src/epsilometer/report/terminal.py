@@ -28,7 +28,8 @@ def summary(result: AuditResult) -> RenderableType:
         Text(),
         notes,
     )
-    return Panel(body, title=result.subject, title_align="left", border_style=colour)
+    # Text, not markup: a file may be called "[red].csv".
+    return Panel(body, title=Text(result.subject), title_align="left", border_style=colour)
 
 
 def _scale(result: AuditResult) -> RenderableType:
@@ -52,7 +53,7 @@ def _measured(result: AuditResult) -> RenderableType:
     bound, attack = result.bound, result.attack
     table = Table(box=box.SIMPLE_HEAD, show_header=False, pad_edge=False)
     for name, value in _rows(bound):
-        table.add_row(name, value)
+        table.add_row(name, Text(value))
     table.add_row("attack", f"AUC {attack.auc:.3f}; " + _rates(attack.tpr_at_fpr))
     return table
 

@@ -1,6 +1,7 @@
 """A result in plain sentences: what was found, what it means, and what it does not."""
 
 from epsilometer.results import AuditResult, EpsilonLowerBound
+from epsilometer.stats.estimators import REGISTRY
 
 
 def verdict(result: AuditResult) -> str:
@@ -22,16 +23,20 @@ def verdict(result: AuditResult) -> str:
 
 
 def meaning(bound: EpsilonLowerBound) -> list[str]:
-    """What the bound says, and what it does not."""
+    """What the bound says, what it rests on, and what it does not say."""
     if not bound.valid:
         return [*bound.caveats, "Use it to compare with a paper, not to judge a claim."]
-    wrong = f"{1 - bound.confidence:.3g}".rstrip("0").rstrip(".")
-    lines = [
-        f"No mechanism with a smaller ε at this δ behaves like this; that is wrong in at most a "
-        f"fraction {wrong} of audits.",
-        "It does not say that the true ε is this small: another attack, a worse record or more "
-        "runs may prove more. A lower bound never proves privacy.",
-    ]
     if bound.epsilon == 0:
-        lines[0] = "Nothing was found: these scores do not tell the two worlds apart."
-    return [*lines, *bound.caveats]
+        found = "Nothing was found: these scores do not tell the two worlds apart."
+    else:
+        found = (
+            f"The true ε is above {bound.epsilon:.2f}: a bound like this exceeds the true ε in at "
+            f"most {1 - bound.confidence:.3g} of audits."
+        )
+    return [
+        found,
+        *(f"It assumes: {row.assumes}" for name, row in REGISTRY.items() if name == bound.method),
+        "It does not say that ε is this small: another attack, a worse record or more runs may "
+        "prove more. A lower bound never proves privacy.",
+        *bound.caveats,
+    ]

@@ -46,20 +46,30 @@ def test_rank_of_a_continuous_law_is_beta(rng: np.random.Generator) -> None:
     assert scipy.stats.kstest(fpr, law.cdf).pvalue > 1e-6
 
 
-@given(st.integers(0, 2**32 - 1))
-def test_hold_out_threshold_ignores_the_scores_it_is_used_on(seed: int) -> None:
+@given(st.integers(0, 2**32 - 1), st.booleans())
+def test_hold_out_threshold_ignores_the_scores_it_is_used_on(seed: int, blind: bool) -> None:
     index = np.arange(40.0)
-    _, kept = thresholds.split(Scores(index, index), 0.3, np.random.default_rng(seed))
+    rng = np.random.default_rng(seed)
+    _, kept = thresholds.split(Scores(index, index), 0.3, rng, blind=blind)
     before = np.random.default_rng(seed).normal(size=(2, 40))
     after = before.copy()
     after[0, kept.inside.astype(int)] += 10
     after[1, kept.outside.astype(int)] -= 10
     parts = [
-        thresholds.split(Scores(*values), 0.3, np.random.default_rng(seed))[0]
+        thresholds.split(Scores(*values), 0.3, np.random.default_rng(seed), blind=blind)[0]
         for values in (before, after)
     ]
     np.testing.assert_array_equal(parts[0].inside, parts[1].inside)
     np.testing.assert_array_equal(parts[0].outside, parts[1].outside)
+
+
+def test_a_blind_split_does_not_know_who_was_in(rng: np.random.Generator) -> None:
+    """Of 30 inside and 70 outside a part of 50 has as many inside as chance gives it."""
+    scores = Scores(np.zeros(30), np.ones(70))
+    inside = [thresholds.split(scores, 0.5, rng, blind=True)[0].n_in for _ in range(2000)]
+    law = scipy.stats.hypergeom(100, 30, 50)
+    assert np.mean(inside) == pytest.approx(law.mean(), abs=6 * law.std() / np.sqrt(2000))
+    assert np.std(inside) == pytest.approx(law.std(), rel=6 / np.sqrt(2 * 2000))
 
 
 def _corners(scores: Scores) -> set[tuple[float, int, int]]:

@@ -222,18 +222,36 @@ def count_below(observed: Observed, thresholds: FloatArray, *, outside: bool) ->
     return _count_below(observed.outside if outside else observed.inside, thresholds)
 
 
-def split(scores: Observed, fraction: float, rng: np.random.Generator) -> tuple[Scores, Scores]:
-    """A random part of the scores to choose on, and the rest to be used."""
+def split(
+    scores: Observed, fraction: float, rng: np.random.Generator, *, blind: bool = False
+) -> tuple[Scores, Scores]:
+    """A random part of the scores to choose on, and the rest to be used.
+
+    The same fraction of both sides; or, ``blind``, of all scores together, so that who is chosen
+    says nothing about who was in: one-run methods need the coins of the rest to stay fair.
+    """
     if isinstance(scores, ScoreCounts):
         raise InvalidArgument(
             "HoldOut needs the scores one by one, and these are counted. "
             "Count a pilot apart and give its threshold as Fixed(value), or use RankGrid()."
         )
-    if min(scores.n_in, scores.n_out) < 2:
-        raise InvalidArgument("HoldOut needs at least two scores inside and two outside.")
-    chosen_in, kept_in = _split(scores.inside, fraction, rng)
-    chosen_out, kept_out = _split(scores.outside, fraction, rng)
-    return Scores(chosen_in, chosen_out), Scores(kept_in, kept_out)
+    if blind:
+        chosen = np.zeros(scores.n_in + scores.n_out, bool)
+        chosen[: _part(chosen.size, fraction)] = True
+        chosen_in, chosen_out = np.split(rng.permutation(chosen), [scores.n_in])
+    else:
+        chosen_in, chosen_out = (
+            rng.permutation(np.arange(n) < _part(n, fraction)) for n in (scores.n_in, scores.n_out)
+        )
+    if not (0 < chosen_in.sum() < scores.n_in and 0 < chosen_out.sum() < scores.n_out):
+        raise InvalidArgument(
+            "HoldOut needs at least two scores inside and two outside, to choose on one of each "
+            "and use the other; a blind split of few canaries may need more."
+        )
+    return (
+        Scores(scores.inside[chosen_in], scores.outside[chosen_out]),
+        Scores(scores.inside[~chosen_in], scores.outside[~chosen_out]),
+    )
 
 
 def just_above(values: FloatArray) -> FloatArray:
@@ -242,12 +260,9 @@ def just_above(values: FloatArray) -> FloatArray:
         return np.nextafter(values, np.array(np.inf, values.dtype))
 
 
-def _split(
-    values: FloatArray, fraction: float, rng: np.random.Generator
-) -> tuple[FloatArray, FloatArray]:
-    size = min(max(round(values.size * fraction), 1), values.size - 1)
-    order = rng.permutation(values.size)
-    return values[order[:size]], values[order[size:]]
+def _part(n: int, fraction: float) -> int:
+    """So many of n, but never none or all where that can be helped."""
+    return min(max(round(n * fraction), 1), max(n - 1, 1))
 
 
 def grid(n: int, ratio: int) -> IntArray:

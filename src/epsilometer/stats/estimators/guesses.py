@@ -113,7 +113,7 @@ def best_guess(
             ways = _ranked(observed, ratio)
             return best_of(ways, refutes, alpha / ways.made.size)
         case HoldOut(fraction):
-            part, rest = thresholds.split(observed, fraction, rng)
+            part, rest = thresholds.split(observed, fraction, rng, blind=True)
             chosen = best_of(_ranked(part, 2), refutes, alpha)
             return best_of(_again(rest, chosen), refutes, alpha)
         case Bonferroni() | Best():

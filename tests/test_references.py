@@ -1,8 +1,10 @@
 import re
 import unicodedata
+from pathlib import Path
 
 import pytest
 
+import epsilometer
 from epsilometer.references import BIBLIOGRAPHY
 
 
@@ -15,6 +17,13 @@ def test_a_key_is_first_author_and_year(key: str) -> None:
     plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode().lower()
     assert re.sub(r"[^a-z]", "", plain).startswith(author)
     assert text.endswith(f"{year}.")
+
+
+@pytest.mark.parametrize("key", BIBLIOGRAPHY)
+def test_what_is_listed_is_cited_somewhere(key: str) -> None:
+    package = Path(epsilometer.__file__).parent
+    sources = [path for path in package.rglob("*.py") if path.name != "references.py"]
+    assert any(f'"{key}"' in path.read_text("utf-8") for path in sources)
 
 
 def test_the_bibliography_cannot_be_changed() -> None:

@@ -268,10 +268,15 @@ def test_an_unknown_command_is_told_in_one_line() -> None:
 def test_methods_lists_every_method_and_what_it_cites() -> None:
     done = run("methods")
     assert done.exit_code == 0
+    text = " ".join(done.stdout.split())
     for name, method in REGISTRY.items():
-        assert re.search(rf"^\s*{name}\s+{'yes' if method.exact else 'NO'}\b", done.stdout, re.M)
+        assert re.search(
+            rf"^{name}\s+{'valid' if method.exact else 'NOT VALID'}$", done.stdout, re.M
+        )
+        assert method.guarantees in text
+        assert method.assumes in text
         for key in method.cites:
-            assert f"{key}: {BIBLIOGRAPHY[key]}" in done.stdout
+            assert f"{key} {BIBLIOGRAPHY[key]}" in text
 
 
 def test_selfcheck_is_right_and_says_so() -> None:

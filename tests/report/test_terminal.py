@@ -1,6 +1,8 @@
 """What is shown on a terminal is what was found, and an invalid bound never passes for a valid."""
 
 import io
+import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -102,7 +104,7 @@ def test_an_invalid_bound_is_shown_as_such_everywhere() -> None:
     assert "clopper_pearson (not valid)" in text
     assert "none: not valid" in text
     assert "chosen at no cost" in text
-    for promise in ("proves", "one-sided", "REFUTED", "wrong in at most"):
+    for promise in ("proves", "one-sided", "REFUTED", "of audits"):
         assert promise not in text
 
 
@@ -129,12 +131,19 @@ def test_verdicts_in_words(claimed: float | None, valid: bool, start: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("confidence", "fraction"), [(0.95, "0.05"), (0.9, "0.1"), (0.999, "0.001"), (0.5, "0.5")]
+    ("confidence", "fraction"),
+    [(0.95, "0.05"), (0.9, "0.1"), (0.999, "0.001"), (0.5, "0.5"), (1 - 1e-10, "1e-10")],
 )
 def test_the_chance_of_being_wrong_is_told(confidence: float, fraction: str) -> None:
-    assert (
-        f"at most a fraction {fraction} of audits" in words.meaning(bound(confidence=confidence))[0]
-    )
+    first, *_ = words.meaning(bound(confidence=confidence))
+    assert re.search(rf"at most (a fraction )?{fraction} of audits", first)
+
+
+def test_what_looks_like_markup_is_shown_as_it_is() -> None:
+    audit = result(bound=bound(adversary="sees [/all] of [bold]it :smile:"))
+    text = shown(replace(audit, subject="scores[red]:x:.csv"))
+    assert "sees [/all] of [bold]it :smile:" in text
+    assert "scores[red]:x:.csv" in text
 
 
 def test_a_bound_of_zero_is_not_sold_as_privacy() -> None:

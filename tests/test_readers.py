@@ -303,7 +303,7 @@ def test_nulls_beside_each_other_are_told(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "told"),
     [
-        ({"score": [1.0, 2.0], "member": [1]}, r"as many scores as memberships, got \(2,\)"),
+        ({"score": [1.0, 2.0], "member": [1]}, r"as many scores as memberships, got shapes \(2,\)"),
         ({"inside": [[1.0, 2.0]], "outside": [1.0]}, "one-dimensional"),
         ({"inside": [], "outside": [1.0]}, "at least one score in inside"),
     ],

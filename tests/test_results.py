@@ -185,7 +185,7 @@ def test_what_is_no_result_is_told(text: str) -> None:
 
 @pytest.mark.parametrize("value", [None, 5, {}, object()])
 def test_what_is_no_text_is_told(value: object) -> None:
-    with pytest.raises(InvalidArgument, match="Expected a result written by epsilometer"):
+    with pytest.raises(InvalidArgument, match="Expected a result that epsilometer wrote"):
         from_json(value)  # type: ignore[arg-type]
 
 

@@ -13,9 +13,10 @@ from epsilometer.types import FloatArray
 def number(**named: Any) -> None:
     """Each value is a real number, not nan."""
     for name, value in named.items():
-        real = isinstance(value, (int, float, np.integer, np.floating))
-        if not real or isinstance(value, bool) or math.isnan(value):
-            raise InvalidArgument(f"Expected a number for {name}, got {value!r}.")
+        whole_one = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+        real = isinstance(value, (float, np.floating)) and not math.isnan(value)
+        if not (whole_one or real):
+            raise InvalidArgument(f"Expected a number for {name}, got {_short(value)}.")
 
 
 def probability(**named: float) -> None:
@@ -39,7 +40,7 @@ def at_least(least: float, **named: float) -> None:
     number(**named)
     for name, value in named.items():
         if not value >= least:
-            raise InvalidArgument(f"Expected {name} ≥ {least}, got {value!r}.")
+            raise InvalidArgument(f"Expected {name} ≥ {least}, got {_short(value)}.")
 
 
 def positive(**named: float) -> None:
@@ -52,10 +53,10 @@ def positive(**named: float) -> None:
 
 def whole(least: int, **named: int) -> None:
     """Each value is a whole number of ``least`` or more."""
-    at_least(least, **named)
     for name, value in named.items():
-        if value != int(value):
-            raise InvalidArgument(f"Expected a whole number for {name}, got {value!r}.")
+        if not isinstance(value, (int, np.integer)) or isinstance(value, bool):
+            raise InvalidArgument(f"Expected a whole number for {name}, got {_short(value)}.")
+    at_least(least, **named)
 
 
 def scores(name: str, value: Any) -> FloatArray:
@@ -80,25 +81,46 @@ def scores(name: str, value: Any) -> FloatArray:
             f"Expected no nan in {name}, found {np.isnan(array).sum()} of {array.size}. "
             "A run that diverged is an observation too: score it as ±inf, do not drop it."
         )
-    array = array.view()
-    array.flags.writeable = False
-    return array
+    return frozen(array)
+
+
+def frozen(array: FloatArray) -> FloatArray:
+    """A view that cannot be written to."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def rates(**named: Any) -> None:
+    """Every element lies in [0, 1]."""
+    for name, value in named.items():
+        array = np.asarray(value, np.float64)
+        if not np.all((array >= 0) & (array <= 1)):
+            raise InvalidArgument(f"Expected {name} in [0, 1], got {_short(value)}.")
 
 
 def _as_array(name: str, value: Any) -> FloatArray:
-    if hasattr(value, "detach"):  # a torch tensor
-        value = value.detach().cpu()
-        if str(value.dtype) == "torch.bfloat16":  # NumPy has no such type
-            value = value.float()
-        value = value.numpy()
+    if np.ma.isMaskedArray(value) and np.ma.is_masked(value):
+        raise InvalidArgument(
+            f"Expected no masked scores in {name}: a run left out is evidence lost. "
+            "Score a diverged run as ±inf."
+        )
     try:
-        array: NDArray[Any] = np.asanyarray(value)
-    except (TypeError, ValueError) as error:
+        if hasattr(value, "detach"):  # a torch tensor
+            value = value.detach().cpu()
+            if str(value.dtype) == "torch.bfloat16":  # NumPy has no such type
+                value = value.float()
+            value = value.numpy()
+        array: NDArray[Any] = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError, NotImplementedError) as error:
         raise InvalidArgument(f"Expected numbers for {name}, got {_short(value)}.") from error
     if array.dtype.kind in "biuf":
         kept = array.dtype in (np.float32, np.float64)
         return array if kept else array.astype(np.float64)
-    raise InvalidArgument(f"Expected numbers for {name}, got {_short(value)}.")
+    raise InvalidArgument(
+        f"Expected numbers for {name}, got {_short(value)}. "
+        "An array of objects is converted by .astype(float)."
+    )
 
 
 def _short(value: Any) -> str:

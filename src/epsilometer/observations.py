@@ -34,7 +34,9 @@ class Scores:
         inside = _validate.scores("inside", self.inside)
         outside = _validate.scores("outside", self.outside)
         if inside.dtype != outside.dtype:  # so that a threshold means the same beside both
-            inside, outside = inside.astype(np.float64), outside.astype(np.float64)
+            inside, outside = (
+                _validate.frozen(array.astype(np.float64)) for array in (inside, outside)
+            )
         object.__setattr__(self, "inside", inside)
         object.__setattr__(self, "outside", outside)
 
@@ -79,8 +81,9 @@ class ScoreCounts:
     outside_bins: IntArray
 
     def __post_init__(self) -> None:
-        thresholds = _validate.scores("thresholds", self.thresholds).astype(np.float64)
-        if np.any(np.diff(thresholds) <= 0):
+        thresholds = _validate.scores("thresholds", self.thresholds)
+        thresholds = _validate.frozen(thresholds.astype(np.float64))
+        if np.any(thresholds[1:] <= thresholds[:-1]):
             raise InvalidArgument("Expected strictly increasing thresholds; sort them, drop twins.")
         object.__setattr__(self, "thresholds", thresholds)
         for name in ("inside_bins", "outside_bins"):
@@ -89,8 +92,9 @@ class ScoreCounts:
     @classmethod
     def at(cls, thresholds: Any) -> "ScoreCounts":
         """Nothing counted yet, at these thresholds."""
-        bins = np.zeros(np.size(thresholds) + 1, np.int64)
-        return cls(thresholds, bins, bins)
+        fixed = _validate.scores("thresholds", thresholds)
+        bins = np.zeros(fixed.size + 1, np.int64)
+        return cls(fixed, bins, bins)
 
     @property
     def n_in(self) -> int:
@@ -130,7 +134,7 @@ class ScoreCounts:
         return int(self.outside_bins[index + 1 :].sum()), int(self.inside_bins[: index + 1].sum())
 
     def _count(self, name: str, block: Any) -> IntArray:
-        if block is None or np.size(block) == 0:
+        if block is None or (hasattr(block, "__len__") and len(block) == 0):
             return np.zeros(self.thresholds.size + 1, np.int64)
         scores = _validate.scores(name, block)
         at = np.searchsorted(self.thresholds, scores, side="right")

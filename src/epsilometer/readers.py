@@ -3,12 +3,13 @@
 import csv
 import os
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from epsilometer._extras import needs
 from epsilometer.errors import EpsilometerError, InvalidArgument, UnreadableFile
@@ -17,7 +18,7 @@ from epsilometer.observations import Scores
 LARGEST = 4 * 2**30  # bytes of scores that are taken into memory at once
 _INSIDE = {"1", "1.0", "true", "yes", "in", "inside", "member"}
 _OUTSIDE = {"0", "0.0", "false", "no", "out", "outside", "non-member", "nonmember"}
-_WANTED = "Expected columns 'score' and 'member' (1 inside, 0 outside), or 'inside' and 'outside'"
+Columns: TypeAlias = dict[str, Any]
 
 
 def read_scores(path: str | os.PathLike[str]) -> Scores:
@@ -25,11 +26,12 @@ def read_scores(path: str | os.PathLike[str]) -> Scores:
 
     The kind of file is told by its ending: ``.csv``, ``.parquet`` (needs the extra ``parquet``) or
     ``.npz``. It has columns or arrays ``score`` and ``member`` (1 or 0, true or false, in or out),
-    or ``inside`` and ``outside``.
+    or ``inside`` and ``outside``, of which the shorter may be filled up with blanks.
 
     Raises:
-        UnreadableFile: The file is not there, damaged, too large, or has other columns.
-        InvalidArgument: Its scores are no scores (nan, or one side is empty).
+        UnreadableFile: The file is not there, damaged, or too large.
+        InvalidArgument: It has other columns, or its scores are no scores (nan, gaps, one side
+            empty).
     """
     path = Path(path)
     kinds = {".csv": _csv_columns, ".parquet": _parquet_columns, ".npz": _npz_columns}
@@ -38,30 +40,41 @@ def read_scores(path: str | os.PathLike[str]) -> Scores:
             f"Expected a file ending in .csv, .parquet or .npz, got {path.name!r}."
         )
     with _told(path):
-        columns = kinds[path.suffix.lower()](path)
-        return _scores(columns)
+        return _scores(kinds[path.suffix.lower()](path))
 
 
-def _scores(columns: dict[str, Any]) -> Scores:
-    if "score" in columns and "member" in columns:
-        score, member = np.asarray(columns["score"]), _members(columns["member"])
-        if score.shape != member.shape:
-            raise InvalidArgument(
-                f"Expected as many scores as memberships, got {score.shape} and {member.shape}."
-            )
-        if member.all() or not member.any():
-            side = "inside" if member.any() else "outside"
-            raise InvalidArgument(
-                f"Expected scores of both kinds, got only {side} ones in 'member'. "
-                "An audit compares runs with the record to runs without it."
-            )
-        return Scores(inside=score[member], outside=score[~member])
-    if "inside" in columns and "outside" in columns:
+def _scores(columns: Columns) -> Scores:
+    if "inside" in columns:
         return Scores(inside=columns["inside"], outside=columns["outside"])
-    raise InvalidArgument(f"{_WANTED}, found {', '.join(map(repr, columns)) or 'none'}.")
+    score, member = np.asarray(columns["score"]), _members(columns["member"])
+    if score.shape != member.shape or score.ndim != 1:
+        raise InvalidArgument(
+            f"Expected as many scores as memberships, got shapes {score.shape} and {member.shape}."
+        )
+    if score.size == 0:
+        raise InvalidArgument("Expected scores, got a file without any.")
+    if member.all() or not member.any():
+        side = "inside" if member.any() else "outside"
+        raise InvalidArgument(
+            f"Expected scores of both kinds, got only {side} ones in 'member'. "
+            "An audit compares runs with the record to runs without it."
+        )
+    return Scores(inside=score[member], outside=score[~member])
 
 
-def _members(values: Any) -> np.ndarray:
+def _wanted(found: Iterable[str]) -> dict[str, str]:
+    """The two columns to read: our name → the file's."""
+    names = {name.strip().lower(): name for name in found}
+    for pair in (("score", "member"), ("inside", "outside")):
+        if set(pair) <= set(names):
+            return {name: names[name] for name in pair}
+    raise InvalidArgument(
+        "Expected columns 'score' and 'member' (1 inside, 0 outside), or 'inside' and 'outside', "
+        f"found {', '.join(map(repr, names)) or 'none'}."
+    )
+
+
+def _members(values: Any) -> NDArray[np.bool_]:
     array = np.asarray(values)
     if array.dtype == bool:
         return array
@@ -80,78 +93,93 @@ def _members(values: Any) -> np.ndarray:
     return np.isin(known, list(_INSIDE))[inverse].reshape(array.shape)
 
 
-def _csv_columns(path: Path) -> dict[str, Any]:
+def _csv_columns(path: Path) -> Columns:
     _not_huge(path, path.stat().st_size)
     with path.open(newline="", encoding="utf-8-sig") as file:
-        rows = csv.reader(file)
-        names = [name.strip().lower() for name in next(rows, [])]
-        wanted = [
-            pair for pair in (("score", "member"), ("inside", "outside")) if set(pair) <= set(names)
-        ]
-        if not wanted:
-            return dict.fromkeys(names)
-        first, second = wanted[0]
-        cells = _cells(rows, names.index(first), names.index(second))
-        if first == "score":
-            scores, members = _columns(cells)
-            return {"score": _numbers("score", scores), "member": members}
-        inside, outside = _columns(cells)
-        return {
-            "inside": _numbers("inside", [cell for cell in inside if cell.strip()]),
-            "outside": _numbers("outside", [cell for cell in outside if cell.strip()]),
-        }
+        lines = csv.reader(file)
+        rows = (row for row in lines if row)
+        header = next(rows, [])
+        at = {name: header.index(column) for name, column in _wanted(header).items()}
+        cells: dict[str, list[str]] = {name: [] for name in at}
+        for row in rows:
+            for name, index in at.items():
+                if index >= len(row):
+                    raise InvalidArgument(
+                        f"Expected at least {index + 1} cells in every line, "
+                        f"line {lines.line_num} has {len(row)}."
+                    )
+                cells[name].append(row[index])
+    if "member" in cells:
+        return {"score": _numbers("score", cells["score"]), "member": cells["member"]}
+    return {name: _numbers(name, _unpadded(column)) for name, column in cells.items()}
 
 
-def _cells(rows: Iterator[list[str]], first: int, second: int) -> Iterator[tuple[str, str]]:
-    for number, row in enumerate(rows, start=2):
-        if not row:
-            continue
-        if len(row) <= max(first, second):
-            raise InvalidArgument(
-                f"Expected at least {max(first, second) + 1} cells in every line, "
-                f"line {number} has {len(row)}."
-            )
-        yield row[first], row[second]
+def _unpadded(cells: list[str]) -> list[str]:
+    """Without the blanks that fill up the shorter column; one in between stays, as an error."""
+    end = len(cells)
+    while end and not cells[end - 1].strip():
+        end -= 1
+    return cells[:end]
 
 
-def _columns(cells: Iterator[tuple[str, str]]) -> tuple[list[str], list[str]]:
-    left, right = [], []
-    for a, b in cells:
-        left.append(a)
-        right.append(b)
-    return left, right
-
-
-def _numbers(name: str, cells: Sequence[str]) -> np.ndarray:
+def _numbers(name: str, cells: list[str]) -> NDArray[np.float64]:
     try:
-        return np.fromiter(map(float, cells), np.float64, count=len(cells))
+        return np.fromiter(map(_number, cells), np.float64, count=len(cells))
     except ValueError as error:
-        raise InvalidArgument(f"Expected numbers in column {name!r}: {error}.") from error
+        row, cell = next(
+            (row, cell) for row, cell in enumerate(cells, start=1) if not _is_number(cell)
+        )
+        advice = "" if cell.strip() else " A run that diverged is an observation: score it ±inf."
+        raise InvalidArgument(
+            f"Expected numbers in column {name!r}, row {row} of the data has {cell!r}.{advice}"
+        ) from error
 
 
-def _parquet_columns(path: Path) -> dict[str, Any]:
+def _number(cell: str) -> float:
+    if "_" in cell:  # Python would read 1_000 as a number
+        raise ValueError(cell)
+    return float(cell)
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        _number(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _parquet_columns(path: Path) -> Columns:
     with needs("pyarrow", extra="parquet"):
         import pyarrow.parquet
     file = pyarrow.parquet.ParquetFile(path)
     _not_huge(path, 16 * file.metadata.num_rows)
-    names = {name.strip().lower(): name for name in file.schema_arrow.names}
-    wanted = [name for name in ("score", "member", "inside", "outside") if name in names]
-    if not wanted:
-        return dict.fromkeys(names)
-    table = file.read(columns=[names[name] for name in wanted])
-    columns = {name: table.column(names[name]) for name in wanted}
-    if not {"score", "member"} <= set(columns):  # lists of unequal length are filled with nulls
-        columns = {name: column.drop_null() for name, column in columns.items()}
-    if any(column.null_count for column in columns.values()):
-        raise InvalidArgument("Expected no nulls in 'score' and 'member': drop or fill those rows.")
-    return {name: column.to_numpy(zero_copy_only=False) for name, column in columns.items()}
+    wanted = _wanted(file.schema_arrow.names)
+    table = file.read(columns=list(wanted.values()))
+    columns = {}
+    for name, column in wanted.items():
+        values = table.column(column)
+        if name in ("inside", "outside"):  # the shorter one is filled up with nulls
+            values = values.slice(0, len(values) - _trailing_nulls(values))
+        if values.null_count:
+            raise InvalidArgument(
+                f"Expected no nulls in {name!r}, found {values.null_count}. "
+                "A run that diverged is an observation too: score it as ±inf, do not drop it."
+            )
+        columns[name] = values.to_numpy(zero_copy_only=False)
+    return columns
 
 
-def _npz_columns(path: Path) -> dict[str, Any]:
+def _trailing_nulls(values: Any) -> int:
+    present = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))
+    return len(values) - (int(present[-1]) + 1 if present.size else 0)
+
+
+def _npz_columns(path: Path) -> Columns:
     with zipfile.ZipFile(path) as archive:
         _not_huge(path, sum(member.file_size for member in archive.infolist()))
     with np.load(path, allow_pickle=False) as arrays:
-        return {name.lower(): arrays[name] for name in arrays.files}
+        return {name: arrays[column] for name, column in _wanted(arrays.files).items()}
 
 
 def _not_huge(path: Path, size: int) -> None:
@@ -179,4 +207,4 @@ def _told(path: Path) -> Iterator[None]:
             f"{path.name!r} does not fit into memory. Count it in blocks with ScoreCounts."
         ) from error
     except Exception as error:  # decoders of binary files raise almost anything
-        raise UnreadableFile(f"Could not read {path.name!r}: {error}.") from error
+        raise UnreadableFile(f"Could not read {path.name!r}: {str(error).rstrip('.')}.") from error

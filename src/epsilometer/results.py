@@ -4,7 +4,9 @@ import json
 import math
 from dataclasses import asdict, dataclass, fields
 from importlib import resources
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias, get_args, get_origin
+
+import numpy as np
 
 from epsilometer import _validate
 from epsilometer.claims import Adjacency, PrivacyClaim, adjacency
@@ -65,9 +67,12 @@ class EpsilonLowerBound:
         _validate.whole(1, n_in=self.n_in)
         _validate.whole(0, n_out=self.n_out)
         adjacency(self.adjacency)
+        if not isinstance(self.valid, (bool, np.bool_)):
+            raise InvalidArgument(f"Expected valid to be True or False, got {self.valid!r}.")
         unknown = [key for key in self.cites if key not in BIBLIOGRAPHY]
         if unknown:
             raise InvalidArgument(f"Expected keys of the bibliography in cites, got {unknown}.")
+        _settle(self)
 
     def refutes(self, claimed_epsilon: float) -> bool:
         """Whether a claim of ``claimed_epsilon`` at this δ cannot be true. Invalid bounds never."""
@@ -102,6 +107,13 @@ class AttackSummary:
     tpr_at_fpr: tuple[tuple[float, float], ...]
     n_in: int
     n_out: int
+
+    def __post_init__(self) -> None:
+        _validate.probability(auc=self.auc)
+        _validate.whole(1, n_in=self.n_in, n_out=self.n_out)
+        for fpr, tpr in self.tpr_at_fpr:
+            _validate.probability(fpr=fpr, tpr=tpr)
+        _settle(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,16 +171,17 @@ class AuditResult:
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> Self:
         """The result that ``to_dict`` wrote."""
-        known = _fields_of(cls, {name: at for name, at in plain.items() if name != "verdict"})
-        claim, attack = known["claim"], _fields_of(AttackSummary, known["attack"])
-        attack["tpr_at_fpr"] = tuple(tuple(pair) for pair in attack["tpr_at_fpr"])
+        _named(cls, {name: value for name, value in plain.items() if name != "verdict"})
+        if not isinstance(plain["also"], list):
+            raise InvalidArgument("Expected a list of bounds in also.")
+        claim = plain["claim"]
         return cls(
-            subject=known["subject"],
+            subject=_restored("subject", plain["subject"], str),
             claim=None if claim is None else PrivacyClaim(**_fields_of(PrivacyClaim, claim)),
-            bound=EpsilonLowerBound.from_dict(known["bound"]),
-            also=tuple(EpsilonLowerBound.from_dict(bound) for bound in known.get("also", ())),
-            attack=AttackSummary(**attack),
-            version=known["version"],
+            bound=EpsilonLowerBound.from_dict(plain["bound"]),
+            also=tuple(EpsilonLowerBound.from_dict(bound) for bound in plain["also"]),
+            attack=AttackSummary(**_fields_of(AttackSummary, plain["attack"])),
+            version=_restored("version", plain["version"], str),
         )
 
 
@@ -181,7 +194,7 @@ _KINDS: dict[str, type[EpsilonLowerBound] | type[AuditResult]] = {
 
 def to_json(result: Result) -> str:
     """The result as strict JSON text (no ``NaN``, no ``Infinity``)."""
-    return json.dumps(result.to_dict(), ensure_ascii=False, indent=2, allow_nan=False)
+    return json.dumps(result.to_dict(), indent=2, allow_nan=False)
 
 
 def from_json(text: str) -> Result:
@@ -189,11 +202,18 @@ def from_json(text: str) -> Result:
     try:
         plain = json.loads(text)
         return _KINDS[plain["kind"]].from_dict(plain)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        if isinstance(error, InvalidArgument):
-            raise
+    except InvalidArgument:
+        raise
+    except (
+        ArithmeticError,
+        AttributeError,
+        KeyError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as error:
         raise InvalidArgument(
-            f"Expected a result written by epsilometer as JSON, could not read it: {error!r}."
+            "Expected a result that epsilometer wrote as JSON; this is something else, or damaged."
         ) from error
 
 
@@ -216,16 +236,45 @@ def _plain(value: Any) -> Any:
             return value
 
 
-def _fields_of(cls: type[Any], plain: dict[str, Any]) -> dict[str, Any]:
-    """The values of ``plain`` as constructor arguments, with infinities and tuples restored."""
-    names = {field.name for field in fields(cls)}
-    extra = set(plain) - names - {"kind"}
-    if extra:
-        raise InvalidArgument(f"Expected the fields of {cls.__name__}, got also {sorted(extra)}.")
-    return {name: _restored(item) for name, item in plain.items() if name in names}
+def _fields_of(cls: type[Any], plain: Any) -> dict[str, Any]:
+    """The values of ``plain`` as constructor arguments: of the right kind, nothing missing."""
+    _named(cls, plain)
+    return {
+        field.name: _restored(field.name, plain[field.name], field.type) for field in fields(cls)
+    }
 
 
-def _restored(value: Any) -> Any:
-    if value in ("inf", "-inf"):
+def _named(cls: type[Any], plain: Any) -> None:
+    """Refuses anything but a JSON object with the fields of ``cls``."""
+    if not isinstance(plain, dict) or plain.get("kind", cls.__name__) != cls.__name__:
+        raise InvalidArgument(f"Expected {cls.__name__} as a JSON object, got {str(plain)[:60]!r}.")
+    odd = sorted((set(plain) - {"kind"}) ^ {field.name for field in fields(cls)})
+    if odd:
+        raise InvalidArgument(f"Expected the fields of {cls.__name__}; missing or unknown: {odd}.")
+
+
+def _restored(name: str, value: Any, kind: Any) -> Any:
+    """A value as its field holds it; ``InvalidArgument`` where it is of another kind."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if kind is float and (whole or isinstance(value, float) or value in ("inf", "-inf")):
         return float(value)
-    return tuple(value) if isinstance(value, list) else value
+    if kind is int and whole:
+        return value
+    if kind in (bool, str) and isinstance(value, kind):
+        return value
+    if get_origin(kind) is Literal and value in get_args(kind):
+        return value
+    if get_origin(kind) is tuple and isinstance(value, list):
+        part = get_args(kind)
+        inner = part[:1] * len(value) if part[-1] is Ellipsis else part
+        if len(inner) == len(value):
+            return tuple(_restored(name, v, k) for v, k in zip(value, inner, strict=True))
+    raise InvalidArgument(f"Expected {name} to be {kind}, got {str(value)[:60]!r}.")
+
+
+def _settle(result: Any) -> None:
+    """Plain Python numbers in place of NumPy's, which JSON does not know."""
+    for field in fields(result):
+        if field.type in (float, int, bool):
+            value = getattr(result, field.name)
+            object.__setattr__(result, field.name, field.type(value))

@@ -138,7 +138,7 @@ def test_as_many_scores_as_runs_and_no_two_alike(runs: int, rng: np.random.Gener
     [
         ({"features": np.ones(6)}, r"features \(n, d\)"),
         ({"features": np.ones((2, 6, 4))}, r"features \(n, d\)"),
-        ({"labels": np.zeros(5, int)}, r"labels \(n,\), got \(6, 4\) and \(5,\)"),
+        ({"labels": np.zeros(5, int)}, r"labels \(n,\), got \(6, 4\), \(5,\)"),
         ({"labels": np.zeros((6, 1), int)}, r"labels \(n,\)"),
         ({"steps": 0}, "steps ≥ 1"),
         ({"steps": 1.5}, "whole number for steps"),

@@ -148,7 +148,7 @@ def test_what_looks_like_markup_is_shown_as_it_is() -> None:
 
 def test_a_bound_of_zero_is_not_sold_as_privacy() -> None:
     text = " ".join(words.meaning(bound(epsilon=0.0)))
-    assert "Nothing was found" in text
+    assert "Nothing was proved" in text
     assert "never proves privacy" in text
 
 
@@ -157,4 +157,4 @@ def test_what_is_unstated_is_not_shown() -> None:
     stated = bound(adversary="sees every gradient", adjacency="add_remove")
     text = shown(result(bound=stated))
     assert "sees every gradient" in text
-    assert "add or remove" in text
+    assert "added or removed" in text

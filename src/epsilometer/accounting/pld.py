@@ -35,8 +35,7 @@ def poisson_epsilon(
         0.72
     """
     _validate.open_unit(delta=delta)
-    accountant = _accountant(adjacency)
-    accountant.compose(_event(noise_multiplier, sampling_rate, steps))
+    accountant = _composed(noise_multiplier, sampling_rate, steps, adjacency)
     return float(accountant.get_epsilon(delta))
 
 
@@ -85,11 +84,25 @@ def poisson_curve(
     adjacency: Adjacency = "add_remove",
 ) -> FloatArray:
     """Least FNR that the whole privacy profile of DP-SGD by Poisson sampling allows."""
-    accountant = _accountant(adjacency)
-    accountant.compose(_event(noise_multiplier, sampling_rate, steps))
+    _validate.rates(fpr=fpr)
+    accountant = _composed(noise_multiplier, sampling_rate, steps, adjacency)
     epsilons = np.concatenate([[0.0], np.geomspace(1e-3, 50.0, 200)])
     deltas = np.clip([accountant.get_delta(float(epsilon)) for epsilon in epsilons], 0.0, 1.0)
     return envelope_curve(fpr, epsilons=epsilons, deltas=deltas)
+
+
+def _composed(
+    noise_multiplier: float, sampling_rate: float, steps: int, adjacency: Adjacency
+) -> Any:
+    accountant = _accountant(adjacency)
+    try:
+        accountant.compose(_event(noise_multiplier, sampling_rate, steps))
+    except MemoryError as error:
+        raise InvalidArgument(
+            f"Expected more noise than noise_multiplier={noise_multiplier!r}: the privacy loss is "
+            f"spread too wide to tabulate in steps of {INTERVAL:g}."
+        ) from error
+    return accountant
 
 
 def _accountant(adjacency: Adjacency) -> Any:
@@ -111,6 +124,8 @@ def _event(noise_multiplier: float, sampling_rate: float, steps: int) -> Any:
     import dp_accounting
 
     _validate.at_least(0, noise_multiplier=noise_multiplier)
+    if math.isinf(noise_multiplier):
+        raise InvalidArgument("Expected a finite noise_multiplier, got inf.")
     _validate.probability(sampling_rate=sampling_rate)
     _validate.whole(1, steps=steps)
     if sampling_rate == 1:  # the composition of Gaussians is a Gaussian

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from epsilometer import _validate
 from epsilometer.accounting.pld import full_batch_noise
 from epsilometer.audits.scores import audit_scores
 from epsilometer.claims import PrivacyClaim
@@ -23,6 +24,7 @@ def demo(features: FloatArray, labels: IntArray, *, runs: int, seed: int) -> lis
     The mistake is to hand the standard deviation where a variance is asked for, so that the square
     root is taken once too often. The target is an image with the wrong label.
     """
+    _validate.whole(0, seed=seed)
     noise = full_batch_noise(epsilon=CLAIM.epsilon, delta=CLAIM.delta, steps=STEPS)
     programs = {
         "as promised": noise,

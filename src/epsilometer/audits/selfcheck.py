@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from epsilometer import _validate
 from epsilometer.audits.scores import audit_scores
 from epsilometer.mechanisms.controls import Control, controls
 from epsilometer.results import AuditResult
@@ -27,6 +28,7 @@ class Outcome:
 
 def selfcheck(*, runs: int = RUNS, seed: int = 0) -> tuple[Outcome, ...]:
     """Audits every control with the default method and rule. Same seed, same outcomes."""
+    _validate.whole(0, seed=seed)
     known = controls()
     streams = np.random.default_rng(seed).spawn(len(known))
     return tuple(

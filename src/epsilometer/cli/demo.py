@@ -15,7 +15,7 @@ from epsilometer.report.terminal import summary
 
 @click.command()
 @click.option("--runs", type=click.IntRange(min=2), default=RUNS, show_default=True)
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option(
     "--out",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -31,11 +31,14 @@ def demo(runs: int, seed: int, out: Path) -> None:
 
     Example: epsilometer demo
     """
-    results = run_demo(*digits(), runs=runs, seed=seed)
-    show(*(summary(result) for result in results))
-    text = json.dumps([result.to_dict() for result in results], ensure_ascii=False, indent=2)
     try:
-        out.write_text(text + "\n", encoding="utf-8")
+        file = out.open("a", encoding="utf-8")  # told before the work, and nothing there is lost
     except OSError as error:
         raise InvalidArgument(f"Could not write {str(out)!r}: {error.strerror}.") from error
+    with file:
+        results = run_demo(*digits(), runs=runs, seed=seed)
+        show(*(summary(result) for result in results))
+        file.truncate(0)
+        json.dump([result.to_dict() for result in results], file, indent=2)
+        file.write("\n")
     click.echo(f"Report: {out}")

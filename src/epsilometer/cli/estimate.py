@@ -37,7 +37,13 @@ _RULES = "rank-grid[:RATIO], hold-out[:FRACTION], bonferroni, fixed:THRESHOLD, b
     help=f"One of {', '.join(REGISTRY)}.",
 )
 @click.option("--rule", default="rank-grid", show_default=True, help=f"Thresholds: {_RULES}.")
-@click.option("--seed", type=int, default=0, show_default=True, help="For rules that split.")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="For rules that split.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def estimate(
     file: Path,
@@ -87,6 +93,6 @@ def parse_rule(text: str) -> ThresholdRule:
                 return Fixed(float(number))
             case "bonferroni" | "best" if not number:
                 return Bonferroni() if name == "bonferroni" else Best()
-    except ValueError as error:
-        raise InvalidArgument(f"Expected a rule of {_RULES}; got {text!r}: {error}") from error
+    except ValueError:  # no number where one belongs; ours are ValueErrors too, and say more
+        pass
     raise InvalidArgument(f"Expected a rule of {_RULES}; got {text!r}.")

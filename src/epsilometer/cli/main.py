@@ -1,12 +1,16 @@
 """The ``epsilometer`` command. Commands are imported when called, so that help is instant."""
 
+import io
+import sys
+import traceback
+import warnings
 from importlib import import_module
 from typing import Any
 
 import click
 
 from epsilometer import __version__
-from epsilometer.errors import EpsilometerError
+from epsilometer.errors import EpsilometerError, EpsilometerWarning
 
 _COMMANDS = {
     "demo": "Audit DP training on real data, as promised and with a classic mistake.",
@@ -34,10 +38,21 @@ class _Commands(click.Group):
             formatter.write_dl(list(_COMMANDS.items()))
 
     def invoke(self, ctx: click.Context) -> Any:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):  # an ASCII terminal gets ? for ε, not a crash
+                stream.reconfigure(errors="replace")
+        warnings.simplefilter("ignore", EpsilometerWarning)  # results carry them as caveats
         try:
             return super().invoke(ctx)
         except EpsilometerError as error:  # only 1 may mean "refuted", so ours become 2
             raise click.UsageError(str(error)) from error
+        except (click.ClickException, click.exceptions.Exit):
+            raise
+        except (KeyboardInterrupt, click.Abort) as error:
+            raise SystemExit(130) from error
+        except Exception as error:  # a fault of ours must not read as "refuted" either
+            traceback.print_exc()
+            raise SystemExit(3) from error
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -45,5 +60,5 @@ class _Commands(click.Group):
 def main() -> None:
     """Measure how private machine learning really is.
 
-    Exit codes: 0 it ran, 1 a claim was refuted, 2 the call was wrong.
+    Exit codes: 0 it ran, 1 a claim was refuted, 2 the call was wrong, 3 a fault of epsilometer's.
     """

@@ -11,7 +11,7 @@ from epsilometer.cli.printing import show
 
 @click.command()
 @click.option("--runs", type=click.IntRange(min=1), default=RUNS, show_default=True)
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 def selfcheck(runs: int, seed: int) -> None:
     """Check the auditor: sound mechanisms spared, broken ones refuted.
 

@@ -41,10 +41,11 @@ def controls() -> tuple[Control, ...]:
     """All controls, the sound ones first."""
     approximate = PrivacyClaim(epsilon=EPSILON, delta=DELTA, adjacency="add_remove")
     pure = PrivacyClaim(epsilon=EPSILON, delta=0.0, adjacency="replace")
+    counted = PrivacyClaim(epsilon=EPSILON, delta=0.0, adjacency="add_remove")
     return (
         Control(name="Gaussian sum", sound=True, claim=approximate, play=_gaussian_sum),
         Control(name="randomised response", sound=True, claim=pure, play=_randomised_response),
-        Control(name="Laplace count", sound=True, claim=pure, play=_laplace),
+        Control(name="Laplace count", sound=True, claim=counted, play=_laplace),
         Control(name="noise halved", sound=False, claim=approximate, play=_noise_halved),
         Control(name="clipping forgotten", sound=False, claim=approximate, play=_unclipped),
         Control(name="same seed twice", sound=False, claim=approximate, play=_same_seed),

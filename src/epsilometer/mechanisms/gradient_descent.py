@@ -43,11 +43,22 @@ class GradientDescent:
     def __post_init__(self) -> None:
         _validate.whole(1, steps=self.steps)
         _validate.positive(learning_rate=self.learning_rate, clip=self.clip, noise=self.noise)
-        if self.features.ndim != 2 or self.labels.shape != self.features.shape[:1]:
+        _validate.whole(0, target_label=self.target_label)
+        features, labels, target = (
+            np.asarray(value) for value in (self.features, self.labels, self.target)
+        )
+        if features.ndim != 2 or labels.shape != features.shape[:1] or labels.size == 0:
             raise InvalidArgument(
-                f"Expected features (n, d) and labels (n,), got {self.features.shape} "
-                f"and {self.labels.shape}."
+                f"Expected features (n, d), labels (n,), got {features.shape}, {labels.shape}."
             )
+        if target.shape != features.shape[1:]:
+            raise InvalidArgument(
+                f"Expected a target of shape {features.shape[1:]}, got {target.shape}."
+            )
+        if labels.dtype.kind not in "iu" or labels.min() < 0:
+            raise InvalidArgument("Expected labels to be classes 0, 1, …, got others.")
+        for name, value in (("features", features), ("labels", labels), ("target", target)):
+            object.__setattr__(self, name, value)
 
     def play(self, runs: int, rng: np.random.Generator) -> Scores:
         """Trains ``runs`` models with the target and as many without; same ``rng``, same scores."""

@@ -12,6 +12,11 @@ from epsilometer.report import words
 from epsilometer.results import AuditResult, EpsilonLowerBound
 
 _COLOURS = {"refuted": "red", "not refuted": "green", "no claim": "blue", "no verdict": "yellow"}
+_ADJACENCY = {
+    "add_remove": "one record added or removed",
+    "zero_out": "one record zeroed out",
+    "replace": "one record replaced",
+}
 _WIDTH = 56
 
 
@@ -66,7 +71,7 @@ def _rows(bound: EpsilonLowerBound) -> Iterable[tuple[str, str]]:
     if bound.adversary != "unstated":
         yield "adversary", bound.adversary
     if bound.adjacency != "unstated":
-        yield "neighbours", bound.adjacency.replace("_", " or ")
+        yield "neighbours", _ADJACENCY[bound.adjacency]
 
 
 def _rates(pairs: tuple[tuple[float, float], ...]) -> str:

@@ -27,11 +27,11 @@ def meaning(bound: EpsilonLowerBound) -> list[str]:
     if not bound.valid:
         return [*bound.caveats, "Use it to compare with a paper, not to judge a claim."]
     if bound.epsilon == 0:
-        found = "Nothing was found: these scores do not tell the two worlds apart."
+        found = "Nothing was proved: the scores do not tell the two worlds apart, or are too few."
     else:
         found = (
-            f"The true ε is above {bound.epsilon:.2f}: a bound like this exceeds the true ε in at "
-            f"most {1 - bound.confidence:.3g} of audits."
+            f"With {bound.confidence:.4g} confidence the true ε is above {bound.epsilon:.2f}: "
+            f"bounds like this exceed the truth in at most {1 - bound.confidence:.3g} of audits."
         )
     return [
         found,

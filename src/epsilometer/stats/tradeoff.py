@@ -82,10 +82,8 @@ class TradeoffCurve:
         The best single threshold whose FPR does not exceed the given one; with ``randomised``,
         the convex hull, which mixes two thresholds.
         """
+        _validate.rates(fpr=fpr)
         fpr = np.asarray(fpr, np.float64)
-        _validate.scores("fpr", np.atleast_1d(fpr).ravel())
-        for value in np.ravel(fpr):
-            _validate.probability(fpr=float(value))
         if randomised:
             hull_fpr, hull_fnr = self.hull()
             # At one FPR the hull may stand upright: there the best is the end of the wall.
@@ -155,6 +153,7 @@ def dp_curve(fpr: ArrayLike, *, epsilon: float, delta: float) -> FloatArray:
     """
     _validate.at_least(0, epsilon=epsilon)
     _validate.probability(delta=delta)
+    _validate.rates(fpr=fpr)
     fpr = np.asarray(fpr, np.float64)
     steep, flat = 1 - delta - np.exp(epsilon) * fpr, np.exp(-epsilon) * (1 - delta - fpr)
     return np.asarray(np.maximum(np.maximum(steep, flat), 0.0))
@@ -168,6 +167,7 @@ def gdp_curve(fpr: ArrayLike, *, mu: float) -> FloatArray:
         array([1.    , 0.1587, 0.    ])
     """
     _validate.at_least(0, mu=mu)
+    _validate.rates(fpr=fpr)
     return np.asarray(scipy.special.ndtr(-scipy.special.ndtri(np.asarray(fpr, np.float64)) - mu))
 
 

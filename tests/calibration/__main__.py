@@ -38,8 +38,10 @@ NOTES = """
 - `anytime` pays for being looked at after every pair; here it is looked at once.
 - Best() is what papers report: the most favourable threshold, at no cost.
 - *jax-privacy 2.0: hull* is the rule of its `Bonferroni()` default, written from its definition
-  and with both directions: α is divided by the number of vertices of the convex hull. The vertices
-  are where the data happened to favour the attack, so dividing by their number is not enough.
+  and with both directions: α is divided by the number of vertices of the convex hull. The data
+  choose the vertices, so no theorem covers it; it is counted here because it errs rarely all the
+  same. It proves less than RankGrid, except of two-valued scores, where few vertices are paid for.
+- `joint_beta` gives credible limits, not bounds: on ε = 0 it is above 0 always, by its prior.
 """
 
 

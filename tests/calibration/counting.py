@@ -85,7 +85,6 @@ OURS = tuple(
 OTHERS = (
     Bound(name="papers: `clopper_pearson` Best", method="clopper_pearson", rule=Best),
     Bound(name="one-shot papers: `jeffreys` Best", method="jeffreys", rule=Best),
-    Bound(name="Bayesian: `joint_beta` Best", method="joint_beta", rule=Best),
     Bound(name="Bayesian: `joint_beta` Fixed", method="joint_beta", rule=Fixed),
     Bound(name="`jeffreys` Fixed", method="jeffreys", rule=Fixed),
     Bound(name="jax-privacy 2.0: hull", method="clopper_pearson", of_scores=hull_bonferroni),

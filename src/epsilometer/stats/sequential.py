@@ -43,14 +43,12 @@ class ConfidenceSequence:
         True
     """
 
-    def __init__(
-        self, thresholds: Any, *, delta: float, confidence: float = 0.95, seed: int = 0
-    ) -> None:
+    def __init__(self, thresholds: Any, *, delta: float, confidence: float = 0.95) -> None:
         """Bets at these thresholds, and never looks at a pair twice."""
         _validate.probability(delta=delta)
         _validate.open_unit(confidence=confidence)
         self.thresholds = np.unique(_validate.scores("thresholds", thresholds)).astype(np.float64)
-        self.delta, self.confidence, self.seed = delta, confidence, seed
+        self.delta, self.confidence = delta, confidence
         self.pairs = 0
         self._both = np.zeros(self.thresholds.size)
         self._inside = np.zeros(self.thresholds.size)
@@ -105,7 +103,6 @@ class ConfidenceSequence:
             threshold=self._threshold,
             n_in=self.pairs,
             n_out=self.pairs,
-            seed=self.seed,
             cites=CITES,
         )
 

@@ -128,6 +128,7 @@ def best_of(ways: Guesses, refutes: Refutes, level: float) -> BestGuess:
         lambda merits, some: refutes(ways.pick(some), merits, level),
         ways.made.size,
         limit=_LARGEST,
+        relative=1e-7,
     )
     low, high = float(ways.low[at]), float(ways.high[at])
     return BestGuess(merit=merit, low=low, high=high, ways=ways, level=level)

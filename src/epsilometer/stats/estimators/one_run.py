@@ -101,8 +101,10 @@ def _steepest(v: FloatArray, r: FloatArray, chance: FloatArray) -> FloatArray:
     so the mean rises exactly as long as the next probability exceeds it: i is found by halving.
     """
     tail = _at_least(v, r, chance)
-    low, high = np.ones_like(v), np.maximum(v, 1) + 1  # rises up to low, not at high
-    reach = v - r * chance + 4 * np.sqrt(r * chance * (1 - chance))  # past the mode, likely enough
+    past_mode = v - np.floor((r + 1) * chance)  # up to the mode every probability exceeds the mean
+    high = np.maximum(v, 1) + 1  # it rises up to low, not at high
+    low = np.clip(past_mode, 1, high - 1)
+    reach = past_mode + 3 * np.sqrt(r * chance * (1 - chance))  # beyond, likely enough
     i = np.clip(np.floor(reach), low, high - 1)
     while np.any(high - low > 1):
         rises = _mass(v - i, r, chance) * i >= _at_least(v - i, r, chance) - tail

@@ -3,8 +3,13 @@ import os
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pytest
+
+# No deadlines: how long an example takes is the machine's business. In CI the same examples always.
+hypothesis.settings.register_profile("ours", deadline=None, derandomize="CI" in os.environ)
+hypothesis.settings.load_profile("ours")
 
 REFERENCE = Path(__file__).parent / "reference"
 

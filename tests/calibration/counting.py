@@ -9,7 +9,7 @@ import numpy as np
 
 import epsilometer as em
 from epsilometer import Best, Bonferroni, Fixed, HoldOut, RankGrid, Scores
-from epsilometer.errors import EpsilometerWarning
+from epsilometer.errors import EpsilometerWarning, InvalidArgument
 from epsilometer.stats import binomial, tradeoff
 from epsilometer.stats.estimators import REGISTRY
 from tests.calibration.situations import DELTA, Situation
@@ -59,11 +59,14 @@ class Bound:
         if self.of_scores is not None:
             return self.of_scores(scores, situation, seed)
         rule = Fixed(situation.threshold) if self.rule is Fixed else self.rule()  # type: ignore[misc]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", EpsilometerWarning)
-            return em.epsilon_lower_bound(
-                scores, delta=DELTA, method=self.method, rule=rule, seed=seed
-            ).epsilon
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", EpsilometerWarning)
+                return em.epsilon_lower_bound(
+                    scores, delta=DELTA, method=self.method, rule=rule, seed=seed
+                ).epsilon
+        except InvalidArgument:  # a blind split of 50 canaries may leave a side empty: no bound
+            return 0.0
 
 
 def hull_bonferroni(scores: Scores, situation: Situation, seed: int) -> float:

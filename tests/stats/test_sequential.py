@@ -80,7 +80,7 @@ def test_wealth_is_what_the_bets_pay(rng: np.random.Generator) -> None:
     inside, outside, delta, epsilon = rng.normal(1, 1, 50), rng.normal(0, 1, 50), 0.01, 0.3
     audit = ConfidenceSequence([0.5], delta=delta)
     audit.update(inside, outside)
-    stakes = 0.9 * 0.5 ** np.arange(24) / (1 + delta)
+    stakes = 0.9 * 0.5 ** np.arange(24)
     for row, (caught, false) in enumerate(
         [(inside >= 0.5, outside >= 0.5), (outside < 0.5, inside < 0.5)]
     ):

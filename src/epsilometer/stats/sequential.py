@@ -22,7 +22,7 @@ from epsilometer.stats.thresholds import grid
 from epsilometer.types import FloatArray
 
 CITES = ("ville1939", "waudbysmith2024", "kairouz2015")
-_STAKES = 0.9 * 0.5 ** np.arange(24)  # of a stake of 1 at ε = 0; the last serve ε up to 16
+_STAKES = 0.9 * 0.5 ** np.arange(24)  # shares of wealth; the last serve ε up to 16
 _LARGEST = 16.0
 
 
@@ -129,14 +129,13 @@ class ConfidenceSequence:
         both, caught, false = self._both, self._inside - self._both, self._outside - self._both
         neither = self.pairs - both - caught - false
         price = math.exp(epsilon) + self.delta
-        stakes = _STAKES / (1 + self.delta)
-        stakes = stakes[stakes < 1 / price][:, None]
+        stakes = _STAKES[_STAKES * price < 1][:, None]
         won, lost = np.log1p(stakes * (1 - self.delta)), np.log1p(-stakes * price)
         tied, idle = np.log1p(stakes * (1 - price)), np.log1p(-stakes * self.delta)
         paid = won * caught + lost * false
         # Seen from the other world, pairs with both above and pairs with neither change places.
         directions = [paid + tied * both + idle * neither, paid + tied * neither + idle * both]
-        # Stakes too high for this ε were never placed: their share of the wealth counts as lost.
+        # Stakes too high for this claim were never placed: their share counts as lost.
         return np.stack([np.logaddexp.reduce(d, axis=0) for d in directions]) - math.log(
             _STAKES.size
         )

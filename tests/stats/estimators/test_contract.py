@@ -116,7 +116,8 @@ def test_swapping_the_worlds_swaps_the_direction(
     after = bound(swapped, method=method, rule=mirrored)
     # A threshold "≥ k-th" of one world is "> k-th" of the other: a pilot may place them so.
     placed = method == "anytime" and not isinstance(rule, Fixed)
-    slack = 0.3 if placed else 1e-6 if method == "joint_beta" else 1e-9
+    # joint_beta integrates over the other rate when swapped, with a kink where the region turns.
+    slack = 0.3 if placed else 1e-4 if method == "joint_beta" else 1e-6
     assert after.epsilon == pytest.approx(before.epsilon, rel=slack, abs=1e-12)
 
 

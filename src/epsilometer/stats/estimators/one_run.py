@@ -12,7 +12,6 @@ from epsilometer.stats.estimators.guesses import (
     Guesses,
     Refutes,
     best_guess,
-    best_of,
 )
 from epsilometer.stats.estimators.method import Found, Method
 from epsilometer.stats.thresholds import Observed, ThresholdRule
@@ -30,7 +29,8 @@ def find(
     """The largest ε at which so many right guesses have probability at most ``alpha``."""
     best = best_guess(observed, _refutes(delta), alpha=alpha, rule=rule, rng=rng)
     caveats: tuple[str, ...] = ()
-    if best.merit < best_of(best.ways, _refutes(0.0), best.level).merit / 2:
+    twice = np.full(best.ways.made.size, 2 * best.merit)
+    if delta > 0 and _refutes(0.0)(best.ways, twice, best.level).any():  # without δ, twice as much
         lost = 2 * (observed.n_in + observed.n_out) * delta
         caveats = (
             f"2mδ = {lost:.3g} swallows more than half of the bound: "

@@ -7,7 +7,7 @@ each limit may spend. Whoever looks at the data to choose a threshold pays for i
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,7 +73,7 @@ ThresholdRule: TypeAlias = Fixed | HoldOut | Bonferroni | RankGrid | Best
 Observed: TypeAlias = Scores | ScoreCounts
 
 _BLOCK = 1 << 15  # elements of a block that stays in a core's cache
-_SAMPLE = 4096  # scores that tell about where a rank lies
+_SAMPLE = 1 << 14  # scores that tell about where a rank lies
 _TIES = 1 / 8  # of the error of a rank grid is kept for groups of equal scores
 
 
@@ -346,35 +346,55 @@ def _count_side(
 def extremes(
     values: FloatArray, ranks: IntArray, *, from_above: bool
 ) -> tuple[FloatArray, NDArray[np.bool_]]:
-    """The k-th highest (or lowest) values for rising ranks k, and which have an equal before them.
+    """The k-th highest (or lowest) values for rising ranks k, and which have an equal near them.
 
-    Each selection works on the last one's top, so all together cost little more than the first.
+    A sample tells about where each rank lies: the last one is selected among the few values about
+    there, the others among those beyond, each on the last one's top.
     """
-    top = _far_end(values, int(ranks[-1]), from_above=from_above)
     found, tied = [], []
-    for rank in ranks[::-1]:
+    last, one_of_many = _about(values, int(ranks[-1]), from_above=from_above)
+    top = _far_end(values, int(ranks[-2]), from_above=from_above) if ranks.size > 1 else values[:0]
+    for rank in ranks[-2::-1]:
         top.partition(top.size - rank)
         top = top[top.size - rank :]
         found.append(top[0])
         tied.append(np.count_nonzero(top == top[0]) > 1)
     ordered = np.array(found[::-1], values.dtype)
-    return ordered if from_above else -ordered, np.array(tied[::-1])
+    ordered = ordered if from_above else -ordered
+    return np.append(ordered, last), np.array([*tied[::-1], one_of_many])
+
+
+def _about(values: FloatArray, rank: int, *, from_above: bool) -> tuple[Any, bool]:
+    """The value of one rank, and whether it has an equal."""
+    sample, expected, margin = _sample(values, rank)
+    far, near = min(expected + margin, sample.size), max(expected - margin, 1)
+    at = (-far, -near) if from_above else (near - 1, far - 1)
+    low, high = sample[list(at)]
+    beyond = int(np.count_nonzero(values > high if from_above else values < low))
+    middle = values[(values >= low) & (values <= high)]
+    if not beyond < rank <= beyond + middle.size:  # an odd sample: it costs time, not truth
+        beyond, middle = 0, values.copy()
+    place = middle.size - (rank - beyond) if from_above else rank - beyond - 1
+    middle.partition(place)
+    return middle[place], bool(np.count_nonzero(middle == middle[place]) > 1)
 
 
 def _far_end(values: FloatArray, least: int, *, from_above: bool) -> FloatArray:
-    """A copy of at least so many of the highest values, or of the lowest with their sign changed.
-
-    A sample tells about where to cut, so that the rest need not be copied.
-    """
-    sample = np.sort(values[:: max(values.size // _SAMPLE, 1)])
-    margin = 5 * math.sqrt(sample.size)
-    beyond = min(math.ceil(least / values.size * sample.size + margin), sample.size)
+    """A copy of at least so many of the highest values, or of the lowest with changed sign."""
+    sample, expected, margin = _sample(values, least)
+    beyond = min(expected + margin, sample.size)
     part = (
         values[values >= sample[-beyond]] if from_above else -values[values <= sample[beyond - 1]]
     )
-    if part.size < least:  # an odd sample: it costs time, not truth
+    if part.size < least:
         part = values.copy() if from_above else -values
     return np.asarray(part)
+
+
+def _sample(values: FloatArray, rank: int) -> tuple[FloatArray, int, int]:
+    """Some of the values in order, the rank's place among them, and how far off it may be."""
+    sample = np.sort(values[:: max(values.size // _SAMPLE, 1)])
+    return sample, round(rank / values.size * sample.size), math.ceil(5 * math.sqrt(sample.size))
 
 
 def _count_below(values: FloatArray, thresholds: FloatArray) -> IntArray:

@@ -57,8 +57,8 @@ def test_forgetting_to_pay_for_the_ranks_is_caught(monkeypatch: pytest.MonkeyPat
     assert oracles.too_often(_wrong(DEFAULT, NULL, 400), 400)
 
 
-def test_paying_for_one_direction_only_is_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With ranks 1 only and no tie, both directions at α each err twice as often as they may."""
+def test_paying_a_quarter_of_the_price_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every look at four times its share."""
     side = thresholds._side
 
     def doubled(*args: object) -> thresholds.Ranks:

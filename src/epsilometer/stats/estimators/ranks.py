@@ -54,7 +54,7 @@ class _Look:
         return math.log(max(self._p_value(frontier, merit, delta), 1e-300) / self.level)
 
     def _p_value(self, frontier: Frontier, merit: float, delta: float) -> float:
-        """Pr(B ≤ g(F)), no less: the trapezoid rule in normal scores of the sharper of the two.
+        """Pr(B ≤ g(F)) to 0.2 %: the trapezoid rule in normal scores of the sharper of the two.
 
         On that scale the tail of the other is smooth and the weight Gaussian, where the rule's
         error falls faster than any power; if not (deep tails of few counts), it is refined.

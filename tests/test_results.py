@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from epsilometer import (
     AttackSummary,
+    AuditGroup,
     AuditResult,
     EpsilonLowerBound,
     PrivacyClaim,
@@ -20,6 +21,8 @@ from epsilometer import (
 )
 from epsilometer.errors import InvalidArgument
 from epsilometer.references import BIBLIOGRAPHY
+from epsilometer.results import Curve, Evidence, Provenance, RecordRisk, Result
+from tests.examples import a_bound, a_provenance, an_audit, some_evidence
 
 law = settings(deadline=None)  # others may be using the machine
 VALIDATOR = jsonschema.Draft202012Validator(json_schema())
@@ -53,6 +56,40 @@ def bounds(delta: st.SearchStrategy[float] = unit) -> st.SearchStrategy[EpsilonL
     )
 
 
+def series(size: int, values: st.SearchStrategy[Any] = unit) -> st.SearchStrategy[tuple[Any, ...]]:
+    return st.lists(values, min_size=size, max_size=size).map(tuple)
+
+
+def _evidences(size: int) -> st.SearchStrategy[Evidence]:
+    rates = {name: series(size) for name in ("fpr", "fnr")}
+    limits = {f"{name}_{end}": series(size) for name in ("fpr", "fnr") for end in ("low", "high")}
+    return st.builds(
+        Evidence,
+        **rates,
+        **limits,
+        band_confidence=inner_unit,
+        edges=series(size + 1, st.floats(allow_nan=False)),
+        inside_bins=series(size, st.integers(0, 10**12)),
+        outside_bins=series(size, st.integers(0, 10**12)),
+        growth=series(2, st.tuples(st.integers(1, 10**12), not_negative)),
+        curves=st.builds(Curve, name=words, **rates).map(lambda curve: (curve,)),
+    )
+
+
+evidences = st.integers(0, 3).flatmap(_evidences)
+pairs = st.lists(st.tuples(words, words), max_size=2).map(tuple)
+provenances = st.builds(
+    Provenance,
+    command=words,
+    versions=pairs,
+    inputs=pairs,
+    plan=words,
+    units=st.integers(100, 200),
+    used=st.integers(0, 50),
+    failed=st.integers(0, 50),
+)
+
+
 def _audits(delta: float) -> st.SearchStrategy[AuditResult]:
     at_delta = st.just(delta)
     return st.builds(
@@ -76,11 +113,26 @@ def _audits(delta: float) -> st.SearchStrategy[AuditResult]:
             n_in=st.integers(1, 10**12),
             n_out=st.integers(1, 10**12),
         ),
-        version=words,
+        evidence=evidences,
+        records=st.lists(
+            st.builds(
+                RecordRisk,
+                record=words,
+                risk=st.floats(allow_nan=False),
+                measure=words,
+                group=words,
+                note=words,
+            ),
+            max_size=2,
+        ).map(tuple),
+        provenance=provenances,
     )
 
 
 audits = unit.flatmap(_audits)
+groups = st.builds(
+    AuditGroup, subject=words, results=st.lists(audits, min_size=1, max_size=2).map(tuple)
+)
 json_values = st.recursive(
     st.none() | st.booleans() | whole | st.floats(allow_nan=False) | words,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3),
@@ -88,51 +140,24 @@ json_values = st.recursive(
 )
 
 
-def a_bound(**changed: Any) -> EpsilonLowerBound:
-    plain: dict[str, Any] = {
-        "epsilon": 2.0,
-        "delta": 1e-5,
-        "confidence": 0.95,
-        "method": "clopper_pearson",
-        "threshold_rule": "RankGrid(ratio=4)",
-        "valid": True,
-        "direction": "both",
-        "threshold": 0.5,
-        "n_in": 100,
-        "n_out": 100,
-    }
-    return EpsilonLowerBound(**{**plain, **changed})
-
-
-def an_audit(**changed: Any) -> AuditResult:
-    plain: dict[str, Any] = {
-        "subject": "scores.csv",
-        "claim": PrivacyClaim(epsilon=1.0, delta=1e-5),
-        "bound": a_bound(),
-        "attack": AttackSummary(auc=0.9, tpr_at_fpr=((0.01, 0.5),), n_in=100, n_out=100),
-        "version": "0.1.0",
-    }
-    return AuditResult(**{**plain, **changed})
-
-
 def refuse_constant(token: str) -> None:
     raise AssertionError(f"{token} is not JSON")
 
 
 @law
-@given(bounds() | audits)
+@given(bounds() | audits | groups)
 @example(a_bound(epsilon=float("inf"), threshold=float("-inf"), adversary="ε≥1 \u2028 \U0001f600"))
-def test_json_and_back_changes_nothing(result: EpsilonLowerBound | AuditResult) -> None:
+def test_json_and_back_changes_nothing(result: Result) -> None:
     text = to_json(result)
     assert from_json(text) == result
     assert to_json(from_json(text)) == text
 
 
 @law
-@given(bounds() | audits)
+@given(bounds() | audits | groups)
 @example(a_bound(epsilon=float("inf"), threshold=float("-inf")))
 def test_what_is_written_is_strict_json_and_obeys_the_schema(
-    result: EpsilonLowerBound | AuditResult,
+    result: Result,
 ) -> None:
     VALIDATOR.validate(json.loads(to_json(result), parse_constant=refuse_constant))
 
@@ -204,7 +229,7 @@ def test_any_json_raises_only_our_error(value: object) -> None:
 
 
 @pytest.mark.parametrize("result", [a_bound(), an_audit(also=(a_bound(),))], ids=["bound", "audit"])
-def test_truncated_text_raises_only_our_error(result: EpsilonLowerBound | AuditResult) -> None:
+def test_truncated_text_raises_only_our_error(result: Result) -> None:
     text = to_json(result)
     for end in range(len(text)):
         with pytest.raises(InvalidArgument):
@@ -214,7 +239,7 @@ def test_truncated_text_raises_only_our_error(result: EpsilonLowerBound | AuditR
 @settings(law, max_examples=200)
 @given(st.data(), st.sampled_from([a_bound(), an_audit(also=(a_bound(),))]), json_values)
 def test_swapped_values_raise_only_our_error(
-    data: st.DataObject, result: EpsilonLowerBound | AuditResult, value: object
+    data: st.DataObject, result: Result, value: object
 ) -> None:
     plain = copy.deepcopy(result.to_dict())
     place = plain
@@ -234,13 +259,13 @@ def test_swapped_values_raise_only_our_error(
 @given(st.data())
 def test_missing_and_foreign_fields_raise_only_our_error(data: st.DataObject) -> None:
     plain = an_audit().to_dict()
-    part = data.draw(st.sampled_from([plain, plain["bound"], plain["attack"], plain["claim"]]))
+    inner = ("bound", "attack", "claim", "evidence", "provenance")
+    part = data.draw(st.sampled_from([plain, *(plain[name] for name in inner)]))
     part["no_such_field"] = 1
     with pytest.raises(InvalidArgument, match="no_such_field"):
         from_json(json.dumps(plain))
     del part["no_such_field"]
-    required = {"epsilon", "delta", "method", "n_in", "auc", "subject", "attack", "bound", "claim"}
-    del part[data.draw(st.sampled_from(sorted(required & set(part))))]
+    del part[data.draw(st.sampled_from(sorted(set(part) - {"kind", "verdict"})))]
     with pytest.raises(InvalidArgument):
         from_json(json.dumps(plain))
 
@@ -316,6 +341,28 @@ def test_a_claim_at_another_delta_is_refused(delta: float) -> None:
     plain["claim"]["delta"] = delta
     with pytest.raises(InvalidArgument, match="another δ proves nothing"):
         from_json(json.dumps(plain))
+
+
+@pytest.mark.parametrize(("epsilon", "verdict"), [(2.0, "refuted"), (0.5, "no verdict")])
+def test_failed_units_may_hide_a_refutation_but_not_make_one(epsilon: float, verdict: str) -> None:
+    provenance = a_provenance(units=10, used=9, failed=1)
+    assert an_audit(bound=a_bound(epsilon=epsilon), provenance=provenance).verdict == verdict
+
+
+@pytest.mark.parametrize("part", ["fnr", "fpr_low", "inside_bins", "edges"])
+def test_evidence_of_unequal_lengths_is_told(part: str) -> None:
+    with pytest.raises(InvalidArgument, match="Expected"):
+        some_evidence(**{part: (0.0,)})
+
+
+def test_more_units_than_planned_are_told() -> None:
+    with pytest.raises(InvalidArgument, match="Expected at most 10 units"):
+        a_provenance(units=10, used=8, failed=3)
+
+
+def test_an_empty_group_is_told() -> None:
+    with pytest.raises(InvalidArgument, match="at least one audit"):
+        AuditGroup(subject="nothing", results=())
 
 
 def test_a_verdict_in_a_file_is_not_believed() -> None:

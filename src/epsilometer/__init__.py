@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from epsilometer.audits.scores import audit_scores
     from epsilometer.claims import PrivacyClaim
     from epsilometer.observations import ScoreCounts, Scores
     from epsilometer.readers import read_scores
     from epsilometer.results import (
         AttackSummary,
+        AuditGroup,
         AuditResult,
         EpsilonLowerBound,
+        RecordRisk,
         from_json,
         json_schema,
         to_json,
@@ -33,13 +36,16 @@ if TYPE_CHECKING:
     from epsilometer.stats.tradeoff import TradeoffCurve, dp_curve, gdp_curve, tradeoff_curve
 
 _HOME = {
+    "audits.scores": ("audit_scores",),
     "claims": ("PrivacyClaim",),
     "observations": ("ScoreCounts", "Scores"),
     "readers": ("read_scores",),
     "results": (
         "AttackSummary",
+        "AuditGroup",
         "AuditResult",
         "EpsilonLowerBound",
+        "RecordRisk",
         "from_json",
         "json_schema",
         "to_json",

@@ -2,8 +2,9 @@
 
 import json
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from importlib import resources
+from types import UnionType
 from typing import Any, Literal, Self, TypeAlias, get_args, get_origin
 
 import numpy as np
@@ -117,6 +118,114 @@ class AttackSummary:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Curve:
+    """What some guarantee allows: the least FNR at each FPR, under its name."""
+
+    name: str
+    fpr: tuple[float, ...]
+    fnr: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        _same_length(self, "fpr", "fnr")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What the figures of a report are drawn from: some hundred numbers, whatever was observed.
+
+    Attributes:
+        fpr: False positive rates of the attack, rising.
+        fnr: False negative rates beside them, falling.
+        fpr_low: Lower limits of the band, beside them.
+        fpr_high: Upper limits.
+        fnr_low: Lower limits.
+        fnr_high: Upper limits.
+        band_confidence: With which all limits hold together.
+        edges: Rising edges of the bins of scores; the outer bins also hold what lies beyond.
+        inside_bins: Scores inside in each bin.
+        outside_bins: Scores outside in each bin.
+        growth: (observations, bound) pairs: what parts of the observations prove. Each holds at
+            the bound's confidence alone, not all together.
+        curves: What guarantees allow, beyond those that follow from the claim alone.
+    """
+
+    fpr: tuple[float, ...]
+    fnr: tuple[float, ...]
+    fpr_low: tuple[float, ...]
+    fpr_high: tuple[float, ...]
+    fnr_low: tuple[float, ...]
+    fnr_high: tuple[float, ...]
+    band_confidence: float
+    edges: tuple[float, ...]
+    inside_bins: tuple[int, ...]
+    outside_bins: tuple[int, ...]
+    growth: tuple[tuple[int, float], ...] = ()
+    curves: tuple[Curve, ...] = ()
+
+    def __post_init__(self) -> None:
+        _validate.open_unit(band_confidence=self.band_confidence)
+        _same_length(self, "fpr", "fnr", "fpr_low", "fpr_high", "fnr_low", "fnr_high")
+        _same_length(self, "inside_bins", "outside_bins")
+        if len(self.edges) != len(self.inside_bins) + 1:
+            raise InvalidArgument("Expected one more edge than bins of scores.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordRisk:
+    """How exposed one record is.
+
+    Attributes:
+        record: Its name, as the user wrote it.
+        risk: How exposed, larger is worse; may be infinite.
+        measure: What ``risk`` is, in words ("PDTP", "attack score").
+        group: Its class or group, where it has one.
+        note: What a reader must know about this value.
+    """
+
+    record: str
+    risk: float
+    measure: str
+    group: str = ""
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        _validate.number(risk=self.risk)
+        _settle(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provenance:
+    """All that is needed to do it again. Holds nothing that a second run would not repeat.
+
+    Attributes:
+        command: The command or call.
+        versions: (package, version) pairs.
+        inputs: (name, SHA-256) pairs of what was read.
+        plan: Hash of the run's plan; empty where there was no run.
+        units: Units of work that were planned.
+        used: Units whose observations the result rests on; fewer where the run stopped early.
+        failed: Units that raised or killed their worker; their observations count against
+            a refutation, and without one there is no verdict.
+    """
+
+    command: str
+    versions: tuple[tuple[str, str], ...]
+    inputs: tuple[tuple[str, str], ...] = ()
+    plan: str = ""
+    units: int = 1
+    used: int = 1
+    failed: int = 0
+
+    def __post_init__(self) -> None:
+        _validate.whole(0, units=self.units, used=self.used, failed=self.failed)
+        if self.used + self.failed > self.units:
+            raise InvalidArgument(
+                f"Expected at most {self.units} units used and failed, "
+                f"got {self.used} and {self.failed}."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
 class AuditResult:
     """One audit: what was attacked, what was promised, what was found, and the verdict.
 
@@ -129,7 +238,9 @@ class AuditResult:
         bound: The bound that decides.
         also: Further bounds on the same observations, for comparison only.
         attack: How well the attack did.
-        version: Version of epsilometer.
+        evidence: What its figures are drawn from.
+        records: Risks of single records, where they were measured.
+        provenance: How to do it again.
     """
 
     subject: str
@@ -137,7 +248,9 @@ class AuditResult:
     bound: EpsilonLowerBound
     also: tuple[EpsilonLowerBound, ...] = ()
     attack: AttackSummary
-    version: str
+    evidence: Evidence
+    records: tuple[RecordRisk, ...] = ()
+    provenance: Provenance
 
     def __post_init__(self) -> None:
         if self.claim is not None and self.claim.delta != self.bound.delta:
@@ -148,47 +261,69 @@ class AuditResult:
 
     @property
     def verdict(self) -> Verdict:
-        """``refuted`` if the claim cannot be true; never from a bound that is not valid."""
+        """``refuted`` if the claim cannot be true; never from a bound that is not valid.
+
+        Where units failed, what they would have shown counts against a refutation; and if the
+        claim stands, that may be because they failed, so there is no verdict.
+        """
         if self.claim is None:
             return "no claim"
-        if not self.bound.valid:
-            return "no verdict"
-        return "refuted" if self.bound.refutes(self.claim.epsilon) else "not refuted"
+        if self.bound.refutes(self.claim.epsilon):
+            return "refuted"
+        return "not refuted" if self.bound.valid and not self.provenance.failed else "no verdict"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        return {
-            "kind": "AuditResult",
-            "subject": self.subject,
-            "verdict": self.verdict,
-            "claim": None if self.claim is None else _plain(self.claim.to_dict()),
-            "bound": self.bound.to_dict(),
-            "also": [bound.to_dict() for bound in self.also],
-            "attack": _plain(asdict(self.attack)),
-            "version": self.version,
-        }
+        parts = {name: value for name, value in _plain(asdict(self)).items() if name != "subject"}
+        parts["bound"] = self.bound.to_dict()
+        parts["also"] = [bound.to_dict() for bound in self.also]
+        return {"kind": "AuditResult", "subject": self.subject, "verdict": self.verdict, **parts}
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> Self:
         """The result that ``to_dict`` wrote."""
-        _named(cls, {name: value for name, value in plain.items() if name != "verdict"})
-        if not isinstance(plain["also"], list):
-            raise InvalidArgument("Expected a list of bounds in also.")
-        claim = plain["claim"]
+        without = {name: value for name, value in plain.items() if name != "verdict"}
+        return cls(**_fields_of(cls, without))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditGroup:
+    """Audits side by side. Each keeps its own confidence; nothing is concluded from the largest.
+
+    Attributes:
+        subject: What they have in common, in words.
+        results: The audits, in the order they are shown.
+    """
+
+    subject: str
+    results: tuple[AuditResult, ...]
+
+    def __post_init__(self) -> None:
+        if not self.results:
+            raise InvalidArgument("Expected at least one audit in a group, got none.")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        audits = [result.to_dict() for result in self.results]
+        return {"kind": "AuditGroup", "subject": self.subject, "results": audits}
+
+    @classmethod
+    def from_dict(cls, plain: dict[str, Any]) -> Self:
+        """The group that ``to_dict`` wrote."""
+        _named(cls, plain)
+        if not isinstance(plain["results"], list):
+            raise InvalidArgument("Expected a list of audits in results.")
         return cls(
             subject=_restored("subject", plain["subject"], str),
-            claim=None if claim is None else PrivacyClaim(**_fields_of(PrivacyClaim, claim)),
-            bound=EpsilonLowerBound.from_dict(plain["bound"]),
-            also=tuple(EpsilonLowerBound.from_dict(bound) for bound in plain["also"]),
-            attack=AttackSummary(**_fields_of(AttackSummary, plain["attack"])),
-            version=_restored("version", plain["version"], str),
+            results=tuple(AuditResult.from_dict(result) for result in plain["results"]),
         )
 
 
-Result: TypeAlias = EpsilonLowerBound | AuditResult
-_KINDS: dict[str, type[EpsilonLowerBound] | type[AuditResult]] = {
+Result: TypeAlias = EpsilonLowerBound | AuditResult | AuditGroup
+_KINDS: dict[str, type[EpsilonLowerBound] | type[AuditResult] | type[AuditGroup]] = {
     "EpsilonLowerBound": EpsilonLowerBound,
     "AuditResult": AuditResult,
+    "AuditGroup": AuditGroup,
 }
 
 
@@ -258,18 +393,28 @@ def _restored(name: str, value: Any, kind: Any) -> Any:
     whole = isinstance(value, int) and not isinstance(value, bool)
     if kind is float and (whole or isinstance(value, float) or value in ("inf", "-inf")):
         return float(value)
-    if kind is int and whole:
+    if (
+        (kind is int and whole)
+        or (kind in (bool, str) and isinstance(value, kind))
+        or (get_origin(kind) is Literal and value in get_args(kind))
+    ):
         return value
-    if kind in (bool, str) and isinstance(value, kind):
-        return value
-    if get_origin(kind) is Literal and value in get_args(kind):
-        return value
+    if is_dataclass(kind) and isinstance(kind, type):
+        return kind(**_fields_of(kind, value))
+    if get_origin(kind) is UnionType:  # something or nothing
+        return None if value is None else _restored(name, value, get_args(kind)[0])
     if get_origin(kind) is tuple and isinstance(value, list):
         part = get_args(kind)
         inner = part[:1] * len(value) if part[-1] is Ellipsis else part
         if len(inner) == len(value):
             return tuple(_restored(name, v, k) for v, k in zip(value, inner, strict=True))
     raise InvalidArgument(f"Expected {name} to be {kind}, got {str(value)[:60]!r}.")
+
+
+def _same_length(result: Any, *names: str) -> None:
+    lengths = {name: len(getattr(result, name)) for name in names}
+    if len(set(lengths.values())) > 1:
+        raise InvalidArgument(f"Expected parts of one length, got {lengths}.")
 
 
 def _settle(result: Any) -> None:

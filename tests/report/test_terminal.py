@@ -8,36 +8,16 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from epsilometer import AttackSummary, AuditResult, EpsilonLowerBound, PrivacyClaim
+from epsilometer import AuditResult, PrivacyClaim
 from epsilometer.report import words
 from epsilometer.report.terminal import summary
-
-
-def bound(**changed: Any) -> EpsilonLowerBound:
-    plain: dict[str, Any] = {
-        "epsilon": 2.0,
-        "delta": 1e-5,
-        "confidence": 0.95,
-        "method": "clopper_pearson",
-        "threshold_rule": "RankGrid(ratio=4)",
-        "valid": True,
-        "direction": "both",
-        "threshold": 0.5,
-        "n_in": 1234,
-        "n_out": 567,
-    }
-    return EpsilonLowerBound(**{**plain, **changed})
+from tests.examples import a_bound as bound
+from tests.examples import an_audit
 
 
 def result(claimed: float | None = 1.0, **changed: Any) -> AuditResult:
-    return AuditResult(
-        subject="scores.csv",
-        claim=None if claimed is None else PrivacyClaim(epsilon=claimed, delta=1e-5),
-        bound=changed.pop("bound", bound()),
-        also=changed.pop("also", ()),
-        attack=AttackSummary(auc=0.875, tpr_at_fpr=((0.01, 0.5),), n_in=1234, n_out=567),
-        version="0.1.0",
-    )
+    claim = None if claimed is None else PrivacyClaim(epsilon=claimed, delta=1e-5)
+    return an_audit(claim=claim, **changed)
 
 
 def shown(audit: AuditResult) -> str:

@@ -2,9 +2,17 @@
 
 from collections.abc import Sequence
 
-from epsilometer import __version__
+from epsilometer.audits.evidence import evidence, growth
 from epsilometer.claims import PrivacyClaim
-from epsilometer.results import AttackSummary, AuditResult
+from epsilometer.engine.plan import versions
+from epsilometer.results import (
+    AttackSummary,
+    AuditResult,
+    Curve,
+    EpsilonLowerBound,
+    Provenance,
+    RecordRisk,
+)
 from epsilometer.stats.estimators import epsilon_lower_bound
 from epsilometer.stats.thresholds import Observed, RankGrid, ThresholdRule
 from epsilometer.stats.tradeoff import tradeoff_curve
@@ -25,6 +33,9 @@ def audit_scores(
     seed: int = 0,
     subject: str = "attack scores",
     adversary: str = "unstated",
+    curves: Sequence[Curve] = (),
+    records: Sequence[RecordRisk] = (),
+    provenance: Provenance | None = None,
 ) -> AuditResult:
     """Bounds ε from scores, and judges a claim by it.
 
@@ -39,10 +50,23 @@ def audit_scores(
         seed: For rules that split at random.
         subject: What was audited, in words.
         adversary: Whose view the scores are computed from, in words.
+        curves: Trade-off curves to draw beside the attack's, where more is known than (ε, δ).
+        records: Risks of single records, to show beside it.
+        provenance: How to do it again; by default this call.
+
+    Example:
+        >>> import numpy as np
+        >>> from epsilometer import Scores
+        >>> rng = np.random.default_rng(0)
+        >>> scores = Scores(inside=rng.normal(4, 1, 500), outside=rng.normal(0, 1, 500))
+        >>> claim = PrivacyClaim(epsilon=1.0, delta=1e-5)
+        >>> audit_scores(scores, delta=1e-5, claim=claim).verdict
+        'refuted'
     """
-    bounds = [
-        epsilon_lower_bound(
-            scores,
+
+    def bounded(part: Observed, name: str = method) -> EpsilonLowerBound:
+        return epsilon_lower_bound(
+            part,
             delta=delta,
             confidence=confidence,
             method=name,
@@ -51,8 +75,8 @@ def audit_scores(
             adjacency="unstated" if claim is None else claim.adjacency,
             adversary=adversary,
         )
-        for name in (method, *also)
-    ]
+
+    bounds = [bounded(scores, name) for name in (method, *also)]
     curve = tradeoff_curve(scores)
     rates = curve.tpr_at(_LOW_FPR)
     return AuditResult(
@@ -66,5 +90,23 @@ def audit_scores(
             n_in=scores.n_in,
             n_out=scores.n_out,
         ),
-        version=__version__,
+        evidence=evidence(
+            scores,
+            curve,
+            confidence=confidence,
+            growth=growth(
+                scores,
+                lambda part: bounds[0].epsilon if part is scores else bounded(part).epsilon,
+                seed=seed,
+                in_order=method == "anytime",
+            ),
+            curves=curves,
+        ),
+        records=tuple(records),
+        provenance=provenance
+        or Provenance(
+            command=f"audit_scores(scores, {delta=!r}, {confidence=!r}, {method=!r}, {rule=!r}, "
+            f"{seed=!r})",
+            versions=versions(),
+        ),
     )

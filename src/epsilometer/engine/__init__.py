@@ -1,0 +1,1 @@
+"""Runs that survive: a plan, units of work, a directory, and what executes them."""

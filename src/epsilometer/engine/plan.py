@@ -1,0 +1,114 @@
+"""A plan: everything that determines a result, and its hash."""
+
+import hashlib
+import json
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from importlib.metadata import version
+from typing import Any, Self
+
+import numpy as np
+
+from epsilometer import _validate
+from epsilometer.errors import InvalidArgument
+
+SCHEMA = 1
+
+
+def versions() -> tuple[tuple[str, str], ...]:
+    """What computes: (package, version) pairs."""
+    packages = ("epsilometer", "numpy", "scipy")
+    return (
+        ("python", platform.python_version()),
+        *((package, version(package)) for package in packages),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Everything that determines a result. Two plans with one hash have the same result, byte for
+    byte, on the same versions.
+
+    Attributes:
+        audit: The name under which ``epsilometer resume`` finds what runs it.
+        parameters: Whatever the audit needs, as JSON values.
+        units: How many units of work there are.
+        seed: From which every unit's stream is derived.
+        command: The command or call that does it again.
+        inputs: Name → SHA-256 of what is read.
+        versions: (package, version) pairs.
+
+    Example:
+        >>> plan = Plan(audit="mine", parameters={"rate": 0.5}, units=10, seed=0, command="mine()")
+        >>> Plan.from_json(plan.to_json()) == plan
+        True
+    """
+
+    audit: str
+    parameters: Mapping[str, Any]
+    units: int
+    seed: int
+    command: str
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    versions: tuple[tuple[str, str], ...] = field(default_factory=versions)
+
+    def __post_init__(self) -> None:
+        _validate.whole(1, units=self.units)
+        _validate.whole(0, seed=self.seed)
+        try:
+            restored = json.loads(_canonical(self.parameters))
+        except (TypeError, ValueError) as error:
+            raise InvalidArgument(
+                f"Expected parameters of a plan to be JSON values ({error}). "
+                "Give numbers, texts and lists; name data by their fingerprint in inputs."
+            ) from error
+        object.__setattr__(self, "parameters", restored)
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of everything above."""
+        return hashlib.sha256(_canonical(self._plain())).hexdigest()
+
+    def stream(self, unit: int) -> np.random.Generator:
+        """The unit's own random stream: counter-based, and never another unit's."""
+        sequence = np.random.SeedSequence(self.seed, spawn_key=(unit,))
+        return np.random.Generator(np.random.Philox(sequence))
+
+    def to_json(self) -> str:
+        """The plan and its hash."""
+        return json.dumps({**self._plain(), "hash": self.hash}, indent=2, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The plan that ``to_json`` wrote; anything else, and any change by hand, is refused."""
+        try:
+            plain = json.loads(text)
+            schema, stated = plain.pop("schema"), plain.pop("hash")
+            plain["versions"] = tuple((name, number) for name, number in plain["versions"])
+            unknown = set(plain) ^ {part.name for part in fields(cls)}
+            plan = None if schema != SCHEMA or unknown else cls(**plain)
+        except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+            raise InvalidArgument(
+                f"Expected a plan as JSON, got something else: {error}."
+            ) from error
+        if plan is None:
+            raise InvalidArgument(
+                f"Expected a plan of schema {SCHEMA}, got one of schema {schema!r}. "
+                "Finish the run with the version of epsilometer that began it."
+            )
+        if plan.hash != stated:
+            raise InvalidArgument(
+                f"Expected the plan to hash to {str(stated)[:12]}…, as it says of itself, "
+                f"got {plan.hash[:12]}…. It was changed after the run began, and what is finished "
+                "belongs to the old plan. Undo the change, or begin a new run."
+            )
+        return plan
+
+    def _plain(self) -> dict[str, Any]:
+        return {"schema": SCHEMA, **asdict(self)}
+
+
+def _canonical(value: Any) -> bytes:
+    text = json.dumps(value, sort_keys=True, allow_nan=False, separators=(",", ":"))
+    return text.encode("utf-8")

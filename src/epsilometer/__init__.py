@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from epsilometer.audits.runs import UntilNarrow, UntilRefuted, audit_runs
     from epsilometer.audits.scores import audit_scores
     from epsilometer.claims import PrivacyClaim
+    from epsilometer.engine.engines import Dask, InProcess, Local
     from epsilometer.observations import ScoreCounts, Scores
     from epsilometer.readers import read_scores
     from epsilometer.results import (
@@ -36,8 +38,10 @@ if TYPE_CHECKING:
     from epsilometer.stats.tradeoff import TradeoffCurve, dp_curve, gdp_curve, tradeoff_curve
 
 _HOME = {
+    "audits.runs": ("UntilNarrow", "UntilRefuted", "audit_runs"),
     "audits.scores": ("audit_scores",),
     "claims": ("PrivacyClaim",),
+    "engine.engines": ("Dask", "InProcess", "Local"),
     "observations": ("ScoreCounts", "Scores"),
     "readers": ("read_scores",),
     "results": (

@@ -272,6 +272,11 @@ class AuditResult:
             return "refuted"
         return "not refuted" if self.bound.valid and not self.provenance.failed else "no verdict"
 
+    @property
+    def audits(self) -> tuple["AuditResult", ...]:
+        """Itself, so that one audit and a group of them are read alike."""
+        return (self,)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         parts = {name: value for name, value in _plain(asdict(self)).items() if name != "subject"}
@@ -301,6 +306,11 @@ class AuditGroup:
     def __post_init__(self) -> None:
         if not self.results:
             raise InvalidArgument("Expected at least one audit in a group, got none.")
+
+    @property
+    def audits(self) -> tuple[AuditResult, ...]:
+        """The audits."""
+        return self.results
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""

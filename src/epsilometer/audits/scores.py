@@ -77,6 +77,40 @@ def audit_scores(
         )
 
     bounds = [bounded(scores, name) for name in (method, *also)]
+    return judged(
+        scores,
+        bounds,
+        claim=claim,
+        subject=subject,
+        growth=growth(
+            scores,
+            lambda part: bounds[0].epsilon if part is scores else bounded(part).epsilon,
+            seed=seed,
+            in_order=method == "anytime",
+        ),
+        curves=curves,
+        records=records,
+        provenance=provenance
+        or Provenance(
+            command=f"audit_scores(scores, {delta=!r}, {confidence=!r}, {method=!r}, {rule=!r}, "
+            f"{seed=!r})",
+            versions=versions(),
+        ),
+    )
+
+
+def judged(
+    scores: Observed,
+    bounds: Sequence[EpsilonLowerBound],
+    *,
+    claim: PrivacyClaim | None,
+    subject: str,
+    growth: Sequence[tuple[int, float]],
+    curves: Sequence[Curve] = (),
+    records: Sequence[RecordRisk] = (),
+    provenance: Provenance,
+) -> AuditResult:
+    """Bounds and the scores they rest on, as an audit; the first bound decides."""
     curve = tradeoff_curve(scores)
     rates = curve.tpr_at(_LOW_FPR)
     return AuditResult(
@@ -91,22 +125,8 @@ def audit_scores(
             n_out=scores.n_out,
         ),
         evidence=evidence(
-            scores,
-            curve,
-            confidence=confidence,
-            growth=growth(
-                scores,
-                lambda part: bounds[0].epsilon if part is scores else bounded(part).epsilon,
-                seed=seed,
-                in_order=method == "anytime",
-            ),
-            curves=curves,
+            scores, curve, confidence=bounds[0].confidence, growth=growth, curves=curves
         ),
         records=tuple(records),
-        provenance=provenance
-        or Provenance(
-            command=f"audit_scores(scores, {delta=!r}, {confidence=!r}, {method=!r}, {rule=!r}, "
-            f"{seed=!r})",
-            versions=versions(),
-        ),
+        provenance=provenance,
     )

@@ -1,5 +1,7 @@
 """``epsilometer estimate``."""
 
+import hashlib
+import shlex
 from pathlib import Path
 
 import click
@@ -7,10 +9,12 @@ import click
 from epsilometer.audits.scores import audit_scores
 from epsilometer.claims import PrivacyClaim
 from epsilometer.cli.printing import show
+from epsilometer.cli.running import html_option, write_page
+from epsilometer.engine.plan import versions
 from epsilometer.errors import InvalidArgument
 from epsilometer.readers import read_scores
 from epsilometer.report.terminal import summary
-from epsilometer.results import to_json
+from epsilometer.results import Provenance, to_json
 from epsilometer.stats.estimators import REGISTRY
 from epsilometer.stats.thresholds import (
     Best,
@@ -45,6 +49,7 @@ _RULES = "rank-grid[:RATIO], hold-out[:FRACTION], bonferroni, fixed:THRESHOLD, b
     help="For rules that split.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+@html_option
 def estimate(
     file: Path,
     delta: float,
@@ -54,16 +59,23 @@ def estimate(
     rule: str,
     seed: int,
     as_json: bool,
+    html: Path | None,
 ) -> None:
     """Bound ε from below, from the attack scores in FILE.
 
     FILE is .csv, .parquet or .npz with columns score and member (1 inside, 0 outside), or inside
     and outside. Higher scores must mean "was in".
 
-    Example: epsilometer estimate scores.csv --delta 1e-5 --claim 3
+    Example: epsilometer estimate scores.csv --delta 1e-5 --claim 3 --html report.html
     """
+    scores = read_scores(file)
+    command = (
+        f"epsilometer estimate {shlex.quote(str(file))} --delta {delta:g} --method {method} "
+        f"--rule {rule} --confidence {confidence:g} --seed {seed}"
+        + ("" if claim is None else f" --claim {claim:g}")
+    )
     result = audit_scores(
-        read_scores(file),
+        scores,
         delta=delta,
         claim=None if claim is None else PrivacyClaim(epsilon=claim, delta=delta),
         confidence=confidence,
@@ -71,7 +83,14 @@ def estimate(
         rule=parse_rule(rule),
         seed=seed,
         subject=file.name,
+        provenance=Provenance(
+            command=command,
+            versions=versions(),
+            inputs=((file.name, hashlib.sha256(file.read_bytes()).hexdigest()),),
+        ),
     )
+    if html is not None:
+        write_page(result, html)
     if as_json:
         click.echo(to_json(result))
     else:

@@ -1,5 +1,7 @@
 """``epsilometer selfcheck``."""
 
+from pathlib import Path
+
 import click
 from rich import box
 from rich.table import Table
@@ -7,12 +9,15 @@ from rich.table import Table
 from epsilometer.audits.selfcheck import RUNS
 from epsilometer.audits.selfcheck import selfcheck as run_selfcheck
 from epsilometer.cli.printing import show
+from epsilometer.cli.running import html_option, write_page
+from epsilometer.results import AuditGroup
 
 
 @click.command()
 @click.option("--runs", type=click.IntRange(min=1), default=RUNS, show_default=True)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-def selfcheck(runs: int, seed: int) -> None:
+@html_option
+def selfcheck(runs: int, seed: int, html: Path | None) -> None:
     """Check the auditor: sound mechanisms spared, broken ones refuted.
 
     Exit code 1 if it erred on any of them.
@@ -32,6 +37,9 @@ def selfcheck(runs: int, seed: int) -> None:
             outcome.result.verdict,
             "[green]right[/green]" if outcome.right else "[red]WRONG[/red]",
         )
+    if html is not None:
+        results = tuple(outcome.result for outcome in outcomes)
+        write_page(AuditGroup(subject="Mechanisms whose ε is known", results=results), html)
     wrong = sum(not outcome.right for outcome in outcomes)
     show(table, f"{len(outcomes) - wrong} of {len(outcomes)} right.")
     if wrong:

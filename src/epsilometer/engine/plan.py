@@ -20,7 +20,7 @@ def versions() -> tuple[tuple[str, str], ...]:
     """What computes: (package, version) pairs."""
     packages = ("epsilometer", "numpy", "scipy")
     return (
-        ("python", platform.python_version()),
+        ("python", ".".join(platform.python_version_tuple()[:2])),
         *((package, version(package)) for package in packages),
     )
 

@@ -10,7 +10,8 @@ import math
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+import scipy.special
+from numpy.typing import ArrayLike, NDArray
 
 from epsilometer import _validate
 from epsilometer.claims import PrivacyClaim
@@ -19,11 +20,48 @@ from epsilometer.observations import Scores
 from epsilometer.results import EpsilonLowerBound
 from epsilometer.stats import search
 from epsilometer.stats.thresholds import grid
+from epsilometer.stats.tradeoff import epsilon_of_rates
 from epsilometer.types import FloatArray
 
 CITES = ("ville1939", "waudbysmith2024", "kairouz2015")
 _STAKES = 0.9 * 0.5 ** np.arange(24)  # shares of wealth; the last serve ε up to 16
 _LARGEST = 16.0
+
+
+def anytime_limits(
+    successes: ArrayLike, trials: ArrayLike, *, alpha: float
+) -> tuple[FloatArray, FloatArray]:
+    r"""Limits on a success probability that hold after every trial at once.
+
+    A bettor who believes that p was drawn from Beta(½, ½) has, against any true p, wealth
+    :math:`B(k+½, n-k+½) / (B(½, ½)\, p^k (1-p)^{n-k})`, which ever reaches 1/α with probability at
+    most α (Ville 1939). The limits are where it does.
+
+    Args:
+        successes: Counts ``k``, any shape.
+        trials: Counts ``n``, broadcast against ``successes``.
+        alpha: Chance that either limit ever fails, in (0, 1).
+
+    Returns:
+        Lower and upper limits, in [0, 1].
+
+    Example:
+        >>> low, high = anytime_limits([0, 50], 100, alpha=0.05)
+        >>> low.round(3), high.round(3)
+        (array([0.   , 0.338]), array([0.057, 0.662]))
+    """
+    _validate.open_unit(alpha=alpha)
+    k, n = np.broadcast_arrays(np.asarray(successes, np.float64), np.asarray(trials, np.float64))
+    mixed = scipy.special.betaln(k + 0.5, n - k + 0.5) - scipy.special.betaln(0.5, 0.5)
+
+    def ruined(p: FloatArray) -> NDArray[np.bool_]:
+        likelihood = scipy.special.xlogy(k, p) + scipy.special.xlog1py(n - k, -p)
+        return np.asarray(mixed - likelihood >= -math.log(alpha))
+
+    rate = k / np.maximum(n, 1)
+    low, _ = search.bisect(ruined, np.zeros_like(rate), rate)
+    _, high = search.bisect(lambda p: ~ruined(p), rate, np.ones_like(rate))
+    return np.where(k > 0, low, 0.0), np.where(k < n, high, 1.0)
 
 
 class ConfidenceSequence:
@@ -105,6 +143,18 @@ class ConfidenceSequence:
             n_out=self.pairs,
             cites=CITES,
         )
+
+    def ceiling(self) -> float:
+        """What this attack can at most prove, with however many pairs, at these thresholds.
+
+        Guarantees: with probability at least ``confidence``, no ``ceiling()`` ever given is below
+            the ε that the attack's true error rates imply at the best of the thresholds. It says
+            nothing about the mechanism's own ε, which another attack may show to be larger.
+        """
+        alpha = (1 - self.confidence) / (2 * self.thresholds.size)  # two limits a threshold
+        _, caught = anytime_limits(self._inside, self.pairs, alpha=alpha)
+        false, _ = anytime_limits(self._outside, self.pairs, alpha=alpha)
+        return float(epsilon_of_rates(false, 1 - caught, self.delta).max())
 
     def refuted(self, claim: PrivacyClaim | float) -> bool:
         """Whether a claim at this δ has fallen. Once true, it stays true."""

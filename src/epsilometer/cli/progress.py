@@ -1,0 +1,126 @@
+"""Progress of a run: a bar on a terminal, lines elsewhere, JSON where a machine reads."""
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from epsilometer.engine.events import Event, Listener
+
+_BETWEEN_LINES = 5.0  # seconds
+
+
+def listener(*, as_json: bool) -> Listener:
+    """What suits standard error."""
+    if as_json:
+        return lambda event: click.echo(event.to_json(), err=True)
+    return _Bar() if sys.stderr.isatty() else _Lines()
+
+
+def _warning(event: Event) -> str:
+    """What people must know whatever the display; empty for all else."""
+    match event.name:
+        case "damaged":
+            return f"{event.details['file']} is computed again: {event.details['reason']}."
+        case "failed":
+            last = str(event.details["error"]).strip().splitlines()[-1:]
+            return f"Unit {event.details['unit']} failed: {''.join(last)}"
+        case "stopped":
+            return f"Stopped after {event.details['used']} units: {event.details['reason']}."
+        case _:
+            return ""
+
+
+class _Pace:
+    """Units a second since this call began; units finished before it do not count."""
+
+    def __init__(self) -> None:
+        self._start, self._before = time.monotonic(), 0
+
+    def begin(self, finished: int) -> None:
+        self._start, self._before = time.monotonic(), finished
+
+    def rate(self, finished: int) -> float:
+        return (finished - self._before) / max(time.monotonic() - self._start, 1e-9)
+
+
+class _Lines:
+    """A plain line now and then."""
+
+    def __init__(self, say: Callable[[str], Any] | None = None) -> None:
+        self._say = say or (lambda line: click.echo(line, err=True))
+        self._pace, self._spoke = _Pace(), -_BETWEEN_LINES
+
+    def __call__(self, event: Event) -> None:
+        details = event.details
+        if event.name == "started":
+            self._pace.begin(details["finished"])
+            before = f", {details['finished']} finished before" if details["finished"] else ""
+            self._say(f"{details['units']} units{before}, {details['workers']} at a time.")
+        elif event.name == "progress":
+            last = details["finished"] + details["failed"] == details["units"]
+            if last or time.monotonic() - self._spoke >= _BETWEEN_LINES:
+                self._spoke = time.monotonic()
+                self._say(self._line(details))
+        elif _warning(event):
+            self._say(_warning(event))
+
+    def _line(self, details: Any) -> str:
+        rate = self._pace.rate(details["finished"])
+        left = details["units"] - details["finished"] - details["failed"]
+        parts = [f"{details['finished']}/{details['units']} units", f"{rate:.2g}/s"]
+        if rate > 0 and left:
+            parts.append(f"{left / rate:.0f} s left")
+        if details["epsilon"] is not None:
+            parts.append(f"ε ≥ {details['epsilon']:.2f} so far")
+        return ", ".join(parts)
+
+
+class _Bar:
+    """A bar with rate, time left and the bound so far."""
+
+    def __init__(self) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[bound]}", style="bold cyan"),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._task: TaskID | None = None
+        self._pace = _Pace()
+
+    def __call__(self, event: Event) -> None:
+        details = event.details
+        if event.name == "started":
+            self._pace.begin(details["finished"])
+            self._task = self._progress.add_task(
+                "Running", total=details["units"], completed=details["finished"], rate="", bound=""
+            )
+            self._progress.start()
+        elif event.name == "progress" and self._task is not None:
+            bound = details["epsilon"]
+            self._progress.update(
+                self._task,
+                completed=details["finished"] + details["failed"],
+                rate=f"{self._pace.rate(details['finished']):.2g}/s",
+                bound="" if bound is None else f"ε ≥ {bound:.2f} so far",
+            )
+        elif event.name in ("finished", "cancelled"):
+            self._progress.stop()
+        if _warning(event):
+            self._progress.console.print(_warning(event), markup=False)

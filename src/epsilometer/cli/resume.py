@@ -1,0 +1,55 @@
+"""``epsilometer resume``."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+import click
+
+from epsilometer.audits.demo import demo_job
+from epsilometer.cli.running import finish, html_option, refuted, running, write_page
+from epsilometer.engine.engines import Engine
+from epsilometer.engine.events import Listener
+from epsilometer.engine.plan import Plan
+from epsilometer.engine.run import Job
+from epsilometer.engine.store import Store
+from epsilometer.errors import InvalidArgument
+from epsilometer.integrations.sklearn import digits
+
+
+@click.command()
+@click.argument("directory", metavar="RUN", type=click.Path(path_type=Path))
+@running
+@html_option
+def resume(directory: Path, html: Path | None, engine: Engine, listen: Sequence[Listener]) -> None:
+    """Finish the run in directory RUN, to the same bytes as if it had never stopped.
+
+    Units that failed are tried again. The engine and the number of workers may be others than
+    before. Exit code 1 if a claim is refuted.
+
+    Example: epsilometer resume demo-run
+    """
+    plan = Store.open(directory).plan
+    result = finish(_job(plan, directory), directory, engine=engine, listen=listen)
+    if html is not None:
+        write_page(result, html)
+    if refuted(result):
+        raise SystemExit(1)
+
+
+def _demo(plan: Plan) -> Job:
+    return demo_job(*digits(), runs=plan.parameters["runs"], seed=plan.seed)
+
+
+# By name, so that a plan from elsewhere cannot make us import or call anything else.
+_JOBS: MappingProxyType[str, Callable[[Plan], Job]] = MappingProxyType({"demo": _demo})
+
+
+def _job(plan: Plan, directory: Path) -> Job:
+    if plan.audit not in _JOBS:
+        raise InvalidArgument(
+            f"Expected a run of {', '.join(_JOBS)}, got one of {plan.audit!r}. It was begun from "
+            f"Python: make the same call again with directory={str(directory)!r}, and it goes on. "
+            f"It was: {plan.command}"
+        )
+    return _JOBS[plan.audit](plan)

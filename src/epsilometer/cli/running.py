@@ -1,0 +1,126 @@
+"""What commands share that run units of work: where, on what, shown how, and how they end."""
+
+import functools
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from epsilometer.cli.printing import show
+from epsilometer.cli.progress import listener
+from epsilometer.engine.engines import Dask, Engine, InProcess, Local
+from epsilometer.engine.events import Listener
+from epsilometer.engine.run import Job, Terminated, run
+from epsilometer.engine.store import write_whole
+from epsilometer.errors import InvalidArgument
+from epsilometer.report.page import page
+from epsilometer.report.terminal import summary
+from epsilometer.results import AuditGroup, AuditResult, Result
+
+_ENGINES = ("local", "threads", "in-process", "dask")
+_OPTIONS = (
+    click.option(
+        "--engine",
+        "engine_name",
+        type=click.Choice(_ENGINES),
+        default="local",
+        show_default=True,
+        help="Processes or threads here, this process alone (for a GPU), or a Dask cluster.",
+    ),
+    click.option("--workers", type=click.IntRange(min=0), default=0, help="0: one a core."),
+    click.option("--address", help="Of the Dask scheduler, as tcp://host:8786."),
+    click.option("--quiet", is_flag=True, help="Show no progress."),
+    click.option("--log-json", is_flag=True, help="Progress as JSON events on standard error."),
+)
+
+
+def _writable(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
+    """Told before the work, not after it."""
+    if path is not None and not os.access(path.parent, os.W_OK):
+        raise InvalidArgument(f"Expected a folder to write {str(path)!r} in, found none.")
+    return path
+
+
+html_option = click.option(
+    "--html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    callback=_writable,
+    help="Also write the report to this file.",
+)
+
+
+def running(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds the options of a command that runs units, and hands it ``engine`` and ``listen``."""
+
+    @functools.wraps(command)
+    def with_engine(
+        *args: Any,
+        engine_name: str,
+        workers: int,
+        address: str | None,
+        quiet: bool,
+        log_json: bool,
+        **kwargs: Any,
+    ) -> None:
+        chosen = _engine(engine_name, workers, address)
+        listeners = [] if quiet else [listener(as_json=log_json)]
+        command(*args, engine=chosen, listen=listeners, **kwargs)
+
+    wrapped: Callable[..., None] = with_engine
+    for option in reversed(_OPTIONS):
+        wrapped = option(wrapped)
+    return wrapped
+
+
+def finish(
+    job: Job, directory: Path, *, engine: Engine, listen: Sequence[Listener]
+) -> AuditResult | AuditGroup:
+    """Runs a job to its end, writes its report and shows it; says how to go on if interrupted."""
+    try:
+        result = run(job, directory, engine=engine, listen=listen)
+    except KeyboardInterrupt as interrupt:
+        click.echo(
+            f"\nInterrupted. What is finished is safe. Go on with: epsilometer resume {directory}",
+            err=True,
+        )
+        raise SystemExit(143 if isinstance(interrupt, Terminated) else 130) from interrupt
+    write_page(result, directory / "report.html")
+    show_result(result)
+    click.echo(f"Report: {directory / 'report.html'}")
+    return result
+
+
+def show_result(result: AuditResult | AuditGroup) -> None:
+    """Each audit on the terminal."""
+    show(*(summary(audit) for audit in result.audits))
+
+
+def write_page(result: Result, path: Path) -> None:
+    """The report as one file, whole or not at all."""
+    try:
+        write_whole(path, page(result).encode("utf-8"))
+    except OSError as error:
+        raise InvalidArgument(f"Could not write {str(path)!r}: {error.strerror}.") from error
+
+
+def refuted(result: AuditResult | AuditGroup) -> bool:
+    """Whether any claim fell."""
+    return any(audit.verdict == "refuted" for audit in result.audits)
+
+
+def _engine(name: str, workers: int, address: str | None) -> Engine:
+    if (name == "dask") != (address is not None):
+        raise InvalidArgument(
+            "Expected --address with --engine dask and with no other: the scheduler's, "
+            f"as tcp://host:8786. Got --engine {name} and --address {address}."
+        )
+    match name:
+        case "dask":
+            assert address is not None
+            return Dask(address=address)
+        case "in-process":
+            return InProcess()
+        case _:
+            return Local(count=workers, kind="threads" if name == "threads" else "processes")

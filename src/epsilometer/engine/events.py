@@ -1,0 +1,53 @@
+"""What happens during a run, told to whoever listens: a bar, lines, a log."""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+EVENTS = {
+    "started": "work begins: units, how many are finished already, engine, workers, process, host",
+    "damaged": "a shard is not what it should be, and will be computed again: file, reason",
+    "failed": "a unit failed: unit, error",
+    "progress": "units finished and failed so far, how many the bound rests on, and the bound",
+    "stopped": "the rule says that this is enough: used, reason",
+    "cancelled": "the run was interrupted; what is finished is safe: finished, units",
+    "finished": "the result is written: used, failed",
+}
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened. ``name`` is one of ``EVENTS``, which says what ``details`` hold.
+
+    The clock of ``time`` is for people; nothing is decided by it.
+    """
+
+    name: str
+    details: Mapping[str, Any]
+    time: float = field(default_factory=time.time)
+
+    def to_json(self) -> str:
+        """One line."""
+        plain = {"time": round(self.time, 3), "event": self.name, **self.details}
+        return json.dumps(plain, ensure_ascii=False)
+
+
+Listener: TypeAlias = Callable[[Event], None]
+
+
+def log_to(path: Path) -> Listener:
+    """Appends events to a file. A log that cannot be written stops nothing: the disk may be full,
+    and what matters is told by whoever writes what matters.
+    """
+
+    def listen(event: Event) -> None:
+        try:
+            with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(event.to_json() + "\n")
+        except OSError:
+            pass
+
+    return listen

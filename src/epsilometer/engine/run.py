@@ -1,0 +1,266 @@
+"""Runs a job: units through an engine into a store, watched in order, ended by a result."""
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import FrameType
+from typing import Any, Protocol
+
+from epsilometer.engine.engines import Engine, Local
+from epsilometer.engine.events import Event, Listener, log_to
+from epsilometer.engine.plan import Plan
+from epsilometer.engine.shards import Arrays
+from epsilometer.engine.store import Store, Writer, lock
+from epsilometer.errors import InvalidArgument
+from epsilometer.results import AuditGroup, AuditResult, Provenance, from_json, to_json
+
+_LOCAL = Local()
+_BETWEEN_WORDS = 0.5  # seconds
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, which is heeded like Ctrl-C."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    """What was done of a plan: its first ``seen`` units, some of which failed."""
+
+    plan: Plan
+    seen: int
+    failed: frozenset[int]
+
+    def provenance(self, units: range) -> Provenance:
+        """How to do these units of the plan again, and what became of them."""
+        failed = len(self.failed & frozenset(units))
+        return Provenance(
+            command=self.plan.command,
+            versions=self.plan.versions,
+            inputs=tuple(self.plan.inputs.items()),
+            plan=self.plan.hash,
+            units=len(units),
+            used=len(range(units.start, min(units.stop, self.seen))) - failed,
+            failed=failed,
+        )
+
+
+class Watch(Protocol):
+    """Sees what units returned, in the order of units whatever the order they finish in."""
+
+    def see(self, arrays: Arrays) -> None:
+        """Takes the next unit's arrays."""
+        ...
+
+    def epsilon(self) -> float | None:
+        """What is proved so far, to show; None where nothing can be said yet."""
+        ...
+
+    def enough(self) -> str:
+        """Why no further unit is needed, or nothing. Must depend on what was seen alone."""
+        ...
+
+
+class Job(Protocol):
+    """What is to be computed.
+
+    Must keep: ``unit`` is a pure function of the plan and its argument, and can be pickled.
+    """
+
+    @property
+    def plan(self) -> Plan:
+        """Everything that determines the result."""
+        ...
+
+    def unit(self, index: int) -> Arrays:
+        """One piece of the work, as named arrays."""
+        ...
+
+    def missing(self, index: int) -> Arrays:
+        """What a failed unit counts as: arrays that can only weaken what is proved."""
+        ...
+
+    def watch(self) -> Watch:
+        """A new watch over the units."""
+        ...
+
+    def result(self, units: Iterable[Arrays], done: "Done") -> AuditResult | AuditGroup:
+        """The result of the first units, as many as were needed, in their order."""
+        ...
+
+
+def run(
+    job: Job,
+    directory: Path | None = None,
+    *,
+    engine: Engine = _LOCAL,
+    listen: Sequence[Listener] = (),
+) -> AuditResult | AuditGroup:
+    """Finishes a run, or begins it, and returns its result.
+
+    Guarantees: the same plan gives the same result, byte for byte, on every engine, with any number
+        of workers, however often it was killed and called again.
+    Assumes: the same versions and kind of processor; units are pure functions of the plan.
+
+    Args:
+        job: What to compute.
+        directory: Where the run lives; a temporary one by default, which cannot be resumed.
+        engine: What executes units.
+        listen: Who is told what happens.
+    """
+    if directory is None:
+        with TemporaryDirectory(prefix="epsilometer-") as passing:
+            return run(job, Path(passing), engine=engine, listen=listen)
+    with lock(directory), _heeding_sigterm():
+        store = Store.create(directory, job.plan)
+        told = _Teller([log_to(directory / "log.jsonl"), *listen])
+        result = finished_result(store)
+        if result is None:
+            result = _Run(job, store, engine, told).finish()
+            store.write("result.json", to_json(result) + "\n")
+        said = [part.provenance for part in result.audits]
+        told("finished", used=sum(p.used for p in said), failed=sum(p.failed for p in said))
+        return result
+
+
+def finished_result(store: Store) -> AuditResult | AuditGroup | None:
+    """The result of a run that needs no more work: none of its units failed."""
+    text = store.text("result.json")
+    if text is None:
+        return None
+    try:
+        result = from_json(text)
+    except InvalidArgument:
+        return None  # torn or foreign: it is made again from the shards
+    if not isinstance(result, (AuditResult, AuditGroup)):
+        return None
+    whole = all(
+        part.provenance.plan == store.plan.hash and not part.provenance.failed
+        for part in result.audits
+    )
+    return result if whole else None
+
+
+@dataclass
+class _Teller:
+    listeners: Sequence[Listener]
+
+    def __call__(self, name: str, **details: Any) -> None:
+        event = Event(name, details)
+        for listener in self.listeners:
+            listener(event)
+
+
+class _Run:
+    """The state of one call of ``run``."""
+
+    def __init__(self, job: Job, store: Store, engine: Engine, told: _Teller) -> None:
+        self.job, self.store, self.engine, self.told = job, store, engine, told
+        self.units = job.plan.units
+        self.watch = job.watch()
+        self.seen = 0  # units 0, 1, … that the watch has seen
+        self.waiting: dict[int, Arrays] = {}  # finished before one that comes earlier
+        self.failed: set[int] = set()
+        self.stopped = ""
+        self.shown = time.monotonic()
+
+    def finish(self) -> AuditResult | AuditGroup:
+        damaged = self.store.prepare()
+        finished = self.store.finished
+        self.told(
+            "started",
+            units=self.units,
+            finished=len(finished),
+            engine=type(self.engine).__name__,
+            workers=self.engine.workers,
+            process=os.getpid(),
+            host=socket.gethostname(),
+        )
+        for name, reason in damaged.items():
+            self.told("damaged", file=f"shards/{name}", reason=reason)
+        for unit in sorted(finished):
+            self.take(unit, self.store.read(unit))
+        todo = [unit for unit in range(self.units) if unit not in finished]
+        if not self.stopped:
+            try:
+                self.work(todo)
+            except KeyboardInterrupt:
+                self.told("cancelled", finished=self.count(), units=self.units)
+                raise
+        if self.stopped:
+            self.told("stopped", used=self.seen, reason=self.stopped)
+        used = (
+            self.job.missing(unit) if unit in self.failed else self.store.read(unit)
+            for unit in range(self.seen)
+        )
+        failed = frozenset(unit for unit in self.failed if unit < self.seen)
+        return self.job.result(used, Done(plan=self.job.plan, seen=self.seen, failed=failed))
+
+    def work(self, todo: Sequence[int]) -> None:
+        outcomes = self.engine.outcomes(self.job.unit, todo)
+        with Writer(self.store) as writer, closing(outcomes):
+            for outcome in outcomes:
+                if outcome.arrays is None:
+                    self.fail(outcome.unit, outcome.error)
+                else:
+                    writer.add(outcome.unit, outcome.arrays)
+                    self.take(outcome.unit, outcome.arrays)
+                self.tell_progress()
+                if self.stopped:
+                    break
+        self.tell_progress(last=True)
+
+    def tell_progress(self, *, last: bool = False) -> None:
+        """Every now and then; a bound for the eye must not slow the run."""
+        if not last and time.monotonic() - self.shown < _BETWEEN_WORDS:
+            return
+        self.shown = time.monotonic()
+        self.told(
+            "progress",
+            finished=self.count(),
+            failed=len(self.failed),
+            units=self.units,
+            used=self.seen,
+            epsilon=self.watch.epsilon(),
+        )
+
+    def fail(self, unit: int, error: str) -> None:
+        self.store.write_failure(unit, error)
+        self.failed.add(unit)
+        self.take(unit, self.job.missing(unit))
+        self.told("failed", unit=unit, error=error)
+
+    def count(self) -> int:
+        """Units that are finished, those that failed not among them."""
+        return self.seen + len(self.waiting) - len(self.failed)
+
+    def take(self, unit: int, arrays: Arrays) -> None:
+        """Lets the watch see what has become the next unit, and those that waited for it."""
+        self.waiting[unit] = arrays
+        while not self.stopped and self.seen in self.waiting:
+            self.watch.see(self.waiting.pop(self.seen))
+            self.seen += 1
+            self.stopped = self.watch.enough()
+
+
+@contextmanager
+def _heeding_sigterm() -> Iterator[None]:
+    """SIGTERM ends a run as Ctrl-C does; signals can only be set in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def heed(number: int, frame: FrameType | None) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, heed)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

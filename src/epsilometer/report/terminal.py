@@ -12,18 +12,14 @@ from epsilometer.report import words
 from epsilometer.results import AuditResult, EpsilonLowerBound
 
 _COLOURS = {"refuted": "red", "not refuted": "green", "no claim": "blue", "no verdict": "yellow"}
-_ADJACENCY = {
-    "add_remove": "one record added or removed",
-    "zero_out": "one record zeroed out",
-    "replace": "one record replaced",
-}
 _WIDTH = 56
 
 
 def summary(result: AuditResult) -> RenderableType:
     """The verdict, the claim and the bounds on one scale, what was measured, what it means."""
     colour = _COLOURS[result.verdict]
-    notes = Text("\n".join(f"· {line}" for line in words.meaning(result.bound)), style="dim")
+    lines = [*words.run_notes(result.provenance), *words.meaning(result.bound)]
+    notes = Text("\n".join(f"· {line}" for line in lines), style="dim")
     body = Group(
         Text(words.verdict(result), style=f"bold {colour}"),
         Text(),
@@ -46,7 +42,7 @@ def _scale(result: AuditResult) -> RenderableType:
     grid = Table.grid(padding=(0, 1))
     for name, value, colour in bars:
         cells = round(_WIDTH * min(value / longest, 1.0))
-        grid.add_row(name, f"{value:.2f}", Text("█" * cells or "▏", style=colour))
+        grid.add_row(name, words.number(value), Text("█" * cells or "▏", style=colour))
     return grid
 
 
@@ -64,14 +60,14 @@ def _measured(result: AuditResult) -> RenderableType:
 
 
 def _rows(bound: EpsilonLowerBound) -> Iterable[tuple[str, str]]:
-    yield "bound", f"ε ≥ {bound.epsilon:.4f} at δ = {bound.delta:g}, {bound.direction}"
+    yield "bound", f"ε ≥ {words.number(bound.epsilon, 4)} at δ = {bound.delta:g}, {bound.direction}"
     yield "confidence", f"{bound.confidence:g} one-sided" if bound.valid else "none: not valid"
     yield "method", f"{bound.method}, thresholds by {bound.threshold_rule}"
     yield "observations", f"{bound.n_in:,} with the record, {bound.n_out:,} without"
     if bound.adversary != "unstated":
         yield "adversary", bound.adversary
     if bound.adjacency != "unstated":
-        yield "neighbours", _ADJACENCY[bound.adjacency]
+        yield "neighbours", words.ADJACENCY[bound.adjacency]
 
 
 def _rates(pairs: tuple[tuple[float, float], ...]) -> str:

@@ -1,25 +1,85 @@
 """A result in plain sentences: what was found, what it means, and what it does not."""
 
-from epsilometer.results import AuditResult, EpsilonLowerBound
+import math
+
+from epsilometer.claims import PrivacyClaim
+from epsilometer.results import (
+    AuditGroup,
+    AuditResult,
+    EpsilonLowerBound,
+    Provenance,
+)
 from epsilometer.stats.estimators import REGISTRY
+
+ADJACENCY = {
+    "add_remove": "one record added or removed",
+    "zero_out": "one record zeroed out",
+    "replace": "one record replaced",
+    "unstated": "not stated",
+}
+_WORLDS = {
+    "add_remove": "One has the record, the other does not; all else is the same.",
+    "zero_out": "One has the record, the other has zeros in its place; all else is the same.",
+    "replace": "In one of them another record stands in its place; all else is the same.",
+    "unstated": "One has the record, the other does not. How the two differ beyond that was not "
+    "stated, and an ε for one kind of neighbours says nothing about another.",
+}
+
+
+def number(value: float, decimals: int = 2) -> str:
+    """A number for people: ∞ as such, huge ones short."""
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    return f"{value:.{decimals}f}" if abs(value) < 1e5 else f"{value:.3g}"
+
+
+def short(value: float) -> str:
+    """A number as its author would write it."""
+    return number(value) if math.isinf(value) else f"{value:g}"
 
 
 def verdict(result: AuditResult) -> str:
     """The verdict in a sentence."""
-    bound = result.bound
-    measured = f"ε ≥ {bound.epsilon:.2f} at δ = {bound.delta:g}"
     if result.claim is None:
-        return (
-            f"The attack proves {measured}." if bound.valid else f"Not a valid bound: {measured}."
-        )
-    promised = f"ε = {result.claim.epsilon:g}"
+        return finding(result)
+    return f"{result.verdict.upper()}: {finding(result)}"
+
+
+def finding(result: AuditResult) -> str:
+    """What the verdict rests on, in a sentence."""
+    bound, claim = result.bound, result.claim
+    if claim is None:
+        return bound_finding(bound)
+    measured = _measured(bound, claim)
+    promised = f"ε = {short(claim.epsilon)}"
     match result.verdict:
         case "refuted":
-            return f"REFUTED: {promised} was promised, the attack proves {measured}."
+            return f"{promised} was promised, the attack proves {measured}."
+        case "no verdict" if not bound.valid:
+            return f"{measured} is not a valid bound."
         case "no verdict":
-            return f"NO VERDICT: {measured} is not a valid bound."
+            return (
+                f"{_failed(result.provenance)}, and what they would have shown may refute the "
+                f"claim. The others prove only {measured}; {promised} was promised."
+            )
         case _:
-            return f"NOT REFUTED: {promised} was promised, the attack proves only {measured}."
+            return f"{promised} was promised, the attack proves only {measured}."
+
+
+def bound_finding(bound: EpsilonLowerBound) -> str:
+    """What a bound alone says, in a sentence."""
+    return f"{'The attack proves' if bound.valid else 'Not a valid bound:'} {_measured(bound)}."
+
+
+def group_finding(group: AuditGroup) -> str:
+    """How many audits of a group came to which verdict, and what may not be made of it."""
+    verdicts = [result.verdict for result in group.results]
+    counts = [f"{verdicts.count(kind)} {kind}" for kind in dict.fromkeys(verdicts)]
+    audits = "1 audit" if len(verdicts) == 1 else f"{len(verdicts)} audits"
+    return (
+        f"{audits}: {', '.join(counts)}. Each keeps its own confidence; nothing is concluded "
+        "from the largest."
+    )
 
 
 def meaning(bound: EpsilonLowerBound) -> list[str]:
@@ -30,7 +90,7 @@ def meaning(bound: EpsilonLowerBound) -> list[str]:
         found = "Nothing was proved: the scores do not tell the two worlds apart, or are too few."
     else:
         found = (
-            f"With {bound.confidence:.4g} confidence the true ε is above {bound.epsilon:.2f}: "
+            f"With {bound.confidence:.4g} confidence the true ε is above {number(bound.epsilon)}: "
             f"bounds like this exceed the truth in at most {1 - bound.confidence:.3g} of audits."
         )
     return [
@@ -39,4 +99,70 @@ def meaning(bound: EpsilonLowerBound) -> list[str]:
         "It does not say that ε is this small: another attack, a worse record or more runs may "
         "prove more. A lower bound never proves privacy.",
         *bound.caveats,
+    ]
+
+
+def threat_model(bound: EpsilonLowerBound, claim: PrivacyClaim | None) -> list[tuple[str, str]]:
+    """Who attacks what, as titles and sentences."""
+    without = f"{bound.n_out:,} without it" if bound.n_out else "the law without it is known"
+    rows = [
+        (
+            "What the adversary sees",
+            bound.adversary
+            if bound.adversary != "unstated"
+            else "Not stated. A bound speaks only of adversaries who see at least as much as the "
+            "one whose scores these are.",
+        ),
+        ("The two worlds it tells apart", _WORLDS[bound.adjacency]),
+        ("How often it tried", f"{bound.n_in:,} observations with the record, {without}."),
+    ]
+    if claim is not None:
+        rows.append(("What was promised", promise(claim)))
+    return rows + [("Beware", line) for line in _mismatch(bound, claim)]
+
+
+def promise(claim: PrivacyClaim) -> str:
+    """The claim in a sentence."""
+    parts = [f"ε = {short(claim.epsilon)} at δ = {claim.delta:g}"]
+    if claim.adjacency != "unstated":
+        parts.append(f"for {ADJACENCY[claim.adjacency]}")
+    if claim.sampler != "unstated":
+        parts.append(f"batches drawn by {claim.sampler}")
+    if claim.accountant != "unstated":
+        parts.append(f"computed by {claim.accountant}")
+    return ", ".join(parts) + "."
+
+
+def run_notes(provenance: Provenance) -> list[str]:
+    """What a reader must know of the run: units that failed, or were not needed."""
+    used, units, failed = provenance.used, provenance.units, provenance.failed
+    notes = []
+    if failed:
+        notes.append(
+            f"{_failed(provenance)}; what they would have shown is counted against a refutation."
+        )
+    if used + failed < units:
+        notes.append(f"The run stopped early: {used:,} of {units:,} units were used.")
+    return notes
+
+
+def _failed(provenance: Provenance) -> str:
+    return f"{provenance.failed:,} of {provenance.units:,} units failed"
+
+
+def _measured(bound: EpsilonLowerBound, claim: PrivacyClaim | None = None) -> str:
+    """The bound, with as many decimals as it takes to stand apart from the promise."""
+    decimals = 2
+    if claim is not None and bound.epsilon != claim.epsilon:
+        while decimals < 9 and round(bound.epsilon, decimals) == round(claim.epsilon, decimals):
+            decimals += 1
+    return f"ε ≥ {number(bound.epsilon, decimals)} at δ = {bound.delta:g}"
+
+
+def _mismatch(bound: EpsilonLowerBound, claim: PrivacyClaim | None) -> list[str]:
+    if claim is None or claim.adjacency == bound.adjacency:
+        return []
+    return [
+        f"The promise counts neighbours as {ADJACENCY[claim.adjacency]}, the bound as "
+        f"{ADJACENCY[bound.adjacency]}: compare the two only where one kind covers the other."
     ]

@@ -1,0 +1,169 @@
+"""Figures as pictures, for papers and slides: PNG and SVG, the same bytes every time."""
+
+import io
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from epsilometer._extras import needs
+from epsilometer.report.figures import COLOURS, Axis, Figure, Mark, Series, figures
+from epsilometer.results import AuditGroup, AuditResult
+
+with needs("matplotlib", extra="figures"):
+    import matplotlib as mpl
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+    from matplotlib.text import Text
+
+Format: TypeAlias = Literal["png", "svg"]
+FORMATS: tuple[Format, ...] = ("png", "svg")
+_INCHES = (6.4, 4.8)
+_DOTS = 200
+_STYLE: Any = {
+    "svg.hashsalt": "epsilometer",  # without it ids are random
+    "svg.fonttype": "none",  # text stays text: it can be searched, and read aloud
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 9.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#868e99",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.titlelocation": "left",
+    "axes.titleweight": "bold",
+    "grid.color": "#e9ecf0",
+    "path.simplify": False,
+}
+
+
+def draw(figure: Figure, kind: Format) -> bytes:
+    """The figure as the bytes of a PNG or SVG file."""
+    with _styled():
+        canvas = Canvas(figsize=_INCHES, layout="constrained")
+        axes = canvas.add_subplot()
+        for series in figure.series:
+            _add(axes, series)
+        for mark in figure.marks:
+            _add_mark(axes, mark)
+        _dress(axes, figure)
+        written = io.BytesIO()
+        # The date would differ each time; who made it is no part of what it shows.
+        canvas.savefig(
+            written,
+            format=kind,
+            dpi=_DOTS,
+            metadata={"Date": None, "Creator": None} if kind == "svg" else {"Software": None},
+        )
+    return written.getvalue()
+
+
+def save_figures(
+    result: AuditResult | AuditGroup, folder: Path, *, formats: tuple[Format, ...] = FORMATS
+) -> tuple[Path, ...]:
+    """Writes every figure of a result into ``folder``, which is made; returns what it wrote.
+
+    Files are called ``tradeoff.svg``; in a group ``1-tradeoff.svg``, after the audit's place.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for prefix, audit in _audits(result):
+        for figure in figures(audit):
+            for kind in formats:
+                path = folder / f"{prefix}{figure.key}.{kind}"
+                path.write_bytes(draw(figure, kind))
+                written.append(path)
+    return tuple(written)
+
+
+def _audits(result: AuditResult | AuditGroup) -> Iterator[tuple[str, AuditResult]]:
+    if isinstance(result, AuditResult):
+        yield "", result
+        return
+    for i, audit in enumerate(result.results, start=1):
+        yield f"{i}-", audit
+
+
+@contextmanager
+def _styled() -> Iterator[None]:
+    with mpl.rc_context(_STYLE), warnings.catch_warnings():
+        # A name may hold letters that the font lacks; a box in their place is good enough.
+        warnings.filterwarnings("ignore", message="Glyph .* missing")
+        yield
+
+
+def _add(axes: Axes, series: Series) -> None:
+    colour = COLOURS[series.role][0]
+    line: dict[str, Any] = {"color": colour, "linestyle": _dashes(series)}
+    match series.kind:
+        case "band":
+            axes.fill_between(series.x, series.y, series.top, color=colour, alpha=0.18, linewidth=0)
+        case "bars":
+            axes.stairs(series.y, series.x, fill=True, color=colour, alpha=0.3)
+            axes.stairs(series.y, series.x, color=colour, linewidth=1)
+        case "step":
+            axes.plot(series.x, series.y, drawstyle="steps-post", linewidth=1.8, **line)
+        case "points":
+            axes.plot(series.x, series.y, marker="o", markersize=4.5, linewidth=1.5, **line)
+        case "line":
+            width = 1.0 if series.role == "chance" else 1.6
+            axes.plot(series.x, series.y, linewidth=width, **line)
+
+
+def _add_mark(axes: Axes, mark: Mark) -> None:
+    axes.axvline(mark.x, color="#545d69", linewidth=1, linestyle=(0, (4, 3)))
+    top = axes.get_xaxis_transform()
+    axes.text(mark.x, 1.0, f" {mark.name}", color="#545d69", va="top", transform=top)
+
+
+def _dress(axes: Axes, figure: Figure) -> None:
+    """Axes, title, legend."""
+    for name, axis in (("x", figure.x), ("y", figure.y)):
+        _scale(axes, name, axis)
+    axes.set_title(figure.title)
+    handles = [_handle(series) for series in figure.series]
+    legend = axes.legend(
+        handles,
+        [str(i) for i in range(len(handles))],
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.14),
+        ncols=2,
+        frameon=False,
+    )
+    # Set afterwards: as labels, names with a leading "_" would be left out, and "$" read as TeX.
+    names = [series.name for series in figure.series]
+    for text, series_name in zip(legend.get_texts(), names, strict=True):
+        _plain(text, series_name)
+
+
+def _scale(axes: Axes, name: str, axis: Axis) -> None:
+    if axis.log:
+        axes.set(**{f"{name}scale": "log"})
+    axes.set(**{f"{name}lim": (axis.low, axis.high), f"{name}label": axis.title})
+
+
+def _dashes(series: Series) -> Any:
+    return (0, (5, 2.5)) if series.dashed else "solid"
+
+
+def _plain(text: Text, words: str) -> None:
+    text.set_parse_math(False)
+    text.set_text(" ".join(words.split())[:60])
+
+
+def _handle(series: Series) -> Artist:
+    colour = COLOURS[series.role][0]
+    if series.kind in ("band", "bars"):
+        return Patch(facecolor=colour, alpha=0.3)
+    return Line2D(
+        [],
+        [],
+        color=colour,
+        linestyle=_dashes(series),
+        marker="o" if series.kind == "points" else "none",
+    )

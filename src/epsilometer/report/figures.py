@@ -1,0 +1,360 @@
+"""The figures of a report as plain descriptions: what is drawn, not how.
+
+The page draws them in the browser, ``drawing`` into files; both from the same numbers.
+"""
+
+import math
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from epsilometer.claims import PrivacyClaim
+from epsilometer.report.words import number, short
+from epsilometer.results import AuditResult, EpsilonLowerBound, Evidence
+from epsilometer.stats.gaussians import gaussian_sigma
+from epsilometer.stats.tradeoff import dp_curve, gdp_curve
+from epsilometer.types import FloatArray
+
+Kind: TypeAlias = Literal["line", "step", "band", "bars", "points"]
+Role: TypeAlias = Literal["attack", "claim", "gdp", "bound", "law", "outside", "chance"]
+
+# Colours of the roles on light ground and on dark; each has 3 : 1 contrast or more against it.
+COLOURS: dict[Role, tuple[str, str]] = {
+    "attack": ("#1f5fbf", "#7db1ff"),
+    "claim": ("#b3540c", "#ffae5c"),
+    "gdp": ("#2f7d4b", "#77d39a"),
+    "bound": ("#7a3ea8", "#cfa3f7"),
+    "law": ("#a82c6a", "#f78fc2"),
+    "outside": ("#6a7280", "#a3acba"),
+    "chance": ("#868e99", "#7b8494"),
+}
+_LARGEST_EPSILON = 700.0  # beyond it e^ε overflows, and on paper nothing changes
+_LOWEST_RATE = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Axis:
+    """What an axis shows, and from where to where."""
+
+    title: str
+    low: float
+    high: float
+    log: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """One thing that is drawn.
+
+    Attributes:
+        name: What the legend calls it.
+        kind: ``step`` keeps each value until the next x; ``bars`` have one x more than y, their
+            edges; ``points`` are joined by a thin line; a ``band`` is filled from ``y`` to ``top``.
+        role: What it stands for, and so its colour.
+        x: Rising.
+        y: Beside it.
+        top: Upper limits of a band; of the others, nothing.
+        dashed: So that colour alone need not tell it from the others.
+    """
+
+    name: str
+    kind: Kind
+    role: Role
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    top: tuple[float, ...] = ()
+    dashed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """A vertical line at a value of x that matters."""
+
+    name: str
+    x: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """A chart: everything a renderer needs, in words and numbers.
+
+    Attributes:
+        key: Its name in files and anchors.
+        title: A few words.
+        caption: How to read it.
+        alt: What it shows, with its numbers, for those who cannot see it.
+        x: The horizontal axis.
+        y: The vertical axis.
+        series: From back to front.
+        marks: Values of x that matter.
+        cites: Keys of the bibliography that the curves rest on.
+    """
+
+    key: str
+    title: str
+    caption: str
+    alt: str
+    x: Axis
+    y: Axis
+    series: tuple[Series, ...]
+    marks: tuple[Mark, ...] = ()
+    cites: tuple[str, ...] = ()
+
+
+def figures(result: AuditResult) -> tuple[Figure, ...]:
+    """The figures of an audit, in the order they are read; those without anything to show not."""
+    every = (tradeoff(result), low_rates(result), score_bins(result), growth(result))
+    return tuple(figure for figure in every if figure.series)
+
+
+def tradeoff(result: AuditResult) -> Figure:
+    """Misses against false alarms: the attack, its band, and what promises allow."""
+    evidence = result.evidence
+    grid = _linear_grid()
+    low, high = _band(evidence, grid)
+    curves = _curves(result, grid)
+    return Figure(
+        key="tradeoff",
+        title="Trade-off curve",
+        caption="Both errors of the attack at every threshold. A guarantee forbids everything "
+        "below its curve: an attack that gets there, band and all, refutes it.",
+        alt=f"Trade-off curve. {_rates_in_words(result)}",
+        x=Axis(title="false positive rate", low=0.0, high=1.0),
+        y=Axis(title="false negative rate", low=0.0, high=1.0),
+        series=(
+            _series(_band_name(evidence), "band", "attack", grid, low, top=high),
+            _series("knows nothing", "line", "chance", [0.0, 1.0], [1.0, 0.0], dashed=True),
+            *curves,
+            _series("the attack", "step", "attack", evidence.fpr, evidence.fnr),
+        ),
+        cites=_curve_cites(curves),
+    )
+
+
+def low_rates(result: AuditResult) -> Figure:
+    """The same at low false positive rates, where leaks show: both axes logarithmic."""
+    evidence = result.evidence
+    x_low, y_low = _lowest(result.attack.n_out), _lowest(result.attack.n_in)
+    grid = np.concatenate([np.geomspace(x_low, 0.99, 140), [1.0]])
+    low, high = _band(evidence, grid)
+    curves = tuple(_caught(series) for series in _curves(result, grid))
+    return Figure(
+        key="low_fpr",
+        title="At few false alarms",
+        caption="The same attack where leaks show first: how many of those inside it catches while "
+        "it accuses almost nobody. Here a guarantee forbids everything above its curve.",
+        alt="True positive rate against false positive rate on logarithmic axes. "
+        f"{_rates_in_words(result)}",
+        x=Axis(title="false positive rate", low=x_low, high=1.0, log=True),
+        y=Axis(title="true positive rate", low=y_low, high=1.0, log=True),
+        series=(
+            _series(_band_name(evidence), "band", "attack", grid, 1 - high, top=1 - low),
+            _series("knows nothing", "line", "chance", grid, grid, dashed=True),
+            *curves,
+            _series("the attack", "step", "attack", evidence.fpr, 1 - np.asarray(evidence.fnr)),
+        ),
+        cites=_curve_cites(curves),
+    )
+
+
+def score_bins(result: AuditResult) -> Figure:
+    """How the scores lie in the two worlds."""
+    evidence, bound = result.evidence, result.bound
+    inside, outside = (_shares(bins) for bins in (evidence.inside_bins, evidence.outside_bins))
+    low, high = evidence.edges[0], evidence.edges[-1]
+    shown = math.isfinite(bound.threshold) and low <= bound.threshold <= high
+    bars = (
+        _series("without the record", "bars", "outside", evidence.edges, outside),
+        _series("with the record", "bars", "attack", evidence.edges, inside),
+    )
+    drawable = low < high and bool(np.isfinite(np.subtract(evidence.edges, low)).all())
+    return Figure(
+        key="scores",
+        title="Scores of the attack",
+        caption="The further apart the two heaps lie, the more the attack knows. The outer bins "
+        "also hold what lies beyond them.",
+        alt=f"Histogram of scores: {sum(evidence.inside_bins):,} with the record, "
+        f"{_typical(evidence.edges, evidence.inside_bins)}; {sum(evidence.outside_bins):,} "
+        f"without, {_typical(evidence.edges, evidence.outside_bins)}. "
+        f"A score from inside exceeds one from outside with chance {result.attack.auc:.3f}.",
+        x=Axis(title="score (higher means: was in)", low=low, high=high),
+        y=Axis(title="share of scores", low=0.0, high=_headroom([*inside, *outside])),
+        series=bars if drawable else (),
+        marks=(Mark(name="threshold of the bound", x=bound.threshold),) if shown else (),
+    )
+
+
+def growth(result: AuditResult) -> Figure:
+    """What more observations prove."""
+    points = [(n, e) for n, e in result.evidence.growth if n > 0 and math.isfinite(e)]
+    counts, epsilons = [float(n) for n, _ in points], [e for _, e in points]
+    low, high = (counts[0], counts[-1]) if points else (1.0, 1.0)
+    claimed = [] if result.claim is None else [result.claim.epsilon]
+    promised = [
+        _series(f"promised ε = {short(e)}", "line", "claim", [low, high], [e, e], dashed=True)
+        for e in claimed
+        if math.isfinite(e)
+    ]
+    proved = _series("proved ε", "points", "bound", counts, epsilons)
+    ends = [f"{number(e)} from {n:,.0f}" for n, e in (points[0], points[-1])] if points else []
+    return Figure(
+        key="growth",
+        title="ε against observations",
+        caption="What parts of the observations prove. Each point holds at the bound's confidence "
+        "alone, not all together. A curve that still rises says: more runs may prove more.",
+        alt=f"The proved ε: {' observations, '.join(ends)} observations. "
+        + "".join(f"Promised: ε = {short(e)}." for e in claimed),
+        x=Axis(title="observations", low=low, high=high, log=True),
+        y=Axis(
+            title="ε",
+            low=0.0,
+            high=_headroom([*epsilons, *(e for e in claimed if math.isfinite(e))]),
+        ),
+        series=(*promised, proved) if low < high else (),
+    )
+
+
+def _series(
+    name: str,
+    kind: Kind,
+    role: Role,
+    x: ArrayLike,
+    y: ArrayLike,
+    *,
+    top: ArrayLike = (),
+    dashed: bool = False,
+) -> Series:
+    columns = [np.asarray(column, np.float64) for column in (x, y, top)]
+    if kind != "bars":  # a file may hold what cannot be drawn
+        drawable = np.isfinite(columns[0]) & np.isfinite(columns[1])
+        columns = [column[drawable] if column.size else column for column in columns]
+    few_x, few_y, few_top = map(_few, columns)
+    return Series(name=name, kind=kind, role=role, x=few_x, y=few_y, top=few_top, dashed=dashed)
+
+
+def _few(values: FloatArray) -> tuple[float, ...]:
+    """Six digits: enough to draw, and a third of the size."""
+    return tuple(float(f"{value:.6g}") for value in values)
+
+
+def _curves(result: AuditResult, grid: FloatArray) -> tuple[Series, ...]:
+    """What the promise, the Gaussian mechanism of that promise, and the proved bound allow."""
+    claim, bound = result.claim, result.bound
+    curves = []
+    if claim is not None:
+        promise = f"(ε, δ) promised: ε = {short(claim.epsilon)}"
+        curves.append(_dp_series(promise, "claim", grid, claim.epsilon, claim.delta))
+        curves.extend(_gdp_series(grid, claim.epsilon, claim.delta))
+    for law in result.evidence.curves:
+        curves.append(_series(law.name, "line", "law", law.fpr, law.fnr))
+    name = f"(ε, δ) {'proved' if bound.valid else 'not a valid bound'}: ε = {number(bound.epsilon)}"
+    curves.append(_dp_series(name, "bound", grid, bound.epsilon, bound.delta, dashed=True))
+    return tuple(curves)
+
+
+def _dp_series(
+    name: str, role: Role, grid: FloatArray, epsilon: float, delta: float, *, dashed: bool = False
+) -> Series:
+    epsilon = min(epsilon, _LARGEST_EPSILON)
+    corner = (1 - delta) / (1 + math.exp(epsilon))  # where its two straight parts meet
+    x = np.unique(np.append(grid, [corner, 1 - delta]))
+    x = x[x >= grid[0]]
+    return _series(name, "line", role, x, dp_curve(x, epsilon=epsilon, delta=delta), dashed=dashed)
+
+
+def _gdp_series(grid: FloatArray, epsilon: float, delta: float) -> Iterable[Series]:
+    """The curve of the Gaussian mechanism that is (ε, δ)-DP and no better; none without δ."""
+    if not 0 < delta < 1 or epsilon > _LARGEST_EPSILON:
+        return
+    mu = 1 / gaussian_sigma(epsilon, delta)
+    fnr = gdp_curve(grid, mu=mu)
+    yield _series(f"GDP of that promise: μ = {mu:.3g}", "line", "gdp", grid, fnr, dashed=True)
+
+
+def _caught(series: Series) -> Series:
+    """A curve of misses as one of hits."""
+    y = 1 - np.asarray(series.y)
+    return _series(series.name, series.kind, series.role, series.x, y, dashed=series.dashed)
+
+
+def _curve_cites(curves: Iterable[Series]) -> tuple[str, ...]:
+    roles = {series.role for series in curves}
+    return ("kairouz2015", *(("balle2018", "dong2022") if "gdp" in roles else ()))
+
+
+def _band(evidence: Evidence, grid: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Least and largest FNR at each FPR of the grid that the limits leave open.
+
+    The true curve falls and runs through the box of limits at each threshold: left of a box it
+    lies above its floor, right of a box below its ceiling.
+    """
+    floor, ceiling = np.zeros(grid.size), np.ones(grid.size)
+    for at, fnr in zip(evidence.fpr_low, evidence.fnr_low, strict=True):
+        floor = np.where(grid <= at, np.maximum(floor, fnr), floor)
+    for at, fnr in zip(evidence.fpr_high, evidence.fnr_high, strict=True):
+        ceiling = np.where(grid >= at, np.minimum(ceiling, fnr), ceiling)
+    return floor, ceiling
+
+
+def _band_name(evidence: Evidence) -> str:
+    return f"{evidence.band_confidence:.4g} confidence band"
+
+
+def _linear_grid() -> FloatArray:
+    """Rates over [0, 1], denser at both ends, where curves are steep."""
+    near = np.geomspace(1e-4, 0.02, 20)
+    return np.unique(np.concatenate([[0.0], near, np.linspace(0.02, 0.98, 97), 1 - near, [1.0]]))
+
+
+def _lowest(observations: int) -> float:
+    """The power of ten below the smallest rate that this many observations can show."""
+    smallest = 10.0 ** math.floor(-math.log10(max(observations, 100)))
+    return max(smallest, _LOWEST_RATE)
+
+
+def _shares(bins: Iterable[int]) -> FloatArray:
+    counts = np.asarray(list(bins), np.float64)
+    return counts / max(float(counts.sum()), 1.0)
+
+
+def _headroom(values: Iterable[float]) -> float:
+    """A little above the largest, so that it does not touch the frame."""
+    return min(1.08 * max([*values, 1e-9]), sys.float_info.max)
+
+
+def _typical(edges: tuple[float, ...], bins: tuple[int, ...]) -> str:
+    """Where the middle score lies, as far as bins tell."""
+    total = np.cumsum(bins)
+    if not total.size or not total[-1]:
+        return "none"
+    middle = int(np.searchsorted(total, total[-1] / 2))
+    return f"half of them below {edges[middle + 1]:.3g}"
+
+
+def _rates_in_words(result: AuditResult) -> str:
+    """What the attack catches at low false positive rates, beside what guarantees allow there."""
+    pairs = result.attack.tpr_at_fpr
+    if not pairs:
+        return ""
+    rates = [fpr for fpr, _ in pairs]
+    said = [f"the attack catches {_listed(tpr for _, tpr in pairs)} of those inside"]
+    if result.claim is not None:
+        promised = f"the promise of ε = {short(result.claim.epsilon)}"
+        said.append(f"{promised} allows {_allowed(rates, result.claim)}")
+    kind = "proved" if result.bound.valid else "not valid as a bound"
+    proved = f"ε = {number(result.bound.epsilon)}, {kind},"
+    said.append(f"{proved} allows {_allowed(rates, result.bound)}")
+    return f"At false positive rates of {_listed(rates)} {'; '.join(said)}."
+
+
+def _allowed(rates: list[float], law: PrivacyClaim | EpsilonLowerBound) -> str:
+    fnr = dp_curve(rates, epsilon=min(law.epsilon, _LARGEST_EPSILON), delta=law.delta)
+    return _listed(1 - fnr)
+
+
+def _listed(rates: Iterable[float]) -> str:
+    return ", ".join(f"{100 * rate:.3g}%" for rate in rates)

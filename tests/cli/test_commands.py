@@ -1,5 +1,6 @@
 """Commands answer with 0 (ran), 1 (refuted) or 2 (bad call), and never with a traceback."""
 
+import hashlib
 import importlib.metadata
 import json
 import re
@@ -19,6 +20,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from epsilometer import (
+    AuditGroup,
+    AuditResult,
     Best,
     Bonferroni,
     Fixed,
@@ -38,7 +41,7 @@ from tests import oracles
 
 SPREAD = oracles.even_normals(300)
 SCORES = Scores(SPREAD + 3, SPREAD)  # proves an ε between 2 and 4
-COMMANDS = ["demo", "estimate", "methods", "selfcheck"]
+COMMANDS = ["check", "demo", "estimate", "methods", "report", "resume", "selfcheck", "status"]
 
 
 def run(*arguments: object) -> Result:
@@ -75,7 +78,13 @@ def test_estimate_on_a_file_is_the_audit_of_its_scores(
     write(path)
     done = run("estimate", path, "--delta", "1e-5", "--json")
     assert done.exit_code == 0, done.output
-    assert from_json(done.stdout) == audit_scores(SCORES, delta=1e-5, subject=path.name)
+    result = from_json(done.stdout)
+    assert isinstance(result, AuditResult)
+    said = result.provenance
+    assert result == audit_scores(SCORES, delta=1e-5, subject=path.name, provenance=said)
+    assert said.inputs == ((path.name, hashlib.sha256(path.read_bytes()).hexdigest()),)
+    again = run(*shlex.split(said.command)[1:], "--json")
+    assert again.stdout == done.stdout
     assert done.stderr == ""
 
 
@@ -296,7 +305,8 @@ def test_selfcheck_that_errs_exits_with_1() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["selfcheck", "--runs", "0"], ["demo", "--runs", "1"], ["demo", "--out", "/"]]
+    "arguments",
+    [["selfcheck", "--runs", "0"], ["demo", "--runs", "1"], ["demo", "--run", "/dev/null/x"]],
 )
 def test_bad_options_of_other_commands_are_told(arguments: list[str]) -> None:
     told(run(*arguments))
@@ -310,26 +320,49 @@ def small_demo(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small_demo")
 def test_demo_writes_the_report_it_names(tmp_path: Path) -> None:
-    out = tmp_path / "demo results.json"
-    done = run("demo", "--runs", "20", "--out", out)
+    directory = tmp_path / "demo run"
+    done = run("demo", "--runs", "20", "--run", directory, "--engine", "in-process")
     assert done.exit_code == 0, done.output
     named = Path(done.stdout.splitlines()[-1].removeprefix("Report: "))
-    assert named == out
-    plain = json.loads(named.read_text("utf-8"))
-    assert len(plain) == 2
-    for result in plain:
-        jsonschema.validate(result, json_schema())
-        assert from_json(json.dumps(result)).to_dict() == result
-        assert result["subject"] in done.stdout
-        assert result["verdict"].upper() in done.stdout
+    assert named == directory / "report.html"
+    assert named.read_text("utf-8").lstrip().startswith("<!doctype html>")
+    text = (directory / "result.json").read_text("utf-8")
+    jsonschema.validate(json.loads(text), json_schema())
+    group = from_json(text)
+    assert isinstance(group, AuditGroup)
+    assert len(group.results) == 2
+    for result in group.results:
+        assert result.subject in done.stdout
+        assert result.verdict.upper() in done.stdout
 
 
 @pytest.mark.usefixtures("small_demo")
-def test_demo_that_cannot_write_says_so(tmp_path: Path) -> None:
-    done = run("demo", "--runs", "2", "--out", tmp_path / "nowhere" / "x.json")
-    assert done.exit_code == 2
-    assert "Traceback" not in done.output
-    assert "Could not write" in done.stderr.splitlines()[-1]
+def test_demo_that_cannot_write_says_so() -> None:
+    line = told(run("demo", "--runs", "2", "--run", "/dev/null/run", "--quiet"))
+    assert "Expected to be able to write in '/dev/null/run'" in line
+
+
+def test_the_examples_of_all_commands_run(
+    tmp_path: Path, scores_csv: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    estimated = run("estimate", scores_csv, "--delta", "1e-5", "--json")
+    Path("audit.json").write_text(estimated.stdout, "utf-8")
+    written_first = ["demo", *(name for name in COMMANDS if name != "demo")]
+    for name in written_first:
+        done = run(*example(name))
+        assert done.exit_code in (0, 1), done.output  # 1: refuted, as it should be
+        assert done.stdout
+
+
+def example(name: str) -> list[str]:
+    """The arguments of the example in a command's help."""
+    done = run(name, "--help")
+    assert done.exit_code == 0
+    (line,) = re.findall(r"^\s*Example: (.*)$", done.stdout, re.M)
+    program, *arguments = shlex.split(line)
+    assert program == "epsilometer"
+    return arguments
 
 
 def command(name: str) -> click.Command:
@@ -349,11 +382,8 @@ def test_the_commands_are_these() -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_help_of_a_command_has_an_example_that_parses(name: str) -> None:
-    done = run(name, "--help")
-    assert done.exit_code == 0
-    (example,) = re.findall(r"^\s*Example: (.*)$", done.stdout, re.M)
-    program, called, *arguments = shlex.split(example)
-    assert (program, called) == ("epsilometer", name)
+    called, *arguments = example(name)
+    assert called == name
     command(called).make_context(called, arguments)  # raises on options it does not have
 
 

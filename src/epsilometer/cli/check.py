@@ -15,7 +15,9 @@ from epsilometer.results import EpsilonLowerBound
 @click.option("--claim-epsilon", type=float, required=True, help="Promised ε.")
 @click.option("--delta", type=float, required=True, help="Promised δ.")
 def check(file: Path, claim_epsilon: float, delta: float) -> None:
-    """Judge a promise by a RESULT that was written before, a JSON file or a run; for CI.
+    """Judge a promise by a RESULT written before, for CI.
+
+    RESULT is a JSON file or the directory of a run.
 
     Exit code 1 if the promise is refuted, by any audit of a group. A result that cannot judge it
     (not valid, failed units, a bound at a smaller δ) is exit code 2, never a pass.

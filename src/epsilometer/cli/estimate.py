@@ -66,7 +66,7 @@ def estimate(
     FILE is .csv, .parquet or .npz with columns score and member (1 inside, 0 outside), or inside
     and outside. Higher scores must mean "was in".
 
-    Example: epsilometer estimate scores.csv --delta 1e-5 --claim 3 --html report.html
+    Example: epsilometer estimate scores.csv --delta 1e-5 --claim 3
     """
     scores = read_scores(file)
     command = (

@@ -13,14 +13,14 @@ from epsilometer import __version__
 from epsilometer.errors import EpsilometerError, EpsilometerWarning
 
 _COMMANDS = {
-    "check": "Judge a promise by a result that was written before; for CI.",
+    "check": "Judge a promise by a RESULT written before, for CI.",
     "demo": "Audit DP training on real data, as promised and with a classic mistake.",
     "estimate": "Bound ε from below, from the attack scores in FILE.",
     "methods": "List the methods: what each guarantees, assumes and cites.",
-    "report": "Make the report of a run or a result: page, Markdown, figures.",
-    "resume": "Finish a run, to the same bytes as if it had never stopped.",
+    "report": "Make the report of RUN, the directory of a run or a result as JSON.",
+    "resume": "Finish the run in directory RUN, to the same bytes as if it had never stopped.",
     "selfcheck": "Check the auditor: sound mechanisms spared, broken ones refuted.",
-    "status": "Say how far a run is.",
+    "status": "Say how far the run in directory RUN is. Changes nothing there.",
 }
 
 

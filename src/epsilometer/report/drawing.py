@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from epsilometer._extras import needs
+from epsilometer.report import words
 from epsilometer.report.figures import COLOURS, Axis, Figure, Mark, Series, figures
 from epsilometer.results import AuditGroup, AuditResult
 
@@ -151,9 +152,9 @@ def _dashes(series: Series) -> Any:
     return (0, (5, 2.5)) if series.dashed else "solid"
 
 
-def _plain(text: Text, words: str) -> None:
+def _plain(text: Text, name: str) -> None:
     text.set_parse_math(False)
-    text.set_text(" ".join(words.split())[:60])
+    text.set_text(words.one_line(name)[:60])
 
 
 def _handle(series: Series) -> Artist:

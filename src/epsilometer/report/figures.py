@@ -33,6 +33,7 @@ COLOURS: dict[Role, tuple[str, str]] = {
     "chance": ("#868e99", "#7b8494"),
 }
 _LARGEST_EPSILON = 700.0  # beyond it e^ε overflows, and on paper nothing changes
+_SMALLEST_DELTA = 1e-200  # below it there may be no σ that a float can hold
 _LOWEST_RATE = 1e-6
 
 
@@ -171,7 +172,8 @@ def score_bins(result: AuditResult) -> Figure:
         _series("without the record", "bars", "outside", evidence.edges, outside),
         _series("with the record", "bars", "attack", evidence.edges, inside),
     )
-    drawable = low < high and bool(np.isfinite(np.subtract(evidence.edges, low)).all())
+    # Differences too: a width of more than a float can hold cannot be drawn.
+    drawable = np.isfinite(evidence.edges).all() and low < high and math.isfinite(high - low)
     return Figure(
         key="scores",
         title="Scores of the attack",
@@ -268,7 +270,7 @@ def _dp_series(
 
 def _gdp_series(grid: FloatArray, epsilon: float, delta: float) -> Iterable[Series]:
     """The curve of the Gaussian mechanism that is (ε, δ)-DP and no better; none without δ."""
-    if not 0 < delta < 1 or epsilon > _LARGEST_EPSILON:
+    if not _SMALLEST_DELTA < delta < 1 or epsilon > _LARGEST_EPSILON:
         return
     mu = 1 / gaussian_sigma(epsilon, delta)
     fnr = gdp_curve(grid, mu=mu)

@@ -20,7 +20,8 @@ def fitted(result: Result, *, records: int) -> Result:
         case AuditResult():
             return _fitted_audit(result, records)
         case AuditGroup():
-            each = records // len(result.results)
+            sharing = sum(bool(audit.records) for audit in result.results)
+            each = records // max(sharing, 1)
             kept = tuple(_fitted_audit(audit, each) for audit in result.results)
             return AuditGroup(subject=cut(result.subject), results=kept)
 

@@ -16,7 +16,6 @@ _LISTED = 30
 _ICONS = {"refuted": "❌", "not refuted": "⚪", "no claim": "ℹ️", "no verdict": "❓"}
 _MARKS = re.compile(r"^\W|[\\`*_\[\]<>|~&$#@!^]")  # the first letter might begin a list
 _LINKS = re.compile(r"@|#|:(?=//)|www(?=\.)|GH-", re.IGNORECASE)
-_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
 
 
 def markdown(result: Result) -> str:
@@ -43,7 +42,7 @@ def _escaped(mark: re.Match[str]) -> str:
 
 def _unlinked(text: str) -> str:
     """One line, with an invisible space wherever a site would make a link or call somebody."""
-    return _LINKS.sub("\\g<0>\u200b", _UNPRINTABLE.sub(" ", cut(text, _LONGEST)))
+    return _LINKS.sub("\\g<0>\u200b", words.one_line(cut(text, _LONGEST)))
 
 
 def _group(group: AuditGroup) -> list[str]:
@@ -121,7 +120,7 @@ def _provenance(result: AuditResult) -> list[str]:
 
 def _fenced(code: str) -> str:
     """Code between fences longer than any it holds."""
-    code = _UNPRINTABLE.sub(" ", cut(code, 10 * _LONGEST))
+    code = words.one_line(cut(code, 10 * _LONGEST))
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", code)), default=0))
     return f"{fence}text\n{code}\n{fence}"
 

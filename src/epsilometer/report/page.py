@@ -41,8 +41,6 @@ _ICONS: dict[Verdict, str] = {
     "no claim": "i",
     "no verdict": "?",
 }
-# What HTML forbids, and halves of letters that no encoding can write.
-_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +70,10 @@ def page(result: Result) -> str:
     Of very many records the riskiest are shown, of a very large group no figures; the page then
     says so. What still does not fit is an ``InvalidArgument``.
     """
+    found = _records_of(result)
     for records, drawn in _ATTEMPTS:
+        if drawn and found <= records < _ATTEMPTS[0][0]:
+            continue  # would change nothing
         text = _page(result, records=records, drawn=drawn)
         if len(text.encode()) <= LARGEST:
             return text
@@ -80,6 +81,16 @@ def page(result: Result) -> str:
         f"Expected a result whose page fits into {LARGEST:,} bytes. "
         "Make a page of each audit instead of one of the whole group."
     )
+
+
+def _records_of(result: Result) -> int:
+    match result:
+        case AuditGroup():
+            return sum(len(audit.records) for audit in result.results)
+        case AuditResult():
+            return len(result.records)
+        case EpsilonLowerBound():
+            return 0
 
 
 def _page(result: Result, *, records: int, drawn: bool) -> str:
@@ -212,7 +223,7 @@ def _read(name: str) -> str:
 
 def _printable(value: object) -> object:
     """What a template prints, without letters that a page cannot hold."""
-    return _UNPRINTABLE.sub("\ufffd", value) if type(value) is str else value
+    return words.printable(value) if type(value) is str else value
 
 
 def _unbroken(text: str) -> str:

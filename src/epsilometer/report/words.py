@@ -1,6 +1,7 @@
 """A result in plain sentences: what was found, what it means, and what it does not."""
 
 import math
+import re
 
 from epsilometer.claims import PrivacyClaim
 from epsilometer.results import (
@@ -24,6 +25,19 @@ _WORLDS = {
     "unstated": "One has the record, the other does not. How the two differ beyond that was not "
     "stated, and an ε for one kind of neighbours says nothing about another.",
 }
+
+# What no page may hold, and halves of letters that no encoding can write.
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    """The text without letters that cannot be printed."""
+    return _UNPRINTABLE.sub("\ufffd", text)
+
+
+def one_line(text: str) -> str:
+    """The text, printable, with single spaces in place of every other white space."""
+    return " ".join(printable(text).split())
 
 
 def number(value: float, decimals: int = 2) -> str:

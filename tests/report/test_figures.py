@@ -1,0 +1,205 @@
+"""What the figures draw is what was measured and what theory allows."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from epsilometer import PrivacyClaim, ScoreCounts, audit_scores, dp_curve, gaussian_epsilon
+from epsilometer.report.figures import COLOURS, Figure, Series, figures
+from epsilometer.results import AuditResult, Curve
+from tests.examples import a_bound, an_audit, some_evidence
+
+
+def drawn(result: AuditResult, key: str) -> Figure:
+    return next(figure for figure in figures(result) if figure.key == key)
+
+
+def series(figure: Figure, role: str, kind: str = "line") -> Series:
+    return next(s for s in figure.series if s.role == role and s.kind == kind)
+
+
+AUDIT = an_audit(claim=PrivacyClaim(epsilon=3.0, delta=1e-3), bound=a_bound(delta=1e-3))
+
+
+def test_an_audit_has_its_four_figures() -> None:
+    assert [f.key for f in figures(AUDIT)] == ["tradeoff", "low_fpr", "scores", "growth"]
+
+
+@pytest.mark.parametrize(("role", "epsilon"), [("claim", 3.0), ("bound", 2.0)])
+def test_curves_of_the_promise_and_of_the_bound_are_those_of_theory(
+    role: str, epsilon: float
+) -> None:
+    curve = series(drawn(AUDIT, "tradeoff"), role)
+    allowed = dp_curve(curve.x, epsilon=epsilon, delta=1e-3)
+    np.testing.assert_allclose(curve.y, allowed, atol=2e-4)  # six digits, at a slope of e^ε
+    assert (curve.x[0], curve.x[-1]) == (0.0, 1.0)
+    corner = (1 - 1e-3) / (1 + math.exp(epsilon))
+    assert min(abs(x - corner) for x in curve.x) < 1e-6
+
+
+def test_low_rates_show_what_is_caught_instead_of_missed() -> None:
+    figure = drawn(AUDIT, "low_fpr")
+    curve = series(figure, "claim")
+    np.testing.assert_allclose(curve.y, 1 - dp_curve(curve.x, epsilon=3.0, delta=1e-3), atol=2e-4)
+    assert figure.x.log
+    assert figure.y.log
+    attack = series(figure, "attack", "step")
+    assert attack.y == (0.0, 0.8, 1.0)
+    band = series(figure, "attack", "band")
+    assert all(low <= high for low, high in zip(band.y, band.top, strict=True))
+
+
+def test_the_gaussian_curve_has_the_promised_epsilon() -> None:
+    curve = series(drawn(AUDIT, "tradeoff"), "gdp")
+    mu = float(curve.name.rpartition("=")[2])
+    assert gaussian_epsilon(1 / mu, 1e-3) == pytest.approx(3.0, rel=5e-3)  # μ is named to 3 digits
+    # It lies nowhere below the promise, and touches it: it is (ε, δ)-DP and no better.
+    gap = np.asarray(curve.y) - dp_curve(curve.x, epsilon=3.0, delta=1e-3)
+    assert -1e-5 < gap.min() < 2e-3
+
+
+def test_curves_of_other_laws_keep_their_names() -> None:
+    law = Curve(name="PLD", fpr=(0.0, 0.25, 1.0), fnr=(1.0, 0.5, 0.0))
+    audit = an_audit(evidence=some_evidence(curves=(law,)))
+    curve = series(drawn(audit, "tradeoff"), "law")
+    assert (curve.name, curve.x, curve.y) == ("PLD", law.fpr, law.fnr)
+    assert series(drawn(audit, "low_fpr"), "law").y == (0.0, 0.5, 1.0)
+
+
+def test_the_attack_and_its_band_are_those_measured() -> None:
+    figure = drawn(AUDIT, "tradeoff")
+    attack = series(figure, "attack", "step")
+    assert (attack.x, attack.y) == (AUDIT.evidence.fpr, AUDIT.evidence.fnr)
+    band = series(figure, "attack", "band")
+    at = {x: (low, high) for x, low, high in zip(band.x, band.y, band.top, strict=True)}
+    # Left of a box the curve lies above its floor, right of one below its ceiling.
+    assert at[0.0] == (0.9, 1.0)
+    assert at[0.04] == (0.1, 1.0)
+    assert at[0.06] == (0.0, 1.0)
+    assert at[0.19] == (0.0, 1.0)
+    assert at[0.21] == (0.0, 0.3)
+
+
+def test_the_band_holds_the_true_curve(rng: np.random.Generator) -> None:
+    """The law of the scores is known: the band misses its curve in at most 5 % of audits."""
+    from scipy.special import ndtr, ndtri
+
+    from epsilometer import Scores
+
+    scores = Scores(inside=rng.normal(1, 1, 2000), outside=rng.normal(0, 1, 2000))
+    # At 1 − 1e-6 a correct band fails this test once in a million runs.
+    audit = audit_scores(scores, delta=1e-5, confidence=1 - 1e-6)
+    band = series(drawn(audit, "tradeoff"), "attack", "band")
+    truth = ndtr(-ndtri(np.asarray(band.x)) - 1)
+    assert (np.asarray(band.y) <= truth + 1e-6).all()
+    assert (truth <= np.asarray(band.top) + 1e-6).all()
+    assert np.mean(np.subtract(band.top, band.y)) < 0.25
+
+
+def test_scores_are_drawn_as_shares() -> None:
+    figure = drawn(AUDIT, "scores")
+    inside, outside = series(figure, "attack", "bars"), series(figure, "outside", "bars")
+    assert inside.x == outside.x == AUDIT.evidence.edges
+    np.testing.assert_allclose(inside.y, (234 / 1234, 1000 / 1234), rtol=1e-5)
+    np.testing.assert_allclose(outside.y, (500 / 567, 67 / 567), rtol=1e-5)
+    assert [mark.x for mark in figure.marks] == [0.5]
+    assert figure.y.high > max(*inside.y, *outside.y)
+
+
+def test_growth_is_drawn_beside_the_promise() -> None:
+    figure = drawn(AUDIT, "growth")
+    proved = series(figure, "bound", "points")
+    assert (proved.x, proved.y) == ((450, 900, 1801), (0.5, 1.0, 2.0))
+    assert set(series(figure, "claim").y) == {3.0}
+
+
+@pytest.mark.parametrize("growth", [(), ((100, 1.0),), ((100, math.inf), (200, math.inf))])
+def test_without_growth_there_is_no_figure_of_it(growth: tuple) -> None:
+    audit = an_audit(evidence=some_evidence(growth=growth))
+    assert "growth" not in [figure.key for figure in figures(audit)]
+
+
+def test_without_a_claim_nothing_is_promised() -> None:
+    for figure in figures(an_audit(claim=None)):
+        assert not {s.role for s in figure.series} & {"claim", "gdp"}
+        assert "promise" not in figure.alt.lower()
+
+
+def test_an_invalid_bound_is_called_so() -> None:
+    audit = an_audit(bound=a_bound(valid=False))
+    names = [s.name for s in drawn(audit, "tradeoff").series if s.role == "bound"]
+    assert names == ["(ε, δ) not a valid bound: ε = 2.00"]
+    assert "not valid as a bound" in drawn(audit, "tradeoff").alt
+
+
+@pytest.mark.parametrize("claimed", [0.0, 1e-300, 800.0, 1e308, math.inf])
+@pytest.mark.parametrize("found", [0.0, 800.0, 1e308, math.inf])
+@pytest.mark.parametrize("delta", [0.0, 1e-300, 0.5, 1.0])
+def test_extreme_numbers_give_finite_figures(claimed: float, found: float, delta: float) -> None:
+    audit = an_audit(
+        claim=PrivacyClaim(epsilon=claimed, delta=delta),
+        bound=a_bound(epsilon=found, delta=delta, threshold=-math.inf),
+        evidence=some_evidence(growth=((10, 0.0), (20, found))),
+    )
+    for figure in figures(audit):
+        for axis in (figure.x, figure.y):
+            assert np.isfinite([axis.low, axis.high]).all()
+            assert axis.low < axis.high
+        for s in figure.series:
+            assert np.isfinite([*s.x, *s.y, *s.top]).all()
+            assert len(s.x) == len(s.y) + (s.kind == "bars")
+            assert len(s.top) == (len(s.x) if s.kind == "band" else 0)
+            assert list(s.x) == sorted(s.x)
+
+
+def test_what_cannot_be_drawn_is_left_out() -> None:
+    odd = Curve(name="odd", fpr=(0.0, math.inf, 1.0), fnr=(1.0, 0.5, math.nan))
+    audit = an_audit(evidence=some_evidence(edges=(-math.inf, 0.0, 1.0), curves=(odd,)))
+    assert "scores" not in [figure.key for figure in figures(audit)]
+    assert series(drawn(audit, "tradeoff"), "law").x == (0.0,)
+
+
+def test_counts_can_be_drawn_too() -> None:
+    counts = ScoreCounts(
+        thresholds=np.array([0.0, 1.0]),
+        inside_bins=np.array([10, 20, 170]),
+        outside_bins=np.array([150, 30, 20]),
+    )
+    keys = [f.key for f in figures(audit_scores(counts, delta=1e-5))]
+    assert keys == ["tradeoff", "low_fpr", "scores"]  # counts have no parts, and so no growth
+
+
+def test_the_text_beside_a_figure_has_its_numbers() -> None:
+    alt = drawn(AUDIT, "tradeoff").alt
+    assert "At false positive rates of 1% the attack catches 50% of those inside" in alt
+    allowed = float(1 - dp_curve(0.01, epsilon=3.0, delta=1e-3))
+    assert f"the promise of ε = 3 allows {100 * allowed:.3g}%" in alt
+    assert "1,234 with the record" in drawn(AUDIT, "scores").alt
+    assert "chance 0.875" in drawn(AUDIT, "scores").alt
+    assert "0.50 from 450 observations, 2.00 from 1,801" in drawn(AUDIT, "growth").alt
+
+
+def test_without_rates_the_text_is_still_a_text() -> None:
+    audit = replace(AUDIT, attack=replace(AUDIT.attack, tpr_at_fpr=()))
+    assert all(figure.alt for figure in figures(audit))
+
+
+def _luminance(colour: str) -> float:
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    """As WCAG 2 defines it."""
+    low, high = sorted([_luminance(one), _luminance(other)])
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("role", COLOURS)
+def test_colours_stand_out_from_their_ground(role: str) -> None:
+    day, night = COLOURS[role]  # type: ignore[index]
+    assert contrast(day, "#ffffff") >= 3
+    assert contrast(night, "#171b21") >= 3

@@ -39,6 +39,7 @@ slow: setup browser
 
 bench: setup
 	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/engine.py
 
 calibration: setup
 	$(BIN)/python -m tests.calibration

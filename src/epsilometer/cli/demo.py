@@ -6,7 +6,8 @@ from pathlib import Path
 import click
 
 from epsilometer.audits.demo import RUNS, demo_job
-from epsilometer.cli.running import finish, html_option, running, write_page
+from epsilometer.cli.running import finish, running
+from epsilometer.cli.writing import html_option, write_page
 from epsilometer.engine.engines import Engine
 from epsilometer.engine.events import Listener
 from epsilometer.integrations.sklearn import digits

@@ -8,12 +8,11 @@ import click
 
 from epsilometer.audits.scores import audit_scores
 from epsilometer.claims import PrivacyClaim
-from epsilometer.cli.printing import show
-from epsilometer.cli.running import html_option, write_page
+from epsilometer.cli.printing import show_result
+from epsilometer.cli.writing import html_option, write_page
 from epsilometer.engine.plan import versions
 from epsilometer.errors import InvalidArgument
 from epsilometer.readers import read_scores
-from epsilometer.report.terminal import summary
 from epsilometer.results import Provenance, to_json
 from epsilometer.stats.estimators import REGISTRY
 from epsilometer.stats.thresholds import (
@@ -94,7 +93,7 @@ def estimate(
     if as_json:
         click.echo(to_json(result))
     else:
-        show(summary(result))
+        show_result(result)
     if result.verdict == "refuted":
         raise SystemExit(1)
 

@@ -4,6 +4,9 @@ import sys
 
 from rich.console import Console, RenderableType
 
+from epsilometer.report.terminal import summary
+from epsilometer.results import AuditGroup, AuditResult
+
 _PLAIN_WIDTH = 100
 
 
@@ -13,3 +16,8 @@ def show(*renderables: RenderableType) -> None:
     console = Console(width=wide, file=sys.stdout)
     for renderable in renderables:
         console.print(renderable)
+
+
+def show_result(result: AuditResult | AuditGroup) -> None:
+    """Each audit on the terminal."""
+    show(*(summary(audit) for audit in result.audits))

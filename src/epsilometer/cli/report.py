@@ -4,8 +4,9 @@ from pathlib import Path
 
 import click
 
+from epsilometer.cli.printing import show_result
 from epsilometer.cli.reading import read_result
-from epsilometer.cli.running import html_option, show_result, write_page
+from epsilometer.cli.writing import html_option, write_page
 from epsilometer.errors import InvalidArgument
 from epsilometer.report.markdown import markdown as as_markdown
 from epsilometer.results import EpsilonLowerBound, Result, to_json

@@ -7,7 +7,8 @@ from types import MappingProxyType
 import click
 
 from epsilometer.audits.demo import demo_job
-from epsilometer.cli.running import finish, html_option, refuted, running, write_page
+from epsilometer.cli.running import finish, refuted, running
+from epsilometer.cli.writing import html_option, write_page
 from epsilometer.engine.engines import Engine
 from epsilometer.engine.events import Listener
 from epsilometer.engine.plan import Plan

@@ -1,23 +1,20 @@
 """What commands share that run units of work: where, on what, shown how, and how they end."""
 
 import functools
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from epsilometer.cli.printing import show
+from epsilometer.cli.printing import show_result
 from epsilometer.cli.progress import listener
+from epsilometer.cli.writing import write_page
 from epsilometer.engine.engines import Dask, Engine, InProcess, Local
 from epsilometer.engine.events import Listener
 from epsilometer.engine.run import Job, Terminated, run
-from epsilometer.engine.store import write_whole
 from epsilometer.errors import InvalidArgument
-from epsilometer.report.page import page
-from epsilometer.report.terminal import summary
-from epsilometer.results import AuditGroup, AuditResult, Result
+from epsilometer.results import AuditGroup, AuditResult
 
 _ENGINES = ("local", "threads", "in-process", "dask")
 _OPTIONS = (
@@ -33,21 +30,6 @@ _OPTIONS = (
     click.option("--address", help="Of the Dask scheduler, as tcp://host:8786."),
     click.option("--quiet", is_flag=True, help="Show no progress."),
     click.option("--log-json", is_flag=True, help="Progress as JSON events on standard error."),
-)
-
-
-def _writable(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
-    """Told before the work, not after it."""
-    if path is not None and not os.access(path.parent, os.W_OK):
-        raise InvalidArgument(f"Expected a folder to write {str(path)!r} in, found none.")
-    return path
-
-
-html_option = click.option(
-    "--html",
-    type=click.Path(dir_okay=False, path_type=Path),
-    callback=_writable,
-    help="Also write the report to this file.",
 )
 
 
@@ -90,19 +72,6 @@ def finish(
     show_result(result)
     click.echo(f"Report: {directory / 'report.html'}")
     return result
-
-
-def show_result(result: AuditResult | AuditGroup) -> None:
-    """Each audit on the terminal."""
-    show(*(summary(audit) for audit in result.audits))
-
-
-def write_page(result: Result, path: Path) -> None:
-    """The report as one file, whole or not at all."""
-    try:
-        write_whole(path, page(result).encode("utf-8"))
-    except OSError as error:
-        raise InvalidArgument(f"Could not write {str(path)!r}: {error.strerror}.") from error
 
 
 def refuted(result: AuditResult | AuditGroup) -> bool:

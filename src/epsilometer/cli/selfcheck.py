@@ -9,7 +9,7 @@ from rich.table import Table
 from epsilometer.audits.selfcheck import RUNS
 from epsilometer.audits.selfcheck import selfcheck as run_selfcheck
 from epsilometer.cli.printing import show
-from epsilometer.cli.running import html_option, write_page
+from epsilometer.cli.writing import html_option, write_page
 from epsilometer.results import AuditGroup
 
 

@@ -1,0 +1,123 @@
+"""The page in a real browser, opened as a file, watched from the start."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from epsilometer import (
+    AuditGroup,
+    AuditResult,
+    PrivacyClaim,
+    RecordRisk,
+    Scores,
+    audit_scores,
+    gdp_curve,
+)
+from epsilometer.report.page import page as page_of
+from epsilometer.results import Curve, Result
+
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+def _missing(what: str) -> None:
+    message = f"{what} is missing: `make browser` runs these tests where it is installed."
+    if "CI" in os.environ:
+        pytest.fail(message)  # there a skip would pass for a success
+    pytest.skip(message)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    try:
+        from playwright.sync_api import sync_playwright
+    except ModuleNotFoundError:
+        _missing("playwright")
+    found = shutil.which("chromium") or shutil.which("chromium-browser")
+    if found is None:
+        _missing("chromium")
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=found, args=ARGUMENTS)
+        yield started
+        started.close()
+
+
+@dataclass
+class Opened:
+    """A page, and all that it said and asked for."""
+
+    page: Any
+    complaints: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+
+@pytest.fixture
+def open_page(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
+    contexts = []
+
+    def opened(result: Result, **options: Any) -> Opened:
+        path = tmp_path / "report.html"
+        path.write_text(page_of(result), "utf-8")
+        context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
+        contexts.append(context)
+        page = context.new_page()
+        made = Opened(page)
+        page.on("console", lambda m: made.complaints.append(f"{m.type}: {m.text}"))
+        page.on("pageerror", lambda error: made.complaints.append(str(error)))
+        page.on("dialog", lambda d: (made.complaints.append(f"dialog: {d.message}"), d.dismiss()))
+        page.on("request", lambda request: made.requests.append(request.url))
+        page.goto(path.as_uri())
+        return made
+
+    yield opened
+    for context in contexts:
+        context.close()
+
+
+@pytest.fixture(scope="session")
+def refuted() -> AuditResult:
+    """An audit with everything a page can show."""
+    return _audit(1.9, records=250)
+
+
+@pytest.fixture(scope="session")
+def group(refuted: AuditResult) -> AuditGroup:
+    return AuditGroup(subject="Two programs", results=(refuted, _audit(0.6, records=0)))
+
+
+def _audit(mu: float, *, records: int) -> AuditResult:
+    rng = np.random.default_rng(0)
+    fpr = np.linspace(0, 1, 41)
+    law = Curve(name="PLD", fpr=tuple(fpr.tolist()), fnr=tuple(gdp_curve(fpr, mu=0.6).tolist()))
+    return audit_scores(
+        Scores(inside=rng.normal(mu, 1, 3000), outside=rng.normal(0, 1, 3000)),
+        delta=1e-5,
+        claim=PrivacyClaim(epsilon=3.0, delta=1e-5, adjacency="add_remove", accountant="PLD"),
+        also=("gdp", "jeffreys"),
+        subject="DP-SGD with its noise halved",
+        adversary="Sees every noisy gradient.",
+        curves=(law,),
+        records=tuple(
+            RecordRisk(
+                record=f"patient-{i}",
+                risk=float("inf") if i == 77 else float(i * 37 % 250),
+                measure="attack score",
+                group="AB"[i % 2],
+                note="rare" if i % 50 == 0 else "",
+            )
+            for i in range(records)
+        ),
+    )

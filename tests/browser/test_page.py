@@ -1,0 +1,233 @@
+"""What a reader sees, clicks and prints."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from epsilometer import AuditGroup, AuditResult, from_json
+from tests.browser.conftest import Opened
+from tests.examples import a_bound
+from tests.report.hostile import PAYLOADS, full_group, poisoned
+
+Open = Callable[..., Opened]
+
+# Counts pixels that are not transparent, and their colours.
+INK = """canvas => {
+  const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+  let count = 0;
+  const colours = new Set();
+  for (let i = 0; i < pixels.length; i += 4) if (pixels[i + 3] > 200) {
+    count += 1;
+    colours.add(`${pixels[i] >> 4},${pixels[i + 1] >> 4},${pixels[i + 2] >> 4}`);
+  }
+  return [count, colours.size];
+}"""
+
+
+def ink(page: Any) -> list[list[int]]:
+    return [canvas.evaluate(INK) for canvas in page.locator(".chart canvas").all()]
+
+
+def cells(page: Any, column: int) -> list[str]:
+    return page.locator(f"tbody tr td:nth-child({column})").all_text_contents()
+
+
+@pytest.mark.parametrize("kind", ["audit", "group", "bound"])
+def test_nothing_complains_and_nothing_is_fetched(
+    kind: str, open_page: Open, refuted: AuditResult, group: AuditGroup
+) -> None:
+    opened = open_page({"audit": refuted, "group": group, "bound": a_bound()}[kind])
+    opened.page.wait_for_timeout(100)
+    assert opened.complaints == []
+    assert len(opened.requests) == 1
+    assert opened.requests[0].startswith("file://")
+    charts = {"audit": 4, "group": 8, "bound": 0}[kind]
+    drawn = ink(opened.page)
+    assert len(drawn) == charts
+    assert all(count > 1500 and colours > 5 for count, colours in drawn)
+
+
+def test_the_first_screen_has_verdict_scale_and_threat_model(
+    open_page: Open, refuted: AuditResult
+) -> None:
+    page = open_page(refuted).page
+    for selector in (".hero .badge", ".hero h1", ".hero .scale", ".hero .threat"):
+        box = page.locator(selector).first.bounding_box()
+        assert box["y"] + box["height"] < 800
+
+
+def test_pointing_at_a_chart_shows_values(open_page: Open, refuted: AuditResult) -> None:
+    page = open_page(refuted).page
+    chart, legend = page.locator(".chart").first, page.locator(".legend").first
+    assert legend.locator(".value").first.text_content() == ""
+    chart.scroll_into_view_if_needed()
+    chart.locator(".u-over").hover(position={"x": 200, "y": 60})
+    values = legend.locator(".value").all_text_contents()
+    assert all(re.search(r"\d", value) for value in values)
+    assert " … " in values[0]  # the band has two
+
+
+def test_dragging_zooms_and_double_clicking_resets(open_page: Open, refuted: AuditResult) -> None:
+    page = open_page(refuted).page
+    chart = page.locator(".chart").first
+    chart.scroll_into_view_if_needed()
+    before, reset = ink(page)[0], page.locator(".reset").first
+    assert reset.is_hidden()
+    box = chart.locator(".u-over").bounding_box()
+    page.mouse.move(box["x"] + 20, box["y"] + 20)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 120, box["y"] + 120, steps=4)
+    page.mouse.up()
+    assert reset.is_visible()
+    assert ink(page)[0] != before
+    chart.locator(".u-over").dblclick(position={"x": 50, "y": 50})
+    assert reset.is_hidden()
+    page.mouse.move(0, 0)
+    assert ink(page)[0] == before
+
+
+def test_a_curve_can_be_hidden(open_page: Open, refuted: AuditResult) -> None:
+    page = open_page(refuted).page
+    before = ink(page)[0][0]
+    button = page.locator(".legend button", has_text="PLD").first
+    button.click()
+    assert button.get_attribute("aria-pressed") == "false"
+    assert ink(page)[0][0] < before
+    button.click()
+    assert ink(page)[0][0] == before
+
+
+def test_a_chart_is_saved_as_a_picture(open_page: Open, refuted: AuditResult) -> None:
+    page = open_page(refuted).page
+    with page.expect_download() as download:
+        page.locator("button.png").first.click()
+    assert download.value.suggested_filename == "audit-1-tradeoff.png"
+    with open(download.value.path(), "rb") as file:
+        assert file.read(8) == b"\x89PNG\r\n\x1a\n"
+
+
+def test_the_table_sorts(open_page: Open, refuted: AuditResult) -> None:
+    page = open_page(refuted).page
+    risk = page.locator("th", has_text="Risk")
+    every = sorted((r.risk for r in refuted.records), reverse=True)
+    shown = [float(text.replace("∞", "inf")) for text in cells(page, 2)]
+    assert shown == every[:100]  # the infinite one first
+    assert risk.get_attribute("aria-sort") == "descending"
+    risk.get_by_role("button").click()
+    assert [float(text.replace("∞", "inf")) for text in cells(page, 2)] == every[::-1][:100]
+    assert risk.get_attribute("aria-sort") == "ascending"
+    page.locator("th", has_text="Record").get_by_role("button").click()
+    assert cells(page, 1) == [f"patient-{i}" for i in range(100)]  # 2 before 10
+    assert risk.get_attribute("aria-sort") is None
+
+
+def test_the_table_filters_and_shows_more(open_page: Open, refuted: AuditResult) -> None:
+    page = open_page(refuted).page
+    status, more = page.locator(".status"), page.locator(".more")
+    assert status.text_content() == "100 of 250 shown"
+    more.click()
+    more.click()
+    assert status.text_content() == "250 of 250 shown"
+    assert more.is_hidden()
+    page.get_by_label("Search").fill("RARE")
+    assert sorted(cells(page, 1)) == sorted(f"patient-{i}" for i in range(0, 250, 50))
+    page.get_by_label("Search").fill("nobody")
+    assert cells(page, 1) == []
+    assert status.text_content() == "0 of 0 shown"
+
+
+def test_the_result_can_be_downloaded(open_page: Open, group: AuditGroup) -> None:
+    page = open_page(group).page
+    with page.expect_download() as download:
+        page.locator("#download").click()
+    assert download.value.suggested_filename == "result.json"
+    with open(download.value.path(), encoding="utf-8") as file:
+        assert from_json(file.read()) == group
+
+
+GROUND = "() => getComputedStyle(document.body).backgroundColor"
+
+
+def test_dark_mode_follows_the_system_and_the_button(open_page: Open, refuted: AuditResult) -> None:
+    page = open_page(refuted, color_scheme="dark").page
+    dark, drawn_dark = page.evaluate(GROUND), page.locator(".chart canvas").first.screenshot()
+    page.locator("#theme").click()
+    light = page.evaluate(GROUND)
+    assert (dark, light) == ("rgb(15, 18, 22)", "rgb(246, 247, 249)")
+    assert page.locator(".chart canvas").first.screenshot() != drawn_dark
+    page.locator("#theme").click()
+    assert page.evaluate(GROUND) == dark
+    assert page.locator(".chart canvas").first.screenshot() == drawn_dark
+
+
+def test_paper_is_light_and_has_no_buttons(open_page: Open, refuted: AuditResult) -> None:
+    page = open_page(refuted, color_scheme="dark").page
+    on_screen = ink(page)[0]
+    page.emulate_media(media="print")
+    assert page.evaluate(GROUND) == "rgb(255, 255, 255)"
+    for selector in ("#theme", "#download", "button.png", "input", ".more"):
+        assert page.locator(selector).first.is_hidden()
+    assert page.locator(".chart canvas").first.is_visible()
+    assert ink(page)[0] != on_screen
+    pdf = page.pdf(format="A4")
+    assert pdf.startswith(b"%PDF")
+    assert len(pdf) > 30_000
+
+
+@pytest.mark.parametrize("width", [360, 820])
+def test_a_small_screen_needs_no_sideways_scrolling(
+    width: int, open_page: Open, group: AuditGroup
+) -> None:
+    page = open_page(group, viewport={"width": width, "height": 780}).page
+    assert page.evaluate("() => document.documentElement.scrollWidth") == width
+    long = open_page(poisoned(full_group(), "x" * 500), viewport={"width": width, "height": 780})
+    assert long.page.evaluate("() => document.documentElement.scrollWidth") == width
+
+
+def test_charts_follow_the_width(open_page: Open, refuted: AuditResult) -> None:
+    page = open_page(refuted).page
+    page.set_viewport_size({"width": 400, "height": 800})
+    page.wait_for_function("document.querySelector('.uplot').offsetWidth < 400")
+    assert page.evaluate("() => document.documentElement.scrollWidth") == 400
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+def test_no_text_of_a_user_runs(payload: str, open_page: Open) -> None:
+    opened = open_page(poisoned(full_group(), payload))
+    opened.page.get_by_label("Search").first.fill(payload[:1])
+    assert opened.page.locator("tbody td").first.text_content()  # the table shows it
+    assert opened.page.evaluate("() => window.__xss") is None
+    assert opened.complaints == []
+    assert len(opened.requests) == 1
+    assert opened.page.locator("iframe, main img, main script, [onerror], [onload]").count() == 0
+
+
+def test_the_policy_stops_what_is_not_ours(open_page: Open, refuted: AuditResult) -> None:
+    opened = open_page(refuted)
+    opened.page.evaluate(
+        """() => {
+          const image = document.createElement("img");
+          image.src = "https://outside.example/pixel.png";
+          document.body.append(image);
+          document.body.setAttribute("style", "outline: 9px solid red");
+          fetch("https://outside.example/").catch(() => {});
+        }"""
+    )
+    opened.page.wait_for_timeout(200)
+    refused = [line for line in opened.complaints if "Content Security Policy" in line]
+    assert len(refused) >= 3
+
+
+def test_without_javascript_everything_is_told(open_page: Open, refuted: AuditResult) -> None:
+    page = open_page(refuted, java_script_enabled=False).page
+    assert page.locator(".hero .badge").first.is_visible()
+    assert "ε\u00a0=\u00a03 was promised" in page.locator("h1").text_content()
+    assert page.locator(".scale").first.is_visible()
+    assert page.locator(".alt").count() == 4
+    assert all(alt.is_visible() for alt in page.locator(".alt").all())
+    assert page.locator(".chart").first.is_hidden()
+    assert page.locator("#download").is_hidden()
+    assert cells(page, 1)[0] == "patient-77"  # the infinite risk first
+    assert len(cells(page, 1)) == 20

@@ -45,8 +45,8 @@ calibration: setup
 	$(BIN)/python -m tests.calibration
 	$(BIN)/python -m tests.calibration.power
 
-picture: demo
-	$(BIN)/python docs/picture.py epsilometer-demo/result.json
+picture: demo browser
+	$(BIN)/python docs/picture.py epsilometer-demo/report.html
 
 clean:
 	rm -rf $(VENV) .venv-peers

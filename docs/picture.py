@@ -1,30 +1,26 @@
-"""Draws docs/demo.svg, the README's picture, from what ``make demo`` wrote: ``make picture``."""
+"""Takes docs/report.png, the README's picture, of the page that ``make demo`` wrote."""
 
-import io
-import re
+import shutil
 import sys
 from pathlib import Path
 
-from rich._export_format import CONSOLE_SVG_FORMAT
-from rich.console import Console
+from playwright.sync_api import sync_playwright
 
-from epsilometer.report.terminal import summary
-from epsilometer.results import AuditGroup, from_json
+_VIEW = {"width": 1160, "height": 620}
 
 
 def main() -> None:
-    """Reads the results named on the command line and writes the picture beside this file."""
-    group = from_json(Path(sys.argv[1]).read_text("utf-8"))
-    assert isinstance(group, AuditGroup)
-    console = Console(record=True, width=100, file=io.StringIO())
-    console.print("$ make demo\n")
-    for result in group.results:
-        console.print(summary(result))
-    # Without the fonts that rich would fetch: the picture must not call anybody.
-    template = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
-    svg = console.export_svg(title="epsilometer", code_format=template, unique_id="demo")
-    svg = svg.replace("Fira Code", "Menlo, Consolas, DejaVu Sans Mono")
-    (Path(__file__).parent / "demo.svg").write_text(svg, encoding="utf-8")
+    """Opens the page named on the command line and writes the picture beside this file."""
+    page = Path(sys.argv[1]).resolve()
+    browser_path = shutil.which("chromium") or shutil.which("chromium-browser")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
+        view = browser.new_page(viewport=_VIEW)
+        view.goto(page.as_uri())
+        view.get_by_role("heading", name="What the attack saw").last.scroll_into_view_if_needed()
+        view.evaluate("scrollTo(0, 0)")
+        view.screenshot(path=Path(__file__).parent / "report.png")
+        browser.close()
 
 
 if __name__ == "__main__":

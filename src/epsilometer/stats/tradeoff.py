@@ -92,21 +92,22 @@ class TradeoffCurve:
         reached = np.searchsorted(self.fpr, fpr * (1 + 1e-12), side="right") - 1
         return np.asarray(1 - self.fnr[reached])
 
-    def thinned(self, points: int = 80) -> "TradeoffCurve":
+    def thinned(self, points: int = 50) -> "TradeoffCurve":
         """A part of the curve's points, dense at low FPR, at low FNR and in between; for drawing.
 
         A band of the thinned curve holds as that of the whole: its confidence was paid for all.
         """
         shares = np.linspace(0.0, 1.0, points)
-        log_out = np.geomspace(1.0, max(self.n_out, 1), points)
-        log_in = np.geomspace(1.0, max(self.n_in, 1), points)
+        at_out = np.append(shares * self.n_out, np.geomspace(1.0, max(self.n_out, 1), points))
+        at_in = np.append(shares * self.n_in, np.geomspace(1.0, max(self.n_in, 1), points))
         rising, falling = self.false_positives, self.false_negatives[::-1]
         last = self.thresholds.size - 1
         keep = np.concatenate(
             [
-                np.searchsorted(rising, np.append(shares * self.n_out, log_out)),
-                last - np.searchsorted(falling, np.append(shares * self.n_in, log_in)),
-                [0, last],
+                np.searchsorted(rising, at_out),
+                np.searchsorted(rising, at_out, side="right") - 1,  # the corner of the same FPR
+                last - np.searchsorted(falling, at_in),
+                last + 1 - np.searchsorted(falling, at_in, side="right"),
             ]
         )
         keep = np.unique(np.clip(keep, 0, last))

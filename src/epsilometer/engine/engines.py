@@ -10,15 +10,20 @@ import signal
 import threading
 import time
 import traceback
+import uuid
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import CancelledError
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from multiprocessing import resource_tracker
+from pickle import PicklingError
+from queue import Empty, SimpleQueue
 from typing import Any, Literal, Protocol, TypeAlias
 
 from joblib import Parallel, cpu_count, delayed, parallel_config
+from joblib.externals.loky.backend import resource_tracker as resource_tracker_of_loky
 from threadpoolctl import ThreadpoolController, threadpool_limits
 
 from epsilometer import _validate
@@ -29,6 +34,9 @@ from epsilometer.errors import EpsilometerError, InvalidArgument
 Call: TypeAlias = Callable[[int], Any]
 Outcomes: TypeAlias = Generator["Outcome", None, None]
 _RETRIES = 3
+_AHEAD = 100  # units a cluster is given before it asks, so that workers that join find work
+_GLANCE = 1.0  # seconds between looks whether the other side is still there
+_HERE = uuid.uuid4().hex  # this process: the number of a process is another's on another machine
 
 
 class EngineLost(EpsilometerError):
@@ -114,7 +122,14 @@ class Local:
             with threadpool_limits(1), parallel_config(backend="threading"):
                 yield from _stream(call, units, workers=self.workers)
             return
-        with parallel_config(backend="loky", inner_max_num_threads=1):
+        for tracker in (resource_tracker, resource_tracker_of_loky):
+            tracker.ensure_running()  # begun later, they would undo ``_ctrl_c_held``
+        with parallel_config(
+            backend="loky",
+            inner_max_num_threads=1,
+            initializer=_begin_worker,
+            initargs=(os.getpid(),),
+        ):
             yield from _persistent(call, units, workers=self.workers, tries=self.retries)
 
 
@@ -128,12 +143,16 @@ class Dask:
     Attributes:
         address: The scheduler's, as ``tcp://host:8786``.
         retries: How often a unit that Dask gave up on is tried before it counts as failed.
-        patience: Seconds to wait for the scheduler, and for a first worker.
+        patience: Seconds to wait for the scheduler, and for a worker when there is none.
     """
 
     address: str
     retries: int = _RETRIES
     patience: float = 30.0
+
+    def __post_init__(self) -> None:
+        _validate.whole(0, retries=self.retries)
+        _validate.positive(patience=self.patience)
 
     @property
     def workers(self) -> int:
@@ -144,10 +163,7 @@ class Dask:
     def outcomes(self, call: Call, units: Iterable[int]) -> Outcomes:
         """Yields outcomes as they come."""
         with self._client() as client:
-            workers = sum(client.ncores().values())
-            # Sent to the workers once, not with every unit.
-            with parallel_config(backend="dask", client=client, scatter=[call]):
-                yield from _persistent(call, units, workers=workers, tries=self.retries)
+            yield from _Cluster(client, call, self).outcomes(units)
 
     @contextmanager
     def _client(self) -> Iterator[Any]:
@@ -173,26 +189,125 @@ class Dask:
             yield client
 
 
+class _Cluster:
+    """The units of one call on a cluster. Not by joblib: what it sends ahead to workers is lost
+    with them, and it takes the units beside a lost one along.
+    """
+
+    def __init__(self, client: Any, call: Call, engine: Dask) -> None:
+        self._client, self._call, self._engine = client, call, engine
+        self._ahead = max(_AHEAD, 4 * sum(client.ncores().values()))
+        self._flying: dict[str, tuple[Any, int]] = {}  # key → its future, which keeps it, and unit
+        self._back: SimpleQueue[Any] = SimpleQueue()
+        self._share()
+
+    def outcomes(self, units: Iterable[int]) -> Outcomes:
+        rest = iter(units)
+        given_up: list[int] = []
+        while True:
+            while not given_up and len(self._flying) < self._ahead:
+                unit = next(rest, None)
+                if unit is None:
+                    break
+                self._send(unit)
+            if self._flying:
+                unit, outcome = self._take()
+                if outcome is None:
+                    given_up.append(unit)
+                else:
+                    yield outcome
+            elif given_up:
+                yield self._alone(given_up.pop(0))
+            else:
+                return
+
+    def _share(self) -> None:
+        """The call as a task of its own: sent once, and made again where its worker died."""
+        self._shared = self._client.submit(_itself, self._call, pure=False)
+
+    def _send(self, unit: int) -> None:
+        future = self._client.submit(_attempt, self._shared, unit, _HERE, pure=False)
+        self._flying[future.key] = future, unit
+        future.add_done_callback(self._back.put)
+
+    def _alone(self, unit: int) -> Outcome:
+        """One unit that Dask gave up on, with nobody beside it to blame."""
+        for _ in range(self._engine.retries):
+            self._share()
+            self._send(unit)
+            _, outcome = self._take()
+            if outcome is not None:
+                return outcome
+        return _hopeless(unit, "Dask says: KilledWorker", tries=self._engine.retries)
+
+    def _take(self) -> tuple[int, Outcome | None]:
+        """The next unit that came back, and None where its workers died."""
+        from distributed.scheduler import KilledWorker
+
+        seen = time.monotonic()
+        while True:
+            try:
+                future = self._back.get(timeout=_GLANCE)
+                outcome = future.result(timeout=self._engine.patience)
+            except KilledWorker:
+                outcome = None
+            except (Empty, TimeoutError) as error:
+                seen = time.monotonic() if self._somebody_works() else seen
+                if time.monotonic() - seen > self._engine.patience:
+                    raise EngineLost(
+                        f"Expected a worker at the Dask scheduler {self._engine.address!r}, there "
+                        f"was none for {self._engine.patience:g} s. What is finished is safe."
+                    ) from error
+                if isinstance(error, TimeoutError):  # lost with its worker, and computed again
+                    self._back.put(future)
+                continue
+            except CancelledError as error:
+                raise self._lost() from error
+            except Exception as error:  # not the unit's, whose are outcomes
+                raise EngineLost(
+                    f"A Dask worker could not take the work: {type(error).__name__}: {error}. "
+                    "Workers need the packages and the code that this process has."
+                ) from error
+            return self._flying.pop(future.key)[1], outcome
+
+    def _somebody_works(self) -> bool:
+        try:
+            return bool(self._client.ncores())
+        except (OSError, TimeoutError, CancelledError, ValueError) as error:
+            raise self._lost() from error
+
+    def _lost(self) -> EngineLost:
+        return EngineLost(
+            f"The Dask scheduler {self._engine.address!r} went away. What is finished is safe."
+        )
+
+
+def _itself(call: Call) -> Call:
+    return call
+
+
 def _persistent(call: Call, units: Iterable[int], *, workers: int, tries: int) -> Outcomes:
     """Streams outcomes; when a worker dies, tries what was under way one by one, and goes on."""
-    rest = iter(units)
-    exhausted = False
-    while not exhausted:
-        under_way: set[int] = set()
+    left = dict.fromkeys(units)  # those without an outcome, in order
+    while left:
+        under_way: list[int] = []
 
-        def fed(under_way: set[int] = under_way) -> Iterator[int]:
-            for unit in rest:
-                under_way.add(unit)
+        def fed(under_way: list[int] = under_way) -> Iterator[int]:
+            for unit in tuple(left):
+                under_way.append(unit)
                 yield unit
 
         try:
             for outcome in _stream(call, fed(), workers=workers):
-                under_way.discard(outcome.unit)
+                del left[outcome.unit]
                 yield outcome
-            exhausted = True
-        except _died() as error:
-            for unit in sorted(under_way):
-                yield _alone(call, unit, error, workers=workers, tries=tries)
+            return
+        except BrokenProcessPool as error:
+            for unit in tuple(under_way):
+                if unit in left:
+                    outcome = _alone(call, unit, error, workers=workers, tries=tries)
+                    del left[unit]
+                    yield outcome
 
 
 def _alone(call: Call, unit: int, error: BaseException, *, workers: int, tries: int) -> Outcome:
@@ -201,52 +316,75 @@ def _alone(call: Call, unit: int, error: BaseException, *, workers: int, tries: 
         try:
             for outcome in _stream(call, [unit], workers=workers):
                 return outcome
-        except _died() as again:
+        except BrokenProcessPool as again:
             error = again
-    said = f"The worker died {tries} times with nothing but this unit to do.\n{error}"
+    return _hopeless(unit, str(error), tries=tries)
+
+
+def _hopeless(unit: int, why: str, *, tries: int) -> Outcome:
+    said = f"The worker died {tries} times with nothing but this unit to do.\n{why}"
     return Outcome(unit=unit, arrays=None, error=said, seconds=0.0)
 
 
 def _stream(call: Call, units: Iterable[int], *, workers: int) -> Outcomes:
-    home = os.getpid()
     # joblib would run a single worker's calls in this very process: two then, of which one rests.
     ahead: int | str = 1 if workers == 1 else "2 * n_jobs"
     parallel = Parallel(n_jobs=max(2, workers), pre_dispatch=ahead, return_as="generator_unordered")
-    stream = parallel(delayed(_attempt)(call, unit, home) for unit in units)
+    with _ctrl_c_held():
+        stream = parallel(delayed(_attempt)(call, unit, _HERE) for unit in units)
     try:
         yield from stream
-    except CancelledError as error:
-        raise EngineLost("The cluster cancelled the work: is the scheduler still there?") from error
+    except PicklingError as error:
+        raise InvalidArgument(
+            f"Expected work that can be sent to another process ({error.__cause__ or error}). "
+            "Let go of open files, locks and the like, or use threads."
+        ) from error
     finally:
         stream.close()
 
 
-def _died() -> tuple[type[BaseException], ...]:
-    """What joblib raises when a worker is gone."""
-    killed: list[type[BaseException]] = [BrokenProcessPool]
-    with suppress(ImportError):
-        from distributed.scheduler import KilledWorker
-
-        killed.append(KilledWorker)
-    return tuple(killed)
-
-
-def _attempt(call: Call, unit: int, home: int | None = None) -> Outcome:
-    """Calls the unit; whatever it raises is its outcome."""
-    if home is not None and os.getpid() != home:
+def _attempt(call: Call, unit: int, home: str = _HERE) -> Outcome:
+    """Calls the unit; whatever it raises is its outcome, also where it calls ``sys.exit``."""
+    if home != _HERE:
         _settle_worker()
     start = time.perf_counter()
     try:
         arrays = checked(call(unit))
         return Outcome(unit=unit, arrays=arrays, error="", seconds=time.perf_counter() - start)
-    except Exception:  # the unit's, so any
+    except KeyboardInterrupt:  # the user's
+        raise
+    except BaseException:  # the unit's, so any
         error = traceback.format_exc()
         return Outcome(unit=unit, arrays=None, error=error, seconds=time.perf_counter() - start)
 
 
 @cache
 def _settle_worker() -> None:
-    """Once in each worker: sums in one order whatever the cores, and Ctrl-C left to the master."""
+    """Once in each worker: sums in one order, whatever the cores."""
     ThreadpoolController().limit(limits=1)
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _begin_worker(master: int) -> None:
+    """In each process we start: Ctrl-C is the master's, and nobody works for a master that died."""
+    _settle_worker()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_die_with, args=(master,), daemon=True).start()
+
+
+def _die_with(master: int) -> None:
+    while os.getppid() == master:
+        time.sleep(_GLANCE)
+    os._exit(1)
+
+
+@contextmanager
+def _ctrl_c_held() -> Iterator[None]:
+    """Processes started here do not see Ctrl-C, not even before their first line is reached."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

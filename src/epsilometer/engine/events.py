@@ -1,6 +1,7 @@
 """What happens during a run, told to whoever listens: a bar, lines, a log."""
 
 import json
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -40,14 +41,26 @@ Listener: TypeAlias = Callable[[Event], None]
 
 def log_to(path: Path) -> Listener:
     """Appends events to a file. A log that cannot be written stops nothing: the disk may be full,
-    and what matters is told by whoever writes what matters.
+    and what matters is told by whoever writes what matters. A line that a crash cut off stays one.
     """
+    start = "\n" if _cut_off(path) else ""
 
     def listen(event: Event) -> None:
+        nonlocal start
         try:
             with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
-                file.write(event.to_json() + "\n")
+                file.write(start + event.to_json() + "\n")
+                start = ""
         except OSError:
             pass
 
     return listen
+
+
+def _cut_off(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            file.seek(-1, os.SEEK_END)
+            return file.read(1) != b"\n"
+    except OSError:  # absent, or empty
+        return False

@@ -5,15 +5,16 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any, Protocol
 
-from epsilometer.engine.engines import Engine, Local
+from epsilometer.engine.engines import Engine, EngineLost, Local
 from epsilometer.engine.events import Event, Listener, log_to
 from epsilometer.engine.plan import Plan
 from epsilometer.engine.shards import Arrays
@@ -165,7 +166,7 @@ class _Run:
         self.units = job.plan.units
         self.watch = job.watch()
         self.seen = 0  # units 0, 1, … that the watch has seen
-        self.waiting: dict[int, Arrays] = {}  # finished before one that comes earlier
+        self.waiting: dict[int, Callable[[], Arrays]] = {}  # finished before an earlier one
         self.failed: set[int] = set()
         self.stopped = ""
         self.shown = time.monotonic()
@@ -185,7 +186,7 @@ class _Run:
         for name, reason in damaged.items():
             self.told("damaged", file=f"shards/{name}", reason=reason)
         for unit in sorted(finished):
-            self.take(unit, self.store.read(unit))
+            self.take(unit, partial(self.store.read, unit))
         todo = [unit for unit in range(self.units) if unit not in finished]
         if not self.stopped:
             try:
@@ -195,6 +196,11 @@ class _Run:
                 raise
         if self.stopped:
             self.told("stopped", used=self.seen, reason=self.stopped)
+        elif self.seen < self.units:
+            raise EngineLost(
+                f"Expected an outcome of each of {self.units} units, the engine gave none for "
+                f"unit {self.seen}. What is finished is safe."
+            )
         used = (
             self.job.missing(unit) if unit in self.failed else self.store.read(unit)
             for unit in range(self.seen)
@@ -210,7 +216,7 @@ class _Run:
                     self.fail(outcome.unit, outcome.error)
                 else:
                     writer.add(outcome.unit, outcome.arrays)
-                    self.take(outcome.unit, outcome.arrays)
+                    self.take(outcome.unit, partial(_itself, outcome.arrays))
                 self.tell_progress()
                 if self.stopped:
                     break
@@ -233,20 +239,24 @@ class _Run:
     def fail(self, unit: int, error: str) -> None:
         self.store.write_failure(unit, error)
         self.failed.add(unit)
-        self.take(unit, self.job.missing(unit))
+        self.take(unit, partial(self.job.missing, unit))
         self.told("failed", unit=unit, error=error)
 
     def count(self) -> int:
         """Units that are finished, those that failed not among them."""
         return self.seen + len(self.waiting) - len(self.failed)
 
-    def take(self, unit: int, arrays: Arrays) -> None:
+    def take(self, unit: int, arrays: Callable[[], Arrays]) -> None:
         """Lets the watch see what has become the next unit, and those that waited for it."""
         self.waiting[unit] = arrays
         while not self.stopped and self.seen in self.waiting:
-            self.watch.see(self.waiting.pop(self.seen))
+            self.watch.see(self.waiting.pop(self.seen)())
             self.seen += 1
             self.stopped = self.watch.enough()
+
+
+def _itself(arrays: Arrays) -> Arrays:
+    return arrays
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import errno
 import json
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,10 @@ _PATIENCE = 1.0  # seconds: somebody who only asks for the status holds the lock
 
 class RunBusy(EpsilometerError):
     """Another process works on this run."""
+
+
+class CannotRead(EpsilometerError):
+    """The directory of a run cannot be looked into."""
 
 
 class CannotWrite(EpsilometerError):
@@ -84,7 +88,7 @@ class Store:
         """A new run, or the one that is already there if it has the same plan."""
         if (directory / "plan.json").exists():
             there = cls.open(directory)
-            if there.plan != plan:
+            if there.plan.hash != plan.hash:  # 1 and 1.0 are equal, and another text
                 raise InvalidArgument(
                     f"Expected no other run in {str(directory)!r}, found one by the plan "
                     f"{there.plan.hash[:12]}…: {_difference(there.plan, plan)}. "
@@ -118,19 +122,27 @@ class Store:
         with _writing(self.directory):
             self._shards.mkdir(exist_ok=True)
             self._failures.mkdir(exist_ok=True)
-            for folder in (self.directory, self._shards, self._failures):
-                for torn in folder.glob("*.tmp"):  # by a crash
-                    torn.unlink()
+            for folder, ours in (
+                (self.directory, "*.json.tmp"),
+                (self._shards, "*.shard.tmp"),
+                (self._failures, "*.json.tmp"),
+            ):
+                for torn in folder.glob(ours):  # by a crash
+                    _take_away(torn)
             damaged = self.look()
             for name in damaged:
-                (self._shards / name).unlink()
+                _take_away(self._shards / name)
+            for unit in self._noted():  # a crash came between its shard and its note
+                if unit in self._home:
+                    self._failure(unit).unlink()
         return damaged
 
     def look(self) -> dict[str, str]:
         """Reads and checks every shard, and remembers where units are; returns what is damaged."""
         damaged = {}
         self._home.clear()
-        for path in sorted(self._shards.glob("*.shard")):
+        self._recent.clear()
+        for path in self._listed(self._shards, ".shard"):
             try:
                 for unit in self._unpacked(path):
                     self._home[unit] = path
@@ -152,13 +164,13 @@ class Store:
 
     def write_shard(self, units: Mapping[int, Arrays]) -> None:
         """Keeps what units returned in one file, and forgets that they had failed before."""
-        path = self._shards / f"{min(units):08d}.shard"
+        path = self._shards / _shard_name(units)
         self._replace(path, pack(units, plan=self._hash))
+        self.sync(self._shards)
         for unit in units:
             self._home[unit] = path
-            with suppress(FileNotFoundError):
+            with _writing(self.directory), suppress(FileNotFoundError):
                 self._failure(unit).unlink()
-        self.sync(self._shards)
 
     def write_failure(self, unit: int, error: str) -> None:
         """Keeps why a unit failed."""
@@ -168,22 +180,23 @@ class Store:
     def failures(self) -> dict[int, str]:
         """Unit → traceback of each that failed and was not finished since."""
         found = {}
-        for path in sorted(self._failures.glob("*.json")):
+        for unit in self._noted():
             with suppress(OSError, ValueError, KeyError, TypeError):  # a torn note is no evidence
-                note = json.loads(path.read_text("utf-8"))
-                found[int(note["unit"])] = str(note["error"])
+                note = json.loads(self._failure(unit).read_text("utf-8"))
+                if unit not in self._home:
+                    found[unit] = str(note["error"])
         return found
 
     def write(self, name: str, text: str) -> None:
-        """Writes a file of the run, whole or not at all."""
-        self._replace(self.directory / name, text.encode("utf-8"))
+        """Writes a JSON file of the run, whole or not at all."""
+        self._replace(self.directory / name, text.encode("utf-8", "backslashreplace"))
         self.sync(self.directory)
 
     def text(self, name: str) -> str | None:
-        """A file of the run, or None where there is none yet."""
+        """A file of the run, or None where there is none to read."""
         try:
-            return (self.directory / name).read_text("utf-8")
-        except FileNotFoundError:
+            return (self.directory / name).read_text("utf-8", "replace")
+        except OSError:
             return None
 
     def sync(self, folder: Path) -> None:
@@ -197,17 +210,37 @@ class Store:
                     os.close(handle)
 
     def _unpacked(self, path: Path) -> dict[int, Arrays]:
-        if path not in self._recent:
-            try:
-                units = unpack(path.read_bytes(), plan=self._hash)
-            except OSError as error:
-                raise DamagedShard(f"it cannot be read: {error.strerror}") from error
-            if not all(0 <= unit < self.plan.units for unit in units):
-                raise DamagedShard("it holds units that the plan does not have")
-            while len(self._recent) >= _RECENT:
-                self._recent.pop(next(iter(self._recent)))
-            self._recent[path] = units
-        return self._recent[path]
+        if path in self._recent:
+            return self._recent[path]
+        if path.is_symlink() or not path.is_file():
+            raise DamagedShard("it is no plain file")
+        try:
+            units = unpack(path.read_bytes(), plan=self._hash)
+        except OSError as error:
+            raise DamagedShard(f"it cannot be read: {error.strerror}") from error
+        if not units or not all(0 <= unit < self.plan.units for unit in units):
+            raise DamagedShard("it holds units that the plan does not have")
+        if path.name != _shard_name(units):  # the next one of that name would replace it
+            raise DamagedShard("it was renamed, or is a copy")
+        while len(self._recent) >= _RECENT:
+            self._recent.pop(next(iter(self._recent)))
+        self._recent[path] = units
+        return units
+
+    def _listed(self, folder: Path, suffix: str) -> list[Path]:
+        """Files of a folder in order; ``glob`` would take a closed door for an empty room."""
+        try:
+            return sorted(path for path in folder.iterdir() if path.name.endswith(suffix))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise CannotRead(
+                f"Expected to be able to read {str(folder)!r}: {error.strerror}."
+            ) from error
+
+    def _noted(self) -> list[int]:
+        stems = [path.stem for path in self._listed(self._failures, ".json")]
+        return [int(stem) for stem in stems if stem.isdecimal()]
 
     def _failure(self, unit: int) -> Path:
         return self._failures / f"{unit:08d}.json"
@@ -220,8 +253,9 @@ class Store:
 def write_whole(path: Path, data: bytes) -> None:
     """Writes a file so that at every moment the old one is there, or the new one, whole."""
     half = Path(f"{path}.tmp")
+    half.unlink(missing_ok=True)  # left by a crash, or a link to somewhere else
     try:
-        with half.open("wb") as file:
+        with half.open("xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -316,8 +350,8 @@ def _writing(directory: Path) -> Iterator[None]:
 
 def _holder(directory: Path) -> str:
     """Who said last that they began; the log may be torn, and then it is somebody."""
-    with suppress(OSError, UnicodeDecodeError):
-        for line in reversed((directory / "log.jsonl").read_text("utf-8").splitlines()):
+    with suppress(OSError):
+        for line in reversed((directory / "log.jsonl").read_text("utf-8", "replace").splitlines()):
             with suppress(ValueError, TypeError, KeyError):
                 event = json.loads(line)
                 if event["event"] == "started":
@@ -325,12 +359,24 @@ def _holder(directory: Path) -> str:
     return "another process"
 
 
+def _shard_name(units: Iterable[int]) -> str:
+    """After its lowest unit, which no other file holds."""
+    return f"{min(units):08d}.shard"
+
+
+def _take_away(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        path.rename(f"{path}.aside")  # not ours, so not ours to delete
+    else:
+        path.unlink()
+
+
 def _difference(there: Plan, wanted: Plan) -> str:
     old, new = json.loads(there.to_json()), json.loads(wanted.to_json())
     parts = [
         f"{name} {_short(old[name])} there, {_short(new[name])} here"
         for name in new
-        if name != "hash" and old[name] != new[name]
+        if name != "hash" and json.dumps(old[name]) != json.dumps(new[name])
     ]
     return "; ".join(parts)
 

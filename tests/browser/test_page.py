@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from epsilometer import AuditGroup, AuditResult, from_json
+from epsilometer.report.figures import COLOURS
 from tests.browser.conftest import Opened
 from tests.examples import a_bound
 from tests.report.hostile import PAYLOADS, full_group, poisoned
@@ -24,6 +25,21 @@ INK = """canvas => {
   }
   return [count, colours.size];
 }"""
+
+
+# Whether a colour is there, to within rounding.
+HAS = """(canvas, [red, green, blue]) => {
+  const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+  const far = (i) => Math.abs(pixels[i] - red) + Math.abs(pixels[i + 1] - green)
+    + Math.abs(pixels[i + 2] - blue) + 255 - pixels[i + 3];
+  for (let i = 0; i < pixels.length; i += 4) if (far(i) < 6) return true;
+  return false;
+}"""
+
+
+def has_colour(page: Any, colour: str) -> bool:
+    parts = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
+    return page.locator(".chart canvas").first.evaluate(HAS, parts)
 
 
 def ink(page: Any) -> list[list[int]]:
@@ -153,7 +169,9 @@ GROUND = "() => getComputedStyle(document.body).backgroundColor"
 def test_dark_mode_follows_the_system_and_the_button(open_page: Open, refuted: AuditResult) -> None:
     page = open_page(refuted, color_scheme="dark").page
     dark, drawn_dark = page.evaluate(GROUND), page.locator(".chart canvas").first.screenshot()
+    assert page.locator("#theme").text_content() == "Light"  # what it would do
     page.locator("#theme").click()
+    assert page.locator("#theme").text_content() == "Dark"
     light = page.evaluate(GROUND)
     assert (dark, light) == ("rgb(15, 18, 22)", "rgb(246, 247, 249)")
     assert page.locator(".chart canvas").first.screenshot() != drawn_dark
@@ -164,13 +182,14 @@ def test_dark_mode_follows_the_system_and_the_button(open_page: Open, refuted: A
 
 def test_paper_is_light_and_has_no_buttons(open_page: Open, refuted: AuditResult) -> None:
     page = open_page(refuted, color_scheme="dark").page
-    on_screen = ink(page)[0]
+    day, night = COLOURS["claim"]
+    assert (has_colour(page, day), has_colour(page, night)) == (False, True)
     page.emulate_media(media="print")
     assert page.evaluate(GROUND) == "rgb(255, 255, 255)"
     for selector in ("#theme", "#download", "button.png", "input", ".more"):
         assert page.locator(selector).first.is_hidden()
     assert page.locator(".chart canvas").first.is_visible()
-    assert ink(page)[0] != on_screen
+    assert (has_colour(page, day), has_colour(page, night)) == (True, False)
     pdf = page.pdf(format="A4")
     assert pdf.startswith(b"%PDF")
     assert len(pdf) > 30_000

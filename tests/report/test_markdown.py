@@ -59,6 +59,15 @@ def test_nobody_is_called_and_nothing_linked(text: str) -> None:
     assert shown.replace("\u200b", "") == text  # but it reads the same
 
 
+def test_a_cell_stays_one_cell() -> None:
+    inside = [
+        t for t in tokens(markdown(poisoned(full_audit(), "a | b \\| c"))) if t.type == "inline"
+    ]
+    shown = ["".join(part.content for part in t.children or []) for t in inside]
+    at = shown.index("4.0000")  # the riskiest record, between its name and what was measured
+    assert shown[at - 1] == shown[at + 1] == shown[at + 3] == "a | b \\| c"
+
+
 def test_the_verdict_comes_first_and_all_bounds_are_listed() -> None:
     text = markdown(full_audit())
     lines = text.splitlines()

@@ -180,11 +180,18 @@ def test_the_first_screen_says_it_all() -> None:
         "One has the record, the other does not; all else is the same.",
         "promised ε = 1",
         "not a valid bound",
-        "for one record added or removed, batches drawn by Poisson, computed by PLD",
+        "for one record added or removed, batches: Poisson, computed by PLD",
         "1 of 8 units failed",
         "The run stopped early: 6 of 8 units were used.",
     ):
         assert part in text
+
+
+def test_the_scale_says_what_is_ruled_out() -> None:
+    text = Skeleton(page(an_audit())).text
+    assert "ruled out" in text
+    assert "true ε in here" not in text  # no room: the interval is short here
+    assert "true ε in here" in Skeleton(page(an_audit(bound=a_bound(epsilon=0.4)))).text
 
 
 def test_everything_needed_to_do_it_again_is_there() -> None:
@@ -240,7 +247,7 @@ def test_an_invalid_bound_is_marked_wherever_it_is() -> None:
     text = Skeleton(page(an_audit(bound=a_bound(valid=False)))).text
     assert "no verdict" in text
     assert text.count("not a valid bound") >= 3  # the sentence, the scale, the method
-    for promise in ("the attack proves", "one-sided", "of audits"):
+    for promise in ("the attack proves", "one-sided", "of audits", "ruled out", "true ε in here"):
         assert promise not in text
 
 

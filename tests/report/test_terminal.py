@@ -12,7 +12,7 @@ from epsilometer import AuditResult, PrivacyClaim
 from epsilometer.report import words
 from epsilometer.report.terminal import summary
 from tests.examples import a_bound as bound
-from tests.examples import an_audit
+from tests.examples import a_provenance, an_audit
 
 
 def result(claimed: float | None = 1.0, **changed: Any) -> AuditResult:
@@ -138,3 +138,11 @@ def test_what_is_unstated_is_not_shown() -> None:
     text = shown(result(bound=stated))
     assert "sees every gradient" in text
     assert "added or removed" in text
+
+
+def test_failed_units_are_shown() -> None:
+    text = shown(result(3.0, provenance=a_provenance(units=9, used=5, failed=2)))
+    assert "NO VERDICT: 2 of 9 units failed" in text
+    assert "counted against a refutation" in text
+    assert "The run stopped early: 5 of 9 units were used." in text
+    assert "failed" not in shown(result())

@@ -59,7 +59,7 @@ def _group(group: AuditGroup) -> list[str]:
     left = len(group.results) - len(shown)
     return [
         f"### {plain(group.subject)}",
-        words.group_finding(group),
+        f"{words.group_finding(group)} {words.GROUP_RULE}",
         _table(("verdict", "audit", "promised ε", "proved ε"), rows),
         *([f"And {left:,} more audits."] if left else []),
         *(_folded(audit.subject, _audit(audit, level=4)) for audit in shown),

@@ -37,7 +37,7 @@ _ATTEMPTS = ((5_000, True), (1_000, True), (100, True), (0, True), (0, False))
 _FIRST_RECORDS = 20  # shown without JavaScript
 _ICONS: dict[Verdict, str] = {
     "refuted": "✕",
-    "not refuted": "○",
+    "not refuted": "–",
     "no claim": "i",
     "no verdict": "?",
 }
@@ -104,6 +104,7 @@ def _page(result: Result, *, records: int, drawn: bool) -> str:
         title=kept.subject if isinstance(kept, AuditResult | AuditGroup) else kept.method,
         group=group,
         group_finding=words.group_finding(group) if group else "",
+        group_rule=words.GROUP_RULE,
         group_scale=scale(kept) if group else None,
         threat=_once(row for section in sections for row in section.threat),
         sections=sections,

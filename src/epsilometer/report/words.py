@@ -26,6 +26,7 @@ _WORLDS = {
     "stated, and an ε for one kind of neighbours says nothing about another.",
 }
 
+GROUP_RULE = "Each keeps its own confidence; nothing is concluded from the largest."
 # What no page may hold, and halves of letters that no encoding can write.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
@@ -86,14 +87,11 @@ def bound_finding(bound: EpsilonLowerBound) -> str:
 
 
 def group_finding(group: AuditGroup) -> str:
-    """How many audits of a group came to which verdict, and what may not be made of it."""
+    """How many audits of a group came to which verdict."""
     verdicts = [result.verdict for result in group.results]
     counts = [f"{verdicts.count(kind)} {kind}" for kind in dict.fromkeys(verdicts)]
     audits = "1 audit" if len(verdicts) == 1 else f"{len(verdicts)} audits"
-    return (
-        f"{audits}: {', '.join(counts)}. Each keeps its own confidence; nothing is concluded "
-        "from the largest."
-    )
+    return f"{audits}: {', '.join(counts)}."
 
 
 def meaning(bound: EpsilonLowerBound) -> list[str]:
@@ -141,7 +139,7 @@ def promise(claim: PrivacyClaim) -> str:
     if claim.adjacency != "unstated":
         parts.append(f"for {ADJACENCY[claim.adjacency]}")
     if claim.sampler != "unstated":
-        parts.append(f"batches drawn by {claim.sampler}")
+        parts.append(f"batches: {claim.sampler}")
     if claim.accountant != "unstated":
         parts.append(f"computed by {claim.accountant}")
     return ", ".join(parts) + "."

@@ -1,8 +1,11 @@
 """Sentences say what happened, and no more."""
 
 import math
+from fractions import Fraction
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from epsilometer import AuditGroup, PrivacyClaim
 from epsilometer.report import words
@@ -45,7 +48,7 @@ def test_what_the_run_left_out_is_told() -> None:
 
 @pytest.mark.parametrize(
     ("claimed", "found", "shown"),
-    [(3.0, 3.004, "3.004"), (3.0, 2.9996, "2.9996"), (3.0, 3.0, "3.00"), (math.inf, 1.0, "1.00")],
+    [(3.0, 3.004, "3.004"), (3.0, 2.9996, "2.99"), (3.0, 3.0, "3.00"), (math.inf, 1.0, "1.00")],
 )
 def test_a_near_miss_is_told_from_a_hit(claimed: float, found: float, shown: str) -> None:
     claim = PrivacyClaim(epsilon=claimed, delta=1e-5)
@@ -86,3 +89,18 @@ def test_a_group_counts_its_verdicts() -> None:
     text = words.group_finding(AuditGroup(subject="s", results=audits))
     assert text == "3 audits: 2 refuted, 1 no claim."
     assert words.group_finding(AuditGroup(subject="s", results=audits[:1])).startswith("1 audit: ")
+
+
+@given(st.floats(0, 1e5, exclude_max=True), st.integers(0, 6))
+def test_a_number_is_never_shown_larger_than_it_is(value: float, decimals: int) -> None:
+    shown = Fraction(words.number(value, decimals))
+    assert shown <= Fraction(repr(value)) < shown + Fraction(1, 10**decimals)
+
+
+def test_decimal_numbers_are_shown_as_they_are() -> None:
+    assert [words.number(value) for value in (0.29, 1.1, 2.0, 3.81)] == [
+        "0.29",
+        "1.10",
+        "2.00",
+        "3.81",
+    ]

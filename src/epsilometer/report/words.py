@@ -2,6 +2,7 @@
 
 import math
 import re
+from decimal import ROUND_FLOOR, Decimal
 
 from epsilometer.claims import PrivacyClaim
 from epsilometer.results import (
@@ -26,6 +27,7 @@ _WORLDS = {
     "stated, and an ε for one kind of neighbours says nothing about another.",
 }
 
+_GRAVEST_FIRST = ("refuted", "no verdict", "not refuted", "no claim")
 GROUP_RULE = "Each keeps its own confidence; nothing is concluded from the largest."
 # What no page may hold, and halves of letters that no encoding can write.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -42,10 +44,15 @@ def one_line(text: str) -> str:
 
 
 def number(value: float, decimals: int = 2) -> str:
-    """A number for people: ∞ as such, huge ones short."""
+    """A number for people: ∞ as such, huge ones short, the rest cut and not rounded.
+
+    A lower bound must not be shown larger than it is.
+    """
     if math.isinf(value):
         return "∞" if value > 0 else "−∞"
-    return f"{value:.{decimals}f}" if abs(value) < 1e5 else f"{value:.3g}"
+    if abs(value) >= 1e5:
+        return f"{value:.3g}"
+    return str(Decimal(repr(value)).quantize(Decimal(1).scaleb(-decimals), ROUND_FLOOR))
 
 
 def short(value: float) -> str:
@@ -89,7 +96,7 @@ def bound_finding(bound: EpsilonLowerBound) -> str:
 def group_finding(group: AuditGroup) -> str:
     """How many audits of a group came to which verdict."""
     verdicts = [result.verdict for result in group.results]
-    counts = [f"{verdicts.count(kind)} {kind}" for kind in dict.fromkeys(verdicts)]
+    counts = [f"{verdicts.count(kind)} {kind}" for kind in _GRAVEST_FIRST if kind in verdicts]
     audits = "1 audit" if len(verdicts) == 1 else f"{len(verdicts)} audits"
     return f"{audits}: {', '.join(counts)}."
 
@@ -166,7 +173,7 @@ def _measured(bound: EpsilonLowerBound, claim: PrivacyClaim | None = None) -> st
     """The bound, with as many decimals as it takes to stand apart from the promise."""
     decimals = 2
     if claim is not None and bound.epsilon != claim.epsilon:
-        while decimals < 9 and round(bound.epsilon, decimals) == round(claim.epsilon, decimals):
+        while decimals < 9 and number(bound.epsilon, decimals) == number(claim.epsilon, decimals):
             decimals += 1
     return f"ε ≥ {number(bound.epsilon, decimals)} at δ = {bound.delta:g}"
 

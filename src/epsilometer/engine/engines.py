@@ -11,6 +11,7 @@ import threading
 import time
 import traceback
 import uuid
+import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import CancelledError
 from concurrent.futures.process import BrokenProcessPool
@@ -333,14 +334,18 @@ def _stream(call: Call, units: Iterable[int], *, workers: int) -> Outcomes:
     with _ctrl_c_held():
         stream = parallel(delayed(_attempt)(call, unit, _HERE) for unit in units)
     try:
-        yield from stream
+        for outcome in stream:  # noqa: UP028 – ``yield from`` would close it before we do
+            yield outcome
     except PicklingError as error:
+        *_, why = str(error.__cause__ or error).strip('"\n').splitlines()
         raise InvalidArgument(
-            f"Expected work that can be sent to another process ({error.__cause__ or error}). "
+            f"Expected work that can be sent to another process ({why}). "
             "Let go of open files, locks and the like, or use threads."
         ) from error
     finally:
-        stream.close()
+        with warnings.catch_warnings():  # joblib's, that work was left undone: that is meant
+            warnings.simplefilter("ignore", UserWarning)
+            stream.close()
 
 
 def _attempt(call: Call, unit: int, home: str = _HERE) -> Outcome:

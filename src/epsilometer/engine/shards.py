@@ -64,7 +64,7 @@ def unpack(data: bytes, *, plan: str) -> dict[int, Arrays]:
         if whose["plan"] != plan:
             raise DamagedShard(f"it belongs to the plan {str(whose['plan'])[:12]}…")
         return _arrays(whose["units"], contents)
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+    except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise DamagedShard("its checksum fits, its contents do not") from error
 
 
@@ -75,8 +75,8 @@ def _arrays(described: Any, contents: bytes) -> dict[int, Arrays]:
         found = {}
         for name, kind, shape in arrays:
             dtype = np.dtype(kind)
-            if dtype.kind not in _KINDS:
-                raise ValueError(f"arrays of {dtype} are never kept")
+            if dtype.kind not in _KINDS or min(shape, default=0) < 0:
+                raise ValueError(f"arrays of {dtype} and shape {shape} are never kept")
             array: NDArray[Any] = np.ndarray(tuple(shape), dtype, contents, at)
             found[str(name)] = array.copy()  # aligned, and free of the rest of the file
             at += array.nbytes

@@ -48,14 +48,15 @@ class Digest:
     plan: Plan
     act: Act = nothing
     limit: float = float("inf")
+    size: int = 3
 
     def unit(self, index: int) -> Arrays:
         self.act(index)
-        draws = self.plan.stream(index).normal(1.0, 1.0, size=3)
+        draws = self.plan.stream(index).normal(1.0, 1.0, size=self.size)
         return {"draws": draws, "unit": np.array(index)}
 
     def missing(self, index: int) -> Arrays:
-        return {"draws": np.zeros(3), "unit": np.array(-1 - index)}
+        return {"draws": np.zeros(self.size), "unit": np.array(-1 - index)}
 
     def watch(self) -> "Total":
         return Total(self.limit)

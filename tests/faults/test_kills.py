@@ -1,0 +1,93 @@
+"""Killed at any moment and begun again: the same bytes, nothing lost, nothing twice."""
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from epsilometer.engine.store import Store, busy
+from tests.engine.jobs import in_order
+from tests.faults.processes import Keeper, started, until, works
+from tests.faults.program import UNITS, job
+
+PROGRAM = ("-m", "tests.faults.program")
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return in_order(tmp_path_factory.mktemp("expected"), plan=job().plan)
+
+
+def kills_until_finished(
+    directory: Path, engine: str, workers: int, longest: float, rng: np.random.Generator
+) -> int:
+    """Kills a run at random moments of its work until it finishes; returns how often."""
+    keeper, kills = Keeper(directory), 0
+    while not (directory / "result.json").exists():
+        with started(*PROGRAM, directory, engine, workers) as family:
+            process = family.process
+            until(
+                lambda p=process: works(directory, p) or p.poll() is not None,  # type: ignore[misc]
+                "the run began",
+            )
+            try:
+                process.wait(rng.uniform(0, longest))
+                assert process.returncode == 0, process.stderr and process.stderr.read()
+            except subprocess.TimeoutExpired:
+                os.kill(process.pid, signal.SIGKILL)
+                process.wait()
+                kills += process.returncode == -signal.SIGKILL
+                keeper.look()  # at once, while workers may still be dying
+                until(lambda f=family: not f.alive(), "the workers followed")  # type: ignore[misc]
+    keeper.look()
+    assert keeper.finished == frozenset(range(UNITS))
+    return kills
+
+
+@pytest.mark.parametrize(
+    ("engine", "workers", "longest", "wanted"),
+    [
+        ("in-process", 1, 0.3, 3),
+        ("threads", 3, 0.15, 3),
+        ("processes", 2, 0.8, 3),
+        pytest.param("in-process", 1, 0.3, 35, marks=pytest.mark.slow),
+        pytest.param("threads", 3, 0.15, 35, marks=pytest.mark.slow),
+        pytest.param("processes", 2, 0.8, 40, marks=pytest.mark.slow),
+    ],
+)
+def test_a_run_killed_at_random_moments_ends_with_the_same_bytes(
+    engine: str,
+    workers: int,
+    longest: float,
+    wanted: int,
+    tmp_path: Path,
+    expected: bytes,
+    rng: np.random.Generator,
+) -> None:
+    kills = runs = 0
+    while kills < wanted:
+        directory = tmp_path / str(runs)
+        kills += kills_until_finished(directory, engine, workers, longest, rng)
+        assert (directory / "result.json").read_bytes() == expected
+        assert not busy(directory)
+        runs += 1
+    assert kills >= wanted
+
+
+def test_a_worker_killed_from_outside_changes_nothing(tmp_path: Path, expected: bytes) -> None:
+    with started(*PROGRAM, tmp_path, "processes", 2) as family:
+        until((tmp_path / "shards").exists, "the run began")
+        until(lambda: list((tmp_path / "shards").glob("*.shard")), "units were finished")
+        for pid in workers_of(family.alive()):
+            os.kill(pid, signal.SIGKILL)
+        assert family.process.wait() == 0, family.process.stderr and family.process.stderr.read()
+    assert (tmp_path / "result.json").read_bytes() == expected
+    assert not Store.open(tmp_path).failures()
+
+
+def workers_of(pids: list[int]) -> list[int]:
+    """Those that execute units: neither the master nor loky's trackers."""
+    return [pid for pid in pids if b"popen_loky" in Path(f"/proc/{pid}/cmdline").read_bytes()]

@@ -14,7 +14,7 @@ from pathlib import Path
 from epsilometer.engine.store import Store, lock
 from tests.engine.jobs import ROOT
 
-_MARK = "EPSILOMETER_TEST_MARK"
+MARK = "EPSILOMETER_TEST_MARK"  # a variable that descendants inherit, however they were left
 _PATIENCE = 120.0  # seconds until a test gives up; nothing is measured by it
 
 
@@ -35,12 +35,26 @@ class Family:
     mark: str
 
     def alive(self) -> list[int]:
-        found = []
-        for folder in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):  # gone meanwhile
-                if self.mark.encode() in (folder / "environ").read_bytes():
-                    found.append(int(folder.name))
-        return found
+        return marked(self.mark)
+
+
+def marked(mark: str) -> list[int]:
+    """Processes that were started under a mark and are still there."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # gone meanwhile
+            if mark.encode() in (folder / "environ").read_bytes():
+                found.append(int(folder.name))
+    return found
+
+
+def kill_marked(mark: str) -> None:
+    """Until none is left: a nanny may have begun another."""
+    while pids := marked(mark):
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, 9)
+        time.sleep(0.01)
 
 
 @contextmanager
@@ -50,7 +64,7 @@ def started(*arguments: object) -> Iterator[Family]:
     process = subprocess.Popen(
         [sys.executable, *map(str, arguments)],
         cwd=ROOT,
-        env={**os.environ, _MARK: mark},
+        env={**os.environ, MARK: mark},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

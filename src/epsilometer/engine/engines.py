@@ -224,7 +224,10 @@ class _Cluster:
 
     def _share(self) -> None:
         """The call as a task of its own: sent once, and made again where its worker died."""
-        self._shared = self._client.submit(_itself, self._call, pure=False)
+        try:
+            self._shared = self._client.submit(_itself, self._call, pure=False)
+        except (TypeError, PicklingError) as error:
+            raise _unsendable(error) from error
 
     def _send(self, unit: int) -> None:
         future = self._client.submit(_attempt, self._shared, unit, _HERE, pure=False)
@@ -263,12 +266,11 @@ class _Cluster:
                     self._back.put(future)
                 continue
             except CancelledError as error:
+                if self._shared.status == "error":
+                    raise _refused(self._shared.exception()) from error
                 raise self._lost() from error
             except Exception as error:  # not the unit's, whose are outcomes
-                raise EngineLost(
-                    f"A Dask worker could not take the work: {type(error).__name__}: {error}. "
-                    "Workers need the packages and the code that this process has."
-                ) from error
+                raise _refused(error) from error
             return self._flying.pop(future.key)[1], outcome
 
     def _somebody_works(self) -> bool:
@@ -281,6 +283,13 @@ class _Cluster:
         return EngineLost(
             f"The Dask scheduler {self._engine.address!r} went away. What is finished is safe."
         )
+
+
+def _refused(error: BaseException) -> EngineLost:
+    return EngineLost(
+        f"The Dask cluster could not take the work: {type(error).__name__}: {error}. "
+        "Scheduler and workers need the packages and the code that this process has."
+    )
 
 
 def _itself(call: Call) -> Call:
@@ -337,15 +346,19 @@ def _stream(call: Call, units: Iterable[int], *, workers: int) -> Outcomes:
         for outcome in stream:  # noqa: UP028 – ``yield from`` would close it before we do
             yield outcome
     except PicklingError as error:
-        *_, why = str(error.__cause__ or error).strip('"\n').splitlines()
-        raise InvalidArgument(
-            f"Expected work that can be sent to another process ({why}). "
-            "Let go of open files, locks and the like, or use threads."
-        ) from error
+        raise _unsendable(error) from error
     finally:
         with warnings.catch_warnings():  # joblib's, that work was left undone: that is meant
             warnings.simplefilter("ignore", UserWarning)
             stream.close()
+
+
+def _unsendable(error: BaseException) -> InvalidArgument:
+    *_, why = str(error.__cause__ or error).strip('"\n').splitlines()
+    return InvalidArgument(
+        f"Expected work that can be sent to another process ({why}). "
+        "Let go of open files, locks and the like, or use threads."
+    )
 
 
 def _attempt(call: Call, unit: int, home: str = _HERE) -> Outcome:

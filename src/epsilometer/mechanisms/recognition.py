@@ -61,8 +61,8 @@ def recognise(seen: list[Epoch], records: int, error: float, rng: np.random.Gene
     absent = records - present.size
     if absent == records % usual_size(seen) and present[-1] == present.size - 1:
         match verdict.sampler:  # the ragged slice at the end
-            case Sequential() | BatchThenShuffle() as cut:
-                verdict = replace(verdict, sampler=replace(cut, drop_last=absent > 0))
+            case Sequential() | BatchThenShuffle() | PartialShuffle() as cut if absent:
+                verdict = replace(verdict, sampler=replace(cut, drop_last=True))
     if not absent:
         return verdict
     note = f"{absent} of {records} records never came: the rest was looked at as the training set."
@@ -165,10 +165,10 @@ def _never_changes(labels: IntArray, slices: IntArray, sizes: IntArray) -> Verdi
             accountant=_PLAIN,
             evidence=("Every epoch has the same batches: consecutive slices in stored order.",),
         )
-    kept = "bins" if np.ptp(sizes[0, :-1]) else "order"
+    uneven = np.ptp(sizes[0, :-1]) if sizes.shape[1] > 1 else 0
     return Verdict(
         sampler=None,
-        name=f"one fixed {kept}",
+        name="fixed bins" if uneven else "one fixed order",
         accountant=f"none that counts on chance, for epochs are not independent: only {_PLAIN}",
         evidence=(f"Every one of {len(sizes)} epochs has the same batches, not in stored order.",),
         caveats=("The order was drawn once, or a seed is set again at every epoch.",),

@@ -258,7 +258,9 @@ def _cut(order: IntArray, batch_size: int, drop_last: bool) -> Iterator[IntArray
 
 
 def _subset(records: int, size: int, rng: np.random.Generator) -> IntArray:
-    return np.sort(rng.choice(records, size, replace=False, shuffle=False))
+    picked = rng.choice(records, size, replace=False, shuffle=False)
+    picked.sort()
+    return picked
 
 
 def _blocked(records: int, buffer: int, rng: np.random.Generator) -> IntArray:

@@ -16,6 +16,7 @@ _COMMANDS = {
     "check": "Judge a promise by a RESULT written before, for CI.",
     "demo": "Audit DP training on real data, as promised and with a classic mistake.",
     "estimate": "Bound ε from below, from the attack scores in FILE.",
+    "lint": "Check training code for batches that are not what the accountant assumes.",
     "methods": "List the methods: what each guarantees, assumes and cites.",
     "report": "Make the report of RUN, the directory of a run or a result as JSON.",
     "resume": "Finish the run in directory RUN, to the same bytes as if it had never stopped.",

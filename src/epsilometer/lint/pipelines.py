@@ -1,0 +1,148 @@
+"""Chains of dataset methods: what comes before and after a shuffle."""
+
+import ast
+from collections import defaultdict
+from dataclasses import dataclass
+
+from epsilometer.lint.libraries import PIPELINES
+from epsilometer.lint.module import Module, text
+from epsilometer.lint.values import Scope
+
+_BATCHES = ("batch", "padded_batch")
+_UNBATCHES = ("unbatch", "flat_map", "interleave")
+_TELLING = (*_BATCHES, *_UNBATCHES, "shuffle", "range", "take")
+_BUFFERED = {"tensorflow", "tensorflow_datasets"}  # the others shuffle everything
+
+
+@dataclass
+class Shuffle:
+    """A ``shuffle()`` in a chain.
+
+    Attributes:
+        node: The call.
+        names: What the chain starts from and is assigned to.
+        before_batch: Whether records are shuffled, then batched.
+        after_batch: Whether batches are shuffled.
+        buffer: Size of the buffer, if it is known.
+        size: Records that come in, if the chain itself tells.
+    """
+
+    node: ast.Call
+    names: tuple[str, ...]
+    before_batch: bool = False
+    after_batch: bool = False
+    buffer: int | float | None = None
+    size: int | float | None = None
+
+
+def shuffles(module: Module) -> list[Shuffle]:
+    """Every shuffle of a dataset, with what the chain around it does.
+
+    Chains are followed through assignments to the same name in a function.
+    """
+    packages = module.names.packages() & PIPELINES
+    if not packages:
+        return []
+    found: dict[int, Shuffle] = {}
+    earlier: dict[tuple[Scope, str], list[ast.Call]] = defaultdict(list)
+    for node in module.nodes:
+        if not isinstance(node, ast.Call) or not _is_whole(module, node):
+            continue
+        calls, root = _unwound(node)
+        start, target = text(root), module.target(node)
+        if not calls or not _is_dataset(module, root):
+            continue
+        scope = module.function(node)
+        calls = earlier[scope, start] + [call for call in calls if _method(call) in _TELLING]
+        if target:
+            earlier[scope, target] = calls
+        for place, call in enumerate(calls):
+            if _method(call) == "shuffle":
+                shuffle = found.setdefault(id(call), Shuffle(call, (start, target)))
+                _look_around(module, shuffle, calls, place)
+    if packages & _BUFFERED:
+        for shuffle in found.values():
+            shuffle.buffer = _buffer(module, shuffle.node)
+    return list(found.values())
+
+
+def _look_around(module: Module, shuffle: Shuffle, calls: list[ast.Call], place: int) -> None:
+    before = [call for call in calls[:place] if not _excludes(module, call, shuffle.node)]
+    for number, call in enumerate(before):
+        if _method(call) in _UNBATCHES:
+            before = before[number + 1 :]
+    shuffle.after_batch |= any(_method(call) in _BATCHES for call in before)
+    shuffle.before_batch |= any(
+        _method(call) in _BATCHES and not _excludes(module, call, shuffle.node)
+        for call in calls[place + 1 :]
+    )
+    sizes = [size for call in calls[:place] if (size := _size(module, call)) is not None]
+    if sizes:
+        shuffle.size = min(sizes)
+
+
+def _is_whole(module: Module, node: ast.Call) -> bool:
+    """Whether no further method is called on what this call returns."""
+    parent = module.parents.get(id(node))
+    if not isinstance(parent, ast.Attribute):
+        return True
+    above = module.parents.get(id(parent))
+    return not (isinstance(above, ast.Call) and above.func is parent)
+
+
+def _unwound(node: ast.Call) -> tuple[list[ast.Call], ast.expr]:
+    """The calls of a chain from the inside, and what it starts from."""
+    calls: list[ast.Call] = []
+    expression: ast.expr = node
+    while isinstance(expression, ast.Call) and isinstance(expression.func, ast.Attribute):
+        calls.append(expression)
+        expression = expression.func.value
+    return calls[::-1], expression
+
+
+def _is_dataset(module: Module, root: ast.expr) -> bool:
+    """Whether a chain may start from a dataset: not if it starts from another library."""
+    packages = {package for package, _ in module.names.known(root)}
+    return not packages or bool(packages & PIPELINES)
+
+
+def _excludes(module: Module, one: ast.AST, other: ast.AST) -> bool:
+    """Whether two nodes are in different arms of an ``if``."""
+    arms = dict(_arms(module, one))
+    return any(arms.get(number, arm) is not arm for number, arm in _arms(module, other))
+
+
+def _arms(module: Module, node: ast.AST) -> list[tuple[int, bool]]:
+    found = []
+    child = node
+    for parent in module.around(node):
+        if isinstance(parent, ast.If):
+            found.append((id(parent), any(child is each for each in parent.orelse)))
+        child = parent
+    return found
+
+
+def _method(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else ""
+
+
+def _buffer(module: Module, call: ast.Call) -> int | float | None:
+    named = [keyword.value for keyword in call.keywords if keyword.arg == "buffer_size"]
+    given = [*call.args, *named]
+    return module.values.number(given[0]) if given else None
+
+
+def _size(module: Module, call: ast.Call) -> int | float | None:
+    """Records that ``Dataset.range(n)`` or ``take(n)`` lets through."""
+    ends = [module.values.number(argument) for argument in call.args]
+    known = [end for end in ends if end is not None]
+    if len(known) != len(ends) or call.keywords:
+        return None
+    match _method(call), known:
+        case "range", [end]:
+            return end
+        case "range", [start, end]:
+            return end - start
+        case "take", [end] if end > 0:
+            return end
+    return None

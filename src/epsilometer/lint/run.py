@@ -1,0 +1,126 @@
+"""From files to findings."""
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterable
+from pathlib import Path
+
+from epsilometer.lint.checks import Place, check
+from epsilometer.lint.findings import Finding, Problem, Report
+from epsilometer.lint.libraries import MARKERS
+from epsilometer.lint.module import Module
+from epsilometer.lint.sampling import Sampling
+from epsilometer.lint.sources import Source, find, parse, read, to_text
+from epsilometer.lint.suggestion import Suggestions
+
+_IGNORE = re.compile(r"#\s*epsilometer:\s*ignore(?:\[([^\]]*)\])?")
+_EVERYTHING = "*"
+
+
+def lint(paths: Iterable[Path], *, exclude: tuple[str, ...] = ()) -> Report:
+    """Checks every Python file and notebook among and below the paths.
+
+    Raises:
+        UnreadableFile: A path is not there.
+        InvalidArgument: There is no Python file.
+    """
+    findings: list[Finding] = []
+    problems: list[Problem] = []
+    files = find(list(paths), exclude)
+    for path in files:
+        source, unread = read(path)
+        problems += unread
+        if source is not None:
+            report = _lint(source)
+            findings += report.findings
+            problems += report.problems
+    return Report(tuple(findings), tuple(problems), len(files))
+
+
+def lint_source(text: str, *, path: str = "<text>") -> Report:
+    """Checks one text.
+
+    Example:
+        >>> text = "engine.make_private(module=m, poisson_sampling=False)"
+        >>> [(found.rule_id, found.line) for found in lint_source(text).findings]
+        [('SHUF001', 1)]
+    """
+    return _lint(Source(path, text))
+
+
+def _lint(source: Source) -> Report:
+    tree = parse(source)
+    if isinstance(tree, Problem):
+        return Report((), (tree,), 1)
+    text = to_text(source.content)
+    if not any(marker in text for marker in MARKERS):
+        return Report((), (), 1)
+    sampling = Sampling(Module(tree))
+    ignored = _ignored(source)
+    places = [place for place in check(sampling) if not _is_ignored(place, ignored)]
+    if not places:
+        return Report((), (), 1)
+    suggestions, lines = Suggestions(sampling), _lines(source)
+    found = {_finding(source, place, suggestions, lines) for place in places}
+    ordered = sorted(found, key=lambda each: (each.cell or 0, each.line, each.column, each.rule_id))
+    return Report(tuple(ordered), (), 1)
+
+
+def _finding(source: Source, place: Place, suggestions: Suggestions, lines: list[bytes]) -> Finding:
+    command, unknown = suggestions.command(place.call)
+    cell, line = None, place.line
+    if source.cells:
+        cell, line = source.cells[place.line - 1]
+    return Finding(
+        path=source.path,
+        line=line,
+        column=_column(lines, place),
+        cell=cell,
+        rule_id=place.rule_id,
+        severity=place.severity,
+        detail=place.detail,
+        command=command,
+        unknown=unknown,
+    )
+
+
+def _lines(source: Source) -> list[bytes]:
+    """Lines as the parser counts them, in UTF-8 as it measures them."""
+    content = source.content
+    if isinstance(content, bytes):
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
+        content = content.decode(encoding)
+    return re.split(b"\r\n|\r|\n", content.encode())
+
+
+def _column(lines: list[bytes], place: Place) -> int:
+    """From 1 and in characters, where the tree counts bytes from 0."""
+    line = lines[place.line - 1] if place.line <= len(lines) else b""
+    return len(line[: place.column].decode("utf-8", "ignore")) + 1
+
+
+def _ignored(source: Source) -> dict[int, set[str]]:
+    """For each line the rules that its comment switches off."""
+    text = to_text(source.content)
+    if "epsilometer:" not in text:
+        return {}
+    content = source.content if isinstance(source.content, bytes) else source.content.encode()
+    found: dict[int, set[str]] = {}
+    try:
+        for token in tokenize.tokenize(io.BytesIO(content).readline):
+            if token.type == tokenize.COMMENT and (match := _IGNORE.search(token.string)):
+                named = _EVERYTHING if match[1] is None else match[1]
+                found[token.start[0]] = {rule.strip() for rule in named.split(",")}
+    except (tokenize.TokenError, SyntaxError):  # the parser is more lenient than the tokenizer
+        pass
+    return found
+
+
+def _is_ignored(place: Place, ignored: dict[int, set[str]]) -> bool:
+    """Whether a comment on a line of the call, or of what is pointed at, switches this off."""
+    call = place.call
+    assert isinstance(call, ast.expr)
+    lines = {place.line, *range(call.lineno, (call.end_lineno or call.lineno) + 1)}
+    return any(ignored.get(line, set()) & {place.rule_id, _EVERYTHING} for line in lines)

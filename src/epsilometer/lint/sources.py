@@ -1,0 +1,170 @@
+"""Python sources on disk: finding them, reading them, taking notebooks apart."""
+
+import ast
+import fnmatch
+import json
+import os
+import stat
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from epsilometer.errors import InvalidArgument, UnreadableFile
+from epsilometer.lint.findings import Problem
+from epsilometer.lint.libraries import MARKERS
+
+SKIPPED = ("node_modules", "build", "dist", "__pycache__", "site-packages", "venv", "env")
+LARGEST = 5 * 2**20  # bytes; a tree takes a hundred times that, and no training script comes near
+
+_SUFFIXES = (".py", ".pyi", ".pyw", ".ipynb")
+_HARMLESS_MAGIC = ("%%time", "%%timeit", "%%capture")
+
+
+@dataclass(frozen=True)
+class Source:
+    """The text of a module, or of all cells of a notebook.
+
+    Attributes:
+        path: As it was named or found.
+        content: The text, or the bytes with whatever encoding they declare.
+        cells: For each line its cell and the line there; empty in a module.
+    """
+
+    path: str
+    content: str | bytes
+    cells: list[tuple[int, int]] = field(default_factory=list)
+
+
+def find(paths: Iterable[Path], exclude: tuple[str, ...] = ()) -> list[Path]:
+    """Every Python file and notebook among and below the paths, once, in order.
+
+    Folders that are hidden, or hold what others made, are skipped below the paths but not among
+    them. Links to folders are not followed.
+    """
+    found: dict[Path, None] = {}
+    for path in paths:
+        if not path.exists():
+            raise UnreadableFile(f"Expected a file or folder at {str(path)!r}, found none.")
+        files = _below(path, exclude) if path.is_dir() else [path]
+        found.update(dict.fromkeys(files))
+    if not found:
+        looked = ", ".join(repr(str(path)) for path in paths)
+        raise InvalidArgument(f"Expected Python files in {looked}, found none.")
+    return list(found)
+
+
+def _below(folder: Path, exclude: tuple[str, ...]) -> Iterator[Path]:
+    for here, folders, files in os.walk(folder):
+        inside = Path(here)
+        folders[:] = sorted(
+            name
+            for name in folders
+            if not name.startswith(".")
+            and name not in SKIPPED
+            and not _is_excluded(inside / name, exclude)
+        )
+        for name in sorted(files):
+            path = inside / name
+            if path.suffix in _SUFFIXES and not _is_excluded(path, exclude):
+                yield path
+
+
+def _is_excluded(path: Path, exclude: tuple[str, ...]) -> bool:
+    whole = path.as_posix()
+    return any(
+        fnmatch.fnmatch(whole, pattern) or fnmatch.fnmatch(whole, f"*/{pattern}")
+        for pattern in (each.rstrip("/") for each in exclude)
+    )
+
+
+def read(path: Path) -> tuple[Source | None, list[Problem]]:
+    """The source in a file; None if there is nothing in it to check."""
+    name = path.as_posix()
+    try:
+        content = _content(path)
+    except (OSError, UnreadableFile) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        return None, [Problem(path=name, message=f"Could not be read: {reason or error}")]
+    if path.suffix == ".ipynb":
+        return _notebook(name, content)
+    if len(content) > LARGEST:
+        if not _is_marked(content):
+            return None, []
+        message = f"Larger than {LARGEST >> 20} MiB: not checked."
+        return None, [Problem(path=name, message=message)]
+    return Source(name, content), []
+
+
+def _content(path: Path) -> bytes:
+    if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for its other end
+        raise UnreadableFile("not a regular file")
+    return path.read_bytes()
+
+
+def _is_marked(content: bytes) -> bool:
+    return any(marker.encode() in content for marker in MARKERS)
+
+
+def parse(source: Source) -> ast.Module | Problem:
+    """The tree, or what keeps it from growing."""
+    try:
+        with warnings.catch_warnings():  # of odd escapes in other people's code
+            warnings.simplefilter("ignore")
+            return ast.parse(source.content)
+    except SyntaxError as error:
+        message = f"Not Python {_version()}: {error.msg}"
+        return Problem(path=source.path, message=message, line=error.lineno or None)
+    except (ValueError, LookupError) as error:  # null bytes, unknown encodings
+        return Problem(path=source.path, message=f"Not Python: {error}")
+    except (RecursionError, MemoryError):
+        return Problem(path=source.path, message="Nested too deeply to be parsed.")
+
+
+def _version() -> str:
+    import platform
+
+    return ".".join(platform.python_version_tuple()[:2])
+
+
+def _notebook(name: str, content: bytes) -> tuple[Source | None, list[Problem]]:
+    """The code cells in one text; cells that do not parse are left empty and told."""
+    try:
+        cells = json.loads(content)["cells"]
+        codes = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        what = f"{type(error).__name__}: {error}"
+        return None, [Problem(path=name, message=f"Not a notebook: {what}")]
+    lines: list[str] = []
+    places: list[tuple[int, int]] = []
+    problems = []
+    for number, code in enumerate(codes, start=1):
+        plain = _without_magic(code)
+        parsed = parse(Source(name, plain))
+        if isinstance(parsed, Problem):
+            problem = Problem(path=name, message=parsed.message, line=parsed.line, cell=number)
+            problems.append(problem)
+            continue
+        own = plain.split("\n")
+        lines += own
+        places += [(number, line) for line in range(1, len(own) + 1)]
+    return Source(name, "\n".join(lines), places), problems
+
+
+def _without_magic(code: str) -> str:
+    """The cell with IPython's commands made harmless, line for line."""
+    if code.startswith("%%") and not code.startswith(_HARMLESS_MAGIC):
+        return ""
+    return "\n".join(_plain(line) for line in code.splitlines())
+
+
+def _plain(line: str) -> str:
+    bare = line.lstrip()
+    indent = line[: len(line) - len(bare)]
+    return f"{indent}pass" if bare.startswith(("%", "!", "?")) or bare.endswith("?") else line
+
+
+def to_text(content: Any) -> str:
+    """Bytes as text for showing and searching; never fails."""
+    return content.decode("utf-8", "replace") if isinstance(content, bytes) else str(content)

@@ -1,0 +1,165 @@
+"""``epsilometer lint``: exit codes and the three forms of its report."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from epsilometer import __version__
+from epsilometer.cli.main import main
+from epsilometer.lint import RULES
+
+GUILTY = Path(__file__).parents[1] / "lint" / "guilty"
+MISTAKE = "from opacus import PrivacyEngine\nPrivacyEngine().make_private(poisson_sampling=False)\n"
+
+
+def run(*arguments: object) -> Result:
+    done = CliRunner().invoke(main, ["lint", *map(str, arguments)])
+    assert "Traceback" not in done.output
+    return done
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("a train.py").write_text(MISTAKE, "utf-8")
+    Path("fine.py").write_text("x = 1\n", "utf-8")
+    Path("broken.py").write_text("x = = 1\n", "utf-8")
+    return tmp_path
+
+
+@pytest.mark.parametrize("form", ["text", "json", "sarif"])
+@pytest.mark.usefixtures("folder")
+def test_exit_codes_tell_found_from_fine_from_unread(form: str) -> None:
+    assert run("a train.py", "--format", form).exit_code == 1
+    assert run("fine.py", "--format", form).exit_code == 0
+    assert run(".", "--format", form).exit_code == 1
+    unread = run("broken.py", "fine.py", "--format", form)
+    assert unread.exit_code == 2
+    assert "broken.py" in unread.stdout
+    assert unread.stderr.splitlines()[-1] == "Error: Could not check 'broken.py'."
+    assert run(".", "--exclude", "a train.py", "--exclude", "broken.py").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        ([], "PATH"),
+        (["nothing.py"], "'nothing.py', found none"),
+        (["empty"], "Expected Python files in 'empty'"),
+        ([".", "--format", "html"], "html"),
+    ],
+)
+@pytest.mark.usefixtures("folder")
+def test_bad_calls_are_told_in_one_line(arguments: list[str], part: str) -> None:
+    Path("empty").mkdir()
+    done = run(*arguments)
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    assert part in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.usefixtures("folder")
+def test_text_has_a_line_for_editors_and_the_command_in_one_piece() -> None:
+    lines = run(".").stdout.splitlines()
+    assert lines[0].startswith("a train.py:2:47: SHUF001 warning: poisson_sampling=False")
+    assert [line[:8].strip() for line in lines[1:]] != []
+    labels = re.findall(r"^  (\w+):", "\n".join(lines), re.M)
+    assert labels == ["seen", "why", "do", "run"]
+    (command,) = [line for line in lines if line.startswith("  run:")]
+    assert command.split()[1:3] == ["epsilometer", "shuffle"]
+    assert command.endswith("--delta DELTA")
+    assert "broken.py:1: not checked: Not Python" in lines[-2]
+    assert lines[-1] == "3 files, 0 errors, 1 warning, 1 not checked."
+
+
+@pytest.mark.usefixtures("folder")
+def test_json_has_the_documented_fields() -> None:
+    plain = json.loads(run(".", "--format", "json").stdout)
+    assert list(plain) == ["format", "version", "files", "findings", "problems"]
+    assert (plain["format"], plain["version"], plain["files"]) == ("epsilometer-lint", 1, 3)
+    (finding,) = plain["findings"]
+    page = (Path(__file__).parents[2] / "docs" / "lint.md").read_text("utf-8")
+    assert list(finding) == re.findall(r"^\| `(\w+)` \| finding \|", page, re.M)
+    (problem,) = plain["problems"]
+    assert sorted(problem) == sorted(re.findall(r"^\| `(\w+)` \| problem \|", page, re.M))
+    assert finding["path"] == "a train.py"
+    assert finding["run"].startswith("epsilometer shuffle --noise-multiplier SIGMA")
+    assert finding["unknown"] == ["SIGMA", "N", "B", "EPOCHS", "DELTA"]
+
+
+SARIF = {  # the parts of the schema of SARIF 2.1.0 that we use
+    "log": {"$schema", "version", "runs"},
+    "run": {"tool", "columnKind", "invocations", "results"},
+    "driver": {"name", "version", "rules"},
+    "rule": {
+        *("id", "name", "shortDescription", "fullDescription", "help", "defaultConfiguration"),
+    },
+    "result": {"ruleId", "ruleIndex", "level", "message", "locations"},
+    "location": {"physicalLocation", "logicalLocations"},
+}
+
+
+@pytest.mark.usefixtures("folder")
+def test_sarif_has_the_structure_of_the_standard() -> None:
+    log = json.loads(run(".", GUILTY, "--format", "sarif").stdout)
+    assert set(log) == SARIF["log"]
+    assert log["version"] == "2.1.0"
+    (ran,) = log["runs"]
+    assert set(ran) == SARIF["run"]
+    driver = ran["tool"]["driver"]
+    assert set(driver) == SARIF["driver"]
+    assert driver["version"] == __version__
+    assert [rule["id"] for rule in driver["rules"]] == list(RULES)
+    for rule in driver["rules"]:
+        assert set(rule) == SARIF["rule"]
+        assert rule["defaultConfiguration"]["level"] in ("error", "warning")
+        assert all(rule[part]["text"] for part in ("shortDescription", "fullDescription", "help"))
+    assert len(ran["results"]) > 20
+    for result in ran["results"]:
+        check_result(result, driver["rules"])
+    (invocation,) = ran["invocations"]
+    assert invocation["executionSuccessful"] is False
+    (notification,) = invocation["toolExecutionNotifications"]
+    assert notification["level"] == "warning"
+    assert (
+        notification["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "broken.py"
+    )
+
+
+def check_result(result: dict, rules: list[dict]) -> None:  # type: ignore[type-arg]
+    assert set(result) == SARIF["result"]
+    assert rules[result["ruleIndex"]]["id"] == result["ruleId"]
+    assert result["level"] in ("error", "warning")
+    assert "epsilometer shuffle" in result["message"]["text"]
+    (location,) = result["locations"]
+    assert set(location) <= SARIF["location"]
+    physical = location["physicalLocation"]
+    assert " " not in physical["artifactLocation"]["uri"]
+    assert physical["region"]["startLine"] >= 1
+    assert physical["region"]["startColumn"] >= 1
+
+
+def test_sarif_names_the_cell_of_a_notebook(tmp_path: Path) -> None:
+    cells = [{"cell_type": "code", "source": MISTAKE}]
+    (tmp_path / "n.ipynb").write_text(json.dumps({"cells": cells}), "utf-8")
+    log = json.loads(run(tmp_path, "--format", "sarif").stdout)
+    (location,) = log["runs"][0]["results"][0]["locations"]
+    assert location["logicalLocations"] == [{"name": "cell 1, line 2"}]
+    assert "region" not in location["physicalLocation"]
+    assert "n.ipynb:cell 1:2:47: SHUF001" in run(tmp_path).stdout
+
+
+def test_names_in_no_encoding_do_no_harm(tmp_path: Path) -> None:
+    path = tmp_path / "t\udcff.py"
+    path.write_text(MISTAKE, "utf-8")
+    for form in ("text", "json", "sarif"):
+        assert run(tmp_path, "--format", form).exit_code == 1
+
+
+def test_the_help_names_the_exit_codes() -> None:
+    text = " ".join(run("--help").stdout.split())
+    assert "Exit code 1 if it finds something" in text
+    assert "the exit code is then 2, never a pass" in text

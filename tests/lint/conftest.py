@@ -1,0 +1,1 @@
+collect_ignore = ["clean", "guilty"]  # read by the checks, never imported

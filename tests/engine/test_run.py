@@ -256,6 +256,7 @@ def test_units_that_failed_beyond_the_stop_do_not_count(tmp_path: Path) -> None:
     ]
     run(job, tmp_path / "run", engine=Listed(given=given_, closed=[]))
     assert (tmp_path / "run" / "result.json").read_bytes() == expected
+    assert not list((tmp_path / "run" / "failures").iterdir())
 
 
 def test_the_sum_of_a_run_with_failures_is_that_of_what_they_count_as(tmp_path: Path) -> None:

@@ -200,7 +200,7 @@ def test_a_copy_of_a_shard_is_not_counted_twice(whole: Path, expected: bytes) ->
 
 def test_what_others_leave_lying_around_is_ignored(whole: Path, expected: bytes) -> None:
     strange = ["notes.txt", "notes.tmp", "shards/README", "shards/x.npy", "failures/x.json"]
-    strange += ["failures/readme.txt", "shards/.hidden", "x.shard", "data.pkl"]
+    strange += ["failures/readme.txt", "failures/2.json", "shards/.hidden", "x.shard", "data.pkl"]
     for name in strange:
         (whole / name).write_bytes(pickle.dumps(Bomb()))
     (whole / "shards" / "folder").mkdir()

@@ -1,9 +1,23 @@
+from collections.abc import Callable
+from functools import cache
+from typing import TypeAlias
+
+import mpmath
 import numpy as np
 import pytest
+import scipy.optimize
+import scipy.special
+import scipy.stats
+from hypothesis import given
+from hypothesis import strategies as st
 
 from epsilometer import ConfidenceSequence, PrivacyClaim, Scores
 from epsilometer.errors import InvalidArgument
+from epsilometer.stats.binomial import clopper_pearson_upper
+from epsilometer.stats.sequential import anytime_limits
 from tests import oracles
+
+Limits: TypeAlias = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 def _refuted_at_some_time(audit: ConfidenceSequence, pairs: np.ndarray, claim: float) -> bool:
@@ -105,3 +119,154 @@ def test_bad_calls_are_told() -> None:
         with pytest.raises(InvalidArgument, match="Expected"):
             call()
     assert not audit.refuted(1.0)
+
+
+STEPS = 1000
+
+
+@cache
+def every_limit(limits: Limits) -> tuple[np.ndarray, np.ndarray]:
+    """Of every count (row) at every time (column)."""
+    trials = np.arange(1, STEPS + 1)
+    return limits(np.minimum(np.arange(STEPS + 1)[:, None], trials), trials)
+
+
+def ever_fails(limits: Limits, p: float, rng: np.random.Generator) -> tuple[int, int]:
+    """Of how many paths of 1,000 coins either limit ever fails, and of how many paths."""
+    paths = 2000
+    heads = np.cumsum(rng.random((paths, STEPS)) < p, axis=1)
+    low, high = every_limit(limits)
+    at = np.arange(STEPS)
+    wrong = (low[heads, at] > p) | (high[heads, at] < p)
+    return int(wrong.any(axis=1).sum()), paths
+
+
+def anytime(successes: np.ndarray, trials: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return anytime_limits(successes, trials, alpha=0.05)
+
+
+def at_one_time(successes: np.ndarray, trials: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Clopper and Pearson's, which hold at a time fixed beforehand."""
+    low = 1 - clopper_pearson_upper(trials - successes, trials, alpha=0.025)
+    return low, clopper_pearson_upper(successes, trials, alpha=0.025)
+
+
+@pytest.mark.parametrize("p", [0.003, 0.1, 0.5, 0.97])
+def test_limits_hold_at_all_times_together(p: float, rng: np.random.Generator) -> None:
+    assert not oracles.too_often(*ever_fails(anytime, p, rng))
+
+
+def test_limits_for_one_time_do_not_hold_at_all_times(rng: np.random.Generator) -> None:
+    """The mutation of the test above: it can fail."""
+    assert oracles.too_often(*ever_fails(at_one_time, 0.5, rng))
+
+
+@given(
+    st.integers(1, 10_000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))),
+    st.floats(1e-6, 0.5),
+)
+def test_limits_are_where_the_bettor_reaches_his_goal(count: tuple[int, int], alpha: float) -> None:
+    """His wealth in mpmath, at the limits: 1/α, and less between them."""
+    k, n = count
+    low, high = (float(limit) for limit in anytime_limits(k, n, alpha=alpha))
+
+    def wealth(p: float) -> mpmath.mpf:
+        with mpmath.workdps(40):
+            mixed = mpmath.beta(k + 0.5, n - k + 0.5) / mpmath.beta(0.5, 0.5)
+            return mixed / (mpmath.mpf(p) ** k * (1 - mpmath.mpf(p)) ** (n - k))
+
+    assert 0 <= low <= k / n <= high <= 1
+    if low > 0:
+        assert float(wealth(low) * alpha) == pytest.approx(1, rel=1e-6)
+    if high < 1:
+        assert float(wealth(high) * alpha) == pytest.approx(1, rel=1e-6)
+    assert wealth(k / n) * alpha <= 1 + 1e-6
+    assert (low == 0) >= (k == 0)
+    assert (high == 1) >= (k == n)
+
+
+@pytest.mark.parametrize("n", [100, 1000, 10_000])
+def test_looking_all_the_time_costs_at_most_twice_the_width(n: int) -> None:
+    """The price: √((log n + log 2π + 2 log 1/α) / n) against 1.96/√n, so 1.5 to 2 times here."""
+    k = np.arange(n // 20, n, n // 20)
+    low, high = anytime_limits(k, n, alpha=0.05)
+    fixed_low, fixed_high = at_one_time(k, np.asarray(n))
+    assert np.all(high - low < 2.1 * (fixed_high - fixed_low))
+    assert np.all(low < fixed_low)
+    assert np.all(fixed_high < high)
+
+
+THRESHOLDS = np.array([-0.5, 0.5, 1.5, 2.5])
+
+
+def attainable(mu: float, delta: float) -> float:
+    """What the attack N(μ, 1) against N(0, 1) proves at the best threshold with endless runs."""
+    fpr, tpr = scipy.stats.norm.sf(THRESHOLDS), scipy.stats.norm.sf(THRESHOLDS, mu)
+    forth = np.log((tpr - delta) / fpr)
+    back = np.log(((1 - fpr) - delta) / (1 - tpr))
+    return float(max(forth.max(), back.max()))
+
+
+def test_no_ceiling_at_any_time_is_too_low_too_often(rng: np.random.Generator) -> None:
+    truth, audits, wrong = attainable(2.0, 1e-5), 60, 0
+    for _ in range(audits):
+        audit = ConfidenceSequence(THRESHOLDS, delta=1e-5, confidence=0.9)
+        below = False
+        for pairs in np.diff(np.geomspace(4, 400, 9).astype(int), prepend=0):
+            audit.update(rng.normal(2, 1, pairs), rng.normal(0, 1, pairs))
+            below |= audit.ceiling() < truth
+        wrong += below
+    assert not oracles.too_often(wrong, audits, 0.1)
+
+
+def root(wealth: Callable[[float], float], low: float, high: float) -> float:
+    return float(scipy.optimize.brentq(wealth, low, high, xtol=1e-14))
+
+
+@pytest.mark.parametrize("confidence", [0.9, 0.95])
+def test_the_ceiling_pays_for_every_limit_it_uses(
+    confidence: float, rng: np.random.Generator
+) -> None:
+    """A maximum over thresholds hides a limit that is too tight from any count of errors: so by
+    its definition, with roots found elsewhere and α shared by two limits a threshold.
+    """
+    pairs, delta, thresholds = 300, 1e-3, THRESHOLDS[:3]  # none above or below all scores
+    inside, outside = rng.normal(1, 1, pairs), rng.normal(0, 1, pairs)
+    audit = ConfidenceSequence(thresholds, delta=delta, confidence=confidence)
+    audit.update(inside, outside)
+    goal = np.log(2 * thresholds.size / (1 - confidence))
+    best = 0.0
+    for threshold in thresholds:
+        limits = []
+        for scores, side in ((inside, 1), (outside, 0)):
+            k = int((scores >= threshold).sum())
+
+            def short(p: float, k: int = k) -> float:
+                mixed = scipy.special.betaln(k + 0.5, pairs - k + 0.5) - np.log(np.pi)
+                return float(
+                    mixed - scipy.stats.bernoulli.logpmf([1, 0], p) @ [k, pairs - k] - goal
+                )
+
+            ends = (1e-12, k / pairs) if side == 0 else (k / pairs, 1 - 1e-12)
+            limits.append(root(short, *ends))
+        caught, false = limits
+        best = max(best, np.log((caught - delta) / false))
+        best = max(best, np.log((1 - false - delta) / (1 - caught)))
+    assert audit.ceiling() == pytest.approx(best, rel=1e-6)
+
+
+@pytest.mark.parametrize("mu", [0.5, 1.0, 2.0])
+def test_the_ceiling_comes_down_to_what_can_be_attained(mu: float) -> None:
+    """On even quantiles, so without noise; both ends close in on the truth."""
+    spread = oracles.even_normals(200_000)
+    audit = ConfidenceSequence(THRESHOLDS, delta=1e-5)
+    audit.update(spread + mu, np.roll(spread, 77_777))
+    truth = attainable(mu, 1e-5)
+    assert audit.lower_bound().epsilon < truth < audit.ceiling()
+    assert audit.ceiling() - audit.lower_bound().epsilon < 0.35
+
+
+def test_bad_limits_are_told() -> None:
+    for alpha in (0.0, 1.0, float("nan")):
+        with pytest.raises(InvalidArgument, match="alpha"):
+            anytime_limits(1, 2, alpha=alpha)

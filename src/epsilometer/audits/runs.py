@@ -213,17 +213,25 @@ class _Bets:
         self._pilot: list[Arrays] = []
         self._pilots = min(max(1, round(_PILOT * job.blocks)), job.blocks - 1)
         self._sequence: ConfidenceSequence | None = None
+        self._hopeful: ConfidenceSequence | None = None  # for what failed runs might have shown
         self.growth: list[tuple[int, float]] = []
 
     def see(self, arrays: Arrays) -> None:
         if len(self._pilot) < self._pilots:
             self._pilot.append(arrays)
             return
-        if self._sequence is None:
-            self._sequence = ConfidenceSequence.from_pilot(
-                joined(self._pilot), delta=self._job.delta, confidence=self._job.confidence
+        if self._sequence is None or self._hopeful is None:
+            self._sequence, self._hopeful = (
+                ConfidenceSequence.from_pilot(
+                    joined(self._pilot), delta=self._job.delta, confidence=self._job.confidence
+                )
+                for _ in range(2)
             )
-        self._sequence.update(arrays["inside"], arrays["outside"])
+        inside, outside = arrays["inside"], arrays["outside"]
+        self._sequence.update(inside, outside)
+        if np.all(inside == -np.inf) and np.all(outside == np.inf):  # as ``missing`` says
+            inside, outside = outside, inside
+        self._hopeful.update(inside, outside)
         # Asked for after every unit, so that it depends on the units alone.
         self.growth.append((2 * self._sequence.pairs, self.bound().epsilon))
 
@@ -235,13 +243,13 @@ class _Bets:
         return self.growth[-1][1] if self.growth else None
 
     def enough(self) -> str:
-        if self._sequence is None:
+        if self._sequence is None or self._hopeful is None:
             return ""
         match self._until, self._job.programs[0].claim:
             case UntilRefuted(), PrivacyClaim() as claim if self._sequence.refuted(claim):
                 return f"the claim of ε = {claim.epsilon:g} is refuted"
             case UntilNarrow(width), _:
-                ceiling, bound = self._sequence.ceiling(), self.bound().epsilon
+                ceiling, bound = self._hopeful.ceiling(), self.bound().epsilon
                 if ceiling - bound <= width:
                     return f"the attack can prove ε = {ceiling:.3g} at most"
         return ""

@@ -286,8 +286,9 @@ class _Cluster:
 
 
 def _refused(error: BaseException) -> EngineLost:
+    why = " ".join(f"{type(error).__name__}: {error}".split())
     return EngineLost(
-        f"The Dask cluster could not take the work: {type(error).__name__}: {error}. "
+        f"The Dask cluster could not take the work ({why}). "
         "Scheduler and workers need the packages and the code that this process has."
     )
 

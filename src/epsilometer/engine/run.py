@@ -195,6 +195,7 @@ class _Run:
                 self.told("cancelled", finished=self.count(), units=self.units)
                 raise
         if self.stopped:
+            self.store.forget_failures(self.seen)
             self.told("stopped", used=self.seen, reason=self.stopped)
         elif self.seen < self.units:
             raise EngineLost(

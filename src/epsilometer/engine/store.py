@@ -187,6 +187,13 @@ class Store:
                     found[unit] = str(note["error"])
         return found
 
+    def forget_failures(self, first: int) -> None:
+        """Takes away why units from ``first`` on failed: nobody needs them any more."""
+        with _writing(self.directory):
+            for unit in self._noted():
+                if unit >= first:
+                    self._failure(unit).unlink()
+
     def write(self, name: str, text: str) -> None:
         """Writes a JSON file of the run, whole or not at all."""
         self._replace(self.directory / name, text.encode("utf-8", "backslashreplace"))
@@ -240,7 +247,8 @@ class Store:
 
     def _noted(self) -> list[int]:
         stems = [path.stem for path in self._listed(self._failures, ".json")]
-        return [int(stem) for stem in stems if stem.isdecimal()]
+        units = [int(stem) for stem in stems if stem.isdecimal()]
+        return [unit for unit in units if self._failure(unit).stem in stems]
 
     def _failure(self, unit: int) -> Path:
         return self._failures / f"{unit:08d}.json"

@@ -1,0 +1,351 @@
+"""Audits of training runs: valid when watched, when stopped, and when runs fail."""
+
+import copy
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.optimize
+import scipy.stats
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from epsilometer import PrivacyClaim, Scores, epsilon_lower_bound, to_json
+from epsilometer.audits.runs import (
+    Program,
+    RunsJob,
+    UntilNarrow,
+    UntilRefuted,
+    audit_runs,
+    joined,
+)
+from epsilometer.engine.engines import Engine, InProcess, Local
+from epsilometer.engine.plan import Plan
+from epsilometer.engine.run import run
+from epsilometer.engine.shards import Arrays
+from epsilometer.errors import InvalidArgument
+from epsilometer.results import AuditResult
+from tests import oracles
+from tests.engine.jobs import Shuffled
+
+HERE = InProcess()
+DELTA = 0.05
+
+
+@dataclass(frozen=True)
+class Shift:
+    """The Gaussian mechanism: N(μ, 1) with the record, N(0, 1) without it."""
+
+    mu: float
+
+    def __call__(self, runs: int, rng: np.random.Generator) -> Scores:
+        return Scores(inside=rng.normal(self.mu, 1, runs), outside=rng.normal(0, 1, runs))
+
+
+def epsilon_of(mu: float, delta: float) -> float:
+    """The exact ε of the mechanism, from its δ(ε)."""
+
+    def excess(epsilon: float) -> float:
+        return float(oracles.gaussian_delta(mu, epsilon, 20)) - delta
+
+    return float(scipy.optimize.brentq(excess, 0, 50))
+
+
+def audit(mu: float, *, claim: float | None, runs: int = 600, **more: Any) -> AuditResult:
+    promised = None if claim is None else PrivacyClaim(epsilon=claim, delta=DELTA)
+    settings_ = {"engine": HERE, "delta": DELTA, "claim": promised, "runs": runs, **more}
+    return audit_runs(Shift(mu), **settings_)
+
+
+# Stopping early
+
+
+@pytest.mark.slow
+def test_a_true_claim_is_rarely_refuted_although_it_is_watched(rng: np.random.Generator) -> None:
+    """ε is exactly what is claimed, and the claim is judged after every unit."""
+    exact, audits = epsilon_of(1.0, DELTA), 300
+    wrong = sum(
+        audit(1.0, claim=exact, until=UntilRefuted(), seed=seed, block=10).verdict == "refuted"
+        for seed in rng.integers(2**32, size=audits).tolist()
+    )
+    assert not oracles.too_often(wrong, audits)
+
+
+def test_a_false_claim_is_refuted_early_and_a_true_one_not_at_all() -> None:
+    exact = epsilon_of(3.0, DELTA)
+    early = audit(3.0, claim=exact / 4, until=UntilRefuted(), runs=5000)
+    assert early.verdict == "refuted"
+    assert early.provenance.used < early.provenance.units / 2
+    assert early.bound.epsilon > exact / 4
+    assert early.bound.n_in < 5000 / 2
+    late = audit(3.0, claim=exact, until=UntilRefuted(), runs=2000)
+    assert (late.verdict, late.provenance.used) == ("not refuted", late.provenance.units)
+
+
+def test_what_was_seen_while_placing_thresholds_is_not_bet_on() -> None:
+    """Five of a hundred units are the pilot's; the bound rests on the other runs only."""
+    whole = audit(1.0, claim=40.0, until=UntilRefuted(), runs=1000)
+    assert whole.bound.n_in == whole.bound.n_out == 950
+    assert whole.attack.n_in == 1000
+    pairs, epsilons = zip(*whole.evidence.growth, strict=True)
+    assert all(np.diff(epsilons) >= 0)
+    assert all(np.diff(pairs) > 0)
+    assert max(pairs) <= 1900
+
+
+@pytest.mark.parametrize("width", [0.8, 1.5])
+def test_a_narrow_audit_stops_when_more_runs_could_add_no_more(width: float) -> None:
+    found = audit(1.0, claim=None, until=UntilNarrow(width), runs=40_000, block=400)
+    assert found.verdict == "no claim"
+    assert 1 < found.provenance.used < found.provenance.units
+    ideal = best_at_any_threshold(1.0, DELTA)
+    # The attack's own ε is at most the ceiling, which is at most width above the bound.
+    assert found.bound.epsilon < ideal < found.bound.epsilon + width + 0.05
+
+
+def best_at_any_threshold(mu: float, delta: float) -> float:
+    """What thresholds on N(μ, 1) against N(0, 1) prove at best, on a fine grid of them."""
+    cuts = np.linspace(-6, 6, 20_001)
+    fpr, tpr = scipy.stats.norm.sf(cuts), scipy.stats.norm.sf(cuts, mu)
+    return float(np.max(np.log(np.maximum(tpr - delta, 1e-300) / fpr)))
+
+
+def test_a_narrower_audit_takes_longer() -> None:
+    used = [
+        audit(1.0, claim=None, until=UntilNarrow(width), runs=40_000, block=400).provenance.used
+        for width in (2.0, 1.0, 0.7)
+    ]
+    assert used == sorted(used)
+    assert used[0] < used[-1]
+
+
+@pytest.mark.parametrize("until", [None, UntilRefuted(), UntilNarrow(2.0)])
+def test_the_order_and_the_engine_leave_no_trace(
+    until: Any, tmp_path: Path, rng: np.random.Generator
+) -> None:
+    engines: list[Engine] = [HERE, Shuffled(rng=rng), Local(count=2, kind="threads")]
+    plain = {"claim": 0.5, "until": until, "runs": 20_000, "block": 1000}
+    made = [
+        audit(1.0, engine=engine, directory=tmp_path / str(i), **plain)
+        for i, engine in enumerate(engines)
+    ]
+    assert len({to_json(result) for result in made}) == 1
+    if until is not None:
+        assert made[0].provenance.used < made[0].provenance.units
+    texts = {(tmp_path / str(i) / "result.json").read_bytes() for i in range(len(engines))}
+    assert len(texts) == 1
+
+
+# Failures
+
+
+def job_of(programs: int = 1, *, blocks: int = 8, mu: float = 2.0, **changed: Any) -> RunsJob:
+    claim = PrivacyClaim(epsilon=1.5, delta=DELTA)
+    program = Program(play=Shift(mu), subject="a shift", claim=claim, adversary="sees all")
+    plain: dict[str, Any] = {
+        "plan": Plan(audit="x", parameters={}, units=programs * blocks, seed=0, command="x()"),
+        "subject": "shifts",
+        "programs": (program,) * programs,
+        "runs": blocks * 25,
+        "block": 25,
+        "delta": DELTA,
+    }
+    return RunsJob(**{**plain, **changed})
+
+
+SCORES = st.floats(-3, 3) | st.sampled_from([0.0, 1.0, -math.inf, math.inf])
+
+
+@st.composite
+def units_and_failures(draw: st.DrawFn) -> tuple[list[Arrays], set[int]]:
+    blocks, size = draw(st.integers(1, 6)), draw(st.integers(1, 8))
+    column = st.lists(SCORES, min_size=size, max_size=size).map(np.array)
+    units = [{"inside": draw(column) + 1, "outside": draw(column)} for _ in range(blocks)]
+    return units, draw(st.sets(st.integers(0, blocks - 1), min_size=1))
+
+
+@settings(max_examples=60)
+@given(units_and_failures(), st.sampled_from([0.0, 0.05]), st.sampled_from([0.9, 0.95]))
+def test_a_failed_unit_never_raises_the_bound(
+    case: tuple[list[Arrays], set[int]], delta: float, confidence: float
+) -> None:
+    """Whatever the units would have shown, and whichever of them failed."""
+    units, failed = case
+    size = units[0]["inside"].size
+    job = job_of(blocks=len(units), runs=size * len(units), block=size)
+    weaker = [job.missing(i) if i in failed else arrays for i, arrays in enumerate(units)]
+    whole, less = (
+        epsilon_lower_bound(joined(part), delta=delta, confidence=confidence).epsilon
+        for part in (units, weaker)
+    )
+    assert less <= whole
+
+
+def test_a_bound_with_failures_is_rarely_wrong_whatever_made_them_fail(
+    rng: np.random.Generator,
+) -> None:
+    """The worst that failures can do: those units fail whose scores speak for the mechanism."""
+    exact, audits, wrong = epsilon_of(1.0, DELTA), 150, 0
+    job = job_of(mu=1.0)
+    for _ in range(audits):
+        units = []
+        for i in range(8):
+            arrays = {"inside": rng.normal(1, 1, 25), "outside": rng.normal(0, 1, 25)}
+            private = arrays["inside"].mean() - arrays["outside"].mean() < 1
+            units.append(job.missing(i) if private else arrays)
+        bound = epsilon_lower_bound(joined(units), delta=DELTA)
+        wrong += bound.epsilon > exact
+    assert not oracles.too_often(wrong, audits)
+
+
+@dataclass(frozen=True)
+class Fragile:
+    """Fails in a share ``rate`` of units, and draws no number for it."""
+
+    mu: float
+    rate: float
+
+    def __call__(self, runs: int, rng: np.random.Generator) -> Scores:
+        if copy.deepcopy(rng).random() < self.rate:
+            raise RuntimeError("diverged")
+        return Shift(self.mu)(runs, rng)
+
+
+def fragile(rate: float, *, claim: float, mu: float = 3.0, **more: Any) -> AuditResult:
+    promised = PrivacyClaim(epsilon=claim, delta=DELTA)
+    plain = {"runs": 2000, "delta": DELTA, "claim": promised, "engine": HERE}
+    return audit_runs(Fragile(mu, rate), **{**plain, **more})
+
+
+def test_failures_are_counted_and_refuse_a_verdict_that_they_could_hide() -> None:
+    found = fragile(0.1, claim=40.0)
+    assert found.provenance.failed > 0
+    assert found.provenance.used + found.provenance.failed == found.provenance.units == 100
+    assert found.verdict == "no verdict"
+
+
+def test_a_claim_that_falls_although_runs_failed_has_fallen() -> None:
+    found = fragile(0.1, claim=0.2)
+    assert found.provenance.failed > 0
+    assert found.verdict == "refuted"
+    assert found.bound.epsilon < fragile(0.0, claim=0.2).bound.epsilon
+
+
+def test_runs_that_failed_do_not_make_an_attack_look_finished() -> None:
+    """Counted against the attack they would: its ceiling is for what they might have shown."""
+    plain = {"claim": 40.0, "mu": 1.0, "runs": 20_000, "block": 400, "until": UntilNarrow(1.5)}
+    whole, some = fragile(0.0, **plain), fragile(0.2, **plain)
+    assert whole.provenance.used < 50
+    assert some.provenance.failed
+    assert some.provenance.used + some.provenance.failed == 50
+
+
+@pytest.mark.parametrize("until", [None, UntilRefuted(), UntilNarrow(0.5)])
+def test_an_audit_of_which_everything_failed_says_nothing(until: Any) -> None:
+    found = fragile(1.0, claim=0.0, until=until)
+    assert (found.verdict, found.bound.epsilon) == ("no verdict", 0.0)
+    assert (found.provenance.used, found.provenance.failed) == (0, 100)
+
+
+@pytest.mark.parametrize("until", [None, UntilRefuted()])
+def test_an_audit_resumed_after_failures_is_that_of_an_undisturbed_one(
+    until: Any, tmp_path: Path
+) -> None:
+    job = job_of(blocks=40, runs=1000, until=until)
+    whole = run(job, tmp_path / "whole", engine=HERE)
+    program = replace(job.programs[0], play=Fragile(2.0, 0.3))
+    failed = run(replace(job, programs=(program,)), tmp_path / "run", engine=HERE)
+    assert failed.audits[0].provenance.failed
+    assert run(job, tmp_path / "run", engine=HERE) == whole
+    found, expected = (tmp_path / name / "result.json" for name in ("run", "whole"))
+    assert found.read_bytes() == expected.read_bytes()
+    assert not list((tmp_path / "run" / "failures").iterdir())
+
+
+def test_each_program_of_a_group_has_its_own_runs_and_failures() -> None:
+    job = job_of(programs=3)
+    group = run(job, engine=HERE)
+    assert [part.provenance.units for part in group.audits] == [8, 8, 8]
+    scores = [joined(job.unit(i) for i in range(start, start + 8)) for start in (0, 8, 16)]
+    for part, own in zip(group.audits, scores, strict=True):
+        assert part.bound.epsilon == epsilon_lower_bound(own, delta=DELTA).epsilon
+    assert len({part.bound.epsilon for part in group.audits}) == 3
+
+
+# Calls
+
+
+def test_blocks_are_as_even_as_runs_allow() -> None:
+    job = job_of(blocks=4, runs=10, block=3)
+    assert [job.unit(i)["inside"].size for i in range(4)] == [3, 3, 3, 1]
+    assert [job.missing(i)["outside"].size for i in range(4)] == [3, 3, 3, 1]
+
+
+def test_a_play_that_returns_too_few_scores_fails_with_the_reason(tmp_path: Path) -> None:
+    def short(runs: int, rng: np.random.Generator) -> Scores:
+        return Shift(1.0)(runs - 1, rng)
+
+    found = audit_runs(short, runs=20, block=10, delta=DELTA, engine=HERE, directory=tmp_path)
+    assert found.provenance.failed == 2
+    note = (tmp_path / "failures" / "00000000.json").read_text("utf-8")
+    assert "Expected play to return 10 scores inside and 10 outside, got 9 and 9" in note
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"runs": 1}, "runs"),
+        ({"runs": 2.5}, "runs"),
+        ({"block": 0}, "block"),
+        ({"seed": -1}, "seed"),
+        ({"until": UntilRefuted(), "claim": None}, "a claim with until"),
+        ({"until": UntilRefuted(), "also": ["gdp"]}, "no further methods"),
+        ({"until": UntilNarrow(1.0), "also": ["gdp"]}, "no further methods"),
+        ({"until": UntilRefuted(), "block": 100}, "two units or more"),
+        ({"parameters": {"x": np.zeros(3)}}, "JSON values"),
+    ],
+)
+def test_bad_calls_are_told_before_anything_is_run(wrong: dict[str, Any], said: str) -> None:
+    claim = PrivacyClaim(epsilon=1.0, delta=DELTA)
+
+    def play(runs: int, rng: np.random.Generator) -> Scores:
+        raise AssertionError("it was run")
+
+    plain = {"runs": 100, "delta": DELTA, "claim": claim, "engine": HERE}
+    with pytest.raises(InvalidArgument, match=said):
+        audit_runs(play, **{**plain, **wrong})
+
+
+@pytest.mark.parametrize("width", [0.0, -1.0, float("nan")])
+def test_a_width_must_be_positive(width: float) -> None:
+    with pytest.raises(InvalidArgument, match="width"):
+        UntilNarrow(width)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"seed": 1},
+        {"runs": 101},
+        {"confidence": 0.9},
+        {"delta": 0.01, "claim": None},
+        {"claim": PrivacyClaim(epsilon=2.0, delta=DELTA)},
+        {"until": UntilRefuted()},
+        {"until": UntilNarrow(1.0)},
+        {"block": 7},
+        {"parameters": {"noise": 2}},
+        {"also": ["gdp"]},
+        {"adversary": "someone else"},
+    ],
+)
+def test_a_directory_is_never_continued_with_another_audit(
+    changed: dict[str, Any], tmp_path: Path
+) -> None:
+    plain = {"runs": 100, "delta": DELTA, "engine": HERE, "directory": tmp_path}
+    plain["claim"] = PrivacyClaim(epsilon=1.0, delta=DELTA)
+    audit_runs(Shift(1.0), **plain)
+    with pytest.raises(InvalidArgument, match="Expected no other run"):
+        audit_runs(Shift(1.0), **{**plain, **changed})

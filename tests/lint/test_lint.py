@@ -218,8 +218,29 @@ def test_a_file_named_outright_is_read_whatever_its_name(tmp_path: Path) -> None
 def test_paths_that_are_not_there_are_told(tmp_path: Path) -> None:
     with pytest.raises(UnreadableFile, match="nothing"):
         lint([tmp_path / "nothing"])
+    with pytest.raises(UnreadableFile, match="found none"):
+        lint([tmp_path / ("x" * 5000)])
     with pytest.raises(InvalidArgument, match="Expected Python files"):
         lint([tmp_path])
+
+
+def test_folders_that_cannot_be_read_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "closed").mkdir()
+    (tmp_path / "train.py").write_text(ENGINE + OFF, "utf-8")
+    real = os.scandir
+
+    def scandir(path: str) -> object:  # root may read everything, so that modes prove nothing
+        if str(path).endswith("closed"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    report = lint([tmp_path])
+    assert len(report.findings) == 1
+    (problem,) = report.problems
+    assert problem.path.endswith("closed")
 
 
 @pytest.mark.parametrize(

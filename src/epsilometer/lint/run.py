@@ -27,8 +27,7 @@ def lint(paths: Iterable[Path], *, exclude: tuple[str, ...] = ()) -> Report:
         InvalidArgument: There is no Python file.
     """
     findings: list[Finding] = []
-    problems: list[Problem] = []
-    files = find(list(paths), exclude)
+    files, problems = find(list(paths), exclude)
     for path in files:
         source, unread = read(path)
         problems += unread

@@ -37,26 +37,31 @@ class Source:
     cells: list[tuple[int, int]] = field(default_factory=list)
 
 
-def find(paths: Iterable[Path], exclude: tuple[str, ...] = ()) -> list[Path]:
+def find(paths: Iterable[Path], exclude: tuple[str, ...] = ()) -> tuple[list[Path], list[Problem]]:
     """Every Python file and notebook among and below the paths, once, in order.
 
     Folders that are hidden, or hold what others made, are skipped below the paths but not among
-    them. Links to folders are not followed.
+    them. Links to folders are not followed. Folders that cannot be read are problems.
     """
     found: dict[Path, None] = {}
+    closed: list[OSError] = []
     for path in paths:
-        if not path.exists():
+        if not os.path.exists(path):  # Path.exists raises on a name that is too long
             raise UnreadableFile(f"Expected a file or folder at {str(path)!r}, found none.")
-        files = _below(path, exclude) if path.is_dir() else [path]
+        files = _below(path, exclude, closed) if path.is_dir() else [path]
         found.update(dict.fromkeys(files))
-    if not found:
+    problems = [
+        Problem(path=str(error.filename), message=f"Could not be read: {error.strerror}")
+        for error in closed
+    ]
+    if not found and not problems:
         looked = ", ".join(repr(str(path)) for path in paths)
         raise InvalidArgument(f"Expected Python files in {looked}, found none.")
-    return list(found)
+    return list(found), problems
 
 
-def _below(folder: Path, exclude: tuple[str, ...]) -> Iterator[Path]:
-    for here, folders, files in os.walk(folder):
+def _below(folder: Path, exclude: tuple[str, ...], closed: list[OSError]) -> Iterator[Path]:
+    for here, folders, files in os.walk(folder, onerror=closed.append):
         inside = Path(here)
         folders[:] = sorted(
             name

@@ -6,6 +6,10 @@ BIBLIOGRAPHY = MappingProxyType(
     {
         "balle2018": "Balle, Wang: Improving the Gaussian Mechanism for Differential Privacy: "
         "Analytical Calibration and Optimal Denoising. ICML 2018.",
+        "annamalai2025": "Annamalai, Balle, Hayes, De Cristofaro: To Shuffle or not to Shuffle: "
+        "Auditing DP-SGD with Shuffling. 2025.",
+        "chua2024": "Chua, Ghazi, Kamath, Kumar, Manurangsi, Sinha, Zhang: How Private are DP-SGD "
+        "Implementations? ICML 2024.",
         "andrew2024": "Andrew, Kairouz, Oh, Oprea, McMahan, Suriyakumar: One-shot Empirical "
         "Privacy Estimation for Federated Learning. ICLR 2024.",
         "clopper1934": "Clopper, Pearson: The Use of Confidence or Fiducial Limits Illustrated in "

@@ -70,9 +70,7 @@ class EpsilonLowerBound:
         adjacency(self.adjacency)
         if not isinstance(self.valid, (bool, np.bool_)):
             raise InvalidArgument(f"Expected valid to be True or False, got {self.valid!r}.")
-        unknown = [key for key in self.cites if key not in BIBLIOGRAPHY]
-        if unknown:
-            raise InvalidArgument(f"Expected keys of the bibliography in cites, got {unknown}.")
+        _known(self.cites)
         _settle(self)
 
     def refutes(self, claimed_epsilon: float) -> bool:
@@ -90,6 +88,62 @@ class EpsilonLowerBound:
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> Self:
         """The bound that ``to_dict`` wrote."""
+        return cls(**_fields_of(cls, plain))
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpsilonEstimate:
+    """What ε is, by computation or sampling; not a bound from an attack on a real run.
+
+    Attributes:
+        epsilon: The estimate.
+        low: Lower end: of the numerical error where ``confidence`` is 1, else of the interval.
+        high: Upper end.
+        delta: The δ at which it holds.
+        confidence: Two-sided confidence of the interval; 1 where nothing was sampled.
+        method: How it was computed.
+        direction: Which direction of the definition gave it; the larger where both were asked.
+        subject: Whose ε it is, in words.
+        adjacency: The neighbouring relation.
+        cites: Keys of ``references.BIBLIOGRAPHY``.
+        caveats: What a reader must know before quoting the number.
+    """
+
+    epsilon: float
+    low: float
+    high: float
+    delta: float
+    confidence: float
+    method: str
+    direction: Direction
+    subject: str
+    adjacency: Adjacency = "unstated"
+    cites: tuple[str, ...] = ()
+    caveats: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _validate.at_least(0, epsilon=self.epsilon, low=self.low, high=self.high)
+        _validate.probability(delta=self.delta, confidence=self.confidence)
+        adjacency(self.adjacency)
+        _known(self.cites)
+        if not self.low <= self.epsilon <= self.high:
+            raise InvalidArgument(
+                f"Expected low ≤ epsilon ≤ high, got {self.low!r}, {self.epsilon!r}, {self.high!r}."
+            )
+        _settle(self)
+
+    def __str__(self) -> str:
+        sure = "numerical error" if self.confidence == 1 else f"{self.confidence:.4g} confidence"
+        ends = f"{self.low:.4g} to {self.high:.4g}, {sure}"
+        return f"ε = {self.epsilon:.4g} at δ = {self.delta:g} ({ends}, {self.method})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON; infinities as the strings ``"inf"`` and ``"-inf"``."""
+        return {"kind": "EpsilonEstimate", **_plain(asdict(self))}
+
+    @classmethod
+    def from_dict(cls, plain: dict[str, Any]) -> Self:
+        """The estimate that ``to_dict`` wrote."""
         return cls(**_fields_of(cls, plain))
 
 
@@ -419,6 +473,12 @@ def _restored(name: str, value: Any, kind: Any) -> Any:
         if len(inner) == len(value):
             return tuple(_restored(name, v, k) for v, k in zip(value, inner, strict=True))
     raise InvalidArgument(f"Expected {name} to be {kind}, got {str(value)[:60]!r}.")
+
+
+def _known(cites: tuple[str, ...]) -> None:
+    unknown = [key for key in cites if key not in BIBLIOGRAPHY]
+    if unknown:
+        raise InvalidArgument(f"Expected keys of the bibliography in cites, got {unknown}.")
 
 
 def _same_length(result: Any, *names: str) -> None:

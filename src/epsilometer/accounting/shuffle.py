@@ -1,0 +1,225 @@
+"""What shuffled DP-SGD leaks at least: ε, δ, the noise it would have needed, trade-off curve.
+
+The numbers are those of one pair of datasets (one record of +1 or of 0 among records of −1, the
+zero-out adjacency), exact to a stated numerical error. The worst pair leaks no less, so they are
+lower bounds on the sampler's ε; that this pair is the worst is conjectured (Chua et al. 2024), not
+proved.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.special
+from numpy.typing import ArrayLike
+
+from epsilometer import _validate
+from epsilometer.accounting import epochs as exact
+from epsilometer.accounting.epochs import Epoch
+from epsilometer.errors import InvalidArgument
+from epsilometer.mechanisms.samplers import (
+    BallsInBins,
+    BatchThenShuffle,
+    PartialShuffle,
+    Sampler,
+    Sequential,
+    Shuffle,
+)
+from epsilometer.results import Direction, EpsilonEstimate
+from epsilometer.types import FloatArray
+
+CITES = ("annamalai2025", "chua2024")
+_SHUFFLE = Shuffle()
+_CONJECTURED = (
+    "The ε of one pair of datasets, so a lower bound on the sampler's: that no pair is worse is "
+    "conjectured, not proved."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeltaEstimate:
+    """δ at a given ε, with the ends of its numerical error and the direction it comes from."""
+
+    delta: float
+    low: float
+    high: float
+    epsilon: float
+    direction: Direction
+
+
+def shuffle_epsilon(
+    *,
+    noise_multiplier: float,
+    steps: int,
+    epochs: int = 1,
+    delta: float,
+    sampler: Sampler = _SHUFFLE,
+    batch_size: int | None = None,
+    direction: Direction = "both",
+) -> EpsilonEstimate:
+    """The ε that shuffled DP-SGD has at least: exact for one pair of datasets, nothing sampled.
+
+    Guarantees: ``low`` to ``high`` holds the pair's ε but for errors of the numerics that halving
+        every grid would not show.
+    Assumes: epochs are shuffled independently; all steps are seen.
+
+    Args:
+        noise_multiplier: Standard deviation of the noise in units of the clipping norm.
+        steps: Batches an epoch.
+        epochs: How often all records are gone through.
+        delta: δ.
+        sampler: ``Shuffle`` by default; also ``BallsInBins``, ``PartialShuffle``,
+            ``BatchThenShuffle`` and ``Sequential``.
+        batch_size: Needed for ``PartialShuffle`` and ``BatchThenShuffle``.
+        direction: Both by default, and the larger is returned.
+
+    Example:
+        >>> print(shuffle_epsilon(noise_multiplier=1.0, steps=100, delta=1e-5))
+        ε = 4.066 at δ = 1e-05 (4.066 to 4.066, numerical error, exact)
+    """
+    _validate.open_unit(delta=delta)
+    _validate.whole(1, epochs=epochs)
+    epoch = epoch_of(sampler, noise_multiplier, steps, batch_size)
+    epsilon, low, high, found = exact.exact_epsilon(
+        epoch, epochs=epochs, delta=delta, direction=direction
+    )
+    return EpsilonEstimate(
+        epsilon=epsilon,
+        low=low,
+        high=high,
+        delta=delta,
+        confidence=1.0,
+        method="exact",
+        direction=found,
+        subject=f"{sampler!r}, {steps} steps, {epochs} epochs, noise {noise_multiplier:g}",
+        adjacency="zero_out",
+        cites=CITES,
+        caveats=(_CONJECTURED,),
+    )
+
+
+def shuffle_delta(
+    *,
+    noise_multiplier: float,
+    steps: int,
+    epochs: int = 1,
+    epsilon: float,
+    sampler: Sampler = _SHUFFLE,
+    batch_size: int | None = None,
+    direction: Direction = "both",
+) -> DeltaEstimate:
+    """The δ that shuffled DP-SGD has at least at ``epsilon``; see ``shuffle_epsilon``.
+
+    Example:
+        >>> found = shuffle_delta(noise_multiplier=1.0, steps=100, epsilon=4.066)
+        >>> round(1e5 * found.delta, 3), found.direction
+        (1.0, 'present→absent')
+    """
+    _validate.at_least(0, epsilon=epsilon)
+    _validate.whole(1, epochs=epochs)
+    epoch = epoch_of(sampler, noise_multiplier, steps, batch_size)
+    delta, low, high, found = exact.exact_delta(
+        epoch, epochs=epochs, epsilon=epsilon, direction=direction
+    )
+    return DeltaEstimate(delta=delta, low=low, high=high, epsilon=epsilon, direction=found)
+
+
+def shuffle_noise(
+    *,
+    epsilon: float,
+    delta: float,
+    steps: int,
+    epochs: int = 1,
+    sampler: Sampler = _SHUFFLE,
+    batch_size: int | None = None,
+) -> float:
+    """The noise multiplier below which (ε, δ) is certainly not kept; necessary, not sufficient."""
+    _validate.positive(epsilon=epsilon)
+    _validate.open_unit(delta=delta)
+    _validate.whole(1, epochs=epochs)
+    return exact.least_noise(
+        lambda noise: epoch_of(sampler, noise, steps, batch_size),
+        epochs=epochs,
+        epsilon=epsilon,
+        delta=delta,
+    )
+
+
+def shuffle_curve(
+    fpr: ArrayLike,
+    *,
+    noise_multiplier: float,
+    steps: int,
+    epochs: int = 1,
+    sampler: Sampler = _SHUFFLE,
+    batch_size: int | None = None,
+) -> FloatArray:
+    """The FNR of the best attack on the pair at each FPR."""
+    _validate.rates(fpr=fpr)
+    _validate.whole(1, epochs=epochs)
+    epoch = epoch_of(sampler, noise_multiplier, steps, batch_size)
+    return exact.exact_curve(epoch, epochs=epochs, fpr=np.asarray(fpr, np.float64))
+
+
+def epoch_of(
+    sampler: Sampler, noise_multiplier: float, steps: int, batch_size: int | None = None
+) -> Epoch:
+    """One epoch of a sampler as the accountant sees it; refuses samplers it cannot account for."""
+    _validate.positive(noise_multiplier=noise_multiplier)
+    _validate.whole(1, steps=steps)
+    match sampler:
+        case Shuffle():
+            return Epoch(steps=steps, noise=noise_multiplier, absent=1)
+        case BallsInBins():
+            return Epoch(steps=steps, noise=noise_multiplier, absent=0)
+        case Sequential():
+            return Epoch(steps=1, noise=noise_multiplier, absent=1)
+        case PartialShuffle(buffer=buffer, sliding=False):
+            blocks = math.ceil(buffer / _size(sampler, batch_size))
+            return Epoch(steps=min(steps, blocks), noise=noise_multiplier, absent=1)
+        case BatchThenShuffle():
+            size = _size(sampler, batch_size)
+            return Epoch(steps=steps, noise=noise_multiplier, absent=2 * size - 1)
+        case _:
+            raise InvalidArgument(
+                f"Expected Shuffle, BallsInBins, PartialShuffle in blocks, BatchThenShuffle or "
+                f"Sequential, got {sampler!r}. Poisson sampling has accounting.pld; others have "
+                "accounting.monte_carlo, or none."
+            )
+
+
+def published_epsilon(*, noise_multiplier: float, steps: int, delta: float) -> float:
+    """The lower bound of Chua et al. (2024) for one epoch: only the largest batch is looked at.
+
+    The attack says "in" iff some batch exceeds a threshold C, and C is the best one.
+
+    Example:
+        >>> round(published_epsilon(noise_multiplier=1.0, steps=100, delta=1e-5), 4)
+        4.0632
+    """
+    _validate.positive(noise_multiplier=noise_multiplier)
+    _validate.whole(1, steps=steps)
+    _validate.open_unit(delta=delta)
+    sigma = noise_multiplier
+    best = 0.0
+    low, high = -8 * sigma, 2 + 40 * sigma
+    for _ in range(4):  # each round looks a hundred times closer
+        cuts = np.linspace(low, high, 4001)
+        # ln Pr[all below C] of the other batches, and of the target's with and without the record
+        others = (steps - 1) * scipy.special.log_ndtr(cuts / sigma)
+        caught, false = (
+            -np.expm1(others + scipy.special.log_ndtr((cuts - mean) / sigma)) for mean in (2, 1)
+        )
+        with np.errstate(divide="ignore", invalid="ignore"):
+            epsilons = np.where((caught > delta) & (false > 0), np.log((caught - delta) / false), 0)
+        at = int(np.argmax(epsilons))
+        best = max(best, float(epsilons[at]))
+        low, high = cuts[max(at - 20, 0)], cuts[min(at + 20, cuts.size - 1)]
+    return best
+
+
+def _size(sampler: Sampler, batch_size: int | None) -> int:
+    if batch_size is None:
+        raise InvalidArgument(f"Expected a batch_size with {sampler!r}, got none.")
+    _validate.whole(1, batch_size=batch_size)
+    return batch_size

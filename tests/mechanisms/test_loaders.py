@@ -360,6 +360,15 @@ def odd_loaders(rng: np.random.Generator) -> dict[str, Anew]:
             kept[:] = [shuffled()]
         return cut(kept[0][:: -1 if epoch % 2 else 1])
 
+    def never_twice_running(epoch: int) -> Any:
+        order = shuffled()
+        while kept and (again := same_batch(order, kept[-1])).any():
+            for place in np.flatnonzero(again):
+                other = rng.integers(RECORDS)
+                order[[place, other]] = order[[other, place]]
+        kept.append(order)
+        return cut(order)
+
     pool = [shuffled() for _ in range(10)]
     mates = np.arange(RECORDS).reshape(-1, 2)
     sorted_halves = np.argsort(np.arange(RECORDS) % 2, kind="stable")
@@ -377,6 +386,10 @@ def odd_loaders(rng: np.random.Generator) -> dict[str, Anew]:
                 np.concatenate([rng.permutation(h) for h in sorted_halves.reshape(2, -1)])
             )
         ),
+        "one of each stratum": Anew(
+            lambda _: rng.permuted(np.arange(RECORDS).reshape(SIZE, -1), axis=1).T.tolist()
+        ),
+        "never the same batch twice running": Anew(never_twice_running),
         "every order twice": Anew(
             lambda e: cut(kept.append(shuffled()) or kept[-1] if e % 2 == 0 else kept[-1])
         ),
@@ -404,6 +417,11 @@ def odd_loaders(rng: np.random.Generator) -> dict[str, Anew]:
             ]
         ),
     }
+
+
+def same_batch(order: np.ndarray, before: np.ndarray) -> np.ndarray:
+    """Which places hold a record that was in the same batch before."""
+    return np.argsort(before)[order] // SIZE == np.arange(RECORDS) // SIZE
 
 
 def careless(rng: np.random.Generator) -> np.ndarray:

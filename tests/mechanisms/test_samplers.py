@@ -59,6 +59,7 @@ def equally_likely() -> list[Any]:
     """Samplers on a few records, with every outcome as often as it is there of all."""
     every = orders(5, lambda record, place: True)
     blocks = orders(5, lambda record, place: record // 2 == place // 2)
+    uneven = orders(5, lambda record, place: record // 3 == place // 3)
     slides = orders(5, lambda record, place: place >= record - 1)
     assert len(slides) == 2**3 * math.factorial(2)
     slices = [(0, 1), (2, 3), (4,)]
@@ -72,6 +73,7 @@ def equally_likely() -> list[Any]:
         (PartialShuffle(1), 5, 2, [cut((0, 1, 2, 3, 4), 2)]),
         (PartialShuffle(1, sliding=True), 5, 2, [cut((0, 1, 2, 3, 4), 2)]),
         (PartialShuffle(2), 5, 1, [cut(order, 1) for order in blocks]),
+        (PartialShuffle(3), 5, 1, [cut(order, 1) for order in uneven]),
         (PartialShuffle(2, drop_last=True), 5, 3, [cut(order[:3], 3) for order in blocks]),
         (PartialShuffle(2, sliding=True), 5, 1, [cut(order, 1) for order in slides]),
         (PartialShuffle(2, sliding=True), 5, 2, [cut(order, 2) for order in slides]),

@@ -107,9 +107,12 @@ def _fresh_batches(seen: list[Epoch], records: int, trial: Trial) -> Verdict:
         )
     rate = float(sizes.mean()) / records
     spread = math.sqrt(rate * (1 - rate) / (sizes.size * records))
-    chosen = None if abs(rate - size / records) <= 4 * spread else rate
-    fits = trial.of(Poisson(rate=chosen, steps=number), seen, records, size)
-    verdict = _judged([fits], "Poisson", "the Poisson accountant (privacy-loss distributions)")
+    tried = []
+    if abs(rate - size / records) <= 4 * spread:  # the rate may be the plain one
+        tried.append(trial.of(Poisson(steps=number), seen, records, size))
+    if not tried or tried[0].refuted:
+        tried.append(trial.of(Poisson(rate=rate, steps=number), seen, records, size))
+    verdict = _judged(tried, "Poisson", "the Poisson accountant (privacy-loss distributions)")
     said = f"Batches of {sizes.min()} to {sizes.max()}: sampling rate {rate:.6g} ± {spread:.1g}."
     return replace(verdict, evidence=(said, *verdict.evidence))
 

@@ -103,7 +103,8 @@ class Trial:
         """Tries a sampler on what was seen."""
         from scipy.stats import ks_2samp
 
-        wanted = max(len(seen), min(4 * len(seen), 1_000_000 // records))
+        enough = max(2 * len(seen), 200)  # few drawn epochs would refute nothing
+        wanted = max(len(seen), min(enough, 1_000_000 // records))
         drawn = [flat(sampler.batches(records, size, rng=self.rng)) for _ in range(wanted)]
         group = _GROUP if len(seen) >= 8 * _GROUP else 2
         watched, expected = _features(seen, records, group), _features(drawn, records, group)

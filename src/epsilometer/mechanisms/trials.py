@@ -25,7 +25,7 @@ from epsilometer.mechanisms.samplers import (
 from epsilometer.types import FloatArray, IntArray
 
 _GROUP = 8  # epochs that are compared with each other
-_CELLS = 4_000_000  # of the table of records and batches; more batches share columns
+_CELLS = 2_000_000  # of the table of records and batches; more batches share columns
 
 
 @dataclass(frozen=True, eq=False)

@@ -476,7 +476,7 @@ def test_bins_drawn_once_are_a_fixed_order(rng: np.random.Generator) -> None:
 def test_a_rare_bias_is_noticed_as_promised(rng: np.random.Generator) -> None:
     """A record in the first batch as often as the report says would have been noticed."""
     fair = watched(drawing(Shuffle(), rng), rng)
-    often = int(fair.evidence[-1].split("coming first ")[1].split()[0])
+    often = int(fair.evidence[-1].split("in the first batch ")[1].split()[0])
     assert often < 32  # of 64 epochs; 5.3 are expected
     favoured = Anew(
         lambda e: cut(
@@ -633,6 +633,8 @@ def test_datasets_without_indices_cannot_be_watched(data: Any, rng: np.random.Ge
 def test_few_epochs_are_admitted(rng: np.random.Generator) -> None:
     report = watched(drawing(Shuffle(), rng), rng, most=RECORDS * 5)
     assert report.epochs == 5
+    assert "no place of a single record" in report.evidence[-1]
+    assert "no feature of epochs" in report.evidence[-1]
     assert any("Only 5 epochs were watched" in caveat for caveat in report.caveats)
 
 

@@ -316,13 +316,21 @@ def _power(
     """What would have been noticed."""
     from scipy.stats import binom
 
-    chance, trials, _ = _chances(sampler, seen, records)
+    chance, trials, joined = _chances(sampler, seen, records)
     level = error / (4 * records * chance.shape[1])
     often, usual = int(binom.isf(level, trials[0], chance[0, 0])) + 1, trials[0] * chance[0, 0]
+    first = int((joined == 0).sum())
+    where = "the first batch" if first == 1 else f"one of the first {first} batches"
+    single = f"record 0 in {where} {often} times ({usual:.4g} expected), and others likewise"
     apart = math.sqrt(math.log(2 / error) / 2 * (1 / len(seen) + 1 / drawn))
-    grouped = min(1.0, apart * math.sqrt(group))
-    return (
-        f"Would have been noticed: record 0 coming first {often} times ({usual:.4g} expected), and "
-        f"any other likewise; a feature of epochs with a law {min(1.0, apart):.2g} away "
-        f"(Kolmogorov's distance), one of groups of {group} epochs {grouped:.2g} away."
-    )
+    grouped = apart * math.sqrt(group)
+    noticed = [
+        single if often <= trials[0] else "no place of a single record, there are too few epochs",
+        f"a feature of epochs whose law is {apart:.2g} away (Kolmogorov's distance)"
+        if apart < 1
+        else "no feature of epochs, there are too few",
+        f"one of groups of {group} epochs if {grouped:.2g} away"
+        if grouped < 1
+        else f"none of groups of {group} epochs",
+    ]
+    return f"Would have been noticed: {'; '.join(noticed)}."

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from epsilometer.accounting.shuffle import shuffle_delta, shuffle_epsilon, shuffle_noise
     from epsilometer.audits.runs import UntilNarrow, UntilRefuted, audit_runs
     from epsilometer.audits.scores import audit_scores
+    from epsilometer.audits.shuffling import audit_shuffling
     from epsilometer.claims import PrivacyClaim
     from epsilometer.engine.engines import Dask, InProcess, Local
     from epsilometer.observations import ScoreCounts, Scores
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
         AttackSummary,
         AuditGroup,
         AuditResult,
+        EpsilonEstimate,
         EpsilonLowerBound,
         RecordRisk,
         from_json,
@@ -38,8 +41,10 @@ if TYPE_CHECKING:
     from epsilometer.stats.tradeoff import TradeoffCurve, dp_curve, gdp_curve, tradeoff_curve
 
 _HOME = {
+    "accounting.shuffle": ("shuffle_delta", "shuffle_epsilon", "shuffle_noise"),
     "audits.runs": ("UntilNarrow", "UntilRefuted", "audit_runs"),
     "audits.scores": ("audit_scores",),
+    "audits.shuffling": ("audit_shuffling",),
     "claims": ("PrivacyClaim",),
     "engine.engines": ("Dask", "InProcess", "Local"),
     "observations": ("ScoreCounts", "Scores"),
@@ -48,6 +53,7 @@ _HOME = {
         "AttackSummary",
         "AuditGroup",
         "AuditResult",
+        "EpsilonEstimate",
         "EpsilonLowerBound",
         "RecordRisk",
         "from_json",

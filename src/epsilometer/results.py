@@ -132,6 +132,10 @@ class EpsilonEstimate:
             )
         _settle(self)
 
+    def refutes(self, claimed_epsilon: float) -> bool:
+        """Whether a claim at this δ cannot be true. What was sampled never does; a bound may."""
+        return self.confidence == 1 and self.low > claimed_epsilon
+
     def __str__(self) -> str:
         sure = "numerical error" if self.confidence == 1 else f"{self.confidence:.4g} confidence"
         ends = f"{self.low:.4g} to {self.high:.4g}, {sure}"
@@ -283,14 +287,15 @@ class Provenance:
 class AuditResult:
     """One audit: what was attacked, what was promised, what was found, and the verdict.
 
-    The verdict rests on ``bound`` alone: choosing the largest of several bounds would cost
-    confidence that nobody paid for. What else was computed stands in ``also``.
+    The verdict rests on ``bound``, and on what was computed without sampling: choosing the largest
+    of several bounds would cost confidence that nobody paid for. Other bounds stand in ``also``.
 
     Attributes:
         subject: What was audited, in words.
         claim: What was promised, if anything.
         bound: The bound that decides.
         also: Further bounds on the same observations, for comparison only.
+        estimates: The ε of what was audited, by theory.
         attack: How well the attack did.
         evidence: What its figures are drawn from.
         records: Risks of single records, where they were measured.
@@ -301,6 +306,7 @@ class AuditResult:
     claim: PrivacyClaim | None
     bound: EpsilonLowerBound
     also: tuple[EpsilonLowerBound, ...] = ()
+    estimates: tuple[EpsilonEstimate, ...] = ()
     attack: AttackSummary
     evidence: Evidence
     records: tuple[RecordRisk, ...] = ()
@@ -312,17 +318,26 @@ class AuditResult:
                 f"Expected a bound at the claim's δ = {self.claim.delta!r}, "
                 f"got one at {self.bound.delta!r}: an ε at another δ proves nothing about it."
             )
+        if any(estimate.delta != self.bound.delta for estimate in self.estimates):
+            raise InvalidArgument(f"Expected estimates at δ = {self.bound.delta!r}, got others.")
+
+    @property
+    def computed(self) -> EpsilonEstimate | None:
+        """The largest ε that was computed without sampling, by its lower end."""
+        exact = [estimate for estimate in self.estimates if estimate.confidence == 1]
+        return max(exact, key=lambda estimate: estimate.low, default=None)
 
     @property
     def verdict(self) -> Verdict:
-        """``refuted`` if the claim cannot be true; never from a bound that is not valid.
+        """``refuted`` if the claim cannot be true; never by a bound that is not valid.
 
         Where units failed, what they would have shown counts against a refutation; and if the
         claim stands, that may be because they failed, so there is no verdict.
         """
         if self.claim is None:
             return "no claim"
-        if self.bound.refutes(self.claim.epsilon):
+        computed = self.computed is not None and self.computed.refutes(self.claim.epsilon)
+        if computed or self.bound.refutes(self.claim.epsilon):
             return "refuted"
         return "not refuted" if self.bound.valid and not self.provenance.failed else "no verdict"
 
@@ -336,6 +351,7 @@ class AuditResult:
         parts = {name: value for name, value in _plain(asdict(self)).items() if name != "subject"}
         parts["bound"] = self.bound.to_dict()
         parts["also"] = [bound.to_dict() for bound in self.also]
+        parts["estimates"] = [estimate.to_dict() for estimate in self.estimates]
         return {"kind": "AuditResult", "subject": self.subject, "verdict": self.verdict, **parts}
 
     @classmethod
@@ -384,19 +400,23 @@ class AuditGroup:
 
 
 Result: TypeAlias = EpsilonLowerBound | AuditResult | AuditGroup
-_KINDS: dict[str, type[EpsilonLowerBound] | type[AuditResult] | type[AuditGroup]] = {
+_KINDS: dict[
+    str,
+    type[EpsilonLowerBound] | type[EpsilonEstimate] | type[AuditResult] | type[AuditGroup],
+] = {
     "EpsilonLowerBound": EpsilonLowerBound,
+    "EpsilonEstimate": EpsilonEstimate,
     "AuditResult": AuditResult,
     "AuditGroup": AuditGroup,
 }
 
 
-def to_json(result: Result) -> str:
+def to_json(result: Result | EpsilonEstimate) -> str:
     """The result as strict JSON text (no ``NaN``, no ``Infinity``)."""
     return json.dumps(result.to_dict(), indent=2, allow_nan=False)
 
 
-def from_json(text: str) -> Result:
+def from_json(text: str) -> Result | EpsilonEstimate:
     """The result that ``to_json`` wrote; anything else is an ``InvalidArgument``."""
     try:
         plain = json.loads(text)

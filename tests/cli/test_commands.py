@@ -42,7 +42,18 @@ from tests import oracles
 SPREAD = oracles.even_normals(300)
 SCORES = Scores(SPREAD + 3, SPREAD)  # proves an ε between 2 and 4
 COMMANDS = [
-    *("check", "demo", "estimate", "lint", "methods", "report", "resume", "selfcheck", "status"),
+    *(
+        "check",
+        "demo",
+        "estimate",
+        "lint",
+        "methods",
+        "report",
+        "resume",
+        "selfcheck",
+        "shuffle",
+        "status",
+    ),
 ]
 
 

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from epsilometer import _validate
 from epsilometer.accounting.losses import Losses
-from epsilometer.accounting.shuffle import CITES, epoch_of
+from epsilometer.accounting.shuffle import CITES, law_of
 from epsilometer.errors import EpsilometerError
-from epsilometer.mechanisms.samplers import Poisson, Sampler, Shuffle, WithoutReplacement
+from epsilometer.mechanisms.samplers import Sampler, Shuffle
 from epsilometer.results import Direction, EpsilonEstimate
 from epsilometer.stats import search
 from epsilometer.types import FloatArray, IntArray
@@ -317,13 +317,10 @@ def _unit_of(
     sampler: Sampler, noise: float, steps: int, batch_size: int | None
 ) -> tuple[Unit, int]:
     """What is repeated, and how often in an epoch."""
-    if isinstance(sampler, (Poisson, WithoutReplacement)):
-        _validate.positive(noise_multiplier=noise)
-        _validate.whole(2, steps=steps)
-        absent = int(isinstance(sampler, WithoutReplacement))
-        return OneStep(rate=1 / steps, noise=noise, absent=absent), steps
-    epoch = epoch_of(sampler, noise, steps, batch_size)
-    return OneBatch(steps=epoch.steps, noise=epoch.noise, absent=epoch.absent), 1
+    law = law_of(sampler, noise, steps, batch_size)
+    if law.rate is not None:
+        return OneStep(rate=law.rate, noise=noise, absent=law.absent), law.steps
+    return OneBatch(steps=law.steps, noise=noise, absent=law.absent), 1
 
 
 def _estimate(
@@ -377,17 +374,14 @@ class _Sample:
         law = self._law()
         composed = law.composed(times)
         epsilon = composed.epsilon(delta)
-        rest = law.composed(times - 1) if times > 1 else None
-        at = np.linspace(self.losses.min(), self.losses.max(), 2_000)
-        if rest is None:
+        if times == 1:
             moves = -np.expm1(np.minimum(epsilon - self.losses, 0.0))
         else:
-            moves = np.interp(self.losses, at, [rest.delta(epsilon - loss) for loss in at])
+            moves = law.composed(times - 1).delta(epsilon - self.losses)
         gap = 1e-3 * max(epsilon, 0.1)
-        slope = (composed.delta(max(epsilon - gap, 0.0)) - composed.delta(epsilon + gap)) / (
-            2 * gap
-        )
-        return epsilon, moves, max(slope, 1e-300)
+        near = composed.delta([max(epsilon - gap, 0.0), epsilon + gap])
+        slope = (float(near[0]) - float(near[1])) / (2 * gap)
+        return epsilon, np.asarray(moves), max(slope, 1e-300)
 
     def _law(self) -> Losses:
         """The losses on a grid, each split between its neighbours so that its mean is kept."""

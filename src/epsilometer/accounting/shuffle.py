@@ -6,7 +6,6 @@ lower bounds on the sampler's ε; that this pair is the worst is conjectured (Ch
 proved.
 """
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,14 +16,8 @@ from epsilometer import _validate
 from epsilometer.accounting import epochs as exact
 from epsilometer.accounting.epochs import Epoch
 from epsilometer.errors import InvalidArgument
-from epsilometer.mechanisms.samplers import (
-    BallsInBins,
-    BatchThenShuffle,
-    PartialShuffle,
-    Sampler,
-    Sequential,
-    Shuffle,
-)
+from epsilometer.mechanisms.batched_gaussian import BatchedGaussian, Law
+from epsilometer.mechanisms.samplers import BatchThenShuffle, PartialShuffle, Sampler, Shuffle
 from epsilometer.results import Direction, EpsilonEstimate
 from epsilometer.types import FloatArray
 
@@ -165,27 +158,27 @@ def epoch_of(
     sampler: Sampler, noise_multiplier: float, steps: int, batch_size: int | None = None
 ) -> Epoch:
     """One epoch of a sampler as the accountant sees it; refuses samplers it cannot account for."""
-    _validate.positive(noise_multiplier=noise_multiplier)
-    _validate.whole(1, steps=steps)
-    match sampler:
-        case Shuffle():
-            return Epoch(steps=steps, noise=noise_multiplier, absent=1)
-        case BallsInBins():
-            return Epoch(steps=steps, noise=noise_multiplier, absent=0)
-        case Sequential():
-            return Epoch(steps=1, noise=noise_multiplier, absent=1)
-        case PartialShuffle(buffer=buffer, sliding=False):
-            blocks = math.ceil(buffer / _size(sampler, batch_size))
-            return Epoch(steps=min(steps, blocks), noise=noise_multiplier, absent=1)
-        case BatchThenShuffle():
-            size = _size(sampler, batch_size)
-            return Epoch(steps=steps, noise=noise_multiplier, absent=2 * size - 1)
-        case _:
-            raise InvalidArgument(
-                f"Expected Shuffle, BallsInBins, PartialShuffle in blocks, BatchThenShuffle or "
-                f"Sequential, got {sampler!r}. Poisson sampling has accounting.pld; others have "
-                "accounting.monte_carlo, or none."
-            )
+    law = law_of(sampler, noise_multiplier, steps, batch_size)
+    if law.rate is not None:
+        raise InvalidArgument(
+            f"Expected a sampler that takes every record once an epoch, got {sampler!r}. Poisson "
+            "sampling has accounting.pld, and both have accounting.monte_carlo."
+        )
+    return Epoch(steps=law.steps, noise=noise_multiplier, absent=law.absent)
+
+
+def law_of(
+    sampler: Sampler, noise_multiplier: float, steps: int, batch_size: int | None = None
+) -> Law:
+    """What an epoch shows of the target; asks for the batch size where it matters."""
+    if batch_size is None and isinstance(sampler, (PartialShuffle, BatchThenShuffle)):
+        raise InvalidArgument(f"Expected a batch_size with {sampler!r}, got none.")
+    return BatchedGaussian(
+        sampler=sampler,
+        noise_multiplier=noise_multiplier,
+        steps=steps,
+        batch_size=1 if batch_size is None else batch_size,
+    ).law
 
 
 def published_epsilon(*, noise_multiplier: float, steps: int, delta: float) -> float:
@@ -216,10 +209,3 @@ def published_epsilon(*, noise_multiplier: float, steps: int, delta: float) -> f
         best = max(best, float(epsilons[at]))
         low, high = cuts[max(at - 20, 0)], cuts[min(at + 20, cuts.size - 1)]
     return best
-
-
-def _size(sampler: Sampler, batch_size: int | None) -> int:
-    if batch_size is None:
-        raise InvalidArgument(f"Expected a batch_size with {sampler!r}, got none.")
-    _validate.whole(1, batch_size=batch_size)
-    return batch_size

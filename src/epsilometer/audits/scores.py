@@ -9,6 +9,7 @@ from epsilometer.results import (
     AttackSummary,
     AuditResult,
     Curve,
+    EpsilonEstimate,
     EpsilonLowerBound,
     Provenance,
     RecordRisk,
@@ -106,6 +107,7 @@ def judged(
     claim: PrivacyClaim | None,
     subject: str,
     growth: Sequence[tuple[int, float]],
+    estimates: Sequence[EpsilonEstimate] = (),
     curves: Sequence[Curve] = (),
     records: Sequence[RecordRisk] = (),
     provenance: Provenance,
@@ -118,6 +120,7 @@ def judged(
         claim=claim,
         bound=bounds[0],
         also=tuple(bounds[1:]),
+        estimates=tuple(estimates),
         attack=AttackSummary(
             auc=curve.auc,
             tpr_at_fpr=tuple(zip(_LOW_FPR, map(float, rates), strict=True)),

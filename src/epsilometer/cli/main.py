@@ -21,6 +21,7 @@ _COMMANDS = {
     "report": "Make the report of RUN, the directory of a run or a result as JSON.",
     "resume": "Finish the run in directory RUN, to the same bytes as if it had never stopped.",
     "selfcheck": "Check the auditor: sound mechanisms spared, broken ones refuted.",
+    "shuffle": "Say what DP-SGD leaks that shuffles and is accounted as if it sampled by Poisson.",
     "status": "Say how far the run in directory RUN is. Changes nothing there.",
 }
 

@@ -6,7 +6,13 @@ from dataclasses import dataclass
 
 from epsilometer.claims import PrivacyClaim
 from epsilometer.report.words import number, short
-from epsilometer.results import AuditGroup, AuditResult, EpsilonLowerBound, Result
+from epsilometer.results import (
+    AuditGroup,
+    AuditResult,
+    EpsilonEstimate,
+    EpsilonLowerBound,
+    Result,
+)
 
 _FULL = 92.0  # per cent of the width for numbers; the rest is for what lies beyond all of them
 _BEYOND = 97.0  # where infinity is drawn
@@ -51,30 +57,38 @@ def scale(result: Result) -> Scale:
             return _scale([(a.subject, a.bound, a.claim, True) for a in result.results])
         case AuditResult():
             first = (result.bound.method, result.bound, result.claim, True)
-            return _scale([first, *((b.method, b, result.claim, False) for b in result.also)])
+            also = ((b.method, b, result.claim, False) for b in result.also)
+            theory = (
+                (f"{e.method}, {e.direction}", e, result.claim, False) for e in result.estimates
+            )
+            return _scale([first, *also, *theory])
         case EpsilonLowerBound():
             return _scale([(result.method, result, None, True)])
 
 
 def _scale(
-    bounds: Sequence[tuple[str, EpsilonLowerBound, PrivacyClaim | None, bool]],
+    bounds: Sequence[tuple[str, EpsilonLowerBound | EpsilonEstimate, PrivacyClaim | None, bool]],
 ) -> Scale:
-    values = [bound.epsilon for _, bound, _, _ in bounds]
+    values = [_least(bound) for _, bound, _, _ in bounds]
     values += [claim.epsilon for _, _, claim, _ in bounds if claim is not None]
     end = _end(values)
     rows = tuple(
         Row(
             name=name,
-            value=f"ε ≥ {number(bound.epsilon)}",
-            start=_place(bound.epsilon, end),
+            value=f"ε ≥ {number(_least(bound))}",
+            start=_place(_least(bound), end),
             promised=None if claim is None else _place(claim.epsilon, end),
             promise="" if claim is None else f"promised ε = {short(claim.epsilon)}",
             decides=decides,
-            valid=bound.valid,
+            valid=isinstance(bound, EpsilonEstimate) or bound.valid,
         )
         for name, bound, claim, decides in bounds
     )
     return Scale(rows=rows, ticks=_ticks(end))
+
+
+def _least(bound: EpsilonLowerBound | EpsilonEstimate) -> float:
+    return bound.low if isinstance(bound, EpsilonEstimate) else bound.epsilon
 
 
 def _end(values: list[float]) -> float:

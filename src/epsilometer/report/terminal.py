@@ -36,6 +36,7 @@ def summary(result: AuditResult) -> RenderableType:
 def _scale(result: AuditResult) -> RenderableType:
     """Claimed and measured ε as bars from 0."""
     bars = [(f"{_name(bound)} ≥", bound.epsilon, "cyan") for bound in (result.bound, *result.also)]
+    bars += [(f"{e.method} ({e.direction})", e.low, "magenta") for e in result.estimates]
     if result.claim is not None:
         bars.insert(0, ("promised", result.claim.epsilon, "white"))
     longest = max([value for _, value, _ in bars if value < float("inf")] + [1e-9])
@@ -55,6 +56,8 @@ def _measured(result: AuditResult) -> RenderableType:
     table = Table(box=box.SIMPLE_HEAD, show_header=False, pad_edge=False)
     for name, value in _rows(bound):
         table.add_row(name, Text(value))
+    for estimate in result.estimates:
+        table.add_row(estimate.method, Text(words.estimate_finding(estimate)))
     table.add_row("attack", f"AUC {attack.auc:.3f}; " + _rates(attack.tpr_at_fpr))
     return table
 

@@ -8,6 +8,7 @@ from epsilometer.claims import PrivacyClaim
 from epsilometer.results import (
     AuditGroup,
     AuditResult,
+    EpsilonEstimate,
     EpsilonLowerBound,
     Provenance,
 )
@@ -76,7 +77,10 @@ def finding(result: AuditResult) -> str:
     promised = f"ε = {short(claim.epsilon)}"
     match result.verdict:
         case "refuted":
-            return f"{promised} was promised, the attack proves {measured}."
+            proofs = [f"the attack proves {measured}"] if bound.refutes(claim.epsilon) else []
+            if result.computed is not None:
+                proofs.append(f"by computation ε is at least {number(result.computed.low)}")
+            return f"{promised} was promised, {'; '.join(proofs)}."
         case "no verdict" if not bound.valid:
             return f"{measured} is not a valid bound."
         case "no verdict":
@@ -91,6 +95,15 @@ def finding(result: AuditResult) -> str:
 def bound_finding(bound: EpsilonLowerBound) -> str:
     """What a bound alone says, in a sentence."""
     return f"{'The attack proves' if bound.valid else 'Not a valid bound:'} {_measured(bound)}."
+
+
+def estimate_finding(estimate: EpsilonEstimate) -> str:
+    """What an estimate says, in a sentence."""
+    if estimate.confidence == 1:
+        ends = f"{number(estimate.low)} to {number(estimate.high)}, computed"
+    else:
+        ends = f"{number(estimate.low)} to {number(estimate.high)}, {estimate.confidence:.4g} sure"
+    return f"ε = {number(estimate.epsilon)} at δ = {estimate.delta:g} ({ends})"
 
 
 def group_finding(group: AuditGroup) -> str:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from epsilometer.audits.shuffling import audit_shuffling
     from epsilometer.claims import PrivacyClaim
     from epsilometer.engine.engines import Dask, InProcess, Local
+    from epsilometer.mechanisms.loaders import watch_loader
     from epsilometer.observations import ScoreCounts, Scores
     from epsilometer.readers import read_scores
     from epsilometer.results import (
@@ -47,6 +48,7 @@ _HOME = {
     "audits.shuffling": ("audit_shuffling",),
     "claims": ("PrivacyClaim",),
     "engine.engines": ("Dask", "InProcess", "Local"),
+    "mechanisms.loaders": ("watch_loader",),
     "observations": ("ScoreCounts", "Scores"),
     "readers": ("read_scores",),
     "results": (

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from epsilometer import _validate
 from epsilometer.accounting.losses import Losses
-from epsilometer.accounting.shuffle import CITES, law_of
+from epsilometer.accounting.shuffle import CITES, law_of, setting_in_words
 from epsilometer.errors import EpsilometerError
 from epsilometer.mechanisms.samplers import Sampler, Shuffle
 from epsilometer.results import Direction, EpsilonEstimate
@@ -304,7 +304,7 @@ def monte_carlo_epsilon(
         confidence=confidence,
         method="monte_carlo",
         direction=world,
-        subject=f"{sampler!r}, {steps} steps, {epochs} epochs, noise {noise_multiplier:g}",
+        subject=setting_in_words(sampler, noise_multiplier, steps, epochs),
         adjacency="zero_out",
         cites=CITES,
         caveats=(

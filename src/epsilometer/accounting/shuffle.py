@@ -84,11 +84,18 @@ def shuffle_epsilon(
         confidence=1.0,
         method="exact",
         direction=found,
-        subject=f"{sampler!r}, {steps} steps, {epochs} epochs, noise {noise_multiplier:g}",
+        subject=setting_in_words(sampler, noise_multiplier, steps, epochs),
         adjacency="zero_out",
         cites=CITES,
         caveats=(_CONJECTURED,),
     )
+
+
+def setting_in_words(sampler: Sampler, noise_multiplier: float, steps: int, epochs: int) -> str:
+    """Which mechanism is meant."""
+    buffer = f" of {sampler.buffer}" if isinstance(sampler, PartialShuffle) else ""
+    name = type(sampler).__name__ + buffer
+    return f"{name}, {steps:,} steps × {epochs:,} epochs, noise {noise_multiplier:g}"
 
 
 def shuffle_delta(

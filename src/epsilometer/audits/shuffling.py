@@ -280,7 +280,7 @@ class _Game:
 
     @property
     def subject(self) -> str:
-        return f"batched Gaussian mechanism, {self.exact.subject}"
+        return f"DP-SGD by {self.exact.subject}"
 
     def played(self, plays: int) -> AuditResult:
         """All plays; the paper's own bound stands beside the valid one, and says that it is not."""

@@ -59,7 +59,8 @@ def scale(result: Result) -> Scale:
             first = (result.bound.method, result.bound, result.claim, True)
             also = ((b.method, b, result.claim, False) for b in result.also)
             theory = (
-                (f"{e.method}, {e.direction}", e, result.claim, False) for e in result.estimates
+                (f"{e.method}, {e.direction}", e, result.claim, e.confidence == 1)
+                for e in result.estimates
             )
             return _scale([first, *also, *theory])
         case EpsilonLowerBound():

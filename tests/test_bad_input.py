@@ -295,9 +295,9 @@ def test_a_warning_of_ours_is_shown_in_our_words(tmp_path):
 
 def test_demo_asks_first_whether_it_can_write(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "epsilometer.cli.demo.run_demo", lambda *a, **k: pytest.fail("worked in vain")
+        "epsilometer.cli.demo.demo_job", lambda *a, **k: pytest.fail("worked in vain")
     )
-    done = CliRunner().invoke(main, ["demo", "--out", str(tmp_path / "no" / "x.json")])
+    done = CliRunner().invoke(main, ["demo", "--html", str(tmp_path / "no" / "x.html")])
     assert done.exit_code == 2
 
 

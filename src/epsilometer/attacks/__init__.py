@@ -1,0 +1,1 @@
+"""Attacks: from what an adversary sees to scores; higher means the record was in."""

@@ -40,6 +40,8 @@ slow: setup browser
 bench: setup
 	$(BIN)/python benchmarks/run.py
 	$(BIN)/python benchmarks/engine.py
+	$(BIN)/python benchmarks/batched_gaussian.py
+	$(BIN)/python benchmarks/shuffling.py
 
 calibration: setup
 	$(BIN)/python -m tests.calibration

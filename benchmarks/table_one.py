@@ -1,6 +1,6 @@
 """Plays the game with the paper's settings and observations on a GPU, and prints its bounds.
 
-    python benchmarks/table_one.py cuda
+python benchmarks/table_one.py cuda
 """
 
 import sys

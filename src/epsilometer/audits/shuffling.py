@@ -259,7 +259,10 @@ def _first_batches(
         x[np.arange(count), rng.integers(0, buffer, count)] += mean
         blocks.append(
             np.stack(
-                [one_of(x[:, :guess], sigma=sigma, present=2.0, absent=1.0) for guess in guesses],
+                [
+                    one_of(x[:, None, :guess], sigma=sigma, present=2.0, absent=1.0)
+                    for guess in guesses
+                ],
                 axis=1,
             )
         )

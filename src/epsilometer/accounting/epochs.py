@@ -31,14 +31,18 @@ from epsilometer.stats.gaussians import gaussian_delta, gaussian_epsilon
 from epsilometer.stats.tradeoff import gdp_curve
 from epsilometer.types import FloatArray
 
-_LEAST = 1e-11  # of a tail: below, the rounding of the FFT shows
-_LOST = 1e-10  # an epoch: tails that are cut off, and rounding
+_LEAST = 1e-11  # of a tail: below, the rounding of the FFT shows, which grows with the steps
+_FEW_STEPS = 10_000  # up to which it stays below that
+_MOST_STEPS = 1_000_000
+_LOST = 10  # times the least tail, an epoch: tails that are cut off, and rounding
 _DIRECTIONS: tuple[Direction, Direction] = ("present→absent", "absent→present")
 _TINY = -65.0  # logarithm of what may lie below the window of sums
 # Logarithms by which sums beyond the window are damped before they wrap around: much, where the
 # lower tail is wanted; little, where the upper is, which undoing it would fill with rounding.
 _DAMPING = {"lower": 27.0, "upper": 12.0}
 _FARTHEST = 1e6  # threshold
+_STEP = 1.6  # by which noise is raised or lowered until the wanted one is passed
+_NEARLY_ONE = 1 - 2**-53
 _Z = np.linspace(-14.0, 14.0, 1401)
 _WEIGHTS = np.exp(-(_Z**2) / 2) / np.exp(-(_Z**2) / 2).sum()
 _TILTS = np.geomspace(1e-8, 1e6, 120)
@@ -58,6 +62,18 @@ class Epoch:
     noise: float
     absent: int
 
+    def __post_init__(self) -> None:
+        if self.steps > _MOST_STEPS:
+            raise InvalidArgument(
+                f"Expected at most {_MOST_STEPS} steps an epoch, got {self.steps}: with more, "
+                "rounding spoils the tails."
+            )
+
+    @property
+    def least(self) -> float:
+        """The least tail that is computed."""
+        return _LEAST * max(1.0, self.steps / _FEW_STEPS)
+
     def tails(self, tau: float, *, points: int) -> tuple[float, float, float, float]:
         """P(L ≤ τ), P(L > τ), Q(L ≤ τ), Q(L > τ), each in its own direction."""
         log_k = tau + (2 * self.absent + 1) / (2 * self.noise**2)
@@ -76,7 +92,7 @@ class Epoch:
     def reveals_the_batch(self) -> bool:
         """Whether the target's batch stands out so far that only its own value counts."""
         mistaken = (self.steps - 1) * scipy.special.ndtr(-self.absent / (math.sqrt(2) * self.noise))
-        return bool(self.steps == 1 or (self.absent > 0 and mistaken < _LEAST))
+        return bool(self.steps == 1 or (self.absent > 0 and mistaken < self.least))
 
     def _others(self, log_k: float, points: int) -> tuple[FloatArray, FloatArray]:
         """The law of the other batches' sum of g, below the value that decides by itself."""
@@ -84,7 +100,8 @@ class Epoch:
         if self.steps == 1:
             return np.zeros(1), np.ones(1)
         terms = self.steps - 1
-        least = max(self._least_sum(log_k, terms), terms * floor)
+        least, centring = self._least_sum(log_k, terms)
+        least = max(least, terms * floor)
         if least > -floor:  # no target can pull such a sum below 0
             return np.zeros(0), np.zeros(0)
         top = -least - floor  # a single term above this makes the sum positive
@@ -96,14 +113,18 @@ class Epoch:
         edges = crowd + width * cells
         law = self._discretised(edges, log_k)
         middle = (2 * self.absent + 1) / (2 * self.noise**2) + 0.25
-        tilt = _DAMPING["lower" if log_k < middle else "upper"] / (points * width)
+        at = math.floor((least - terms * crowd) / width) - spare + np.arange(points)
+        sums = terms * crowd + width * at
+        damping = _DAMPING["lower" if log_k < middle else "upper"]
+        # No more than it takes: it is paid for in digits.
+        beyond = _log_chance_above(float(sums[-1]), edges, law, terms)
+        damping = min(damping, max(0.0, beyond - _TINY / 2))
+        tilt = min(damping / (points * width), centring)
         tilted = law * np.exp(-tilt * edges)
         total = float(tilted.sum())
         buffer = np.zeros(points)
         np.add.at(buffer, cells % points, tilted / total)
         power = scipy.fft.irfft(scipy.fft.rfft(buffer) ** terms, points)
-        at = math.floor((least - terms * crowd) / width) - spare + np.arange(points)
-        sums = terms * crowd + width * at
         with np.errstate(over="ignore"):
             masses = power[at % points] * np.exp(terms * math.log(total) + tilt * sums)
         keep = sums < -floor
@@ -129,8 +150,12 @@ class Epoch:
         law[1:] += right
         return law
 
-    def _least_sum(self, log_k: float, terms: int) -> float:
-        """Below this the sum lies with a probability of at most exp(_TINY) (Chernoff)."""
+    def _least_sum(self, log_k: float, terms: int) -> tuple[float, float]:
+        """Below this the sum lies with a probability of at most exp(_TINY), and the tilt for it.
+
+        By Chernoff's bound. Tilted more, the law would lie below the window, and undoing that would
+        leave rounding only; tilted so, what wraps around is at most exp(_TINY) times the damping.
+        """
         log_r = _Z / self.noise - log_k
         with np.errstate(over="ignore"):
             g = np.exp(np.minimum(self.absent * log_r, 700.0)) * np.expm1(np.minimum(log_r, 350.0))
@@ -138,7 +163,18 @@ class Epoch:
         exponent = -_TILTS[:, None] * g[None, :]
         peak = exponent.max(axis=1)
         log_mean = peak + np.log(np.exp(exponent - peak[:, None]) @ _WEIGHTS)
-        return float(np.max((_TINY - terms * log_mean) / _TILTS))
+        ends = (_TINY - terms * log_mean) / _TILTS
+        return float(ends.max()), float(_TILTS[np.argmax(ends)])
+
+
+def _log_chance_above(end: float, values: FloatArray, law: FloatArray, terms: int) -> float:
+    """Chernoff's bound on the logarithm of the chance that so many terms sum to more than ``end``.
+
+    Terms above the last of ``values`` are left out.
+    """
+    tilts = np.array([2.0, 5.0, 12.0, 30.0, 75.0]) / (values[-1] - values[0])
+    means = np.exp(tilts[:, None] * values) @ law
+    return float(np.min(terms * np.log(means) - tilts * end))
 
 
 def _floor(absent: int) -> float:
@@ -204,8 +240,8 @@ def _losses(epoch: Epoch, grid: _Grid) -> tuple[Losses, Losses]:
     taus = _nodes(epoch, grid)
     tails = np.array([epoch.tails(tau, points=grid.points) for tau in taus])
     fine = np.linspace(taus[0], taus[-1], grid.cells + 1)
-    present = _masses(taus, tails[:, 0], tails[:, 1], fine)
-    absent = _masses(taus, tails[:, 2], tails[:, 3], fine)
+    present = _masses(taus, tails[:, 0], tails[:, 1], fine, epoch.least)
+    absent = _masses(taus, tails[:, 2], tails[:, 3], fine, epoch.least)
     step = float(fine[1] - fine[0])
     return (
         Losses(start=float(fine[0]), step=step, masses=present),
@@ -214,24 +250,28 @@ def _losses(epoch: Epoch, grid: _Grid) -> tuple[Losses, Losses]:
 
 
 def _nodes(epoch: Epoch, grid: _Grid) -> FloatArray:
-    """Thresholds over all that is not negligible: beyond lies less than ``_LEAST``."""
+    """Thresholds over all that is not negligible."""
 
     def upper(tau: FloatArray) -> NDArray[np.bool_]:
-        return np.asarray(epoch.tails(float(tau), points=grid.points)[1] > _LEAST)
+        return np.asarray(epoch.tails(float(tau), points=grid.points)[1] > epoch.least)
 
     def lower(tau: FloatArray) -> NDArray[np.bool_]:
-        return np.asarray(epoch.tails(-float(tau), points=grid.points)[2] > _LEAST)
+        return np.asarray(epoch.tails(-float(tau), points=grid.points)[2] > epoch.least)
 
     ends = []
     for alive in (lower, upper):
         end = search.grow(alive, 0.5, limit=_FARTHEST)
         ends.append(float(search.bisect(alive, 0.0, end, relative=0.02)[1]))
-    return np.linspace(-ends[0], ends[1], grid.nodes)
+    # Denser near 0, where the bulk is: the upper tail may reach a hundred times as far.
+    places = np.linspace(-math.asinh(1.0), math.asinh(ends[1] / ends[0]), grid.nodes)
+    return np.asarray(ends[0] * np.sinh(places))
 
 
-def _masses(taus: FloatArray, below: FloatArray, above: FloatArray, fine: FloatArray) -> FloatArray:
+def _masses(
+    taus: FloatArray, below: FloatArray, above: FloatArray, fine: FloatArray, least: float
+) -> FloatArray:
     """Masses at ``fine`` from tails at ``taus``, where both tails keep their digits."""
-    sure = (below > _LEAST / 10) & (above > _LEAST / 10)
+    sure = (below > least / 10) & (above > least / 10)
     odds = scipy.interpolate.CubicSpline(taus[sure], np.log(above[sure]) - np.log(below[sure]))
     at = odds(np.clip(fine, taus[sure][0], taus[sure][-1]))
     survival, reached = scipy.special.expit(at), scipy.special.expit(-at)
@@ -243,47 +283,73 @@ def _masses(taus: FloatArray, below: FloatArray, above: FloatArray, fine: FloatA
     return masses
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=4)  # one takes up to 400 MB
 def _composed(epoch: Epoch, epochs: int, grid: _Grid) -> tuple[Losses, Losses]:
     present, absent = _losses(epoch, grid)
     return present.composed(epochs), absent.composed(epochs)
 
 
-def _grid(epochs: int) -> _Grid:
-    return _Grid(points=2**14, nodes=240, cells=int(np.clip(2**22 / epochs, 2**12, 2**15)))
+def _grid(epoch: Epoch, epochs: int) -> _Grid:
+    # Rounding terms to the grid widens their sum; with more steps only a finer one keeps it small.
+    finer = max(0, math.ceil(math.log2(epoch.steps / 4_000) / 2))
+    cells = int(np.clip(2**22 / epochs, 2**12, 2**15))
+    return _Grid(points=2 ** (14 + finer), nodes=240, cells=cells)
+
+
+def _lost(epoch: Epoch, epochs: int) -> float:
+    """How much of δ may be missing."""
+    return 0.0 if epoch.steps == 1 else epochs * _LOST * epoch.least
+
+
+def _check_delta(epoch: Epoch, epochs: int, delta: float) -> None:
+    lost = _lost(epoch, epochs)
+    if lost > delta / 2:
+        raise InvalidArgument(
+            f"Expected delta ≥ {2 * lost:.1g} for {epochs} epochs of {epoch.steps} steps, got "
+            f"{delta!r}: tails of {epoch.least:.1g} an epoch are not computed."
+        )
+
+
+def check_direction(direction: Direction) -> None:
+    """Refuses other words than those of ``Direction``."""
+    if direction not in ("both", *_DIRECTIONS):
+        raise InvalidArgument(
+            f"Expected direction 'both', {' or '.join(map(repr, _DIRECTIONS))}, got {direction!r}."
+        )
 
 
 def exact_epsilon(
     epoch: Epoch, *, epochs: int, delta: float, direction: Direction = "both"
 ) -> tuple[float, float, float, Direction]:
     """ε, the ends of its numerical error, and the direction it comes from."""
+    check_direction(direction)
+    _check_delta(epoch, epochs, delta)
     if direction == "both":
         either = [
             exact_epsilon(epoch, epochs=epochs, delta=delta, direction=one) for one in _DIRECTIONS
         ]
         return max(either)
+    lost = _lost(epoch, epochs)
+    lower, upper = min(delta + lost, _NEARLY_ONE), delta - lost
     if epoch.reveals_the_batch():
-        found = gaussian_epsilon(epoch.noise / math.sqrt(epochs), delta)
-        return found, found * (1 - 1e-9), found * (1 + 1e-9), direction
-    row, grid = _DIRECTIONS.index(direction), _grid(epochs)
+        found, low, high = (
+            gaussian_epsilon(epoch.noise / math.sqrt(epochs), at) for at in (delta, lower, upper)
+        )
+        return found, low * (1 - 1e-9), high * (1 + 1e-9), direction
+    row, grid = _DIRECTIONS.index(direction), _grid(epoch, epochs)
     fine = _composed(epoch, epochs, grid)[row]
     coarse = _composed(epoch, epochs, grid.halved())[row]
-    lost = epochs * _LOST
-    if lost > delta / 2:
-        raise InvalidArgument(
-            f"Expected delta above {2 * lost:.1g} for {epochs} epochs, got {delta!r}: tails of "
-            f"{_LEAST:g} an epoch are not computed."
-        )
     found = fine.epsilon(delta)
     error = abs(found - coarse.epsilon(delta))
-    low = max(0.0, min(found, fine.epsilon(delta + lost)) - error)
-    return found, low, max(found, fine.epsilon(delta - lost)) + error, direction
+    low = max(0.0, min(found, fine.epsilon(lower)) - error)
+    return found, low, max(found, fine.epsilon(upper)) + error, direction
 
 
 def exact_delta(
     epoch: Epoch, *, epochs: int, epsilon: float, direction: Direction = "both"
 ) -> tuple[float, float, float, Direction]:
     """δ, the ends of its numerical error, and the direction it comes from."""
+    check_direction(direction)
     if direction == "both":
         either = [
             exact_delta(epoch, epochs=epochs, epsilon=epsilon, direction=one) for one in _DIRECTIONS
@@ -291,11 +357,12 @@ def exact_delta(
         return max(either)
     if epoch.reveals_the_batch():
         found = gaussian_delta(epoch.noise / math.sqrt(epochs), epsilon)
-        return found, found * (1 - 1e-9), found * (1 + 1e-9), direction
-    row, grid = _DIRECTIONS.index(direction), _grid(epochs)
-    found = float(_composed(epoch, epochs, grid)[row].delta(epsilon))
-    coarse = float(_composed(epoch, epochs, grid.halved())[row].delta(epsilon))
-    error = abs(found - coarse) + epochs * _LOST
+        error = 1e-9 * found
+    else:
+        row, grid = _DIRECTIONS.index(direction), _grid(epoch, epochs)
+        found = float(_composed(epoch, epochs, grid)[row].delta(epsilon))
+        error = abs(found - float(_composed(epoch, epochs, grid.halved())[row].delta(epsilon)))
+    error += _lost(epoch, epochs)
     return found, max(0.0, found - error), min(1.0, found + error), direction
 
 
@@ -303,29 +370,34 @@ def least_noise(
     epoch_of: Callable[[float], Epoch], *, epochs: int, epsilon: float, delta: float
 ) -> float:
     """The noise at which ε is ``epsilon``: with less, the promise is false."""
+    _check_delta(epoch_of(1.0), epochs, delta)
 
-    def kept(log_noise: float) -> float:
-        epoch = epoch_of(math.exp(log_noise))
+    def kept(noise: float) -> float:
+        epoch = epoch_of(noise)
         if epoch.reveals_the_batch():
-            return epsilon - gaussian_epsilon(epoch.noise / math.sqrt(epochs), delta)
-        laws = _composed(epoch, epochs, _grid(epochs).halved())
-        return math.log(epsilon) - math.log(max(*(law.epsilon(delta) for law in laws), 1e-9))
+            found = gaussian_delta(noise / math.sqrt(epochs), epsilon)
+        else:
+            laws = _composed(epoch, epochs, _grid(epoch, epochs).halved())
+            found = max(float(law.delta(epsilon)) for law in laws)
+        return math.log(delta) - math.log(max(found, delta / 1e3))
 
-    low = high = 0.0
-    while kept(low) > 0:
-        low -= 0.5
-    while kept(high) <= 0:
-        high += 0.5
-    low = max(low, high - 0.5) if high > 0 else low
-    return math.exp(search.root(kept, low, high, relative=1e-5)[0])
+    low = high = 1.0
+    if kept(low) > 0:
+        while kept(low) > 0:
+            low, high = low / _STEP, low
+    else:
+        while kept(high) <= 0:
+            low, high = high, high * _STEP
+    return search.root(kept, low, high, relative=1e-5)[0]
 
 
 def exact_curve(epoch: Epoch, *, epochs: int, fpr: FloatArray) -> FloatArray:
     """Least FNR of any attack on this pair at each FPR."""
     if epoch.reveals_the_batch():
         return gdp_curve(fpr, mu=math.sqrt(epochs) / epoch.noise)
-    present, absent = _composed(epoch, epochs, _grid(epochs))
-    # "In iff L > τ" errs with Q(L > τ) and P(L ≤ τ).
-    missed = np.cumsum(present.masses)
-    false = np.interp(-present.values, absent.values, np.cumsum(absent.masses))
+    present, absent = _composed(epoch, epochs, _grid(epoch, epochs))
+    # "In iff L > τ" errs with Q(L > τ) and P(L ≤ τ); half of a mass lies on either side of it.
+    missed = np.cumsum(present.masses) - present.masses / 2
+    false = np.cumsum(absent.masses) - absent.masses / 2
+    false = np.interp(-present.values, absent.values, false)
     return np.interp(fpr, false[::-1], missed[::-1])

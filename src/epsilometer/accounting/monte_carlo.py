@@ -19,6 +19,7 @@ import scipy.special
 from numpy.typing import NDArray
 
 from epsilometer import _validate
+from epsilometer.accounting.epochs import check_direction
 from epsilometer.accounting.losses import Losses
 from epsilometer.accounting.shuffle import CITES, law_of, setting_in_words
 from epsilometer.errors import EpsilometerError
@@ -28,7 +29,7 @@ from epsilometer.stats import search
 from epsilometer.types import FloatArray, IntArray
 
 _SHUFFLE = Shuffle()
-_NORMALS = 3e8  # drawn for one direction by default
+_NORMALS = 2e8  # drawn for one direction by default
 _AT_ONCE = 2_000_000  # of them in memory
 _PILOT = 0.05  # of the draws place the rest
 _SHIFTS = np.array([1.0, 2.0, 3.0, 4.5])  # of one batch, in units of the noise
@@ -167,7 +168,7 @@ def _tilt(unit: OneBatch, log_chance: float) -> _Tilt:
     that the mean of the sum is 0; τ follows from the chance by large deviations.
     """
     middle = (_TABLE[1:] + _TABLE[:-1]) / 2
-    base = np.diff(scipy.special.ndtr(_TABLE))
+    base = np.diff(scipy.special.ndtr(-np.abs(_TABLE))) * np.where(middle < 0, 1, -1)
 
     def laws(tau: float, theta: float) -> tuple[FloatArray, FloatArray, float, float]:
         log_k = tau + (2 * unit.absent + 1) / (2 * unit.noise**2)
@@ -175,10 +176,11 @@ def _tilt(unit: OneBatch, log_chance: float) -> _Tilt:
         for mean, times in ((unit.absent / unit.noise, 1), (0.0, unit.steps - 1)):
             log_r = np.minimum((middle + mean) / unit.noise - log_k, 300.0 / (unit.absent + 1))
             g = np.exp(unit.absent * log_r) * np.expm1(log_r)
-            weights = base * np.exp(-theta * g)
+            peak = float((-theta * g).max())
+            weights = base * np.exp(-theta * g - peak)
             parts.append(weights / weights.sum())
             sums += times * float(parts[-1] @ g)
-            log_total += times * math.log(weights.sum())
+            log_total += times * (peak + math.log(weights.sum()))
         return parts[0], parts[1], sums, log_total
 
     def theta_of(tau: float) -> float:
@@ -238,6 +240,8 @@ class OneStep:
 
     def _log_density(self, y: FloatArray, mean: float) -> FloatArray:
         taken = math.log(self.rate) - (y - mean) ** 2 / 2
+        if self.rate == 1:
+            return np.asarray(taken)
         return np.asarray(np.logaddexp(math.log1p(-self.rate) - y**2 / 2, taken))
 
 
@@ -277,8 +281,10 @@ def monte_carlo_epsilon(
     """
     _validate.open_unit(delta=delta, confidence=confidence)
     _validate.whole(1, epochs=epochs)
+    check_direction(direction)
     unit, times = _unit_of(sampler, noise_multiplier, steps, batch_size)
-    draws = draws or int(np.clip(_NORMALS / unit.size, 20_000, 3_000_000))
+    if draws is None:
+        draws = int(np.clip(_NORMALS / unit.size, 20_000, 3_000_000))
     _validate.whole(1_000, draws=draws)
     worlds: tuple[Direction, ...] = (
         ("present→absent", "absent→present") if direction == "both" else (direction,)

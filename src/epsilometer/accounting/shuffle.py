@@ -6,6 +6,7 @@ lower bounds on the sampler's ε; that this pair is the worst is conjectured (Ch
 proved.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -134,9 +135,11 @@ def shuffle_noise(
     batch_size: int | None = None,
 ) -> float:
     """The noise multiplier below which (ε, δ) is certainly not kept; necessary, not sufficient."""
-    _validate.positive(epsilon=epsilon)
+    _validate.at_least(0, epsilon=epsilon)
     _validate.open_unit(delta=delta)
     _validate.whole(1, epochs=epochs)
+    if epsilon == math.inf:
+        return 0.0
     return exact.least_noise(
         lambda noise: epoch_of(sampler, noise, steps, batch_size),
         epochs=epochs,
@@ -211,7 +214,9 @@ def published_epsilon(*, noise_multiplier: float, steps: int, delta: float) -> f
             -np.expm1(others + scipy.special.log_ndtr((cuts - mean) / sigma)) for mean in (2, 1)
         )
         with np.errstate(divide="ignore", invalid="ignore"):
-            epsilons = np.where((caught > delta) & (false > 0), np.log((caught - delta) / false), 0)
+            epsilons = np.where(
+                (caught > delta) & (false > 0), np.log(caught - delta) - np.log(false), 0
+            )
         at = int(np.argmax(epsilons))
         best = max(best, float(epsilons[at]))
         low, high = cuts[max(at - 20, 0)], cuts[min(at + 20, cuts.size - 1)]

@@ -141,7 +141,7 @@ def parse_sampler(text: str) -> Sampler:
             return BatchThenShuffle()
         case "sequential", "":
             return Sequential()
-        case "partial", _ if value.isdigit():
+        case "partial", _ if value.isdecimal():
             return PartialShuffle(int(value))
     raise InvalidArgument(f"Expected a sampler of {_SAMPLERS}; got {text!r}.")
 
@@ -194,6 +194,7 @@ def _row(setting: dict[str, str]) -> dict[str, str]:
         steps, epochs = int(setting["steps"]), int(setting["epochs"])
     except ValueError as error:
         raise UnreadableFile(f"Expected numbers in the settings: {error}, in {setting}.") from error
+    exact = shuffle_epsilon(noise_multiplier=noise, steps=steps, epochs=epochs, delta=delta)
     poisson = poisson_epsilon(
         noise_multiplier=noise,
         sampling_rate=1 / steps,
@@ -201,7 +202,6 @@ def _row(setting: dict[str, str]) -> dict[str, str]:
         delta=delta,
         adjacency="zero_out",
     )
-    exact = shuffle_epsilon(noise_multiplier=noise, steps=steps, epochs=epochs, delta=delta)
     needed = shuffle_noise(epsilon=poisson, delta=delta, steps=steps, epochs=epochs)
     return {
         "name": setting["name"],
@@ -211,7 +211,7 @@ def _row(setting: dict[str, str]) -> dict[str, str]:
         "δ": f"{delta:g}",
         "reported ε (Poisson)": f"{poisson:.3f}",
         "ε of shuffling ≥": number(exact.low, 3),
-        "times": f"{exact.low / poisson:.1f}",
+        "times": f"{exact.low / poisson:.1f}" if poisson else "–",
         "noise needed ≥": number(needed, 3),
     }
 
@@ -224,9 +224,9 @@ def _settings(source: str) -> list[dict[str, str]]:
             )
         else:
             text = Path(source).read_text("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+        rows = list(csv.DictReader(text.splitlines()))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UnreadableFile(f"Could not read {source!r}: {error}.") from error
-    rows = list(csv.DictReader(text.splitlines()))
     if not rows or any(set(row) != set(_COLUMNS) or None in row.values() for row in rows):
         raise UnreadableFile(
             f"Expected a CSV with the columns {', '.join(_COLUMNS)} and a row at least in "

@@ -1,0 +1,254 @@
+"""The exact law of one epoch's privacy loss, against simulation and the laws that any must obey."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.special
+import scipy.stats
+
+from epsilometer.accounting import epochs
+from epsilometer.accounting.epochs import Epoch, exact_curve, exact_delta, exact_epsilon
+from epsilometer.errors import InvalidArgument
+from epsilometer.stats.gaussians import gaussian_epsilon
+from tests.oracles import FLAKE
+
+COARSE = epochs._Grid(points=2**12, nodes=120, cells=2**14)  # a tenth of a second
+SETTINGS = [
+    pytest.param(Epoch(steps=steps, noise=noise, absent=absent), id=f"T{steps}-σ{noise}-a{absent}")
+    for steps, noise, absent in [
+        (2, 1.0, 1),
+        (10, 0.5, 1),
+        (100, 1.0, 1),
+        (30, 4.0, 1),
+        (5, 0.7, 0),
+        (100, 1.0, 0),
+        (8, 1.0, 3),
+        (50, 6.0, 15),
+    ]
+]
+
+
+def drawn_losses(
+    epoch: Epoch, count: int, rng: np.random.Generator, *, present: bool
+) -> np.ndarray:
+    """Simulated, and by the definition: the ratio of two mixtures of normal densities."""
+    x = epoch.noise * rng.standard_normal((count, epoch.steps))
+    x[np.arange(count), rng.integers(0, epoch.steps, count)] += epoch.absent + present
+
+    def log_density(mean: int) -> np.ndarray:
+        # Of x if batch t has the mean, up to what both worlds share.
+        exponents = ((x**2) - (x - mean) ** 2) / (2 * epoch.noise**2)
+        return scipy.special.logsumexp(exponents, axis=1) - math.log(epoch.steps)
+
+    return log_density(epoch.absent + 1) - log_density(epoch.absent)
+
+
+@pytest.mark.parametrize("epoch", SETTINGS)
+def test_tails_are_those_of_simulated_epochs(epoch: Epoch, rng: np.random.Generator) -> None:
+    count = 20_000
+    for present in (True, False):
+        losses = drawn_losses(epoch, count, rng, present=present)
+        taus = np.quantile(losses[:100], [0.01, 0.3, 0.7, 0.99])
+        for tau in taus:
+            below, above, *absent = epoch.tails(float(tau), points=2**13)
+            chance = above if present else absent[1]
+            assert (below if present else absent[0]) + chance == pytest.approx(1, abs=1e-9)
+            # 8 settings, 2 worlds, 4 thresholds, 2 sides share the chance of a false alarm.
+            seen, rate = int((losses[100:] > tau).sum()), FLAKE / 128
+            least, most = scipy.stats.binom.ppf([rate, 1 - rate], count - 100, chance)
+            assert least <= seen <= most
+
+
+@pytest.mark.parametrize("epoch", SETTINGS)
+def test_tails_fall_and_obey_the_likelihood_ratio(epoch: Epoch) -> None:
+    taus = np.linspace(-3.0, 6.0, 46)
+    tails = np.array([epoch.tails(float(tau), points=2**12) for tau in taus])
+    slack = 1e-9  # rounding of the FFT, and of terms to a grid of 4,096 points
+    assert np.all(np.diff(tails[:, [1, 3]], axis=0) <= slack)
+    assert np.all(np.diff(tails[:, [0, 2]], axis=0) >= -slack)
+    assert np.all(tails >= -slack)
+    # Where L > τ the density under P is more than e^τ of that under Q, and less where L ≤ τ.
+    assert np.all(tails[:, 1] >= np.exp(taus) * tails[:, 3] - slack * np.exp(taus))
+    assert np.all(tails[:, 0] <= np.exp(taus) * tails[:, 2] + slack * np.exp(taus))
+
+
+@pytest.mark.parametrize("epoch", SETTINGS)
+def test_laws_are_normalised_and_have_the_simulated_mean(
+    epoch: Epoch, rng: np.random.Generator
+) -> None:
+    present, absent = epochs._composed(epoch, 1, COARSE)
+    # E_P[e^{−L}] = 1 and E_Q[e^{L}] = 1: each is the other's total. A cell splits its mass between
+    # its ends, which adds width²/8 at most, here below 1e-5; a grid of 4,096 sums some 1e-5 too.
+    assert present.masses.sum() == pytest.approx(1, abs=1e-9)
+    assert absent.masses.sum() == pytest.approx(1, abs=1e-9)
+    assert np.sum(present.masses * np.exp(-present.values)) == pytest.approx(1, abs=5e-5)
+    assert np.sum(absent.masses * np.exp(-absent.values)) == pytest.approx(1, abs=5e-5)
+    drawn = drawn_losses(epoch, 20_000, rng, present=True)
+    z = (drawn.mean() - present.masses @ present.values) / (drawn.std() / math.sqrt(drawn.size))
+    assert abs(z) <= scipy.stats.norm.isf(FLAKE / 2)
+
+
+def quadrature(noise: float, absent: int, tau: float) -> float:
+    """P(L > τ) of two batches, by integrating over the other one's noise: no grid of sums."""
+    x = np.linspace(-12, 12, 20_001)
+    density = np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
+    other = x / noise  # batch value over σ²
+    log_k = tau + (2 * absent + 1) / (2 * noise**2)
+    # v ↦ v^{a+1} − K v^a of the target must exceed −(u^{a+1} − K u^a): solved by bisection.
+    need = -(np.exp((absent + 1) * other) - np.exp(log_k + absent * other))
+    turn = math.log(absent / (absent + 1)) + log_k if absent else -np.inf
+    low = np.full(x.size, max(turn, -60.0))
+    high = np.full(x.size, 60.0)
+    for _ in range(80):
+        middle = (low + high) / 2
+        above = np.exp((absent + 1) * middle) - np.exp(log_k + absent * middle) > need
+        low, high = np.where(above, low, middle), np.where(above, middle, high)
+    chance = scipy.special.ndtr((absent + 1) / noise - noise * high)
+    if absent:  # and below the turn it may rise above it again
+        start, stop = np.full(x.size, -60.0), np.full(x.size, turn)
+        for _ in range(80):
+            middle = (start + stop) / 2
+            above = np.exp((absent + 1) * middle) - np.exp(log_k + absent * middle) > need
+            start, stop = np.where(above, middle, start), np.where(above, stop, middle)
+        at_turn = np.exp((absent + 1) * turn) - np.exp(log_k + absent * turn) > need
+        lower = scipy.special.ndtr(noise * start - (absent + 1) / noise)
+        chance = np.where(at_turn, 1.0, chance + np.where(start > -59, lower, 0.0))
+    return float(np.trapezoid(density * chance, x))
+
+
+@pytest.mark.parametrize("tau", [-0.5, 0.3, 1.5, 4.0])
+@pytest.mark.parametrize(("noise", "absent"), [(1.0, 1), (0.6, 1), (1.0, 0)])
+def test_two_batches_by_quadrature(noise: float, absent: int, tau: float) -> None:
+    epoch = Epoch(steps=2, noise=noise, absent=absent)
+    expected = quadrature(noise, absent, tau)
+    assert epoch.tails(tau, points=2**14)[1] == pytest.approx(expected, rel=1e-5, abs=1e-12)
+
+
+def test_far_lower_tails_are_not_made_of_rounding() -> None:
+    """Damped too much, the law lay below its window and came back as e^{90} times rounding."""
+    epoch = Epoch(steps=100, noise=1.0, absent=1)
+    for tau in np.linspace(-2.1, -1.8, 25):
+        below, above, absent_below, absent_above = epoch.tails(float(tau), points=2**13)
+        assert 0 <= below <= absent_below <= 1e-10
+        assert above == pytest.approx(1, abs=1e-9)
+        assert absent_above == pytest.approx(1, abs=1e-9)
+
+
+@pytest.mark.parametrize(("noise", "absent"), [(1.0, 1), (6.0, 1), (6.0, 0)])
+def test_far_upper_tails_are_not_made_of_rounding(noise: float, absent: int) -> None:
+    """L > τ needs a batch above σ²τ + a + ½; a damping of e^{27} once left 1e-7 there."""
+    epoch = Epoch(steps=10_000, noise=noise, absent=absent)
+    for excess in (0.0, 1.0, 4.0):
+        level = absent + 0.5 + (9 + excess) * noise  # so high that 1e-14 at most come so far
+        tau = (level - absent - 0.5) / noise**2
+        tails = epoch.tails(tau, points=2**13)
+        assert abs(tails[1]) <= epoch.least
+        assert abs(tails[3]) <= epoch.least
+
+
+@pytest.mark.parametrize("epochs_", [1, 7])
+@pytest.mark.parametrize("direction", ["present→absent", "absent→present"])
+def test_one_batch_is_the_gaussian_mechanism(epochs_: int, direction: str) -> None:
+    epoch = Epoch(steps=1, noise=1.3, absent=1)
+    found, low, high, _ = exact_epsilon(epoch, epochs=epochs_, delta=1e-6, direction=direction)
+    truth = gaussian_epsilon(1.3 / math.sqrt(epochs_), 1e-6)
+    assert low <= found <= high
+    assert found == pytest.approx(truth, rel=1e-9)
+
+
+def test_a_batch_that_stands_out_joins_the_rest_smoothly() -> None:
+    """Just above the noise at which only the target's batch counts, the long way says the same."""
+    noise = 0.1
+    epoch = Epoch(steps=100, noise=noise, absent=1)
+    assert not epoch.reveals_the_batch()
+    assert Epoch(steps=100, noise=0.09, absent=1).reveals_the_batch()
+    present, absent = epochs._composed(epoch, 1, COARSE)
+    for law in (present, absent):
+        assert law.epsilon(1e-5) == pytest.approx(gaussian_epsilon(noise, 1e-5), rel=1e-4)
+
+
+def test_what_is_lost_in_tails_is_in_the_interval_of_a_batch_that_stands_out() -> None:
+    epoch = Epoch(steps=100, noise=0.09, absent=1)
+    found, low, high, _ = exact_epsilon(epoch, epochs=1, delta=1e-9)
+    assert low <= gaussian_epsilon(0.09, 1.1e-9) < found < gaussian_epsilon(0.09, 0.9e-9) <= high
+
+
+def test_too_small_a_delta_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="Expected delta ≥ 4e-07 for 2000 epochs"):
+        exact_epsilon(Epoch(steps=100, noise=1.0, absent=1), epochs=2000, delta=1e-7)
+
+
+def test_too_many_steps_are_refused() -> None:
+    with pytest.raises(InvalidArgument, match="at most 1000000 steps"):
+        Epoch(steps=10**7, noise=1.0, absent=1)
+
+
+@pytest.mark.parametrize("function", [exact_epsilon, exact_delta])
+@pytest.mark.parametrize("steps", [1, 5])
+def test_unknown_directions_are_refused(function, steps: int) -> None:
+    given = {"delta": 1e-5} if function is exact_epsilon else {"epsilon": 1.0}
+    with pytest.raises(InvalidArgument, match="direction"):
+        function(Epoch(steps=steps, noise=1.0, absent=1), epochs=1, direction="up", **given)
+
+
+def test_curve_falls_from_one_to_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(epochs, "_grid", lambda epoch, times: COARSE)
+    fpr = np.linspace(0, 1, 101)
+    fnr = exact_curve(Epoch(steps=20, noise=1.0, absent=1), epochs=3, fpr=fpr)
+    assert fnr[0] == pytest.approx(1, abs=1e-9)
+    assert fnr[-1] == pytest.approx(0, abs=1e-9)
+    assert np.all(np.diff(fnr) <= 1e-12)
+    assert np.all(np.diff(fnr, 2) >= -1e-4)  # convex, up to the width of a cell
+    assert np.all(fnr + fpr <= 1 + 1e-9)
+
+
+SEVERAL = [
+    (0, 1.0, 20, 1, 1e-5),
+    (1, 0.5, 1000, 1, 1e-5),
+    (1, 0.3, 100, 1, 0.9),
+    (1, 1.0, 100, 1, 1e-9),
+    (1, 0.9, 200, 30, 1e-6),
+    (3, 2.9, 61, 3, 1e-6),
+    (1, 50.0, 1000, 1, 1e-5),
+    (1, 3.0, 100, 2000, 1e-5),
+    (15, 10.0, 100, 4, 1e-5),
+]
+
+
+def is_honest(absent: int, noise: float, steps: int, times: int, delta: float) -> None:
+    epoch = Epoch(steps=steps, noise=noise, absent=absent)
+    grid = epochs._grid(epoch, times)
+    finer = epochs._Grid(points=4 * grid.points, nodes=5 * grid.nodes // 2, cells=4 * grid.cells)
+    for row, direction in enumerate(epochs._DIRECTIONS):
+        found, low, high, _ = exact_epsilon(epoch, epochs=times, delta=delta, direction=direction)
+        assert low <= found <= high
+        assert low <= epochs._composed(epoch, times, finer)[row].epsilon(delta) <= high
+
+
+@pytest.mark.parametrize("setting", [(1, 1.0, 10, 2, 1e-5), (0, 0.6, 50, 1, 1e-3)], ids=str)
+def test_stated_error_of_a_coarse_grid_holds_a_finer_one(
+    setting: tuple, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(epochs, "_grid", lambda epoch, times: COARSE)
+    is_honest(*setting)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", SEVERAL, ids=str)
+def test_stated_error_holds_finer_computations(setting: tuple) -> None:
+    is_honest(*setting)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("noise", [0.5, 1.0, 2.0])
+def test_a_hundred_thousand_steps_stay_accurate(noise: float) -> None:
+    epoch = Epoch(steps=10**5, noise=noise, absent=1)
+    grid = epochs._grid(epoch, 1)
+    finer = epochs._Grid(points=2 * grid.points, nodes=600, cells=2 * grid.cells)
+    for row, direction in enumerate(epochs._DIRECTIONS):
+        found, *_ = exact_epsilon(epoch, epochs=1, delta=1e-5, direction=direction)
+        # 0.1 %, as everywhere; small ε are set by sums that are rounded to the grid.
+        assert found == pytest.approx(
+            epochs._composed(epoch, 1, finer)[row].epsilon(1e-5), rel=1e-3
+        )

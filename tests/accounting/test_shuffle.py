@@ -35,8 +35,7 @@ from tests.conftest import REFERENCE, cases
 from tests.oracles import FLAKE
 
 P, Q = "present→absent", "absent→present"
-COARSE = epochs._Grid(points=2**12, nodes=120, cells=2**13)
-COARSELY = 1e-3  # what such a grid may be off, relatively; measured below 3e-4
+COARSELY = 1e-3  # what the grid of the fixture ``coarse`` may be off, relatively
 # σ, T, E, ε present→absent, ε absent→present at δ = 1e-5 (SPEC, section 3)
 TABLE = {
     "T100-σ0.5": (0.5, 100, 1, 9.9972, 3.9921),
@@ -53,12 +52,6 @@ TABLE = {
     "Places-365": (1.00, 440, 509, 43.824, 32.966),
 }
 QUICK = ("T100-σ1", "SST-2", "QNLI", "MNLI")  # the cheapest four
-
-
-@pytest.fixture
-def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tenth of the time, for what does not depend on the third digit."""
-    monkeypatch.setattr(epochs, "_grid", lambda epoch, times: COARSE)
 
 
 def theory(name: str) -> list[Any]:

@@ -186,23 +186,30 @@ def random_setting(rng: np.random.Generator, most_steps: int) -> dict[str, Any]:
 
 
 def misses(rng: np.random.Generator, *, settings: int, most_steps: int, draws: int) -> int:
-    missed = 0
-    for _ in range(settings):
+    missed = answered = 0
+    for _ in range(3 * settings):
+        if answered == settings:
+            break
         setting = random_setting(rng, most_steps)
         direction = (P, Q)[int(rng.integers(2))]
         epoch = epoch_of(
             setting["sampler"], setting["noise_multiplier"], setting["steps"], setting["batch_size"]
         )
         truth, off = exact(epoch, setting["epochs"], setting["delta"], direction)
-        found = monte_carlo_epsilon(**setting, direction=direction, draws=draws, rng=rng)
+        try:
+            found = monte_carlo_epsilon(**setting, direction=direction, draws=draws, rng=rng)
+        except TooFewDraws:  # a setting that needs more: it said so, and gave no interval
+            continue
+        answered += 1
         missed += not found.low - off <= truth <= found.high + off
         # However it misses, it is not far off.
         assert abs(found.epsilon - truth) <= 4 * (found.high - found.low) + off + 1e-3
+    assert answered == settings
     return missed
 
 
 def test_agrees_with_the_exact_accountant_on_random_settings(rng: np.random.Generator) -> None:
-    assert misses(rng, settings=20, most_steps=300, draws=20_000) <= binom.isf(FLAKE, 20, 0.05)
+    assert misses(rng, settings=20, most_steps=300, draws=12_000) <= binom.isf(FLAKE, 20, 0.05)
 
 
 @pytest.mark.slow

@@ -168,9 +168,9 @@ def test_epsilon_falls_with_noise_and_delta_and_rises_with_epochs(coarse: None) 
     def of(noise: float = 1.0, delta: float = 1e-5, times: int = 2) -> float:
         return shuffle_epsilon(noise_multiplier=noise, steps=30, epochs=times, delta=delta).epsilon
 
-    assert strictly_falls([of(noise) for noise in (0.4, 0.7, 1.0, 2.0, 8.0)])
+    assert strictly_falls([of(noise) for noise in (0.4, 1.0, 8.0)])
     assert strictly_falls([of(delta=delta) for delta in (1e-8, 1e-6, 1e-4, 1e-2)])
-    assert strictly_falls([of(times=times) for times in (40, 10, 3, 1)])
+    assert strictly_falls([of(times=times) for times in (10, 2, 1)])
 
 
 def strictly_falls(values: list[float]) -> bool:

@@ -43,9 +43,9 @@ _DAMPING = {"lower": 27.0, "upper": 12.0}
 _FARTHEST = 1e6  # threshold
 _STEP = 1.6  # by which noise is raised or lowered until the wanted one is passed
 _NEARLY_ONE = 1 - 2**-53
-_Z = np.linspace(-14.0, 14.0, 1401)
+_Z = np.linspace(-14.0, 14.0, 561)
 _WEIGHTS = np.exp(-(_Z**2) / 2) / np.exp(-(_Z**2) / 2).sum()
-_TILTS = np.geomspace(1e-8, 1e6, 120)
+_TILTS = np.geomspace(1e-8, 1e6, 60)
 
 
 @dataclass(frozen=True, kw_only=True)

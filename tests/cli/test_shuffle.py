@@ -1,0 +1,205 @@
+"""``epsilometer shuffle``: its example, its samplers and sweeps, and calls that are wrong."""
+
+import csv
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from epsilometer import AuditResult, from_json
+from epsilometer.accounting.shuffle import shuffle_epsilon
+from epsilometer.audits import shuffling
+from epsilometer.cli.main import main
+from epsilometer.cli.shuffle import parse_sampler
+from epsilometer.errors import InvalidArgument
+from epsilometer.mechanisms.samplers import PartialShuffle
+
+pytestmark = pytest.mark.usefixtures("coarse")
+HEADER = "name,noise_multiplier,steps,epochs,delta"
+QUICK = ("--noise-multiplier", 1, "--observations", 400)
+
+
+def shuffle(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["shuffle", *(str(argument) for argument in arguments)])
+
+
+@pytest.fixture
+def unsearched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The noise that is needed takes half of the time, and most tests do not look at it."""
+    monkeypatch.setattr(shuffling, "shuffle_noise", lambda **_: 2.0)
+
+
+def refused(done: Result) -> str:
+    """Exit code 2 and one line that says why; returns it."""
+    assert done.exit_code == 2, done.output
+    assert done.exception is None or isinstance(done.exception, SystemExit)
+    assert "Traceback" not in done.output
+    assert done.stdout == ""
+    lines = done.stderr.strip().splitlines()
+    said = [i for i, line in enumerate(lines) if line.startswith("Error: ")]
+    assert said == [len(lines) - 1]
+    return lines[-1]
+
+
+def test_the_example() -> None:
+    done = shuffle(
+        "--noise-multiplier", 1, "--steps", 100, "--delta", "1e-5", "--observations", 4000
+    )
+    assert done.exit_code == 1, done.output
+    text = " ".join(done.stdout.split())
+    assert "You report ε = 0.72 (Poisson: 0.72)" in text
+    assert "at least 4.06" in text
+    assert "Published lower bound: 4.06" in text
+
+
+def test_json_is_the_result_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, unsearched: None
+) -> None:
+    given = ["shuffle", *map(str, QUICK), "--steps", "10", "--json"]
+    monkeypatch.setattr(sys, "argv", ["epsilometer", *given])
+    done = CliRunner().invoke(main, given)
+    assert done.exit_code == 1
+    result = from_json(done.stdout)
+    assert isinstance(result, AuditResult)
+    assert result.verdict == "refuted"
+    assert result.estimates[0].epsilon > result.claim.epsilon
+    assert result.provenance.command == f"epsilometer {' '.join(given)}"
+
+
+def test_the_sizes_make_the_steps(unsearched: None) -> None:
+    """A ragged last batch is dropped: 1,099 records in batches of 100 are 10 steps."""
+    sizes = shuffle(*QUICK, "--dataset-size", 1099, "--batch-size", 100, "--json")
+    steps = shuffle(*QUICK, "--steps", 10, "--json")
+    first, second = (json.loads(done.stdout) for done in (sizes, steps))
+    assert first["estimates"] == second["estimates"]
+    assert first["bound"] == second["bound"]
+
+
+def test_partial_shuffling_counts_the_batches_of_a_buffer(unsearched: None) -> None:
+    done = shuffle(
+        *QUICK, "--dataset-size", 10_000, "--batch-size", 100, "--sampler", "partial:1000", "--json"
+    )
+    found = json.loads(done.stdout)["estimates"][0]["epsilon"]
+    assert found == shuffle_epsilon(noise_multiplier=1.0, steps=10, delta=1e-5).epsilon
+
+
+def test_until_refuted_stops_early(unsearched: None) -> None:
+    done = shuffle(
+        "--noise-multiplier", 1, "--steps", 10, "--claim", 0.5, "--observations", 20_000,
+        "--until-refuted", "--json",
+    )  # fmt: skip
+    assert done.exit_code == 1, done.output
+    bound = json.loads(done.stdout)["bound"]
+    assert bound["epsilon"] > 0.5
+    assert bound["n_in"] + bound["n_out"] < 20_000
+
+
+def test_a_sweep_says_the_same_as_the_accountants(tmp_path: Path) -> None:
+    settings, out = tmp_path / "settings.csv", tmp_path / "table.csv"
+    rows = ["one,1.0,10,2,1e-5", "hidden,5.0,100,1,0.1"]
+    settings.write_text("\n".join([HEADER, *rows]), "utf-8-sig")  # as Excel writes it
+    done = shuffle("--sweep", settings, "--out", out)
+    assert done.exit_code == 0, done.output
+    with out.open(encoding="utf-8", newline="") as file:
+        one, hidden = csv.DictReader(file)
+    exact = shuffle_epsilon(noise_multiplier=1.0, steps=10, epochs=2, delta=1e-5)
+    assert float(one["ε of shuffling ≥"]) == pytest.approx(exact.low, abs=1e-3)
+    assert float(one["ε of shuffling ≥"]) <= exact.low  # a lower bound is rounded down
+    assert float(one["times"]) > 1
+    assert hidden["reported ε (Poisson)"] == "0.000"
+    assert hidden["times"] == "–"
+
+
+GOOD = {"--noise-multiplier": 1, "--steps": 10, "--observations": 100}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"--noise-multiplier": -1},
+        {"--noise-multiplier": "inf"},
+        {"--noise-multiplier": "much"},
+        {"--steps": -3},
+        {"--steps": 2.5},
+        {"--steps": 10**7},
+        {"--epochs": -1},
+        {"--delta": "nan"},
+        {"--delta": -0.1},
+        {"--delta": 1e-13},
+        {"--observations": 0},
+        {"--observations": 2**63},
+        {"--observations": "inf"},
+        {"--confidence": 1},
+        {"--confidence": 0},
+        {"--seed": -1},
+        {"--claim": "nan"},
+        {"--sampler": ""},
+        {"--sampler": "partial:"},
+        {"--sampler": "partial:²", "--batch-size": 1},
+        {"--sampler": "partial:0", "--batch-size": 1},
+        {"--sampler": "shuffle:3"},
+        {"--sampler": "poisson"},
+        {"--sampler": "batch-then-shuffle"},
+        {"--batch-size": 0, "--sampler": "batch-then-shuffle"},
+        {"--device": "cuda:x"},
+    ],
+    ids=str,
+)
+def test_bad_calls(changed: dict, unsearched: None) -> None:
+    given = {**GOOD, **changed}
+    assert refused(shuffle(*(word for pair in given.items() for word in pair)))
+
+
+def test_no_card_is_said(unsearched: None) -> None:
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    assert "cuda" in refused(shuffle(*QUICK, "--steps", 10, "--device", "cuda"))
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "x,0,10,1,1e-5",
+        "x,1,0,1,1e-5",
+        "x,1,10,0,1e-5",
+        "x,1,10,1,2",
+        "x,1,10.5,1,1e-5",
+        "x,nan,10,1,1e-5",
+        "x,1,10,1",
+        "x,1,10,1,1e-5,7",
+        "x" * 200_000 + ",1,10,1,1e-5",
+    ],
+    ids=lambda row: row[:20],
+)
+def test_bad_rows_of_a_sweep(row: str, tmp_path: Path) -> None:
+    settings = tmp_path / "settings.csv"
+    settings.write_text(f"{HEADER}\n{row}\n", "utf-8")
+    assert refused(shuffle("--sweep", settings))
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\n", HEADER.encode(), b"name,noise\na,1\n", b"\xff\xfe\x00"]
+)
+def test_bad_files_of_a_sweep(content: bytes, tmp_path: Path) -> None:
+    settings = tmp_path / "settings.csv"
+    settings.write_bytes(content)
+    assert refused(shuffle("--sweep", settings))
+
+
+def test_a_sweep_of_nothing_or_to_nowhere(tmp_path: Path) -> None:
+    assert refused(shuffle("--sweep", tmp_path))
+    assert refused(shuffle("--sweep", tmp_path / "missing.csv"))
+    settings = tmp_path / "settings.csv"
+    settings.write_text(f"{HEADER}\nx,1,2,1,1e-3\n", "utf-8")
+    done = shuffle("--sweep", settings, "--out", tmp_path / "missing" / "table.csv")
+    assert done.exit_code == 2
+    assert "Could not write" in done.stderr
+
+
+def test_names_of_samplers() -> None:
+    assert parse_sampler("partial:12") == PartialShuffle(12)
+    with pytest.raises(InvalidArgument, match="balls-in-bins"):
+        parse_sampler("Shuffle")

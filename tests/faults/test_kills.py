@@ -40,6 +40,7 @@ def kills_until_finished(
                 os.kill(process.pid, signal.SIGKILL)
                 process.wait()
                 kills += process.returncode == -signal.SIGKILL
+                longest *= 1.2  # or a busy machine would never get to the end of a unit
                 keeper.look()  # at once, while workers may still be dying
                 until(lambda f=family: not f.alive(), "the workers followed")  # type: ignore[misc]
     keeper.look()

@@ -125,12 +125,20 @@ def test_two_batches_by_quadrature(noise: float, absent: int, tau: float) -> Non
     assert epoch.tails(tau, points=2**14)[1] == pytest.approx(expected, rel=1e-5, abs=1e-12)
 
 
-def test_far_lower_tails_are_not_made_of_rounding() -> None:
+@pytest.mark.parametrize(
+    ("epoch", "start", "stop"),
+    [
+        (Epoch(steps=100, noise=1.0, absent=1), -2.1, -1.8),
+        (Epoch(steps=1_000, noise=2.0, absent=3), -0.53, -0.5),
+        (Epoch(steps=20_000, noise=2.0, absent=1), -0.066, -0.06),
+    ],
+)
+def test_far_lower_tails_are_not_made_of_rounding(epoch: Epoch, start: float, stop: float) -> None:
     """Damped too much, the law lay below its window and came back as e^{90} times rounding."""
-    epoch = Epoch(steps=100, noise=1.0, absent=1)
-    for tau in np.linspace(-2.1, -1.8, 25):
+    for tau in np.linspace(start, stop, 25):
         below, above, absent_below, absent_above = epoch.tails(float(tau), points=2**13)
-        assert 0 <= below <= absent_below <= 1e-10
+        assert -1e-11 <= below <= 1e-9
+        assert -1e-11 <= absent_below <= 1e-9
         assert above == pytest.approx(1, abs=1e-9)
         assert absent_above == pytest.approx(1, abs=1e-9)
 

@@ -17,7 +17,6 @@ from concurrent.futures import CancelledError
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from multiprocessing import resource_tracker
 from pickle import PicklingError
 from queue import Empty, SimpleQueue
@@ -37,6 +36,7 @@ Outcomes: TypeAlias = Generator["Outcome", None, None]
 _RETRIES = 3
 _AHEAD = 100  # units a cluster is given before it asks, so that workers that join find work
 _GLANCE = 1.0  # seconds between looks whether the other side is still there
+_SETTLED = threading.local()
 _HERE = uuid.uuid4().hex  # this process: the number of a process is another's on another machine
 
 
@@ -121,7 +121,7 @@ class Local:
         """Yields outcomes as they come."""
         if self.kind == "threads":
             with threadpool_limits(1), parallel_config(backend="threading"):
-                yield from _stream(call, units, workers=self.workers)
+                yield from _stream(call, units, workers=self.workers, home="another thread")
             return
         for tracker in (resource_tracker, resource_tracker_of_loky):
             tracker.ensure_running()  # begun later, they would undo ``_ctrl_c_held``
@@ -337,12 +337,12 @@ def _hopeless(unit: int, why: str, *, tries: int) -> Outcome:
     return Outcome(unit=unit, arrays=None, error=said, seconds=0.0)
 
 
-def _stream(call: Call, units: Iterable[int], *, workers: int) -> Outcomes:
+def _stream(call: Call, units: Iterable[int], *, workers: int, home: str = _HERE) -> Outcomes:
     # joblib would run a single worker's calls in this very process: two then, of which one rests.
     ahead: int | str = 1 if workers == 1 else "2 * n_jobs"
     parallel = Parallel(n_jobs=max(2, workers), pre_dispatch=ahead, return_as="generator_unordered")
     with _ctrl_c_held():
-        stream = parallel(delayed(_attempt)(call, unit, _HERE) for unit in units)
+        stream = parallel(delayed(_attempt)(call, unit, home) for unit in units)
     try:
         for outcome in stream:  # noqa: UP028 – ``yield from`` would close it before we do
             yield outcome
@@ -377,10 +377,11 @@ def _attempt(call: Call, unit: int, home: str = _HERE) -> Outcome:
         return Outcome(unit=unit, arrays=None, error=error, seconds=time.perf_counter() - start)
 
 
-@cache
 def _settle_worker() -> None:
-    """Once in each worker: sums in one order, whatever the cores."""
-    ThreadpoolController().limit(limits=1)
+    """Once in each thread that works, since OpenMP counts for each: sums in one order."""
+    if not getattr(_SETTLED, "done", False):
+        ThreadpoolController().limit(limits=1)
+        _SETTLED.done = True
 
 
 def _begin_worker(master: int) -> None:

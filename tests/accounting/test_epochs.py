@@ -249,11 +249,11 @@ def test_stated_error_holds_finer_computations(setting: tuple) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("noise", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("noise", [0.5, 2.0])
 def test_a_hundred_thousand_steps_stay_accurate(noise: float) -> None:
     epoch = Epoch(steps=10**5, noise=noise, absent=1)
     grid = epochs._grid(epoch, 1)
-    finer = epochs._Grid(points=2 * grid.points, nodes=600, cells=2 * grid.cells)
+    finer = epochs._Grid(points=2 * grid.points, nodes=400, cells=2 * grid.cells)
     for row, direction in enumerate(epochs._DIRECTIONS):
         found, *_ = exact_epsilon(epoch, epochs=1, delta=1e-5, direction=direction)
         # 0.1 %, as everywhere; small ε are set by sums that are rounded to the grid.

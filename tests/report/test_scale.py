@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from epsilometer import AuditGroup, PrivacyClaim
+from epsilometer import AuditGroup, EpsilonEstimate, PrivacyClaim
 from epsilometer.report.scale import scale
 from tests.examples import a_bound, an_audit
 
@@ -56,3 +56,19 @@ def test_a_group_shows_the_deciding_bound_of_each_audit() -> None:
 def test_a_lone_bound_has_a_scale() -> None:
     (row,) = scale(a_bound(valid=False)).rows
     assert (row.decides, row.valid, row.promised) == (True, False, None)
+
+
+@pytest.mark.parametrize(("confidence", "proves"), [(1.0, True), (0.95, False)])
+def test_what_was_sampled_is_not_shown_as_a_bound(confidence: float, proves: bool) -> None:
+    estimate = EpsilonEstimate(
+        epsilon=2.0,
+        low=1.5,
+        high=2.5,
+        delta=1e-5,
+        confidence=confidence,
+        method="some",
+        direction="both",
+        subject="a mechanism",
+    )
+    row = scale(an_audit(estimates=(estimate,))).rows[-1]
+    assert (row.valid, row.decides) == (proves, proves)

@@ -39,6 +39,7 @@ class UntilNarrow:
     """Stops when further runs of the same attack could raise the bound by ``width`` at most.
 
     That is known as the bound is: at every moment together, with its confidence.
+    It takes many runs: a threshold that few outsiders pass leaves open how many do.
     """
 
     width: float

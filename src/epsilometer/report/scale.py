@@ -81,11 +81,16 @@ def _scale(
             promised=None if claim is None else _place(claim.epsilon, end),
             promise="" if claim is None else f"promised ε = {short(claim.epsilon)}",
             decides=decides,
-            valid=isinstance(bound, EpsilonEstimate) or bound.valid,
+            valid=_proves(bound),
         )
         for name, bound, claim, decides in bounds
     )
     return Scale(rows=rows, ticks=_ticks(end))
+
+
+def _proves(bound: EpsilonLowerBound | EpsilonEstimate) -> bool:
+    """Whether nothing below it can be true; what was sampled only says so with some chance."""
+    return bound.confidence == 1 if isinstance(bound, EpsilonEstimate) else bound.valid
 
 
 def _least(bound: EpsilonLowerBound | EpsilonEstimate) -> float:

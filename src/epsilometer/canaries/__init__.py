@@ -1,0 +1,1 @@
+"""What is planted: gradients of chosen directions, and records that stand out."""

@@ -1,0 +1,1 @@
+"""Training that is played: DP-SGD of many models at once."""

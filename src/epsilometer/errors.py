@@ -17,5 +17,9 @@ class MissingExtra(EpsilometerError, ImportError):
     """An optional dependency is not installed: the message names the extra."""
 
 
+class OutOfMemory(EpsilometerError, MemoryError):
+    """What was asked for does not fit into memory: the message says how to ask for less."""
+
+
 class EpsilometerWarning(UserWarning):
     """The answer stands, but the user should know something about it."""

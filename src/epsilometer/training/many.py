@@ -1,0 +1,325 @@
+"""Many models of one architecture in one batch dimension, and the sums that DP-SGD makes of them."""
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from epsilometer.errors import InvalidArgument
+from epsilometer.training.layers import (
+    Layer,
+    ManyOthers,
+    Parameters,
+    Tape,
+    fresh,
+    layer_for,
+    sum_of,
+)
+
+Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+Initial: TypeAlias = Literal["fresh", "given"]
+_ALIGNED = 4  # floats: what a GPU loads at once, so that no product starts in between
+_TINY = 1e-6  # added to norms, as Opacus does: never divides by zero, never clips too little
+
+
+class ManyModels:
+    """``runs`` models with weights of their own, called and differentiated together.
+
+    Layers that are known take a fast path, which keeps no gradient of a single example; what is not
+    known goes through ``torch.func``. A module that calls a layer twice, or shares a parameter
+    between layers, goes through ``torch.func`` as a whole.
+
+    Attributes:
+        runs: How many.
+        parameters: Their trainable parameters, shape ``(runs, size)``; ``used`` says which of the
+            columns are parameters, the others only keep them aligned.
+        sums: Where :meth:`clipped_sums` writes, of the same shape.
+    """
+
+    def __init__(
+        self, module: nn.Module, runs: int, *, device: str = "cpu", whole: bool = False
+    ) -> None:
+        """Copies ``module``, which is left as it is.
+
+        Args:
+            module: The architecture, and the weights that models may start from.
+            runs: How many models.
+            device: Where they live.
+            whole: Take ``torch.func`` for everything.
+        """
+        _accepted(module)
+        self.runs, self.device = runs, device
+        self._plain = copy.deepcopy(module).to(device).train()
+        self._tape = Tape(runs)
+        self._tied = _is_tied(self._plain)
+        self._swap(whole or self._tied)
+        columns = self._columns()
+        width = max((stop for _, _, _, stop in columns), default=0)
+        if width == 0:
+            raise InvalidArgument("Expected a module with trainable parameters, got none.")
+        self.parameters = torch.zeros(runs, width, device=device)
+        self.sums = torch.zeros_like(self.parameters)
+        self.used = torch.zeros(width, dtype=torch.bool, device=device)
+        for *_, start, stop in columns:
+            self.used[start:stop] = True
+        self._columns_of = columns
+        self._bind()
+        self.reset("given", torch.Generator(device))
+
+    @property
+    def size(self) -> int:
+        """Trainable parameters of one model."""
+        return int(self.used.sum())
+
+    @property
+    def general(self) -> bool:
+        """Whether the module as a whole goes through ``torch.func``."""
+        return isinstance(self._many, ManyOthers)
+
+    def reset(self, initial: Initial, generator: torch.Generator) -> None:
+        """Gives every model its first weights: its own fresh ones, or those of the module."""
+        for layer, name, start, stop in self._columns_of:
+            given = _parameter(layer.original[0], name)
+            into = self.parameters[:, start:stop].view(self.runs, *given.shape)
+            owner, last = _owner(layer.original[0], name)
+            if initial == "given":
+                into.copy_(given.detach().expand_as(into))
+            elif not fresh(owner, last, into, generator):
+                _redrawn(owner, last, into, generator)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Outputs for every model's own examples: ``(runs, examples, …)`` in and out."""
+        self._tape.calls.clear()
+        out = self._many(x.flatten(0, 1))
+        return out.view(self.runs, -1, *out.shape[1:])  # type: ignore[no-any-return]
+
+    def clipped_sums(self, x: Tensor, y: Tensor, *, loss: Loss, clip: float, keep: Tensor) -> Tensor:
+        """Sum of each model's per-example gradients, each clipped to norm ``clip``.
+
+        Args:
+            x: Examples of every model, ``(runs, examples, …)``.
+            y: Their labels, ``(runs, examples)``.
+            loss: Loss of every example: ``loss(outputs, labels)`` of shape ``(n,)``.
+            clip: Norm.
+            keep: 1 for examples that count, 0 for those that do not, ``(runs, examples)``.
+
+        Returns:
+            The sums, ``(runs, size)``: overwritten by the next call.
+        """
+        with torch.enable_grad():
+            out = self(x)
+            losses = loss(out.flatten(0, 1), y.flatten(0, 1))
+            calls = list(self._tape.calls)
+            backs = torch.autograd.grad(
+                losses.sum(), [call.gave for call in calls], allow_unused=True
+            )
+        self._tape.calls.clear()
+        reached = [(call, back) for call, back in zip(calls, backs, strict=True) if back is not None]
+        with torch.no_grad():
+            measured = [call.layer.measure(call.given, back) for call, back in reached]
+            norms = sum_of(squares for squares, _ in measured).sqrt_().view(self.runs, -1)
+            weights = (clip / norms.add_(_TINY)).clamp_(max=1.0).mul_(keep)
+            if len(reached) < self._expected:
+                self.sums.zero_()  # of layers that this forward pass did not reach
+            for (call, _), (_, kept) in zip(reached, measured, strict=True):
+                call.layer.add_up(kept, weights, self._sums_of[id(call.layer)])
+        return self.sums
+
+    def agree(self, x: Tensor) -> bool:
+        """Whether the models compute what the module does, each layer called once at most.
+
+        Tried on the examples ``x`` of shape ``(examples, …)`` with the module's own weights, all
+        randomness switched off.
+        """
+        try:
+            with torch.no_grad(), self.settled():
+                mine = self(x.expand(self.runs, *x.shape))
+                plain = self._plain(x)
+        except Exception:  # whatever a forward pass may raise on a batch it was not written for
+            return False
+        once = len({id(call.layer) for call in self._tape.calls}) == len(self._tape.calls)
+        fits = mine.shape[1:] == plain.shape
+        return (once or self.general) and fits and torch.allclose(mine[0], plain, 1e-3, 1e-5)
+
+    def try_out(self, x: Tensor) -> None:
+        """Says why, if ``torch.func`` cannot run the module on examples ``(examples, …)`` either."""
+        try:
+            with torch.no_grad():
+                self(x.expand(self.runs, *x.shape))
+        except Exception as error:  # whatever a forward pass may raise
+            kinds = sorted({type(layer.original[0]).__name__ for _, layer in self._layers})
+            raise InvalidArgument(
+                f"Expected a module that can be run for many models at once, {', '.join(kinds)} "
+                f"cannot: {str(error).strip().splitlines()[0]}. Layers that are always supported: "
+                "Linear, Conv2d, Embedding, LayerNorm, GroupNorm; others must work with "
+                "torch.func.vmap."
+            ) from error
+
+    def plain(self, x: Tensor) -> Tensor:
+        """The module's own outputs on examples ``(examples, …)``."""
+        with torch.no_grad():
+            out: Tensor = self._plain(x)
+        return out
+
+    @contextmanager
+    def settled(self) -> Iterator[None]:
+        """With dropout switched off."""
+        self._many.eval()
+        self._plain.eval()
+        try:
+            yield
+        finally:
+            self._many.train()
+            self._plain.train()
+
+    def model(self, run: int) -> nn.Module:
+        """A plain module with the weights of one run."""
+        module = copy.deepcopy(self._plain)
+        with torch.no_grad():
+            for layer, name, start, stop in self._columns_of:
+                prefix = self._prefix[id(layer)]
+                into = module.get_parameter(f"{prefix}{name}")
+                into.copy_(self.parameters[run, start:stop].view_as(into))
+        return module
+
+    def _swap(self, whole: bool) -> None:
+        """Puts layers of many models in the place of those of one."""
+        self._layers: list[tuple[str, Layer]] = []
+        if whole or _has_own(self._plain) or not list(self._plain.children()):
+            kind = ManyOthers if whole else layer_for(self._plain)
+            self._many: nn.Module = kind(self._plain, self._tape)
+            self._layers.append(("", self._many))  # type: ignore[arg-type]
+        else:
+            self._many = copy.deepcopy(self._plain)
+            self._swap_within(self._many, "")
+        self._prefix = {id(layer): prefix for prefix, layer in self._layers}
+
+    def _swap_within(self, parent: nn.Module, prefix: str) -> None:
+        for name, child in parent.named_children():
+            if not any(parameter.requires_grad for parameter in child.parameters()):
+                continue  # nothing to train: one for all models
+            where = f"{prefix}{name}."
+            if type(child) is nn.Linear or _has_own(child):
+                kind = layer_for(child)
+                if not all(parameter.requires_grad for parameter in child.parameters()):
+                    kind = ManyOthers
+                layer = kind(child, self._tape)
+                setattr(parent, name, layer)
+                self._layers.append((where, layer))
+            else:
+                self._swap_within(child, where)
+
+    def _columns(self) -> list[tuple[Layer, str, int, int]]:
+        """Which columns of the flat tensor belong to which parameter."""
+        columns, stop = [], 0
+        for _, layer in self._layers:
+            for name, parameter in layer.original[0].named_parameters():
+                if parameter.requires_grad:
+                    start = -(-stop // _ALIGNED) * _ALIGNED
+                    stop = start + parameter.numel()
+                    columns.append((layer, name, start, stop))
+        return columns
+
+    def _bind(self) -> None:
+        """Hands every layer its views of parameters and sums."""
+        self._sums_of: dict[int, Parameters] = {id(layer): {} for _, layer in self._layers}
+        self._expected = 0
+        for layer, name, start, stop in self._columns_of:
+            shape = _parameter(layer.original[0], name).shape
+            layer.own[name] = self.parameters[:, start:stop].view(self.runs, *shape)
+            self._sums_of[id(layer)][name] = self.sums[:, start:stop].view(self.runs, *shape)
+        for _, layer in self._layers:
+            self._expected += len(layer.own) if isinstance(layer, ManyOthers) else 1
+
+
+def per_example(loss: Any) -> Loss:
+    """A loss as one number for every example, from a loss of ``torch.nn`` or a function.
+
+    A loss that averages over the batch would hide single examples; where there is a ``reduction``
+    it is switched off.
+    """
+    if isinstance(loss, nn.Module) and hasattr(loss, "reduction"):
+        loss = copy.copy(loss)
+        loss.reduction = "none"
+    elif "reduction" in getattr(getattr(loss, "__code__", None), "co_varnames", ()):
+        averaged = loss
+
+        def loss(outputs: Tensor, labels: Tensor) -> Tensor:
+            unreduced: Tensor = averaged(outputs, labels, reduction="none")
+            return unreduced
+
+    def each(outputs: Tensor, labels: Tensor) -> Tensor:
+        losses = loss(outputs, labels)
+        if not isinstance(losses, Tensor) or losses.shape[:1] != labels.shape[:1]:
+            shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+            raise InvalidArgument(
+                f"Expected a loss for every example, shape ({labels.shape[0]},), got {shape}. "
+                "Give one that does not average, as nn.CrossEntropyLoss(reduction='none')."
+            )
+        return losses if losses.ndim == 1 else losses.flatten(1).mean(1)
+
+    return each
+
+
+def _accepted(module: nn.Module) -> None:
+    if not isinstance(module, nn.Module):
+        raise InvalidArgument(f"Expected a torch.nn.Module, got {type(module).__name__}.")
+    for name, part in module.named_modules():
+        if isinstance(part, nn.modules.batchnorm._BatchNorm):
+            raise InvalidArgument(
+                f"Expected no batch normalisation, got {type(part).__name__} at {name!r}: it mixes "
+                "the examples of a batch, so that one record moves the gradients of all others and "
+                "clipping bounds nothing. Use GroupNorm or LayerNorm."
+            )
+        if isinstance(part, nn.modules.lazy.LazyModuleMixin) and part.has_uninitialized_params():
+            raise InvalidArgument(
+                f"Expected parameters with a shape, got {type(part).__name__} at {name!r}: "
+                "call the module once before."
+            )
+    devices = {str(tensor.device) for tensor in module.parameters()}
+    if len(devices) > 1:
+        raise InvalidArgument(
+            f"Expected all parameters on one device, got {', '.join(sorted(devices))}."
+        )
+    kinds = {parameter.dtype for parameter in module.parameters() if parameter.requires_grad}
+    if kinds - {torch.float32}:
+        raise InvalidArgument(
+            f"Expected parameters of torch.float32, got {', '.join(sorted(map(str, kinds)))}."
+        )
+
+
+def _has_own(module: nn.Module) -> bool:
+    return next(module.parameters(recurse=False), None) is not None
+
+
+def _is_tied(module: nn.Module) -> bool:
+    every = [id(parameter) for _, parameter in module.named_parameters(remove_duplicate=False)]
+    return len(every) > len(set(every))
+
+
+def _parameter(module: nn.Module, name: str) -> Tensor:
+    return module.get_parameter(name)
+
+
+def _owner(module: nn.Module, name: str) -> tuple[nn.Module, str]:
+    path, _, last = name.rpartition(".")
+    return module.get_submodule(path), last
+
+
+def _redrawn(owner: nn.Module, name: str, into: Tensor, generator: torch.Generator) -> None:
+    """By the module's own ``reset_parameters``, model by model; as given where it has none."""
+    reset = getattr(owner, "reset_parameters", None) or getattr(owner, "_reset_parameters", None)
+    if reset is None:
+        into.copy_(owner.get_parameter(name).detach().expand_as(into))
+        return
+    before = {key: value.clone() for key, value in owner.state_dict().items()}
+    seeds = torch.randint(2**62, (into.shape[0],), generator=generator, device=generator.device)
+    with torch.random.fork_rng():
+        for row, seed in zip(into, seeds.tolist(), strict=True):
+            torch.manual_seed(seed)
+            reset()
+            row.copy_(owner.get_parameter(name).detach())
+    owner.load_state_dict(before)

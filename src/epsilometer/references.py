@@ -8,6 +8,8 @@ BIBLIOGRAPHY = MappingProxyType(
         "Analytical Calibration and Optimal Denoising. ICML 2018.",
         "annamalai2025": "Annamalai, Balle, Hayes, De Cristofaro: To Shuffle or not to Shuffle: "
         "Auditing DP-SGD with Shuffling. 2025.",
+        "barnard1963": "Barnard: Discussion of 'The Spectral Analysis of Point Processes'. JRSS B "
+        "25, 1963.",
         "chua2024": "Chua, Ghazi, Kamath, Kumar, Manurangsi, Sinha, Zhang: How Private are DP-SGD "
         "Implementations? ICML 2024.",
         "andrew2024": "Andrew, Kairouz, Oh, Oprea, McMahan, Suriyakumar: One-shot Empirical "
@@ -21,6 +23,8 @@ BIBLIOGRAPHY = MappingProxyType(
         "ICML 2015.",
         "mahloujifar2024": "Mahloujifar, Melis, Chaudhuri: Auditing f-Differential Privacy in One "
         "Run. 2024.",
+        "mann1947": "Mann, Whitney: On a Test of Whether one of Two Random Variables is "
+        "Stochastically Larger than the Other. Annals of Mathematical Statistics 18, 1947.",
         "nasr2023": "Nasr, Hayes, Steinke, Balle, Tramèr, Jagielski, Carlini, Terzis: Tight "
         "Auditing of Differentially Private Machine Learning. USENIX Security 2023.",
         "steinke2023": "Steinke, Nasr, Jagielski: Privacy Auditing with One (1) Training Run. "

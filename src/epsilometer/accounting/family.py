@@ -1,0 +1,392 @@
+r"""Bounds on ε where the mechanism is known but for its noise: DP-SGD by Poisson sampling.
+
+A bound that holds for every mechanism pays for what it does not know: of the trade-off curve it
+uses one point. Here the curve is known up to one number, the noise multiplier s: a step in which
+the canary takes part is the pair N(1, s²) against N(0, s²), which is μ-GDP with μ = 1/s, and T
+steps that each take it with probability q have a curve that is computed. So scores of any attack
+limit s from above, and ε at δ of the whole training follows from the limit (Nasr et al. 2023):
+
+1. Let g_s(F) be the largest TPR that noise s allows at FPR F; it falls as s grows. The claim "the
+   noise is at least s" is refuted where scores do better than g_s allows.
+2. Refuted claims are all those above some s⁺: who does better than g_s does better than g_r for
+   r > s. With probability ``confidence`` the true noise is not among them, so it is at most s⁺.
+3. ε falls as s grows, so the true ε is at least ε(s⁺). Whatever is rounded is rounded so that s⁺
+   gets no smaller and ε(s⁺) no larger.
+
+How far scores do better than g_s is judged by their rank sum, the number U of pairs (inside,
+outside) in which the inside score is the higher (Mann & Whitney 1947). There is no threshold to
+choose, hence none to pay for. Let p be the FPR at an inside score. Noise s or more allows
+Pr(p ≤ F) ≤ g_s(F), so each p is at least g_s⁻¹(V), V uniform, while outside scores are uniform on
+that scale: U is at most the U* of these, whatever the attack. U* is simulated, and the
+rank of U among B simulations is an exact p-value for every B (Barnard 1963).
+"""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, TypeAlias
+
+import numpy as np
+import scipy.special
+from numpy.typing import NDArray
+
+from epsilometer import _validate
+from epsilometer.accounting.losses import Losses
+from epsilometer.claims import Adjacency
+from epsilometer.errors import InvalidArgument
+from epsilometer.observations import Scores
+from epsilometer.results import EpsilonLowerBound
+from epsilometer.stats import search, thresholds
+from epsilometer.stats.estimators import ranks
+from epsilometer.stats.estimators.ranks import Frontier
+from epsilometer.stats.gaussians import gdp_epsilon
+from epsilometer.stats.thresholds import RankGrid
+from epsilometer.types import FloatArray
+
+Seen: TypeAlias = Literal["step", "run"]
+
+METHOD = "poisson_family"
+CITES = ("nasr2023", "dong2022")
+_LARGEST = 1e4  # 1/s
+_FINE, _FINEST = 1e-4, 1e-5  # losses of a step are rounded down to multiples of it
+_CELLS = 2_000_000  # of a step's losses
+_REACH = 9.0  # standard deviations: beyond lies less than 1e-18
+_LOST = 1e-10  # what FFT and cut tails may add to a probability
+_CURVE_SLACK = 5e-3  # of the loss of a run: less would not move an error rate by a hundredth of it
+_RATIO = 1.002  # between noises whose curve is computed
+_AT_ONCE = 20_000_000  # simulated scores that fit into memory
+_ASSUMED = (
+    "Holds for a Gaussian noise on sums of clipped gradients, with batches drawn by Poisson "
+    "sampling at the stated rate: only how much noise is not assumed. For other mechanisms "
+    "(shuffled batches, noise of another law) the number can be far too large."
+)
+_STEPS_ALIKE = (
+    "Each score was taken to be of one step, all steps alike but for the canary; the ε of the "
+    "whole training is computed from a step's noise, not seen."
+)
+
+
+@dataclass(frozen=True)
+class RankSum:
+    """All pairs of an inside and an outside score are compared; no threshold. Valid.
+
+    Attributes:
+        simulations: How many samples tell what the noise allows. The confidence is exact for
+            each number; few make the bound wander.
+    """
+
+    simulations: int = 999
+
+    def __post_init__(self) -> None:
+        _validate.whole(19, simulations=self.simulations)
+
+
+Rule: TypeAlias = RankSum | RankGrid
+
+
+def poisson_bound(
+    scores: Scores,
+    *,
+    sampling_rate: float,
+    steps: int,
+    delta: float,
+    confidence: float = 0.95,
+    per: Seen = "step",
+    rule: Rule | None = None,
+    seed: int = 0,
+    adjacency: Adjacency = "add_remove",
+    adversary: str = "unstated",
+) -> EpsilonLowerBound:
+    """Bounds the ε of DP-SGD with Poisson sampling from below, tightly: only its noise is unknown.
+
+    Guarantees: exceeds the true ε in at most ``1 - confidence`` of audits of such a mechanism,
+        whatever its noise and whatever the attack.
+    Assumes: Gaussian noise, clipping, independent draws of records at ``sampling_rate`` (1: the
+        full batch); independent scores. ``per="step"``: see ``noise_limit``.
+
+    Args:
+        scores: Of steps or of runs.
+        sampling_rate: Probability q that a batch has a given record.
+        steps: Steps T of the training whose ε is asked for.
+        delta: δ, above 0.
+        confidence: One-sided.
+        per: What a score saw: a ``"step"`` in which the canary took part (inside) or did not
+            (outside), or a whole ``"run"`` with the canary in the data or without it.
+        rule: ``RankSum()``, or ``RankGrid()`` for very many scores, which is quicker; by default
+            whichever their number suggests.
+        seed: Of the simulations. Same seed, same bound.
+        adjacency: ``"add_remove"`` or ``"zero_out"``, which are the same pair here.
+        adversary: Whose view the scores are computed from, in words; carried along.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> seen = Scores(inside=rng.normal(1, 1, 2_000), outside=rng.normal(0, 1, 2_000))
+        >>> training = dict(sampling_rate=0.2, steps=10, delta=1e-5)  # the truth is 4.984
+        >>> round(poisson_bound(seen, **training, rule=RankSum(199)).epsilon, 1)
+        4.3
+    """
+    _validate.open_unit(delta=delta)
+    if adjacency not in ("add_remove", "zero_out"):
+        raise InvalidArgument(
+            f"Expected adjacency to be add_remove or zero_out, got {adjacency!r}: replacing a "
+            "record moves a sum by up to twice the clipping norm, another family."
+        )
+    chosen = _default_rule(scores) if rule is None else rule
+    limit = noise_limit(
+        scores,
+        sampling_rate=sampling_rate,
+        steps=steps,
+        confidence=confidence,
+        per=per,
+        rule=chosen,
+        seed=seed,
+    )
+    epsilon = epsilon_at_least(
+        noise_multiplier=limit.noise_multiplier,
+        sampling_rate=sampling_rate,
+        steps=steps,
+        delta=delta,
+    )
+    return EpsilonLowerBound(
+        epsilon=epsilon,
+        delta=delta,
+        confidence=confidence,
+        method=METHOD,
+        threshold_rule=repr(chosen),
+        valid=True,
+        direction="present→absent" if sampling_rate < 1 else "both",
+        threshold=limit.threshold,
+        n_in=scores.n_in,
+        n_out=scores.n_out,
+        adjacency=adjacency,
+        adversary=adversary,
+        seed=seed,
+        cites=CITES
+        + (("wilks1941",) if isinstance(chosen, RankGrid) else ("mann1947", "barnard1963")),
+        caveats=(_ASSUMED, *((_STEPS_ALIKE,) if per == "step" else ())),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseLimit:
+    """What scores say of the noise: it is at most so much.
+
+    Attributes:
+        noise_multiplier: Upper limit s⁺; infinite where the scores say nothing.
+        threshold: Where the attack's errors decided; −inf for rank sums, which have none.
+    """
+
+    noise_multiplier: float
+    threshold: float
+
+
+def noise_limit(
+    scores: Scores,
+    *,
+    sampling_rate: float,
+    steps: int,
+    confidence: float = 0.95,
+    per: Seen = "step",
+    rule: Rule | None = None,
+    seed: int = 0,
+) -> NoiseLimit:
+    """Upper limit on the noise multiplier of DP-SGD with Poisson sampling.
+
+    Guarantees: is below the true noise multiplier in at most ``1 - confidence`` of audits.
+    Assumes: as ``poisson_bound``. A score ``per="step"`` depends on one step alone; steps without
+        the canary, of runs with it or without, are all outside scores, and the more the better.
+        What other records add to a step is the same with the canary and without it.
+
+    Args:
+        scores: See ``poisson_bound``, as for the rest.
+        sampling_rate: Probability q that a batch has a given record.
+        steps: Steps T of a run.
+        confidence: One-sided.
+        per: What a score saw.
+        rule: How scores are judged.
+        seed: Of the simulations.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> seen = Scores(inside=rng.normal(1, 1, 2_000), outside=rng.normal(0, 1, 2_000))
+        >>> limit = noise_limit(seen, sampling_rate=0.2, steps=10, rule=RankSum(199))
+        >>> round(limit.noise_multiplier, 2)  # the truth is 1
+        1.09
+    """
+    _validate.open_unit(confidence=confidence)
+    _validate.whole(0, seed=seed)
+    _rate_and_steps(sampling_rate, steps)
+    if per not in ("step", "run"):
+        raise InvalidArgument(f"Expected per to be 'step' or 'run', got {per!r}.")
+    frontier = _frontier(sampling_rate, steps) if per == "run" else _frontier(1.0, 1)
+    chosen = _default_rule(scores) if rule is None else rule
+    if isinstance(chosen, RankGrid):
+        sides = thresholds.rank_grid(scores, chosen)
+        best = ranks.best_rank(sides, frontier, delta=0.0, alpha=1 - confidence)
+        merit, threshold = best.merit, best.threshold
+    else:
+        rng = np.random.default_rng(seed)
+        merit = _rank_sum(scores, frontier, chosen.simulations, alpha=1 - confidence, rng=rng)
+        threshold = -math.inf
+    return NoiseLimit(noise_multiplier=1 / merit if merit > 0 else math.inf, threshold=threshold)
+
+
+def epsilon_at_least(
+    *, noise_multiplier: float, sampling_rate: float, steps: int, delta: float
+) -> float:
+    """The ε of DP-SGD with Poisson sampling, rounded *down*: safe for a lower bound.
+
+    ``pld.poisson_epsilon`` is the same rounded up, safe for a promise. This one is below the truth
+    by at most 1e-4 for each of few steps, 1e-5 for each of very many.
+
+    Example:
+        >>> training = dict(noise_multiplier=1.0, sampling_rate=0.1, steps=10, delta=1e-5)
+        >>> round(epsilon_at_least(**training), 3)
+        2.854
+    """
+    _validate.open_unit(delta=delta)
+    _validate.at_least(0, noise_multiplier=noise_multiplier)
+    _rate_and_steps(sampling_rate, steps)
+    if math.isinf(noise_multiplier) or noise_multiplier == 0:
+        return 0.0 if noise_multiplier else math.inf
+    if sampling_rate == 1:
+        return gdp_epsilon(math.sqrt(steps) / noise_multiplier, delta) * (1 - 1e-11)
+    cell = min(max(1e-3 / steps, _FINEST), _FINE)
+    law = _losses(noise_multiplier, sampling_rate, steps, cell)
+    return law.epsilon(delta + _LOST) if delta + _LOST < 1 else 0.0
+
+
+def _rate_and_steps(sampling_rate: float, steps: int) -> None:
+    _validate.probability(sampling_rate=sampling_rate)
+    if sampling_rate == 0:
+        raise InvalidArgument("Expected sampling_rate > 0, got 0: a record that never takes part.")
+    _validate.whole(1, steps=steps)
+
+
+def _default_rule(scores: Scores) -> Rule:
+    """Where scores are very many, simulating them takes long, and ranks are nearly as good."""
+    simulations = RankSum().simulations
+    few = (scores.n_in + scores.n_out) * simulations <= _AT_ONCE
+    return RankSum() if few else RankGrid()
+
+
+def _rank_sum(
+    scores: Scores,
+    frontier: Frontier,
+    simulations: int,
+    *,
+    alpha: float,
+    rng: np.random.Generator,
+) -> float:
+    """The largest 1/s whose rank sums are too small for the one that was seen; 0 if none is.
+
+    The same uniforms serve all s, so that every simulated rank sum grows with 1/s, and with them
+    the p-value: refuted is what lies below some point.
+    """
+    if (simulations + 1) * alpha < 1:
+        raise InvalidArgument(
+            f"Expected at least {math.ceil(1 / alpha) - 1} simulations at this confidence, "
+            f"got {simulations}."
+        )
+    seen = _pairs_won(np.sort(scores.outside), scores.inside)
+    inside = np.sort(rng.random((simulations, scores.n_in)), axis=1)
+    outside = np.sort(rng.random((simulations, scores.n_out)), axis=1)
+
+    def refuted(merit: FloatArray) -> NDArray[np.bool_]:
+        p = frontier.least_fpr(inside, merit, 0.0)
+        lost = [np.searchsorted(*pair).sum() for pair in zip(outside, p, strict=True)]
+        reached = np.count_nonzero(scores.n_in * scores.n_out - np.array(lost) >= seen)
+        # What was seen is one of its own equals.
+        return np.asarray(reached + 1 <= alpha * (simulations + 1))
+
+    if not refuted(np.zeros(())):
+        return 0.0
+    high = search.grow(refuted, 1.0, limit=_LARGEST)
+    return float(search.bisect(refuted, 0.0, high, relative=1e-3)[0])
+
+
+def _pairs_won(outside: FloatArray, inside: FloatArray) -> int:
+    """Pairs in which the inside score is the higher; equals are not won, which is the safe side."""
+    return int(np.searchsorted(outside, inside, "left").sum())
+
+
+def _frontier(sampling_rate: float, steps: int) -> Frontier:
+    """What noise s = 1/merit allows of an attack that sees so many steps."""
+    if sampling_rate == 1:  # a Gaussian pair, μ = √T/s
+        root = math.sqrt(steps)
+        return Frontier(
+            least_fpr=lambda tpr, merit, _: _ndtr(_ndtri(tpr) - root * merit),
+            most_tpr=lambda fpr, merit, _: _ndtr(_ndtri(fpr) + root * merit),
+        )
+
+    def read(rate: FloatArray, merit: FloatArray, *, to_tpr: bool) -> FloatArray:
+        rate, merit = np.broadcast_arrays(rate, merit)
+        found = np.array(rate, np.float64)  # without any leak the rates are equal
+        for one in np.unique(merit[merit > 0]):
+            fpr, tpr = _curve(_rounded_up(float(one)), sampling_rate, steps)
+            at = merit == one
+            found[at] = np.interp(rate[at], *((fpr, tpr) if to_tpr else (tpr, fpr)))
+        return found
+
+    return Frontier(
+        least_fpr=lambda tpr, merit, _: read(tpr, merit, to_tpr=False),
+        most_tpr=lambda fpr, merit, _: read(fpr, merit, to_tpr=True),
+    )
+
+
+_ndtr, _ndtri = scipy.special.ndtr, scipy.special.ndtri
+
+
+def _rounded_up(merit: float) -> float:
+    """To a grid, where curves are kept: less noise allows more, so this refutes no more."""
+    return _RATIO ** math.ceil(math.log(merit) / math.log(_RATIO) - 1e-9)
+
+
+@lru_cache(maxsize=128)
+def _curve(merit: float, sampling_rate: float, steps: int) -> tuple[FloatArray, FloatArray]:
+    """FPR and the largest TPR of an attack on a run, rising; between points a straight line.
+
+    Losses rounded down and then raised by one cell a step are rounded up. Their δ(ε) is then no
+    smaller than the true one, and TPR ≤ e^ε FPR + δ(ε) for all ε is the line through the
+    points (Σ m e^{−ℓ}, Σ m), the sums over all losses from the largest down.
+    """
+    cell = max(_CURVE_SLACK / steps, _FINEST)
+    law = _losses(1 / merit, sampling_rate, steps, cell)
+    raised = (law.values + steps * law.step)[::-1]
+    masses = law.masses[::-1]
+    with np.errstate(over="ignore", under="ignore"):
+        fpr = np.cumsum(masses * np.exp(-raised))
+    tpr = np.cumsum(masses) + _LOST
+    whole = int(np.searchsorted(tpr, 1.0))
+    fpr = np.minimum(np.concatenate([[0.0, 0.0], fpr[:whole], [1.0]]), 1.0)
+    tpr = np.minimum(np.concatenate([[0.0, _LOST], tpr[:whole], [1.0]]), 1.0)
+    return fpr, tpr
+
+
+@lru_cache(maxsize=4)
+def _losses(noise: float, rate: float, steps: int, cell: float) -> Losses:
+    """The law, with the record, of ln(with/without) of a run, each step's loss rounded down.
+
+    With the record a step is N(1, s²) with probability q and else N(0, s²), without it N(0, s²):
+    the loss at x is ln(1 − q + q e^{(2x − 1)/2s²}), rising from ln(1 − q).
+    """
+    from dp_accounting.pld import common
+
+    top = float(np.logaddexp(math.log1p(-rate), math.log(rate) + (0.5 + _REACH * noise) / noise**2))
+    least = math.log1p(-rate)
+    cell = max(cell, (top - least) / _CELLS)
+    first, last = math.floor(least / cell), math.ceil(top / cell)
+    edges = cell * np.arange(first, last + 1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        # e^ℓ = 1 − q + q e^{…} solved for x; below the least loss there is nothing.
+        above = np.log1p(-np.exp(least - edges))
+        x = noise**2 * (edges + above - math.log(rate)) + 0.5
+    x = np.where(edges > least, x, -np.inf)
+    tail = (1 - rate) * _ndtr(-x / noise) + rate * _ndtr((1 - x) / noise)
+    masses = tail - np.append(tail[1:], 0.0)  # the last cell has all that lies beyond
+    offset, composed = common.self_convolve(masses, steps, tail_mass_truncation=1e-15)
+    return Losses(
+        start=cell * (steps * first + offset),
+        step=cell,
+        masses=np.maximum(np.asarray(composed), 0.0),
+    )

@@ -1,0 +1,196 @@
+"""What does one training run with many planted gradients prove?"""
+
+import math
+import warnings
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from epsilometer import _validate
+from epsilometer.attacks.canary_steps import CanarySteps, Views, blind_views, known_views
+from epsilometer.audits.evidence import growth
+from epsilometer.audits.scores import judged
+from epsilometer.claims import PrivacyClaim
+from epsilometer.errors import EpsilometerWarning, InvalidArgument
+from epsilometer.observations import Scores
+from epsilometer.results import AuditResult, EpsilonLowerBound, Provenance
+from epsilometer.stats.estimators import epsilon_lower_bound
+from epsilometer.stats.gaussians import gdp_epsilon
+from epsilometer.types import FloatArray
+
+METHODS = ("one_run", "one_run_fdp")
+_EXPOSED = 0.8  # share of canaries judged where batches are known: the others took part oftener
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class CanaryRun:
+    """One run, what it showed of its canaries, and how to do it again.
+
+    Attributes:
+        included: Which canaries were planted, each by its own fair coin, shape ``(m,)``.
+        steps: What every step showed of them.
+        weights: What the trained weights show of them, higher means in, shape ``(m,)``.
+        public_order: Whether everybody knows which records are in a batch: no shuffling at all.
+        subject: What was trained, in words.
+        caveats: What a reader must know before quoting a bound.
+        provenance: How to do it again.
+        seed: Of coins, batches and directions.
+    """
+
+    included: NDArray[np.bool_]
+    steps: CanarySteps
+    weights: FloatArray
+    public_order: bool
+    subject: str
+    caveats: tuple[str, ...]
+    provenance: Provenance
+    seed: int
+
+
+def audit_gradients(
+    run: CanaryRun, *, delta: float, claim: PrivacyClaim, confidence: float, method: str
+) -> AuditResult:
+    """Judges a promise by one who sees every noisy gradient and does not know the batches.
+
+    Guarantees: refutes a true claim with probability at most ``1 - confidence``.
+    Assumes: what ``method`` does. For ``one_run`` no more than the claim.
+    """
+    if method not in METHODS:
+        raise InvalidArgument(f"Expected method to be one of {', '.join(METHODS)}, got {method!r}.")
+    known = ", and the order of the records" if run.public_order else ", but not the batches"
+    return _judged(
+        run,
+        known_views(run.steps) if run.public_order else blind_views(run.steps),
+        np.ones(run.included.size, np.bool_),
+        claim=claim,
+        delta=delta,
+        confidence=confidence,
+        methods=(method, *(other for other in METHODS if other != method)),
+        adversary="sees every noisy gradient and knows all other records" + known,
+    )
+
+
+def audit_steps(run: CanaryRun, *, delta: float, confidence: float) -> AuditResult:
+    """Judges clipping and noise themselves: by one who also knows the canaries' batches.
+
+    Sampling hides nothing from this adversary, so the claim is that of a Gaussian mechanism taken
+    as often as a canary took part. Canaries that took part oftener than four fifths of all are left
+    out, so that a few of them do not set the claim for the rest.
+
+    Guarantees: refutes an optimiser that clips and adds noise as it says with probability at most
+        ``1 - confidence``: its trade-off curve is Gaussian, as ``one_run_fdp`` assumes.
+    """
+    _validate.open_unit(delta=delta)
+    exposure = run.steps.exposure
+    most = float(np.quantile(exposure, _EXPOSED, method="higher"))
+    claim = PrivacyClaim(
+        epsilon=gdp_epsilon(math.sqrt(most), delta),
+        delta=delta,
+        adjacency="add_remove",
+        sampler="known to the adversary",
+        accountant="Gaussian mechanism",
+    )
+    return _judged(
+        run,
+        known_views(run.steps),
+        (exposure > 0) & (exposure <= most),
+        claim=claim,
+        delta=delta,
+        confidence=confidence,
+        methods=("one_run_fdp", "one_run"),
+        adversary="sees every noisy gradient, knows all other records and all batches",
+    )
+
+
+def audit_weights(
+    run: CanaryRun, *, delta: float, claim: PrivacyClaim, confidence: float
+) -> AuditResult:
+    """Judges a promise by one who sees the first and the last weights, and no gradient.
+
+    Guarantees: refutes a true claim with probability at most ``1 - confidence``.
+    """
+    return _judged(
+        run,
+        {"weights": run.weights},
+        np.ones(run.included.size, np.bool_),
+        claim=claim,
+        delta=delta,
+        confidence=confidence,
+        methods=METHODS,
+        adversary="sees the weights before and after training, and no gradient",
+    )
+
+
+def _judged(
+    run: CanaryRun,
+    views: Views,
+    kept: NDArray[np.bool_],
+    *,
+    claim: PrivacyClaim,
+    delta: float,
+    confidence: float,
+    methods: tuple[str, ...],
+    adversary: str,
+) -> AuditResult:
+    _validate.open_unit(delta=delta, confidence=confidence)
+    inside, outside = kept & run.included, kept & ~run.included
+    if not (inside.any() and outside.any()):
+        raise InvalidArgument(
+            f"Expected canaries that were in and canaries that were out, got {inside.sum()} and "
+            f"{outside.sum()} that took part. Plant more, or train longer."
+        )
+    observed = {name: Scores(view[inside], view[outside]) for name, view in views.items()}
+    paid = 1 - (1 - confidence) / len(views)
+
+    def bounded(scores: Scores, method: str) -> EpsilonLowerBound:
+        with warnings.catch_warnings():  # what they say is in the caveats too
+            warnings.simplefilter("ignore", EpsilometerWarning)
+            return epsilon_lower_bound(
+                scores,
+                delta=delta,
+                confidence=paid,
+                method=method,
+                seed=run.seed,
+                adjacency="add_remove",
+                adversary=adversary,
+            )
+
+    found = []
+    for method in methods:
+        every = {name: bounded(scores, method) for name, scores in observed.items()}
+        best = max(every, key=lambda name: every[name].epsilon)
+        found.append((best, _paid_for(every[best], views, best, confidence, run.caveats)))
+    decisive = observed[found[0][0]]
+    return judged(
+        decisive,
+        [bound for _, bound in found],
+        claim=claim,
+        subject=run.subject,
+        growth=growth(
+            decisive,
+            lambda part: bounded(part, methods[0]).epsilon,
+            seed=run.seed,
+            in_order=False,
+        ),
+        provenance=run.provenance,
+    )
+
+
+def _paid_for(
+    bound: EpsilonLowerBound,
+    views: Views,
+    best: str,
+    confidence: float,
+    caveats: tuple[str, ...],
+) -> EpsilonLowerBound:
+    """The best of several views, each of which was given its share of what may go wrong."""
+    if len(views) > 1:
+        looked = f"{len(views)} views shared 1 − confidence ({', '.join(views)}); best was {best}."
+        caveats = (looked, *caveats)
+    return replace(
+        bound,
+        confidence=confidence,
+        threshold_rule=f"{bound.threshold_rule}, best of {len(views)} views",
+        caveats=(*bound.caveats, *caveats),
+    )

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from epsilometer.audits.runs import UntilNarrow, UntilRefuted, audit_runs
     from epsilometer.audits.scores import audit_scores
     from epsilometer.audits.shuffling import audit_shuffling
+    from epsilometer.audits.training import audit_training
     from epsilometer.claims import PrivacyClaim
     from epsilometer.engine.engines import Dask, InProcess, Local
     from epsilometer.mechanisms.loaders import watch_loader
@@ -46,6 +47,7 @@ _HOME = {
     "audits.runs": ("UntilNarrow", "UntilRefuted", "audit_runs"),
     "audits.scores": ("audit_scores",),
     "audits.shuffling": ("audit_shuffling",),
+    "audits.training": ("audit_training",),
     "claims": ("PrivacyClaim",),
     "engine.engines": ("Dask", "InProcess", "Local"),
     "mechanisms.loaders": ("watch_loader",),

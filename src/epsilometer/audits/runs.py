@@ -316,7 +316,7 @@ def audit_runs(
     _validate.whole(2, runs=runs)
     _validate.whole(1, block=1 if block is None else block)
     block = block or -(-runs // _UNITS)
-    _stoppable(until, claim=claim, also=also, blocks=-(-runs // block))
+    stoppable(until, claim=claim, also=also, blocks=-(-runs // block))
     name = f"{getattr(play, '__module__', '')}.{getattr(play, '__qualname__', type(play).__name__)}"
     plan = Plan(
         audit="audit_runs",
@@ -362,9 +362,10 @@ def audit_runs(
     return result
 
 
-def _stoppable(
+def stoppable(
     until: Until | None, *, claim: PrivacyClaim | None, also: Sequence[str], blocks: int
 ) -> None:
+    """Refuses rules to stop early that the rest of a call leaves nothing to decide by."""
     if isinstance(until, UntilRefuted) and claim is None:
         raise InvalidArgument("Expected a claim with until=UntilRefuted(), got none to refute.")
     if until is not None and also:

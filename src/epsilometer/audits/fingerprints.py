@@ -1,0 +1,136 @@
+"""What an audit was given, as a hash: a run is never continued with something else."""
+
+import functools
+import hashlib
+import os
+import types
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from epsilometer.errors import InvalidArgument
+
+
+class _Digest(Protocol):
+    def update(self, data: bytes, /) -> None: ...
+
+
+def fingerprint(value: Any) -> str:
+    """SHA-256 of a value by its contents: the same in every process, another for other contents.
+
+    Arrays and tensors count by type, shape and bytes; containers and objects by their parts; a
+    path, or a text that is one, by the contents of its file; a function by its name alone.
+
+    Raises:
+        InvalidArgument: It has something without contents, as an open file or a lock.
+
+    Example:
+        >>> fingerprint([1, "a"]) == fingerprint([1, "a"]), fingerprint([1]) == fingerprint([1.0])
+        (True, False)
+    """
+    digest = hashlib.sha256()
+    try:
+        _add(digest, value, ())
+    except RecursionError as error:
+        raise InvalidArgument(
+            f"Expected contents that can be compared, {type(value).__name__} is nested too deeply."
+        ) from error
+    return digest.hexdigest()
+
+
+def name_of(function: Any) -> str:
+    """Module and qualified name; those of the type where it is an object that can be called."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if not hasattr(function, "__qualname__"):
+        function = type(function)
+    return f"{function.__module__}.{function.__qualname__}"
+
+
+def _add(digest: _Digest, value: Any, above: tuple[int, ...]) -> None:
+    """Adds a value to the digest; ``above`` are those it is a part of."""
+    kind = type(value)
+    _say(digest, f"{kind.__module__}.{kind.__qualname__}")
+    if id(value) in above:  # part of itself
+        _say(digest, f"again {len(above) - above.index(id(value))}")
+        return
+    inner = (*above, id(value))
+    text = _text(value)
+    if text is not None:
+        _say(digest, text)
+    elif hasattr(value, "detach"):  # a torch tensor
+        plain = value.detach().cpu()
+        _say(digest, str(plain.dtype))
+        _array(digest, (plain.float() if "bfloat16" in str(plain.dtype) else plain).numpy(), inner)
+    elif isinstance(value, (np.ndarray, np.generic)):
+        _array(digest, np.asarray(value), inner)
+    else:
+        _parts(digest, _inside(value), inner)
+
+
+def _text(value: Any) -> str | None:
+    """What has no parts, as text; None for anything else."""
+    if isinstance(value, (str, Path)) and os.path.isfile(value):
+        with open(value, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    if isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)):
+        return name_of(value)
+    plain = (str, bytes, bool, int, float, complex, Path, type(None))
+    return repr(value) if isinstance(value, plain) and not isinstance(value, np.generic) else None
+
+
+def _inside(value: Any) -> list[Any]:
+    """The parts of a value, in an order of their own."""
+    parts: list[Any]
+    match value:
+        case functools.partial():
+            parts = [value.func, value.args, value.keywords]
+        case types.MethodType():
+            parts = [value.__func__, value.__self__]
+        case set() | frozenset():
+            parts = sorted(fingerprint(part) for part in value)
+        case Mapping():
+            pairs = sorted(value.items(), key=lambda pair: (str(type(pair[0])), repr(pair[0])))
+            parts = [part for pair in pairs for part in pair]
+        case list() | tuple():
+            parts = list(value)
+        case _ if hasattr(value, "to_numpy"):  # a column or a table, as of pandas
+            parts = [list(getattr(value, "columns", ())), value.to_numpy()]
+        case _:
+            parts = _reduced(value)
+    return parts
+
+
+def _parts(digest: _Digest, parts: list[Any], above: tuple[int, ...]) -> None:
+    _say(digest, f"{len(parts)} parts")
+    for part in parts:
+        _add(digest, part, above)
+
+
+def _array(digest: _Digest, array: "np.ndarray[Any, Any]", above: tuple[int, ...]) -> None:
+    _say(digest, f"{array.dtype.str} {array.shape}")
+    if array.dtype.hasobject:
+        _parts(digest, array.ravel().tolist(), above)
+    else:
+        digest.update(np.ascontiguousarray(array).tobytes())
+
+
+def _say(digest: _Digest, text: str) -> None:
+    data = text.encode("utf-8", "surrogatepass")
+    digest.update(f"{len(data)}:".encode())  # so that no two parts can be cut otherwise
+    digest.update(data)
+
+
+def _reduced(value: Any) -> list[Any]:
+    """What a pickle would hold of an object; pickles themselves differ by who shares what."""
+    try:
+        parts = value.__reduce_ex__(4)
+    except Exception as error:  # objects raise almost anything when asked for their contents
+        raise InvalidArgument(
+            f"Expected contents that can be compared, {type(value).__name__} has none ({error})."
+        ) from error
+    if isinstance(parts, str):
+        return [parts]
+    return [list(part) if isinstance(part, Iterator) else part for part in parts]

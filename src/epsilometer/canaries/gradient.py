@@ -25,7 +25,13 @@ from epsilometer import _validate
 from epsilometer.attacks.likelihood_ratio import each_with, one_of
 from epsilometer.claims import Adjacency
 from epsilometer.errors import InvalidArgument
-from epsilometer.mechanisms.samplers import Poisson, Sampler, WithoutReplacement
+from epsilometer.mechanisms.samplers import (
+    PartialShuffle,
+    Poisson,
+    Sampler,
+    Sequential,
+    WithoutReplacement,
+)
 from epsilometer.types import FloatArray
 
 if TYPE_CHECKING:
@@ -91,6 +97,32 @@ def dirac_direction(size: int, *, rng: np.random.Generator) -> FloatArray:
     return direction
 
 
+@dataclass(frozen=True)
+class NoCanaries:
+    """Training as it is, or with the gradient of record 0 made 0.
+
+    Attributes:
+        zeroed: Whether record 0 counts for nothing: zero-out adjacency of a record with its own
+            gradient.
+    """
+
+    zeroed: bool = False
+
+    @property
+    def directions(self) -> FloatArray:
+        """None."""
+        return np.zeros((0, 0))
+
+    @property
+    def records(self) -> int:
+        """None."""
+        return 0
+
+    def insert(self, batch: "Tensor") -> Inserted:
+        """Nothing, as of :class:`Canaries`."""
+        return Inserted(batch >= int(self.zeroed), batch.new_zeros(len(batch), 0).float())
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TargetCanary:
     """One target, record 0, with a gradient of the adversary's choice, and her other insertions.
@@ -101,14 +133,14 @@ class TargetCanary:
         adjacency: What becomes of the target without it; ``add_remove`` takes the record away,
             which is for the training to do.
         present: Whether the target is there.
-        batch_size: B, for ``batch_then_shuffle``.
+        batch_size: B.
     """
 
     adversary: Adversary
     direction: FloatArray
     adjacency: Adjacency = "zero_out"
     present: bool = True
-    batch_size: int = 1
+    batch_size: int
 
     def __post_init__(self) -> None:
         if self.adversary not in get_args(Adversary):
@@ -185,6 +217,11 @@ class TargetCanary:
         x = np.asarray(observations, np.float64) - other
         above, below = present - other, absent - other
         match sampler:
+            case Sequential():
+                x = x[..., :1]  # the target is in the first batch
+            case PartialShuffle(buffer=buffer, sliding=False):
+                x = x[..., : -(-buffer // self.batch_size)]  # in one of the first
+        match sampler:
             case Poisson(rate=rate):
                 chance = 1 / x.shape[-1] if rate is None else rate
             case WithoutReplacement():
@@ -219,12 +256,7 @@ class ManyCanaries:
 
     def insert(self, batch: "Tensor") -> Inserted:
         """What they add to a step, as of :class:`Canaries`."""
-        drawn = self.drawn(batch)
-        keep = (batch >= 0) & (batch < self.first)
-        return Inserted(keep, drawn * self.included.to(drawn.device))
-
-    def drawn(self, batch: "Tensor") -> "Tensor":
-        """Which canaries are in these batches, included or not, ``(runs, canaries)``."""
         place = (batch - self.first).clamp(min=-1) + 1  # column 0 is for the other records
-        hot = batch.new_zeros(batch.shape[0], self.records + 1)
-        return hot.scatter_(1, place, 1)[:, 1:].float()
+        hot = batch.new_zeros(batch.shape[0], self.records + 1).scatter_(1, place, 1)
+        keep = (batch >= 0) & (batch < self.first)
+        return Inserted(keep, hot[:, 1:].float() * self.included.to(batch.device))

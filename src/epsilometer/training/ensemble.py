@@ -1,8 +1,6 @@
 """DP-SGD of many independent runs in one batch dimension."""
 
-import os
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -13,16 +11,18 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from epsilometer import _validate
-from epsilometer.canaries.gradient import Canaries
+from epsilometer.canaries.gradient import Canaries, NoCanaries
 from epsilometer.errors import InvalidArgument, OutOfMemory
 from epsilometer.mechanisms.samplers import Sampler, Shuffle
 from epsilometer.training.many import Initial, Loss, ManyModels, per_example
 from epsilometer.training.optimizers import SGD, Optimizer
-from epsilometer.types import BoolArray, FloatArray, IntArray
+from epsilometer.training.schedule import schedule
+from epsilometer.types import BoolArray, FloatArray
 
 Path: TypeAlias = Literal["auto", "general"]
 _SHUFFLE = Shuffle()
 _SGD = SGD()
+_NO_CANARIES = NoCanaries()
 _TRIED = 2  # examples on which the fast path is compared with the module itself
 
 
@@ -35,15 +35,12 @@ class Trained:
             size, ``(runs, epochs, steps, canaries)``; nan from where a run diverged.
         moved: How far each run went along the canaries against its gradients, −⟨θ_T − θ_0, ĝ⟩,
             ``(runs, canaries)``.
-        drawn: Which canaries were in the batches, ``(runs, epochs, steps, canaries)``, for canaries
-            that are records of their own; else empty.
         diverged: Runs whose parameters are no longer finite, ``(runs,)``.
         models: The models themselves.
     """
 
     observations: FloatArray
     moved: FloatArray
-    drawn: BoolArray
     diverged: BoolArray
     models: ManyModels
 
@@ -127,7 +124,7 @@ class EnsembleDPSGD:
         labels: ArrayLike,
         *,
         rng: np.random.Generator,
-        canaries: Canaries | None = None,
+        canaries: Canaries = _NO_CANARIES,
         left_out: int = 0,
     ) -> Trained:
         """Trains all runs; same ``rng``, same result on the same device.
@@ -144,14 +141,23 @@ class EnsembleDPSGD:
         models = self._models(x, y)
         generator = torch.Generator(self.device).manual_seed(int(rng.integers(2**63)))
         models.reset(self.initial, generator)
-        records = x.shape[0] + (0 if canaries is None else canaries.records)
-        schedule = self._schedule(records, left_out, rng)
+        records = x.shape[0] + canaries.records
+        drawn = schedule(
+            self.sampler,
+            records - left_out,
+            self.batch_size,
+            runs=self.runs,
+            epochs=self.epochs,
+            rng=rng,
+        )
         run = _Run(self, models, canaries, generator)
         with told(self.device), torch.no_grad(), _one_thread(self.device):
-            for epoch, batches in enumerate(schedule):
-                exact = rng.standard_normal((batches.shape[1], self.runs))
-                for step, noise in enumerate(torch.from_numpy(exact).to(self.device)):
-                    run.step(x, y, batches[:, step].long(), noise, (epoch, step))
+            for epoch in drawn:
+                batches = torch.from_numpy(epoch).to(self.device).transpose(0, 1)
+                batches = torch.where(batches >= 0, batches + left_out, -1) if left_out else batches
+                exact = torch.from_numpy(rng.standard_normal((len(batches), self.runs)))
+                for batch, noise in zip(batches, exact.to(self.device), strict=True):
+                    run.step(x, y, batch.long(), noise)
             return run.trained()
 
     def _records(self, features: ArrayLike, labels: ArrayLike) -> tuple[Tensor, Tensor]:
@@ -196,20 +202,6 @@ class EnsembleDPSGD:
                 )
         return models
 
-    def _schedule(
-        self, records: int, left_out: int, rng: np.random.Generator
-    ) -> Iterator[Tensor]:
-        """Batches of all runs, epoch by epoch: ``(runs, steps, batch)``, −1 where shorter."""
-        streams = rng.spawn(self.runs)
-
-        def one(stream: np.random.Generator) -> list[IntArray]:
-            drawn = self.sampler.batches(records - left_out, self.batch_size, rng=stream)
-            return [batch + left_out for batch in drawn]
-
-        with ThreadPoolExecutor(os.cpu_count() if self.device != "cpu" else 1) as pool:
-            for _ in range(self.epochs):
-                yield _padded(list(pool.map(one, streams, chunksize=64))).to(self.device)
-
 
 class _Run:
     """Training under way."""
@@ -218,7 +210,7 @@ class _Run:
         self,
         how: EnsembleDPSGD,
         models: ManyModels,
-        canaries: Canaries | None,
+        canaries: Canaries,
         generator: torch.Generator,
     ) -> None:
         self.how, self.models, self.canaries, self.generator = how, models, canaries, generator
@@ -227,21 +219,14 @@ class _Run:
         self.noise = torch.empty_like(models.parameters)
         self.scale = how.noise_multiplier * how.clip_norm
         self.seen: list[Tensor] = []
-        self.drawn: list[Tensor] = []
-        self.last = (0, 0)
-        if canaries is not None:
-            self.directions = self._laid_out(canaries.directions)
-            self.start = models.parameters @ self.directions.T
+        self.directions = self._laid_out(canaries.directions)
+        self.start = models.parameters @ self.directions.T
 
-    def step(
-        self, x: Tensor, y: Tensor, batch: Tensor, exact: Tensor, at: tuple[int, int]
-    ) -> None:
+    def step(self, x: Tensor, y: Tensor, batch: Tensor, exact: Tensor) -> None:
         """One step of all runs; ``exact`` is their noise along a single canary."""
         how, models, canaries = self.how, self.models, self.canaries
-        keep: Tensor | None = batch >= 0
-        if canaries is not None:
-            keep, amounts = canaries.insert(batch)
-            amounts = amounts.to(models.parameters.dtype) * how.clip_norm
+        keep, amounts = canaries.insert(batch)
+        amounts = amounts.to(models.parameters.dtype) * how.clip_norm
         if keep is None:
             sums = models.sums.zero_()
         else:
@@ -250,16 +235,12 @@ class _Run:
             sums = models.clipped_sums(
                 x[own], y[own], loss=self.loss, clip=how.clip_norm, keep=keep
             )
-        if canaries is None:
-            sums.add_(self.noise.normal_(0, self.scale, generator=self.generator))
-        elif canaries.records == 0:
+        if self.directions.shape[0] == 1:
             self._add_exact(sums, amounts, exact)
         else:
             sums.addmm_(amounts, self.directions)
-            sums.add_(self.noise.normal_(0, self.scale, generator=self.generator))
+            sums.add_(self._noise())
             self.seen.append(sums @ self.directions.T / how.clip_norm)
-            self.drawn.append(canaries.drawn(batch).bool())  # type: ignore[attr-defined]
-        self.last = at
         sums.div_(how.batch_size)
         how.optimizer.step(models.parameters, sums, self.state, rate=how.learning_rate)
 
@@ -271,57 +252,35 @@ class _Run:
         """
         direction = self.directions[0]
         observed = (sums @ direction).double() + amounts[:, 0] + self.scale * exact
-        sums.add_(self.noise.normal_(0, self.scale, generator=self.generator))
+        sums.add_(self._noise())
         sums.addr_((observed - (sums @ direction)).to(sums.dtype), direction)
         self.seen.append((observed / self.how.clip_norm)[:, None])
 
     def trained(self) -> Trained:
-        models = self.models
-        finite = torch.isfinite(models.parameters).all(1)
-        shape = (models.runs, self.last[0] + 1, self.last[1] + 1, -1)
-        observations = np.zeros((models.runs, *[0] * 3))
-        moved = np.zeros((models.runs, 0))
-        drawn = np.zeros((models.runs, *[0] * 3), np.bool_)
-        if self.canaries is not None:
-            observations = _on_cpu(torch.stack(self.seen, 1).double().view(shape))
-            moved = _on_cpu((self.start - models.parameters @ self.directions.T).double())
-            if self.drawn:
-                drawn = torch.stack(self.drawn, 1).view(shape).cpu().numpy()
+        """What all runs ended with."""
+        models, epochs = self.models, self.how.epochs
+        shape = (models.runs, epochs, len(self.seen) // epochs, len(self.directions))
         return Trained(
-            observations=observations,
-            moved=moved,
-            drawn=drawn,
-            diverged=~finite.cpu().numpy(),
+            observations=_on_cpu(torch.stack(self.seen, 1).double()).reshape(shape),
+            moved=_on_cpu((self.start - models.parameters @ self.directions.T).double()),
+            diverged=~torch.isfinite(models.parameters).all(1).cpu().numpy(),
             models=models,
         )
+
+    def _noise(self) -> Tensor:
+        return self.noise.normal_(0, self.scale, generator=self.generator)
 
     def _laid_out(self, directions: FloatArray) -> Tensor:
         """Directions over the columns of the flat parameters."""
         models = self.models
-        if directions.shape[1] != models.size:
+        if len(directions) and directions.shape[1] != models.size:
             raise InvalidArgument(
                 f"Expected canaries over {models.size} parameters, got {directions.shape[1]}."
             )
         laid = torch.zeros(len(directions), models.parameters.shape[1], device=models.device)
-        laid[:, models.used] = _tensor(directions, models.device).to(laid.dtype)
+        if len(directions):
+            laid[:, models.used] = _tensor(directions, models.device).to(laid.dtype)
         return laid
-
-
-def _padded(runs: list[list[IntArray]]) -> Tensor:
-    """All runs' batches as one tensor, filled up with −1."""
-    steps = {len(batches) for batches in runs}
-    if len(steps) > 1:
-        raise InvalidArgument(
-            f"Expected all runs to have as many batches an epoch, got {sorted(steps)}."
-        )
-    width = max(batch.size for batches in runs for batch in batches)
-    if all(batch.size == width for batches in runs for batch in batches):
-        return torch.from_numpy(np.array(runs, np.int32))
-    filled = np.full((len(runs), steps.pop(), max(width, 1)), -1, np.int32)
-    for run, batches in enumerate(runs):
-        for step, batch in enumerate(batches):
-            filled[run, step, : batch.size] = batch
-    return torch.from_numpy(filled)
 
 
 @contextmanager
@@ -362,4 +321,3 @@ def _tensor(values: ArrayLike, device: str) -> Tensor:
 
 def _on_cpu(tensor: Tensor) -> FloatArray:
     return np.asarray(tensor.cpu().numpy())
-

@@ -1,4 +1,4 @@
-"""Many models of one architecture in one batch dimension, and the sums that DP-SGD makes of them."""
+"""Many models of one architecture in one batch dimension, and the sums that DP-SGD makes."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -96,7 +96,9 @@ class ManyModels:
         out = self._many(x.flatten(0, 1))
         return out.view(self.runs, -1, *out.shape[1:])  # type: ignore[no-any-return]
 
-    def clipped_sums(self, x: Tensor, y: Tensor, *, loss: Loss, clip: float, keep: Tensor) -> Tensor:
+    def clipped_sums(
+        self, x: Tensor, y: Tensor, *, loss: Loss, clip: float, keep: Tensor
+    ) -> Tensor:
         """Sum of each model's per-example gradients, each clipped to norm ``clip``.
 
         Args:
@@ -117,7 +119,9 @@ class ManyModels:
                 losses.sum(), [call.gave for call in calls], allow_unused=True
             )
         self._tape.calls.clear()
-        reached = [(call, back) for call, back in zip(calls, backs, strict=True) if back is not None]
+        reached = [
+            (call, back) for call, back in zip(calls, backs, strict=True) if back is not None
+        ]
         with torch.no_grad():
             measured = [call.layer.measure(call.given, back) for call, back in reached]
             norms = sum_of(squares for squares, _ in measured).sqrt_().view(self.runs, -1)
@@ -145,7 +149,7 @@ class ManyModels:
         return (once or self.general) and fits and torch.allclose(mine[0], plain, 1e-3, 1e-5)
 
     def try_out(self, x: Tensor) -> None:
-        """Says why, if ``torch.func`` cannot run the module on examples ``(examples, …)`` either."""
+        """Says why, if ``torch.func`` cannot run the module on ``(examples, …)`` either."""
         try:
             with torch.no_grad():
                 self(x.expand(self.runs, *x.shape))
@@ -191,7 +195,7 @@ class ManyModels:
         if whole or _has_own(self._plain) or not list(self._plain.children()):
             kind = ManyOthers if whole else layer_for(self._plain)
             self._many: nn.Module = kind(self._plain, self._tape)
-            self._layers.append(("", self._many))  # type: ignore[arg-type]
+            self._layers.append(("", self._many))
         else:
             self._many = copy.deepcopy(self._plain)
             self._swap_within(self._many, "")
@@ -274,7 +278,9 @@ def _accepted(module: nn.Module) -> None:
                 "the examples of a batch, so that one record moves the gradients of all others and "
                 "clipping bounds nothing. Use GroupNorm or LayerNorm."
             )
-        if isinstance(part, nn.modules.lazy.LazyModuleMixin) and part.has_uninitialized_params():
+        if any(
+            isinstance(own, nn.UninitializedParameter) for own in part.parameters(recurse=False)
+        ):
             raise InvalidArgument(
                 f"Expected parameters with a shape, got {type(part).__name__} at {name!r}: "
                 "call the module once before."

@@ -1,0 +1,161 @@
+"""The models that papers audit, as plain ``nn.Sequential``."""
+
+import math
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+from torch import nn
+
+from epsilometer import _validate
+from epsilometer.errors import InvalidArgument
+from epsilometer.types import FloatArray
+
+ModelName: TypeAlias = Literal["mlp", "lenet5", "cnn"]
+_POOLED = 2  # a pooling halves both sides
+
+
+def mlp(inputs: int, classes: int, hidden: int = 32) -> nn.Sequential:
+    """One hidden layer of ReLU; with 32 neurons the MLP of annamalai2025.
+
+    Args:
+        inputs: Features of a record; a record of any shape is flattened first.
+        classes: Outputs.
+        hidden: Neurons of the hidden layer.
+
+    Example:
+        >>> sum(parameter.numel() for parameter in mlp(600, 100).parameters())
+        22532
+    """
+    _validate.whole(1, inputs=inputs, classes=classes, hidden=hidden)
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, classes)
+    )
+
+
+def lenet5(
+    channels: int = 1, height: int = 28, width: int = 28, classes: int = 10
+) -> nn.Sequential:
+    """LeNet-5 with Tanh and average pooling, Table III of annamalai2025.
+
+    Args:
+        channels: Of an image.
+        height: Of an image, 12 or more.
+        width: Of an image, 12 or more.
+        classes: Outputs.
+
+    Example:
+        >>> sum(parameter.numel() for parameter in lenet5(classes=2).parameters())
+        61026
+    """
+    _validate.whole(1, channels=channels, height=height, width=width, classes=classes)
+    rows, columns = (_after_lenet(side) for side in (height, width))
+    _large_enough("lenet5", height, width, least=12, left=min(rows, columns))
+    return nn.Sequential(
+        nn.Conv2d(channels, 6, 5, padding=2),
+        nn.Tanh(),
+        nn.AvgPool2d(_POOLED),
+        nn.Conv2d(6, 16, 5),
+        nn.Tanh(),
+        nn.AvgPool2d(_POOLED),
+        nn.Flatten(),
+        nn.Linear(16 * rows * columns, 120),
+        nn.Tanh(),
+        nn.Linear(120, 84),
+        nn.Tanh(),
+        nn.Linear(84, classes),
+    )
+
+
+def cnn(channels: int = 3, height: int = 32, width: int = 32, classes: int = 10) -> nn.Sequential:
+    """Three pairs of convolutions with Tanh and max-pooling, Table II of annamalai2025.
+
+    Args:
+        channels: Of an image.
+        height: Of an image, 8 or more.
+        width: Of an image, 8 or more.
+        classes: Outputs.
+    """
+    _validate.whole(1, channels=channels, height=height, width=width, classes=classes)
+    rows, columns = (side // _POOLED**3 for side in (height, width))
+    _large_enough("cnn", height, width, least=_POOLED**3, left=min(rows, columns))
+    layers: list[nn.Module] = []
+    before = channels
+    for filters in (32, 64, 128):
+        layers += [nn.Conv2d(before, filters, 3, padding=1), nn.Tanh()]
+        layers += [nn.Conv2d(filters, filters, 3, padding=1), nn.Tanh(), nn.MaxPool2d(_POOLED)]
+        before = filters
+    layers += [nn.Flatten(), nn.Linear(before * rows * columns, 128), nn.Tanh()]
+    return nn.Sequential(*layers, nn.Linear(128, classes))
+
+
+def build(
+    name: ModelName, features_shape: tuple[int, ...], classes: int, *, hidden: int = 32
+) -> nn.Sequential:
+    """A model for records of a shape.
+
+    Args:
+        name: Which.
+        features_shape: Of one record; ``(channels, height, width)`` for lenet5 and cnn.
+        classes: Outputs.
+        hidden: Neurons of the hidden layer, for mlp alone.
+
+    Example:
+        >>> build("lenet5", (1, 28, 28), 2)[0]
+        Conv2d(1, 6, kernel_size=(5, 5), stride=(1, 1), padding=(2, 2))
+    """
+    _known(name)
+    if name == "mlp":
+        return mlp(math.prod(features_shape), classes, hidden)
+    if len(features_shape) != 3:
+        raise InvalidArgument(
+            f"Expected images (channels, height, width) for {name}, got records of shape "
+            f"{features_shape}. Give images, or take mlp."
+        )
+    channels, height, width = features_shape
+    return (lenet5 if name == "lenet5" else cnn)(channels, height, width, classes)
+
+
+def as_input(name: ModelName, features: FloatArray) -> FloatArray:
+    """Records as a model takes them: images without channels get one, all else stays as it is.
+
+    Args:
+        name: Which model.
+        features: Shape ``(n, …)``; images as ``(n, height, width)`` or ``(n, channels, height,
+            width)``.
+
+    Example:
+        >>> as_input("cnn", np.zeros((5, 8, 8))).shape
+        (5, 1, 8, 8)
+    """
+    _known(name)
+    if name == "mlp":
+        return features
+    shape = features.shape
+    if features.ndim == 3:
+        return features[:, np.newaxis]
+    if features.ndim == 4 and shape[1] > 4 >= shape[3]:
+        raise InvalidArgument(
+            f"Expected channels before height and width for {name}, got images of shape "
+            f"{shape[1:]}. Give features.transpose(0, 3, 1, 2)."
+        )
+    return features
+
+
+def _known(name: str) -> None:
+    if name not in get_args(ModelName):
+        raise InvalidArgument(
+            f"Expected a model of {', '.join(get_args(ModelName))}, got {name!r}."
+        )
+
+
+def _after_lenet(side: int) -> int:
+    """What two poolings, and a convolution of 5 without padding between them, leave of a side."""
+    return (side // _POOLED - 4) // _POOLED
+
+
+def _large_enough(name: str, height: int, width: int, *, least: int, left: int) -> None:
+    if left < 1:
+        raise InvalidArgument(
+            f"Expected images of {least}x{least} or more for {name}, got {height}x{width}: its "
+            "poolings would leave nothing. Take mlp, or larger images."
+        )

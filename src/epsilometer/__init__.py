@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from epsilometer.mechanisms.loaders import watch_loader
     from epsilometer.observations import ScoreCounts, Scores
     from epsilometer.readers import read_scores
+    from epsilometer.records import read_records
     from epsilometer.results import (
         AttackSummary,
         AuditGroup,
@@ -53,6 +54,7 @@ _HOME = {
     "mechanisms.loaders": ("watch_loader",),
     "observations": ("ScoreCounts", "Scores"),
     "readers": ("read_scores",),
+    "records": ("read_records",),
     "results": (
         "AttackSummary",
         "AuditGroup",

@@ -15,9 +15,10 @@ from epsilometer._extras import needs
 from epsilometer.errors import EpsilometerError, InvalidArgument, UnreadableFile
 from epsilometer.observations import Scores
 
-LARGEST = 4 * 2**30  # bytes of scores that are taken into memory at once
+LARGEST = 4 * 2**30  # bytes that are taken into memory at once
 _INSIDE = {"1", "1.0", "true", "yes", "in", "inside", "member"}
 _OUTSIDE = {"0", "0.0", "false", "no", "out", "outside", "non-member", "nonmember"}
+_COUNT = "Count them in blocks instead: ScoreCounts.at(thresholds).add(inside=…, outside=…)."
 Columns: TypeAlias = dict[str, Any]
 
 
@@ -39,7 +40,7 @@ def read_scores(path: str | os.PathLike[str]) -> Scores:
         raise UnreadableFile(
             f"Expected a file ending in .csv, .parquet or .npz, got {path.name!r}."
         )
-    with _told(path):
+    with told(path, _COUNT):
         return _scores(kinds[path.suffix.lower()](path))
 
 
@@ -94,7 +95,7 @@ def _members(values: Any) -> NDArray[np.bool_]:
 
 
 def _csv_columns(path: Path) -> Columns:
-    _not_huge(path, path.stat().st_size)
+    not_huge(path, path.stat().st_size, _COUNT)
     with path.open(newline="", encoding="utf-8-sig") as file:
         lines = csv.reader(file)
         rows = (row for row in lines if row)
@@ -124,10 +125,10 @@ def _unpadded(cells: list[str]) -> list[str]:
 
 def _numbers(name: str, cells: list[str]) -> NDArray[np.float64]:
     try:
-        return np.fromiter(map(_number, cells), np.float64, count=len(cells))
+        return np.fromiter(map(number, cells), np.float64, count=len(cells))
     except ValueError as error:
         row, cell = next(
-            (row, cell) for row, cell in enumerate(cells, start=1) if not _is_number(cell)
+            (row, cell) for row, cell in enumerate(cells, start=1) if not is_number(cell)
         )
         advice = "" if cell.strip() else " A run that diverged is an observation: score it ±inf."
         raise InvalidArgument(
@@ -135,15 +136,17 @@ def _numbers(name: str, cells: list[str]) -> NDArray[np.float64]:
         ) from error
 
 
-def _number(cell: str) -> float:
+def number(cell: str) -> float:
+    """A cell as a number; ``ValueError`` where it is none."""
     if "_" in cell:  # Python would read 1_000 as a number
         raise ValueError(cell)
     return float(cell)
 
 
-def _is_number(cell: str) -> bool:
+def is_number(cell: str) -> bool:
+    """Whether a cell holds a number, which may be nan or infinite."""
     try:
-        _number(cell)
+        number(cell)
     except ValueError:
         return False
     return True
@@ -153,7 +156,7 @@ def _parquet_columns(path: Path) -> Columns:
     with needs("pyarrow", extra="parquet"):
         import pyarrow.parquet
     file = pyarrow.parquet.ParquetFile(path)
-    _not_huge(path, 16 * file.metadata.num_rows)
+    not_huge(path, 16 * file.metadata.num_rows, _COUNT)
     wanted = _wanted(file.schema_arrow.names)
     table = file.read(columns=list(wanted.values()))
     columns = {}
@@ -177,22 +180,22 @@ def _trailing_nulls(values: Any) -> int:
 
 def _npz_columns(path: Path) -> Columns:
     with zipfile.ZipFile(path) as archive:
-        _not_huge(path, sum(member.file_size for member in archive.infolist()))
+        not_huge(path, sum(member.file_size for member in archive.infolist()), _COUNT)
     with np.load(path, allow_pickle=False) as arrays:
         return {name: arrays[column] for name, column in _wanted(arrays.files).items()}
 
 
-def _not_huge(path: Path, size: int) -> None:
+def not_huge(path: Path, size: int, advice: str) -> None:
+    """Refuses what would take more memory than anybody expects of a file."""
     if size > LARGEST:
         raise UnreadableFile(
-            f"Expected at most {LARGEST / 2**30:g} GiB of scores, {path.name!r} has "
-            f"{size / 2**30:.1f}. Count them in blocks instead: "
-            "ScoreCounts.at(thresholds).add(inside=…, outside=…)."
+            f"Expected at most {LARGEST / 2**30:g} GiB, {path.name!r} has {size / 2**30:.1f}. "
+            f"{advice}"
         )
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
+def told(path: Path, advice: str) -> Iterator[None]:
     """Turns whatever a decoder raises on a damaged file into one sentence that names the file."""
     try:
         yield
@@ -203,8 +206,6 @@ def _told(path: Path) -> Iterator[None]:
     except FileNotFoundError as error:
         raise UnreadableFile(f"Expected a file at {str(path)!r}, found none.") from error
     except MemoryError as error:
-        raise UnreadableFile(
-            f"{path.name!r} does not fit into memory. Count it in blocks with ScoreCounts."
-        ) from error
+        raise UnreadableFile(f"{path.name!r} does not fit into memory. {advice}") from error
     except Exception as error:  # decoders of binary files raise almost anything
         raise UnreadableFile(f"Could not read {path.name!r}: {str(error).rstrip('.')}.") from error

@@ -12,13 +12,11 @@ from epsilometer import AuditResult, from_json
 from epsilometer.accounting.shuffle import shuffle_epsilon
 from epsilometer.audits import shuffling
 from epsilometer.cli.main import main
-from epsilometer.cli.shuffle import parse_sampler
-from epsilometer.errors import InvalidArgument
-from epsilometer.mechanisms.samplers import PartialShuffle
 
 pytestmark = pytest.mark.usefixtures("coarse")
 HEADER = "name,noise_multiplier,steps,epochs,delta"
 QUICK = ("--noise-multiplier", 1, "--observations", 400)
+PLAYED = ("--noise-multiplier", 1, "--delta", "1e-5", "--observations", 2000)
 
 
 def shuffle(*arguments: object) -> Result:
@@ -52,6 +50,40 @@ def test_the_example() -> None:
     assert "You report ε = 0.72 (Poisson: 0.72)" in text
     assert "at least 4.06" in text
     assert "Published lower bound: 4.06" in text
+
+
+def test_the_answer_is_in_words(tmp_path: Path, unsearched: None) -> None:
+    page = tmp_path / "page.html"
+    done = shuffle(*PLAYED, "--dataset-size", 1050, "--batch-size", 50, "--html", page)
+    assert done.exit_code == 1, done.output
+    text = " ".join(done.stdout.split())
+    for part in (
+        "You report ε = ",
+        "the mechanism's ε is at least",
+        "certified by 2,000 plays of the game",
+        "you need noise ≥",
+        "balls in bins",
+        "Without any shuffling ε would be",
+        "Published lower bound",
+    ):
+        assert part in text
+    assert "21 steps" in text
+    assert "at least" in page.read_text("utf-8")
+
+
+def test_a_generous_claim_is_exit_code_0(unsearched: None) -> None:
+    done = shuffle(*PLAYED, "--steps", 10, "--claim", 60, "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["verdict"] == "not refuted"
+
+
+@pytest.mark.parametrize(
+    "sampler", ["partial:30", "batch-then-shuffle", "balls-in-bins", "sequential"]
+)
+def test_every_sampler_has_an_answer(sampler: str, unsearched: None) -> None:
+    done = shuffle(*PLAYED, "--steps", 10, "--batch-size", 10, "--sampler", sampler, "--claim", 99)
+    assert done.exit_code == 0, done.output
+    assert f"With {sampler} the mechanism" in done.stdout
 
 
 def test_json_is_the_result_and_nothing_else(
@@ -112,30 +144,71 @@ def test_a_sweep_says_the_same_as_the_accountants(tmp_path: Path) -> None:
     assert hidden["times"] == "–"
 
 
+@pytest.mark.slow
+def test_the_settings_of_the_paper_are_bundled() -> None:
+    done = shuffle("--sweep", "paper")
+    assert done.exit_code == 0, done.output
+    for name in ("SST-2", "QNLI", "MNLI", "Persona-Chat", "CIFAR-10", "Places-365"):
+        assert name in done.stdout
+    assert "35.30" in done.stdout or "35.31" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        [],
+        ["--noise-multiplier", 1],
+        ["--noise-multiplier", 1, "--steps", 10, "--dataset-size", 100],
+        ["--noise-multiplier", 1, "--dataset-size", 100],
+        ["--noise-multiplier", 1, "--dataset-size", 100, "--batch-size", 200],
+        ["--noise-multiplier", 1, "--steps", 10, "--sampler", "partial"],
+        ["--noise-multiplier", 1, "--steps", 10, "--sampler", "partial:10"],
+        ["--sweep", "nowhere.csv"],
+    ],
+    ids=str,
+)
+def test_calls_that_lack_something_or_have_too_much(wrong: list[object]) -> None:
+    assert refused(shuffle(*wrong))
+
+
 GOOD = {"--noise-multiplier": 1, "--steps": 10, "--observations": 100}
 
 
 @pytest.mark.parametrize(
     "changed",
     [
+        {"--noise-multiplier": 0},
         {"--noise-multiplier": -1},
+        {"--noise-multiplier": "nan"},
         {"--noise-multiplier": "inf"},
         {"--noise-multiplier": "much"},
+        {"--steps": 0},
         {"--steps": -3},
         {"--steps": 2.5},
         {"--steps": 10**7},
+        {"--epochs": 0},
         {"--epochs": -1},
+        {"--delta": 0},
+        {"--delta": 1},
         {"--delta": "nan"},
         {"--delta": -0.1},
         {"--delta": 1e-13},
         {"--observations": 0},
+        {"--observations": -4},
+        {"--observations": 1.5},
+        {"--observations": "nan"},
+        {"--observations": 1e18},
         {"--observations": 2**63},
         {"--observations": "inf"},
         {"--confidence": 1},
         {"--confidence": 0},
         {"--seed": -1},
+        {"--claim": -1},
         {"--claim": "nan"},
         {"--sampler": ""},
+        {"--sampler": "magic"},
+        {"--sampler": "partial"},
+        {"--sampler": "without-replacement"},
         {"--sampler": "partial:"},
         {"--sampler": "partial:²", "--batch-size": 1},
         {"--sampler": "partial:0", "--batch-size": 1},
@@ -143,6 +216,7 @@ GOOD = {"--noise-multiplier": 1, "--steps": 10, "--observations": 100}
         {"--sampler": "poisson"},
         {"--sampler": "batch-then-shuffle"},
         {"--batch-size": 0, "--sampler": "batch-then-shuffle"},
+        {"--device": "magic"},
         {"--device": "cuda:x"},
     ],
     ids=str,
@@ -181,7 +255,15 @@ def test_bad_rows_of_a_sweep(row: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"\n", HEADER.encode(), b"name,noise\na,1\n", b"\xff\xfe\x00"]
+    "content",
+    [
+        b"",
+        b"\n",
+        HEADER.encode(),
+        f"{HEADER}\na,b,c,d,e\n".encode(),
+        b"name,noise\na,1\n",
+        b"\xff\xfe\x00",
+    ],
 )
 def test_bad_files_of_a_sweep(content: bytes, tmp_path: Path) -> None:
     settings = tmp_path / "settings.csv"
@@ -197,9 +279,3 @@ def test_a_sweep_of_nothing_or_to_nowhere(tmp_path: Path) -> None:
     done = shuffle("--sweep", settings, "--out", tmp_path / "missing" / "table.csv")
     assert done.exit_code == 2
     assert "Could not write" in done.stderr
-
-
-def test_names_of_samplers() -> None:
-    assert parse_sampler("partial:12") == PartialShuffle(12)
-    with pytest.raises(InvalidArgument, match="balls-in-bins"):
-        parse_sampler("Shuffle")

@@ -16,20 +16,13 @@ from epsilometer.accounting.shuffle import shuffle_epsilon, shuffle_noise
 from epsilometer.audits.runs import UntilRefuted
 from epsilometer.audits.shuffling import ShufflingAudit, audit_shuffling
 from epsilometer.cli.printing import show, show_result
+from epsilometer.cli.samplers import ORDERED, parse_sampler
 from epsilometer.cli.writing import html_option, write_page
 from epsilometer.errors import InvalidArgument, UnreadableFile
-from epsilometer.mechanisms.samplers import (
-    BallsInBins,
-    BatchThenShuffle,
-    PartialShuffle,
-    Sampler,
-    Sequential,
-    Shuffle,
-)
 from epsilometer.report.words import number
 from epsilometer.results import to_json
 
-_SAMPLERS = "shuffle, partial:BUFFER, batch-then-shuffle, balls-in-bins, sequential"
+_SAMPLERS = ", ".join(ORDERED)
 _COLUMNS = ("name", "noise_multiplier", "steps", "epochs", "delta")
 
 
@@ -92,7 +85,7 @@ def shuffle(
         epochs=epochs,
         delta=delta,
         claim=claim,
-        sampler=parse_sampler(sampler),
+        sampler=parse_sampler(sampler, known=ORDERED),
         batch_size=batch_size,
         observations=None if observations is None else _whole(observations),
         confidence=confidence,
@@ -127,23 +120,6 @@ def answer(audit: ShufflingAudit, claim: float | None, sampler: str) -> str:
         + (f" Published lower bound: {audit.published:.2f}." if audit.published else ""),
     ]
     return "\n".join(lines)
-
-
-def parse_sampler(text: str) -> Sampler:
-    """A sampler from its name and, after a colon, its number."""
-    name, _, value = text.partition(":")
-    match name, value:
-        case "shuffle", "":
-            return Shuffle()
-        case "balls-in-bins", "":
-            return BallsInBins()
-        case "batch-then-shuffle", "":
-            return BatchThenShuffle()
-        case "sequential", "":
-            return Sequential()
-        case "partial", _ if value.isdecimal():
-            return PartialShuffle(int(value))
-    raise InvalidArgument(f"Expected a sampler of {_SAMPLERS}; got {text!r}.")
 
 
 def _steps(steps: int | None, dataset_size: int | None, batch_size: int | None) -> int:

@@ -226,7 +226,10 @@ def test_parquet_of_other_types_and_many_pieces(tmp_path: Path) -> None:
 # Arrays
 
 
-@pytest.mark.parametrize("pair", [("x", "y"), ("features", "labels"), ("X", "Y"), ("x", "target")])
+@pytest.mark.parametrize(
+    "pair",
+    [("x", "y"), ("features", "labels"), ("X", "Y"), ("x", "target"), ("x_train", "y_train")],
+)
 def test_arrays_are_read_in_any_shape(pair: tuple[str, str], tmp_path: Path) -> None:
     images = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
     path = npz_file(tmp_path, **{pair[0]: images, pair[1]: ["dog", "cat"], "other": np.zeros(9)})

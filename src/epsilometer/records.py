@@ -21,7 +21,7 @@ from epsilometer.readers import is_number, not_huge, number, told
 from epsilometer.types import FloatArray, IntArray
 
 WORDS = 1000  # different texts of a column that become columns of their own
-_FEATURES = ("x", "features")
+_FEATURES = ("x", "features", "x_train")
 _LABELS = ("label", "labels", "y", "target", "class")
 _MISSING = {"na", "n/a", "nan", "null", "none", "?", "-", "."}
 _FEWER = "Give fewer records, or an .npz of float32, which is half as large."
@@ -34,9 +34,10 @@ def read_records(
     """Reads records for training: features of shape ``(n, …)``, and classes 0 to k − 1.
 
     The kind of file is told by its ending: ``.csv``, ``.csv.gz``, ``.parquet`` (needs the extra
-    ``parquet``) or ``.npz``. An npz has arrays ``x`` (or ``features``) and ``y`` (or ``labels``); a
-    table has a column of labels, and every other column is a feature: numbers as they are,
-    text as one column a word, in sorted order, which is 1 where the word stands.
+    ``parquet``) or ``.npz``. An npz has arrays ``x`` (or ``features``, ``x_train``) and ``y`` (or
+    ``labels``, ``y_train``); a table has a column of labels, and every other column is a feature:
+    numbers as they are, text as one column a word, in sorted order, which is 1 where the word
+    stands.
 
     Args:
         path: The file.
@@ -143,7 +144,7 @@ def _npz_records(path: Path, label: str | None) -> tuple[FloatArray, IntArray]:
     with np.load(path, allow_pickle=False) as arrays:
         names = {name.lower(): name for name in arrays.files}
         x = next((names[name] for name in _FEATURES if name in names), None)
-        y = next((names[name] for name in _LABELS if name in names), None)
+        y = next((names[name] for name in (*_LABELS, "y_train") if name in names), None)
         y = y if label is None else label if label in arrays.files else None
         if x is None or y is None:
             wanted = "'y' (or 'labels')" if label is None else repr(label)

@@ -17,6 +17,8 @@ BIBLIOGRAPHY = MappingProxyType(
         "clopper1934": "Clopper, Pearson: The Use of Confidence or Fiducial Limits Illustrated in "
         "the Case of the Binomial. Biometrika 26, 1934.",
         "dong2022": "Dong, Roth, Su: Gaussian Differential Privacy. JRSS B 84, 2022.",
+        "doroshenko2022": "Doroshenko, Ghazi, Kamath, Kumar, Manurangsi: Connect the Dots: Tighter "
+        "Discrete Approximations of Privacy Loss Distributions. PETS 2022.",
         "jagielski2020": "Jagielski, Ullman, Oprea: Auditing Differentially Private Machine "
         "Learning: How Private is Private SGD? NeurIPS 2020.",
         "kairouz2015": "Kairouz, Oh, Viswanath: The Composition Theorem for Differential Privacy. "

@@ -34,31 +34,35 @@ from epsilometer import _validate
 from epsilometer.accounting.losses import Losses
 from epsilometer.claims import Adjacency
 from epsilometer.errors import InvalidArgument
-from epsilometer.observations import Scores
+from epsilometer.observations import ScoreCounts, Scores
 from epsilometer.results import EpsilonLowerBound
 from epsilometer.stats import search, thresholds
 from epsilometer.stats.estimators import ranks
 from epsilometer.stats.estimators.ranks import Frontier
 from epsilometer.stats.gaussians import gdp_epsilon
-from epsilometer.stats.thresholds import RankGrid
+from epsilometer.stats.thresholds import Observed, RankGrid
 from epsilometer.types import FloatArray
 
 Seen: TypeAlias = Literal["step", "run"]
 
 METHOD = "poisson_family"
-CITES = ("nasr2023", "dong2022")
-_LARGEST = 1e4  # 1/s
+_LARGEST = 16.0  # 1/s: less noise than a sixteenth of the clipping norm is as good as none
 _FINE, _FINEST = 1e-4, 1e-5  # losses of a step are rounded down to multiples of it
 _CELLS = 2_000_000  # of a step's losses
 _REACH = 9.0  # standard deviations: beyond lies less than 1e-18
 _LOST = 1e-10  # what FFT and cut tails may add to a probability
-_CURVE_SLACK = 5e-3  # of the loss of a run: less would not move an error rate by a hundredth of it
+_CURVE_CELL = 0.02  # over √T: the curve of a run is then right to about 5e-5 of the loss
 _RATIO = 1.002  # between noises whose curve is computed
+_RELATIVE = 1e-3  # how near the limit is found
 _AT_ONCE = 20_000_000  # simulated scores that fit into memory
 _ASSUMED = (
     "Holds for a Gaussian noise on sums of clipped gradients, with batches drawn by Poisson "
     "sampling at the stated rate: only how much noise is not assumed. For other mechanisms "
     "(shuffled batches, noise of another law) the number can be far too large."
+)
+_IMPOSSIBLE = (
+    "The scores do better than any noise of such a mechanism allows, so it is not what was "
+    "assumed: bound its ε by a method that assumes nothing."
 )
 _STEPS_ALIKE = (
     "Each score was taken to be of one step, all steps alike but for the canary; the ε of the "
@@ -85,7 +89,7 @@ Rule: TypeAlias = RankSum | RankGrid
 
 
 def poisson_bound(
-    scores: Scores,
+    scores: Observed,
     *,
     sampling_rate: float,
     steps: int,
@@ -105,7 +109,7 @@ def poisson_bound(
         full batch); independent scores. ``per="step"``: see ``noise_limit``.
 
     Args:
-        scores: Of steps or of runs.
+        scores: Of steps or of runs; ``ScoreCounts`` only with ``RankGrid``.
         sampling_rate: Probability q that a batch has a given record.
         steps: Steps T of the training whose ε is asked for.
         delta: δ, above 0.
@@ -161,9 +165,12 @@ def poisson_bound(
         adjacency=adjacency,
         adversary=adversary,
         seed=seed,
-        cites=CITES
-        + (("wilks1941",) if isinstance(chosen, RankGrid) else ("mann1947", "barnard1963")),
-        caveats=(_ASSUMED, *((_STEPS_ALIKE,) if per == "step" else ())),
+        cites=_cites(chosen, composed=sampling_rate < 1),
+        caveats=(
+            *((_IMPOSSIBLE,) if limit.impossible else ()),
+            _ASSUMED,
+            *((_STEPS_ALIKE,) if per == "step" else ()),
+        ),
     )
 
 
@@ -174,14 +181,16 @@ class NoiseLimit:
     Attributes:
         noise_multiplier: Upper limit s⁺; infinite where the scores say nothing.
         threshold: Where the attack's errors decided; −inf for rank sums, which have none.
+        impossible: Whether the scores do better than any noise allows: the mechanism is another.
     """
 
     noise_multiplier: float
     threshold: float
+    impossible: bool
 
 
 def noise_limit(
-    scores: Scores,
+    scores: Observed,
     *,
     sampling_rate: float,
     steps: int,
@@ -224,11 +233,18 @@ def noise_limit(
         sides = thresholds.rank_grid(scores, chosen)
         best = ranks.best_rank(sides, frontier, delta=0.0, alpha=1 - confidence)
         merit, threshold = best.merit, best.threshold
+    elif isinstance(scores, ScoreCounts):
+        raise InvalidArgument("RankSum needs the scores one by one, these are counted: RankGrid().")
     else:
         rng = np.random.default_rng(seed)
         merit = _rank_sum(scores, frontier, chosen.simulations, alpha=1 - confidence, rng=rng)
         threshold = -math.inf
-    return NoiseLimit(noise_multiplier=1 / merit if merit > 0 else math.inf, threshold=threshold)
+    merit = min(merit, _LARGEST)
+    return NoiseLimit(
+        noise_multiplier=1 / merit if merit > 0 else math.inf,
+        threshold=threshold,
+        impossible=merit > _LARGEST * (1 - 2 * _RELATIVE),
+    )
 
 
 def epsilon_at_least(
@@ -252,7 +268,8 @@ def epsilon_at_least(
     if sampling_rate == 1:
         return gdp_epsilon(math.sqrt(steps) / noise_multiplier, delta) * (1 - 1e-11)
     cell = min(max(1e-3 / steps, _FINEST), _FINE)
-    law = _losses(noise_multiplier, sampling_rate, steps, cell)
+    step = _step(noise_multiplier, sampling_rate, cell)
+    law = _composed(step.present, step, steps)  # each loss at the lower end of its cell
     return law.epsilon(delta + _LOST) if delta + _LOST < 1 else 0.0
 
 
@@ -263,9 +280,16 @@ def _rate_and_steps(sampling_rate: float, steps: int) -> None:
     _validate.whole(1, steps=steps)
 
 
-def _default_rule(scores: Scores) -> Rule:
+def _cites(rule: Rule, *, composed: bool) -> tuple[str, ...]:
+    by_rule = ("wilks1941",) if isinstance(rule, RankGrid) else ("mann1947", "barnard1963")
+    return ("nasr2023", "dong2022", *by_rule, *(("doroshenko2022",) if composed else ()))
+
+
+def _default_rule(scores: Observed) -> Rule:
     """Where scores are very many, simulating them takes long, and ranks are nearly as good."""
     simulations = RankSum().simulations
+    if isinstance(scores, ScoreCounts):
+        return RankGrid()
     few = (scores.n_in + scores.n_out) * simulations <= _AT_ONCE
     return RankSum() if few else RankGrid()
 
@@ -302,7 +326,7 @@ def _rank_sum(
     if not refuted(np.zeros(())):
         return 0.0
     high = search.grow(refuted, 1.0, limit=_LARGEST)
-    return float(search.bisect(refuted, 0.0, high, relative=1e-3)[0])
+    return float(search.bisect(refuted, 0.0, high, relative=_RELATIVE)[0])
 
 
 def _pairs_won(outside: FloatArray, inside: FloatArray) -> int:
@@ -320,11 +344,11 @@ def _frontier(sampling_rate: float, steps: int) -> Frontier:
         )
 
     def read(rate: FloatArray, merit: FloatArray, *, to_tpr: bool) -> FloatArray:
-        rate, merit = np.broadcast_arrays(rate, merit)
-        found = np.array(rate, np.float64)  # without any leak the rates are equal
-        for one in np.unique(merit[merit > 0]):
+        shape = np.broadcast_shapes(np.shape(rate), np.shape(merit))
+        rate, found = np.broadcast_to(rate, shape), np.empty(shape)
+        for one in np.unique(merit):
             fpr, tpr = _curve(_rounded_up(float(one)), sampling_rate, steps)
-            at = merit == one
+            at = np.broadcast_to(merit == one, shape)
             found[at] = np.interp(rate[at], *((fpr, tpr) if to_tpr else (tpr, fpr)))
         return found
 
@@ -339,54 +363,82 @@ _ndtr, _ndtri = scipy.special.ndtr, scipy.special.ndtri
 
 def _rounded_up(merit: float) -> float:
     """To a grid, where curves are kept: less noise allows more, so this refutes no more."""
-    return _RATIO ** math.ceil(math.log(merit) / math.log(_RATIO) - 1e-9)
+    if not 0 < merit < _LARGEST:
+        return merit
+    return min(float(_RATIO ** math.ceil(math.log(merit) / math.log(_RATIO))), _LARGEST)
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=1024)
 def _curve(merit: float, sampling_rate: float, steps: int) -> tuple[FloatArray, FloatArray]:
     """FPR and the largest TPR of an attack on a run, rising; between points a straight line.
 
-    Losses rounded down and then raised by one cell a step are rounded up. Their δ(ε) is then no
-    smaller than the true one, and TPR ≤ e^ε FPR + δ(ε) for all ε is the line through the
-    points (Σ m e^{−ℓ}, Σ m), the sums over all losses from the largest down.
+    A cell's masses with and without the record are moved to its two ends so that both are kept
+    (Doroshenko et al. 2022). That can only help an attack, and by little: the error falls with
+    the square of the cell. The curve of the composition goes through the points
+    (Σ m e^{−ℓ}, Σ m), the sums over all losses ℓ from the largest down.
     """
-    cell = max(_CURVE_SLACK / steps, _FINEST)
-    law = _losses(1 / merit, sampling_rate, steps, cell)
-    raised = (law.values + steps * law.step)[::-1]
-    masses = law.masses[::-1]
-    with np.errstate(over="ignore", under="ignore"):
-        fpr = np.cumsum(masses * np.exp(-raised))
-    tpr = np.cumsum(masses) + _LOST
-    whole = int(np.searchsorted(tpr, 1.0))
+    if not 0 < merit <= _LARGEST:  # nothing is allowed, or all
+        return np.array([0.0, 0.0, 1.0]), np.array([0.0, float(merit > 0), 1.0])
+    step = _step(1 / merit, sampling_rate, _CURVE_CELL / math.sqrt(steps))
+    ends = np.exp(-step.cell * np.arange(step.first, step.first + step.present.size + 1))
+    upper = (step.present * ends[:-1] - step.absent) / (ends[:-1] - ends[1:])
+    upper = np.clip(upper, 0.0, step.present)
+    masses = np.append(step.present - upper, 0.0)
+    masses[1:] += upper
+    law = _composed(masses, step, steps)
+    # Rounding is not let grow with e^{−ℓ} where ℓ is far below 0; what is dropped is in _LOST.
+    kept = np.where(law.masses > _LOST / (4 * law.masses.size), law.masses, 0.0)[::-1]
+    fpr = np.cumsum(kept * np.exp(-law.values[::-1]))
+    tpr = np.cumsum(kept) + _LOST
+    whole = int(np.searchsorted(tpr, 1.0)) + 1
     fpr = np.minimum(np.concatenate([[0.0, 0.0], fpr[:whole], [1.0]]), 1.0)
     tpr = np.minimum(np.concatenate([[0.0, _LOST], tpr[:whole], [1.0]]), 1.0)
     return fpr, tpr
 
 
-@lru_cache(maxsize=4)
-def _losses(noise: float, rate: float, steps: int, cell: float) -> Losses:
-    """The law, with the record, of ln(with/without) of a run, each step's loss rounded down.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _Step:
+    """Masses of one step's loss ln(with/without) in cells, with the record and without it.
 
-    With the record a step is N(1, s²) with probability q and else N(0, s²), without it N(0, s²):
-    the loss at x is ln(1 − q + q e^{(2x − 1)/2s²}), rising from ln(1 − q).
+    Attributes:
+        first: Number of the first cell; cell k is from k · ``cell`` to (k + 1) · ``cell``.
+        cell: Its width.
+        present: Masses with the record; the last cell has all that lies beyond.
+        absent: Masses without it.
     """
+
+    first: int
+    cell: float
+    present: FloatArray
+    absent: FloatArray
+
+
+def _step(noise: float, rate: float, cell: float) -> _Step:
+    """With the record a step is N(1, s²) with probability q and else N(0, s²), without it N(0, s²).
+
+    The loss at x is ln(1 − q + q e^{(2x − 1)/2s²}), rising from ln(1 − q).
+    """
+    least = math.log1p(-rate)
+    top = float(np.logaddexp(least, math.log(rate) + (0.5 + _REACH * noise) / noise**2))
+    cell = max(cell, (top - least) / _CELLS)
+    first = math.floor(least / cell)
+    edges = cell * np.arange(first, math.ceil(top / cell) + 1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        x = noise**2 * (edges + np.log1p(-np.exp(least - edges)) - math.log(rate)) + 0.5
+    x = np.where(edges > least, x, -np.inf)  # below the least loss there is nothing
+    absent = _ndtr(-x / noise)
+    present = (1 - rate) * absent + rate * _ndtr((1 - x) / noise)
+    present, absent = (tail - np.append(tail[1:], 0.0) for tail in (present, absent))
+    return _Step(first=first, cell=cell, present=present, absent=absent)
+
+
+def _composed(masses: FloatArray, step: _Step, steps: int) -> Losses:
+    """The law of the sum of so many losses that have these masses from the first cell's edge on."""
     from dp_accounting.pld import common
 
-    top = float(np.logaddexp(math.log1p(-rate), math.log(rate) + (0.5 + _REACH * noise) / noise**2))
-    least = math.log1p(-rate)
-    cell = max(cell, (top - least) / _CELLS)
-    first, last = math.floor(least / cell), math.ceil(top / cell)
-    edges = cell * np.arange(first, last + 1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        # e^ℓ = 1 − q + q e^{…} solved for x; below the least loss there is nothing.
-        above = np.log1p(-np.exp(least - edges))
-        x = noise**2 * (edges + above - math.log(rate)) + 0.5
-    x = np.where(edges > least, x, -np.inf)
-    tail = (1 - rate) * _ndtr(-x / noise) + rate * _ndtr((1 - x) / noise)
-    masses = tail - np.append(tail[1:], 0.0)  # the last cell has all that lies beyond
     offset, composed = common.self_convolve(masses, steps, tail_mass_truncation=1e-15)
     return Losses(
-        start=cell * (steps * first + offset),
-        step=cell,
+        start=step.cell * (steps * step.first + offset),
+        step=step.cell,
         masses=np.maximum(np.asarray(composed), 0.0),
     )

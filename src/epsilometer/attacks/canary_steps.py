@@ -31,6 +31,8 @@ class CanarySteps:
         took: In which steps each canary takes part if it is in at all, shape ``(T, m)``.
         noise: Noise multipliers of the steps, shape ``(T,)``.
         chance: Of taking part in a step, for one who does not know, shape ``(T,)``.
+        blur: Standard deviation of what other canaries add to ``seen``, shape ``(T,)``; it weighs
+            steps and promises nothing.
         epoch: Which epoch a step belongs to, shape ``(T,)``, where records come once an epoch;
             None where steps are independent.
     """
@@ -39,6 +41,7 @@ class CanarySteps:
     took: NDArray[np.bool_]
     noise: FloatArray
     chance: FloatArray
+    blur: FloatArray
     epoch: IntArray | None = None
 
     def __post_init__(self) -> None:
@@ -48,18 +51,19 @@ class CanarySteps:
                 f"Expected steps × canaries, at least one of each, in seen and took, got shapes "
                 f"{self.seen.shape} and {self.took.shape}."
             )
-        if self.noise.shape != steps or self.chance.shape != steps:
-            raise InvalidArgument("Expected one noise multiplier and one chance for each step.")
+        if any(part.shape != steps for part in (self.noise, self.chance, self.blur)):
+            raise InvalidArgument("Expected a noise multiplier, a chance and a blur for each step.")
 
     @property
     def variance(self) -> FloatArray:
-        """Of the noise of each step, shape ``(T, 1)``."""
-        return np.asarray(np.maximum(self.noise, _LEAST)[:, None] ** 2)
+        """Of noise and blur of each step, shape ``(T, 1)``."""
+        return np.asarray(np.maximum(np.hypot(self.noise, self.blur), _LEAST)[:, None] ** 2)
 
     @property
     def exposure(self) -> FloatArray:
         """μ² of each canary for one who knows the batches: each own step adds 1/noise²."""
-        return np.asarray((self.took / self.variance).sum(axis=0))
+        each = np.maximum(self.noise, _LEAST)[:, None] ** -2
+        return np.asarray((self.took * each).sum(axis=0))
 
 
 def blind_views(steps: CanarySteps) -> Views:
@@ -77,7 +81,7 @@ def blind_views(steps: CanarySteps) -> Views:
         >>> took = rng.random((50, 4)) < 0.2
         >>> planted = np.array([1, 0, 1, 0])
         >>> steps = CanarySteps(seen=took * planted + rng.normal(0, 0.3, (50, 4)), took=took,
-        ...     noise=np.full(50, 0.3), chance=np.full(50, 0.2))
+        ...     noise=np.full(50, 0.3), chance=np.full(50, 0.2), blur=np.zeros(50))
         >>> blind_views(steps)["likelihood ratio"] > 0
         array([ True, False,  True, False])
     """

@@ -68,7 +68,7 @@ def compare_sampling(
         >>> from epsilometer.mechanisms.samplers import Shuffle
         >>> print(compare_sampling(Shuffle(), name="shuffling", noise_multiplier=1.0, rate=0.01,
         ...     epochs=1, delta=1e-5, reported=0.72, accountant="PLD"))  # doctest: +ELLIPSIS
-        The loader draws its batches by shuffling, but ... and the truth is ε ≥ 4.066.
+        The loader draws its batches by shuffling, but ... while this loader's is at least 4.066.
     """
     _validate.whole(1, epochs=epochs)
     _validate.open_unit(delta=delta)
@@ -114,7 +114,9 @@ def _sentence(
     believes = f"but the {accountant} accountant assumes {assumed}"
     if real is None:
         return f"{first}{believes}: it reports {reported}, which says nothing about this loader."
-    return f"{first}{believes}: it reports {reported}, and the truth is ε ≥ {real.low:.4g}."
+    return (
+        f"{first}{believes}: it reports {reported}, while this loader's is at least {real.low:.4g}."
+    )
 
 
 def _real(

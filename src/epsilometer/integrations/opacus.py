@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from copy import copy
 from dataclasses import replace
 from importlib.metadata import version
 from typing import Any, Self
@@ -83,7 +84,7 @@ def check(
         )
     else:
         name = engine.accountant.mechanism().upper()
-        planned = type(engine.accountant)()
+        planned = copy(engine.accountant)
         planned.history = history if done == per_epoch * span else [(noise, rate, per_epoch * span)]
         reported = _reported(planned, delta)
     sampler, words, batch_size = _recognised(loader, seed)
@@ -176,6 +177,10 @@ class Audited:
             dimension=self._start.numel(),
             key=int(directions.integers(2**63)),
         )
+        # What the other canaries add in a canary's direction, half of them being planted: known
+        # beforehand, and half the variance of what they really add.
+        everybody = self._canaries.inject(np.arange(canaries), 0.5)
+        self._crosstalk = self._canaries.dots(everybody) - 0.5
         self._others: Any = None  # what the records of this step add, if all is right
         self._seen: list[FloatArray] = []
         self._took: list[NDArray[np.bool_]] = []
@@ -282,7 +287,7 @@ class Audited:
         if optimizer.loss_reduction == "mean":
             scale = float(optimizer.expected_batch_size) * batches
         shown = _flat([p.grad for p in optimizer.params]) * scale - self._others
-        dots = self._canaries.dots(shown.numpy()) / clip
+        dots = self._canaries.dots(shown.numpy()) / clip - chance * self._crosstalk
         self._lost += not np.isfinite(dots).all()
         self._seen.append(np.nan_to_num(dots, posinf=0.0, neginf=0.0))
         self._took.append(took)
@@ -338,7 +343,9 @@ class Audited:
                 "Expected at least one step of training before a result, saw none. "
                 "Train with the optimiser that audited() was given."
             )
-        noise, chance, epoch, _ = zip(*self._rest, strict=True)
+        noise, chances, epoch, _ = zip(*self._rest, strict=True)
+        chance = np.array(chances)
+        planted = chance / 2 * (1 - chance / 2)  # variance of a canary's being in a step
         sampler = self._schedule.sampler
         moved = (_flat(self._optimizer.params) - self._start).numpy()
         call = f"canaries={self.included.size}, seed={self._seed}"
@@ -348,7 +355,8 @@ class Audited:
                 seen=np.stack(self._seen),
                 took=np.stack(self._took),
                 noise=np.array(noise),
-                chance=np.array(chance),
+                chance=chance,
+                blur=np.sqrt(planted * self.included.size / self._start.numel()),
                 epoch=np.array(epoch) if isinstance(sampler, Shuffle) else None,
             ),
             weights=-self._canaries.dots(np.nan_to_num(moved, posinf=0.0, neginf=0.0)),

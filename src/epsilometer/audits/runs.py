@@ -1,6 +1,6 @@
 """Does training keep its promise? It is run again and again, with the record and without it."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -22,7 +22,8 @@ from epsilometer.results import AuditGroup, AuditResult, Curve, EpsilonLowerBoun
 from epsilometer.stats.estimators import epsilon_lower_bound
 from epsilometer.stats.sequential import ConfidenceSequence
 
-Play: TypeAlias = Callable[[int, np.random.Generator], Scores]
+Played: TypeAlias = Scores | Mapping[str, Scores]
+Play: TypeAlias = Callable[[int, np.random.Generator], Played]
 _LOCAL = Local()
 _UNITS = 100  # by default: enough to share among workers, to save and to watch
 _PILOT = 0.05  # of the units place the thresholds of an audit that may stop early
@@ -52,16 +53,36 @@ Until: TypeAlias = UntilRefuted | UntilNarrow
 
 
 @dataclass(frozen=True, kw_only=True)
+class View:
+    """One way of looking at the runs of a program.
+
+    Attributes:
+        name: Of its scores among those that ``play`` returns.
+        subject: What is looked at, in words.
+        adversary: Whose view it is, in words.
+        bound: Bounds ε from its scores, where another method than the usual is the right one; the
+            scores are then as many as it likes.
+    """
+
+    name: str
+    subject: str
+    adversary: str
+    bound: Callable[[Scores], EpsilonLowerBound] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Program:
     """What is run, what it promises, and who attacks it.
 
     Attributes:
         play: ``play(runs, rng)`` returns the scores of that many runs with the record and as many
-            without it.
+            without it; by the names of views, where there are several.
         subject: What it is, in words.
         claim: What it promises.
         adversary: Whose view the scores are computed from, in words.
         curves: Trade-off curves to draw beside the attack's.
+        views: Ways of looking at the same runs, each with its own result; the first is the one that
+            is watched.
     """
 
     play: Play
@@ -69,6 +90,12 @@ class Program:
     claim: PrivacyClaim | None
     adversary: str
     curves: tuple[Curve, ...] = ()
+    views: tuple[View, ...] = ()
+
+    @property
+    def looks(self) -> tuple[View, ...]:
+        """The views, or the only one there is."""
+        return self.views or (View(name="", subject=self.subject, adversary=self.adversary),)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,14 +119,19 @@ class RunsJob:
 
     def unit(self, index: int) -> Arrays:
         """Plays one block."""
-        size = self._size(index)
-        scores = self.programs[index // self.blocks].play(size, self.plan.stream(index))
-        if (scores.n_in, scores.n_out) != (size, size):
-            raise InvalidArgument(
-                f"Expected play to return {size} scores inside and {size} outside, "
-                f"got {scores.n_in} and {scores.n_out}."
-            )
-        return {"inside": scores.inside, "outside": scores.outside}
+        size, program = self._size(index), self.programs[index // self.blocks]
+        played = program.play(size, self.plan.stream(index))
+        arrays = {}
+        for view in program.looks:
+            scores = played if isinstance(played, Scores) else played[view.name]
+            if view.bound is None and (scores.n_in, scores.n_out) != (size, size):
+                raise InvalidArgument(
+                    f"Expected play to return {size} scores inside and {size} outside, "
+                    f"got {scores.n_in} and {scores.n_out}."
+                )
+            arrays[f"{view.name}inside"] = scores.inside
+            arrays[f"{view.name}outside"] = scores.outside
+        return arrays
 
     def missing(self, index: int) -> Arrays:
         """Runs that failed, scored as if each had spoken against the attack.
@@ -108,11 +140,14 @@ class RunsJob:
         bound holds whatever the runs would have shown, and whatever made them fail.
         """
         size = self._size(index)
-        return {"inside": np.full(size, -np.inf), "outside": np.full(size, np.inf)}
+        worst = {"inside": np.full(size, -np.inf), "outside": np.full(size, np.inf)}
+        looks = self.programs[index // self.blocks].looks
+        return {view.name + side: worst[side] for view in looks for side in worst}
 
     def watch(self) -> "_Shown | _Bets":
         """Bets where the run may stop early; else only computes what is shown."""
-        return _Shown(self) if self.until is None else _Bets(self, self.until)
+        first = self.programs[0].looks[0].name
+        return _Shown(self) if self.until is None else _Bets(self, self.until, first)
 
     def result(self, units: Iterable[Arrays], done: Done) -> AuditResult | AuditGroup:
         """The audit of each program; a group where there are several."""
@@ -121,15 +156,25 @@ class RunsJob:
         for program, start in zip(self.programs, self._starts(), strict=True):
             own = list(islice(every, self.blocks))
             provenance = done.provenance(range(start, start + self.blocks))
-            audits.append(self._audit(program, own, provenance))
+            audits += [self._audit(program, view, own, provenance) for view in program.looks]
         if len(audits) == 1:
             return audits[0]
         return AuditGroup(subject=self.subject, results=tuple(audits))
 
     def _audit(
-        self, program: Program, units: Sequence[Arrays], provenance: Provenance
+        self, program: Program, view: View, units: Sequence[Arrays], provenance: Provenance
     ) -> AuditResult:
-        scores = joined(units)
+        scores = joined(units, view.name)
+        if view.bound is not None:
+            bound = view.bound(scores)
+            return judged(
+                scores,
+                [bound],
+                claim=program.claim,
+                subject=view.subject,
+                growth=[(scores.n_in + scores.n_out, bound.epsilon)],
+                provenance=provenance,
+            )
         if self.until is None:
             return audit_scores(
                 scores,
@@ -138,44 +183,44 @@ class RunsJob:
                 confidence=self.confidence,
                 also=self.also,
                 seed=self.plan.seed,
-                subject=program.subject,
-                adversary=program.adversary,
+                subject=view.subject,
+                adversary=view.adversary,
                 curves=program.curves,
                 provenance=provenance,
             )
-        bets = _Bets(self, self.until)
+        bets = _Bets(self, self.until, view.name)
         for arrays in units:
             bets.see(arrays)
         bound = replace(
             bets.bound(),
             adjacency="unstated" if program.claim is None else program.claim.adjacency,
-            adversary=program.adversary,
+            adversary=view.adversary,
             seed=self.plan.seed,
         )
         return judged(
             scores,
             [bound],
             claim=program.claim,
-            subject=program.subject,
+            subject=view.subject,
             growth=bets.growth[:: max(1, len(bets.growth) // _DRAWN)],
             curves=program.curves,
             provenance=provenance,
         )
 
     def _starts(self) -> range:
-        return range(0, self.plan.units, self.blocks)
+        return range(0, len(self.programs) * self.blocks, self.blocks)
 
     def _size(self, index: int) -> int:
         start = index % self.blocks * self.block
         return min(self.block, self.runs - start)
 
 
-def joined(units: Iterable[Arrays]) -> Scores:
-    """The scores of all units, in their order."""
+def joined(units: Iterable[Arrays], view: str = "") -> Scores:
+    """The scores of all units in a view, in their order."""
     parts = list(units)
     return Scores(
-        inside=np.concatenate([part["inside"] for part in parts]),
-        outside=np.concatenate([part["outside"] for part in parts]),
+        inside=np.concatenate([part[f"{view}inside"] for part in parts]),
+        outside=np.concatenate([part[f"{view}outside"] for part in parts]),
     )
 
 
@@ -193,9 +238,12 @@ class _Shown:
         self._units.append(arrays)
         self._seen += 1
 
+    def _view(self) -> str:
+        return self._job.programs[(self._seen - 1) // self._job.blocks].looks[0].name
+
     def epsilon(self) -> float | None:
         if len(self._units) > 1.1 * self._computed:
-            scores = joined(self._units)
+            scores = joined(self._units, self._view())
             bound = epsilon_lower_bound(
                 scores, delta=self._job.delta, confidence=self._job.confidence
             )
@@ -209,8 +257,8 @@ class _Shown:
 class _Bets:
     """Bets on the runs in their order; the first of them only place the thresholds."""
 
-    def __init__(self, job: RunsJob, until: Until) -> None:
-        self._job, self._until = job, until
+    def __init__(self, job: RunsJob, until: Until, view: str) -> None:
+        self._job, self._until, self._view = job, until, view
         self._pilot: list[Arrays] = []
         self._pilots = min(max(1, round(_PILOT * job.blocks)), job.blocks - 1)
         self._sequence: ConfidenceSequence | None = None
@@ -224,11 +272,13 @@ class _Bets:
         if self._sequence is None or self._hopeful is None:
             self._sequence, self._hopeful = (
                 ConfidenceSequence.from_pilot(
-                    joined(self._pilot), delta=self._job.delta, confidence=self._job.confidence
+                    joined(self._pilot, self._view),
+                    delta=self._job.delta,
+                    confidence=self._job.confidence,
                 )
                 for _ in range(2)
             )
-        inside, outside = arrays["inside"], arrays["outside"]
+        inside, outside = arrays[f"{self._view}inside"], arrays[f"{self._view}outside"]
         self._sequence.update(inside, outside)
         if np.all(inside == -np.inf) and np.all(outside == np.inf):  # as ``missing`` says
             inside, outside = outside, inside

@@ -161,7 +161,7 @@ class TrainingJob:
 
         found = self.runs.result(counted(), done)
         assert isinstance(found, AuditResult)  # one program, one audit
-        caveats = (_said_nan(lost, found.attack.n_in),) if lost.any() else ()
+        caveats = (said_nan(lost, found.attack.n_in),) if lost.any() else ()
         bound, *also = (
             replace(each, adjacency=self.adjacency, caveats=(*each.caveats, *caveats))
             for each in (found.bound, *found.also)
@@ -169,7 +169,8 @@ class TrainingJob:
         return replace(found, bound=bound, also=tuple(also))
 
 
-def _said_nan(lost: IntArray, runs: int) -> str:
+def said_nan(lost: IntArray, runs: int) -> str:
+    """What a reader must know of runs that diverged, with the record and without it."""
     return (
         f"{_NAN}{lost[0]} of {runs} runs with the record, {lost[1]} of {runs} without it. "
         "They count against a refutation. If the record makes training diverge, that is a leak: "

@@ -32,7 +32,7 @@ from epsilometer.mechanisms.samplers import (
     Sequential,
     WithoutReplacement,
 )
-from epsilometer.types import FloatArray
+from epsilometer.types import BoolArray, FloatArray
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,10 +55,12 @@ class Inserted(NamedTuple):
     Attributes:
         keep: Which of the records keep their own gradients, ``(runs, batch)``; None if none does.
         amounts: How much of each canary is added, ``(runs, canaries)``, in clipping norms.
+        drawn: Whether the batch has the canary's record, there or not, ``(runs, canaries)``.
     """
 
     keep: "Tensor | None"
     amounts: "Tensor"
+    drawn: "Tensor"
 
 
 class Canaries(Protocol):
@@ -120,7 +122,8 @@ class NoCanaries:
 
     def insert(self, batch: "Tensor") -> Inserted:
         """Nothing, as of :class:`Canaries`."""
-        return Inserted(batch >= int(self.zeroed), batch.new_zeros(len(batch), 0).float())
+        none = batch.new_zeros(len(batch), 0)
+        return Inserted(batch >= int(self.zeroed), none.float(), none.bool())
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -179,17 +182,17 @@ class TargetCanary:
             alike = there & (batch < self.batch_size)
             amounts = 2.0 * alike.sum(1) - there.sum(1)  # +1 for each of the first B, else −1
             amounts = amounts + has * (own - 1.0)
-            return Inserted(None, amounts[:, None])
+            return Inserted(None, amounts[:, None], has[:, None])
         if self.adversary == "target_canary":
-            return Inserted(there & ~target, (own * has)[:, None].float())
+            return Inserted(there & ~target, (own * has)[:, None], has[:, None])
         filled = there.sum(1)
         amounts = has * own - (~has & (filled > 0)) * 1.0
         if self.adversary == "worst_case":
-            return Inserted(None, amounts[:, None])
+            return Inserted(None, amounts[:, None], has[:, None])
         last = (filled - 1).clamp(min=0)
         keep = there & ~target
         keep.scatter_(1, last[:, None], keep.gather(1, last[:, None]) & has[:, None])
-        return Inserted(keep, amounts[:, None])
+        return Inserted(keep, amounts[:, None], has[:, None])
 
     @property
     def means(self) -> tuple[float, float, float]:
@@ -246,7 +249,7 @@ class ManyCanaries:
     """
 
     directions: FloatArray
-    included: "Tensor"
+    included: BoolArray
     first: int
 
     @property
@@ -257,6 +260,12 @@ class ManyCanaries:
     def insert(self, batch: "Tensor") -> Inserted:
         """What they add to a step, as of :class:`Canaries`."""
         place = (batch - self.first).clamp(min=-1) + 1  # column 0 is for the other records
-        hot = batch.new_zeros(batch.shape[0], self.records + 1).scatter_(1, place, 1)
+        hot = batch.new_zeros(batch.shape[0], self.records + 1).scatter_(1, place, 1)[:, 1:]
         keep = (batch >= 0) & (batch < self.first)
-        return Inserted(keep, hot[:, 1:].float() * self.included.to(batch.device))
+        included = torch_like(batch, self.included)
+        return Inserted(keep, hot.float() * included, hot.bool())
+
+
+def torch_like(tensor: "Tensor", array: BoolArray) -> "Tensor":
+    """An array as a tensor on the same device."""
+    return tensor.new_tensor(array.tolist())

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -26,6 +26,11 @@ _NO_CANARIES = NoCanaries()
 _TRIED = 2  # examples on which the fast path is compared with the module itself
 
 
+def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
+    """The usual loss of classes, of every example."""
+    return nn.functional.cross_entropy(outputs, labels, reduction="none")
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Trained:
     """What many runs ended with.
@@ -35,12 +40,14 @@ class Trained:
             size, ``(runs, epochs, steps, canaries)``; nan from where a run diverged.
         moved: How far each run went along the canaries against its gradients, −⟨θ_T − θ_0, ĝ⟩,
             ``(runs, canaries)``.
+        drawn: Whether the canaries' records were in the batches, of the same shape.
         diverged: Runs whose parameters are no longer finite, ``(runs,)``.
         models: The models themselves.
     """
 
     observations: FloatArray
     moved: FloatArray
+    drawn: BoolArray
     diverged: BoolArray
     models: ManyModels
 
@@ -57,8 +64,8 @@ class Trained:
 
     def _outputs(self, features: ArrayLike, labels: ArrayLike) -> tuple[Tensor, Tensor]:
         models = self.models
-        x = _tensor(features, models.device)
-        y = _tensor(labels, models.device).expand(models.runs, -1)
+        x = as_tensor(features, models.device)
+        y = as_tensor(labels, models.device).expand(models.runs, -1)
         with torch.no_grad(), models.settled():
             return models(x.expand(models.runs, *x.shape)), y
 
@@ -160,6 +167,15 @@ class EnsembleDPSGD:
                     run.step(x, y, batch.long(), noise)
             return run.trained()
 
+    def check(self, features: ArrayLike, labels: ArrayLike) -> None:
+        """Refuses records or a module that :meth:`train` would refuse."""
+        replace(self, runs=1)._models(*self._records(features, labels))
+
+    @property
+    def size(self) -> int:
+        """Trainable parameters of one model."""
+        return sum(part.numel() for part in self.module.parameters() if part.requires_grad)
+
     def _records(self, features: ArrayLike, labels: ArrayLike) -> tuple[Tensor, Tensor]:
         for name, given in (("features", features), ("labels", labels)):
             where = str(given.device) if isinstance(given, Tensor) else "cpu"
@@ -167,7 +183,7 @@ class EnsembleDPSGD:
                 raise InvalidArgument(
                     f"Expected {name} on the CPU or on {self.device}, got them on {where}."
                 )
-        x, y = _tensor(features, self.device), _tensor(labels, self.device)
+        x, y = as_tensor(features, self.device), as_tensor(labels, self.device)
         if x.ndim < 2 or y.shape[:1] != x.shape[:1]:
             raise InvalidArgument(
                 f"Expected features (n, …) and labels (n,), got {tuple(x.shape)} and "
@@ -219,13 +235,15 @@ class _Run:
         self.noise = torch.empty_like(models.parameters)
         self.scale = how.noise_multiplier * how.clip_norm
         self.seen: list[Tensor] = []
+        self.drawn: list[Tensor] = []
         self.directions = self._laid_out(canaries.directions)
         self.start = models.parameters @ self.directions.T
 
     def step(self, x: Tensor, y: Tensor, batch: Tensor, exact: Tensor) -> None:
         """One step of all runs; ``exact`` is their noise along a single canary."""
         how, models, canaries = self.how, self.models, self.canaries
-        keep, amounts = canaries.insert(batch)
+        keep, amounts, drawn = canaries.insert(batch)
+        self.drawn.append(drawn)
         amounts = amounts.to(models.parameters.dtype) * how.clip_norm
         if keep is None:
             sums = models.sums.zero_()
@@ -263,6 +281,7 @@ class _Run:
         return Trained(
             observations=_on_cpu(torch.stack(self.seen, 1).double()).reshape(shape),
             moved=_on_cpu((self.start - models.parameters @ self.directions.T).double()),
+            drawn=torch.stack(self.drawn, 1).cpu().numpy().reshape(shape),
             diverged=~torch.isfinite(models.parameters).all(1).cpu().numpy(),
             models=models,
         )
@@ -279,7 +298,7 @@ class _Run:
             )
         laid = torch.zeros(len(directions), models.parameters.shape[1], device=models.device)
         if len(directions):
-            laid[:, models.used] = _tensor(directions, models.device).to(laid.dtype)
+            laid[:, models.used] = as_tensor(directions, models.device).to(laid.dtype)
         return laid
 
 
@@ -307,15 +326,16 @@ def _one_thread(device: str) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _tensor(values: ArrayLike, device: str) -> Tensor:
+def as_tensor(values: ArrayLike, device: str) -> Tensor:
+    """Numbers on a device: floats in single precision, all others as 64-bit integers."""
     if isinstance(values, Tensor):
         tensor = values.to(device)
     else:
         array = np.asarray(values)
         if array.dtype.kind not in "fiub":
             raise InvalidArgument(f"Expected numbers, got an array of {array.dtype}.")
-        tensor = torch.as_tensor(array.astype(np.int64) if array.dtype.kind == "u" else array)
-        tensor = tensor.to(device)
+        wide = np.float32 if array.dtype.kind == "f" else np.int64
+        tensor = torch.from_numpy(array.astype(wide)).to(device)  # a copy, which may be written to
     return tensor.float() if tensor.is_floating_point() else tensor.long()
 
 

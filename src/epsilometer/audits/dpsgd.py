@@ -1,0 +1,590 @@
+"""Does DP-SGD keep its promise? Thousands of real trainings, with a canary and without it."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from epsilometer import _validate
+from epsilometer._extras import needs
+from epsilometer.accounting import family, pld
+from epsilometer.audits.fingerprints import fingerprint, name_of
+from epsilometer.audits.runs import Program, RunsJob, Until, View, joined, stoppable
+from epsilometer.audits.scores import audit_scores
+from epsilometer.audits.training import said_nan
+from epsilometer.canaries.data import Record, mislabelled, records
+from epsilometer.canaries.gradient import (
+    IN_WORDS,
+    Adversary,
+    ManyCanaries,
+    TargetCanary,
+    dirac_direction,
+    random_direction,
+)
+from epsilometer.claims import Adjacency, PrivacyClaim
+from epsilometer.engine.engines import Engine, InProcess, Local
+from epsilometer.engine.events import Listener
+from epsilometer.engine.plan import Plan
+from epsilometer.engine.run import Done, Watch, run
+from epsilometer.engine.shards import Arrays
+from epsilometer.errors import InvalidArgument
+from epsilometer.mechanisms.samplers import Poisson, Sampler, Shuffle
+from epsilometer.results import AuditGroup, AuditResult, Curve
+from epsilometer.types import FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from epsilometer.training.ensemble import EnsembleDPSGD
+
+Look: TypeAlias = Literal["updates", "model", "loss", "steps"]
+Direction: TypeAlias = Literal["random", "dirac"]
+_SHUFFLE = Shuffle()
+_UNITS = 10_000  # at most: more would only be more files
+_DRAWN = np.concatenate([[0.0], np.geomspace(1e-6, 1.0, 120)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class DpsgdJob:
+    """Blocks of runs with one canary and, as the last unit, one run with many.
+
+    Attributes:
+        runs: The many runs.
+        one: The one run; None if there is none.
+        subject: What was audited, in words.
+    """
+
+    runs: RunsJob
+    one: "OneRun | None"
+    subject: str
+
+    @property
+    def plan(self) -> Plan:
+        """Everything that determines the result."""
+        return self.runs.plan
+
+    def unit(self, index: int) -> Arrays:
+        """Trains one block."""
+        if index < self._many:
+            return self.runs.unit(index)
+        assert self.one is not None
+        return self.one.play(self.plan.stream(index))
+
+    def missing(self, index: int) -> Arrays:
+        """Runs that failed, scored as if each had spoken against the attack."""
+        if index < self._many:
+            return self.runs.missing(index)
+        assert self.one is not None
+        return self.one.missing()
+
+    def watch(self) -> Watch:
+        """What watches any runs; it does not look at the one run."""
+        return _Watching(self.runs.watch(), self._many)
+
+    def result(self, units: Iterable[Arrays], done: Done) -> AuditResult | AuditGroup:
+        """An audit for each view of the runs, and for the one run."""
+        every = iter(units)
+        lost = np.zeros((len(self.runs.programs), 2), np.int64)
+
+        def counted() -> Iterator[Arrays]:
+            for index, arrays in enumerate(islice(every, self._many)):
+                number = index // self.runs.blocks
+                first = self.runs.programs[number].looks[0].name
+                if index not in done.failed:
+                    lost[number, 0] += np.sum(arrays[f"{first}inside"] == -np.inf)
+                    lost[number, 1] += np.sum(arrays[f"{first}outside"] == np.inf)
+                yield arrays
+
+        found = self.runs.result(counted(), done)
+        of = [n for n, program in enumerate(self.runs.programs) for _ in program.looks]
+        audits = [
+            _with_lost(audit, lost[number]) for audit, number in zip(found.audits, of, strict=True)
+        ]
+        if self.one is not None:
+            arrays = next(every)
+            last = range(self._many, self.plan.units)
+            audits.append(self.one.audit(arrays, done, last))
+        if len(audits) == 1:
+            return audits[0]
+        return AuditGroup(subject=self.subject, results=tuple(audits))
+
+    @property
+    def _many(self) -> int:
+        return len(self.runs.programs) * self.runs.blocks
+
+
+class _Watching:
+    """Shows the many runs to their watch, and no more."""
+
+    def __init__(self, watch: Watch, units: int) -> None:
+        self._watch, self._left = watch, units
+
+    def see(self, arrays: Arrays) -> None:
+        if self._left:
+            self._left -= 1
+            self._watch.see(arrays)
+
+    def epsilon(self) -> float | None:
+        return self._watch.epsilon()
+
+    def enough(self) -> str:
+        return self._watch.enough()
+
+
+def _with_lost(audit: AuditResult, lost: IntArray) -> AuditResult:
+    if not lost.any():
+        return audit
+    said = said_nan(lost, audit.attack.n_in)
+    return replace(audit, bound=replace(audit.bound, caveats=(*audit.bound.caveats, said)))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class OneRun:
+    """One training with many gradient canaries, each in by its own coin.
+
+    Attributes:
+        training: How it is trained; one run.
+        features: Records.
+        labels: Their labels.
+        canaries: How many.
+        size: Parameters of a model.
+        claim: What was promised.
+        delta: δ.
+        confidence: One-sided.
+        seed: Of the audit.
+        subject: What was audited, in words.
+    """
+
+    training: "EnsembleDPSGD"
+    features: FloatArray
+    labels: IntArray
+    canaries: int
+    size: int
+    claim: PrivacyClaim | None
+    delta: float
+    confidence: float
+    seed: int
+    subject: str
+
+    def play(self, rng: np.random.Generator) -> Arrays:
+        """Trains, and scores every canary by all noisy sums along it."""
+        included = rng.integers(2, size=self.canaries).astype(np.bool_)
+        directions = np.stack([random_direction(self.size, rng=rng) for _ in included])
+        planted = ManyCanaries(
+            directions=directions, included=included[None], first=len(self.features)
+        )
+        trained = self.training.train(self.features, self.labels, rng=rng, canaries=planted)
+        alone = TargetCanary(
+            adversary="target_canary",
+            direction=directions[0],
+            batch_size=self.training.batch_size,
+        )
+        scores = alone.log_ratio(
+            np.moveaxis(trained.observations[0], -1, 0),
+            sampler=self.training.sampler,
+            noise_multiplier=self.training.noise_multiplier,
+        )
+        return {"inside": scores[included], "outside": scores[~included]}
+
+    def missing(self) -> Arrays:
+        """A run that proves nothing: every canary looks the same."""
+        return {"inside": np.zeros(self.canaries // 2), "outside": np.zeros(-(-self.canaries // 2))}
+
+    def audit(self, arrays: Arrays, done: Done, units: range) -> AuditResult:
+        """What it proves."""
+        return audit_scores(
+            joined([arrays]),
+            delta=self.delta,
+            claim=self.claim,
+            confidence=self.confidence,
+            method="one_run",
+            seed=self.seed,
+            subject=f"{self.subject}, one run with {self.canaries} canaries, all updates seen",
+            adversary="sees every noisy sum and chooses the canaries' gradients, not the batches",
+            provenance=done.provenance(units),
+        )
+
+
+def dpsgd_job(
+    module: Any,
+    data: tuple[ArrayLike, ArrayLike],
+    *,
+    runs: int,
+    delta: float,
+    claim: float | PrivacyClaim | None = None,
+    adversary: Adversary = "partially_informed",
+    adjacency: Adjacency = "zero_out",
+    sampler: Sampler = _SHUFFLE,
+    noise_multiplier: float | None = None,
+    clip_norm: float = 1.0,
+    learning_rate: float,
+    optimizer: Any = None,
+    batch_size: int,
+    epochs: int = 1,
+    loss: Any = None,
+    direction: Direction = "random",
+    views: Sequence[Look] = ("updates", "model"),
+    canary: Record | None = None,
+    canaries: int = 0,
+    initial: Literal["fresh", "given"] = "fresh",
+    device: str = "cpu",
+    at_once: int | None = None,
+    confidence: float = 0.95,
+    until: Until | None = None,
+    seed: int = 0,
+    subject: str = "DP-SGD",
+    name: str = "audit_dpsgd",
+    parameters: Mapping[str, Any] | None = None,
+    command: str | None = None,
+) -> DpsgdJob:
+    """The work of :func:`audit_dpsgd`, for whoever runs it."""
+    with needs("torch", extra="torch"):
+        from epsilometer.training import memory
+        from epsilometer.training.ensemble import EnsembleDPSGD, cross_entropy
+        from epsilometer.training.game import GradientGame, RecordGame, same_steps
+        from epsilometer.training.optimizers import SGD
+    _validate.whole(2, runs=runs)
+    _validate.whole(0, canaries=canaries)
+    _validate.open_unit(delta=delta, confidence=confidence)
+    _known_views(views, adversary)
+    features, labels = records(*data)
+    if _takes_words(module):
+        features = features.astype(np.int64)
+    claimed = _claim(claim, delta, adjacency)
+    steps = _steps(sampler, len(features), batch_size)
+    noise = _noise(noise_multiplier, claimed, batch_size / len(features), steps * epochs)
+    training = EnsembleDPSGD(
+        module,
+        cross_entropy if loss is None else loss,
+        runs=1,
+        sampler=sampler,
+        noise_multiplier=noise,
+        clip_norm=clip_norm,
+        learning_rate=learning_rate,
+        optimizer=SGD() if optimizer is None else optimizer,
+        batch_size=batch_size,
+        epochs=epochs,
+        initial=initial,
+        device=device,
+    )
+    same_steps(training, len(features), adjacency)
+    training.check(features, labels)
+    together = min(runs, at_once or memory.at_once(training, features, labels))
+    block = together * max(1, -(-runs // (together * _UNITS)))
+    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))
+    size = training.size
+    aim = random_direction if direction == "random" else dirac_direction
+    target = TargetCanary(
+        adversary=adversary,
+        direction=aim(size, rng=rng),
+        adjacency=adjacency,
+        batch_size=batch_size,
+    )
+    many = replace(training, runs=together)
+    by_gradient = tuple(view for view in views if view != "loss")
+    programs = []
+    if by_gradient:
+        game = GradientGame(
+            training=many, features=features, labels=labels, canary=target, views=by_gradient
+        )
+        programs.append(
+            Program(
+                play=game.play,
+                subject=subject,
+                claim=claimed,
+                adversary=IN_WORDS[adversary],
+                curves=_curves(noise, batch_size / len(features), steps * epochs, adjacency),
+                views=tuple(
+                    _view(look, subject, adversary, training, steps, delta, confidence, seed)
+                    for look in by_gradient
+                ),
+            )
+        )
+    if "loss" in views:
+        classes = int(labels.max()) + 1
+        record = canary or mislabelled(
+            Record(features=features[0], label=int(labels[0])), classes=classes, rng=rng
+        )
+        programs.append(
+            Program(
+                play=RecordGame(
+                    training=many,
+                    features=features,
+                    labels=labels,
+                    record=record,
+                    adjacency=adjacency,
+                ).play,
+                subject=f"{subject}, final model only: loss on a data canary",
+                claim=claimed,
+                adversary="sees the final model, chooses one record",
+                views=(
+                    View(
+                        name="loss",
+                        subject=f"{subject}, final model only: loss on a data canary",
+                        adversary="sees the final model, chooses one record",
+                    ),
+                ),
+            )
+        )
+    blocks = -(-runs // block)
+    stoppable(until, claim=claimed, also=(), blocks=blocks)
+    if until is not None and (canaries or len(programs) > 1):
+        raise InvalidArgument(
+            "Expected no canaries and no view 'loss' with until=…, got them: they are runs of "
+            "their own, which an audit that stops early might never reach."
+        )
+    one = None
+    if canaries:
+        one = OneRun(
+            training=training,
+            features=features,
+            labels=labels,
+            canaries=canaries,
+            size=size,
+            claim=claimed,
+            delta=delta,
+            confidence=confidence,
+            seed=seed,
+            subject=subject,
+        )
+    plan = Plan(
+        audit=name,
+        parameters={
+            "runs": runs,
+            "block": block,
+            "at_once": together,
+            "delta": delta,
+            "confidence": confidence,
+            "claim": None if claimed is None else asdict(claimed),
+            "adversary": adversary,
+            "adjacency": adjacency,
+            "direction": direction,
+            "views": list(views),
+            "canaries": canaries,
+            "training": _in_words(training),
+            "until": repr(until),
+            "subject": subject,
+            **(parameters or {}),
+        },
+        units=blocks * len(programs) + (one is not None),
+        seed=seed,
+        command=command or f"audit_dpsgd(module, data, {runs=}, {delta=}, {adversary=}, {seed=})",
+        inputs={
+            "data": fingerprint((features, labels)),
+            "module": fingerprint((str(module), [*module.state_dict().values()])),
+            **({} if canary is None else {"canary": fingerprint((canary.features, canary.label))}),
+        },
+    )
+    return DpsgdJob(
+        runs=RunsJob(
+            plan=plan,
+            subject=subject,
+            programs=tuple(programs),
+            runs=runs,
+            block=block,
+            delta=delta,
+            confidence=confidence,
+            until=until,
+        ),
+        one=one,
+        subject=subject,
+    )
+
+
+def audit_dpsgd(
+    module: Any,
+    data: tuple[ArrayLike, ArrayLike],
+    *,
+    directory: Path | str | None = None,
+    engine: Engine | None = None,
+    listen: Sequence[Listener] = (),
+    **how: Any,
+) -> AuditResult | AuditGroup:
+    """Trains with a canary and without it, thousands of times, and judges the claim by that.
+
+    All runs are trained many at once, by :class:`~epsilometer.training.ensemble.EnsembleDPSGD`.
+
+    Guarantees: the same arguments give the same result, byte for byte on the same kind of device,
+        however the work was split, killed or resumed; bounds that exceed the true ε in at most
+        ``1 - confidence`` of audits, each alone; a run that diverged counts against a refutation
+        and is told.
+    Assumes: the module treats the examples of a batch one by one. The view ``"steps"`` assumes
+        Gaussian noise and Poisson sampling.
+
+    Args:
+        module: A ``torch.nn.Module``.
+        data: Features ``(n, …)`` and classes ``(n,)``; record 0 is the target.
+        directory: Where the run lives, so that the same call can finish it after a crash.
+        engine: What executes units: processes by default, on a GPU this process.
+        listen: Who is told what happens.
+        **how: ``runs`` of either kind and ``delta``, which are needed, as are ``learning_rate`` and
+            ``batch_size``; and
+
+            - ``claim``: the promised ε, or a ``PrivacyClaim``;
+            - ``adversary``: what she may insert, as :mod:`~epsilometer.canaries.gradient` tells;
+            - ``adjacency``: ``"zero_out"``, ``"add_remove"`` or ``"replace"``;
+            - ``sampler``: how batches are drawn; ``Shuffle()`` by default;
+            - ``noise_multiplier``: by default what accounting by Poisson sampling asks for;
+            - ``clip_norm``, ``epochs``, ``optimizer``, ``loss`` (cross-entropy), ``initial``,
+              ``device``: as of ``EnsembleDPSGD``;
+            - ``direction``: the canary gradient, ``"random"`` or ``"dirac"`` (one parameter);
+            - ``views``: who sees what, each a result of its own: ``"updates"`` all noisy sums,
+              ``"model"`` and ``"loss"`` the final model only, ``"steps"`` single steps, for a tight
+              bound on Poisson-sampled training;
+            - ``canary``: the record of the view ``"loss"``; record 0 mislabelled by default;
+            - ``canaries``: gradient canaries in one further run, each in by its own coin;
+            - ``at_once``: models trained at once; as many as fit and are quickest by default;
+            - ``confidence``, ``until``, ``seed``, ``subject``: as of ``audit_runs``.
+
+    Example:
+        >>> import numpy as np
+        >>> from torch import nn
+        >>> from epsilometer import InProcess
+        >>> rng = np.random.default_rng(0)
+        >>> data = rng.normal(size=(100, 5)).astype(np.float32), np.arange(100) % 2
+        >>> result = audit_dpsgd(
+        ...     nn.Linear(5, 2), data, runs=1000, delta=1e-5, claim=1.0, adversary="worst_case",
+        ...     learning_rate=0.1, batch_size=1, views=("updates",), engine=InProcess(),
+        ... )
+        >>> result.verdict  # batches are shuffled, the noise is that of Poisson sampling
+        'refuted'
+    """
+    job = dpsgd_job(module, data, **how)
+    if engine is None:
+        engine = Local() if how.get("device", "cpu") == "cpu" else InProcess()
+    where = None if directory is None else Path(directory)
+    return run(job, where, engine=engine, listen=listen)
+
+
+def _view(
+    look: Look,
+    subject: str,
+    adversary: Adversary,
+    training: "EnsembleDPSGD",
+    steps: int,
+    delta: float,
+    confidence: float,
+    seed: int,
+) -> View:
+    words = {
+        "updates": ("all updates seen", IN_WORDS[adversary]),
+        "model": (
+            "final model only: along the canary gradient",
+            IN_WORDS[adversary].replace("every noisy sum", "the final model"),
+        ),
+        "steps": (
+            "single steps, as Poisson-sampled training of unknown noise",
+            f"{IN_WORDS[adversary]}; knows which batches have the target",
+        ),
+    }
+    subject, adversary_in_words = f"{subject}, {words[look][0]}", words[look][1]
+    bound = None
+    if look == "steps":
+        if not isinstance(training.sampler, Poisson):
+            raise InvalidArgument(
+                f"Expected sampler=Poisson() with the view 'steps', got {training.sampler!r}: its "
+                "bound is that of Poisson sampling."
+            )
+        rate = training.sampler.rate
+        bound = partial(
+            family.poisson_bound,
+            sampling_rate=1 / steps if rate is None else rate,
+            steps=steps * training.epochs,
+            delta=delta,
+            confidence=confidence,
+            per="step",
+            seed=seed,
+            adjacency="zero_out",
+            adversary=adversary_in_words,
+        )
+    return View(name=look, subject=subject, adversary=adversary_in_words, bound=bound)
+
+
+def _takes_words(module: Any) -> bool:
+    """Whether features are the numbers of words."""
+    return any(type(part).__name__ == "Embedding" for part in module.modules())
+
+
+def _known_views(views: Sequence[Look], adversary: Adversary) -> None:
+    unknown = [view for view in views if view not in get_args(Look)]
+    if not views or unknown or len(set(views)) < len(views):
+        raise InvalidArgument(
+            f"Expected views of {', '.join(get_args(Look))}, each once, got {tuple(views)}."
+        )
+    if "steps" in views and adversary != "target_canary":
+        raise InvalidArgument(
+            "Expected adversary='target_canary' with the view 'steps', where steps without the "
+            f"target show nothing but noise, got {adversary!r}."
+        )
+
+
+def _claim(
+    claim: float | PrivacyClaim | None, delta: float, adjacency: Adjacency
+) -> PrivacyClaim | None:
+    if claim is None or isinstance(claim, PrivacyClaim):
+        return claim
+    return PrivacyClaim(
+        epsilon=claim, delta=delta, adjacency=adjacency, sampler="Poisson", accountant="PLD"
+    )
+
+
+def _noise(
+    noise_multiplier: float | None, claim: PrivacyClaim | None, rate: float, steps: int
+) -> float:
+    """As given, or what accounting by Poisson sampling asks for."""
+    if noise_multiplier is not None:
+        return noise_multiplier
+    if claim is None:
+        raise InvalidArgument("Expected noise_multiplier, or a claim to derive it from, got none.")
+    return pld.poisson_noise(
+        epsilon=claim.epsilon,
+        delta=claim.delta,
+        sampling_rate=rate,
+        steps=steps,
+        adjacency="zero_out",
+    )
+
+
+def _steps(sampler: Sampler, count: int, batch_size: int) -> int:
+    _validate.whole(1, batch_size=batch_size)
+    if count < batch_size:
+        raise InvalidArgument(
+            f"Expected at least a batch of {batch_size} records, got {count}. "
+            "Give a smaller batch_size."
+        )
+    return sum(1 for _ in sampler.batches(count, batch_size, rng=np.random.default_rng(0)))
+
+
+def _curves(noise: float, rate: float, steps: int, adjacency: Adjacency) -> tuple[Curve, ...]:
+    """What accounting by Poisson sampling allows, where it has such a curve."""
+    if adjacency == "replace" or noise == 0:
+        return ()
+    fnr = pld.poisson_curve(
+        _DRAWN, noise_multiplier=noise, sampling_rate=rate, steps=steps, adjacency=adjacency
+    )
+    return (
+        Curve(
+            name="PLD of Poisson sampling",
+            fpr=tuple(float(f"{rate:.6g}") for rate in _DRAWN),
+            fnr=tuple(float(f"{rate:.6g}") for rate in np.clip(fnr, 0, 1)),
+        ),
+    )
+
+
+def _in_words(training: "EnsembleDPSGD") -> dict[str, Any]:
+    """Everything about the training but its module and loss, as JSON values."""
+    return {
+        "loss": name_of(training.loss),
+        "sampler": repr(training.sampler),
+        "noise_multiplier": training.noise_multiplier,
+        "clip_norm": training.clip_norm,
+        "learning_rate": training.learning_rate,
+        "optimizer": repr(training.optimizer),
+        "batch_size": training.batch_size,
+        "epochs": training.epochs,
+        "initial": training.initial,
+        "device": training.device.partition(":")[0],
+    }

@@ -1,0 +1,149 @@
+"""DP-SGD played with the target and without it, and scored as the adversary sees it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from epsilometer.canaries.data import Record
+from epsilometer.canaries.gradient import NoCanaries, TargetCanary
+from epsilometer.claims import Adjacency
+from epsilometer.errors import InvalidArgument
+from epsilometer.observations import Scores
+from epsilometer.training.ensemble import EnsembleDPSGD, Trained
+from epsilometer.types import BoolArray, FloatArray, IntArray
+
+GradientView: TypeAlias = Literal["updates", "model", "steps"]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class GradientGame:
+    """A target with a gradient of the adversary's choice.
+
+    Attributes:
+        training: How models are trained; its ``runs`` are trained at once.
+        features: Records, the target first.
+        labels: Their labels.
+        canary: The target's gradient, and whatever else the adversary inserts.
+        views: ``"updates"``: likelihood ratio of all noisy sums. ``"model"``: the final model
+            alone, by how far it went along the canary. ``"steps"``: the noisy sums of single steps,
+            of those that have the target, and of any in runs without it.
+    """
+
+    training: EnsembleDPSGD
+    features: FloatArray
+    labels: IntArray
+    canary: TargetCanary
+    views: tuple[GradientView, ...]
+
+    def play(self, runs: int, rng: np.random.Generator) -> Mapping[str, Scores]:
+        """Trains ``runs`` models with the target and as many without; same ``rng``, same scores.
+
+        A run that diverged is scored against the attack: −∞ with the target, +∞ without.
+        """
+        inside, outside = (self._world(present, runs, rng) for present in (True, False))
+        return {name: Scores(inside=inside[name], outside=outside[name]) for name in self.views}
+
+    def _world(self, present: bool, runs: int, rng: np.random.Generator) -> dict[str, FloatArray]:
+        canary = replace(self.canary, present=present)
+        left_out = int(canary.adjacency == "add_remove" and not present)
+        groups = []
+        for training, stream in _groups(self.training, runs, rng):
+            trained = training.train(
+                self.features, self.labels, rng=stream, canaries=canary, left_out=left_out
+            )
+            groups.append({name: self._scores(name, trained, canary) for name in self.views})
+        return {name: np.concatenate([group[name] for group in groups]) for name in self.views}
+
+    def _scores(self, view: GradientView, trained: Trained, canary: TargetCanary) -> FloatArray:
+        sums = trained.observations[..., 0]
+        if view == "steps":
+            # Without the target all steps are alike; with it, only those that have it count.
+            seen = sums[trained.drawn[..., 0]] if canary.present else sums.ravel()
+            return against(seen, np.isnan(seen), present=canary.present)
+        if view == "model":
+            return against(trained.moved[:, 0], trained.diverged, present=canary.present)
+        ratio = canary.log_ratio(
+            np.nan_to_num(sums),
+            sampler=self.training.sampler,
+            noise_multiplier=self.training.noise_multiplier,
+        )
+        lost = trained.diverged | np.isnan(sums).any((1, 2))
+        return against(ratio, lost, present=canary.present)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RecordGame:
+    """A target record with its own gradient, scored by the final models' loss on it.
+
+    Attributes:
+        training: How models are trained; its ``runs`` are trained at once.
+        features: Records; the first gives way to the target.
+        labels: Their labels.
+        record: The target.
+        adjacency: What training without it is: with the record it replaced, with a gradient of 0 in
+            its place, or with a record less.
+    """
+
+    training: EnsembleDPSGD
+    features: FloatArray
+    labels: IntArray
+    record: Record
+    adjacency: Adjacency
+
+    def play(self, runs: int, rng: np.random.Generator) -> Mapping[str, Scores]:
+        """Trains ``runs`` models with the target and as many without; same ``rng``, same scores."""
+        inside, outside = (self._world(present, runs, rng) for present in (True, False))
+        return {"loss": Scores(inside=inside, outside=outside)}
+
+    def _world(self, present: bool, runs: int, rng: np.random.Generator) -> FloatArray:
+        features, labels = self.features.copy(), self.labels.copy()
+        if present:
+            features[0], labels[0] = self.record.features, self.record.label
+        left_out = int(self.adjacency == "add_remove" and not present)
+        canaries = NoCanaries(zeroed=self.adjacency == "zero_out" and not present)
+        scores = []
+        for training, stream in _groups(self.training, runs, rng):
+            trained = training.train(
+                features, labels, rng=stream, canaries=canaries, left_out=left_out
+            )
+            losses = trained.losses(
+                self.record.features[None], np.array([self.record.label]), loss=training.loss
+            )[:, 0]
+            scores.append(against(-losses, trained.diverged | np.isnan(losses), present=present))
+        return np.concatenate(scores)
+
+
+def against(scores: FloatArray, lost: BoolArray, *, present: bool) -> FloatArray:
+    """Scores, where runs that were lost speak against the attack."""
+    return np.asarray(np.where(lost, -np.inf if present else np.inf, scores), np.float64)
+
+
+def _groups(
+    training: EnsembleDPSGD, runs: int, rng: np.random.Generator
+) -> list[tuple[EnsembleDPSGD, np.random.Generator]]:
+    """As many runs as fit at once, each group with a stream of its own."""
+    sizes = [min(training.runs, runs - start) for start in range(0, runs, training.runs)]
+    streams = rng.spawn(len(sizes))
+    return [
+        (training if size == training.runs else replace(training, runs=size), stream)
+        for size, stream in zip(sizes, streams, strict=True)
+    ]
+
+
+def same_steps(training: EnsembleDPSGD, records: int, adjacency: Adjacency) -> None:
+    """Refuses add/remove where the number of batches alone would give the target away."""
+    if adjacency != "add_remove":
+        return
+    rng = np.random.default_rng(0)
+    with_it, without = (
+        sum(1 for _ in training.sampler.batches(size, training.batch_size, rng=rng))
+        for size in (records, records - 1)
+    )
+    if with_it != without:
+        raise InvalidArgument(
+            f"Expected as many batches without the target as with it, got {with_it} with and "
+            f"{without} without: their number alone gives it away. Take another batch_size, "
+            "or adjacency='zero_out'."
+        )

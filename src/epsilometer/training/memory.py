@@ -1,0 +1,71 @@
+"""How many models are trained at once: as many as are quickest, and never more than fit."""
+
+import os
+from contextlib import suppress
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import nn
+
+from epsilometer.errors import OutOfMemory
+from epsilometer.mechanisms.samplers import Poisson
+from epsilometer.training.ensemble import EnsembleDPSGD, as_tensor
+
+_CACHED = 20e6  # bytes that are quickest on a core, measured: 16 models of an MLP of 22,532 weights
+_LEAST_CPU, _MOST_CPU, _MOST_GPU = 4, 256, 8192
+_SHARE = 0.6  # of the free memory that is counted on
+
+
+def at_once(training: EnsembleDPSGD, features: ArrayLike, labels: ArrayLike) -> int:
+    """How many runs to train at once on the device of ``training``.
+
+    On a GPU it is measured with one and with two models, and as many as fit are the quickest; on
+    the CPU as many as stay in its cache.
+    """
+    if training.device == "cpu":
+        each = _on_cpu(training, features)
+        wanted = int(min(max(_CACHED / each, _LEAST_CPU), _MOST_CPU))
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    else:
+        wanted = _MOST_GPU
+        each = _on_gpu(training, features, labels)
+        free = torch.cuda.mem_get_info(training.device)[0] + torch.cuda.memory_reserved()
+    fit = int(_SHARE * free / each)
+    if fit < 1:
+        raise OutOfMemory(
+            f"Expected one model to fit into {_SHARE * free / 2**30:.1f} GiB of {training.device} "
+            f"memory, it takes {each / 2**30:.1f}. Give a smaller batch_size."
+        )
+    return max(1, min(wanted, fit))
+
+
+def _on_cpu(training: EnsembleDPSGD, features: ArrayLike) -> float:
+    """Bytes of one model: its outputs on a batch forwards and back, patches, weights and noise."""
+    example = as_tensor(np.asarray(features)[:1], "cpu")
+    sizes = [sum(p.numel() for p in training.module.parameters()) * 6, example.numel() * 2]
+
+    def seen(module: nn.Module, given: object, gave: object) -> None:
+        if isinstance(gave, torch.Tensor):
+            patch = np.prod(module.kernel_size) if isinstance(module, nn.Conv2d) else 1
+            sizes.append(int(3 * gave.numel() * patch))
+
+    handles = [part.register_forward_hook(seen) for part in training.module.modules()]
+    with torch.no_grad(), suppress(Exception):  # training itself will tell what is wrong
+        training.module(example)
+    for handle in handles:
+        handle.remove()
+    parameters, *activations = sizes
+    return 4.0 * (parameters + training.batch_size * sum(activations))
+
+
+def _on_gpu(training: EnsembleDPSGD, features: ArrayLike, labels: ArrayLike) -> float:
+    """Bytes that a second model takes more than the first."""
+    peaks = []
+    for runs in (1, 2):
+        torch.cuda.reset_peak_memory_stats(training.device)
+        few = replace(training, runs=runs, epochs=1, sampler=Poisson(steps=1))
+        few.train(features, labels, rng=np.random.default_rng(0))
+        peaks.append(torch.cuda.max_memory_allocated(training.device))
+    return float(max(peaks[1] - peaks[0], 2**16))

@@ -12,12 +12,12 @@ from epsilometer.accounting.family import RankSum, Rule, Seen, poisson_bound
 from epsilometer.attacks import likelihood_ratio
 
 PAGE = Path(__file__).parents[2] / "docs" / "poisson.md"
-STEPS, DELTA, AUDITS = 10, 1e-5, 40
+STEPS, DELTA, AUDITS = 10, 1e-5, 20
 MARK = "<!-- table -->"
 COLUMNS: tuple[tuple[str, Seen, Rule], ...] = (
-    ("steps, `RankSum`", "step", RankSum()),
+    ("steps, `RankSum`", "step", RankSum(199)),
     ("steps, `RankGrid`", "step", RankGrid()),
-    ("runs, `RankSum`", "run", RankSum()),
+    ("runs, `RankSum`", "run", RankSum(199)),
     ("runs, `RankGrid`", "run", RankGrid()),
 )
 

@@ -28,7 +28,6 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 import scipy.special
-from numpy.typing import NDArray
 
 from epsilometer import _validate
 from epsilometer.accounting.losses import Losses
@@ -48,7 +47,7 @@ Seen: TypeAlias = Literal["step", "run"]
 METHOD = "poisson_family"
 _LARGEST = 16.0  # 1/s: less noise than a sixteenth of the clipping norm is as good as none
 _FINE, _FINEST = 1e-4, 1e-5  # losses of a step are rounded down to multiples of it
-_CELLS = 2_000_000  # of a step's losses
+_CELLS = 500_000  # of a step's losses
 _REACH = 9.0  # standard deviations: beyond lies less than 1e-18
 _LOST = 1e-10  # what FFT and cut tails may add to a probability
 _CURVE_CELL = 0.02  # over √T: the curve of a run is then right to about 5e-5 of the loss
@@ -239,11 +238,11 @@ def noise_limit(
         rng = np.random.default_rng(seed)
         merit = _rank_sum(scores, frontier, chosen.simulations, alpha=1 - confidence, rng=rng)
         threshold = -math.inf
-    merit = min(merit, _LARGEST)
+    merit = min(merit, _LARGEST)  # beyond, all is allowed
     return NoiseLimit(
         noise_multiplier=1 / merit if merit > 0 else math.inf,
         threshold=threshold,
-        impossible=merit > _LARGEST * (1 - 2 * _RELATIVE),
+        impossible=merit > _LARGEST * (1 - 1e-6),
     )
 
 
@@ -316,17 +315,24 @@ def _rank_sum(
     inside = np.sort(rng.random((simulations, scores.n_in)), axis=1)
     outside = np.sort(rng.random((simulations, scores.n_out)), axis=1)
 
-    def refuted(merit: FloatArray) -> NDArray[np.bool_]:
-        p = frontier.least_fpr(inside, merit, 0.0)
-        lost = [np.searchsorted(*pair).sum() for pair in zip(outside, p, strict=True)]
-        reached = np.count_nonzero(scores.n_in * scores.n_out - np.array(lost) >= seen)
-        # What was seen is one of its own equals.
-        return np.asarray(reached + 1 <= alpha * (simulations + 1))
+    allowed = math.floor(alpha * (simulations + 1))
 
-    if not refuted(np.zeros(())):
+    def excess(merit: float) -> float:
+        """Above 0 iff the p-value is above alpha; as a normal score, which is nearly straight."""
+        p = frontier.least_fpr(inside, np.asarray(merit), 0.0)
+        lost = np.array([np.searchsorted(*pair).sum() for pair in zip(outside, p, strict=True)])
+        reached = 1 + np.count_nonzero(scores.n_in * scores.n_out - lost >= seen)  # itself too
+        return float(_ndtri(reached / (simulations + 2)) - _ndtri(limit))
+
+    limit = (allowed + 0.5) / (simulations + 2)
+    if excess(0.0) > 0:
         return 0.0
-    high = search.grow(refuted, 1.0, limit=_LARGEST)
-    return float(search.bisect(refuted, 0.0, high, relative=_RELATIVE)[0])
+    low, high = 0.0, 1.0
+    while high < _LARGEST and excess(high) <= 0:
+        low, high = high, 2 * high
+    if high >= _LARGEST and excess(_LARGEST) <= 0:
+        return _LARGEST
+    return search.root(excess, low, high, relative=_RELATIVE)[0]
 
 
 def _pairs_won(outside: FloatArray, inside: FloatArray) -> int:

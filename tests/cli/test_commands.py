@@ -45,6 +45,7 @@ COMMANDS = [
     *(
         "check",
         "demo",
+        "dpsgd",
         "estimate",
         "lint",
         "methods",

@@ -10,13 +10,14 @@ from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
+from epsilometer import _validate
+from epsilometer.audits.dpsgd import Look
 from epsilometer.canaries.gradient import Adversary
 from epsilometer.errors import EpsilometerError, InvalidArgument, UnreadableFile
 
 DIGITS = "digits"
-Seen: TypeAlias = Literal["updates", "model", "loss"]
 _Section = TypeVar("_Section")
 _WORDS: dict[Any, str] = {
     int: "a whole number",
@@ -103,7 +104,7 @@ class Audit:
     claim: float | None = None
     adversary: Adversary = "partially_informed"
     adjacency: Literal["zero_out", "add_remove", "replace"] = "zero_out"
-    views: tuple[Seen, ...] = ("updates", "model")
+    views: tuple[Look, ...] = ("updates", "model")
     canaries: int = 0
     confidence: float = 0.95
     until_refuted: bool = False
@@ -121,6 +122,9 @@ class Config:
 
     def __post_init__(self) -> None:
         model, training, audit = self.model, self.training, self.audit
+        _validate.whole(0, **{"audit.seed": audit.seed})
+        if training.noise_multiplier is not None:
+            _validate.positive(**{"training.noise_multiplier": training.noise_multiplier})
         if model.hidden is not None and model.name != "mlp":
             raise InvalidArgument(
                 f"Expected no model.hidden with model.name = {model.name!r}, got {model.hidden}: "
@@ -142,7 +146,7 @@ class Config:
             )
         if not audit.views or len(set(audit.views)) < len(audit.views):
             raise InvalidArgument(
-                f"Expected audit.views to be one or more of {', '.join(get_args(Seen))}, each "
+                f"Expected audit.views to be one or more of {', '.join(get_args(Look))}, each "
                 f"once, got {list(audit.views)}."
             )
 

@@ -15,6 +15,7 @@ from epsilometer.errors import EpsilometerError, EpsilometerWarning
 _COMMANDS = {
     "check": "Judge a promise by a RESULT written before, for CI.",
     "demo": "Audit DP training on real data, as promised and with a classic mistake.",
+    "dpsgd": "Train by DP-SGD thousands of times, with a canary and without it, and attack it.",
     "estimate": "Bound ε from below, from the attack scores in FILE.",
     "lint": "Check training code for batches that are not what the accountant assumes.",
     "methods": "List the methods: what each guarantees, assumes and cites.",

@@ -1,0 +1,183 @@
+"""``epsilometer dpsgd``."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from epsilometer._extras import needs
+from epsilometer.audits.dpsgd import dpsgd_job
+from epsilometer.audits.runs import UntilRefuted
+from epsilometer.cli.config import DIGITS, Config, Data, from_plain, read_config
+from epsilometer.cli.running import finish, refuted, running
+from epsilometer.cli.samplers import parse_sampler
+from epsilometer.cli.writing import html_option, write_page
+from epsilometer.engine.engines import Engine
+from epsilometer.engine.events import Listener
+from epsilometer.engine.plan import Plan
+from epsilometer.engine.run import Job
+from epsilometer.engine.store import Store
+from epsilometer.errors import InvalidArgument
+from epsilometer.integrations.sklearn import digits
+from epsilometer.records import read_records
+from epsilometer.types import FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from epsilometer.training.optimizers import Optimizer
+
+
+@click.command()
+@click.option(
+    "--config",
+    "file",
+    type=click.Path(path_type=Path),
+    help="What to audit, as TOML; by default an MLP on handwritten digits, in shuffled batches.",
+)
+@click.option("--runs", type=click.IntRange(min=2), help="In place of the file's.")
+@click.option("--seed", type=click.IntRange(min=0), help="In place of the file's.")
+@click.option(
+    "--run",
+    "directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("epsilometer-dpsgd"),
+    show_default=True,
+    help="Directory of the run.",
+)
+@running
+@html_option
+def dpsgd(
+    file: Path | None,
+    runs: int | None,
+    seed: int | None,
+    directory: Path,
+    html: Path | None,
+    engine: Engine,
+    listen: Sequence[Listener],
+) -> None:
+    """Train by DP-SGD thousands of times, with a canary and without it, and attack it.
+
+    Exit code 1 if a claim is refuted.
+
+    Example: epsilometer dpsgd --runs 100 --run dpsgd-run
+    """
+    config = read_config(file)
+    audit = config.audit if runs is None else replace(config.audit, runs=runs)
+    audit = audit if seed is None else replace(audit, seed=seed)
+    job = dpsgd_job_of(
+        replace(config, audit=audit),
+        command=_command(file, runs, seed),
+        at_once=_at_once(directory),
+    )
+    result = finish(job, directory, engine=engine, listen=listen)
+    if html is not None:
+        write_page(result, html)
+    if refuted(result):
+        raise SystemExit(1)
+
+
+def resumed(plan: Plan) -> Job:
+    """The job of a plan, on the same records as before."""
+    plain = plan.parameters.get("config")
+    if not isinstance(plain, Mapping):
+        raise InvalidArgument("Expected a plan that holds the config of its run, found none.")
+    config = from_plain(plain)
+    job = dpsgd_job_of(config, command=plan.command, at_once=plan.parameters.get("at_once"))
+    if job.plan.inputs != plan.inputs:
+        raise InvalidArgument(
+            f"Expected the records with which the run began in {config.data.file!r}, found others. "
+            "Put them back, or begin a new run in another directory."
+        )
+    return job
+
+
+def dpsgd_job_of(config: Config, *, command: str, at_once: int | None = None) -> Job:
+    """What a config asks for.
+
+    Args:
+        config: All that is to be known.
+        command: The call that does it again.
+        at_once: How many models are trained at once, where a run has begun so.
+    """
+    with needs("torch", extra="torch"):
+        import torch
+
+        from epsilometer.training.models import as_input, build
+
+    features, labels = _records(config.data)
+    model, training, audit = config.model, config.training, config.audit
+    features = as_input(model.name, features)
+    classes = int(labels.max()) + 1
+    hidden = 32 if model.hidden is None else model.hidden
+    with torch.random.fork_rng(devices=[]):  # runs draw their own, but the plan names these weights
+        torch.manual_seed(0)
+        module = build(model.name, features.shape[1:], classes, hidden=hidden)
+    return dpsgd_job(
+        module,
+        (features, labels),
+        runs=audit.runs,
+        delta=audit.delta,
+        claim=audit.claim,
+        adversary=audit.adversary,
+        adjacency=audit.adjacency,
+        sampler=parse_sampler(training.sampler),
+        noise_multiplier=training.noise_multiplier,
+        clip_norm=training.clip_norm,
+        learning_rate=training.learning_rate,
+        optimizer=_optimizer(training.optimizer, training.momentum),
+        batch_size=training.batch_size,
+        epochs=training.epochs,
+        views=audit.views,
+        canaries=audit.canaries,
+        device=training.device,
+        at_once=at_once,
+        confidence=audit.confidence,
+        until=UntilRefuted() if audit.until_refuted else None,
+        seed=audit.seed,
+        subject=f"DP-SGD of {model.name} on {Path(config.data.file).name}",
+        name="dpsgd",
+        parameters={"config": config.plain()},
+        command=command,
+    )
+
+
+def _command(file: Path | None, runs: int | None, seed: int | None) -> str:
+    """The call that does it again, wherever its run lies."""
+    given = {"config": file, "runs": runs, "seed": seed}
+    words = [
+        f"--{name} {shlex.quote(str(value))}" for name, value in given.items() if value is not None
+    ]
+    return " ".join(["epsilometer dpsgd", *words])
+
+
+def _at_once(directory: Path) -> int | None:
+    """Of the run that is there; another number would be another run, and memory comes and goes."""
+    if not (directory / "plan.json").exists():
+        return None
+    found = Store.open(directory).plan.parameters.get("at_once")
+    return found if isinstance(found, int) else None
+
+
+def _records(data: Data) -> tuple[FloatArray, IntArray]:
+    if data.file == DIGITS:
+        if data.label is not None:
+            raise InvalidArgument(f"Expected no data.label with the digits, got {data.label!r}.")
+        pixels, labels = digits()
+        features: FloatArray = pixels.reshape(-1, 8, 8) / 16.0
+    else:
+        features, labels = read_records(data.file, label=data.label)
+    wanted = len(labels) if data.records is None else data.records
+    if not 1 <= wanted <= len(labels):
+        raise InvalidArgument(
+            f"Expected data.records from 1 to {len(labels)}, as many as there are in "
+            f"{data.file!r}, got {wanted}."
+        )
+    return features[:wanted], labels[:wanted]
+
+
+def _optimizer(name: str, momentum: float | None) -> "Optimizer":
+    from epsilometer.training.optimizers import SGD, Adam
+
+    return Adam() if name == "adam" else SGD(momentum=momentum or 0.0)

@@ -5,17 +5,19 @@ those of the first model. What it was given (activations) and what came back (ba
 for the norm of every example's gradient, and for their weighted sum.
 """
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 Parameters = dict[str, Tensor]
+_TAPS = 25  # of a plane, up to which kernels are written out tap by tap
 
 
 @dataclass
@@ -41,6 +43,18 @@ class Call:
     gave: Tensor
 
 
+class Outer(NamedTuple):
+    """Factors of gradients: Σ over places of the outer products of their columns.
+
+    Attributes:
+        a: Activations, ``(n, inputs, places)``.
+        b: Backprops, ``(n, outputs, places)``.
+    """
+
+    a: Tensor
+    b: Tensor
+
+
 class Layer(nn.Module):
     """One layer of all models. Takes the place of the layer that it was made from.
 
@@ -61,6 +75,12 @@ class Layer(nn.Module):
             gave.requires_grad_()
         self.tape.calls.append(Call(self, given, gave))
         return gave
+
+    def train(self, mode: bool = True) -> "Layer":
+        """Switches the layer that it was made from too, which torch does not see."""
+        super().train(mode)
+        self.original[0].train(mode)
+        return self
 
     def measure(self, given: Any, back: Tensor) -> tuple[Tensor, Any]:
         """Squared norm of every example's gradient, and what :meth:`add_up` needs to sum them.
@@ -96,7 +116,7 @@ class ManyLinear(Layer):
         square = _row_squares(given)
         if "bias" in self.own:
             square.add_(1)
-        return square.mul_(_row_squares(back)), (given[..., None], back[..., None])
+        return square.mul_(_row_squares(back)), Outer(given[..., None], back[..., None])
 
     def add_up(self, kept: Any, weights: Tensor, sums: Parameters) -> None:
         """One batched product."""
@@ -104,33 +124,102 @@ class ManyLinear(Layer):
 
 
 class ManyConv2d(Layer):
-    """``nn.Conv2d`` of one group, padded with zeros: a product with the patches of the image."""
+    """``nn.Conv2d`` of one group, padded with zeros.
+
+    A product with the patches of the image; on CUDA, where there is Triton, kernels that need no
+    copy of them.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         """All models' outputs."""
-        runs, weight, bias = self.tape.runs, self.own["weight"], self.own.get("bias")
-        layer = self.original[0]
-        assert isinstance(layer, nn.Conv2d)
+        weight, bias, layer = self.own["weight"], self.own.get("bias"), self._layer
         (above, below), (left, right) = _padding(layer)
         if above + below + left + right:
             x = F.pad(x, (left, right, above, below))
-        patches = _Patches.apply(x, layer.kernel_size, layer.stride, layer.dilation)
-        height, width = patches.shape[-2:]
-        columns = patches.flatten(4).flatten(1, 3)
-        examples = len(columns) // runs
+        if _has_kernels(x, weight, layer):
+            from epsilometer.training import _conv_cuda
+
+            x = x.contiguous()
+            shape = _conv_cuda.shape_of(x, weight, layer.stride, layer.dilation)
+            apply: Any = _conv_cuda.Convolution.apply
+            return self.remember(x.detach(), apply(x, weight, bias, shape))
+        columns, (height, width) = self._columns(x)
+        runs, examples = self.tape.runs, len(columns) // self.tape.runs
         kernel = weight.flatten(2)[:, None].expand(-1, examples, -1, -1).flatten(0, 1)
         z = torch.bmm(kernel, columns)
         if bias is not None:
             z.view(runs, examples, *z.shape[1:]).add_(bias[:, None, :, None])
-        return self.remember(columns.detach(), z.unflatten(2, (height, width)))
+        return self.remember(columns.detach(), z.view(*z.shape[:2], height, width))
 
     def measure(self, given: Tensor, back: Tensor) -> tuple[Tensor, Any]:
         """A gradient is the sum of the outer products of all patches."""
+        if given.ndim == 4:  # the image itself, padded
+            from epsilometer.training import _conv_cuda
+
+            layer, biased = self._layer, "bias" in self.own
+            shape = _conv_cuda.shape_of(given, self.own["weight"], layer.stride, layer.dilation)
+            gradients = _conv_cuda.gradients(
+                given, back.contiguous(), shape, runs=self.tape.runs, biased=biased
+            )
+            return _row_squares(gradients), (gradients,)
         return _measure_outer(given, back.flatten(2), self.own)
 
     def add_up(self, kept: Any, weights: Tensor, sums: Parameters) -> None:
         """One batched product."""
-        _add_up_outer(kept, weights, sums)
+        if kept[0].ndim == 4:  # from the kernels
+            from epsilometer.training import _conv_cuda
+
+            _conv_cuda.add_up(kept[0], weights, sums["weight"], sums.get("bias"))
+        else:
+            _add_up_outer(kept, weights, sums)
+
+    @property
+    def _layer(self) -> nn.Conv2d:
+        layer = self.original[0]
+        assert isinstance(layer, nn.Conv2d)
+        return layer
+
+    def _columns(self, x: Tensor) -> tuple[Tensor, tuple[int, int]]:
+        """Patches of a padded image, ``(examples, inputs, places)``, and what shape places have."""
+        layer = self._layer
+        apply: Any = _Patches.apply
+        patches = apply(x, layer.kernel_size, layer.stride, layer.dilation)
+        height, width = patches.shape[-2:]
+        return patches.flatten(4).flatten(1, 3), (height, width)
+
+
+def _has_kernels(x: Tensor, weight: Tensor, layer: nn.Conv2d) -> bool:
+    """Whether kernels of our own take the convolution of a padded image.
+
+    Where every example's gradient is kept: elsewhere patches are needed anyway, and channels are so
+    many that products of matrices are as fast.
+    """
+    if not x.is_cuda or math.prod(layer.kernel_size) > _TAPS or not has_triton():
+        return False
+    places = math.prod(
+        (side - apart * (size - 1) - 1) // step + 1
+        for side, size, step, apart in zip(
+            x.shape[2:], layer.kernel_size, layer.stride, layer.dilation, strict=True
+        )
+    )
+    return _keeps_gradients(places, weight[0].numel())
+
+
+def _keeps_gradients(places: int, size: int) -> bool:
+    """Whether a gradient is smaller than the products of all pairs of places."""
+    return places * places >= size
+
+
+@functools.cache
+def has_triton() -> bool:
+    """Whether torch came with Triton; loads it."""
+    try:
+        import triton  # noqa: F401
+    except ModuleNotFoundError as error:
+        if error.name != "triton":
+            raise  # installed but broken: say so instead of being slow
+        return False
+    return True
 
 
 class _Patches(torch.autograd.Function):
@@ -170,14 +259,15 @@ class ManyEmbedding(Layer):
     def forward(self, x: Tensor) -> Tensor:
         """The rows of each model's own table."""
         weight = self.own["weight"]
-        words = x.view(self.tape.runs, -1)
+        words = x.reshape(self.tape.runs, -1)
         rows = torch.gather(weight, 1, words[..., None].expand(-1, -1, weight.shape[-1]))
         return self.remember(x, rows.view(*x.shape, -1))
 
     def measure(self, given: Tensor, back: Tensor) -> tuple[Tensor, Any]:
         """Gradients of equal words add up, those of others are orthogonal."""
-        words, back = given.flatten(1), back.reshape(len(given), -1, back.shape[-1])
-        padding = self.original[0].padding_idx
+        words = given.reshape(len(given), -1)
+        back = back.reshape(*words.shape, back.shape[-1])
+        padding: Any = self.original[0].padding_idx
         if padding is not None:
             back = back * (words != padding)[..., None]
         same = words[:, :, None] == words[:, None, :]
@@ -247,7 +337,10 @@ class ManyOthers(Layer):
         module, runs = self.original[0], self.tape.runs
         examples = inputs[0].shape[0] // runs
         copies = {
-            name: own.unsqueeze(1).expand(-1, examples, *own.shape[1:]).flatten(0, 1).requires_grad_()
+            name: own.unsqueeze(1)
+            .expand(-1, examples, *own.shape[1:])
+            .flatten(0, 1)
+            .requires_grad_()
             for name, own in self.own.items()
         }
 
@@ -280,7 +373,7 @@ def layer_for(module: nn.Module) -> type[Layer]:
 
 
 def _plain_conv(layer: Any) -> bool:
-    return layer.groups == 1 and layer.padding_mode == "zeros"
+    return bool(layer.groups == 1 and layer.padding_mode == "zeros")
 
 
 def _plain_embedding(layer: Any) -> bool:
@@ -337,30 +430,30 @@ def _measure_outer(a: Tensor, b: Tensor, own: Parameters) -> tuple[Tensor, Any]:
         own: The layer's parameters.
     """
     places, size = a.shape[2], a.shape[1] * b.shape[1]
-    kept: tuple[Tensor, ...]
-    if places * places < size:
+    kept: Any
+    if not _keeps_gradients(places, size):
         pairs = torch.bmm(a.transpose(1, 2), a).mul_(torch.bmm(b.transpose(1, 2), b))
-        squares, kept = pairs.sum((1, 2)).clamp_min_(0), (a, b)
+        squares, kept = pairs.sum((1, 2)).clamp_min_(0), Outer(a, b)
     else:
         gradients = torch.bmm(b, a.transpose(1, 2))
         squares, kept = _row_squares(gradients), (gradients,)
     if "bias" in own:
         biases = b.sum(2)
         squares.add_(_row_squares(biases))
-        kept = (*kept, biases) if len(kept) == 1 else kept
+        kept = kept if isinstance(kept, Outer) else (*kept, biases)
     return squares, kept
 
 
-def _add_up_outer(kept: tuple[Tensor, ...], weights: Tensor, sums: Parameters) -> None:
+def _add_up_outer(kept: Any, weights: Tensor, sums: Parameters) -> None:
     """Weighted sum over examples of what :func:`_measure_outer` kept."""
     runs, examples = weights.shape
     into = sums["weight"].flatten(2)
-    if kept[0].shape[1:] == into.shape[1:]:
+    if not isinstance(kept, Outer):
         for gradients, name in zip(kept, ("weight", "bias"), strict=False):
             _weighted(gradients, weights, sums[name])
         return
     a, b = kept
-    scaled = (b * weights.reshape(-1, 1, 1)).unflatten(0, (runs, examples))
+    scaled = (b * weights.reshape(-1, 1, 1)).view(runs, examples, *b.shape[1:])
     rows = scaled.transpose(2, 3).reshape(runs, -1, b.shape[1])
     columns = a.transpose(1, 2).reshape(runs, -1, a.shape[1])
     torch.bmm(rows.transpose(1, 2), columns, out=into)
@@ -376,23 +469,22 @@ def _weighted(gradients: Tensor, weights: Tensor, into: Tensor) -> None:
 
 def sum_of(parts: Any) -> Tensor:
     """The sum of tensors of one shape."""
-    total: Tensor = sum(parts)  # type: ignore[assignment]
+    total: Tensor = sum(parts)
     return total
 
 
 def fresh(layer: nn.Module, name: str, into: Tensor, generator: torch.Generator) -> bool:
     """Draws a parameter of every model as ``reset_parameters`` would; False if it is not known."""
-    match layer:
-        case nn.Linear() | nn.Conv2d():
-            weight = layer.weight
-            reach = 1 / math.sqrt(math.prod(weight.shape[1:]))
-            into.uniform_(-reach, reach, generator=generator)
-        case nn.Embedding():
-            into.normal_(generator=generator)
-            if layer.padding_idx is not None:
-                into[:, layer.padding_idx] = 0
-        case nn.LayerNorm() | nn.GroupNorm():
-            into.fill_(1.0 if name == "weight" else 0.0)
-        case _:
-            return False
+    kind: Any = type(layer)  # exactly: a class made from it may draw otherwise
+    if kind is nn.Linear or kind is nn.Conv2d:
+        reach = 1 / math.sqrt(math.prod(layer.weight.shape[1:]))
+        into.uniform_(-reach, reach, generator=generator)
+    elif kind is nn.Embedding:
+        into.normal_(generator=generator)
+        if layer.padding_idx is not None:
+            into[:, layer.padding_idx] = 0
+    elif kind in (nn.LayerNorm, nn.GroupNorm):
+        into.fill_(1.0 if name == "weight" else 0.0)
+    else:
+        return False
     return True

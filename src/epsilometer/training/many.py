@@ -18,6 +18,7 @@ from epsilometer.training.layers import (
     layer_for,
     sum_of,
 )
+from epsilometer.training.pooling import quicken
 
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 Initial: TypeAlias = Literal["fresh", "given"]
@@ -111,7 +112,7 @@ class ManyModels:
         Returns:
             The sums, ``(runs, size)``: overwritten by the next call.
         """
-        with torch.enable_grad():
+        with torch.enable_grad(), _float32():
             out = self(x)
             losses = loss(out.flatten(0, 1), y.flatten(0, 1))
             calls = list(self._tape.calls)
@@ -139,7 +140,7 @@ class ManyModels:
         randomness switched off.
         """
         try:
-            with torch.no_grad(), self.settled():
+            with torch.no_grad(), self.settled(), _float32():
                 mine = self(x.expand(self.runs, *x.shape))
                 plain = self._plain(x)
         except Exception:  # whatever a forward pass may raise on a batch it was not written for
@@ -202,6 +203,7 @@ class ManyModels:
         self._prefix = {id(layer): prefix for prefix, layer in self._layers}
 
     def _swap_within(self, parent: nn.Module, prefix: str) -> None:
+        quicken(parent)
         for name, child in parent.named_children():
             if not any(parameter.requires_grad for parameter in child.parameters()):
                 continue  # nothing to train: one for all models
@@ -266,6 +268,17 @@ def per_example(loss: Any) -> Loss:
         return losses if losses.ndim == 1 else losses.flatten(1).mean(1)
 
     return each
+
+
+@contextmanager
+def _float32() -> Iterator[None]:
+    """Without TF32, to which cuDNN rounds convolutions unless it is told not to."""
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = before
 
 
 def _accepted(module: nn.Module) -> None:

@@ -56,6 +56,9 @@ def test_what_is_injected_is_the_sum_and_dots_find_it(rng: np.random.Generator) 
     np.testing.assert_allclose(planted, 3 * (rows[1] + 2 * rows[8]), atol=ROUNDING)
     vector = rng.normal(size=500)
     np.testing.assert_allclose(canaries.dots(vector), rows @ vector, atol=1e-4)
+    several = canaries.dots(np.stack([vector, -vector, planted]))
+    assert several.shape == (3, 10)
+    np.testing.assert_allclose(several[1], -rows @ vector, atol=1e-4)
     lengths = np.linalg.norm(vector)
     np.testing.assert_allclose(canaries.cosines(vector), rows @ vector / lengths, atol=ROUNDING)
 
@@ -76,6 +79,8 @@ def test_nothing_planted_is_nothing() -> None:
         lambda c: c.rows([[0]]),
         lambda c: c.inject([0], norm=float("nan")),
         lambda c: c.dots(np.zeros(8)),
+        lambda c: c.dots(np.zeros((2, 8))),
+        lambda c: c.cosines(np.zeros((2, 7))),
         lambda c: c.block(1),
         lambda c: c.block(-1),
         lambda c: SphereCanaries(count=0, dimension=7, key=0),

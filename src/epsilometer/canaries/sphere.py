@@ -71,19 +71,26 @@ class SphereCanaries:
             total += weights[start : start + self._per_block] @ self.block(number)
         return total * np.float32(norm)
 
-    def dots(self, vector: ArrayLike) -> FloatArray:
-        """The inner product of every canary with ``vector``, shape ``(count,)``."""
-        known = np.asarray(vector, np.float32)
-        if known.shape != (self.dimension,):
+    def dots(self, vectors: ArrayLike) -> FloatArray:
+        """The inner product of every canary with a vector, shape ``(count,)``.
+
+        Several vectors, shape ``(k, dimension)``, give ``(k, count)`` and cost little more than
+        one: making the directions, or fetching them from memory, is the work.
+        """
+        known = np.asarray(vectors, np.float32)
+        if known.ndim not in (1, 2) or known.shape[-1] != self.dimension:
             raise InvalidArgument(
-                f"Expected a vector of {self.dimension} numbers, got shape {known.shape}."
+                f"Expected vectors of {self.dimension} numbers, got shape {known.shape}."
             )
-        return np.concatenate([block @ known for block in self._blocks()]).astype(np.float64)
+        parts = [known @ block.T for block in self._blocks()]
+        return np.concatenate(parts, axis=-1).astype(np.float64)
 
     def cosines(self, vector: ArrayLike) -> FloatArray:
         """The cosine of every canary with ``vector``, shape ``(count,)``; 0 for a vector of 0."""
-        length = float(np.linalg.norm(np.asarray(vector, np.float64)))
-        return self.dots(vector) / (length or 1.0)
+        known = np.asarray(vector, np.float64)
+        if known.ndim != 1:
+            raise InvalidArgument(f"Expected one vector, got shape {known.shape}.")
+        return self.dots(known) / (float(np.linalg.norm(known)) or 1.0)
 
     def block(self, number: int) -> NDArray[np.float32]:
         """The directions that are made together: as many as make 16 MiB, at least one."""

@@ -27,6 +27,7 @@ from epsilometer.results import AuditGroup, AuditResult, Provenance
 from epsilometer.types import FloatArray
 
 _LOUD = 10.0  # norm of a planted gradient in clipping norms: clipping is under test too
+_WAITING = 2**24  # floats of gradients that wait to be compared with all canaries at once: 64 MiB
 _GHOST = (
     "Ghost clipping has no gradients of single records, so the canaries were added to the clipped "
     "sum, at the clipping norm: whether it clips was not under test."
@@ -182,6 +183,7 @@ class Audited:
         everybody = self._canaries.inject(np.arange(canaries), 0.5)
         self._crosstalk = self._canaries.dots(everybody) - 0.5
         self._others: Any = None  # what the records of this step add, if all is right
+        self._waiting: list[NDArray[np.float32]] = []
         self._seen: list[FloatArray] = []
         self._took: list[NDArray[np.bool_]] = []
         self._rest: list[tuple[float, float, int, float]] = []  # noise, chance, epoch, share
@@ -203,7 +205,7 @@ class Audited:
     @property
     def steps(self) -> int:
         """Steps seen so far; those that only accumulate are none."""
-        return len(self._seen)
+        return len(self._took)
 
     @property
     def noise_share(self) -> float:
@@ -287,14 +289,24 @@ class Audited:
         if optimizer.loss_reduction == "mean":
             scale = float(optimizer.expected_batch_size) * batches
         shown = _flat([p.grad for p in optimizer.params]) * scale - self._others
-        dots = self._canaries.dots(shown.numpy()) / clip - chance * self._crosstalk
-        self._lost += not np.isfinite(dots).all()
-        self._seen.append(np.nan_to_num(dots, posinf=0.0, neginf=0.0))
+        finite = bool(shown.isfinite().all())
+        self._lost += not finite
+        self._waiting.append((shown / clip).numpy() if finite else np.zeros(shown.numel(), "f"))
         self._took.append(took)
         loudness = noise * math.sqrt(self._start.numel())
         self._rest.append((noise, chance, epoch, planted / loudness if loudness else math.inf))
         self._others = None
+        if len(self._waiting) * shown.numel() >= _WAITING or len(self._waiting) >= 32:
+            self._compare()
         return done
+
+    def _compare(self) -> None:
+        """Compares the gradients that wait with all canaries."""
+        if self._waiting:
+            since = self._rest[-len(self._waiting) :]
+            expected = np.array([chance for _, chance, _, _ in since])[:, None] * self._crosstalk
+            self._seen.extend(self._canaries.dots(np.stack(self._waiting)) - expected)
+            self._waiting.clear()
 
     def _uncleared(self) -> bool:
         """Whether gradients are left from the last step."""
@@ -338,6 +350,7 @@ class Audited:
         return float(np.linalg.norm(total))
 
     def _run(self) -> CanaryRun:
+        self._compare()
         if not self._seen:
             raise InvalidArgument(
                 "Expected at least one step of training before a result, saw none. "

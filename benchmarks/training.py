@@ -7,10 +7,12 @@ A model-step is one step of one model on a batch of 100: forward, backward, per-
 noise, a canary, and the update.
 """
 
+import copy
 import sys
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -94,9 +96,9 @@ def _on_cpu() -> None:
         training = _ensemble(build(), 1, "cpu")
         together = memory.at_once(training, features, labels)
         takes: dict[str, Callable[[], float]] = {
-            "ours": lambda: _ours(_ensemble(build(), together, "cpu"), features, labels),
-            "hooks": lambda: _opacus(build(), features, labels, "hooks"),
-            "ghost": lambda: _opacus(build(), features, labels, "ghost"),
+            "ours": partial(_ours, _ensemble(build(), together, "cpu"), features, labels),
+            "hooks": partial(_opacus, build(), features, labels, "hooks"),
+            "ghost": partial(_opacus, build(), features, labels, "ghost"),
         }
         best = dict.fromkeys(takes, 0.0)
         for _ in range(3):
@@ -121,6 +123,7 @@ def _ours(training: EnsembleDPSGD, features: Any, labels: Any) -> float:
 def _opacus(model: nn.Module, features: Any, labels: Any, mode: str) -> float:
     from opacus import PrivacyEngine
 
+    model = copy.deepcopy(model)  # it is changed for good
     loader = DataLoader(
         TensorDataset(torch.from_numpy(features), torch.from_numpy(labels)),
         batch_size=_BATCH,

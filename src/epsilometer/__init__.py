@@ -10,6 +10,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from epsilometer.accounting.shuffle import shuffle_delta, shuffle_epsilon, shuffle_noise
+    from epsilometer.audits.dpsgd import audit_dpsgd
     from epsilometer.audits.runs import UntilNarrow, UntilRefuted, audit_runs
     from epsilometer.audits.scores import audit_scores
     from epsilometer.audits.shuffling import audit_shuffling
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "accounting.shuffle": ("shuffle_delta", "shuffle_epsilon", "shuffle_noise"),
+    "audits.dpsgd": ("audit_dpsgd",),
     "audits.runs": ("UntilNarrow", "UntilRefuted", "audit_runs"),
     "audits.scores": ("audit_scores",),
     "audits.shuffling": ("audit_shuffling",),

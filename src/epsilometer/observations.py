@@ -1,13 +1,20 @@
 """What was measured: scores one by one, or counted at thresholds fixed in advance."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from epsilometer import _validate
 from epsilometer.errors import InvalidArgument
 from epsilometer.types import FloatArray, IntArray
+
+
+class Sides(NamedTuple):
+    """Scores of a part of an audit, of which a side may be empty."""
+
+    inside: FloatArray
+    outside: FloatArray
 
 
 @dataclass(frozen=True, eq=False)

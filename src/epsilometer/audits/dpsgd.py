@@ -1,11 +1,20 @@
 """Does DP-SGD keep its promise? Thousands of real trainings, with a canary and without it."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    Required,
+    TypeAlias,
+    TypedDict,
+    Unpack,
+    get_args,
+)
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,9 +23,8 @@ from epsilometer import _validate
 from epsilometer._extras import needs
 from epsilometer.accounting import family, pld
 from epsilometer.audits.fingerprints import fingerprint, name_of
-from epsilometer.audits.runs import Program, RunsJob, Until, View, joined, stoppable
+from epsilometer.audits.runs import Play, Program, RunsJob, Until, View, joined, stoppable
 from epsilometer.audits.scores import audit_scores
-from epsilometer.audits.training import said_nan
 from epsilometer.canaries.data import Record, mislabelled, records
 from epsilometer.canaries.gradient import (
     IN_WORDS,
@@ -24,6 +32,7 @@ from epsilometer.canaries.gradient import (
     ManyCanaries,
     TargetCanary,
     dirac_direction,
+    displaces,
     random_direction,
 )
 from epsilometer.claims import Adjacency, PrivacyClaim
@@ -34,8 +43,8 @@ from epsilometer.engine.run import Done, Watch, run
 from epsilometer.engine.shards import Arrays
 from epsilometer.errors import InvalidArgument
 from epsilometer.mechanisms.samplers import Poisson, Sampler, Shuffle
-from epsilometer.results import AuditGroup, AuditResult, Curve
-from epsilometer.types import FloatArray, IntArray
+from epsilometer.results import AuditGroup, AuditResult, Curve, EpsilonLowerBound
+from epsilometer.types import BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:
     from epsilometer.training.ensemble import EnsembleDPSGD
@@ -44,6 +53,7 @@ Look: TypeAlias = Literal["updates", "model", "loss", "steps"]
 Direction: TypeAlias = Literal["random", "dirac"]
 _SHUFFLE = Shuffle()
 _UNITS = 10_000  # at most: more would only be more files
+_FEWEST = 20  # canaries of one run: all heads or all tails come once in half a million
 _DRAWN = np.concatenate([[0.0], np.geomspace(1e-6, 1.0, 120)])
 
 
@@ -54,12 +64,12 @@ class DpsgdJob:
     Attributes:
         runs: The many runs.
         one: The one run; None if there is none.
-        subject: What was audited, in words.
+        adjacency: What training without the target is.
     """
 
     runs: RunsJob
     one: "OneRun | None"
-    subject: str
+    adjacency: Adjacency
 
     @property
     def plan(self) -> Plan:
@@ -87,29 +97,32 @@ class DpsgdJob:
     def result(self, units: Iterable[Arrays], done: Done) -> AuditResult | AuditGroup:
         """An audit for each view of the runs, and for the one run."""
         every = iter(units)
-        lost = np.zeros((len(self.runs.programs), 2), np.int64)
+        programs, blocks = self.runs.programs, self.runs.blocks
+        lost = {(n, view.name): np.zeros(2, np.int64) for n, view in self._looks}
 
         def counted() -> Iterator[Arrays]:
             for index, arrays in enumerate(islice(every, self._many)):
-                number = index // self.runs.blocks
-                first = self.runs.programs[number].looks[0].name
                 if index not in done.failed:
-                    lost[number, 0] += np.sum(arrays[f"{first}inside"] == -np.inf)
-                    lost[number, 1] += np.sum(arrays[f"{first}outside"] == np.inf)
+                    for view in programs[index // blocks].looks:
+                        lost[index // blocks, view.name] += _lost(arrays, view.name)
                 yield arrays
 
-        found = self.runs.result(counted(), done)
-        of = [n for n, program in enumerate(self.runs.programs) for _ in program.looks]
+        found = self.runs.result(counted(), done).audits
         audits = [
-            _with_lost(audit, lost[number]) for audit, number in zip(found.audits, of, strict=True)
+            _told(audit, lost[n, view.name], "runs" if view.bound is None else "steps")
+            for audit, (n, view) in zip(found, self._looks, strict=True)
         ]
+        audits = [replace(a, bound=replace(a.bound, adjacency=self.adjacency)) for a in audits]
         if self.one is not None:
-            arrays = next(every)
-            last = range(self._many, self.plan.units)
-            audits.append(self.one.audit(arrays, done, last))
+            audits.append(self.one.audit(next(every), done, range(self._many, self.plan.units)))
         if len(audits) == 1:
             return audits[0]
-        return AuditGroup(subject=self.subject, results=tuple(audits))
+        return AuditGroup(subject=self.runs.subject, results=tuple(audits))
+
+    @property
+    def _looks(self) -> list[tuple[int, View]]:
+        """All views, each with the number of its program."""
+        return [(n, view) for n, each in enumerate(self.runs.programs) for view in each.looks]
 
     @property
     def _many(self) -> int:
@@ -134,10 +147,21 @@ class _Watching:
         return self._watch.enough()
 
 
-def _with_lost(audit: AuditResult, lost: IntArray) -> AuditResult:
+def _lost(arrays: Arrays, view: str = "") -> IntArray:
+    """How many scores diverged, with the target and without it."""
+    inside, outside = arrays[f"{view}inside"], arrays[f"{view}outside"]
+    return np.array([np.sum(inside == -np.inf), np.sum(outside == np.inf)])
+
+
+def _told(audit: AuditResult, lost: IntArray, what: str) -> AuditResult:
+    """The audit, with what a reader must know of runs that diverged."""
     if not lost.any():
         return audit
-    said = said_nan(lost, audit.attack.n_in)
+    said = (
+        f"Diverged: {lost[0]} of {audit.attack.n_in} {what} with the target, {lost[1]} of "
+        f"{audit.attack.n_out} without it. They count against a refutation; with a smaller "
+        "learning_rate there would be fewer."
+    )
     return replace(audit, bound=replace(audit.bound, caveats=(*audit.bound.caveats, said)))
 
 
@@ -150,7 +174,6 @@ class OneRun:
         features: Records.
         labels: Their labels.
         canaries: How many.
-        size: Parameters of a model.
         claim: What was promised.
         delta: δ.
         confidence: One-sided.
@@ -162,7 +185,6 @@ class OneRun:
     features: FloatArray
     labels: IntArray
     canaries: int
-    size: int
     claim: PrivacyClaim | None
     delta: float
     confidence: float
@@ -172,7 +194,7 @@ class OneRun:
     def play(self, rng: np.random.Generator) -> Arrays:
         """Trains, and scores every canary by all noisy sums along it."""
         included = rng.integers(2, size=self.canaries).astype(np.bool_)
-        directions = np.stack([random_direction(self.size, rng=rng) for _ in included])
+        directions = np.stack([random_direction(self.training.size, rng=rng) for _ in included])
         planted = ManyCanaries(
             directions=directions, included=included[None], first=len(self.features)
         )
@@ -182,20 +204,28 @@ class OneRun:
             direction=directions[0],
             batch_size=self.training.batch_size,
         )
+        seen = np.moveaxis(trained.observations[0], -1, 0)
         scores = alone.log_ratio(
-            np.moveaxis(trained.observations[0], -1, 0),
+            np.nan_to_num(seen),
             sampler=self.training.sampler,
             noise_multiplier=self.training.noise_multiplier,
+            rate=self.training.batch_size / (len(self.features) + self.canaries),
         )
+        if trained.diverged[0] or np.isnan(seen).any():
+            return self.missing(included)
         return {"inside": scores[included], "outside": scores[~included]}
 
-    def missing(self) -> Arrays:
-        """A run that proves nothing: every canary looks the same."""
-        return {"inside": np.zeros(self.canaries // 2), "outside": np.zeros(-(-self.canaries // 2))}
+    def missing(self, included: BoolArray | None = None) -> Arrays:
+        """A run that proves nothing: every canary speaks against the attack."""
+        inside = self.canaries // 2 if included is None else int(included.sum())
+        return {
+            "inside": np.full(inside, -np.inf),
+            "outside": np.full(self.canaries - inside, np.inf),
+        }
 
     def audit(self, arrays: Arrays, done: Done, units: range) -> AuditResult:
         """What it proves."""
-        return audit_scores(
+        found = audit_scores(
             joined([arrays]),
             delta=self.delta,
             claim=self.claim,
@@ -206,6 +236,41 @@ class OneRun:
             adversary="sees every noisy sum and chooses the canaries' gradients, not the batches",
             provenance=done.provenance(units),
         )
+        found = replace(found, bound=replace(found.bound, adjacency="zero_out"))
+        none = np.zeros(2, np.int64)
+        return _told(found, none if units[0] in done.failed else _lost(arrays), "canaries")
+
+
+class Knobs(TypedDict, total=False):
+    """What :func:`audit_dpsgd` and :func:`dpsgd_job` take alike, as the former tells."""
+
+    runs: Required[int]
+    delta: Required[float]
+    claim: float | PrivacyClaim | None
+    adversary: Adversary
+    adjacency: Adjacency
+    sampler: Sampler
+    noise_multiplier: float | None
+    clip_norm: float
+    learning_rate: Required[float]
+    optimizer: Any
+    batch_size: Required[int]
+    epochs: int
+    loss: Any
+    direction: Direction
+    views: Sequence[Look]
+    canary: Record | None
+    canaries: int
+    initial: Literal["fresh", "given"]
+    device: str
+    at_once: int | None
+    confidence: float
+    until: Until | None
+    seed: int
+    subject: str
+    name: str
+    parameters: Mapping[str, Any] | None
+    command: str | None
 
 
 def dpsgd_job(
@@ -247,15 +312,22 @@ def dpsgd_job(
         from epsilometer.training.game import GradientGame, RecordGame, same_steps
         from epsilometer.training.optimizers import SGD
     _validate.whole(2, runs=runs)
-    _validate.whole(0, canaries=canaries)
+    _validate.whole(1, at_once=1 if at_once is None else at_once)
     _validate.open_unit(delta=delta, confidence=confidence)
-    _known_views(views, adversary)
+    _known_views(views, adversary, adjacency)
+    _enough_canaries(canaries)
+    if until is not None:
+        _stops(views, canaries)
     features, labels = records(*data)
     if _takes_words(module):
         features = features.astype(np.int64)
     claimed = _claim(claim, delta, adjacency)
     steps = _steps(sampler, len(features), batch_size)
-    noise = _noise(noise_multiplier, claimed, batch_size / len(features), steps * epochs)
+    rate = batch_size / len(features)
+    if isinstance(sampler, Poisson):
+        rate = rate if sampler.rate is None else sampler.rate
+        sampler = Poisson(rate=rate, steps=steps)  # the same with the target and without it
+    noise = _noise(noise_multiplier, claimed, adjacency, rate=rate, steps=steps * epochs)
     training = EnsembleDPSGD(
         module,
         cross_entropy if loss is None else loss,
@@ -274,21 +346,28 @@ def dpsgd_job(
     training.check(features, labels)
     together = min(runs, at_once or memory.at_once(training, features, labels))
     block = together * max(1, -(-runs // (together * _UNITS)))
+    blocks = -(-runs // block)
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))
-    size = training.size
-    aim = random_direction if direction == "random" else dirac_direction
     target = TargetCanary(
         adversary=adversary,
-        direction=aim(size, rng=rng),
+        direction=_direction(direction, training.size, rng),
         adjacency=adjacency,
         batch_size=batch_size,
+        displaces=displaces(sampler),
     )
     many = replace(training, runs=together)
-    by_gradient = tuple(view for view in views if view != "loss")
     programs = []
-    if by_gradient:
+    if by_gradient := tuple(view for view in views if view != "loss"):
         game = GradientGame(
             training=many, features=features, labels=labels, canary=target, views=by_gradient
+        )
+        bound = partial(
+            family.poisson_bound,
+            sampling_rate=rate,
+            steps=steps * epochs,
+            delta=delta,
+            confidence=confidence,
+            seed=seed,
         )
         programs.append(
             Program(
@@ -296,46 +375,21 @@ def dpsgd_job(
                 subject=subject,
                 claim=claimed,
                 adversary=IN_WORDS[adversary],
-                curves=_curves(noise, batch_size / len(features), steps * epochs, adjacency),
+                curves=_curves(noise, rate, steps * epochs, adjacency),
                 views=tuple(
-                    _view(look, subject, adversary, training, steps, delta, confidence, seed)
+                    _view(look, subject, adversary, sampler, bound, steps * epochs)
                     for look in by_gradient
                 ),
             )
         )
     if "loss" in views:
-        classes = int(labels.max()) + 1
-        record = canary or mislabelled(
-            Record(features=features[0], label=int(labels[0])), classes=classes, rng=rng
+        seen = Record(features=features[0], label=int(labels[0]))
+        record = canary or mislabelled(seen, classes=int(labels.max()) + 1, rng=rng)
+        by_loss = RecordGame(
+            training=many, features=features, labels=labels, record=record, adjacency=adjacency
         )
-        programs.append(
-            Program(
-                play=RecordGame(
-                    training=many,
-                    features=features,
-                    labels=labels,
-                    record=record,
-                    adjacency=adjacency,
-                ).play,
-                subject=f"{subject}, final model only: loss on a data canary",
-                claim=claimed,
-                adversary="sees the final model, chooses one record",
-                views=(
-                    View(
-                        name="loss",
-                        subject=f"{subject}, final model only: loss on a data canary",
-                        adversary="sees the final model, chooses one record",
-                    ),
-                ),
-            )
-        )
-    blocks = -(-runs // block)
+        programs.append(_loss_program(by_loss.play, subject, claimed))
     stoppable(until, claim=claimed, also=(), blocks=blocks)
-    if until is not None and (canaries or len(programs) > 1):
-        raise InvalidArgument(
-            "Expected no canaries and no view 'loss' with until=…, got them: they are runs of "
-            "their own, which an audit that stops early might never reach."
-        )
     one = None
     if canaries:
         one = OneRun(
@@ -343,7 +397,6 @@ def dpsgd_job(
             features=features,
             labels=labels,
             canaries=canaries,
-            size=size,
             claim=claimed,
             delta=delta,
             confidence=confidence,
@@ -378,20 +431,17 @@ def dpsgd_job(
             **({} if canary is None else {"canary": fingerprint((canary.features, canary.label))}),
         },
     )
-    return DpsgdJob(
-        runs=RunsJob(
-            plan=plan,
-            subject=subject,
-            programs=tuple(programs),
-            runs=runs,
-            block=block,
-            delta=delta,
-            confidence=confidence,
-            until=until,
-        ),
-        one=one,
+    many_runs = RunsJob(
+        plan=plan,
         subject=subject,
+        programs=tuple(programs),
+        runs=runs,
+        block=block,
+        delta=delta,
+        confidence=confidence,
+        until=until,
     )
+    return DpsgdJob(runs=many_runs, one=one, adjacency=adjacency)
 
 
 def audit_dpsgd(
@@ -401,7 +451,7 @@ def audit_dpsgd(
     directory: Path | str | None = None,
     engine: Engine | None = None,
     listen: Sequence[Listener] = (),
-    **how: Any,
+    **how: Unpack[Knobs],
 ) -> AuditResult | AuditGroup:
     """Trains with a canary and without it, thousands of times, and judges the claim by that.
 
@@ -463,44 +513,40 @@ def _view(
     look: Look,
     subject: str,
     adversary: Adversary,
-    training: "EnsembleDPSGD",
+    sampler: Sampler,
+    bound: Callable[..., EpsilonLowerBound],
     steps: int,
-    delta: float,
-    confidence: float,
-    seed: int,
 ) -> View:
-    words = {
-        "updates": ("all updates seen", IN_WORDS[adversary]),
-        "model": (
-            "final model only: along the canary gradient",
-            IN_WORDS[adversary].replace("every noisy sum", "the final model"),
-        ),
-        "steps": (
-            "single steps, as Poisson-sampled training of unknown noise",
-            f"{IN_WORDS[adversary]}; knows which batches have the target",
-        ),
-    }
-    subject, adversary_in_words = f"{subject}, {words[look][0]}", words[look][1]
-    bound = None
-    if look == "steps":
-        if not isinstance(training.sampler, Poisson):
-            raise InvalidArgument(
-                f"Expected sampler=Poisson() with the view 'steps', got {training.sampler!r}: its "
-                "bound is that of Poisson sampling."
-            )
-        rate = training.sampler.rate
-        bound = partial(
-            family.poisson_bound,
-            sampling_rate=1 / steps if rate is None else rate,
-            steps=steps * training.epochs,
-            delta=delta,
-            confidence=confidence,
-            per="step",
-            seed=seed,
-            adjacency="zero_out",
-            adversary=adversary_in_words,
+    """What is looked at, and by whom; ``bound`` is for single steps."""
+    who = IN_WORDS[adversary]
+    if look == "updates":
+        return View(name=look, subject=f"{subject}, all updates seen", adversary=who)
+    if look == "model":
+        return View(
+            name=look,
+            subject=f"{subject}, final model only: along the canary gradient",
+            adversary=who.replace("every noisy sum", "the final model"),
         )
-    return View(name=look, subject=subject, adversary=adversary_in_words, bound=bound)
+    if not isinstance(sampler, Poisson):
+        raise InvalidArgument(
+            f"Expected sampler=Poisson() with the view 'steps', got {sampler!r}: its bound is that "
+            "of Poisson sampling."
+        )
+    who = f"{who}; knows which batches have the target"
+    return View(
+        name=look,
+        subject=f"{subject}, single steps, as Poisson-sampled training of unknown noise",
+        adversary=who,
+        bound=partial(bound, per="step", adversary=who),
+        each=steps,
+    )
+
+
+def _loss_program(play: Play, subject: str, claim: PrivacyClaim | None) -> Program:
+    subject = f"{subject}, final model only: loss on a data canary"
+    who = "sees the final model, chooses one record"
+    view = View(name="loss", subject=subject, adversary=who)
+    return Program(play=play, subject=subject, claim=claim, adversary=who, views=(view,))
 
 
 def _takes_words(module: Any) -> bool:
@@ -508,22 +554,60 @@ def _takes_words(module: Any) -> bool:
     return any(type(part).__name__ == "Embedding" for part in module.modules())
 
 
-def _known_views(views: Sequence[Look], adversary: Adversary) -> None:
+def _direction(kind: Direction, size: int, rng: np.random.Generator) -> FloatArray:
+    if kind not in get_args(Direction):
+        raise InvalidArgument(f"Expected direction 'random' or 'dirac', got {kind!r}.")
+    return (random_direction if kind == "random" else dirac_direction)(size, rng=rng)
+
+
+def _known_views(views: Sequence[Look], adversary: Adversary, adjacency: Adjacency) -> None:
     unknown = [view for view in views if view not in get_args(Look)]
     if not views or unknown or len(set(views)) < len(views):
         raise InvalidArgument(
             f"Expected views of {', '.join(get_args(Look))}, each once, got {tuple(views)}."
         )
-    if "steps" in views and adversary != "target_canary":
+    if "steps" not in views:
+        return
+    if adversary != "target_canary":
         raise InvalidArgument(
             "Expected adversary='target_canary' with the view 'steps', where steps without the "
             f"target show nothing but noise, got {adversary!r}."
+        )
+    if adjacency == "replace":
+        raise InvalidArgument(
+            "Expected adjacency='zero_out' or 'add_remove' with the view 'steps', got 'replace': "
+            "its bound is that of a target which is there or not."
+        )
+
+
+def _stops(views: Sequence[Look], canaries: int) -> None:
+    """Refuses what an audit that stops early could not tell."""
+    if canaries or ("loss" in views and len(views) > 1):
+        raise InvalidArgument(
+            "Expected no canaries and no view 'loss' beside others with until=…, got them: they "
+            "are runs of their own, which an audit that stops early might never reach."
+        )
+    if "steps" in views:
+        raise InvalidArgument(
+            "Expected no view 'steps' with until=…, got it: its bound does not hold for runs that "
+            "were stopped by looking at them."
+        )
+
+
+def _enough_canaries(canaries: int) -> None:
+    _validate.whole(0, canaries=canaries)
+    if 0 < canaries < _FEWEST:
+        raise InvalidArgument(
+            f"Expected canaries=0, or {_FEWEST} or more, got {canaries}: each is in by a coin, "
+            "and fewer prove nothing."
         )
 
 
 def _claim(
     claim: float | PrivacyClaim | None, delta: float, adjacency: Adjacency
 ) -> PrivacyClaim | None:
+    if isinstance(claim, PrivacyClaim) and claim.delta != delta:
+        raise InvalidArgument(f"Expected delta to be the claim's {claim.delta!r}, got {delta!r}.")
     if claim is None or isinstance(claim, PrivacyClaim):
         return claim
     return PrivacyClaim(
@@ -532,19 +616,29 @@ def _claim(
 
 
 def _noise(
-    noise_multiplier: float | None, claim: PrivacyClaim | None, rate: float, steps: int
+    noise_multiplier: float | None,
+    claim: PrivacyClaim | None,
+    adjacency: Adjacency,
+    *,
+    rate: float,
+    steps: int,
 ) -> float:
     """As given, or what accounting by Poisson sampling asks for."""
     if noise_multiplier is not None:
         return noise_multiplier
     if claim is None:
         raise InvalidArgument("Expected noise_multiplier, or a claim to derive it from, got none.")
+    if adjacency == "replace":
+        raise InvalidArgument(
+            "Expected noise_multiplier with adjacency='replace', got none: no accountant tells "
+            "what a claim asks for where records are replaced."
+        )
     return pld.poisson_noise(
         epsilon=claim.epsilon,
         delta=claim.delta,
         sampling_rate=rate,
         steps=steps,
-        adjacency="zero_out",
+        adjacency=adjacency,
     )
 
 
@@ -562,9 +656,12 @@ def _curves(noise: float, rate: float, steps: int, adjacency: Adjacency) -> tupl
     """What accounting by Poisson sampling allows, where it has such a curve."""
     if adjacency == "replace" or noise == 0:
         return ()
-    fnr = pld.poisson_curve(
-        _DRAWN, noise_multiplier=noise, sampling_rate=rate, steps=steps, adjacency=adjacency
-    )
+    try:
+        fnr = pld.poisson_curve(
+            _DRAWN, noise_multiplier=noise, sampling_rate=rate, steps=steps, adjacency=adjacency
+        )
+    except InvalidArgument:  # so little noise that the curve cannot be told from none
+        return ()
     return (
         Curve(
             name="PLD of Poisson sampling",

@@ -17,12 +17,12 @@ from epsilometer.engine.plan import Plan
 from epsilometer.engine.run import Done, run
 from epsilometer.engine.shards import Arrays
 from epsilometer.errors import InvalidArgument
-from epsilometer.observations import Scores
+from epsilometer.observations import Scores, Sides
 from epsilometer.results import AuditGroup, AuditResult, Curve, EpsilonLowerBound, Provenance
 from epsilometer.stats.estimators import epsilon_lower_bound
 from epsilometer.stats.sequential import ConfidenceSequence
 
-Played: TypeAlias = Scores | Mapping[str, Scores]
+Played: TypeAlias = Scores | Mapping[str, Scores | Sides]
 Play: TypeAlias = Callable[[int, np.random.Generator], Played]
 _LOCAL = Local()
 _UNITS = 100  # by default: enough to share among workers, to save and to watch
@@ -60,14 +60,16 @@ class View:
         name: Of its scores among those that ``play`` returns.
         subject: What is looked at, in words.
         adversary: Whose view it is, in words.
-        bound: Bounds ε from its scores, where another method than the usual is the right one; the
-            scores are then as many as it likes.
+        bound: Bounds ε from its scores, where another method than the usual is the right one; not
+            with a rule to stop early.
+        each: How many scores a run gives at most; exactly one where there is no such ``bound``.
     """
 
     name: str
     subject: str
     adversary: str
     bound: Callable[[Scores], EpsilonLowerBound] | None = None
+    each: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,10 +126,11 @@ class RunsJob:
         arrays = {}
         for view in program.looks:
             scores = played if isinstance(played, Scores) else played[view.name]
-            if view.bound is None and (scores.n_in, scores.n_out) != (size, size):
+            counts = len(scores.inside), len(scores.outside)
+            if view.bound is None and counts != (size, size):
                 raise InvalidArgument(
                     f"Expected play to return {size} scores inside and {size} outside, "
-                    f"got {scores.n_in} and {scores.n_out}."
+                    f"got {counts[0]} and {counts[1]}."
                 )
             arrays[f"{view.name}inside"] = scores.inside
             arrays[f"{view.name}outside"] = scores.outside
@@ -139,10 +142,12 @@ class RunsJob:
         Inside at −∞ and outside at +∞ raise both error counts at every threshold, so that the
         bound holds whatever the runs would have shown, and whatever made them fail.
         """
-        size = self._size(index)
-        worst = {"inside": np.full(size, -np.inf), "outside": np.full(size, np.inf)}
-        looks = self.programs[index // self.blocks].looks
-        return {view.name + side: worst[side] for view in looks for side in worst}
+        size, worst = self._size(index), {"inside": -np.inf, "outside": np.inf}
+        return {
+            view.name + side: np.full(size * view.each, score)
+            for view in self.programs[index // self.blocks].looks
+            for side, score in worst.items()
+        }
 
     def watch(self) -> "_Shown | _Bets":
         """Bets where the run may stop early; else only computes what is shown."""
@@ -238,12 +243,10 @@ class _Shown:
         self._units.append(arrays)
         self._seen += 1
 
-    def _view(self) -> str:
-        return self._job.programs[(self._seen - 1) // self._job.blocks].looks[0].name
-
     def epsilon(self) -> float | None:
-        if len(self._units) > 1.1 * self._computed:
-            scores = joined(self._units, self._view())
+        view = self._job.programs[(self._seen - 1) // self._job.blocks].looks[0]
+        if view.bound is None and len(self._units) > 1.1 * self._computed:
+            scores = joined(self._units, view.name)
             bound = epsilon_lower_bound(
                 scores, delta=self._job.delta, confidence=self._job.confidence
             )

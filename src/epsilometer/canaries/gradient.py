@@ -14,6 +14,11 @@ adversary               target's batch      other batches       other records' o
 
 Without the target, its +1 becomes 0 (zero-out), −1 (replace), or there is one record less, and no
 batch is the target's (add/remove). The target is record 0.
+
+A −1 in other batches alone is what datasets show where the target takes another record's place:
+were all others −1, its batch would miss one. Where it comes beside the others (Poisson sampling,
+balls in bins) no dataset does so, and an accountant who is right would be refuted. There the −1 is
+in the target's batch too, and tells nothing.
 """
 
 from dataclasses import dataclass
@@ -24,12 +29,15 @@ import numpy as np
 from epsilometer import _validate
 from epsilometer.attacks.likelihood_ratio import each_with, one_of
 from epsilometer.claims import Adjacency
+from epsilometer.claims import adjacency as known_adjacency
 from epsilometer.errors import InvalidArgument
 from epsilometer.mechanisms.samplers import (
+    BatchThenShuffle,
     PartialShuffle,
     Poisson,
     Sampler,
     Sequential,
+    Shuffle,
     WithoutReplacement,
 )
 from epsilometer.types import BoolArray, FloatArray
@@ -40,6 +48,8 @@ if TYPE_CHECKING:
 Adversary: TypeAlias = Literal[
     "target_canary", "partially_informed", "worst_case", "batch_then_shuffle"
 ]
+_FIXED_SIZES = (Sequential, Shuffle, PartialShuffle, BatchThenShuffle, WithoutReplacement)
+_HARDLY = 1e-3  # noise by which what was seen without any is scored
 IN_WORDS: dict[Adversary, str] = {
     "target_canary": "sees every noisy sum and chooses the target's gradient",
     "partially_informed": "sees every noisy sum, chooses the target's gradient and that of the "
@@ -82,6 +92,11 @@ class Canaries(Protocol):
     def insert(self, batch: "Tensor") -> Inserted:
         """What happens in these batches of record numbers, ``(runs, batch)``; −1 is no record."""
         ...
+
+
+def displaces(sampler: Sampler) -> bool:
+    """Whether a target surely takes the place of another record in its batch."""
+    return isinstance(sampler, _FIXED_SIZES)
 
 
 def random_direction(size: int, *, rng: np.random.Generator) -> FloatArray:
@@ -137,6 +152,8 @@ class TargetCanary:
             which is for the training to do.
         present: Whether the target is there.
         batch_size: B.
+        displaces: Whether the target takes another record's place in its batch, as
+            :func:`displaces` tells of a sampler.
     """
 
     adversary: Adversary
@@ -144,6 +161,7 @@ class TargetCanary:
     adjacency: Adjacency = "zero_out"
     present: bool = True
     batch_size: int
+    displaces: bool = True
 
     def __post_init__(self) -> None:
         if self.adversary not in get_args(Adversary):
@@ -151,6 +169,7 @@ class TargetCanary:
                 f"Expected adversary to be one of {', '.join(get_args(Adversary))}, "
                 f"got {self.adversary!r}."
             )
+        known_adjacency(self.adjacency)
         if self.adjacency == "unstated":
             raise InvalidArgument(
                 "Expected adjacency to be zero_out, add_remove or replace, got 'unstated': "
@@ -185,13 +204,13 @@ class TargetCanary:
             return Inserted(None, amounts[:, None], has[:, None])
         if self.adversary == "target_canary":
             return Inserted(there & ~target, (own * has)[:, None], has[:, None])
-        filled = there.sum(1)
-        amounts = has * own - (~has & (filled > 0)) * 1.0
+        others = there & ~target
+        shown = others.any(1) & ~(has & self.displaces)  # batches where she inserts her −1
+        amounts = has * own - shown * 1.0
         if self.adversary == "worst_case":
             return Inserted(None, amounts[:, None], has[:, None])
-        last = (filled - 1).clamp(min=0)
-        keep = there & ~target
-        keep.scatter_(1, last[:, None], keep.gather(1, last[:, None]) & has[:, None])
+        last = others.cumsum(1).argmax(1, keepdim=True)  # where the last of them is counted
+        keep = others.scatter(1, last, others.gather(1, last) & ~shown[:, None])
         return Inserted(keep, amounts[:, None], has[:, None])
 
     @property
@@ -199,23 +218,40 @@ class TargetCanary:
         """Of an observation: in the target's batch with it, without it, and in other batches."""
         whole = float(self.batch_size)
         other = {"target_canary": 0.0, "batch_then_shuffle": -whole}.get(self.adversary, -1.0)
-        present = whole if self.adversary == "batch_then_shuffle" else 1.0
+        if self.adversary == "batch_then_shuffle":
+            present = whole
+        else:
+            present = 1.0 if self.displaces else other + 1.0
         if self.adjacency == "add_remove":
-            # Without it a batch is like any other.
-            absent = other
+            # Without it a batch is like any other; only the first B still give themselves away,
+            # now with one of the others among them.
+            absent = whole - 2.0 if self.adversary == "batch_then_shuffle" else other
         else:
             absent = present - (1.0 if self.adjacency == "zero_out" else 2.0)
         return present, absent, other
 
     def log_ratio(
-        self, observations: FloatArray, *, sampler: Sampler, noise_multiplier: float
+        self,
+        observations: FloatArray,
+        *,
+        sampler: Sampler,
+        noise_multiplier: float,
+        rate: float | None = None,
     ) -> FloatArray:
         """ln Λ of each run's observations, ``(runs, epochs, steps)``, with the target and without.
 
         Exact where other records' gradients are orthogonal to ĝ, as they are up to 1/√size for a
-        random one; else it is a score like any other, and a bound from it holds all the same.
-        Runs that diverged must have been taken out.
+        random one, and batches are alike; else it is a score like any other, and a bound from it
+        holds all the same. Runs that diverged must have been taken out.
+
+        Args:
+            observations: Noisy sums along ĝ, in clipping norms.
+            sampler: How batches were drawn.
+            noise_multiplier: σ; where it is 0, a little is assumed.
+            rate: Chance that a batch has the target, where each batch is drawn for itself and the
+                sampler does not say; one in the number of steps by default.
         """
+        sigma = max(noise_multiplier, _HARDLY)
         present, absent, other = self.means
         x = np.asarray(observations, np.float64) - other
         above, below = present - other, absent - other
@@ -224,16 +260,11 @@ class TargetCanary:
                 x = x[..., :1]  # the target is in the first batch
             case PartialShuffle(buffer=buffer, sliding=False):
                 x = x[..., : -(-buffer // self.batch_size)]  # in one of the first
-        match sampler:
-            case Poisson(rate=rate):
-                chance = 1 / x.shape[-1] if rate is None else rate
-            case WithoutReplacement():
-                chance = 1 / x.shape[-1]
-            case _:
-                return np.asarray(one_of(x, sigma=noise_multiplier, present=above, absent=below))
-        return np.asarray(
-            each_with(x, sigma=noise_multiplier, present=above, absent=below, rate=chance)
-        )
+        if not isinstance(sampler, Poisson | WithoutReplacement):
+            return np.asarray(one_of(x, sigma=sigma, present=above, absent=below))
+        own = sampler.rate if isinstance(sampler, Poisson) else None
+        chance = own or rate or 1 / x.shape[-1]
+        return np.asarray(each_with(x, sigma=sigma, present=above, absent=below, rate=chance))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -7,10 +7,10 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from epsilometer.canaries.data import Record
-from epsilometer.canaries.gradient import NoCanaries, TargetCanary
+from epsilometer.canaries.gradient import NoCanaries, TargetCanary, displaces
 from epsilometer.claims import Adjacency
 from epsilometer.errors import InvalidArgument
-from epsilometer.observations import Scores
+from epsilometer.observations import Sides
 from epsilometer.training.ensemble import EnsembleDPSGD, Trained
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
@@ -28,7 +28,7 @@ class GradientGame:
         canary: The target's gradient, and whatever else the adversary inserts.
         views: ``"updates"``: likelihood ratio of all noisy sums. ``"model"``: the final model
             alone, by how far it went along the canary. ``"steps"``: the noisy sums of single steps,
-            of those that have the target, and of any in runs without it.
+            of those that have the target, and of all others.
     """
 
     training: EnsembleDPSGD
@@ -37,15 +37,24 @@ class GradientGame:
     canary: TargetCanary
     views: tuple[GradientView, ...]
 
-    def play(self, runs: int, rng: np.random.Generator) -> Mapping[str, Scores]:
+    def __post_init__(self) -> None:
+        if self.canary.displaces and not displaces(self.training.sampler):
+            raise InvalidArgument(
+                f"Expected a canary with displaces=False for {self.training.sampler!r}, whose "
+                "batches take the target beside the others, got displaces=True: it would refute "
+                "an accountant who is right."
+            )
+
+    def play(self, runs: int, rng: np.random.Generator) -> Mapping[str, Sides]:
         """Trains ``runs`` models with the target and as many without; same ``rng``, same scores.
 
         A run that diverged is scored against the attack: −∞ with the target, +∞ without.
         """
-        inside, outside = (self._world(present, runs, rng) for present in (True, False))
-        return {name: Scores(inside=inside[name], outside=outside[name]) for name in self.views}
+        worlds = [self._world(present, runs, rng) for present in (True, False)]
+        return {name: _joined([world[name] for world in worlds]) for name in self.views}
 
-    def _world(self, present: bool, runs: int, rng: np.random.Generator) -> dict[str, FloatArray]:
+    def _world(self, present: bool, runs: int, rng: np.random.Generator) -> dict[str, Sides]:
+        """What each view takes from the runs of a world, for either side."""
         canary = replace(self.canary, present=present)
         left_out = int(canary.adjacency == "add_remove" and not present)
         groups = []
@@ -53,24 +62,31 @@ class GradientGame:
             trained = training.train(
                 self.features, self.labels, rng=stream, canaries=canary, left_out=left_out
             )
-            groups.append({name: self._scores(name, trained, canary) for name in self.views})
-        return {name: np.concatenate([group[name] for group in groups]) for name in self.views}
+            groups.append({name: self._seen(name, trained, canary) for name in self.views})
+        return {name: _joined([group[name] for group in groups]) for name in self.views}
 
-    def _scores(self, view: GradientView, trained: Trained, canary: TargetCanary) -> FloatArray:
+    def _seen(self, view: GradientView, trained: Trained, canary: TargetCanary) -> Sides:
         sums = trained.observations[..., 0]
         if view == "steps":
-            # Without the target all steps are alike; with it, only those that have it count.
-            seen = sums[trained.drawn[..., 0]] if canary.present else sums.ravel()
-            return against(seen, np.isnan(seen), present=canary.present)
+            # A step shows the target where it is and was drawn; all other steps are alike.
+            has = trained.drawn[..., 0] & canary.present
+            inside, outside = sums[has], sums[~has]
+            return Sides(
+                against(inside, np.isnan(inside), present=True),
+                against(outside, np.isnan(outside), present=False),
+            )
         if view == "model":
-            return against(trained.moved[:, 0], trained.diverged, present=canary.present)
-        ratio = canary.log_ratio(
-            np.nan_to_num(sums),
-            sampler=self.training.sampler,
-            noise_multiplier=self.training.noise_multiplier,
-        )
-        lost = trained.diverged | np.isnan(sums).any((1, 2))
-        return against(ratio, lost, present=canary.present)
+            scores, lost = trained.moved[:, 0], trained.diverged
+        else:
+            lost = trained.diverged | np.isnan(sums).any((1, 2))
+            scores = canary.log_ratio(
+                np.nan_to_num(sums),
+                sampler=self.training.sampler,
+                noise_multiplier=self.training.noise_multiplier,
+                rate=self.training.batch_size / len(self.features),
+            )
+        scores, none = against(scores, lost, present=canary.present), np.empty(0)
+        return Sides(scores, none) if canary.present else Sides(none, scores)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -92,10 +108,10 @@ class RecordGame:
     record: Record
     adjacency: Adjacency
 
-    def play(self, runs: int, rng: np.random.Generator) -> Mapping[str, Scores]:
+    def play(self, runs: int, rng: np.random.Generator) -> Mapping[str, Sides]:
         """Trains ``runs`` models with the target and as many without; same ``rng``, same scores."""
         inside, outside = (self._world(present, runs, rng) for present in (True, False))
-        return {"loss": Scores(inside=inside, outside=outside)}
+        return {"loss": Sides(inside, outside)}
 
     def _world(self, present: bool, runs: int, rng: np.random.Generator) -> FloatArray:
         features, labels = self.features.copy(), self.labels.copy()
@@ -113,6 +129,11 @@ class RecordGame:
             )[:, 0]
             scores.append(against(-losses, trained.diverged | np.isnan(losses), present=present))
         return np.concatenate(scores)
+
+
+def _joined(parts: list[Sides]) -> Sides:
+    inside, outside = (np.concatenate(side) for side in zip(*parts, strict=True))
+    return Sides(inside, outside)
 
 
 def against(scores: FloatArray, lost: BoolArray, *, present: bool) -> FloatArray:

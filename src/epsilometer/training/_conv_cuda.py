@@ -240,12 +240,13 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, shape: Shape) -> Te
     block, padded = _blocks(shape.outs)
     stack = _stack(shape.height, min(block, shape.outs))
     tiles = triton.cdiv(examples * triton.cdiv(shape.height, stack) * shape.width, _THREADS)
-    _forward[(runs * tiles, padded // block)](
-        out, x, _side_by_side(weight.flatten(2).transpose(1, 2), padded), bias, examples, tiles,
-        0 if bias is None else bias.stride(0), **asdict(shape), biased=bias is not None,
-        padded=padded, block=block, size=_THREADS, stack=stack,
-        num_warps=_WARPS, maxnreg=_REGISTERS,
-    )  # fmt: skip
+    with torch.cuda.device_of(x):
+        _forward[(runs * tiles, padded // block)](
+            out, x, _side_by_side(weight.flatten(2).transpose(1, 2), padded), bias, examples, tiles,
+            0 if bias is None else bias.stride(0), **asdict(shape), biased=bias is not None,
+            padded=padded, block=block, size=_THREADS, stack=stack,
+            num_warps=_WARPS, maxnreg=_REGISTERS,
+        )  # fmt: skip
     return out
 
 
@@ -257,11 +258,12 @@ def derive(back: Tensor, weight: Tensor, shape: Shape) -> Tensor:
     stack = _stack(shape.high, min(block, shape.ins), shape.sh)
     tiles = triton.cdiv(examples * triton.cdiv(shape.high, stack) * shape.wide, _THREADS)
     kernel = _side_by_side(weight.flatten(3).transpose(2, 3).flatten(1, 2), padded)
-    _backward[(runs * tiles, padded // block)](
-        out, back, kernel, examples, tiles, **asdict(shape),
-        padded=padded, block=block, size=_THREADS, stack=stack,
-        num_warps=_WARPS, maxnreg=_REGISTERS,
-    )  # fmt: skip
+    with torch.cuda.device_of(back):
+        _backward[(runs * tiles, padded // block)](
+            out, back, kernel, examples, tiles, **asdict(shape),
+            padded=padded, block=block, size=_THREADS, stack=stack,
+            num_warps=_WARPS, maxnreg=_REGISTERS,
+        )  # fmt: skip
     return out
 
 
@@ -272,18 +274,20 @@ def gradients(x: Tensor, back: Tensor, shape: Shape, *, runs: int, biased: bool)
     places = shape.height * shape.width
     turned = x.new_empty(len(x), places, padded)
     tiles = triton.cdiv(places, _THREADS)
-    _turn[(len(x) * tiles, padded // block)](
-        turned, back, places, tiles, outs=shape.outs, padded=padded, block=block, size=_THREADS,
-        num_warps=_WARPS,
-    )  # fmt: skip
+    with torch.cuda.device_of(x):
+        _turn[(len(x) * tiles, padded // block)](
+            turned, back, places, tiles, outs=shape.outs, padded=padded, block=block, size=_THREADS,
+            num_warps=_WARPS,
+        )  # fmt: skip
     out = x.new_empty(len(x), columns, shape.kh, padded)
     sizes = {key: value for key, value in asdict(shape).items() if key != "outs"}
     tiles, stack = triton.cdiv(examples * columns, _LANES), _stack(shape.height, _SUMS // 8)
-    _gradients[(runs * tiles, padded // block)](
-        out, x, turned, x.new_ones(shape.high * shape.wide), examples, tiles, **sizes,
-        biased=biased, padded=padded, block=block, size=_LANES, stack=stack,
-        num_warps=_WARPS, maxnreg=_REGISTERS,
-    )  # fmt: skip
+    with torch.cuda.device_of(x):
+        _gradients[(runs * tiles, padded // block)](
+            out, x, turned, x.new_ones(shape.high * shape.wide), examples, tiles, **sizes,
+            biased=biased, padded=padded, block=block, size=_LANES, stack=stack,
+            num_warps=_WARPS, maxnreg=_REGISTERS,
+        )  # fmt: skip
     return out
 
 

@@ -92,7 +92,8 @@ def _launch(
     width = pooled.shape[-1]
     size = max(_SIZE, triton.next_power_of_2(pixels * width))
     each, rows = size // (pixels * width), pooled.numel() // width
-    kernel[(triton.cdiv(rows, each),)](
-        *tensors, rows, width=width, kh=sides[0], kw=sides[1], bent=bent, each=each, size=size,
-        num_warps=_WARPS,
-    )  # fmt: skip
+    with torch.cuda.device_of(pooled):
+        kernel[(triton.cdiv(rows, each),)](
+            *tensors, rows, width=width, kh=sides[0], kw=sides[1], bent=bent, each=each, size=size,
+            num_warps=_WARPS,
+        )  # fmt: skip

@@ -19,8 +19,12 @@ from click.testing import CliRunner, Result
 from epsilometer import AuditGroup, AuditResult, from_json
 from epsilometer.accounting import pld
 from epsilometer.cli.config import from_plain, read_config
+from epsilometer.cli.dpsgd import dpsgd_job_of
 from epsilometer.cli.main import main
 from epsilometer.engine.store import Store
+from epsilometer.mechanisms.samplers import PartialShuffle
+from epsilometer.training import memory
+from epsilometer.training.optimizers import SGD
 from tests.faults.processes import started, until
 
 pytestmark = pytest.mark.usefixtures("coarse")
@@ -103,6 +107,46 @@ def test_the_noise_is_what_the_claim_asks_for(audit: Callable[..., Result]) -> N
     assert found == pytest.approx(3.0, rel=1e-2)  # accountants are coarse here
 
 
+def test_what_the_file_says_is_what_is_run() -> None:
+    training = {
+        "batch_size": 8,
+        "learning_rate": 0.25,
+        "epochs": 3,
+        "momentum": 0.75,
+        "clip_norm": 0.5,
+        "noise_multiplier": 1.25,
+        "sampler": "partial:16",
+    }
+    audit = {
+        "runs": 12,
+        "delta": 1e-4,
+        "claim": 2.0,
+        "adversary": "target_canary",
+        "adjacency": "replace",
+        "views": ["model", "loss"],
+        "canaries": 30,
+        "confidence": 0.9,
+        "seed": 5,
+    }
+    config = from_plain(changed(training=training, audit=audit, model={"hidden": 3}))
+    job = dpsgd_job_of(config, command="again", at_once=4)
+    plan, trained = job.plan, job.plan.parameters["training"]
+    assert (plan.audit, plan.command, plan.seed) == ("dpsgd", "again", 5)
+    assert plan.parameters["at_once"] == 4
+    assert plan.parameters["config"] == json.loads(json.dumps(config.plain()))
+    for name in set(audit) - {"claim", "seed"}:
+        assert plan.parameters[name] == audit[name], name
+    assert plan.parameters["claim"]["epsilon"] == 2.0
+    for name in set(training) - {"momentum", "sampler"}:
+        assert trained[name] == training[name], name
+    assert trained["sampler"] == repr(PartialShuffle(16))
+    assert trained["optimizer"] == repr(SGD(momentum=0.75))
+    game = job.runs.programs[0].play.__self__  # type: ignore[attr-defined]
+    assert game.features.shape == (40, 8, 8)
+    assert (game.features.min(), game.features.max()) == (0.0, 1.0)
+    assert [p.numel() for p in game.training.module.parameters()] == [64 * 3, 3, 3 * 10, 10]
+
+
 def test_threat_models_are_side_by_side(audit: Callable[..., Result]) -> None:
     views = ["updates", "model", "loss"]
     done = audit(audit={"claim": 50, "views": views, "canaries": 20, "runs": 20})
@@ -175,6 +219,20 @@ def test_every_way_of_training(audit: Callable[..., Result], training: dict[str,
     assert done.exit_code == 0, done.output
 
 
+def test_single_steps_of_poisson_batches_have_a_view_of_their_own(
+    audit: Callable[..., Result],
+) -> None:
+    done = audit(
+        training={"sampler": "poisson"},
+        audit={"adversary": "target_canary", "views": ["updates", "steps"], "runs": 40},
+    )
+    assert done.exit_code == 0, done.output
+    assert [one.subject.partition(", ")[2][:12] for one in result().audits] == [
+        "all updates ",
+        "single steps",
+    ]
+
+
 def test_a_run_stops_when_the_claim_has_fallen(audit: Callable[..., Result]) -> None:
     done = audit(
         training={"noise_multiplier": 0.2},
@@ -211,6 +269,31 @@ def test_a_run_that_was_killed_is_resumed_to_the_same_bytes(
     assert done.exit_code == 1, done.output
     got = Path("killed/result.json").read_bytes(), Path("killed/report.html").read_bytes()
     assert got == expected
+
+
+def test_a_run_goes_on_although_memory_has_changed(
+    audit: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How many models are trained at once decides which draws they get."""
+    assert audit(audit={"runs": 20}).exit_code == 0
+    expected = Path("run/result.json").read_bytes()
+    monkeypatch.setattr(memory, "at_once", lambda *_: 7)
+    for go_on in (lambda: call("resume", "run", "--quiet"), lambda: audit(audit={"runs": 20})):
+        Path("run/result.json").unlink()
+        assert go_on().exit_code == 0
+        assert Path("run/result.json").read_bytes() == expected
+
+
+def test_weights_of_the_module_are_no_part_of_chance(audit: Callable[..., Result]) -> None:
+    """The plan names them, so they must be the same in every process."""
+    before = torch.random.get_rng_state()
+    hashes = set()
+    for run in ("run", "again"):
+        torch.manual_seed(len(hashes))
+        assert audit("--run", run, audit={"runs": 4}).exit_code == 0
+        hashes.add(Store.open(Path(run)).plan.hash)
+    assert len(hashes) == 1
+    torch.random.set_rng_state(before)
 
 
 def test_a_run_is_not_continued_with_other_records(
@@ -263,8 +346,8 @@ WRONG: list[tuple[dict[str, dict[str, Any]], str]] = [
     ({"training": {"learning_rate": -1}}, "learning_rate"),
     ({"training": {"clip_norm": 0}}, "clip_norm"),
     ({"training": {"momentum": -0.5}}, "momentum"),
-    ({"training": {"noise_multiplier": -1}}, "noise_multiplier"),
-    ({"training": {"noise_multiplier": 0}}, "noise_multiplier"),
+    ({"training": {"noise_multiplier": -1}}, "training.noise_multiplier > 0"),
+    ({"training": {"noise_multiplier": 0}}, "training.noise_multiplier > 0"),
     ({"training": {"sampler": "magic"}}, "got 'magic'"),
     ({"training": {"device": "abacus"}}, "abacus"),
     ({"audit": {"claim": -1}}, "epsilon"),
@@ -273,7 +356,10 @@ WRONG: list[tuple[dict[str, dict[str, Any]], str]] = [
     ({"audit": {"runs": 0}}, "runs"),
     ({"audit": {"canaries": -1}}, "canaries"),
     ({"audit": {"confidence": 1}}, "confidence"),
-    ({"audit": {"seed": -1}}, "seed"),
+    ({"audit": {"seed": -1}}, "audit.seed ≥ 0, got -1"),
+    ({"audit": {"views": ["steps"]}}, "target_canary"),
+    ({"audit": {"views": ["steps"], "adversary": "target_canary"}}, "Poisson"),
+    ({"audit": {"until_refuted": True, "claim": 1, "canaries": 50}}, "until"),
     ({"audit": {"adversary": "magic"}}, "audit.toml: Expected audit.adversary"),
     ({"training": {"noise_multiplier": None}}, "audit.claim or training.noise_multiplier"),
 ]

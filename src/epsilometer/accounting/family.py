@@ -22,7 +22,7 @@ rank of U among B simulations is an exact p-value for every B (Barnard 1963).
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
@@ -37,9 +37,10 @@ from epsilometer.observations import ScoreCounts, Scores
 from epsilometer.results import EpsilonLowerBound
 from epsilometer.stats import search, thresholds
 from epsilometer.stats.estimators import ranks
+from epsilometer.stats.estimators.method import Winner
 from epsilometer.stats.estimators.ranks import Frontier
 from epsilometer.stats.gaussians import gdp_epsilon
-from epsilometer.stats.thresholds import Observed, RankGrid
+from epsilometer.stats.thresholds import Observed, RankGrid, Ranks
 from epsilometer.types import FloatArray
 
 Seen: TypeAlias = Literal["step", "run"]
@@ -229,8 +230,7 @@ def noise_limit(
     frontier = _frontier(sampling_rate, steps) if per == "run" else _frontier(1.0, 1)
     chosen = _default_rule(scores) if rule is None else rule
     if isinstance(chosen, RankGrid):
-        sides = thresholds.rank_grid(scores, chosen)
-        best = ranks.best_rank(sides, frontier, delta=0.0, alpha=1 - confidence)
+        best = _best_rank(scores, frontier, chosen, alpha=1 - confidence)
         merit, threshold = best.merit, best.threshold
     elif isinstance(scores, ScoreCounts):
         raise InvalidArgument("RankSum needs the scores one by one, these are counted: RankGrid().")
@@ -291,6 +291,30 @@ def _default_rule(scores: Observed) -> Rule:
         return RankGrid()
     few = (scores.n_in + scores.n_out) * simulations <= _AT_ONCE
     return RankSum() if few else RankGrid()
+
+
+def _best_rank(scores: Observed, frontier: Frontier, rule: RankGrid, *, alpha: float) -> Winner:
+    """The largest 1/s refuted at a rank, each side by its own reading of the curve.
+
+    Inside scores are ranked from below: what is rare there is a miss, and what is caught are the
+    outside scores. A sampled batch's curve is another read from that end.
+    """
+    above, below = thresholds.rank_grid(scores, rule)
+    swapped = Frontier(
+        least_fpr=lambda tnr, merit, delta: 1 - frontier.most_tpr(1 - tnr, merit, delta),
+        most_tpr=lambda fnr, merit, delta: 1 - frontier.least_fpr(1 - fnr, merit, delta),
+    )
+    found = [
+        ranks.best_rank((side, _none(side)), seen, delta=0.0, alpha=alpha)
+        for side, seen in ((above, frontier), (below, swapped))
+    ]
+    return max(found, key=lambda winner: winner.merit)
+
+
+def _none(side: Ranks) -> Ranks:
+    """No looks."""
+    nothing = np.zeros(0, np.int64)
+    return replace(side, thresholds=np.zeros(0), ranks=nothing, beyond=nothing, share=np.zeros(0))
 
 
 def _rank_sum(

@@ -16,6 +16,7 @@ WHOLE = """
 file = "records.npz"
 label = "class"
 records = 500
+divide_by = 255
 [model]
 name = "mlp"
 hidden = 16
@@ -63,7 +64,7 @@ def test_every_key_can_be_given() -> None:
         sampler="partial:100",
     )
     assert config.audit.views == ("model", "loss")
-    assert config.data == Data(file="records.npz", label="class", records=500)
+    assert config.data == Data(file="records.npz", label="class", records=500, divide_by=255.0)
     assert isinstance(config.audit.claim, float)
 
 
@@ -102,12 +103,13 @@ WRONG = [
     ("training", "learning_rate", None, "Expected training.learning_rate, a number, got none."),
     ("audit", "delta", None, "Expected audit.delta, a number, got none."),
     ("audit", "runs", None, "Expected audit.runs, a whole number, got none."),
-    ("data", "fle", "x", "Expected a key of [data] of file, label, records, got 'fle'."),
+    ("data", "fle", "x", "Expected a key of [data] of file, label, records, divide_by, got 'fle'."),
     ("training", "lr", 0.1, "got 'lr'"),
     ("audit", "epsilon", 1.0, "got 'epsilon'"),
     ("data", "file", 3, "Expected data.file to be text, got 3."),
     ("data", "label", 3, "Expected data.label to be text, got 3."),
     ("data", "records", "all", "Expected data.records to be a whole number, got 'all'."),
+    ("data", "divide_by", 0, "Expected data.divide_by > 0 and finite, got 0.0."),
     ("model", "name", "resnet", "Expected model.name to be one of mlp, lenet5, cnn, got 'resnet'."),
     ("model", "hidden", 1.5, "Expected model.hidden to be a whole number, got 1.5."),
     ("training", "batch_size", "50", "training.batch_size to be a whole number, got '50'."),

@@ -192,6 +192,19 @@ def test_every_model_on_images_from_a_file(
     assert f"DP-SGD of {name} on images.npz" in done.stdout
 
 
+def test_bytes_of_images_become_numbers_up_to_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    images = rng.integers(256, size=(40, 5, 5)).astype(np.uint8)
+    np.savez("images.npz", x=images, y=np.arange(40) % 2)
+    plain = changed(data={"file": "images.npz", "divide_by": 255})
+    job = dpsgd_job_of(from_plain(plain), command="again")
+    features = job.runs.programs[0].play.__self__.features  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(features, images.astype(np.float32) / np.float32(255))
+    assert features.dtype == np.float32
+
+
 def test_a_table_is_read_and_its_labels_named(audit: Callable[..., Result]) -> None:
     rows = [f"{i % 7},{'yes' if i % 3 else 'no'},{i % 5}" for i in range(20)]
     Path("people.csv").write_text("\n".join(["age,sick,visits", *rows]), "utf-8")
@@ -338,6 +351,7 @@ WRONG: list[tuple[dict[str, dict[str, Any]], str]] = [
     ({"data": {"records": 0}}, "data.records from 1 to 1797"),
     ({"data": {"records": 1798}}, "data.records from 1 to 1797"),
     ({"data": {"label": "digit"}}, "data.label"),
+    ({"data": {"divide_by": 16}}, "data.divide_by"),
     ({"model": {"name": "lenet5", "hidden": None}}, "12x12 or more for lenet5, got 8x8"),
     ({"model": {"hidden": 0}}, "hidden"),
     ({"training": {"batch_size": 0}}, "batch_size"),

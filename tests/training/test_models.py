@@ -43,7 +43,7 @@ def test_outputs_are_one_a_class_on_the_fast_path(name: str, shape: tuple[int, .
 def test_activations_are_those_of_the_paper() -> None:
     kinds = {
         name: [type(m).__name__ for m in build(name, (1, 28, 28), 2)] for name in ("lenet5", "cnn")
-    }  # type: ignore[arg-type]
+    }
     assert kinds["lenet5"].count("Tanh") == 4
     assert kinds["lenet5"].count("AvgPool2d") == 2
     assert kinds["cnn"].count("Tanh") == 7

@@ -35,11 +35,13 @@ class Data:
         file: .csv, .parquet or .npz, from the folder in which the command is called; or "digits".
         label: The column or array of labels, where it has no usual name.
         records: How many are taken, the first; all by default.
+        divide_by: Every feature is divided by this: 255 makes bytes of images 0 to 1.
     """
 
     file: str
     label: str | None = None
     records: int | None = None
+    divide_by: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,8 +125,11 @@ class Config:
     def __post_init__(self) -> None:
         model, training, audit = self.model, self.training, self.audit
         _validate.whole(0, **{"audit.seed": audit.seed})
-        if training.noise_multiplier is not None:
-            _validate.positive(**{"training.noise_multiplier": training.noise_multiplier})
+        above_zero = {
+            "data.divide_by": self.data.divide_by,
+            "training.noise_multiplier": training.noise_multiplier,
+        }
+        _validate.positive(**{key: value for key, value in above_zero.items() if value is not None})
         if model.hidden is not None and model.name != "mlp":
             raise InvalidArgument(
                 f"Expected no model.hidden with model.name = {model.name!r}, got {model.hidden}: "

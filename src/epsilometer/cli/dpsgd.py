@@ -162,12 +162,17 @@ def _at_once(directory: Path) -> int | None:
 
 def _records(data: Data) -> tuple[FloatArray, IntArray]:
     if data.file == DIGITS:
-        if data.label is not None:
-            raise InvalidArgument(f"Expected no data.label with the digits, got {data.label!r}.")
+        if data.label is not None or data.divide_by is not None:
+            raise InvalidArgument(
+                "Expected no data.label and no data.divide_by with the digits, got "
+                f"{data.label!r} and {data.divide_by!r}: they are known, and scaled to [0, 1]."
+            )
         pixels, labels = digits()
         features: FloatArray = pixels.reshape(-1, 8, 8) / 16.0
     else:
         features, labels = read_records(data.file, label=data.label)
+        if data.divide_by is not None:
+            features = features / features.dtype.type(data.divide_by)
     wanted = len(labels) if data.records is None else data.records
     if not 1 <= wanted <= len(labels):
         raise InvalidArgument(

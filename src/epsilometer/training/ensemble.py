@@ -1,6 +1,7 @@
 """DP-SGD of many independent runs in one batch dimension."""
 
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
@@ -23,6 +24,7 @@ Path: TypeAlias = Literal["auto", "general"]
 _SHUFFLE = Shuffle()
 _SGD = SGD()
 _NO_CANARIES = NoCanaries()
+_SEEN = 256  # records whose outputs are held at once
 _TRIED = 2  # examples on which the fast path is compared with the module itself
 
 
@@ -38,6 +40,8 @@ class Trained:
     Attributes:
         observations: Noisy sums along the canaries in clipping norms, not divided by the batch
             size, ``(runs, epochs, steps, canaries)``; nan from where a run diverged.
+        others: What the records' own gradients added to them, of the same shape. Whoever knows the
+            records and the batches takes it off.
         moved: How far each run went along the canaries against its gradients, −⟨θ_T − θ_0, ĝ⟩,
             ``(runs, canaries)``.
         drawn: Whether the canaries' records were in the batches, of the same shape.
@@ -46,6 +50,7 @@ class Trained:
     """
 
     observations: FloatArray
+    others: FloatArray
     moved: FloatArray
     drawn: BoolArray
     diverged: BoolArray
@@ -53,21 +58,31 @@ class Trained:
 
     def losses(self, features: ArrayLike, labels: ArrayLike, *, loss: Any) -> FloatArray:
         """Loss of every run's final model on the same records, ``(runs, records)``; no dropout."""
-        outputs, y = self._outputs(features, labels)
-        each = per_example(loss)(outputs.flatten(0, 1), y.flatten())
-        return _on_cpu(each.view(self.models.runs, -1).double())
+        each = per_example(loss)
+        return self._measured(
+            features,
+            labels,
+            lambda outputs, y: each(outputs.flatten(0, 1), y.flatten(0, 1)).view(len(y), -1),
+        )
 
     def accuracy(self, features: ArrayLike, labels: ArrayLike) -> FloatArray:
         """Share of records that each run's final model classifies rightly, ``(runs,)``."""
-        outputs, y = self._outputs(features, labels)
-        return _on_cpu((outputs.argmax(-1) == y).double().mean(1))
+        right = self._measured(features, labels, lambda outputs, y: outputs.argmax(-1) == y)
+        return np.asarray(right.mean(1))
 
-    def _outputs(self, features: ArrayLike, labels: ArrayLike) -> tuple[Tensor, Tensor]:
+    def _measured(
+        self, features: ArrayLike, labels: ArrayLike, measure: Callable[[Tensor, Tensor], Tensor]
+    ) -> FloatArray:
+        """Of outputs and labels of some records at a time, both ``(runs, records, …)``."""
         models = self.models
-        x = as_tensor(features, models.device)
-        y = as_tensor(labels, models.device).expand(models.runs, -1)
-        with torch.no_grad(), models.settled():
-            return models(x.expand(models.runs, *x.shape)), y
+        every, known = as_tensor(features, models.device), as_tensor(labels, models.device)
+        parts = []
+        with told(models.device), torch.no_grad(), models.settled():
+            for start in range(0, len(every), _SEEN):
+                x, y = every[start : start + _SEEN], known[start : start + _SEEN]
+                outputs = models(x.expand(models.runs, *x.shape))
+                parts.append(measure(outputs, y.expand(models.runs, *y.shape)))
+        return _on_cpu(torch.cat(parts, 1).double())
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,6 +159,18 @@ class EnsembleDPSGD:
             left_out: How many of the first records are not there: 1 for training without record 0
                 under add/remove adjacency.
         """
+        with told(self.device), _one_thread(self.device), _own_randomness(self.device, rng):
+            return self._train(features, labels, rng=rng, canaries=canaries, left_out=left_out)
+
+    def _train(
+        self,
+        features: ArrayLike,
+        labels: ArrayLike,
+        *,
+        rng: np.random.Generator,
+        canaries: Canaries,
+        left_out: int,
+    ) -> Trained:
         x, y = self._records(features, labels)
         models = self._models(x, y)
         generator = torch.Generator(self.device).manual_seed(int(rng.integers(2**63)))
@@ -158,7 +185,7 @@ class EnsembleDPSGD:
             rng=rng,
         )
         run = _Run(self, models, canaries, generator)
-        with told(self.device), torch.no_grad(), _one_thread(self.device):
+        with torch.no_grad():
             for epoch in drawn:
                 batches = torch.from_numpy(epoch).to(self.device).transpose(0, 1)
                 batches = torch.where(batches >= 0, batches + left_out, -1) if left_out else batches
@@ -169,7 +196,8 @@ class EnsembleDPSGD:
 
     def check(self, features: ArrayLike, labels: ArrayLike) -> None:
         """Refuses records or a module that :meth:`train` would refuse."""
-        replace(self, runs=1)._models(*self._records(features, labels))
+        with told(self.device), _own_randomness(self.device, np.random.default_rng(0)):
+            replace(self, runs=1)._models(*self._records(features, labels))
 
     @property
     def size(self) -> int:
@@ -194,21 +222,31 @@ class EnsembleDPSGD:
                 f"Expected at least a batch of {self.batch_size} records, got {x.shape[0]}. "
                 "Give a smaller batch_size."
             )
-        if x.is_floating_point() and not bool(torch.isfinite(x).all()):
-            raise InvalidArgument("Expected finite features, found nan or inf among them.")
+        for name, values in (("features", x), ("labels", y)):
+            if values.is_floating_point() and not bool(torch.isfinite(values).all()):
+                raise InvalidArgument(f"Expected finite {name}, found nan or inf among them.")
         return x, y
 
     def _models(self, x: Tensor, y: Tensor) -> ManyModels:
         """On the fast path where it computes what the module does."""
-        tried = x[:_TRIED]
-        models = ManyModels(
-            self.module, self.runs, device=self.device, whole=self.path == "general"
-        )
-        if not models.general and not models.agree(tried):
-            models = ManyModels(self.module, self.runs, device=self.device, whole=True)
-        if models.general:
-            models.try_out(tried)
-        outputs = models.plain(tried)
+        tried, whole = x[:_TRIED], self.path == "general"
+        few = ManyModels(self.module, 2, device=self.device, whole=whole)
+        if not few.general and not few.agree(tried):
+            whole = True
+            few = ManyModels(self.module, 2, device=self.device, whole=True)
+        if few.general:
+            few.try_out(tried)
+        if not few.one_by_one(tried):
+            raise InvalidArgument(
+                "Expected a module that treats the records of a batch one by one, its outputs for "
+                "two records are not those for each alone: one record moves the gradients of all "
+                "others, and clipping bounds nothing."
+            )
+        self._check_loss(few.plain(tried), y)
+        return ManyModels(self.module, self.runs, device=self.device, whole=whole)
+
+    def _check_loss(self, outputs: Tensor, y: Tensor) -> None:
+        """Refuses labels that the module has no outputs for, and losses that mix records."""
         if not y.is_floating_point() and outputs.ndim == 2:
             most, least = int(y.max()), int(y.min())
             if least < 0 or most >= outputs.shape[1]:
@@ -216,7 +254,22 @@ class EnsembleDPSGD:
                     f"Expected labels from 0 to {outputs.shape[1] - 1}, as many classes as the "
                     f"module has outputs, got labels from {least} to {most}."
                 )
-        return models
+        loss, tried = per_example(self.loss), y[:_TRIED]
+        try:
+            together = loss(outputs, tried)
+            alone = [loss(outputs[i : i + 1], tried[i : i + 1]) for i in range(len(tried))]
+        except InvalidArgument:
+            raise
+        except Exception as error:  # whatever a loss may raise
+            raise InvalidArgument(
+                f"Expected a loss of outputs {tuple(outputs.shape)} and labels "
+                f"{tuple(tried.shape)} of {tried.dtype}, it raises: {error}"
+            ) from error
+        if not torch.allclose(together, torch.cat(alone), rtol=1e-3, atol=1e-5, equal_nan=True):
+            raise InvalidArgument(
+                "Expected the loss of a record not to depend on the others of its batch, it does "
+                f"for outputs {tuple(outputs.shape)} and labels {tuple(tried.shape)}."
+            )
 
 
 class _Run:
@@ -235,6 +288,7 @@ class _Run:
         self.noise = torch.empty_like(models.parameters)
         self.scale = how.noise_multiplier * how.clip_norm
         self.seen: list[Tensor] = []
+        self.others: list[Tensor] = []
         self.drawn: list[Tensor] = []
         self.directions = self._laid_out(canaries.directions)
         self.start = models.parameters @ self.directions.T
@@ -248,14 +302,14 @@ class _Run:
         if keep is None:
             sums = models.sums.zero_()
         else:
-            # What keeps no gradient of its own still needs a place; any record will do.
-            own = torch.where(keep, batch, 0)
+            own = _filled_up(batch, keep, x.shape[0] - 1)
             sums = models.clipped_sums(
                 x[own], y[own], loss=self.loss, clip=how.clip_norm, keep=keep
             )
         if self.directions.shape[0] == 1:
             self._add_exact(sums, amounts, exact)
         else:
+            self.others.append(sums @ self.directions.T / how.clip_norm)
             sums.addmm_(amounts, self.directions)
             sums.add_(self._noise())
             self.seen.append(sums @ self.directions.T / how.clip_norm)
@@ -269,10 +323,12 @@ class _Run:
         watched its noise is taken out and replaced.
         """
         direction = self.directions[0]
-        observed = (sums @ direction).double() + amounts[:, 0] + self.scale * exact
+        others = (sums @ direction).double()
+        observed = others + amounts[:, 0] + self.scale * exact
         sums.add_(self._noise())
         sums.addr_((observed - (sums @ direction)).to(sums.dtype), direction)
         self.seen.append((observed / self.how.clip_norm)[:, None])
+        self.others.append((others / self.how.clip_norm)[:, None])
 
     def trained(self) -> Trained:
         """What all runs ended with."""
@@ -280,6 +336,7 @@ class _Run:
         shape = (models.runs, epochs, len(self.seen) // epochs, len(self.directions))
         return Trained(
             observations=_on_cpu(torch.stack(self.seen, 1).double()).reshape(shape),
+            others=_on_cpu(torch.stack(self.others, 1).double()).reshape(shape),
             moved=_on_cpu((self.start - models.parameters @ self.directions.T).double()),
             drawn=torch.stack(self.drawn, 1).cpu().numpy().reshape(shape),
             diverged=~torch.isfinite(models.parameters).all(1).cpu().numpy(),
@@ -304,14 +361,43 @@ class _Run:
 
 @contextmanager
 def told(device: str) -> Iterator[None]:
-    """Turns a device that is full into a sentence that says what to do."""
+    """Turns a device that is full into a sentence that says what to do.
+
+    And keeps to itself what vmap says of layers that it has no rule for: they are slow, and right.
+    """
     try:
-        yield
-    except (torch.OutOfMemoryError, MemoryError) as error:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
+            yield
+    except (MemoryError, RuntimeError) as error:
+        # torch has an error for full GPUs only; that of the CPU says so in words.
+        full = isinstance(error, MemoryError | torch.OutOfMemoryError)
+        if not full and "not enough memory" not in str(error):
+            raise
         raise OutOfMemory(
             f"Expected the runs to fit into the memory of {device}, they do not. "
             "Train fewer at once: give a smaller at_once (or runs), or a smaller batch_size."
         ) from error
+
+
+def _filled_up(batch: Tensor, keep: Tensor, spare: int) -> Tensor:
+    """Records to compute with where some do not count.
+
+    Their places are taken by one of the batch that counts, so that nothing is differentiated that
+    the batch has not: a gradient that overflows is not 0 even times 0.
+    """
+    first = keep.to(torch.uint8).argmax(1, keepdim=True)
+    instead = torch.where(keep.gather(1, first), batch.gather(1, first), spare)
+    return torch.where(keep, batch, instead)
+
+
+@contextmanager
+def _own_randomness(device: str, rng: np.random.Generator) -> Iterator[None]:
+    """For dropout, which takes torch's global generators: seeded from ``rng``, then as before."""
+    devices = [torch.device(device)] if device != "cpu" else []
+    with torch.random.fork_rng(devices):
+        torch.manual_seed(int(rng.integers(2**63)))
+        yield
 
 
 @contextmanager
@@ -335,7 +421,9 @@ def as_tensor(values: ArrayLike, device: str) -> Tensor:
         if array.dtype.kind not in "fiub":
             raise InvalidArgument(f"Expected numbers, got an array of {array.dtype}.")
         wide = np.float32 if array.dtype.kind == "f" else np.int64
-        tensor = torch.from_numpy(array.astype(wide)).to(device)  # a copy, which may be written to
+        with np.errstate(over="ignore"):  # what is too large becomes inf, and is found as such
+            copied = array.astype(wide)  # which may be written to
+        tensor = torch.from_numpy(copied).to(device)
     return tensor.float() if tensor.is_floating_point() else tensor.long()
 
 

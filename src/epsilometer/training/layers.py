@@ -7,7 +7,8 @@ for the norm of every example's gradient, and for their weighted sum.
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 Parameters = dict[str, Tensor]
 _TAPS = 25  # of a plane, up to which kernels are written out tap by tap
@@ -41,6 +43,15 @@ class Call:
     layer: "Layer"
     given: Any
     gave: Tensor
+    version: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.version = self.gave._version
+
+    @property
+    def written_over(self) -> bool:
+        """Whether the output was changed in place: its derivative is no longer the layer's."""
+        return self.gave._version != self.version
 
 
 class Outer(NamedTuple):
@@ -332,8 +343,10 @@ class ManyOthers(Layer):
     Their gradients are kept per example until they are summed: memory grows with the batch.
     """
 
-    def forward(self, *inputs: Any) -> Any:
+    def forward(self, *inputs: Any, **options: Any) -> Any:
         """All models' outputs; the module sees batches of one example."""
+        if any(isinstance(option, Tensor) for option in options.values()):
+            raise TypeError("a tensor by keyword may be one for all examples, or one for each")
         module, runs = self.original[0], self.tape.runs
         examples = inputs[0].shape[0] // runs
         copies = {
@@ -346,14 +359,21 @@ class ManyOthers(Layer):
 
         def one(parameters: Parameters, *example: Tensor) -> Any:
             batch = tuple(part.unsqueeze(0) for part in example)
-            out = torch.func.functional_call(module, parameters, batch)
-            if not isinstance(out, Tensor):
-                raise TypeError(f"it returns {type(out).__name__}, not a tensor")
-            return out.squeeze(0)
+            out = torch.func.functional_call(module, parameters, batch, options)
+            if isinstance(out, Tensor):
+                return out.squeeze(0)
+            if not isinstance(out, tuple) or not all(isinstance(p, Tensor | None) for p in out):
+                raise TypeError(f"it returns {type(out).__name__}, not a tensor or some")
+            # vmap lets no None through: nothing stands for it.
+            return tuple(torch.zeros(0) if part is None else part.squeeze(0) for part in out)
 
-        gave = torch.func.vmap(one, randomness="different")(copies, *inputs)
+        # Of the ways to compute attention, vmap knows the plain one only.
+        with _padding_kept_still(module), sdpa_kernel(SDPBackend.MATH):
+            gave = torch.func.vmap(one, randomness="different")(copies, *inputs)
         for name, copy in copies.items():
             self.tape.calls.append(Call(self, name, copy))
+        if isinstance(gave, tuple):
+            return tuple(part if part.numel() else None for part in gave)
         return gave
 
     def measure(self, given: str, back: Tensor) -> tuple[Tensor, Any]:
@@ -364,6 +384,25 @@ class ManyOthers(Layer):
         """Of the gradients themselves."""
         name, gradients = kept
         _weighted(gradients, weights, sums[name])
+
+
+@contextmanager
+def _padding_kept_still(module: nn.Module) -> Iterator[None]:
+    """Embeddings pass no gradient to the row of ``padding_idx``; under vmap torch forgets that."""
+
+    def still(layer: Any, given: tuple[Tensor, ...], gave: Tensor) -> Tensor:
+        return torch.where((given[0] == layer.padding_idx)[..., None], gave.detach(), gave)
+
+    handles = [
+        part.register_forward_hook(still)
+        for part in module.modules()
+        if isinstance(part, nn.Embedding) and part.padding_idx is not None
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def layer_for(module: nn.Module) -> type[Layer]:
@@ -409,7 +448,7 @@ def _padding(layer: nn.Conv2d) -> tuple[tuple[int, int], tuple[int, int]]:
 
 def _row_squares(rows: Tensor) -> Tensor:
     """Squared norm of every row of ``(n, …)``."""
-    norms: Tensor = torch.linalg.vector_norm(rows.flatten(1), dim=1)
+    norms: Tensor = torch.linalg.vector_norm(rows.reshape(len(rows), -1), dim=1)
     return norms.square_()
 
 
@@ -473,9 +512,9 @@ def sum_of(parts: Any) -> Tensor:
     return total
 
 
-def fresh(layer: nn.Module, name: str, into: Tensor, generator: torch.Generator) -> bool:
+def fresh(layer: Any, name: str, into: Tensor, generator: torch.Generator) -> bool:
     """Draws a parameter of every model as ``reset_parameters`` would; False if it is not known."""
-    kind: Any = type(layer)  # exactly: a class made from it may draw otherwise
+    kind = type(layer)  # exactly: a class made from it may draw otherwise
     if kind is nn.Linear or kind is nn.Conv2d:
         reach = 1 / math.sqrt(math.prod(layer.weight.shape[1:]))
         into.uniform_(-reach, reach, generator=generator)

@@ -134,34 +134,91 @@ class ManyModels:
         return self.sums
 
     def agree(self, x: Tensor) -> bool:
-        """Whether the models compute what the module does, each layer called once at most.
+        """Whether the models compute what the module does: outputs, and sums of gradients.
 
-        Tried on the examples ``x`` of shape ``(examples, …)`` with the module's own weights, all
-        randomness switched off.
+        Tried on the examples ``x`` of shape ``(examples, …)``, all randomness switched off, with
+        weights that differ between models. A layer that is called twice, whose output is written
+        over, or that sees the examples on another axis than the first, is found out.
         """
+        before = self.parameters.clone()
+        shaken = torch.randn(before.shape, generator=torch.Generator().manual_seed(0))
+        self.parameters.add_(shaken.to(self.device), alpha=0.1)
         try:
-            with torch.no_grad(), self.settled(), _float32():
-                mine = self(x.expand(self.runs, *x.shape))
-                plain = self._plain(x)
+            with self.settled(), _float32():
+                agrees = self._agrees(x)
+            self._try(x)  # some layers raise in training only
+            return agrees
+        except (MemoryError, torch.OutOfMemoryError):
+            raise
         except Exception:  # whatever a forward pass may raise on a batch it was not written for
             return False
-        once = len({id(call.layer) for call in self._tape.calls}) == len(self._tape.calls)
-        fits = mine.shape[1:] == plain.shape
-        return (once or self.general) and fits and torch.allclose(mine[0], plain, 1e-3, 1e-5)
+        finally:
+            self.parameters.copy_(before)
+
+    def _try(self, x: Tensor) -> Tensor:
+        """Sums of gradients clipped to norm 1, of all models on the same examples."""
+        many = x.expand(self.runs, *x.shape)
+        keep = torch.ones(many.shape[:2], device=self.device)
+        return self.clipped_sums(many, keep, loss=_tilted, clip=1.0, keep=keep)
+
+    def _agrees(self, x: Tensor) -> bool:
+        """With a plain loop over models and examples."""
+        with torch.no_grad():
+            outputs = self(x.expand(self.runs, *x.shape))
+        if any(call.written_over for call in self._tape.calls):
+            return False
+        sums = self._try(x)
+        for run in range(self.runs):
+            module = self.model(run).eval()
+            plain = module(x)
+            if not _near(outputs[run], plain):
+                return False
+            if not _near(sums[run], self._summed_plainly(module, _tilted(plain, x))):
+                return False
+        return True
+
+    def _summed_plainly(self, module: nn.Module, losses: Tensor) -> Tensor:
+        """Gradients of a plain module, example by example clipped to norm 1."""
+        parameters = [
+            module.get_parameter(self._prefix[id(layer)] + name)
+            for layer, name, *_ in self._columns_of
+        ]
+        total = torch.zeros_like(self.sums[0])
+        for loss in losses:
+            one = torch.zeros_like(total)
+            gradients = torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)
+            for (*_, start, stop), gradient in zip(self._columns_of, gradients, strict=True):
+                if gradient is not None:
+                    one[start:stop] = gradient.flatten()
+            total += one * (1 / (one.norm() + _TINY)).clamp(max=1)
+        return total
 
     def try_out(self, x: Tensor) -> None:
         """Says why, if ``torch.func`` cannot run the module on ``(examples, …)`` either."""
-        try:
-            with torch.no_grad():
-                self(x.expand(self.runs, *x.shape))
-        except Exception as error:  # whatever a forward pass may raise
-            kinds = sorted({type(layer.original[0]).__name__ for _, layer in self._layers})
-            raise InvalidArgument(
-                f"Expected a module that can be run for many models at once, {', '.join(kinds)} "
-                f"cannot: {str(error).strip().splitlines()[0]}. Layers that are always supported: "
-                "Linear, Conv2d, Embedding, LayerNorm, GroupNorm; others must work with "
-                "torch.func.vmap."
-            ) from error
+        with _entered(self._plain) as inside:
+            try:
+                self._try(x)
+            except (MemoryError, torch.OutOfMemoryError):
+                raise
+            except Exception as error:  # whatever a forward pass may raise
+                # Where it stopped; if it came through, differentiating it is what failed.
+                guilty = inside[-1] if inside else type(self._plain).__name__
+                raise InvalidArgument(
+                    f"Expected a module that can be run for many models at once, {guilty} "
+                    f"cannot: {_first_line(error)} Layers that are always supported: "
+                    "Linear, Conv2d, Embedding, LayerNorm, GroupNorm; others must work with "
+                    "torch.func.vmap."
+                ) from error
+
+    def one_by_one(self, x: Tensor) -> bool:
+        """Whether the module's outputs for an example do not depend on the others of its batch."""
+        with torch.no_grad(), self.settled(), _float32():
+            together = self._plain(x)
+            try:
+                alone = torch.cat([self._plain(one[None]) for one in x])
+            except Exception:  # it may not be written for a batch of one
+                return True
+        return alone.shape != together.shape or _near(together, alone)
 
     def plain(self, x: Tensor) -> Tensor:
         """The module's own outputs on examples ``(examples, …)``."""
@@ -174,9 +231,12 @@ class ManyModels:
         """With dropout switched off."""
         self._many.eval()
         self._plain.eval()
+        quick = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)  # of attention: vmap does not know it
         try:
             yield
         finally:
+            torch.backends.mha.set_fastpath_enabled(quick)
             self._many.train()
             self._plain.train()
 
@@ -194,11 +254,12 @@ class ManyModels:
         """Puts layers of many models in the place of those of one."""
         self._layers: list[tuple[str, Layer]] = []
         if whole or _has_own(self._plain) or not list(self._plain.children()):
-            kind = ManyOthers if whole else layer_for(self._plain)
+            kind = ManyOthers if whole or _partly_frozen(self._plain) else layer_for(self._plain)
             self._many: nn.Module = kind(self._plain, self._tape)
             self._layers.append(("", self._many))
         else:
             self._many = copy.deepcopy(self._plain)
+            _not_in_place(self._many)
             self._swap_within(self._many, "")
         self._prefix = {id(layer): prefix for prefix, layer in self._layers}
 
@@ -210,7 +271,7 @@ class ManyModels:
             where = f"{prefix}{name}."
             if type(child) is nn.Linear or _has_own(child):
                 kind = layer_for(child)
-                if not all(parameter.requires_grad for parameter in child.parameters()):
+                if _partly_frozen(child):
                     kind = ManyOthers
                 layer = kind(child, self._tape)
                 setattr(parent, name, layer)
@@ -298,16 +359,64 @@ def _accepted(module: nn.Module) -> None:
                 f"Expected parameters with a shape, got {type(part).__name__} at {name!r}: "
                 "call the module once before."
             )
-    devices = {str(tensor.device) for tensor in module.parameters()}
+    devices = {str(tensor.device) for tensor in (*module.parameters(), *module.buffers())}
     if len(devices) > 1:
         raise InvalidArgument(
             f"Expected all parameters on one device, got {', '.join(sorted(devices))}."
+        )
+    if devices == {"meta"}:
+        raise InvalidArgument(
+            "Expected parameters with values, got a module on the meta device: "
+            "give them memory with module.to_empty(device=...) and initialise them."
         )
     kinds = {parameter.dtype for parameter in module.parameters() if parameter.requires_grad}
     if kinds - {torch.float32}:
         raise InvalidArgument(
             f"Expected parameters of torch.float32, got {', '.join(sorted(map(str, kinds)))}."
         )
+
+
+def _not_in_place(module: nn.Module) -> None:
+    """Outputs of layers are differentiated by: nothing may be written over them."""
+    for part in module.modules():
+        if getattr(part, "inplace", None) is True:
+            part.inplace = False  # type: ignore[assignment]
+
+
+def _tilted(outputs: Tensor, _: Tensor) -> Tensor:
+    """A loss that needs no labels and whose gradient vanishes for no output in particular."""
+    flat = outputs.reshape(len(outputs), -1)
+    return flat @ torch.linspace(0.5, 1.5, flat.shape[1], device=flat.device)
+
+
+def _near(a: Tensor, b: Tensor) -> bool:
+    """To what rounding may do; what is computed otherwise differs by far more."""
+    return a.shape == b.shape and bool((a - b).norm() <= 1e-3 * b.norm() + 1e-5)
+
+
+@contextmanager
+def _entered(module: nn.Module) -> Iterator[list[str]]:
+    """Names of the layers that a call has entered and not left, the innermost last."""
+    inside: list[str] = []
+    handles = []
+    for name, part in module.named_modules():
+        said = f"{type(part).__name__} at {name!r}" if name else type(part).__name__
+        handles.append(part.register_forward_pre_hook(lambda *_, said=said: inside.append(said)))
+        handles.append(part.register_forward_hook(lambda *_: (inside.pop(), None)[1]))
+    try:
+        yield inside
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].rstrip(".") + "."
+
+
+def _partly_frozen(module: nn.Module) -> bool:
+    return not all(parameter.requires_grad for parameter in module.parameters())
 
 
 def _has_own(module: nn.Module) -> bool:

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from torch import nn
 
 from epsilometer.errors import OutOfMemory
-from epsilometer.mechanisms.samplers import Poisson
+from epsilometer.mechanisms.samplers import WithoutReplacement
 from epsilometer.training.ensemble import EnsembleDPSGD, as_tensor
 
 _CACHED = 20e6  # bytes that are quickest on a core, measured: 16 models of an MLP of 22,532 weights
@@ -21,7 +21,7 @@ _SHARE = 0.6  # of the free memory that is counted on
 def at_once(training: EnsembleDPSGD, features: ArrayLike, labels: ArrayLike) -> int:
     """How many runs to train at once on the device of ``training``.
 
-    On a GPU it is measured with one and with two models, and as many as fit are the quickest; on
+    On a GPU it is measured with a few models, and as many as fit are the quickest; on
     the CPU as many as stay in its cache.
     """
     if training.device == "cpu":
@@ -46,13 +46,18 @@ def _on_cpu(training: EnsembleDPSGD, features: ArrayLike) -> float:
     example = as_tensor(np.asarray(features)[:1], "cpu")
     sizes = [sum(p.numel() for p in training.module.parameters()) * 6, example.numel() * 2]
 
-    def seen(module: nn.Module, given: object, gave: object) -> None:
-        if isinstance(gave, torch.Tensor):
+    def seen(module: nn.Module, given: tuple[object, ...], gave: object) -> None:
+        inputs = [part for part in given if isinstance(part, torch.Tensor)]
+        if isinstance(gave, torch.Tensor) and not any(
+            part.data_ptr() == gave.data_ptr() for part in inputs
+        ):
             patch = np.prod(module.kernel_size) if isinstance(module, nn.Conv2d) else 1
             sizes.append(int(3 * gave.numel() * patch))
 
-    handles = [part.register_forward_hook(seen) for part in training.module.modules()]
-    with torch.no_grad(), suppress(Exception):  # training itself will tell what is wrong
+    leaves = [part for part in training.module.modules() if not list(part.children())]
+    handles = [part.register_forward_hook(seen) for part in leaves]
+    # Dropout may draw; training itself will tell what is wrong.
+    with torch.no_grad(), torch.random.fork_rng([]), suppress(Exception):
         training.module(example)
     for handle in handles:
         handle.remove()
@@ -61,11 +66,11 @@ def _on_cpu(training: EnsembleDPSGD, features: ArrayLike) -> float:
 
 
 def _on_gpu(training: EnsembleDPSGD, features: ArrayLike, labels: ArrayLike) -> float:
-    """Bytes that a second model takes more than the first."""
+    """Bytes of a model more; the first take is for what libraries allocate for themselves."""
     peaks = []
-    for runs in (1, 2):
+    for runs in (10, 2, 10):
         torch.cuda.reset_peak_memory_stats(training.device)
-        few = replace(training, runs=runs, epochs=1, sampler=Poisson(steps=1))
+        few = replace(training, runs=runs, epochs=1, sampler=WithoutReplacement(steps=1))
         few.train(features, labels, rng=np.random.default_rng(0))
         peaks.append(torch.cuda.max_memory_allocated(training.device))
-    return float(max(peaks[1] - peaks[0], 2**16))
+    return float(max((peaks[2] - peaks[1]) / 8, 2**16))

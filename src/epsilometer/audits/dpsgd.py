@@ -532,7 +532,7 @@ def _view(
             f"Expected sampler=Poisson() with the view 'steps', got {sampler!r}: its bound is that "
             "of Poisson sampling."
         )
-    who = f"{who}; knows which batches have the target"
+    who = f"{who}; knows all other records and the batches"
     return View(
         name=look,
         subject=f"{subject}, single steps, as Poisson-sampled training of unknown noise",

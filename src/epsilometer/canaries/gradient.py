@@ -177,7 +177,7 @@ class TargetCanary:
             )
         _validate.whole(1, batch_size=self.batch_size)
         norm = float(np.linalg.norm(self.direction))
-        if self.direction.ndim != 1 or abs(norm - 1) > 1e-6:
+        if self.direction.ndim != 1 or not abs(norm - 1) <= 1e-6:  # nan too
             raise InvalidArgument(f"Expected a unit vector as direction, got one of norm {norm:g}.")
 
     @property

@@ -27,8 +27,8 @@ class GradientGame:
         labels: Their labels.
         canary: The target's gradient, and whatever else the adversary inserts.
         views: ``"updates"``: likelihood ratio of all noisy sums. ``"model"``: the final model
-            alone, by how far it went along the canary. ``"steps"``: the noisy sums of single steps,
-            of those that have the target, and of all others.
+            alone, by how far it went along the canary. ``"steps"``: the noisy sums of single steps
+            without what other records add, of those that have the target, and of all others.
     """
 
     training: EnsembleDPSGD
@@ -68,9 +68,11 @@ class GradientGame:
     def _seen(self, view: GradientView, trained: Trained, canary: TargetCanary) -> Sides:
         sums = trained.observations[..., 0]
         if view == "steps":
-            # A step shows the target where it is and was drawn; all other steps are alike.
+            # A step shows the target where it is and was drawn; less what other records add, which
+            # she knows, all other steps are alike.
             has = trained.drawn[..., 0] & canary.present
-            inside, outside = sums[has], sums[~has]
+            alone = sums - trained.others[..., 0]
+            inside, outside = alone[has], alone[~has]
             return Sides(
                 against(inside, np.isnan(inside), present=True),
                 against(outside, np.isnan(outside), present=False),

@@ -2,8 +2,8 @@
 
     python benchmarks/audited_opacus.py [seeds]
 
-Prints a Markdown table. Audited and plain runs of a seed share their initial weights, batches and
-noise, so that their accuracies differ by the canaries alone.
+Prints a Markdown table; times are of CPU. Audited and plain runs of a seed share their initial
+weights, batches and noise, so that their accuracies differ by the canaries alone.
 """
 
 import sys
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from opacus import PrivacyEngine
+from threadpoolctl import threadpool_limits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -106,4 +107,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with threadpool_limits(1):  # so that CPU time is that of one core
+        main()

@@ -122,7 +122,19 @@ def test_a_result_carries_what_was_paid_and_said(rng: np.random.Generator) -> No
     assert result.bound.threshold_rule == "RankGrid(ratio=4), best of 3 views"
     assert "3 views shared 1 − confidence" in result.bound.caveats[0]
     assert result.bound.caveats[-1] == "Said by the run."
-    assert [bound.method for bound in result.also] == ["one_run_fdp"]
+    assert [(bound.method, bound.valid) for bound in result.also] == [("one_run_fdp", False)]
+
+
+def test_a_gaussian_curve_is_assumed_only_where_there_is_one(rng: np.random.Generator) -> None:
+    claim = PrivacyClaim(epsilon=1.0, delta=DELTA)
+    with pytest.raises(InvalidArgument, match="where batches are sampled"):
+        blind(played(rng), claim, method="one_run_fdp")
+    all_in = played(rng, chance=1.0)
+    in_order = CanaryRun(**{**vars(played(rng)), "public_order": True})
+    for run in (all_in, in_order):
+        result = blind(run, claim, method="one_run_fdp")
+        assert result.bound.valid
+        assert all(bound.valid for bound in result.also)
 
 
 def test_views_are_paid_for(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,6 +72,18 @@ def test_what_is_planted_is_seen_in_its_steps_and_nowhere_else(name: str) -> Non
 
 
 @pytest.mark.parametrize("mode", ["hooks", "ghost"])
+def test_what_other_records_add_is_known_and_subtracted(mode: str) -> None:
+    run = prepared(noise=QUIET, mode=mode)
+    features, labels = run.loader.dataset.tensors
+    features[:], labels[:] = 10.0, 1  # 64 times the same gradient, to be clipped: a sum of norm 64
+    with torch.no_grad():
+        run.optimizer.params[-1].copy_(torch.tensor([50.0, 0.0]))  # sure of the wrong label
+    audit = begin(run)
+    train(run)
+    assert_planted(audit)
+
+
+@pytest.mark.parametrize("mode", ["hooks", "ghost"])
 @pytest.mark.parametrize("poisson", [True, False])
 def test_virtual_steps_are_one_step(mode: str, poisson: bool) -> None:
     run = prepared(noise=QUIET, batch=16, mode=mode, poisson=poisson)
@@ -161,12 +173,14 @@ def test_a_closure_is_called() -> None:
 
 def test_opacus_still_says_that_gradients_were_not_cleared() -> None:
     run = prepared()
-    begin(run)
+    audit = begin(run)
     features, labels = next(iter(run.loader))
     backward(run, features, labels)
     run.optimizer.step()
     with pytest.raises(ValueError, match="haven't been cleared"):
         run.optimizer.step()
+    train(run)
+    assert audit.steps == 2
 
 
 def test_the_loop_goes_on_when_the_audit_is_dropped_or_closed() -> None:

@@ -24,6 +24,9 @@ METHODS = ("one_run", "one_run_fdp")
 # Where many guesses count, paying for fifteen ranks costs more than a third of the canaries:
 # at half the noise and 2,000 canaries, 1.25-GDP claimed falls in 20 of 20 runs, against 4 of 20.
 _RULES: dict[str, ThresholdRule] = {"one_run": RankGrid(), "one_run_fdp": HoldOut()}
+_NOT_GAUSSIAN = (
+    "Not a valid bound: it assumes a Gaussian trade-off curve, which sampling does not leave."
+)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -50,6 +53,11 @@ class CanaryRun:
     provenance: Provenance
     seed: int
 
+    @property
+    def unsampled(self) -> bool:
+        """Whether everybody knows who is in a batch, so that trade-off curves are Gaussian."""
+        return self.public_order or bool(np.all(self.steps.chance == 1))
+
 
 def audit_gradients(
     run: CanaryRun, *, delta: float, claim: PrivacyClaim, confidence: float, method: str
@@ -57,10 +65,17 @@ def audit_gradients(
     """Judges a promise by one who sees every noisy gradient and does not know the batches.
 
     Guarantees: refutes a true claim with probability at most ``1 - confidence``.
-    Assumes: what ``method`` does. For ``one_run`` no more than the claim.
+    Assumes: nothing with ``one_run``; a Gaussian trade-off curve with ``one_run_fdp``, which is
+        therefore refused where batches are sampled.
     """
     if method not in METHODS:
         raise InvalidArgument(f"Expected method to be one of {', '.join(METHODS)}, got {method!r}.")
+    if method == "one_run_fdp" and not run.unsampled:
+        raise InvalidArgument(
+            "Expected method one_run where batches are sampled, got one_run_fdp: it assumes a "
+            "Gaussian trade-off curve, which sampling does not leave. Where batches are known it "
+            "decides: see audit_steps."
+        )
     known = ", and the order of the records" if run.public_order else ", but not the batches"
     return _judged(
         run,
@@ -71,6 +86,7 @@ def audit_gradients(
         confidence=confidence,
         methods=(method, *(other for other in METHODS if other != method)),
         adversary="sees every noisy gradient and knows all other records" + known,
+        gaussian=run.unsampled,
     )
 
 
@@ -103,6 +119,7 @@ def audit_steps(run: CanaryRun, *, delta: float, confidence: float) -> AuditResu
         confidence=confidence,
         methods=("one_run_fdp", "one_run"),
         adversary="sees every noisy gradient, knows all other records and all batches",
+        gaussian=True,
     )
 
 
@@ -136,6 +153,7 @@ def audit_weights(
         confidence=confidence,
         methods=METHODS,
         adversary="sees the weights before and after training, and no gradient",
+        gaussian=run.unsampled,
     )
 
 
@@ -149,6 +167,7 @@ def _judged(
     confidence: float,
     methods: tuple[str, ...],
     adversary: str,
+    gaussian: bool,
 ) -> AuditResult:
     _validate.open_unit(delta=delta, confidence=confidence)
     inside, outside = kept & run.included, kept & ~run.included
@@ -178,7 +197,10 @@ def _judged(
     for method in methods:
         every = {name: bounded(scores, method) for name, scores in observed.items()}
         best = max(every, key=lambda name: every[name].epsilon)
-        found.append((best, _paid_for(every[best], views, best, confidence, run.caveats)))
+        bound = _paid_for(every[best], views, best, confidence, run.caveats)
+        if method == "one_run_fdp" and not gaussian:
+            bound = replace(bound, valid=False, caveats=(_NOT_GAUSSIAN, *bound.caveats))
+        found.append((best, bound))
     decisive = observed[found[0][0]]
     return judged(
         decisive,

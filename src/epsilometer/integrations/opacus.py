@@ -224,7 +224,8 @@ class Audited:
 
         Guarantees: refutes a true claim with probability at most ``1 - confidence``.
         Assumes: no more than the claim, with ``one_run``. ``one_run_fdp`` proves more, but assumes
-            a Gaussian trade-off curve: right where every record is in every step (rate 1).
+            a Gaussian trade-off curve: it is taken where every record is in every step (rate 1),
+            or their order is public, and refused elsewhere.
 
         Args:
             delta: δ of the bound and of the engine's claim.
@@ -274,8 +275,6 @@ class Audited:
     def _watched_step(self, closure: Any = None) -> Any:
         """The optimiser's own ``pre_step``, with canaries in its batch and eyes on its gradient."""
         optimizer = self._optimizer
-        if self._uncleared():
-            return self._pre_step(closure)  # Opacus is about to say what is wrong
         self._add_others()
         if optimizer._check_skip_next_step(pop_next=False):
             return self._pre_step(closure)
@@ -284,7 +283,11 @@ class Audited:
         epoch, chance = self._schedule.epoch, self._schedule.chance(batches)
         took = self._schedule.step(batches)
         planted = self._plant(np.flatnonzero(took & self.included), clip)
-        done = self._pre_step(closure)
+        try:
+            done = self._pre_step(closure)
+        except Exception:  # gradients that were not cleared, say: the step did not happen
+            self._others = None
+            raise
         scale = 1.0
         if optimizer.loss_reduction == "mean":
             scale = float(optimizer.expected_batch_size) * batches
@@ -307,14 +310,6 @@ class Audited:
             expected = np.array([chance for _, chance, _, _ in since])[:, None] * self._crosstalk
             self._seen.extend(self._canaries.dots(np.stack(self._waiting)) - expected)
             self._waiting.clear()
-
-    def _uncleared(self) -> bool:
-        """Whether gradients are left from the last step."""
-        return not self._ghost and any(
-            hasattr(part, "_processed")
-            for p in self._optimizer.params
-            for part in _parts(p.grad_sample)
-        )
 
     def _add_others(self) -> None:
         """Adds what the records of this physical batch contribute if all is right."""

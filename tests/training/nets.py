@@ -13,6 +13,8 @@ from epsilometer.training.many import ManyModels
 
 CLASSES = 3
 RELATIVE = 1e-5  # of the two paths: what is promised
+# Of norms: rounding is multiplied by up to 1/√eps where all numbers are nearly equal, on any path.
+EPS = 0.1
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,7 @@ def _between(draw: Any, width: int) -> list[nn.Module]:
     kind = draw(st.sampled_from(["nothing", "norm", "own", "dropout", "residual", "unknown"]))
     match kind:
         case "norm":
-            return [nn.LayerNorm(width, bias=draw(st.booleans()))]
+            return [nn.LayerNorm(width, eps=EPS, bias=draw(st.booleans()))]
         case "own":
             return [Scaled(width)]
         case "dropout":
@@ -149,7 +151,7 @@ def _between(draw: Any, width: int) -> list[nn.Module]:
             there, back = nn.Linear(width, 2), nn.Linear(2, width)
             return [Through(lambda x, a, b: x + b(a(x).tanh()), there, back)]
         case "unknown":
-            return [nn.RMSNorm(width, eps=1e-2)]
+            return [nn.RMSNorm(width, eps=EPS)]
     return []
 
 
@@ -181,8 +183,8 @@ def sequences(draw: Any) -> Net:
         kind = draw(st.sampled_from(["linear", "norm", "norms", "attention", "own"]))
         layers += {
             "linear": lambda: [nn.Linear(width, width), nn.Tanh()],
-            "norm": lambda: [nn.LayerNorm(width)],
-            "norms": lambda: [nn.LayerNorm((length, width))],
+            "norm": lambda: [nn.LayerNorm(width, eps=EPS)],
+            "norms": lambda: [nn.LayerNorm((length, width), eps=EPS)],
             "attention": lambda: [Attention(width)],
             "own": lambda: [Scaled(width)],
         }[kind]()
@@ -212,7 +214,7 @@ def images(draw: Any) -> Net:
         )
         after = {
             "none": nn.Identity,
-            "norm": lambda then=then: nn.GroupNorm(2, then),
+            "norm": lambda then=then: nn.GroupNorm(2, then, eps=EPS),
             "average": lambda: nn.AvgPool2d(2, stride=1),
             "halves": lambda: nn.AvgPool2d(2, ceil_mode=True),
             "largest": lambda: nn.MaxPool2d(2, stride=1),

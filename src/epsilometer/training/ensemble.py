@@ -1,5 +1,6 @@
 """DP-SGD of many independent runs in one batch dimension."""
 
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from epsilometer import _validate
 from epsilometer.canaries.gradient import Canaries, NoCanaries
 from epsilometer.errors import InvalidArgument, OutOfMemory
 from epsilometer.mechanisms.samplers import Sampler, Shuffle
-from epsilometer.training.many import Initial, Loss, ManyModels, per_example
+from epsilometer.training.many import Initial, Loss, ManyModels, is_full, per_example
 from epsilometer.training.optimizers import SGD, Optimizer
 from epsilometer.training.schedule import schedule
 from epsilometer.types import BoolArray, FloatArray
@@ -130,6 +131,8 @@ class EnsembleDPSGD:
     def __post_init__(self) -> None:
         _validate.whole(1, runs=self.runs, batch_size=self.batch_size, epochs=self.epochs)
         _validate.at_least(0, noise_multiplier=self.noise_multiplier)
+        if math.isinf(self.noise_multiplier):
+            raise InvalidArgument("Expected noise_multiplier to be finite, got inf.")
         _validate.positive(clip_norm=self.clip_norm, learning_rate=self.learning_rate)
         if self.initial not in ("fresh", "given"):
             raise InvalidArgument(f"Expected initial 'fresh' or 'given', got {self.initial!r}.")
@@ -194,10 +197,10 @@ class EnsembleDPSGD:
                     run.step(x, y, batch.long(), noise)
             return run.trained()
 
-    def check(self, features: ArrayLike, labels: ArrayLike) -> None:
-        """Refuses records or a module that :meth:`train` would refuse."""
+    def check(self, features: ArrayLike, labels: ArrayLike) -> ManyModels:
+        """Refuses records or a module that :meth:`train` would refuse; else, one such model."""
         with told(self.device), _own_randomness(self.device, np.random.default_rng(0)):
-            replace(self, runs=1)._models(*self._records(features, labels))
+            return replace(self, runs=1)._models(*self._records(features, labels))
 
     @property
     def size(self) -> int:
@@ -370,9 +373,7 @@ def told(device: str) -> Iterator[None]:
             warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
             yield
     except (MemoryError, RuntimeError) as error:
-        # torch has an error for full GPUs only; that of the CPU says so in words.
-        full = isinstance(error, MemoryError | torch.OutOfMemoryError)
-        if not full and "not enough memory" not in str(error):
+        if not is_full(error):
             raise
         raise OutOfMemory(
             f"Expected the runs to fit into the memory of {device}, they do not. "

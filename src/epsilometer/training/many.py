@@ -76,6 +76,15 @@ class ManyModels:
         return int(self.used.sum())
 
     @property
+    def copied(self) -> int:
+        """Parameters of one model that each example has a copy of: those of unknown layers."""
+        return sum(
+            stop - start
+            for layer, _, start, stop in self._columns_of
+            if isinstance(layer, ManyOthers)
+        )
+
+    @property
     def general(self) -> bool:
         """Whether the module as a whole goes through ``torch.func``."""
         return isinstance(self._many, ManyOthers)
@@ -148,9 +157,9 @@ class ManyModels:
                 agrees = self._agrees(x)
             self._try(x)  # some layers raise in training only
             return agrees
-        except (MemoryError, torch.OutOfMemoryError):
-            raise
-        except Exception:  # whatever a forward pass may raise on a batch it was not written for
+        except Exception as error:  # whatever a forward pass may raise on such a batch
+            if is_full(error):
+                raise
             return False
         finally:
             self.parameters.copy_(before)
@@ -198,9 +207,9 @@ class ManyModels:
         with _entered(self._plain) as inside:
             try:
                 self._try(x)
-            except (MemoryError, torch.OutOfMemoryError):
-                raise
             except Exception as error:  # whatever a forward pass may raise
+                if is_full(error):
+                    raise
                 # Where it stopped; if it came through, differentiating it is what failed.
                 guilty = inside[-1] if inside else type(self._plain).__name__
                 raise InvalidArgument(
@@ -340,6 +349,14 @@ def _float32() -> Iterator[None]:
         yield
     finally:
         torch.backends.cudnn.allow_tf32 = before
+
+
+def is_full(error: Exception) -> bool:
+    """Whether it says that there is no memory left; only GPUs have a type for that in torch."""
+    said = ("DefaultCPUAllocator", "out of memory", "ALLOC_FAILED")
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and any(words in str(error) for words in said)
+    )
 
 
 def _accepted(module: nn.Module) -> None:

@@ -1,5 +1,6 @@
 """How many models are trained at once: as many as are quickest, and never more than fit."""
 
+import math
 import os
 from contextlib import suppress
 from dataclasses import replace
@@ -25,26 +26,46 @@ def at_once(training: EnsembleDPSGD, features: ArrayLike, labels: ArrayLike) -> 
     the CPU as many as stay in its cache.
     """
     if training.device == "cpu":
-        each = _on_cpu(training, features)
+        each = _on_cpu(training, features, labels)
         wanted = int(min(max(_CACHED / each, _LEAST_CPU), _MOST_CPU))
-        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        free = _free_on_cpu()
     else:
         wanted = _MOST_GPU
         each = _on_gpu(training, features, labels)
         free = torch.cuda.mem_get_info(training.device)[0] + torch.cuda.memory_reserved()
-    fit = int(_SHARE * free / each)
+    fit = int(min(_SHARE * free / each, wanted))
     if fit < 1:
         raise OutOfMemory(
-            f"Expected one model to fit into {_SHARE * free / 2**30:.1f} GiB of {training.device} "
-            f"memory, it takes {each / 2**30:.1f}. Give a smaller batch_size."
+            f"Expected one model to fit into {_SHARE * free / 2**30:.2g} GiB of {training.device} "
+            f"memory, it takes {each / 2**30:.2g}. Give a smaller batch_size."
         )
-    return max(1, min(wanted, fit))
+    return fit
 
 
-def _on_cpu(training: EnsembleDPSGD, features: ArrayLike) -> float:
-    """Bytes of one model: its outputs on a batch forwards and back, patches, weights and noise."""
+def _free_on_cpu() -> float:
+    """Bytes that could be had, those that only hold copies of files among them."""
+    with suppress(OSError), open("/proc/meminfo", encoding="ascii") as lines:
+        for line in lines:
+            if line.startswith("MemAvailable:"):
+                return 1024.0 * int(line.split()[1])
+    try:
+        return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (AttributeError, OSError, ValueError):  # not on every system
+        return math.inf
+
+
+def _on_cpu(training: EnsembleDPSGD, features: ArrayLike, labels: ArrayLike) -> float:
+    """Bytes of one model: its outputs on a batch forwards and back, patches, weights and noise.
+
+    And the copies of weights, with their gradients, that unknown layers need for every example.
+    """
+    copied = training.check(features, labels).copied
     example = as_tensor(np.asarray(features)[:1], "cpu")
-    sizes = [sum(p.numel() for p in training.module.parameters()) * 6, example.numel() * 2]
+    sizes = [
+        sum(p.numel() for p in training.module.parameters()) * 6,
+        example.numel() * 2,
+        copied * 2,
+    ]
 
     def seen(module: nn.Module, given: tuple[object, ...], gave: object) -> None:
         inputs = [part for part in given if isinstance(part, torch.Tensor)]

@@ -121,7 +121,7 @@ def main() -> None:
             f"| {rate:g} | {noise:g} | {runs:,} + {runs:,} | {true_epsilon(rate, noise):.2f} "
             f"| {means} | {wrong} of {values.size} |"
         )
-    before, _, after = PAGE.read_text("utf-8").split(MARK)
+    before, _, after = PAGE.read_text("utf-8").split(MARK)  # what stood between is replaced
     PAGE.write_text(f"{before}{MARK}\n" + "\n".join(lines) + f"\n{MARK}{after}", encoding="utf-8")
 
 

@@ -632,3 +632,35 @@ def test_lenet_trains_on_the_fast_path() -> None:
     trained = how.train(seed().normal(size=(RECORDS, 1, 12, 12)), Y, rng=seed())
     assert not trained.models.general
     assert not trained.diverged.any()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@pytest.mark.parametrize(
+    ("module", "shape"),
+    [(mlp(FEATURES, CLASSES, 5), (FEATURES,)), (lenet5(1, 12, 12, CLASSES), (1, 12, 12))],
+    ids=["mlp", "lenet5"],
+)
+def test_a_gpu_trains_what_the_cpu_does(module: nn.Module, shape: tuple[int, ...]) -> None:
+    how = training(module=module, initial="given", noise_multiplier=0.0, sampler=Poisson())
+    x = seed().normal(size=(RECORDS, *shape)).astype(np.float32)
+    here, there = (
+        replace(how, device=device).train(x, Y, rng=seed(), canaries=target(how, "target_canary"))
+        for device in ("cpu", "cuda")
+    )
+    assert not there.models.general
+    np.testing.assert_array_equal(here.drawn, there.drawn)
+    np.testing.assert_allclose(here.observations, there.observations, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(weights(here), weights(there).cpu(), rtol=1e-3, atol=1e-4)
+    losses = there.losses(x, Y, loss=cross_entropy)
+    np.testing.assert_allclose(losses, here.losses(x, Y, loss=cross_entropy), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+def test_same_generator_same_bytes_on_a_gpu() -> None:
+    module = nn.Sequential(nn.Linear(FEATURES, 5), nn.Dropout(0.5), nn.Linear(5, CLASSES))
+    how = training(module=module, device="cuda", epochs=2)
+    first, second = (
+        how.train(X, Y, rng=seed(7), canaries=target(how, "partially_informed")) for _ in range(2)
+    )
+    assert first.observations.tobytes() == second.observations.tobytes()
+    assert torch.equal(weights(first), weights(second))

@@ -172,6 +172,17 @@ def test_modules_that_need_the_general_path_are_recognised() -> None:
         assert ManyModels(fit, 2).agree(x)
 
 
+def test_an_output_written_over_is_found_out_even_where_it_makes_no_difference() -> None:
+    """A rectifier that lets all of the examples that are tried through, but not all others."""
+    module = Through(
+        lambda x, a, b, c: c(b(a(x)).relu_()), nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+    )
+    for layer in module.layers[:2]:
+        nn.init.eye_(layer.weight)
+        nn.init.constant_(layer.bias, 5.0)
+    assert not ManyModels(module, 2).agree(torch.ones(2, 4))
+
+
 def test_a_layer_called_twice_is_right_on_the_general_path() -> None:
     torch.manual_seed(0)
     module = Through(lambda x, a, b: b(a(a(x)).tanh()), nn.Linear(4, 4), nn.Linear(4, 3))

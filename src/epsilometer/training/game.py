@@ -48,9 +48,13 @@ class GradientGame:
     def play(self, runs: int, rng: np.random.Generator) -> Mapping[str, Sides]:
         """Trains ``runs`` models with the target and as many without; same ``rng``, same scores.
 
-        A run that diverged is scored against the attack: −∞ with the target, +∞ without.
+        A run that diverged is scored against the attack: −∞ with the target, +∞ without. Where
+        single steps alone are looked at, and at least half of them do not draw the target, it is in
+        all runs.
         """
-        worlds = [self._world(present, runs, rng) for present in (True, False)]
+        rate = getattr(self.training.sampler, "rate", None)
+        always = self.views == ("steps",) and rate is not None and rate <= 0.5
+        worlds = [self._world(present, runs, rng) for present in (True, always)]
         return {name: _joined([world[name] for world in worlds]) for name in self.views}
 
     def _world(self, present: bool, runs: int, rng: np.random.Generator) -> dict[str, Sides]:

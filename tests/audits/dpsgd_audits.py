@@ -1,0 +1,57 @@
+"""Audits of real DP-SGD on real digits, in a module that workers can import."""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from epsilometer import InProcess, audit_dpsgd
+from epsilometer.engine.engines import Engine
+from epsilometer.integrations.sklearn import digits
+from epsilometer.results import AuditGroup, AuditResult
+from epsilometer.training.models import mlp
+
+DELTA = 1e-5
+
+
+@cache
+def pixels(records: int) -> tuple[np.ndarray, np.ndarray]:
+    features, labels = digits()
+    return (features[:records] / 16).astype(np.float32), labels[:records]
+
+
+def network(hidden: int = 8) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return mlp(64, 10, hidden)
+
+
+def audit(records: int = 60, **changed: Any) -> AuditResult | AuditGroup:
+    plain: dict[str, Any] = {
+        "runs": 60,
+        "delta": DELTA,
+        "noise_multiplier": 1.0,
+        "learning_rate": 0.5,
+        "batch_size": 10,
+        "views": ("updates",),
+        "engine": InProcess(),
+    }
+    module = changed.pop("module", None) or network()
+    data = changed.pop("data", None) or pixels(records)
+    return audit_dpsgd(module, data, **{**plain, **changed})
+
+
+def long_audit(directory: Path | str, engine: Engine | None = None) -> AuditResult | AuditGroup:
+    """With every kind of result but single steps, to be killed."""
+    return audit(
+        runs=40,
+        at_once=4,
+        claim=1.0,
+        views=("updates", "model", "loss"),
+        canaries=20,
+        directory=directory,
+        engine=engine or InProcess(),
+    )

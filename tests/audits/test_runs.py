@@ -19,6 +19,7 @@ from epsilometer.audits.runs import (
     RunsJob,
     UntilNarrow,
     UntilRefuted,
+    View,
     audit_runs,
     joined,
 )
@@ -27,7 +28,8 @@ from epsilometer.engine.plan import Plan
 from epsilometer.engine.run import run
 from epsilometer.engine.shards import Arrays
 from epsilometer.errors import InvalidArgument
-from epsilometer.results import AuditResult
+from epsilometer.observations import Sides
+from epsilometer.results import AuditResult, EpsilonLowerBound
 from tests import oracles
 from tests.engine.jobs import Shuffled
 
@@ -273,6 +275,102 @@ def test_each_program_of_a_group_has_its_own_runs_and_failures() -> None:
     for part, own in zip(group.audits, scores, strict=True):
         assert part.bound.epsilon == epsilon_lower_bound(own, delta=DELTA).epsilon
     assert len({part.bound.epsilon for part in group.audits}) == 3
+
+
+# Views
+
+
+@dataclass(frozen=True)
+class Looked:
+    """The same runs seen sharply, dimly, and by parts: three scores of a run, or none inside."""
+
+    empty: bool = False
+
+    def __call__(self, runs: int, rng: np.random.Generator) -> dict[str, Scores | Sides]:
+        sharp = Shift(3.0)(runs, rng)
+        dim = Scores(*(side + rng.normal(0, 4, runs) for side in (sharp.inside, sharp.outside)))
+        inside = np.empty(0) if self.empty and rng.random() < 0.5 else np.repeat(sharp.inside, 3)
+        return {"sharp": sharp, "dim": dim, "parts": Sides(inside, np.repeat(sharp.outside, 3))}
+
+
+def counted_bound(scores: Scores) -> EpsilonLowerBound:
+    """Any bound that takes as many scores as there are."""
+    return epsilon_lower_bound(scores, delta=DELTA, confidence=0.9)
+
+
+def look(name: str, **more: Any) -> View:
+    return View(name=name, subject=f"the {name} view", adversary=f"who looks {name}", **more)
+
+
+def looked(*views: View, empty: bool = False, **changed: Any) -> RunsJob:
+    job = job_of(**changed)
+    program = replace(job.programs[0], play=Looked(empty), views=views)
+    return replace(job, programs=(program,))
+
+
+def test_every_view_of_the_same_runs_has_its_own_result() -> None:
+    parts = look("parts", bound=counted_bound, each=3)
+    job = looked(look("sharp"), look("dim"), parts)
+    group = run(job, engine=HERE)
+    assert [each.subject for each in group.audits] == [
+        "the sharp view",
+        "the dim view",
+        "the parts view",
+    ]
+    assert [each.bound.adversary for each in group.audits[:2]] == [
+        "who looks sharp",
+        "who looks dim",
+    ]
+    units = [job.unit(i) for i in range(8)]
+    for name, each in zip(("sharp", "dim"), group.audits, strict=False):
+        expected = epsilon_lower_bound(joined(units, name), delta=DELTA)
+        assert each.bound.epsilon == expected.epsilon
+    assert group.audits[0].bound.epsilon > group.audits[1].bound.epsilon
+    assert group.audits[2].bound.epsilon == counted_bound(joined(units, "parts")).epsilon
+    assert group.audits[2].bound.n_in == 600
+    assert len({each.provenance.units for each in group.audits}) == 1
+
+
+def test_one_view_is_no_group_and_others_are_not_kept() -> None:
+    job = looked(look("dim"))
+    assert isinstance(run(job, engine=HERE), AuditResult)
+    assert set(job.unit(0)) == {"diminside", "dimoutside"}
+
+
+def test_a_unit_may_be_empty_on_a_side_where_scores_are_as_many_as_they_are() -> None:
+    found = run(looked(look("parts", bound=counted_bound, each=3), empty=True), engine=HERE)
+    assert found.audits[0].provenance.failed == 0
+    assert 0 < found.audits[0].bound.n_in < 600
+
+
+def test_failed_units_count_against_every_view_as_often_as_they_could_have_scored() -> None:
+    lost = looked(look("sharp"), look("parts", bound=counted_bound, each=3)).missing(0)
+    assert {name: side.size for name, side in lost.items()} == {
+        "sharpinside": 25,
+        "sharpoutside": 25,
+        "partsinside": 75,
+        "partsoutside": 75,
+    }
+    assert np.all(lost["partsinside"] == -np.inf)
+    assert np.all(lost["partsoutside"] == np.inf)
+
+
+def test_a_view_that_lacks_scores_fails_with_the_reason(tmp_path: Path) -> None:
+    found = run(looked(look("parts")), tmp_path, engine=HERE)  # three of each run, and no bound
+    assert found.audits[0].provenance.failed == 8
+    note = (tmp_path / "failures" / "00000000.json").read_text("utf-8")
+    assert "Expected play to return 25 scores inside and 25 outside, got 75 and 75" in note
+
+
+def test_the_first_view_decides_when_to_stop_and_all_hold() -> None:
+    plain = {"blocks": 40, "until": UntilRefuted()}
+    sharp, dim = (run(looked(*views, **plain), engine=HERE) for views in SHARP_AND_DIM)
+    assert len({each.provenance.used for each in sharp.audits}) == 1
+    assert sharp.audits[0].provenance.used < dim.audits[0].provenance.used
+    assert sharp.audits[0].verdict == dim.audits[1].verdict == "refuted"
+
+
+SHARP_AND_DIM = [(look("sharp"), look("dim")), (look("dim"), look("sharp"))]
 
 
 # Calls

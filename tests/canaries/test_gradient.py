@@ -262,6 +262,32 @@ def test_ratios_are_those_of_densities_for_every_adjacency(
     )
 
 
+@pytest.mark.parametrize("adversary", ["partially_informed", "worst_case"])
+def test_a_step_shows_no_more_than_the_accountant_of_poisson_sampling_allows(
+    adversary: Any,
+) -> None:
+    """δ at every ε of what she sees, and of N(0) against its mixture with N(1). A −1 in other
+    batches alone would show more, by far: a right accountant would be refuted."""
+    x, rate = np.linspace(-12, 12, 20_001), 0.1
+
+    def density(mean: float) -> np.ndarray:
+        return scipy.stats.norm.pdf(x, mean, 1.0) * (x[1] - x[0])
+
+    def delta(epsilon: float, p: np.ndarray, q: np.ndarray) -> float:
+        return float(np.maximum(p - math.exp(epsilon) * q, 0).sum())
+
+    allowed = (1 - rate) * density(0) + rate * density(1), density(0)
+    for takes_place in (False, True):
+        present, absent, other = canary(adversary, displaces=takes_place).means
+        seen = [(1 - rate) * density(other) + rate * density(mean) for mean in (present, absent)]
+        for epsilon in (0.1, 0.5, 1.0, 2.0):
+            most = delta(epsilon, *allowed)
+            if takes_place:
+                assert delta(epsilon, *seen) > 1.2 * most
+            else:
+                assert delta(epsilon, *seen) == pytest.approx(most, rel=1e-4)  # a grid
+
+
 def test_only_the_batches_count_that_may_have_the_target(seen: np.ndarray) -> None:
     for how in (canary("partially_informed"), canary("worst_case")):
         first = scored(how, seen[..., :1], Shuffle())

@@ -9,6 +9,7 @@ import scipy.stats
 import torch
 from torch import nn
 
+from epsilometer.attacks.likelihood_ratio import one_of
 from epsilometer.canaries.data import Record
 from epsilometer.canaries.gradient import TargetCanary, displaces, random_direction
 from epsilometer.errors import InvalidArgument
@@ -100,6 +101,20 @@ def test_scores_have_the_law_of_the_batched_gaussian(
     assert alike(seen.outside, expected.outside)
 
 
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+def test_without_the_record_or_with_its_opposite_no_batch_stands_out(
+    adjacency: Any, rng: np.random.Generator
+) -> None:
+    """One batch of six has mean 2 with the target, and none has another without it."""
+    game = game_of("worst_case", Shuffle(), adjacency=adjacency, runs=500)
+    seen = game.play(2000, rng)["updates"]
+    noise = rng.normal(0, SIGMA, (2, 20_000, 1, RECORDS // B))
+    noise[0, ..., 0] += 2.0
+    expected = [one_of(x, sigma=SIGMA, present=2.0, absent=0.0) for x in noise]
+    assert alike(seen.inside, expected[0])
+    assert alike(seen.outside, expected[1])
+
+
 @pytest.mark.parametrize(
     ("adversary", "sampler"), [("partially_informed", Shuffle()), ("target_canary", BallsInBins())]
 )
@@ -187,15 +202,21 @@ def test_the_final_model_went_along_the_canary(adjacency: str, rng: np.random.Ge
 # Single steps
 
 
-def test_single_steps_are_noise_and_the_target_exactly(rng: np.random.Generator) -> None:
-    """Less what others add: N(1, σ²) where it was drawn, N(0, σ²) elsewhere, in both worlds."""
-    runs, steps, rate = 300, 8, 0.3
-    game = game_of(
-        "target_canary", Poisson(rate=rate, steps=steps), views=("steps",), learning_rate=1.0
-    )
+@pytest.mark.parametrize(
+    ("rate", "views", "with_it"),
+    [(0.3, ("steps",), 2), (0.7, ("steps",), 1), (0.3, ("steps", "model"), 1)],
+)
+def test_single_steps_are_noise_and_the_target_exactly(
+    rate: float, views: Any, with_it: int, rng: np.random.Generator
+) -> None:
+    """Less what others add: N(1, σ²) where it was drawn, N(0, σ²) elsewhere, in both worlds.
+
+    Alone, and at rates of a half or less, they need no run without the target."""
+    runs, steps = 300, 8
+    game = game_of("target_canary", Poisson(rate=rate, steps=steps), views=views, learning_rate=1.0)
     inside, outside = game.play(runs, rng)["steps"]
     assert inside.size + outside.size == 2 * runs * steps
-    expected = runs * steps * rate
+    expected = with_it * runs * steps * rate
     assert abs(inside.size - expected) < 5 * np.sqrt(expected)
     assert scipy.stats.kstest(inside, "norm", args=(1, SIGMA)).pvalue > oracles.FLAKE
     assert scipy.stats.kstest(outside, "norm", args=(0, SIGMA)).pvalue > oracles.FLAKE

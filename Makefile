@@ -42,10 +42,12 @@ bench: setup
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/batched_gaussian.py
 	$(BIN)/python benchmarks/shuffling.py
+	$(BIN)/python benchmarks/training.py
 
 calibration: setup
 	$(BIN)/python -m tests.calibration
 	$(BIN)/python -m tests.calibration.power
+	$(BIN)/python -m tests.calibration.poisson
 
 picture: demo browser
 	$(BIN)/python docs/picture.py epsilometer-demo/report.html

@@ -570,7 +570,7 @@ def test_what_both_calls_take_is_written_alike() -> None:
 def test_a_model_that_is_audited_is_as_good(adversary: Any) -> None:
     """Accuracy on digits held out, with the target and without canaries: within half a percent."""
     features, labels = pixels(1797)
-    runs, held = 400, 1300
+    runs, held = 600, 1300
     training = EnsembleDPSGD(
         network(32),
         cross_entropy,

@@ -11,10 +11,12 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from epsilometer.accounting.shuffle import shuffle_delta, shuffle_epsilon, shuffle_noise
     from epsilometer.audits.dpsgd import audit_dpsgd
+    from epsilometer.audits.one_shot import audit_cosines
     from epsilometer.audits.runs import UntilNarrow, UntilRefuted, audit_runs
     from epsilometer.audits.scores import audit_scores
     from epsilometer.audits.shuffling import audit_shuffling
     from epsilometer.audits.training import audit_training
+    from epsilometer.canaries.sphere import SphereCanaries
     from epsilometer.claims import PrivacyClaim
     from epsilometer.engine.engines import Dask, InProcess, Local
     from epsilometer.mechanisms.loaders import watch_loader
@@ -47,10 +49,12 @@ if TYPE_CHECKING:
 _HOME = {
     "accounting.shuffle": ("shuffle_delta", "shuffle_epsilon", "shuffle_noise"),
     "audits.dpsgd": ("audit_dpsgd",),
+    "audits.one_shot": ("audit_cosines",),
     "audits.runs": ("UntilNarrow", "UntilRefuted", "audit_runs"),
     "audits.scores": ("audit_scores",),
     "audits.shuffling": ("audit_shuffling",),
     "audits.training": ("audit_training",),
+    "canaries.sphere": ("SphereCanaries",),
     "claims": ("PrivacyClaim",),
     "engine.engines": ("Dask", "InProcess", "Local"),
     "mechanisms.loaders": ("watch_loader",),

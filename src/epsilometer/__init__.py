@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from epsilometer.audits.scores import audit_scores
     from epsilometer.audits.shuffling import audit_shuffling
     from epsilometer.audits.training import audit_training
+    from epsilometer.canaries.hadamard import HadamardCanaries
     from epsilometer.canaries.sphere import SphereCanaries
     from epsilometer.claims import PrivacyClaim
     from epsilometer.engine.engines import Dask, InProcess, Local
@@ -54,6 +55,7 @@ _HOME = {
     "audits.scores": ("audit_scores",),
     "audits.shuffling": ("audit_shuffling",),
     "audits.training": ("audit_training",),
+    "canaries.hadamard": ("HadamardCanaries",),
     "canaries.sphere": ("SphereCanaries",),
     "claims": ("PrivacyClaim",),
     "engine.engines": ("Dask", "InProcess", "Local"),

@@ -123,6 +123,23 @@ def test_outputs_are_those_of_plain_modules(whole: bool) -> None:
         torch.testing.assert_close(outputs[run], plain, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_mean_gradients_are_those_of_a_mean_loss(whole: bool) -> None:
+    torch.manual_seed(5)
+    models = ManyModels(lenet5(1, 12, 12, 3), 3, whole=whole)
+    shaken(models)
+    x, y = torch.randn(3, 4, 1, 12, 12), torch.randint(3, (3, 4))
+    keep = torch.tensor([[1, 1, 1, 1], [1, 0, 1, 0], [0, 0, 0, 0]], dtype=torch.bool)
+    found = in_order(models, models.mean_gradients(x, y, loss=cross_entropy, keep=keep))
+    for run in range(2):
+        module = models.model(run).double()
+        kept = keep[run]
+        loss = nn.functional.cross_entropy(module(x[run][kept].double()), y[run][kept])
+        truth = torch.cat([g.flatten() for g in torch.autograd.grad(loss, [*module.parameters()])])
+        assert off(found[run], truth) < RELATIVE
+    assert not found[2].any()
+
+
 def test_the_module_is_left_as_it_is() -> None:
     module = nn.Sequential(
         nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Dropout(0.5), Scaled(4), nn.Linear(4, 3)

@@ -1,11 +1,8 @@
-"""Random directions as canaries: drawn anew whenever they are needed, never all in memory.
-
-A family of canaries has ``count``, ``dimension``, ``rows``, ``inject``, ``dots`` and ``cosines``;
-whoever plants them needs no more, so that another family can take this one's place.
-"""
+"""Random directions as canaries: drawn anew whenever they are needed, never all in memory."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,6 +13,40 @@ from epsilometer.types import FloatArray, IntArray
 
 _BLOCK = 2**22  # floats made at a time: 16 MiB
 _KEPT = 2**28  # bytes of directions that are kept, since making them is slower than multiplying
+
+
+class Directions(Protocol):
+    """A family of canaries: whoever plants them needs no more, and one can take another's place.
+
+    Must keep: unit norm; the cosine of each with a vector that does not know the family's key has
+    the law of ``stats.sphere.cosine_cdf``.
+    """
+
+    @property
+    def count(self) -> int:
+        """How many."""
+        ...
+
+    @property
+    def dimension(self) -> int:
+        """Of the space."""
+        ...
+
+    def rows(self, indices: ArrayLike) -> NDArray[np.float32]:
+        """Some of the directions, shape ``(len(indices), dimension)``."""
+        ...
+
+    def inject(self, indices: ArrayLike, norm: float) -> NDArray[np.float32]:
+        """The sum of some canaries, each of norm ``norm``; shape ``(dimension,)``."""
+        ...
+
+    def dots(self, vectors: ArrayLike) -> FloatArray:
+        """The inner products of all canaries with one vector or with several."""
+        ...
+
+    def cosines(self, vector: ArrayLike) -> FloatArray:
+        """The cosine of every canary with ``vector``, shape ``(count,)``."""
+        ...
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -54,7 +85,7 @@ class SphereCanaries:
 
     def rows(self, indices: ArrayLike) -> NDArray[np.float32]:
         """Some of the directions, shape ``(len(indices), dimension)``."""
-        wanted = self._checked(indices)
+        wanted = checked_indices(indices, self.count)
         found = np.empty((wanted.size, self.dimension), np.float32)
         for at, index in enumerate(wanted):
             found[at] = self.block(index // self._per_block)[index % self._per_block]
@@ -63,7 +94,7 @@ class SphereCanaries:
     def inject(self, indices: ArrayLike, norm: float) -> NDArray[np.float32]:
         """The sum of some canaries, each of norm ``norm``; shape ``(dimension,)``."""
         _validate.number(norm=norm)
-        wanted = self._checked(indices)
+        wanted = checked_indices(indices, self.count)
         weights = np.bincount(wanted, minlength=self.count).astype(np.float32)
         total = np.zeros(self.dimension, np.float32)
         for number in np.unique(wanted // self._per_block):
@@ -124,13 +155,15 @@ class SphereCanaries:
         drawn = stream.standard_normal(self.dimension, dtype=np.float32)
         return drawn / np.float32(np.linalg.norm(drawn.astype(np.float64)))
 
-    def _checked(self, indices: ArrayLike) -> IntArray:
-        wanted = np.atleast_1d(np.asarray(indices))
-        if wanted.size == 0:
-            return np.zeros(0, np.int64)
-        whole = wanted.ndim == 1 and wanted.dtype.kind in "iu"
-        if not whole or wanted.min() < 0 or wanted.max() >= self.count:
-            raise InvalidArgument(
-                f"Expected indices of canaries from 0 to {self.count - 1}, got {indices!r}."
-            )
-        return wanted.astype(np.int64)
+
+def checked_indices(indices: ArrayLike, count: int) -> IntArray:
+    """Indices of canaries, each from 0 to ``count - 1``."""
+    wanted = np.atleast_1d(np.asarray(indices))
+    if wanted.size == 0:
+        return np.zeros(0, np.int64)
+    whole = wanted.ndim == 1 and wanted.dtype.kind in "iu"
+    if not whole or wanted.min() < 0 or wanted.max() >= count:
+        raise InvalidArgument(
+            f"Expected indices of canaries from 0 to {count - 1}, got {indices!r}."
+        )
+    return wanted.astype(np.int64)

@@ -162,7 +162,7 @@ class EnsembleDPSGD:
             left_out: How many of the first records are not there: 1 for training without record 0
                 under add/remove adjacency.
         """
-        with told(self.device), _one_thread(self.device), _own_randomness(self.device, rng):
+        with told(self.device), one_thread(self.device), own_randomness(self.device, rng):
             return self._train(features, labels, rng=rng, canaries=canaries, left_out=left_out)
 
     def _train(
@@ -199,7 +199,7 @@ class EnsembleDPSGD:
 
     def check(self, features: ArrayLike, labels: ArrayLike) -> ManyModels:
         """Refuses records or a module that :meth:`train` would refuse; else, one such model."""
-        with told(self.device), _own_randomness(self.device, np.random.default_rng(0)):
+        with told(self.device), own_randomness(self.device, np.random.default_rng(0)):
             return replace(self, runs=1)._models(*self._records(features, labels))
 
     @property
@@ -245,34 +245,8 @@ class EnsembleDPSGD:
                 "two records are not those for each alone: one record moves the gradients of all "
                 "others, and clipping bounds nothing."
             )
-        self._check_loss(few.plain(tried), y)
+        check_loss(self.loss, few.plain(tried), y)
         return ManyModels(self.module, self.runs, device=self.device, whole=whole)
-
-    def _check_loss(self, outputs: Tensor, y: Tensor) -> None:
-        """Refuses labels that the module has no outputs for, and losses that mix records."""
-        if not y.is_floating_point() and outputs.ndim == 2:
-            most, least = int(y.max()), int(y.min())
-            if least < 0 or most >= outputs.shape[1]:
-                raise InvalidArgument(
-                    f"Expected labels from 0 to {outputs.shape[1] - 1}, as many classes as the "
-                    f"module has outputs, got labels from {least} to {most}."
-                )
-        loss, tried = per_example(self.loss), y[:_TRIED]
-        try:
-            together = loss(outputs, tried)
-            alone = [loss(outputs[i : i + 1], tried[i : i + 1]) for i in range(len(tried))]
-        except InvalidArgument:
-            raise
-        except Exception as error:  # whatever a loss may raise
-            raise InvalidArgument(
-                f"Expected a loss of outputs {tuple(outputs.shape)} and labels "
-                f"{tuple(tried.shape)} of {tried.dtype}, it raises: {error}"
-            ) from error
-        if not torch.allclose(together, torch.cat(alone), rtol=1e-3, atol=1e-5, equal_nan=True):
-            raise InvalidArgument(
-                "Expected the loss of a record not to depend on the others of its batch, it does "
-                f"for outputs {tuple(outputs.shape)} and labels {tuple(tried.shape)}."
-            )
 
 
 class _Run:
@@ -362,6 +336,39 @@ class _Run:
         return laid
 
 
+def check_loss(given: Any, outputs: Tensor, y: Tensor) -> None:
+    """Refuses labels that the module has no outputs for, and losses that mix records.
+
+    Args:
+        given: The loss, as a user gave it.
+        outputs: Of the module on the first records.
+        y: Labels of all records.
+    """
+    if not y.is_floating_point() and outputs.ndim == 2:
+        most, least = int(y.max()), int(y.min())
+        if least < 0 or most >= outputs.shape[1]:
+            raise InvalidArgument(
+                f"Expected labels from 0 to {outputs.shape[1] - 1}, as many classes as the "
+                f"module has outputs, got labels from {least} to {most}."
+            )
+    loss, tried = per_example(given), y[:_TRIED]
+    try:
+        together = loss(outputs, tried)
+        alone = [loss(outputs[i : i + 1], tried[i : i + 1]) for i in range(len(tried))]
+    except InvalidArgument:
+        raise
+    except Exception as error:  # whatever a loss may raise
+        raise InvalidArgument(
+            f"Expected a loss of outputs {tuple(outputs.shape)} and labels "
+            f"{tuple(tried.shape)} of {tried.dtype}, it raises: {error}"
+        ) from error
+    if not torch.allclose(together, torch.cat(alone), rtol=1e-3, atol=1e-5, equal_nan=True):
+        raise InvalidArgument(
+            "Expected the loss of a record not to depend on the others of its batch, it does "
+            f"for outputs {tuple(outputs.shape)} and labels {tuple(tried.shape)}."
+        )
+
+
 @contextmanager
 def told(device: str) -> Iterator[None]:
     """Turns a device that is full into a sentence that says what to do.
@@ -393,7 +400,7 @@ def _filled_up(batch: Tensor, keep: Tensor, spare: int) -> Tensor:
 
 
 @contextmanager
-def _own_randomness(device: str, rng: np.random.Generator) -> Iterator[None]:
+def own_randomness(device: str, rng: np.random.Generator) -> Iterator[None]:
     """For dropout, which takes torch's global generators: seeded from ``rng``, then as before."""
     devices = [torch.device(device)] if device != "cpu" else []
     with torch.random.fork_rng(devices):
@@ -402,7 +409,7 @@ def _own_randomness(device: str, rng: np.random.Generator) -> Iterator[None]:
 
 
 @contextmanager
-def _one_thread(device: str) -> Iterator[None]:
+def one_thread(device: str) -> Iterator[None]:
     """On the CPU one thread: work is shared among processes, and sums have one order."""
     before = torch.get_num_threads()
     if device == "cpu":

@@ -30,14 +30,15 @@ class ManyModels:
     """``runs`` models with weights of their own, called and differentiated together.
 
     Layers that are known take a fast path, which keeps no gradient of a single example but where it
-    is smaller than the activations it is made of; what is not known goes through ``torch.func``. A module that calls a layer twice, or shares a parameter
-    between layers, goes through ``torch.func`` as a whole.
+    is smaller than the activations it is made of; what is not known goes through ``torch.func``.
+    A module that calls a layer twice, or shares a parameter between layers, goes through
+    ``torch.func`` as a whole.
 
     Attributes:
         runs: How many.
         parameters: Their trainable parameters, shape ``(runs, size)``; ``used`` says which of the
             columns are parameters, the others only keep them aligned.
-        sums: Where :meth:`clipped_sums` writes, of the same shape.
+        sums: Where :meth:`clipped_sums` and :meth:`mean_gradients` write, of the same shape.
     """
 
     def __init__(
@@ -121,6 +122,32 @@ class ManyModels:
         Returns:
             The sums, ``(runs, size)``: overwritten by the next call.
         """
+        return self._weighted_sums(
+            x,
+            y,
+            loss=loss,
+            weigh=lambda norms: (clip / norms.add_(_TINY)).clamp_(max=1.0).mul_(keep),
+        )
+
+    def mean_gradients(self, x: Tensor, y: Tensor, *, loss: Loss, keep: Tensor) -> Tensor:
+        """The mean gradient of each model's examples that count: of training without privacy.
+
+        Args:
+            x: Examples of every model, ``(runs, examples, …)``.
+            y: Their labels, ``(runs, examples)``.
+            loss: Loss of every example, as of :meth:`clipped_sums`.
+            keep: True for examples that count, ``(runs, examples)``.
+
+        Returns:
+            The means, ``(runs, size)``, 0 where no example counts: overwritten by the next call.
+        """
+        shares = keep / keep.sum(1, keepdim=True).clamp(min=1)
+        return self._weighted_sums(x, y, loss=loss, weigh=lambda _: shares)
+
+    def _weighted_sums(
+        self, x: Tensor, y: Tensor, *, loss: Loss, weigh: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        """Sums of per-example gradients; ``weigh`` makes weights of their norms."""
         with torch.enable_grad(), _float32():
             out = self(x)
             losses = loss(out.flatten(0, 1), y.flatten(0, 1))
@@ -135,7 +162,7 @@ class ManyModels:
         with torch.no_grad():
             measured = [call.layer.measure(call.given, back) for call, back in reached]
             norms = sum_of(squares for squares, _ in measured).sqrt_().view(self.runs, -1)
-            weights = (clip / norms.add_(_TINY)).clamp_(max=1.0).mul_(keep)
+            weights = weigh(norms)
             if len(reached) < self._expected:
                 self.sums.zero_()  # of layers that this forward pass did not reach
             for (call, _), (_, kept) in zip(reached, measured, strict=True):

@@ -134,12 +134,12 @@ class HadamardCanaries:
     @property
     def _size(self) -> int:
         """n: the largest power of two that is not above ``dimension``."""
-        return 1 << (self.dimension.bit_length() - 1)
+        return 1 << (int(self.dimension).bit_length() - 1)
 
     @property
     def _rows_made(self) -> int:
         """K: the rows of the last transform that are made, a power of two."""
-        return 1 << (self.count - 1).bit_length()
+        return 1 << (int(self.count) - 1).bit_length()
 
     @property
     def _offsets(self) -> tuple[int, ...]:
@@ -219,7 +219,7 @@ class HadamardCanaries:
         Multiplying by an odd number and adding shifted bits are one-to-one on numbers of so many
         bits; going on until the number is below d is one-to-one on those below.
         """
-        bits = max(1, (self.dimension - 1).bit_length())
+        bits = max(1, (int(self.dimension) - 1).bit_length())
         mask, shift = (1 << bits) - 1, max(1, bits // 2)
         stream = self._stream(3)
         factors = stream.integers(0, mask + 1, _ROUNDS) | 1

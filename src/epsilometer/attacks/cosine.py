@@ -103,7 +103,7 @@ def trainable(model: Any) -> FloatArray:
     else:
         parts = [model]
     arrays = [_array(part) for part in parts]
-    floats = [array.ravel() for array in arrays if array.dtype.kind == "f"]
+    floats = [array.ravel() for array in arrays if array.dtype.kind == "f" and array.size]
     if not floats:
         raise InvalidArgument(
             f"Expected trainable floating-point parameters, got {len(arrays)} arrays without any."

@@ -1,0 +1,91 @@
+import numpy as np
+import pytest
+import scipy.stats
+
+import epsilometer as em
+from epsilometer.audits.gaussian_mechanism import audit_gaussian_mechanism, mechanism_cosines
+from epsilometer.errors import InvalidArgument
+from epsilometer.stats.sphere import cosine_epsilon
+
+FLAKE = 1e-6
+DELTA = 1e-6
+
+
+def test_finds_the_known_epsilon() -> None:
+    audit = audit_gaussian_mechanism(0.541, 100_000, delta=DELTA)
+    truth = em.gaussian_epsilon(0.541, DELTA)
+    assert audit.claim is not None
+    assert audit.claim.epsilon == truth
+    assert audit.verdict == "not refuted"
+    tied = audit.estimates[1]
+    assert tied.low < truth < tied.high
+    # Other records blur a little: σ² becomes σ² + k/d, a part in sixty.
+    assert tied.epsilon == pytest.approx(truth, abs=1.0)
+    assert 3 < audit.bound.epsilon < truth
+
+
+def test_less_noise_than_claimed_is_found() -> None:
+    audit = audit_gaussian_mechanism(0.541, 100_000, delta=DELTA, claim=3.0)
+    assert audit.verdict == "refuted"
+
+
+def test_both_families_give_one_law(rng: np.random.Generator) -> None:
+    found = {
+        family: np.concatenate(
+            [
+                mechanism_cosines(1.0, 10_000, canaries=200, family=family, rng=rng)
+                for _ in range(20)
+            ]
+        )
+        for family in ("hadamard", "sphere")
+    }
+    assert scipy.stats.ks_2samp(found["hadamard"], found["sphere"]).pvalue > FLAKE
+    epsilons = {
+        family: [
+            cosine_epsilon(part, dimension=10_000, delta=DELTA, spread="tied")
+            for part in cosines.reshape(20, 200)
+        ]
+        for family, cosines in found.items()
+    }
+    means = [np.mean(part) for part in epsilons.values()]
+    scatter = np.hypot(*(np.std(part) / np.sqrt(20) for part in epsilons.values()))
+    assert abs(means[0] - means[1]) < 5 * scatter
+
+
+def test_one_run_of_many_canaries_is_as_many_runs_of_few(rng: np.random.Generator) -> None:
+    def estimates(runs: int, canaries: int, sigma: float) -> list[float]:
+        """ε of 1,000 cosines, whichever runs they are from."""
+        every = (
+            np.concatenate(
+                [mechanism_cosines(sigma, 8192, canaries=canaries, rng=rng) for _ in range(runs)]
+            )
+            for _ in range(60)
+        )
+        return [cosine_epsilon(c, dimension=8192, delta=DELTA, spread="tied") for c in every]
+
+    # Canaries are noise to each other, of variance k/d: the one run is given so much less.
+    one, ten = estimates(1, 1000, np.sqrt(1 - 900 / 8192)), estimates(10, 100, 1.0)
+    assert scipy.stats.ks_2samp(one, ten).pvalue > FLAKE
+    np.testing.assert_allclose(*np.quantile([one, ten], [0.1, 0.5, 0.9], axis=1).T, rtol=0.05)
+
+
+def test_same_seed_same_answer() -> None:
+    first, second = (audit_gaussian_mechanism(1.0, 20_000, delta=DELTA, seed=5) for _ in range(2))
+    assert em.to_json(first) == em.to_json(second)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"sigma": 0.0}, "sigma"),
+        ({"canaries": 0}, "canaries"),
+        ({"canaries": 20_000}, "as many canaries as dimensions"),
+        ({"family": "cube"}, "'hadamard' or 'sphere'"),
+        ({"delta": 0.0}, "delta"),
+        ({"dimension": 1.5}, "whole number"),
+    ],
+)
+def test_bad_calls_are_refused(change: dict, told: str) -> None:
+    asked = {"sigma": 1.0, "dimension": 10_000, "delta": DELTA, **change}
+    with pytest.raises(InvalidArgument, match=told):
+        audit_gaussian_mechanism(asked.pop("sigma"), asked.pop("dimension"), **asked)

@@ -3,15 +3,17 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from epsilometer import _validate
 from epsilometer.accounting import pld
+from epsilometer.canaries.hadamard import HadamardCanaries
+from epsilometer.canaries.sphere import Directions
 from epsilometer.errors import InvalidArgument
 from epsilometer.stats.gaussians import gdp_epsilon
 from epsilometer.training.clipping import Clipping, FixedClip
@@ -30,28 +32,6 @@ from epsilometer.types import FloatArray, IntArray
 Iterates: TypeAlias = Literal["updates", "steps", "none"]
 _CLIP, _NOISE, _EVERY_EPOCH, _SGD = FixedClip(), IndependentNoise(), EveryEpoch(), SGD()
 _LEAST = 0.2  # noise by Poisson sampling with a table of privacy losses; below it takes minutes
-
-
-class Directions(Protocol):
-    """A family of canaries, as :mod:`epsilometer.canaries.sphere` has them."""
-
-    @property
-    def count(self) -> int:
-        """How many."""
-        ...
-
-    @property
-    def dimension(self) -> int:
-        """Of the space."""
-        ...
-
-    def inject(self, indices: ArrayLike, norm: float) -> NDArray[np.float32]:
-        """The sum of some canaries, each of norm ``norm``."""
-        ...
-
-    def cosines(self, vector: ArrayLike) -> FloatArray:
-        """The cosine of every canary with a vector."""
-        ...
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -215,16 +195,7 @@ class FederatedTraining:
         taking_part = self._planted(canaries, planted, repetitions)
         who, when = self._cohorts(taking_part, repetitions, rng)
         with told(self.device), one_thread(self.device), own_randomness(self.device, rng):
-            records = ClientRecords.of(self.clients, device=self.device)
-            how = trainer(
-                self.module,
-                self.loss,
-                records,
-                optimizer=self.client_optimizer,
-                learning_rate=self.learning_rate,
-                at_once=min(self.at_once, self.cohort),
-                device=self.device,
-            )
+            records, how = self._ready()
             watch = _Watch(canaries, taking_part, iterates)
             server = _Server(self, how, watch, self._divisor(taking_part, repetitions), rng)
             with torch.no_grad():
@@ -267,6 +238,35 @@ class FederatedTraining:
         most = repetitions or self.participation.most(members, self.cohort, rounds=self.rounds)
         times = self.noise.sensitivity(most, rounds=self.rounds) / self.noise_multiplier
         return gdp_epsilon(times, delta), f"Gaussian mechanism, {_rounds(most)}, no amplification"
+
+    def check(self, *, planted: int = 0, repetitions: int | None = None) -> None:
+        """Refuses clients, a module or cohorts that :meth:`train` would refuse.
+
+        Args:
+            planted: How many canaries are to take part.
+            repetitions: As of :meth:`train`.
+        """
+        rng = np.random.default_rng(0)
+        beside = planted if repetitions is None else 0
+        if self.clients:
+            self.participation.cohorts(
+                len(self.clients) + beside, self.cohort, rounds=self.rounds, rng=rng
+            )
+        with told(self.device), own_randomness(self.device, rng):
+            self._ready()
+
+    def _ready(self) -> tuple[ClientRecords, Trainer]:
+        """The clients' records, and what trains on them."""
+        records = ClientRecords.of(self.clients, device=self.device)
+        return records, trainer(
+            self.module,
+            self.loss,
+            records,
+            optimizer=self.client_optimizer,
+            learning_rate=self.learning_rate,
+            at_once=min(self.at_once, self.cohort),
+            device=self.device,
+        )
 
     def _planted(
         self, canaries: Directions | None, planted: int | None, repetitions: int | None
@@ -337,7 +337,16 @@ class _Watch:
     def cosines(self, vector: Tensor) -> FloatArray:
         if self.canaries is None:
             return np.zeros(0)
+        if vector.is_cuda and isinstance(self.canaries, HadamardCanaries):
+            return self.canaries.cosines(vector)  # transformed where it is
         return np.asarray(self.canaries.cosines(vector.cpu().numpy()), np.float64)
+
+    def sum_of(self, planted: IntArray, norm: float, device: str) -> Tensor:
+        """What planted canaries send, together."""
+        assert self.canaries is not None
+        if isinstance(self.canaries, HadamardCanaries):
+            return self.canaries.inject_tensor(planted, norm, device=device)
+        return torch.from_numpy(self.canaries.inject(planted, norm)).to(device)
 
 
 class _Server:
@@ -375,10 +384,9 @@ class _Server:
         """One round: its noise is that of its clipping norm, which is then followed up."""
         how, clip = self.how, self.clip
         total, unclipped, lost = self._summed(records, clients)
-        if planted.size and self.watch.canaries is not None:
-            sent = np.asarray(self.watch.canaries.inject(planted, clip), np.float32)
-            total += torch.from_numpy(sent).to(total.device)
-            unclipped += planted.size
+        if planted.size:
+            total += self.watch.sum_of(planted, clip, how.device)
+            unclipped += planted.size  # each is exactly as long as allowed
         if self.multiplier:
             total += self.noise.next(self.multiplier * clip)
         mean = total.div_(self.divisor)

@@ -1,0 +1,12 @@
+"""Flower: canary clients inside the one federated run that is done anyway.
+
+``audit_server_app`` wraps a ``ServerApp``; the app itself, its strategy and the ``ClientApp`` stay
+as they are. It hands on a proxy of the ``Grid`` that answers for canary nodes and looks at the
+weights as they cross.
+"""
+
+from epsilometer.integrations.flower.apps import audit_server_app
+from epsilometer.integrations.flower.in_process import InProcessGrid, run_in_process
+from epsilometer.integrations.flower.mod import canary_mod
+
+__all__ = ["InProcessGrid", "audit_server_app", "canary_mod", "run_in_process"]

@@ -1,0 +1,105 @@
+"""What an audit of a Flower app was asked for, and the canaries that follow from it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+
+from epsilometer import _validate
+from epsilometer.canaries.hadamard import HadamardCanaries
+from epsilometer.canaries.sphere import SphereCanaries
+from epsilometer.claims import PrivacyClaim
+from epsilometer.errors import InvalidArgument
+
+Mode: TypeAlias = Literal["replace", "virtual", "mod"]
+Family: TypeAlias = Literal["hadamard", "sphere"]
+Participation: TypeAlias = Literal["hidden", "known"]
+Canaries: TypeAlias = HadamardCanaries | SphereCanaries
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What ``audit_server_app`` was asked for; its arguments say what each is."""
+
+    canaries: int
+    mode: Mode
+    directory: Path
+    delta: float
+    claim: PrivacyClaim | None
+    seed: int
+    family: Family
+    clip_norm: float | None
+    nodes: tuple[int, ...] | None
+    weight: float
+    weighted_by_key: str
+    participation: Participation
+    confidence: float
+
+    def __post_init__(self) -> None:
+        _validate.whole(1, canaries=self.canaries)
+        _validate.whole(0, seed=self.seed)
+        _validate.open_unit(delta=self.delta, confidence=self.confidence)
+        _validate.positive(weight=self.weight)
+        if self.clip_norm is not None:
+            _validate.positive(clip_norm=self.clip_norm)
+        for name, choices in (("mode", Mode), ("family", Family), ("participation", Participation)):
+            if getattr(self, name) not in get_args(choices):
+                raise InvalidArgument(
+                    f"Expected {name} to be one of {', '.join(get_args(choices))}, "
+                    f"got {getattr(self, name)!r}."
+                )
+        if self.claim is not None and self.claim.delta != self.delta:  # told before the run
+            raise InvalidArgument(
+                f"Expected delta to be that of the claim, {self.claim.delta!r}, got {self.delta!r}."
+            )
+        if self.nodes is not None and len(set(self.nodes)) != self.canaries:
+            raise InvalidArgument(
+                f"Expected as many nodes as canaries, got {len(set(self.nodes))} different ones "
+                f"for {self.canaries}."
+            )
+
+    @property
+    def call(self) -> str:
+        """The call that does it again."""
+        names = ("canaries", "mode", "delta", "seed", "family", "clip_norm", "weight")
+        said = ", ".join(f"{name}={getattr(self, name)!r}" for name in (*names, "participation"))
+        return f"audit_server_app(server_app, {said})"
+
+    def chosen(self, nodes: list[int]) -> list[int]:
+        """Which of the real nodes are canaries."""
+        strange = sorted(set(self.nodes or ()) - set(nodes))
+        if strange:
+            raise InvalidArgument(f"Expected nodes of this grid, got {strange[:3]}, which are not.")
+        if len(nodes) <= self.canaries:
+            raise InvalidArgument(
+                f"Expected more nodes than canaries, got {len(nodes)} and {self.canaries}. "
+                "Take fewer canaries, or mode='virtual' in a simulation."
+            )
+        if self.nodes is not None:
+            return list(self.nodes)
+        every = sorted(nodes)
+        drawn = _streams(self.seed)[0].choice(len(every), self.canaries, replace=False)
+        return [every[number] for number in drawn]
+
+    def virtual(self) -> list[int]:
+        """Ids for nodes that do not exist: of 62 bits, so that they meet no real one by chance."""
+        drawn = _streams(self.seed)[0].integers(2**61, 2**62, size=2 * self.canaries)
+        return list(dict.fromkeys(drawn.tolist()))[: self.canaries]
+
+
+def directions(family: Family, canaries: int, dimension: int, seed: int) -> Canaries:
+    """As many canaries to plant, and as many that nobody ever gets to see."""
+    if 2 * canaries > dimension:
+        raise InvalidArgument(
+            f"Expected at most {dimension // 2} canaries for {dimension} weights, got {canaries}."
+        )
+    key = int(_streams(seed)[1].integers(2**63))
+    if family == "hadamard":
+        return HadamardCanaries(count=2 * canaries, dimension=dimension, key=key)
+    return SphereCanaries(count=2 * canaries, dimension=dimension, key=key)
+
+
+def _streams(seed: int) -> list[np.random.Generator]:
+    """Of nodes, and of directions."""
+    return np.random.default_rng(seed).spawn(2)

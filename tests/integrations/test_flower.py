@@ -1,0 +1,497 @@
+"""Audits of Flower apps through the grid whose nodes are function calls."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.stats
+from flwr.app import Array, ArrayRecord, Context, Message, MessageType, RecordDict
+from flwr.clientapp.mod import adaptiveclipping_mod, fixedclipping_mod
+from flwr.compat.server import ServerAppComponents
+from flwr.server import ServerConfig
+from flwr.serverapp import (
+    Grid,
+    NeighboringRelation,
+    PrivacyConfig,
+    RdpAccountant,
+    SamplingMethod,
+    ServerApp,
+)
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyClientSideAdaptiveClipping,
+    DifferentialPrivacyClientSideFixedClipping,
+    DifferentialPrivacyServerSideFixedClipping,
+    FedMedian,
+    Krum,
+    Strategy,
+)
+
+from epsilometer.claims import PrivacyClaim
+from epsilometer.errors import InvalidArgument
+from epsilometer.integrations.flower import (
+    InProcessGrid,
+    audit_server_app,
+    canary_mod,
+    run_in_process,
+)
+from epsilometer.integrations.flower.settings import directions
+from tests.integrations.flower_apps import (
+    CLAIM,
+    DELTA,
+    EPSILON,
+    NOISE,
+    Replies,
+    Written,
+    audit,
+    averaging,
+    client,
+    flat,
+    model,
+    private,
+    server,
+)
+
+FLAKE = 1e-6  # chance that a right audit fails a test
+
+
+def test_a_right_mechanism_is_spared_and_its_epsilon_is_estimated(tmp_path: Path) -> None:
+    nodes, canaries, weights = 350, 300, 20_000
+    found = audit(
+        server(private(nodes), weights=weights),
+        client(),
+        tmp_path,
+        nodes=50,
+        canaries=canaries,
+        claim=CLAIM,
+    )
+    (result,) = found.group.audits
+    assert result.verdict == "not refuted"
+    assert 2 < result.bound.epsilon < EPSILON
+    # What a canary should show: its own part of the update over the length of all of it.
+    others = canaries + 50 * 0.5**2
+    mean = 1 / np.sqrt(NOISE**2 * weights + others)
+    tolerance = scipy.stats.norm.isf(FLAKE / 2) / np.sqrt(canaries * weights)
+    np.testing.assert_allclose(found.final[:canaries].mean(), mean, atol=tolerance)
+    np.testing.assert_allclose(found.final[canaries:].mean(), 0, atol=tolerance)
+    tied = result.estimates[1]
+    assert tied.low < EPSILON < tied.high + 1  # others blur it a little
+
+
+@pytest.mark.parametrize("family", ["hadamard", "sphere"])
+def test_the_weights_after_the_last_round_are_seen_though_nothing_is_evaluated(
+    tmp_path: Path, family: Any
+) -> None:
+    last: list[ArrayRecord] = []
+    app = server(private(30), rounds=3, done=last.append)
+    found = audit(app, client(), tmp_path, nodes=20, canaries=10, family=family, seed=5)
+    moved = flat(last[0]) - flat(model(2000))
+    expected = directions(family, 10, 2000, 5).cosines(moved)
+    np.testing.assert_allclose(found.final, expected, atol=1e-6)  # float32
+    assert found.took.tolist() == [3] * 10
+    assert len(found.group.audits) == 2
+    assert "every round" in found.group.audits[1].bound.adversary
+
+
+def test_replaced_nodes_are_no_others_and_their_clients_never_train(tmp_path: Path) -> None:
+    called: list[tuple[int, str]] = []
+    seen: list[list[int]] = []
+    strategy = private(20, averaging(fraction_evaluate=1.0))
+    inner = server(strategy, rounds=2)
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        seen.append(list(grid.get_node_ids()))
+        seen.append([node.node_id for node in grid.get_nodes()])
+        inner(grid, context)
+
+    found = audit(app, client(called=called), tmp_path, nodes=20, canaries=5, mode="replace")
+    assert seen[0] == seen[1] == list(InProcessGrid(client(), nodes=20).get_node_ids())
+    trained = {node for node, what in called if what == "train"}
+    evaluated = {node for node, what in called if what == "evaluate"}
+    assert len(trained) == 15  # the others, and always the same
+    assert evaluated == set(seen[0])
+    assert found.took.tolist() == [2] * 5
+
+
+def test_nodes_may_be_designated_by_name(tmp_path: Path) -> None:
+    called: list[tuple[int, str]] = []
+    chosen = [4, 9, 7]
+    app = audit_server_app(
+        server(private(20)),
+        delta=DELTA,
+        canaries=3,
+        mode="replace",
+        nodes=chosen,
+        directory=tmp_path / "run",
+    )
+    run_in_process(app, client(called=called), nodes=20)
+    assert {node for node, _ in called}.isdisjoint(chosen)
+    assert len(called) == 17
+
+
+def test_virtual_nodes_are_beside_the_real_ones_and_evaluate_nothing(tmp_path: Path) -> None:
+    called: list[tuple[int, str]] = []
+    strategy = private(12, averaging(fraction_evaluate=1.0))
+    found = audit(server(strategy), client(called=called), tmp_path, nodes=8, canaries=4)
+    assert sorted(what for _, what in called) == ["evaluate"] * 8 + ["train"] * 8
+    assert found.took.tolist() == [1] * 4
+
+
+def test_canaries_reply_as_clients_do(tmp_path: Path) -> None:
+    strategy = Replies()
+    audit(server(strategy), client(norm=0.25), tmp_path, nodes=6, canaries=4, weight=10)
+    ours, theirs = strategy.kept[0][6:], strategy.kept[0][:6]
+    assert len(ours) == 4
+    for reply in ours:
+        assert list(reply.content) == list(theirs[0].content)
+        assert reply.content["metrics"]["num-examples"] == 1000
+        assert reply.content["metrics"]["loss"] == 0.5
+        moved = flat(reply.content["arrays"]) - flat(model(2000))
+        np.testing.assert_allclose(np.linalg.norm(moved), 0.25, rtol=1e-3)  # as clients' median
+        assert reply.content["arrays"]["w"].dtype == "float32"
+
+
+def test_where_clients_clip_canaries_have_the_norm_they_are_sent(tmp_path: Path) -> None:
+    inner = Replies()
+    strategy = DifferentialPrivacyClientSideFixedClipping(inner, 0.1, 0.3, 10)
+    clients = client(mods=[fixedclipping_mod])
+    found = audit(server(strategy), clients, tmp_path, nodes=6, canaries=4, clip_norm=7.0)
+    for reply in inner.kept[0]:
+        moved = flat(reply.content["arrays"]) - flat(model(2000))
+        np.testing.assert_allclose(np.linalg.norm(moved), 0.3, rtol=1e-3)
+    assert "not clip_norm" in found.told
+
+
+def test_where_clients_clip_adaptively_canaries_say_that_they_did_not(tmp_path: Path) -> None:
+    inner = Replies()
+    strategy = DifferentialPrivacyClientSideAdaptiveClipping(inner, 0.1, 10, 0.3)
+    clients = client(mods=[adaptiveclipping_mod])
+    audit(server(strategy), clients, tmp_path, nodes=6, canaries=4)
+    bits = [reply.content["metrics"]["norm_bit"] for reply in inner.kept[0]]
+    assert bits == [1] * 6 + [0] * 4
+
+
+def test_integer_arrays_come_back_untouched(tmp_path: Path) -> None:
+    arrays = model(2000)
+    arrays["batches"] = Array(np.array([7, 2**53 + 1]))
+    strategy = Replies()
+    found = audit(
+        server(strategy, arrays=arrays, rounds=3), client(), tmp_path, nodes=6, canaries=4
+    )
+    for reply in strategy.kept[0][6:]:
+        got = reply.content["arrays"]["batches"].numpy()
+        assert got.dtype == np.int64
+        assert got.tolist() == [7, 2**53 + 1]
+    # Averaging makes them floating-point numbers: they still do not count.
+    assert strategy.kept[2][0].content["arrays"]["batches"].dtype == "float64"
+    assert found.judged
+
+
+def test_apps_that_push_and_pull_by_themselves_are_audited_too(tmp_path: Path) -> None:
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        arrays = model(2000)
+        for _ in range(3):
+            content = RecordDict({"arrays": arrays})
+            every = [Message(content, node, MessageType.TRAIN) for node in grid.get_node_ids()]
+            replies = list(grid.pull_messages(grid.push_messages(every)))
+            assert len(replies) == 10
+            assert {r.metadata.reply_to_message_id for r in replies} == {
+                m.metadata.message_id for m in every
+            }
+            mean = {
+                name: np.mean([r.content["arrays"][name].numpy() for r in replies], axis=0)
+                for name in arrays
+            }
+            arrays = ArrayRecord({name: Array(value) for name, value in mean.items()})
+
+    found = audit(app, client(), tmp_path, nodes=6, canaries=4)
+    assert found.took.tolist() == [2] * 4  # the third round's weights never crossed
+    assert "Strategy.start was not called" in found.told
+
+
+def test_flowers_own_accountant_keeps_its_books(tmp_path: Path) -> None:
+    accountant = RdpAccountant(
+        PrivacyConfig(
+            target_delta=DELTA,
+            population_size=12,
+            neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
+            sampling_method=SamplingMethod.NO_AMPLIFICATION,
+        )
+    )
+    strategy = DifferentialPrivacyServerSideFixedClipping(
+        averaging(), 2.0, 1.0, 12, accountant=accountant
+    )
+    found = audit(
+        server(strategy, rounds=2), client(), tmp_path, nodes=12, canaries=4, mode="replace"
+    )
+    spent = strategy.privacy_spent()
+    assert spent.num_releases == 2
+    assert found.group.audits[0].claim.epsilon == spent.epsilon
+    assert found.took.tolist() == [2] * 4
+
+
+def test_who_took_part_is_counted_and_may_be_known_to_the_adversary(tmp_path: Path) -> None:
+    app = server(private(20, averaging(fraction_train=0.5)), rounds=3)
+    for participation, name in (("hidden", "a"), ("known", "b")):
+        (tmp_path / name).mkdir()
+        found = audit(
+            app, client(), tmp_path / name, nodes=20, canaries=20, participation=participation
+        )
+        assert 0 < found.took.sum() <= 3 * 20
+        result = found.group.audits[0]
+        counted = 20 if participation == "hidden" else int(np.sum(found.took > 0))
+        assert result.bound.n_in == counted
+        assert ("knows who took part" in result.bound.adversary) == (participation == "known")
+
+
+def test_canaries_may_plant_themselves_where_the_server_must_not(tmp_path: Path) -> None:
+    strategy = DifferentialPrivacyClientSideFixedClipping(Replies(), NOISE, 1.0, 60)
+    clients = client(mods=[fixedclipping_mod, canary_mod(50, seed=3)])
+    found = audit(server(strategy), clients, tmp_path, nodes=60, canaries=50, seed=3, mode="mod")
+    mean = 1 / np.sqrt(NOISE**2 * 2000 + 50 + 10 * 0.5**2)
+    tolerance = scipy.stats.norm.isf(FLAKE / 2) / np.sqrt(50 * 2000)
+    np.testing.assert_allclose(found.final[:50].mean(), mean, atol=tolerance)
+    np.testing.assert_allclose(found.final[50:].mean(), 0, atol=tolerance)
+    assert "Who took part was not seen" in " ".join(found.group.audits[0].bound.caveats)
+
+
+def test_the_strategy_is_as_it_was_after_the_audit(tmp_path: Path) -> None:
+    start, strategy = Strategy.start, private(12)
+    audit(server(strategy), client(), tmp_path, nodes=8, canaries=4)
+    assert Strategy.start is start
+    assert strategy.aggregate_train.__func__ is type(strategy).aggregate_train
+
+
+def test_runs_do_not_overwrite_each_other(tmp_path: Path) -> None:
+    for _ in range(3):
+        audit(server(private(12)), client(), tmp_path, nodes=8, canaries=4)
+    assert {path.name for path in tmp_path.iterdir()} == {"run", "run-2", "run-3"}
+
+
+def test_same_seeds_same_result(tmp_path: Path) -> None:
+    texts = []
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        found = audit(server(private(12)), client(), tmp_path / name, nodes=8, canaries=4)
+        texts.append((found.folder / "result.json").read_text("utf-8"))
+    assert texts[0] == texts[1]
+
+
+# What goes wrong is told, and what was measured is kept.
+
+
+def test_no_canary_took_part(tmp_path: Path) -> None:
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        for step in range(3):
+            arrays = model(2000)
+            arrays["b"] = Array(arrays["b"].numpy() + step)
+            first = next(iter(grid.get_node_ids()))
+            grid.send_and_receive([Message(RecordDict({"arrays": arrays}), first, "train")])
+
+    found = audit(app, client(), tmp_path, nodes=6, canaries=4)
+    assert not found.judged
+    assert "none was sampled" in found.told
+    assert found.largest.max() > 0
+
+
+@pytest.mark.parametrize(("norm", "words"), [(0.2, "shorter than"), (5.0, "longer than")])
+def test_norms_beside_the_clipping_norm(tmp_path: Path, norm: float, words: str) -> None:
+    app = server(private(12))
+    found = audit(app, client(), tmp_path, nodes=8, canaries=4, clip_norm=norm)
+    assert words in found.told
+    assert any(words in caveat for caveat in found.group.audits[0].bound.caveats)
+
+
+def test_no_clipping_at_all(tmp_path: Path) -> None:
+    found = audit(server(averaging()), client(), tmp_path, nodes=8, canaries=4, claim=CLAIM)
+    assert "No clipping norm was found" in found.told
+
+
+def test_long_canaries_show_that_a_server_does_not_clip(tmp_path: Path) -> None:
+    class Unclipped(DifferentialPrivacyServerSideFixedClipping):
+        """The classic mistake: the update is clipped, and the model sent on as it was."""
+
+        def aggregate_train(self, server_round: int, replies: Any) -> Any:
+            self.clipping_norm, promised = 1e9, self.clipping_norm
+            kept = list(replies)
+            arrays, metrics = self.strategy.aggregate_train(server_round, kept)
+            self.clipping_norm = promised
+            return self._add_noise_to_aggregated_arrays(arrays), metrics
+
+    for kind, refuted in ((Unclipped, True), (DifferentialPrivacyServerSideFixedClipping, False)):
+        (tmp_path / kind.__name__).mkdir()
+        strategy = kind(averaging(), NOISE, 1.0, 350)
+        found = audit(
+            server(strategy, weights=8000),
+            client(),
+            tmp_path / kind.__name__,
+            nodes=50,
+            canaries=300,
+            clip_norm=10.0,
+            claim=CLAIM,
+        )
+        assert (found.group.audits[0].verdict == "refuted") == refuted
+
+
+@pytest.mark.parametrize("kind", [FedMedian, Krum])
+def test_strategies_that_drop_outliers(tmp_path: Path, kind: type[Strategy]) -> None:
+    strategy = kind(fraction_evaluate=0.0)
+    found = audit(server(strategy), client(), tmp_path, nodes=8, canaries=4)
+    assert f"{kind.__name__} drops outliers" in found.told
+    assert found.judged
+
+
+def test_rounds_that_move_nothing(tmp_path: Path) -> None:
+    """Flower's wrapper skips a round in which a client failed."""
+    app = server(private(12), rounds=2)
+    found = audit(app, client(broken=3), tmp_path, nodes=8, canaries=4)
+    assert not found.judged
+    assert "at least one round that moved the weights" in found.told
+    assert "2 replies of clients were errors" in found.told
+
+
+def test_a_client_that_fails_among_others(tmp_path: Path) -> None:
+    found = audit(server(averaging()), client(broken=3), tmp_path, nodes=8, canaries=4)
+    assert found.judged
+    assert "1 replies of clients were errors" in found.told
+    assert found.took.tolist() == [1] * 4
+
+
+def test_zero_updates_of_clients(tmp_path: Path) -> None:
+    """Flower 1.41 divides by their norm and fails; what was seen before that is kept."""
+    with pytest.raises(ZeroDivisionError):
+        audit(server(private(12)), client(norm=0.0), tmp_path, nodes=8, canaries=4)
+    assert "ended with an error" in Written(tmp_path / "run").told
+    found = audit(server(averaging()), client(norm=0.0), tmp_path / "without", nodes=8, canaries=4)
+    assert found.judged
+
+
+def test_a_run_that_ends_early(tmp_path: Path) -> None:
+    class Interrupted(DifferentialPrivacyServerSideFixedClipping):
+        def aggregate_train(self, server_round: int, replies: Any) -> Any:
+            if server_round == 3:
+                raise ConnectionError("the link went down")
+            return super().aggregate_train(server_round, replies)
+
+    strategy = Interrupted(averaging(), NOISE, 1.0, 12)
+    with pytest.raises(ConnectionError):
+        audit(server(strategy, rounds=5), client(), tmp_path, nodes=8, canaries=4)
+    found = Written(tmp_path / "run")
+    assert "ended with an error" in found.told
+    assert found.took.tolist() == [2] * 4
+    assert "2 rounds" in found.group.audits[0].subject
+
+
+def test_models_that_diverge(tmp_path: Path) -> None:
+    class Diverging(Replies):
+        def aggregate_train(self, server_round: int, replies: Any) -> Any:
+            arrays, metrics = super().aggregate_train(server_round, replies)
+            if server_round == 2:
+                arrays["b"] = Array(np.full(10, np.nan, np.float32))
+            return arrays, metrics
+
+    found = audit(server(Diverging(), rounds=2), client(), tmp_path, nodes=8, canaries=4)
+    assert found.took.tolist() == [1] * 4
+    assert "not finite" in " ".join(found.group.audits[0].bound.caveats)
+
+
+def test_more_canaries_than_the_model_has_room_for(tmp_path: Path) -> None:
+    called: list[tuple[int, str]] = []
+    with pytest.raises(InvalidArgument, match="at most 50 canaries for 100 weights"):
+        run_in_process(
+            audit_server_app(
+                server(averaging(), weights=100),
+                delta=DELTA,
+                canaries=51,
+                mode="virtual",
+                directory=tmp_path / "run",
+            ),
+            client(called=called),
+            nodes=8,
+        )
+    assert called == []  # told before anybody trained
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"canaries": 20}, "Expected more nodes than canaries, got 20 and 20"),
+        ({"canaries": 2, "nodes": [4, 99]}, "Expected nodes of this grid, got \\[99\\]"),
+    ],
+)
+def test_nodes_that_are_not_there(tmp_path: Path, asked: Any, words: str) -> None:
+    app = audit_server_app(
+        server(averaging()), delta=DELTA, mode="replace", directory=tmp_path / "run", **asked
+    )
+    with pytest.raises(InvalidArgument, match=words):
+        run_in_process(app, client(), nodes=20)
+
+
+def test_models_without_anything_to_move(tmp_path: Path) -> None:
+    app = server(averaging(), arrays=ArrayRecord({"trees": Array(np.arange(8))}))
+    audited = audit_server_app(app, delta=DELTA, directory=tmp_path / "run")
+    with pytest.raises(InvalidArgument, match="Expected floating-point arrays"):
+        run_in_process(audited, client(), nodes=8)
+    assert "saw none" in (tmp_path / "run" / "told.txt").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"canaries": 0}, "canaries"),
+        ({"mode": "real"}, "Expected mode to be one of replace, virtual, mod"),
+        ({"family": "random"}, "Expected family"),
+        ({"participation": "equal"}, "Expected participation"),
+        ({"clip_norm": 0.0}, "clip_norm"),
+        ({"weight": -1.0}, "weight"),
+        ({"nodes": [1, 2, 2], "canaries": 3}, "Expected as many nodes as canaries, got 2"),
+        ({"claim": PrivacyClaim(epsilon=1.0, delta=0.1)}, "Expected delta to be that of the claim"),
+        ({"delta": 0.0}, "delta"),
+        ({"confidence": 1.0}, "confidence"),
+    ],
+)
+def test_arguments_are_checked_before_the_run(asked: Any, words: str) -> None:
+    with pytest.raises(InvalidArgument, match=words):
+        audit_server_app(ServerApp(), **{"delta": DELTA, **asked})
+
+
+def test_apps_of_the_old_kind_are_refused(tmp_path: Path) -> None:
+    def server_fn(context: Context) -> ServerAppComponents:
+        return ServerAppComponents(config=ServerConfig(num_rounds=1))
+
+    app = audit_server_app(ServerApp(server_fn=server_fn), delta=DELTA, directory=tmp_path / "run")
+    with pytest.raises(InvalidArgument, match=r"Expected a ServerApp with @app\.main"):
+        run_in_process(app, client(), nodes=8)
+    with pytest.raises(InvalidArgument, match="Expected a ServerApp of flwr, got str"):
+        audit_server_app("server:app", delta=DELTA)  # type: ignore[arg-type]
+
+
+def test_nodes_in_this_process_keep_their_context() -> None:
+    def count(message: Message, context: Context) -> Message:
+        context.node_config["calls"] = context.node_config.get("calls", 0) + 1
+        if context.node_config["calls"] == 3:
+            raise RuntimeError("tired")
+        return Message(RecordDict(), reply_to=message)
+
+    replies: list[Message] = []
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        for _ in range(3):
+            node = next(iter(grid.get_node_ids()))
+            replies.extend(grid.send_and_receive([Message(RecordDict(), node, "query")]))
+
+    run_in_process(app, count, nodes=2)
+    assert [reply.has_error() for reply in replies] == [False, False, True]
+    assert replies[2].error.reason == "RuntimeError: tired"
+    with pytest.raises(InvalidArgument, match="Expected a ClientApp or a function"):
+        InProcessGrid("client:app", nodes=2)  # type: ignore[arg-type]

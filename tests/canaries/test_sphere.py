@@ -63,6 +63,16 @@ def test_what_is_injected_is_the_sum_and_dots_find_it(rng: np.random.Generator) 
     np.testing.assert_allclose(canaries.cosines(vector), rows @ vector / lengths, atol=ROUNDING)
 
 
+def test_tensors_are_vectors_too(rng: np.random.Generator) -> None:
+    torch = pytest.importorskip("torch")
+    canaries = SphereCanaries(count=3, dimension=500, key=5)
+    vector = rng.normal(size=500).astype(np.float32)
+    tensor = torch.tensor(vector, requires_grad=True)
+    np.testing.assert_allclose(canaries.cosines(tensor), canaries.cosines(vector), rtol=1e-6)
+    half = tensor.bfloat16()
+    np.testing.assert_allclose(canaries.dots(half), canaries.dots(half.detach().float().numpy()))
+
+
 def test_nothing_planted_is_nothing() -> None:
     canaries = SphereCanaries(count=3, dimension=7, key=0)
     assert not canaries.inject([], norm=2.0).any()

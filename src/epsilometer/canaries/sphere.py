@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -106,9 +106,10 @@ class SphereCanaries:
         """The inner product of every canary with a vector, shape ``(count,)``.
 
         Several vectors, shape ``(k, dimension)``, give ``(k, count)`` and cost little more than
-        one: making the directions, or fetching them from memory, is the work.
+        one: making the directions, or fetching them from memory, is the work. Tensors are fetched
+        from the device where they are.
         """
-        known = np.asarray(vectors, np.float32)
+        known = np.asarray(_on_host(vectors), np.float32)
         if known.ndim not in (1, 2) or known.shape[-1] != self.dimension:
             raise InvalidArgument(
                 f"Expected vectors of {self.dimension} numbers, got shape {known.shape}."
@@ -118,7 +119,7 @@ class SphereCanaries:
 
     def cosines(self, vector: ArrayLike) -> FloatArray:
         """The cosine of every canary with ``vector``, shape ``(count,)``; 0 for a vector of 0."""
-        known = np.asarray(vector, np.float64)
+        known = np.asarray(_on_host(vector), np.float64)
         if known.ndim != 1:
             raise InvalidArgument(f"Expected one vector, got shape {known.shape}.")
         return self.dots(known) / (float(np.linalg.norm(known)) or 1.0)
@@ -167,3 +168,7 @@ def checked_indices(indices: ArrayLike, count: int) -> IntArray:
             f"Expected indices of canaries from 0 to {count - 1}, got {indices!r}."
         )
     return wanted.astype(np.int64)
+
+
+def _on_host(vectors: Any) -> Any:
+    return vectors.detach().float().cpu() if hasattr(vectors, "detach") else vectors

@@ -23,7 +23,7 @@ from epsilometer.integrations.flower.records import (
 from epsilometer.integrations.flower.settings import Canaries, Settings, directions
 
 with needs("flwr", extra="flower"):
-    from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+    from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
     from flwr.proto.node_pb2 import NodeInfo
     from flwr.serverapp import Grid
 
@@ -165,9 +165,11 @@ class CanaryGrid(Grid):
         good = [reply for reply in replies if is_training(reply) and reply.has_content()]
         if good:
             self._example = typical([reply.content for reply in good])
-        if not ours or self._canaries is None or self.watch is None:
+        if not ours:
             return
         sent = weights_in(ours[0])
+        assert self._canaries is not None
+        assert self.watch is not None
         norm = np.float32(self._norm(ours[0], sent, good))
         numbers = [self._canary_of[message.metadata.dst_node_id] for message in ours]
         self.watch.take_part(numbers)
@@ -189,14 +191,17 @@ class CanaryGrid(Grid):
             return RecordDict({name: planted, "metrics": MetricRecord({key: weight})})
         content = RecordDict()
         for name, part in self._example.items():
-            content[name] = planted if isinstance(part, ArrayRecord) else part
-            if isinstance(part, MetricRecord):
+            if isinstance(part, ArrayRecord):
+                content[name] = planted
+            elif isinstance(part, MetricRecord):
                 content[name] = metrics = MetricRecord(dict(part))
                 usual = part.get(key)
                 if weight != 1 and isinstance(usual, int | float):
                     metrics[key] = usual * weight
                 if NORM_BIT in part:
                     metrics[NORM_BIT] = 0  # a canary is just as long as clipping allows
+            else:
+                content[name] = ConfigRecord(dict(part))
         return content
 
     def _norm(self, message: Message, sent: Arrays, good: list[Message]) -> float:

@@ -10,6 +10,7 @@ from epsilometer.errors import InvalidArgument
 
 with needs("flwr", extra="flower"):
     from flwr.app import Context, Error, Message, RecordDict
+    from flwr.app.message.message import make_message
     from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
     from flwr.serverapp import Grid, ServerApp
     from flwr.supercore.run import Run
@@ -22,9 +23,9 @@ _Client: TypeAlias = Callable[[Message, Context], Message]
 class InProcessGrid(Grid):
     """``nodes`` nodes, each a call of the client with a context of its own.
 
-    Guarantees: what a client raises becomes an error reply, as in a deployment; a node's context
-        lasts from call to call, and has its ``partition-id`` and ``num-partitions``.
-    Assumes: clients leave the message that they are sent as it is: nothing is serialised.
+    Guarantees: what a client raises becomes an error reply, as in a deployment; every client gets
+        records of its own; a node's context lasts from call to call, and has its ``partition-id``
+        and ``num-partitions``.
     """
 
     def __init__(self, client: _Client, *, nodes: int, run_config: Any = None) -> None:
@@ -92,11 +93,18 @@ class InProcessGrid(Grid):
                 state=RecordDict(),
                 run_config=dict(self._run_config),
             )
+        own = make_message(metadata=message.metadata, content=_copied(message.content))
         try:
-            return self._client(message, self._contexts[node])
+            return self._client(own, self._contexts[node])
         except Exception as error:  # whatever a client raises is an answer of his
             reason = f"{type(error).__name__}: {error}"
             return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
+
+
+def _copied(content: RecordDict) -> RecordDict:
+    """Records of one's own; what is in arrays cannot be changed, and is shared."""
+    records: dict[str, Any] = dict(content)
+    return RecordDict({name: type(record)(dict(record)) for name, record in records.items()})
 
 
 def run_in_process(

@@ -1,0 +1,193 @@
+"""Flower's own central differential privacy, audited: five settings, one promise of ε = 8.
+
+Each setting is a Flower app as its documentation has it: a strategy inside
+``DifferentialPrivacyServerSide…Clipping``, whose noise multiplier is that of ε = 8 for one round.
+The audit finds where the noise that is added is not the noise that was promised.
+
+    python examples/flower_bugs/bugs.py            # all of them, in this process, without Ray
+    python examples/flower_bugs/bugs.py fedadam    # one of them
+"""
+
+import logging
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyServerSideAdaptiveClipping,
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    Strategy,
+)
+
+from epsilometer.claims import PrivacyClaim
+from epsilometer.integrations.flower import audit_server_app, run_in_process
+from epsilometer.results import AuditGroup, AuditResult, from_json
+from epsilometer.stats.gaussians import gaussian_sigma
+
+EPSILON, DELTA = 8.0, 1e-5
+NOISE = gaussian_sigma(EPSILON, DELTA)  # for one round in which everybody takes part
+CLIP = 1.0
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large a demonstration is."""
+
+    canaries: int = 500
+    clients: int = 2000
+    weights: int = 40_000
+    seed: int = 0
+
+
+client_app = ClientApp()
+
+
+@client_app.train()
+def train(message: Message, context: Context) -> Message:
+    """A client whose update has norm ½: what it learns does not matter here."""
+    arrays = message.content["arrays"]["model"].numpy()
+    step = np.random.default_rng(context.node_id).standard_normal(arrays.size, dtype=np.float32)
+    moved = arrays + 0.5 * step / np.linalg.norm(step)
+    content = RecordDict(
+        {
+            "arrays": ArrayRecord({"model": Array(moved)}),
+            "metrics": MetricRecord({"num-examples": 100}),
+        }
+    )
+    return Message(content, reply_to=message)
+
+
+def server_app(strategy: Strategy, *, weights: int, rounds: int = 1) -> ServerApp:
+    """An app that trains with a strategy, as in Flower's tutorial."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        start = ArrayRecord({"model": Array(np.zeros(weights, np.float32))})
+        strategy.start(grid=grid, initial_arrays=start, num_rounds=rounds)
+
+    return app
+
+
+def fixed(strategy: Strategy, scale: Scale) -> Strategy:
+    """The strategy with Flower's clipping and noise."""
+    return DifferentialPrivacyServerSideFixedClipping(
+        strategy, NOISE, CLIP, scale.canaries + scale.clients
+    )
+
+
+def audited(
+    strategy: Strategy, scale: Scale, *, weight: float = 1, clip_norm: float | None = None
+) -> AuditResult:
+    """What the audit finds, by whoever sees the weights before and after one round."""
+    with tempfile.TemporaryDirectory() as folder:
+        app = audit_server_app(
+            server_app(strategy, weights=scale.weights),
+            canaries=scale.canaries,
+            mode="virtual",
+            directory=Path(folder) / "run",
+            delta=DELTA,
+            claim=PrivacyClaim(epsilon=EPSILON, delta=DELTA, adjacency="zero_out"),
+            weight=weight,
+            clip_norm=clip_norm,
+            seed=scale.seed,
+        )
+        np.random.seed(scale.seed)  # Flower's noise comes from NumPy's global generator
+        run_in_process(app, client_app, nodes=scale.clients)
+        group = from_json((Path(folder) / "run" / "result.json").read_text("utf-8"))
+    assert isinstance(group, AuditGroup)
+    return group.audits[0]
+
+
+def equal_weights(scale: Scale) -> AuditResult:
+    """FedAvg, everybody with as many examples: as promised."""
+    return audited(fixed(FedAvg(fraction_evaluate=0.0), scale), scale)
+
+
+def unequal_weights(scale: Scale) -> AuditResult:
+    """FedAvg weights by examples, the noise does not: whoever has ten times as many is exposed."""
+    return audited(fixed(FedAvg(fraction_evaluate=0.0), scale), scale, weight=10)
+
+
+def server_learning_rate(scale: Scale) -> AuditResult:
+    """FedAvgM doubles the update, then noise is added for the update before that."""
+    inner = FedAvgM(fraction_evaluate=0.0, server_learning_rate=2.0)
+    return audited(fixed(inner, scale), scale)
+
+
+def fedadam(scale: Scale) -> AuditResult:
+    """FedAdam divides the update by its own size, then noise is added for the update before."""
+    return audited(fixed(FedAdam(fraction_evaluate=0.0), scale), scale)
+
+
+def adaptive_clipping(scale: Scale) -> AuditResult:
+    """The clipping norm is adapted after clipping and before noise: noise for another norm.
+
+    Everybody is clipped, so that the norm should grow; its sign is wrong, and it shrinks.
+    """
+    strategy = DifferentialPrivacyServerSideAdaptiveClipping(
+        FedAvg(fraction_evaluate=0.0),
+        NOISE,
+        scale.canaries + scale.clients,
+        initial_clipping_norm=0.1,
+        clip_norm_lr=1.0,
+    )
+    return audited(strategy, scale, clip_norm=1.0)
+
+
+def clipping_norms(rounds: int, *, start: float, clients: int = 50) -> list[float]:
+    """The clipping norm after every round, where all updates have norm ½: it runs away from ½."""
+    strategy = DifferentialPrivacyServerSideAdaptiveClipping(
+        FedAvg(fraction_evaluate=0.0), 0.1, clients, initial_clipping_norm=start
+    )
+    norms = []
+    aggregate = strategy.aggregate_train
+
+    def noted(server_round: int, replies: list[Message]):  # type: ignore[no-untyped-def]
+        found = aggregate(server_round, replies)
+        norms.append(strategy.clipping_norm)
+        return found
+
+    strategy.aggregate_train = noted  # type: ignore[assignment,method-assign]
+    np.random.seed(0)
+    run_in_process(server_app(strategy, weights=100, rounds=rounds), client_app, nodes=clients)
+    return norms
+
+
+DEMOS: dict[str, Callable[[Scale], AuditResult]] = {
+    "equal_weights": equal_weights,
+    "unequal_weights": unequal_weights,
+    "server_learning_rate": server_learning_rate,
+    "fedadam": fedadam,
+    "adaptive_clipping": adaptive_clipping,
+}
+
+
+def main(names: list[str]) -> None:
+    """Prints promise, bound and estimate of the demonstrations."""
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    print("| setting | promised ε | proved ε ≥ | estimated ε | verdict |\n|---|---|---|---|---|")
+    for name in names or DEMOS:
+        found = DEMOS[name](Scale())
+        estimate = found.estimates[0]
+        print(
+            f"| {name} | {EPSILON:g} | {found.bound.epsilon:.2f} | {estimate.epsilon:.1f} "
+            f"({estimate.low:.1f} to {estimate.high:.1f}) | {found.verdict} |"
+        )
+    if not names:
+        for start in (1.5, 0.4):
+            last = clipping_norms(60, start=start)[-1]
+            print(f"Adaptive clipping norm, all updates of norm 0.5: from {start} to {last:.3g}.")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

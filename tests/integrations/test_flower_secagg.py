@@ -1,0 +1,86 @@
+"""Flower's own secure aggregation: the server sees sums, the canaries plant themselves."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Context
+from flwr.client import NumPyClient
+from flwr.client.mod import secaggplus_mod
+from flwr.clientapp import ClientApp
+from flwr.common import ndarrays_to_parameters
+from flwr.server import ServerConfig
+from flwr.server.compat import LegacyContext
+from flwr.server.strategy import FedAvg
+from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
+from flwr.serverapp import Grid, ServerApp
+
+from epsilometer.errors import InvalidArgument
+from epsilometer.integrations.flower import audit_server_app, canary_mod, run_in_process
+from tests.integrations.flower_apps import DELTA, Written
+
+WEIGHTS, NODES, CANARIES = 400, 8, 4
+
+
+class Still(NumPyClient):
+    """A client that learns nothing, so that the sum is that of the canaries."""
+
+    def fit(self, parameters: Any, config: Any) -> Any:
+        return parameters, 10, {}
+
+
+def secure_server(rounds: int) -> ServerApp:
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        start = ndarrays_to_parameters([np.zeros(WEIGHTS, np.float32)])
+        legacy = LegacyContext(
+            context=context,
+            config=ServerConfig(num_rounds=rounds),
+            strategy=FedAvg(
+                fraction_evaluate=0.0,
+                min_fit_clients=NODES,
+                min_available_clients=NODES,
+                initial_parameters=start,
+            ),
+        )
+        secure = SecAggPlusWorkflow(num_shares=3, reconstruction_threshold=2, clipping_range=3.0)
+        DefaultWorkflow(fit_workflow=secure)(grid, legacy)
+
+    return app
+
+
+def client_app(*mods: Any) -> ClientApp:
+    return ClientApp(client_fn=lambda context: Still().to_client(), mods=list(mods))
+
+
+def test_canaries_plant_themselves_under_the_masks(tmp_path: Path) -> None:
+    app = audit_server_app(
+        secure_server(rounds=2),
+        delta=DELTA,
+        mode="mod",
+        canaries=CANARIES,
+        directory=tmp_path / "run",
+    )
+    clients = client_app(secaggplus_mod, canary_mod(CANARIES, clip_norm=1.0))
+    run_in_process(app, clients, nodes=NODES)
+    found = Written(tmp_path / "run")
+    # Four orthonormal canaries and nothing else: each has half of the sum's length.
+    np.testing.assert_allclose(found.final[:CANARIES], 0.5, atol=1e-3)  # what quantising leaves
+    np.testing.assert_allclose(found.final[CANARIES:], 0, atol=1e-3)
+    assert "last round were seen only if they crossed" in found.told
+    assert found.judged
+
+
+def test_nobody_can_answer_for_a_client_with_masks(tmp_path: Path) -> None:
+    app = audit_server_app(
+        secure_server(rounds=1),
+        delta=DELTA,
+        mode="replace",
+        canaries=CANARIES,
+        directory=tmp_path / "run",
+    )
+    with pytest.raises(InvalidArgument, match="Under secure aggregation use canary_mod"):
+        run_in_process(app, client_app(secaggplus_mod), nodes=NODES)

@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from epsilometer.accounting.shuffle import shuffle_delta, shuffle_epsilon, shuffle_noise
     from epsilometer.audits.dpsgd import audit_dpsgd
+    from epsilometer.audits.federated import audit_federated
     from epsilometer.audits.gaussian_mechanism import audit_gaussian_mechanism
     from epsilometer.audits.one_shot import audit_cosines
     from epsilometer.audits.runs import UntilNarrow, UntilRefuted, audit_runs
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 _HOME = {
     "accounting.shuffle": ("shuffle_delta", "shuffle_epsilon", "shuffle_noise"),
     "audits.dpsgd": ("audit_dpsgd",),
+    "audits.federated": ("audit_federated",),
     "audits.gaussian_mechanism": ("audit_gaussian_mechanism",),
     "audits.one_shot": ("audit_cosines",),
     "audits.runs": ("UntilNarrow", "UntilRefuted", "audit_runs"),

@@ -47,6 +47,7 @@ COMMANDS = [
         "demo",
         "dpsgd",
         "estimate",
+        "federated",
         "lint",
         "methods",
         "report",

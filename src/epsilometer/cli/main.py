@@ -17,6 +17,8 @@ _COMMANDS = {
     "demo": "Audit DP training on real data, as promised and with a classic mistake.",
     "dpsgd": "Train by DP-SGD thousands of times, with a canary and without it, and attack it.",
     "estimate": "Bound ε from below, from the attack scores in FILE.",
+    "federated": "Train by DP-FedAvg once, with canaries among the clients, and say what it leaks "
+    "of a client.",
     "lint": "Check training code for batches that are not what the accountant assumes.",
     "methods": "List the methods: what each guarantees, assumes and cites.",
     "report": "Make the report of RUN, the directory of a run or a result as JSON.",

@@ -7,7 +7,7 @@ from types import MappingProxyType
 import click
 
 from epsilometer.audits.demo import demo_job
-from epsilometer.cli import dpsgd
+from epsilometer.cli import dpsgd, federated
 from epsilometer.cli.running import finish, refuted, running
 from epsilometer.cli.writing import html_option, write_page
 from epsilometer.engine.engines import Engine
@@ -45,7 +45,7 @@ def _demo(plan: Plan) -> Job:
 
 # By name, so that a plan from elsewhere cannot make us import or call anything else.
 _JOBS: MappingProxyType[str, Callable[[Plan], Job]] = MappingProxyType(
-    {"demo": _demo, "dpsgd": dpsgd.resumed}
+    {"demo": _demo, "dpsgd": dpsgd.resumed, "federated": federated.resumed}
 )
 
 

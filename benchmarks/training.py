@@ -90,7 +90,7 @@ def _on_cpu() -> None:
     warnings.simplefilter("ignore")  # Opacus warns of what it was asked for
     text = _INTRO.format(machine=machine())
     for (name, (build, shape, classes)), steps, target in zip(
-        list(_MODELS.items())[:2], (100, 20), (6, 2), strict=True
+        list(_MODELS.items())[:2], (100, 100), (6, 2), strict=True
     ):
         features, labels = _records(shape, classes, steps * _BATCH)
         training = _ensemble(build(), 1, "cpu")

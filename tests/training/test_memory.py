@@ -28,8 +28,8 @@ def records(*shape: int) -> tuple[np.ndarray, np.ndarray]:
     [
         (mlp(600, 100), (600,), 16),
         (nn.Sequential(nn.Linear(600, 32), nn.ReLU(), nn.Linear(32, 100)), (600,), 16),
-        (lenet5(1, 28, 28, 2), (1, 28, 28), 4),
-        (cnn(3, 32, 32, 2), (3, 32, 32), 4),
+        (lenet5(1, 28, 28, 2), (1, 28, 28), 8),
+        (cnn(3, 32, 32, 2), (3, 32, 32), 8),
         (mlp(4, 2, 4), (4,), 256),
     ],
     ids=["mlp", "mlp of one's own", "lenet5", "cnn", "tiny"],

@@ -15,7 +15,7 @@ from epsilometer.mechanisms.samplers import WithoutReplacement
 from epsilometer.training.ensemble import EnsembleDPSGD, as_tensor
 
 _CACHED = 20e6  # bytes that are quickest on a core, measured: 16 models of an MLP of 22,532 weights
-_LEAST_CPU, _MOST_CPU, _MOST_GPU = 4, 256, 8192
+_LEAST_CPU, _MOST_CPU, _MOST_GPU = 8, 256, 8192
 _SHARE = 0.6  # of the free memory that is counted on
 
 

@@ -1,5 +1,6 @@
-"""Averages of neighbouring pixels, for which torch takes long on CUDA."""
+"""Averages of neighbouring pixels, for which torch takes long."""
 
+import functools
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from epsilometer.training.layers import has_triton
 class MeanPool(nn.Module):
     """``nn.AvgPool2d`` whose pixels do not overlap, and the ``nn.Tanh`` before it if ``bent``.
 
-    On CUDA, where there is Triton, one kernel; else what torch does.
+    On CUDA, where there is Triton, one kernel; on the CPU a product of matrices.
     """
 
     def __init__(self, layer: nn.AvgPool2d, *, bent: bool) -> None:
@@ -22,14 +23,41 @@ class MeanPool(nn.Module):
         """Averages."""
         kernel = _pair(self.layer.kernel_size)
         whole = z.ndim == 4 and all(s % k == 0 for s, k in zip(z.shape[2:], kernel, strict=True))
+        pooled: Tensor
         if whole and z.is_cuda and z.dtype == torch.float32 and has_triton():
             from epsilometer.training import _pooling_cuda
 
             apply: Any = _pooling_cuda.MeanPool.apply
-            pooled: Tensor = apply(z, kernel, self.bent)
+            pooled = apply(z, kernel, self.bent)
             return pooled
-        averages: Tensor = self.layer(z.tanh() if self.bent else z)
-        return averages
+        z = z.tanh() if self.bent else z
+        if whole and z.device.type == "cpu":
+            by_products: Any = _ByProducts.apply
+            pooled = by_products(z, kernel)
+            return pooled
+        pooled = self.layer(z)
+        return pooled
+
+
+class _ByProducts(torch.autograd.Function):
+    """Rows are added, columns multiplied with a matrix that averages them: long runs of memory."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, kernel: tuple[int, int]) -> Tensor:
+        """Averages."""
+        high, wide = kernel
+        columns = z.shape[3] // wide
+        average = torch.eye(columns, dtype=z.dtype).repeat_interleave(wide, 0) / (high * wide)
+        ctx.high = high
+        ctx.save_for_backward(average)
+        rows = z.reshape(*z.shape[:2], -1, high, z.shape[3]).unbind(3)
+        return functools.reduce(torch.add, rows) @ average
+
+    @staticmethod
+    def backward(ctx: Any, *backs: Tensor) -> Any:
+        """Each average's derivative, to all its pixels."""
+        (average,) = ctx.saved_tensors
+        return (backs[0] @ average.T).repeat_interleave(ctx.high, 2), None
 
 
 def quicken(parent: nn.Module) -> None:

@@ -46,6 +46,15 @@ def test_another_model_is_refused(change: Any) -> None:
         Layout(MODEL).flat(other)
 
 
+def test_arrays_may_be_left_out_by_name() -> None:
+    layout = Layout(MODEL, without=("dou*", "half"))
+    assert layout.size == 6
+    moved = layout.moved(MODEL, np.ones(6, np.float32))
+    assert moved["double"] == 3
+    with pytest.raises(InvalidArgument, match="or left out"):
+        Layout(MODEL, without=("*",))
+
+
 def test_a_model_of_integers_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="Expected floating-point arrays in the model"):
         Layout({"trees": np.arange(3)})

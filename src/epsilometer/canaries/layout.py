@@ -1,6 +1,7 @@
 """Where a canary's direction goes in a model of many arrays."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,10 @@ class Layout:
     Fixed by the first arrays that are seen, since averaging turns counters into floating-point
     numbers.
 
+    Args:
+        arrays: The model.
+        without: Patterns of names that do not count, as ``"*running_var"``.
+
     Attributes:
         size: Numbers that count.
 
@@ -28,16 +33,18 @@ class Layout:
         (4, array([1., 1., 1., 1.]), 7)
     """
 
-    def __init__(self, arrays: Arrays) -> None:
+    def __init__(self, arrays: Arrays, *, without: Sequence[str] = ()) -> None:
         self._shapes = {
-            name: value.shape for name, value in arrays.items() if value.dtype.kind == "f"
+            name: value.shape
+            for name, value in arrays.items()
+            if value.dtype.kind == "f" and not any(fnmatchcase(name, odd) for odd in without)
         }
         self._sizes = {name: arrays[name].size for name in self._shapes}
         self.size = sum(self._sizes.values())
         if self.size == 0:
             raise InvalidArgument(
                 f"Expected floating-point arrays in the model, got {len(arrays)} arrays of other "
-                "types: nothing that a canary could move."
+                "types, or left out: nothing that a canary could move."
             )
 
     def flat(self, arrays: Arrays) -> NDArray[np.float64]:

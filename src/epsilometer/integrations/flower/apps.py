@@ -19,7 +19,13 @@ from epsilometer.engine.store import write_whole
 from epsilometer.errors import InvalidArgument
 from epsilometer.integrations.flower.grid import CanaryGrid
 from epsilometer.integrations.flower.records import decoded
-from epsilometer.integrations.flower.settings import Family, Mode, Participation, Settings
+from epsilometer.integrations.flower.settings import (
+    STATISTICS,
+    Family,
+    Mode,
+    Participation,
+    Settings,
+)
 from epsilometer.report.page import page
 from epsilometer.results import AuditGroup, Provenance, to_json
 
@@ -51,6 +57,7 @@ def audit_server_app(
     nodes: Sequence[int] | None = None,
     weight: float = 1.0,
     weighted_by_key: str = "num-examples",
+    without: Sequence[str] = STATISTICS,
     participation: Participation = "hidden",
     confidence: float = 0.95,
 ) -> ServerApp:
@@ -84,6 +91,7 @@ def audit_server_app(
         nodes: In mode ``replace``, the nodes to take: as many as there are canaries.
         weight: Examples of a canary, in medians of the clients of its round.
         weighted_by_key: The metric by which the strategy weights replies.
+        without: Patterns of names of arrays that are not trained; integer ones never count.
         participation: ``hidden``: all canaries count, sampled or not, so that a claim may rest on
             amplification by sampling. ``known``: only those that took part, and the claim must
             hold without it.
@@ -103,6 +111,7 @@ def audit_server_app(
         nodes=None if nodes is None else tuple(nodes),
         weight=weight,
         weighted_by_key=weighted_by_key,
+        without=tuple(without),
         participation=participation,
         confidence=confidence,
     )
@@ -151,11 +160,14 @@ def _watching(canary_grid: CanaryGrid) -> Iterator[None]:
                 canary_grid.see(decoded(arrays))
             return arrays, metrics
 
+        before = vars(self).copy()
         self.aggregate_train = aggregated  # type: ignore[method-assign]
         try:
             return start(self, grid, initial_arrays, *rest, **more)
         finally:
-            self.aggregate_train = aggregate  # type: ignore[method-assign]
+            del self.aggregate_train
+            if "aggregate_train" in before:  # somebody else watches too
+                self.aggregate_train = aggregate  # type: ignore[method-assign]
 
     Strategy.start = watched  # type: ignore[method-assign]
     try:

@@ -82,7 +82,7 @@ class CanaryGrid(Grid):
         """Takes note of weights; the first ones fix what is watched."""
         asked = self._settings
         if self.layout is None or self.watch is None:
-            self.layout = Layout(arrays)
+            self.layout = Layout(arrays, without=asked.without)
             self._canaries = directions(asked.family, asked.canaries, self.layout.size, asked.seed)
             self.watch = IterateWatch(self._canaries, self.layout.flat(arrays))
         else:

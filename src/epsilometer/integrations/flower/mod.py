@@ -1,6 +1,6 @@
 """Canaries that plant themselves, for servers that see sums only."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -15,7 +15,7 @@ from epsilometer.integrations.flower.records import (
     sent_norm,
     weights_in,
 )
-from epsilometer.integrations.flower.settings import Family, directions
+from epsilometer.integrations.flower.settings import STATISTICS, Family, directions
 
 with needs("flwr", extra="flower"):
     from flwr.app import Context, Message
@@ -29,6 +29,7 @@ def canary_mod(
     seed: int = 0,
     family: Family = "hadamard",
     clip_norm: float | None = None,
+    without: Sequence[str] = STATISTICS,
     index: Callable[[Context], int | None] | None = None,
 ) -> Callable[[Message, Context, _Handler], Message]:
     """A mod for the ``ClientApp``: designated clients answer with canaries themselves.
@@ -43,6 +44,7 @@ def canary_mod(
         seed: That of ``audit_server_app``. Whoever has it knows all canaries.
         family: That of ``audit_server_app``.
         clip_norm: Norm of a canary, where the message's config has no clipping norm.
+        without: That of ``audit_server_app``.
         index: Which canary a client is, or None if it is none; by default its ``partition-id``
             where that is below ``canaries``.
     """
@@ -65,7 +67,7 @@ def canary_mod(
         reply = call_next(message, context)
         if reply.has_error():
             return reply
-        layout = Layout(sent)
+        layout = Layout(sent, without=without)
         row = directions(family, canaries, layout.size, seed).rows([number])[0]
         name = next(iter(reply.content.array_records))
         reply.content[name] = record(layout.moved(sent, row * np.float32(norm * JUST_BELOW)))

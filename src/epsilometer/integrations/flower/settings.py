@@ -15,6 +15,8 @@ from epsilometer.errors import InvalidArgument
 Mode: TypeAlias = Literal["replace", "virtual", "mod"]
 Family: TypeAlias = Literal["hadamard", "sphere"]
 Participation: TypeAlias = Literal["hidden", "known"]
+# Running statistics of torch's normalisation: not trained, and of no use when they are moved.
+STATISTICS = ("*running_mean", "*running_var")
 Canaries: TypeAlias = HadamardCanaries | SphereCanaries
 
 
@@ -33,6 +35,7 @@ class Settings:
     nodes: tuple[int, ...] | None
     weight: float
     weighted_by_key: str
+    without: tuple[str, ...]
     participation: Participation
     confidence: float
 

@@ -23,6 +23,8 @@ BIBLIOGRAPHY = MappingProxyType(
         "Learning: How Private is Private SGD? NeurIPS 2020.",
         "kairouz2015": "Kairouz, Oh, Viswanath: The Composition Theorem for Differential Privacy. "
         "ICML 2015.",
+        "maddock2023": "Maddock, Sablayrolles, Stock: CANIFE: Crafting Canaries for Empirical "
+        "Privacy Measurement in Federated Learning. ICLR 2023.",
         "mahloujifar2024": "Mahloujifar, Melis, Chaudhuri: Auditing f-Differential Privacy in One "
         "Run. 2024.",
         "mann1947": "Mann, Whitney: On a Test of Whether one of Two Random Variables is "

@@ -5,6 +5,7 @@ by Poisson sampling, or for the full batch; a loader that shuffles is another me
 """
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -41,6 +42,22 @@ def poisson_epsilon(
     return float(accountant.get_epsilon(delta))
 
 
+def varied_poisson_epsilon(
+    noise: Sequence[tuple[float, int]], *, sampling_rate: float, delta: float
+) -> float:
+    """The ε of DP-SGD by Poisson sampling whose noise changes: pairs of noise multiplier and steps.
+
+    Example:
+        >>> round(varied_poisson_epsilon([(1.0, 60), (1.0, 40)], sampling_rate=0.01, delta=1e-5), 2)
+        0.72
+    """
+    _validate.open_unit(delta=delta)
+    accountant = _accountant("add_remove", INTERVAL)
+    for multiplier, steps in noise:
+        accountant.compose(_event(multiplier, sampling_rate, steps))
+    return float(accountant.get_epsilon(delta))
+
+
 def poisson_noise(
     *,
     epsilon: float,
@@ -49,7 +66,7 @@ def poisson_noise(
     steps: int,
     adjacency: Adjacency = "add_remove",
 ) -> float:
-    """The least noise multiplier with which DP-SGD by Poisson sampling is (ε, δ)-DP, to 1e-4 or so."""
+    """The least noise multiplier with which Poisson-sampled DP-SGD is (ε, δ)-DP, to 1e-4 or so."""
     import dp_accounting
 
     _validate.positive(epsilon=epsilon)

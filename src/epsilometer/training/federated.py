@@ -1,7 +1,7 @@
 """DP-FedAvg in one process: a server, clients that train together, and canaries among them."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -18,7 +18,13 @@ from epsilometer.errors import InvalidArgument
 from epsilometer.stats.gaussians import gdp_epsilon
 from epsilometer.training.clipping import Clipping, FixedClip
 from epsilometer.training.ensemble import one_thread, own_randomness, told
-from epsilometer.training.local import ClientRecords, Trainer, local_batches, trainer
+from epsilometer.training.local import (
+    Batches,
+    ClientRecords,
+    Trainer,
+    local_batches,
+    trainer,
+)
 from epsilometer.training.noise import IndependentNoise, Noise, Stream
 from epsilometer.training.optimizers import SGD, Optimizer
 from epsilometer.training.participation import (
@@ -29,6 +35,7 @@ from epsilometer.training.participation import (
 )
 from epsilometer.types import FloatArray, IntArray
 
+Visit: TypeAlias = Callable[[int, float, Tensor], None]
 Iterates: TypeAlias = Literal["updates", "steps", "none"]
 _CLIP, _NOISE, _EVERY_EPOCH, _SGD = FixedClip(), IndependentNoise(), EveryEpoch(), SGD()
 _LEAST = 0.2  # noise by Poisson sampling with a table of privacy losses; below it takes minutes
@@ -175,6 +182,7 @@ class FederatedTraining:
         planted: int | None = None,
         repetitions: int | None = None,
         iterates: Iterates = "updates",
+        visit: Visit | None = None,
     ) -> FederatedRun:
         """Trains once.
 
@@ -187,6 +195,8 @@ class FederatedTraining:
             iterates: What whoever sees all rounds sees of each: ``"updates"`` the noisy mean of
                 updates, ``"steps"`` how far the server went, which differs where it has an
                 optimiser with a memory; ``"none"`` does not look.
+            visit: Called before every round with its number, its clipping norm and the weights,
+                which it must leave as they are.
         """
         if iterates not in get_args(Iterates):
             raise InvalidArgument(
@@ -199,7 +209,9 @@ class FederatedTraining:
             watch = _Watch(canaries, taking_part, iterates)
             server = _Server(self, how, watch, self._divisor(taking_part, repetitions), rng)
             with torch.no_grad():
-                for clients, planted_now in zip(who, when, strict=True):
+                for number, (clients, planted_now) in enumerate(zip(who, when, strict=True)):
+                    if visit is not None:
+                        visit(number, server.clip, server.weights)
                     server.round(records, clients, planted_now)
                 return server.ended(when)
 
@@ -254,6 +266,17 @@ class FederatedTraining:
             )
         with told(self.device), own_randomness(self.device, rng):
             self._ready()
+
+    def updates(self, weights: Tensor, clients: IntArray, *, rng: np.random.Generator) -> Tensor:
+        """How far some clients go from given weights, not clipped: ``(clients, size)``.
+
+        Sorted by how many steps they make, the longest first; ``rng`` draws their batches.
+        """
+        with told(self.device), one_thread(self.device), own_randomness(self.device, rng):
+            records, how = self._ready()
+            with torch.no_grad():
+                steps = _steps(self, records, clients, rng)
+                return torch.cat(list(how.updates(weights, steps, records)))
 
     def _ready(self) -> tuple[ClientRecords, Trainer]:
         """The clients' records, and what trains on them."""
@@ -416,16 +439,7 @@ class _Server:
 
     def _summed(self, records: ClientRecords, clients: IntArray) -> tuple[Tensor, int, int]:
         """The clients' clipped updates; how many were not clipped, how many not finite."""
-        how = self.how
-        batches = [
-            [
-                records.starts[client] + own
-                for own in local_batches(
-                    int(records.sizes[client]), how.batch_size, epochs=how.epochs, rng=self.rng
-                )
-            ]
-            for client in clients
-        ]
+        batches = _steps(self.how, records, clients, self.rng)
         total, unclipped, lost = torch.zeros_like(self.weights), 0, 0
         for updates in self.clients.updates(self.weights, batches, records):
             norms = updates.norm(dim=1)
@@ -453,6 +467,22 @@ class _Server:
             unclipped=np.array(self.unclipped, np.int64),
             lost=np.array(self.lost, np.int64),
         )
+
+
+def _steps(
+    how: FederatedTraining, records: ClientRecords, clients: IntArray, rng: np.random.Generator
+) -> list[Batches]:
+    """The batches of some clients, as numbers of records."""
+    starts = records.starts
+    return [
+        [
+            starts[client] + own
+            for own in local_batches(
+                int(records.sizes[client]), how.batch_size, epochs=how.epochs, rng=rng
+            )
+        ]
+        for client in clients
+    ]
 
 
 def _rounds(most: int) -> str:

@@ -73,7 +73,7 @@ class Trainer(Protocol):
 
     @property
     def start(self) -> Tensor:
-        """The module's own trainable parameters, ``(size,)``."""
+        """The module's own trainable parameters, ``(size,)``, in the order that it has them."""
         ...
 
     def updates(
@@ -113,7 +113,8 @@ def trainer(
     if mixes:  # a client's own records, which is his business: his update is clipped as a whole
         return plain
     few = ManyModels(module, 2, device=device)
-    if few.general or not few.agree(tried) or not few.one_by_one(tried):
+    same_order = torch.equal(few.parameters[0, few.used], plain.start)
+    if few.general or not same_order or not few.agree(tried) or not few.one_by_one(tried):
         return plain
     return Together(module, loss, optimizer, learning_rate, at_once=at_once, device=device)
 

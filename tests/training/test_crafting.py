@@ -1,0 +1,71 @@
+"""Crafted examples: their update stands out, and is the one that training on them causes."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from epsilometer.errors import InvalidArgument
+from epsilometer.training.crafting import crafted_direction
+from epsilometer.training.models import mlp
+
+
+def setting() -> tuple[nn.Module, Tensor, Tensor, Tensor]:
+    torch.manual_seed(0)
+    module = mlp(6, 3, 8)
+    weights = torch.cat([part.detach().flatten() for part in module.parameters()])
+    # Updates as training causes them: of random examples, so that another example's is like them.
+    updates = []
+    for _ in range(20):
+        loss = nn.functional.cross_entropy(module(torch.randn(1, 6)), torch.randint(3, (1,)))
+        found = torch.autograd.grad(loss, list(module.parameters()))
+        updates.append(-torch.cat([part.flatten() for part in found]))
+    pool = torch.stack(updates)
+    return module, weights, pool / pool.norm(dim=1, keepdim=True).clamp(min=1), torch.randn(6)
+
+
+def test_crafting_makes_an_update_that_stands_out() -> None:
+    module, weights, pool, example = setting()
+    overlaps = [
+        float(
+            (
+                pool
+                @ crafted_direction(module, weights, pool, example=example, clip=1.0, steps=steps)
+            ).norm()
+        )
+        for steps in (0, 200)
+    ]
+    assert overlaps[1] < overlaps[0] / 3
+
+
+def test_the_direction_is_that_of_a_step_on_the_example() -> None:
+    """Without crafting: a step of gradient descent on the example with an even label."""
+    module, weights, pool, example = setting()
+    own = copy.deepcopy(module)
+    even = torch.full((1, 3), 1 / 3)
+    sgd = torch.optim.SGD(own.parameters(), 0.1)
+    nn.functional.cross_entropy(own(example[None]), even).backward()
+    sgd.step()
+    moved = torch.cat([part.detach().flatten() for part in own.parameters()]) - weights
+    found = crafted_direction(module, weights, pool, example=example, clip=1.0, steps=0)
+    torch.testing.assert_close(found, moved / moved.norm(), rtol=1e-3, atol=1e-5)
+
+
+def test_the_given_weights_count_not_those_of_the_module() -> None:
+    module, weights, pool, example = setting()
+    one, other = (
+        crafted_direction(module, there, pool, example=example, clip=1.0, steps=0)
+        for there in (weights, weights + 0.5)
+    )
+    assert not torch.allclose(one, other, atol=1e-3)
+
+
+def test_what_cannot_be_crafted_is_told() -> None:
+    module, weights, pool, example = setting()
+    with pytest.raises(InvalidArgument, match="whole numbers"):
+        crafted_direction(module, weights, pool, example=example.long(), clip=1.0)
+    deep = nn.Sequential(nn.Linear(6, 6), nn.Unflatten(1, (2, 3)))
+    flat = torch.cat([part.detach().flatten() for part in deep.parameters()])
+    with pytest.raises(InvalidArgument, match="one output a class"):
+        crafted_direction(deep, flat, pool[:, : flat.numel()], example=example, clip=1.0)

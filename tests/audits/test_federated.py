@@ -15,6 +15,7 @@ from epsilometer.audits.federated import FederatedJob, federated_job
 from epsilometer.engine.run import Done
 from epsilometer.errors import InvalidArgument
 from epsilometer.results import AuditGroup
+from epsilometer.stats.sphere import cosine_epsilon
 from epsilometer.training.ensemble import cross_entropy
 from epsilometer.training.federated import FederatedTraining
 from epsilometer.training.participation import PoissonCohorts
@@ -167,6 +168,24 @@ def test_bounds_of_many_rounds_stay_below_what_accounting_allows() -> None:
         found = audit(how, canaries=300, repetitions=(2,), seed=seed, confidence=0.9)
         over += [result.bound.refutes(truth) for result in found.results]
     assert over.max() <= scipy.stats.binom.isf(FLAKE, audits, 0.1)
+
+
+# Many canaries in one run.
+
+
+def test_canaries_of_one_run_do_not_disturb_each_other() -> None:
+    """One run with 200 canaries, or ten with 20 each: estimates of the same law."""
+    how = training(rounds=2, noise_multiplier=0.5)
+    estimates: dict[int, list[float]] = {1: [], 10: []}
+    for runs, found in estimates.items():
+        job = federated_job(how, canaries=200 // runs, delta=DELTA)
+        for audit in range(30):
+            seeds = range(100 * audit, 100 * audit + runs)
+            units = [replace(job, plan=replace(job.plan, seed=seed)).unit(0) for seed in seeds]
+            every = np.concatenate([arrays["final"] for arrays in units])
+            found.append(cosine_epsilon(every, dimension=how.size, delta=DELTA, spread="tied"))
+    assert scipy.stats.ks_2samp(estimates[1], estimates[10]).pvalue > FLAKE
+    assert np.median(estimates[1]) == pytest.approx(np.median(estimates[10]), rel=0.1)
 
 
 # What is refused.

@@ -141,7 +141,9 @@ def test_what_is_part_of_itself_ends() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [threading.Lock(), [threading.Lock()], (i for i in ()), sys.stdout.buffer], ids=str
+    "value",
+    [threading.Lock(), [threading.Lock()], (i for i in ()), sys.stdout.buffer],
+    ids=["lock", "list of a lock", "generator", "file"],
 )
 def test_what_has_no_contents_is_told(value: Any) -> None:
     with pytest.raises(InvalidArgument, match="contents that can be compared"):

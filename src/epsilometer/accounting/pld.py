@@ -66,7 +66,7 @@ def poisson_noise(
     steps: int,
     adjacency: Adjacency = "add_remove",
 ) -> float:
-    """The least noise multiplier with which Poisson-sampled DP-SGD is (ε, δ)-DP, to 1e-4 or so."""
+    """The least noise multiplier with which Poisson-sampled DP-SGD is (ε, δ)-DP, to 1e-4."""
     import dp_accounting
 
     _validate.positive(epsilon=epsilon)

@@ -143,7 +143,7 @@ class FederatedJob:
         return PrivacyClaim(
             epsilon=epsilon,
             delta=self.delta,
-            adjacency="add_remove",
+            adjacency="zero_out",
             sampler=type(self.training.participation).__name__,
             accountant=how,
         )
@@ -195,7 +195,7 @@ def federated_job(
             "larger model."
         )
     training.check(planted=canaries, repetitions=often[0])
-    promised = PrivacyClaim(epsilon=claim, delta=delta) if isinstance(claim, int | float) else claim
+    promised = _claim(claim, delta)
     return FederatedJob(
         plan=Plan(
             audit=name,
@@ -328,6 +328,12 @@ def audit_federated(
 def _null(count: int, dimension: int) -> FloatArray:
     """Even quantiles of the law of canaries that took no part."""
     return cosine_quantile((np.arange(count) + 0.5) / count, dimension)
+
+
+def _claim(claim: float | PrivacyClaim | None, delta: float) -> PrivacyClaim | None:
+    if claim is None or isinstance(claim, PrivacyClaim):
+        return claim
+    return PrivacyClaim(epsilon=claim, delta=delta, adjacency="zero_out")
 
 
 def _one_of(**named: tuple[str, Any]) -> None:

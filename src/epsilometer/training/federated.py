@@ -220,7 +220,8 @@ class FederatedTraining:
     ) -> tuple[float, str]:
         """What accounting says of one client who sees everything, and how it comes to it.
 
-        An upper bound on ε under add/remove adjacency. Of Poisson cohorts it is that of the
+        An upper bound on ε where neighbours differ by one client's updates being there or 0 (to
+        take a client out of shuffled cohorts would move all others too). Of Poisson cohorts it is that of the
         Poisson accountant; else nothing is won by not knowing who takes part when, and it is that
         of the Gaussian mechanism for as many rounds as a client can be in.
 
@@ -245,6 +246,7 @@ class FederatedTraining:
                 sampling_rate=self.cohort / members,
                 steps=self.rounds,
                 delta=delta,
+                adjacency="zero_out",
             )
             return spent, "PLD of Poisson sampling"
         most = repetitions or self.participation.most(members, self.cohort, rounds=self.rounds)

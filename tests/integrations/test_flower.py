@@ -115,6 +115,19 @@ def test_replaced_nodes_are_no_others_and_their_clients_never_train(tmp_path: Pa
     assert found.took.tolist() == [2] * 5
 
 
+def test_nodes_are_designated_at_random(tmp_path: Path) -> None:
+    """As nobody foresees who: the first ones to connect are not like the others."""
+    chosen = []
+    for seed in range(5):
+        called: list[tuple[int, str]] = []
+        app = server(private(20))
+        folder = tmp_path / str(seed)
+        audit(app, client(called=called), folder, nodes=20, canaries=5, mode="replace", seed=seed)
+        trained = {node for node, _ in called}
+        chosen.append(frozenset(InProcessGrid(client(), nodes=20).get_node_ids()) - trained)
+    assert len(set(chosen)) == 5  # of 15,504 choices
+
+
 def test_nodes_may_be_designated_by_name(tmp_path: Path) -> None:
     called: list[tuple[int, str]] = []
     chosen = [4, 9, 7]

@@ -1,0 +1,226 @@
+"""Real Flower: `flwr run` on Ray, and a SuperLink with SuperNodes, all on the loopback device."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.integrations.flower_apps import Written
+
+BIN = Path(sys.executable).parent
+PATIENCE = 240.0  # seconds until a run counts as lost; it takes some ten
+PROJECT = """
+[project]
+name = "canaryapp"
+version = "1.0.0"
+description = "An app whose server is audited"
+license = "Apache-2.0"
+dependencies = []
+
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[tool.flwr.app]
+publisher = "somebody"
+
+[tool.flwr.app.components]
+serverapp = "canaryapp.audited:app"
+clientapp = "canaryapp.client:app"
+
+[tool.flwr.app.config]
+rounds = 2
+"""
+CLIENT = """
+import numpy as np
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+app = ClientApp()
+
+
+@app.train()
+def train(message, context):
+    weights = message.content["arrays"]["model"].numpy()
+    step = np.random.default_rng(context.node_id).standard_normal(weights.size, dtype="f")
+    new = Array(weights + step / np.linalg.norm(step))
+    arrays, metrics = ArrayRecord({"model": new}), MetricRecord({"num-examples": 10})
+    return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+
+
+@app.evaluate()
+def evaluate(message, context):
+    metrics = MetricRecord({"num-examples": 10, "loss": 1.0})
+    return Message(RecordDict({"metrics": metrics}), reply_to=message)
+"""
+SERVER = """
+import numpy as np
+from flwr.app import Array, ArrayRecord
+from flwr.serverapp import ServerApp
+from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid, context):
+    inner = FedAvg(min_available_nodes=NODES, min_train_nodes=NODES, min_evaluate_nodes=NODES)
+    strategy = DifferentialPrivacyServerSideFixedClipping(inner, 0.6, 1.0, NODES)
+    start = ArrayRecord({"model": Array(np.zeros(1000, np.float32))})
+    strategy.start(grid=grid, initial_arrays=start, num_rounds=context.run_config["rounds"])
+"""
+AUDITED = """
+from canaryapp.server import app as server_app
+from epsilometer.integrations.flower import audit_server_app
+
+app = audit_server_app(server_app, delta=1e-5, canaries={canaries}, mode={mode!r},
+                       directory={directory!r})
+"""
+
+
+def project(folder: Path, *, nodes: int, canaries: int, mode: str) -> Path:
+    app = folder / "app"
+    package = app / "canaryapp"
+    package.mkdir(parents=True)
+    (app / "pyproject.toml").write_text(PROJECT, "utf-8")
+    (package / "__init__.py").write_text('"""An app."""\n', "utf-8")
+    (package / "client.py").write_text(CLIENT, "utf-8")
+    (package / "server.py").write_text(SERVER.replace("NODES", str(nodes)), "utf-8")
+    audited = AUDITED.format(canaries=canaries, mode=mode, directory=str(folder / "run"))
+    (package / "audited.py").write_text(audited, "utf-8")
+    return app
+
+
+def environment(folder: Path, port: int) -> dict[str, str]:
+    """Nothing is sent to anybody, nothing is installed, nothing of the user's is touched."""
+    home = folder / "home"
+    home.mkdir(exist_ok=True)
+    (home / "config.toml").write_text(
+        f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "127.0.0.1:{port}"\n'
+        "insecure = true\n",
+        "utf-8",
+    )
+    return {
+        **os.environ,
+        "FLWR_HOME": str(home),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "OMP_NUM_THREADS": "1",
+        "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+    }
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+    return port
+
+
+@contextmanager
+def running(name: str, *args: str, env: dict[str, str], log: Path) -> Iterator[None]:
+    """One of Flower's programs, with all that it starts, until the end of the block."""
+    with (
+        log.open("wb") as file,
+        subprocess.Popen(
+            [str(BIN / name), *args], env=env, stdout=file, stderr=file, start_new_session=True
+        ) as process,
+    ):
+        try:
+            yield
+        finally:
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                try:
+                    os.killpg(process.pid, number)
+                except ProcessLookupError:
+                    break
+                try:
+                    process.wait(10)
+                except subprocess.TimeoutExpired:
+                    continue
+
+
+def healthy(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1):
+            return True
+    except (urllib.error.URLError, ConnectionError, TimeoutError):
+        return False
+
+
+def wait_for(what: str, ready: object, logs: Path) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not ready():  # type: ignore[operator]
+        if time.monotonic() > deadline:
+            said = "\n".join(path.read_text("utf-8")[-3000:] for path in logs.glob("*.log"))
+            pytest.fail(f"No {what} after {PATIENCE:g} s.\n{said}")
+        time.sleep(0.2)
+
+
+def submit(app: Path, env: dict[str, str], *more: str) -> None:
+    done = subprocess.run(
+        [str(BIN / "flwr"), "run", str(app), "here", *more],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def superlink(port: int, *more: str) -> list[str]:
+    switches = ["--insecure", "--disable-runtime-dependency-installation"]
+    return [*switches, "--host", "127.0.0.1", "--port", str(port), *more]
+
+
+def test_flwr_run_on_ray(tmp_path: Path) -> None:
+    port = free_port()
+    app = project(tmp_path, nodes=24, canaries=20, mode="virtual")
+    env = environment(tmp_path, port)
+    log = tmp_path / "superlink.log"
+    with running("flower-superlink", *superlink(port, "--simulation"), env=env, log=log):
+        wait_for("SuperLink", lambda: healthy(port), tmp_path)
+        submit(app, env, "--federation-config", "num-supernodes=4 client-resources-num-cpus=1")
+        wait_for("result", (tmp_path / "run" / "cosines.npz").exists, tmp_path)
+    found = Written(tmp_path / "run")
+    assert found.took.tolist() == [2] * 20
+    assert found.final[:20].mean() > found.final[20:].mean()
+    assert [audit.verdict for audit in found.group.audits] == ["no claim"] * 2
+
+
+@pytest.mark.slow
+def test_superlink_with_supernodes(tmp_path: Path) -> None:
+    port = free_port()
+    app = project(tmp_path, nodes=3, canaries=1, mode="replace")
+    env = environment(tmp_path, port)
+    with running("flower-superlink", *superlink(port), env=env, log=tmp_path / "superlink.log"):
+        wait_for("SuperLink", lambda: healthy(port), tmp_path)
+        with contextmanager(supernodes)(3, port, env, tmp_path):
+            submit(app, env)
+            wait_for("result", (tmp_path / "run" / "cosines.npz").exists, tmp_path)
+    found = Written(tmp_path / "run")
+    assert found.took.tolist() == [2]
+    assert found.final[0] > found.final[1]  # one canary that took part, and one that did not
+    assert "designated nodes" in found.told
+
+
+def supernodes(count: int, port: int, env: dict[str, str], folder: Path) -> Iterator[None]:
+    if count == 0:
+        yield
+        return
+    args = ["--insecure", "--superlink", f"127.0.0.1:{port}", "--host", "127.0.0.1"]
+    number = ["--port", str(free_port()), "--node-config", f"partition-id={count - 1}"]
+    log = folder / f"supernode{count}.log"
+    with running("flower-supernode", *args, *number, env=env, log=log):
+        yield from supernodes(count - 1, port, env, folder)

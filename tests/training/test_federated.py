@@ -180,7 +180,7 @@ def still(**options: Any) -> FederatedTraining:
     return training(learning_rate=1e-30, **options)
 
 
-@pytest.mark.parametrize("clip", [FixedClip(2.0), AdaptiveClip(initial=2.0, count_noise=3.0)])
+@pytest.mark.parametrize("clip", [FixedClip(2.0), AdaptiveClip(initial=2.0, count_noise=0.3)])
 def test_noise_has_the_norm_of_the_round(clip: Any, rng: np.random.Generator) -> None:
     how = still(
         module=nn.Linear(FEATURES, 2000),

@@ -230,6 +230,7 @@ def test_a_canary_adds_exactly_the_clipping_norm() -> None:
     np.testing.assert_allclose(moved.numpy(), wanted / 4.0, rtol=1e-4, atol=1e-6)
     assert run.participations.tolist() == [2, 1, 1]
     assert run.members.tolist() == [2, 2, 1]
+    assert run.unclipped.tolist() == [2, 2, 1]  # a canary is as long as allowed, and no longer
 
 
 def test_what_is_seen_are_cosines_with_the_model_and_with_every_round() -> None:

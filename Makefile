@@ -43,6 +43,7 @@ bench: setup
 	$(BIN)/python benchmarks/batched_gaussian.py
 	$(BIN)/python benchmarks/shuffling.py
 	$(BIN)/python benchmarks/training.py
+	$(BIN)/python benchmarks/canaries.py
 
 calibration: setup
 	$(BIN)/python -m tests.calibration

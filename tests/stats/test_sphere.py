@@ -422,3 +422,47 @@ def test_bad_calls_are_refused(call: Callable[[np.ndarray], object], told: str) 
 def test_rounding_beyond_one_is_forgiven() -> None:
     found = sphere.cosine_bound([1 + 1e-7, 0.9, 0.8], dimension=10, delta=1e-6)
     assert found.valid
+
+
+def test_looks_at_ranks_know_how_many_are_beyond() -> None:
+    known, k, alpha = np.arange(100.0), 100, 0.05
+    above, below = sphere._at_ranks(known, alpha)
+    ranks, share = [1, 4, 16, 64], alpha / 8
+    assert [int((known >= t).sum()) for t in above.thresholds] == ranks
+    assert [int((known < t).sum()) for t in below.thresholds] == [rank - 1 for rank in ranks]
+    lower = binomial.clopper_pearson_lower(ranks, k, alpha=share)
+    np.testing.assert_allclose(above.rates[1:], lower[1:], rtol=1e-9)
+    upper = binomial.clopper_pearson_upper(np.array(ranks) - 1, k, alpha=share)
+    np.testing.assert_allclose(below.rates, upper, rtol=1e-9)
+
+
+def test_looks_at_quantiles_know_how_many_are_beyond() -> None:
+    known = np.sort(_even(1.0, 200))
+    above, below = sphere._at_quantiles(known, DIMENSION, 0.05)
+    np.testing.assert_allclose(np.diff(above.thresholds), 0.0005, rtol=1e-9)
+    for i in (0, 3, 6):
+        share = 0.05 / (2 * (i + 1) * (i + 2))
+        hits = int((known >= above.thresholds[i]).sum())
+        lower = binomial.clopper_pearson_lower(hits, 200, alpha=share)
+        assert above.rates[i] == pytest.approx(float(lower) if hits > 1 else share / 200, rel=1e-9)
+        upper = binomial.clopper_pearson_upper(200 - hits, 200, alpha=share)
+        assert below.rates[i] == pytest.approx(float(upper), rel=1e-9)
+
+
+def test_split_chooses_on_one_half_and_looks_at_the_other() -> None:
+    places = np.random.default_rng(5).permutation(1000)
+    cosines = np.empty(1000)
+    cosines[places[:500]], cosines[places[500:]] = _even(3.0, 500), _even(1.0, 500)
+    found = sphere.split_epsilon(
+        cosines, dimension=DIMENSION, delta=DELTA, spread="tied", rng=np.random.default_rng(5)
+    )
+    t = np.linspace(3, 12, 100_001)
+
+    def epsilons(mu: float) -> np.ndarray:
+        return np.log(scipy.stats.norm.sf(t - mu) - DELTA) - scipy.stats.norm.logsf(t)
+
+    with np.errstate(invalid="ignore"):
+        best = int(np.nanargmax(epsilons(3.0)))
+        expected = epsilons(1.0)[best]  # nothing where even δ is not reached
+    assert found == pytest.approx(np.nan_to_num(expected).clip(min=0), abs=1e-3)
+    assert found < em.gaussian_epsilon(1.0, DELTA)

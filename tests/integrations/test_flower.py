@@ -21,6 +21,7 @@ from flwr.serverapp import (
 from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideAdaptiveClipping,
     DifferentialPrivacyClientSideFixedClipping,
+    DifferentialPrivacyServerSideAdaptiveClipping,
     DifferentialPrivacyServerSideFixedClipping,
     FedMedian,
     Krum,
@@ -184,6 +185,12 @@ def test_where_clients_clip_adaptively_canaries_say_that_they_did_not(tmp_path: 
     audit(server(strategy), clients, tmp_path, nodes=6, canaries=4)
     bits = [reply.content["metrics"]["norm_bit"] for reply in inner.kept[0]]
     assert bits == [1] * 6 + [0] * 4
+
+
+def test_where_the_server_clips_adaptively_canaries_do_not_count_as_clipped(tmp_path: Path) -> None:
+    strategy = DifferentialPrivacyServerSideAdaptiveClipping(Replies(), 0.0, 10, 0.3, 0.5, 1.0)
+    audit(server(strategy), client(), tmp_path, nodes=6, canaries=4)
+    np.testing.assert_allclose(strategy.clipping_norm, 0.3 * np.exp(0.5 - 6 / 10))
 
 
 def test_integer_arrays_come_back_untouched(tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ def _opacus(model: nn.Module, features: Any, labels: Any, mode: str) -> float:
         data_loader=loader,
         noise_multiplier=1.0,
         max_grad_norm=1.0,
-        poisson_sampling=False,
+        poisson_sampling=False,  # epsilometer: ignore[SHUF001] - only timed
         grad_sample_mode=mode,
     )
     model, optimizer, *criterion, loader = private

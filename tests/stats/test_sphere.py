@@ -177,7 +177,7 @@ def test_interval_of_the_fitted_spread_covers_how_it_scatters(rng: np.random.Gen
     found = [sphere.cosine_epsilon(_shifted(1.5, 1000, rng), **asked) for _ in range(100)]
     estimate = sphere.cosine_estimate(_even(1.5), rng=rng, **asked)
     width = estimate.high - estimate.low
-    assert width == pytest.approx(2 * 1.96 * np.std(found), rel=0.4)  # 100 and 400 draws
+    assert width == pytest.approx(2 * 1.96 * np.std(found), rel=0.5)  # 100 and 400 draws
 
 
 def test_two_samples_are_compared_with_each_other(rng: np.random.Generator) -> None:

@@ -222,8 +222,8 @@ class FederatedTraining:
 
         An upper bound on ε where neighbours differ by one client's updates being there or 0 (to
         take a client out of shuffled cohorts would move all others too). Of Poisson cohorts it is
-        that of the Poisson accountant; else nothing is won by not knowing who takes part when, and it is that
-        of the Gaussian mechanism for as many rounds as a client can be in.
+        that of the Poisson accountant; else nothing is won by not knowing who takes part when, and
+        it is that of the Gaussian mechanism for as many rounds as a client can be in.
 
         Args:
             delta: δ.

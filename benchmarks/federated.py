@@ -2,7 +2,7 @@
 
     python benchmarks/federated.py    # writes federated.md
 
-CPU seconds of one thread, the best of three takes in turns.
+CPU seconds of one thread: the best of three takes of ours, in turns, and one take of Flower.
 """
 
 import os
@@ -39,7 +39,7 @@ _ROUNDS = 6  # of Flower
 _INTRO = """# Simulated federated training
 
 Written by `python benchmarks/federated.py`; do not edit. CPU seconds of one round, one thread: the
-best of three takes of each, in turns.
+best of three takes of ours, in turns, and one take of Flower.
 
 Measured on {machine}.
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 
 from epsilometer.errors import MissingExtra
 
@@ -17,3 +18,14 @@ def needs(package: str, *, extra: str) -> Iterator[None]:
         raise MissingExtra(
             f"{package} is not installed. Get it with: pip install 'epsilometer[{extra}]'"
         ) from error
+
+
+def has(package: str) -> bool:
+    """Whether a package is installed that only makes things faster; loads it."""
+    try:
+        import_module(package)
+    except ModuleNotFoundError as error:
+        if error.name != package:
+            raise  # installed but broken: say so instead of being slow
+        return False
+    return True

@@ -66,11 +66,13 @@ class DpsgdJob:
         runs: The many runs.
         one: The one run; None if there is none.
         adjacency: What training without the target is.
+        unproven: Why a gradient canary's bounds are not valid; nothing where they are.
     """
 
     runs: RunsJob
     one: "OneRun | None"
     adjacency: Adjacency
+    unproven: str = ""
 
     @property
     def plan(self) -> Plan:
@@ -114,6 +116,11 @@ class DpsgdJob:
             for audit, (n, view) in zip(found, self._looks, strict=True)
         ]
         audits = [replace(a, bound=replace(a.bound, adjacency=self.adjacency)) for a in audits]
+        if self.unproven:
+            audits = [
+                audit if view.name == "loss" else _not_valid(audit, self.unproven)
+                for audit, (_, view) in zip(audits, self._looks, strict=True)
+            ]
         if self.one is not None:
             audits.append(self.one.audit(next(every), done, range(self._many, self.plan.units)))
         if len(audits) == 1:
@@ -152,6 +159,24 @@ def _lost(arrays: Arrays, view: str = "") -> IntArray:
     """How many scores diverged, with the target and without it."""
     inside, outside = arrays[f"{view}inside"], arrays[f"{view}outside"]
     return np.array([np.sum(inside == -np.inf), np.sum(outside == np.inf)])
+
+
+def _not_valid(audit: AuditResult, why: str) -> AuditResult:
+    return replace(
+        audit, bound=replace(audit.bound, valid=False, caveats=(*audit.bound.caveats, why))
+    )
+
+
+def _unproven(target: TargetCanary) -> str:
+    """Why what she inserts may be more than any pair of neighbours does."""
+    by_place = target.adversary in ("partially_informed", "worst_case")
+    if target.adjacency != "add_remove" or not target.displaces or not by_place:
+        return ""
+    return (
+        "Not a valid bound: a record less moves others from batch to batch, and no pair of "
+        f"datasets is known that does just what {target.adversary} inserts. Take "
+        "adjacency='zero_out', or adversary='target_canary'."
+    )
 
 
 def _told(audit: AuditResult, lost: IntArray, what: str) -> AuditResult:
@@ -442,7 +467,7 @@ def dpsgd_job(
         confidence=confidence,
         until=until,
     )
-    return DpsgdJob(runs=many_runs, one=one, adjacency=adjacency)
+    return DpsgdJob(runs=many_runs, one=one, adjacency=adjacency, unproven=_unproven(target))
 
 
 def audit_dpsgd(

@@ -12,7 +12,7 @@ from epsilometer._extras import needs
 from epsilometer.audits.dpsgd import dpsgd_job
 from epsilometer.audits.runs import UntilRefuted
 from epsilometer.cli.config import DIGITS, Config, Data, from_plain, read_config
-from epsilometer.cli.running import finish, refuted, running
+from epsilometer.cli.running import finish, refuted, running, unchanged
 from epsilometer.cli.samplers import parse_sampler
 from epsilometer.cli.writing import html_option, write_page
 from epsilometer.engine.engines import Engine
@@ -85,11 +85,7 @@ def resumed(plan: Plan) -> Job:
         raise InvalidArgument("Expected a plan that holds the config of its run, found none.")
     config = from_plain(plain)
     job = dpsgd_job_of(config, command=plan.command, at_once=plan.parameters.get("at_once"))
-    if job.plan.inputs != plan.inputs:
-        raise InvalidArgument(
-            f"Expected the records with which the run began in {config.data.file!r}, found others. "
-            "Put them back, or begin a new run in another directory."
-        )
+    unchanged(job, plan, config.data.file)
     return job
 
 

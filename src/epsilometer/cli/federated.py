@@ -14,7 +14,7 @@ from rich.table import Table
 from epsilometer._extras import needs
 from epsilometer.audits.federated import FederatedJob, federated_job
 from epsilometer.cli.printing import show
-from epsilometer.cli.running import finish, refuted, running
+from epsilometer.cli.running import finish, refuted, running, unchanged
 from epsilometer.cli.writing import html_option, write_page
 from epsilometer.engine.engines import Engine
 from epsilometer.engine.events import Listener
@@ -107,11 +107,7 @@ def resumed(plan: Plan) -> FederatedJob:
     if not isinstance(settings, Mapping):
         raise InvalidArgument("Expected a plan that holds the settings of its run, found none.")
     job = _job(dict(settings))
-    if job.plan.inputs != plan.inputs:
-        raise InvalidArgument(
-            f"Expected the records with which the run began in {settings['data']!r}, found others. "
-            "Put them back, or begin a new run in another directory."
-        )
+    unchanged(job, plan, settings["data"])
     return job
 
 

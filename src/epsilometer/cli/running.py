@@ -12,6 +12,7 @@ from epsilometer.cli.progress import listener
 from epsilometer.cli.writing import write_page
 from epsilometer.engine.engines import Dask, Engine, InProcess, Local
 from epsilometer.engine.events import Listener
+from epsilometer.engine.plan import Plan
 from epsilometer.engine.run import Job, Terminated, run
 from epsilometer.errors import InvalidArgument
 from epsilometer.results import AuditGroup, AuditResult
@@ -72,6 +73,15 @@ def finish(
     show_result(result)
     click.echo(f"Report: {directory / 'report.html'}")
     return result
+
+
+def unchanged(job: Job, plan: Plan, where: str) -> None:
+    """Refuses to go on with other records than a run began with."""
+    if job.plan.inputs != plan.inputs:
+        raise InvalidArgument(
+            f"Expected the records with which the run began in {where!r}, found others. "
+            "Put them back, or begin a new run in another directory."
+        )
 
 
 def refuted(result: AuditResult | AuditGroup) -> bool:

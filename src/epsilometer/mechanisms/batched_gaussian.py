@@ -38,7 +38,7 @@ from numpy.typing import ArrayLike
 from scipy.special import bdtrc
 
 from epsilometer import _validate
-from epsilometer._extras import needs
+from epsilometer._extras import has, needs
 from epsilometer.attacks.likelihood_ratio import each_with, one_of
 from epsilometer.errors import InvalidArgument
 from epsilometer.mechanisms.samplers import (
@@ -175,8 +175,8 @@ class BatchedGaussian:
     def engine(self) -> Engine:
         """What computes the plays here."""
         if self.device == "cpu":
-            return "numba" if _has_numba() else "numpy"
-        return "triton" if _has_triton() else "torch"
+            return "numba" if has("numba") else "numpy"
+        return "triton" if has("triton") else "torch"
 
     def play(self, runs: int, rng: np.random.Generator) -> Scores:
         """Plays ``runs`` times with the target and as often without; same ``rng``, same scores.
@@ -460,28 +460,6 @@ def _same(own: int | None, steps: int) -> int:
     if own not in (None, steps):
         raise InvalidArgument(f"Expected the sampler's steps to be {steps}, got {own}.")
     return steps
-
-
-def _has_numba() -> bool:
-    """Whether numba is installed; loads it."""
-    try:
-        import numba  # noqa: F401
-    except ModuleNotFoundError as error:
-        if error.name != "numba":
-            raise  # installed but broken: say so instead of being slow
-        return False
-    return True
-
-
-def _has_triton() -> bool:
-    """Whether torch came with Triton; loads it."""
-    try:
-        import triton  # noqa: F401
-    except ModuleNotFoundError as error:
-        if error.name != "triton":
-            raise  # installed but broken: say so instead of being slow
-        return False
-    return True
 
 
 def _threads() -> int:

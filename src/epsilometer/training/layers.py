@@ -5,7 +5,6 @@ those of the first model. What it was given (activations) and what came back (ba
 for the norm of every example's gradient, and for their weighted sum.
 """
 
-import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +17,8 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.grad import conv2d_input
+
+from epsilometer._extras import has
 
 Parameters = dict[str, Tensor]
 _TAPS = 25  # of a plane, up to which kernels are written out tap by tap
@@ -225,7 +226,7 @@ def _has_kernels(x: Tensor, weight: Tensor, layer: nn.Conv2d) -> bool:
     Where every example's gradient is kept: elsewhere patches are needed anyway, and channels are so
     many that products of matrices are as fast.
     """
-    if not x.is_cuda or math.prod(layer.kernel_size) > _TAPS or not has_triton():
+    if not x.is_cuda or math.prod(layer.kernel_size) > _TAPS or not has("triton"):
         return False
     places = math.prod(
         (side - apart * (size - 1) - 1) // step + 1
@@ -239,18 +240,6 @@ def _has_kernels(x: Tensor, weight: Tensor, layer: nn.Conv2d) -> bool:
 def _keeps_gradients(places: int, size: int) -> bool:
     """Whether a gradient is smaller than the products of all pairs of places."""
     return places * places >= size
-
-
-@functools.cache
-def has_triton() -> bool:
-    """Whether torch came with Triton; loads it."""
-    try:
-        import triton  # noqa: F401
-    except ModuleNotFoundError as error:
-        if error.name != "triton":
-            raise  # installed but broken: say so instead of being slow
-        return False
-    return True
 
 
 class _BackByModel(torch.autograd.Function):

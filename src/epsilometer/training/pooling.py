@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from epsilometer.training.layers import has_triton
+from epsilometer._extras import has
 
 
 class MeanPool(nn.Module):
@@ -24,7 +24,7 @@ class MeanPool(nn.Module):
         kernel = _pair(self.layer.kernel_size)
         whole = z.ndim == 4 and all(s % k == 0 for s, k in zip(z.shape[2:], kernel, strict=True))
         pooled: Tensor
-        if whole and z.is_cuda and z.dtype == torch.float32 and has_triton():
+        if whole and z.is_cuda and z.dtype == torch.float32 and has("triton"):
             from epsilometer.training import _pooling_cuda
 
             apply: Any = _pooling_cuda.MeanPool.apply

@@ -22,7 +22,6 @@ from numpy.typing import ArrayLike
 from epsilometer import _validate
 from epsilometer._extras import needs
 from epsilometer.accounting import family, pld
-from epsilometer.audits.fingerprints import fingerprint, name_of
 from epsilometer.audits.runs import Play, Program, RunsJob, Until, View, joined, stoppable
 from epsilometer.audits.scores import audit_scores
 from epsilometer.canaries.data import Record, mislabelled, records
@@ -38,6 +37,7 @@ from epsilometer.canaries.gradient import (
 from epsilometer.claims import Adjacency, PrivacyClaim
 from epsilometer.engine.engines import Engine, InProcess, Local
 from epsilometer.engine.events import Listener
+from epsilometer.engine.fingerprints import fingerprint, name_of
 from epsilometer.engine.plan import Plan
 from epsilometer.engine.run import Done, Watch, run
 from epsilometer.engine.shards import Arrays

@@ -12,12 +12,12 @@ from epsilometer import _validate
 from epsilometer._extras import needs
 from epsilometer.attacks.iterates import IteratesSeen
 from epsilometer.audits.federated_run import audit_iterates
-from epsilometer.audits.fingerprints import fingerprint, name_of
 from epsilometer.canaries.hadamard import HadamardCanaries
 from epsilometer.canaries.sphere import Directions, SphereCanaries
 from epsilometer.claims import PrivacyClaim
 from epsilometer.engine.engines import Engine, InProcess, Local
 from epsilometer.engine.events import Listener
+from epsilometer.engine.fingerprints import fingerprint, name_of
 from epsilometer.engine.plan import Plan
 from epsilometer.engine.run import Done, Watch, run
 from epsilometer.engine.shards import Arrays

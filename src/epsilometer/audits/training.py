@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from epsilometer import _validate
-from epsilometer.audits.fingerprints import fingerprint, name_of
 from epsilometer.audits.runs import Program, RunsJob, Until, stoppable
 from epsilometer.canaries.data import Record, records
 from epsilometer.claims import Adjacency, PrivacyClaim
 from epsilometer.claims import adjacency as known_adjacency
 from epsilometer.engine.engines import Engine, Local
 from epsilometer.engine.events import Event, Listener
+from epsilometer.engine.fingerprints import fingerprint, name_of
 from epsilometer.engine.plan import Plan
 from epsilometer.engine.run import Done, Watch, run
 from epsilometer.engine.shards import Arrays

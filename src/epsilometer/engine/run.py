@@ -118,7 +118,7 @@ def run(
     if directory is None:
         with TemporaryDirectory(prefix="epsilometer-") as passing:
             return run(job, Path(passing), engine=engine, listen=listen)
-    with lock(directory), _heeding_sigterm():
+    with lock(directory), heeding_sigterm():
         store = Store.create(directory, job.plan)
         told = _Teller([log_to(directory / "log.jsonl"), *listen])
         result = finished_result(store)
@@ -261,7 +261,7 @@ def _itself(arrays: Arrays) -> Arrays:
 
 
 @contextmanager
-def _heeding_sigterm() -> Iterator[None]:
+def heeding_sigterm() -> Iterator[None]:
     """SIGTERM ends a run as Ctrl-C does; signals can only be set in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield

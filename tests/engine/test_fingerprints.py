@@ -13,8 +13,8 @@ import pyarrow
 import pytest
 import torch
 
-from epsilometer.audits.fingerprints import fingerprint, name_of
 from epsilometer.canaries.data import Record
+from epsilometer.engine.fingerprints import fingerprint, name_of
 from epsilometer.errors import InvalidArgument
 from tests.engine.jobs import ROOT
 
@@ -106,7 +106,7 @@ def test_values_have_the_same_fingerprint_exactly_where_their_contents_are_the_s
 def test_another_process_finds_the_same() -> None:
     """Hashes of text are salted in each process; nothing here may rest on them."""
     program = (
-        "from tests.audits.test_fingerprints import different, fingerprint\n"
+        "from tests.engine.test_fingerprints import different, fingerprint\n"
         "print(*map(fingerprint, different()))"
     )
     done = subprocess.run(
@@ -151,7 +151,7 @@ def test_what_has_no_contents_is_told(value: Any) -> None:
 
 
 def test_names_are_those_of_functions_and_of_types_that_can_be_called() -> None:
-    here = "tests.audits.test_fingerprints"
+    here = "tests.engine.test_fingerprints"
     assert name_of(some) == f"{here}.some"
     assert name_of(functools.partial(functools.partial(some, 1), 2)) == f"{here}.some"
     assert name_of(Settings(1.0)) == f"{here}.Settings"

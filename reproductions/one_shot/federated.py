@@ -1,17 +1,22 @@
 """Tables of the one-shot papers on real training: all iterates and the final model, by noise.
 
-    python reproductions/one_shot/federated.py fashion --data FOLDER
-    python reproductions/one_shot/federated.py mnist-writers --data FOLDER
-    python reproductions/one_shot/federated.py shakespeare --data FOLDER
+    python reproductions/one_shot/federated.py fashion --data FOLDER --seeds 5
+    python reproductions/one_shot/federated.py mnist-writers --data FOLDER --seeds 5
+    python reproductions/one_shot/federated.py shakespeare --data FOLDER --seeds 5
 
-FOLDER has fashion_mnist.npz, mnist.npz and shakespeare_roles.json.gz. Prints a table, one row a
-noise level: what accounting says, estimates and valid bounds of both adversaries, and accuracy with
-canaries and without.
+FOLDER has fashion_mnist.npz, mnist.npz and shakespeare_roles.json.gz. A row is one training with
+canaries and one without, printed as it ends and kept as a line of JSON in --out, where the same
+call finds it again. At the end there is a table: mean ± standard deviation over seeds. Needs NumPy,
+SciPy and torch.
 """
 
 import argparse
+import json
+import multiprocessing
 import time
-from dataclasses import replace
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,76 +25,224 @@ import torch
 
 from epsilometer.audits.one_shot import audit_cosines
 from epsilometer.canaries.hadamard import HadamardCanaries
-from epsilometer.results import AuditResult
 from epsilometer.training.clipping import AdaptiveClip, FixedClip
 from epsilometer.training.ensemble import cross_entropy
 from epsilometer.training.federated import FederatedTraining
 from epsilometer.training.models import mlp
 from epsilometer.training.optimizers import SGD
-from epsilometer.training.tasks import (
-    FederatedTask,
-    accuracy,
-    digits_by_writer,
-    shakespeare_by_role,
-)
+from epsilometer.training.tasks import accuracy, digits_by_writer, shakespeare_by_role
 
-HEADER = (
-    "| noise | accounting ε | all: ε_est | all: valid bound | all: ε_lo, not valid | "
-    "final: ε_est | final, tied | final: valid bound | accuracy | without canaries | CPU s |\n"
-    + "|---" * 11
-    + "|"
-)
+NOISE = {"fashion": "0.2", "mnist-writers": "0,0.1,0.2,0.3,0.4", "shakespeare": "0,0.1,0.2,0.4"}
+COLUMNS = {  # of a row, and of the table
+    "accounting": "accounting ε",
+    "steps_est": "steps: ε_est",
+    "steps_valid": "steps: valid bound",
+    "steps_lo": "steps: ε_lo, not valid",
+    "updates_est": "updates: ε_est",
+    "updates_valid": "updates: valid bound",
+    "final_est": "final: ε_est",
+    "final_tied": "final, tied",
+    "final_valid": "final: valid bound",
+    "final_lo": "final: ε_lo, not valid",
+    "accuracy": "accuracy, %",
+    "without": "without canaries, %",
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is trained, and how it is looked at."""
+
+    training: FederatedTraining
+    test: Any
+    delta: float
+    repetitions: int | None
+
+
+class Steps:
+    """The highest cosine of every canary with how far the server went, over all rounds."""
+
+    def __init__(self, canaries: HadamardCanaries) -> None:
+        self._canaries = canaries
+        self._last: torch.Tensor | None = None
+        self.highest = np.full(canaries.count, -np.inf)
+
+    def __call__(self, number: int, clip: float, weights: torch.Tensor) -> None:
+        """Looks at the weights before a round."""
+        if self._last is not None:
+            found = self._canaries.cosines(weights - self._last)
+            np.maximum(self.highest, found, out=self.highest)
+        self._last = weights.clone()
 
 
 def main() -> None:
     """Trains and prints."""
+    asked = _asked()
+    jobs = [(asked, noise, seed) for noise in _noises(asked) for seed in range(asked.seeds)]
+    known = list(_kept(asked))
+    done = {_key(row) for row in known}
+    left = [job for job in jobs if _key(_name(*job)) not in done]
+    for row in _worked(left, asked.jobs):
+        print(json.dumps(row), flush=True)
+        known.append(row)
+        if asked.out is not None:
+            asked.out.mkdir(parents=True, exist_ok=True)
+            with (asked.out / f"{asked.task}.jsonl").open("a") as file:
+                file.write(json.dumps(row) + "\n")
+    wanted = {_key(_name(*job)) for job in jobs}
+    print("\n" + table([row for row in known if _key(row) in wanted]))
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """One line a noise level: mean ± standard deviation over seeds."""
+    heads = ["noise", "seeds", *COLUMNS.values()]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for noise in sorted({row["noise"] for row in rows}):
+        of = [row for row in rows if row["noise"] == noise]
+        cells = [_cell([row[name] for row in of]) for name in COLUMNS]
+        lines.append(f"| {noise:g} | {len(of)} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _asked() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("task", choices=("fashion", "mnist-writers", "shakespeare"))
+    parser.add_argument("task", choices=tuple(NOISE))
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--canaries", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=0)
     parser.add_argument("--noise", default="")
     parser.add_argument("--hidden", type=int, default=128, help="Of the net for fashion.")
+    parser.add_argument("--momentum", type=float, default=0.9, help="Of the server.")
     parser.add_argument("--adaptive", action="store_true")
-    parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
-    print(HEADER)
-    make = _fashion if asked.task == "fashion" else _by_people
-    for noise in [float(z) for z in (asked.noise or make(asked, None)).split(",")]:
-        training, test, delta, repetitions = make(asked, noise)
-        start = time.process_time()
-        row = _row(training, test, delta, repetitions, asked)
-        print(f"| {noise:g} | {row} | {time.process_time() - start:.0f} |", flush=True)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--jobs", type=int, default=1, help="Rows at once, a process each.")
+    parser.add_argument("--out", type=Path, help="Where rows are kept, and found again.")
+    return parser.parse_args()
 
 
-def _fashion(asked: argparse.Namespace, noise: float | None) -> Any:
+def _noises(asked: argparse.Namespace) -> list[float]:
+    return [float(z) for z in (asked.noise or NOISE[asked.task]).split(",")]
+
+
+def _name(asked: argparse.Namespace, noise: float, seed: int) -> dict[str, Any]:
+    """What a row is a row of."""
+    return {
+        "task": asked.task,
+        "noise": noise,
+        "seed": seed,
+        "canaries": asked.canaries,
+        "rounds": asked.rounds,
+        "hidden": asked.hidden,
+        "momentum": asked.momentum,
+        "adaptive": asked.adaptive,
+    }
+
+
+def _key(row: dict[str, Any]) -> tuple[Any, ...]:
+    names = ("task", "noise", "seed", "canaries", "rounds", "hidden", "momentum", "adaptive")
+    return tuple(row[name] for name in names)
+
+
+def _kept(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    file = None if asked.out is None else asked.out / f"{asked.task}.jsonl"
+    if file is not None and file.exists():
+        yield from map(json.loads, file.read_text().splitlines())
+
+
+def _worked(jobs: list[Any], at_once: int) -> Iterator[dict[str, Any]]:
+    if at_once == 1:
+        yield from (_row(*job) for job in jobs)
+        return
+    spawned = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
+    with ProcessPoolExecutor(at_once, mp_context=spawned) as pool:
+        for ended in as_completed([pool.submit(_row, *job) for job in jobs]):
+            yield ended.result()
+
+
+def _row(asked: argparse.Namespace, noise: float, seed: int) -> dict[str, Any]:
+    start = time.perf_counter()
+    torch.set_num_threads(1)
+    make = _fashion if asked.task == "fashion" else _people
+    setting = make(asked, noise, seed)
+    training, k = setting.training, asked.canaries
+    canaries = HadamardCanaries(count=2 * k, dimension=training.size, key=seed)
+    steps = Steps(canaries)
+    run = training.train(
+        canaries=canaries,
+        planted=k,
+        repetitions=setting.repetitions,
+        rng=np.random.default_rng(seed),
+        visit=steps,
+    )
+    parts = [part for part in run.module.parameters() if part.requires_grad]
+    steps(training.rounds, 0.0, torch.cat([part.detach().flatten() for part in parts]))
+    # What canaries cost: the same training and the same divisor, without them.
+    divisor = training.cohort + k * (setting.repetitions or 0) / training.rounds
+    plain = replace(training, divisor=divisor).train(rng=np.random.default_rng(seed))
+    promised, _ = training.epsilon(setting.delta, canaries=k, repetitions=setting.repetitions)
+    knobs: Any = {"dimension": training.size, "delta": setting.delta}
+    return {
+        **_name(asked, noise, seed),
+        "accounting": promised,
+        **_seen("steps", steps.highest[:k], steps.highest[k:], **knobs),
+        **_seen("updates", run.observed, run.unobserved, **knobs),
+        **_seen("final", run.moved, None, **knobs),
+        "accuracy": 100 * accuracy(run.module, setting.test),
+        "without": 100 * accuracy(plain.module, setting.test),
+        "dimension": training.size,
+        "seconds": round(time.perf_counter() - start, 1),
+    }
+
+
+def _seen(name: str, observed: Any, unobserved: Any, **knobs: Any) -> dict[str, Any]:
+    """What one adversary finds; moments in units of 1/√d."""
+    audit = audit_cosines(observed, unobserved=unobserved, **knobs)
+    units = np.sqrt(knobs["dimension"])
+    moments = [
+        round(float(units * value), 4)
+        for sample in (observed, unobserved)
+        if sample is not None
+        for value in (sample.mean(), sample.std())
+    ]
+    found = {
+        f"{name}_est": audit.estimates[0].epsilon,
+        f"{name}_valid": audit.bound.epsilon,
+        f"{name}_lo": next(bound.epsilon for bound in audit.also if not bound.valid),
+        f"{name}_moments": moments,
+    }
+    if unobserved is None:
+        found[f"{name}_tied"] = audit.estimates[1].epsilon
+    return found
+
+
+def _fashion(asked: argparse.Namespace, noise: float, seed: int) -> Setting:
     """Two layers, clip 1, batches of 128, one epoch: one example a client, canaries among them."""
-    if noise is None:
-        return "0.2"
     held = np.load(asked.data / "fashion_mnist.npz")
     x = held["x_train"].reshape(-1, 784).astype(np.float32) / 255
     y = held["y_train"].astype(np.int64)
     test = held["x_test"].reshape(-1, 784).astype(np.float32) / 255, held["y_test"].astype(np.int64)
-    torch.manual_seed(asked.seed)
+    torch.manual_seed(seed)
     training = FederatedTraining(
         mlp(784, 10, asked.hidden),
         cross_entropy,
         clients=[(x[i : i + 1], y[i : i + 1]) for i in range(len(y))],
-        rounds=-(-(len(y) + asked.canaries) // 128),
+        rounds=asked.rounds or -(-(len(y) + asked.canaries) // 128),
         cohort=128,
         noise_multiplier=noise,
         learning_rate=1.0,
         batch_size=1,
-        server_rate=0.5,
+        server_rate=0.5 * (1 - asked.momentum),
+        server_optimizer=SGD(momentum=asked.momentum),
+        at_once=32 if asked.device == "cpu" else 128,
+        device=asked.device,
     )
-    return training, test, 1 / 60_000, None
+    return Setting(training, test, 1 / 60_000, None)
 
 
-def _by_people(asked: argparse.Namespace, noise: float | None) -> Any:
-    if noise is None:
-        return "0,0.1,0.2,0.4"
-    rng = np.random.default_rng(asked.seed)
-    task: FederatedTask
+def _people(asked: argparse.Namespace, noise: float, seed: int) -> Setting:
+    """Each person a client, each canary in one round."""
+    rng = np.random.default_rng(seed)
     if asked.task == "mnist-writers":
         task = digits_by_writer(asked.data / "mnist.npz", rng=rng)
     else:
@@ -106,44 +259,20 @@ def _by_people(asked: argparse.Namespace, noise: float | None) -> Any:
         learning_rate=task.learning_rate,
         batch_size=task.batch_size,
         server_rate=task.server_rate,
-        server_optimizer=SGD(momentum=task.momentum),
+        server_optimizer=SGD(momentum=asked.momentum),
+        at_once=task.cohort,
+        device=asked.device,
     )
-    return training, task.test, len(task.clients) ** -1.1, 1
+    return Setting(training, task.test, len(task.clients) ** -1.1, 1)
 
 
-def _row(
-    training: FederatedTraining, test: Any, delta: float, repetitions: int | None, asked: Any
-) -> str:
-    k = asked.canaries
-    canaries = HadamardCanaries(count=2 * k, dimension=training.size, key=asked.seed)
-    run = training.train(
-        canaries=canaries,
-        planted=k,
-        repetitions=repetitions,
-        rng=np.random.default_rng(asked.seed),
-    )
-    # What canaries cost: the same training and the same divisor, without them.
-    divisor = training.cohort + k * (repetitions or 0) / training.rounds
-    plain = replace(training, divisor=divisor).train(rng=np.random.default_rng(asked.seed))
-    knobs: Any = {"dimension": training.size, "delta": delta}
-    every = audit_cosines(run.observed, unobserved=run.unobserved, **knobs)
-    final = audit_cosines(run.moved, **knobs)
-    promised, _ = training.epsilon(delta, canaries=k, repetitions=repetitions)
-    cells = [
-        promised,
-        every.estimates[0].epsilon,
-        every.bound.epsilon,
-        _not_valid(every),
-        final.estimates[0].epsilon,
-        final.estimates[1].epsilon,
-        final.bound.epsilon,
-    ]
-    right = [f"{100 * accuracy(each.module, test):.1f} %" for each in (run, plain)]
-    return " | ".join([*(f"{cell:.2f}" for cell in cells), *right])
-
-
-def _not_valid(audit: AuditResult) -> float:
-    return next(bound.epsilon for bound in audit.also if not bound.valid)
+def _cell(values: list[float]) -> str:
+    mean = float(np.mean(values))
+    if not np.isfinite(mean):
+        return "∞"
+    digits = 0 if mean >= 1000 else 1 if mean >= 10 else 2
+    spread = f" ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 and np.ptp(values) else ""
+    return f"{mean:.{digits}f}{spread}"
 
 
 if __name__ == "__main__":

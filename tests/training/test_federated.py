@@ -17,7 +17,7 @@ from epsilometer.training.clipping import AdaptiveClip, FixedClip
 from epsilometer.training.ensemble import cross_entropy
 from epsilometer.training.federated import FederatedRun, FederatedTraining
 from epsilometer.training.local import local_batches
-from epsilometer.training.noise import IndependentNoise, TreeNoise
+from epsilometer.training.noise import IndependentNoise, MatrixNoise, SquareRoot, TreeNoise
 from epsilometer.training.optimizers import SGD, Adam
 from epsilometer.training.participation import (
     EveryEpoch,
@@ -335,6 +335,17 @@ def test_how_many_are_trained_at_once_changes_rounding_alone() -> None:
         ({"rounds": 6, "cohort": 2, "participation": OnceIn(3)}, {}, 0.8 / 2**0.5),
         ({"rounds": 9, "participation": UniformCohorts()}, {}, 0.8 / 3),
         ({"rounds": 8, "noise": TreeNoise()}, {"repetitions": 1}, 0.4),  # four levels
+        ({"rounds": 8, "noise": MatrixNoise(np.eye(8))}, {"repetitions": 4}, 0.4),
+        (  # 1 and ½ in each column, and rounds of a client that do not overlap
+            {
+                "rounds": 6,
+                "cohort": 2,
+                "participation": OnceIn(3),
+                "noise": MatrixNoise(SquareRoot(bands=2)),
+            },
+            {},
+            0.8 / 2.5**0.5,
+        ),
     ],
 )
 def test_accounting_is_that_of_as_many_gaussians(
@@ -389,6 +400,8 @@ def test_no_canary_in_any_round_is_told() -> None:
         ({"noise_multiplier": np.inf}, "finite"),
         ({"noise_multiplier": 1.0, "clip": AdaptiveClip(count_noise=0.4)}, "count_noise above 0.5"),
         ({"noise": TreeNoise(), "clip": AdaptiveClip(count_noise=9.0)}, "FixedClip"),
+        ({"noise": MatrixNoise(), "clip": AdaptiveClip(count_noise=9.0)}, "FixedClip"),
+        ({"noise": MatrixNoise(np.eye(4)), "noise_multiplier": 1.0}, "at least 5 rounds"),
         ({"learning_rate": 0.0}, "learning_rate"),
         ({"divisor": 0.0}, "divisor"),
     ],

@@ -41,6 +41,7 @@ def test_as_many_cohorts_as_rounds_of_clients_that_are_there(
         assert np.unique(members).size == members.size
         assert not members.size or 0 <= members.min() <= members.max() < clients
     assert counts(drawn, clients).max() <= pattern.most(clients, cohort, rounds=rounds)
+    assert pattern.apart(clients, cohort, rounds=rounds) == 1
 
 
 @given(sizes=sizes, epochs=st.integers(1, 4), seed=seeds)
@@ -63,6 +64,7 @@ def test_nobody_comes_twice_within_the_wait(wait: int, cohort: int, rounds: int,
     for start in range(rounds):
         assert counts(drawn[start : start + wait], clients).max() <= 1
     assert counts(drawn, clients).max() <= OnceIn(wait).most(clients, cohort, rounds=rounds)
+    assert OnceIn(wait).apart(clients, cohort, rounds=rounds) == wait
 
 
 @given(
@@ -113,6 +115,10 @@ def test_a_schedule_is_kept() -> None:
     drawn = schedule.cohorts(3, 1, rounds=3, rng=np.random.default_rng(0))
     assert [members.tolist() for members in drawn] == [[0, 2], [], [1]]
     assert schedule.most(3, 1, rounds=3) == 1
+    assert schedule.apart(3, 1, rounds=3) == 3  # nobody twice
+    assert Schedule([[0, 2], [1], [0], [2, 1]]).apart(3, 1, rounds=4) == 2
+    assert Schedule([[0], [1], [2, 0], [0]]).apart(3, 1, rounds=4) == 1
+    assert Schedule([[0], [1], [2, 0], [0]]).apart(3, 1, rounds=3) == 2
 
 
 @pytest.mark.parametrize(

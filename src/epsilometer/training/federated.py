@@ -249,9 +249,20 @@ class FederatedTraining:
                 adjacency="zero_out",
             )
             return spent, "PLD of Poisson sampling"
-        most = repetitions or self.participation.most(members, self.cohort, rounds=self.rounds)
-        times = self.noise.sensitivity(most, rounds=self.rounds) / self.noise_multiplier
+        most, apart = self._pattern(members, repetitions)
+        times = self.noise.sensitivity(most, rounds=self.rounds, apart=apart)
+        times /= self.noise_multiplier
         return gdp_epsilon(times, delta), f"Gaussian mechanism, {_rounds(most)}, no amplification"
+
+    def _pattern(self, members: int, repetitions: int | None) -> tuple[int, int]:
+        """In how many rounds one can take part at most, and how far apart they are at least."""
+        if repetitions is not None:
+            return repetitions, 1  # the last of a period, and the first of the next
+        how = self.participation
+        return (
+            how.most(members, self.cohort, rounds=self.rounds),
+            how.apart(members, self.cohort, rounds=self.rounds),
+        )
 
     def check(self, *, planted: int = 0, repetitions: int | None = None) -> None:
         """Refuses clients, a module or cohorts that :meth:`train` would refuse.
@@ -260,6 +271,7 @@ class FederatedTraining:
             planted: How many canaries are to take part.
             repetitions: As of :meth:`train`.
         """
+        self.noise.sensitivity(1, rounds=self.rounds)  # which may refuse so many
         rng = np.random.default_rng(0)
         beside = planted if repetitions is None else 0
         if self.clients:

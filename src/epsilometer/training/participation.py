@@ -36,6 +36,10 @@ class Participation(Protocol):
         """In how many rounds one client can take part at most."""
         ...
 
+    def apart(self, clients: int, cohort: int, *, rounds: int) -> int:
+        """From one round of a client to the next, at least; 1 where he may be in both."""
+        ...
+
 
 @dataclass(frozen=True)
 class EveryEpoch:
@@ -61,6 +65,11 @@ class EveryEpoch:
         _checked(clients, cohort, rounds)
         return -(-rounds // -(-clients // cohort))
 
+    def apart(self, clients: int, cohort: int, *, rounds: int) -> int:
+        """1: the last of an epoch may be the first of the next."""
+        _checked(clients, cohort, rounds)
+        return 1
+
 
 @dataclass(frozen=True)
 class UniformCohorts:
@@ -77,6 +86,11 @@ class UniformCohorts:
         _checked(clients, cohort, rounds)
         return rounds
 
+    def apart(self, clients: int, cohort: int, *, rounds: int) -> int:
+        """1."""
+        _checked(clients, cohort, rounds)
+        return 1
+
 
 @dataclass(frozen=True)
 class PoissonCohorts:
@@ -92,6 +106,11 @@ class PoissonCohorts:
         """In all."""
         _checked(clients, cohort, rounds)
         return rounds
+
+    def apart(self, clients: int, cohort: int, *, rounds: int) -> int:
+        """1."""
+        _checked(clients, cohort, rounds)
+        return 1
 
 
 @dataclass(frozen=True)
@@ -139,6 +158,11 @@ class OnceIn:
         _checked(clients, cohort, rounds)
         return -(-rounds // self.rounds)
 
+    def apart(self, clients: int, cohort: int, *, rounds: int) -> int:
+        """As long as a client waits."""
+        _checked(clients, cohort, rounds)
+        return self.rounds
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -173,6 +197,15 @@ class Schedule:
         """As often as the busiest client is listed."""
         drawn = self.cohorts(clients, cohort, rounds=rounds, rng=np.random.default_rng(0))
         return int(np.bincount(np.concatenate(drawn), minlength=1).max())
+
+    def apart(self, clients: int, cohort: int, *, rounds: int) -> int:
+        """As the schedule has it; as many as there are rounds, if nobody is listed twice."""
+        drawn = self.cohorts(clients, cohort, rounds=rounds, rng=np.random.default_rng(0))
+        when = np.repeat(np.arange(rounds), [members.size for members in drawn])
+        who = np.concatenate(drawn)
+        order = np.lexsort((when, who))
+        again = np.diff(who[order]) == 0
+        return int(np.diff(when[order])[again].min(initial=rounds))
 
 
 def once_in_each(

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -48,10 +49,14 @@ _CUDA = """{title}
 Printed by `PYTHONPATH=src python3 benchmarks/canaries.py cuda` on one {card}: milliseconds on the
 clock, medians of {repeats}, {count:,} canaries in {dimension:,} dimensions, vector on the card.
 
-| | Hadamard |
-| --- | --- |
-| all cosines of one vector | {cosines:.1f} (target: ≤ 20, {met}) |
-| sum of all canaries | {injected:.1f} |
+| | Hadamard | drawn one by one |
+| --- | --- | --- |
+| all cosines of one vector | {hadamard[0]:.1f}{met[0]} | {sphere[0]:.1f}{met[1]} |
+| sum of all canaries | {hadamard[1]:.1f} | {sphere[1]:.1f} |
+
+{large_count:,} canaries in {large_dimension:,} dimensions: all cosines take {large:.0f} ms and
+{large_sphere:.0f} ms, with {peak:.1f} GiB of the card's memory at most, of which the vector is
+{vector_gib:.1f}.
 """
 
 
@@ -131,14 +136,13 @@ def _kept_card() -> str:
 def _cuda() -> str:
     import torch
 
-    canaries = HadamardCanaries(count=_COUNT, dimension=_DIMENSION, key=1)
     vector = torch.randn(_DIMENSION, device="cuda")
     every = np.arange(_COUNT)
 
-    def timed(call: Callable[[], object]) -> float:
+    def timed(call: Callable[[], object], repeats: int = _REPEATS) -> float:
         call()
         each = []
-        for _ in range(_REPEATS):
+        for _ in range(repeats):
             torch.cuda.synchronize()
             start = time.perf_counter()
             call()
@@ -146,16 +150,37 @@ def _cuda() -> str:
             each.append(time.perf_counter() - start)
         return 1e3 * statistics.median(each)
 
-    cosines = timed(lambda: canaries.cosines(vector))
+    def both(kind: type[HadamardCanaries] | type[SphereCanaries]) -> tuple[float, float]:
+        canaries = kind(count=_COUNT, dimension=_DIMENSION, key=1)
+        return (
+            timed(lambda: canaries.cosines(vector)),
+            timed(lambda: canaries.inject_tensor(every, 1.0, device="cuda")),
+        )
+
+    hadamard, sphere = both(HadamardCanaries), both(SphereCanaries)
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    count, dimension = _LARGEST
+    vector = torch.randn(dimension, device="cuda")
+    families = [
+        kind(count=count, dimension=dimension, key=1) for kind in (HadamardCanaries, SphereCanaries)
+    ]
+    large, large_sphere = (timed(partial(family.cosines, vector), 1) for family in families)
     return _CUDA.format(
         title=_CARD,
         card=torch.cuda.get_device_name(),
         repeats=_REPEATS,
         count=_COUNT,
         dimension=_DIMENSION,
-        cosines=cosines,
-        met=_met(cosines <= 20),
-        injected=timed(lambda: canaries.inject_tensor(every, 1.0, device="cuda")),
+        hadamard=hadamard,
+        sphere=sphere,
+        met=[f" (target: ≤ 20, {_met(each[0] <= 20)})" for each in (hadamard, sphere)],
+        large_count=count,
+        large_dimension=dimension,
+        large=large,
+        large_sphere=large_sphere,
+        peak=torch.cuda.max_memory_allocated() / 2**30,
+        vector_gib=4 * dimension / 2**30,
     )
 
 

@@ -42,6 +42,39 @@ def test_a_canary_does_not_depend_on_blocks_order_or_memory() -> None:
     assert not asked_backwards._kept
 
 
+@pytest.mark.parametrize("dimension", [1, 31, 128, 500, 70_000])
+def test_the_fast_engine_draws_what_the_stream_defines(
+    dimension: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("numba")
+    fast = SphereCanaries(count=3, dimension=dimension, key=11, memory=0).rows([0, 2])
+    monkeypatch.setattr(sphere, "has", lambda package: package != "numba")
+    plain = SphereCanaries(count=3, dimension=dimension, key=11, memory=0).rows([0, 2])
+    np.testing.assert_allclose(fast, plain, rtol=1e-5, atol=1e-7)
+    assert not np.array_equal(plain[0, :1000], plain[1, :1000]) or dimension == 1
+
+
+@pytest.mark.parametrize("dimension", [1, 500, 70_001])
+def test_a_gpu_has_the_same_directions(dimension: int, rng: np.random.Generator) -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("triton")
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    canaries = SphereCanaries(count=300, dimension=dimension, key=5)
+    vectors = rng.standard_normal((2, dimension)).astype(np.float32)
+    there = torch.tensor(vectors, device="cuda")
+    scale = np.sqrt(dimension) * ROUNDING
+    np.testing.assert_allclose(canaries.dots(there), canaries.dots(vectors), atol=scale)
+    np.testing.assert_allclose(
+        canaries.cosines(there[0]), canaries.cosines(vectors[0]), atol=ROUNDING
+    )
+    planted = canaries.inject_tensor([1, 8, 8, 299], 3.0, device="cuda")
+    np.testing.assert_allclose(
+        planted.cpu().numpy(), canaries.inject([1, 8, 8, 299], 3.0), atol=ROUNDING
+    )
+    assert not canaries.inject_tensor([], 3.0, device="cuda").any()
+
+
 def test_other_keys_are_other_directions() -> None:
     one, other = (SphereCanaries(count=2, dimension=10_000, key=key).rows([0, 1]) for key in (0, 1))
     cosines = np.abs([*(one @ other.T).ravel(), one[0] @ one[1]])
@@ -69,6 +102,9 @@ def test_tensors_are_vectors_too(rng: np.random.Generator) -> None:
     vector = rng.normal(size=500).astype(np.float32)
     tensor = torch.tensor(vector, requires_grad=True)
     np.testing.assert_allclose(canaries.cosines(tensor), canaries.cosines(vector), rtol=1e-6)
+    assert torch.equal(
+        canaries.inject_tensor([0, 2], 2.0), torch.tensor(canaries.inject([0, 2], 2.0))
+    )
     half = tensor.bfloat16()
     np.testing.assert_allclose(canaries.dots(half), canaries.dots(half.detach().float().numpy()))
 

@@ -14,7 +14,7 @@ import scipy.stats
 from epsilometer.attacks import likelihood_ratio as ratios
 from epsilometer.errors import InvalidArgument, MissingExtra
 from epsilometer.mechanisms import batched_gaussian
-from epsilometer.mechanisms.batched_gaussian import BatchedGaussian, Draw, philox, standard_normals
+from epsilometer.mechanisms.batched_gaussian import BatchedGaussian, Draw, standard_normals
 from epsilometer.mechanisms.samplers import (
     BallsInBins,
     BatchThenShuffle,
@@ -25,6 +25,7 @@ from epsilometer.mechanisms.samplers import (
     Shuffle,
     WithoutReplacement,
 )
+from epsilometer.mechanisms.stream import Arrays, philox, tail_unit, words
 from epsilometer.observations import ScoreCounts
 from tests.conftest import cases
 from tests.oracles import FLAKE
@@ -410,7 +411,7 @@ def test_another_seed_is_another_stream_and_the_same_is_the_same() -> None:
 
 def radius_of(engine: str, word: int, more: int) -> float:
     if engine == "numpy":
-        return math.sqrt(-2 * math.log(batched_gaussian.tail_unit(float(word), float(more))))
+        return math.sqrt(-2 * math.log(tail_unit(float(word), float(more))))
     pytest.importorskip("numba")
     from epsilometer.mechanisms import _normals_cpu
 
@@ -432,10 +433,8 @@ def test_radii_reach_beyond_eight_with_the_right_chance(engine: str) -> None:
 def test_tails_take_their_further_bits(engine: str) -> None:
     """Runs are looked for whose first radius word is below 2¹⁶, one in 65,536 by chance."""
     key = 77
-    words = batched_gaussian._words(
-        batched_gaussian._Arrays(np), Draw(key=key, world=1, first=0, runs=2**20, epochs=1), 0, 1
-    )
-    for place, word in enumerate(words[:2]):
+    found = words(Arrays(np), key, 1, runs=range(2**20), blocks=range(1))
+    for place, word in enumerate(found[:2]):
         runs = np.flatnonzero(word[:, 0] < 2**16)
         assert 1 <= runs.size <= 60
         for run in runs.tolist():

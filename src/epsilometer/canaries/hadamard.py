@@ -31,7 +31,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from epsilometer import _validate
 from epsilometer._extras import needs
-from epsilometer.canaries.sphere import checked_indices
+from epsilometer.canaries.sphere import checked_indices, float32, length
 from epsilometer.errors import InvalidArgument
 from epsilometer.types import FloatArray
 
@@ -113,11 +113,12 @@ class HadamardCanaries:
         Several vectors, shape ``(k, dimension)``, give ``(k, count)``. Tensors are transformed on
         the device where they are.
         """
-        to, known = _float32(vectors)
+        known = float32(vectors)
         if known.ndim not in (1, 2) or known.shape[-1] != self.dimension:
             raise InvalidArgument(
                 f"Expected vectors of {self.dimension} numbers, got shape {tuple(known.shape)}."
             )
+        to = _home(known)
         if known.ndim == 1:
             return self._products(known, to)
         if not len(known):
@@ -126,10 +127,10 @@ class HadamardCanaries:
 
     def cosines(self, vector: ArrayLike) -> FloatArray:
         """The cosine of every canary with ``vector``, shape ``(count,)``; 0 for a vector of 0."""
-        _, known = _float32(vector)
+        known = float32(vector)
         if known.ndim != 1:
             raise InvalidArgument(f"Expected one vector, got shape {tuple(known.shape)}.")
-        return self.dots(known) / (_norm(known) or 1.0)
+        return self.dots(known) / (length(known) or 1.0)
 
     @property
     def _size(self) -> int:
@@ -300,17 +301,6 @@ def _tensors(device: Any) -> _To:
     return partial(torch.as_tensor, device=device)
 
 
-def _float32(vectors: Any) -> tuple[_To, _Array]:
-    if hasattr(vectors, "detach"):  # a torch tensor
-        return _tensors(vectors.device), vectors.detach().float()
-    return _numpy, np.asarray(vectors, np.float32)
-
-
-def _norm(x: _Array) -> float:
-    """In double precision, without a copy of all of it."""
-    total = 0.0
-    for start in range(0, len(x), _CHUNK):
-        part = x[start : start + _CHUNK]
-        part = part.double() if hasattr(part, "double") else part.astype(np.float64)
-        total += float(part @ part)
-    return math.sqrt(total)
+def _home(vector: _Array) -> _To:
+    """What brings arrays to where the vector is."""
+    return _numpy if isinstance(vector, np.ndarray) else _tensors(vector.device)

@@ -1,6 +1,6 @@
 """The batched Gaussian mechanism for numba: normals and their exponential sums, fused.
 
-The stream is the one that ``batched_gaussian`` defines. Thirty-two runs go side by side, one a
+The stream is the one that ``stream`` defines. Thirty-two runs go side by side, one a
 lane, so that the compiler makes vector instructions of every loop over lanes, and a run's numbers
 do not depend on its neighbours. Bulk normals are computed in float32 (cephes' polynomials, about
 one unit in the last place), those beyond 4.7σ again in float64 from 64 bits. numba has no vector
@@ -151,7 +151,7 @@ def _fill_words(k0, k1, domain, run, block, blocks, words):
 
 
 @_compiled
-def _fill_normals(k0, k1, domain, run, block, blocks, words, normals):
+def fill_normals(k0, k1, domain, run, block, blocks, words, normals):
     """Box–Muller: rows of a block are r₀ cos, r₁ cos, r₀ sin, r₁ sin."""
     _fill_words(k0, k1, domain, run, block, blocks, words)
     two = 2 * LANES
@@ -198,11 +198,26 @@ def standard_normals(key, world, first, runs, epochs, steps):
     for group in range(0, runs, LANES):
         for epoch in range(epochs):
             run, block = _U64(first + group), _U64(epoch * blocks)
-            _fill_normals(k0, k1, domain, run, block, blocks, words, normals)
+            fill_normals(k0, k1, domain, run, block, blocks, words, normals)
             for lane in range(min(LANES, runs - group)):
                 for t in range(steps):
                     drawn[group + lane, epoch, t] = normals[t * LANES + lane]
     return drawn
+
+
+@_compiled
+def fill_block(key, block, out):
+    """One block of the runs from 0 on, in world 0: 128 numbers of 32 runs after 128 of others."""
+    k0, k1, domain = key & _LOW, key >> _HALVES, _U64(0)
+    together = 4 * LANES
+    words = np.empty(together, np.uint32)
+    last = np.empty(together, np.float32)
+    whole = out.size // together
+    for group in range(whole):
+        here = out[group * together : (group + 1) * together]
+        fill_normals(k0, k1, domain, _U64(group * LANES), block, 1, words, here)
+    fill_normals(k0, k1, domain, _U64(whole * LANES), block, 1, words, last)
+    out[whole * together :] = last[: out.size - whole * together]
 
 
 @_compiled
@@ -222,7 +237,7 @@ def one_of_sums(key, world, first, epochs, steps, high, low, target, most, above
     for group in range(0, most.shape[1], LANES):
         for epoch in range(epochs):
             run, block = _U64(first + group), _U64(epoch * blocks)
-            _fill_normals(k0, k1, domain, run, block, blocks, words, normals)
+            fill_normals(k0, k1, domain, run, block, blocks, words, normals)
             for lane in range(LANES):
                 sums[lane] = _F(-np.inf)
                 sums[LANES + lane] = _ZERO
@@ -296,7 +311,7 @@ def each_with_scores(
             total[lane] = 0.0
         for epoch in range(epochs):
             run, block = _U64(first + group), _U64(epoch * blocks)
-            _fill_normals(k0, k1, domain, run, block, blocks, words, normals)
+            fill_normals(k0, k1, domain, run, block, blocks, words, normals)
             _fill_taken(k0, k1, domain, run, _U64(epoch), chances, taken)
             for lane in range(LANES):
                 part[lane] = _ZERO

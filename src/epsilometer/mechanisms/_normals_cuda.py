@@ -1,6 +1,6 @@
 """The batched Gaussian mechanism as one Triton kernel: words, normals, sums and scores, fused.
 
-The stream is the one that ``batched_gaussian`` defines, and the arithmetic that of the CPU: float32
+The stream is the one that ``stream`` defines, and the arithmetic that of the CPU: float32
 polynomials for the bulk, float64 for tails beyond 4.7σ and for what is done once an epoch. Nothing
 but the scores leaves the chip.
 """
@@ -89,7 +89,7 @@ def _tail(radius, word, extra):
 
 
 @triton.jit
-def _normals(at, domain, low, high, k0, k1):
+def normals(at, domain, low, high, k0, k1):
     """Four normals of each run, from one counter."""
     c0 = tl.zeros_like(low) + (at & 0xFFFFFFFF).to(tl.uint32)
     c1 = tl.zeros_like(low) + ((at >> 32) | domain).to(tl.uint32)
@@ -143,7 +143,7 @@ def _one_of(
         target = tl.zeros([size], tl.float32)
         for i in range(blocks):
             at = tl.cast(epoch, tl.int64) * blocks + i
-            z0, z1, z2, z3 = _normals(at, domain, low, high, k0, k1)
+            z0, z1, z2, z3 = normals(at, domain, low, high, k0, k1)
             if i == 0:
                 target = z0
                 z0 = tl.full([size], float("-inf"), tl.float32)
@@ -213,7 +213,7 @@ def _each_with(
             )
             taken += less.to(tl.int32)
         for i in range(blocks):
-            z = _normals(here * blocks + i, domain, low, high, k0, k1)
+            z = normals(here * blocks + i, domain, low, high, k0, k1)
             part = tl.zeros([size], tl.float32)
             for j in tl.static_range(4):
                 moved = tl.where(4 * i + j < taken, mean, 0.0)

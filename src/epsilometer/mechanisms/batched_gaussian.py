@@ -5,19 +5,12 @@ batches without the target to mean 0, its batch has mean a with it and b without
 (:mod:`epsilometer.attacks.likelihood_ratio` has the table), the noise has standard deviation σ, and
 a play's score is the log-likelihood ratio of everything seen.
 
-The stream
-----------
-A play is run ``r`` of a world, and all of its randomness is Philox4x32-10 of a 64-bit key and the
-counter (block of draws: 61 bits, purpose and world: 3 bits, run: 64 bits). No counter is used
-twice, so no two runs, worlds, blocks or purposes share a number, and a play's score does not depend
-on how the runs were split among blocks and threads. A block of four words makes four normals by
-Box–Muller: two radii from the first two, two angles from the others. A radius word below 2¹⁶ takes
-32 further bits from a counter of its own purpose, so that radii reach 9.5 and tails are right; from
-32 bits alone they would stop at 6.7, and from a float32 clamped at 10⁻⁷ at 5.68, which would
-fabricate leakage. The engines (numba, NumPy, Triton, torch) share the stream and agree up to
-rounding: float32 for the bulk, float64 for the tails beyond 4.7 and for all logarithms of sums,
-which leaves a score of length l an error of about 10⁻⁶ (l + 1/σ). Each engine gives the same bytes
-for the same seed on the same device.
+A play is run ``r`` of a world, and its draws are those of :mod:`epsilometer.mechanisms.stream`: a
+play's score does not depend on how the runs were split among blocks and threads. The engines
+(numba, NumPy, Triton, torch) share the stream and agree up to rounding: float32 for the bulk,
+float64 for the tails beyond 4.7 and for all logarithms of sums, which leaves a score of length l
+an error of about 10⁻⁶ (l + 1/σ). Each engine gives the same bytes for the same seed on the same
+device.
 
 The target is always in the first batch, or in the first few: the ratio does not know their order.
 """
@@ -51,6 +44,7 @@ from epsilometer.mechanisms.samplers import (
     Shuffle,
     WithoutReplacement,
 )
+from epsilometer.mechanisms.stream import LOW, PLACES, Arrays, four_normals, words
 from epsilometer.observations import ScoreCounts, Scores
 from epsilometer.types import FloatArray
 
@@ -60,9 +54,6 @@ _DRAWS_A_BLOCK = 2**22  # of the CPU: a hundredth of a second
 _DRAWS_AN_ARRAY = 2**16  # of NumPy: stays in cache
 _DRAWS_ON_CUDA = 2**26  # of torch without Triton: a few gigabytes of intermediate arrays
 _RUNS_A_LAUNCH = 2**24
-_LOW = 0xFFFFFFFF
-_RARE = 1 << 16  # a radius word below this is a tail
-_NORMALS, _TAILS, _PLACES = 0, 2, 4  # purposes: what a counter is used for, plus the world
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +81,11 @@ class Draw(NamedTuple):
     first: int
     runs: int
     epochs: int
+
+    @property
+    def every(self) -> range:
+        """The runs."""
+        return range(self.first, self.first + self.runs)
 
     def part(self, start: int, runs: int) -> "Draw":
         """At most ``runs`` of them, from the one at ``start``."""
@@ -281,7 +277,7 @@ class BatchedGaussian:
             case "torch":
                 with needs("torch", extra="torch"):
                     import torch
-                return partial(_scored, _Arrays(torch, self.device), law=law, sigma=sigma)
+                return partial(_scored, Arrays(torch, self.device), law=law, sigma=sigma)
 
     def _binned(self, thresholds: FloatArray) -> Callable[[Any], Any]:
         if self.device == "cpu":
@@ -298,81 +294,35 @@ class BatchedGaussian:
         return bins
 
 
-class _Arrays(NamedTuple):
-    """NumPy, or torch on a device: what they call differently."""
-
-    xp: Any
-    device: str = "cpu"
-
-    def whole(self, first: int, count: int) -> Any:
-        """first, first + 1, …"""
-        if self.xp is np:
-            return np.arange(count, dtype=np.uint64) + np.uint64(first)
-        return self.xp.arange(first, first + count, device=self.device)
-
-    def floats(self, words: Any) -> Any:
-        return words.astype(np.float64) if self.xp is np else words.double()
-
-
 def standard_normals(draw: Draw, steps: int, *, xp: Any = np, device: str = "cpu") -> Any:
     """The draws as the stream defines them, in float64, shape ``(runs, epochs, steps)``."""
-    arrays = _Arrays(xp, device)
     blocks = (steps + 3) // 4
-    words = _words(arrays, draw, _NORMALS, draw.epochs * blocks)
-    radii = [(arrays.floats(word) + 0.5) * 2.0**-32 for word in words[:2]]
-    if min(int(word.min()) for word in words[:2]) < _RARE:
-        more = _words(arrays, draw, _TAILS, draw.epochs * blocks)
-        for unit, word, extra in zip(radii, words, more, strict=False):
-            rare = word < _RARE
-            unit[rare] = tail_unit(arrays.floats(word[rare]), arrays.floats(extra[rare]))
-    r0, r1 = (xp.sqrt(-2 * xp.log(unit)) for unit in radii)
-    a0, a1 = (arrays.floats(word) * (2 * math.pi * 2.0**-32) for word in words[2:])
-    four = (r0 * xp.cos(a0), r1 * xp.cos(a1), r0 * xp.sin(a0), r1 * xp.sin(a1))
+    four = four_normals(
+        Arrays(xp, device),
+        draw.key,
+        world=draw.world,
+        runs=draw.every,
+        blocks=range(draw.epochs * blocks),
+    )
     drawn = xp.stack(four, -1).reshape(draw.runs, draw.epochs, 4 * blocks)
     return drawn[..., :steps]
 
 
-def tail_unit(word: Any, more: Any) -> Any:
-    """A uniform number from 64 bits: the radius √(−2 ln u) reaches 9.5."""
-    return (word + (more + 0.5) * 2.0**-32) * 2.0**-32
-
-
-def _words(arrays: _Arrays, draw: Draw, purpose: int, count: int) -> list[Any]:
-    """Four words for each run and each of the first ``count`` blocks."""
-    run, block = arrays.whole(draw.first, draw.runs)[:, None], arrays.whole(0, count)[None, :]
-    zero = run * 0 + block * 0
-    c0, c1 = zero + (block & _LOW), zero + ((block >> 32) | ((purpose + draw.world) << 29))
-    c2, c3 = zero + (run & _LOW), zero + (run >> 32)
-    return list(philox((c0, c1, c2, c3), (draw.key & _LOW, draw.key >> 32)))
-
-
-def philox(counter: tuple[Any, Any, Any, Any], key: tuple[int, int]) -> tuple[Any, Any, Any, Any]:
-    """Philox4x32-10 (Salmon et al. 2011); words are 64-bit integers below 2³².
-
-    Products wrap modulo 2⁶⁴, signed ones too, and the mask takes the sign off again.
-    """
-    (c0, c1, c2, c3), (k0, k1) = counter, key
-    for _ in range(10):
-        p0, p1 = c0 * 0xD2511F53, c2 * 0xCD9E8D57
-        c0, c1 = ((p1 >> 32) & _LOW) ^ c1 ^ k0, p1 & _LOW
-        c2, c3 = ((p0 >> 32) & _LOW) ^ c3 ^ k1, p0 & _LOW
-        k0, k1 = (k0 + 0x9E3779B9) & _LOW, (k1 + 0xBB67AE85) & _LOW
-    return c0, c1, c2, c3
-
-
-def _scored(arrays: _Arrays, draw: Draw, law: Law, sigma: float) -> Any:
+def _scored(arrays: Arrays, draw: Draw, law: Law, sigma: float) -> Any:
     """Observations, made and scored as the table has them; other engines are fast twins."""
     x = standard_normals(draw, law.steps, xp=arrays.xp, device=arrays.device) * sigma
     mean = _mean(law, draw.world)
     if law.rate is None:
         x[..., 0] += mean
         return one_of(x, sigma=sigma, present=law.present, absent=law.absent, xp=arrays.xp)
-    w0, w1, *_ = _words(arrays, draw, _PLACES, draw.epochs)
+    w0, w1, *_ = words(
+        arrays, draw.key, PLACES + draw.world, runs=draw.every, blocks=range(draw.epochs)
+    )
     taken = w0 * 0
     for chance in _chances(law):
-        high, low = chance >> 32, chance & _LOW
+        high, low = chance >> 32, chance & LOW
         taken = taken + ((w1 < high) | ((w1 == high) & (w0 < low)))
-    x = x + mean * (arrays.whole(0, law.steps) < taken[..., None])
+    x = x + mean * (arrays.whole(range(law.steps)) < taken[..., None])
     return each_with(
         x, sigma=sigma, present=law.present, absent=law.absent, rate=law.rate, xp=arrays.xp
     )
@@ -382,7 +332,7 @@ def _in_parts(draw: Draw, law: Law, sigma: float) -> FloatArray:
     """With NumPy, as many runs at once as stay in cache."""
     at_once = max(1, _DRAWS_AN_ARRAY // (draw.epochs * (law.steps + 3)))
     parts = [draw.part(start, at_once) for start in range(0, draw.runs, at_once)]
-    return np.concatenate([_scored(_Arrays(np), part, law, sigma) for part in parts])
+    return np.concatenate([_scored(Arrays(np), part, law, sigma) for part in parts])
 
 
 def _one_of_fused(kernels: ModuleType, draw: Draw, law: Law, sigma: float) -> FloatArray:

@@ -12,7 +12,8 @@ import numpy as np
 
 from epsilometer.audits.gaussian_mechanism import mechanism_cosines
 from epsilometer.stats.gaussians import gaussian_epsilon
-from epsilometer.stats.sphere import cosine_bound, cosine_epsilon, one_shot_epsilon_lo, tied_bound
+from epsilometer.stats.sphere_bounds import cosine_bound, one_shot_epsilon_lo, tied_bound
+from epsilometer.stats.sphere_estimates import cosine_epsilon
 
 DELTA, DIMENSION, CANARIES = 1e-6, 10**6, 1000
 PUBLISHED = {4.22: "0.972 ± 0.148", 1.54: "3.04 ± 0.137", 0.541: "9.98 ± 0.190"}

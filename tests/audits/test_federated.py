@@ -15,7 +15,8 @@ from epsilometer.audits.federated import federated_job
 from epsilometer.engine.run import Done
 from epsilometer.errors import InvalidArgument
 from epsilometer.results import AuditGroup
-from epsilometer.stats.sphere import cosine_bound, cosine_epsilon
+from epsilometer.stats.sphere_bounds import cosine_bound
+from epsilometer.stats.sphere_estimates import cosine_epsilon
 from epsilometer.training.ensemble import cross_entropy
 from epsilometer.training.federated import FederatedTraining
 from epsilometer.training.participation import PoissonCohorts

@@ -5,7 +5,7 @@ import scipy.stats
 import epsilometer as em
 from epsilometer.audits.gaussian_mechanism import audit_gaussian_mechanism, mechanism_cosines
 from epsilometer.errors import InvalidArgument
-from epsilometer.stats.sphere import cosine_epsilon
+from epsilometer.stats.sphere_estimates import cosine_epsilon
 
 FLAKE = 1e-6
 DELTA = 1e-6

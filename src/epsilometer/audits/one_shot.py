@@ -16,16 +16,9 @@ from epsilometer.errors import EpsilometerWarning, InvalidArgument
 from epsilometer.observations import Scores
 from epsilometer.results import AuditResult, Curve, EpsilonEstimate, EpsilonLowerBound, Provenance
 from epsilometer.stats.estimators import epsilon_lower_bound
-from epsilometer.stats.sphere import (
-    FEW,
-    cosine_bound,
-    cosine_estimate,
-    cosine_quantile,
-    cosines_of,
-    one_shot_epsilon_lo,
-    tied_bound,
-    two_sample_estimate,
-)
+from epsilometer.stats.sphere import cosine_quantile, cosines_of
+from epsilometer.stats.sphere_bounds import cosine_bound, one_shot_epsilon_lo, tied_bound
+from epsilometer.stats.sphere_estimates import FEW, cosine_estimate, two_sample_estimate
 from epsilometer.stats.thresholds import Best
 from epsilometer.types import FloatArray
 

@@ -4,7 +4,7 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from epsilometer.leave_one_out import naive_bayes
+from epsilometer.leave_one_out import count_bayes, naive_bayes
 from epsilometer.types import FloatArray, IntArray
 
 
@@ -54,7 +54,13 @@ class Family(Protocol):
         ...
 
 
-FAMILIES: tuple[Family, ...] = (naive_bayes.Gaussian(),)
+FAMILIES: tuple[Family, ...] = (
+    naive_bayes.Gaussian(),
+    count_bayes.Bernoulli(),
+    count_bayes.Multinomial(),
+    count_bayes.Complement(),
+    count_bayes.Categorical(),
+)
 
 
 def family_of(estimator: Any) -> Family | None:

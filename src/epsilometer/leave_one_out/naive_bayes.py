@@ -1,4 +1,4 @@
-"""Naive Bayes without one record: counts and moments are taken back instead of fitted again."""
+"""Gaussian naive Bayes without one record: moments are taken back instead of fitted again."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +25,34 @@ def normalised(joint: FloatArray) -> FloatArray:
 
 
 @dataclass(frozen=True)
+class Priors:
+    """Of the classes: given, or counted, or the same for all; ln p but for a common constant."""
+
+    given: FloatArray | None
+    counted: bool
+
+    @classmethod
+    def of(cls, given: Any, classes: NDArray[Any], *, counted: bool = True) -> "Priors":
+        """From what an estimator was given for them."""
+        if given is None:
+            return cls(None, counted)
+        priors = np.asarray(given, np.float64)
+        if priors.shape != classes.shape:
+            raise InvalidArgument(
+                f"Expected {classes.size} priors, one for each class, got {priors.size}."
+            )
+        return cls(priors, counted=False)
+
+    def log(self, counts: FloatArray) -> FloatArray:
+        """−inf for a class without records: it is not a class of the model any more."""
+        weights = counts if self.counted else np.ones_like(counts)
+        if self.given is not None:
+            weights = weights * self.given
+        with np.errstate(divide="ignore"):
+            return np.log(np.where(counts > 0, weights, 0.0))
+
+
+@dataclass(frozen=True)
 class Gaussian:
     """``sklearn.naive_bayes.GaussianNB``."""
 
@@ -41,13 +69,12 @@ class Gaussian:
     def fit(self, estimator: Any, X: Any, y: Any) -> "GaussianMoments":  # noqa: N803
         """Means and variances of every class."""
         classes, codes = labels(y)
-        priors = None if estimator.priors is None else np.asarray(estimator.priors, np.float64)
-        if priors is not None and priors.shape != classes.shape:
-            raise InvalidArgument(
-                f"Expected {classes.size} priors, one for each class, got {priors.size}."
-            )
         return GaussianMoments(
-            matrix(X), codes, classes, priors=priors, smoothing=float(estimator.var_smoothing)
+            matrix(X),
+            codes,
+            classes,
+            priors=Priors.of(estimator.priors, classes),
+            smoothing=float(estimator.var_smoothing),
         )
 
 
@@ -69,7 +96,7 @@ class GaussianMoments:
         codes: IntArray,
         classes: NDArray[Any],
         *,
-        priors: FloatArray | None,
+        priors: Priors,
         smoothing: float,
     ) -> None:
         self.classes = classes
@@ -87,7 +114,7 @@ class GaussianMoments:
         """ln p of the model trained on all records."""
         X = self._queries(queries)  # noqa: N806
         return normalised(
-            self._joint(X, np.full(len(X), self._epsilon)) + self._log_priors(self._counts)
+            self._joint(X, np.full(len(X), self._epsilon)) + self._priors.log(self._counts)
         )
 
     def own(self, records: IntArray) -> FloatArray:
@@ -110,7 +137,7 @@ class GaussianMoments:
         if counts[own]:
             mean, squares = self._moments[own].without(at[None])
             joint[:, own] = _log_density(X, mean, squares / counts[own] + epsilon)
-        return normalised(joint + self._log_priors(counts))
+        return normalised(joint + self._priors.log(counts))
 
     def _own(self, records: IntArray) -> FloatArray:
         X, codes = self._records[records], self._codes[records]  # noqa: N806
@@ -124,19 +151,13 @@ class GaussianMoments:
                 mean, squares = moments.without(X[rows])
                 variance = squares / (moments.count - 1) + epsilon[rows, None]
                 joint[rows, c] = _log_density(X[rows], mean, variance)
-        return normalised(joint + self._log_priors(counts))
+        return normalised(joint + self._priors.log(counts))
 
     def _joint(self, X: FloatArray, epsilon: FloatArray) -> FloatArray:  # noqa: N803
         joint = np.empty((len(X), self.classes.size))
         for c in range(self.classes.size):
             joint[:, c] = _log_density(X, self._mean[c], self._variance[c] + epsilon[:, None])
         return joint
-
-    def _log_priors(self, counts: FloatArray) -> FloatArray:
-        with np.errstate(divide="ignore"):  # a class that is gone, or a prior of 0
-            if self._priors is None:
-                return np.log(counts)  # of n or n − 1: the same for every class
-            return np.log(np.where(counts > 0, self._priors, 0.0))
 
     def _epsilon_without(self, X: FloatArray) -> FloatArray:  # noqa: N803
         _, squares = self._everyone.without(X)

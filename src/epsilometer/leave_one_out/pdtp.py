@@ -1,6 +1,6 @@
 """How much each record of a training set shows in the classifier's predictions.
 
-PDTP (pointwise differential training privacy; training_privacy, Definition 4.1) of record t is the
+PDTP (pointwise differential training privacy; training_privacy, Definition 4.3) of record t is the
 largest |ln p(y | x_t) − ln p'(y | x_t)| over classes y, with p trained on all records and p' on all
 but t. It looks at the record's own features only; ``dtp_over`` looks at any others.
 """
@@ -20,6 +20,7 @@ from epsilometer.types import BoolArray, FloatArray, IntArray
 
 LINE = 1.0  # the DTP-1 hypothesis: above it a classifier should not be published
 _CONFIDENCE = 0.95
+_BLOCK = 1 << 16  # rows at a time, so that working arrays stay small
 _SMALLEST = math.log(math.ulp(0.0))  # ln of the smallest double above 0
 
 Preprocessing = Literal["refit", "fixed"]
@@ -114,7 +115,8 @@ def pdtp(
     null: FloatArray | None = None
     if family is not None and refused is None:
         model = family.fit(estimator, X, y)
-        full, without = model.log_proba(_rows(X, chosen)), model.own(chosen)
+        at = X if records is None else _rows(X, chosen)
+        full, without = model.log_proba(at), model.own(chosen)
         path = f"exact: {family.name}"
     else:
         from epsilometer.leave_one_out.refits import refit
@@ -161,14 +163,21 @@ def changes(full: FloatArray, without: FloatArray) -> tuple[FloatArray, FloatArr
         >>> changes(np.log([[0.5, 0.5]]), np.log([[0.25, 0.75]]))[0].round(4)
         array([0.6931])
     """
+    values, binned = np.empty(len(full)), np.empty(len(full))
+    for start in range(0, len(full), _BLOCK):
+        part = slice(start, start + _BLOCK)
+        values[part], binned[part] = _changes(full[part], without[part])
+    return values, binned
+
+
+def _changes(full: FloatArray, without: FloatArray) -> tuple[FloatArray, FloatArray]:
     with np.errstate(invalid="ignore"):  # −inf − −inf
         moved = np.abs(_seen(full) - _seen(without))
     moved[(full == -np.inf) & (without == -np.inf)] = 0.0
-    silent, silent_too = np.isnan(full).any(axis=1), np.isnan(without).any(axis=1)
     values = moved.max(axis=1)
-    binned = np.abs(np.log(binning.centres(np.exp(full)) / binning.centres(np.exp(without)))).max(
-        axis=1
-    )
+    centres = binning.centres(np.exp(full)), binning.centres(np.exp(without))
+    binned = np.abs(np.log(centres[0] / centres[1])).max(axis=1)
+    silent, silent_too = np.isnan(full).any(axis=1), np.isnan(without).any(axis=1)
     values[silent != silent_too], binned[silent != silent_too] = np.inf, binning.LARGEST
     values[silent & silent_too] = binned[silent & silent_too] = 0.0
     return values, binned

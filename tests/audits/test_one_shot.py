@@ -8,6 +8,7 @@ import epsilometer as em
 from epsilometer.audits.one_shot import audit_cosines
 from epsilometer.errors import EpsilometerWarning, InvalidArgument
 from epsilometer.report import page
+from epsilometer.stats.sphere_rounds import rounds_epsilon
 from tests.oracles import even_normals, too_often
 
 DIMENSION, DELTA = 10**6, 1e-6
@@ -50,17 +51,27 @@ def test_unequal_participation_has_no_bound_that_rests_on_equal() -> None:
     assert "mean_cosine" not in [bound.method for bound in audit.also]
 
 
+def _largest(mu: float, rng: np.random.Generator, rounds: int = 100) -> np.ndarray:
+    """The largest cosine over rounds of canaries that took part in one of them, or in none."""
+    elsewhere = rng.normal(size=(1000, rounds - 1)).max(axis=1)
+    return np.maximum(elsewhere, rng.normal(mu, 1, 1000)) / math.sqrt(DIMENSION)
+
+
 def test_maxima_of_rounds_are_compared_with_unobserved_ones() -> None:
     rng = np.random.default_rng(0)
-    observed, unobserved = (rng.normal(mu, 1, 1000) / 1e3 for mu in (5.0, 2.0))
-    audit = _audit(observed, unobserved=unobserved)
-    truth = em.gaussian_epsilon(1 / 3, DELTA)
+    audit = _audit(_largest(5.0, rng), unobserved=_largest(0.0, rng))
+    truth, allowed = rounds_epsilon(5.0, 100, DELTA), em.gaussian_epsilon(1 / 5, DELTA)
     assert audit.bound.method == "clopper_pearson"
     assert (audit.bound.n_in, audit.bound.n_out) == (1000, 1000)
     assert 2 < audit.bound.epsilon < truth
     assert [bound.valid for bound in audit.also] == [False]
-    [estimate] = audit.estimates
-    assert estimate.low < truth < estimate.high
+    first, papers = audit.estimates
+    assert first.low < truth < first.high < allowed
+    assert first.caveats == ()
+    # The papers' normal laws are beyond what accounting allows, and the result itself says so.
+    assert papers.epsilon > allowed
+    assert any("far above what accounting allows" in caveat for caveat in papers.caveats)
+    assert "far above what accounting allows" in page.page(audit)
 
 
 def test_same_seed_same_audit_to_json_and_back() -> None:

@@ -19,6 +19,7 @@ from epsilometer.stats.estimators import epsilon_lower_bound
 from epsilometer.stats.sphere import cosine_quantile, cosines_of
 from epsilometer.stats.sphere_bounds import cosine_bound, one_shot_epsilon_lo, tied_bound
 from epsilometer.stats.sphere_estimates import FEW, cosine_estimate, two_sample_estimate
+from epsilometer.stats.sphere_rounds import largest_estimate
 from epsilometer.stats.thresholds import Best
 from epsilometer.types import FloatArray
 
@@ -43,15 +44,16 @@ def audit_cosines(
     """Bounds and estimates ε from one run's cosines with its canaries, and judges a claim.
 
     Without ``unobserved`` the cosines are those of one vector (the change of the model, say) with
-    every canary that took part; the law of the others is known. With it, both are samples of a
-    statistic whose law is not known, such as the largest cosine of all rounds.
+    every canary that took part; the law of the others is known. With it, both are the largest
+    cosines of all rounds, or samples of another statistic whose law is not known.
 
     Guarantees: ``bound`` exceeds the true ε with probability at most ``1 - confidence``, whatever
         the law of the cosines; the verdict rests on it alone.
     Assumes: cosines are independent of each other: canaries are far fewer than dimensions, and
         could not be foreseen. ``mean_cosine``, beside it where participation is equal, also
         assumes what it says; the papers' own bound is no valid one and says so; estimates (fitted
-        spread first, then tied) are no bounds.
+        spread first, then tied; of maxima their law first, then the papers' normal laws) are no
+        bounds.
 
     Args:
         cosines: One for each canary that took part, shape ``(k,)``.
@@ -105,7 +107,12 @@ def audit_cosines(
     else:
         scores = Scores(inside, outside)
         bounds = _two_sample(scores, seed, asked)
-        estimates = [two_sample_estimate(inside, outside, rng=rng, subject=subject, **asked)]
+        estimates = [
+            largest_estimate(
+                inside, outside, dimension=dimension, rng=rng, subject=subject, **asked
+            ),
+            two_sample_estimate(inside, outside, rng=rng, subject=subject, **asked),
+        ]
 
     def proved(part: Scores) -> float:
         if outside is None:

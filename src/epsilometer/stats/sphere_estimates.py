@@ -23,6 +23,7 @@ Attack: TypeAlias = Literal["exact", "threshold"]
 FEW = 300  # cosines below which a fitted normal law is a guess
 _RESAMPLES = 400
 _NEAR = 1e-4  # relative: far below what resampling scatters
+_UNEVEN = 1.25  # the wider spread in units of the other, from which tails make up most of ε
 _DIRECTIONS: tuple[Direction, Direction] = ("present→absent", "absent→present")
 
 
@@ -153,9 +154,11 @@ def two_sample_estimate(
 ) -> EpsilonEstimate:
     """The ε between normal laws fitted to canaries that took part and to canaries that did not.
 
-    For statistics whose null law is not known exactly, such as the largest cosine of all rounds.
+    For statistics whose null law is not known exactly. The one-shot papers take it for the largest
+    cosine of all rounds, which is not normal; ``stats.sphere_rounds`` has its law.
 
-    Guarantees: none; see ``cosine_estimate``.
+    Guarantees: none; see ``cosine_estimate``. Where the spreads differ much the estimate may lie
+        far above the true ε, and ``caveats`` says so.
     Assumes: both samples are normal, and independent.
     """
     _validate.open_unit(confidence=confidence)
@@ -180,6 +183,7 @@ def two_sample_estimate(
     low, high = np.quantile(again, [(1 - confidence) / 2, (1 + confidence) / 2])
     forward, backward = two_gaussians_directions(*fits[1], *fits[0], delta, rule, relative=_NEAR)
     caveats = [text for sample in samples for text in (*_few(sample), *_not_normal(sample))]
+    caveats += _uneven(*fits)
     return EpsilonEstimate(
         epsilon=epsilon,
         low=min(float(low), epsilon),
@@ -308,6 +312,16 @@ def _not_normal(known: FloatArray) -> tuple[str, ...]:
     return (
         f"The cosines are not normal (Anderson–Darling {found:.3g}, at most {limit:.4g} in 99 of "
         "100 normal samples): the estimate rests on that they are, the bound by ranks does not.",
+    )
+
+
+def _uneven(present: Fit, absent: Fit) -> tuple[str, ...]:
+    wider, narrower = max(present.std, absent.std), min(present.std, absent.std)
+    if wider < _UNEVEN * narrower:
+        return ()
+    return (
+        f"One spread is {wider / narrower:.2g} times the other: most of this ε is that of normal "
+        "tails where nothing was seen, and it may lie far above what accounting allows.",
     )
 
 

@@ -1,0 +1,108 @@
+import itertools
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from epsilometer.errors import InvalidArgument
+from epsilometer.stats.gaussians import gdp_epsilon
+from epsilometer.stats.sphere_estimates import two_sample_estimate
+from epsilometer.stats.sphere_rounds import largest_estimate, rounds_epsilon
+from tests.oracles import discrete_epsilon, too_often
+
+DIMENSION, DELTA = 10**6, 1e-5
+
+
+def _largest(mu: float, rounds: int, k: int, rng: np.random.Generator) -> np.ndarray:
+    """The largest cosine of canaries that took part once, in some round; of none with μ = 0."""
+    elsewhere = rng.normal(size=(k, rounds - 1)).max(axis=1)
+    return np.maximum(elsewhere, rng.normal(mu, 1, k)) / math.sqrt(DIMENSION)
+
+
+def _estimate(mu: float, rounds: int, k: int, rng: np.random.Generator):  # type: ignore[no-untyped-def]
+    samples = [_largest(shift, rounds, k, rng) for shift in (mu, 0.0)]
+    return largest_estimate(*samples, dimension=DIMENSION, delta=DELTA, rng=rng)
+
+
+@pytest.mark.parametrize(
+    ("mu", "rounds", "delta"), [(0.5, 3, 0.01), (2.0, 10, 1e-5), (5.0, 477, 1e-5), (3.0, 1.5, 0.2)]
+)
+def test_epsilon_is_that_of_both_laws_on_a_fine_grid(
+    mu: float, rounds: float, delta: float
+) -> None:
+    grid = np.linspace(-12, mu + 12, 60_001)
+    log_cdf, log_shifted = (scipy.stats.norm.logcdf(grid - shift) for shift in (0.0, mu))
+    absent = np.diff(np.expm1(rounds * log_cdf))  # less 1, for the sake of the upper tail
+    present = np.diff(np.expm1(log_shifted + (rounds - 1) * log_cdf))
+    truth = discrete_epsilon(present, absent, delta)
+    assert rounds_epsilon(mu, rounds, delta) == pytest.approx(truth, rel=1e-3)  # bins of 4e-4
+
+
+@pytest.mark.parametrize("mu", [0.01, 0.3, 1.0, 5.0, 40.0, 300.0])
+def test_more_rounds_show_less_and_one_round_is_the_gaussian_mechanism(mu: float) -> None:
+    found = [rounds_epsilon(mu, rounds, DELTA) for rounds in (1, 1.001, 2, 50, 5_000, 10**6)]
+    assert found[0] == gdp_epsilon(mu, DELTA)
+    assert found[1] == pytest.approx(found[0], rel=0.01)
+    assert all(more >= fewer for more, fewer in itertools.pairwise(found))
+    assert rounds_epsilon(0.0, 50, DELTA) == 0.0
+
+
+def test_estimate_is_right_on_average_and_its_interval_holds(rng: np.random.Generator) -> None:
+    truth, audits = rounds_epsilon(4.0, 100, DELTA), 60
+    found = [_estimate(4.0, 100, 500, rng) for _ in range(audits)]
+    values = np.array([estimate.epsilon for estimate in found])
+    assert values.mean() == pytest.approx(truth, abs=5 * values.std() / math.sqrt(audits))
+    assert values.mean() < 0.9 * gdp_epsilon(4.0, DELTA)  # which forgetting the others would give
+    missed = sum(not estimate.low <= truth <= estimate.high for estimate in found)
+    assert not too_often(missed, audits, rate=0.06)  # a bootstrap is right in the limit only
+
+
+def test_normal_laws_are_far_above_what_accounting_allows_and_say_so(
+    rng: np.random.Generator,
+) -> None:
+    observed, unobserved = (_largest(mu, 477, 1000, rng) for mu in (5.0, 0.0))
+    allowed = gdp_epsilon(5.0, DELTA)
+    papers = two_sample_estimate(observed, unobserved, delta=DELTA, rng=rng)
+    assert papers.low > 2 * allowed
+    assert any("times the other" in caveat for caveat in papers.caveats)
+    ours = largest_estimate(observed, unobserved, dimension=DIMENSION, delta=DELTA, rng=rng)
+    assert 0.5 * allowed < ours.epsilon < allowed
+    assert ours.caveats == ()
+    even = two_sample_estimate(rng.normal(5, 1, 1000), rng.normal(0, 1, 1000), delta=DELTA, rng=rng)
+    assert not any("times the other" in caveat for caveat in even.caveats)
+
+
+def test_samples_of_another_law_are_told(rng: np.random.Generator) -> None:
+    mixed = np.concatenate([_largest(mu, 50, 500, rng) for mu in (0.0, 9.0)])
+    null = _largest(0.0, 50, 1000, rng)
+    half = largest_estimate(mixed, null, dimension=DIMENSION, delta=DELTA, rng=rng)
+    assert [caveat for caveat in half.caveats if "that took part" in caveat]
+    wide = rng.normal(2, 1, 1000) / math.sqrt(DIMENSION)
+    other = largest_estimate(null, wide, dimension=DIMENSION, delta=DELTA, rng=rng)
+    assert [caveat for caveat in other.caveats if "did not take part" in caveat]
+
+
+def test_nothing_shown_is_next_to_nothing_estimated(rng: np.random.Generator) -> None:
+    below = largest_estimate(
+        _largest(0.0, 20, 500, rng),
+        _largest(3.0, 20, 500, rng),
+        dimension=DIMENSION,
+        delta=DELTA,
+        rng=rng,
+    )
+    assert below.epsilon == below.low == 0.0
+
+
+def test_same_rng_same_estimate() -> None:
+    first, second = (_estimate(2.0, 30, 300, np.random.default_rng(3)) for _ in range(2))
+    assert first == second
+
+
+@pytest.mark.parametrize(
+    ("mu", "rounds", "delta", "told"),
+    [(-1.0, 2, DELTA, "mu"), (1.0, 0.5, DELTA, "rounds"), (1.0, 2, 0.0, "delta")],
+)
+def test_bad_calls_are_refused(mu: float, rounds: float, delta: float, told: str) -> None:
+    with pytest.raises(InvalidArgument, match=told):
+        rounds_epsilon(mu, rounds, delta)

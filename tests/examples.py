@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from epsilometer import AttackSummary, AuditResult, EpsilonLowerBound, PrivacyClaim
-from epsilometer.results import Curve, Evidence, Provenance
+from epsilometer import AttackSummary, AuditGroup, AuditResult, EpsilonLowerBound, PrivacyClaim
+from epsilometer.results import Curve, EpsilonEstimate, Evidence, Provenance
 
 
 def a_bound(**changed: Any) -> EpsilonLowerBound:
@@ -59,3 +59,34 @@ def an_audit(**changed: Any) -> AuditResult:
         "provenance": a_provenance(),
     }
     return AuditResult(**{**plain, **changed})
+
+
+def an_estimate(epsilon: float, **changed: Any) -> EpsilonEstimate:
+    plain: dict[str, Any] = {
+        "epsilon": epsilon,
+        "low": epsilon / 2,
+        "high": 2 * epsilon,
+        "delta": 1e-5,
+        "confidence": 0.95,
+        "method": "two normal laws",
+        "direction": "both",
+        "subject": "a run",
+    }
+    return EpsilonEstimate(**{**plain, **changed})
+
+
+def a_series(often: tuple[str, ...] = ("once", "2 times", "4 times")) -> AuditGroup:
+    """Audits of two adversaries, that differ in how often."""
+    return AuditGroup(
+        subject="a series",
+        results=tuple(
+            an_audit(
+                subject=f"training, each canary {name}, 9 rounds: {seen}",
+                bound=a_bound(epsilon=1.0 + place, adversary=f"sees {seen}"),
+                estimates=(an_estimate(2.0 + 3 * place), an_estimate(100.0)),
+                claim=PrivacyClaim(epsilon=5.0 + place, delta=1e-5),
+            )
+            for place, name in enumerate(often)
+            for seen in ("the final model", "all rounds")
+        ),
+    )

@@ -8,7 +8,7 @@ import pytest
 from epsilometer import AuditGroup, AuditResult, PrivacyClaim
 from epsilometer.results import Verdict
 from tests.browser.conftest import Opened
-from tests.examples import a_bound, a_provenance, an_audit
+from tests.examples import a_bound, a_provenance, a_series, an_audit
 
 Open = Callable[..., Opened]
 
@@ -43,6 +43,10 @@ def test_axe_finds_nothing(scheme: str, open_page: Open, every_verdict: AuditGro
 
 def test_axe_finds_nothing_with_a_lone_bound(open_page: Open) -> None:
     assert found(open_page(a_bound()).page) == []
+
+
+def test_axe_finds_nothing_with_audits_side_by_side(open_page: Open) -> None:
+    assert found(open_page(a_series()).page) == []
 
 
 def test_axe_finds_nothing_on_a_phone(open_page: Open, refuted: AuditResult) -> None:

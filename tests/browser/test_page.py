@@ -9,7 +9,7 @@ import pytest
 from epsilometer import AuditGroup, AuditResult, from_json
 from epsilometer.report.figures import COLOURS
 from tests.browser.conftest import Opened
-from tests.examples import a_bound
+from tests.examples import a_bound, a_series
 from tests.report.hostile import PAYLOADS, full_group, poisoned
 
 Open = Callable[..., Opened]
@@ -34,6 +34,16 @@ HAS = """(canvas, [red, green, blue]) => {
     + Math.abs(pixels[i + 2] - blue) + 255 - pixels[i + 3];
   for (let i = 0; i < pixels.length; i += 4) if (far(i) < 6) return true;
   return false;
+}"""
+
+
+# How high a column of the canvas has something bluish in it, as a share of top to bottom.
+HEIGHT = """(canvas, [x, top, bottom]) => {
+  const [left, first, rows] = [x, top, bottom - top].map((at) => at * devicePixelRatio);
+  const pixels = canvas.getContext("2d").getImageData(left, first, 1, rows).data;
+  const bluish = (i) => pixels[i + 3] > 60 && pixels[i + 2] > pixels[i + 1] + 20;
+  for (let i = 0; i < pixels.length; i += 4) if (bluish(i)) return 1 - i / pixels.length;
+  return 0;
 }"""
 
 
@@ -83,6 +93,52 @@ def test_pointing_at_a_chart_shows_values(open_page: Open, refuted: AuditResult)
     values = legend.locator(".value").all_text_contents()
     assert all(re.search(r"\d", value) for value in values)
     assert " … " in values[0]  # the band has two
+
+
+def test_audits_side_by_side_are_bars_that_can_be_read(open_page: Open) -> None:
+    opened = open_page(a_series())
+    page = opened.page
+    part = page.locator("section", has=page.get_by_role("heading", name="Side by side"))
+    assert part.locator(".chart").count() == 2
+    for chart in part.locator(".chart").all():
+        count, colours = chart.locator("canvas").evaluate(INK)
+        assert count > 1500
+        assert colours > 5
+    # Where the middle of three stands, both sides of it say its values.
+    chart, legend = part.locator(".chart").first, part.locator(".legend").first
+    chart.scroll_into_view_if_needed()
+    width = chart.locator(".u-over").bounding_box()["width"]
+    for place in (0.42, 0.58):
+        chart.locator(".u-over").hover(position={"x": place * width, "y": 60})
+        assert legend.locator(".value").all_text_contents() == ["5", "2", "6"]
+    with page.expect_download() as download:
+        part.locator("button.png").last.click()
+    assert download.value.suggested_filename == "group-audits-2.png"
+    # Figures of single audits are still their own.
+    page.locator("#audit-1-scores").scroll_into_view_if_needed()
+    names = page.locator("#audit-1-scores .legend-name").all_text_contents()
+    assert names == ["without the record", "with the record"]
+    assert opened.complaints == []
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_bars_stand_on_either_side_of_their_name(width: int, open_page: Open) -> None:
+    """Read off the canvas: left of the middle of three the estimate, right of it the bound."""
+    page = open_page(a_series(), viewport={"width": width, "height": 800}).page
+    assert page.evaluate("() => document.documentElement.scrollWidth") == width
+    chart = page.locator("#group-audits-1 .chart")
+    box = chart.locator(".u-over").bounding_box()
+    outer = chart.locator("canvas").bounding_box()
+    top = box["y"] - outer["y"]
+    left, right = (
+        chart.locator("canvas").evaluate(
+            HEIGHT, [box["x"] - outer["x"] + place * box["width"], top, top + box["height"]]
+        )
+        for place in (0.43, 0.57)
+    )
+    scale = 1.08 * 8  # of the axis
+    assert left * scale == pytest.approx(5, abs=0.2)
+    assert right * scale == pytest.approx(2, abs=0.2)
 
 
 def test_dragging_zooms_and_double_clicking_resets(open_page: Open, refuted: AuditResult) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from epsilometer.report.drawing import FORMATS, draw, save_figures
-from epsilometer.report.figures import figures
+from epsilometer.report.figures import figures, group_figures
 from epsilometer.results import Curve
-from tests.examples import a_bound, an_audit, some_evidence
-from tests.report.hostile import PAYLOADS, full_audit, full_group
+from tests.examples import a_bound, a_series, an_audit, some_evidence
+from tests.report.hostile import PAYLOADS, full_audit, full_group, poisoned
 
 START = {"png": b"\x89PNG\r\n", "svg": b"<?xml"}
 
@@ -30,7 +30,7 @@ def test_another_process_draws_the_same_bytes() -> None:
     program = """
 import sys
 from epsilometer.report.drawing import draw
-from epsilometer.report.figures import figures
+from epsilometer.report.figures import figures, group_figures
 from tests.report.hostile import full_audit
 sys.stdout.buffer.write(draw(figures(full_audit())[0], "svg"))
 """
@@ -39,6 +39,27 @@ sys.stdout.buffer.write(draw(figures(full_audit())[0], "svg"))
         [sys.executable, "-c", program], capture_output=True, check=True, cwd=root
     )
     assert done.stdout == draw(figures(full_audit())[0], "svg")
+
+
+def test_audits_side_by_side_are_drawn_with_their_names() -> None:
+    picture = draw(group_figures(a_series())[1], "svg")
+    words = "".join(ET.fromstring(picture).itertext())
+    for part in (
+        "once",
+        "4 times",
+        "9 rounds: all rounds",
+        "estimated ε",
+        "proved ε",
+        "promised ε",
+    ):
+        assert part in words
+    assert picture == draw(group_figures(a_series())[1], "svg")
+
+
+@pytest.mark.parametrize("name", [*PAYLOADS, "$\\frac{1$", "%", ""])
+def test_audits_of_any_name_are_drawn_side_by_side(name: str) -> None:
+    for figure in group_figures(poisoned(a_series(), name)):
+        assert ET.fromstring(draw(figure, "svg")) is not None
 
 
 def test_an_svg_names_its_curves_and_no_date() -> None:
@@ -77,6 +98,8 @@ def test_files_are_named_after_their_figures(tmp_path: Path) -> None:
     written = save_figures(full_audit(), tmp_path / "new", formats=("svg",))
     assert [p.name for p in written] == ["tradeoff.svg", "low_fpr.svg", "scores.svg", "growth.svg"]
     assert all(p.stat().st_size for p in written)
+    side_by_side = save_figures(a_series(), tmp_path / "series", formats=("svg",))
+    assert [p.name for p in side_by_side][:3] == ["audits-1.svg", "audits-2.svg", "1-tradeoff.svg"]
     of_group = save_figures(full_group(), tmp_path, formats=("svg",))
     assert {p.name[:2] for p in of_group} == {"1-", "2-"}
     assert len(of_group) == 8

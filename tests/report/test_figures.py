@@ -6,10 +6,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from epsilometer import PrivacyClaim, ScoreCounts, audit_scores, dp_curve, gaussian_epsilon
-from epsilometer.report.figures import COLOURS, Figure, Series, figures
+from epsilometer import (
+    AuditGroup,
+    PrivacyClaim,
+    ScoreCounts,
+    audit_scores,
+    dp_curve,
+    gaussian_epsilon,
+)
+from epsilometer.report.figures import COLOURS, Figure, Series, figures, group_figures
 from epsilometer.results import AuditResult, Curve
-from tests.examples import a_bound, an_audit, some_evidence
+from tests.examples import a_bound, a_series, an_audit, an_estimate, some_evidence
 
 
 def drawn(result: AuditResult, key: str) -> Figure:
@@ -203,3 +210,64 @@ def test_colours_stand_out_from_their_ground(role: str) -> None:
     day, night = COLOURS[role]  # type: ignore[index]
     assert contrast(day, "#ffffff") >= 3
     assert contrast(night, "#171b21") >= 3
+
+
+# Audits side by side.
+
+
+def test_audits_of_one_adversary_stand_side_by_side_by_what_they_differ_in() -> None:
+    final, every_round = group_figures(a_series())
+    assert (final.key, every_round.key) == ("audits-1", "audits-2")
+    assert final.x.title == "training, each canary … 9 rounds: the final model"
+    assert every_round.x.title == "training, each canary … 9 rounds: all rounds"
+    for figure in (final, every_round):
+        assert figure.x.names == ("once", "2 times", "4 times")
+        assert (figure.x.low, figure.x.high) == (0.5, 3.5)
+        estimated, proved = (
+            series(figure, "attack", "left_bars"),
+            series(figure, "bound", "right_bars"),
+        )
+        assert (estimated.x, estimated.y) == ((1.0, 2.0, 3.0), (2.0, 5.0, 8.0))
+        assert (proved.x, proved.y) == ((1.0, 2.0, 3.0), (1.0, 2.0, 3.0))
+        promised = series(figure, "claim", "step")
+        assert (promised.x, promised.y) == ((0.5, 1.5, 2.5, 3.5), (5.0, 6.0, 7.0, 7.0))
+        assert "2 times: estimated 5.00, proved 2.00, promised 6" in figure.alt
+        assert figure.y.high > 8
+
+
+def test_only_audits_with_estimates_that_are_several_and_few_stand_side_by_side() -> None:
+    many = a_series(tuple(f"{n} times" for n in range(17)))
+    lone = a_series(("once",))
+    without = AuditGroup(subject="s", results=(an_audit(), an_audit()))
+    assert [group_figures(group) for group in (many, lone, without)] == [(), (), ()]
+
+
+def test_bars_of_what_is_infinite_or_proves_nothing() -> None:
+    audits = (
+        an_audit(estimates=(an_estimate(math.inf, low=0.0),), claim=None),
+        an_audit(estimates=(an_estimate(3.0),), bound=a_bound(valid=False)),
+    )
+    (figure,) = group_figures(AuditGroup(subject="s", results=audits))
+    assert figure.x.names == ("1", "2")  # nothing tells them apart
+    assert series(figure, "attack", "left_bars").y == (figure.y.high, 3.0)
+    assert series(figure, "bound", "right_bars").y == (2.0, 0.0)
+    assert len(figure.series) == 2  # not everybody promised something
+    assert "1: estimated ∞, proved 2.00; 2: estimated 3.00, proved 0.00, promised 1" in figure.alt
+
+
+@pytest.mark.parametrize(
+    ("subjects", "title", "names"),
+    [
+        (("a b c", "a c"), "a … c", ("b", "2")),
+        (("a a", "a a a"), "a a …", ("1", "a")),
+        (("x", "y"), "…", ("x", "y")),
+        (("", "y"), "…", ("1", "y")),
+        (("m: 1, end", "m: 2, end"), "m: … end", ("1", "2")),
+    ],
+)
+def test_words_that_differ_are_found(
+    subjects: tuple[str, str], title: str, names: tuple[str, str]
+) -> None:
+    audits = (an_audit(subject=subject, estimates=(an_estimate(1.0),)) for subject in subjects)
+    (figure,) = group_figures(AuditGroup(subject="s", results=tuple(audits)))
+    assert (figure.x.title, figure.x.names) == (title, names)

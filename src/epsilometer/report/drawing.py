@@ -9,13 +9,14 @@ from typing import Any, Literal, TypeAlias
 
 from epsilometer._extras import needs
 from epsilometer.report import words
-from epsilometer.report.figures import COLOURS, Axis, Figure, Mark, Series, figures
+from epsilometer.report.figures import COLOURS, Axis, Figure, Mark, Series, figures, group_figures
 from epsilometer.results import AuditGroup, AuditResult
 
 with needs("matplotlib", extra="figures"):
     import matplotlib as mpl
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
+    from matplotlib.colors import to_rgba
     from matplotlib.figure import Figure as Canvas
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
@@ -25,6 +26,7 @@ Format: TypeAlias = Literal["png", "svg"]
 FORMATS: tuple[Format, ...] = ("png", "svg")
 _INCHES = (6.4, 4.8)
 _DOTS = 200
+_BAR = 0.4  # of the way from one to the next
 _STYLE: Any = {
     "svg.hashsalt": "epsilometer",  # without it ids are random
     "svg.fonttype": "none",  # text stays text: it can be searched, and read aloud
@@ -69,25 +71,26 @@ def save_figures(
 ) -> tuple[Path, ...]:
     """Writes every figure of a result into ``folder``, which is made; returns what it wrote.
 
-    Files are called ``tradeoff.svg``; in a group ``1-tradeoff.svg``, after the audit's place.
+    Files are called ``tradeoff.svg``; in a group ``1-tradeoff.svg``, after the audit's place, and
+    ``audits-1.svg``, where several are side by side.
     """
     folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for prefix, audit in _audits(result):
-        for figure in figures(audit):
-            for kind in formats:
-                path = folder / f"{prefix}{figure.key}.{kind}"
-                path.write_bytes(draw(figure, kind))
-                written.append(path)
+    for name, figure in _named(result):
+        for kind in formats:
+            path = folder / f"{name}.{kind}"
+            path.write_bytes(draw(figure, kind))
+            written.append(path)
     return tuple(written)
 
 
-def _audits(result: AuditResult | AuditGroup) -> Iterator[tuple[str, AuditResult]]:
+def _named(result: AuditResult | AuditGroup) -> Iterator[tuple[str, Figure]]:
     if isinstance(result, AuditResult):
-        yield "", result
+        yield from ((figure.key, figure) for figure in figures(result))
         return
+    yield from ((figure.key, figure) for figure in group_figures(result))
     for i, audit in enumerate(result.results, start=1):
-        yield f"{i}-", audit
+        yield from ((f"{i}-{figure.key}", figure) for figure in figures(audit))
 
 
 @contextmanager
@@ -107,6 +110,10 @@ def _add(axes: Axes, series: Series) -> None:
         case "bars":
             axes.stairs(series.y, series.x, fill=True, color=colour, alpha=0.3)
             axes.stairs(series.y, series.x, color=colour, linewidth=1)
+        case "left_bars" | "right_bars":
+            width = _BAR if series.kind == "right_bars" else -_BAR
+            edge: Any = {"edgecolor": colour, "linewidth": 1, "align": "edge"}
+            axes.bar(series.x, series.y, width, facecolor=to_rgba(colour, 0.3), **edge)
         case "step":
             axes.plot(series.x, series.y, drawstyle="steps-post", linewidth=1.8, **line)
         case "points":
@@ -146,6 +153,10 @@ def _scale(axes: Axes, name: str, axis: Axis) -> None:
     if axis.log:
         axes.set(**{f"{name}scale": "log"})
     axes.set(**{f"{name}lim": (axis.low, axis.high), f"{name}label": axis.title})
+    if axis.names:  # of users: no TeX in them, and none in the title then
+        ruler = axes.xaxis if name == "x" else axes.yaxis
+        ruler.label.set_parse_math(False)
+        ruler.set_ticks(range(1, len(axis.names) + 1), axis.names, parse_math=False)
 
 
 def _dashes(series: Series) -> Any:
@@ -159,7 +170,7 @@ def _plain(text: Text, name: str) -> None:
 
 def _handle(series: Series) -> Artist:
     colour = COLOURS[series.role][0]
-    if series.kind in ("band", "bars"):
+    if series.kind in ("band", "bars", "left_bars", "right_bars"):
         return Patch(facecolor=colour, alpha=0.3)
     return Line2D(
         [],

@@ -5,21 +5,24 @@ The page draws them in the browser, ``drawing`` into files; both from the same n
 
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from epsilometer.claims import PrivacyClaim
+from epsilometer.report import words
+from epsilometer.report.fitting import cut
 from epsilometer.report.words import number, short
-from epsilometer.results import AuditResult, EpsilonLowerBound, Evidence
+from epsilometer.results import AuditGroup, AuditResult, EpsilonLowerBound, Evidence
 from epsilometer.stats.gaussians import gaussian_sigma
 from epsilometer.stats.tradeoff import dp_curve, gdp_curve
 from epsilometer.types import FloatArray
 
-Kind: TypeAlias = Literal["line", "step", "band", "bars", "points"]
+Kind: TypeAlias = Literal["line", "step", "band", "bars", "left_bars", "right_bars", "points"]
 Role: TypeAlias = Literal["attack", "claim", "gdp", "bound", "law", "outside", "chance"]
 
 # Colours of the roles on light ground and on dark; each has 3 : 1 contrast or more against it.
@@ -35,16 +38,20 @@ COLOURS: dict[Role, tuple[str, str]] = {
 _LARGEST_EPSILON = 700.0  # beyond it e^ε overflows, and on paper nothing changes
 _SMALLEST_DELTA = 1e-200  # below it there may be no σ that a float can hold
 _LOWEST_RATE = 1e-6
+_SIDE_BY_SIDE = 16  # audits in one figure; more could not be told apart
+_LONGEST_NAME = 24
+_LONGEST_TITLE = 70
 
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
-    """What an axis shows, and from where to where."""
+    """What an axis shows, and from where to where; names stand at 1, 2, … in place of numbers."""
 
     title: str
     low: float
     high: float
     log: bool = False
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +61,8 @@ class Series:
     Attributes:
         name: What the legend calls it.
         kind: ``step`` keeps each value until the next x; ``bars`` have one x more than y, their
-            edges; ``points`` are joined by a thin line; a ``band`` is filled from ``y`` to ``top``.
+            edges; ``left_bars`` and ``right_bars`` stand on either side of their x; ``points`` are
+            joined by a thin line; a ``band`` is filled from ``y`` to ``top``.
         role: What it stands for, and so its colour.
         x: Rising.
         y: Beside it.
@@ -110,6 +118,53 @@ def figures(result: AuditResult) -> tuple[Figure, ...]:
     """The figures of an audit, in the order they are read; those without anything to show not."""
     every = (tradeoff(result), low_rates(result), score_bins(result), growth(result))
     return tuple(figure for figure in every if figure.series)
+
+
+def group_figures(group: AuditGroup) -> tuple[Figure, ...]:
+    """Audits whose ε was estimated too, side by side: one figure for each view that several have.
+
+    A view is what the adversary sees: bounds of different ones are no series of anything.
+    """
+    views: dict[str, list[AuditResult]] = {}
+    for audit in group.results:
+        if audit.estimates:
+            views.setdefault(audit.bound.adversary, []).append(audit)
+    alike = [audits for audits in views.values() if 1 < len(audits) <= _SIDE_BY_SIDE]
+    return tuple(side_by_side(audits, key=f"audits-{i}") for i, audits in enumerate(alike, start=1))
+
+
+def side_by_side(audits: Sequence[AuditResult], *, key: str) -> Figure:
+    """Estimated, proved and promised ε of audits of one adversary."""
+    title, names = _differences([audit.subject for audit in audits])
+    estimated = [audit.estimates[0].epsilon for audit in audits]
+    proved = [audit.bound.epsilon if audit.bound.valid else 0.0 for audit in audits]
+    promised = [audit.claim.epsilon for audit in audits if audit.claim is not None]
+    top = _headroom(e for e in (*estimated, *proved, *promised) if math.isfinite(e))
+    places = np.arange(1.0, len(audits) + 1)
+    edges = np.append(places - 0.5, places[-1] + 0.5)
+    left, right = np.minimum(estimated, top), np.minimum(proved, top)  # infinity ends there too
+    bars = [
+        _series("estimated ε, no bound", "left_bars", "attack", places, left),
+        _series("proved ε", "right_bars", "bound", places, right),
+    ]
+    if len(promised) == len(audits) and np.isfinite(promised).all():
+        steps = [*promised, promised[-1]]
+        bars.append(_series("promised ε", "step", "claim", edges, steps, dashed=True))
+    said = [
+        f"{name}: estimated {number(e)}, proved {number(p)}"
+        + ("" if audit.claim is None else f", promised {short(audit.claim.epsilon)}")
+        for name, e, p, audit in zip(names, estimated, proved, audits, strict=True)
+    ]
+    return Figure(
+        key=key,
+        title="Estimated and proved ε",
+        caption="Audits that differ in one thing. Each bound holds at its own confidence; an "
+        "estimate may lie above the truth, and refutes nothing.",
+        alt=f"{title} (adversary: {words.one_line(audits[0].bound.adversary)}). {'; '.join(said)}.",
+        x=Axis(title=title, low=0.5, high=len(audits) + 0.5, names=names),
+        y=Axis(title="ε", low=0.0, high=top),
+        series=tuple(bars),
+    )
 
 
 def tradeoff(result: AuditResult) -> Figure:
@@ -236,6 +291,24 @@ def _series(
         columns = [column[drawable] if column.size else column for column in columns]
     few_x, few_y, few_top = map(_few, columns)
     return Series(name=name, kind=kind, role=role, x=few_x, y=few_y, top=few_top, dashed=dashed)
+
+
+def _differences(subjects: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """What subjects share, with "…" for the words in which they differ, and those words of each."""
+    parted = [words.one_line(subject).split() for subject in subjects]
+    shortest = min(map(len, parted))
+    first = _shared(zip(*parted, strict=False))
+    last = min(_shared(zip(*(part[::-1] for part in parted), strict=False)), shortest - first)
+    ends = parted[0][:first], parted[0][len(parted[0]) - last :]
+    own = (" ".join(part[first : len(part) - last]).strip(" ,:;") for part in parted)
+    names = (name or str(place) for place, name in enumerate(own, start=1))
+    title = " ".join([*ends[0], "…", *ends[1]])
+    return cut(title, _LONGEST_TITLE), tuple(cut(name, _LONGEST_NAME) for name in names)
+
+
+def _shared(columns: Iterable[tuple[str, ...]]) -> int:
+    """How many columns have one word alone, before the first that has several."""
+    return sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns))
 
 
 def _few(values: FloatArray) -> tuple[float, ...]:

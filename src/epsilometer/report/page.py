@@ -15,7 +15,7 @@ from markupsafe import Markup
 from epsilometer.errors import InvalidArgument
 from epsilometer.references import BIBLIOGRAPHY
 from epsilometer.report import words
-from epsilometer.report.figures import COLOURS, Figure, figures
+from epsilometer.report.figures import COLOURS, Figure, figures, group_figures
 from epsilometer.report.fitting import fitted, riskiest
 from epsilometer.report.scale import Scale, scale
 from epsilometer.results import (
@@ -97,6 +97,7 @@ def _page(result: Result, *, records: int, drawn: bool) -> str:
     kept = fitted(result, records=records)
     sections = _sections(result, kept, drawn=drawn)
     group = kept if isinstance(kept, AuditGroup) else None
+    together = group_figures(group) if group and drawn else ()
     script, style = _read("vendor/uplot/uPlot.iife.min.js"), _read("vendor/uplot/uPlot.min.css")
     scripts = [script, _read("templates/page.js")] if drawn else [_read("templates/page.js")]
     styles = [style, _role_colours() + _read("templates/page.css")]
@@ -106,6 +107,7 @@ def _page(result: Result, *, records: int, drawn: bool) -> str:
         group_finding=words.group_finding(group) if group else "",
         group_rule=words.GROUP_RULE,
         group_scale=scale(kept) if group else None,
+        group_figures=together,
         threat=_once(row for section in sections for row in section.threat),
         sections=sections,
         references=_references(sections),
@@ -118,7 +120,13 @@ def _page(result: Result, *, records: int, drawn: bool) -> str:
         styles=[Markup(text) for text in styles],
         result_json=_embedded(kept.to_dict()),
         licence=_read("vendor/uplot/LICENSE"),
-        figures_json=_embedded([asdict(figure) for s in sections for figure in s.figures]),
+        figures_json=_embedded(
+            [
+                asdict(figure)
+                for some in (together, *(s.figures for s in sections))
+                for figure in some
+            ]
+        ),
     )
 
 

@@ -70,6 +70,8 @@
     return [...every].sort((a, b) => a - b);
   }
 
+  const SIDES = { left_bars: -1, right_bars: 1 };
+
   function readOff(series, column, xs) {
     const { x } = series;
     const holds = series.kind === "step" || series.kind === "bars";
@@ -87,7 +89,7 @@
 
   function valueAt(x, y, at, value, holds, kind) {
     if (at < 0) return null;
-    if (kind === "points") return x[at] === value ? y[at] : null;
+    if (kind === "points" || kind in SIDES) return x[at] === value ? y[at] : null;
     if (holds) return at < y.length ? y[at] : y[y.length - 1];
     if (x[at] === value) return y[at];
     if (at + 1 >= x.length) return null;
@@ -101,12 +103,14 @@
   const DASHES = { chance: [2, 4], gdp: [7, 4], bound: [12, 4], claim: [7, 4] };
 
   function plotted(series, colour) {
-    const { linear, stepped } = uPlot.paths;
+    const { bars, linear, stepped } = uPlot.paths;
     const style = { label: series.name, stroke: colour, width: 2, points: { show: false }, spanGaps: true };
     if (series.dashed) style.dash = DASHES[series.role] || [7, 4];
     if (series.role === "chance") style.width = 1;
     style.paths = series.kind === "step" || series.kind === "bars" ? stepped({ align: 1 }) : linear();
-    if (series.kind === "bars") Object.assign(style, { fill: translucent(colour, 0.3), width: 1.25 });
+    // Half way to the next is where the axis ends, so that this is 0.4 of the way.
+    if (series.kind in SIDES) style.paths = bars({ align: SIDES[series.kind], size: [0.8, Infinity] });
+    if (series.kind === "bars" || series.kind in SIDES) Object.assign(style, { fill: translucent(colour, 0.3), width: 1.25 });
     if (series.kind === "band") style.width = 0;
     if (series.kind === "points") style.points = { show: true, size: 7, fill: colour };
     return style;
@@ -127,7 +131,7 @@
 
   function swatch(series) {
     const box = { class: `swatch role-${series.role}`, width: 22, height: 12, "aria-hidden": "true" };
-    if (series.kind === "band" || series.kind === "bars") {
+    if (["band", "bars", ...Object.keys(SIDES)].includes(series.kind)) {
       return drawn("svg", box, drawn("rect", { width: 22, height: 12, rx: 2 }));
     }
     const line = drawn("line", { x1: 0, x2: 22, y1: 6, y2: 6, class: series.dashed ? "dashed" : "solid" });
@@ -202,10 +206,12 @@
       const style = getComputedStyle(this.host);
       const lines = { stroke: style.borderTopColor, width: 1 };
       const ticks = axis.log ? { splits: (_, __, low, high) => logTicks(low, high), filter: (_, all) => all } : {};
+      if (axis.names.length) ticks.splits = () => axis.names.map((_, i) => i + 1);
+      const name = (v) => axis.names[v - 1] ?? (axis.log ? power(v) : shown(v));
       return {
         ...ticks, label: axis.title, labelSize: 20, size: size - 14, stroke: style.color,
         font: `12px ${style.fontFamily}`, labelFont: `12px ${style.fontFamily}`, grid: lines, ticks: { ...lines, size: 4 },
-        values: (_, splits) => splits.map((v) => (v === null ? "" : axis.log ? power(v) : shown(v))),
+        values: (_, splits) => splits.map((v) => (v === null ? "" : name(v))),
       };
     }
 

@@ -46,6 +46,19 @@ def test_a_table_a_report_and_a_page_are_written(tmp_path: Path) -> None:
     assert result_of(again) == group
 
 
+@pytest.mark.parametrize("noise", ["tree", "matrix"])
+def test_correlated_noise_is_accounted_as_such(noise: str, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    done = call(*SHORT, "--noise", noise, "--repetitions", "2", "--run", run)
+    assert done.exit_code == 0, done.output
+    plain = call(*SHORT, "--repetitions", "2", "--run", tmp_path / "plain")
+    assert plain.exit_code == 0, plain.output
+    promised, alone = (
+        result_of(where).results[0].claim.epsilon for where in (run, tmp_path / "plain")
+    )
+    assert promised > alone  # at the same noise multiplier: one round is in the noise of others
+
+
 def test_a_run_is_resumed_to_the_same_bytes(tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert call(*SHORT, "--run", run).exit_code == 0

@@ -48,6 +48,14 @@ _VARIABLE = "EPSILOMETER_DATA"
 @click.option("--rounds", type=click.IntRange(min=1), default=50, show_default=True)
 @click.option("--cohort", type=click.IntRange(min=1), help="Clients a round; by task.")
 @click.option("--noise-multiplier", type=float, default=0.5, show_default=True)
+@click.option(
+    "--noise",
+    type=click.Choice(["independent", "tree", "matrix"]),
+    default="independent",
+    show_default=True,
+    help="From round to round: afresh, or correlated so that it cancels out later: by a binary "
+    "tree (DP-FTRL), or by the square root of prefix sums.",
+)
 @click.option("--clip", type=float, help="Norm to which updates are clipped; by task.")
 @click.option("--canaries", type=click.IntRange(min=2), default=1000, show_default=True)
 @click.option(
@@ -115,9 +123,11 @@ def _job(settings: dict[str, Any]) -> FederatedJob:
     with needs("torch", extra="torch"):
         from epsilometer.training.clipping import FixedClip
         from epsilometer.training.federated import FederatedTraining
+        from epsilometer.training.noise import IndependentNoise, MatrixNoise, TreeNoise
         from epsilometer.training.optimizers import SGD
 
     task = _task(settings["task"], settings["data"], settings["seed"])
+    laws = {"independent": IndependentNoise, "tree": TreeNoise, "matrix": MatrixNoise}
     training = FederatedTraining(
         task.module,
         task.loss,
@@ -125,6 +135,7 @@ def _job(settings: dict[str, Any]) -> FederatedJob:
         rounds=settings["rounds"],
         cohort=settings["cohort"] or task.cohort,
         noise_multiplier=settings["noise_multiplier"],
+        noise=laws[settings["noise"]](),
         clip=FixedClip(task.clip if settings["clip"] is None else settings["clip"]),
         learning_rate=task.learning_rate,
         batch_size=task.batch_size,

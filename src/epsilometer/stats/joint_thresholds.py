@@ -1,0 +1,345 @@
+"""Several statistics of one run, a threshold for each: "in iff all" or "in iff any" reach theirs.
+
+What thresholds are worth depends on two counts alone: runs with the record that are missed, and
+runs without it that are taken for such. The best pair of thresholds is found exactly: a threshold
+of "all" can be raised to the next value of a run with the record without missing another, so those
+values are all that need be tried, and the counts of all pairs are two running sums of a table.
+"Any" is "all" of the opposite: a run is out iff every statistic is below its threshold.
+
+With three or four statistics the first two thresholds are found so for all values of the others,
+or for quantiles of them where runs are many; then two at a time are chosen anew while the others
+stay, until no pair is worth more.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import combinations, product
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from epsilometer.claims import Adjacency
+from epsilometer.errors import InvalidArgument
+from epsilometer.observations import Scores
+from epsilometer.results import EpsilonLowerBound
+from epsilometer.stats.binomial import clopper_pearson_upper
+from epsilometer.stats.estimators import epsilon_lower_bound
+from epsilometer.stats.thresholds import Best, Fixed, HoldOut
+from epsilometer.types import BoolArray, FloatArray, IntArray
+
+Joining: TypeAlias = Literal["all", "any"]
+_CELLS = 2**21  # of the table of counts that are held at a time
+_TRIES, _ALL_CELLS = 2000, 2**27  # of thresholds beyond two: some seconds at most
+_GAIN = 1e-12  # below it a climb has arrived
+_ENDLESS = 1e300  # stands for −ln 0, so that nothing is nan
+_HALF = HoldOut(0.5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JointThresholds:
+    """A decision: in iff all (or any) statistics reach their thresholds.
+
+    Attributes:
+        joining: ``"all"`` (the paper's type 1) or ``"any"`` (type 2).
+        thresholds: One a statistic; −inf and +inf where it has no say.
+        epsilon: What the counts on which it was chosen are worth; 0 where nothing was found.
+    """
+
+    joining: Joining
+    thresholds: tuple[float, ...]
+    epsilon: float
+
+    def decides(self, statistics: ArrayLike) -> BoolArray:
+        """Which runs it takes for such with the record; statistics of shape ``(runs, k)``."""
+        reached = np.asarray(statistics, np.float64) >= np.array(self.thresholds)
+        return np.asarray(reached.all(1) if self.joining == "all" else reached.any(1))
+
+
+@dataclass(frozen=True, eq=False)
+class Rates:
+    """Error rates by counts of errors: as they are, or limits of them.
+
+    Attributes:
+        fnr: For 0, 1, … missed runs, rising.
+        fpr: For 0, 1, … false alarms, rising.
+        delta: Of the ε they are worth.
+    """
+
+    fnr: FloatArray
+    fpr: FloatArray
+    delta: float
+
+    def worth(self, missed: IntArray, alarms: IntArray) -> FloatArray:
+        """ε of the two rates, the larger direction; below 0 where they show nothing."""
+        hit, quiet = self._logs
+        first = hit[0][missed] - hit[1][alarms]
+        return np.maximum(first, quiet[0][alarms] - quiet[1][missed])
+
+    @property
+    def opposite(self) -> "Rates":
+        """Of the opposite decision: what was missed is now a false alarm."""
+        return Rates(self.fpr, self.fnr, self.delta)
+
+    @property
+    def _logs(self) -> tuple[tuple[FloatArray, FloatArray], tuple[FloatArray, FloatArray]]:
+        with np.errstate(divide="ignore"):
+            above = [
+                np.log(np.maximum(1 - self.delta - rate, 0.0)) for rate in (self.fnr, self.fpr)
+            ]
+            below = [np.maximum(np.log(rate), -_ENDLESS) for rate in (self.fnr, self.fpr)]
+        return (above[0], below[1]), (above[1], below[0])
+
+
+def raw_rates(n_in: int, n_out: int, *, delta: float, least: float = 0.0) -> Rates:
+    """Shares of errors as counted, floored at ``least``; what they are worth is no bound.
+
+    The paper of these decisions has no floor and does not say how it stayed finite: with none, a
+    single run beyond all others is worth ∞.
+    """
+    fnr, fpr = (np.maximum(np.arange(n + 1) / n, least) for n in (n_in, n_out))
+    return Rates(fnr, fpr, delta)
+
+
+def limited_rates(n_in: int, n_out: int, *, delta: float, alpha: float) -> Rates:
+    """Clopper and Pearson's upper limits, each at ``alpha``."""
+    fnr, fpr = (clopper_pearson_upper(np.arange(n + 1), n, alpha=alpha) for n in (n_in, n_out))
+    return Rates(fnr, fpr, delta)
+
+
+def best_thresholds(
+    inside: ArrayLike,
+    outside: ArrayLike,
+    *,
+    joining: Joining,
+    rates: Rates,
+) -> JointThresholds:
+    """The thresholds that are worth most on these runs; what they are worth there is no bound.
+
+    Guarantees: with one or two statistics no thresholds are worth more; nor with three of up to
+        some 300 runs a side, or four of up to 40.
+    Assumes: rates rise with counts.
+
+    Args:
+        inside: Statistics of runs with the record, shape ``(runs, k)``; larger speaks for it.
+        outside: Of runs without it.
+        joining: In iff all, or any, statistics reach their thresholds.
+        rates: What counts are worth.
+
+    Example:
+        >>> inside, outside = [[2, 2], [3, 2], [0, 0]], [[0, 3], [3, 0], [1, 1]]
+        >>> rates = raw_rates(3, 3, delta=0.0, least=0.1)
+        >>> found = best_thresholds(inside, outside, joining="all", rates=rates)
+        >>> found.thresholds, round(found.epsilon, 3)
+        ((2.0, 2.0), 1.897)
+    """
+    known_in, known_out = _statistics(inside, outside)
+    if joining == "all":
+        worth, thresholds = _best_of_all(known_in, known_out, rates)
+    else:
+        worth, thresholds = _best_of_all(-known_out, -known_in, rates.opposite)
+        thresholds = np.nextafter(-thresholds, np.inf)  # any > is any ≥ the next number
+    epsilon = max(0.0, math.inf if worth > _ENDLESS / 2 else worth)
+    return JointThresholds(joining=joining, thresholds=tuple(thresholds.tolist()), epsilon=epsilon)
+
+
+def joint_bound(
+    inside: ArrayLike,
+    outside: ArrayLike,
+    *,
+    joining: Joining,
+    delta: float,
+    confidence: float = 0.95,
+    rule: HoldOut | Best = _HALF,
+    seed: int = 0,
+    adversary: str = "unstated",
+    adjacency: Adjacency = "unstated",
+) -> EpsilonLowerBound:
+    """Bounds ε from below, by a decision on several statistics.
+
+    Guarantees: with ``HoldOut``, exceeds the true ε in at most ``1 - confidence`` of audits,
+        whatever the statistics: thresholds are chosen on runs that the bound then never sees.
+    Assumes: runs are independent.
+
+    Args:
+        inside: Statistics of runs with the record, shape ``(runs, k)``; larger speaks for it.
+        outside: Of runs without it.
+        joining: In iff all, or any, statistics reach their thresholds.
+        delta: δ of the bound.
+        confidence: One-sided.
+        rule: ``HoldOut(fraction)``; or ``Best()``, the paper's: the most that counts on all runs
+            are worth, rates floored at one run. Not valid, and says so.
+        seed: Of the split.
+        adversary: Whose view the statistics are computed from.
+        adjacency: The neighbouring relation.
+    """
+    known_in, known_out = _statistics(inside, outside)
+    rng = np.random.default_rng(seed)
+    if isinstance(rule, Best):
+        n_in, n_out = len(known_in), len(known_out)
+        rates = raw_rates(n_in, n_out, delta=delta, least=1 / min(n_in, n_out))
+        found = best_thresholds(known_in, known_out, joining=joining, rates=rates)
+        bound = _bound_of(found, known_in, known_out, delta, confidence, seed)
+        caveats = (
+            "the best thresholds of these very runs, unpaid, and rates without limits: as in the "
+            "paper, floored at one run",
+        )
+        bound = replace(bound, epsilon=found.epsilon, valid=False, caveats=caveats)
+    else:
+        (chosen_in, used_in), (chosen_out, used_out) = (
+            _halves(known, rule.fraction, rng) for known in (known_in, known_out)
+        )
+        rates = limited_rates(
+            len(chosen_in), len(chosen_out), delta=delta, alpha=(1 - confidence) / 2
+        )
+        found = best_thresholds(chosen_in, chosen_out, joining=joining, rates=rates)
+        bound = _bound_of(found, used_in, used_out, delta, confidence, seed)
+    return replace(
+        bound,
+        threshold_rule=f"{rule!r}, {joining} of {known_in.shape[1]} statistics",
+        adversary=adversary,
+        adjacency=adjacency,
+    )
+
+
+def _bound_of(
+    found: JointThresholds,
+    inside: FloatArray,
+    outside: FloatArray,
+    delta: float,
+    confidence: float,
+    seed: int,
+) -> EpsilonLowerBound:
+    """Of the decision, as a score of 0 or 1."""
+    decided = Scores(*(found.decides(known).astype(np.float64) for known in (inside, outside)))
+    return epsilon_lower_bound(
+        decided, delta=delta, confidence=confidence, rule=Fixed(0.5), seed=seed
+    )
+
+
+def _best_of_all(inside: FloatArray, outside: FloatArray, rates: Rates) -> tuple[float, FloatArray]:
+    k = inside.shape[1]
+    if k == 1:
+        worth, thresholds = _best_pair(np.hstack([inside] * 2), np.hstack([outside] * 2), rates, 0)
+        return worth, thresholds[1:]
+    if k == 2:
+        return _best_pair(inside, outside, rates, 0)
+    best = -math.inf, np.full(k, -math.inf)
+    for others in _others(inside):
+        worth, two = _best_given(inside, outside, rates, [0, 1], np.array([-math.inf] * 2 + others))
+        if worth > best[0]:
+            best = worth, np.array([*two, *others])
+    return _climbed(inside, outside, rates, *best)
+
+
+def _others(inside: FloatArray) -> Iterator[list[float]]:
+    """Thresholds of the third and fourth statistic that are tried: all of them, or quantiles."""
+    n, k = inside.shape
+    tries = min(_TRIES, _ALL_CELLS // n**2)
+    each = max(2, int(tries ** (1 / (k - 2))))
+    columns = []
+    for column in inside.T[2:]:
+        values = np.unique(column)
+        at = np.linspace(0, values.size - 1, min(each, values.size)).round().astype(np.int64)
+        columns.append(values[at].tolist())
+    return map(list, product(*columns))
+
+
+def _climbed(
+    inside: FloatArray, outside: FloatArray, rates: Rates, worth: float, thresholds: FloatArray
+) -> tuple[float, FloatArray]:
+    """Two thresholds at a time are chosen anew, until none of the pairs is worth more."""
+    improved = True
+    while improved:
+        improved = False
+        for pair in map(list, combinations(range(thresholds.size), 2)):
+            better, two = _best_given(inside, outside, rates, pair, thresholds)
+            if better > worth + _GAIN:
+                worth, improved = better, True
+                thresholds[pair] = two
+    return worth, thresholds
+
+
+def _best_given(
+    inside: FloatArray, outside: FloatArray, rates: Rates, pair: list[int], thresholds: FloatArray
+) -> tuple[float, FloatArray]:
+    """The best two thresholds where the others stay as they are."""
+    others = thresholds.copy()
+    others[pair] = -math.inf
+    in_left, out_left = (known[(known >= others).all(1)][:, pair] for known in (inside, outside))
+    if not len(in_left):
+        return -math.inf, others[pair]
+    return _best_pair(in_left, out_left, rates, len(inside) - len(in_left))
+
+
+def _best_pair(
+    inside: FloatArray, outside: FloatArray, rates: Rates, missed: int
+) -> tuple[float, FloatArray]:
+    """Of all pairs of values inside; ``missed`` runs are so already."""
+    (first, second), places_in = _places(inside, inside)
+    _, places_out = _places(inside, outside)
+    best = (-math.inf, np.full(2, -math.inf))
+    rows = max(1, _CELLS // second.size)
+    seen = np.zeros((2, second.size), np.int64)
+    for stop in range(first.size, 0, -rows):
+        start = max(0, stop - rows)
+        hits, alarms = (
+            _reached(places, start, stop, second.size, row)
+            for places, row in zip((places_in, places_out), seen, strict=True)
+        )
+        worth = rates.worth(missed + len(inside) - hits, alarms)
+        i, j = divmod(int(worth.argmax()), second.size)
+        if worth[i, j] > best[0]:
+            best = float(worth[i, j]), np.array([first[start + i], second[j]])
+    return best
+
+
+def _places(inside: FloatArray, known: FloatArray) -> tuple[tuple[FloatArray, ...], IntArray]:
+    """Values inside, rising, and how many of them each run reaches, less one."""
+    values = tuple(np.unique(column) for column in inside.T)
+    places = [
+        np.searchsorted(value, column, "right") - 1
+        for value, column in zip(values, known.T, strict=True)
+    ]
+    reached = np.stack(places, axis=1)
+    return values, reached[(reached >= 0).all(1)]
+
+
+def _reached(places: IntArray, start: int, stop: int, width: int, above: IntArray) -> IntArray:
+    """Runs that reach both thresholds, for rows of first ones; ``above`` counts rows after them."""
+    here = places[(places[:, 0] >= start) & (places[:, 0] < stop)]
+    cells = np.bincount(
+        (here[:, 0] - start) * width + here[:, 1], minlength=(stop - start) * width
+    ).reshape(stop - start, width)
+    columns = cells[::-1].cumsum(0)[::-1] + above
+    above[:] = columns[0]
+    return np.asarray(columns[:, ::-1].cumsum(1)[:, ::-1])
+
+
+def _halves(
+    known: FloatArray, fraction: float, rng: np.random.Generator
+) -> tuple[FloatArray, FloatArray]:
+    part = round(fraction * len(known))
+    if not 0 < part < len(known):
+        raise InvalidArgument(
+            f"Expected at least two runs of each world to hold some out, got {len(known)}."
+        )
+    order = rng.permutation(len(known))
+    return known[order[:part]], known[order[part:]]
+
+
+def _statistics(inside: ArrayLike, outside: ArrayLike) -> tuple[FloatArray, FloatArray]:
+    known = [np.asarray(side, np.float64) for side in (inside, outside)]
+    for side in known:
+        if side.ndim != 2 or 0 in side.shape or side.shape[1] != known[0].shape[1]:
+            raise InvalidArgument(
+                "Expected statistics of shape (runs, k), k the same inside and outside, got "
+                f"{known[0].shape} and {known[1].shape}."
+            )
+        if not np.isfinite(side).all():
+            raise InvalidArgument(
+                "Expected finite statistics, got nan or infinity. A spread of 0 has no inverse: "
+                "give −spread, which orders runs alike. A run that diverged must count: score it."
+            )
+    return known[0], known[1]

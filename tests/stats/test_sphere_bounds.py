@@ -3,6 +3,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+import scipy.special
 
 import epsilometer as em
 from epsilometer.errors import InvalidArgument
@@ -129,8 +130,49 @@ def test_looks_that_do_not_share_are_caught(
 def test_a_mean_without_its_error_is_caught(
     monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
 ) -> None:
-    monkeypatch.setattr(sphere_bounds.special, "ndtri", lambda p: 0.0 * p)
+    monkeypatch.setattr(sphere_bounds, "cosine_quantile", lambda q, dimension: 0.0)
     assert too_often(_wrong("mean", 1.5, 100, 100, rng), 100)
+
+
+def _mean_of_a_noisy_sum(
+    mu: float, d: int, k: int, audits: int, rng: np.random.Generator
+) -> np.ndarray:
+    """Means of the cosines of k orthonormal canaries with their sum in noise of σ = 1/μ."""
+    along = math.sqrt(k) * mu + rng.normal(size=audits)
+    return along / np.sqrt(k * (along**2 + rng.chisquare(d - 1, audits)))
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.05, 1.5])
+def test_the_mean_holds_in_a_hundred_thousand_sums_with_noise(
+    mu: float, rng: np.random.Generator
+) -> None:
+    d, k, audits = 300, 100, 100_000  # few dimensions: where the normal law would be farthest off
+    around = np.linspace(-1e-6, 1e-6, k)  # the bound looks at nothing but the mean
+    taken_off = [
+        mean - sphere_bounds.tied_bound(mean + around, dimension=d, delta=0.1).threshold
+        for mean in (0.05, 0.2)
+    ]
+    assert taken_off[0] == pytest.approx(taken_off[1], rel=1e-9)  # the same of every mean
+    means = _mean_of_a_noisy_sum(mu, d, k, audits, rng)
+    wrong = int((means - taken_off[0] > mu / math.sqrt(d)).sum())
+    assert not too_often(wrong, audits)
+    if mu == 0:  # and no seldomer than it says: 100,000 audits scatter by 0.07 points
+        assert wrong / audits == pytest.approx(0.05, abs=0.004)
+
+
+@pytest.mark.parametrize("d", [10, 100, 10**4, 10**6])
+def test_the_mean_is_right_as_often_as_it_says_by_the_exact_law(d: int) -> None:
+    quantile = -math.sqrt(d) * float(em.cosine_quantile(0.05, d))
+    shift = np.array([0.0, 0.01, 0.1, 0.5, 1.0, 2.0, 3.0, 10.0, 100.0])  # √k/σ
+    cosine = np.minimum((shift + quantile) / math.sqrt(d), 1 - 1e-12)
+    tangent = cosine / np.sqrt(1 - cosine**2)
+    covered = scipy.special.nctdtr(d - 1, shift, math.sqrt(d - 1) * tangent)
+    assert covered[0] == pytest.approx(0.95, abs=1e-9)
+    assert (covered > 0.95 - 1e-9).all()
+    [normal] = scipy.special.nctdtr(
+        d - 1, [0.0], math.sqrt(d - 1) / math.sqrt(d / scipy.special.ndtri(0.95) ** 2 - 1)
+    )
+    assert normal < 0.95  # which the limit of many dimensions would have, by a hair
 
 
 def test_the_papers_bound_is_caught(rng: np.random.Generator) -> None:

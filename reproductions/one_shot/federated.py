@@ -36,9 +36,11 @@ NOISE = {"fashion": "0.2", "mnist-writers": "0,0.1,0.2,0.3,0.4", "shakespeare": 
 COLUMNS = {  # of a row, and of the table
     "accounting": "accounting ε",
     "steps_est": "steps: ε_est",
+    "steps_max": "steps: law of a maximum",
     "steps_valid": "steps: valid bound",
     "steps_lo": "steps: ε_lo, not valid",
     "updates_est": "updates: ε_est",
+    "updates_max": "updates: law of a maximum",
     "updates_valid": "updates: valid bound",
     "final_est": "final: ε_est",
     "final_tied": "final, tied",
@@ -205,15 +207,15 @@ def _seen(name: str, observed: Any, unobserved: Any, **knobs: Any) -> dict[str, 
         if sample is not None
         for value in (sample.mean(), sample.std())
     ]
-    found = {
-        f"{name}_est": audit.estimates[0].epsilon,
+    first, second = (estimate.epsilon for estimate in audit.estimates)
+    paper, other = (first, second) if unobserved is None else (second, first)
+    return {
+        f"{name}_est": paper,
+        f"{name}_{'tied' if unobserved is None else 'max'}": other,
         f"{name}_valid": audit.bound.epsilon,
         f"{name}_lo": next(bound.epsilon for bound in audit.also if not bound.valid),
         f"{name}_moments": moments,
     }
-    if unobserved is None:
-        found[f"{name}_tied"] = audit.estimates[1].epsilon
-    return found
 
 
 def _fashion(asked: argparse.Namespace, noise: float, seed: int) -> Setting:

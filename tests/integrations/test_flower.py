@@ -3,21 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+import flwr.serverapp
 import numpy as np
 import pytest
 import scipy.stats
 from flwr.app import Array, ArrayRecord, Context, Message, MessageType, RecordDict
 from flwr.clientapp.mod import adaptiveclipping_mod, fixedclipping_mod
-from flwr.compat.server import ServerAppComponents
-from flwr.server import ServerConfig
-from flwr.serverapp import (
-    Grid,
-    NeighboringRelation,
-    PrivacyConfig,
-    RdpAccountant,
-    SamplingMethod,
-    ServerApp,
-)
+from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideAdaptiveClipping,
     DifferentialPrivacyClientSideFixedClipping,
@@ -104,15 +96,17 @@ def test_replaced_nodes_are_no_others_and_their_clients_never_train(tmp_path: Pa
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         seen.append(list(grid.get_node_ids()))
-        seen.append([node.node_id for node in grid.get_nodes()])
+        if hasattr(Grid, "get_nodes"):  # not in older versions
+            seen.append([node.node_id for node in grid.get_nodes()])
         inner(grid, context)
 
     found = audit(app, client(called=called), tmp_path, nodes=20, canaries=5, mode="replace")
-    assert seen[0] == seen[1] == list(InProcessGrid(client(), nodes=20).get_node_ids())
+    every = list(InProcessGrid(client(), nodes=20).get_node_ids())
+    assert all(nodes == every for nodes in seen)
     trained = {node for node, what in called if what == "train"}
     evaluated = {node for node, what in called if what == "evaluate"}
     assert len(trained) == 15  # the others, and always the same
-    assert evaluated == set(seen[0])
+    assert evaluated == set(every)
     assert found.took.tolist() == [2] * 5
 
 
@@ -243,13 +237,16 @@ def test_apps_that_push_and_pull_by_themselves_are_audited_too(tmp_path: Path) -
     assert "Strategy.start was not called" in found.told
 
 
+@pytest.mark.skipif(
+    not hasattr(flwr.serverapp, "RdpAccountant"), reason="this version of Flower has no accountant"
+)
 def test_flowers_own_accountant_keeps_its_books(tmp_path: Path) -> None:
-    accountant = RdpAccountant(
-        PrivacyConfig(
+    accountant = flwr.serverapp.RdpAccountant(
+        flwr.serverapp.PrivacyConfig(
             target_delta=DELTA,
             population_size=12,
-            neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
-            sampling_method=SamplingMethod.NO_AMPLIFICATION,
+            neighboring_relation=flwr.serverapp.NeighboringRelation.ADD_OR_REMOVE_ONE,
+            sampling_method=flwr.serverapp.SamplingMethod.NO_AMPLIFICATION,
         )
     )
     strategy = DifferentialPrivacyServerSideFixedClipping(
@@ -492,13 +489,7 @@ def test_arguments_are_checked_before_the_run(asked: Any, words: str) -> None:
         audit_server_app(ServerApp(), **{"delta": DELTA, **asked})
 
 
-def test_apps_of_the_old_kind_are_refused(tmp_path: Path) -> None:
-    def server_fn(context: Context) -> ServerAppComponents:
-        return ServerAppComponents(config=ServerConfig(num_rounds=1))
-
-    app = audit_server_app(ServerApp(server_fn=server_fn), delta=DELTA, directory=tmp_path / "run")
-    with pytest.raises(InvalidArgument, match=r"Expected a ServerApp with @app\.main"):
-        run_in_process(app, client(), nodes=8)
+def test_what_is_no_app_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="Expected a ServerApp of flwr, got str"):
         audit_server_app("server:app", delta=DELTA)  # type: ignore[arg-type]
 

@@ -12,12 +12,17 @@ from flwr.clientapp import ClientApp
 from flwr.common import ndarrays_to_parameters
 from flwr.server import ServerConfig
 from flwr.server.compat import LegacyContext
-from flwr.server.strategy import FedAvg
+from flwr.server.strategy import FedAvg, Strategy
 from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
 from flwr.serverapp import Grid, ServerApp
 
 from epsilometer.errors import InvalidArgument
-from epsilometer.integrations.flower import audit_server_app, canary_mod, run_in_process
+from epsilometer.integrations.flower import (
+    audit_server_app,
+    audited_strategy,
+    canary_mod,
+    run_in_process,
+)
 from tests.integrations.flower_apps import DELTA, Written
 
 WEIGHTS, NODES, CANARIES = 400, 8, 4
@@ -30,21 +35,24 @@ class Still(NumPyClient):
         return parameters, 10, {}
 
 
-def secure_server(rounds: int) -> ServerApp:
+def averaging() -> FedAvg:
+    return FedAvg(
+        fraction_evaluate=0.0,
+        min_fit_clients=NODES,
+        min_available_clients=NODES,
+        initial_parameters=ndarrays_to_parameters([np.zeros(WEIGHTS, np.float32)]),
+    )
+
+
+def secure_server(rounds: int, strategy: Strategy | None = None) -> ServerApp:
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        start = ndarrays_to_parameters([np.zeros(WEIGHTS, np.float32)])
         legacy = LegacyContext(
             context=context,
             config=ServerConfig(num_rounds=rounds),
-            strategy=FedAvg(
-                fraction_evaluate=0.0,
-                min_fit_clients=NODES,
-                min_available_clients=NODES,
-                initial_parameters=start,
-            ),
+            strategy=strategy or averaging(),
         )
         secure = SecAggPlusWorkflow(num_shares=3, reconstruction_threshold=2, clipping_range=3.0)
         DefaultWorkflow(fit_workflow=secure)(grid, legacy)
@@ -84,3 +92,23 @@ def test_nobody_can_answer_for_a_client_with_masks(tmp_path: Path) -> None:
     )
     with pytest.raises(InvalidArgument, match="Under secure aggregation use canary_mod"):
         run_in_process(app, client_app(secaggplus_mod), nodes=NODES)
+
+
+def test_the_strategy_sees_the_sum_of_the_last_round_too(tmp_path: Path) -> None:
+    strategy = audited_strategy(
+        averaging(), delta=DELTA, mode="mod", canaries=CANARIES, directory=tmp_path / "run"
+    )
+    clients = client_app(secaggplus_mod, canary_mod(CANARIES, clip_norm=1.0))
+    run_in_process(secure_server(1, strategy), clients, nodes=NODES)
+    found = Written(tmp_path / "run")
+    np.testing.assert_allclose(found.final[:CANARIES], 0.5, atol=1e-3)  # what quantising leaves
+    np.testing.assert_allclose(found.final[CANARIES:], 0, atol=1e-3)
+    assert "crossed the grid" not in found.told
+
+
+def test_the_strategy_cannot_answer_for_a_client_with_masks_either(tmp_path: Path) -> None:
+    strategy = audited_strategy(
+        averaging(), delta=DELTA, mode="replace", canaries=CANARIES, directory=tmp_path / "run"
+    )
+    with pytest.raises(InvalidArgument, match="take mode='mod' and canary_mod"):
+        run_in_process(secure_server(1, strategy), client_app(secaggplus_mod), nodes=NODES)

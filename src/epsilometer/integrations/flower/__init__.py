@@ -8,5 +8,6 @@ weights as they cross.
 from epsilometer.integrations.flower.apps import audit_server_app
 from epsilometer.integrations.flower.in_process import InProcessGrid, run_in_process
 from epsilometer.integrations.flower.mod import canary_mod
+from epsilometer.integrations.flower.strategies import audited_strategy
 
-__all__ = ["InProcessGrid", "audit_server_app", "canary_mod", "run_in_process"]
+__all__ = ["InProcessGrid", "audit_server_app", "audited_strategy", "canary_mod", "run_in_process"]

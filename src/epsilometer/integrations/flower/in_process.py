@@ -1,5 +1,6 @@
 """A grid whose nodes are function calls: Flower apps without Ray, without processes."""
 
+import copy
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 from uuid import uuid4
@@ -7,14 +8,12 @@ from uuid import uuid4
 from epsilometer import _validate
 from epsilometer._extras import needs
 from epsilometer.errors import InvalidArgument
+from epsilometer.integrations.flower.versions import Run, say_who_sends
 
 with needs("flwr", extra="flower"):
     from flwr.app import Context, Error, Message, RecordDict
-    from flwr.app.message.message import make_message
     from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
     from flwr.serverapp import Grid, ServerApp
-    from flwr.supercore.run import Run
-    from flwr.supercore.task_identity import TaskIdentity
 
 _FIRST = SUPERLINK_NODE_ID + 1
 _Client: TypeAlias = Callable[[Message, Context], Message]
@@ -39,12 +38,12 @@ class InProcessGrid(Grid):
         self._contexts: dict[int, Context] = {}
         self._replies: dict[str, Message] = {}
 
-    def set_run(self, run: Run) -> None:
+    def set_run(self, run: Any) -> None:
         """Takes another run's description."""
         self._run = run
 
     @property
-    def run(self) -> Run:
+    def run(self) -> Any:
         """What is run."""
         return self._run
 
@@ -93,7 +92,8 @@ class InProcessGrid(Grid):
                 state=RecordDict(),
                 run_config=dict(self._run_config),
             )
-        own = make_message(metadata=message.metadata, content=_copied(message.content))
+        own = copy.copy(message)
+        own.content = _copied(message.content)
         try:
             return self._client(own, self._contexts[node])
         except Exception as error:  # whatever a client raises is an answer of his
@@ -119,8 +119,7 @@ def run_in_process(
         run_config: What ``pyproject.toml`` would have under ``tool.flwr.app.config``.
     """
     grid = InProcessGrid(client_app, nodes=nodes, run_config=run_config)
-    TaskIdentity.task_id, TaskIdentity.run_id = 1, grid.run.run_id
-    TaskIdentity.node_id = SUPERLINK_NODE_ID
+    say_who_sends(grid.run.run_id)
     context = Context(
         run_id=grid.run.run_id,
         node_id=SUPERLINK_NODE_ID,

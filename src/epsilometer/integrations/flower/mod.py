@@ -59,7 +59,7 @@ def canary_mod(
         number = chosen(context) if is_training(message) else None
         if number is None:
             return call_next(message, context)
-        sent, norm = weights_in(message), sent_norm(message) or clip_norm
+        sent, norm = weights_in(message.content), sent_norm(message.content) or clip_norm
         if norm is None:
             raise InvalidArgument(
                 "Expected a clipping norm in the message's config, or clip_norm, got neither."

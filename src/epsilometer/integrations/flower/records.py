@@ -9,7 +9,7 @@ from epsilometer._extras import needs
 from epsilometer.errors import InvalidArgument
 
 with needs("flwr", extra="flower"):
-    from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+    from flwr.app import Array, ArrayRecord, Message, RecordDict
 
 Arrays: TypeAlias = dict[str, NDArray[Any]]
 CLIPPING_NORM = "clipping_norm"  # what Flower calls it in the config that it sends to clients
@@ -22,9 +22,9 @@ def is_training(message: Message) -> bool:
     return message.metadata.message_type.partition(".")[0] == "train"
 
 
-def weights_in(message: Message) -> Arrays:
+def weights_in(content: RecordDict) -> Arrays:
     """The model in a message."""
-    records = list(message.content.array_records.values())
+    records = list(content.array_records.values())
     if len(records) != 1:
         raise InvalidArgument(
             f"Expected one ArrayRecord in messages of training, got {len(records)}: what a canary "
@@ -43,31 +43,29 @@ def record(arrays: Arrays) -> ArrayRecord:
     return ArrayRecord({name: Array(np.asarray(value)) for name, value in arrays.items()})
 
 
-def sent_norm(message: Message) -> float | None:
+def sent_norm(content: RecordDict) -> float | None:
     """The clipping norm that clients were sent, where they clip."""
-    for config in message.content.config_records.values():
+    for config in content.config_records.values():
         if CLIPPING_NORM in config:
             return float(config[CLIPPING_NORM])  # type: ignore[arg-type]
     return None
 
 
 def typical(replies: list[RecordDict]) -> RecordDict:
-    """A reply as clients make them: the median of every metric, and no arrays."""
+    """A reply as clients make them: the median of every number, and no arrays."""
     found = RecordDict()
     for name, part in replies[0].items():
         if isinstance(part, ArrayRecord):
             found[name] = ArrayRecord()
-        elif isinstance(part, MetricRecord):
-            found[name] = MetricRecord(
+        else:
+            found[name] = type(part)(
                 {key: _median(replies, name, key, value) for key, value in part.items()}
             )
-        else:
-            found[name] = ConfigRecord(dict(part))
     return found
 
 
 def _median(replies: list[RecordDict], name: str, key: str, value: Any) -> Any:
     if not isinstance(value, int | float):
-        return value  # a list: as the first client has it
+        return value  # a list, or words: as the first client has it
     every: list[Any] = [reply[name].get(key, value) for reply in replies if name in reply]
     return type(value)(np.median(every))

@@ -1,8 +1,9 @@
 """What an audit of a Flower app was asked for, and the canaries that follow from it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, Required, TypeAlias, TypedDict, get_args
 
 import numpy as np
 
@@ -20,24 +21,43 @@ STATISTICS = ("*running_mean", "*running_var")
 Canaries: TypeAlias = HadamardCanaries | SphereCanaries
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """What ``audit_server_app`` was asked for; its arguments say what each is."""
+class Asked(TypedDict, total=False):
+    """What an audit may be asked for; :func:`audit_server_app` says what each is."""
 
+    delta: Required[float]
     canaries: int
     mode: Mode
-    directory: Path
-    delta: float
+    directory: str | Path
     claim: PrivacyClaim | None
     seed: int
     family: Family
     clip_norm: float | None
-    nodes: tuple[int, ...] | None
+    nodes: Sequence[int] | None
     weight: float
     weighted_by_key: str
-    without: tuple[str, ...]
+    without: Sequence[str]
     participation: Participation
     confidence: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What an audit was asked for."""
+
+    delta: float
+    canaries: int = 1000
+    mode: Mode = "replace"
+    directory: str | Path = "epsilometer-flower"
+    claim: PrivacyClaim | None = None
+    seed: int = 0
+    family: Family = "hadamard"
+    clip_norm: float | None = None
+    nodes: Sequence[int] | None = None
+    weight: float = 1.0
+    weighted_by_key: str = "num-examples"
+    without: Sequence[str] = STATISTICS
+    participation: Participation = "hidden"
+    confidence: float = 0.95
 
     def __post_init__(self) -> None:
         _validate.whole(1, canaries=self.canaries)
@@ -62,12 +82,11 @@ class Settings:
                 f"for {self.canaries}."
             )
 
-    @property
-    def call(self) -> str:
+    def call(self, function: str, what: str) -> str:
         """The call that does it again."""
         names = ("canaries", "mode", "delta", "seed", "family", "clip_norm", "weight")
         said = ", ".join(f"{name}={getattr(self, name)!r}" for name in (*names, "participation"))
-        return f"audit_server_app(server_app, {said})"
+        return f"{function}({what}, {said})"
 
     def chosen(self, nodes: list[int]) -> list[int]:
         """Which of the real nodes are canaries."""

@@ -4,7 +4,15 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from epsilometer.leave_one_out import count_bayes, naive_bayes
+from epsilometer.leave_one_out import (
+    count_bayes,
+    discriminant,
+    leaves,
+    linear,
+    logistic,
+    naive_bayes,
+    neighbours,
+)
 from epsilometer.types import FloatArray, IntArray
 
 
@@ -13,6 +21,7 @@ class Removable(Protocol):
 
     Where the last record of a class is taken the class is gone: its column is −inf, and the
     others share its probability. A row of nan says that the model has no prediction there (0/0).
+    It may have ``caveats``: sentences that whoever reads its numbers must know.
     """
 
     @property
@@ -60,6 +69,13 @@ FAMILIES: tuple[Family, ...] = (
     count_bayes.Multinomial(),
     count_bayes.Complement(),
     count_bayes.Categorical(),
+    neighbours.Neighbours(),
+    leaves.RandomTrees(),
+    leaves.FixedTree(),
+    linear.Ridge(),
+    logistic.Logistic(),
+    discriminant.Linear(),
+    discriminant.Quadratic(),
 )
 
 

@@ -10,6 +10,8 @@ BIBLIOGRAPHY = MappingProxyType(
         "Auditing DP-SGD with Shuffling. 2025.",
         "barnard1963": "Barnard: Discussion of 'The Spectral Analysis of Point Processes'. JRSS B "
         "25, 1963.",
+        "carlini2022": "Carlini, Chien, Nasr, Song, Terzis, Tramèr: Membership Inference Attacks "
+        "From First Principles. IEEE S&P 2022.",
         "chua2024": "Chua, Ghazi, Kamath, Kumar, Manurangsi, Sinha, Zhang: How Private are DP-SGD "
         "Implementations? ICML 2024.",
         "andrew2024": "Andrew, Kairouz, Oh, Oprea, McMahan, Suriyakumar: One-shot Empirical "
@@ -23,6 +25,7 @@ BIBLIOGRAPHY = MappingProxyType(
         "Learning: How Private is Private SGD? NeurIPS 2020.",
         "kairouz2015": "Kairouz, Oh, Viswanath: The Composition Theorem for Differential Privacy. "
         "ICML 2015.",
+        "long2017": "Long, Bindschaedler, Gunter: Towards Measuring Membership Privacy. 2017.",
         "maddock2023": "Maddock, Sablayrolles, Stock: CANIFE: Crafting Canaries for Empirical "
         "Privacy Measurement in Federated Learning. ICLR 2023.",
         "mahloujifar2024": "Mahloujifar, Melis, Chaudhuri: Auditing f-Differential Privacy in One "
@@ -31,6 +34,8 @@ BIBLIOGRAPHY = MappingProxyType(
         "Stochastically Larger than the Other. Annals of Mathematical Statistics 18, 1947.",
         "nasr2023": "Nasr, Hayes, Steinke, Balle, Tramèr, Jagielski, Carlini, Terzis: Tight "
         "Auditing of Differentially Private Machine Learning. USENIX Security 2023.",
+        "shokri2017": "Shokri, Stronati, Song, Shmatikov: Membership Inference Attacks Against "
+        "Machine Learning Models. IEEE S&P 2017.",
         "steinke2023": "Steinke, Nasr, Jagielski: Privacy Auditing with One (1) Training Run. "
         "NeurIPS 2023.",
         "ville1939": "Ville: Étude critique de la notion de collectif. Gauthier-Villars, 1939.",
@@ -38,7 +43,11 @@ BIBLIOGRAPHY = MappingProxyType(
         "Betting. JRSS B 86, 2024.",
         "wilks1941": "Wilks: Determination of Sample Sizes for Setting Tolerance Limits. Annals of "
         "Mathematical Statistics 12, 1941.",
+        "yeom2018": "Yeom, Giacomelli, Fredrikson, Jha: Privacy Risk in Machine Learning: "
+        "Analyzing the Connection to Overfitting. CSF 2018.",
         "zanella2023": "Zanella-Béguelin, Wutschitz, Tople, Salem, Rühle, Paverd, Naseri, Köpf, "
         "Jones: Bayesian Estimation of Differential Privacy. ICML 2023.",
+        "zarifzadeh2024": "Zarifzadeh, Liu, Shokri: Low-Cost High-Power Membership Inference "
+        "Attacks. ICML 2024.",
     }
 )

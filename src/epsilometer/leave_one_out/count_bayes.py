@@ -86,6 +86,19 @@ class Bernoulli:
         law = _BernoulliLaw(float(_alpha(estimator)), estimator.binarize)
         return _count_model(estimator, law.features(X), y, law)
 
+    def as_categories(self, estimator: Any, X: Any, y: Any) -> "CategoryCounts":  # noqa: N803
+        """The same model, as one of categories 0 and 1."""
+        classes, codes = labels(y)
+        alpha = float(_alpha(estimator))
+        return CategoryCounts(
+            _BernoulliLaw(alpha, estimator.binarize).features(X).toarray().astype(np.uint8),
+            codes,
+            classes,
+            priors=Priors.of(estimator.class_prior, classes, counted=bool(estimator.fit_prior)),
+            alpha=alpha,
+            least=2,
+        )
+
 
 class _Law(Protocol):
     """What makes one naive Bayes of counts another."""
@@ -196,13 +209,13 @@ class _ComplementLaw:
         after = np.log(np.maximum(others[:, at].T - x[:, None], _at(self.alpha, at, column=True)))
         mass: FloatArray = rows.sum(axis=1)[:, None]
         log_total = np.log(others.sum(axis=1) - mass)
-        scores = _by_row(rows, x[:, None] * after) - mass * log_total
+        scores = _dense(_by_row(rows, x[:, None] * after) - mass * log_total)
         if self.norm:
             features = sums.shape[1]
             logs = np.log(others).sum(axis=1) + _by_row(rows, after - before)
-            scores = scores / (logs - features * log_total)
+            scores /= logs - features * log_total
         else:
-            scores = -scores
+            scores *= -1
         own = np.arange(len(codes)), codes
         scores[own] = self.joint(sums, counts, rows)[own]  # its own class never counted it
         return scores
@@ -287,40 +300,40 @@ class CategoryCounts:
         alpha: float,
         least: Any,
     ) -> None:
-        self.classes, self.alpha, self.priors = classes, alpha, priors
-        self._records, self._codes = X, codes
-        self.values = _values(X, least)
-        self._offsets = np.concatenate([[0], np.cumsum(self.values)[:-1]])
-        self.counts = np.bincount(codes, minlength=classes.size).astype(np.float64)
-        width = int(self.values.sum())
+        self.classes, self.codes = classes, codes
+        self._records, self._priors, self._alpha = X, priors, alpha
+        self._values = _values(X, least)
+        self._offsets = np.concatenate([[0], np.cumsum(self._values)[:-1]])
+        self._counts = np.bincount(codes, minlength=classes.size).astype(np.float64)
+        width = int(self._values.sum())
         tables = np.zeros(classes.size * width)
         for j in range(X.shape[1]):
             for part in _parts(len(X), 1):
                 places = codes[part] * width + self._offsets[j] + X[part, j].astype(np.int64)
                 tables += np.bincount(places, minlength=tables.size)
-        self.tables: FloatArray = tables.reshape(classes.size, width)  # feature after feature
+        self._tables: FloatArray = tables.reshape(classes.size, width)  # feature after feature
 
     def log_proba(self, queries: Any) -> FloatArray:
         """ln p of the model trained on all records."""
         X = self._queries(queries)  # noqa: N806
         with np.errstate(divide="ignore"):  # alpha = 0: never seen is impossible
-            logs = np.log(self.tables + self.alpha)
-        rest = self.priors.log(self.counts) - self._log_totals(self.counts)
+            logs = np.log(self._tables + self._alpha)
+        rest = self._priors.log(self._counts) - self._log_totals(self._counts)
         return self._summed(X, logs, rest)
 
     def own(self, records: IntArray) -> FloatArray:
         """ln p at a record's features of the model without it."""
         with np.errstate(divide="ignore", invalid="ignore"):
-            logs = np.log(self.tables + self.alpha)
-            fewer = np.log(np.maximum(self.tables - 1, 0.0) + self.alpha)
+            logs = np.log(self._tables + self._alpha)
+            fewer = np.log(np.maximum(self._tables - 1, 0.0) + self._alpha)
             # of its own class: counts of a class that is gone are not asked for
-            lost = self.counts - 1
-            rest = self.priors.log(self.counts) - self._log_totals(self.counts)
-            rest_own = self.priors.log(lost) - self._log_totals(lost)
+            lost = self._counts - 1
+            rest = self._priors.log(self._counts) - self._log_totals(self._counts)
+            rest_own = self._priors.log(lost) - self._log_totals(lost)
         shape = self.classes.size * (self._records.shape[1] + 2)
         result = np.empty((len(records), self.classes.size))
         for part in _parts(len(records), shape):
-            codes = self._codes[records[part]]
+            codes = self.codes[records[part]]
             places = self._places(self._records[records[part]])
             joint = logs.T[places].sum(axis=1) + rest
             joint[np.arange(len(codes)), codes] = (
@@ -331,14 +344,35 @@ class CategoryCounts:
 
     def without(self, record: int, queries: Any) -> FloatArray:
         """ln p of the model without that record."""
-        X, c = self._queries(queries), int(self._codes[record])  # noqa: N806
-        tables, counts = self.tables.copy(), self.counts.copy()
+        X, c = self._queries(queries), int(self.codes[record])  # noqa: N806
+        tables, counts = self._tables.copy(), self._counts.copy()
         tables[c, self._places(self._records[[record]])[0]] -= 1
         counts[c] -= 1
         with np.errstate(divide="ignore", invalid="ignore"):
-            logs = np.log(tables + self.alpha)
-            rest = self.priors.log(counts) - self._log_totals(counts)
+            logs = np.log(tables + self._alpha)
+            rest = self._priors.log(counts) - self._log_totals(counts)
         return self._summed(X, logs, rest)
+
+    def largest_change(self, records: IntArray) -> FloatArray:
+        """The largest |ln| of what a record does to its class's odds, over all values there are.
+
+        Of the class's records, f share the record's value of a feature of v values. Taking the
+        record out multiplies that value's probability by (f − 1 + α)/(f + α), and every value's
+        by (n + αv)/(n − 1 + αv).
+        """
+        codes = self.codes[records]
+        n = self._counts[codes, None]
+        with np.errstate(divide="ignore"):  # the last of its class; alpha = 0 and alone in it
+            others = np.log((n - 1 + self._alpha * self._values) / (n + self._alpha * self._values))
+            prior = np.log(n / (n - 1))[:, 0] if self._priors.counted else np.zeros(codes.size)
+            f = self._tables[codes[:, None], self._places(self._records[records])]
+            same = np.log((f + self._alpha) / (f - 1 + self._alpha))
+        with np.errstate(invalid="ignore"):  # inf − inf, of a class that is gone
+            most = prior + (others + same).sum(axis=1)
+            least = prior + (others + np.where(self._values > 1, 0.0, same)).sum(axis=1)
+        change: FloatArray = np.maximum(np.abs(most), np.abs(least))
+        change[n[:, 0] == 1] = np.inf
+        return change
 
     def _summed(self, X: NDArray[Any], logs: FloatArray, rest: FloatArray) -> FloatArray:  # noqa: N803
         result = np.empty((len(X), self.classes.size))
@@ -348,7 +382,7 @@ class CategoryCounts:
 
     def _log_totals(self, counts: FloatArray) -> FloatArray:
         totals: FloatArray = np.log(
-            np.where(counts > 0, counts, 1.0)[:, None] + self.alpha * self.values
+            np.where(counts > 0, counts, 1.0)[:, None] + self._alpha * self._values
         ).sum(axis=1)
         return totals
 
@@ -358,15 +392,15 @@ class CategoryCounts:
 
     def _queries(self, queries: Any) -> NDArray[Any]:
         X = _categories(queries, name="queries")  # noqa: N806
-        if X.shape[1] != self.values.size:
+        if X.shape[1] != self._values.size:
             raise InvalidArgument(
-                f"Expected queries of {self.values.size} features, got {X.shape[1]}."
+                f"Expected queries of {self._values.size} features, got {X.shape[1]}."
             )
-        unknown = X.max(axis=0) >= self.values
+        unknown = X.max(axis=0) >= self._values
         if unknown.any():
             j = int(np.flatnonzero(unknown)[0])
             raise InvalidArgument(
-                f"Expected values below {self.values[j]} in column {j} of queries, got "
+                f"Expected values below {self._values[j]} in column {j} of queries, got "
                 f"{X[:, j].max()}. Values that may come up are announced by min_categories."
             )
         return X

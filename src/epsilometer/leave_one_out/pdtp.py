@@ -6,8 +6,9 @@ but t. It looks at the record's own features only; ``dtp_over`` looks at any oth
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,14 +17,14 @@ from epsilometer import _validate
 from epsilometer.errors import InvalidArgument
 from epsilometer.leave_one_out import binning, families
 from epsilometer.leave_one_out.estimators import labels
+from epsilometer.leave_one_out.pipelines import Preprocessing, unwrapped
+from epsilometer.leave_one_out.refits import PATIENCE, refit, rows
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
 LINE = 1.0  # the DTP-1 hypothesis: above it a classifier should not be published
 _CONFIDENCE = 0.95
 _BLOCK = 1 << 16  # rows at a time, so that working arrays stay small
 _SMALLEST = math.log(math.ulp(0.0))  # ln of the smallest double above 0
-
-Preprocessing = Literal["refit", "fixed"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -81,12 +82,13 @@ def pdtp(
     seed: int = 0,
     engine: Any = None,
     directory: Any = None,
+    patience: float = PATIENCE,
 ) -> Pdtp:
     """PDTP of records: how much a model's prediction at a record depends on the record.
 
     Guarantees: what ``path`` calls exact agrees with refitting but for rounding; all else is
         refitted, with the same random numbers in both fits.
-    Assumes: labels in y are those the estimator is trained on, one record a row.
+    Assumes: one record a row; labels in y are those that the estimator is trained on.
 
     Args:
         estimator: Any classifier with scikit-learn's interface; it is not fitted itself.
@@ -98,6 +100,7 @@ def pdtp(
         seed: Of the sample, and of refits.
         engine: What refits run on.
         directory: Where refits are kept, so that they can be resumed.
+        patience: Seconds that refits may take; more is refused before it begins.
 
     Example:
         >>> from sklearn.datasets import load_iris
@@ -108,33 +111,19 @@ def pdtp(
     """
     classes, codes = labels(y)
     _same_length(X, codes)
-    chosen, unseen = _chosen(records, codes.size, seed=seed)
-    family = families.family_of(estimator)
-    refused = None if family is None else family.refuses(estimator, X, y)
-    caveats: tuple[str, ...] = ()
+    chosen, unseen = chosen_records(records, codes.size, seed=seed)
+    way = _Way.to(estimator, X, y, preprocessing=preprocessing, seed=seed)
     null: FloatArray | None = None
-    if family is not None and refused is None:
-        model = family.fit(estimator, X, y)
-        at = X if records is None else _rows(X, chosen)
-        full, without = model.log_proba(at), model.own(chosen)
-        path = f"exact: {family.name}"
+    caveats = way.caveats
+    if way.model is not None:
+        at = way.features if records is None else rows(way.features, chosen)
+        full, without = way.model.log_proba(at), way.model.own(chosen)
+        path = way.path
     else:
-        from epsilometer.leave_one_out.refits import refit
-
-        fitted = refit(
-            estimator,
-            X,
-            y,
-            chosen,
-            preprocessing=preprocessing,
-            seed=seed,
-            engine=engine,
-            directory=directory,
-        )
+        refits = {"seed": seed, "engine": engine, "directory": directory, "patience": patience}
+        fitted = refit(way.estimator, way.features, y, chosen, **refits)
         full, without, null = fitted.full, fitted.without, fitted.null
-        path, caveats = fitted.path, fitted.caveats
-        if family is not None:
-            caveats = (f"{family.name} was refitted: {refused}.", *caveats)
+        path, caveats = fitted.path + way.path, (*caveats, *fitted.caveats)
     values, binned = changes(full, without)
     return Pdtp(
         records=chosen,
@@ -145,11 +134,155 @@ def pdtp(
         of=codes.size,
         unseen=unseen,
         path=path,
-        caveats=(*caveats, *_explained(without, codes[chosen], values, unseen, of=codes.size)),
+        caveats=(
+            *caveats,
+            *_explained(values, without, codes, chosen),
+            *_left(chosen, unseen, of=codes.size),
+        ),
         full=full,
         without=without,
         classes=classes,
     )
+
+
+def dtp_over(
+    estimator: Any,
+    X: Any,  # noqa: N803
+    y: Any,
+    queries: Any,
+    *,
+    records: IntArray | str | None = None,
+    preprocessing: Preprocessing = "refit",
+    seed: int = 0,
+    engine: Any = None,
+    directory: Any = None,
+    patience: float = PATIENCE,
+) -> DtpOver:
+    """The largest change over queries that a record makes: DTP from below.
+
+    DTP asks about all features there could be, PDTP about the record's own. With the training set
+    itself as queries this is what a well-known toolbox calls PDTP (without its logarithm); it
+    is never smaller than PDTP, and often much larger.
+
+    Guarantees: no more than DTP; what ``path`` calls exact agrees with refitting.
+    Assumes: as ``pdtp``, whose arguments these are.
+
+    Example:
+        >>> from sklearn.datasets import load_iris
+        >>> from sklearn.naive_bayes import GaussianNB
+        >>> X, y = load_iris(return_X_y=True)
+        >>> found = dtp_over(GaussianNB(), X, y, X, records=np.array([0, 43]))
+        >>> found.values.round(2), found.query
+        (array([12.73, 65.48]), array([118, 144]))
+    """
+    classes, codes = labels(y)
+    _same_length(X, codes)
+    chosen, unseen = chosen_records(records, codes.size, seed=seed)
+    way = _Way.to(estimator, X, y, preprocessing=preprocessing, seed=seed)
+    asked = way.transform(queries)
+    caveats = way.caveats
+    null: FloatArray | None = None
+    if way.model is not None:
+        full, path = way.model.log_proba(asked), way.path
+        first, same = _alike(way.features, codes, chosen)
+        kinds = [_worst(full, way.model.without(int(record), asked)) for record in first]
+        worst = [kinds[place] for place in same]
+    else:
+        refits = {"seed": seed, "engine": engine, "directory": directory, "patience": patience}
+        fitted = refit(way.estimator, way.features, y, chosen, queries=asked, **refits)
+        full, path, null = fitted.full, fitted.path + way.path, fitted.null
+        caveats = (*caveats, *fitted.caveats)
+        worst = [_worst(full, without) for without in fitted.without]
+    values = np.array([each.value for each in worst])
+    binned = np.array([each.binned for each in worst])
+    query = np.array([each.query for each in worst], np.int64)
+    without = np.stack([each.without for each in worst])
+    floor = None if null is None else np.full(chosen.size, changes(full, null)[0].max())
+    return DtpOver(
+        records=chosen,
+        values=values,
+        binned=binned,
+        edge=(binned > LINE) & (values <= LINE),
+        floor=floor,
+        of=codes.size,
+        unseen=unseen,
+        path=path,
+        caveats=(
+            *caveats,
+            f"Over {len(full):,} queries: a lower bound of DTP, which has all there could be.",
+            *_explained(values, without, codes, chosen),
+            *_left(chosen, unseen, of=codes.size),
+        ),
+        full=full[query],
+        without=without,
+        classes=classes,
+        query=query,
+    )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _Way:
+    """How models without a record are had: exactly (``model``), or by fitting ``estimator``."""
+
+    model: families.Removable | None
+    estimator: Any
+    features: Any
+    transform: Callable[[Any], Any]
+    path: str
+    caveats: tuple[str, ...]
+
+    @classmethod
+    def to(
+        cls,
+        estimator: Any,
+        X: Any,  # noqa: N803
+        y: Any,
+        *,
+        preprocessing: Preprocessing,
+        seed: int,
+    ) -> "_Way":
+        inner = unwrapped(estimator, X, y, preprocessing=preprocessing, seed=seed)
+        family = families.family_of(inner.estimator)
+        refused = None if family is None else family.refuses(inner.estimator, inner.features, y)
+        model, path, caveats = None, inner.said, inner.caveats
+        if family is not None and refused is None:
+            model = family.fit(inner.estimator, inner.features, y)
+            path = f"exact: {family.name}{inner.said}"
+            caveats = (*caveats, *getattr(model, "caveats", ()))
+        elif family is not None:
+            caveats = (f"{family.name} was refitted: {refused}.", *caveats)
+        return cls(
+            model=model,
+            estimator=inner.estimator,
+            features=inner.features,
+            transform=inner.transform,
+            path=path,
+            caveats=caveats,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Worst:
+    value: float
+    binned: float
+    query: int
+    without: FloatArray
+
+
+def _worst(full: FloatArray, without: FloatArray) -> _Worst:
+    values, binned = changes(full, without)
+    query = int(values.argmax())
+    return _Worst(float(values[query]), float(binned.max()), query, without[query])
+
+
+def _alike(X: Any, codes: IntArray, chosen: IntArray) -> tuple[IntArray, IntArray]:  # noqa: N803
+    """One record of each kind, and which of them each record is like: twins have one model."""
+    those = rows(X, chosen)
+    if not isinstance(those, np.ndarray) or those.dtype.kind not in "iufb":
+        return chosen, np.arange(chosen.size)
+    table = np.column_stack([those, codes[chosen]])
+    _, first, same = np.unique(table, axis=0, return_index=True, return_inverse=True)
+    return chosen[first], np.asarray(same, np.int64).reshape(-1)
 
 
 def changes(full: FloatArray, without: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -222,24 +355,29 @@ def larger_at_most(sampled: int, of: int, *, confidence: float = _CONFIDENCE) ->
     return low
 
 
-def _chosen(records: IntArray | str | None, of: int, *, seed: int) -> tuple[IntArray, int | None]:
+def chosen_records(
+    records: IntArray | str | None, of: int, *, seed: int
+) -> tuple[IntArray, int | None]:
+    """Row numbers, and how many may be above their largest value (None: nobody knows)."""
     if records is None:
         return np.arange(of), 0
     if isinstance(records, str):
         size = _sample_size(records)
         if size >= of:
             return np.arange(of), 0
-        rows = np.random.default_rng(seed).choice(of, size, replace=False)
-        return np.sort(rows).astype(np.int64), larger_at_most(size, of)
-    rows = np.asarray(records)
-    if rows.ndim != 1 or rows.dtype.kind not in "iu" or rows.size == 0:
+        wanted = np.random.default_rng(seed).choice(of, size, replace=False)
+        return np.sort(wanted).astype(np.int64), larger_at_most(size, of)
+    wanted = np.asarray(records)
+    if wanted.ndim != 1 or wanted.dtype.kind not in "iu" or wanted.size == 0:
         raise InvalidArgument(
             "Expected row numbers, None or 'sample:500' for records, got "
-            f"an array of {rows.dtype} with shape {rows.shape}."
+            f"an array of {wanted.dtype} with shape {wanted.shape}."
         )
-    if rows.min() < 0 or rows.max() >= of:
-        raise InvalidArgument(f"Expected records in [0, {of}), got {rows.min()} to {rows.max()}.")
-    return rows.astype(np.int64), None
+    if wanted.min() < 0 or wanted.max() >= of:
+        raise InvalidArgument(
+            f"Expected records in [0, {of}), got {wanted.min()} to {wanted.max()}."
+        )
+    return wanted.astype(np.int64), None
 
 
 def _sample_size(text: str) -> int:
@@ -252,47 +390,48 @@ def _sample_size(text: str) -> int:
 
 
 def _same_length(X: Any, codes: IntArray) -> None:  # noqa: N803
-    rows = X.shape[0] if hasattr(X, "shape") else len(X)
-    if rows != codes.size:
+    count = X.shape[0] if hasattr(X, "shape") else len(X)
+    if count != codes.size:
         raise InvalidArgument(
-            f"Expected as many rows in X as labels in y, got {rows} and {codes.size}."
+            f"Expected as many rows in X as labels in y, got {count} and {codes.size}."
         )
-
-
-def _rows(X: Any, chosen: IntArray) -> Any:  # noqa: N803
-    """Those rows of an array, a sparse matrix or a data frame."""
-    if hasattr(X, "iloc"):
-        return X.iloc[chosen]
-    return (X if hasattr(X, "shape") else np.asarray(X))[chosen]
 
 
 def _explained(
-    without: FloatArray, codes: IntArray, values: FloatArray, unseen: int | None, *, of: int
+    values: FloatArray, without: FloatArray, codes: IntArray, chosen: IntArray
 ) -> tuple[str, ...]:
-    """Why values are infinite, and what a sample leaves open."""
+    """Why values are infinite."""
+    infinite = np.isinf(values)
+    last = infinite & (np.bincount(codes)[codes[chosen]] == 1)
+    silent = infinite & np.isnan(without).any(axis=1)
+    others = infinite & ~last & ~silent
     told = []
-    gone = without[np.arange(codes.size), codes] == -np.inf
-    silent = np.isnan(without).any(axis=1)
-    if (gone & np.isinf(values)).any():
+    if last.any():
         told.append(
-            f"{_counted(gone & np.isinf(values))} infinite because without it the model gives its "
-            "label no probability: it is the last of its class, or the only one with its value."
+            f"{_counted(last)} infinite: the last of its class, which without it has probability 0."
         )
     if silent.any():
         told.append(
-            f"{_counted(silent)} infinite because without it the model has no prediction at its "
-            "features (0/0)."
+            f"{_counted(silent)} infinite: without it the model has no prediction there (0/0)."
         )
-    if unseen is None:
+    if others.any():
         told.append(
-            f"{codes.size:,} of {of:,} records were chosen by the caller: others may be higher."
-        )
-    elif unseen:
-        told.append(
-            f"{codes.size:,} of {of:,} records were drawn: with {_CONFIDENCE:.0%} confidence at "
-            f"most {unseen:,} records ({unseen / of:.2%}) are above the largest value here."
+            f"{_counted(others)} infinite: one of the two models holds a class to be impossible "
+            "that the other does not."
         )
     return tuple(told)
+
+
+def _left(chosen: IntArray, unseen: int | None, *, of: int) -> tuple[str, ...]:
+    """What a choice of records leaves open."""
+    if unseen is None:
+        return (f"{chosen.size:,} of {of:,} records, as asked for: others may be higher.",)
+    if chosen.size == of:
+        return ()
+    return (
+        f"{chosen.size:,} of {of:,} records were drawn: with {_CONFIDENCE:.0%} confidence at most "
+        f"{unseen:,} of all ({unseen / of:.2%}) are above the largest value here.",
+    )
 
 
 def _counted(which: BoolArray | np.bool_) -> str:

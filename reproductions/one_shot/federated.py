@@ -165,7 +165,7 @@ def _worked(jobs: list[Any], at_once: int) -> Iterator[dict[str, Any]]:
 def _row(asked: argparse.Namespace, noise: float, seed: int) -> dict[str, Any]:
     start = time.perf_counter()
     torch.set_num_threads(1)
-    make = _fashion if asked.task == "fashion" else _people
+    make = fashion if asked.task == "fashion" else _people
     setting = make(asked, noise, seed)
     training, k = setting.training, asked.canaries
     canaries = HadamardCanaries(count=2 * k, dimension=training.size, key=seed)
@@ -218,7 +218,7 @@ def _seen(name: str, observed: Any, unobserved: Any, **knobs: Any) -> dict[str, 
     }
 
 
-def _fashion(asked: argparse.Namespace, noise: float, seed: int) -> Setting:
+def fashion(asked: argparse.Namespace, noise: float, seed: int) -> Setting:
     """Two layers, clip 1, batches of 128, one epoch: one example a client, canaries among them."""
     held = np.load(asked.data / "fashion_mnist.npz")
     x = held["x_train"].reshape(-1, 784).astype(np.float32) / 255

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from epsilometer.errors import InvalidArgument
-from epsilometer.training.crafting import crafted_direction
+from epsilometer.training.crafting import crafted_update
 from epsilometer.training.models import mlp
 
 
@@ -27,19 +27,16 @@ def setting() -> tuple[nn.Module, Tensor, Tensor, Tensor]:
 
 def test_crafting_makes_an_update_that_stands_out() -> None:
     module, weights, pool, example = setting()
-    overlaps = [
-        float(
-            (
-                pool
-                @ crafted_direction(module, weights, pool, example=example, clip=1.0, steps=steps)
-            ).norm()
-        )
+    plain, crafted = (
+        crafted_update(module, weights, pool, example=example, clip=1.0, steps=steps)
         for steps in (0, 200)
-    ]
+    )
+    overlaps = [float((pool @ (update / update.norm())).norm()) for update in (plain, crafted)]
     assert overlaps[1] < overlaps[0] / 3
+    assert float(crafted.norm()) > 0.9  # and it is as long as clipping allows
 
 
-def test_the_direction_is_that_of_a_step_on_the_example() -> None:
+def test_the_update_is_that_of_a_step_on_the_example() -> None:
     """Without crafting: a step of gradient descent on the example with an even label."""
     module, weights, pool, example = setting()
     own = copy.deepcopy(module)
@@ -48,14 +45,16 @@ def test_the_direction_is_that_of_a_step_on_the_example() -> None:
     nn.functional.cross_entropy(own(example[None]), even).backward()
     sgd.step()
     moved = torch.cat([part.detach().flatten() for part in own.parameters()]) - weights
-    found = crafted_direction(module, weights, pool, example=example, clip=1.0, steps=0)
-    torch.testing.assert_close(found, moved / moved.norm(), rtol=1e-3, atol=1e-5)
+    found = crafted_update(
+        module, weights, pool, example=example, clip=1.0, learning_rate=0.1, steps=0
+    )
+    torch.testing.assert_close(found, moved, rtol=1e-3, atol=1e-6)
 
 
 def test_the_given_weights_count_not_those_of_the_module() -> None:
     module, weights, pool, example = setting()
     one, other = (
-        crafted_direction(module, there, pool, example=example, clip=1.0, steps=0)
+        crafted_update(module, there, pool, example=example, clip=1.0, steps=0)
         for there in (weights, weights + 0.5)
     )
     assert not torch.allclose(one, other, atol=1e-3)
@@ -64,8 +63,8 @@ def test_the_given_weights_count_not_those_of_the_module() -> None:
 def test_what_cannot_be_crafted_is_told() -> None:
     module, weights, pool, example = setting()
     with pytest.raises(InvalidArgument, match="whole numbers"):
-        crafted_direction(module, weights, pool, example=example.long(), clip=1.0)
+        crafted_update(module, weights, pool, example=example.long(), clip=1.0)
     deep = nn.Sequential(nn.Linear(6, 6), nn.Unflatten(1, (2, 3)))
     flat = torch.cat([part.detach().flatten() for part in deep.parameters()])
     with pytest.raises(InvalidArgument, match="one output a class"):
-        crafted_direction(deep, flat, pool[:, : flat.numel()], example=example, clip=1.0)
+        crafted_update(deep, flat, pool[:, : flat.numel()], example=example, clip=1.0)

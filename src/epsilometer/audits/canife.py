@@ -1,5 +1,6 @@
 """CANIFE, an audit of federated training to compare with: single rounds, then composition."""
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -7,13 +8,11 @@ import numpy as np
 
 from epsilometer import _validate
 from epsilometer._extras import needs
-from epsilometer.accounting import pld
+from epsilometer.accounting import rdp
 from epsilometer.errors import InvalidArgument
-from epsilometer.observations import Scores
 from epsilometer.results import EpsilonEstimate
-from epsilometer.stats.estimators import epsilon_lower_bound
 from epsilometer.stats.gaussians import gaussian_sigma
-from epsilometer.stats.thresholds import Best
+from epsilometer.types import FloatArray
 
 if TYPE_CHECKING:
     from epsilometer.training.federated import FederatedTraining
@@ -24,12 +23,15 @@ class CanifeAudit:
     """What CANIFE says of one training.
 
     Attributes:
-        estimate: ε of the whole training.
-        rounds: (round, ε of that round alone) pairs.
+        estimate: ε of the whole training, composed by Rényi accounting as its paper does.
+        rounds: (round, ε of that round alone) pairs; infinite where no score was mistaken.
+        noise: (noise multiplier, rounds) pairs, what was composed; ``accounting.pld`` composes
+            them to less.
     """
 
     estimate: EpsilonEstimate
     rounds: tuple[tuple[int, float], ...]
+    noise: tuple[tuple[float, int], ...]
 
 
 def audit_canife(
@@ -45,21 +47,22 @@ def audit_canife(
     """CANIFE (Maddock, Sablayrolles, Stock 2023): a crafted example, tested in single rounds.
 
     Every so many rounds an example is crafted whose update is orthogonal to those of a pool of
-    clients; half of ``scores`` sums of a round have it, half do not, each with a fresh cohort and
-    fresh noise; the inner product with its direction is the score. The ε of that round, by the
-    Bayesian bound of Zanella-Béguelin et al., is turned into the noise of a Gaussian mechanism, and
-    rounds are composed as if clients were sampled by Poisson.
+    clients. It is then looked for in sums of a round, ``scores`` with it and as many without it,
+    each with noise of its own and a cohort of clients that it was not crafted against; the inner
+    product with its direction is the score. The ε of that round is that of the plain error rates
+    at the threshold that errs least; the Gaussian mechanism with that ε has the noise of the
+    round, and rounds are composed as if clients were sampled by Poisson. A round whose scores are
+    told apart without an error has no finite ε, and takes the largest of the others.
 
-    Guarantees: none. It is an estimate, small where scores are few: a hundred of them cannot show
-        more than ln 50 or so in one round; and composition assumes a sampling that hardly
-        anybody does.
+    Guarantees: none. It is an estimate, small where scores are few: n of each kind show ln n at
+        most in one round; and composition assumes a sampling that hardly anybody does.
 
     Args:
         training: What is trained; without canaries of any other kind.
         delta: δ.
         every: Rounds from one audited round to the next.
-        pool: Clients whose updates the example is crafted against, and cohorts are made of.
-        scores: Of an audited round, with the example and without it together.
+        pool: Clients whose updates the example is crafted against; as many others make cohorts.
+        scores: Of an audited round with the example; as many without it.
         steps: Of crafting.
         seed: From which all randomness follows.
     """
@@ -74,13 +77,11 @@ def audit_canife(
     trains, crafts = np.random.default_rng(seed).spawn(2)
     rounds = _Rounds(training, delta, every, pool, scores, steps, crafts)
     training.train(rng=trains, visit=rounds)
-    noise = [
-        (float(gaussian_sigma(found, delta)), min(every, training.rounds - number))
-        for number, found in rounds.found
-    ]
-    epsilon = pld.varied_poisson_epsilon(
-        noise, sampling_rate=training.cohort / len(training.clients), delta=delta
-    )
+    noise = noise_of(rounds.found, delta=delta, every=every, rounds=training.rounds)
+    epsilon = math.inf
+    if all(multiplier > 0 for multiplier, _ in noise):
+        rate = training.cohort / len(training.clients)
+        epsilon = rdp.varied_poisson_epsilon(noise, sampling_rate=rate, delta=delta)
     return CanifeAudit(
         estimate=EpsilonEstimate(
             epsilon=epsilon,
@@ -88,14 +89,15 @@ def audit_canife(
             high=float("inf"),
             delta=delta,
             confidence=0.0,
-            method="CANIFE: rounds by a crafted example, composed as Poisson sampling",
+            method="CANIFE: rounds by a crafted example, composed as Poisson sampling by RDP",
             direction="both",
             subject="federated training",
             adjacency="add_remove",
-            cites=("maddock2023", "zanella2023"),
+            cites=("maddock2023",),
             caveats=("Neither a lower nor an upper bound: nothing is known of its error.",),
         ),
         rounds=tuple(rounds.found),
+        noise=noise,
     )
 
 
@@ -116,32 +118,74 @@ class _Rounds:
         if number % self.every:
             return
         with needs("torch", extra="torch"):
-            from epsilometer.training.crafting import crafted_direction
+            from epsilometer.training.crafting import crafted_update
             from epsilometer.training.ensemble import as_tensor
 
         training, rng = self.training, self.rng
-        some = rng.choice(
-            len(training.clients), min(self.pool, len(training.clients)), replace=False
+        picked = rng.permutation(len(training.clients))[: 2 * self.pool]
+        designed, others = np.array_split(picked, 2)
+        update = crafted_update(
+            training.module,
+            weights,
+            self._clipped(weights, designed, clip),
+            example=as_tensor(training.clients[designed[0]][0], training.device)[0],
+            clip=clip,
+            learning_rate=training.learning_rate,
+            steps=self.steps,
         )
-        updates = training.updates(weights, some, rng=rng)
-        norms = updates.norm(dim=1, keepdim=True)
-        clipped = updates * (clip / norms).clamp(max=1.0)
-        clipped = clipped[norms[:, 0].isfinite()]
-        example = as_tensor(training.clients[some[0]][0], training.device)[0]
-        direction = crafted_direction(
-            training.module, weights, clipped, example=example, clip=clip, steps=self.steps
-        )
+        length = float(update.norm())
         # A score is linear in the sum: what each client adds to it is enough.
-        parts = (clipped @ direction).cpu().double().numpy() / clip
-        half = self.scores // 2
-        drawn = rng.choice(parts, (2, half, training.cohort)).sum(2)
-        drawn += training.clip.value_noise(training.noise_multiplier) * rng.standard_normal(
-            (2, half)
+        towards = update / max(length, 1e-12) / clip
+        parts = (self._clipped(weights, others, clip) @ towards).cpu().double().numpy()
+        drawn = rng.choice(parts, (2, self.scores, training.cohort)).sum(2)
+        noise = training.clip.value_noise(training.noise_multiplier)
+        drawn += noise * rng.standard_normal(drawn.shape)
+        present = drawn[0] + min(1.0, length / clip)
+        self.found.append((number, most_accurate_epsilon(present, drawn[1], delta=self.delta)))
+
+    def _clipped(self, weights: Any, clients: Any, clip: float) -> Any:
+        """Finite updates of some clients, ``(clients, size)``."""
+        updates = self.training.updates(weights, clients, rng=self.rng)
+        norms = updates.norm(dim=1, keepdim=True)
+        return (updates * (clip / norms).clamp(max=1.0))[norms[:, 0].isfinite()]
+
+
+def most_accurate_epsilon(present: FloatArray, absent: FloatArray, *, delta: float) -> float:
+    """ε of the plain error rates at the threshold that errs least.
+
+    Of the two directions only those whose rate of errors is not 0 count; infinite if neither is.
+
+    Example:
+        >>> present, absent = np.repeat([0, 1], [1, 99]), np.repeat([0, 1], [99, 1])
+        >>> round(most_accurate_epsilon(present, absent, delta=1e-5), 2)
+        4.6
+    """
+    ends = np.unique(np.concatenate([present, absent]))
+    missed = np.searchsorted(np.sort(present), ends)  # "present" is said at or above a threshold
+    alarms = absent.size - np.searchsorted(np.sort(absent), ends)
+    best = int(np.argmin(missed / present.size + alarms / absent.size))
+    fnr, fpr = float(missed[best]) / present.size, float(alarms[best]) / absent.size
+    if fnr == fpr == 0:
+        return math.inf
+    ratios = [(1 - delta - other) / rate for rate, other in ((fnr, fpr), (fpr, fnr)) if rate > 0]
+    return math.log(max(1.0, *ratios))
+
+
+def noise_of(
+    found: list[tuple[int, float]], *, delta: float, every: int, rounds: int
+) -> tuple[tuple[float, int], ...]:
+    """Noise multipliers with which the Gaussian mechanism has the ε of audited rounds.
+
+    Each stands for the rounds until the next, in pairs; 0 where none of them is finite. Rounds
+    that show nothing are left out: noise without limit adds nothing.
+    """
+    finite = [epsilon for _, epsilon in found if 0 < epsilon < math.inf]
+    largest = max(finite, default=math.inf)
+    return tuple(
+        (
+            0.0 if math.isinf(largest) else float(gaussian_sigma(min(epsilon, largest), delta)),
+            min(every, rounds - number),
         )
-        bound = epsilon_lower_bound(
-            Scores(inside=drawn[0] + 1.0, outside=drawn[1]),
-            delta=self.delta,
-            method="joint_beta",
-            rule=Best(),
-        )
-        self.found.append((number, bound.epsilon))
+        for number, epsilon in found
+        if epsilon > 0
+    )

@@ -9,21 +9,23 @@ from epsilometer import _validate
 from epsilometer.errors import InvalidArgument
 
 
-def crafted_direction(
+def crafted_update(
     module: nn.Module,
     weights: Tensor,
     pool: Tensor,
     *,
     example: Tensor,
     clip: float,
+    learning_rate: float = 1.0,
     steps: int = 200,
     rate: float = 0.1,
 ) -> Tensor:
-    r"""The direction of the update that a crafted example causes, as a unit vector.
+    r"""The update of a client who makes one step on a crafted example, not clipped: ``(size,)``.
 
-    Pixels and a soft label are optimised by Adam until the example's gradient g is orthogonal to
-    the pool's updates u and as long as the clipping norm C: the least
-    :math:`\sum_u \langle u, g \rangle^2 + \max(C - \|g\|, 0)^2` (Maddock et al. 2023).
+    Pixels and a soft label are optimised by Adam until the update c is orthogonal to the pool's
+    updates u and as long as the clipping norm C: the least
+    :math:`\sum_u \langle u, C c / \|c\| \rangle^2 + \max(C - \|c\|, 0)^2` (Maddock et al.
+    2023; brought to length C as in their code, lest being short pass for being orthogonal).
 
     Assumes: a classifier of real features; parameters in the order of ``module.parameters()``.
 
@@ -33,17 +35,18 @@ def crafted_direction(
         pool: Clipped updates of other clients, ``(clients, size)``.
         example: Where pixels begin, of the shape of one record.
         clip: C.
-        steps: Of optimisation.
+        learning_rate: Of the client.
+        steps: Of crafting.
         rate: Its learning rate.
     """
     _validate.whole(0, steps=steps)
-    _validate.positive(clip=clip, rate=rate)
+    _validate.positive(clip=clip, learning_rate=learning_rate, rate=rate)
     if not example.is_floating_point():
         raise InvalidArgument(
             "Expected real features to craft an example of, got whole numbers. Audit by random "
             "canaries instead."
         )
-    plain = copy.deepcopy(module).eval()
+    plain = copy.deepcopy(module).to(weights.device).eval()
     own = [part for part in plain.parameters() if part.requires_grad]
     with torch.no_grad():
         start = 0
@@ -61,14 +64,13 @@ def crafted_direction(
     adam = torch.optim.Adam([pixels, label], lr=rate)
     with torch.enable_grad():
         for _ in range(steps):
-            gradient = _gradient(plain, own, pixels, label, further=True)
-            short = (clip - gradient.norm()).clamp(min=0)
-            badness = (pool @ gradient).square().sum() + short.square()
+            update = -learning_rate * _gradient(plain, own, pixels, label, further=True)
+            length = update.norm()
+            overlaps = pool @ (update * (clip / length.clamp(min=1e-12)))
+            badness = overlaps.square().sum() + (clip - length).clamp(min=0).square()
             pixels.grad, label.grad = torch.autograd.grad(badness, [pixels, label])
             adam.step()
-        gradient = _gradient(plain, own, pixels, label, further=False)
-    direction: Tensor = -gradient / gradient.norm().clamp(min=1e-12)
-    return direction
+        return -learning_rate * _gradient(plain, own, pixels, label, further=False)
 
 
 def _gradient(

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from epsilometer import _validate
@@ -70,6 +70,42 @@ class Trained:
         """Share of records that each run's final model classifies rightly, ``(runs,)``."""
         right = self._measured(features, labels, lambda outputs, y: outputs.argmax(-1) == y)
         return np.asarray(right.mean(1))
+
+    def probabilities(self, features: ArrayLike) -> FloatArray:
+        """What every run's final model says of records, ``(runs, records, classes)``; no dropout.
+
+        Assumes: outputs are logits, as those of :func:`cross_entropy`.
+        """
+        labels = np.zeros(len(features), np.int64)  # type: ignore[arg-type]
+        return self._measured(features, labels, lambda outputs, _: outputs.softmax(-1))
+
+    def samples(
+        self, features: ArrayLike, count: int, *, rng: np.random.Generator
+    ) -> NDArray[np.float32]:
+        """Probabilities with dropout on, ``(runs, records, count, classes)``: MC dropout.
+
+        Every sample of every run and record has dropped its own. Same ``rng``, same samples on the
+        same device.
+
+        Assumes: outputs are logits.
+        """
+        _validate.whole(1, count=count)
+        models = self.models
+        every = as_tensor(features, models.device)
+        parts = []
+        with (
+            told(models.device),
+            torch.no_grad(),
+            one_thread(models.device),
+            own_randomness(models.device, rng),
+        ):
+            for start in range(0, len(every) * count, _SEEN):
+                stop = min(start + _SEEN, len(every) * count)
+                x = every[torch.arange(start, stop, device=every.device) // count]
+                outputs = models(x.expand(models.runs, *x.shape))
+                parts.append(outputs.softmax(-1).cpu().numpy())
+        drawn = np.concatenate(parts, axis=1)
+        return drawn.reshape(models.runs, len(every), count, -1)
 
     def _measured(
         self, features: ArrayLike, labels: ArrayLike, measure: Callable[[Tensor, Tensor], Tensor]

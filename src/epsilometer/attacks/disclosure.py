@@ -1,0 +1,207 @@
+"""What a model with uncertainty shows: how much of its samples is published, and how rounded.
+
+An adversary has no more than what is published. Every form turns samples of a record's prediction
+into that, and that into statistics by which runs with the record are told from runs without it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from epsilometer import _validate
+from epsilometer.errors import InvalidArgument
+from epsilometer.types import BoolArray, FloatArray
+
+Kind: TypeAlias = Literal["label", "vector", "mean", "mean+std", "quantiles", "samples"]
+QUANTILES = (0.1, 0.5, 0.9)
+_LEAST = 1e-12  # a probability of 0 says so much against a class
+_BINS = 15  # of confidence, as calibration errors are usually reported
+
+
+def entropy(p: FloatArray) -> FloatArray:
+    """Of vectors of probabilities along the last axis, in nats."""
+    return np.asarray(-(p * np.log(np.maximum(p, _LEAST))).sum(-1))
+
+
+def mutual_information(samples: FloatArray) -> FloatArray:
+    """Between prediction and model (BALD): the mean's entropy, less the mean of entropies."""
+    return np.asarray(entropy(samples.mean(-2)) - entropy(samples).mean(-1))
+
+
+def variation_ratio(samples: FloatArray) -> FloatArray:
+    """The share of samples that name another class than most do."""
+    classes = samples.shape[-1]
+    named = np.eye(classes)[samples.argmax(-1)]
+    return np.asarray(1 - named.mean(-2).max(-1))
+
+
+# Of samples (…, T, C) and a label: larger speaks for the record having been trained on. Spreads are
+# taken negative, not inverted: they order runs alike, and a single sample has a spread of 0.
+STATISTICS: MappingProxyType[str, Callable[[FloatArray, int], FloatArray]] = MappingProxyType(
+    {
+        "mean": lambda samples, label: samples[..., label].mean(-1),
+        "std": lambda samples, label: -samples[..., label].std(-1),
+        "min": lambda samples, label: samples[..., label].min(-1),
+        "max": lambda samples, label: samples[..., label].max(-1),
+        "entropy": lambda samples, _: -entropy(samples.mean(-2)),
+        "mutual information": lambda samples, _: -mutual_information(samples),
+        "variation ratio": lambda samples, _: -variation_ratio(samples),
+    }
+)
+
+
+@dataclass(frozen=True)
+class ReleaseForm:
+    """What is published of a prediction.
+
+    Attributes:
+        kind: ``"label"``: the class alone; ``"vector"``: one vector, without sampling; ``"mean"``
+            of samples; ``"mean+std"``; ``"quantiles"``; all ``"samples"``.
+        unit: To which every number is rounded; None for as it is.
+
+    Example:
+        >>> samples = np.array([[[0.61, 0.39], [0.73, 0.27]]])
+        >>> ReleaseForm("mean+std", unit=0.1).statistics(samples, label=0)
+        array([[ 0.7, -0.1]])
+    """
+
+    kind: Kind
+    unit: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            raise InvalidArgument(f"Expected one of {get_args(Kind)}, got {self.kind!r}.")
+        if self.unit is not None:
+            _validate.positive(unit=self.unit)
+            _validate.probability(unit=self.unit)
+
+    def __str__(self) -> str:
+        return self.kind if self.unit is None else f"{self.kind}, to {self.unit:g}"
+
+    def published(self, samples: ArrayLike, vector: ArrayLike | None = None) -> FloatArray:
+        """What is published, ``(…, numbers, classes)``; of a label, 1 at its class.
+
+        Args:
+            samples: Of predictions, ``(…, T, C)``.
+            vector: The prediction without sampling, ``(…, C)``; for the form ``"vector"``.
+        """
+        known = _samples(samples)
+        match self.kind:
+            case "label":
+                shown = np.eye(known.shape[-1])[known.mean(-2).argmax(-1)][..., None, :]
+            case "vector":
+                if vector is None:
+                    raise InvalidArgument(
+                        "Expected a prediction without sampling for the form 'vector', got none: "
+                        "this sampler has no such."
+                    )
+                shown = np.asarray(vector, np.float64)[..., None, :]
+            case "mean":
+                shown = known.mean(-2, keepdims=True)
+            case "mean+std":
+                shown = np.stack([known.mean(-2), known.std(-2)], axis=-2)
+            case "quantiles":
+                shown = np.moveaxis(np.quantile(known, QUANTILES, axis=-2), 0, -2)
+            case "samples":
+                shown = known
+        return np.asarray(shown if self.unit is None else np.round(shown / self.unit) * self.unit)
+
+    def statistics(
+        self, samples: ArrayLike, *, label: int, vector: ArrayLike | None = None
+    ) -> FloatArray:
+        """What the adversary decides by, ``(…, k)``: larger speaks for the record."""
+        shown = self.published(samples, vector)
+        match self.kind:
+            case "samples":
+                return self._of(shown, label, ("mean", "std", "min", "max"))
+            case "mean+std":
+                return np.asarray(shown[..., label] * np.array([1.0, -1.0]))
+            case _:
+                return shown[..., label]
+
+    def features(
+        self, samples: ArrayLike, *, label: int, vector: ArrayLike | None = None
+    ) -> FloatArray:
+        """What a learned attack may look at, ``(…, k)``: :meth:`statistics`, and all else."""
+        shown = self.published(samples, vector)
+        known = self.statistics(samples, label=label, vector=vector)
+        if self.kind == "label":
+            return known
+        if self.kind == "samples":
+            more = self._of(shown, label, ("entropy", "mutual information", "variation ratio"))
+        else:
+            central = shown[..., len(QUANTILES) // 2 if self.kind == "quantiles" else 0, :]
+            more = -entropy(np.clip(central, 0, 1))[..., None]
+        return np.concatenate([known, more], axis=-1)
+
+    def central(self, samples: ArrayLike, vector: ArrayLike | None = None) -> FloatArray:
+        """The prediction that a user takes from what is published, ``(…, C)``."""
+        shown = self.published(samples, vector)
+        match self.kind:
+            case "quantiles":
+                return shown[..., len(QUANTILES) // 2, :]
+            case "samples":
+                return np.asarray(shown.mean(-2))
+            case _:
+                return shown[..., 0, :]
+
+    @staticmethod
+    def _of(shown: FloatArray, label: int, names: tuple[str, ...]) -> FloatArray:
+        return np.stack([STATISTICS[name](shown, label) for name in names], axis=-1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Utility:
+    """What a form of publishing is still worth to its users.
+
+    Attributes:
+        accuracy: Share of records whose label is the largest published probability; where two are
+            largest no label can be given, and that counts as wrong.
+        ties: Share of records where two are largest.
+        calibration_error: Mean distance of confidence and accuracy over 15 bins of confidence.
+        log_loss: Mean −ln of what is published for the true class.
+    """
+
+    accuracy: float
+    ties: float
+    calibration_error: float
+    log_loss: float
+
+
+def utility(central: ArrayLike, labels: ArrayLike, *, unit: float | None = None) -> Utility:
+    """Of published predictions ``(records, C)`` with the records' labels.
+
+    What was rounded to 0 counts as half a unit in the log loss: nobody takes it for impossible.
+    """
+    p, y = np.asarray(central, np.float64), np.asarray(labels, np.int64)
+    if p.ndim != 2 or y.shape != p.shape[:1] or not len(y):
+        raise InvalidArgument(
+            f"Expected predictions (records, classes) and as many labels, got {p.shape} and "
+            f"{y.shape}."
+        )
+    top = np.sort(p, axis=1)[:, -2:]
+    tied: BoolArray = top[:, 0] == top[:, 1]
+    right = (p.argmax(1) == y) & ~tied
+    confidence = np.clip(top[:, 1], 0, 1)
+    bins = np.minimum((confidence * _BINS).astype(np.int64), _BINS - 1)
+    gaps = np.bincount(bins, confidence - right, minlength=_BINS)
+    least = _LEAST if unit is None else unit / 2
+    return Utility(
+        accuracy=float(right.mean()),
+        ties=float(tied.mean()),
+        calibration_error=float(np.abs(gaps).sum() / len(y)),
+        log_loss=float(-np.log(np.maximum(p[np.arange(len(y)), y], least)).mean()),
+    )
+
+
+def _samples(samples: ArrayLike) -> FloatArray:
+    known = np.asarray(samples, np.float64)
+    if known.ndim < 2 or 0 in known.shape:
+        raise InvalidArgument(f"Expected samples of shape (…, T, classes), got {known.shape}.")
+    if not np.isfinite(known).all():
+        raise InvalidArgument("Expected probabilities, got nan or infinity among samples.")
+    return known

@@ -106,6 +106,8 @@ def test_collinear_features_are_refitted() -> None:
     double = np.column_stack([IRIS, IRIS @ [1.0, 2.0, 0.0, 1.0]])
     assert LINEAR.refuses(LinearDiscriminantAnalysis(), double, SPECIES) == "collinear features"
     assert "collinear" in str(QUADRATIC.refuses(QuadraticDiscriminantAnalysis(), double, SPECIES))
+    constant = np.column_stack([IRIS, np.ones(150)])
+    assert QUADRATIC.refuses(QuadraticDiscriminantAnalysis(), constant, SPECIES) is not None
 
 
 def test_means_on_a_line_are_refitted(rng: np.random.Generator) -> None:

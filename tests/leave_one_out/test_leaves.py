@@ -1,6 +1,7 @@
 """Trees of fixed structure without a record, against fitting them again."""
 # ruff: noqa: N806 - X, as in scikit-learn
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from epsilometer.leave_one_out.pdtp import pdtp
 from epsilometer.leave_one_out.trees import FixedStructure, RandomDecisionTrees
 from tests.leave_one_out.brute_force import assert_is_leave_one_out
 
+REFERENCE = Path(__file__).parents[1] / "reference" / "pdtp"
 IRIS, SPECIES = load_iris(return_X_y=True)
 NAMED = np.array(["b", "c", "d"])[SPECIES]
 NAMED[7] = "a"  # the only one
@@ -115,6 +117,18 @@ def test_a_decision_tree_itself_is_refitted() -> None:
     found = pdtp(FixedStructure(tree), IRIS, SPECIES)
     assert found.path == "exact: leaf counts, structure held fixed"
     assert any("held fixed" in caveat for caveat in found.caveats)
+
+
+def test_held_fixed_it_misses_records_that_move_questions() -> None:
+    """The reference refits the tree: 7 records change its answer wholly; by counts alone 3 do."""
+    case = np.load(REFERENCE / "pdtp_dt_iris.npz")
+    tree = DecisionTreeClassifier(random_state=0).fit(case["X"], case["y"])
+    found = pdtp(FixedStructure(tree), case["X"], case["y"])
+    np.testing.assert_array_equal(np.exp(found.full), case["full"])
+    refitted = case["pdtp_unbinned"] > 1
+    assert refitted.sum() == 7
+    assert (found.values > 1).sum() == 3
+    assert not ((found.values > 1) & ~refitted).any()
 
 
 def test_fixed_structure_refuses() -> None:

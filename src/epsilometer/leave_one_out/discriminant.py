@@ -373,6 +373,8 @@ class _Ellipsoid:
 
     def __init__(self, covariance: FloatArray) -> None:
         scales = np.sqrt(np.diag(covariance))
+        if not scales.all():
+            raise scipy.linalg.LinAlgError("a feature without variance")
         correlation = covariance / np.outer(scales, scales)
         self.smallest = float(np.linalg.eigvalsh(correlation)[0])  # of the correlations
         self.least = float(np.linalg.eigvalsh(covariance)[0])  # of the covariances

@@ -12,6 +12,7 @@ if TYPE_CHECKING:  # at run time whoever has such a tree has imported it
     from epsilometer.leave_one_out.trees import FixedStructure, RandomDecisionTrees
 
 _MODULE = "epsilometer.leave_one_out.trees"
+_BLOCK = 1 << 20  # numbers of a working array
 
 
 @dataclass(frozen=True)
@@ -87,16 +88,21 @@ class RandomLeaves:
 
     def _votes(self, leaves: IntArray, same: BoolArray, codes: IntArray) -> FloatArray:
         result = np.full((len(leaves), self.classes.size), -np.inf)
+        block = max(1, _BLOCK // (self._model.trees * self.classes.size))
         for c in np.unique(codes):
-            places = np.flatnonzero(codes == c)
-            counts = self._model.counts_[np.arange(self._model.trees), leaves[places]]
-            counts[:, :, c] -= same[places]
             kept = np.arange(self.classes.size)
             if self._present[c] == 1:
                 kept = np.delete(kept, c)
-            result[np.ix_(places, kept)] = votes(
-                counts[:, :, kept], smoothing=self._model.smoothing, average=self._model.average
-            )
+            places = np.flatnonzero(codes == c)
+            for first in range(0, places.size, block):
+                some = places[first : first + block]
+                counts = self._model.counts_[np.arange(self._model.trees), leaves[some]]
+                counts[:, :, c] -= same[some]
+                result[np.ix_(some, kept)] = votes(
+                    counts[:, :, kept],
+                    smoothing=self._model.smoothing,
+                    average=self._model.average,
+                )
         return result
 
 

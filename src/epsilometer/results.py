@@ -1,18 +1,20 @@
 """What an audit found. Frozen, with its meaning attached, to JSON and back without loss."""
 
 import json
-import math
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass
 from importlib import resources
-from types import UnionType
-from typing import Any, Literal, Self, TypeAlias, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 import numpy as np
 
 from epsilometer import _validate
 from epsilometer.claims import Adjacency, PrivacyClaim, adjacency
 from epsilometer.errors import InvalidArgument
+from epsilometer.plain import fields_of, named, plain_values, restored, same_length, settle
 from epsilometer.references import BIBLIOGRAPHY
+
+if TYPE_CHECKING:
+    from epsilometer.release import ReleaseAudit
 
 Direction: TypeAlias = Literal["present→absent", "absent→present", "both"]
 Verdict: TypeAlias = Literal["refuted", "not refuted", "no claim", "no verdict"]
@@ -71,8 +73,8 @@ class EpsilonLowerBound:
         adjacency(self.adjacency)
         if not isinstance(self.valid, (bool, np.bool_)):
             raise InvalidArgument(f"Expected valid to be True or False, got {self.valid!r}.")
-        _known(self.cites)
-        _settle(self)
+        known_cites(self.cites)
+        settle(self)
 
     def refutes(self, claimed_epsilon: float) -> bool:
         """Whether a claim of ``claimed_epsilon`` at this δ cannot be true. Invalid bounds never."""
@@ -84,12 +86,12 @@ class EpsilonLowerBound:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON; infinities as the strings ``"inf"`` and ``"-inf"``."""
-        return {"kind": "EpsilonLowerBound", **_plain(asdict(self))}
+        return {"kind": "EpsilonLowerBound", **plain_values(asdict(self))}
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> Self:
         """The bound that ``to_dict`` wrote."""
-        return cls(**_fields_of(cls, plain))
+        return cls(**fields_of(cls, plain))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,12 +128,12 @@ class EpsilonEstimate:
         _validate.at_least(0, epsilon=self.epsilon, low=self.low, high=self.high)
         _validate.probability(delta=self.delta, confidence=self.confidence)
         adjacency(self.adjacency)
-        _known(self.cites)
+        known_cites(self.cites)
         if not self.low <= self.epsilon <= self.high:
             raise InvalidArgument(
                 f"Expected low ≤ epsilon ≤ high, got {self.low!r}, {self.epsilon!r}, {self.high!r}."
             )
-        _settle(self)
+        settle(self)
 
     def refutes(self, claimed_epsilon: float) -> bool:
         """Whether a claim at this δ cannot be true. What was sampled never does; a bound may."""
@@ -144,12 +146,12 @@ class EpsilonEstimate:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON; infinities as the strings ``"inf"`` and ``"-inf"``."""
-        return {"kind": "EpsilonEstimate", **_plain(asdict(self))}
+        return {"kind": "EpsilonEstimate", **plain_values(asdict(self))}
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> Self:
         """The estimate that ``to_dict`` wrote."""
-        return cls(**_fields_of(cls, plain))
+        return cls(**fields_of(cls, plain))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +175,7 @@ class AttackSummary:
         _validate.whole(1, n_in=self.n_in, n_out=self.n_out)
         for fpr, tpr in self.tpr_at_fpr:
             _validate.probability(fpr=fpr, tpr=tpr)
-        _settle(self)
+        settle(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +187,7 @@ class Curve:
     fnr: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        _same_length(self, "fpr", "fnr")
+        same_length(self, "fpr", "fnr")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,8 +225,8 @@ class Evidence:
 
     def __post_init__(self) -> None:
         _validate.open_unit(band_confidence=self.band_confidence)
-        _same_length(self, "fpr", "fnr", "fpr_low", "fpr_high", "fnr_low", "fnr_high")
-        _same_length(self, "inside_bins", "outside_bins")
+        same_length(self, "fpr", "fnr", "fpr_low", "fpr_high", "fnr_low", "fnr_high")
+        same_length(self, "inside_bins", "outside_bins")
         if len(self.edges) != len(self.inside_bins) + 1:
             raise InvalidArgument("Expected one more edge than bins of scores.")
 
@@ -249,7 +251,7 @@ class RecordRisk:
 
     def __post_init__(self) -> None:
         _validate.number(risk=self.risk)
-        _settle(self)
+        settle(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -349,7 +351,8 @@ class AuditResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        parts = {name: value for name, value in _plain(asdict(self)).items() if name != "subject"}
+        parts = plain_values(asdict(self))
+        del parts["subject"]  # stands first
         parts["bound"] = self.bound.to_dict()
         parts["also"] = [bound.to_dict() for bound in self.also]
         parts["estimates"] = [estimate.to_dict() for estimate in self.estimates]
@@ -359,7 +362,7 @@ class AuditResult:
     def from_dict(cls, plain: dict[str, Any]) -> Self:
         """The result that ``to_dict`` wrote."""
         without = {name: value for name, value in plain.items() if name != "verdict"}
-        return cls(**_fields_of(cls, without))
+        return cls(**fields_of(cls, without))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -391,37 +394,29 @@ class AuditGroup:
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> Self:
         """The group that ``to_dict`` wrote."""
-        _named(cls, plain)
+        named(cls, plain)
         if not isinstance(plain["results"], list):
             raise InvalidArgument("Expected a list of audits in results.")
         return cls(
-            subject=_restored("subject", plain["subject"], str),
+            subject=restored("subject", plain["subject"], str),
             results=tuple(AuditResult.from_dict(result) for result in plain["results"]),
         )
 
 
-Result: TypeAlias = EpsilonLowerBound | AuditResult | AuditGroup
-_KINDS: dict[
-    str,
-    type[EpsilonLowerBound] | type[EpsilonEstimate] | type[AuditResult] | type[AuditGroup],
-] = {
-    "EpsilonLowerBound": EpsilonLowerBound,
-    "EpsilonEstimate": EpsilonEstimate,
-    "AuditResult": AuditResult,
-    "AuditGroup": AuditGroup,
-}
+Audit: TypeAlias = "AuditResult | AuditGroup | ReleaseAudit"
+Result: TypeAlias = "EpsilonLowerBound | AuditResult | AuditGroup | ReleaseAudit"
 
 
-def to_json(result: Result | EpsilonEstimate) -> str:
+def to_json(result: "Result | EpsilonEstimate") -> str:
     """The result as strict JSON text (no ``NaN``, no ``Infinity``)."""
     return json.dumps(result.to_dict(), indent=2, allow_nan=False)
 
 
-def from_json(text: str) -> Result | EpsilonEstimate:
+def from_json(text: str) -> "Result | EpsilonEstimate":
     """The result that ``to_json`` wrote; anything else is an ``InvalidArgument``."""
     try:
         plain = json.loads(text)
-        return _KINDS[plain["kind"]].from_dict(plain)
+        return _kind(plain["kind"]).from_dict(plain)
     except InvalidArgument:
         raise
     except (
@@ -444,73 +439,22 @@ def json_schema() -> dict[str, Any]:
     return schema
 
 
-def _plain(value: Any) -> Any:
-    match value:
-        case dict():
-            return {key: _plain(item) for key, item in value.items()}
-        case list() | tuple():
-            return [_plain(item) for item in value]
-        case float() if math.isinf(value):
-            return "inf" if value > 0 else "-inf"
-        case _:
-            return value
+def _kind(name: str) -> "type[Result | EpsilonEstimate]":
+    """The type of a result, by its name."""
+    from epsilometer.release import ReleaseAudit  # here, since it is made of what stands above
+
+    kinds: tuple[type[Result | EpsilonEstimate], ...] = (
+        EpsilonLowerBound,
+        EpsilonEstimate,
+        AuditResult,
+        AuditGroup,
+        ReleaseAudit,
+    )
+    return {kind.__name__: kind for kind in kinds}[name]
 
 
-def _fields_of(cls: type[Any], plain: Any) -> dict[str, Any]:
-    """The values of ``plain`` as constructor arguments: of the right kind, nothing missing."""
-    _named(cls, plain)
-    return {
-        field.name: _restored(field.name, plain[field.name], field.type) for field in fields(cls)
-    }
-
-
-def _named(cls: type[Any], plain: Any) -> None:
-    """Refuses anything but a JSON object with the fields of ``cls``."""
-    if not isinstance(plain, dict) or plain.get("kind", cls.__name__) != cls.__name__:
-        raise InvalidArgument(f"Expected {cls.__name__} as a JSON object, got {str(plain)[:60]!r}.")
-    odd = sorted((set(plain) - {"kind"}) ^ {field.name for field in fields(cls)})
-    if odd:
-        raise InvalidArgument(f"Expected the fields of {cls.__name__}; missing or unknown: {odd}.")
-
-
-def _restored(name: str, value: Any, kind: Any) -> Any:
-    """A value as its field holds it; ``InvalidArgument`` where it is of another kind."""
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    if kind is float and (whole or isinstance(value, float) or value in ("inf", "-inf")):
-        return float(value)
-    if (
-        (kind is int and whole)
-        or (kind in (bool, str) and isinstance(value, kind))
-        or (get_origin(kind) is Literal and value in get_args(kind))
-    ):
-        return value
-    if is_dataclass(kind) and isinstance(kind, type):
-        return kind(**_fields_of(kind, value))
-    if get_origin(kind) is UnionType:  # something or nothing
-        return None if value is None else _restored(name, value, get_args(kind)[0])
-    if get_origin(kind) is tuple and isinstance(value, list):
-        part = get_args(kind)
-        inner = part[:1] * len(value) if part[-1] is Ellipsis else part
-        if len(inner) == len(value):
-            return tuple(_restored(name, v, k) for v, k in zip(value, inner, strict=True))
-    raise InvalidArgument(f"Expected {name} to be {kind}, got {str(value)[:60]!r}.")
-
-
-def _known(cites: tuple[str, ...]) -> None:
+def known_cites(cites: tuple[str, ...]) -> None:
+    """Refuses what the bibliography does not hold."""
     unknown = [key for key in cites if key not in BIBLIOGRAPHY]
     if unknown:
         raise InvalidArgument(f"Expected keys of the bibliography in cites, got {unknown}.")
-
-
-def _same_length(result: Any, *names: str) -> None:
-    lengths = {name: len(getattr(result, name)) for name in names}
-    if len(set(lengths.values())) > 1:
-        raise InvalidArgument(f"Expected parts of one length, got {lengths}.")
-
-
-def _settle(result: Any) -> None:
-    """Plain Python numbers in place of NumPy's, which JSON does not know."""
-    for field in fields(result):
-        if field.type in (float, int, bool):
-            value = getattr(result, field.name)
-            object.__setattr__(result, field.name, field.type(value))

@@ -533,7 +533,9 @@ def audit_dpsgd(
     if engine is None:
         engine = Local() if how.get("device", "cpu") == "cpu" else InProcess()
     where = None if directory is None else Path(directory)
-    return run(job, where, engine=engine, listen=listen)
+    result = run(job, where, engine=engine, listen=listen)
+    assert isinstance(result, (AuditResult, AuditGroup))  # as the job returns
+    return result
 
 
 def _view(

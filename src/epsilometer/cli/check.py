@@ -7,6 +7,7 @@ import click
 from epsilometer.claims import PrivacyClaim
 from epsilometer.cli.reading import read_result
 from epsilometer.errors import InvalidArgument
+from epsilometer.release import ReleaseAudit
 from epsilometer.results import EpsilonLowerBound
 
 
@@ -26,6 +27,11 @@ def check(file: Path, claim_epsilon: float, delta: float) -> None:
     """
     claim = PrivacyClaim(epsilon=claim_epsilon, delta=delta)
     result = read_result(file)
+    if isinstance(result, ReleaseAudit):
+        raise InvalidArgument(
+            "Expected a result with a bound on ε, got an audit of a classifier, whose verdict is "
+            f"its own: {result.verdict}."
+        )
     if isinstance(result, EpsilonLowerBound):
         verdicts = [_verdict(claim, result, failed=0)]
     else:

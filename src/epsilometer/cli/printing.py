@@ -4,8 +4,10 @@ import sys
 
 from rich.console import Console, RenderableType
 
+from epsilometer.release import ReleaseAudit
+from epsilometer.report.release_terminal import release_summary
 from epsilometer.report.terminal import summary
-from epsilometer.results import AuditGroup, AuditResult
+from epsilometer.results import Audit
 
 _PLAIN_WIDTH = 100
 
@@ -18,6 +20,9 @@ def show(*renderables: RenderableType) -> None:
         console.print(renderable)
 
 
-def show_result(result: AuditResult | AuditGroup) -> None:
+def show_result(result: Audit) -> None:
     """Each audit on the terminal."""
-    show(*(summary(audit) for audit in result.audits))
+    if isinstance(result, ReleaseAudit):
+        show(release_summary(result))
+    else:
+        show(*(summary(audit) for audit in result.audits))

@@ -15,7 +15,7 @@ from epsilometer.engine.events import Listener
 from epsilometer.engine.plan import Plan
 from epsilometer.engine.run import Job, Terminated, run
 from epsilometer.errors import InvalidArgument
-from epsilometer.results import AuditGroup, AuditResult
+from epsilometer.results import Audit
 
 _ENGINES = ("local", "threads", "in-process", "dask")
 _OPTIONS = (
@@ -57,9 +57,7 @@ def running(command: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
-def finish(
-    job: Job, directory: Path, *, engine: Engine, listen: Sequence[Listener]
-) -> AuditResult | AuditGroup:
+def finish(job: Job, directory: Path, *, engine: Engine, listen: Sequence[Listener]) -> Audit:
     """Runs a job to its end, writes its report and shows it; says how to go on if interrupted."""
     try:
         result = run(job, directory, engine=engine, listen=listen)
@@ -84,9 +82,9 @@ def unchanged(job: Job, plan: Plan, where: str) -> None:
         )
 
 
-def refuted(result: AuditResult | AuditGroup) -> bool:
-    """Whether any claim fell."""
-    return any(audit.verdict == "refuted" for audit in result.audits)
+def refuted(result: Audit) -> bool:
+    """Whether any claim fell, or a classifier should not be released."""
+    return any(audit.verdict in ("refuted", "do not release") for audit in result.audits)
 
 
 def _engine(name: str, workers: int, address: str | None) -> Engine:

@@ -20,7 +20,14 @@ from epsilometer.engine.plan import Plan
 from epsilometer.engine.shards import Arrays
 from epsilometer.engine.store import Store, Writer, lock
 from epsilometer.errors import InvalidArgument
-from epsilometer.results import AuditGroup, AuditResult, Provenance, from_json, to_json
+from epsilometer.results import (
+    Audit,
+    EpsilonEstimate,
+    EpsilonLowerBound,
+    Provenance,
+    from_json,
+    to_json,
+)
 
 _LOCAL = Local()
 _BETWEEN_WORDS = 0.5  # seconds
@@ -91,7 +98,7 @@ class Job(Protocol):
         """A new watch over the units."""
         ...
 
-    def result(self, units: Iterable[Arrays], done: "Done") -> AuditResult | AuditGroup:
+    def result(self, units: Iterable[Arrays], done: "Done") -> Audit:
         """The result of the first units, as many as were needed, in their order."""
         ...
 
@@ -102,7 +109,7 @@ def run(
     *,
     engine: Engine = _LOCAL,
     listen: Sequence[Listener] = (),
-) -> AuditResult | AuditGroup:
+) -> Audit:
     """Finishes a run, or begins it, and returns its result.
 
     Guarantees: the same plan gives the same result, byte for byte, on every engine, with any number
@@ -130,7 +137,7 @@ def run(
         return result
 
 
-def finished_result(store: Store) -> AuditResult | AuditGroup | None:
+def finished_result(store: Store) -> "Audit | None":
     """The result of a run that needs no more work: none of its units failed."""
     text = store.text("result.json")
     if text is None:
@@ -139,7 +146,7 @@ def finished_result(store: Store) -> AuditResult | AuditGroup | None:
         result = from_json(text)
     except InvalidArgument:
         return None  # torn or foreign: it is made again from the shards
-    if not isinstance(result, (AuditResult, AuditGroup)):
+    if isinstance(result, (EpsilonLowerBound, EpsilonEstimate)):
         return None
     whole = all(
         part.provenance.plan == store.plan.hash and not part.provenance.failed
@@ -171,7 +178,7 @@ class _Run:
         self.stopped = ""
         self.shown = time.monotonic()
 
-    def finish(self) -> AuditResult | AuditGroup:
+    def finish(self) -> Audit:
         damaged = self.store.prepare()
         finished = self.store.finished
         self.told(

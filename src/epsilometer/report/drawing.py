@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from epsilometer._extras import needs
+from epsilometer.release import ReleaseAudit
 from epsilometer.report import words
 from epsilometer.report.figures import COLOURS, Axis, Figure, Mark, Series, figures, group_figures
-from epsilometer.results import AuditGroup, AuditResult
+from epsilometer.report.release_figures import release_figures
+from epsilometer.results import Audit, AuditResult
 
 with needs("matplotlib", extra="figures"):
     import matplotlib as mpl
@@ -67,7 +69,7 @@ def draw(figure: Figure, kind: Format) -> bytes:
 
 
 def save_figures(
-    result: AuditResult | AuditGroup, folder: Path, *, formats: tuple[Format, ...] = FORMATS
+    result: Audit, folder: Path, *, formats: tuple[Format, ...] = FORMATS
 ) -> tuple[Path, ...]:
     """Writes every figure of a result into ``folder``, which is made; returns what it wrote.
 
@@ -84,9 +86,10 @@ def save_figures(
     return tuple(written)
 
 
-def _named(result: AuditResult | AuditGroup) -> Iterator[tuple[str, Figure]]:
-    if isinstance(result, AuditResult):
-        yield from ((figure.key, figure) for figure in figures(result))
+def _named(result: Audit) -> Iterator[tuple[str, Figure]]:
+    if isinstance(result, (AuditResult, ReleaseAudit)):
+        every = figures(result) if isinstance(result, AuditResult) else release_figures(result)
+        yield from ((figure.key, figure) for figure in every)
         return
     yield from ((figure.key, figure) for figure in group_figures(result))
     for i, audit in enumerate(result.results, start=1):

@@ -3,16 +3,17 @@
 import heapq
 from collections.abc import Iterable
 from dataclasses import fields, is_dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-from epsilometer.results import AuditGroup, AuditResult, EpsilonLowerBound, RecordRisk, Result
+from epsilometer.results import AuditGroup, AuditResult, EpsilonLowerBound, RecordRisk
 
 _LONGEST = 2_000  # letters of a text; nobody reads more on a page
 _LONGEST_OF_RECORD = 120
 _T = TypeVar("_T")
+_Fitted: TypeAlias = EpsilonLowerBound | AuditResult | AuditGroup
 
 
-def fitted(result: Result, *, records: int) -> Result:
+def fitted(result: _Fitted, *, records: int) -> _Fitted:
     """The result with its riskiest ``records`` and no text longer than a reader takes."""
     match result:
         case EpsilonLowerBound():

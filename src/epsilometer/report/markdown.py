@@ -5,15 +5,31 @@ import re
 import string
 from collections.abc import Iterable
 
-from epsilometer.report import words
+from epsilometer.release import ReleaseAudit
+from epsilometer.report import release_words, words
 from epsilometer.report.fitting import cut, riskiest
-from epsilometer.results import AuditGroup, AuditResult, EpsilonLowerBound, RecordRisk, Result
+from epsilometer.results import (
+    AuditGroup,
+    AuditResult,
+    EpsilonLowerBound,
+    Provenance,
+    RecordRisk,
+    Result,
+)
 
 _LONGEST = 300  # letters of a text; a comment holds 65,536 in all
 _AUDITS = 20
 _RECORDS = 10
 _LISTED = 30
-_ICONS = {"refuted": "❌", "not refuted": "⚪", "no claim": "ℹ️", "no verdict": "❓"}
+_ICONS = {
+    "refuted": "❌",
+    "not refuted": "⚪",
+    "no claim": "ℹ️",
+    "no verdict": "❓",
+    "do not release": "❌",
+    "release": "✅",
+    "cannot tell": "❓",
+}
 _MARKS = re.compile(r"^\W|[\\`*_\[\]<>|~&$#@!^]")  # the first letter might begin a list
 _LINKS = re.compile(r"@|#|:(?=//)|www(?=\.)|GH-", re.IGNORECASE)
 
@@ -28,6 +44,8 @@ def markdown(result: Result) -> str:
             parts = _audit(result, level=3)
         case AuditGroup():
             parts = _group(result)
+        case ReleaseAudit():
+            parts = _release(result)
     return "\n\n".join(parts) + "\n"
 
 
@@ -74,7 +92,39 @@ def _audit(result: AuditResult, *, level: int) -> list[str]:
         _bounds((result.bound, *result.also)),
         *_risks(result.records),
         _folded("What it means", _bullets(words.meaning(result.bound))),
-        _folded("Do it again", _provenance(result)),
+        _folded("Do it again", _provenance(result.provenance, result.bound.seed)),
+    ]
+
+
+def _release(result: ReleaseAudit) -> list[str]:
+    reasons = [
+        (
+            f"{_ICONS[reason.decision]} {reason.decision}",
+            plain(reason.rule),
+            plain(reason.finding),
+            release_words.reason_confidence(reason),
+        )
+        for reason in result.reasons
+    ]
+    attacks = [tuple(map(plain, release_words.attack_row(a))) for a in result.attacks[:_LISTED]]
+    records = [
+        (plain(r.record), words.number(r.risk, 4), plain(r.group), plain(r.note))
+        for r in result.records[:_RECORDS]
+    ]
+    return [
+        f"### {_ICONS[result.verdict]} {plain(result.subject)}",
+        f"**{plain(release_words.finding(result))}**",
+        *_bullets(words.run_notes(result.provenance)),
+        _table(("says", "rule", "why", "how sure"), reasons),
+        *([_table(("attack", "AUC", "TPR − FPR", "caught", "ε"), attacks)] if attacks else []),
+        *_bullets(result.advice),
+        *(
+            [_folded("Records at risk", [_table(("record", "risk", "class", "note"), records)])]
+            if records
+            else []
+        ),
+        _folded("What it means", _bullets(release_words.meaning(result))),
+        _folded("Do it again", _provenance(result.provenance, result.seed)),
     ]
 
 
@@ -107,9 +157,8 @@ def _risks(records: tuple[RecordRisk, ...]) -> list[str]:
     return [_folded(f"The riskiest of {len(records):,} records", [table])]
 
 
-def _provenance(result: AuditResult) -> list[str]:
-    source = result.provenance
-    rows = [("seed", str(result.bound.seed))]
+def _provenance(source: Provenance, seed: int) -> list[str]:
+    rows = [("seed", str(seed))]
     if source.plan:
         rows.append(("plan", plain(source.plan)))
     rows.append(("units", f"{source.used:,} used of {source.units:,}, {source.failed:,} failed"))

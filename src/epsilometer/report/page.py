@@ -1,22 +1,16 @@
 """A result as one HTML file that needs nothing else: no network, no other file."""
 
-import base64
-import hashlib
-import json
-import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from importlib import resources
-from typing import Any
-
-from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
+from dataclasses import dataclass
+from typing import TypeAlias
 
 from epsilometer.errors import InvalidArgument
-from epsilometer.references import BIBLIOGRAPHY
+from epsilometer.release import ReleaseAudit
 from epsilometer.report import words
-from epsilometer.report.figures import COLOURS, Figure, figures, group_figures
+from epsilometer.report.figures import Figure, figures, group_figures
 from epsilometer.report.fitting import fitted, riskiest
+from epsilometer.report.frame import FIRST_RECORDS, LARGEST, framed
+from epsilometer.report.release_page import release_page
 from epsilometer.report.scale import Scale, scale
 from epsilometer.results import (
     AttackSummary,
@@ -31,16 +25,9 @@ from epsilometer.results import (
 from epsilometer.stats.estimators import REGISTRY
 from epsilometer.stats.estimators.method import Method
 
-LARGEST = 1_500_000  # bytes of a page
+_Shown: TypeAlias = EpsilonLowerBound | AuditResult | AuditGroup
 # How much is kept, until the page is small enough: records, and whether figures are drawn.
 _ATTEMPTS = ((5_000, True), (1_000, True), (100, True), (0, True), (0, False))
-_FIRST_RECORDS = 20  # shown without JavaScript
-_ICONS: dict[Verdict, str] = {
-    "refuted": "✕",
-    "not refuted": "–",
-    "no claim": "i",
-    "no verdict": "?",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +57,8 @@ def page(result: Result) -> str:
     Of very many records the riskiest are shown, of a very large group no figures; the page then
     says so. What still does not fit is an ``InvalidArgument``.
     """
+    if isinstance(result, ReleaseAudit):
+        return release_page(result)
     found = _records_of(result)
     for records, drawn in _ATTEMPTS:
         if drawn and found <= records < _ATTEMPTS[0][0]:
@@ -83,7 +72,7 @@ def page(result: Result) -> str:
     )
 
 
-def _records_of(result: Result) -> int:
+def _records_of(result: _Shown) -> int:
     match result:
         case AuditGroup():
             return sum(len(audit.records) for audit in result.results)
@@ -93,16 +82,19 @@ def _records_of(result: Result) -> int:
             return 0
 
 
-def _page(result: Result, *, records: int, drawn: bool) -> str:
+def _page(result: _Shown, *, records: int, drawn: bool) -> str:
     kept = fitted(result, records=records)
     sections = _sections(result, kept, drawn=drawn)
     group = kept if isinstance(kept, AuditGroup) else None
     together = group_figures(group) if group and drawn else ()
-    script, style = _read("vendor/uplot/uPlot.iife.min.js"), _read("vendor/uplot/uPlot.min.css")
-    scripts = [script, _read("templates/page.js")] if drawn else [_read("templates/page.js")]
-    styles = [style, _role_colours() + _read("templates/page.css")]
-    return _TEMPLATE.render(
-        title=kept.subject if isinstance(kept, AuditResult | AuditGroup) else kept.method,
+    return framed(
+        "page.html",
+        title=kept.method if isinstance(kept, EpsilonLowerBound) else kept.subject,
+        plain=kept.to_dict(),
+        figures=[*together, *(figure for section in sections for figure in section.figures)],
+        cites=_cites(sections),
+        is_cut=kept != result,
+        drawn=drawn,
         group=group,
         group_finding=words.group_finding(group) if group else "",
         group_rule=words.GROUP_RULE,
@@ -110,27 +102,10 @@ def _page(result: Result, *, records: int, drawn: bool) -> str:
         group_figures=together,
         threat=_once(row for section in sections for row in section.threat),
         sections=sections,
-        references=_references(sections),
-        is_cut=kept != result,
-        drawn=drawn,
-        icons=_ICONS,
-        policy=_policy(scripts, styles),
-        # Ours, not a user's: their sums are in the policy.
-        scripts=[Markup(text) for text in scripts],
-        styles=[Markup(text) for text in styles],
-        result_json=_embedded(kept.to_dict()),
-        licence=_read("vendor/uplot/LICENSE"),
-        figures_json=_embedded(
-            [
-                asdict(figure)
-                for some in (together, *(s.figures for s in sections))
-                for figure in some
-            ]
-        ),
     )
 
 
-def _sections(result: Result, kept: Result, *, drawn: bool) -> list[_Section]:
+def _sections(result: _Shown, kept: _Shown, *, drawn: bool) -> list[_Section]:
     match kept, result:
         case AuditGroup(), AuditGroup():
             pairs = zip(kept.results, result.results, strict=True)
@@ -157,7 +132,7 @@ def _audit(result: AuditResult, key: str, records_found: int, *, drawn: bool) ->
         scale=scale(result),
         attack=result.attack,
         figures=figures(result) if drawn else (),
-        first_records=riskiest(result.records, _FIRST_RECORDS),
+        first_records=riskiest(result.records, FIRST_RECORDS),
         records_kept=len(result.records),
         records_found=records_found,
         provenance=result.provenance,
@@ -182,70 +157,14 @@ def _with_method(bound: EpsilonLowerBound) -> tuple[EpsilonLowerBound, Method | 
     return bound, REGISTRY.get(bound.method)
 
 
-def _references(sections: Iterable[_Section]) -> list[str]:
-    keys = [
+def _cites(sections: Iterable[_Section]) -> list[str]:
+    return [
         key
         for section in sections
         for cites in (*(b.cites for b, _ in section.bounds), *(f.cites for f in section.figures))
         for key in cites
     ]
-    return sorted(BIBLIOGRAPHY[key] for key in set(keys))
 
 
 def _once(rows: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     return list(dict.fromkeys(rows))
-
-
-def _embedded(plain: Any) -> Markup:
-    """JSON that cannot end its script element: pure ASCII without ``<``, ``>`` and ``&``."""
-    text = json.dumps(plain, allow_nan=False, separators=(",", ":"))
-    for letter in "<>&":
-        text = text.replace(letter, f"\\u{ord(letter):04x}")
-    return Markup(text)
-
-
-def _policy(scripts: Iterable[str], styles: Iterable[str]) -> str:
-    """Nothing may be loaded, and nothing may run but what is embedded here."""
-    return (
-        f"default-src 'none'; script-src {_sums(scripts)}; style-src {_sums(styles)}; "
-        "img-src data: blob:; base-uri 'none'; form-action 'none'; "
-        "require-trusted-types-for 'script'"
-    )
-
-
-def _sums(texts: Iterable[str]) -> str:
-    digests = (hashlib.sha256(text.encode()).digest() for text in texts)
-    return " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
-
-
-def _role_colours() -> str:
-    rules = "".join(
-        f"--{role}: light-dark({day}, {night});" for role, (day, night) in COLOURS.items()
-    )
-    used = "".join(f".role-{role} {{ color: var(--{role}); }}\n" for role in COLOURS)
-    return f":root {{ {rules} }}\n{used}"
-
-
-def _read(name: str) -> str:
-    return resources.files("epsilometer.report").joinpath(name).read_text("utf-8").strip()
-
-
-def _printable(value: object) -> object:
-    """What a template prints, without letters that a page cannot hold."""
-    return words.printable(value) if type(value) is str else value
-
-
-def _unbroken(text: str) -> str:
-    """No line ends within "ε ≥ 4"."""
-    return re.sub(r"([εδμ]) ([=≥]) ", "\\1\u00a0\\2\u00a0", text)
-
-
-_ENVIRONMENT = Environment(
-    autoescape=True,
-    undefined=StrictUndefined,
-    finalize=_printable,
-    trim_blocks=True,
-    lstrip_blocks=True,
-)
-_ENVIRONMENT.filters |= {"number": words.number, "short": words.short, "unbroken": _unbroken}
-_TEMPLATE = _ENVIRONMENT.from_string(_read("templates/page.html"))

@@ -11,7 +11,6 @@ from epsilometer.results import (
     AuditResult,
     EpsilonEstimate,
     EpsilonLowerBound,
-    Result,
 )
 
 _FULL = 92.0  # per cent of the width for numbers; the rest is for what lies beyond all of them
@@ -50,7 +49,7 @@ class Scale:
     ticks: tuple[tuple[float, str], ...]
 
 
-def scale(result: Result) -> Scale:
+def scale(result: EpsilonLowerBound | AuditResult | AuditGroup) -> Scale:
     """The scale of an audit with its bounds, of a group with its audits, or of a lone bound."""
     match result:
         case AuditGroup():

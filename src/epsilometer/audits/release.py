@@ -1,0 +1,301 @@
+"""From risks and attacks to a verdict: rules, each with its reason."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import scipy.special
+
+from epsilometer import _validate
+from epsilometer.errors import InvalidArgument
+from epsilometer.observations import Scores
+from epsilometer.release import AttackFinding, Decision, Reason
+from epsilometer.stats import membership
+from epsilometer.stats.estimators import epsilon_lower_bound
+from epsilometer.stats.tradeoff import tradeoff_curve
+from epsilometer.types import FloatArray
+
+_DELTA = 1e-5
+_DRAWN = 60  # points of a curve
+
+
+@dataclass(frozen=True)
+class PdtpAtMost:
+    """No record's PDTP is above ``limit`` (DTP-1 where that is 1).
+
+    Attributes:
+        limit: In ln: 1 means that no probability at a record changes by more than e when it leaves.
+        share: Share of records that may nevertheless be above it.
+    """
+
+    limit: float = 1.0
+    share: float = 0.0
+
+    def __post_init__(self) -> None:
+        _validate.at_least(0, limit=self.limit)
+        _validate.probability(share=self.share)
+
+
+@dataclass(frozen=True)
+class AdvantageAtMost:
+    """No attack has TPR − FPR above ``limit`` at any threshold."""
+
+    limit: float = 0.1
+
+    def __post_init__(self) -> None:
+        _validate.probability(limit=self.limit)
+
+
+@dataclass(frozen=True)
+class CaughtAtMost:
+    """No attack catches more than ``limit`` of those inside at ``fpr`` false positives."""
+
+    limit: float = 0.05
+    fpr: float = 0.01
+
+    def __post_init__(self) -> None:
+        _validate.probability(limit=self.limit)
+        _validate.open_unit(fpr=self.fpr)
+
+
+ReleaseRule: TypeAlias = PdtpAtMost | AdvantageAtMost | CaughtAtMost
+RULES: tuple[ReleaseRule, ...] = (PdtpAtMost(), AdvantageAtMost(), CaughtAtMost())
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Measured:
+    """What the rules look at.
+
+    Attributes:
+        risk: PDTP of measured records, as shown.
+        floor: PDTP of refits with nothing removed, beside it; None where training is not random.
+        of: Records in all.
+        drawn: Whether those measured were drawn by chance, where not all were.
+        attacks: (name, scores) of each attack.
+        mismatch: Why attacks may be weaker than they look; empty where nothing is known.
+    """
+
+    risk: FloatArray | None
+    floor: FloatArray | None
+    of: int
+    drawn: bool
+    attacks: Sequence[tuple[str, Scores]]
+    mismatch: str = ""
+
+
+def judged(
+    measured: Measured, rules: Sequence[ReleaseRule], *, confidence: float = 0.95
+) -> tuple[tuple[Reason, ...], tuple[AttackFinding, ...]]:
+    """What each rule says, and how each attack does.
+
+    Guarantees: *do not release* is wrong with probability at most 1 − ``confidence``, whatever the
+        number of rules and attacks; so is *release*, of each rule's quantity as measured by
+        these attacks. Neither speaks of attacks that were not run.
+    Assumes: scores of an attack are independent, records were drawn by chance.
+    """
+    if not rules:
+        raise InvalidArgument("Expected at least one rule for a verdict, got none.")
+    statements = _statements(measured, rules)
+    each = 1 - (1 - confidence) / max(statements, 1)
+    fpr = next((rule.fpr for rule in rules if isinstance(rule, CaughtAtMost)), 0.01)
+    findings = tuple(
+        attack_finding(name, scores, fpr=fpr, confidence=each) for name, scores in measured.attacks
+    )
+    return tuple(_reason(rule, measured, findings, each) for rule in rules), findings
+
+
+def attack_finding(
+    name: str,
+    scores: Scores,
+    *,
+    fpr: float = 0.01,
+    confidence: float = 0.95,
+    caveats: tuple[str, ...] = (),
+) -> AttackFinding:
+    """How well an attack does, with limits that hold at ``confidence`` each."""
+    advantage = membership.advantage(scores, confidence=confidence)
+    caught = membership.tpr_at(scores, fpr, confidence=confidence)
+    curve = tradeoff_curve(scores)
+    thin = curve.thinned(_DRAWN)
+    return AttackFinding(
+        attack=name,
+        auc=curve.auc,
+        advantage=advantage.value,
+        advantage_low=advantage.low,
+        advantage_high=advantage.high,
+        tpr=caught.value,
+        tpr_low=caught.low,
+        tpr_high=caught.high,
+        fpr=fpr,
+        confidence=confidence,
+        n_in=scores.n_in,
+        n_out=scores.n_out,
+        roc_fpr=_few(thin.fpr),
+        roc_tpr=_few(1 - thin.fnr),
+        bound=epsilon_lower_bound(
+            scores,
+            delta=_DELTA,
+            adjacency="add_remove",
+            adversary="Sees predictions of the model for each record.",
+        ),
+        caveats=caveats,
+    )
+
+
+def _statements(measured: Measured, rules: Sequence[ReleaseRule]) -> int:
+    """How many statements rest on samples, and so share the confidence."""
+    risk = measured.risk
+    sampled = risk is not None and (risk.size < measured.of or measured.floor is not None)
+    return sum(sampled if isinstance(r, PdtpAtMost) else len(measured.attacks) for r in rules)
+
+
+def _reason(
+    rule: ReleaseRule, measured: Measured, findings: Sequence[AttackFinding], confidence: float
+) -> Reason:
+    match rule:
+        case PdtpAtMost():
+            return _pdtp(rule, measured, confidence)
+        case AdvantageAtMost(limit):
+            name = f"no attack's TPR − FPR above {limit:g}"
+            limits = [(f, f.advantage, f.advantage_low, f.advantage_high) for f in findings]
+            return _attacked(name, limit, limits, "TPR − FPR", measured.mismatch, confidence)
+        case CaughtAtMost(limit, fpr):
+            name = f"no attack catches more than {limit:.3g} at {fpr:.3g} false positives"
+            limits = [(f, f.tpr, f.tpr_low, f.tpr_high) for f in findings]
+            what = f"TPR at FPR {fpr:.3g}"
+            return _attacked(name, limit, limits, what, measured.mismatch, confidence)
+
+
+def _attacked(
+    rule: str,
+    limit: float,
+    limits: Sequence[tuple[AttackFinding, float, float, float]],
+    what: str,
+    mismatch: str,
+    confidence: float,
+) -> Reason:
+    if not limits:
+        return Reason(
+            rule=rule,
+            decision="cannot tell",
+            finding="No attack was run.",
+            value=0.0,
+            low=0.0,
+            high=1.0,
+            limit=limit,
+            confidence=confidence,
+        )
+    convicting = max(limits, key=lambda each: each[2])
+    strongest = convicting if convicting[2] > limit else max(limits, key=lambda each: each[3])
+    attack, value, low, high = strongest
+    measured = f"{what} of {attack.attack} is {value:.3f} ({low:.3f} to {high:.3f})"
+    decision: Decision
+    if low > limit:
+        decision, why = "do not release", f"{measured}, above {limit:g}."
+    elif high > limit:
+        decision = "cannot tell"
+        why = f"{measured}: it may be on either side of {limit:g}. More scores would narrow it."
+    elif mismatch:
+        decision, why = "cannot tell", f"{measured}, at most {limit:g}; but {mismatch}"
+    else:
+        decision, why = "release", f"{measured}, the largest; at most {limit:g} is allowed."
+    return Reason(
+        rule=rule,
+        decision=decision,
+        finding=why,
+        value=value,
+        low=low,
+        high=high,
+        limit=limit,
+        confidence=confidence,
+    )
+
+
+def _pdtp(rule: PdtpAtMost, measured: Measured, confidence: float) -> Reason:
+    name = f"PDTP at most {rule.limit:g}"
+    if rule.share:
+        name += f" for all but {rule.share:.3g} of records"
+    risk = measured.risk
+    if risk is None:
+        return Reason(
+            rule=name,
+            decision="cannot tell",
+            finding="Leave-one-out risk was not measured.",
+            value=0.0,
+            low=0.0,
+            high=1.0,
+            limit=rule.share,
+            confidence=confidence,
+        )
+    above = risk > rule.limit
+    decision, why, share = _pdtp_decision(rule, measured, risk, confidence)
+    largest = float(risk.max())
+    counted = f"{int(above.sum()):,} of {risk.size:,} measured records are above {rule.limit:g}"
+    whole = risk.size == measured.of and measured.floor is None
+    return Reason(
+        rule=name,
+        decision=decision,
+        finding=f"{counted}; the largest has {_number(largest)}. {why}".strip(),
+        value=share.value,
+        low=share.low,
+        high=share.high,
+        limit=rule.share,
+        confidence=1.0 if whole else confidence,
+    )
+
+
+def _pdtp_decision(
+    rule: PdtpAtMost, measured: Measured, risk: FloatArray, confidence: float
+) -> tuple[Decision, str, membership.Limited]:
+    """By the share of records above the limit, beyond what refits alone put there."""
+    above = int(np.sum(risk > rule.limit))
+    known = risk.size == measured.of or measured.drawn
+    share = membership.share_above(above, risk.size, measured.of, confidence=confidence)
+    if not known:  # of the others nothing is known at all
+        most = 1 - (risk.size - above) / measured.of
+        share = membership.Limited(share.value, above / measured.of, most)
+    if share.low > rule.share:
+        beyond, why = _beyond_floor(rule, risk, measured.floor, confidence)
+        return ("do not release" if beyond else "cannot tell"), why, share
+    if not known:
+        return "cannot tell", "Records were chosen by the caller: others may be above.", share
+    if share.high <= rule.share:
+        return "release", "", share
+    why = (
+        f"Of all {measured.of:,} records at most {share.high:.2%} are above, with "
+        f"{confidence:.3g} confidence; {rule.share:.2%} are allowed. Measure all records, or "
+        f"allow a share that a sample can reach."
+    )
+    return "cannot tell", why, share
+
+
+def _beyond_floor(
+    rule: PdtpAtMost, risk: FloatArray, floor: FloatArray | None, confidence: float
+) -> tuple[bool, str]:
+    """Whether records are above the limit for another reason than that training is random.
+
+    If leaving a record out did no more than another seed does, risk and floor would as often be
+    above the limit: a sign test over the records at which only one of them is.
+    """
+    if floor is None:
+        return True, ""
+    above, by_chance = risk > rule.limit, floor > rule.limit
+    only_risk, only_floor = int(np.sum(above & ~by_chance)), int(np.sum(by_chance & ~above))
+    pvalue = float(scipy.special.bdtrc(only_risk - 1, only_risk + only_floor, 0.5))
+    told = (
+        f"With another seed and nothing removed {int(by_chance.sum()):,} are above it too "
+        f"(sign test: p = {pvalue:.2g})"
+    )
+    if only_risk and pvalue <= 1 - confidence:
+        return True, f"{told}."
+    return False, f"{told}: training is too random to tell which of the two it is."
+
+
+def _number(value: float) -> str:
+    return "∞" if np.isinf(value) else f"{value:.3g}"
+
+
+def _few(values: FloatArray) -> tuple[float, ...]:
+    """Six digits: enough to draw."""
+    return tuple(float(f"{value:.6g}") for value in values)

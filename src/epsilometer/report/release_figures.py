@@ -1,0 +1,212 @@
+"""The figures of a release audit: risk, attacks, groups, what dropping and rounding would do."""
+
+from collections.abc import Iterable, Sequence
+
+from epsilometer.release import GroupRisk, ReleaseAudit
+from epsilometer.report.figures import Axis, Figure, Kind, Mark, Role, Series
+from epsilometer.report.release_words import finite, shown_as
+from epsilometer.report.words import number, short
+
+_ATTACK_ROLES: tuple[Role, ...] = ("attack", "claim", "gdp", "bound", "law", "outside")
+_GROUPS = 16  # in one figure; more could not be told apart
+_LONGEST_NAME = 24
+_LOWEST_RATE = 1e-4
+
+
+def release_figures(result: ReleaseAudit) -> tuple[Figure, ...]:
+    """The figures, in the order they are read; those without anything to show not."""
+    every = (
+        risk_figure(result),
+        attack_figure(result),
+        rounding_figure(result),
+        *removal_figures(result),
+        *group_figures(result),
+    )
+    return tuple(figure for figure in every if figure is not None)
+
+
+def risk_figure(result: ReleaseAudit) -> Figure | None:
+    """How risks of records lie, beside what another seed alone does."""
+    leaving = result.leaving
+    if leaving is None:
+        return None
+    edges, total = leaving.edges, max(sum(leaving.bins), 1)
+    floors = max(sum(leaving.floor_bins), 1)
+    series = [_series("records", "bars", "attack", edges, [n / total for n in leaving.bins])]
+    said = ""
+    if leaving.floor_bins:
+        shares = [n / floors for n in leaving.floor_bins]
+        series.insert(0, _series("another seed alone", "bars", "outside", edges, shares))
+        said = " Where the heaps lie over each other, it is training that varies, not the record."
+    return Figure(
+        key="risk",
+        title="Risk of records",
+        caption="How far predictions at a record move when it leaves. Both axes are logarithmic, "
+        f"so that a single record is seen; the outer bins also hold what lies beyond.{said}",
+        alt=f"{leaving.measured:,} records: median {leaving.median:.2g}, largest "
+        f"{number(leaving.largest)}; {leaving.exposed:,} above {short(leaving.limit)}."
+        + (
+            ""
+            if leaving.median_floor is None
+            else f" Another seed alone: median {leaving.median_floor:.2g}."
+        ),
+        x=Axis(title="PDTP (change of ln p)", low=edges[0], high=edges[-1], log=True),
+        y=Axis(title="share of records", low=0.5 / max(total, floors), high=1.0, log=True),
+        series=tuple(series),
+        marks=(Mark(name=f"limit {short(leaving.limit)}", x=leaving.limit),),
+        cites=("long2017",),
+    )
+
+
+def attack_figure(result: ReleaseAudit) -> Figure | None:
+    """What attacks catch at few false alarms."""
+    if not result.attacks:
+        return None
+    lowest = max(min(1 / attack.n_out for attack in result.attacks), _LOWEST_RATE)
+    grid = [lowest * (1 / lowest) ** (i / 60) for i in range(61)]
+    drawn = sorted(result.attacks, key=lambda attack: -attack.auc)[: len(_ATTACK_ROLES)]
+    told = "; ".join(
+        f"{a.attack} {a.tpr:.1%} at {a.fpr:.0%} false positives, AUC {a.auc:.3f}" for a in drawn
+    )
+    fpr = drawn[0].fpr
+    return Figure(
+        key="attacks",
+        title="What attacks catch",
+        caption="Share of those inside that each attack catches, against false alarms, both "
+        "logarithmic. On the dashed line an attack knows nothing.",
+        alt=f"True against false positives. {told}.",
+        x=Axis(title="false positive rate", low=lowest, high=1.0, log=True),
+        y=Axis(title="true positive rate", low=lowest, high=1.0, log=True),
+        series=(
+            _series("knows nothing", "line", "chance", grid, grid, dashed=True),
+            *(
+                _series(attack.attack, "step", role, attack.roc_fpr, attack.roc_tpr)
+                for attack, role in zip(drawn, _ATTACK_ROLES, strict=False)
+            ),
+        ),
+        marks=(Mark(name=f"{100 * fpr:.3g}%", x=fpr),),
+    )
+
+
+def rounding_figure(result: ReleaseAudit) -> Figure | None:
+    """What showing fewer decimals costs and gains."""
+    steps = result.rounding
+    if len(steps) < 2 or result.leaving is None:
+        return None
+    places = [float(i) for i in range(1, len(steps) + 1)]
+    measured = result.leaving.measured
+    series = [
+        _series("accuracy", "points", "gdp", places, [s.accuracy for s in steps], dashed=True),
+        _series(
+            "exposed records", "points", "attack", places, [s.exposed / measured for s in steps]
+        ),
+    ]
+    attacked = [(x, s.advantage) for x, s in zip(places, steps, strict=True)]
+    known = [(x, a) for x, a in attacked if a is not None]
+    if known:
+        xs, ys = [x for x, _ in known], [a for _, a in known]
+        series.append(_series("TPR − FPR of an attack", "points", "claim", xs, ys))
+    told = "; ".join(
+        f"{shown_as(s.decimals)}: {s.exposed:,} exposed, accuracy {s.accuracy:.1%}" for s in steps
+    )
+    return Figure(
+        key="rounding",
+        title="Fewer decimals",
+        caption="What is seen of records where probabilities are shown with fewer decimals, and "
+        "how often what is shown still names the right class.",
+        alt=f"By what is shown: {told}.",
+        x=Axis(
+            title="what is shown",
+            low=0.5,
+            high=len(steps) + 0.5,
+            names=tuple(shown_as(step.decimals) for step in steps),
+        ),
+        y=Axis(title="share", low=0.0, high=1.02),
+        series=tuple(series),
+    )
+
+
+def removal_figures(result: ReleaseAudit) -> Iterable[Figure]:
+    """The saw-tooth: what is left after each record dropped."""
+    plan = result.removal
+    if plan is None or len(plan.removed) < 2 or result.leaving is None:
+        return
+    removed = [float(n) for n in plan.removed]
+    axis = Axis(title="records dropped", low=0.0, high=max(removed))
+    limit = result.leaving.limit
+    values = [(x, y) for x, y in zip(removed, plan.largest, strict=True) if finite(y)]
+    yield Figure(
+        key="removal",
+        title="Dropping the riskiest",
+        caption="Records above the limit after each one dropped, all measured again. It need not "
+        "fall: who was hidden by the dropped record may come out.",
+        alt=f"{plan.exposed[0]:,} exposed before, {plan.exposed[-1]:,} after dropping "
+        f"{plan.removed[-1]:,}; fewest, {min(plan.exposed):,}, at {plan.best:,}.",
+        x=axis,
+        y=Axis(title="exposed records", low=0.0, high=1.08 * max(*plan.exposed, 1)),
+        series=(_series("exposed", "points", "attack", removed, plan.exposed),),
+        marks=(Mark(name="fewest", x=float(plan.best)),),
+    )
+    if len(values) < 2:
+        return
+    xs, ys = [x for x, _ in values], [y for _, y in values]
+    yield Figure(
+        key="saw-tooth",
+        title="The largest risk that is left",
+        caption="The saw-tooth: each time the riskiest is dropped, another becomes the riskiest. "
+        "Infinite risks are not drawn.",
+        alt=f"The largest PDTP: {number(ys[0])} at first, {number(ys[-1])} in the end.",
+        x=axis,
+        y=Axis(title="largest PDTP", low=0.0, high=1.08 * max(*ys, limit)),
+        series=(
+            _series(f"limit {short(limit)}", "line", "claim", [0, max(removed)], [limit] * 2, True),
+            _series("largest PDTP", "points", "attack", xs, ys),
+        ),
+    )
+
+
+def group_figures(result: ReleaseAudit) -> Iterable[Figure]:
+    """One figure a column: share exposed, and how the strongest attack does."""
+    for column in dict.fromkeys(group.column for group in result.groups):
+        groups = [group for group in result.groups if group.column == column]
+        if 1 < len(groups) <= _GROUPS:
+            yield _grouped(column, groups)
+
+
+def _grouped(column: str, groups: Sequence[GroupRisk]) -> Figure:
+    places = [float(i) for i in range(1, len(groups) + 1)]
+    series = [
+        _series("share exposed", "left_bars", "attack", places, [g.exposed for g in groups]),
+    ]
+    aucs = [(x, g.auc) for x, g in zip(places, groups, strict=True) if g.auc is not None]
+    if aucs:
+        xs, ys = [x for x, _ in aucs], [a for _, a in aucs]
+        series.append(_series("AUC of the strongest attack", "right_bars", "claim", xs, ys))
+    told = "; ".join(f"{g.name}: {g.exposed:.1%} of {g.records:,} exposed" for g in groups)
+    return Figure(
+        key=f"groups-{'class' if column == 'class' else 'column'}",
+        title=f"By {column}",
+        caption="Share of records above the limit, and what the strongest attack knows (0.5: "
+        "nothing). Small groups are shown together.",
+        alt=f"{told}.",
+        x=Axis(
+            title=column,
+            low=0.5,
+            high=len(groups) + 0.5,
+            names=tuple(group.name[:_LONGEST_NAME] for group in groups),
+        ),
+        y=Axis(title="share, chance", low=0.0, high=1.02),
+        series=tuple(series),
+    )
+
+
+def _series(
+    name: str,
+    kind: Kind,
+    role: Role,
+    x: Sequence[float],
+    y: Sequence[float],
+    dashed: bool = False,
+) -> Series:
+    few = [tuple(float(f"{value:.6g}") for value in column) for column in (x, y)]
+    return Series(name=name, kind=kind, role=role, x=few[0], y=few[1], dashed=dashed)

@@ -11,12 +11,15 @@ from flwr.app import Array, ArrayRecord, Context, Message, MessageType, RecordDi
 from flwr.clientapp.mod import adaptiveclipping_mod, fixedclipping_mod
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import (
+    Bulyan,
     DifferentialPrivacyClientSideAdaptiveClipping,
     DifferentialPrivacyClientSideFixedClipping,
     DifferentialPrivacyServerSideAdaptiveClipping,
     DifferentialPrivacyServerSideFixedClipping,
     FedMedian,
+    FedTrimmedAvg,
     Krum,
+    MultiKrum,
     Strategy,
 )
 
@@ -159,6 +162,14 @@ def test_canaries_reply_as_clients_do(tmp_path: Path) -> None:
         moved = flat(reply.content["arrays"]) - flat(model(2000))
         np.testing.assert_allclose(np.linalg.norm(moved), 0.25, rtol=1e-3)  # as clients' median
         assert reply.content["arrays"]["w"].dtype == "float32"
+
+
+def test_a_weight_that_has_no_key_is_told(tmp_path: Path) -> None:
+    asked: Any = {"nodes": 6, "canaries": 4, "weight": 10}
+    for key, told in (("num-examples", False), ("examples", True)):
+        folder = tmp_path / key
+        found = audit(server(averaging()), client(), folder, weighted_by_key=key, **asked)
+        assert ("canaries weighed as clients do" in found.told) == told
 
 
 def test_where_clients_clip_canaries_have_the_norm_they_are_sent(tmp_path: Path) -> None:
@@ -367,8 +378,12 @@ def test_long_canaries_show_that_a_server_does_not_clip(tmp_path: Path) -> None:
         assert (found.group.audits[0].verdict == "refuted") == refuted
 
 
-@pytest.mark.parametrize("kind", [FedMedian, Krum])
-def test_strategies_that_drop_outliers(tmp_path: Path, kind: type[Strategy]) -> None:
+class OwnMedian(FedMedian):
+    """What users derive drops outliers too."""
+
+
+@pytest.mark.parametrize("kind", [OwnMedian, FedTrimmedAvg, Krum, MultiKrum, Bulyan])
+def test_strategies_that_drop_outliers(tmp_path: Path, kind: Any) -> None:
     strategy = kind(fraction_evaluate=0.0)
     found = audit(server(strategy), client(), tmp_path, nodes=8, canaries=4)
     assert f"{kind.__name__} drops outliers" in found.told
@@ -397,6 +412,24 @@ def test_zero_updates_of_clients(tmp_path: Path) -> None:
         audit(server(private(12)), client(norm=0.0), tmp_path, nodes=8, canaries=4)
     assert "ended with an error" in Written(tmp_path / "run").told
     found = audit(server(averaging()), client(norm=0.0), tmp_path / "without", nodes=8, canaries=4)
+    assert found.judged
+    assert "updates of clients were zero" in found.told
+    np.testing.assert_allclose(found.final[:4], 0.5, atol=1e-3)  # four orthonormal ones, no more
+
+
+def test_every_client_fails(tmp_path: Path) -> None:
+    def broken(message: Message, context: Context) -> Message:
+        raise RuntimeError("no phone is charged")
+
+    found = audit(server(averaging()), broken, tmp_path, nodes=8, canaries=4, clip_norm=1.0)
+    assert "8 replies of clients were errors" in found.told
+    assert found.took.tolist() == [1] * 4  # Flower averages what it has
+
+
+def test_canaries_that_plant_themselves_need_a_norm(tmp_path: Path) -> None:
+    clients = client(mods=[canary_mod(4)])
+    found = audit(server(averaging()), clients, tmp_path, nodes=8, canaries=4, mode="mod")
+    assert "4 replies of clients were errors" in found.told
     assert found.judged
 
 

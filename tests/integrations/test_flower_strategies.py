@@ -330,6 +330,7 @@ def test_apps_that_bring_a_server_or_are_made_without_server_fn(tmp_path: Path) 
     server = Server(client_manager=SimpleClientManager(), strategy=Old())
     app = ServerApp(server=server, config=ServerConfig(num_rounds=1))
     assert audit(app, old_client(), tmp_path / "a", nodes=8, canaries=4).took.sum() == 4
+    assert type(server.strategy) is Old
     app = ServerApp(strategy=Old(), config=ServerConfig(num_rounds=1))
     assert audit(app, old_client(), tmp_path / "b", nodes=8, canaries=4).took.sum() == 4
 

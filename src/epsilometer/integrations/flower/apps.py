@@ -87,11 +87,11 @@ def _with_canaries(server_app: ServerApp, planting: Planting) -> ServerApp:
     def server_fn(context: Context) -> ServerAppComponents:
         made = server_app._server_fn
         parts = made(context) if made else _given(server_app)
-        server, strategy = parts.server, parts.strategy or FedAvg()
-        if server is not None:  # brings a strategy of its own
-            server.set_strategy(CanaryStrategy(server.strategy, planting))
-            return parts
-        return replace(parts, strategy=CanaryStrategy(strategy, planting))
+        if parts.server is None:
+            return replace(parts, strategy=CanaryStrategy(parts.strategy or FedAvg(), planting))
+        server = copy.copy(parts.server)  # it brings a strategy of its own
+        server.set_strategy(CanaryStrategy(server.strategy, planting))
+        return replace(parts, server=server)
 
     planted._server_fn = server_fn
     return planted

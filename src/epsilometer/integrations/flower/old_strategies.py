@@ -94,7 +94,7 @@ class CanaryStrategy(Strategy):
                 "own messages: audit the app, by audit_server_app, or under secure aggregation "
                 "take mode='mod' and canary_mod."
             )
-        contents = self._planting.answers(
+        contents = self._planting.answers(  # all of a round are asked the same
             [proxy.node_id for proxy in ours],
             recorddict_compat.fitins_to_recorddict(asked[0], keep_input=True) if ours else None,
             [recorddict_compat.fitres_to_recorddict(reply, keep_input=True) for _, reply in theirs],

@@ -31,6 +31,8 @@ _NO_CLIPPING = (
 _CLIENTS_CLIP = "Clients clip: canaries had the norm that clients were sent, not clip_norm."
 _SHORT = "Canaries were shorter than the clipping norm: clients that are clipped leak more."
 _LONG = "Canaries were longer than the clipping norm: whether the server clips was under test."
+_ZERO = "The updates of clients were zero, or there were none: canaries had norm 1."
+_UNWEIGHTED = "Replies of clients have no weighted_by_key: canaries weighed as clients do."
 _ROBUST = {"FedMedian", "FedTrimmedAvg", "Krum", "MultiKrum", "Bulyan"}
 
 
@@ -72,11 +74,12 @@ class Planting:
     @property
     def told(self) -> Iterator[str]:
         """What a reader must know about strategy, replies and norms."""
-        for name in sorted(_ROBUST & {type(part).__name__ for part in self.parts}):
-            yield (
-                f"{name} drops outliers, which canaries are: that little was found says little "
-                "about clients that are none."
-            )
+        for part in self.parts:
+            if _ROBUST & {kind.__name__ for kind in type(part).__mro__}:
+                yield (
+                    f"{type(part).__name__} drops outliers, which canaries are: that little was "
+                    "found says little about clients that are none."
+                )
         if self.failed:
             yield f"{self.failed} replies of clients were errors."
         yield from self._odd
@@ -105,6 +108,9 @@ class Planting:
         """What canary nodes reply to what they were asked, after the example of clients."""
         if replies and self.canary_of:
             self.example = typical(replies)
+            known = any(self.weighted_by_key in part for part in self.example.values())
+            if self.settings.weight != 1 and not known:
+                self._odd[_UNWEIGHTED] = None
         if not nodes or asked is None:
             return
         sent = weights_in(asked)
@@ -165,4 +171,7 @@ class Planting:
         assert self.layout is not None
         start = self.layout.flat(sent)
         norms = [np.linalg.norm(self.layout.flat(weights_in(reply)) - start) for reply in replies]
-        return float(np.median(norms)) or 1.0 if norms else 1.0
+        usual = float(np.median(norms)) if norms else 0.0
+        if not usual > 0:  # nan too: a client that diverged
+            self._odd[_ZERO] = None
+        return usual if usual > 0 else 1.0

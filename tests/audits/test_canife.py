@@ -107,3 +107,10 @@ def test_bad_audits_are_told() -> None:
         audit_canife(training(cohort=40), delta=DELTA)
     with pytest.raises(InvalidArgument, match="scores"):
         audit_canife(training(), delta=DELTA, scores=2)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+def test_it_runs_on_a_gpu() -> None:
+    found = audit_canife(training(device="cuda"), delta=DELTA, every=3, steps=50)
+    assert [number for number, _ in found.rounds] == [0, 3]
+    assert 0 < found.estimate.epsilon < math.inf

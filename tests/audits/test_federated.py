@@ -19,6 +19,7 @@ from epsilometer.stats.sphere_bounds import cosine_bound
 from epsilometer.stats.sphere_estimates import cosine_epsilon
 from epsilometer.training.ensemble import cross_entropy
 from epsilometer.training.federated import FederatedTraining
+from epsilometer.training.noise import IndependentNoise, MatrixNoise, SquareRoot, TreeNoise
 from epsilometer.training.participation import PoissonCohorts
 from tests.oracles import FLAKE
 
@@ -61,16 +62,36 @@ def test_each_number_of_repetitions_has_the_final_model_and_all_rounds() -> None
 
 
 def test_all_rounds_show_more_than_the_final_model_and_repetitions_more_than_once() -> None:
-    """As in the paper, by estimates; noise is little, so that chance does not decide."""
-    once, once_all, often, _ = audit(
-        training(noise_multiplier=0.2, rounds=32), repetitions=(1, 8)
-    ).results
-    final, every_round, repeated = (
-        result.estimates[0].epsilon for result in (once, once_all, often)
+    """As in the paper, estimated and proved; noise is little, so that chance does not decide."""
+    found = audit(training(noise_multiplier=0.25, rounds=64), repetitions=(1, 2, 4)).results
+    for proved in (False, True):
+        shown = [
+            result.bound.epsilon if proved else result.estimates[0].epsilon for result in found
+        ]
+        final, all_rounds = shown[::2], shown[1::2]
+        assert all(one < other for one, other in zip(final, all_rounds, strict=True))
+        assert final == sorted(final)
+        assert all_rounds == sorted(all_rounds)
+
+
+class OneRoundAlone(MatrixNoise):
+    """The classic mistake with correlated noise: accounts as if everybody came once."""
+
+    def sensitivity(self, participations: int, *, rounds: int, apart: int = 1) -> float:
+        return super().sensitivity(1, rounds=rounds, apart=apart)
+
+
+@pytest.mark.parametrize("bands", [None, 3])
+def test_correlated_noise_accounted_for_one_round_alone_is_refuted(bands: int | None) -> None:
+    root = SquareRoot(bands=bands)
+    options: dict[str, Any] = {"rounds": 8, "noise_multiplier": 4.0}
+    honest, mistaken = (
+        audit(training(noise=noise, **options), repetitions=(8,)).results
+        for noise in (MatrixNoise(root), OneRoundAlone(root))
     )
-    assert final < every_round
-    assert final < repeated
-    assert once.bound.epsilon < often.bound.epsilon
+    assert mistaken[0].verdict == "refuted"
+    assert [result.verdict for result in honest] == ["not refuted", "not refuted"]
+    assert honest[0].bound.epsilon == mistaken[0].bound.epsilon  # the noise is the same
 
 
 def test_a_server_that_scales_noise_for_the_mean_is_refuted() -> None:
@@ -180,6 +201,40 @@ def test_canaries_of_one_run_do_not_disturb_each_other() -> None:
             found.append(cosine_epsilon(every, dimension=how.size, delta=DELTA, spread="tied"))
     assert scipy.stats.ks_2samp(estimates[1], estimates[10]).pvalue > FLAKE
     assert np.median(estimates[1]) == pytest.approx(np.median(estimates[10]), rel=0.1)
+
+
+# On a GPU.
+
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+
+
+@on_gpu
+@pytest.mark.parametrize("family", ["hadamard", "sphere"])
+def test_an_audit_on_a_gpu_sees_what_the_cpu_does(family: Any) -> None:
+    here, there = (
+        federated_job(
+            training(noise_multiplier=0.0, device=device),
+            canaries=300,
+            repetitions=(2,),
+            delta=DELTA,
+            family=family,
+            test=(np.zeros((9, 49)), np.zeros(9, np.int64)),
+        ).unit(0)
+        for device in ("cpu", "cuda")
+    )
+    for name in here:
+        np.testing.assert_allclose(here[name], there[name], rtol=1e-3, atol=1e-4)
+
+
+@on_gpu
+@pytest.mark.parametrize("noise", [IndependentNoise(), TreeNoise(), MatrixNoise()], ids=repr)
+def test_an_audit_on_a_gpu_refutes_what_is_wrong_and_nothing_else(noise: Any) -> None:
+    honest = training(noise_multiplier=4.0, noise=noise, device="cuda")
+    claim = PrivacyClaim(epsilon=honest.epsilon(DELTA, repetitions=1)[0], delta=DELTA)
+    broken = replace(honest, noise_multiplier=0.1)
+    assert audit(broken, claim=claim).results[0].verdict == "refuted"
+    verdicts = [result.verdict for result in audit(honest, repetitions=(1, 2)).results]
+    assert verdicts == ["not refuted"] * 4
 
 
 # What is refused.

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from epsilometer import gaussian_epsilon
+from epsilometer.canaries.hadamard import HadamardCanaries
 from epsilometer.canaries.sphere import SphereCanaries
 from epsilometer.errors import InvalidArgument
 from epsilometer.training.clipping import AdaptiveClip, FixedClip
@@ -321,6 +322,88 @@ def test_how_many_are_trained_at_once_changes_rounding_alone() -> None:
         torch.testing.assert_close(
             weights(run.module), weights(runs[0].module), rtol=1e-4, atol=1e-6
         )
+
+
+# On a GPU.
+
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+
+
+class Recurrent(nn.Module):
+    """What cannot be trained in one batch dimension."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(1, HIDDEN, batch_first=True)
+        self.out = nn.Linear(HIDDEN, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.out(self.lstm(x[..., None])[0][:, -1])
+        return found
+
+
+def recurrent() -> nn.Module:
+    torch.manual_seed(1)
+    return Recurrent()
+
+
+@on_gpu
+@pytest.mark.parametrize("family", [SphereCanaries, HadamardCanaries])
+@pytest.mark.parametrize("net", [module, recurrent])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"client_optimizer": SGD(momentum=0.5), "server_optimizer": SGD(momentum=0.9)},
+        {"client_optimizer": Adam(), "server_optimizer": Adam(), "server_rate": 0.01},
+        {"clip": AdaptiveClip(initial=0.3, count_noise=1.0), "participation": PoissonCohorts()},
+    ],
+    ids=["momentum", "adam", "adaptive"],
+)
+def test_a_gpu_trains_what_the_cpu_does(net: Any, family: Any, options: dict[str, Any]) -> None:
+    bad = list(CLIENTS)
+    bad[2] = (np.full((2, FEATURES), np.nan, np.float32), np.zeros(2, np.int64))
+    how = training(module=net(), clients=bad, learning_rate=0.05, **options)
+    canaries = family(count=8, dimension=how.size, key=3)
+    here, there = (
+        replace(how, device=device).train(
+            canaries=canaries,
+            planted=5,
+            repetitions=2,
+            iterates="steps",
+            rng=np.random.default_rng(7),
+        )
+        for device in ("cpu", "cuda")
+    )
+    assert next(there.module.parameters()).is_cuda
+    ended = weights(here.module), weights(there.module).cpu()
+    torch.testing.assert_close(*ended, rtol=1e-3, atol=1e-4)
+    for name in ("clips", "members", "unclipped", "lost", "participations"):
+        np.testing.assert_allclose(getattr(here, name), getattr(there, name), rtol=1e-5)
+    for name in ("moved", "model", "observed", "unobserved"):
+        np.testing.assert_allclose(getattr(here, name), getattr(there, name), atol=1e-3)
+
+
+@on_gpu
+@pytest.mark.parametrize("noise", [IndependentNoise(), TreeNoise(), MatrixNoise()], ids=repr)
+def test_same_seed_same_bytes_on_a_gpu_with_noise_of_any_law(noise: Any) -> None:
+    how = training(
+        module=nn.Linear(FEATURES, 400), noise_multiplier=0.5, noise=noise, device="cuda"
+    )
+    canaries = HadamardCanaries(count=20, dimension=how.size, key=3)
+    runs = [
+        how.train(canaries=canaries, planted=9, repetitions=2, rng=np.random.default_rng(4))
+        for _ in range(2)
+    ]
+    assert torch.equal(weights(runs[0].module), weights(runs[1].module))
+    np.testing.assert_array_equal(runs[0].observed, runs[1].observed)
+    np.testing.assert_array_equal(runs[0].moved, runs[1].moved)
+
+
+def test_no_gpu_is_told() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(InvalidArgument, match="CUDA device for 'cuda'"):
+        training(device="cuda")
 
 
 # What accounting says.

@@ -167,6 +167,21 @@ def test_noise_of_an_encoder_is_white_once_encoded(encoder: Any, rng: np.random.
     np.testing.assert_allclose(x, np.linalg.solve(noise.matrix(9), z), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@every_encoder
+def test_noise_of_an_encoder_on_a_gpu_is_white_once_encoded(encoder: Any) -> None:
+    generator = torch.Generator("cuda").manual_seed(5)
+    noise = MatrixNoise(encoder)
+    stream = noise.start(SIZE, rounds=9, generator=generator)
+    produced = torch.stack([stream.next(1.5) for _ in range(9)])
+    assert produced.is_cuda
+    white = noise.matrix(9) @ produced.cpu().double().numpy()
+    for one in white:
+        has_variance(torch.from_numpy(one), 1.5**2)
+    between = np.corrcoef(white)[np.triu_indices(9, 1)]
+    assert np.abs(between).max() < scipy.stats.norm.isf(FLAKE / 72) / SIZE**0.5
+
+
 def test_the_covariance_of_rounds_is_that_of_the_inverse(rng: np.random.Generator) -> None:
     noise = MatrixNoise(SquareRoot(bands=3))
     encoder = noise.matrix(5)

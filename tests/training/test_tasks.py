@@ -154,3 +154,14 @@ def test_roles_that_are_not_gzipped_are_told(tmp_path: Path) -> None:
     (tmp_path / "roles.json.gz").write_text("{}", "utf-8")
     with pytest.raises(UnreadableFile, match=r"roles\.json\.gz"):
         shakespeare_by_role(tmp_path / "roles.json.gz", rng=rng())
+
+
+def test_accuracy_takes_numbers_of_any_precision() -> None:
+    """As clients' records are taken: in double precision too, and as plain lists."""
+    net = torch.nn.Linear(2, 2)
+    with torch.no_grad():
+        net.weight.copy_(torch.eye(2))
+        net.bias.zero_()
+    x, y = [[1.0, 0.0], [0.0, 1.0], [2.0, 1.0], [1.0, 2.0]], [0, 1, 0, 0]
+    for features in (x, np.array(x), np.array(x, np.float32)):
+        assert accuracy(net, (features, y)) == 0.75

@@ -123,11 +123,15 @@ def _job(settings: dict[str, Any]) -> FederatedJob:
     with needs("torch", extra="torch"):
         from epsilometer.training.clipping import FixedClip
         from epsilometer.training.federated import FederatedTraining
-        from epsilometer.training.noise import IndependentNoise, MatrixNoise, TreeNoise
+        from epsilometer.training.noise import IndependentNoise, MatrixNoise, Noise, TreeNoise
         from epsilometer.training.optimizers import SGD
 
     task = _task(settings["task"], settings["data"], settings["seed"])
-    laws = {"independent": IndependentNoise, "tree": TreeNoise, "matrix": MatrixNoise}
+    laws: dict[str, Noise] = {
+        "independent": IndependentNoise(),
+        "tree": TreeNoise(),
+        "matrix": MatrixNoise(),
+    }
     training = FederatedTraining(
         task.module,
         task.loss,
@@ -135,7 +139,7 @@ def _job(settings: dict[str, Any]) -> FederatedJob:
         rounds=settings["rounds"],
         cohort=settings["cohort"] or task.cohort,
         noise_multiplier=settings["noise_multiplier"],
-        noise=laws[settings["noise"]](),
+        noise=laws[settings["noise"]],
         clip=FixedClip(task.clip if settings["clip"] is None else settings["clip"]),
         learning_rate=task.learning_rate,
         batch_size=task.batch_size,

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from epsilometer import _validate
 from epsilometer.accounting import pld
-from epsilometer.canaries.hadamard import HadamardCanaries
 from epsilometer.canaries.sphere import Directions
 from epsilometer.errors import InvalidArgument
 from epsilometer.stats.gaussians import gdp_epsilon
@@ -374,16 +373,13 @@ class _Watch:
     def cosines(self, vector: Tensor) -> FloatArray:
         if self.canaries is None:
             return np.zeros(0)
-        if vector.is_cuda and isinstance(self.canaries, HadamardCanaries):
-            return self.canaries.cosines(vector)  # transformed where it is
-        return np.asarray(self.canaries.cosines(vector.cpu().numpy()), np.float64)
+        seen = vector if vector.is_cuda else vector.numpy()  # compared where it is
+        return self.canaries.cosines(seen)
 
     def sum_of(self, planted: IntArray, norm: float, device: str) -> Tensor:
         """What planted canaries send, together."""
         assert self.canaries is not None
-        if isinstance(self.canaries, HadamardCanaries):
-            return self.canaries.inject_tensor(planted, norm, device=device)
-        return torch.from_numpy(self.canaries.inject(planted, norm)).to(device)
+        return self.canaries.inject_tensor(planted, norm, device=device)
 
 
 class _Server:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from epsilometer.errors import InvalidArgument
 from epsilometer.mechanisms.samplers import Shuffle
 from epsilometer.training.ensemble import as_tensor, check_loss
-from epsilometer.training.many import Loss, ManyModels, per_example
+from epsilometer.training.many import Loss, ManyModels, per_example, without_tf32
 from epsilometer.training.optimizers import Optimizer
 from epsilometer.types import IntArray
 
@@ -42,11 +42,12 @@ class ClientRecords:
             raise InvalidArgument("Expected at least one client, got none.")
         features, labels = [], []
         for number, (x, y) in enumerate(clients):
-            features.append(as_tensor(x, device))
-            labels.append(as_tensor(y, device))
+            features.append(as_tensor(x, "cpu"))
+            labels.append(as_tensor(y, "cpu"))
             _checked(number, features[-1], labels[-1], features[0], labels[0])
         sizes = np.array([len(x) for x in features], np.int64)
-        return cls(torch.cat(features), torch.cat(labels), sizes)
+        # To a GPU all at once: to move them client by client would take longer than to train.
+        return cls(torch.cat(features).to(device), torch.cat(labels).to(device), sizes)
 
     @property
     def starts(self) -> IntArray:
@@ -249,7 +250,7 @@ class OneByOne:
         for batch in batches:
             self._load(flat[0])
             picked = torch.from_numpy(batch).to(flat.device)
-            with torch.enable_grad():
+            with torch.enable_grad(), without_tf32():
                 out = self._module(records.x[picked])
                 loss = self._loss(out, records.y[picked]).mean()
                 found = torch.autograd.grad(loss, self._own, allow_unused=True)

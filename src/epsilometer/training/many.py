@@ -148,7 +148,7 @@ class ManyModels:
         self, x: Tensor, y: Tensor, *, loss: Loss, weigh: Callable[[Tensor], Tensor]
     ) -> Tensor:
         """Sums of per-example gradients; ``weigh`` makes weights of their norms."""
-        with torch.enable_grad(), _float32():
+        with torch.enable_grad(), without_tf32():
             out = self(x)
             losses = loss(out.flatten(0, 1), y.flatten(0, 1))
             calls = list(self._tape.calls)
@@ -180,7 +180,7 @@ class ManyModels:
         shaken = torch.randn(before.shape, generator=torch.Generator().manual_seed(0))
         self.parameters.add_(shaken.to(self.device), alpha=0.1)
         try:
-            with self.settled(), _float32():
+            with self.settled(), without_tf32():
                 agrees = self._agrees(x)
             self._try(x)  # some layers raise in training only
             return agrees
@@ -248,7 +248,7 @@ class ManyModels:
 
     def one_by_one(self, x: Tensor) -> bool:
         """Whether the module's outputs for an example do not depend on the others of its batch."""
-        with torch.no_grad(), self.settled(), _float32():
+        with torch.no_grad(), self.settled(), without_tf32():
             together = self._plain(x)
             try:
                 alone = torch.cat([self._plain(one[None]) for one in x])
@@ -368,7 +368,7 @@ def per_example(loss: Any) -> Loss:
 
 
 @contextmanager
-def _float32() -> Iterator[None]:
+def without_tf32() -> Iterator[None]:
     """Without TF32, to which cuDNN rounds convolutions unless it is told not to."""
     before = torch.backends.cudnn.allow_tf32
     torch.backends.cudnn.allow_tf32 = False

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from epsilometer import _validate
 from epsilometer.errors import InvalidArgument, UnreadableFile
-from epsilometer.training.ensemble import cross_entropy
+from epsilometer.training.ensemble import as_tensor, cross_entropy
 from epsilometer.training.models import lenet5, mlp
 from epsilometer.types import FloatArray, IntArray
 
@@ -169,10 +169,10 @@ def shakespeare_by_role(file: Path | str, *, rng: np.random.Generator) -> Federa
     )
 
 
-def accuracy(module: nn.Module, test: Client) -> float:
+def accuracy(module: nn.Module, test: tuple[ArrayLike, ArrayLike]) -> float:
     """Share of labels that a model foretells, the likeliest output of each."""
     own = next(module.parameters())
-    x, y = (torch.from_numpy(np.asarray(part)) for part in test)
+    x, y = (as_tensor(part, "cpu") for part in test)
     with torch.no_grad():
         right = [
             (

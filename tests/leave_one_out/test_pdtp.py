@@ -56,6 +56,14 @@ def test_the_maximum_over_all_rows_is_another_number(name: str, estimator: Any) 
     np.testing.assert_allclose(found.full, at, rtol=TIGHT, atol=TIGHT)
 
 
+def test_a_toolbox_flags_nearly_everybody() -> None:
+    case = reference("gnb_breast_cancer")
+    own = pdtp(GaussianNB(), case["X"], case["y"])
+    found = dtp_over(GaussianNB(), case["X"], case["y"], case["X"])
+    np.testing.assert_allclose(found.binned, case["art_like_ln"], rtol=TIGHT, atol=TIGHT)
+    assert (np.sum(found.binned > 1), np.sum(own.binned > 1)) == (502, 12)
+
+
 def coded(inputs: dict[str, Any]) -> tuple[Any, Any, list[int]]:
     """A reference case's records as numbers, and how many values each column has."""
     values = inputs["attribute_values"]

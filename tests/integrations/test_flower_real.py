@@ -76,7 +76,7 @@ def main(grid, context):
     inner = FedAvg(min_available_nodes=NODES, min_train_nodes=NODES, min_evaluate_nodes=NODES)
     strategy = DifferentialPrivacyServerSideFixedClipping(inner, 0.6, 1.0, NODES)
     start = ArrayRecord({"model": Array(np.zeros(1000, np.float32))})
-    strategy.start(grid=grid, initial_arrays=start, num_rounds=context.run_config["rounds"])
+    strategy.start(grid=grid, initial_arrays=start, num_rounds=context.run_config.get("rounds", 2))
 """
 AUDITED = """
 from canaryapp.server import app as server_app
@@ -197,6 +197,29 @@ def test_flwr_run_on_ray(tmp_path: Path) -> None:
     assert found.took.tolist() == [2] * 20
     assert found.final[:20].mean() > found.final[20:].mean()
     assert [audit.verdict for audit in found.group.audits] == ["no claim"] * 2
+
+
+@pytest.mark.slow
+def test_run_simulation_from_python(tmp_path: Path) -> None:
+    """Without flwr run: the same in all versions of Flower, as its command line is not."""
+    app = project(tmp_path, nodes=24, canaries=20, mode="virtual")
+    script = (
+        "from canaryapp.audited import app\n"
+        "from canaryapp.client import app as clients\n"
+        "from flwr.simulation import run_simulation\n"
+        "run_simulation(app, clients, num_supernodes=4)\n"
+    )
+    env = {**environment(tmp_path, free_port()), "PYTHONPATH": str(app)}
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert Written(tmp_path / "run").took.tolist() == [2] * 20
 
 
 @pytest.mark.slow

@@ -16,7 +16,8 @@ from epsilometer.types import FloatArray, IntArray
 
 _MOST_COEFFICIENTS = 8000  # the factor of the Hessian has the square of it: half a gigabyte
 _TOLERANCE = 1e-12  # of the square root of the objective; rounding is four digits below
-_SHARED_STEPS = 12  # with one Hessian for all; who is not there by then has its own
+_SHARED_STEPS = 40  # with one Hessian for all; who is not there by then has its own
+_PAIRS = 10  # steps that are remembered
 _ROUNDING = 1e-8  # below it a decrement that no longer falls is rounding
 _NEWTON_STEPS = 200
 _BLOCK = 1 << 20  # numbers of a working array
@@ -75,10 +76,10 @@ class LogisticMinimiser:
     r"""The minimiser of :math:`C \sum_i s_i \ell_i(W) + \frac12 \|W\|^2`, and without one record.
 
     Without record t the Hessian changes by its own term, of rank classes − 1. One factor of the
-    Hessian with all records and Woodbury's formula give each record's first step, and, with
-    gradients computed afresh, the next ones. A record that moves the model so far that
-    the Hessian of the others changes too is given damped Newton steps with its own Hessian.
-    Either way the gradient vanishes to rounding: this is the minimiser, and no approximation.
+    Hessian with all records and Woodbury's formula give each record's first step. Next ones are
+    by gradients computed afresh and what earlier steps did to them (L-BFGS); a record that is
+    led astray is given damped Newton steps with its own Hessian. Either way the gradient
+    vanishes to rounding: this is the minimiser, and no approximation.
 
     "balanced" weights of everybody change with a record, in the same way for all records of a
     class; there each class has its own start, with all records and the weights without one.
@@ -340,25 +341,62 @@ class _Start:
     def without(self, records: IntArray) -> FloatArray:
         """Coefficients without each of these records, shape ``(records, features, m)``."""
         problem = self.problem
-        step = _SharedStep(problem, self.coefficients, self._factor, records)
-        result = self.coefficients - step.first()
-        going, last = np.arange(len(records)), np.full(len(records), np.inf)
+        shared = _SharedStep(problem, self.coefficients, self._factor, records)
+        result = self.coefficients - shared.first()
+        going = np.arange(len(records))
+        best = np.full(len(records), np.inf)
         lost: list[int] = []
+        seen = _Seen(shared)
+        gradients = problem.gradients(result, records)
         for _ in range(_SHARED_STEPS):
-            gradients = problem.gradients(result[going], records[going])
-            steps = step.of(gradients, going)
+            steps = seen.step(gradients, going)
             squares = np.einsum("bdm,bdm->b", steps, gradients)
             decrements = np.sqrt(np.maximum(squares, 0.0)) / self._scale
-            more = decrements > _TOLERANCE
-            slow = ~(decrements < 0.5 * last) & ~(decrements <= _TOLERANCE)  # or nan
-            lost.extend(going[slow])
-            more &= ~slow
-            result[going[more]] -= steps[more]
-            going, last = going[more], decrements[more]
+            astray = ~(decrements < 2.0 * best[going])  # or nan
+            lost.extend(going[astray])
+            more = ~astray & (decrements > _TOLERANCE)
+            best[going] = np.minimum(best[going], decrements)
+            going, steps = going[more], steps[more]
             if not going.size:
                 break
+            result[going] -= steps
+            later = problem.gradients(result[going], records[going])
+            seen.add(-steps, later - gradients[more], going)
+            gradients = later
         for place in (*lost, *going):
             result[place] = problem.without(int(records[place])).minimise(self.coefficients)
+        return result
+
+
+class _Seen:
+    """Steps and what they did to gradients, from which next ones are better (L-BFGS)."""
+
+    def __init__(self, shared: "_SharedStep") -> None:
+        self._shared = shared
+        self._pairs: list[tuple[FloatArray, FloatArray, FloatArray]] = []
+        self._size = shared.shape
+
+    def add(self, moves: FloatArray, changes: FloatArray, which: IntArray) -> None:
+        """Of some of the records; a pair that is all rounding is worth 0."""
+        products = np.einsum("bdm,bdm->b", moves, changes)
+        worth = np.zeros(self._size[0])
+        good = products > 0
+        worth[which[good]] = 1.0 / products[good]
+        pair = np.zeros((2, *self._size))
+        pair[0, which], pair[1, which] = moves, changes
+        self._pairs = [*self._pairs[1 - _PAIRS :], (pair[0], pair[1], worth)]
+
+    def step(self, gradients: FloatArray, which: IntArray) -> FloatArray:
+        """The inverse Hessian, as far as it is known, times the gradients of some records."""
+        left, shares = gradients.copy(), []
+        for moves, changes, worth in reversed(self._pairs):
+            share = worth[which] * np.einsum("bdm,bdm->b", moves[which], left)
+            left -= share[:, None, None] * changes[which]
+            shares.append(share)
+        result = self._shared.of(left, which)
+        for (moves, changes, worth), share in zip(self._pairs, reversed(shares), strict=True):
+            back = worth[which] * np.einsum("bdm,bdm->b", changes[which], result)
+            result += (share - back)[:, None, None] * moves[which]
         return result
 
 
@@ -369,8 +407,9 @@ class _SharedStep:
         self, problem: _Problem, coefficients: FloatArray, factor: Any, records: IntArray
     ) -> None:
         d, m = coefficients.shape
-        self._factor, self._at = factor, problem.design[records]
         b = len(records)
+        self.shape = (b, d, m)
+        self._factor, self._at = factor, problem.design[records]
         sides = np.einsum("bd,ac->dabc", self._at, np.eye(m)).reshape(d * m, b * m)
         solved = scipy.linalg.cho_solve(factor, sides, overwrite_b=True).reshape(d, m, b, m)
         self._solved = np.ascontiguousarray(solved.transpose(2, 3, 0, 1))  # (b, m, d, m)

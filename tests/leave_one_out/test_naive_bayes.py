@@ -194,8 +194,10 @@ def test_the_only_record_with_the_highest_value() -> None:
     X, y = np.array([[0], [1], [0], [1], [2], [0]]), np.array([0, 0, 1, 1, 1, 0])
     with pytest.raises(IndexError):
         refitted(CategoricalNB(), X, y, [4])
-    told = fitted(CategoricalNB(), X, y).own(np.array([4]))
-    agree(told, refitted(CategoricalNB(min_categories=3), X, y, [4]))
+    model = fitted(CategoricalNB(), X, y)
+    agree(model.own(np.array([4])), refitted(CategoricalNB(min_categories=3), X, y, [4]))
+    assert "In 1 columns one record alone has the highest value" in model.caveats[0]
+    assert fitted(CategoricalNB(min_categories=4), X, y).caveats == ()
 
 
 def test_counts_without_smoothing_may_say_nothing() -> None:

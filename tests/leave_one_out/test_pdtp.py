@@ -200,6 +200,11 @@ def test_bad_input(y: Any, options: Any, words: str) -> None:
         pdtp(GaussianNB(), [[0.0], [1.0], [2.0]], y, **options)
 
 
+def test_a_model_without_answers() -> None:
+    with pytest.raises(InvalidArgument, match="nan at 3 of 3 records"):
+        pdtp(GaussianNB(var_smoothing=0.0), [[1.0, 0.0], [1.0, 1.0], [1.0, 2.0]], [0, 1, 1])
+
+
 def test_queries_through_refits_are_the_same() -> None:
     """What is exact and what is fitted again answer alike, at any queries."""
     X, y = load_iris(return_X_y=True)

@@ -312,6 +312,8 @@ class CategoryCounts:
                 places = codes[part] * width + self._offsets[j] + X[part, j].astype(np.int64)
                 tables += np.bincount(places, minlength=tables.size)
         self._tables: FloatArray = tables.reshape(classes.size, width)  # feature after feature
+        highest = self._tables[:, self._offsets + self._values - 1].sum(axis=0)
+        self.caveats = _alone(int(np.count_nonzero(highest == 1)))
 
     def log_proba(self, queries: Any) -> FloatArray:
         """ln p of the model trained on all records."""
@@ -478,6 +480,15 @@ def _values(X: NDArray[Any], least: Any) -> IntArray:  # noqa: N803
             f"Expected min_categories as a whole number or {values.size} of them, got {least!r}."
         )
     return np.asarray(np.maximum(values, wanted), np.int64)
+
+
+def _alone(columns: int) -> tuple[str, ...]:
+    if not columns:
+        return ()
+    return (
+        f"In {columns} columns one record alone has the highest value: the number of values is "
+        "held at that of all records when it is taken out, as by min_categories.",
+    )
 
 
 def _entries(rows: Any) -> tuple[IntArray, IntArray, FloatArray]:

@@ -119,6 +119,7 @@ def pdtp(
         at = way.features if records is None else rows(way.features, chosen)
         full, without = way.model.log_proba(at), way.model.own(chosen)
         path = way.path
+        _has_answers(way.estimator, full)
     else:
         refits = {"seed": seed, "engine": engine, "directory": directory, "patience": patience}
         fitted = refit(way.estimator, way.features, y, chosen, **refits)
@@ -258,6 +259,15 @@ class _Way:
             transform=inner.transform,
             path=path,
             caveats=caveats,
+        )
+
+
+def _has_answers(estimator: Any, full: FloatArray) -> None:
+    silent = np.isnan(full).any(axis=1)
+    if silent.any():
+        raise InvalidArgument(
+            f"Expected probabilities from {type(estimator).__name__}, got nan at {silent.sum()} of "
+            f"{silent.size} records it was trained on. More smoothing may help."
         )
 
 

@@ -34,6 +34,7 @@ from epsilometer.types import FloatArray, IntArray
 
 PATIENCE = 3600.0  # seconds of refits that are begun without being asked for
 _SAID = 60.0  # seconds from which on it is said how long it will take
+_SHORT = 5.0  # seconds of a fit that may be tried twice
 _UNITS, _MOST = 64, 50  # units there are at least, and records in one at most
 _SEEDS = 2**31  # what every library takes
 _LOCAL = Local()
@@ -247,10 +248,13 @@ class Refits:
         )
 
     def seconds(self, records: IntArray, queries: Any) -> float:
-        """As of :class:`Fits`, by one of them."""
-        start = time.perf_counter()
-        self.without(records[:1], queries)
-        return records.size * (time.perf_counter() - start)
+        """As of :class:`Fits`, by one of them; twice where it is short, since the first is slow."""
+        took: list[float] = []
+        while len(took) < 2 and sum(took) < _SHORT:
+            start = time.perf_counter()
+            self.without(records[:1], queries)
+            took.append(time.perf_counter() - start)
+        return records.size * min(took)
 
     def describe(self) -> dict[str, Any]:
         """As of :class:`Fits`."""

@@ -5,7 +5,7 @@ model's own record simply lacks it there. So two models differ by their records 
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from epsilometer.errors import InvalidArgument
 from epsilometer.training.ensemble import check_loss, cross_entropy
 from epsilometer.training.many import Loss, ManyModels, per_example
-from epsilometer.training.optimizers import Optimizer
+from epsilometer.training.optimizers import Adam, Optimizer
 from epsilometer.types import IntArray
 
 _TRIED = 2  # records on which many models are compared with the module itself
@@ -101,13 +101,42 @@ def train_without(
         rate: Learning rate.
     """
     absent = torch.from_numpy(left_out).to(x.device)[:, None]
-    state = [optimizer.start(part) for part in models.parameters]
+    step = _stepper(models.parameters, optimizer, rate)
     with torch.no_grad():
         for batch in batches:
             rows = torch.from_numpy(batch).to(x.device)
-            gradients = models.gradients(x[rows], y[rows], rows != absent)
-            for part, gradient, own in zip(models.parameters, gradients, state, strict=True):
-                optimizer.step(part, gradient, own, rate=rate)
+            step(models.gradients(x[rows], y[rows], rows != absent))
+
+
+def _stepper(
+    parameters: list[Tensor], optimizer: Optimizer, rate: float
+) -> Callable[[list[Tensor]], None]:
+    """What takes a step of all models; for Adam torch's own, which reads its memory only once."""
+    if type(optimizer) is Adam:
+        adam = torch.optim.Adam(
+            parameters,
+            lr=rate,
+            betas=optimizer.betas,
+            eps=optimizer.epsilon,
+            weight_decay=optimizer.weight_decay,
+            fused=True,
+        )
+
+        def fused(gradients: list[Tensor]) -> None:
+            for part, gradient in zip(parameters, gradients, strict=True):
+                part.grad = gradient
+            adam.step()
+            for part in parameters:
+                part.grad = None
+
+        return fused
+    state = [optimizer.start(part) for part in parameters]
+
+    def step(gradients: list[Tensor]) -> None:
+        for part, gradient, own in zip(parameters, gradients, state, strict=True):
+            optimizer.step(part, gradient, own, rate=rate)
+
+    return step
 
 
 class AnyModels:

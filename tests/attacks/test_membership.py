@@ -197,6 +197,11 @@ def test_rates_are_counts() -> None:
     assert found.precision == 0.75
     assert found.f1 == 0.75
     assert found.advantage.value == pytest.approx(0.75 - 1 / 6)
+    hits, alarms = (  # four limits share what may go wrong
+        scipy.stats.binomtest(k, n).proportion_ci(0.975) for k, n in ((3, 4), (1, 6))
+    )
+    assert found.advantage.low == pytest.approx(hits.low - alarms.high)
+    assert found.advantage.high == pytest.approx(hits.high - alarms.low)
     assert found.accuracy.value == pytest.approx(0.5 + found.advantage.value / 2)
     assert found.auc.value == pytest.approx((3 * 5 + 5) / 24)
     assert [each.tpr.value for each in found.at_low_fpr] == [0.0, 0.0]

@@ -81,7 +81,7 @@ def lira(
             f"got {variance!r} and {centre!r}."
         )
     shadows, found = pool.against(target)
-    seen = shadows.margins_of(own_and_rest(found, shadows.columns))
+    seen = shadows.margins_of(own_and_rest(found.astype(np.float32), shadows.columns))
     sides = (True, False) if online else (False,)
     if variance == "auto":
         fewest = min(int((shadows.member == side).sum(axis=0).min()) for side in sides)

@@ -366,19 +366,24 @@ class Training:
 def own_and_rest(log_proba: ArrayLike, columns: IntArray) -> FloatArray:
     """ln p of one column a row, and ln of the sum of the others, shape ``(n, 2)``.
 
+    Not ln(1 − p), which has lost its digits where p is nearly 1. Single precision stays single.
+
     Example:
         >>> np.exp(own_and_rest(np.log([[0.1, 0.85, 0.05]]), np.array([1]))).round(2)
         array([[0.85, 0.15]])
     """
-    found = np.array(log_proba, np.float64)
-    rows = np.arange(len(found))
-    own = found[rows, columns]
-    if found.shape[1] == 2:
-        return np.stack([own, found[rows, 1 - columns]], axis=1)
-    found[rows, columns] = -np.inf
-    top = np.maximum(found.max(axis=1), -np.finfo(np.float64).max)
+    given = np.asarray(log_proba)
+    kind = np.float32 if given.dtype == np.float32 else np.float64
+    found: FloatArray = np.array(given.T, kind, order="C")  # sums over long rows are fast
+    at = np.arange(len(given))
+    own = found[columns, at]
+    if len(found) == 2:
+        return np.stack([own, found[1 - columns, at]], axis=1)
+    found[columns, at] = -np.inf
+    top = np.maximum(found.max(axis=0), np.finfo(kind).min)
+    found -= top
     with np.errstate(divide="ignore"):
-        rest = top + np.log(np.exp(found - top[:, None]).sum(axis=1))
+        rest = top + np.log(np.exp(found, out=found).sum(axis=0))
     return np.stack([own, rest], axis=1)
 
 

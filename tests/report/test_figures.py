@@ -218,8 +218,11 @@ def test_colours_stand_out_from_their_ground(role: str) -> None:
 def test_audits_of_one_adversary_stand_side_by_side_by_what_they_differ_in() -> None:
     final, every_round = group_figures(a_series())
     assert (final.key, every_round.key) == ("audits-1", "audits-2")
-    assert final.x.title == "training, each canary … 9 rounds: the final model"
-    assert every_round.x.title == "training, each canary … 9 rounds: all rounds"
+    assert (
+        final.x.title == "each canary … 9 rounds: the final model"
+    )  # as much as there is room for
+    assert every_round.x.title == "each canary … 9 rounds: all rounds"
+    assert "training, each canary … 9 rounds: the final model" in final.alt
     for figure in (final, every_round):
         assert figure.x.names == ("once", "2 times", "4 times")
         assert (figure.x.low, figure.x.high) == (0.5, 3.5)

@@ -40,7 +40,7 @@ _SMALLEST_DELTA = 1e-200  # below it there may be no σ that a float can hold
 _LOWEST_RATE = 1e-6
 _SIDE_BY_SIDE = 16  # audits in one figure; more could not be told apart
 _LONGEST_NAME = 24
-_LONGEST_TITLE = 70
+_LONGEST_TITLE = 40  # of an axis, on a phone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +136,7 @@ def group_figures(group: AuditGroup) -> tuple[Figure, ...]:
 def side_by_side(audits: Sequence[AuditResult], *, key: str) -> Figure:
     """Estimated, proved and promised ε of audits of one adversary."""
     title, names = _differences([audit.subject for audit in audits])
+    adversary = words.one_line(audits[0].bound.adversary)
     estimated = [audit.estimates[0].epsilon for audit in audits]
     proved = [audit.bound.epsilon if audit.bound.valid else 0.0 for audit in audits]
     promised = [audit.claim.epsilon for audit in audits if audit.claim is not None]
@@ -160,8 +161,8 @@ def side_by_side(audits: Sequence[AuditResult], *, key: str) -> Figure:
         title="Estimated and proved ε",
         caption="Audits that differ in one thing. Each bound holds at its own confidence; an "
         "estimate may lie above the truth, and refutes nothing.",
-        alt=f"{title} (adversary: {words.one_line(audits[0].bound.adversary)}). {'; '.join(said)}.",
-        x=Axis(title=title, low=0.5, high=len(audits) + 0.5, names=names),
+        alt=f"{cut(title)} (adversary: {adversary}). {'; '.join(said)}.",
+        x=Axis(title=_end(title), low=0.5, high=len(audits) + 0.5, names=names),
         y=Axis(title="ε", low=0.0, high=top),
         series=tuple(bars),
     )
@@ -303,7 +304,14 @@ def _differences(subjects: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     own = (" ".join(part[first : len(part) - last]).strip(" ,:;") for part in parted)
     names = (name or str(place) for place, name in enumerate(own, start=1))
     title = " ".join([*ends[0], "…", *ends[1]])
-    return cut(title, _LONGEST_TITLE), tuple(cut(name, _LONGEST_NAME) for name in names)
+    return title, tuple(cut(name, _LONGEST_NAME) for name in names)
+
+
+def _end(title: str) -> str:
+    """The last words of it, as many as an axis has room for."""
+    while len(title) > _LONGEST_TITLE and " … " in title:
+        title = title.partition(" ")[2]
+    return cut(title, _LONGEST_TITLE)
 
 
 def _shared(columns: Iterable[tuple[str, ...]]) -> int:

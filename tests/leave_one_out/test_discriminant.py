@@ -133,3 +133,9 @@ def test_priors_of_another_number() -> None:
 def test_queries_of_another_width() -> None:
     with pytest.raises(InvalidArgument, match="queries of 4 features, got 2"):
         LINEAR.fit(LinearDiscriminantAnalysis(), IRIS, SPECIES).log_proba(IRIS[:, :2])
+
+
+@pytest.mark.parametrize("family", [LINEAR, QUADRATIC])
+def test_very_wide_data_are_refitted(family: Any) -> None:
+    model = LinearDiscriminantAnalysis() if family is LINEAR else QuadraticDiscriminantAnalysis()
+    assert "too large" in family.refuses(model, np.zeros((6, 8000)), np.arange(6) % 2)

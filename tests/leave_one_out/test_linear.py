@@ -115,3 +115,8 @@ def test_says_how_probabilities_were_made() -> None:
 def test_queries_of_another_width() -> None:
     with pytest.raises(InvalidArgument, match="queries of 4 features, got 2"):
         FAMILY.fit(RidgeClassifier(), IRIS, SPECIES).log_proba(IRIS[:, :2])
+
+
+def test_very_wide_data_are_refitted() -> None:
+    wide = np.zeros((6, 4001))
+    assert FAMILY.refuses(RidgeClassifier(), wide, np.arange(6) % 2) == "more than 4,000 features"

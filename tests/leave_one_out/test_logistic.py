@@ -166,3 +166,10 @@ def test_subclasses_are_not_recognised() -> None:
 def test_queries_of_another_width() -> None:
     with pytest.raises(InvalidArgument, match="queries of 4 features, got 2"):
         FAMILY.fit(LogisticRegression(), IRIS, SPECIES).log_proba(IRIS[:, :2])
+
+
+def test_very_wide_data_are_refitted() -> None:
+    wide = np.zeros((6, 8000))
+    assert FAMILY.refuses(LogisticRegression(), wide, np.arange(6) % 2) == (
+        "more than 8,000 coefficients"
+    )

@@ -22,6 +22,7 @@ from epsilometer.leave_one_out.estimators import is_exactly, labels, matrix
 from epsilometer.types import FloatArray, IntArray
 
 _MODULE = "sklearn.discriminant_analysis"
+_MOST = 10**8  # numbers in all covariances
 _LEAST = 1e-9  # of an eigenvalue of a correlation matrix: below it rounding shows
 
 
@@ -41,6 +42,8 @@ class Linear:
             return "another covariance than the empirical one"
         _, codes = labels(y)
         counts = np.bincount(codes)
+        if counts.size * np.shape(X)[1] ** 2 > _MOST:
+            return "covariances too large to be kept for each class"
         if estimator.priors is not None and counts.min() == 1:
             return "priors are given, and a class has one record"
         features = matrix(X)
@@ -75,7 +78,10 @@ class Quadratic:
         if any(getattr(estimator, name, None) for name in ("shrinkage", "covariance_estimator")):
             return "another covariance than the empirical one"
         _, codes = labels(y)
-        if np.bincount(codes).min() <= 2:
+        counts = np.bincount(codes)
+        if counts.size * np.shape(X)[1] ** 2 > _MOST:
+            return "covariances too large to be kept for each class"
+        if counts.min() <= 2:
             return "a class of two records"
         try:
             model = self.fit(estimator, X, y)

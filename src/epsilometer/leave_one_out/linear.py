@@ -14,6 +14,7 @@ from epsilometer.leave_one_out.weighting import are_known, class_weights
 from epsilometer.types import FloatArray, IntArray
 
 _MODULE = "sklearn.linear_model"
+_MOST_FEATURES = 4000  # the square of it is factored
 _LEAST = 1e-8  # of 1 − leverage; below it the other records are fitted instead
 
 
@@ -40,6 +41,8 @@ class Ridge:
             return f"class_weight={estimator.class_weight!r}"
         if hasattr(X, "toarray"):
             return "sparse features"
+        if np.shape(X)[1] > _MOST_FEATURES:
+            return f"more than {_MOST_FEATURES:,} features"
         if not getattr(estimator, "alpha", 0.0):
             features = matrix(X)
             centre = features.mean(axis=0) if estimator.fit_intercept else 0.0

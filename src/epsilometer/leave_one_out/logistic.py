@@ -47,7 +47,7 @@ class Logistic:
             or (estimator.solver == "liblinear" and several > 2),
             f"class_weight={estimator.class_weight!r}": not are_known(estimator.class_weight),
             "sparse features": hasattr(X, "toarray"),
-            f"{coefficients} coefficients": coefficients > _MOST_COEFFICIENTS,
+            f"more than {_MOST_COEFFICIENTS:,} coefficients": coefficients > _MOST_COEFFICIENTS,
         }
         return next((reason for reason, holds in reasons.items() if holds), None)
 

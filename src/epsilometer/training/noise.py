@@ -115,8 +115,8 @@ class SquareRoot:
 
     C has :math:`\binom{2k}{k} / 4^k` on its k-th diagonal, so that C² has 1 on and below its
     diagonal (Fichtenberger, Henzinger, Upadhyay 2023). With all diagonals noise of prefix sums is
-    nearly as little as it can be for clients of one round; with b of them, clients whose rounds
-    are b or more apart are told apart as if each round were the only one (Kalinin, Lampert 2024).
+    nearly as little as it can be for clients of one round; with b of them, a client's rounds do
+    not overlap where they are b or more apart (Kalinin, Lampert 2024).
 
     Attributes:
         bands: How many diagonals are kept; all by default.

@@ -433,15 +433,16 @@ def test_canaries_that_plant_themselves_need_a_norm(tmp_path: Path) -> None:
     assert found.judged
 
 
-def test_a_run_that_ends_early(tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", [ConnectionError, KeyboardInterrupt])
+def test_a_run_that_ends_early(tmp_path: Path, end: type[BaseException]) -> None:
     class Interrupted(DifferentialPrivacyServerSideFixedClipping):
         def aggregate_train(self, server_round: int, replies: Any) -> Any:
             if server_round == 3:
-                raise ConnectionError("the link went down")
+                raise end
             return super().aggregate_train(server_round, replies)
 
     strategy = Interrupted(averaging(), NOISE, 1.0, 12)
-    with pytest.raises(ConnectionError):
+    with pytest.raises(end):
         audit(server(strategy, rounds=5), client(), tmp_path, nodes=8, canaries=4)
     found = Written(tmp_path / "run")
     assert "ended with an error" in found.told

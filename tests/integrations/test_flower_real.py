@@ -168,15 +168,15 @@ def wait_for(what: str, ready: object, logs: Path) -> None:
 
 
 def submit(app: Path, env: dict[str, str], *more: str) -> None:
-    done = subprocess.run(
-        [str(BIN / "flwr"), "run", str(app), "here", *more],
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
+    done([str(BIN / "flwr"), "run", str(app), "here", *more], env)
+
+
+def done(command: list[str], env: dict[str, str]) -> None:
+    """Runs a command that must not fail."""
+    ended = subprocess.run(
+        command, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
 def superlink(port: int, *more: str) -> list[str]:
@@ -210,15 +210,7 @@ def test_run_simulation_from_python(tmp_path: Path) -> None:
         "run_simulation(app, clients, num_supernodes=4)\n"
     )
     env = {**environment(tmp_path, free_port()), "PYTHONPATH": str(app)}
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    done([sys.executable, "-c", script], env)
     assert Written(tmp_path / "run").took.tolist() == [2] * 20
 
 

@@ -94,6 +94,13 @@ def test_nothing_shown_is_next_to_nothing_estimated(rng: np.random.Generator) ->
     assert below.epsilon == below.low == 0.0
 
 
+def test_cosines_beyond_every_law_are_told_and_not_a_crash(rng: np.random.Generator) -> None:
+    far, farther = (mean + 0.01 * rng.random(300) for mean in (0.5, 0.9))  # 500 and 900 deviations
+    found = largest_estimate(farther, far, dimension=DIMENSION, delta=DELTA, rng=rng)
+    assert math.isfinite(found.epsilon)
+    assert any("did not take part" in caveat for caveat in found.caveats)
+
+
 def test_same_rng_same_estimate() -> None:
     first, second = (_estimate(2.0, 30, 300, np.random.default_rng(3)) for _ in range(2))
     assert first == second

@@ -29,6 +29,7 @@ from epsilometer.types import FloatArray
 _GRID = 801  # shifts that are tried
 _FARTHEST_THRESHOLD = 40.0  # standard deviations: beyond it normal numbers have no chance
 _FARTHEST = 10.0  # standard deviations beyond the highest cosine: no shift is larger
+_MOST = 1e9  # rounds, for each canary: nobody trains for longer
 _RESAMPLES = 400
 _STRAY = 1.63  # √k times Kolmogorov's distance, which 1 of 100 samples of the law exceeds
 
@@ -101,7 +102,7 @@ def largest_estimate(
     inside, outside = (
         scale * cosines_of(sample, dimension=dimension) for sample in (observed, unobserved)
     )
-    rounds = max(1.0, -outside.size / float(special.log_ndtr(outside).sum()))
+    rounds = max(1.0, outside.size / max(-float(special.log_ndtr(outside).sum()), 1 / _MOST))
     shifts = np.linspace(0.0, max(float(inside.max()), 0.0) + _FARTHEST, _GRID)
     likely = _log_likelihood(inside, shifts, rounds)
     again = rng.multinomial(inside.size, np.full(inside.size, 1 / inside.size), size=_RESAMPLES)

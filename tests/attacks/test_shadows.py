@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse
+import torch
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris
 from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import GaussianNB, MultinomialNB
@@ -15,6 +16,7 @@ from sklearn.tree import DecisionTreeClassifier
 from epsilometer import InProcess, Local
 from epsilometer.attacks.shadows import FLOOR, ShadowPool, own_and_rest, shadow_pool
 from epsilometer.errors import InvalidArgument
+from epsilometer.leave_one_out.networks import NetworkClassifier
 from epsilometer.types import FloatArray, IntArray
 from tests.attacks.pools import a_pool
 
@@ -155,6 +157,18 @@ def test_sparse_features_and_tables_are_taken(tmp_path: Path) -> None:
         again = shadow_pool(MultinomialNB(), features, y, models=2, engine=HERE, directory=home)
         # sums over sparse columns round in another order
         np.testing.assert_allclose(again.log_proba, plain.log_proba, rtol=1e-5)
+
+
+def test_torch_modules_are_trained_by_their_classifier() -> None:
+    X, y = IRIS  # noqa: N806
+    module = torch.nn.Linear(4, 3)
+    network = NetworkClassifier(module, epochs=3)
+    pool = shadow_pool(network, X, y, models=2, engine=HERE)
+    again = shadow_pool(network, X, y, models=2, engine=HERE)
+    assert same(pool, again)
+    assert pool.log_proba.shape == (2, 150, 3)
+    with pytest.raises(InvalidArgument, match="NetworkClassifier"):
+        shadow_pool(module, X, y, models=2, engine=HERE)
 
 
 def test_a_class_that_a_shadow_never_saw_is_impossible_to_it() -> None:

@@ -271,16 +271,14 @@ def mismatch(pool: ShadowPool, target: int | ArrayLike, member: ArrayLike) -> tu
         member: Who was in the target, shape ``(n,)``.
     """
     was_in = _member(member, pool.records)
-    if pool.kept == "own":
-        raise InvalidArgument(
-            "Expected a pool with all classes, to see what the target gets right; this one kept "
-            "own labels only."
-        )
-    shadows, found = pool.against(target)
+    shadows, _ = pool.against(target)
     if shadows.models < 3:
         return ("Too few shadows to say whether the target is like them: train some more.",)
-    right = found.argmax(axis=1) == pool.labels
-    train, test = float(right[was_in].mean()), float(right[~was_in].mean())
+    if isinstance(target, (int, np.integer)):
+        train, test = float(pool.train_accuracy[target]), float(pool.test_accuracy[target])
+    else:
+        right = np.argmax(np.asarray(target), axis=1) == pool.labels
+        train, test = float(right[was_in].mean()), float(right[~was_in].mean())
     sizes = shadows.member.sum(axis=1)
     compared = (
         ("accuracy on records inside", train, shadows.train_accuracy),

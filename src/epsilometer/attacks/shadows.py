@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from epsilometer import _validate
 from epsilometer.attacks.estimators import FitEstimator
+from epsilometer.attacks.loss import is_module
 from epsilometer.engine.engines import Engine, Local
 from epsilometer.engine.events import Listener
 from epsilometer.engine.fingerprints import fingerprint, name_of
@@ -281,6 +282,11 @@ def shadow_pool(
         raise InvalidArgument(
             f"Expected no more classes than a shadow has records, got {classes.size} classes and "
             f"shadows of {n // 2}. If y is a number, cut it into classes first."
+        )
+    if not hasattr(estimator, "fit") and (is_module(estimator) or not callable(estimator)):
+        raise InvalidArgument(
+            "Expected an estimator with fit, or a function fit(X, y, seed), got "
+            f"{type(estimator).__name__}. A torch module is trained by NetworkClassifier(module)."
         )
     training = Training(
         fit=FitEstimator(estimator, classes) if hasattr(estimator, "fit") else estimator,

@@ -327,6 +327,14 @@ def test_a_target_trained_as_its_shadows_is_seldom_called_unlike() -> None:
     assert alarms <= scipy.stats.binom.isf(FLAKE, 80, 0.03)
 
 
+def test_shadows_that_nobody_was_in_have_no_accuracy_to_compare(rng: np.random.Generator) -> None:
+    pool = a_pool(rng, models=6, n=40)
+    held_out = ShadowPool.from_arrays(pool.log_proba, np.zeros_like(pool.member), pool.labels)
+    said = mismatch(held_out, pool.log_proba[0], pool.member[0])
+    assert not any("nan" in sentence for sentence in said)
+    assert "the shadows on 0 to 0" in said[-1]
+
+
 def test_risk_from_the_pool_is_above_its_floor_where_models_remember(
     overfitted: ShadowPool, rng: np.random.Generator
 ) -> None:

@@ -286,7 +286,10 @@ def mismatch(pool: ShadowPool, target: int | ArrayLike, member: ArrayLike) -> tu
         ("gap between the two", train - test, shadows.train_accuracy - shadows.test_accuracy),
     )
     said = []
-    for what, value, others in compared:
+    for what, value, accuracies in compared:
+        others = accuracies[np.isfinite(accuracies)]  # a shadow of all records has none outside
+        if others.size < 3:
+            continue
         low, high = _next(others, 1 / min(int(was_in.sum()), int((~was_in).sum())))
         if not low <= value <= high:
             said.append(
@@ -325,7 +328,7 @@ def pool_pdtp(pool: ShadowPool, *, rng: np.random.Generator) -> PoolRisk:
     PDTP compares training on all records with training on all but one. Here both sides are means
     over models of half the records, so that what a record does is larger than it would be among
     all of them, and what the other records do averages out only as 1/√models: compare with
-    ``floor``. p below 0.005 counts as 0.005, so no value is above ln 199 or so.
+    ``floor``. p below 0.005 counts as 0.005, so no value is above ln 200.
 
     Args:
         pool: The shadows.

@@ -142,6 +142,8 @@ def test_global_generators_are_common_and_then_as_before() -> None:
     random.seed(1)
     found = refit(Global(), X, Y, FEW, engine=HERE)
     np.testing.assert_array_equal(found.full, found.without)
+    drawn = (np.random.RandomState(0).random() + random.Random(0).random()) / 2
+    np.testing.assert_allclose(np.exp(found.full[:, 0]), drawn)
     assert found.null is not None
     assert not np.array_equal(found.full, found.null)
     after = np.random.random(), random.random()

@@ -85,16 +85,18 @@ def test_queries_are_asked_of_each_model() -> None:
 
 
 def test_the_same_bytes_on_every_engine_and_after_a_kill(tmp_path: Path) -> None:
-    model = network(at_once=1)
-    here = refit(model, X, Y, FEW, engine=HERE)
+    here = refit(network(at_once=1), X, Y, FEW, engine=HERE)
     for engine, directory in ((Local(count=2), None), (HERE, tmp_path), (HERE, tmp_path)):
+        model = network(at_once=1)  # with other weights than before, which are drawn anew
         found = refit(model, X, Y, FEW, engine=engine, directory=directory)
         assert found.without.tobytes() == here.without.tobytes()
         assert found.full.tobytes() == here.full.tobytes()
         for shard in sorted((tmp_path / "shards").glob("*"))[1::2]:
             shard.unlink()
-    with pytest.raises(InvalidArgument, match="no other run"):
-        refit(network(at_once=1, epochs=6), X, Y, FEW, engine=HERE, directory=tmp_path)
+    for changed in ({"initial": "given"}, {"epochs": 6}):
+        other = network(at_once=1, **changed)
+        with pytest.raises(InvalidArgument, match="no other run"):
+            refit(other, X, Y, FEW, engine=HERE, directory=tmp_path)
 
 
 def test_features_of_other_kinds() -> None:

@@ -19,7 +19,7 @@ from epsilometer.leave_one_out.estimators import labels
 from epsilometer.types import FloatArray, IntArray
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
     from epsilometer.training.optimizers import Optimizer
 
@@ -178,7 +178,10 @@ class Networks:
 
     def describe(self) -> dict[str, Any]:
         """As of ``Fits``."""
-        told = {**self.how.get_params(), "device": self.how.device.partition(":")[0]}
+        kept = ("epochs", "batch_size", "learning_rate", "optimizer", "loss")
+        told = {name: getattr(self.how, name) for name in kept}
+        # By its first weights: those that are drawn anew are the same in the next process.
+        told |= {"module": self._begun(self.seed), "device": self.how.device.partition(":")[0]}
         return {"network": told, "X": self.features, "y": self.places}
 
     @property
@@ -241,12 +244,11 @@ class Networks:
         from epsilometer.training.same_batches import many_models, train_without
 
         how = self.how
-        first, order, dropped = np.random.default_rng(seed).spawn(3)
+        _, order, dropped = np.random.default_rng(seed).spawn(3)
         with told(how.device), one_thread(how.device):
             x, y = as_tensor(self.features, how.device), as_tensor(self.places, how.device)
-            with own_randomness(how.device, first):
-                module = _begun(how, x)
-                models = many_models(module, left_out.size, loss=_loss(how.loss), x=x, y=y)
+            module = self._begun(seed)
+            models = many_models(module, left_out.size, loss=_loss(how.loss), x=x, y=y)
             with own_randomness(how.device, dropped):
                 train_without(
                     models,
@@ -258,6 +260,23 @@ class Networks:
                     rate=how.learning_rate,
                 )
         return models
+
+    def _begun(self, seed: int) -> "nn.Module":
+        """The module with its first weights."""
+        import torch
+
+        from epsilometer.training.ensemble import own_randomness
+        from epsilometer.training.many import ManyModels
+
+        how = self.how
+        if how.initial == "given":
+            return how.module
+        first, *_ = np.random.default_rng(seed).spawn(3)
+        generator = torch.Generator(how.device).manual_seed(int(first.integers(2**62)))
+        with own_randomness(how.device, first):
+            one = ManyModels(how.module, 1, device=how.device)
+            one.reset("fresh", generator)
+        return one.model(0)
 
     def _array(self, queries: Any) -> NDArray[Any]:
         return _array(queries, whole=self.features.dtype.kind != "f")
@@ -276,20 +295,6 @@ class Networks:
                 f"Give a smaller learning_rate than {self.how.learning_rate:g}."
             )
         return np.asarray(found)
-
-
-def _begun(how: NetworkClassifier, x: "Tensor") -> "nn.Module":
-    """The module with its first weights; torch's generator is set already."""
-    import torch
-
-    from epsilometer.training.many import ManyModels
-
-    if how.initial == "given":
-        return how.module
-    one = ManyModels(how.module, 1, device=how.device)
-    seed = int(torch.randint(2**62, ()).item())
-    one.reset("fresh", torch.Generator(how.device).manual_seed(seed))
-    return one.model(0)
 
 
 def _optimizer(given: Any) -> "Optimizer":

@@ -9,7 +9,6 @@ import random
 import sys
 import time
 import warnings
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -35,7 +34,8 @@ from epsilometer.types import FloatArray, IntArray
 PATIENCE = 3600.0  # seconds of refits that are begun without being asked for
 _SAID = 60.0  # seconds from which on it is said how long it will take
 _SHORT = 5.0  # seconds of a fit that may be tried twice
-_UNITS, _MOST = 64, 50  # units there are at least, and records in one at most
+_UNITS, _MOST = 64, 50  # units to aim at, and records in one at most
+_LONGEST = 160  # letters of a warning
 _SEEDS = 2**31  # what every library takes
 _LOCAL = Local()
 _DRAWS = (
@@ -283,10 +283,9 @@ class Refits:
             elif isinstance(error, InvalidArgument):
                 raise InvalidArgument(f"Without record {record}: {error}") from error
             else:
-                said = " ".join(f"{type(error).__name__}: {error}".split())
                 raise InvalidArgument(
                     f"Expected {type(self.estimator).__name__} to be fitted without record "
-                    f"{record}, it raised {said}"
+                    f"{record}, it raised {type(error).__name__}: {_line(error)}"
                 ) from error
         return found[0] if queries is None else found
 
@@ -320,13 +319,12 @@ class _Work:
         with warnings.catch_warnings(record=True) as heard:
             warnings.simplefilter("always")
             found = self._models() if index == 0 else self._block(index - 1)
-        said = sorted({f"{each.category.__name__}: {_line(each.message)}" for each in heard})
+        said = sorted({f"{each.category.__name__}: {_short(each.message)}" for each in heard})
         return {**found, "warnings": np.array(said, dtype=np.str_)}
 
     def _models(self) -> dict[str, NDArray[Any]]:
-        full = self.fits.whole(self.features, seed=None)
         return {
-            "full": full,
+            "full": self.fits.whole(self.features, seed=None),
             "again": self.fits.whole(self.features, seed=None),
             "null": self.fits.whole(self.features, seed=_another(self.seed)),
         }
@@ -341,10 +339,11 @@ def _in_time(work: _Work, engine: Engine, patience: float) -> None:
     with warnings.catch_warnings(), threadpool_limits(1):
         warnings.simplefilter("ignore")  # units tell them
         seconds = work.fits.seconds(work.records, None if work.own else work.features)
-    seconds /= engine.workers
+    workers = engine.workers
+    seconds /= workers
     said = (
         f"{work.records.size:,} models without a record take about {_duration(seconds)} with "
-        f"{engine.workers} at a time"
+        f"{workers} at a time"
     )
     if seconds > patience:
         raise InvalidArgument(
@@ -362,10 +361,14 @@ def _caveats(fits: Fits, first: Arrays, others: Sequence[Arrays]) -> tuple[str, 
             "Training with the same seed twice gave two models: it has randomness of its own, "
             "which is part of every value. Compare with the floor."
         )
-    heard = Counter(text for arrays in (first, *others) for text in arrays["warnings"].tolist())
+    heard: dict[str, list[str]] = {}  # kind of warning → in which words, once a unit
+    for arrays in (first, *others):
+        kinds = {text.partition(":")[0]: text for text in reversed(arrays["warnings"].tolist())}
+        for kind, text in kinds.items():
+            heard.setdefault(kind, []).append(text)
     told += [
-        f"Warned in {count} of {1 + len(others)} units of work: {text}"
-        for text, count in sorted(heard.items())
+        f"Warned in {len(texts)} of {1 + len(others)} units of work: {texts[0]}"
+        for _, texts in sorted(heard.items())
     ]
     return tuple(told)
 
@@ -427,6 +430,11 @@ def seeded(seed: int) -> Iterator[None]:
 
 def _line(said: Any) -> str:
     return " ".join(str(said).split())
+
+
+def _short(said: Any) -> str:
+    text = _line(said)
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 
 def _duration(seconds: float) -> str:

@@ -44,6 +44,7 @@ bench: setup
 	$(BIN)/python benchmarks/shuffling.py
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/canaries.py
+	$(BIN)/python benchmarks/leave_one_out.py
 	$(BIN)/python benchmarks/membership.py
 
 calibration: setup

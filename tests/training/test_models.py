@@ -6,7 +6,7 @@ import torch
 
 from epsilometer.errors import InvalidArgument
 from epsilometer.training.many import ManyModels
-from epsilometer.training.models import as_input, build, cnn, lenet5, mlp
+from epsilometer.training.models import as_input, build, cnn, dropout_cnn, lenet5, mlp
 
 
 def size(module: torch.nn.Module) -> int:
@@ -78,3 +78,19 @@ def test_what_cannot_work_is_refused() -> None:
         as_input("cnn", np.zeros((4, 32, 32, 3)))
     with pytest.raises(InvalidArgument, match="classes"):
         mlp(10, 0)
+
+
+def test_the_network_with_dropout_is_the_papers_and_shrinks() -> None:
+    """Table 1 of the audit of Bayesian networks: 28x28x64, 14, 10x10x64, 5x5x64, 512, 10."""
+    paper = dropout_cnn()
+    sizes, x = [], torch.zeros(1, 3, 32, 32)
+    for layer in paper:
+        x = layer(x)
+        sizes.append(tuple(x.shape[1:]))
+    assert sizes[::4][:2] == [(64, 28, 28), (64, 10, 10)]
+    assert {(64, 14, 14), (64, 5, 5), (512,)} <= set(sizes)
+    assert sum(isinstance(layer, torch.nn.Dropout) and layer.p == 0.5 for layer in paper) == 3
+    small = dropout_cnn(1, 8, 8, 10, 0.2, filters=4, kernel=3, padding=1, hidden=16)
+    assert small(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
+    with pytest.raises(InvalidArgument, match="16x16"):
+        dropout_cnn(1, 8, 8)

@@ -88,6 +88,61 @@ def cnn(channels: int = 3, height: int = 32, width: int = 32, classes: int = 10)
     return nn.Sequential(*layers, nn.Linear(128, classes))
 
 
+def dropout_cnn(
+    channels: int = 3,
+    height: int = 32,
+    width: int = 32,
+    classes: int = 10,
+    dropout: float = 0.5,
+    *,
+    filters: int = 64,
+    kernel: int = 5,
+    padding: int = 0,
+    hidden: int = 512,
+) -> nn.Sequential:
+    """Two convolutions and a dense layer, dropout after each: Table 1 of shibahara2021.
+
+    Args:
+        channels: Of an image.
+        height: Of an image; 16 or more with the paper's kernel and no padding.
+        width: Of an image.
+        classes: Outputs.
+        dropout: Share that is dropped.
+        filters: Of both convolutions.
+        kernel: Side of their patches.
+        padding: Around images and what comes of them; 1 with a kernel of 3 for small images.
+        hidden: Neurons of the dense layer.
+
+    Example:
+        >>> sum(parameter.numel() for parameter in dropout_cnn().parameters())
+        932170
+    """
+    _validate.whole(1, channels=channels, height=height, width=width, classes=classes)
+    _validate.whole(1, filters=filters, kernel=kernel, hidden=hidden)
+    _validate.whole(0, padding=padding)
+    _validate.open_unit(dropout=dropout)
+    rows, columns = height, width
+    for _ in range(2):
+        rows, columns = ((side + 2 * padding - kernel + 1) // _POOLED for side in (rows, columns))
+    least = _least_of_dropout(kernel, padding)
+    _large_enough("dropout_cnn", height, width, least=least, left=min(rows, columns))
+    return nn.Sequential(
+        nn.Conv2d(channels, filters, kernel, padding=padding),
+        nn.ReLU(),
+        nn.Dropout(dropout),
+        nn.MaxPool2d(_POOLED),
+        nn.Conv2d(filters, filters, kernel, padding=padding),
+        nn.ReLU(),
+        nn.Dropout(dropout),
+        nn.MaxPool2d(_POOLED),
+        nn.Flatten(),
+        nn.Linear(filters * rows * columns, hidden),
+        nn.ReLU(),
+        nn.Dropout(dropout),
+        nn.Linear(hidden, classes),
+    )
+
+
 def build(
     name: ModelName, features_shape: tuple[int, ...], classes: int, *, hidden: int = 32
 ) -> nn.Sequential:
@@ -151,6 +206,14 @@ def _known(name: str) -> None:
 def _after_lenet(side: int) -> int:
     """What two poolings, and a convolution of 5 without padding between them, leave of a side."""
     return (side // _POOLED - 4) // _POOLED
+
+
+def _least_of_dropout(kernel: int, padding: int) -> int:
+    """The least side of which two convolutions and poolings leave anything."""
+    side = 1
+    for _ in range(2):
+        side = _POOLED * side + kernel - 1 - 2 * padding
+    return side
 
 
 def _large_enough(name: str, height: int, width: int, *, least: int, left: int) -> None:

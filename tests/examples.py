@@ -3,6 +3,17 @@
 from typing import Any
 
 from epsilometer import AttackSummary, AuditGroup, AuditResult, EpsilonLowerBound, PrivacyClaim
+from epsilometer.release import (
+    AttackFinding,
+    ExposedRecord,
+    GroupRisk,
+    Leaving,
+    Reason,
+    ReleaseAudit,
+    RemovalPlan,
+    RoundingStep,
+    Variation,
+)
 from epsilometer.results import Curve, EpsilonEstimate, Evidence, Provenance
 
 
@@ -90,3 +101,118 @@ def a_series(often: tuple[str, ...] = ("once", "2 times", "4 times")) -> AuditGr
             for seen in ("the final model", "all rounds")
         ),
     )
+
+
+def a_reason(**changed: Any) -> Reason:
+    plain: dict[str, Any] = {
+        "rule": "PDTP at most 1",
+        "decision": "do not release",
+        "finding": "3 of 40 measured records are above 1; the largest has ∞.",
+        "value": 0.075,
+        "low": 0.075,
+        "high": 0.075,
+        "limit": 0.0,
+        "confidence": 1.0,
+    }
+    return Reason(**{**plain, **changed})
+
+
+def a_release(**changed: Any) -> ReleaseAudit:
+    """One with something in every field."""
+    plain: dict[str, Any] = {
+        "subject": "naive-bayes on people.csv",
+        "reasons": (a_reason(), a_reason(rule="attacks", decision="cannot tell", confidence=0.99)),
+        "confidence": 0.95,
+        "leaving": Leaving(
+            path="refits",
+            measured=40,
+            of=50,
+            decimals=2,
+            limit=1.0,
+            exposed=3,
+            hidden=2,
+            edge_only=1,
+            infinite=1,
+            median=0.01,
+            largest=float("inf"),
+            median_floor=0.02,
+            largest_floor=0.5,
+            separation=0.25,
+            coverage="at most a tenth",
+            edges=(1e-5, 1e-3, 0.1, 10.0),
+            bins=(20, 15, 5),
+            floor_bins=(25, 14, 1),
+        ),
+        "attacks": tuple(
+            AttackFinding(
+                attack=name,
+                auc=0.6,
+                advantage=0.2,
+                advantage_low=0.1,
+                advantage_high=0.3,
+                tpr=0.05,
+                tpr_low=0.01,
+                tpr_high=0.1,
+                fpr=0.01,
+                confidence=0.99,
+                n_in=500,
+                n_out=500,
+                roc_fpr=(0.0, 0.01, 0.5, 1.0),
+                roc_tpr=(0.0, 0.05, 0.7, 1.0),
+                bound=a_bound(),
+                caveats=("mind the gap",),
+            )
+            for name in ("LiRA, online", "loss threshold")
+        ),
+        "groups": tuple(
+            GroupRisk(
+                column=column,
+                name=name,
+                records=20,
+                exposed=0.1,
+                median=0.02,
+                auc=0.6,
+                auc_low=0.5,
+                auc_high=0.7,
+            )
+            for column, name in (("class", "yes"), ("class", "no"), ("sex", "a"), ("sex", "b"))
+        ),
+        "records": tuple(
+            ExposedRecord(
+                record=f"row {i}",
+                risk=float("inf") if i == 0 else 1 / i,
+                measure="PDTP, 2 decimals",
+                group="yes",
+                note="one of 3 records of its class",
+                shown=5.0,
+                unbinned=float("inf") if i == 0 else 1 / i,
+                floor=0.1,
+                edge_only=i == 3,
+                scores=(("LiRA, online", 0.5),),
+            )
+            for i in range(30)
+        ),
+        "removal": RemovalPlan(
+            removed=(0, 1, 2, 3),
+            largest=(float("inf"), 3.0, 1.5, 2.0),
+            exposed=(3, 2, 1, 2),
+            accuracy=(0.9, 0.9, 0.9, 0.8),
+            records=("row 0", "row 1", "row 2"),
+            best=2,
+            ended="Dropping 2 brings 3 exposed records down to 1.",
+        ),
+        "rounding": tuple(
+            RoundingStep(decimals=d, exposed=e, largest=2.0, accuracy=0.9, advantage=0.1)
+            for d, e in ((None, 5), (2, 3), (1, 1), (-1, 0))
+        ),
+        "variation": (
+            Variation(cause="initialisation", models=4, deciles=tuple(i / 100 for i in range(11))),
+        ),
+        "accuracy": 0.9,
+        "advice": ("Look at the records.",),
+        "caveats": ("Words are known.",),
+        "seed": 7,
+        "cites": ("long2017",),
+        "provenance": a_provenance(),
+    }
+    return ReleaseAudit(**{**plain, **changed})

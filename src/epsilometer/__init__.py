@@ -10,10 +10,12 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from epsilometer.accounting.shuffle import shuffle_delta, shuffle_epsilon, shuffle_noise
+    from epsilometer.audits.classifier import audit_classifier
     from epsilometer.audits.dpsgd import audit_dpsgd
     from epsilometer.audits.federated import audit_federated
     from epsilometer.audits.gaussian_mechanism import audit_gaussian_mechanism
     from epsilometer.audits.one_shot import audit_cosines
+    from epsilometer.audits.release import AdvantageAtMost, CaughtAtMost, PdtpAtMost
     from epsilometer.audits.runs import UntilNarrow, UntilRefuted, audit_runs
     from epsilometer.audits.scores import audit_scores
     from epsilometer.audits.shuffling import audit_shuffling
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from epsilometer.observations import ScoreCounts, Scores
     from epsilometer.readers import read_scores
     from epsilometer.records import read_records
+    from epsilometer.release import ReleaseAudit
     from epsilometer.results import (
         AttackSummary,
         AuditGroup,
@@ -51,10 +54,12 @@ if TYPE_CHECKING:
 
 _HOME = {
     "accounting.shuffle": ("shuffle_delta", "shuffle_epsilon", "shuffle_noise"),
+    "audits.classifier": ("audit_classifier",),
     "audits.dpsgd": ("audit_dpsgd",),
     "audits.federated": ("audit_federated",),
     "audits.gaussian_mechanism": ("audit_gaussian_mechanism",),
     "audits.one_shot": ("audit_cosines",),
+    "audits.release": ("AdvantageAtMost", "CaughtAtMost", "PdtpAtMost"),
     "audits.runs": ("UntilNarrow", "UntilRefuted", "audit_runs"),
     "audits.scores": ("audit_scores",),
     "audits.shuffling": ("audit_shuffling",),
@@ -67,6 +72,7 @@ _HOME = {
     "observations": ("ScoreCounts", "Scores"),
     "readers": ("read_scores",),
     "records": ("read_records",),
+    "release": ("ReleaseAudit",),
     "results": (
         "AttackSummary",
         "AuditGroup",

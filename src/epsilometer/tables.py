@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias, cast
 
@@ -73,6 +74,29 @@ class Table:
         for name in names:
             self.column(name)
         return Table(tuple(column for column in self.columns if column.name not in names))
+
+
+def at_quantiles(column: Column, bins: int) -> Column:
+    """A column of numbers as one of words, cut where equal shares lie; of words, as it is.
+
+    What is missing has a word of its own.
+
+    Example:
+        >>> cut = at_quantiles(Column("age", np.array([20.0, 30.0, 40.0, np.nan])), 2)
+        >>> cut.words, cut.values
+        (('…30', '30…', 'missing'), array([0, 1, 1, 2]))
+    """
+    if column.words is not None:
+        return column
+    missing = np.isnan(column.values)
+    edges = np.unique(np.quantile(column.values[~missing], np.linspace(0, 1, bins + 1)[1:-1]))
+    ends = ["", *(f"{edge:g}" for edge in edges), ""]
+    words = [f"{low}…{high}" for low, high in pairwise(ends)]
+    places = np.searchsorted(edges, column.values, side="right")
+    if missing.any():
+        places = np.where(missing, len(words), places)
+        words.append("missing")
+    return Column(column.name, places, tuple(words))
 
 
 _Reader: TypeAlias = Callable[..., list[Column]]

@@ -38,12 +38,14 @@ from epsilometer.cli.main import main
 from epsilometer.references import BIBLIOGRAPHY
 from epsilometer.stats.estimators import REGISTRY
 from tests import oracles
+from tests.cli.test_classifier import people
 
 SPREAD = oracles.even_normals(300)
 SCORES = Scores(SPREAD + 3, SPREAD)  # proves an ε between 2 and 4
 COMMANDS = [
     *(
         "check",
+        "classifier",
         "demo",
         "dpsgd",
         "estimate",
@@ -364,6 +366,7 @@ def test_the_examples_of_all_commands_run(
     estimated = run("estimate", scores_csv, "--delta", "1e-5", "--json")
     Path("audit.json").write_text(estimated.stdout, "utf-8")
     Path("train.py").touch()
+    people(Path("people.csv"))
     written_first = ["demo", *(name for name in COMMANDS if name != "demo")]
     for name in written_first:
         done = run(*example(name))

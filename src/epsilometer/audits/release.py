@@ -12,11 +12,9 @@ from epsilometer.errors import InvalidArgument
 from epsilometer.observations import Scores
 from epsilometer.release import AttackFinding, Decision, Reason
 from epsilometer.stats import membership
-from epsilometer.stats.estimators import epsilon_lower_bound
 from epsilometer.stats.tradeoff import tradeoff_curve
 from epsilometer.types import FloatArray
 
-_DELTA = 1e-5
 _DRAWN = 60  # points of a curve
 
 
@@ -111,7 +109,6 @@ def attack_finding(
     *,
     fpr: float = 0.01,
     confidence: float = 0.95,
-    caveats: tuple[str, ...] = (),
 ) -> AttackFinding:
     """How well an attack does, with limits that hold at ``confidence`` each."""
     advantage = membership.advantage(scores, confidence=confidence)
@@ -133,13 +130,6 @@ def attack_finding(
         n_out=scores.n_out,
         roc_fpr=_few(thin.fpr),
         roc_tpr=_few(1 - thin.fnr),
-        bound=epsilon_lower_bound(
-            scores,
-            delta=_DELTA,
-            adjacency="add_remove",
-            adversary="Sees predictions of the model for each record.",
-        ),
-        caveats=caveats,
     )
 
 

@@ -14,6 +14,8 @@ from epsilometer.errors import EpsilometerError, EpsilometerWarning
 
 _COMMANDS = {
     "check": "Judge a promise by a RESULT written before, for CI.",
+    "classifier": "Say whether a classifier trained on the table DATA may be published, and who "
+    "is at risk.",
     "demo": "Audit DP training on real data, as promised and with a classic mistake.",
     "dpsgd": "Train by DP-SGD thousands of times, with a canary and without it, and attack it.",
     "estimate": "Bound ε from below, from the attack scores in FILE.",

@@ -6,14 +6,15 @@ from types import MappingProxyType
 
 import click
 
+from epsilometer.audits.classifier import run_classifier
 from epsilometer.audits.demo import demo_job
-from epsilometer.cli import dpsgd, federated
+from epsilometer.cli import classifier, dpsgd, federated
 from epsilometer.cli.running import finish, refuted, running
 from epsilometer.cli.writing import html_option, write_page
 from epsilometer.engine.engines import Engine
 from epsilometer.engine.events import Listener
 from epsilometer.engine.plan import Plan
-from epsilometer.engine.run import Job
+from epsilometer.engine.run import Job, run
 from epsilometer.engine.store import Store
 from epsilometer.errors import InvalidArgument
 from epsilometer.integrations.sklearn import digits
@@ -32,7 +33,8 @@ def resume(directory: Path, html: Path | None, engine: Engine, listen: Sequence[
     Example: epsilometer resume demo-run
     """
     plan = Store.open(directory).plan
-    result = finish(_job(plan, directory), directory, engine=engine, listen=listen)
+    by = run_classifier if plan.audit == "classifier" else run
+    result = finish(_job(plan, directory), directory, engine=engine, listen=listen, by=by)
     if html is not None:
         write_page(result, html)
     if refuted(result):
@@ -45,7 +47,12 @@ def _demo(plan: Plan) -> Job:
 
 # By name, so that a plan from elsewhere cannot make us import or call anything else.
 _JOBS: MappingProxyType[str, Callable[[Plan], Job]] = MappingProxyType(
-    {"demo": _demo, "dpsgd": dpsgd.resumed, "federated": federated.resumed}
+    {
+        "classifier": classifier.resumed,
+        "demo": _demo,
+        "dpsgd": dpsgd.resumed,
+        "federated": federated.resumed,
+    }
 )
 
 

@@ -57,10 +57,17 @@ def running(command: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
-def finish(job: Job, directory: Path, *, engine: Engine, listen: Sequence[Listener]) -> Audit:
+def finish(
+    job: Job,
+    directory: Path,
+    *,
+    engine: Engine,
+    listen: Sequence[Listener],
+    by: Callable[..., Audit] = run,
+) -> Audit:
     """Runs a job to its end, writes its report and shows it; says how to go on if interrupted."""
     try:
-        result = run(job, directory, engine=engine, listen=listen)
+        result = by(job, directory, engine=engine, listen=listen)
     except KeyboardInterrupt as interrupt:
         click.echo(
             f"\nInterrupted. What is finished is safe. Go on with: epsilometer resume {directory}",

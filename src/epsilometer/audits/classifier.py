@@ -1,0 +1,541 @@
+"""May this classifier be published? Every record's risk, attacks, a verdict, and what would help.
+
+The parts of the work (leaving records out, shadows, dropping records) are the units of a run: each
+is kept when it is finished, and inside the longer ones the engine keeps smaller units.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from epsilometer import _validate
+from epsilometer.attacks.distance import distance
+from epsilometer.attacks.estimators import FitEstimator, fresh
+from epsilometer.attacks.frequency import frequency
+from epsilometer.attacks.lira import lira
+from epsilometer.attacks.membership import RecordScores
+from epsilometer.attacks.rmia import rmia
+from epsilometer.attacks.shadows import ShadowPool, shadow_pool
+from epsilometer.attacks.threshold import threshold
+from epsilometer.attacks.untargeted import untargeted
+from epsilometer.audits.cures import sawtooth, shown_advantages
+from epsilometer.audits.release import RULES, PdtpAtMost, ReleaseRule
+from epsilometer.audits.release_finding import Finding
+from epsilometer.audits.standing_out import Data
+from epsilometer.engine.engines import Call, Engine, Local, Outcome, Outcomes
+from epsilometer.engine.events import Listener
+from epsilometer.engine.fingerprints import fingerprint, name_of
+from epsilometer.engine.plan import Plan
+from epsilometer.engine.run import Done, Watch, run
+from epsilometer.engine.shards import Arrays, checked
+from epsilometer.errors import InvalidArgument
+from epsilometer.leave_one_out.estimators import labels
+from epsilometer.leave_one_out.families import family_of
+from epsilometer.leave_one_out.pdtp import Pdtp, pdtp
+from epsilometer.leave_one_out.pipelines import Preprocessing, unwrapped
+from epsilometer.leave_one_out.refits import PATIENCE
+from epsilometer.release import ReleaseAudit
+from epsilometer.types import IntArray
+
+Attack: TypeAlias = Callable[[ShadowPool, int, np.random.Generator], RecordScores]
+ATTACKS: MappingProxyType[str, Attack] = MappingProxyType(
+    {
+        "loss": lambda pool, target, rng: threshold(pool, target),
+        "lira": lambda pool, target, rng: lira(pool, target),
+        "rmia": lambda pool, target, rng: rmia(pool, target),
+        "lira-offline": lambda pool, target, rng: lira(pool, target, online=False),
+        "distance": lambda pool, target, rng: distance(pool, target),
+        "frequency": lambda pool, target, rng: frequency(pool, target),
+        "untargeted": lambda pool, target, rng: untargeted(pool, target, rng=rng),
+    }
+)
+USUAL = ("loss", "lira", "rmia")
+PARTS = ("leaving", "attacks", "removal", "variation")
+_SCORES = 10_000  # of attacks, for which enough targets are attacked
+_STEPS = 25  # measurements of a removal plan
+_LARGEST = 4 << 30  # bytes of predictions of shadows
+_SMALL = 20_000  # records beyond which none is made unless asked
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Questions:
+    """What is to be measured, and how it is judged.
+
+    Attributes:
+        records: Which are left out: row numbers, ``"sample:500"``, or None for all.
+        preprocessing: Whether a pipeline's earlier steps are refitted without the record.
+        patience: Seconds that refits may take.
+        attacks: Names of ``ATTACKS``.
+        shadows: Models in the pool.
+        decimals: With how many decimals probabilities are shown; None: all.
+        rules: By which it is judged.
+        confidence: Of the verdict.
+        removal: Measurements of the removal plan; None: 25 where they cost nothing, else 0.
+        variation: Models trained on all records with other seeds; 0: none.
+    """
+
+    records: IntArray | str | None
+    preprocessing: Preprocessing
+    patience: float
+    attacks: tuple[str, ...]
+    shadows: int
+    decimals: int | None
+    rules: tuple[ReleaseRule, ...]
+    confidence: float
+    removal: int | None
+    variation: int
+
+    @property
+    def limit(self) -> float:
+        """Above which a record is exposed."""
+        return next((rule.limit for rule in self.rules if isinstance(rule, PdtpAtMost)), 1.0)
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The parts of the work, in order."""
+        wanted = {
+            "leaving": True,
+            "attacks": bool(self.attacks),
+            "removal": self.removal != 0,
+            "variation": self.variation > 0,
+        }
+        return tuple(part for part in PARTS if wanted[part])
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ClassifierJob:
+    """The parts of an audit of a classifier, each a unit.
+
+    Attributes:
+        plan: Everything that determines the result.
+        data: The records, and what is trained on them.
+        classes: The labels, in order.
+        questions: What is to be measured.
+        groups: (column, group of each record) pairs.
+        names: Of the records.
+        words: What the values of each feature stand for; only where records are to be shown.
+        show_records: Whether features of exposed records are written into the result.
+        subject: What is audited, in words.
+        caveats: What a reader must know beforehand.
+        directory: Where longer parts keep their own units; nowhere where None.
+        engine: What executes these.
+        listen: Who is told what happens.
+    """
+
+    plan: Plan
+    data: Data
+    classes: NDArray[Any]
+    questions: Questions
+    groups: tuple[tuple[str, NDArray[Any]], ...]
+    names: Sequence[str]
+    words: Sequence[Sequence[str] | None]
+    show_records: bool
+    subject: str
+    caveats: tuple[str, ...]
+    directory: Path | None = None
+    engine: Engine = field(default_factory=Local)
+    listen: Sequence[Listener] = ()
+
+    def unit(self, index: int) -> Arrays:
+        """One part of the work."""
+        part = self.questions.parts[index]
+        work = {
+            "leaving": self._leaving,
+            "attacks": self._attacks,
+            "removal": self._removal,
+            "variation": self._variation,
+        }
+        return work[part]()
+
+    def missing(self, index: int) -> Arrays:
+        """Never asked: what a part raises reaches the caller."""
+        return {}
+
+    def watch(self) -> Watch:
+        """Nothing can be said before the parts are there."""
+        return _Nothing()
+
+    def result(self, units: Iterable[Arrays], done: Done) -> ReleaseAudit:
+        """All parts together, judged."""
+        found = dict(zip(self.questions.parts, units, strict=True))
+        return Finding(job=self, found=found, done=done).audit()
+
+    def _measure(self, X: Any, y: Any, *, where: str, every: bool = False) -> Pdtp:  # noqa: N803
+        asked = self.questions
+        return pdtp(
+            self.data.estimator,
+            X,
+            y,
+            records=None if every else asked.records,
+            preprocessing=asked.preprocessing,
+            seed=self.plan.seed,
+            engine=self.engine,
+            directory=self._folder(where),
+            patience=asked.patience,
+        )
+
+    def _leaving(self) -> Arrays:
+        found = self._measure(self.data.X, self.data.y, where="leave-one-out")
+        floor = np.zeros(0) if found.floor is None else found.floor
+        return {
+            "records": found.records,
+            "full": found.full,
+            "without": found.without,
+            "floor": floor,
+            "drawn": np.array(found.unseen is not None),
+            "path": np.array(found.path),
+            "caveats": np.array(found.caveats, np.str_),
+        }
+
+    def _attacks(self) -> Arrays:
+        asked = self.questions
+        pool = shadow_pool(
+            self.data.estimator,
+            self.data.X,
+            self.data.y,
+            models=asked.shadows,
+            seed=self.plan.seed,
+            engine=self.engine,
+            directory=self._folder("shadows"),
+            listen=self.listen,
+        )
+        targets = range(0, 2 * _targets(pool.records, pool.models), 2)  # one of each pair
+        own = np.exp(pool.own.astype(np.float64))
+        arrays: dict[str, NDArray[Any]] = {
+            "member": pool.member[targets],
+            "advantages": shown_advantages(pool),
+            "spread": own.std(axis=0),
+            "accuracy": np.array([pool.train_accuracy.mean(), pool.test_accuracy.mean()]),
+        }
+        for place, name in enumerate(asked.attacks):
+            scores = [
+                ATTACKS[name](pool, target, self._stream(place, target)) for target in targets
+            ]
+            arrays[f"scores {name}"] = np.stack([score.values for score in scores])
+            arrays[f"named {name}"] = np.array(scores[0].attack)
+            arrays[f"cites {name}"] = np.array(scores[0].cites, np.str_)
+            arrays[f"cut {name}"] = np.array([score.threshold for score in scores])
+        return arrays
+
+    def _removal(self) -> Arrays:
+        asked = self.questions
+        found = sawtooth(
+            lambda X, y: self._measure(X, y, where=f"removal-{len(y)}", every=True),  # noqa: N803
+            self.data.X,
+            self.data.y,
+            limit=asked.limit,
+            decimals=asked.decimals,
+            steps=_STEPS if asked.removal is None else asked.removal,
+        )
+        return {
+            "dropped": found.dropped,
+            "removed": found.removed,
+            "largest": found.largest,
+            "exposed": found.exposed,
+            "accuracy": found.accuracy,
+        }
+
+    def _variation(self) -> Arrays:
+        fit = FitEstimator(self.data.estimator, self.classes)
+        rng = self._stream(len(ATTACKS), 0)
+        own = []
+        for seed in rng.integers(2**31, size=self.questions.variation).tolist():
+            log_proba = fit(self.data.X, self.data.codes, seed)(self.data.X)
+            own.append(np.exp(log_proba[np.arange(self.data.codes.size), self.data.codes]))
+        return {"spread": np.std(own, axis=0)}
+
+    def _folder(self, name: str) -> Path | None:
+        return None if self.directory is None else self.directory / name
+
+    def _stream(self, *key: int) -> np.random.Generator:
+        return np.random.default_rng(np.random.SeedSequence(self.plan.seed, spawn_key=(2, *key)))
+
+
+class _Nothing:
+    """A watch with nothing to say."""
+
+    def see(self, arrays: Arrays) -> None:
+        """Looks away."""
+
+    def epsilon(self) -> float | None:
+        """Nothing."""
+        return None
+
+    def enough(self) -> str:
+        """Never."""
+        return ""
+
+
+@dataclass(frozen=True)
+class _Here:
+    """One part after the other in this process; what one raises is the caller's to see."""
+
+    @property
+    def workers(self) -> int:
+        """One."""
+        return 1
+
+    def outcomes(self, call: Call, units: Iterable[int]) -> Outcomes:
+        """Yields outcomes in the order of ``units``; none of them failed."""
+        for unit in units:
+            yield Outcome(unit=unit, arrays=checked(call(unit)), error="", seconds=0.0)
+
+
+def run_classifier(
+    job: ClassifierJob,
+    directory: Path | None = None,
+    *,
+    engine: Engine | None = None,
+    listen: Sequence[Listener] = (),
+) -> ReleaseAudit:
+    """Finishes the run of a job, or begins it; the engine executes what the parts are made of."""
+    placed = replace(job, directory=directory, engine=engine or Local(), listen=listen)
+    result = run(placed, directory, engine=_Here())
+    assert isinstance(result, ReleaseAudit)  # as the job returns
+    return result
+
+
+def audit_classifier(
+    estimator: Any,
+    X: Any,  # noqa: N803 - as in scikit-learn
+    y: Any,
+    *,
+    directory: Path | str | None = None,
+    engine: Engine | None = None,
+    listen: Sequence[Listener] = (),
+    **how: Any,
+) -> ReleaseAudit:
+    """Says whether a classifier trained on these records may be published, and what would help.
+
+    Guarantees: *do not release* is wrong in at most ``1 − confidence`` of audits where it rests on
+        samples, and certain where all records were measured exactly; *release* says the same of
+        each rule, as these attacks measure it, and proves no privacy. The same arguments give the
+        same result, byte for byte, however often the work was killed.
+    Assumes: one record a row; scores of different records are independent. Attacks are made on
+        models that were trained on halves of the records.
+
+    Args:
+        estimator: With scikit-learn's manners, not fitted; pipelines too.
+        X: Features: an array, a sparse matrix or a data frame.
+        y: Labels.
+        directory: Where the run lives, so that the same call can finish it after a crash.
+        engine: What executes refits and shadows; processes of this machine by default.
+        listen: Who is told what happens.
+        how: All that ``classifier_job`` takes: records, attacks, groups, rules, decimals, ….
+
+    Example:
+        >>> from sklearn.datasets import load_iris
+        >>> from sklearn.neighbors import KNeighborsClassifier
+        >>> from epsilometer import InProcess
+        >>> found = audit_classifier(
+        ...     KNeighborsClassifier(1), *load_iris(return_X_y=True), attacks=(), engine=InProcess()
+        ... )
+        >>> found.verdict, found.leaving.exposed
+        ('do not release', 6)
+    """
+    job = classifier_job(estimator, X, y, **how)
+    where = None if directory is None else Path(directory)
+    return run_classifier(job, where, engine=engine, listen=listen)
+
+
+def classifier_job(
+    estimator: Any,
+    X: Any,  # noqa: N803
+    y: Any,
+    *,
+    records: IntArray | str | None = None,
+    preprocessing: Preprocessing = "refit",
+    patience: float = PATIENCE,
+    attacks: Sequence[str] | str = USUAL,
+    shadows: int = 32,
+    groups: Mapping[str, ArrayLike] | None = None,
+    rules: Sequence[ReleaseRule] | None = None,
+    decimals: int | None = 2,
+    confidence: float = 0.95,
+    removal: int | None = None,
+    variation: int = 0,
+    feature_names: Sequence[str] = (),
+    categorical: ArrayLike | None = None,
+    words: Sequence[Sequence[str] | None] = (),
+    record_names: Sequence[str] | None = None,
+    show_records: bool = False,
+    seed: int = 0,
+    subject: str | None = None,
+    caveats: tuple[str, ...] = (),
+    name: str = "audit_classifier",
+    parameters: Mapping[str, Any] | None = None,
+    command: str | None = None,
+) -> ClassifierJob:
+    """The work of :func:`audit_classifier`, for whoever runs it.
+
+    Args:
+        estimator: What is trained.
+        X: Features.
+        y: Labels.
+        records: Which are left out one by one: row numbers, ``"sample:500"``, or None for all.
+        preprocessing: Whether a pipeline's earlier steps are fitted again without the record
+            (``"refit"``), or held as fitted to all (``"fixed"``).
+        patience: Seconds that refits may take; more is refused before it begins.
+        attacks: Names of ``ATTACKS``, or ``"all"``; none: only leave-one-out risk is judged.
+        shadows: Models in the pool of shadows.
+        groups: Column → group of each record, to see whether some are more at risk.
+        rules: By which it is judged; ``RULES`` by default.
+        decimals: With how many decimals probabilities are to be shown; None: all, or the model
+            itself is given away.
+        confidence: Of the verdict.
+        removal: Measurements of the plan to drop records; None: 25 where records can be left out
+            without fitting again, else none.
+        variation: Models trained on all records with other seeds, to see how much predictions
+            vary anyway; 0: none.
+        feature_names: Of the columns of X.
+        categorical: Which columns of X are mere names of something.
+        words: What numbers in these columns stand for, for ``show_records``.
+        record_names: Of the records; their numbers from 0 by default.
+        show_records: Write the features of the riskiest records into the result.
+        seed: From which all randomness follows.
+        subject: What is audited, in words.
+        caveats: What a reader must know beforehand.
+        name: Under which ``epsilometer resume`` finds it.
+        parameters: Of the command that made it.
+        command: The call that does it again.
+    """
+    classes, codes = labels(y)
+    if classes.size > codes.size // 2:
+        raise InvalidArgument(
+            f"Expected no more classes than a shadow has records, got {classes.size} classes of "
+            f"{codes.size} records. If y is a number, cut it into classes first."
+        )
+    asked = _questions(
+        records=records,
+        preprocessing=preprocessing,
+        patience=patience,
+        attacks=attacks,
+        shadows=shadows,
+        rules=rules,
+        decimals=decimals,
+        confidence=confidence,
+        removal=removal,
+        variation=variation,
+    )
+    if not hasattr(estimator, "fit"):
+        raise InvalidArgument(
+            f"Expected an estimator with fit and predict_proba, got {type(estimator).__name__}."
+        )
+    if asked.attacks:
+        _fits_memory(classes.size, codes.size, asked.shadows)
+    fresh(estimator, seed)  # one that cannot be cloned is refused before anything is computed
+    n = codes.size
+    data = Data(
+        estimator=estimator,
+        X=X,
+        y=y,
+        codes=codes,
+        names=tuple(map(str, feature_names)),
+        categorical=None if categorical is None else np.asarray(categorical, bool),
+    )
+    if asked.removal is None and not (n <= _SMALL and records is None and _exact(data, asked)):
+        asked = replace(asked, removal=0)
+    named = tuple(map(str, range(n))) if record_names is None else tuple(record_names)
+    if len(named) != n:
+        raise InvalidArgument(f"Expected {n} names of records, got {len(named)}.")
+    plan = Plan(
+        audit=name,
+        parameters={
+            "estimator": repr(estimator),
+            "records": records if isinstance(records, str | None) else fingerprint(records),
+            "preprocessing": preprocessing,
+            "attacks": list(asked.attacks),
+            "shadows": shadows,
+            "rules": [repr(rule) for rule in asked.rules],
+            "decimals": decimals,
+            "confidence": confidence,
+            "removal": asked.removal,
+            "variation": variation,
+            "show_records": show_records,
+            "subject": subject,
+            **(parameters or {}),
+        },
+        units=len(asked.parts),
+        seed=seed,
+        command=command
+        or f"audit_classifier({name_of(type(estimator))}, X, y, {attacks=}, {shadows=}, {seed=})",
+        inputs={
+            "estimator": fingerprint(estimator),
+            "X": fingerprint(X),
+            "y": fingerprint(y),
+            **({} if groups is None else {"groups": fingerprint(dict(groups))}),
+        },
+    )
+    return ClassifierJob(
+        plan=plan,
+        data=data,
+        classes=classes,
+        questions=asked,
+        groups=_groups(groups, n),
+        names=named,
+        words=words,
+        show_records=show_records,
+        subject=subject or type(estimator).__name__,
+        caveats=caveats,
+    )
+
+
+def _questions(
+    *, attacks: Sequence[str] | str, rules: Sequence[ReleaseRule] | None, **plain: Any
+) -> Questions:
+    named = tuple(ATTACKS) if attacks == "all" else tuple(attacks)
+    unknown = [attack for attack in named if attack not in ATTACKS]
+    if unknown:
+        raise InvalidArgument(
+            f"Expected attacks among {', '.join(ATTACKS)}, or 'all', got {unknown[0]!r}."
+        )
+    _validate.whole(4, shadows=plain["shadows"])
+    _validate.whole(0, variation=plain["variation"])
+    _validate.open_unit(confidence=plain["confidence"])
+    if plain["variation"] == 1:
+        raise InvalidArgument("Expected at least 2 models to see how they vary, got 1.")
+    if plain["decimals"] is not None:
+        _validate.whole(1, decimals=plain["decimals"])
+    if plain["removal"] is not None:
+        _validate.whole(0, removal=plain["removal"])
+    usual = RULES if named else tuple(rule for rule in RULES if isinstance(rule, PdtpAtMost))
+    return Questions(attacks=named, rules=usual if rules is None else tuple(rules), **plain)
+
+
+def _fits_memory(classes: int, records: int, shadows: int) -> None:
+    size = 4 * classes * records * shadows
+    if size > _LARGEST:
+        raise InvalidArgument(
+            f"Expected predictions of all shadows to fit into {_LARGEST >> 30} GiB, {shadows} of "
+            f"{records:,} records and {classes:,} classes need {size / 2**30:.1f}. Take fewer "
+            "shadows, or no attacks, or cut a label that is a number into classes."
+        )
+
+
+def _exact(data: Data, asked: Questions) -> bool:
+    """Whether records can be left out without fitting again."""
+    way = unwrapped(data.estimator, data.X, data.y, preprocessing=asked.preprocessing)
+    family = family_of(way.estimator)
+    return family is not None and family.refuses(way.estimator, way.features, data.y) is None
+
+
+def _groups(groups: Mapping[str, ArrayLike] | None, n: int) -> tuple[tuple[str, NDArray[Any]], ...]:
+    found = []
+    for column, values in (groups or {}).items():
+        array = np.asarray(values).astype(np.str_)
+        if array.shape != (n,):
+            raise InvalidArgument(
+                f"Expected a group for each of {n} records in {column!r}, got {array.shape}."
+            )
+        found.append((column, array))
+    return tuple(found)
+
+
+def _targets(records: int, models: int) -> int:
+    """How many models are attacked: enough for 10,000 scores, one of each pair at most."""
+    return min(models // 2, max(1, -(-_SCORES // records)))

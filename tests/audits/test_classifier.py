@@ -1,0 +1,363 @@
+"""May it be published? Real estimators on real and made data, from fitting to verdict."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from epsilometer import InProcess, Local, PdtpAtMost, audit_classifier, to_json
+from epsilometer.audits.classifier import ATTACKS, classifier_job, run_classifier
+from epsilometer.audits.cures import removal_plan, rounding_steps, sawtooth
+from epsilometer.audits.release_finding import SMALLEST
+from epsilometer.errors import EpsilometerError, InvalidArgument
+from epsilometer.leave_one_out.pdtp import dtp_over, pdtp
+from epsilometer.release import ReleaseAudit
+
+pytest.importorskip("sklearn")
+from sklearn.datasets import load_breast_cancer, load_iris
+from sklearn.dummy import DummyClassifier
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.naive_bayes import CategoricalNB, GaussianNB
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.svm import LinearSVC
+from sklearn.tree import DecisionTreeClassifier
+
+IRIS = load_iris(return_X_y=True)
+CANCER = load_breast_cancer(return_X_y=True)
+HERE = InProcess()
+
+
+def audit(estimator: Any, data: Any = IRIS, **how: Any) -> ReleaseAudit:
+    return audit_classifier(estimator, *data, **{"attacks": (), "engine": HERE, **how})
+
+
+def categories(n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    X = rng.integers(4, size=(n, 3))  # noqa: N806
+    return X, (rng.random(n) < 0.2 + 0.15 * X[:, 0]).astype(int)
+
+
+def noise(n: int, width: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    return rng.normal(size=(n, width)), np.arange(n) % 2
+
+
+def test_a_model_that_learns_by_heart_is_not_released(rng: np.random.Generator) -> None:
+    found = audit(KNeighborsClassifier(1), noise(300, 4, rng), attacks=("loss",), shadows=8)
+    assert found.verdict == "do not release"
+    assert {reason.decision for reason in found.reasons[:2]} == {"do not release"}
+    assert found.attacks[0].advantage_low > 0.1
+    assert found.records[0].risk > 1
+
+
+def test_a_deep_forest_is_not_released(rng: np.random.Generator) -> None:
+    """By its attacks: training is random, and only many records would tell it from its floor."""
+    forest = RandomForestClassifier(10, random_state=0)
+    data = noise(400, 5, rng)
+    found = audit(forest, data, attacks=("loss",), shadows=8, records="sample:20")
+    assert found.verdict == "do not release"
+    assert found.leaving is not None
+    assert found.leaving.median_floor is not None
+    assert found.leaving.path.startswith("refits")
+
+
+def test_naive_bayes_of_plenty_of_data_is_released(rng: np.random.Generator) -> None:
+    found = audit(CategoricalNB(), categories(8_000, rng), attacks=("loss", "lira"), shadows=8)
+    assert found.verdict == "release"
+    assert [reason.decision for reason in found.reasons] == ["release"] * 3
+    assert found.removal is None
+    assert found.reasons[0].confidence == 1  # every record, without sampling
+
+
+def test_a_constant_is_released(rng: np.random.Generator) -> None:
+    found = audit(DummyClassifier(), noise(300, 1, rng))
+    assert found.verdict == "release"
+    assert found.leaving is not None
+    assert found.leaving.largest < 1e-2
+
+
+def test_a_small_model_is_false_alarm_free_where_nothing_is_learned(
+    rng: np.random.Generator,
+) -> None:
+    """Labels without meaning, four parameters, 4,000 records: there is nothing to find."""
+    alarms = 0
+    for seed in range(5):
+        X, y = noise(4_000, 1, rng)  # noqa: N806
+        found = audit(GaussianNB(), (X, y), attacks=("loss",), shadows=8, seed=seed)
+        alarms += found.verdict == "do not release"
+    assert alarms == 0
+
+
+def test_risks_are_those_of_leaving_out(rng: np.random.Generator) -> None:
+    found = audit(GaussianNB(), CANCER, decimals=None)
+    direct = pdtp(GaussianNB(), *CANCER)
+    order = np.argsort(-direct.values, kind="stable")
+    assert [record.record for record in found.records] == [str(i) for i in order]
+    np.testing.assert_allclose([r.risk for r in found.records], direct.values[order])
+    assert found.leaving is not None
+    assert found.leaving.exposed == int(np.sum(direct.values > 1))
+    two = audit(GaussianNB(), CANCER)
+    assert two.leaving is not None
+    at = [record for record in two.records if record.shown > 1]
+    assert {r.record for r in at} == {str(i) for i in np.flatnonzero(direct.binned > 1)}
+
+
+def test_what_makes_a_record_stand_out_is_named() -> None:
+    X, y = (array.copy() for array in IRIS)  # noqa: N806
+    X[7, 2] *= 10  # a slip of the pen
+    found = audit(GaussianNB(), (X, y), feature_names="abcd")
+    first = found.records[0]
+    assert first.record == "7"
+    assert "mostly by 'c'" in first.note
+    mislabelled = (IRIS[0], np.where(np.arange(150) == 30, 2, y))
+    near = audit(KNeighborsClassifier(3), mislabelled)
+    (own,) = [record for record in near.records if record.record == "30"]
+    assert own.risk > 1
+    assert "all of its 5 nearest neighbours have another class" in own.note
+
+
+def test_the_only_record_of_a_class_is_infinite_and_said_to_be() -> None:
+    X, y = IRIS  # noqa: N806
+    y = np.where(np.arange(y.size) == 5, 9, y)
+    found = audit(GaussianNB(), (X, y))
+    assert found.verdict == "do not release"
+    assert found.records[0].record == "5"
+    assert np.isinf(found.records[0].unbinned)
+    assert "the only record of its class" in found.records[0].note
+    assert "possible" in found.records[0].note
+
+
+def test_no_value_of_a_record_is_in_the_result_unless_asked(rng: np.random.Generator) -> None:
+    X = np.round(rng.normal(size=(120, 3)), 6) + 1000 * np.arange(120)[:, None]  # noqa: N806
+    y = np.arange(120) % 2
+    groups = {"where": np.where(np.arange(120) < 60, "north", "south")}
+    hidden = to_json(audit(KNeighborsClassifier(1), (X, y), groups=groups))
+    assert not any(f"{value:g}" in hidden for value in X[:, 0] if value > 10)
+    shown = audit(KNeighborsClassifier(1), (X, y), show_records=True, feature_names="abc")
+    worst = shown.records[0]
+    assert f"a = {X[int(worst.record), 0]}" in worst.note
+
+
+def test_groups_are_compared_and_small_ones_kept_together(rng: np.random.Generator) -> None:
+    X, y = noise(400, 3, rng)  # noqa: N806
+    X[:200, 0] *= 50  # one half can be predicted, the other cannot
+    y[:200] = X[:200, 0] > 0
+    where = np.where(np.arange(400) < 200, "easy", "hard").astype("<U9")
+    where[:6], where[6:30] = "Ann", "Bob's"
+    where[210:225] = "Carol"
+    found = audit(
+        KNeighborsClassifier(1), (X, y), attacks=("loss",), shadows=8, groups={"where": where}
+    )
+    by = {group.name: group for group in found.groups if group.column == "where"}
+    assert set(by) == {"easy", "hard", "Bob's", f"(fewer than {SMALLEST} each)"}
+    assert by["hard"].exposed > 2 * by["easy"].exposed
+    assert by["hard"].auc_low > by["easy"].auc_high
+    assert sum(group.records for group in by.values()) == 400
+    few = audit(KNeighborsClassifier(1), (X, y), groups={"where": np.where(where == "Ann", 1, 0)})
+    assert [group.name for group in few.groups if group.column == "where"] == ["0"]
+
+
+def test_dropping_the_riskiest_is_measured_again_and_ends() -> None:
+    found = audit(GaussianNB(), CANCER, decimals=None)
+    plan = found.removal
+    assert plan is not None
+    assert plan.removed[0] == 0
+    assert plan.exposed[0] == found.leaving.exposed  # type: ignore[union-attr]
+    assert plan.records[0] == found.records[0].record
+    assert len(set(plan.records)) == plan.removed[-1]
+    assert min(plan.exposed) == plan.exposed[plan.removed.index(plan.best)]
+    X, y = CANCER  # noqa: N806
+    left = np.delete(np.arange(len(y)), [int(name) for name in plan.records[:3]])
+    after = pdtp(GaussianNB(), X[left], y[left])
+    place = plan.removed.index(3)
+    assert plan.exposed[place] == int(np.sum(after.values > 1))
+    assert any(b > a for a, b in zip(plan.exposed, plan.exposed[1:], strict=False))  # a saw-tooth
+
+
+def test_a_class_is_not_dropped_whole() -> None:
+    X, y = IRIS  # noqa: N806
+    y = np.where(np.arange(y.size) == 5, 9, y)
+    found = sawtooth(
+        lambda X, y: pdtp(GaussianNB(), X, y),  # noqa: N803
+        X,
+        y,
+        limit=1.0,
+        decimals=2,
+        steps=9,
+    )
+    assert found.removed.tolist() == [0]
+    assert "did not help" in removal_plan(found, [str(i) for i in range(150)]).ended
+
+
+def test_fewer_decimals_show_less(rng: np.random.Generator) -> None:
+    found = pdtp(GaussianNB(), *CANCER)
+    steps = rounding_steps(found.full, found.without, CANCER[1], limit=1.0, advantages=None)
+    assert [step.decimals for step in steps] == [None, 4, 3, 2, 1, -1]
+    exposed = [step.exposed for step in steps]
+    assert exposed == sorted(exposed, reverse=True)
+    assert exposed[0] > exposed[-1] == 0
+    assert len({step.accuracy for step in steps}) == 1
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_every_attack_can_be_asked_for(attack: str, rng: np.random.Generator) -> None:
+    found = audit(
+        DecisionTreeClassifier(random_state=0),
+        noise(200, 3, rng),
+        attacks=(attack,),
+        shadows=12,
+        records=np.arange(3),
+    )
+    (finding,) = found.attacks
+    assert finding.auc > 0.7  # trees learn by heart
+    assert finding.bound is not None
+    assert finding.bound.method == "one_run"
+    assert finding.n_in + finding.n_out == 200 * 6
+    assert len(found.records[0].scores) == 1
+
+
+def test_a_run_is_finished_to_the_same_bytes(tmp_path: Path, rng: np.random.Generator) -> None:
+    data = noise(120, 3, rng)
+    how = {"attacks": ("loss",), "shadows": 6, "records": "sample:12", "variation": 2}
+    tree = DecisionTreeClassifier(random_state=0)
+    whole = audit_classifier(tree, *data, engine=HERE, directory=tmp_path / "run", **how)
+    before = (tmp_path / "run/result.json").read_bytes()
+    for lost in ("result.json", "shards"):  # the parts themselves are still there
+        path = tmp_path / "run" / lost
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert audit_classifier(tree, *data, engine=HERE, directory=tmp_path / "run", **how) == whole
+    assert (tmp_path / "run/result.json").read_bytes() == before
+    assert audit_classifier(tree, *data, engine=Local(count=2), **how) == whole
+    with pytest.raises(EpsilometerError, match="plan"):
+        audit_classifier(tree, *noise(120, 3, rng), directory=tmp_path / "run", **how)
+    assert [variation.models for variation in whole.variation] == [2, 6]
+    assert json.loads(before)["provenance"]["units"] == 3
+
+
+def test_an_interrupted_run_keeps_its_parts(
+    tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = classifier_job(GaussianNB(), *noise(80, 2, rng), attacks=("loss",), shadows=4)
+
+    def interrupted(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("epsilometer.audits.classifier.shadow_pool", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run_classifier(job, tmp_path / "run", engine=HERE)
+    assert list((tmp_path / "run/shards").iterdir())
+    monkeypatch.setattr("epsilometer.audits.classifier.pdtp", interrupted)  # not again
+    with pytest.raises(KeyboardInterrupt):  # the removal plan measures too
+        run_classifier(job, tmp_path / "run", engine=HERE)
+
+
+class Stubborn:
+    """Cannot be cloned: its constructor keeps nothing."""
+
+    def __init__(self, depth: int = 3) -> None:
+        self.deep = [depth]
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        return {"depth": list(self.deep)}
+
+    def fit(self, X: Any, y: Any) -> "Stubborn":  # noqa: N803
+        return self
+
+
+class Mute:
+    """Neither probabilities nor decisions."""
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        return {}
+
+    def set_params(self, **_: Any) -> "Mute":
+        return self
+
+    def fit(self, X: Any, y: Any) -> "Mute":  # noqa: N803
+        self.classes_ = np.unique(y)
+        return self
+
+
+BAD: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
+    "one class": (GaussianNB(), (IRIS[0], np.zeros(150)), {}, "at least two classes"),
+    "labels of another length": (GaussianNB(), (IRIS[0], IRIS[1][:-1]), {}, "as many"),
+    "nan": (GaussianNB(), (np.where(IRIS[0] > 7, np.nan, IRIS[0]), IRIS[1]), {}, "nan"),
+    "nan in labels": (GaussianNB(), (IRIS[0], np.full(150, np.nan)), {}, "nan"),
+    "classes without end": (
+        KNeighborsClassifier(),
+        (IRIS[0], np.arange(150)),
+        {"attacks": ("loss",)},
+        "no more classes than a shadow",
+    ),
+    "no estimator": (object(), IRIS, {}, "with fit and predict_proba"),
+    "cannot be cloned": (Stubborn(), IRIS, {}, "can be cloned"),
+    "says nothing": (
+        Mute(),
+        IRIS,
+        {"attacks": ("loss",), "records": np.arange(2)},
+        "predict_proba",
+    ),
+    "unknown attack": (GaussianNB(), IRIS, {"attacks": ("magic",)}, "attacks among loss, lira"),
+    "too few shadows": (GaussianNB(), IRIS, {"shadows": 3}, "≥ 4"),
+    "too much memory": (GaussianNB(), IRIS, {"attacks": "all", "shadows": 10**8}, "fewer shadows"),
+    "no decimals": (GaussianNB(), IRIS, {"decimals": 0}, "decimals"),
+    "one model varies": (GaussianNB(), IRIS, {"variation": 1}, "at least 2 models"),
+    "records that are not there": (GaussianNB(), IRIS, {"records": np.array([150])}, "records in"),
+    "a sample of words": (GaussianNB(), IRIS, {"records": "some"}, "sample:500"),
+    "groups of others": (GaussianNB(), IRIS, {"groups": {"sex": [1]}}, "group for each of 150"),
+    "names of others": (GaussianNB(), IRIS, {"record_names": ["a"]}, "150 names"),
+    "rules that are none": (GaussianNB(), IRIS, {"rules": ()}, "at least one rule"),
+    "no patience": (
+        RandomForestClassifier(50, random_state=0),
+        IRIS,
+        {"patience": 1e-3},
+        "seconds|minutes|hours|s ",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_told_in_a_sentence(case: str) -> None:
+    estimator, data, how, part = BAD[case]
+    with pytest.raises(EpsilometerError, match=part) as told:
+        audit(estimator, data, **how)
+    assert isinstance(told.value, InvalidArgument)
+
+
+def test_decisions_stand_in_for_probabilities() -> None:
+    found = audit(LinearSVC(), IRIS, records=np.arange(5))
+    assert found.leaving is not None
+    assert found.leaving.measured == 5
+    assert found.reasons[0].decision in ("cannot tell", "do not release")
+
+
+def test_categories_unseen_in_a_shadow_are_no_error(rng: np.random.Generator) -> None:
+    X, y = categories(300, rng)  # noqa: N806
+    X[0, 0] = 7
+    known = CategoricalNB(min_categories=8)
+    assert audit(known, (X, y), attacks=("loss",), shadows=6).attacks
+    with pytest.raises(InvalidArgument, match="categories"):
+        audit(CategoricalNB(), (X, y), attacks=("loss",), shadows=6)
+
+
+def test_rules_of_ones_own_decide() -> None:
+    strict = audit(GaussianNB(), CANCER, rules=[PdtpAtMost(limit=0.01)])
+    mild = audit(GaussianNB(), CANCER, rules=[PdtpAtMost(limit=0.01, share=1.0)])
+    assert (strict.verdict, mild.verdict) == ("do not release", "release")
+    assert strict.leaving is not None
+    assert strict.leaving.limit == 0.01
+
+
+def test_predictions_elsewhere_are_not_seen_by_pdtp() -> None:
+    """The indirect attack: his leaving changes what is said of a stranger, and not of himself.
+
+    Without it its own nearest neighbour is one of its class; a stranger between the classes then is
+    nearer to the other one.
+    """
+    X = np.array([[0.0], [0.1], [0.2], [-2.0], [-2.1], [-2.2]])  # noqa: N806
+    y = np.array([0, 0, 0, 1, 1, 1])
+    model, who, stranger = KNeighborsClassifier(1), np.array([0]), np.array([[-0.99]])
+    assert pdtp(model, X, y, records=who).values[0] == 0
+    assert dtp_over(model, X, y, stranger, records=who).values[0] > 0.5

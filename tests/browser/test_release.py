@@ -1,0 +1,51 @@
+"""The page of a release audit in a real browser: drawn, quiet, and open to all."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.browser.conftest import Opened
+from tests.browser.test_access import found
+from tests.browser.test_page import cells, ink
+from tests.examples import a_reason, a_release
+
+Open = Callable[..., Opened]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("decision", ["release", "do not release", "cannot tell"])
+def test_axe_finds_nothing(scheme: str, decision: str, open_page: Open) -> None:
+    result = a_release(reasons=(a_reason(decision=decision),))
+    assert found(open_page(result, color_scheme=scheme).page) == []
+
+
+def test_axe_finds_nothing_on_a_phone_which_scrolls_one_way(open_page: Open) -> None:
+    page = open_page(a_release(), viewport={"width": 360, "height": 780}).page
+    assert found(page) == []
+    assert page.evaluate("() => document.documentElement.scrollWidth") == 360
+
+
+def test_everything_is_drawn_and_nothing_complains(open_page: Open) -> None:
+    opened = open_page(a_release())
+    opened.page.wait_for_timeout(100)
+    assert opened.complaints == []
+    assert len(opened.requests) == 1
+    drawn = ink(opened.page)
+    assert len(drawn) == 7
+    assert all(count > 1500 for count, _ in drawn)
+
+
+def test_verdict_and_reasons_stand_on_the_first_screen(open_page: Open) -> None:
+    page = open_page(a_release()).page
+    for selector in (".hero .badge", ".hero h1", ".hero .reasons"):
+        box = page.locator(selector).first.bounding_box()
+        assert box["y"] + box["height"] < 800
+
+
+def test_records_are_sorted_and_searched(open_page: Open) -> None:
+    page = open_page(a_release()).page
+    rows = page.locator(".records tbody tr")
+    assert rows.count() == 30
+    page.get_by_label("Search").fill("row 7")
+    assert rows.count() == 1
+    assert "row 7" in cells(page, 1)

@@ -20,6 +20,7 @@ from epsilometer.errors import InvalidArgument
 from epsilometer.leave_one_out.networks import NetworkClassifier
 from epsilometer.leave_one_out.pdtp import pdtp
 from epsilometer.leave_one_out.refits import refit
+from epsilometer.training.models import lenet5
 from epsilometer.training.optimizers import SGD
 
 X, Y = load_iris(return_X_y=True)
@@ -115,6 +116,13 @@ def test_behind_a_scaler_held_fixed_all_are_trained_at_once() -> None:
     assert pdtp(pipeline, X, Y, records=FEW[:1], engine=HERE).path == "refits"
 
 
+def test_how_many_at_once_depends_on_shapes_alone() -> None:
+    small, images = network(at_once=None), np.zeros((9, 1, 28, 28))
+    assert small.leave_one_out(X, Y, seed=0).block == small.leave_one_out(X + 1, Y, seed=1).block
+    large = NetworkClassifier(lenet5(classes=3))
+    assert large.leave_one_out(images, Y[::17], seed=0).block == 8
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
@@ -143,6 +151,9 @@ def test_bad_features_and_modules_are_refused() -> None:
         network().predict(X)
     with pytest.raises(InvalidArgument, match="parameters of NetworkClassifier"):
         network().set_params(depth=3)
+    if not torch.cuda.is_available():
+        with pytest.raises(InvalidArgument, match="torch sees none"):
+            network(device="cuda").fit(X, Y)
     with pytest.raises(InvalidArgument, match="NetworkClassifier"):
         pdtp(nn.Linear(4, 3), X, Y, records=FEW, engine=HERE)
 

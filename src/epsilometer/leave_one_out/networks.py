@@ -6,6 +6,7 @@ the batch that has a record simply lacks it. What another initialisation does is
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from epsilometer.training.optimizers import Optimizer
 
 Start: TypeAlias = Literal["fresh", "given"]
-_CACHED, _LEAST, _MOST = 20e6, 32, 128  # bytes of models that are quickest on a core, and how many
+_CACHED, _LEAST, _MOST = 20e6, 8, 128  # bytes of models that are quickest on a core, and how many
 _ON_CARD, _MOST_ON_CARD = 4e9, 4096
 _ASKED = 256  # queries that all models answer at once
 
@@ -152,9 +153,13 @@ class Networks:
     def of(cls, how: NetworkClassifier, X: Any, y: Any, *, seed: int) -> "Networks":  # noqa: N803
         """Refuses what cannot be trained."""
         with needs("torch", extra="torch"):
-            from torch import nn
-        if not isinstance(how.module, nn.Module):
+            import torch
+        if not isinstance(how.module, torch.nn.Module):
             raise InvalidArgument(f"Expected a torch.nn.Module, got {type(how.module).__name__}.")
+        if how.device != "cpu" and not torch.cuda.is_available():
+            raise InvalidArgument(
+                f"Expected a CUDA device for {how.device!r}, torch sees none here."
+            )
         if how.initial not in ("fresh", "given"):
             raise InvalidArgument(f"Expected initial 'fresh' or 'given', got {how.initial!r}.")
         _validate.whole(1, epochs=how.epochs, batch_size=how.batch_size)
@@ -322,9 +327,7 @@ def _loss(given: Any) -> Any:
 def _at_once(how: NetworkClassifier, features: NDArray[Any]) -> int:
     """By what a model takes in memory: a function of shapes alone, since it is part of the plan."""
     size = sum(part.numel() for part in how.module.parameters())
-    widths = [part.shape[0] for part in how.module.parameters() if part.ndim > 1]
-    seen = features[0].size + 3 * sum(widths)
-    each = 4 * (5 * size + how.batch_size * seen)
+    each = 4 * (5 * size + how.batch_size * (features[0].size + 3 * _given(how.module, features)))
     if how.device == "cpu":
         return int(np.clip(_CACHED / each, _LEAST, _MOST))
     return int(np.clip(_ON_CARD / each, 1, _MOST_ON_CARD))
@@ -333,6 +336,28 @@ def _at_once(how: NetworkClassifier, features: NDArray[Any]) -> int:
 def _takes_words(module: "nn.Module") -> bool:
     """Whether features are the numbers of words."""
     return any(type(part).__name__ == "Embedding" for part in module.modules())
+
+
+def _given(module: "nn.Module", features: NDArray[Any]) -> int:
+    """Numbers that all layers of a module give for one record, patches of convolutions too."""
+    import torch
+    from torch import nn
+
+    sizes = []
+
+    def heed(layer: nn.Module, _: Any, gave: Any) -> None:
+        if isinstance(gave, torch.Tensor):
+            patch = np.prod(layer.kernel_size) if isinstance(layer, nn.Conv2d) else 1
+            sizes.append(int(gave.numel() * patch))
+
+    layers = [layer for layer in module.modules() if not list(layer.children())]
+    handles = [layer.register_forward_hook(heed) for layer in layers]
+    # Dropout may draw; training itself will tell what is wrong.
+    with torch.no_grad(), torch.random.fork_rng([]), suppress(Exception):
+        module(torch.from_numpy(features[:1]).to(next(module.parameters()).device))
+    for handle in handles:
+        handle.remove()
+    return sum(sizes)
 
 
 def _array(X: Any, *, whole: bool) -> NDArray[Any]:  # noqa: N803

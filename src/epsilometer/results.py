@@ -33,7 +33,7 @@ class EpsilonLowerBound:
         delta: The δ at which it holds.
         confidence: One-sided: the bound exceeds the true ε in at most ``1 - confidence`` of audits.
         method: A key of ``estimators.REGISTRY``; or ``poisson_family`` of ``accounting.family``,
-            ``cosines`` and ``mean_cosine`` of ``stats.sphere``.
+            ``cosines`` and ``mean_cosine`` of ``stats.sphere_bounds``.
         threshold_rule: How the threshold was chosen, and so what was paid for it.
         valid: False when the method or rule gives no guarantee; ``caveats`` says why.
         direction: Which of the two directions of the definition gave the bound.

@@ -175,7 +175,8 @@ def a_release(**changed: Any) -> ReleaseAudit:
                 auc_low=0.5,
                 auc_high=0.7,
             )
-            for column, name in (("class", "yes"), ("class", "no"), ("sex", "a"), ("sex", "b"))
+            for column in ("class", "sex", "age")
+            for name in ("a", "b")
         ),
         "records": tuple(
             ExposedRecord(

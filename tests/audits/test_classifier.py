@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from epsilometer import InProcess, Local, PdtpAtMost, audit_classifier, to_json
+from epsilometer import (
+    AdvantageAtMost,
+    InProcess,
+    Local,
+    PdtpAtMost,
+    audit_classifier,
+    to_json,
+)
 from epsilometer.audits.classifier import ATTACKS, classifier_job, run_classifier
 from epsilometer.audits.cures import removal_plan, rounding_steps, sawtooth
 from epsilometer.audits.release_finding import SMALLEST
@@ -340,6 +347,29 @@ def test_categories_unseen_in_a_shadow_are_no_error(rng: np.random.Generator) ->
     assert audit(known, (X, y), attacks=("loss",), shadows=6).attacks
     with pytest.raises(InvalidArgument, match="categories"):
         audit(CategoricalNB(), (X, y), attacks=("loss",), shadows=6)
+
+
+def test_a_model_that_is_there_already_is_attacked_and_compared_with_its_shadows(
+    rng: np.random.Generator,
+) -> None:
+    X, y = noise(600, 3, rng)  # noqa: N806
+    member = rng.random(600) < 0.5
+    how = {"attacks": ("loss",), "shadows": 12, "records": np.arange(3)}
+    alike = DecisionTreeClassifier(random_state=1).fit(X[member], y[member])
+    with np.errstate(divide="ignore"):
+        own = np.log(alike.predict_proba(X))
+    tree = DecisionTreeClassifier(random_state=0)
+    found = audit(tree, (X, y), target=(own, member), **how)
+    assert found.attacks[0].n_in == member.sum()
+    assert found.attacks[0].advantage > 0.3
+    assert not found.attacks[0].bound.valid  # type: ignore[union-attr] - nobody tossed coins
+    shallow = DecisionTreeClassifier(max_depth=1, random_state=1).fit(X[member], y[member])
+    with np.errstate(divide="ignore"):
+        other = np.log(shallow.predict_proba(X))
+    rules = [AdvantageAtMost(0.99)]
+    unlike = audit(tree, (X, y), target=(other, member), rules=rules, **how)
+    assert unlike.verdict == "cannot tell"
+    assert "trained in another way" in unlike.reasons[0].finding
 
 
 def test_rules_of_ones_own_decide() -> None:

@@ -18,7 +18,7 @@ from epsilometer.attacks.distance import distance
 from epsilometer.attacks.estimators import FitEstimator, fresh
 from epsilometer.attacks.frequency import frequency
 from epsilometer.attacks.lira import lira
-from epsilometer.attacks.membership import RecordScores
+from epsilometer.attacks.membership import RecordScores, mismatch
 from epsilometer.attacks.rmia import rmia
 from epsilometer.attacks.shadows import ShadowPool, shadow_pool
 from epsilometer.attacks.threshold import threshold
@@ -40,9 +40,9 @@ from epsilometer.leave_one_out.pdtp import Pdtp, pdtp
 from epsilometer.leave_one_out.pipelines import Preprocessing, unwrapped
 from epsilometer.leave_one_out.refits import PATIENCE
 from epsilometer.release import ReleaseAudit
-from epsilometer.types import IntArray
+from epsilometer.types import BoolArray, FloatArray, IntArray
 
-Attack: TypeAlias = Callable[[ShadowPool, int, np.random.Generator], RecordScores]
+Attack: TypeAlias = Callable[[ShadowPool, int | FloatArray, np.random.Generator], RecordScores]
 ATTACKS: MappingProxyType[str, Attack] = MappingProxyType(
     {
         "loss": lambda pool, target, rng: threshold(pool, target),
@@ -122,6 +122,7 @@ class ClassifierJob:
         show_records: Whether features of exposed records are written into the result.
         subject: What is audited, in words.
         caveats: What a reader must know beforehand.
+        target: ln p of a model that is there already, and who was in it; None: models of the pool.
         directory: Where longer parts keep their own units; nowhere where None.
         engine: What executes these.
         listen: Who is told what happens.
@@ -137,6 +138,7 @@ class ClassifierJob:
     show_records: bool
     subject: str
     caveats: tuple[str, ...]
+    target: tuple[FloatArray, BoolArray] | None = None
     directory: Path | None = None
     engine: Engine = field(default_factory=Local)
     listen: Sequence[Listener] = ()
@@ -204,23 +206,36 @@ class ClassifierJob:
             directory=self._folder("shadows"),
             listen=self.listen,
         )
-        targets = range(0, 2 * _targets(pool.records, pool.models), 2)  # one of each pair
+        targets, member, unlike = self._targets(pool)
         own = np.exp(pool.own.astype(np.float64))
         arrays: dict[str, NDArray[Any]] = {
-            "member": pool.member[targets],
+            "member": member,
+            "mismatch": np.array(unlike, np.str_),
             "advantages": shown_advantages(pool),
             "spread": own.std(axis=0),
             "accuracy": np.array([pool.train_accuracy.mean(), pool.test_accuracy.mean()]),
         }
         for place, name in enumerate(asked.attacks):
             scores = [
-                ATTACKS[name](pool, target, self._stream(place, target)) for target in targets
+                ATTACKS[name](pool, target, self._stream(place, number))
+                for number, target in enumerate(targets)
             ]
             arrays[f"scores {name}"] = np.stack([score.values for score in scores])
             arrays[f"named {name}"] = np.array(scores[0].attack)
             arrays[f"cites {name}"] = np.array(scores[0].cites, np.str_)
             arrays[f"cut {name}"] = np.array([score.threshold for score in scores])
         return arrays
+
+    def _targets(
+        self, pool: ShadowPool
+    ) -> tuple[list[int | FloatArray], BoolArray, tuple[str, ...]]:
+        """What is attacked, who was in it, and how it differs from its shadows."""
+        if self.target is not None:
+            log_proba, member = self.target
+            return [log_proba], member[None], mismatch(pool, log_proba, member)
+        enough = min(pool.models // 2, max(1, -(-_SCORES // pool.records)))
+        targets = range(0, 2 * enough, 2)  # one of each pair
+        return [*targets], pool.member[targets], ()
 
     def _removal(self) -> Arrays:
         asked = self.questions
@@ -363,6 +378,7 @@ def classifier_job(
     categorical: ArrayLike | None = None,
     words: Sequence[Sequence[str] | None] = (),
     record_names: Sequence[str] | None = None,
+    target: tuple[ArrayLike, ArrayLike] | None = None,
     show_records: bool = False,
     seed: int = 0,
     subject: str | None = None,
@@ -396,6 +412,9 @@ def classifier_job(
         categorical: Which columns of X are mere names of something.
         words: What numbers in these columns stand for, for ``show_records``.
         record_names: Of the records; their numbers from 0 by default.
+        target: ln p of a model that is there already, shape ``(records, classes)``, and which of
+            the records it was trained on: attacked in place of models of the pool, and compared
+            with them.
         show_records: Write the features of the riskiest records into the result.
         seed: From which all randomness follows.
         subject: What is audited, in words.
@@ -469,6 +488,7 @@ def classifier_job(
             "X": fingerprint(X),
             "y": fingerprint(y),
             **({} if groups is None else {"groups": fingerprint(dict(groups))}),
+            **({} if target is None else {"target": fingerprint(target)}),
         },
     )
     return ClassifierJob(
@@ -482,13 +502,15 @@ def classifier_job(
         show_records=show_records,
         subject=subject or type(estimator).__name__,
         caveats=caveats,
+        target=_target(target),
     )
 
 
 def _questions(
     *, attacks: Sequence[str] | str, rules: Sequence[ReleaseRule] | None, **plain: Any
 ) -> Questions:
-    named = tuple(ATTACKS) if attacks == "all" else tuple(attacks)
+    listed = [attacks] if isinstance(attacks, str) else attacks
+    named = tuple(ATTACKS) if attacks == "all" else tuple(listed)
     unknown = [attack for attack in named if attack not in ATTACKS]
     if unknown:
         raise InvalidArgument(
@@ -504,7 +526,10 @@ def _questions(
     if plain["removal"] is not None:
         _validate.whole(0, removal=plain["removal"])
     usual = RULES if named else tuple(rule for rule in RULES if isinstance(rule, PdtpAtMost))
-    return Questions(attacks=named, rules=usual if rules is None else tuple(rules), **plain)
+    judging = usual if rules is None else tuple(rules)
+    if not judging:
+        raise InvalidArgument("Expected at least one rule for a verdict, got none.")
+    return Questions(attacks=named, rules=judging, **plain)
 
 
 def _fits_memory(classes: int, records: int, shadows: int) -> None:
@@ -536,6 +561,9 @@ def _groups(groups: Mapping[str, ArrayLike] | None, n: int) -> tuple[tuple[str, 
     return tuple(found)
 
 
-def _targets(records: int, models: int) -> int:
-    """How many models are attacked: enough for 10,000 scores, one of each pair at most."""
-    return min(models // 2, max(1, -(-_SCORES // records)))
+def _target(
+    target: tuple[ArrayLike, ArrayLike] | None,
+) -> tuple[FloatArray, BoolArray] | None:
+    if target is None:
+        return None
+    return np.asarray(target[0], np.float64), np.asarray(target[1], bool)

@@ -1,5 +1,7 @@
 """The parts of a classifier's audit put together: summaries, groups, records, advice."""
 
+import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -65,7 +67,8 @@ class Finding:
                 floor=floor,
                 of=self.job.data.codes.size,
                 drawn=bool(leaving["drawn"]),
-                attacks=[(name, self._scores(name)) for name in asked.attacks],
+                attacks=[(self._named(name), self._scores(name)) for name in asked.attacks],
+                mismatch=" ".join(self._mismatch()),
             ),
             asked.rules,
             confidence=asked.confidence,
@@ -101,6 +104,15 @@ class Finding:
         )
         return replace(result, advice=_advice(result))
 
+    def _mismatch(self) -> list[str]:
+        """How the target differs from its shadows."""
+        asked = self.job.questions.attacks
+        return [str(line) for line in self.found["attacks"]["mismatch"]] if asked else []
+
+    def _named(self, name: str) -> str:
+        """The attack as it calls itself."""
+        return str(self.found["attacks"][f"named {name}"])
+
     def _scores(self, name: str) -> Scores:
         """Of all attacked models together."""
         found = self.found["attacks"]
@@ -111,13 +123,14 @@ class Finding:
         """The finding with the bound of the first model that was attacked: one run, one bound."""
         found = self.found["attacks"]
         scores = RecordScores(
-            attack=str(found[f"named {name}"]),
+            attack=self._named(name),
             values=found[f"scores {name}"][0],
             threshold=float(found[f"cut {name}"][0]),
             convention="",
         )
-        bound = evaluate(scores, found["member"][0], coins=True).bound
-        return replace(finding, attack=scores.attack, bound=bound)
+        coins = self.job.target is None  # of a target from elsewhere nobody knows
+        bound = evaluate(scores, found["member"][0], coins=coins).bound
+        return replace(finding, bound=bound)
 
     def _leaving(self, at: Seen, floor: FloatArray | None) -> Leaving:
         asked, arrays = self.job.questions, self.found["leaving"]
@@ -196,7 +209,7 @@ class Finding:
             inside = found["member"][:, record]
             if inside.any():
                 score = float(found[f"scores {name}"][inside, record].mean())
-                told.append((str(found[f"named {name}"]), score))
+                told.append((self._named(name), score))
         return tuple(told)
 
     def _group_risks(
@@ -259,11 +272,14 @@ class Finding:
         if self.job.questions.attacks:
             found = self.found["attacks"]
             train, test = found["accuracy"].tolist()
+            halves = f"{len(found['member'])} models trained on halves of the records"
             told.append(
-                f"Attacks were made on {len(found['member'])} models trained on halves of the "
-                f"records, right on {train:.1%} of these and on {test:.1%} of the others. Their "
-                "limits take scores for independent, and hold for models and records like these."
+                f"Attacks were made on {halves if self.job.target is None else 'the target'}; "
+                f"shadows are right on {train:.1%} of the records they were trained on and on "
+                f"{test:.1%} of the others. Limits take scores for independent, and hold for "
+                "models and records like these."
             )
+            told += self._mismatch()
         return tuple(told)
 
     def _cites(self) -> tuple[str, ...]:
@@ -280,14 +296,22 @@ def _cells(values: NDArray[Any], records: NDArray[np.int64]) -> Iterator[tuple[s
     """Groups with who is in them, the small ones together; none where those are few as well."""
     small = np.zeros(values.size, bool)
     measured = values[records]
-    for name in np.unique(values):
+    for name in sorted(np.unique(values).tolist(), key=_place):
         at = values == name
         if np.sum(measured == name) >= SMALLEST:
-            yield str(name), at
+            yield name, at
         else:
             small |= at
     if small[records].sum() >= SMALLEST:
         yield f"(fewer than {SMALLEST} each)", small
+
+
+def _place(name: str) -> tuple[float, str]:
+    """Where a group stands: those that begin by a number in its order, all others after them."""
+    number = re.match(r"-?\d+(\.\d+)?(e[+-]?\d+)?", name)
+    if name.startswith("…"):
+        return -math.inf, name
+    return (float(number[0]) if number else math.inf), name
 
 
 def _binned(values: FloatArray) -> tuple[int, ...]:
@@ -318,8 +342,8 @@ def _advice(result: ReleaseAudit) -> tuple[str, ...]:
     leaving = result.leaving
     if leaving is not None and leaving.exposed:
         told.append(
-            f"Look at the {leaving.exposed:,} exposed records below: what makes them stand out may "
-            "be a mistake in the data, or a person who must not be in it."
+            "Look at the riskiest records below: what makes them stand out may be a mistake in the "
+            "data, or a person who must not be in it."
         )
         told += _rounding_advice(result, leaving)
         if result.removal is not None:
@@ -331,8 +355,8 @@ def _advice(result: ReleaseAudit) -> tuple[str, ...]:
         told.append(
             "Differentially private training limits what anything published shows of any record. "
             f"With ε = {leaving.limit:g} at δ = {_DELTA:g}, a single step on all records needs "
-            f"noise of {noise:.3g} times the clipping norm; `epsilometer dpsgd` says what your "
-            "settings of DP-SGD keep."
+            f"noise of {noise:.3g} times the clipping norm; the command epsilometer dpsgd says "
+            "what your settings of DP-SGD keep."
         )
     if result.verdict == "release":
         told.append(
@@ -342,9 +366,13 @@ def _advice(result: ReleaseAudit) -> tuple[str, ...]:
     if leaving is not None and leaving.decimals is not None and leaving.hidden:
         told.append(
             f"Show no more than {leaving.decimals} decimals, and do not give the model itself "
-            f"away: at full precision {leaving.hidden:,} more records are exposed."
+            f"away: at full precision {_more(leaving.hidden)} exposed."
         )
     return tuple(told)
+
+
+def _more(count: int) -> str:
+    return "1 more record is" if count == 1 else f"{count:,} more records are"
 
 
 def _rounding_advice(result: ReleaseAudit, leaving: Leaving) -> Iterator[str]:

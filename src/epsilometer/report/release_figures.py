@@ -167,13 +167,13 @@ def removal_figures(result: ReleaseAudit) -> Iterable[Figure]:
 
 def group_figures(result: ReleaseAudit) -> Iterable[Figure]:
     """One figure a column: share exposed, and how the strongest attack does."""
-    for column in dict.fromkeys(group.column for group in result.groups):
+    for i, column in enumerate(dict.fromkeys(group.column for group in result.groups), start=1):
         groups = [group for group in result.groups if group.column == column]
         if 1 < len(groups) <= _GROUPS:
-            yield _grouped(column, groups)
+            yield _grouped(column, groups, key=f"groups-{i}")
 
 
-def _grouped(column: str, groups: Sequence[GroupRisk]) -> Figure:
+def _grouped(column: str, groups: Sequence[GroupRisk], *, key: str) -> Figure:
     places = [float(i) for i in range(1, len(groups) + 1)]
     series = [
         _series("share exposed", "left_bars", "attack", places, [g.exposed for g in groups]),
@@ -184,7 +184,7 @@ def _grouped(column: str, groups: Sequence[GroupRisk]) -> Figure:
         series.append(_series("AUC of the strongest attack", "right_bars", "claim", xs, ys))
     told = "; ".join(f"{g.name}: {g.exposed:.1%} of {g.records:,} exposed" for g in groups)
     return Figure(
-        key=f"groups-{'class' if column == 'class' else 'column'}",
+        key=key,
         title=f"By {column}",
         caption="Share of records above the limit, and what the strongest attack knows (0.5: "
         "nothing). Small groups are shown together.",

@@ -25,7 +25,7 @@ def deciding(result: ReleaseAudit) -> str:
     if result.verdict == "release":
         rules = len(result.reasons)
         return f"{'the one rule is' if rules == 1 else f'all {rules} rules are'} kept."
-    return told[0]
+    return told[0].partition(". ")[0].rstrip(".") + "."
 
 
 def meaning(result: ReleaseAudit) -> list[str]:
@@ -49,7 +49,7 @@ def meaning(result: ReleaseAudit) -> list[str]:
     return [
         first,
         "PDTP compares predictions at a record with and without it. A record can also show in "
-        "predictions at other places, which PDTP does not see and `dtp_over` looks for.",
+        "predictions at other places, which PDTP does not see and dtp_over looks for.",
         *result.caveats,
     ]
 
@@ -86,7 +86,7 @@ def leaving_rows(leaving: Leaving) -> list[tuple[str, str]]:
         )
         rows.append(("another seed alone", f"{floor}{apart}"))
     if leaving.hidden:
-        rows.append(("at full precision", f"{leaving.hidden:,} more are above it"))
+        rows.append(("at full precision", f"{leaving.hidden:,} more above it"))
     if leaving.edge_only:
         rows.append(
             ("edges", f"{leaving.edge_only:,} more by the edge of a bin alone: not counted")

@@ -69,4 +69,4 @@ def poisson_epsilon(
         found.append(
             spent + math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1)
         )
-    return max(0.0, min(found))
+    return float(max(0.0, min(found)))

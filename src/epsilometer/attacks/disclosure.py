@@ -20,6 +20,7 @@ Kind: TypeAlias = Literal["label", "vector", "mean", "mean+std", "quantiles", "s
 QUANTILES = (0.1, 0.5, 0.9)
 _LEAST = 1e-12  # a probability of 0 says so much against a class
 _BINS = 15  # of confidence, as calibration errors are usually reported
+_EQUAL = 1e-12  # means of the same rounded numbers in another order are apart by less
 
 
 def entropy(p: FloatArray) -> FloatArray:
@@ -61,7 +62,7 @@ class ReleaseForm:
     Attributes:
         kind: ``"label"``: the class alone; ``"vector"``: one vector, without sampling; ``"mean"``
             of samples; ``"mean+std"``; ``"quantiles"``; all ``"samples"``.
-        unit: To which every number is rounded; None for as it is.
+        unit: To which every number is rounded, halves to the even; None for as it is.
 
     Example:
         >>> samples = np.array([[[0.61, 0.39], [0.73, 0.27]]])
@@ -82,6 +83,19 @@ class ReleaseForm:
     def __str__(self) -> str:
         return self.kind if self.unit is None else f"{self.kind}, to {self.unit:g}"
 
+    def caveats(self, samples: int) -> tuple[str, ...]:
+        """What to know of the form where so many samples are taken.
+
+        Example:
+            >>> ReleaseForm("mean+std").caveats(1)
+            ('one sample has no spread: mean+std tells what mean does; take two or more',)
+        """
+        _validate.whole(1, samples=samples)
+        if samples == 1 and self.kind in ("mean+std", "quantiles", "samples"):
+            said = f"one sample has no spread: {self.kind} tells what mean does; take two or more"
+            return (said,)
+        return ()
+
     def published(self, samples: ArrayLike, vector: ArrayLike | None = None) -> FloatArray:
         """What is published, ``(…, numbers, classes)``; of a label, 1 at its class.
 
@@ -99,7 +113,15 @@ class ReleaseForm:
                         "Expected a prediction without sampling for the form 'vector', got none: "
                         "this sampler has no such."
                     )
-                shown = np.asarray(vector, np.float64)[..., None, :]
+                alone = np.asarray(vector, np.float64)
+                if alone.shape != known.shape[:-2] + known.shape[-1:]:
+                    raise InvalidArgument(
+                        "Expected a vector for each prediction, shape "
+                        f"{known.shape[:-2] + known.shape[-1:]}, got {alone.shape}."
+                    )
+                if not np.isfinite(alone).all():
+                    raise InvalidArgument("Expected probabilities, got nan or infinity in vectors.")
+                shown = alone[..., None, :]
             case "mean":
                 shown = known.mean(-2, keepdims=True)
             case "mean+std":
@@ -108,31 +130,32 @@ class ReleaseForm:
                 shown = np.moveaxis(np.quantile(known, QUANTILES, axis=-2), 0, -2)
             case "samples":
                 shown = known
-        return np.asarray(shown if self.unit is None else np.round(shown / self.unit) * self.unit)
+        if self.unit is None or self.kind == "label":
+            return np.asarray(shown)
+        return np.asarray(np.round(shown / self.unit) * self.unit)
 
     def statistics(
         self, samples: ArrayLike, *, label: int, vector: ArrayLike | None = None
     ) -> FloatArray:
-        """What the adversary decides by, ``(…, k)``: larger speaks for the record."""
-        shown = self.published(samples, vector)
-        match self.kind:
-            case "samples":
-                return self._of(shown, label, ("mean", "std", "min", "max"))
-            case "mean+std":
-                return np.asarray(shown[..., label] * np.array([1.0, -1.0]))
-            case _:
-                return shown[..., label]
+        """What the adversary decides by, ``(…, k)``: larger speaks for the record.
+
+        Guarantees: computed from :meth:`published` and nothing else.
+        """
+        return self._statistics(self.published(samples, vector), label)
 
     def features(
         self, samples: ArrayLike, *, label: int, vector: ArrayLike | None = None
     ) -> FloatArray:
-        """What a learned attack may look at, ``(…, k)``: :meth:`statistics`, and all else."""
+        """What a learned attack may look at, ``(…, k)``: :meth:`statistics`, and all else.
+
+        Guarantees: computed from :meth:`published` and nothing else.
+        """
         shown = self.published(samples, vector)
-        known = self.statistics(samples, label=label, vector=vector)
+        known = self._statistics(shown, label)
         if self.kind == "label":
             return known
         if self.kind == "samples":
-            more = self._of(shown, label, ("entropy", "mutual information", "variation ratio"))
+            more = _of(shown, label, ("entropy", "mutual information", "variation ratio"))
         else:
             central = shown[..., len(QUANTILES) // 2 if self.kind == "quantiles" else 0, :]
             more = -entropy(np.clip(central, 0, 1))[..., None]
@@ -149,9 +172,20 @@ class ReleaseForm:
             case _:
                 return shown[..., 0, :]
 
-    @staticmethod
-    def _of(shown: FloatArray, label: int, names: tuple[str, ...]) -> FloatArray:
-        return np.stack([STATISTICS[name](shown, label) for name in names], axis=-1)
+    def _statistics(self, shown: FloatArray, label: int) -> FloatArray:
+        _validate.whole(0, label=label)
+        if label >= shown.shape[-1]:
+            raise InvalidArgument(
+                f"Expected a label from 0 to {shown.shape[-1] - 1}, as many as there are "
+                f"classes, got {label}."
+            )
+        match self.kind:
+            case "samples":
+                return _of(shown, label, ("mean", "std", "min", "max"))
+            case "mean+std":
+                return np.asarray(shown[..., label] * np.array([1.0, -1.0]))
+            case _:
+                return shown[..., label]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +196,8 @@ class Utility:
         accuracy: Share of records whose label is the largest published probability; where two are
             largest no label can be given, and that counts as wrong.
         ties: Share of records where two are largest.
-        calibration_error: Mean distance of confidence and accuracy over 15 bins of confidence.
+        calibration_error: Distance of confidence and accuracy, mean over records of 15 bins of
+            confidence.
         log_loss: Mean −ln of what is published for the true class.
     """
 
@@ -178,13 +213,19 @@ def utility(central: ArrayLike, labels: ArrayLike, *, unit: float | None = None)
     What was rounded to 0 counts as half a unit in the log loss: nobody takes it for impossible.
     """
     p, y = np.asarray(central, np.float64), np.asarray(labels, np.int64)
-    if p.ndim != 2 or y.shape != p.shape[:1] or not len(y):
+    if p.ndim != 2 or y.shape != p.shape[:1] or not len(y) or p.shape[1] < 2:
         raise InvalidArgument(
-            f"Expected predictions (records, classes) and as many labels, got {p.shape} and "
-            f"{y.shape}."
+            "Expected predictions (records, classes) of two classes or more and as many labels, "
+            f"got {p.shape} and {y.shape}."
+        )
+    if not np.isfinite(p).all():
+        raise InvalidArgument("Expected probabilities, got nan or infinity among predictions.")
+    if y.min() < 0 or y.max() >= p.shape[1]:
+        raise InvalidArgument(
+            f"Expected labels from 0 to {p.shape[1] - 1}, got {y.min()} to {y.max()}."
         )
     top = np.sort(p, axis=1)[:, -2:]
-    tied: BoolArray = top[:, 0] == top[:, 1]
+    tied: BoolArray = top[:, 1] - top[:, 0] <= _EQUAL
     right = (p.argmax(1) == y) & ~tied
     confidence = np.clip(top[:, 1], 0, 1)
     bins = np.minimum((confidence * _BINS).astype(np.int64), _BINS - 1)
@@ -194,8 +235,12 @@ def utility(central: ArrayLike, labels: ArrayLike, *, unit: float | None = None)
         accuracy=float(right.mean()),
         ties=float(tied.mean()),
         calibration_error=float(np.abs(gaps).sum() / len(y)),
-        log_loss=float(-np.log(np.maximum(p[np.arange(len(y)), y], least)).mean()),
+        log_loss=float(-np.log(np.clip(p[np.arange(len(y)), y], least, 1)).mean()),
     )
+
+
+def _of(shown: FloatArray, label: int, names: tuple[str, ...]) -> FloatArray:
+    return np.stack([STATISTICS[name](shown, label) for name in names], axis=-1)
 
 
 def _samples(samples: ArrayLike) -> FloatArray:

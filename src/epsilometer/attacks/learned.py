@@ -2,6 +2,7 @@
 
 import numpy as np
 import scipy.optimize
+import scipy.special
 from numpy.typing import ArrayLike
 
 from epsilometer import _validate
@@ -10,6 +11,8 @@ from epsilometer.observations import Scores
 from epsilometer.types import FloatArray
 
 _RIDGE = 1.0  # of standardised features: as one observation against each
+_CONSTANT = 1e-12  # of a feature's size: less spread than that is rounding
+_FAR = 1e3  # standard deviations: what lies beyond is as far, and squares stay finite
 
 
 def learned_scores(
@@ -17,8 +20,9 @@ def learned_scores(
 ) -> Scores:
     """Scores of runs by logistic regression on their features, learned on other runs.
 
-    Features, their squares and products are standardised on the runs that are learned from; the
-    penalty is a ridge. The score is the log-odds of the record having been there.
+    Features are standardised on the runs that are learned from, their squares and products added;
+    the penalty is a ridge. Both worlds weigh alike. The score is the log-odds of the record having
+    been there.
 
     Guarantees: no run is scored by what was learned from it, so every valid rule for thresholds
         stays valid.
@@ -49,17 +53,19 @@ def learned_scores(
         if not np.isfinite(side).all():
             raise InvalidArgument("Expected finite features, got nan or infinity.")
     orders = [rng.permutation(len(side)) for side in sides]
-    cuts = [max(2, round(fraction * len(side))) for side in sides]
+    cuts = [min(max(2, round(fraction * len(side))), len(side) - 2) for side in sides]
     seen = [side[order[:cut]] for side, order, cut in zip(sides, orders, cuts, strict=True)]
-    centre, spread = np.mean(np.vstack(seen), axis=0), np.std(np.vstack(seen), axis=0)
-    spread = np.where(spread > 0, spread, 1.0)  # a feature that says nothing
-    expanded = [_expanded((side - centre) / spread) for side in seen]
-    weights = _fitted(*expanded)
-    found = [
-        _expanded((side[order[cut:]] - centre) / spread) @ weights
-        for side, order, cut in zip(sides, orders, cuts, strict=True)
-    ]
-    return Scores(*found)
+    together = np.vstack(seen)
+    centre, spread = together.mean(axis=0), together.std(axis=0)
+    # A feature that says nothing counts nowhere.
+    spread = np.where(spread > _CONSTANT * np.abs(together).max(axis=0), spread, np.inf)
+
+    def expanded(runs: FloatArray) -> FloatArray:
+        return _expanded(np.clip((runs - centre) / spread, -_FAR, _FAR))
+
+    weights = _fitted(*map(expanded, seen))
+    scored = (side[order[cut:]] for side, order, cut in zip(sides, orders, cuts, strict=True))
+    return Scores(*(expanded(side) @ weights for side in scored))
 
 
 def _expanded(x: FloatArray) -> FloatArray:
@@ -77,7 +83,7 @@ def _fitted(inside: FloatArray, outside: FloatArray) -> FloatArray:
     def loss(weights: FloatArray) -> tuple[float, FloatArray]:
         margins = x @ weights
         value = share @ np.logaddexp(0, -margins) + 0.5 * ridge @ weights**2
-        slopes = -share / (1 + np.exp(np.minimum(margins, 700)))
+        slopes = -share * scipy.special.expit(-margins)
         return float(value), x.T @ slopes + ridge * weights
 
     start = np.zeros(x.shape[1])

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+import scipy.linalg
 from numpy.typing import ArrayLike
 
 from epsilometer import _validate
@@ -22,8 +23,12 @@ if TYPE_CHECKING:
     import torch
 
 _AT_ONCE = 1024  # samples of a forward pass
-_SUM = 1e-3  # by which probabilities may miss 1: services round
-_JITTER = 1e-9  # of a covariance, so that it has a root
+_SUM = 1e-3  # by which probabilities may miss 1: single precision, and a few decimals
+_MOST = 20_000  # weights whose covariance is kept: 3.2 GB
+
+
+class Diverged(InvalidArgument):
+    """A model that no longer predicts numbers: one that counts, where models are many."""
 
 
 class PosteriorSampler(Protocol):
@@ -48,7 +53,10 @@ class McDropout:
     """Any torch module that has dropout, sampled with dropout on (Gal and Ghahramani 2016).
 
     Whether the module is in training or evaluation mode does not matter: dropout is switched on
-    while it is sampled, normalisation is not, and everything is then as it was.
+    while it is sampled, normalisation is not, and everything is then as it was. Dropout may be a
+    layer, or a function that the forward pass calls with ``training=self.training``.
+
+    Guarantees: every sample has dropped its own; same ``rng``, same samples on the same device.
 
     Attributes:
         module: Returns logits of shape ``(n, classes)``.
@@ -72,24 +80,25 @@ class McDropout:
         drawn = []
         with dropping(self.module), torch.no_grad(), torch.random.fork_rng(devices):
             torch.manual_seed(int(rng.integers(2**63)))
+            before = _state(one)
             for start in range(0, samples, _AT_ONCE):
                 some = min(_AT_ONCE, samples - start)
-                drawn.append(_softmax(self.module(one.expand(some, *one.shape[1:]))))
+                # Copies, not views: a layer may write over what it is given.
+                drawn.append(_softmax(self.module(one.repeat(some, *[1] * (one.ndim - 1)))))
+            untouched = bool(torch.equal(before, _state(one)))
         found: FloatArray = np.concatenate(drawn)
-        if samples > 1 and (found == found[0]).all():
+        # Equal predictions alone prove nothing: few units can be dropped alike, all may be 0.
+        if untouched and (found == found[0]).all():
             raise InvalidArgument(
-                "Expected predictions that differ with dropout on, all are equal. The module has "
-                "no dropout that is at work: is there a layer of nn.Dropout with p > 0, or does "
-                "its forward pass switch dropout off?"
+                "Expected a module with dropout, this one draws nothing at random and its "
+                "predictions are all equal. Is there a layer of nn.Dropout with 0 < p < 1, or does "
+                "its forward pass switch dropout off? F.dropout needs training=self.training."
             )
         return found
 
     def vector(self, x: ArrayLike) -> FloatArray:
         """Without dropout."""
-        with needs("torch", extra="torch"):
-            import torch
-        with evaluating(self.module), torch.no_grad():
-            return np.asarray(_softmax(self.module(as_input(self.module, np.asarray(x)[None])))[0])
+        return np.asarray(_plain(self.module, x)[0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,8 +119,6 @@ class DeepEnsemble:
 
     def predict(self, x: ArrayLike, samples: int, rng: np.random.Generator) -> FloatArray:
         """Of ``samples`` members, none twice."""
-        with needs("torch", extra="torch"):
-            import torch
         _validate.whole(1, samples=samples)
         if samples > len(self.modules):
             raise InvalidArgument(
@@ -119,9 +126,7 @@ class DeepEnsemble:
             )
         drawn = []
         for member in rng.permutation(len(self.modules))[:samples]:
-            module = self.modules[member]
-            with evaluating(module), torch.no_grad():
-                drawn.append(_softmax(module(as_input(module, np.asarray(x)[None]))))
+            drawn.append(_plain(self.modules[member], x))
         return np.concatenate(drawn)
 
 
@@ -143,13 +148,25 @@ class GaussianWeights:
 
     def __post_init__(self) -> None:
         known = dict(self.module.named_parameters())
-        named = self.joint or tuple(self.spread if isinstance(self.spread, Mapping) else ())
+        alone = isinstance(self.spread, Mapping)
+        named = tuple(self.spread) if alone else self.joint
         missing = [name for name in named if name not in known]
-        if missing or not named:
+        if missing or not named or (alone and self.joint):
             raise InvalidArgument(
-                f"Expected names of parameters of the module, got {missing or named!r}; it has "
-                f"{', '.join(known)}."
+                "Expected spreads by name, or a matrix and the names in joint, of parameters of "
+                f"the module; got {missing or self.joint or named!r}, it has {', '.join(known)}."
             )
+        if isinstance(self.spread, Mapping):
+            for name, std in self.spread.items():
+                _check_spread(name, std, tuple(known[name].shape))
+        else:
+            weights = sum(known[name].numel() for name in named)
+            factor = np.asarray(self.spread, np.float64)
+            if factor.ndim != 2 or len(factor) != weights or not np.isfinite(factor).all():
+                raise InvalidArgument(
+                    f"Expected a finite factor of the covariance of {weights} weights, shape "
+                    f"({weights}, any), got shape {factor.shape}."
+                )
 
     def predict(self, x: ArrayLike, samples: int, rng: np.random.Generator) -> FloatArray:
         """Each sample with weights of its own."""
@@ -166,7 +183,7 @@ class GaussianWeights:
 
     def vector(self, x: ArrayLike) -> FloatArray:
         """With the mean of weights."""
-        return McDropout(self.module).vector(x)
+        return np.asarray(_plain(self.module, x)[0])
 
     def _drawn(self, rng: np.random.Generator) -> dict[str, Any]:
         import torch
@@ -199,7 +216,7 @@ def laplace_last_layer(
 ) -> GaussianWeights:
     """Laplace's law of the last linear layer: normal, by the curvature of the loss at its weights.
 
-    The rest of the module stays as it is; the curvature is Gauss and Newton's, of cross-entropy
+    The rest of the module stays as it is; the curvature is the Hessian of the sum of cross-entropy
     over the records that were trained on, plus a prior of ``precision``.
 
     Args:
@@ -215,14 +232,26 @@ def laplace_last_layer(
         raise InvalidArgument(
             f"Expected a module whose last layer is nn.Linear, got {type(last).__name__}."
         )
+    weights = sum(parameter.numel() for parameter in last.parameters())
+    if weights > _MOST:
+        raise InvalidArgument(
+            f"Expected at most {_MOST} weights of a last layer, whose covariance is kept, got "
+            f"{weights}. Give GaussianWeights a spread of each weight."
+        )
     seen: list[Any] = []
-    hook = last.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    hook = last.register_forward_hook(lambda _, given, gave: seen.extend([given[0], gave]))
     try:
         with evaluating(module), torch.no_grad():
-            p = _softmax(module(as_input(module, np.asarray(features))))
+            logits = module(as_input(module, np.asarray(features)))
     finally:
         hook.remove()
-    inputs = seen[-1].double().cpu().numpy()
+    if len(seen) != 2 or not torch.equal(seen[1], logits):
+        raise InvalidArgument(
+            f"Expected the layer {last_name or 'itself'!r}, the last that the module has, to give "
+            "its logits, it does not."
+        )
+    p = _softmax(logits)
+    inputs = seen[0].double().cpu().numpy()
     if last.bias is not None:
         inputs = np.hstack([inputs, np.ones((len(inputs), 1))])
     classes, width = p.shape[1], inputs.shape[1]
@@ -237,13 +266,12 @@ def laplace_last_layer(
     order = np.arange(classes * width).reshape(classes, width)
     columns = last.in_features
     places = np.concatenate([order[:, :columns].ravel(), order[:, columns:].ravel()])
-    covariance = np.linalg.inv(matrix)[np.ix_(places, places)]
-    covariance[np.diag_indices_from(covariance)] += _JITTER
+    # Of M = R Rᵀ the inverse is L Lᵀ with L = R⁻ᵀ.
+    root = np.linalg.cholesky(matrix[np.ix_(places, places)])
+    factor = scipy.linalg.solve_triangular(root, np.eye(len(root)), lower=True).T
     names = ("weight",) if last.bias is None else ("weight", "bias")
     prefix = f"{last_name}." if last_name else ""
-    return GaussianWeights(
-        module, np.linalg.cholesky(covariance), tuple(prefix + name for name in names)
-    )
+    return GaussianWeights(module, factor, tuple(prefix + name for name in names))
 
 
 @dataclass(frozen=True, eq=False)
@@ -253,32 +281,47 @@ class FromCallable:
     Attributes:
         function: Returns probabilities, ``(samples, classes)``.
         classes: How many classes, where that is known.
+        unit: To which its probabilities are rounded, where they are.
     """
 
     function: Callable[[Any, int, np.random.Generator], ArrayLike]
     classes: int | None = None
+    unit: float | None = None
 
     def predict(self, x: ArrayLike, samples: int, rng: np.random.Generator) -> FloatArray:
         """What the function returns."""
         _validate.whole(1, samples=samples)
-        return probabilities(self.function(x, samples, rng), samples, self.classes)
+        given = self.function(x, samples, rng)
+        return probabilities(given, samples, self.classes, unit=self.unit)
 
 
-def probabilities(given: ArrayLike, samples: int, classes: int | None = None) -> FloatArray:
-    """Probabilities of shape ``(samples, classes)``, or an error that says what is wrong."""
-    known = np.asarray(given, np.float64)
+def probabilities(
+    given: ArrayLike, samples: int, classes: int | None = None, *, unit: float | None = None
+) -> FloatArray:
+    """Probabilities of shape ``(samples, classes)``, or an error that says what is wrong.
+
+    They add up to 1, but for what rounding each to ``unit`` may do.
+    """
+    try:
+        known = np.asarray(given, np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(
+            "Expected probabilities as rows of numbers, as many in each, got others."
+        ) from error
     wide = "classes" if classes is None else str(classes)
     if known.ndim != 2 or len(known) != samples or (classes and known.shape[1] != classes):
         raise InvalidArgument(
             f"Expected probabilities of shape ({samples}, {wide}), got {known.shape}."
         )
     if not np.isfinite(known).all():
-        raise InvalidArgument("Expected probabilities, got nan or infinity among them.")
-    off = float(np.abs(known.sum(1) - 1).max())
-    if known.min() < 0 or off > _SUM:
+        raise Diverged("Expected probabilities, got nan or infinity among them.")
+    off = float(np.abs(known.sum(1) - 1).max(initial=0))
+    least = float(known.min(initial=0))
+    if least < 0 or off > _SUM + known.shape[1] * (unit or 0) / 2:
         raise InvalidArgument(
             f"Expected probabilities that add up to 1, got sums that miss it by {off:.3g} and "
-            f"values from {known.min():.3g}. Are these logits? Give their softmax."
+            f"values from {least:.3g}. Are these logits? Give their softmax. Are they rounded? "
+            "Say to which unit."
         )
     return known
 
@@ -287,6 +330,7 @@ def probabilities(given: ArrayLike, samples: int, classes: int | None = None) ->
 def dropping(module: "torch.nn.Module") -> Iterator[None]:
     """The module in training mode but for what keeps statistics of batches; then as it was."""
     before = [(part, part.training) for part in module.modules()]
+    kept = [(buffer, buffer.clone()) for buffer in module.buffers()]
     module.train()
     for part in module.modules():
         if hasattr(part, "running_mean"):
@@ -296,6 +340,32 @@ def dropping(module: "torch.nn.Module") -> Iterator[None]:
     finally:
         for part, training in before:
             part.training = training
+        for buffer, value in kept:  # of spectral norms, which step on while in training
+            buffer.copy_(value)
+
+
+def _state(tensor: Any) -> Any:
+    """Of the generator that dropout of such a tensor takes."""
+    import torch
+
+    return torch.cuda.get_rng_state(tensor.device) if tensor.is_cuda else torch.get_rng_state()
+
+
+def _check_spread(name: str, std: Any, shape: tuple[int, ...]) -> None:
+    known = np.asarray(std, np.float64)
+    if known.shape not in ((), shape) or not (np.isfinite(known).all() and (known >= 0).all()):
+        raise InvalidArgument(
+            f"Expected standard deviations of {name}, finite and not negative, as a number or of "
+            f"shape {shape}, got shape {known.shape}."
+        )
+
+
+def _plain(module: Any, x: ArrayLike) -> FloatArray:
+    """What a module says of one record without dropout, ``(1, classes)``."""
+    with needs("torch", extra="torch"):
+        import torch
+    with evaluating(module), torch.no_grad():
+        return _softmax(module(as_input(module, np.asarray(x)[None])))
 
 
 def _softmax(logits: Any) -> FloatArray:
@@ -306,7 +376,7 @@ def _softmax(logits: Any) -> FloatArray:
         )
     found = np.asarray(logits.double().softmax(1).cpu().numpy())
     if not np.isfinite(found).all():
-        raise InvalidArgument(
+        raise Diverged(
             "Expected finite logits of the module, got nan or infinity. Did training diverge?"
         )
     return found

@@ -26,6 +26,7 @@ _SHUFFLE = Shuffle()
 _SGD = SGD()
 _NO_CANARIES = NoCanaries()
 _SEEN = 256  # records whose outputs are held at once
+_DRAWN = 4096  # samples of all runs that are held at once
 _TRIED = 2  # examples on which the fast path is compared with the module itself
 
 
@@ -85,13 +86,14 @@ class Trained:
         """Probabilities with dropout on, ``(runs, records, count, classes)``: MC dropout.
 
         Every sample of every run and record has dropped its own. Same ``rng``, same samples on the
-        same device.
+        same device. Of a sequence, what comes before dropout is computed once.
 
         Assumes: outputs are logits.
         """
         _validate.whole(1, count=count)
         models = self.models
         every = as_tensor(features, models.device)
+        at_once = max(1, _DRAWN // models.runs)
         parts = []
         with (
             told(models.device),
@@ -99,11 +101,11 @@ class Trained:
             one_thread(models.device),
             own_randomness(models.device, rng),
         ):
-            for start in range(0, len(every) * count, _SEEN):
-                stop = min(start + _SEEN, len(every) * count)
-                x = every[torch.arange(start, stop, device=every.device) // count]
-                outputs = models(x.expand(models.runs, *x.shape))
-                parts.append(outputs.softmax(-1).cpu().numpy())
+            settled, rest = models.until_random(every.expand(models.runs, *every.shape))
+            for start in range(0, len(every) * count, at_once):
+                stop = min(start + at_once, len(every) * count)
+                which = torch.arange(start, stop, device=every.device) // count
+                parts.append(rest(settled[:, which]).softmax(-1).cpu().numpy())
         drawn = np.concatenate(parts, axis=1)
         return drawn.reshape(models.runs, len(every), count, -1)
 

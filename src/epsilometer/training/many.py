@@ -107,6 +107,36 @@ class ManyModels:
         out = self._many(x.flatten(0, 1))
         return out.view(self.runs, -1, *out.shape[1:])  # type: ignore[no-any-return]
 
+    def until_random(self, x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """What the layers before the first that draws at random make of examples; and the rest.
+
+        Only a sequence can be cut: of any other module, the examples themselves and all of it.
+
+        Args:
+            x: Examples of every model, ``(runs, examples, …)``.
+        """
+        layers = list(self._many) if type(self._many) is nn.Sequential else [self._many]
+        given = x.flatten(0, 1)
+        while layers:
+            before = _generator_state(given)
+            gave = layers[0](given)
+            if not torch.equal(before, _generator_state(given)):
+                break
+            given, layers = gave, layers[1:]
+        if not layers:
+            raise InvalidArgument(
+                "Expected a module with dropout, this one draws nothing at random. Is there a "
+                "layer of nn.Dropout with 0 < p < 1, that is not in evaluation mode?"
+            )
+        rest = nn.Sequential(*layers)
+
+        def go_on(some: Tensor) -> Tensor:
+            self._tape.calls.clear()
+            out = rest(some.flatten(0, 1))
+            return out.view(self.runs, -1, *out.shape[1:])  # type: ignore[no-any-return]
+
+        return given.view(self.runs, -1, *given.shape[1:]), go_on
+
     def clipped_sums(
         self, x: Tensor, y: Tensor, *, loss: Loss, clip: float, keep: Tensor
     ) -> Tensor:
@@ -376,6 +406,11 @@ def without_tf32() -> Iterator[None]:
         yield
     finally:
         torch.backends.cudnn.allow_tf32 = before
+
+
+def _generator_state(tensor: Tensor) -> Tensor:
+    """Of torch's own generator where a tensor is."""
+    return torch.cuda.get_rng_state(tensor.device) if tensor.is_cuda else torch.get_rng_state()
 
 
 def is_full(error: Exception) -> bool:

@@ -29,7 +29,7 @@ from epsilometer.mechanisms.samplers import Poisson
 from epsilometer.stats.estimators import epsilon_lower_bound
 from epsilometer.stats.joint_thresholds import joint_bound
 from epsilometer.stats.thresholds import Best
-from epsilometer.training.ensemble import EnsembleDPSGD, Trained, cross_entropy
+from epsilometer.training.ensemble import EnsembleDPSGD, cross_entropy
 from epsilometer.training.models import dropout_cnn
 
 DELTA, BATCH, SIGMA, RATE, SAMPLES = 1e-5, 256, 0.5, 0.15, 1000
@@ -99,12 +99,12 @@ def _train(given: argparse.Namespace, out: Path) -> None:
             added = records[world : world + 1]
             with_x = np.concatenate([np.stack([r.features for r in added]), x]) if added else x
             with_y = np.concatenate([[r.label for r in added], y]) if added else y
+            first = trial == 0 and not added
+            tried = (test_x[half:][:1000], test_y[half:][:1000]) if first else None
             rng = np.random.default_rng([trial, world])
-            trained = _training(given, len(with_x)).train(with_x, with_y, rng=rng)
-            asked = records if world == len(WAYS) else added
-            arrays = _answers(trained, asked, rng)
-            if world == len(WAYS) and trial == 0:
-                arrays |= _on_test(trained, test_x[half:][:1000], test_y[half:][:1000], rng)
+            arrays = _answers(
+                _training(given, len(with_x)), with_x, with_y, added or records, tried, rng
+            )
             partly = path.with_suffix(".tmp.npz")
             np.savez_compressed(partly, **arrays)
             partly.rename(path)
@@ -160,30 +160,36 @@ def _records(
     return records, kept
 
 
-def _answers(trained: Trained, records: list[Record], rng: np.random.Generator) -> dict[str, Any]:
-    """Of every record the probability of its class: without dropout, and in each sample."""
+def _answers(
+    training: EnsembleDPSGD,
+    x: np.ndarray,
+    y: np.ndarray,
+    records: list[Record],
+    tried: tuple[np.ndarray, np.ndarray] | None,
+    rng: np.random.Generator,
+) -> dict[str, Any]:
+    """Of every record the probability of its class: without dropout, and in each sample.
+
+    With images to try, also what some models say of them. The models themselves are let go.
+    """
+    trained = training.train(x, y, rng=rng)
     asked = np.stack([record.features for record in records])
     labels = np.array([record.label for record in records])
     at = np.arange(len(records))
-    vectors = trained.probabilities(asked)[:, at, labels]
     samples = trained.samples(asked, SAMPLES, rng=rng)[:, at, :, labels]  # (records, runs, T)
-    return {
-        "vector": vectors.astype(np.float32),
+    found = {
+        "vector": trained.probabilities(asked)[:, at, labels].astype(np.float32),
         "samples": np.moveaxis(samples, 0, 1).astype(np.float32),
         "diverged": trained.diverged,
     }
-
-
-def _on_test(
-    trained: Trained, x: np.ndarray, y: np.ndarray, rng: np.random.Generator
-) -> dict[str, Any]:
-    """What the mean of some samples says of test images, for each model."""
-    drawn = trained.samples(x[:200], 50, rng=rng)
-    return {
-        "test_vector": trained.probabilities(x).astype(np.float16),
-        "test_samples": drawn.astype(np.float16),
-        "test_labels": y,
-    }
+    if tried is not None:
+        drawn = trained.samples(tried[0][:200], 50, rng=rng)
+        found |= {
+            "test_vector": trained.probabilities(tried[0])[:20].astype(np.float16),
+            "test_samples": drawn[:20].astype(np.float16),
+            "test_labels": tried[1],
+        }
+    return found
 
 
 def tables(out: Path) -> str:
@@ -234,9 +240,8 @@ def _raw(inside: Any, outside: Any) -> float:
 
 
 def _over(values: list[float]) -> str:
-    return (
-        f"{np.mean(values):.2f} ± {np.std(values, ddof=1):.2f}" if len(values) > 1 else str(values)
-    )
+    spread = f" ± {np.std(values, ddof=1):.2f}" if len(values) > 1 else ""
+    return f"{np.mean(values):.2f}{spread}"
 
 
 def _figure_5(out: Path, trials: list[int]) -> list[str]:

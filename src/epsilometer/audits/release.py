@@ -218,15 +218,12 @@ def _pdtp(rule: PdtpAtMost, measured: Measured, confidence: float) -> Reason:
             limit=rule.share,
             confidence=confidence,
         )
-    above = risk > rule.limit
     decision, why, share = _pdtp_decision(rule, measured, risk, confidence)
-    largest = float(risk.max())
-    counted = f"{int(above.sum()):,} of {risk.size:,} measured records are above {rule.limit:g}"
     whole = risk.size == measured.of and measured.floor is None
     return Reason(
         rule=name,
         decision=decision,
-        finding=f"{counted}; the largest has {_number(largest)}. {why}".strip(),
+        finding=why,
         value=share.value,
         low=share.low,
         high=share.high,
@@ -240,22 +237,27 @@ def _pdtp_decision(
 ) -> tuple[Decision, str, membership.Limited]:
     """By the share of records above the limit, beyond what refits alone put there."""
     above = int(np.sum(risk > rule.limit))
-    known = risk.size == measured.of or measured.drawn
+    counted = f"{above:,} of {risk.size:,} measured records are above {rule.limit:g}"
+    found = f"{counted}; the largest has {_number(float(risk.max()))}."
     share = membership.share_above(above, risk.size, measured.of, confidence=confidence)
+    known = risk.size == measured.of or measured.drawn
     if not known:  # of the others nothing is known at all
         most = 1 - (risk.size - above) / measured.of
         share = membership.Limited(share.value, above / measured.of, most)
     if share.low > rule.share:
         beyond, why = _beyond_floor(rule, risk, measured.floor, confidence)
-        return ("do not release" if beyond else "cannot tell"), why, share
+        if beyond:
+            return "do not release", f"{found} {why}".strip(), share
+        return "cannot tell", f"Training is too random to tell: {counted}, {why}", share
     if not known:
-        return "cannot tell", "Records were chosen by the caller: others may be above.", share
+        why = f"{counted}, but they were chosen by the caller: others may be above it."
+        return "cannot tell", why, share
     if share.high <= rule.share:
-        return "release", "", share
+        return "release", found, share
     why = (
-        f"Of all {measured.of:,} records at most {share.high:.2%} are above, with "
-        f"{confidence:.3g} confidence; {rule.share:.2%} are allowed. Measure all records, or "
-        f"allow a share that a sample can reach."
+        f"At most {share.high:.2%} of all {measured.of:,} records are above {rule.limit:g}, where "
+        f"{rule.share:.2%} are allowed: {counted}. Measure all, or allow a share that a sample can "
+        "reach."
     )
     return "cannot tell", why, share
 
@@ -273,13 +275,8 @@ def _beyond_floor(
     above, by_chance = risk > rule.limit, floor > rule.limit
     only_risk, only_floor = int(np.sum(above & ~by_chance)), int(np.sum(by_chance & ~above))
     pvalue = float(scipy.special.bdtrc(only_risk - 1, only_risk + only_floor, 0.5))
-    told = (
-        f"With another seed and nothing removed {int(by_chance.sum()):,} are above it too "
-        f"(sign test: p = {pvalue:.2g})"
-    )
-    if only_risk and pvalue <= 1 - confidence:
-        return True, f"{told}."
-    return False, f"{told}: training is too random to tell which of the two it is."
+    told = f"{int(by_chance.sum()):,} with another seed and nothing removed (sign test: p = "
+    return only_risk > 0 and pvalue <= 1 - confidence, f"{told}{pvalue:.2g})."
 
 
 def _number(value: float) -> str:

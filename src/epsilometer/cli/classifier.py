@@ -1,5 +1,6 @@
 """``epsilometer classifier``."""
 
+import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -183,7 +184,9 @@ def _prepared(model: str, features: Table, seed: int) -> Prepared:
     if ":" not in model:
         return prepared(model, features, seed=seed)
     module, _, name = model.partition(":")
-    sys.path.insert(0, "")  # as ``python -m`` has it: a file beside the user
+    here = os.getcwd()
+    if here not in sys.path:  # as ``python -m`` has it; workers are told of it too
+        sys.path.insert(0, here)
     try:
         made = getattr(import_module(module), name)()
     except (ImportError, AttributeError, TypeError, ValueError) as error:
@@ -191,8 +194,6 @@ def _prepared(model: str, features: Table, seed: int) -> Prepared:
             f"Expected --model module:factory that can be imported and called without arguments, "
             f"got {model!r}: {error}."
         ) from error
-    finally:
-        sys.path.remove("")
     return with_preprocessing(made, features)
 
 

@@ -182,49 +182,46 @@ class Perceptrons:
     def gradients(self, x: Tensor, y: Tensor, keep: Tensor) -> list[Tensor]:
         """As of :class:`Models`."""
         many = x.flatten(1).expand(self.runs, len(x), -1)
-        outs, backs = self._kept(len(x))
+        if len(x) not in self._memory:
+            self._memory[len(x)] = self._outs(len(x)), self._outs(len(x))
+        outs, backs = self._memory[len(x)]
         self._forward(many, outs)
-        back = _softmax(outs[-1], into=backs[-1])
-        back.sub_(self._classes[y]).mul_((keep / keep.sum(1, keepdim=True).clamp(min=1))[..., None])
+        back = _softmax(outs[-1], into=backs[-1]).sub_(self._classes[:, y])
+        back.mul_((keep / keep.sum(1, keepdim=True).clamp(min=1))[:, None])
+        back = back.transpose(1, 2)
         last = len(outs) - 1
         by_weights, by_biases = self._gradients[: last + 1], self._gradients[last + 1 :]
         for layer in range(last, -1, -1):
-            torch.bmm(
-                backs[layer].transpose(1, 2),
-                outs[layer - 1] if layer else many,
-                out=by_weights[layer],
-            )
-            torch.sum(backs[layer], 1, keepdim=True, out=by_biases[layer])
+            below = outs[layer - 1] if layer else many
+            torch.bmm(back.transpose(1, 2), below, out=by_weights[layer])
+            torch.sum(back, 1, keepdim=True, out=by_biases[layer])
             if layer:
-                torch.bmm(backs[layer], self._weights[layer], out=backs[layer - 1])
-                _derive(self._between[layer - 1], backs[layer - 1], outs[layer - 1])
+                back = torch.bmm(back, self._weights[layer], out=backs[layer - 1])
+                _derive(self._between[layer - 1], back, below)
         return self._gradients
 
     def outputs(self, x: Tensor) -> Tensor:
         """As of :class:`Models`."""
-        outs = [part.new_empty(self.runs, x.shape[1], part.shape[1]) for part in self._weights]
+        outs = self._outs(x.shape[1])
         with torch.no_grad():
             self._forward(x.flatten(2), outs)
-        return outs[-1]
+        return outs[-1].transpose(1, 2)
 
     def _forward(self, x: Tensor, outs: list[Tensor]) -> None:
-        for layer, (weight, bias, out) in enumerate(
-            zip(self._weights, self._biases, outs, strict=True)
-        ):
-            torch.baddbmm(bias, x, weight.transpose(1, 2), out=out)
-            if layer < len(outs) - 1:
-                _activate(self._between[layer], out)
+        *hidden, (weight, bias, last) = zip(self._weights, self._biases, outs, strict=True)
+        for kind, (its_weight, its_bias, out) in zip(self._between, hidden, strict=True):
+            torch.baddbmm(its_bias, x, its_weight.transpose(1, 2), out=out)
+            _activate(kind, out)
             x = out
+        torch.baddbmm(bias.transpose(1, 2), weight, x.transpose(1, 2), out=last)
 
-    def _kept(self, batch: int) -> tuple[list[Tensor], list[Tensor]]:
-        """Memory for outputs and backprops of every layer."""
-        if batch not in self._memory:
-            shapes = [(self.runs, batch, part.shape[1]) for part in self._weights]
-            outs, backs = (
-                [self._weights[0].new_empty(shape) for shape in shapes] for _ in range(2)
-            )
-            self._memory[batch] = outs, backs
-        return self._memory[batch]
+    def _outs(self, batch: int) -> list[Tensor]:
+        """Memory for what layers give, ``(runs, batch, width)``; for the last with classes before
+        the batch: they are few, and what is few is slow as a last axis.
+        """
+        widths = [weight.shape[1] for weight in self._weights]
+        shapes = [(batch, width) for width in widths[:-1]] + [(widths[-1], batch)]
+        return [self._weights[0].new_empty(self.runs, *shape) for shape in shapes]
 
     @staticmethod
     def _copies(parameter: Tensor, runs: int, device: str) -> Tensor:
@@ -251,10 +248,10 @@ def _derive(kind: type[nn.Module], back: Tensor, out: Tensor) -> None:
 
 
 def _softmax(outputs: Tensor, *, into: Tensor) -> Tensor:
-    """By whole arrays: torch's own goes row by row, and rows are as short as classes are few."""
-    torch.sub(outputs, outputs.amax(-1, keepdim=True), out=into)
+    """Over classes, ``(runs, classes, batch)``, by whole arrays: no row of its own is too short."""
+    torch.sub(outputs, outputs.amax(1, keepdim=True), out=into)
     into.exp_()
-    return into.div_(into.sum(-1, keepdim=True))
+    return into.div_(into.sum(1, keepdim=True))
 
 
 def _perceptron(module: nn.Module) -> list[nn.Module] | None:

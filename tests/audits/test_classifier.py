@@ -29,6 +29,8 @@ from sklearn.dummy import DummyClassifier
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.naive_bayes import CategoricalNB, GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
 from sklearn.svm import LinearSVC
 from sklearn.tree import DecisionTreeClassifier
 
@@ -240,6 +242,22 @@ def test_a_run_is_finished_to_the_same_bytes(tmp_path: Path, rng: np.random.Gene
         audit_classifier(tree, *noise(120, 3, rng), directory=tmp_path / "run", **how)
     assert [variation.models for variation in whole.variation] == [2, 6]
     assert json.loads(before)["provenance"]["units"] == 3
+
+
+def test_a_plan_knows_an_estimator_by_its_contents(rng: np.random.Generator) -> None:
+    """Not by its looks, which may hold an address."""
+    data = noise(40, 2, rng)
+
+    def plan(depth: int) -> str:
+        steps = FunctionTransformer(_doubled), DecisionTreeClassifier(max_depth=depth)
+        return classifier_job(make_pipeline(*steps), *data).plan.hash
+
+    assert plan(2) == plan(2)
+    assert plan(2) != plan(3)
+
+
+def _doubled(X: Any) -> Any:  # noqa: N803
+    return 2 * X
 
 
 def test_an_interrupted_run_keeps_its_parts(

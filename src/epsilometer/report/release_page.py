@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from epsilometer.errors import InvalidArgument
-from epsilometer.release import GroupRisk, ReleaseAudit, Variation
+from epsilometer.release import ReleaseAudit, Variation
 from epsilometer.report import release_words, words
 from epsilometer.report.fitting import cut
 from epsilometer.report.frame import FIRST_RECORDS, LARGEST, framed
@@ -50,7 +50,7 @@ def _page(result: ReleaseAudit, *, records: int, drawn: bool) -> str:
         accuracy=f"{kept.accuracy:.1%}",
         attacks=[release_words.attack_row(attack) for attack in kept.attacks],
         attack_head=_ATTACK_HEAD,
-        groups=[group_row(group) for group in kept.groups],
+        groups=[release_words.group_row(group) for group in kept.groups],
         group_head=_GROUP_HEAD,
         rounding=[release_words.rounding_row(step) for step in kept.rounding],
         rounding_head=_ROUNDING_HEAD,
@@ -70,20 +70,6 @@ def fitted(result: ReleaseAudit, *, records: int) -> ReleaseAudit:
     """The audit with its first ``records`` and no text longer than a reader takes."""
     kept = tuple(cut(record, _LONGEST_OF_RECORD) for record in result.records[:records])
     return replace(cut(replace(result, records=())), records=kept)
-
-
-def group_row(group: GroupRisk) -> tuple[str, ...]:
-    """A group as cells: which, how many, how exposed, what an attack knows of it."""
-    auc = "–"
-    if group.auc is not None and group.auc_low is not None and group.auc_high is not None:
-        auc = f"{group.auc:.3f} ({group.auc_low:.2f}–{group.auc_high:.2f})"
-    return (
-        f"{group.column}: {group.name}",
-        f"{group.records:,}",
-        f"{group.exposed:.1%}",
-        words.number(group.median, 4),
-        auc,
-    )
 
 
 def _variation_row(variation: Variation) -> tuple[str, ...]:

@@ -8,7 +8,6 @@ from rich.text import Text
 
 from epsilometer.release import ReleaseAudit
 from epsilometer.report import release_words, words
-from epsilometer.report.release_page import group_row
 
 _COLOURS = {"do not release": "red", "release": "green", "cannot tell": "yellow"}
 _RECORDS = 10
@@ -30,7 +29,7 @@ def release_summary(result: ReleaseAudit) -> RenderableType:
     if result.records:
         parts.append(_records(result))
     if len(result.groups) > 1:
-        rows = [group_row(group) for group in result.groups]
+        rows = [release_words.group_row(group) for group in result.groups]
         parts.append(_table(("group", "records", "exposed", "median", "AUC"), rows))
     if result.rounding:
         rows = [release_words.rounding_row(step) for step in result.rounding]

@@ -2,7 +2,14 @@
 
 import math
 
-from epsilometer.release import AttackFinding, Leaving, Reason, ReleaseAudit, RoundingStep
+from epsilometer.release import (
+    AttackFinding,
+    GroupRisk,
+    Leaving,
+    Reason,
+    ReleaseAudit,
+    RoundingStep,
+)
 from epsilometer.report import words
 
 _HEADINGS = {
@@ -108,6 +115,20 @@ def attack_row(attack: AttackFinding) -> tuple[str, ...]:
         f"{attack.advantage:.3f} ({attack.advantage_low:.3f}–{attack.advantage_high:.3f})",
         f"{attack.tpr:.1%} ({attack.tpr_low:.1%}–{attack.tpr_high:.1%})",
         epsilon,
+    )
+
+
+def group_row(group: GroupRisk) -> tuple[str, ...]:
+    """A group as cells: which, how many, how exposed, what an attack knows of it."""
+    auc = "–"
+    if group.auc is not None and group.auc_low is not None and group.auc_high is not None:
+        auc = f"{group.auc:.3f} ({group.auc_low:.2f}–{group.auc_high:.2f})"
+    return (
+        f"{group.column}: {group.name}",
+        f"{group.records:,}",
+        f"{group.exposed:.1%}",
+        words.number(group.median, 4),
+        auc,
     )
 
 

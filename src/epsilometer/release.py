@@ -281,6 +281,8 @@ class Variation:
 
     def __post_init__(self) -> None:
         _validate.whole(2, models=self.models)
+        if len(self.deciles) != 11:
+            raise InvalidArgument(f"Expected 11 deciles, 0 to 10, got {len(self.deciles)}.")
 
 
 @dataclass(frozen=True, kw_only=True)

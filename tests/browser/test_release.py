@@ -31,7 +31,7 @@ def test_everything_is_drawn_and_nothing_complains(open_page: Open) -> None:
     assert opened.complaints == []
     assert len(opened.requests) == 1
     drawn = ink(opened.page)
-    assert len(drawn) == 8
+    assert len(drawn) == 9
     assert all(count > 1500 for count, _ in drawn)
 
 

@@ -164,6 +164,11 @@ def test_features_are_shown_only_where_asked(csv: Path, tmp_path: Path) -> None:
         (None, ["--label", "income", "--attacks", "magic"], "attacks among"),
         (None, ["--label", "income", "--decimals", "few"], "whole number or 'all'"),
         (None, ["--label", "income", "--records", "half"], "sample:500"),
+        (
+            None,
+            ["--label", "income", "--model", "random-forest", "--patience", "0.01"],
+            "200 models without a record take about",
+        ),
         ("a,y\n1,b\n2,b\n3,b\n", ["--label", "y"], "at least two classes"),
         ("y\na\nb\na\nb\n", ["--label", "y"], "beside the label"),
         ("a,b,y\n1,,x\n2,,z\n1,,x\n2,,z\n", ["--label", "y"], "'b' is empty"),

@@ -109,6 +109,7 @@ def test_figures_show_what_was_found(tmp_path) -> None:
         "groups-1",
         "groups-2",
         "groups-3",
+        "variation",
     ]
     assert figures["risk"].marks[0].x == 1.0
     assert figures["removal"].series[0].y == (3.0, 2.0, 1.0, 2.0)

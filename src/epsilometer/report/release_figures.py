@@ -21,6 +21,7 @@ def release_figures(result: ReleaseAudit) -> tuple[Figure, ...]:
         rounding_figure(result),
         *removal_figures(result),
         *group_figures(result),
+        variation_figure(result),
     )
     return tuple(figure for figure in every if figure is not None)
 
@@ -197,6 +198,37 @@ def _grouped(column: str, groups: Sequence[GroupRisk], *, key: str) -> Figure:
         ),
         y=Axis(title="share, chance", low=0.0, high=1.02),
         series=tuple(series),
+    )
+
+
+def variation_figure(result: ReleaseAudit) -> Figure | None:
+    """How much predictions vary for reasons that are nobody's record."""
+    if not result.variation:
+        return None
+    roles: tuple[Role, ...] = ("attack", "claim", "gdp", "bound")
+    tops = [max(variation.deciles) for variation in result.variation]
+    told = "; ".join(
+        f"{v.cause}: half of the records vary by at least {v.deciles[len(v.deciles) // 2]:.2g}"
+        for v in result.variation
+    )
+    return Figure(
+        key="variation",
+        title="How much predictions vary anyway",
+        caption="Standard deviation of the probability of the own class over models, for a share "
+        "of the records, the steadiest first.",
+        alt=f"{told}.",
+        x=Axis(title="share of records", low=0.0, high=1.0),
+        y=Axis(title="standard deviation of p", low=0.0, high=1.08 * max(*tops, 1e-9)),
+        series=tuple(
+            _series(
+                variation.cause,
+                "points",
+                role,
+                [i / (len(variation.deciles) - 1) for i in range(len(variation.deciles))],
+                variation.deciles,
+            )
+            for variation, role in zip(result.variation, roles, strict=False)
+        ),
     )
 
 

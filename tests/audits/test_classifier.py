@@ -71,6 +71,29 @@ def test_a_deep_forest_is_not_released(rng: np.random.Generator) -> None:
     assert found.leaving.path.startswith("refits")
 
 
+class Plain(GaussianNB):
+    """Not recognised, so refitted; nothing about it is random."""
+
+
+def test_training_that_is_not_random_has_no_floor_to_hide_in() -> None:
+    few = {"records": np.array([0, 152]), "decimals": None}
+    found = audit(Plain(), CANCER, rules=[PdtpAtMost(limit=20.0)], **few)
+    assert found.leaving is not None
+    assert found.leaving.path == "refits"
+    assert found.leaving.median_floor is None
+    assert found.leaving.exposed == 1
+    assert found.verdict == "do not release"
+
+
+def test_floor_and_risk_are_seen_through_as_many_decimals(rng: np.random.Generator) -> None:
+    forest = RandomForestClassifier(5, random_state=0)
+    found = audit(forest, noise(100, 3, rng), records="sample:30")
+    assert found.leaving is not None
+    assert found.leaving.largest_floor is not None
+    assert found.leaving.largest_floor <= np.log(199) + 1e-9  # as any risk in bins of 0.01
+    assert sum(found.leaving.floor_bins) == 30
+
+
 def test_naive_bayes_of_plenty_of_data_is_released(rng: np.random.Generator) -> None:
     found = audit(CategoricalNB(), categories(8_000, rng), attacks=("loss", "lira"), shadows=8)
     assert found.verdict == "release"

@@ -184,12 +184,14 @@ class ClassifierJob:
 
     def _leaving(self) -> Arrays:
         found = self._measure(self.data.X, self.data.y, where="leave-one-out")
-        floor = np.zeros(0) if found.floor is None else found.floor
+        null = found.null
+        if null is None or found.floor is None or not found.floor.any():
+            null = np.zeros((0, found.classes.size))  # another seed changes nothing: not random
         return {
             "records": found.records,
             "full": found.full,
             "without": found.without,
-            "floor": floor,
+            "null": null,
             "drawn": np.array(found.unseen is not None),
             "path": np.array(found.path),
             "caveats": np.array(found.caveats, np.str_),

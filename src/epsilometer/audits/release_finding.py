@@ -60,7 +60,7 @@ class Finding:
         """The verdict with all that it rests on."""
         asked, leaving = self.job.questions, self.found["leaving"]
         at = seen(leaving["full"], leaving["without"], decimals=asked.decimals)
-        floor = leaving["floor"] if leaving["floor"].size else None
+        floor = self._floor()
         reasons, findings = judged(
             Measured(
                 risk=at.risk,
@@ -103,6 +103,14 @@ class Finding:
             provenance=self.done.provenance(range(len(asked.parts))),
         )
         return replace(result, advice=_advice(result))
+
+    def _floor(self) -> FloatArray | None:
+        """What another seed alone changes, seen through as many decimals."""
+        leaving = self.found["leaving"]
+        if not leaving["null"].size:
+            return None
+        decimals = self.job.questions.decimals
+        return seen(leaving["full"], leaving["null"], decimals=decimals).risk
 
     def _mismatch(self) -> list[str]:
         """How the target differs from its shadows."""
@@ -160,7 +168,7 @@ class Finding:
             largest=float(at.risk.max()),
             median_floor=None if floor is None else float(np.median(floor)),
             largest_floor=None if floor is None else float(floor.max()),
-            separation=None if floor is None else _separation(at.unbinned, floor),
+            separation=None if floor is None else _separation(at.risk, floor),
             coverage=coverage,
             edges=tuple(float(f"{edge:.6g}") for edge in _EDGES),
             bins=_binned(at.risk),
@@ -285,7 +293,7 @@ class Finding:
     def _cites(self) -> tuple[str, ...]:
         attacks = self.job.questions.attacks
         cited = [self.found["attacks"][f"cites {name}"].tolist() for name in attacks]
-        if self.found["leaving"]["floor"].size:
+        if self.found["leaving"]["null"].size:
             cited.append(["mann1947"])
         if attacks:
             cited.append(["massart1990", "steinke2023"])

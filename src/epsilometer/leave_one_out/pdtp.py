@@ -44,6 +44,7 @@ class Pdtp:
         caveats: What a reader must know.
         full: ln p of the model trained on all records, shape ``(records, classes)``.
         without: ln p of the model trained without the record.
+        null: ln p of the model trained on all with another seed, behind ``floor``.
         classes: The labels, in the order of columns.
     """
 
@@ -58,6 +59,7 @@ class Pdtp:
     caveats: tuple[str, ...]
     full: FloatArray
     without: FloatArray
+    null: FloatArray | None = None
     classes: NDArray[Any]
 
 
@@ -142,6 +144,7 @@ def pdtp(
         ),
         full=full,
         without=without,
+        null=null,
         classes=classes,
     )
 

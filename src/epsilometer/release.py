@@ -9,7 +9,6 @@ from epsilometer.plain import fields_of, plain_values, same_length, settle
 from epsilometer.results import EpsilonLowerBound, Provenance, known_cites
 
 Decision: TypeAlias = Literal["release", "do not release", "cannot tell"]
-Source: TypeAlias = Literal["risk", "attack"]
 _GRAVEST_FIRST: tuple[Decision, ...] = ("do not release", "cannot tell", "release")
 
 

@@ -106,6 +106,12 @@ def test_attacks_are_below_above_or_astride_the_limit(
     assert decision(what, rule) == said
 
 
+def test_each_rule_looks_at_its_own_false_positives(rng: np.random.Generator) -> None:
+    what = measured(attacks=[("mine", normal_scores(1.0, 4_000, rng))])
+    reasons, _ = judged(what, [CaughtAtMost(0.2, fpr=0.01), CaughtAtMost(0.2, fpr=0.1)])
+    assert [reason.decision for reason in reasons] == ["release", "do not release"]
+
+
 def test_the_strongest_attack_decides(rng: np.random.Generator) -> None:
     weak, strong = normal_scores(0.0, 20_000, rng), normal_scores(2.0, 20_000, rng)
     for attacks in ([("weak", weak), ("strong", strong)], [("strong", strong), ("weak", weak)]):

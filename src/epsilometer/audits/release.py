@@ -152,7 +152,10 @@ def _reason(
             return _attacked(name, limit, limits, "TPR − FPR", measured.mismatch, confidence)
         case CaughtAtMost(limit, fpr):
             name = f"no attack catches more than {limit:.3g} at {fpr:.3g} false positives"
-            limits = [(f, f.tpr, f.tpr_low, f.tpr_high) for f in findings]
+            limits = [
+                (f, *membership.tpr_at(scores, fpr, confidence=confidence))
+                for f, (_, scores) in zip(findings, measured.attacks, strict=True)
+            ]
             what = f"TPR at FPR {fpr:.3g}"
             return _attacked(name, limit, limits, what, measured.mismatch, confidence)
 

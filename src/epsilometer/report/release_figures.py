@@ -1,10 +1,11 @@
 """The figures of a release audit: risk, attacks, groups, what dropping and rounding would do."""
 
+import math
 from collections.abc import Iterable, Sequence
 
 from epsilometer.release import GroupRisk, ReleaseAudit
 from epsilometer.report.figures import Axis, Figure, Kind, Mark, Role, Series
-from epsilometer.report.release_words import finite, shown_as
+from epsilometer.report.release_words import shown_as
 from epsilometer.report.words import number, short
 
 _ATTACK_ROLES: tuple[Role, ...] = ("attack", "claim", "gdp", "bound", "law", "outside")
@@ -135,7 +136,7 @@ def removal_figures(result: ReleaseAudit) -> Iterable[Figure]:
     removed = [float(n) for n in plan.removed]
     axis = Axis(title="records dropped", low=0.0, high=max(removed))
     limit = result.leaving.limit
-    values = [(x, y) for x, y in zip(removed, plan.largest, strict=True) if finite(y)]
+    values = [(x, y) for x, y in zip(removed, plan.largest, strict=True) if math.isfinite(y)]
     yield Figure(
         key="removal",
         title="Dropping the riskiest",

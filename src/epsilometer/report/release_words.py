@@ -1,7 +1,5 @@
 """A release audit in plain sentences: what was found, what it means, and what it does not."""
 
-import math
-
 from epsilometer.release import (
     AttackFinding,
     GroupRisk,
@@ -108,7 +106,7 @@ def leaving_rows(leaving: Leaving) -> list[tuple[str, str]]:
 def attack_row(attack: AttackFinding) -> tuple[str, ...]:
     """An attack as cells: name, AUC, advantage, caught, ε."""
     bound = attack.bound
-    epsilon = "–" if bound is None else f"≥ {words.number(bound.epsilon)}"
+    epsilon = "–" if bound is None or not bound.valid else f"≥ {words.number(bound.epsilon)}"
     return (
         attack.attack,
         f"{attack.auc:.3f}",
@@ -146,8 +144,3 @@ def rounding_row(step: RoundingStep) -> tuple[str, ...]:
 def reason_confidence(reason: Reason) -> str:
     """How sure a reason is."""
     return "computed" if reason.confidence == 1 else f"{reason.confidence:.4g} confidence"
-
-
-def finite(value: float) -> bool:
-    """Whether a value can be drawn."""
-    return math.isfinite(value)

@@ -218,6 +218,24 @@ def _sides(out: Path, way: int, trials: list[int]) -> list[dict[str, tuple[Any, 
     return found
 
 
+def _nothing_added(out: Path, trials: list[int]) -> list[dict[str, tuple[Any, Any]]]:
+    """D against D, of two trials, at each of the four records: what chance alone looks like."""
+    found = []
+    for one, other in zip(trials, trials[1:] + trials[:1], strict=True):
+        if one == other:
+            continue
+        with (
+            np.load(out / f"{one}-{len(WAYS)}.npz") as inside,
+            np.load(out / f"{other}-{len(WAYS)}.npz") as outside,
+        ):
+            for way in range(len(WAYS)):
+                names = ("vector", "samples")
+                found.append(
+                    {name: (inside[name][:, way], outside[name][:, way]) for name in names}
+                )
+    return found
+
+
 def _statistics(sides: dict[str, tuple[Any, Any]], names: tuple[str, ...], **how: Any) -> list[Any]:
     """Columns of statistics of either side; of a published mean and spread where rounded."""
     found = []
@@ -255,23 +273,34 @@ def _figure_5(out: Path, trials: list[int]) -> list[str]:
     ]
     for way, name in enumerate(WAYS):
         every = _sides(out, way, trials)
-        if not every:
-            continue
-        cells = [_over([_raw(*(v[:, None] for v in each["vector"])) for each in every])]
-        for names in FIGURE_5.values():
-            cells.append(_over([_raw(*_statistics(each, names)) for each in every]))
-        pooled = {
-            key: tuple(np.concatenate([each[key][side] for each in every]) for side in (0, 1))
-            for key in ("vector", "samples")
-        }
-        cells.append(f"{_proved(*(v[:, None] for v in pooled['vector'])):.2f}")
-        for names in (FIGURE_5["mean, std"], FIGURE_5["all four"]):
-            cells.append(f"{_proved(*_statistics(pooled, names)):.2f}")
-        for names in (FIGURE_5["mean, std"], FIGURE_5["all four"]):
-            scores = learned_scores(*_statistics(pooled, names), rng=np.random.default_rng(0))
-            cells.append(f"{epsilon_lower_bound(scores, delta=DELTA).epsilon:.2f}")
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+        if every:
+            lines.append(f"| {name} | " + " | ".join(_estimated(every) + _proved_of(every)) + " |")
+    nothing = _estimated(_nothing_added(out, trials)) if len(trials) > 1 else []
+    lines.append("| **nothing: D against D** | " + " | ".join(nothing) + " | | | | | |")
     return [*lines, ""]
+
+
+def _estimated(every: list[dict[str, tuple[Any, Any]]]) -> list[str]:
+    """ε̂ by the paper, of each trial."""
+    cells = [_over([_raw(*(v[:, None] for v in each["vector"])) for each in every])]
+    for names in FIGURE_5.values():
+        cells.append(_over([_raw(*_statistics(each, names)) for each in every]))
+    return cells
+
+
+def _proved_of(every: list[dict[str, tuple[Any, Any]]]) -> list[str]:
+    """Valid bounds of all trials' runs together."""
+    pooled = {
+        key: tuple(np.concatenate([each[key][side] for each in every]) for side in (0, 1))
+        for key in ("vector", "samples")
+    }
+    cells = [f"{_proved(*(v[:, None] for v in pooled['vector'])):.2f}"]
+    for names in (FIGURE_5["mean, std"], FIGURE_5["all four"]):
+        cells.append(f"{_proved(*_statistics(pooled, names)):.2f}")
+    for names in (FIGURE_5["mean, std"], FIGURE_5["all four"]):
+        scores = learned_scores(*_statistics(pooled, names), rng=np.random.default_rng(0))
+        cells.append(f"{epsilon_lower_bound(scores, delta=DELTA).epsilon:.2f}")
+    return cells
 
 
 def _proved(inside: Any, outside: Any) -> float:
@@ -296,19 +325,21 @@ def _figure_6(out: Path, trials: list[int]) -> list[str]:
 
 def _figure_8(out: Path, trials: list[int]) -> list[str]:
     lines = ["Figure 8: mean and spread rounded to a unit: ε̂ by record; accuracy and ties.", ""]
-    lines += ["| unit | " + " | ".join(WAYS) + " | accuracy of the mean of 50, % | ties, % |"]
-    lines += ["|" + "---|" * (3 + len(WAYS))]
+    lines += [
+        "| unit | "
+        + " | ".join(WAYS)
+        + " | nothing: D against D | accuracy of the mean of 50, % | ties, % |"
+    ]
+    lines += ["|" + "---|" * (4 + len(WAYS))]
     with np.load(out / f"0-{len(WAYS)}.npz") as known:
         drawn, labels = known["test_samples"].astype(np.float64), known["test_labels"]
         vectors = known["test_vector"].astype(np.float64)
     labels_of_drawn = labels[: drawn.shape[1]]
     for unit in UNITS:
         cells = []
-        for way in range(len(WAYS)):
-            values = [
-                _raw(*_statistics(each, ("mean", "std"), unit=unit))
-                for each in _sides(out, way, trials)
-            ]
+        every = [_sides(out, way, trials) for way in range(len(WAYS))]
+        for sides in [*every, _nothing_added(out, trials)]:
+            values = [_raw(*_statistics(each, ("mean", "std"), unit=unit)) for each in sides]
             cells.append(_over(values) if values else "")
         form = ReleaseForm("mean", unit)
         useful = [utility(form.central(samples), labels_of_drawn, unit=unit) for samples in drawn]

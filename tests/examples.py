@@ -3,6 +3,14 @@
 from typing import Any
 
 from epsilometer import AttackSummary, AuditGroup, AuditResult, EpsilonLowerBound, PrivacyClaim
+from epsilometer.posterior import (
+    FormDifference,
+    FormFinding,
+    FormPlan,
+    PosteriorAudit,
+    SweepPoint,
+    TheoryEpsilon,
+)
 from epsilometer.release import (
     AttackFinding,
     ExposedRecord,
@@ -217,3 +225,89 @@ def a_release(**changed: Any) -> ReleaseAudit:
         "provenance": a_provenance(),
     }
     return ReleaseAudit(**{**plain, **changed})
+
+
+def a_form(form: str = "mean+std, to 0.01", **changed: Any) -> FormFinding:
+    kind, _, unit = form.partition(", to ")
+    bounds = (
+        a_bound(epsilon=0.5),
+        a_bound(epsilon=0.25),
+        a_bound(epsilon=2.5, valid=False, caveats=("unpaid",)),
+        a_bound(epsilon=1.5, valid=False, caveats=("unpaid",)),
+    )
+    plain: dict[str, Any] = {
+        "form": form,
+        "shows": kind,
+        "unit": float(unit) if unit else None,
+        "samples": 50,
+        "audit": an_audit(subject=f"a model, {form}", also=bounds),
+        "raw": 2.5,
+        "advantage": 0.4,
+        "advantage_low": 0.1,
+        "advantage_high": 0.7,
+        "accuracy": 0.9,
+        "ties": 0.01,
+        "calibration_error": 0.05,
+        "log_loss": 0.3,
+        "standing": "above",
+    }
+    return FormFinding(**{**plain, **changed})
+
+
+def a_posterior(**changed: Any) -> PosteriorAudit:
+    """One with something in every field."""
+    worthless = {"accuracy": 0.8, "log_loss": 5.0, "advantage": 0.0, "standing": "below"}
+    plain: dict[str, Any] = {
+        "subject": "a network with dropout",
+        "claim": PrivacyClaim(epsilon=1.0, delta=1e-5),
+        "delta": 1e-5,
+        "confidence": 0.95,
+        "samples": 50,
+        "runs": 100,
+        "diverged_inside": 1,
+        "diverged_outside": 2,
+        "tested": 1000,
+        "forms": (a_form("samples"), a_form(), a_form("label", **worthless)),
+        "differences": (
+            FormDifference(
+                first="samples",
+                second="label",
+                difference=0.4,
+                low=0.2,
+                high=0.6,
+                confidence=0.95,
+            ),
+        ),
+        "sweeps": tuple(
+            SweepPoint(
+                swept=swept,
+                shows="mean+std",
+                unit=unit,
+                samples=samples,
+                epsilon=0.5,
+                raw=2.0,
+                advantage=0.3,
+                accuracy=0.9,
+                ties=0.1,
+            )
+            for swept, unit, samples in (
+                ("samples", None, 1),
+                ("samples", None, 50),
+                ("unit", None, 50),
+                ("unit", 0.1, 50),
+            )
+        ),
+        "plan": FormPlan(
+            epsilon=1.0,
+            advantage=0.46,
+            chosen="label",
+            pareto=("label",),
+            advice=("Publish the label alone.",),
+        ),
+        "theory": (TheoryEpsilon(method="RDP", epsilon=25.63, note="by Poisson sampling"),),
+        "caveats": ("Mind the gap.",),
+        "seed": 7,
+        "cites": ("gal2016", "shibahara2021"),
+        "provenance": a_provenance(),
+    }
+    return PosteriorAudit(**{**plain, **changed})

@@ -10,11 +10,13 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from epsilometer.accounting.shuffle import shuffle_delta, shuffle_epsilon, shuffle_noise
+    from epsilometer.attacks.disclosure import ReleaseForm
     from epsilometer.audits.classifier import audit_classifier
     from epsilometer.audits.dpsgd import audit_dpsgd
     from epsilometer.audits.federated import audit_federated
     from epsilometer.audits.gaussian_mechanism import audit_gaussian_mechanism
     from epsilometer.audits.one_shot import audit_cosines
+    from epsilometer.audits.posterior import audit_posterior
     from epsilometer.audits.release import AdvantageAtMost, CaughtAtMost, PdtpAtMost
     from epsilometer.audits.runs import UntilNarrow, UntilRefuted, audit_runs
     from epsilometer.audits.scores import audit_scores
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from epsilometer.engine.engines import Dask, InProcess, Local
     from epsilometer.mechanisms.loaders import watch_loader
     from epsilometer.observations import ScoreCounts, Scores
+    from epsilometer.posterior import PosteriorAudit
     from epsilometer.readers import read_scores
     from epsilometer.records import read_records
     from epsilometer.release import ReleaseAudit
@@ -54,11 +57,13 @@ if TYPE_CHECKING:
 
 _HOME = {
     "accounting.shuffle": ("shuffle_delta", "shuffle_epsilon", "shuffle_noise"),
+    "attacks.disclosure": ("ReleaseForm",),
     "audits.classifier": ("audit_classifier",),
     "audits.dpsgd": ("audit_dpsgd",),
     "audits.federated": ("audit_federated",),
     "audits.gaussian_mechanism": ("audit_gaussian_mechanism",),
     "audits.one_shot": ("audit_cosines",),
+    "audits.posterior": ("audit_posterior",),
     "audits.release": ("AdvantageAtMost", "CaughtAtMost", "PdtpAtMost"),
     "audits.runs": ("UntilNarrow", "UntilRefuted", "audit_runs"),
     "audits.scores": ("audit_scores",),
@@ -70,6 +75,7 @@ _HOME = {
     "engine.engines": ("Dask", "InProcess", "Local"),
     "mechanisms.loaders": ("watch_loader",),
     "observations": ("ScoreCounts", "Scores"),
+    "posterior": ("PosteriorAudit",),
     "readers": ("read_scores",),
     "records": ("read_records",),
     "release": ("ReleaseAudit",),

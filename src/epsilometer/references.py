@@ -21,6 +21,8 @@ BIBLIOGRAPHY = MappingProxyType(
         "dong2022": "Dong, Roth, Su: Gaussian Differential Privacy. JRSS B 84, 2022.",
         "doroshenko2022": "Doroshenko, Ghazi, Kamath, Kumar, Manurangsi: Connect the Dots: Tighter "
         "Discrete Approximations of Privacy Loss Distributions. PETS 2022.",
+        "gal2016": "Gal, Ghahramani: Dropout as a Bayesian Approximation: Representing Model "
+        "Uncertainty in Deep Learning. ICML 2016.",
         "jagielski2020": "Jagielski, Ullman, Oprea: Auditing Differentially Private Machine "
         "Learning: How Private is Private SGD? NeurIPS 2020.",
         "kairouz2015": "Kairouz, Oh, Viswanath: The Composition Theorem for Differential Privacy. "
@@ -36,6 +38,8 @@ BIBLIOGRAPHY = MappingProxyType(
         "Annals of Probability 18, 1990.",
         "nasr2023": "Nasr, Hayes, Steinke, Balle, Tramèr, Jagielski, Carlini, Terzis: Tight "
         "Auditing of Differentially Private Machine Learning. USENIX Security 2023.",
+        "shibahara2021": "Shibahara, Miura, Kii, Ichikawa: Privacy Risk of Differentially Private "
+        "Bayesian Neural Network (in Japanese). 2021.",
         "shokri2017": "Shokri, Stronati, Song, Shmatikov: Membership Inference Attacks Against "
         "Machine Learning Models. IEEE S&P 2017.",
         "steinke2023": "Steinke, Nasr, Jagielski: Privacy Auditing with One (1) Training Run. "

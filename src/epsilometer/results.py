@@ -14,6 +14,7 @@ from epsilometer.plain import fields_of, named, plain_values, restored, same_len
 from epsilometer.references import BIBLIOGRAPHY
 
 if TYPE_CHECKING:
+    from epsilometer.posterior import PosteriorAudit
     from epsilometer.release import ReleaseAudit
 
 Direction: TypeAlias = Literal["present→absent", "absent→present", "both"]
@@ -403,8 +404,8 @@ class AuditGroup:
         )
 
 
-Audit: TypeAlias = "AuditResult | AuditGroup | ReleaseAudit"
-Result: TypeAlias = "EpsilonLowerBound | AuditResult | AuditGroup | ReleaseAudit"
+Audit: TypeAlias = "AuditResult | AuditGroup | ReleaseAudit | PosteriorAudit"
+Result: TypeAlias = "EpsilonLowerBound | AuditResult | AuditGroup | ReleaseAudit | PosteriorAudit"
 
 
 def to_json(result: "Result | EpsilonEstimate") -> str:
@@ -441,7 +442,9 @@ def json_schema() -> dict[str, Any]:
 
 def _kind(name: str) -> "type[Result | EpsilonEstimate]":
     """The type of a result, by its name."""
-    from epsilometer.release import ReleaseAudit  # here, since it is made of what stands above
+    # Here, since they are made of what stands above.
+    from epsilometer.posterior import PosteriorAudit
+    from epsilometer.release import ReleaseAudit
 
     kinds: tuple[type[Result | EpsilonEstimate], ...] = (
         EpsilonLowerBound,
@@ -449,6 +452,7 @@ def _kind(name: str) -> "type[Result | EpsilonEstimate]":
         AuditResult,
         AuditGroup,
         ReleaseAudit,
+        PosteriorAudit,
     )
     return {kind.__name__: kind for kind in kinds}[name]
 

@@ -52,6 +52,7 @@ COMMANDS = [
         "federated",
         "lint",
         "methods",
+        "posterior",
         "report",
         "resume",
         "selfcheck",

@@ -1,4 +1,4 @@
-"""The file that says what ``epsilometer dpsgd`` audits: TOML in four sections.
+"""Files that say what is audited: TOML in sections. Here, those of ``epsilometer dpsgd``.
 
 Every field below is a key of its section, its type what may stand there; one without a default must
 be given.
@@ -19,6 +19,7 @@ from epsilometer.errors import EpsilometerError, InvalidArgument, UnreadableFile
 
 DIGITS = "digits"
 _Section = TypeVar("_Section")
+_Whole = TypeVar("_Whole")
 _WORDS: dict[Any, str] = {
     int: "a whole number",
     float: "a number",
@@ -162,11 +163,16 @@ class Config:
 
 def read_config(path: Path | None) -> Config:
     """The config in a file; without one, what is bundled."""
+    return read_sections(Config, path, bundled="dpsgd.toml")
+
+
+def read_sections(whole: type[_Whole], path: Path | None, *, bundled: str) -> _Whole:
+    """What a file says, as a dataclass of sections; without a file, what is bundled."""
     if path is None:
-        text = resources.files("epsilometer").joinpath("data/dpsgd.toml").read_text("utf-8")
-        return from_plain(tomllib.loads(text))
+        text = resources.files("epsilometer").joinpath(f"data/{bundled}").read_text("utf-8")
+        return from_sections(whole, tomllib.loads(text))
     try:
-        return from_plain(tomllib.loads(path.read_text("utf-8-sig")))
+        return from_sections(whole, tomllib.loads(path.read_text("utf-8-sig")))
     except (OSError, UnicodeDecodeError) as error:
         raise UnreadableFile(f"Could not read {str(path)!r}: {error}.") from error
     except tomllib.TOMLDecodeError as error:
@@ -176,18 +182,23 @@ def read_config(path: Path | None) -> Config:
 
 
 def from_plain(plain: Mapping[str, Any]) -> Config:
-    """A config from the sections of a file, or of a plan; whatever is not known is refused.
+    """A config from the sections of a file, or of a plan; whatever is not known is refused."""
+    return from_sections(Config, plain)
+
+
+def from_sections(whole: type[_Whole], plain: Mapping[str, Any]) -> _Whole:
+    """A dataclass of sections from those of a file, or of a plan.
 
     Raises:
         InvalidArgument: A section or a key is unknown, missing, or of another type.
     """
-    kinds = get_type_hints(Config)
+    kinds = get_type_hints(whole)
     _refuse_unknown("section", plain, list(kinds))
     for name, value in plain.items():
         if not isinstance(value, Mapping):
             raise InvalidArgument(f"Expected a section [{name}], got {name} = {value!r}.")
     parts = {name: _section(kind, name, plain.get(name, {})) for name, kind in kinds.items()}
-    return Config(**parts)
+    return whole(**parts)
 
 
 def _section(kind: type[_Section], name: str, values: Mapping[str, Any]) -> _Section:

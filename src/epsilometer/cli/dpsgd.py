@@ -157,6 +157,18 @@ def _at_once(directory: Path) -> int | None:
 
 
 def _records(data: Data) -> tuple[FloatArray, IntArray]:
+    features, labels = every_record(data)
+    wanted = len(labels) if data.records is None else data.records
+    if not 1 <= wanted <= len(labels):
+        raise InvalidArgument(
+            f"Expected data.records from 1 to {len(labels)}, as many as there are in "
+            f"{data.file!r}, got {wanted}."
+        )
+    return features[:wanted], labels[:wanted]
+
+
+def every_record(data: Data) -> tuple[FloatArray, IntArray]:
+    """All records of the section ``[data]``, also those that are not trained on."""
     if data.file == DIGITS:
         if data.label is not None or data.divide_by is not None:
             raise InvalidArgument(
@@ -169,13 +181,7 @@ def _records(data: Data) -> tuple[FloatArray, IntArray]:
         features, labels = read_records(data.file, label=data.label)
         if data.divide_by is not None:
             features = features / features.dtype.type(data.divide_by)
-    wanted = len(labels) if data.records is None else data.records
-    if not 1 <= wanted <= len(labels):
-        raise InvalidArgument(
-            f"Expected data.records from 1 to {len(labels)}, as many as there are in "
-            f"{data.file!r}, got {wanted}."
-        )
-    return features[:wanted], labels[:wanted]
+    return features, labels
 
 
 def _optimizer(name: str, momentum: float | None) -> "Optimizer":

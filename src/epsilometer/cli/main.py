@@ -23,6 +23,8 @@ _COMMANDS = {
     "of a client.",
     "lint": "Check training code for batches that are not what the accountant assumes.",
     "methods": "List the methods: what each guarantees, assumes and cites.",
+    "posterior": "Say which form of predictions with uncertainty may be published, by what each "
+    "leaks.",
     "report": "Make the report of RUN, the directory of a run or a result as JSON.",
     "resume": "Finish the run in directory RUN, to the same bytes as if it had never stopped.",
     "selfcheck": "Check the auditor: sound mechanisms spared, broken ones refuted.",

@@ -4,7 +4,9 @@ import sys
 
 from rich.console import Console, RenderableType
 
+from epsilometer.posterior import PosteriorAudit
 from epsilometer.release import ReleaseAudit
+from epsilometer.report.posterior_terminal import posterior_summary
 from epsilometer.report.release_terminal import release_summary
 from epsilometer.report.terminal import summary
 from epsilometer.results import Audit
@@ -24,5 +26,7 @@ def show_result(result: Audit) -> None:
     """Each audit on the terminal."""
     if isinstance(result, ReleaseAudit):
         show(release_summary(result))
+    elif isinstance(result, PosteriorAudit):
+        show(posterior_summary(result))
     else:
         show(*(summary(audit) for audit in result.audits))

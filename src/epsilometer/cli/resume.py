@@ -8,7 +8,7 @@ import click
 
 from epsilometer.audits.classifier import run_classifier
 from epsilometer.audits.demo import demo_job
-from epsilometer.cli import classifier, dpsgd, federated
+from epsilometer.cli import classifier, dpsgd, federated, posterior
 from epsilometer.cli.running import finish, refuted, running
 from epsilometer.cli.writing import html_option, write_page
 from epsilometer.engine.engines import Engine
@@ -52,6 +52,7 @@ _JOBS: MappingProxyType[str, Callable[[Plan], Job]] = MappingProxyType(
         "demo": _demo,
         "dpsgd": dpsgd.resumed,
         "federated": federated.resumed,
+        "posterior": posterior.resumed,
     }
 )
 

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from epsilometer._extras import needs
+from epsilometer.posterior import PosteriorAudit
 from epsilometer.release import ReleaseAudit
 from epsilometer.report import words
 from epsilometer.report.figures import COLOURS, Axis, Figure, Mark, Series, figures, group_figures
+from epsilometer.report.posterior_figures import posterior_figures
 from epsilometer.report.release_figures import release_figures
-from epsilometer.results import Audit, AuditResult
+from epsilometer.results import Audit, AuditGroup, AuditResult
 
 with needs("matplotlib", extra="figures"):
     import matplotlib as mpl
@@ -87,13 +89,19 @@ def save_figures(
 
 
 def _named(result: Audit) -> Iterator[tuple[str, Figure]]:
-    if isinstance(result, (AuditResult, ReleaseAudit)):
-        every = figures(result) if isinstance(result, AuditResult) else release_figures(result)
-        yield from ((figure.key, figure) for figure in every)
-        return
-    yield from ((figure.key, figure) for figure in group_figures(result))
-    for i, audit in enumerate(result.results, start=1):
-        yield from ((f"{i}-{figure.key}", figure) for figure in figures(audit))
+    match result:
+        case AuditResult():
+            every = figures(result)
+        case ReleaseAudit():
+            every = release_figures(result)
+        case PosteriorAudit():
+            every = posterior_figures(result)
+        case AuditGroup():
+            every = group_figures(result)
+    yield from ((figure.key, figure) for figure in every)
+    if not isinstance(result, (AuditResult, ReleaseAudit)):
+        for i, audit in enumerate(result.audits, start=1):
+            yield from ((f"{i}-{figure.key}", figure) for figure in figures(audit))
 
 
 @contextmanager

@@ -5,8 +5,9 @@ import re
 import string
 from collections.abc import Iterable
 
+from epsilometer.posterior import PosteriorAudit
 from epsilometer.release import ReleaseAudit
-from epsilometer.report import release_words, words
+from epsilometer.report import posterior_words, release_words, words
 from epsilometer.report.fitting import cut, riskiest
 from epsilometer.results import (
     AuditGroup,
@@ -46,6 +47,8 @@ def markdown(result: Result) -> str:
             parts = _group(result)
         case ReleaseAudit():
             parts = _release(result)
+        case PosteriorAudit():
+            parts = _posterior(result)
     return "\n\n".join(parts) + "\n"
 
 
@@ -124,6 +127,21 @@ def _release(result: ReleaseAudit) -> list[str]:
             else []
         ),
         _folded("What it means", _bullets(release_words.meaning(result))),
+        _folded("Do it again", _provenance(result.provenance, result.seed)),
+    ]
+
+
+def _posterior(result: PosteriorAudit) -> list[str]:
+    shown = result.forms[:_LISTED]
+    forms = [tuple(map(plain, posterior_words.form_row(form))) for form in shown]
+    utility = [tuple(map(plain, posterior_words.utility_row(form))) for form in shown]
+    return [
+        f"### {_ICONS[result.verdict]} {plain(result.subject)}",
+        f"**{plain(posterior_words.finding(result))}**",
+        *_bullets([*words.run_notes(result.provenance), *result.plan.advice]),
+        _table(posterior_words.FORM_HEAD, forms),
+        *([_table(posterior_words.UTILITY_HEAD, utility)] if result.tested else []),
+        _folded("What it means", _bullets(posterior_words.meaning(result))),
         _folded("Do it again", _provenance(result.provenance, result.seed)),
     ]
 

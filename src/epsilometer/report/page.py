@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from epsilometer.errors import InvalidArgument
+from epsilometer.posterior import PosteriorAudit
 from epsilometer.release import ReleaseAudit
 from epsilometer.report import words
 from epsilometer.report.figures import Figure, figures, group_figures
 from epsilometer.report.fitting import fitted, riskiest
 from epsilometer.report.frame import FIRST_RECORDS, LARGEST, framed
+from epsilometer.report.posterior_page import posterior_page
 from epsilometer.report.release_page import release_page
 from epsilometer.report.scale import Scale, scale
 from epsilometer.results import (
@@ -59,6 +61,8 @@ def page(result: Result) -> str:
     """
     if isinstance(result, ReleaseAudit):
         return release_page(result)
+    if isinstance(result, PosteriorAudit):
+        return posterior_page(result)
     found = _records_of(result)
     for records, drawn in _ATTEMPTS:
         if drawn and found <= records < _ATTEMPTS[0][0]:

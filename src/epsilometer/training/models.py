@@ -143,6 +143,28 @@ def dropout_cnn(
     )
 
 
+def dropout_mlp(
+    inputs: int, classes: int, dropout: float = 0.5, *, hidden: int = 64
+) -> nn.Sequential:
+    """One hidden layer of ReLU, and dropout after it.
+
+    Args:
+        inputs: Features of a record; a record of any shape is flattened first.
+        classes: Outputs.
+        dropout: Share that is dropped.
+        hidden: Neurons of the hidden layer.
+    """
+    _validate.whole(1, inputs=inputs, classes=classes, hidden=hidden)
+    _validate.open_unit(dropout=dropout)
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(inputs, hidden),
+        nn.ReLU(),
+        nn.Dropout(dropout),
+        nn.Linear(hidden, classes),
+    )
+
+
 def build(
     name: ModelName, features_shape: tuple[int, ...], classes: int, *, hidden: int = 32
 ) -> nn.Sequential:

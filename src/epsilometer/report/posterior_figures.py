@@ -1,0 +1,251 @@
+"""The figures of predictions with uncertainty: by form, samples, unit; utility against leaks."""
+
+import math
+from collections.abc import Sequence
+
+from epsilometer.posterior import PosteriorAudit, SweepPoint
+from epsilometer.report.figures import Axis, Figure, Kind, Mark, Role, Series
+from epsilometer.report.words import number, short
+
+_ROLES: tuple[Role, ...] = ("attack", "claim", "gdp", "bound", "law", "outside", "chance")
+_FORMS = 14  # in one figure; more could not be told apart
+_LONGEST_NAME = 24
+
+
+def posterior_figures(result: PosteriorAudit) -> tuple[Figure, ...]:
+    """The figures, in the order they are read; those without anything to show not."""
+    every = (
+        form_figure(result),
+        advantage_figure(result),
+        samples_figure(result),
+        unit_figure(result),
+        utility_figure(result),
+        pareto_figure(result),
+    )
+    return tuple(figure for figure in every if figure is not None)
+
+
+def form_figure(result: PosteriorAudit) -> Figure:
+    """ε by form: what is proved, and what the paper's estimate says."""
+    forms = result.forms[:_FORMS]
+    places = [float(i) for i in range(1, len(forms) + 1)]
+    proved, raw = [form.epsilon for form in forms], [form.raw for form in forms]
+    claim = () if result.claim is None else (result.claim.epsilon,)
+    top = _top(*proved, *raw, *claim)
+    series = [
+        _series("proved ε", "left_bars", "bound", places, [min(e, top) for e in proved]),
+        _series("paper's ε̂, no bound", "right_bars", "outside", places, [min(e, top) for e in raw]),
+    ]
+    if claim and math.isfinite(claim[0]):
+        ends = [0.5, len(forms) + 0.5]
+        series.append(_series("promised ε", "line", "claim", ends, [claim[0]] * 2, dashed=True))
+    told = "; ".join(
+        f"{form.form}: proved {number(form.epsilon)}, paper's estimate {form.raw:.2f}"
+        for form in forms
+    )
+    return Figure(
+        key="forms",
+        title="ε by form",
+        caption="What each form of publishing proves, beside the paper's estimate on the same "
+        "runs, which is above 0 also where nothing leaks.",
+        alt=f"{told}.",
+        x=_forms_axis(result),
+        y=Axis(title="ε", low=0.0, high=top),
+        series=tuple(series),
+        cites=("shibahara2021",),
+    )
+
+
+def advantage_figure(result: PosteriorAudit) -> Figure:
+    """What the learned attack gains by each form, with limits, and the line."""
+    forms = result.forms[:_FORMS]
+    places = [float(i) for i in range(1, len(forms) + 1)]
+    ends, line = [0.5, len(forms) + 0.5], result.plan.advantage
+    band = Series(
+        name="limits",
+        kind="band",
+        role="attack",
+        x=tuple(places),
+        y=tuple(form.advantage_low for form in forms),
+        top=tuple(form.advantage_high for form in forms),
+    )
+    told = "; ".join(
+        f"{form.form}: {form.advantage:.2f}, limits {form.advantage_low:.2f} to "
+        f"{form.advantage_high:.2f}, {form.standing}"
+        for form in forms
+    )
+    low = min(0.0, *(form.advantage_low for form in forms))
+    return Figure(
+        key="advantage",
+        title="What the attack gains",
+        caption="TPR − FPR of the learned attack on runs it was not learned from. A form is below "
+        "the line where its upper limit is, and those of all forms that can be made of it.",
+        alt=f"The line is at {line:.3g}. {told}.",
+        x=_forms_axis(result),
+        y=Axis(title="TPR − FPR", low=1.05 * low, high=1.02),
+        series=(
+            band,
+            _series("knows nothing", "line", "chance", ends, [0.0, 0.0], dashed=True),
+            _series(f"the line, {line:.3g}", "line", "claim", ends, [line] * 2, dashed=True),
+            _series("TPR − FPR", "points", "attack", places, [f.advantage for f in forms]),
+        ),
+    )
+
+
+def samples_figure(result: PosteriorAudit) -> Figure | None:
+    """ε by number of samples."""
+    points = [point for point in result.sweeps if point.swept == "samples"]
+    if not points:
+        return None
+    counts = [float(point.samples) for point in points]
+    return Figure(
+        key="samples",
+        title="How many samples",
+        caption="The same models, asked less often: the first T of their samples. Dashed is the "
+        "paper's estimate, solid what is proved, each point alone.",
+        alt=_told(points, [f"{point.samples:,}" for point in points]),
+        x=Axis(title="samples T", low=min(counts) / 1.2, high=1.2 * max(counts), log=True),
+        y=Axis(
+            title="ε", low=0.0, high=_top(*(p.raw for p in points), *(p.epsilon for p in points))
+        ),
+        series=_swept(points, counts),
+    )
+
+
+def unit_figure(result: PosteriorAudit) -> Figure | None:
+    """ε by unit of rounding."""
+    points = [point for point in result.sweeps if point.swept == "unit"]
+    if not points:
+        return None
+    names = _units(points)
+    places = [1.0 + names.index(_unit(point)) for point in points]
+    return Figure(
+        key="units",
+        title="Rounding",
+        caption="The same predictions, rounded. Dashed is the paper's estimate, solid what is "
+        "proved, each point alone.",
+        alt=_told(points, [_unit(point) for point in points]),
+        x=Axis(title="rounded to", low=0.5, high=len(names) + 0.5, names=tuple(names)),
+        y=Axis(
+            title="ε", low=0.0, high=_top(*(p.raw for p in points), *(p.epsilon for p in points))
+        ),
+        series=_swept(points, places),
+    )
+
+
+def utility_figure(result: PosteriorAudit) -> Figure | None:
+    """What rounding costs: accuracy, and records that no label can be given."""
+    points = [point for point in result.sweeps if point.swept == "unit"]
+    kinds = dict.fromkeys(point.shows for point in points if point.accuracy is not None)
+    if not kinds:
+        return None
+    kind = "mean+std" if "mean+std" in kinds else next(iter(kinds))
+    own = [point for point in points if point.shows == kind]
+    names = _units(own)
+    places = [1.0 + names.index(_unit(point)) for point in own]
+    accuracy, ties = (
+        [value or 0.0 for value in column]
+        for column in zip(*((p.accuracy, p.ties) for p in own), strict=True)
+    )
+    told = "; ".join(
+        f"{_unit(p)}: accuracy {a:.1%}, ties {t:.1%}"
+        for p, a, t in zip(own, accuracy, ties, strict=True)
+    )
+    return Figure(
+        key="rounding-utility",
+        title="What rounding costs",
+        caption=f"Of {kind}: how often what is shown names the right class, and how often two "
+        "classes tie, so that none can be named.",
+        alt=f"{told}.",
+        x=Axis(title="rounded to", low=0.5, high=len(names) + 0.5, names=tuple(names)),
+        y=Axis(title="share of test records", low=0.0, high=1.02),
+        series=(
+            _series("accuracy", "points", "gdp", places, accuracy),
+            _series("ties", "points", "claim", places, ties, dashed=True),
+        ),
+    )
+
+
+def pareto_figure(result: PosteriorAudit) -> Figure | None:
+    """Utility against leakage: what no other form beats in both."""
+    forms = [form for form in result.forms[:_FORMS] if form.log_loss is not None]
+    losses = [form.log_loss for form in forms if form.log_loss is not None]
+    if len(forms) < 2:
+        return None
+    front = sorted((f.advantage, f.log_loss or 0.0) for f in forms if f.form in result.plan.pareto)
+    low, high = min(losses), max(losses)
+    told = "; ".join(
+        f"{form.form}: TPR − FPR {form.advantage:.2f}, log loss {form.log_loss:.3g}"
+        for form in forms
+    )
+    least = min(0.0, *(form.advantage for form in forms))
+    return Figure(
+        key="pareto",
+        title="Utility against leakage",
+        caption="Each form by what the attack gains and by the log loss of what users see; lower "
+        "and further left is better. The line joins forms that no other beats in both.",
+        alt=f"Not beaten: {'; '.join(result.plan.pareto)}. {told}.",
+        x=Axis(title="TPR − FPR of the attack", low=least - 0.03, high=1.02),
+        y=Axis(title="log loss (logarithmic)", low=low / 1.3, high=1.3 * high, log=True),
+        series=(
+            _series(
+                "not beaten", "line", "chance", [x for x, _ in front], [y for _, y in front], True
+            ),
+            *(
+                _series(form.form, "points", _ROLES[i % len(_ROLES)], [form.advantage], [loss])
+                for i, (form, loss) in enumerate(zip(forms, losses, strict=True))
+            ),
+        ),
+        marks=(Mark(name=f"line {result.plan.advantage:.3g}", x=result.plan.advantage),),
+    )
+
+
+def _forms_axis(result: PosteriorAudit) -> Axis:
+    names = tuple(form.form[:_LONGEST_NAME] for form in result.forms[:_FORMS])
+    return Axis(title="published", low=0.5, high=len(names) + 0.5, names=names)
+
+
+def _swept(points: Sequence[SweepPoint], places: Sequence[float]) -> tuple[Series, ...]:
+    """Two curves a form: the paper's estimate, and what is proved."""
+    found = []
+    kinds = list(dict.fromkeys(point.shows for point in points))
+    for kind, role in zip(kinds, _ROLES, strict=False):
+        own = [(x, point) for x, point in zip(places, points, strict=True) if point.shows == kind]
+        xs = [x for x, _ in own]
+        found.append(_series(f"{kind}, ε̂", "points", role, xs, [p.raw for _, p in own], True))
+        found.append(_series(f"{kind}, proved", "points", role, xs, [p.epsilon for _, p in own]))
+    return tuple(found)
+
+
+def _told(points: Sequence[SweepPoint], at: Sequence[str]) -> str:
+    said = [
+        f"{point.shows}, {where}: paper's estimate {point.raw:.2f}, proved {number(point.epsilon)}"
+        for point, where in zip(points, at, strict=True)
+    ]
+    return f"{'; '.join(said)}."
+
+
+def _units(points: Sequence[SweepPoint]) -> list[str]:
+    finest_first = sorted({point.unit or 0.0 for point in points})
+    return ["as it is" if unit == 0 else short(unit) for unit in finest_first]
+
+
+def _unit(point: SweepPoint) -> str:
+    return "as it is" if point.unit is None else short(point.unit)
+
+
+def _top(*values: float) -> float:
+    """A little above the largest that can be drawn."""
+    return 1.08 * max([value for value in values if math.isfinite(value)] + [0.5])
+
+
+def _series(
+    name: str,
+    kind: Kind,
+    role: Role,
+    x: Sequence[float],
+    y: Sequence[float],
+    dashed: bool = False,
+) -> Series:
+    few = [tuple(float(f"{value:.6g}") for value in column) for column in (x, y)]
+    return Series(name=name, kind=kind, role=role, x=few[0], y=few[1], dashed=dashed)

@@ -1,0 +1,73 @@
+"""How often audits of predictions are wrong where nothing leaks; ``python -m
+tests.calibration.posterior`` prints docs/posterior.md's table.
+"""
+
+import sys
+
+import numpy as np
+
+from epsilometer.attacks.disclosure import Kind, ReleaseForm
+from epsilometer.audits.posterior_finding import Collected, Shown, World, _Attack
+from epsilometer.stats.estimators import epsilon_lower_bound
+from epsilometer.stats.thresholds import Best, HoldOut
+
+KINDS: tuple[Kind, ...] = ("mean", "mean+std", "quantiles", "samples")  # 1, 2, 3, 4 statistics
+DELTA, SAMPLES, CLASSES = 1e-5, 6, 3
+
+
+def null(runs: int, rng: np.random.Generator) -> _Attack:
+    """Models of one law in both worlds, half of the time rounded so that many are alike."""
+
+    def world() -> World:
+        weights = rng.gamma(2.0, 2.0, (runs, 1, CLASSES)) + 0.5
+        drawn = rng.gamma(np.repeat(weights, SAMPLES, axis=1))
+        samples = drawn / drawn.sum(-1, keepdims=True)
+        if ties:
+            samples = samples.round(1)
+        return World(samples=samples.astype(np.float32), vector=None, lost=0)
+
+    ties = rng.random() < 0.5
+    seen = Collected(inside=world(), outside=world(), utility=None, tested=0)
+    return _Attack(collected=seen, label=0, delta=DELTA, seed=int(rng.integers(2**32)))
+
+
+def learned_bound(kind: Kind, runs: int, rng: np.random.Generator) -> float:
+    """The bound that decides, of one simulated audit."""
+    scores = null(runs, rng).scores(Shown(ReleaseForm(kind), SAMPLES))
+    return epsilon_lower_bound(scores, delta=DELTA).epsilon
+
+
+def joint_bounds(kind: Kind, runs: int, rng: np.random.Generator) -> list[float]:
+    """Of thresholds that must all be reached, or any, by hold-out."""
+    found = null(runs, rng).joint(Shown(ReleaseForm(kind), SAMPLES), HoldOut(0.5), 0.95)
+    return [bound.epsilon for bound in found]
+
+
+def raw_estimate(kind: Kind, runs: int, rng: np.random.Generator) -> float:
+    """The paper's: the larger of both decisions."""
+    found = null(runs, rng).joint(Shown(ReleaseForm(kind), SAMPLES), Best(), 0.95)
+    return max(bound.epsilon for bound in found)
+
+
+def main() -> None:
+    """The table: false alarms of valid bounds, and how often the paper's estimate exceeds 0.5."""
+    audits = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
+    runs = 100
+    rng = np.random.default_rng(0)
+    print("| published | statistics | learned | all | any | paper's ε̂ > 0.5 | its median |")
+    print("|---|---:|---:|---:|---:|---:|---:|")
+    for place, kind in enumerate(KINDS):
+        learned = np.mean([learned_bound(kind, runs, rng) > 0 for _ in range(audits)])
+        joint = np.mean(
+            np.array([joint_bounds(kind, runs, rng) for _ in range(audits)]) > 0, axis=0
+        )
+        cells = [f"{share:.1%}" for share in joint]
+        raw = np.array([raw_estimate(kind, runs, rng) for _ in range(audits)])
+        print(
+            f"| {kind} | {place + 1} | {learned:.1%} | {cells[0]} | {(*cells, '–')[1]} "
+            f"| {np.mean(raw > 0.5):.1%} | {np.median(raw):.2f} |"
+        )
+
+
+if __name__ == "__main__":
+    main()

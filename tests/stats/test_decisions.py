@@ -1,0 +1,65 @@
+"""Advantages of fixed decisions: limits hold, differences of two are seen."""
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from epsilometer import Scores
+from epsilometer.errors import InvalidArgument
+from epsilometer.stats.decisions import advantage_at, advantage_difference, scores_needed
+
+FLAKE = 1e-6
+
+
+@pytest.mark.parametrize(("tpr", "fpr"), [(0.5, 0.5), (0.9, 0.1), (0.6, 0.3), (1.0, 0.0)])
+def test_limits_hold_as_often_as_they_say(tpr: float, fpr: float, rng: np.random.Generator) -> None:
+    audits, confidence = 2000, 0.9
+    missed = 0
+    for _ in range(audits):
+        scores = Scores(rng.binomial(1, tpr, 40) * 1.0, rng.binomial(1, fpr, 60) * 1.0)
+        found = advantage_at(scores, 0.5, confidence=confidence)
+        missed += not found.low <= tpr - fpr <= found.high
+    assert scipy.stats.binomtest(missed, audits, 1 - confidence, "greater").pvalue > FLAKE
+
+
+def test_as_many_scores_as_are_said_to_be_needed_suffice() -> None:
+    for width in (0.05, 0.3):
+        needed = scores_needed(width)
+        for count, enough in ((needed, True), (needed - 1, False)):
+            half = np.arange(count) % 2 * 1.0
+            found = advantage_at(Scores(half, half), 0.5)
+            assert (found.high - found.value <= width) == enough
+
+
+def decisions(rng: np.random.Generator, tpr: float, fpr: float, runs: int) -> tuple:
+    return rng.random(runs) < tpr, rng.random(runs) < fpr
+
+
+def test_intervals_of_differences_cover(rng: np.random.Generator) -> None:
+    """A bootstrap of 60 runs may cover a little less than its 95 %."""
+    audits, covered, truth = 400, 0, 0.1  # 0.7 − 0.3 of the first, 0.6 − 0.3 of the second
+    for _ in range(audits):
+        first = decisions(rng, 0.7, 0.3, 60)
+        # The second attack copies the first in two thirds of runs.
+        second = tuple(
+            np.where(rng.random(60) < 2 / 3, mine, other)
+            for mine, other in zip(first, decisions(rng, 0.4, 0.3, 60), strict=True)
+        )
+        found = advantage_difference(first, second, rng=rng)
+        covered += found.low <= truth <= found.high
+    assert scipy.stats.binomtest(covered, audits, 0.92, "less").pvalue > FLAKE
+
+
+def test_what_is_got_right_together_cancels_out(rng: np.random.Generator) -> None:
+    first = decisions(rng, 0.6, 0.4, 100)
+    alike = advantage_difference(first, first, rng=rng)
+    assert alike == (0.0, 0.0, 0.0)
+    apart = advantage_difference(first, decisions(rng, 0.6, 0.4, 100), rng=rng)
+    assert apart.high - apart.low > 0.1
+
+
+def test_decisions_on_other_runs_are_refused(rng: np.random.Generator) -> None:
+    with pytest.raises(InvalidArgument, match="same runs"):
+        advantage_difference(decisions(rng, 1, 0, 10), decisions(rng, 1, 0, 9), rng=rng)
+    with pytest.raises(InvalidArgument, match="width"):
+        scores_needed(0.0)

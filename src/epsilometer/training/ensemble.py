@@ -105,7 +105,7 @@ class Trained:
             for start in range(0, len(every) * count, at_once):
                 stop = min(start + at_once, len(every) * count)
                 which = torch.arange(start, stop, device=every.device) // count
-                parts.append(rest(settled[:, which]).softmax(-1).cpu().numpy())
+                parts.append(rest(settled.index_select(1, which)).softmax(-1).cpu().numpy())
         drawn = np.concatenate(parts, axis=1)
         return drawn.reshape(models.runs, len(every), count, -1)
 

@@ -19,6 +19,7 @@ from epsilometer.training.layers import (
     sum_of,
 )
 from epsilometer.training.pooling import quicken
+from epsilometer.training.sampling import quick
 
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 Initial: TypeAlias = Literal["fresh", "given"]
@@ -119,7 +120,7 @@ class ManyModels:
         given = x.flatten(0, 1)
         while layers:
             before = _generator_state(given)
-            gave = layers[0](given)
+            gave = layers[0](given.clone())  # it may write over what it is given
             if not torch.equal(before, _generator_state(given)):
                 break
             given, layers = gave, layers[1:]
@@ -128,7 +129,7 @@ class ManyModels:
                 "Expected a module with dropout, this one draws nothing at random. Is there a "
                 "layer of nn.Dropout with 0 < p < 1, that is not in evaluation mode?"
             )
-        rest = nn.Sequential(*layers)
+        rest = nn.Sequential(*(map(quick, layers) if self.device == "cpu" else layers))
 
         def go_on(some: Tensor) -> Tensor:
             self._tape.calls.clear()

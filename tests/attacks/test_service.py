@@ -368,7 +368,7 @@ def test_the_key_goes_into_the_header_and_nowhere_else(
     monkeypatch.setenv("SERVICE_KEY", f" {KEY}\n")  # as files end
     server = serve(
         lambda number, asked: (
-            reply({"you sent": KEY}, 403) if number == 1 else answers(number, asked)
+            reply({"you sent": "x" * 180 + KEY}, 403) if number == 1 else answers(number, asked)
         )
     )
     sampler = asking(server, tmp_path, key="SERVICE_KEY")
@@ -378,9 +378,10 @@ def test_the_key_goes_into_the_header_and_nowhere_else(
         sampler.predict(X, 1, RNG)
     asking(server, tmp_path, key="SERVICE_KEY", key_header="X-API-Key").predict(-X, 1, RNG)
     assert {name.lower(): value for name, value in server.headers[2].items()}["x-api-key"] == KEY
-    held = [repr(sampler), str(error.value), *map(repr, vars(sampler).values())]
-    held += [path.read_text() for path in tmp_path.iterdir()]
-    assert not any(KEY in text for text in held)
+    shown = [repr(sampler), str(error.value), *(path.read_text() for path in tmp_path.iterdir())]
+    assert not any("hidden" in text for text in shown)  # of the address
+    held = shown + [repr(value) for value in vars(sampler).values()]
+    assert not any(KEY[:4] in text for text in held)  # nor a part of it
 
 
 def test_a_key_that_is_not_there_or_would_be_read_by_all_is_refused(
@@ -473,7 +474,9 @@ def test_two_who_share_a_journal_do_not_ask_the_same(
 @pytest.mark.parametrize(
     ("url", "how", "said"),
     [
-        ("file:///etc/passwd", {}, "address of a service.*got one of 'file'"),
+        ("file:///etc/passwd", {}, "address of a service"),
+        ("http://[::1", {}, "address of a service"),
+        ("http://example.org:word", {}, "address of a service"),
         ("example.org/predict", {}, "address of a service"),
         ("https://", {}, "address of a service"),
         ("https://me:word@example.org", {}, "without name and password"),

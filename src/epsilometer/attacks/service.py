@@ -27,7 +27,7 @@ from epsilometer.types import FloatArray
 
 _TRANSIENT = (408, 425, 429, 500, 502, 503, 504)  # statuses that another try may mend
 _LONGEST = 60.0  # seconds between two tries, whatever the service asks for
-_SHOWN = 200  # characters of a refusal
+_READ, _SHOWN = 4096, 200  # bytes of a refusal, and characters: a key in it is found whole
 _HERE = ("localhost", "127.0.0.1", "::1")
 
 
@@ -76,7 +76,7 @@ class HttpService:
         answer: ``answer(JSON)``, the probabilities in what comes back, ``(samples, classes)``.
     """
 
-    url: str
+    url: str = field(repr=False)  # what comes after a question mark may be a secret
     journal: str | os.PathLike[str] = field(kw_only=True)
     classes: int | None = field(default=None, kw_only=True)
     unit: float | None = field(default=None, kw_only=True)
@@ -94,10 +94,14 @@ class HttpService:
     _asked: dict[str, int] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        parts = urllib.parse.urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        try:
+            parts = urllib.parse.urlsplit(self.url)
+            known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:  # a port that is no number, half of an IPv6 address
+            known = False
+        if not known:
             raise InvalidArgument(
-                f"Expected the address of a service, https://…, got one of {parts.scheme!r}."
+                "Expected the address of a service, https://name/path, got something else."
             )
         if parts.username or parts.password:
             raise InvalidArgument(
@@ -217,7 +221,7 @@ class HttpService:
 
     def _refusal(self, error: urllib.error.HTTPError) -> str:
         try:
-            said = error.read(4 * _SHOWN).decode("utf-8", "replace")[:_SHOWN]
+            said = error.read(_READ).decode("utf-8", "replace")
         except (OSError, http.client.HTTPException):
             said = ""
         if self.key is not None:  # a service may repeat what it was sent
@@ -226,7 +230,7 @@ class HttpService:
             said = "it sends elsewhere; give the address that it leads to"
         return (
             f"Expected an answer of {self._where}, got status {error.code} {self._so_far}: "
-            f"{said or error.reason}"
+            f"{said[:_SHOWN] or error.reason}"
         )
 
     @property

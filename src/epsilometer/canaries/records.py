@@ -199,4 +199,6 @@ def _limits(
 
 def _names(rows: FloatArray) -> list[bytes]:
     """Of records: equal ones have one name. In single precision, as models see them."""
-    return [hashlib.blake2b(row.tobytes()).digest() for row in rows.astype(np.float32) + 0.0]
+    with np.errstate(over="ignore"):
+        seen = rows.astype(np.float32) + 0.0  # −0 is 0
+    return [hashlib.blake2b(row.tobytes()).digest() for row in seen]

@@ -117,9 +117,10 @@ def test_features_without_spread_and_runs_far_off_do_no_harm(rng: np.random.Gene
         side[:, 2] = 0.0
     scores = learned_scores(inside, outside, rng=np.random.default_rng(0))
     np.testing.assert_allclose(scores.inside, plain.inside, atol=1e-3)
-    held = np.random.default_rng(0).permutation(100)[50:]
-    inside[held[:2], 2] = [1e300, -1e300]  # a constant only where it was learned from
-    outside[0, 0] = 1e100
+    split = np.random.default_rng(0)
+    held_in, held_out = (split.permutation(100)[50:] for _ in range(2))
+    inside[held_in[:2], 2] = [1e300, -1e300]  # a constant only where it was learned from
+    outside[held_out[0], 0] = 1e200  # whose square no float is
     again = learned_scores(inside, outside, rng=np.random.default_rng(0))
     assert np.isfinite(again.inside).all()
     assert np.isfinite(again.outside).all()

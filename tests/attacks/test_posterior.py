@@ -454,9 +454,20 @@ def image_net() -> nn.Sequential:
     )
 
 
+def overwriting_net() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(4, 8), Generous(), nn.Linear(8, 3))
+
+
 @pytest.mark.parametrize(
     "make",
-    [plain_net, Nested, image_net, Functional, lambda: nn.Sequential(nn.Dropout(0.2), plain_net())],
+    [
+        plain_net,
+        Nested,
+        image_net,
+        Functional,
+        overwriting_net,
+        lambda: nn.Sequential(nn.Dropout(0.2), plain_net()),
+    ],
 )
 def test_samples_of_many_models_have_the_law_of_each_alone(
     make: Callable[[], nn.Module], rng: np.random.Generator

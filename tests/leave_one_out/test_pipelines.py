@@ -75,7 +75,6 @@ def test_what_is_held_fixed_is_said(last: Any) -> None:
         [ColumnTransformer([("a", Normalizer(), [0, 1]), ("b", "passthrough", [2])])],
         ["passthrough"],
     ],
-    ids=str,
 )
 def test_steps_that_learn_nothing_leave_the_exact_path_open(steps: list[Any]) -> None:
     pipeline = make_pipeline(*steps, GaussianNB())
@@ -93,7 +92,6 @@ def test_steps_that_learn_nothing_leave_the_exact_path_open(steps: list[Any]) ->
         ColumnTransformer([("a", Normalizer(), [0])], remainder=StandardScaler()),
         make_pipeline(StandardScaler()),
     ],
-    ids=str,
 )
 def test_steps_that_learn_are_never_taken_off_unasked(step: Any) -> None:
     pipeline = make_pipeline(step, GaussianNB())

@@ -16,7 +16,8 @@ from epsilometer.attacks.disclosure import ReleaseForm
 from epsilometer.audits.posterior import FORMS, PosteriorJob, posterior_job
 from epsilometer.canaries.data import Record, mislabelled
 from epsilometer.canaries.records import Way, differing_record
-from epsilometer.cli import config
+from epsilometer.cli.config import Data as Records
+from epsilometer.cli.config import from_sections, read_sections
 from epsilometer.cli.dpsgd import every_record
 from epsilometer.cli.running import finish, refuted, running, unchanged
 from epsilometer.cli.samplers import parse_sampler
@@ -38,7 +39,7 @@ _NEVER = 1e6  # a clipping norm that no gradient reaches: plain SGD
 
 
 @dataclass(frozen=True, kw_only=True)
-class Data(config.Data):
+class Data(Records):
     """Section ``[data]``: as of ``epsilometer dpsgd``, and
 
     Attributes:
@@ -175,7 +176,7 @@ def posterior(
 
     Example: epsilometer posterior --runs 8 --run posterior-run
     """
-    given = config.read_sections(Config, file, bundled=_BUNDLED)
+    given = read_sections(Config, file, bundled=_BUNDLED)
     audit = given.audit if runs is None else replace(given.audit, runs=runs)
     audit = audit if seed is None else replace(audit, seed=seed)
     job = posterior_job_of(
@@ -193,7 +194,7 @@ def resumed(plan: Plan) -> PosteriorJob:
     plain = plan.parameters.get("config")
     if not isinstance(plain, Mapping):
         raise InvalidArgument("Expected a plan that holds the config of its run, found none.")
-    given = config.from_sections(Config, plain)
+    given = from_sections(Config, plain)
     job = posterior_job_of(given, command=plan.command, at_once=plan.parameters.get("at_once"))
     unchanged(job, plan, given.data.file)
     return job
@@ -319,8 +320,8 @@ def _record(
                 f"Expected data.shadow of a batch or more with audit.record = {way!r}, got "
                 f"{len(shadow)}: shadow models are trained on records of their own."
             )
-        many = replace(training, runs=audit.shadows)
-        shadows = many.train(features[shadow], labels[shadow], rng=rng)
+        many, own = replace(training, runs=audit.shadows), rng.spawn(1)[0]
+        shadows = many.train(features[shadow], labels[shadow], rng=own)
         models = [shadows.models.model(run) for run in range(audit.shadows)]
     chosen = differing_record(features[train], labels[train], way, shadows=models, rng=rng)
     record = chosen.record

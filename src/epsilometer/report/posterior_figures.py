@@ -9,6 +9,7 @@ from epsilometer.report.words import number, short
 
 _ROLES: tuple[Role, ...] = ("attack", "claim", "gdp", "bound", "law", "outside", "chance")
 _FORMS = 14  # in one figure; more could not be told apart
+_SIDE_BY_SIDE = 4
 _LONGEST_NAME = 24
 
 
@@ -201,8 +202,10 @@ def pareto_figure(result: PosteriorAudit) -> Figure | None:
 
 
 def _forms_axis(result: PosteriorAudit) -> Axis:
-    names = tuple(form.form[:_LONGEST_NAME] for form in result.forms[:_FORMS])
-    return Axis(title="published", low=0.5, high=len(names) + 0.5, names=names)
+    names = [form.form[:_LONGEST_NAME].replace(", to ", "\nto ") for form in result.forms[:_FORMS]]
+    if len(names) > _SIDE_BY_SIDE:  # every second one lower, where they would touch
+        names = ["\n" * (i % 2) + name for i, name in enumerate(names)]
+    return Axis(title="published", low=0.5, high=len(names) + 0.5, names=tuple(names))
 
 
 def _swept(points: Sequence[SweepPoint], places: Sequence[float]) -> tuple[Series, ...]:

@@ -13,8 +13,10 @@ _NONE = "–"
 
 def finding(result: PosteriorAudit) -> str:
     """The verdict in a sentence; where nothing was promised, the plan."""
+    if result.claim is None and result.plan.chosen is None:
+        return "No form of publishing is known to stay below the line."
     if result.claim is None:
-        return result.plan.advice[0]
+        return f"The finest form that stays below the line: {result.plan.chosen}."
     promised = f"ε = {words.short(result.claim.epsilon)} was promised"
     worst = max(result.forms, key=lambda form: form.epsilon)
     proved = f"ε ≥ {words.number(worst.epsilon)} at δ = {result.delta:g}"

@@ -208,8 +208,9 @@
       const ticks = axis.log ? { splits: (_, __, low, high) => logTicks(low, high), filter: (_, all) => all } : {};
       if (axis.names.length) ticks.splits = () => axis.names.map((_, i) => i + 1);
       const name = (v) => axis.names[v - 1] ?? (axis.log ? power(v) : shown(v));
+      const more = Math.max(0, ...axis.names.map((text) => text.split("\n").length - 1)); // lines
       return {
-        ...ticks, label: axis.title, labelSize: 20, size: size - 14, stroke: style.color,
+        ...ticks, label: axis.title, labelSize: 20, size: size - 14 + 16 * more, stroke: style.color,
         font: `12px ${style.fontFamily}`, labelFont: `12px ${style.fontFamily}`, grid: lines, ticks: { ...lines, size: 4 },
         values: (_, splits) => splits.map((v) => (v === null ? "" : name(v))),
       };

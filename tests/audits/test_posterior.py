@@ -237,6 +237,7 @@ def test_one_sample_has_no_spread_and_says_so() -> None:
     for name in ("samples", "quantiles", "mean+std"):
         assert any("no spread" in said for said in by_form(result, name).audit.bound.caveats)
     assert not any("no spread" in said for said in by_form(result, "mean").audit.bound.caveats)
+    assert sum("no spread" in said for said in result.caveats) == 4  # rounded and not
     assert not [point for point in result.sweeps if point.swept == "samples"]
 
 
@@ -394,7 +395,21 @@ def test_runs_that_diverge_count_and_are_told() -> None:
     assert result.diverged_inside == result.diverged_outside == 8
     assert result.verdict == "not refuted"
     assert all(form.epsilon == 0 for form in result.forms)
+    assert result.plan.chosen is None  # what was lost might have leaked
+    assert {form.standing for form in result.forms} == {"cannot tell"}
     assert any("Diverged or failed: 8 of 8" in caveat for caveat in result.caveats)
+
+
+@pytest.mark.parametrize("with_record", [True, False])
+def test_a_record_that_makes_all_models_diverge_is_no_crash(with_record: bool) -> None:
+    def factory(features: Any, labels: Any, rng: np.random.Generator) -> FromCallable:
+        lost = (len(labels) > 21) == with_record
+        p = np.full(CLASSES, np.nan if lost else 1 / CLASSES)
+        return FromCallable(lambda x, samples, rng: np.tile(p, (samples, 1)))
+
+    result = audit(factory, runs=10, test=None, forms=WHOLE)
+    assert sorted((result.diverged_inside, result.diverged_outside)) == [0, 10]
+    assert result.plan.chosen is None
 
 
 def test_a_factory_whose_models_diverge_now_and_then_goes_on() -> None:
@@ -417,6 +432,14 @@ def test_runs_that_raise_are_failed_units_and_no_acquittal() -> None:
     result = audit(factory, runs=20, test=None, claim=1.0)
     assert result.provenance.failed > 0
     assert result.verdict == "no verdict"
+
+
+def test_where_all_runs_raise_the_reason_is_told() -> None:
+    def factory(features: Any, labels: Any, rng: np.random.Generator) -> FromCallable:
+        raise RuntimeError("no memory today")
+
+    with pytest.raises(InvalidArgument, match=r"all of them failed.*no memory today"):
+        audit(factory, runs=8, test=None)
 
 
 def _of(probabilities: Any) -> Any:
@@ -452,6 +475,7 @@ def _other_classes(features: Any, labels: Any, rng: np.random.Generator) -> From
             "zero_out",
         ),
         ("not a factory", {}, "EnsembleDPSGD, got str"),
+        (nn.Linear(2, 2), {}, "got the module itself"),
         (lambda x, y, rng: None, {}, "predict"),
         (_of([0.5, 0.5]), {}, "3 classes"),
         (_of([3.0, 1.0, 2.0]), {}, "softmax"),

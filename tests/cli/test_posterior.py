@@ -179,3 +179,13 @@ def test_other_records_are_not_gone_on_with(audit: Callable[..., Result]) -> Non
     assert done.exit_code == 2
     assert "found others" in done.stderr
     assert Store.open(Path("run")).plan.audit == "posterior"
+
+
+def test_the_example_of_the_help_runs_what_is_bundled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = call("posterior", "--runs", 8, "--run", "posterior-run", "--engine", "in-process")
+    assert done.exit_code == 0, done.output
+    assert "dropout_cnn on digits, mislabelled record" in done.stdout
+    assert (tmp_path / "posterior-run" / "report.html").exists()

@@ -19,7 +19,7 @@ from epsilometer._extras import needs
 from epsilometer.accounting import pld, rdp
 from epsilometer.attacks.disclosure import ReleaseForm, utility
 from epsilometer.attacks.predictions import OneByOne, Predicted, SamplerFactory, Trainings
-from epsilometer.audits.posterior_finding import Asked, Collected, found
+from epsilometer.audits.posterior_finding import AllFailed, Asked, Collected, found
 from epsilometer.canaries.data import Record, records
 from epsilometer.claims import PrivacyClaim
 from epsilometer.engine.engines import Engine, InProcess, Local
@@ -185,7 +185,7 @@ class Knobs(TypedDict, total=False):
     units: Sequence[float]
     test: tuple[ArrayLike, ArrayLike] | None
     claim: float | PrivacyClaim | None
-    line: float
+    line: float | None
     advantage: float | None
     confidence: float
     at_once: int | None
@@ -260,7 +260,11 @@ def audit_posterior(
         device = getattr(sampler_factory, "device", "cpu")
         engine = Local() if device == "cpu" else InProcess()
     where = None if directory is None else Path(directory)
-    result = run(job, where, engine=engine, listen=[*listen, _wrong_calls])
+    failures = _Failures()
+    try:
+        result = run(job, where, engine=engine, listen=[*listen, failures])
+    except AllFailed as error:
+        raise AllFailed(f"{error} One said: {failures.reason}") from error
     assert isinstance(result, PosteriorAudit)  # as the job returns
     return result
 
@@ -318,7 +322,12 @@ def posterior_job(
             f"{tested[0].shape[1:]}."
         )
     trained: dict[str, Any]
-    if hasattr(sampler_factory, "train"):
+    if hasattr(sampler_factory, "state_dict"):
+        raise InvalidArgument(
+            "Expected what trains a module, got the module itself. Give "
+            "EnsembleDPSGD(module, loss, …), or a factory(features, labels, rng)."
+        )
+    if not callable(sampler_factory) and hasattr(sampler_factory, "train"):
         trainings, block, noise, trained = _ensemble(
             sampler_factory, features, labels, differing, runs=runs, at_once=at_once
         )
@@ -436,7 +445,7 @@ def _ensemble(
 def _trained_by(factory: Any) -> dict[str, str]:
     """The module that is trained; or a factory by its contents, where they can be compared."""
     module = getattr(factory, "module", None)
-    if hasattr(factory, "train") and module is not None:
+    if not callable(factory) and module is not None:
         return {"module": fingerprint((str(module), [*module.state_dict().values()]))}
     try:
         return {"factory": fingerprint(factory)}
@@ -487,11 +496,17 @@ def _theory(
     return tuple(said)
 
 
-def _wrong_calls(event: Event) -> None:
-    """Ends the audit where a unit failed because the call was wrong: more runs are no use."""
-    if event.name != "failed":
-        return
-    *_, last = str(event.details["error"]).strip().splitlines() or [""]
-    kind, _, said = last.partition(": ")
-    if kind.rpartition(".")[2] == InvalidArgument.__name__:
-        raise InvalidArgument(said)
+@dataclass
+class _Failures:
+    """Hears of failed units; the first one's reason is kept, and a wrong call ends the audit."""
+
+    reason: str = ""
+
+    def __call__(self, event: Event) -> None:
+        if event.name != "failed":
+            return
+        *_, last = str(event.details["error"]).strip().splitlines() or [""]
+        kind, _, said = last.partition(": ")
+        if kind.rpartition(".")[2] == InvalidArgument.__name__:
+            raise InvalidArgument(said)  # more runs are no use
+        self.reason = self.reason or last

@@ -51,6 +51,10 @@ _CITES = ("gal2016", "kairouz2015", "shibahara2021")
 _UTILITY = ("accuracy", "ties", "calibration_error", "log_loss")
 
 
+class AllFailed(InvalidArgument):
+    """No run ended: there is nothing to judge."""
+
+
 @dataclass(frozen=True)
 class Shown:
     """A form, and of how many samples it is made."""
@@ -175,10 +179,12 @@ class Collected:
     def of(cls, units: Sequence[Arrays], blocks: int) -> Self:
         """The first ``blocks`` units had the record."""
         classes = {unit["samples"].shape[-1] for unit in units if "samples" in unit}
-        if len(classes) != 1:
+        if not classes:
+            raise AllFailed("Expected predictions of some runs, all of them failed.")
+        if len(classes) > 1:
             raise InvalidArgument(
-                "Expected predictions of models of the same classes, got "
-                + (f"models of {sorted(classes)} classes." if classes else "none: all runs failed.")
+                f"Expected models of the same classes, got some of {min(classes)} and some of "
+                f"{max(classes)}."
             )
         inside, outside = (_world(some) for some in (units[:blocks], units[blocks:]))
         tested = [unit for unit in units if "utility" in unit and int(unit["rows"])]
@@ -218,7 +224,8 @@ def found(
     inside, outside = collected.inside, collected.outside
     caveats = []
     forms = asked.forms
-    if inside.vector is None and any(form.kind == "vector" for form in forms):
+    has_vector = inside.vector is not None or outside.vector is not None
+    if not has_vector and any(form.kind == "vector" for form in forms):
         forms = tuple(form for form in forms if form.kind != "vector")
         caveats.append("These models predict nothing without sampling: no form 'vector'.")
         if not forms:
@@ -251,7 +258,7 @@ def found(
         sweeps=tuple(
             _point(attack, swept, shown, asked)
             for swept, shown in asked.sweeps
-            if not (shown.form.kind == "vector" and inside.vector is None)
+            if has_vector or shown.form.kind != "vector"
         ),
         plan=plan,
         theory=theory,
@@ -262,6 +269,7 @@ def found(
             if collected.tested
             else "No test records were given: nothing is known of utility.",
             *caveats,
+            *(said for form in forms for said in _spread(Shown(form, asked.samples))),
         ),
         seed=seed,
         cites=_CITES,
@@ -300,11 +308,13 @@ class _Attack:
     ) -> tuple[EpsilonLowerBound, ...]:
         """By thresholds on statistics: all must be reached, or any."""
         inside, outside = self.collected.inside, self.collected.outside
-        known = []
-        for world, worst in ((inside, -_WORST), (outside, _WORST)):
-            seen = self._seen(shown, world, "statistics")
-            known.append(np.vstack([seen, np.full((world.lost, seen.shape[1]), worst)]))
-        joinings: tuple[Joining, ...] = ("all", "any") if known[0].shape[1] > 1 else ("all",)
+        seen = [self._seen(shown, world, "statistics") for world in (inside, outside)]
+        wide = max(part.shape[1] for part in seen)
+        known = [
+            np.vstack([part.reshape(-1, wide), np.full((world.lost, wide), worst)])
+            for part, world, worst in zip(seen, (inside, outside), (-_WORST, _WORST), strict=True)
+        ]
+        joinings: tuple[Joining, ...] = ("all", "any") if wide > 1 else ("all",)
         return tuple(
             joint_bound(
                 known[0],
@@ -348,7 +358,6 @@ def _finding(
         adversary=_adversary(shown),
         provenance=provenance,
     )
-    told = (*(f"{said[0].upper()}{said[1:]}." for said in shown.form.caveats(shown.samples)),)
     raw = attack.joint(shown, Best(), confidence)
     audit = replace(
         audit,
@@ -356,11 +365,11 @@ def _finding(
             audit.bound,
             threshold_rule=f"{audit.bound.threshold_rule}, {_LEARNED}",
             adjacency="add_remove",
-            caveats=(*audit.bound.caveats, *told, *caveats),
+            caveats=(*audit.bound.caveats, *_spread(shown), *caveats),
         ),
         also=(*attack.joint(shown, HoldOut(_HALF), confidence), *raw),
     )
-    advantage = advantage_at(scores, 0.0, confidence=confidence)
+    advantage = _advantage(scores, confidence)
     worth = _worth(attack.collected, asked, shown)
     return FormFinding(
         form=str(shown.form),
@@ -406,6 +415,16 @@ def _worth(collected: Collected, asked: Asked, shown: Shown) -> dict[str, float 
     row = collected.utility[asked.shown.index(shown)].tolist()
     known = zip(_UTILITY, row, strict=True)
     return {name: None if math.isnan(value) else value for name, value in known}
+
+
+def _advantage(scores: Scores, confidence: float) -> Limited:
+    """With limits that hold whatever lost runs would have shown: they count on the wrong side."""
+    against = advantage_at(scores, 0.0, confidence=confidence)
+    hopeful = Scores(
+        np.where(scores.inside == -np.inf, np.inf, scores.inside),
+        np.where(scores.outside == np.inf, -np.inf, scores.outside),
+    )
+    return against._replace(high=advantage_at(hopeful, 0.0, confidence=confidence).high)
 
 
 def _standing(epsilon: float, advantage: Limited, asked: Asked) -> Standing:
@@ -524,6 +543,12 @@ def _pareto(findings: Sequence[FormFinding]) -> tuple[str, ...]:
             for _, other, less in tested
         )
     )
+
+
+def _spread(shown: Shown) -> tuple[str, ...]:
+    """What to know of a form of so few samples, as sentences."""
+    said = shown.form.caveats(shown.samples)
+    return tuple(f"{text[0].upper()}{text[1:]}." for text in said)
 
 
 def _adversary(shown: Shown) -> str:

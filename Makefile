@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/ready
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 INSTALL_BROWSER := ($(SUDO) apt-get update -qq && $(SUDO) apt-get install -y -qq chromium >/dev/null)
-PYTEST := $(BIN)/python -m pytest -q -n auto
+# A process a core; threads of theirs would only wait for each other.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto
 
 .PHONY: demo test setup browser check slow bench calibration picture clean
 
@@ -44,6 +45,8 @@ bench: setup
 	$(BIN)/python benchmarks/shuffling.py
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/canaries.py
+	$(BIN)/python benchmarks/posterior.py
+	$(BIN)/python benchmarks/federated.py
 	$(BIN)/python benchmarks/leave_one_out.py
 	$(BIN)/python benchmarks/membership.py
 

@@ -27,7 +27,7 @@ class FormFinding:
         raw: The paper's estimate: the larger of its two decisions. No bound.
         advantage: TPR − FPR of the learned attack's own decision, on those runs.
         advantage_low: Lower limit on it.
-        advantage_high: Upper limit.
+        advantage_high: Upper limit on it and on its opposite's, also if lost runs had been hits.
         accuracy: Share of test records rightly labelled by what is published; None untested.
         ties: Share where two classes are largest, and no label can be given.
         calibration_error: Mean distance of confidence and accuracy.

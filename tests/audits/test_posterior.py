@@ -18,6 +18,7 @@ from epsilometer import (
     PosteriorAudit,
     PrivacyClaim,
     ReleaseForm,
+    Scores,
     audit_posterior,
     to_json,
 )
@@ -285,6 +286,13 @@ def test_a_form_stands_no_better_than_what_is_made_of_it() -> None:
 def _spread(p: float, rng: np.random.Generator) -> np.ndarray:
     moved = float(np.clip(p + rng.normal(0, 0.05), 0.01, 0.99))
     return np.array([(1 - moved) / 2, moved, (1 - moved) / 2])
+
+
+def test_an_attack_that_is_worse_than_guessing_is_no_sign_of_safety() -> None:
+    right, wrong = np.ones(40), -np.ones(40)
+    unlucky = posterior_finding._advantage(Scores(inside=wrong, outside=right), 0.95)
+    assert unlucky.value == -1
+    assert unlucky.high == 1
 
 
 def test_the_finest_form_below_the_line_is_chosen() -> None:

@@ -6,7 +6,15 @@ import torch
 
 from epsilometer.errors import InvalidArgument
 from epsilometer.training.many import ManyModels
-from epsilometer.training.models import as_input, build, cnn, dropout_cnn, lenet5, mlp
+from epsilometer.training.models import (
+    as_input,
+    build,
+    cnn,
+    dropout_cnn,
+    dropout_mlp,
+    lenet5,
+    mlp,
+)
 
 
 def size(module: torch.nn.Module) -> int:
@@ -94,3 +102,10 @@ def test_the_network_with_dropout_is_the_papers_and_shrinks() -> None:
     assert small(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
     with pytest.raises(InvalidArgument, match="16x16"):
         dropout_cnn(1, 8, 8)
+
+
+def test_a_table_has_a_network_with_dropout_too() -> None:
+    net = dropout_mlp(6, 3, 0.25, hidden=5)
+    assert size(net) == 7 * 5 + 6 * 3
+    assert [layer.p for layer in net if isinstance(layer, torch.nn.Dropout)] == [0.25]
+    assert net(torch.zeros(2, 2, 3)).shape == (2, 3)

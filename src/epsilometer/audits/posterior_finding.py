@@ -418,13 +418,17 @@ def _worth(collected: Collected, asked: Asked, shown: Shown) -> dict[str, float 
 
 
 def _advantage(scores: Scores, confidence: float) -> Limited:
-    """With limits that hold whatever lost runs would have shown: they count on the wrong side."""
+    """With limits that hold whatever lost runs would have shown: they count on the wrong side.
+
+    And the upper one whether she heeds the attack or its opposite, lest bad luck pass for safety.
+    """
     against = advantage_at(scores, 0.0, confidence=confidence)
     hopeful = Scores(
         np.where(scores.inside == -np.inf, np.inf, scores.inside),
         np.where(scores.outside == np.inf, -np.inf, scores.outside),
     )
-    return against._replace(high=advantage_at(hopeful, 0.0, confidence=confidence).high)
+    high = advantage_at(hopeful, 0.0, confidence=confidence).high
+    return against._replace(high=max(high, -against.low))
 
 
 def _standing(epsilon: float, advantage: Limited, asked: Asked) -> Standing:

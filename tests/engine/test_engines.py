@@ -230,6 +230,22 @@ def nothing_but(unit: int) -> Arrays:
 # Engines that do not keep their word
 
 
+_HELD: list[np.ndarray] = []
+
+
+def grows(unit: int) -> Arrays:
+    """Makes its worker larger than joblib lets it become, and lasts until joblib looks again."""
+    if unit > 2:
+        _HELD.append(np.ones(45_000_000))  # 360 MB
+    time.sleep(1.1)
+    return {"unit": np.array(unit)}
+
+
+def test_a_worker_that_grew_is_replaced_also_where_warnings_are_errors() -> None:
+    found = [outcome.unit for outcome in Local(count=2).outcomes(grows, range(8))]
+    assert sorted(found) == list(range(8))
+
+
 def test_an_engine_that_forgets_a_unit_is_told(tmp_path: Path) -> None:
     job = Digest(plan=a_plan(3))
     given = [Outcome(unit=i, arrays=job.unit(i), error="", seconds=0.0) for i in (0, 2)]

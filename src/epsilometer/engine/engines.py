@@ -125,6 +125,9 @@ class Local:
             return
         for tracker in (resource_tracker, resource_tracker_of_loky):
             tracker.ensure_running()  # begun later, they would undo ``_ctrl_c_held``
+        # That a worker grew and is replaced. Where warnings are errors, the thread that replaces it
+        # would die of this one, and everybody wait for ever.
+        warnings.filterwarnings("ignore", "A worker stopped while some jobs", UserWarning)
         with parallel_config(
             backend="loky",
             inner_max_num_threads=1,

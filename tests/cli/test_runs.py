@@ -87,7 +87,7 @@ def test_a_plan_cannot_name_what_is_called(demo_run: Path) -> None:
     (demo_run / "plan.json").write_text(replace(plan, audit="os.system").to_json(), "utf-8")
     done = call("resume", demo_run)
     assert done.exit_code == 2
-    assert "Expected a run of demo, dpsgd, " in done.stderr
+    assert "Expected a run of classifier, demo, dpsgd, " in done.stderr
     assert "got one of 'os.system'" in done.stderr
 
 

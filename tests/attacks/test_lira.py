@@ -1,5 +1,5 @@
-"""The numeric cases named TF-Privacy are those of tests of tensorflow/privacy (advanced_mia_test),
-recomputed here from the densities they stand for; its scores are the negative of ours.
+"""The numeric cases named TF-Privacy are those of tests of tensorflow/privacy (advanced_mia_test), as
+they stand there; its scores are the negative of ours.
 """
 
 from typing import Any

@@ -495,6 +495,13 @@ def test_same_rng_same_samples_of_many_models() -> None:
     assert first.tobytes() != other.tobytes()
 
 
+def test_nothing_is_kept_for_gradients_that_nobody_asks_for(rng: np.random.Generator) -> None:
+    found = trained(plain_net(), 2)
+    for ask in (lambda: found.samples(X[None], 5, rng=rng), lambda: found.probabilities(X[None])):
+        ask()
+        assert not found.models._tape.calls
+
+
 def test_samples_are_independent_between_runs_records_and_each_other(
     rng: np.random.Generator,
 ) -> None:

@@ -106,6 +106,7 @@ class Trained:
                 stop = min(start + at_once, len(every) * count)
                 which = torch.arange(start, stop, device=every.device) // count
                 parts.append(rest(settled.index_select(1, which)).softmax(-1).cpu().numpy())
+        models.forget()
         drawn = np.concatenate(parts, axis=1)
         return drawn.reshape(models.runs, len(every), count, -1)
 
@@ -121,6 +122,7 @@ class Trained:
                 x, y = every[start : start + _SEEN], known[start : start + _SEEN]
                 outputs = models(x.expand(models.runs, *x.shape))
                 parts.append(measure(outputs, y.expand(models.runs, *y.shape)))
+        models.forget()
         return _on_cpu(torch.cat(parts, 1).double())
 
 

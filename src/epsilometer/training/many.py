@@ -108,6 +108,10 @@ class ManyModels:
         out = self._many(x.flatten(0, 1))
         return out.view(self.runs, -1, *out.shape[1:])  # type: ignore[no-any-return]
 
+    def forget(self) -> None:
+        """Lets go of what the last pass keeps for gradients; the next would anyway."""
+        self._tape.calls.clear()
+
     def until_random(self, x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         """What the layers before the first that draws at random make of examples; and the rest.
 

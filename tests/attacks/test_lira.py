@@ -1,5 +1,5 @@
-"""The numeric cases named TF-Privacy are those of tests of tensorflow/privacy (advanced_mia_test), as
-they stand there; its scores are the negative of ours.
+"""The numeric cases named TF-Privacy are those of tensorflow/privacy's own advanced_mia_test; its
+scores are the negative of ours.
 """
 
 from typing import Any

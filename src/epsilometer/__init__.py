@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from epsilometer.canaries.sphere import SphereCanaries
     from epsilometer.claims import PrivacyClaim
     from epsilometer.engine.engines import Dask, InProcess, Local
+    from epsilometer.leave_one_out.bounds import dtp_upper_bound
+    from epsilometer.leave_one_out.dtp import dtp_exact
+    from epsilometer.leave_one_out.pdtp import dtp_over, pdtp
     from epsilometer.mechanisms.loaders import watch_loader
     from epsilometer.observations import ScoreCounts, Scores
     from epsilometer.posterior import PosteriorAudit
@@ -73,6 +76,9 @@ _HOME = {
     "canaries.sphere": ("SphereCanaries",),
     "claims": ("PrivacyClaim",),
     "engine.engines": ("Dask", "InProcess", "Local"),
+    "leave_one_out.bounds": ("dtp_upper_bound",),
+    "leave_one_out.dtp": ("dtp_exact",),
+    "leave_one_out.pdtp": ("dtp_over", "pdtp"),
     "mechanisms.loaders": ("watch_loader",),
     "observations": ("ScoreCounts", "Scores"),
     "posterior": ("PosteriorAudit",),

@@ -375,7 +375,7 @@ def classifier_job(
     shadows: int = 32,
     groups: Mapping[str, ArrayLike] | None = None,
     rules: Sequence[ReleaseRule] | None = None,
-    decimals: int | None = 2,
+    decimals: int | None = None,
     confidence: float = 0.95,
     removal: int | None = None,
     variation: int = 0,
@@ -406,8 +406,8 @@ def classifier_job(
         shadows: Models in the pool of shadows.
         groups: Column → group of each record, to see whether some are more at risk.
         rules: By which it is judged; ``RULES`` by default.
-        decimals: With how many decimals probabilities are to be shown; None: all, or the model
-            itself is given away.
+        decimals: With how many decimals probabilities are to be shown; None: all, as where the
+            model itself is given away.
         confidence: Of the verdict.
         removal: Measurements of the plan to drop records; None: 25 where records can be left out
             without fitting again, else none.

@@ -62,7 +62,9 @@ _FEW = 10  # different numbers of a column that are groups as they are
 @click.option(
     "--patience", type=float, default=3600.0, show_default=True, help="Seconds of refits."
 )
-@click.option("--decimals", default="2", show_default=True, help="Shown of probabilities, or all.")
+@click.option(
+    "--decimals", default="all", show_default=True, help="Shown of probabilities, if fewer."
+)
 @click.option("--pdtp-limit", type=float, default=1.0, show_default=True, help="DTP-1 is 1.")
 @click.option("--share", type=float, default=0.0, help="Of records that may be above it.")
 @click.option("--advantage-limit", type=float, default=0.1, show_default=True, help="TPR − FPR.")

@@ -12,7 +12,7 @@ from epsilometer._extras import needs
 from epsilometer.audits.dpsgd import dpsgd_job
 from epsilometer.audits.runs import UntilRefuted
 from epsilometer.cli.config import DIGITS, Config, Data, from_plain, read_config
-from epsilometer.cli.running import finish, refuted, running, unchanged
+from epsilometer.cli.running import described, finish, refuted, running, unchanged
 from epsilometer.cli.samplers import parse_sampler
 from epsilometer.cli.writing import html_option, write_page
 from epsilometer.engine.engines import Engine
@@ -30,21 +30,10 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option(
-    "--config",
-    "file",
-    type=click.Path(path_type=Path),
-    help="What to audit, as TOML; by default an MLP on handwritten digits, in shuffled batches.",
-)
-@click.option("--runs", type=click.IntRange(min=2), help="In place of the file's.")
-@click.option("--seed", type=click.IntRange(min=0), help="In place of the file's.")
-@click.option(
-    "--run",
-    "directory",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path("epsilometer-dpsgd"),
-    show_default=True,
-    help="Directory of the run.",
+@described(
+    bundled="an MLP on handwritten digits, in shuffled batches",
+    fewest=2,
+    home="epsilometer-dpsgd",
 )
 @running
 @html_option

@@ -19,7 +19,7 @@ from epsilometer.canaries.records import Way, differing_record
 from epsilometer.cli.config import Data as Records
 from epsilometer.cli.config import from_sections, read_sections
 from epsilometer.cli.dpsgd import every_record
-from epsilometer.cli.running import finish, refuted, running, unchanged
+from epsilometer.cli.running import described, finish, refuted, running, unchanged
 from epsilometer.cli.samplers import parse_sampler
 from epsilometer.cli.writing import html_option, write_page
 from epsilometer.engine.engines import Engine
@@ -142,21 +142,10 @@ class Config:
 
 
 @click.command()
-@click.option(
-    "--config",
-    "file",
-    type=click.Path(path_type=Path),
-    help="What to audit, as TOML; by default a CNN with dropout on handwritten digits.",
-)
-@click.option("--runs", type=click.IntRange(min=8), help="In place of the file's.")
-@click.option("--seed", type=click.IntRange(min=0), help="In place of the file's.")
-@click.option(
-    "--run",
-    "directory",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path("epsilometer-posterior"),
-    show_default=True,
-    help="Directory of the run.",
+@described(
+    bundled="a CNN with dropout on handwritten digits",
+    fewest=8,
+    home="epsilometer-posterior",
 )
 @running
 @html_option

@@ -57,6 +57,41 @@ def running(command: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
+def described(*, bundled: str, fewest: int, home: str) -> Callable[[Any], Any]:
+    """Adds the options of a command whose work is described in a file of TOML.
+
+    Args:
+        bundled: What is audited where no file is given.
+        fewest: Runs that it can do with.
+        home: Directory of the run where none is named.
+    """
+    options = (
+        click.option(
+            "--config",
+            "file",
+            type=click.Path(path_type=Path),
+            help=f"What to audit, as TOML; by default {bundled}.",
+        ),
+        click.option("--runs", type=click.IntRange(min=fewest), help="In place of the file's."),
+        click.option("--seed", type=click.IntRange(min=0), help="In place of the file's."),
+        click.option(
+            "--run",
+            "directory",
+            type=click.Path(file_okay=False, path_type=Path),
+            default=Path(home),
+            show_default=True,
+            help="Directory of the run.",
+        ),
+    )
+
+    def with_options(command: Any) -> Any:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return with_options
+
+
 def finish(
     job: Job,
     directory: Path,

@@ -8,9 +8,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from epsilometer import InProcess, audit_dpsgd
+from epsilometer import InProcess, audit_dpsgd, shuffle_epsilon
+from epsilometer.accounting import pld
 from epsilometer.engine.engines import Engine
 from epsilometer.integrations.sklearn import digits
+from epsilometer.mechanisms.samplers import Shuffle
 from epsilometer.results import AuditGroup, AuditResult
 from epsilometer.training.models import mlp
 
@@ -44,6 +46,12 @@ def audit(records: int = 60, **changed: Any) -> AuditResult | AuditGroup:
     return audit_dpsgd(module, data, **{**plain, **changed})
 
 
+def one(**changed: Any) -> AuditResult:
+    found = audit(**changed)
+    assert isinstance(found, AuditResult)
+    return found
+
+
 def long_audit(directory: Path | str, engine: Engine | None = None) -> AuditResult | AuditGroup:
     """With every kind of result but single steps, to be killed."""
     return audit(
@@ -54,4 +62,16 @@ def long_audit(directory: Path | str, engine: Engine | None = None) -> AuditResu
         canaries=20,
         directory=directory,
         engine=engine or InProcess(),
+    )
+
+
+def truth_of(sampler: Any, sigma: float, steps: int) -> float:
+    if isinstance(sampler, Shuffle):
+        return shuffle_epsilon(noise_multiplier=sigma, steps=steps, delta=DELTA).high
+    return pld.poisson_epsilon(
+        noise_multiplier=sigma,
+        sampling_rate=sampler.rate or 1 / steps,
+        steps=steps,
+        delta=DELTA,
+        adjacency="zero_out",
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from epsilometer import _validate
-from epsilometer.audits.dpsgd import Look
+from epsilometer.audits.dpsgd_views import Look
 from epsilometer.canaries.gradient import Adversary
 from epsilometer.errors import EpsilometerError, InvalidArgument, UnreadableFile
 

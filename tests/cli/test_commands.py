@@ -46,6 +46,7 @@ COMMANDS = [
     *(
         "check",
         "classifier",
+        "completion",
         "demo",
         "dpsgd",
         "estimate",

@@ -20,6 +20,7 @@ from epsilometer.audits.classifier import (
     run_classifier,
 )
 from epsilometer.audits.release import AdvantageAtMost, CaughtAtMost, PdtpAtMost, ReleaseRule
+from epsilometer.cli.completing import one_of
 from epsilometer.cli.running import finish, refuted, running, unchanged
 from epsilometer.cli.writing import html_option, write_page
 from epsilometer.engine.engines import Engine
@@ -41,6 +42,7 @@ _FEW = 10  # different numbers of a column that are groups as they are
     default="naive-bayes",
     show_default=True,
     help=f"One of {', '.join(MODELS)}; or module:factory, called without arguments.",
+    shell_complete=one_of(MODELS),
 )
 @click.option("--drop", multiple=True, metavar="COLUMN", help="Leave out; may be repeated.")
 @click.option("--group", multiple=True, metavar="COLUMN", help="Compare its groups; repeatable.")

@@ -8,6 +8,7 @@ import click
 
 from epsilometer.audits.scores import audit_scores
 from epsilometer.claims import PrivacyClaim
+from epsilometer.cli.completing import one_of
 from epsilometer.cli.printing import show_result
 from epsilometer.cli.writing import html_option, write_page
 from epsilometer.engine.plan import versions
@@ -38,8 +39,15 @@ _RULES = "rank-grid[:RATIO], hold-out[:FRACTION], bonferroni, fixed:THRESHOLD, b
     show_default=True,
     metavar="NAME",
     help=f"One of {', '.join(REGISTRY)}.",
+    shell_complete=one_of(REGISTRY),
 )
-@click.option("--rule", default="rank-grid", show_default=True, help=f"Thresholds: {_RULES}.")
+@click.option(
+    "--rule",
+    default="rank-grid",
+    show_default=True,
+    help=f"Thresholds: {_RULES}.",
+    shell_complete=one_of(("rank-grid", "hold-out", "bonferroni", "fixed:", "best")),
+)
 @click.option(
     "--seed",
     type=click.IntRange(min=0),

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from epsilometer import __version__
 from epsilometer.errors import EpsilometerError, EpsilometerWarning
@@ -16,6 +17,7 @@ _COMMANDS = {
     "check": "Judge a promise by a RESULT written before, for CI.",
     "classifier": "Say whether a classifier trained on the table DATA may be published, and who "
     "is at risk.",
+    "completion": "Print what makes a SHELL complete commands, options, methods, files and runs.",
     "demo": "Audit DP training on real data, as promised and with a classic mistake.",
     "dpsgd": "Train by DP-SGD thousands of times, with a canary and without it, and attack it.",
     "estimate": "Bound ε from below, from the attack scores in FILE.",
@@ -50,6 +52,17 @@ class _Commands(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(list(_COMMANDS.items()))
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Completes commands without importing them: a person waits for each press of a key."""
+        return [
+            *(
+                CompletionItem(name, help=short)
+                for name, short in _COMMANDS.items()
+                if name.startswith(incomplete)
+            ),
+            *click.Command.shell_complete(self, ctx, incomplete),
+        ]
+
     def invoke(self, ctx: click.Context) -> Any:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):  # an ASCII terminal gets ? for ε, not a crash
@@ -68,10 +81,19 @@ class _Commands(click.Group):
             raise SystemExit(3) from error
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_Commands,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__, prog_name="epsilometer")
-def main() -> None:
+@click.pass_context
+def main(ctx: click.Context) -> None:
     """Measure how private machine learning really is.
 
     Exit codes: 0 it ran, 1 a claim was refuted, 2 the call was wrong, 3 a fault of epsilometer's.
     """
+    if ctx.invoked_subcommand is None:
+        from epsilometer.cli.start import show_start
+
+        show_start()

@@ -6,9 +6,10 @@ from types import MappingProxyType
 
 import click
 
-from epsilometer.audits.classifier import run_classifier
+from epsilometer.audits.classifier_job import run_classifier
 from epsilometer.audits.demo import demo_job
 from epsilometer.cli import classifier, dpsgd, federated, posterior
+from epsilometer.cli.completing import run_directory
 from epsilometer.cli.running import finish, refuted, running
 from epsilometer.cli.writing import html_option, write_page
 from epsilometer.engine.engines import Engine
@@ -21,7 +22,9 @@ from epsilometer.integrations.sklearn import digits
 
 
 @click.command()
-@click.argument("directory", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument(
+    "directory", metavar="RUN", type=click.Path(path_type=Path), shell_complete=run_directory
+)
 @running
 @html_option
 def resume(directory: Path, html: Path | None, engine: Engine, listen: Sequence[Listener]) -> None:

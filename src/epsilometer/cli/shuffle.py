@@ -15,6 +15,7 @@ from epsilometer.accounting.pld import poisson_epsilon
 from epsilometer.accounting.shuffle import shuffle_epsilon, shuffle_noise
 from epsilometer.audits.runs import UntilRefuted
 from epsilometer.audits.shuffling import ShufflingAudit, audit_shuffling
+from epsilometer.cli.completing import one_of
 from epsilometer.cli.printing import show, show_result
 from epsilometer.cli.samplers import ORDERED, parse_sampler
 from epsilometer.cli.writing import html_option, write_page
@@ -34,7 +35,13 @@ _COLUMNS = ("name", "noise_multiplier", "steps", "epochs", "delta")
 @click.option("--epochs", type=int, default=1, show_default=True)
 @click.option("--delta", type=float, default=1e-5, show_default=True)
 @click.option("--claim", type=float, help="Reported ε; by default that of Poisson sampling.")
-@click.option("--sampler", default="shuffle", show_default=True, help=f"One of {_SAMPLERS}.")
+@click.option(
+    "--sampler",
+    default="shuffle",
+    show_default=True,
+    help=f"One of {_SAMPLERS}.",
+    shell_complete=one_of(ORDERED),
+)
 @click.option("--observations", type=float, help="Plays of the game, as 1e7.")
 @click.option("--until-refuted", is_flag=True, help="Stop the game when the claim has fallen.")
 @click.option("--confidence", type=float, default=0.95, show_default=True, help="One-sided.")

@@ -7,13 +7,16 @@ import click
 from rich.table import Table
 from rich.text import Text
 
+from epsilometer.cli.completing import run_directory
 from epsilometer.cli.printing import show
 from epsilometer.engine.run import finished_result
 from epsilometer.engine.store import Store, busy
 
 
 @click.command()
-@click.argument("directory", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument(
+    "directory", metavar="RUN", type=click.Path(path_type=Path), shell_complete=run_directory
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the status as one JSON object.")
 def status(directory: Path, as_json: bool) -> None:
     """Say how far the run in directory RUN is. Changes nothing there.

@@ -8,7 +8,7 @@ INSTALL_BROWSER := ($(SUDO) apt-get update -qq && $(SUDO) apt-get install -y -qq
 # A process a core; threads of theirs would only wait for each other.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto
 
-.PHONY: demo test setup browser check slow bench calibration picture clean
+.PHONY: demo test setup browser check docs slow bench calibration picture clean
 
 demo: setup
 	$(BIN)/epsilometer demo
@@ -33,7 +33,12 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	$(BIN)/python -m pytest -q --doctest-modules --ignore-glob="*_cuda.py" src README.md docs --doctest-glob="*.md"
+
+# The site, into site/: strict, so that a link or an anchor that leads nowhere fails. Nothing is fetched.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 slow: setup browser
 	$(PYTEST) -m slow

@@ -16,7 +16,8 @@ from epsilometer import (
     audit_classifier,
     to_json,
 )
-from epsilometer.audits.classifier import ATTACKS, classifier_job, run_classifier
+from epsilometer.audits.classifier import classifier_job
+from epsilometer.audits.classifier_job import ATTACKS, run_classifier
 from epsilometer.audits.cures import removal_plan, rounding_steps, sawtooth
 from epsilometer.audits.release_finding import SMALLEST
 from epsilometer.errors import EpsilometerError, InvalidArgument
@@ -296,11 +297,11 @@ def test_an_interrupted_run_keeps_its_parts(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("epsilometer.audits.classifier.shadow_pool", interrupted)
+        patched.setattr("epsilometer.audits.classifier_job.shadow_pool", interrupted)
         with pytest.raises(KeyboardInterrupt):
             run_classifier(job, tmp_path / "run", engine=HERE)
     assert list((tmp_path / "run/shards").iterdir())
-    monkeypatch.setattr("epsilometer.audits.classifier.pdtp", interrupted)  # not again
+    monkeypatch.setattr("epsilometer.audits.classifier_job.pdtp", interrupted)  # not again
     with pytest.raises(KeyboardInterrupt):  # the removal plan measures too
         run_classifier(job, tmp_path / "run", engine=HERE)
 

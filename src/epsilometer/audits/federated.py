@@ -19,7 +19,7 @@ from epsilometer.engine.engines import Engine, InProcess, Local
 from epsilometer.engine.events import Listener
 from epsilometer.engine.fingerprints import fingerprint, name_of
 from epsilometer.engine.plan import Plan
-from epsilometer.engine.run import Done, Watch, run
+from epsilometer.engine.run import Done, Unwatched, Watch, run
 from epsilometer.engine.shards import Arrays
 from epsilometer.errors import InvalidArgument
 from epsilometer.results import AuditGroup
@@ -104,7 +104,7 @@ class FederatedJob:
 
     def watch(self) -> Watch:
         """Nothing can be said before a training is over."""
-        return _Nothing()
+        return Unwatched()
 
     def result(self, units: Iterable[Arrays], done: Done) -> AuditGroup:
         """For each training: who sees the final model, and who sees all rounds."""
@@ -147,21 +147,6 @@ class FederatedJob:
             sampler=type(self.training.participation).__name__,
             accountant=how,
         )
-
-
-class _Nothing:
-    """A watch with nothing to say."""
-
-    def see(self, arrays: Arrays) -> None:
-        """Looks away."""
-
-    def epsilon(self) -> float | None:
-        """Nothing."""
-        return None
-
-    def enough(self) -> str:
-        """Never."""
-        return ""
 
 
 def federated_job(

@@ -32,7 +32,7 @@ from epsilometer.stats.gaussians import gaussian_sigma
 from epsilometer.types import BoolArray, FloatArray
 
 if TYPE_CHECKING:
-    from epsilometer.audits.classifier import ClassifierJob
+    from epsilometer.audits.classifier_job import ClassifierJob
 
 SMALLEST = 20  # records of a group that is shown by itself
 _LISTED = 1000  # records in a result

@@ -12,13 +12,8 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from epsilometer.audits.classifier import (
-    ATTACKS,
-    USUAL,
-    ClassifierJob,
-    classifier_job,
-    run_classifier,
-)
+from epsilometer.audits.classifier import USUAL, classifier_job
+from epsilometer.audits.classifier_job import ATTACKS, ClassifierJob, run_classifier
 from epsilometer.audits.release import AdvantageAtMost, CaughtAtMost, PdtpAtMost, ReleaseRule
 from epsilometer.cli.completing import one_of
 from epsilometer.cli.running import finish, refuted, running, unchanged

@@ -13,7 +13,8 @@ import numpy as np
 from epsilometer import _validate
 from epsilometer._extras import needs
 from epsilometer.attacks.disclosure import ReleaseForm
-from epsilometer.audits.posterior import FORMS, PosteriorJob, posterior_job
+from epsilometer.audits.posterior import FORMS, posterior_job
+from epsilometer.audits.posterior_job import PosteriorJob
 from epsilometer.canaries.data import Record, mislabelled
 from epsilometer.canaries.records import Way, differing_record
 from epsilometer.cli.config import Data as Records

@@ -75,6 +75,21 @@ class Watch(Protocol):
         ...
 
 
+class Unwatched:
+    """The watch of a job that proves nothing before all its units are there."""
+
+    def see(self, arrays: Arrays) -> None:
+        """Looks away."""
+
+    def epsilon(self) -> float | None:
+        """Nothing."""
+        return None
+
+    def enough(self) -> str:
+        """Never."""
+        return ""
+
+
 class Job(Protocol):
     """What is to be computed.
 

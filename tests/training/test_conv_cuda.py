@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from epsilometer.training import layers
+from epsilometer.training import convolution
 from epsilometer.training.ensemble import EnsembleDPSGD
 from epsilometer.training.many import ManyModels, per_example
-from epsilometer.training.pooling import MeanPool
+from epsilometer.training.pooling import MaxPool, MeanPool
 
 LOSS = per_example(F.cross_entropy)
 # Float32 sums in another order: some 1e-7 of what is summed, with room for what cancels.
@@ -62,8 +62,12 @@ def test_sums_are_those_of_patches_and_of_torch_func(
     assert torch.equal(found, again[1])  # to the last bytes
     assert torch.equal(outputs, again[0])
     others = [both(seed, cuda, whole=True)]
-    monkeypatch.setattr(layers, "_has_kernels", lambda *_: False)
+    monkeypatch.setattr(convolution, "_has_kernels", lambda *_: False)
     others.append(both(seed, cuda, whole=False))
+    monkeypatch.undo()
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    monkeypatch.setattr(convolution, "keeps_gradients", lambda *_: False)
+    others.append(both(seed, cuda, whole=False))  # by pairs of pixels, with kernels
     for other in others:
         torch.testing.assert_close((outputs, found), other, **CLOSE)
 
@@ -73,6 +77,28 @@ def test_sums_of_patches_are_those_of_torch_func(seed: int) -> None:
     torch.testing.assert_close(
         both(seed, "cpu", whole=False), both(seed, "cpu", whole=True), **CLOSE
     )
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("kept", [True, False])
+def test_sums_of_images_are_those_of_patches(
+    seed: int, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU that has no kernels of ours: with gradients kept, and with pairs of pixels."""
+    patches = both(seed, "cpu", whole=False)
+    monkeypatch.setattr(convolution, "_copies_patches", lambda _: False)
+    monkeypatch.setattr(convolution, "keeps_gradients", lambda *_: kept)
+    torch.testing.assert_close(both(seed, "cpu", whole=False), patches, **CLOSE)
+
+
+def test_a_tap_left_out_of_pairs_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    conv = nn.Conv2d(2, 3, (2, 3), stride=(1, 2), dilation=(2, 1))
+    x = torch.rand(4, 2, 8, 9, generator=torch.Generator().manual_seed(0))
+    columns, places = convolution._columns(x, conv)
+    truth = columns.transpose(1, 2) @ columns
+    torch.testing.assert_close(convolution._pairs_of_patches(x, places, conv), truth)
+    monkeypatch.setattr(convolution, "_added", lambda views: list(views)[-1].contiguous())
+    assert not torch.allclose(convolution._pairs_of_patches(x, places, conv), truth)
 
 
 def both(seed: int, device: str, *, whole: bool) -> tuple[torch.Tensor, torch.Tensor]:
@@ -130,7 +156,38 @@ def test_averages_are_those_of_torch(
         torch.testing.assert_close(mine, torchs, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("kernel", [(2, 2), (3, 1)])
+def test_the_largest_are_those_of_torch(
+    kernel: tuple[int, int], cuda: str, rng: np.random.Generator
+) -> None:
+    layer = nn.MaxPool2d(kernel)
+    z = torch.from_numpy(rng.integers(0, 4, (2, 3, 13, 8)).astype(np.float32)).to(cuda)  # with ties
+    z.requires_grad_()
+    mine, torchs = MaxPool(layer)(z), layer(z)
+    assert torch.equal(mine, torchs)
+    back = torch.rand_like(mine)
+    (mine,), (torchs,) = (torch.autograd.grad(out, z, back) for out in (mine, torchs))
+    assert torch.equal(mine, torchs)
+
+
 # Without CUDA: which layers are replaced
+
+
+@pytest.mark.parametrize(
+    ("layer", "replaced"),
+    [
+        (nn.MaxPool2d(2), True),
+        (nn.MaxPool2d((2, 1)), True),
+        (nn.MaxPool2d(3, stride=2), False),
+        (nn.MaxPool2d(2, padding=1), False),
+        (nn.MaxPool2d(2, ceil_mode=True), False),
+        (nn.MaxPool2d(2, dilation=2), False),
+    ],
+    ids=range(6),
+)
+def test_pools_that_do_not_overlap_are_replaced(layer: nn.MaxPool2d, replaced: bool) -> None:
+    many = ManyModels(nn.Sequential(nn.Conv2d(1, 2, 3), layer), 2)._many
+    assert any(isinstance(part, MaxPool) for part in many.modules()) == replaced
 
 
 def pools(module: nn.Module) -> list[bool]:

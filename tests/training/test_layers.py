@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from epsilometer.training import layers as layers_module
 from epsilometer.training.layers import ManyOthers
 from epsilometer.training.many import ManyModels
+from epsilometer.training.tape import Parameters
 from tests.training.nets import (
     CLASSES,
     RELATIVE,
@@ -183,13 +184,13 @@ def test_cross_terms_left_out_of_repeated_words_are_seen(monkeypatch: pytest.Mon
 
 
 def test_cross_terms_left_out_of_places_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = layers_module._measure_outer
+    right = layers_module.measure_outer
 
-    def forgetful(a: Tensor, b: Tensor, own: layers_module.Parameters) -> object:
+    def forgetful(a: Tensor, b: Tensor, own: Parameters) -> object:
         _, kept = right(a, b, own)
         return (a.square().sum(1) * b.square().sum(1)).sum(1) + b.sum(2).square().sum(1), kept
 
     net = SINGLE["as many places as sides"]
     assert not _seen(net)
-    monkeypatch.setattr(layers_module, "_measure_outer", forgetful)
+    monkeypatch.setattr(layers_module, "measure_outer", forgetful)
     assert _seen(net)

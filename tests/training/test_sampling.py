@@ -6,7 +6,7 @@ import scipy.stats
 import torch
 from torch import nn
 
-from epsilometer.training.layers import ManyConv2d
+from epsilometer.training.convolution import ManyConv2d
 from epsilometer.training.many import ManyModels
 from epsilometer.training.sampling import QuickConv2d, QuickDropout, QuickMaxPool, quick
 from tests.oracles import FLAKE

@@ -233,6 +233,48 @@ def _turn(
     tl.store(to, tl.load(at, mask=there, other=0.0), mask=(place < places)[None, :])
 
 
+@triton.jit
+def _squares(
+    out, pixels, backs, tiles, high: tl.constexpr, wide: tl.constexpr, height: tl.constexpr,
+    width: tl.constexpr, kh: tl.constexpr, kw: tl.constexpr, sh: tl.constexpr, sw: tl.constexpr,
+    dh: tl.constexpr, dw: tl.constexpr, size: tl.constexpr,
+):  # fmt: skip
+    """Of some pairs of places of an example: products of patches, times those of backprops."""
+    n = (tl.program_id(0) // tiles).to(tl.int64)
+    pair = (tl.program_id(0) % tiles) * size + tl.arange(0, size)
+    places: tl.constexpr = height * width
+    every: tl.constexpr = high * wide
+    live = pair < places * places
+    one, other = tl.where(live, pair, 0) // places, tl.where(live, pair, 0) % places
+    one = one // width * (sh * wide) + one % width * sw
+    other = other // width * (sh * wide) + other % width * sw
+    at = pixels + n * (every * every) + one * every + other
+    total = tl.zeros([size], tl.float32)
+    for i in tl.static_range(kh):
+        for j in tl.static_range(kw):  # both move on by one tap
+            total += tl.load(at + (i * dh * wide + j * dw) * (every + 1))
+    total *= tl.load(backs + n * (places * places) + pair, mask=live, other=0.0)
+    tl.store(out + tl.program_id(0), tl.sum(total, 0))
+
+
+def squares(pixels: Tensor, backs: Tensor, shape: Shape) -> Tensor:
+    """Squared norms of every example's gradient by the weights.
+
+    Args:
+        pixels: Products of all pairs of pixels, ``(n, high · wide, high · wide)``.
+        backs: Of all pairs of backprops, ``(n, height · width, height · width)``.
+        shape: Of the convolution.
+    """
+    tiles = triton.cdiv(backs[0].numel(), 8 * _THREADS)
+    out = pixels.new_empty(len(pixels), tiles)
+    sizes = {key: value for key, value in asdict(shape).items() if key not in ("outs", "ins")}
+    with torch.cuda.device_of(pixels):
+        _squares[(len(pixels) * tiles,)](
+            out, pixels, backs, tiles, **sizes, size=8 * _THREADS, num_warps=_WARPS
+        )
+    return out.sum(1)
+
+
 def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, shape: Shape) -> Tensor:
     """Outputs ``(n, outs, height, width)`` of images, first those of the first model."""
     runs, examples = len(weight), len(x) // len(weight)

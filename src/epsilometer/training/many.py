@@ -9,17 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from epsilometer.errors import InvalidArgument
-from epsilometer.training.layers import (
-    Layer,
-    ManyOthers,
-    Parameters,
-    Tape,
-    fresh,
-    layer_for,
-    sum_of,
-)
+from epsilometer.training.layers import ManyOthers, fresh, layer_for
 from epsilometer.training.pooling import quicken
 from epsilometer.training.sampling import quick
+from epsilometer.training.tape import Layer, Parameters, Tape, sum_of
 
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 Initial: TypeAlias = Literal["fresh", "given"]
@@ -194,7 +187,7 @@ class ManyModels:
         reached = [
             (call, back) for call, back in zip(calls, backs, strict=True) if back is not None
         ]
-        with torch.no_grad():
+        with torch.no_grad(), without_tf32():
             measured = [call.layer.measure(call.given, back) for call, back in reached]
             norms = sum_of(squares for squares, _ in measured).sqrt_().view(self.runs, -1)
             weights = weigh(norms)
@@ -404,13 +397,14 @@ def per_example(loss: Any) -> Loss:
 
 @contextmanager
 def without_tf32() -> Iterator[None]:
-    """Without TF32, to which cuDNN rounds convolutions unless it is told not to."""
-    before = torch.backends.cudnn.allow_tf32
-    torch.backends.cudnn.allow_tf32 = False
+    """Convolutions of cuDNN as on the CPU: not rounded to TF32, sums always in one order."""
+    cudnn: Any = torch.backends.cudnn
+    before = cudnn.allow_tf32, cudnn.deterministic
+    cudnn.allow_tf32, cudnn.deterministic = False, True
     try:
         yield
     finally:
-        torch.backends.cudnn.allow_tf32 = before
+        cudnn.allow_tf32, cudnn.deterministic = before
 
 
 def _generator_state(tensor: Tensor) -> Tensor:

@@ -1,9 +1,10 @@
-"""Averages of neighbouring pixels, for which torch takes long."""
+"""Averages and largest of neighbouring pixels, for which torch takes long."""
 
 import functools
 from typing import Any
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from epsilometer._extras import has
@@ -60,11 +61,45 @@ class _ByProducts(torch.autograd.Function):
         return (backs[0] @ average.T).repeat_interleave(ctx.high, 2), None
 
 
-def quicken(parent: nn.Module) -> None:
-    """Puts :class:`MeanPool` in the place of a module's own pooling layers.
+class MaxPool(nn.Module):
+    """``nn.MaxPool2d`` whose pixels do not overlap: on a GPU, derivatives go where they belong."""
 
-    With the tanh before them where the module is a sequence: elsewhere nobody knows what its
-    output is used for.
+    def __init__(self, layer: nn.MaxPool2d) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, z: Tensor) -> Tensor:
+        """The largest of each."""
+        apply: Any = _Largest.apply if z.is_cuda else lambda z, layer: layer(z)
+        largest: Tensor = apply(z, self.layer)
+        return largest
+
+
+class _Largest(torch.autograd.Function):
+    """A pixel is in one pool at most: written once, where torch looks which pools it is in."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, layer: nn.MaxPool2d) -> Tensor:
+        """The largest, and where it is."""
+        largest, where = F.max_pool2d(z, layer.kernel_size, return_indices=True)
+        ctx.shape = z.shape
+        ctx.save_for_backward(where)
+        return largest
+
+    @staticmethod
+    def backward(ctx: Any, *backs: Tensor) -> Any:
+        """To the largest alone."""
+        (where,) = ctx.saved_tensors
+        out = backs[0].new_zeros(ctx.shape)
+        out.flatten(-2).scatter_(-1, where.flatten(-2), backs[0].flatten(-2))
+        return out, None
+
+
+def quicken(parent: nn.Module) -> None:
+    """Puts :class:`MeanPool` and :class:`MaxPool` in the place of a module's own pooling layers.
+
+    Averages with the tanh before them where the module is a sequence: elsewhere nobody knows what
+    its output is used for.
     """
     before: tuple[str, nn.Module] | None = None
     for name, child in list(parent.named_children()):
@@ -75,6 +110,8 @@ def quicken(parent: nn.Module) -> None:
             setattr(parent, name, MeanPool(child, bent=bent))
             if bent and before is not None:
                 setattr(parent, before[0], nn.Identity())
+        elif type(child) is nn.MaxPool2d and _apart_too(child):
+            setattr(parent, name, MaxPool(child))
         before = (name, child)
 
 
@@ -83,6 +120,12 @@ def _apart(layer: nn.AvgPool2d) -> bool:
     kernel = _pair(layer.kernel_size)
     plain = layer.divisor_override is None and _pair(layer.padding) == (0, 0)
     return plain and _pair(layer.stride) == kernel
+
+
+def _apart_too(layer: nn.MaxPool2d) -> bool:
+    plain = _pair(layer.padding) == (0, 0) and _pair(layer.dilation) == (1, 1)
+    plain = plain and not (layer.ceil_mode or layer.return_indices)
+    return plain and _pair(layer.stride) == _pair(layer.kernel_size)
 
 
 def _pair(size: Any) -> tuple[int, int]:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from epsilometer.training.layers import ManyConv2d
+from epsilometer.training.convolution import ManyConv2d
 
 
 class QuickDropout(nn.Module):

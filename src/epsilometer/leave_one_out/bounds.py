@@ -19,7 +19,7 @@ import numpy as np
 
 from epsilometer import _validate
 from epsilometer.errors import InvalidArgument
-from epsilometer.leave_one_out import count_bayes, families
+from epsilometer.leave_one_out import category_bayes, count_bayes, families
 from epsilometer.leave_one_out.pdtp import Pdtp, chosen_records
 from epsilometer.types import FloatArray, IntArray
 
@@ -118,9 +118,9 @@ def lipschitz_bound(parameters: Any, without: Any, *, lipschitz: float) -> Float
     return np.asarray(lipschitz * np.abs(v - u).max(axis=1, initial=0.0))
 
 
-def _counted(estimator: Any, X: Any, y: Any) -> count_bayes.CategoryCounts:  # noqa: N803
+def _counted(estimator: Any, X: Any, y: Any) -> category_bayes.CategoryCounts:  # noqa: N803
     family = families.family_of(estimator)
-    if isinstance(family, (count_bayes.Categorical, count_bayes.Bernoulli)):
+    if isinstance(family, (category_bayes.Categorical, count_bayes.Bernoulli)):
         refused = family.refuses(estimator, X, y)
         if refused is not None:
             raise InvalidArgument(f"Expected {family.name} with smoothing, got {refused}.")

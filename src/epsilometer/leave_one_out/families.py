@@ -5,6 +5,7 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from epsilometer.leave_one_out import (
+    category_bayes,
     count_bayes,
     discriminant,
     leaves,
@@ -68,7 +69,7 @@ FAMILIES: tuple[Family, ...] = (
     count_bayes.Bernoulli(),
     count_bayes.Multinomial(),
     count_bayes.Complement(),
-    count_bayes.Categorical(),
+    category_bayes.Categorical(),
     neighbours.Neighbours(),
     leaves.RandomTrees(),
     leaves.FixedTree(),

@@ -26,14 +26,16 @@ from epsilometer.attacks import learned
 from epsilometer.attacks.disclosure import Kind
 from epsilometer.attacks.posterior import DeepEnsemble, FromCallable, McDropout
 from epsilometer.audits import posterior_finding
+from epsilometer.audits.form_plan import derives
 from epsilometer.audits.posterior import Knobs, posterior_job
-from epsilometer.audits.posterior_finding import Collected, World, derives
+from epsilometer.audits.posterior_runs import Collected, Shown, World
 from epsilometer.canaries.data import Record
 from epsilometer.engine.events import Event
 from epsilometer.engine.run import run
 from epsilometer.errors import EpsilometerError, InvalidArgument
 from epsilometer.mechanisms.samplers import Poisson
 from epsilometer.stats.estimators import epsilon_lower_bound
+from epsilometer.stats.thresholds import HoldOut
 from epsilometer.training.ensemble import EnsembleDPSGD, cross_entropy
 from epsilometer.training.models import dropout_mlp
 from tests.calibration import posterior as calibration
@@ -383,11 +385,11 @@ def test_runs_that_are_lost_only_weaken_what_is_proved(rng: np.random.Generator)
         inside, outside = world(0.7, lost), world(0.3, lost)
         seen = Collected(inside=inside, outside=outside, utility=None, tested=0)
         attack = posterior_finding._Attack(collected=seen, label=1, delta=DELTA, seed=0)
-        shown = posterior_finding.Shown(ReleaseForm("mean"), 4)
+        shown = Shown(ReleaseForm("mean"), 4)
         scores = attack.scores(shown)
         assert (scores.inside == -np.inf).sum() == (scores.outside == np.inf).sum() == lost
         found = epsilon_lower_bound(scores, delta=DELTA).epsilon
-        joint, *_ = attack.joint(shown, posterior_finding.HoldOut(0.5), 0.95)
+        joint, *_ = attack.joint(shown, HoldOut(0.5), 0.95)
         if lost == 0:
             whole = found, joint.epsilon
             assert min(whole) > 0.5

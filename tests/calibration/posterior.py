@@ -7,7 +7,8 @@ import sys
 import numpy as np
 
 from epsilometer.attacks.disclosure import Kind, ReleaseForm
-from epsilometer.audits.posterior_finding import Collected, Shown, World, _Attack
+from epsilometer.audits.posterior_finding import _Attack
+from epsilometer.audits.posterior_runs import Collected, Shown, World
 from epsilometer.stats.estimators import epsilon_lower_bound
 from epsilometer.stats.thresholds import Best, HoldOut
 

@@ -18,8 +18,8 @@ from epsilometer import _validate
 from epsilometer._extras import needs
 from epsilometer.attacks.disclosure import ReleaseForm
 from epsilometer.attacks.predictions import OneByOne, SamplerFactory, Trainings
-from epsilometer.audits.posterior_finding import AllFailed, Asked
 from epsilometer.audits.posterior_job import PosteriorJob
+from epsilometer.audits.posterior_runs import AllFailed, Asked
 from epsilometer.canaries.data import Record, records
 from epsilometer.claims import PrivacyClaim
 from epsilometer.engine.engines import Engine, InProcess, Local

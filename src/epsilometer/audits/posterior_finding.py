@@ -4,23 +4,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from epsilometer import _validate
-from epsilometer.attacks.disclosure import ReleaseForm
 from epsilometer.attacks.learned import learned_scores
+from epsilometer.audits.form_plan import no_better_than_coarser, plan_of
+from epsilometer.audits.posterior_runs import LEARNED_FROM, Asked, Collected, Shown, World
 from epsilometer.audits.scores import audit_scores
-from epsilometer.claims import PrivacyClaim
-from epsilometer.engine.shards import Arrays
 from epsilometer.errors import InvalidArgument
 from epsilometer.observations import Scores
 from epsilometer.posterior import (
     FormDifference,
     FormFinding,
-    FormPlan,
     PosteriorAudit,
     Standing,
     SweepPoint,
@@ -28,7 +23,7 @@ from epsilometer.posterior import (
     TheoryEpsilon,
 )
 from epsilometer.results import EpsilonLowerBound, Provenance
-from epsilometer.stats.decisions import advantage_at, advantage_difference, scores_needed
+from epsilometer.stats.decisions import advantage_at, advantage_difference
 from epsilometer.stats.estimators import epsilon_lower_bound
 from epsilometer.stats.joint_thresholds import Joining, joint_bound
 from epsilometer.stats.membership import Limited
@@ -36,178 +31,9 @@ from epsilometer.stats.thresholds import Best, HoldOut
 from epsilometer.types import BoolArray, FloatArray
 
 _WORST = 1e9  # a statistic of a run that diverged: beyond all others, on the wrong side
-_HALF = 0.5
-_WORST_FIRST: tuple[Standing, ...] = ("above", "cannot tell", "below")
-_MADE_OF: dict[str, tuple[str, ...]] = {
-    "samples": ("quantiles", "mean+std", "mean", "label"),
-    "quantiles": (),
-    "mean+std": ("mean", "label"),
-    "mean": ("label",),
-    "vector": (),
-    "label": (),
-}
 _LEARNED = "learned likelihood ratio, on runs it was not learned from"
 _CITES = ("gal2016", "kairouz2015", "shibahara2021")
 _UTILITY = ("accuracy", "ties", "calibration_error", "log_loss")
-
-
-class AllFailed(InvalidArgument):
-    """No run ended: there is nothing to judge."""
-
-
-@dataclass(frozen=True)
-class Shown:
-    """A form, and of how many samples it is made."""
-
-    form: ReleaseForm
-    samples: int
-
-    def __str__(self) -> str:
-        return f"{self.form} of {self.samples}"
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Asked:
-    """What is made of predictions.
-
-    Attributes:
-        forms: Finest first.
-        sweeps: What was varied, and what is shown then.
-        samples: T.
-        claim: What was promised.
-        delta: δ.
-        confidence: Of all forms together.
-        line: The ε of the user's line.
-        advantage: The advantage of the user's line.
-    """
-
-    forms: tuple[ReleaseForm, ...]
-    sweeps: tuple[tuple[Swept, Shown], ...]
-    samples: int
-    claim: PrivacyClaim | None
-    delta: float
-    confidence: float
-    line: float
-    advantage: float
-
-    @classmethod
-    def of(
-        cls,
-        *,
-        forms: tuple[ReleaseForm, ...],
-        swept: tuple[ReleaseForm, ...],
-        counts: tuple[int, ...],
-        units: tuple[float, ...],
-        samples: int,
-        claim: PrivacyClaim | None,
-        delta: float,
-        confidence: float,
-        line: float,
-        advantage: float,
-    ) -> Self:
-        """With sweeps over the first ``counts`` of the samples, and over units."""
-        if not forms or len(set(forms)) < len(forms):
-            raise InvalidArgument(
-                "Expected forms of publishing, each once, got "
-                f"{', '.join(map(str, forms)) or 'none'}."
-            )
-        for count in counts:
-            _validate.whole(1, counts=count)
-        fewer = sorted({count for count in counts if count < samples} | {samples})
-        finer: list[float | None] = [None, *sorted(set(units))]
-        sweeps: list[tuple[Swept, Shown]] = []
-        for form in swept:
-            if form.kind not in ("vector", "label") and len(fewer) > 1:
-                sweeps += [("samples", Shown(form, count)) for count in fewer]
-            if form.kind != "label" and len(finer) > 1:
-                sweeps += [("unit", Shown(replace(form, unit=unit), samples)) for unit in finer]
-        return cls(
-            forms=forms,
-            sweeps=tuple(sweeps),
-            samples=samples,
-            claim=claim,
-            delta=delta,
-            confidence=confidence,
-            line=line,
-            advantage=advantage,
-        )
-
-    @property
-    def shown(self) -> tuple[Shown, ...]:
-        """All that is looked at, each once."""
-        every = [Shown(form, self.samples) for form in self.forms]
-        return tuple(dict.fromkeys([*every, *(shown for _, shown in self.sweeps)]))
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class World:
-    """What the models of one world said of the record.
-
-    Attributes:
-        samples: Of runs that ended well, ``(runs, T, classes)``.
-        vector: Without sampling, ``(runs, classes)``; None where models have no such.
-        lost: Runs that diverged or failed.
-    """
-
-    samples: NDArray[np.float32]
-    vector: NDArray[np.float32] | None
-    lost: int
-
-    @property
-    def runs(self) -> int:
-        """All of them."""
-        return len(self.samples) + self.lost
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Collected:
-    """What all units returned.
-
-    Attributes:
-        inside: With the record.
-        outside: Without it.
-        utility: Of everything that is shown, ``(shown, 4)``; nan where nothing was tested.
-        tested: Predictions of test records.
-    """
-
-    inside: World
-    outside: World
-    utility: FloatArray | None
-    tested: int
-
-    @classmethod
-    def of(cls, units: Sequence[Arrays], blocks: int) -> Self:
-        """The first ``blocks`` units had the record."""
-        classes = {unit["samples"].shape[-1] for unit in units if "samples" in unit}
-        if not classes:
-            raise AllFailed("Expected predictions of some runs, all of them failed.")
-        if len(classes) > 1:
-            raise InvalidArgument(
-                f"Expected models of the same classes, got some of {min(classes)} and some of "
-                f"{max(classes)}."
-            )
-        inside, outside = (_world(some) for some in (units[:blocks], units[blocks:]))
-        tested = [unit for unit in units if "utility" in unit and int(unit["rows"])]
-        rows = [int(unit["rows"]) for unit in tested]
-        utility = np.average([u["utility"] for u in tested], axis=0, weights=rows) if rows else None
-        return cls(inside=inside, outside=outside, utility=utility, tested=sum(rows))
-
-
-def _world(units: Sequence[Arrays]) -> World:
-    lost = sum(int(unit["lost"]) for unit in units if "lost" in unit)
-    drawn = [unit["samples"] for unit in units if "samples" in unit]
-    if not drawn:
-        return World(samples=np.zeros((0, 1, 1), np.float32), vector=None, lost=lost)
-    samples = np.concatenate(drawn)
-    well = np.isfinite(samples).all((1, 2))
-    alone = [unit["vector"] for unit in units if "vector" in unit]
-    # A block that diverged wholly has no vectors to tell whether there are such.
-    known = max(part.shape[1] for part in alone)
-    vector = None
-    if known:
-        whole = [part if part.shape[1] else np.full((len(part), known), np.nan) for part in alone]
-        vector = np.concatenate(whole).astype(np.float32)[well]
-    return World(samples=samples[well], vector=vector, lost=lost + int((~well).sum()))
 
 
 def found(
@@ -241,8 +67,8 @@ def found(
         scores = attack.scores(shown)
         decisions.append((scores.inside >= 0, scores.outside >= 0))
         findings.append(_finding(attack, shown, scores, asked, each, provenance, subject, caveats))
-    findings = _with_coarser(findings, forms)
-    plan = _plan(findings, asked)
+    findings = no_better_than_coarser(findings, forms)
+    plan = plan_of(findings, asked)
     return PosteriorAudit(
         subject=subject,
         claim=asked.claim,
@@ -297,7 +123,7 @@ class _Attack:
         if min(map(len, known)) < 4:  # nothing to learn from
             return Scores(np.full(inside.runs, -np.inf), np.full(outside.runs, np.inf))
         rng = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(3,)))
-        learned = learned_scores(known[0], known[1], rng=rng, fraction=_HALF)
+        learned = learned_scores(known[0], known[1], rng=rng, fraction=LEARNED_FROM)
         return Scores(
             np.concatenate([learned.inside, against[0]]),
             np.concatenate([learned.outside, against[1]]),
@@ -367,7 +193,7 @@ def _finding(
             adjacency="add_remove",
             caveats=(*audit.bound.caveats, *_spread(shown), *caveats),
         ),
-        also=(*attack.joint(shown, HoldOut(_HALF), confidence), *raw),
+        also=(*attack.joint(shown, HoldOut(LEARNED_FROM), confidence), *raw),
     )
     advantage = _advantage(scores, confidence)
     worth = _worth(attack.collected, asked, shown)
@@ -437,37 +263,6 @@ def _standing(epsilon: float, advantage: Limited, asked: Asked) -> Standing:
     return "below" if advantage.high <= asked.advantage else "cannot tell"
 
 
-def _with_coarser(
-    findings: Sequence[FormFinding], forms: Sequence[ReleaseForm]
-) -> list[FormFinding]:
-    """Whoever sees a form can make coarser ones of it: it stands no better than any of these."""
-    kept = []
-    for finding, form in zip(findings, forms, strict=True):
-        within = [
-            other.standing
-            for other, coarser in zip(findings, forms, strict=True)
-            if derives(form, coarser)
-        ]
-        worst = min((finding.standing, *within), key=_WORST_FIRST.index)
-        kept.append(replace(finding, standing=worst))
-    return kept
-
-
-def derives(fine: ReleaseForm, coarse: ReleaseForm) -> bool:
-    """Whether all that one form shows can be computed from the other.
-
-    Example:
-        >>> derives(ReleaseForm("samples"), ReleaseForm("mean", unit=0.1))
-        True
-        >>> derives(ReleaseForm("samples", unit=0.1), ReleaseForm("mean", unit=0.01))
-        False
-    """
-    if fine.unit is None:
-        return coarse.kind == fine.kind or coarse.kind in _MADE_OF[fine.kind]
-    # A rounded mean may tie, and leave the label open; what was rounded is not rounded otherwise.
-    return coarse == fine or (fine.kind == "mean+std" and coarse == replace(fine, kind="mean"))
-
-
 def _differences(
     findings: Sequence[FormFinding],
     decisions: Sequence[tuple[BoolArray, BoolArray]],
@@ -489,64 +284,6 @@ def _differences(
             )
         )
     return tuple(said)
-
-
-def _plan(findings: Sequence[FormFinding], asked: Asked) -> FormPlan:
-    below = [each for each in findings if each.standing == "below"]
-    chosen = below[0].form if below else None
-    line = f"ε = {asked.line:g} and an advantage of {asked.advantage:.3g}"
-    advice = []
-    if chosen is None:
-        advice.append(f"No form is known to stay below the line ({line}).")
-    else:
-        advice.append(
-            f"Publish {chosen}: the finest form that stays below the line ({line}), as these "
-            "attacks on this record found it."
-        )
-    before = findings if chosen is None else findings[: findings.index(below[0])]
-    if finer := [each for each in before if each.standing == "cannot tell"]:
-        first = finer[0]
-        needed = _needed(first, asked)
-        advice.append(
-            f"Of {'; '.join(each.form for each in finer)} it cannot be told: "
-            + (
-                f"for {first.form} some {needed:,} runs of either world might."
-                if needed
-                else "more runs might."
-            )
-        )
-    if all(each.standing == "above" for each in findings):
-        advice.append("Train with more noise, or publish nothing of such records.")
-    return FormPlan(
-        epsilon=asked.line,
-        advantage=asked.advantage,
-        chosen=chosen,
-        pareto=_pareto(findings),
-        advice=tuple(advice),
-    )
-
-
-def _needed(finding: FormFinding, asked: Asked) -> int:
-    """Runs of either world with which the upper limit would reach the line, the value staying."""
-    room = asked.advantage - finding.advantage
-    if room <= 0 or asked.advantage >= 1:
-        return 0
-    scored = scores_needed(room, confidence=finding.audit.bound.confidence)
-    return math.ceil(scored / _HALF)
-
-
-def _pareto(findings: Sequence[FormFinding]) -> tuple[str, ...]:
-    """Forms that no other beats in both log loss and advantage."""
-    known = [(each.form, each.log_loss, each.advantage) for each in findings]
-    tested = [(form, loss, leak) for form, loss, leak in known if loss is not None]
-    return tuple(
-        form
-        for form, loss, leak in tested
-        if not any(
-            other <= loss and less <= leak and (other, less) != (loss, leak)
-            for _, other, less in tested
-        )
-    )
 
 
 def _spread(shown: Shown) -> tuple[str, ...]:

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from epsilometer.accounting import pld, rdp
 from epsilometer.attacks.disclosure import utility
 from epsilometer.attacks.predictions import Predicted, Trainings
-from epsilometer.audits.posterior_finding import Asked, Collected, found
+from epsilometer.audits.posterior_finding import found
+from epsilometer.audits.posterior_runs import Asked, Collected
 from epsilometer.canaries.data import Record
 from epsilometer.engine.plan import Plan
 from epsilometer.engine.run import Done, Unwatched, Watch

@@ -23,12 +23,26 @@ def proba(model: Any, at: Any) -> NDArray[Any]:
 
 def refitted(estimator: Any, X: Any, y: Any, record: int, at: Any) -> NDArray[Any]:
     """Probabilities at given rows without a record, with a column for every class of y."""
+    model, columns = _without(estimator, X, y, record)
+    result = np.zeros((len(at), np.unique(y).size))
+    result[:, columns] = proba(model, at)
+    return result
+
+
+def refitted_logs(estimator: Any, X: Any, y: Any, records: Any) -> Any:
+    """ln p at each record without it; −inf for a class that is gone with it."""
+    result = np.full((len(records), np.unique(y).size), -np.inf)
+    for row, record in enumerate(records):
+        model, columns = _without(estimator, X, y, record)
+        result[row, columns] = model.predict_log_proba(X[[record]])[0]
+    return result
+
+
+def _without(estimator: Any, X: Any, y: Any, record: int) -> tuple[Any, NDArray[Any]]:
+    """The model fitted without a record, and which of the classes of y it knows."""
     kept = np.arange(len(y)) != record
     model = clone(estimator).fit(X[kept], y[kept])
-    classes = np.unique(y)
-    result = np.zeros((len(at), classes.size))
-    result[:, np.searchsorted(classes, model.classes_)] = proba(model, at)
-    return result
+    return model, np.searchsorted(np.unique(y), model.classes_)
 
 
 def assert_is_leave_one_out(

@@ -24,7 +24,7 @@ from epsilometer.leave_one_out.bounds import (
 from epsilometer.leave_one_out.dtp import dtp_exact
 from epsilometer.leave_one_out.pdtp import pdtp
 from tests.conftest import cases
-from tests.leave_one_out.refitting import REFERENCE
+from tests.leave_one_out.reference import REFERENCE
 
 ROUNDING = 1e-9
 

@@ -19,7 +19,8 @@ from epsilometer.errors import InvalidArgument
 from epsilometer.leave_one_out import naive_bayes
 from epsilometer.leave_one_out.families import family_of
 from epsilometer.leave_one_out.naive_bayes import GaussianMoments, Priors
-from tests.leave_one_out.refitting import adult, refitted
+from tests.leave_one_out.brute_force import refitted_logs
+from tests.leave_one_out.reference import adult
 
 TIGHT = 1e-9  # relative where |ln p| is above 1: a pixel that never varies has ln p of −10⁹
 TEN = np.arange(1, 11) / 55
@@ -53,7 +54,7 @@ def agree(ours: Any, theirs: Any) -> None:
 
 
 def agrees_with_refits(estimator: Any, X: Any, y: Any, records: Any) -> None:
-    agree(fitted(estimator, X, y).own(np.asarray(records)), refitted(estimator, X, y, records))
+    agree(fitted(estimator, X, y).own(np.asarray(records)), refitted_logs(estimator, X, y, records))
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=str)
@@ -193,9 +194,9 @@ def test_the_only_record_with_the_highest_value() -> None:
     """Without it scikit-learn has no answer: the number of values is held as ``min_categories``."""
     X, y = np.array([[0], [1], [0], [1], [2], [0]]), np.array([0, 0, 1, 1, 1, 0])
     with pytest.raises(IndexError):
-        refitted(CategoricalNB(), X, y, [4])
+        refitted_logs(CategoricalNB(), X, y, [4])
     model = fitted(CategoricalNB(), X, y)
-    agree(model.own(np.array([4])), refitted(CategoricalNB(min_categories=3), X, y, [4]))
+    agree(model.own(np.array([4])), refitted_logs(CategoricalNB(min_categories=3), X, y, [4]))
     assert "In 1 columns one record alone has the highest value" in model.caveats[0]
     assert fitted(CategoricalNB(min_categories=4), X, y).caveats == ()
 

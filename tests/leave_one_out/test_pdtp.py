@@ -14,7 +14,8 @@ from epsilometer.engine.engines import InProcess
 from epsilometer.errors import InvalidArgument
 from epsilometer.leave_one_out.pdtp import changes, dtp_over, larger_at_most, pdtp
 from tests.conftest import cases
-from tests.leave_one_out.refitting import reference, refitted
+from tests.leave_one_out.brute_force import refitted_logs
+from tests.leave_one_out.reference import reference
 
 TIGHT = 1e-9
 FLAKE = 1e-6  # chance that what is right fails
@@ -219,7 +220,7 @@ def test_queries_through_refits_are_the_same() -> None:
     np.testing.assert_array_equal(again.query, exact.query)
     np.testing.assert_allclose(
         pdtp(GaussianNB(), X, y, records=records).without,
-        refitted(GaussianNB(), X, y, records),
+        refitted_logs(GaussianNB(), X, y, records),
         rtol=TIGHT,
         atol=TIGHT,
     )

@@ -3,26 +3,31 @@
     python reproductions/one_shot/federated.py fashion --data FOLDER --seeds 5
     python reproductions/one_shot/federated.py mnist-writers --data FOLDER --seeds 5
     python reproductions/one_shot/federated.py shakespeare --data FOLDER --seeds 5
+    python reproductions/one_shot/federated.py mnist-writers --data FOLDER --repetitions 1,2,4,8
+    python reproductions/one_shot/federated.py digits
 
-FOLDER has fashion_mnist.npz, mnist.npz and shakespeare_roles.json.gz. A row is one training with
-canaries and one without, printed as it ends and kept as a line of JSON in --out, where the same
-call finds it again. At the end there is a table: mean ± standard deviation over seeds. Needs NumPy,
-SciPy and torch.
+FOLDER has fashion_mnist.npz, mnist.npz and shakespeare_roles.json.gz; digits are scikit-learn's. A
+row is one training with canaries and one without, printed as it ends and kept as a line of JSON in
+--out, where the same call finds it again. At the end there is a table: mean ± standard deviation
+over seeds. Needs torch.
 """
 
 import argparse
+import contextlib
 import json
 import multiprocessing
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+import scipy.special
 import torch
 
+from epsilometer._extras import needs
 from epsilometer.audits.one_shot import audit_cosines
 from epsilometer.canaries.hadamard import HadamardCanaries
 from epsilometer.training.clipping import AdaptiveClip, FixedClip
@@ -30,9 +35,20 @@ from epsilometer.training.ensemble import cross_entropy
 from epsilometer.training.federated import FederatedTraining
 from epsilometer.training.models import mlp
 from epsilometer.training.optimizers import SGD
-from epsilometer.training.tasks import accuracy, digits_by_writer, shakespeare_by_role
+from epsilometer.training.tasks import (
+    accuracy,
+    digits_by_chance,
+    digits_by_writer,
+    shakespeare_by_role,
+)
 
-NOISE = {"fashion": "0.2", "mnist-writers": "0,0.1,0.2,0.3,0.4", "shakespeare": "0,0.1,0.2,0.4"}
+NOISE = {
+    "fashion": "0.2",
+    "mnist-writers": "0,0.1,0.2,0.3,0.4",
+    "shakespeare": "0,0.1,0.2,0.4",
+    "digits": "0,0.1,0.2",
+}
+Tell: TypeAlias = Callable[[dict[str, Any]], None]
 COLUMNS = {  # of a row, and of the table
     "accounting": "accounting ε",
     "steps_est": "steps: ε_est",
@@ -46,6 +62,9 @@ COLUMNS = {  # of a row, and of the table
     "final_tied": "final, tied",
     "final_valid": "final: valid bound",
     "final_lo": "final: ε_lo, not valid",
+    "final_mean": "final: mean cosine · √d",
+    "final_spread": "final: its spread",
+    "anderson": "Anderson–Darling",
     "accuracy": "accuracy, %",
     "without": "without canaries, %",
 }
@@ -79,40 +98,62 @@ class Steps:
 
 def main() -> None:
     """Trains and prints."""
-    asked = _asked()
-    jobs = [(asked, noise, seed) for noise in _noises(asked) for seed in range(asked.seeds)]
-    known = list(_kept(asked))
-    done = {_key(row) for row in known}
-    left = [job for job in jobs if _key(_name(*job)) not in done]
+    asked = options()
+    print("\n" + table(trained(asked, tell=lambda row: print(json.dumps(row), flush=True))))
+
+
+def trained(asked: argparse.Namespace, tell: Tell = lambda row: None) -> list[dict[str, Any]]:
+    """All rows that were asked for: those that are kept, and the others when they are trained.
+
+    Args:
+        asked: As ``options`` has it.
+        tell: Called with each row that is new.
+    """
+    jobs = [
+        (asked, noise, repetitions, seed)
+        for noise in _numbers(asked.noise or NOISE[asked.task])
+        for repetitions in map(int, _numbers(asked.repetitions))
+        for seed in range(asked.seeds)
+    ]
+    known = {_key(row): row for row in _kept(asked)}
+    left = [job for job in jobs if _key(_name(*job)) not in known]
     for row in _worked(left, asked.jobs):
-        print(json.dumps(row), flush=True)
-        known.append(row)
+        tell(row)
+        known[_key(row)] = row
         if asked.out is not None:
             asked.out.mkdir(parents=True, exist_ok=True)
             with (asked.out / f"{asked.task}.jsonl").open("a") as file:
                 file.write(json.dumps(row) + "\n")
-    wanted = {_key(_name(*job)) for job in jobs}
-    print("\n" + table([row for row in known if _key(row) in wanted]))
+    return [known[_key(_name(*job))] for job in jobs]
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """One line a noise level: mean ± standard deviation over seeds."""
-    heads = ["noise", "seeds", *COLUMNS.values()]
+    """One line a noise level and number of repetitions: mean ± standard deviation over seeds."""
+    heads = ["noise", "repetitions", "seeds", *COLUMNS.values()]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    for noise in sorted({row["noise"] for row in rows}):
-        of = [row for row in rows if row["noise"] == noise]
-        cells = [_cell([row[name] for row in of]) for name in COLUMNS]
-        lines.append(f"| {noise:g} | {len(of)} | {' | '.join(cells)} |")
+    for (noise, times), of in by_setting(rows).items():
+        cells = [cell([row[name] for row in of if name in row]) for name in COLUMNS]
+        lines.append(f"| {noise:g} | {times} | {len(of)} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def _asked() -> argparse.Namespace:
+def by_setting(rows: list[dict[str, Any]]) -> dict[tuple[float, int], list[dict[str, Any]]]:
+    """Rows by noise and repetitions, seeds together."""
+    found: dict[tuple[float, int], list[dict[str, Any]]] = {}
+    for row in sorted(rows, key=_key):
+        found.setdefault((row["noise"], row.get("repetitions", 1)), []).append(row)
+    return found
+
+
+def options(*given: str) -> argparse.Namespace:
+    """What is asked for, of words as on the command line; the program's own by default."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("task", choices=tuple(NOISE))
-    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--data", type=Path)
     parser.add_argument("--canaries", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=0)
     parser.add_argument("--noise", default="")
+    parser.add_argument("--repetitions", default="1", help="Rounds of a canary; not of fashion.")
     parser.add_argument("--hidden", type=int, default=128, help="Of the net for fashion.")
     parser.add_argument("--momentum", type=float, default=0.9, help="Of the server.")
     parser.add_argument("--adaptive", action="store_true")
@@ -120,14 +161,14 @@ def _asked() -> argparse.Namespace:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--jobs", type=int, default=1, help="Rows at once, a process each.")
     parser.add_argument("--out", type=Path, help="Where rows are kept, and found again.")
-    return parser.parse_args()
+    return parser.parse_args(given or None)
 
 
-def _noises(asked: argparse.Namespace) -> list[float]:
-    return [float(z) for z in (asked.noise or NOISE[asked.task]).split(",")]
+def _numbers(text: str) -> list[float]:
+    return [float(each) for each in text.split(",")]
 
 
-def _name(asked: argparse.Namespace, noise: float, seed: int) -> dict[str, Any]:
+def _name(asked: argparse.Namespace, noise: float, times: int, seed: int) -> dict[str, Any]:
     """What a row is a row of."""
     return {
         "task": asked.task,
@@ -138,18 +179,21 @@ def _name(asked: argparse.Namespace, noise: float, seed: int) -> dict[str, Any]:
         "hidden": asked.hidden,
         "momentum": asked.momentum,
         "adaptive": asked.adaptive,
+        "repetitions": times,
     }
 
 
 def _key(row: dict[str, Any]) -> tuple[Any, ...]:
     names = ("task", "noise", "seed", "canaries", "rounds", "hidden", "momentum", "adaptive")
-    return tuple(row[name] for name in names)
+    return (*(row[name] for name in names), row.get("repetitions", 1))
 
 
 def _kept(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
     file = None if asked.out is None else asked.out / f"{asked.task}.jsonl"
     if file is not None and file.exists():
-        yield from map(json.loads, file.read_text().splitlines())
+        for line in file.read_text().splitlines():
+            with contextlib.suppress(json.JSONDecodeError):  # killed in the middle of a line
+                yield json.loads(line)
 
 
 def _worked(jobs: list[Any], at_once: int) -> Iterator[dict[str, Any]]:
@@ -162,11 +206,13 @@ def _worked(jobs: list[Any], at_once: int) -> Iterator[dict[str, Any]]:
             yield ended.result()
 
 
-def _row(asked: argparse.Namespace, noise: float, seed: int) -> dict[str, Any]:
+def _row(asked: argparse.Namespace, noise: float, times: int, seed: int) -> dict[str, Any]:
     start = time.perf_counter()
     torch.set_num_threads(1)
     make = fashion if asked.task == "fashion" else _people
     setting = make(asked, noise, seed)
+    if setting.repetitions is not None:
+        setting = replace(setting, repetitions=times)
     training, k = setting.training, asked.canaries
     canaries = HadamardCanaries(count=2 * k, dimension=training.size, key=seed)
     steps = Steps(canaries)
@@ -185,16 +231,27 @@ def _row(asked: argparse.Namespace, noise: float, seed: int) -> dict[str, Any]:
     promised, _ = training.epsilon(setting.delta, canaries=k, repetitions=setting.repetitions)
     knobs: Any = {"dimension": training.size, "delta": setting.delta}
     return {
-        **_name(asked, noise, seed),
+        **_name(asked, noise, times, seed),
         "accounting": promised,
         **_seen("steps", steps.highest[:k], steps.highest[k:], **knobs),
         **_seen("updates", run.observed, run.unobserved, **knobs),
         **_seen("final", run.moved, None, **knobs),
+        "final_mean": float(np.sqrt(training.size) * run.moved.mean()),
+        "final_spread": float(np.sqrt(training.size) * run.moved.std()),
+        "anderson": anderson(run.moved),
         "accuracy": 100 * accuracy(run.module, setting.test),
         "without": 100 * accuracy(plain.module, setting.test),
         "dimension": training.size,
         "seconds": round(time.perf_counter() - start, 1),
     }
+
+
+def anderson(values: Any) -> float:
+    """Anderson and Darling's statistic against the normal law with these moments."""
+    z = np.sort((values - values.mean()) / values.std(ddof=1))
+    places = 2 * np.arange(1, z.size + 1) - 1
+    below, above = scipy.special.log_ndtr(z), scipy.special.log_ndtr(-z)
+    return float(-z.size - (places * (below + above[::-1])).mean())
 
 
 def _seen(name: str, observed: Any, unobserved: Any, **knobs: Any) -> dict[str, Any]:
@@ -245,7 +302,11 @@ def fashion(asked: argparse.Namespace, noise: float, seed: int) -> Setting:
 def _people(asked: argparse.Namespace, noise: float, seed: int) -> Setting:
     """Each person a client, each canary in one round."""
     rng = np.random.default_rng(seed)
-    if asked.task == "mnist-writers":
+    if asked.task == "digits":
+        with needs("sklearn", extra="sklearn"):
+            from sklearn.datasets import load_digits
+        task = digits_by_chance(*load_digits(return_X_y=True), rng=rng)
+    elif asked.task == "mnist-writers":
         task = digits_by_writer(asked.data / "mnist.npz", rng=rng)
     else:
         task = shakespeare_by_role(asked.data / "shakespeare_roles.json.gz", rng=rng)
@@ -268,7 +329,10 @@ def _people(asked: argparse.Namespace, noise: float, seed: int) -> Setting:
     return Setting(training, task.test, len(task.clients) ** -1.1, 1)
 
 
-def _cell(values: list[float]) -> str:
+def cell(values: list[float]) -> str:
+    """Mean ± standard deviation."""
+    if not values:
+        return ""
     mean = float(np.mean(values))
     if not np.isfinite(mean):
         return "∞"

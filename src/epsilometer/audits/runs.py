@@ -220,6 +220,11 @@ class RunsJob:
         return min(self.block, self.runs - start)
 
 
+def pilots(blocks: int) -> int:
+    """How many of the first blocks place the thresholds, where a rule may stop early."""
+    return min(max(1, round(_PILOT * blocks)), blocks - 1)
+
+
 def joined(units: Iterable[Arrays], view: str = "") -> Scores:
     """The scores of all units in a view, in their order."""
     parts = list(units)
@@ -263,7 +268,7 @@ class _Bets:
     def __init__(self, job: RunsJob, until: Until, view: str) -> None:
         self._job, self._until, self._view = job, until, view
         self._pilot: list[Arrays] = []
-        self._pilots = min(max(1, round(_PILOT * job.blocks)), job.blocks - 1)
+        self._pilots = pilots(job.blocks)
         self._sequence: ConfidenceSequence | None = None
         self._hopeful: ConfidenceSequence | None = None  # for what failed runs might have shown
         self.growth: list[tuple[int, float]] = []

@@ -1,0 +1,240 @@
+"""Audits inside tests: false alarms counted, classic mistakes caught, nothing passed in vain."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.optimize
+import scipy.special
+import scipy.stats
+
+from epsilometer import InProcess, PrivacyClaim, UntilRefuted, audit_training, gaussian_epsilon
+from epsilometer.canaries.data import Record
+from epsilometer.errors import InvalidArgument
+from epsilometer.stats.sequential import ConfidenceSequence
+from epsilometer.testing import CONFIDENCE, PromiseBroken, assert_private, reach, summary
+
+FLAKE = 1e-6
+CLAIM = PrivacyClaim(epsilon=gaussian_epsilon(1.0, 0.1), delta=0.1)  # of a noise of 1
+ANSWER = PrivacyClaim(epsilon=0.5, delta=0.0)
+
+
+def noisy(noise: float) -> Callable[[float, int], float]:
+    return lambda total, seed: total + np.random.default_rng(seed).normal(0, noise)
+
+
+def honest(present: bool, seed: int) -> float:
+    """Randomised response: keeps ε = 0.5 exactly, at every threshold and in both directions."""
+    share = scipy.special.expit(ANSWER.epsilon if present else -ANSWER.epsilon)
+    return float(np.random.default_rng(seed).random() < share)
+
+
+def alarms(uses: int) -> int:
+    """How often a promise that is kept is called broken, at a confidence of 0.8."""
+    broken = 0
+    for seed in range(uses):
+        try:
+            assert_private(
+                ANSWER,
+                honest,
+                with_record=True,
+                without_record=False,
+                runs=60,
+                confidence=0.8,
+                seed=seed,
+            )
+        except PromiseBroken:
+            broken += 1
+    return broken
+
+
+@pytest.mark.parametrize("uses", [60, pytest.param(2_000, marks=pytest.mark.slow)])
+def test_promises_that_are_kept_are_called_broken_no_oftener_than_it_says(uses: int) -> None:
+    assert alarms(uses) <= scipy.stats.binom.isf(FLAKE, uses, 0.2)
+
+
+def test_looking_again_and_again_at_an_ordinary_test_would_be_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The classic mistake, planted: a test for a fixed number of runs, looked at after each."""
+
+    def peek(self: Any, epsilon: float) -> Any:
+        caught, false = self._inside / self.pairs, self._outside / self.pairs
+        gap = caught - math.exp(min(float(epsilon), 20.0)) * false - self.delta
+        spread = np.sqrt(caught * (1 - caught) + math.exp(2 * ANSWER.epsilon) * false * (1 - false))
+        z = scipy.special.ndtri(self.confidence)
+        return np.asarray((gap > z * spread / math.sqrt(self.pairs)).any())
+
+    monkeypatch.setattr(ConfidenceSequence, "_refutes_now", peek)
+    assert alarms(60) > scipy.stats.binom.isf(FLAKE, 60, 0.2)
+
+
+def test_half_of_the_noise_is_noticed_and_stops_early() -> None:
+    with pytest.raises(PromiseBroken, match=r"refuted after [\d,]+ of 2,000 pairs") as caught:
+        assert_private(CLAIM, noisy(0.5), with_record=1.0, without_record=0.0, runs=2_000)
+    found = caught.value.result
+    assert found.bound.refutes(CLAIM.epsilon)
+    assert found.provenance.used < found.provenance.units
+    assert isinstance(caught.value, AssertionError)
+
+
+def test_forgotten_clipping_is_noticed() -> None:
+    def mean(data: tuple[Any, Any], seed: int) -> float:
+        features, _ = data
+        return float(features.sum() + np.random.default_rng(seed).normal())
+
+    def clipped(data: tuple[Any, Any], seed: int) -> float:
+        features, labels = data
+        return mean((np.clip(features, -1, 1), labels), seed)
+
+    world: dict[str, Any] = {
+        "data": (np.zeros((4, 1)), [0, 1, 0, 1]),
+        "canary": Record([5.0], label=0),
+        "runs": 300,
+    }
+    assert assert_private(CLAIM, clipped, **world).verdict == "not refuted"
+    with pytest.raises(PromiseBroken):
+        assert_private(CLAIM, mean, **world)
+
+
+def test_it_is_the_audit_of_training_that_stops_early() -> None:
+    """So that what a test found is shown by a report, and resumed, as any other run."""
+    world: dict[str, Any] = {"with_record": 1.0, "without_record": 0.0, "runs": 200, "seed": 3}
+    train = noisy(1.0)
+    found = assert_private(CLAIM, train, **world)
+    assert found == audit_training(
+        train,
+        **world,
+        claim=CLAIM,
+        delta=CLAIM.delta,
+        confidence=CONFIDENCE,
+        until=UntilRefuted(),
+        engine=InProcess(),
+    )
+    assert found == assert_private(CLAIM, train, **world)
+
+
+def test_models_are_scored() -> None:
+    with pytest.raises(PromiseBroken):
+        assert_private(
+            CLAIM,
+            lambda total, seed: {"weight": noisy(0.1)(total, seed)},
+            with_record=1.0,
+            without_record=0.0,
+            score=lambda model, record: model["weight"],
+            runs=300,
+        )
+
+
+def test_what_train_raises_is_raised() -> None:
+    error = RuntimeError("out of luck")
+
+    def train(total: float, seed: int) -> float:
+        raise error
+
+    with pytest.raises(RuntimeError) as caught:
+        assert_private(CLAIM, train, with_record=1.0, without_record=0.0)
+    assert caught.value is error
+
+
+@pytest.mark.parametrize("score", [math.nan, None, "high"])
+def test_what_is_no_score_never_passes(score: Any) -> None:
+    with pytest.raises(InvalidArgument, match="score"):
+        assert_private(CLAIM, lambda *_: score, with_record=1.0, without_record=0.0)
+
+
+def test_what_could_not_fail_is_refused_with_how_many_runs_could() -> None:
+    claim = PrivacyClaim(epsilon=5.0, delta=1e-5)
+    with pytest.raises(InvalidArgument, match=r"Give runs=(\d+)") as caught:
+        assert_private(claim, noisy(1.0), with_record=1.0, without_record=0.0)
+    runs = int(str(caught.value).partition("runs=")[2].partition("Give runs=")[2].split(";")[0])
+    assert reach(claim, runs=runs).most > claim.epsilon >= reach(claim, runs=runs // 2).most
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"claim": 1.0}, "Expected a PrivacyClaim"),
+        ({"claim": PrivacyClaim(epsilon=math.inf, delta=0.1)}, "Too many would be needed"),
+        ({"runs": 1}, "runs"),
+        ({"confidence": 1.0}, "confidence"),
+        ({"train": 7}, "train"),
+        ({"with_record": None}, "with_record"),
+    ],
+)
+def test_wrong_calls_are_told(changed: dict[str, Any], said: str) -> None:
+    call = {
+        "claim": CLAIM,
+        "train": noisy(1.0),
+        "with_record": 1.0,
+        "without_record": 0.0,
+        "runs": 300,
+        **changed,
+    }
+    with pytest.raises(InvalidArgument, match=said):
+        assert_private(call.pop("claim"), call.pop("train"), **call)
+
+
+def test_an_attack_that_never_errs_proves_what_reach_says_and_no_more() -> None:
+    can = reach(CLAIM, runs=200)
+    with pytest.raises(PromiseBroken) as caught:
+        assert_private(
+            CLAIM,
+            lambda present, seed: present + 1e-3 * np.random.default_rng(seed).random(),
+            with_record=1.0,
+            without_record=0.0,
+            runs=200,
+        )
+    assert caught.value.result.bound.epsilon <= can.most
+
+
+@pytest.mark.parametrize("delta", [0.1, 0.0])
+def test_mechanisms_within_reach_are_noticed_every_second_time_or_oftener(
+    delta: float, rng: np.random.Generator
+) -> None:
+    """By bets alone, on the law that ``reach`` speaks of."""
+    claim = PrivacyClaim(epsilon=1.0, delta=delta)
+    can = reach(claim, runs=400)
+    draw = rng.normal if delta else rng.laplace
+    shift = can.epsilon if delta == 0 else _shift(can.epsilon, delta)
+    noticed = 0
+    for _ in range(60):
+        sequence = ConfidenceSequence.from_pilot(
+            _scores(draw, shift, 20), delta=delta, confidence=CONFIDENCE
+        )
+        for _ in range(38):
+            pairs = _scores(draw, shift, 10)
+            sequence.update(pairs.inside, pairs.outside)
+            sequence.lower_bound()
+        noticed += sequence.refuted(claim)
+    assert noticed >= scipy.stats.binom.ppf(FLAKE, 60, 0.5)
+
+
+def _shift(epsilon: float, delta: float) -> float:
+    return float(scipy.optimize.brentq(lambda s: gaussian_epsilon(1 / s, delta) - epsilon, 0.01, 9))
+
+
+def _scores(draw: Any, shift: float, count: int) -> Any:
+    from epsilometer import Scores
+
+    return Scores(inside=shift + draw(size=count), outside=draw(size=count))
+
+
+def test_more_runs_reach_further_and_more_confidence_less_far() -> None:
+    few, many = reach(CLAIM, runs=200), reach(CLAIM, runs=2_000)
+    assert many.most > few.most
+    assert many.epsilon < few.epsilon
+    assert many.noise > few.noise
+    assert reach(CLAIM, runs=200, confidence=0.95).epsilon < few.epsilon
+
+
+def test_a_pass_says_what_it_could_have_noticed() -> None:
+    found = assert_private(CLAIM, noisy(1.0), with_record=1.0, without_record=0.0, runs=400)
+    can = reach(CLAIM, runs=400)
+    assert f"({can.noise:.0%} of the noise)" in summary(found)
+    assert "stands: 400 pairs of runs prove ε ≥ " in summary(found)
+    blind = PrivacyClaim(epsilon=0.98 * reach(CLAIM, runs=60).most, delta=0.1)
+    little = assert_private(blind, noisy(1.0), with_record=1.0, without_record=0.0, runs=60)
+    assert "they notice none" in summary(little)

@@ -179,8 +179,8 @@ def reach(claim: PrivacyClaim, *, runs: int = RUNS, confidence: float = CONFIDEN
         in place of random ones, just refute the claim: half of audits or more do there.
 
     Example:
-        >>> for claim in PrivacyClaim(epsilon=1.0, delta=1e-5), PrivacyClaim(epsilon=1.16, delta=0.1):
-        ...     print(f"{reach(claim).noise:.0%}")
+        >>> for epsilon, delta in [(1.0, 1e-5), (1.16, 0.1)]:
+        ...     print(f"{reach(PrivacyClaim(epsilon=epsilon, delta=delta)).noise:.0%}")
         23%
         61%
     """

@@ -291,6 +291,49 @@ def measured(row: Row, work: RunsJob, where: Path, engine: Engine) -> dict[str, 
     }
 
 
+def figure(
+    *,
+    name: str,
+    observations: float,
+    claims: list[float],
+    adversaries: list[str] | None = None,
+    sets: list[str] | None = None,
+    data: Path | None,
+    device: str,
+    work: Path,
+) -> dict[str, str]:
+    """The rows of a figure at some claims: ε_emp as published, and what is proved."""
+    engine = Local() if device == "cpu" and data is not None else InProcess()
+    found = {}
+    for row in rows():
+        if name not in row.name or row.claim not in claims:
+            continue
+        if row.adversary not in (adversaries or [row.adversary]):
+            continue
+        if row.data not in (sets or [row.data]):
+            continue
+        asked = job(row, data, int(observations), device)
+        where = work / f"{label(row)}-{int(observations)}".replace(" ", "-").replace(",", "")
+        values = bounds(played(asked, where, engine))
+        found[f"{label(row)}: ε_emp"] = f"{values['uncorrected']:.2f}"
+        found[f"{label(row)}: proved ε ≥"] = f"{values['valid']:.2f}"
+    return found
+
+
+def label(row: Row) -> str:
+    """A row in words."""
+    words = [
+        {"fashion": "Fashion-MNIST", "shopping": "Shopping-100", "cifar": "CIFAR-10"}[row.data],
+        row.adversary.replace("_", " "),
+        f"claim {row.claim:g}",
+    ]
+    if row.steps != 100:
+        words.append(f"{row.steps} batches")
+    if row.guessed:
+        words.append({0: "shuffled", 10: "within 10 batches", 1: "not shuffled"}[row.buffer])
+    return ", ".join(words)
+
+
 def main() -> None:
     """Prints a line a row."""
     parser = argparse.ArgumentParser(description=__doc__)

@@ -38,12 +38,19 @@ def asked(people: Records) -> IntArray:
 def varied(how: Training, folder: Path, *, nets: int, sampling: bool) -> FloatArray:
     """p of a high salary for both people, ``(networks, 2)``."""
     people = adult(folder, PEOPLE)
+    return varied_on(people, how, trained_on=TRAINED_ON, nets=nets, sampling=sampling)
+
+
+def varied_on(
+    people: Records, how: Training, *, trained_on: int, nets: int, sampling: bool
+) -> FloatArray:
+    """The same of any people."""
     who = asked(people)
-    others = np.setdiff1d(np.arange(PEOPLE), who)
+    others = np.setdiff1d(np.arange(people.labels.size), who)
     rng = np.random.default_rng(0)
-    member = np.zeros((nets if sampling else 1, PEOPLE), bool)
+    member = np.zeros((nets if sampling else 1, people.labels.size), bool)
     for row in member:
-        row[rng.choice(others, TRAINED_ON, replace=False)] = True
+        row[rng.choice(others, trained_on, replace=False)] = True
     seeds = np.arange(nets)
     found = answers(
         how,

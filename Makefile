@@ -8,7 +8,7 @@ INSTALL_BROWSER := ($(SUDO) apt-get update -qq && $(SUDO) apt-get install -y -qq
 # A process a core; threads of theirs would only wait for each other.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto
 
-.PHONY: demo test setup browser check docs slow bench calibration picture clean
+.PHONY: demo test setup browser check docs slow bench calibration mutation picture clean
 
 demo: setup
 	$(BIN)/epsilometer demo
@@ -59,6 +59,10 @@ calibration: setup
 	$(BIN)/python -m tests.calibration
 	$(BIN)/python -m tests.calibration.power
 	$(BIN)/python -m tests.calibration.poisson
+
+# Goes on where it was stopped; MODULE=binomial runs those of one module anew.
+mutation: setup
+	OMP_NUM_THREADS=1 CI=1 $(BIN)/python docs/mutation.py $(MODULE)
 
 picture: demo browser
 	$(BIN)/python docs/picture.py epsilometer-demo/report.html

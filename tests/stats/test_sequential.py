@@ -29,6 +29,7 @@ def _refuted_at_some_time(audit: ConfidenceSequence, pairs: np.ndarray, claim: f
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 1.0])
+@pytest.mark.simulation
 def test_no_look_at_any_time_is_wrong_too_often(epsilon: float, rng: np.random.Generator) -> None:
     """Randomised response: the claim is exactly true, and looked at 30 times."""
     audits, wrong = 2000, 0
@@ -152,10 +153,12 @@ def at_one_time(successes: np.ndarray, trials: np.ndarray) -> tuple[np.ndarray, 
 
 
 @pytest.mark.parametrize("p", [0.003, 0.1, 0.5, 0.97])
+@pytest.mark.simulation
 def test_limits_hold_at_all_times_together(p: float, rng: np.random.Generator) -> None:
     assert not oracles.too_often(*ever_fails(anytime, p, rng))
 
 
+@pytest.mark.simulation
 def test_limits_for_one_time_do_not_hold_at_all_times(rng: np.random.Generator) -> None:
     """The mutation of the test above: it can fail."""
     assert oracles.too_often(*ever_fails(at_one_time, 0.5, rng))
@@ -207,6 +210,7 @@ def attainable(mu: float, delta: float) -> float:
     return float(max(forth.max(), back.max()))
 
 
+@pytest.mark.simulation
 def test_no_ceiling_at_any_time_is_too_low_too_often(rng: np.random.Generator) -> None:
     truth, audits, wrong = attainable(2.0, 1e-5), 60, 0
     for _ in range(audits):

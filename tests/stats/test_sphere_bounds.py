@@ -54,6 +54,7 @@ def test_epsilon_lo_of_the_one_shot_paper(inputs: dict, expected: dict) -> None:
         assert not found.valid
 
 
+@pytest.mark.simulation
 def test_epsilon_lo_of_the_one_shot_paper_is_wrong_as_often_as_the_reference_says() -> None:
     [case] = cases("c05", "eps-lo-exceeds")
     inputs, expected = case.values
@@ -86,6 +87,7 @@ def test_bounds_exceed_the_truth_no_oftener_than_they_say(
 
 @pytest.mark.parametrize("epsilon", [0.0, 2.7, 19.0])
 @pytest.mark.parametrize("bound", BOUNDS)
+@pytest.mark.simulation
 def test_bounds_are_rarely_wrong(bound: str, epsilon: float, rng: np.random.Generator) -> None:
     mu = 1 / gaussian_sigma(epsilon, DELTA) if epsilon else 0.0
     assert not too_often(_wrong(bound, mu, 100, 250, rng), 250)
@@ -108,12 +110,14 @@ def _wrong_at_its_tightest(bound: str, audits: int, rng: np.random.Generator) ->
 
 
 @pytest.mark.parametrize("bound", ["ranks", "quantiles"])
+@pytest.mark.simulation
 def test_counting_holds_where_every_threshold_has_the_full_ratio(
     bound: str, rng: np.random.Generator
 ) -> None:
     assert not too_often(_wrong_at_its_tightest(bound, 500, rng), 500)
 
 
+@pytest.mark.simulation
 def test_looks_that_do_not_share_are_caught(
     monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
 ) -> None:
@@ -177,6 +181,7 @@ def test_the_mean_is_right_as_often_as_it_says_by_the_exact_law(d: int) -> None:
     assert normal < 0.95  # which the limit of many dimensions would have, by a hair
 
 
+@pytest.mark.simulation
 def test_the_papers_bound_is_caught(rng: np.random.Generator) -> None:
     found = (
         sphere_bounds.one_shot_epsilon_lo(_stepped(300, 1.5, rng), dimension=DIMENSION, delta=DELTA)

@@ -79,6 +79,7 @@ def test_no_shift_or_a_negative_one_is_no_leakage() -> None:
         assert below.epsilon == 0.0
 
 
+@pytest.mark.simulation
 def test_intervals_of_estimates_hold_what_they_say(rng: np.random.Generator) -> None:
     audits, truth = 60, em.gaussian_epsilon(1 / 1.5, DELTA)
     missed = 0
@@ -91,6 +92,7 @@ def test_intervals_of_estimates_hold_what_they_say(rng: np.random.Generator) -> 
     assert not too_often(missed, audits, rate=0.06)  # a bootstrap is right in the limit only
 
 
+@pytest.mark.simulation
 def test_interval_of_the_fitted_spread_covers_how_it_scatters(rng: np.random.Generator) -> None:
     asked = {"dimension": DIMENSION, "delta": DELTA}
     found = [sphere_estimates.cosine_epsilon(_shifted(1.5, 1000, rng), **asked) for _ in range(100)]

@@ -36,6 +36,7 @@ def test_grid_is_of_powers_up_to_half(n: int, ratio: int) -> None:
     assert grid[-1] <= max(n / 2, 1) < max(grid[-1] * ratio, 2)
 
 
+@pytest.mark.simulation
 def test_rank_of_a_continuous_law_is_beta(rng: np.random.Generator) -> None:
     n, rank_at = 50, 2  # the third rank of the grid is 16
     fpr = []

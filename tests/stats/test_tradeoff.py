@@ -100,6 +100,7 @@ def test_curves_of_guarantees() -> None:
     np.testing.assert_allclose(whole, gdp, atol=2e-3)
 
 
+@pytest.mark.simulation
 def test_band_holds_everywhere_at_once(rng: np.random.Generator) -> None:
     audits, wrong = 1000, 0
     for _ in range(audits):

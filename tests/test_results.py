@@ -22,7 +22,7 @@ from epsilometer import (
 from epsilometer.errors import InvalidArgument
 from epsilometer.references import BIBLIOGRAPHY
 from epsilometer.results import Curve, Evidence, Provenance, RecordRisk, Result
-from tests.examples import a_bound, a_provenance, an_audit, some_evidence
+from tests.examples import a_bound, a_provenance, an_audit, an_estimate, some_evidence
 
 law = settings(deadline=None)  # others may be using the machine
 VALIDATOR = jsonschema.Draft202012Validator(json_schema())
@@ -265,9 +265,18 @@ def test_missing_and_foreign_fields_raise_only_our_error(data: st.DataObject) ->
     with pytest.raises(InvalidArgument, match="no_such_field"):
         from_json(json.dumps(plain))
     del part["no_such_field"]
-    del part[data.draw(st.sampled_from(sorted(set(part) - {"kind", "verdict"})))]
+    del part[data.draw(st.sampled_from(sorted(set(part) - {"kind", "verdict", "basis"})))]
     with pytest.raises(InvalidArgument):
         from_json(json.dumps(plain))
+
+
+def test_results_written_before_they_had_a_basis_are_still_read() -> None:
+    basis = (("false positives", 3.0), ("level", 0.025))
+    audit = an_audit(bound=a_bound(basis=basis), estimates=(an_estimate(2.0, basis=basis),))
+    assert from_json(to_json(audit)) == audit
+    plain = audit.to_dict()
+    del plain["bound"]["basis"], plain["estimates"][0]["basis"]
+    assert from_json(json.dumps(plain)) == an_audit(estimates=(an_estimate(2.0),))
 
 
 @pytest.mark.parametrize(
@@ -285,6 +294,7 @@ def test_missing_and_foreign_fields_raise_only_our_error(data: st.DataObject) ->
         ({"n_in": 1.5}, "whole number for n_in"),
         ({"adjacency": "friends"}, "adjacency"),
         ({"cites": ("nobody1900",)}, "nobody1900"),
+        ({"basis": (("false positives", float("nan")),)}, "number for false positives"),
     ],
 )
 def test_a_bound_outside_its_domain_is_told(wrong: dict, told: str) -> None:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from epsilometer.readers import read_scores
     from epsilometer.records import read_records
     from epsilometer.release import ReleaseAudit
+    from epsilometer.report.explaining import Explanation, explain
     from epsilometer.results import (
         AttackSummary,
         AuditGroup,
@@ -85,6 +86,7 @@ _HOME = {
     "readers": ("read_scores",),
     "records": ("read_records",),
     "release": ("ReleaseAudit",),
+    "report.explaining": ("Explanation", "explain"),
     "results": (
         "AttackSummary",
         "AuditGroup",

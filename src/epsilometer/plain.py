@@ -7,6 +7,8 @@ from typing import Any, Literal, get_args, get_origin
 
 from epsilometer.errors import InvalidArgument
 
+_LATER = frozenset({"basis"})  # fields that results written before them do not have
+
 
 def plain_values(value: Any) -> Any:
     """The value as JSON can hold it; infinities as the strings ``"inf"`` and ``"-inf"``."""
@@ -25,7 +27,9 @@ def fields_of(cls: type[Any], plain: Any) -> dict[str, Any]:
     """The values of ``plain`` as constructor arguments: of the right kind, nothing missing."""
     named(cls, plain)
     return {
-        field.name: restored(field.name, plain[field.name], field.type) for field in fields(cls)
+        field.name: restored(field.name, plain[field.name], field.type)
+        for field in fields(cls)
+        if field.name in plain
     }
 
 
@@ -33,7 +37,8 @@ def named(cls: type[Any], plain: Any) -> None:
     """Refuses anything but a JSON object with the fields of ``cls``."""
     if not isinstance(plain, dict) or plain.get("kind", cls.__name__) != cls.__name__:
         raise InvalidArgument(f"Expected {cls.__name__} as a JSON object, got {str(plain)[:60]!r}.")
-    odd = sorted((set(plain) - {"kind"}) ^ {field.name for field in fields(cls)})
+    given, known = set(plain) - {"kind"}, {field.name for field in fields(cls)}
+    odd = sorted((given - known) | (known - given - _LATER))
     if odd:
         raise InvalidArgument(f"Expected the fields of {cls.__name__}; missing or unknown: {odd}.")
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 Direction: TypeAlias = Literal["present→absent", "absent→present", "both"]
 Verdict: TypeAlias = Literal["refuted", "not refuted", "no claim", "no verdict"]
+Basis: TypeAlias = tuple[tuple[str, float], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +47,8 @@ class EpsilonLowerBound:
         seed: Seed of whatever was random in the estimate.
         cites: Keys of ``references.BIBLIOGRAPHY``.
         caveats: What a reader must know before quoting the number.
+        basis: (name, number) pairs that the method's formula takes: what was counted where the
+            bound was found, and the level that was spent there. ``explain`` puts them in.
     """
 
     epsilon: float
@@ -63,6 +66,7 @@ class EpsilonLowerBound:
     seed: int = 0
     cites: tuple[str, ...] = ()
     caveats: tuple[str, ...] = ()
+    basis: Basis = ()
 
     def __post_init__(self) -> None:
         _validate.at_least(0, epsilon=self.epsilon)
@@ -76,6 +80,7 @@ class EpsilonLowerBound:
             raise InvalidArgument(f"Expected valid to be True or False, got {self.valid!r}.")
         known_cites(self.cites)
         settle(self)
+        settle_basis(self)
 
     def refutes(self, claimed_epsilon: float) -> bool:
         """Whether a claim of ``claimed_epsilon`` at this δ cannot be true. Invalid bounds never."""
@@ -111,6 +116,7 @@ class EpsilonEstimate:
         adjacency: The neighbouring relation.
         cites: Keys of ``references.BIBLIOGRAPHY``.
         caveats: What a reader must know before quoting the number.
+        basis: (name, number) pairs that the method's formula takes.
     """
 
     epsilon: float
@@ -124,6 +130,7 @@ class EpsilonEstimate:
     adjacency: Adjacency = "unstated"
     cites: tuple[str, ...] = ()
     caveats: tuple[str, ...] = ()
+    basis: Basis = ()
 
     def __post_init__(self) -> None:
         _validate.at_least(0, epsilon=self.epsilon, low=self.low, high=self.high)
@@ -135,6 +142,7 @@ class EpsilonEstimate:
                 f"Expected low ≤ epsilon ≤ high, got {self.low!r}, {self.epsilon!r}, {self.high!r}."
             )
         settle(self)
+        settle_basis(self)
 
     def refutes(self, claimed_epsilon: float) -> bool:
         """Whether a claim at this δ cannot be true. What was sampled never does; a bound may."""
@@ -455,6 +463,14 @@ def _kind(name: str) -> "type[Result | EpsilonEstimate]":
         PosteriorAudit,
     )
     return {kind.__name__: kind for kind in kinds}[name]
+
+
+def settle_basis(result: EpsilonLowerBound | EpsilonEstimate) -> None:
+    """Plain Python numbers in its basis too, none of them nan."""
+    basis = tuple((name, float(value)) for name, value in result.basis)
+    for name, value in basis:
+        _validate.number(**{name: value})
+    object.__setattr__(result, "basis", basis)
 
 
 def known_cites(cites: tuple[str, ...]) -> None:

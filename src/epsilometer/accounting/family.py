@@ -171,6 +171,11 @@ def poisson_bound(
             _ASSUMED,
             *((_STEPS_ALIKE,) if per == "step" else ()),
         ),
+        basis=(
+            ("noise multiplier at most", limit.noise_multiplier),
+            ("sampling rate", sampling_rate),
+            ("steps", steps),
+        ),
     )
 
 

@@ -316,6 +316,13 @@ def monte_carlo_epsilon(
         caveats=(
             "An estimate for one pair of datasets, with an interval that holds in the limit.",
         ),
+        basis=(
+            ("noise multiplier", noise_multiplier),
+            ("steps", steps),
+            ("epochs", epochs),
+            ("draws", draws),
+            ("standard error", error),
+        ),
     )
 
 

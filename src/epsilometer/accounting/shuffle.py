@@ -89,6 +89,7 @@ def shuffle_epsilon(
         adjacency="zero_out",
         cites=CITES,
         caveats=(_CONJECTURED,),
+        basis=(("noise multiplier", noise_multiplier), ("steps", steps), ("epochs", epochs)),
     )
 
 

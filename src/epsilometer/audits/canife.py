@@ -95,6 +95,11 @@ def audit_canife(
             adjacency="add_remove",
             cites=("maddock2023",),
             caveats=("Neither a lower nor an upper bound: nothing is known of its error.",),
+            basis=(
+                ("rounds audited", len(rounds.found)),
+                ("rounds", training.rounds),
+                ("sampling rate", training.cohort / len(training.clients)),
+            ),
         ),
         rounds=tuple(rounds.found),
         noise=noise,

@@ -157,4 +157,10 @@ def _real(
         direction="both",
         subject=f"Poisson, {steps:,} steps × {epochs:,} epochs, noise {noise:g}",
         adjacency="add_remove",
+        cites=("doroshenko2022",),
+        basis=(
+            ("noise multiplier", noise),
+            ("sampling rate", sampler.rate or 1 / steps),
+            ("steps", steps * epochs),
+        ),
     )

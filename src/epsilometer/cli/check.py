@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from epsilometer.claims import PrivacyClaim
+from epsilometer.cli.printing import explain_option, show_explanation
 from epsilometer.cli.reading import read_result
 from epsilometer.errors import InvalidArgument
 from epsilometer.release import ReleaseAudit
@@ -15,7 +16,8 @@ from epsilometer.results import EpsilonLowerBound
 @click.argument("file", metavar="RESULT", type=click.Path(path_type=Path))
 @click.option("--claim-epsilon", type=float, required=True, help="Promised ε.")
 @click.option("--delta", type=float, required=True, help="Promised δ.")
-def check(file: Path, claim_epsilon: float, delta: float) -> None:
+@explain_option
+def check(file: Path, claim_epsilon: float, delta: float, explain: bool) -> None:
     """Judge a promise by a RESULT written before, for CI.
 
     RESULT is a JSON file or the directory of a run.
@@ -38,6 +40,8 @@ def check(file: Path, claim_epsilon: float, delta: float) -> None:
         verdicts = [
             _verdict(claim, audit.bound, failed=audit.provenance.failed) for audit in result.audits
         ]
+    if explain:
+        show_explanation(result)
     if "refuted" in verdicts:
         raise SystemExit(1)
     unclear = [verdict for verdict in verdicts if verdict != "not refuted"]

@@ -16,6 +16,7 @@ from epsilometer.audits.classifier import USUAL, classifier_job
 from epsilometer.audits.classifier_job import ATTACKS, ClassifierJob, run_classifier
 from epsilometer.audits.release import AdvantageAtMost, CaughtAtMost, PdtpAtMost, ReleaseRule
 from epsilometer.cli.completing import one_of
+from epsilometer.cli.printing import explain_option
 from epsilometer.cli.running import finish, refuted, running, unchanged
 from epsilometer.cli.writing import html_option, write_page
 from epsilometer.engine.engines import Engine
@@ -85,9 +86,11 @@ _FEW = 10  # different numbers of a column that are groups as they are
     help="Directory of the run.",
 )
 @running
+@explain_option
 @html_option
 def classifier(
     directory: Path,
+    explain: bool,
     html: Path | None,
     claim: str | None,
     engine: Engine,
@@ -103,7 +106,9 @@ def classifier(
     """
     settings = {**given, "data": str(given["data"])}
     job = _job(settings)
-    result = finish(job, directory, engine=engine, listen=listen, by=run_classifier)
+    result = finish(
+        job, directory, engine=engine, listen=listen, explain=explain, by=run_classifier
+    )
     if html is not None:
         write_page(result, html)
     if refuted(result):

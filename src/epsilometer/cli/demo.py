@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from epsilometer.audits.demo import RUNS, demo_job
+from epsilometer.cli.printing import explain_option
 from epsilometer.cli.running import finish, running
 from epsilometer.cli.writing import html_option, write_page
 from epsilometer.engine.engines import Engine
@@ -25,11 +26,13 @@ from epsilometer.integrations.sklearn import digits
     help="Directory of the run.",
 )
 @running
+@explain_option
 @html_option
 def demo(
     runs: int,
     seed: int,
     directory: Path,
+    explain: bool,
     html: Path | None,
     engine: Engine,
     listen: Sequence[Listener],
@@ -42,6 +45,6 @@ def demo(
     Example: epsilometer demo --runs 500 --run demo-run
     """
     job = demo_job(*digits(), runs=runs, seed=seed)
-    result = finish(job, directory, engine=engine, listen=listen)
+    result = finish(job, directory, engine=engine, listen=listen, explain=explain)
     if html is not None:
         write_page(result, html)

@@ -12,6 +12,7 @@ from epsilometer._extras import needs
 from epsilometer.audits.dpsgd import dpsgd_job
 from epsilometer.audits.runs import UntilRefuted
 from epsilometer.cli.config import DIGITS, Config, Data, from_plain, read_config
+from epsilometer.cli.printing import explain_option
 from epsilometer.cli.running import described, finish, refuted, running, unchanged
 from epsilometer.cli.samplers import parse_sampler
 from epsilometer.cli.writing import html_option, write_page
@@ -36,12 +37,14 @@ if TYPE_CHECKING:
     home="epsilometer-dpsgd",
 )
 @running
+@explain_option
 @html_option
 def dpsgd(
     file: Path | None,
     runs: int | None,
     seed: int | None,
     directory: Path,
+    explain: bool,
     html: Path | None,
     engine: Engine,
     listen: Sequence[Listener],
@@ -60,7 +63,7 @@ def dpsgd(
         command=_command(file, runs, seed),
         at_once=_at_once(directory),
     )
-    result = finish(job, directory, engine=engine, listen=listen)
+    result = finish(job, directory, engine=engine, listen=listen, explain=explain)
     if html is not None:
         write_page(result, html)
     if refuted(result):

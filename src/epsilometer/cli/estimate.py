@@ -9,7 +9,7 @@ import click
 from epsilometer.audits.scores import audit_scores
 from epsilometer.claims import PrivacyClaim
 from epsilometer.cli.completing import one_of
-from epsilometer.cli.printing import show_result
+from epsilometer.cli.printing import explain_option, show_explanation, show_result
 from epsilometer.cli.writing import html_option, write_page
 from epsilometer.engine.plan import versions
 from epsilometer.errors import InvalidArgument
@@ -56,6 +56,7 @@ _RULES = "rank-grid[:RATIO], hold-out[:FRACTION], bonferroni, fixed:THRESHOLD, b
     help="For rules that split.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+@explain_option
 @html_option
 def estimate(
     file: Path,
@@ -66,6 +67,7 @@ def estimate(
     rule: str,
     seed: int,
     as_json: bool,
+    explain: bool,
     html: Path | None,
 ) -> None:
     """Bound ε from below, from the attack scores in FILE.
@@ -102,6 +104,8 @@ def estimate(
         click.echo(to_json(result))
     else:
         show_result(result)
+    if explain:
+        show_explanation(result, aside=as_json)
     if result.verdict == "refuted":
         raise SystemExit(1)
 

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from epsilometer._extras import needs
 from epsilometer.audits.federated import FederatedJob, federated_job
-from epsilometer.cli.printing import show
+from epsilometer.cli.printing import explain_option, show
 from epsilometer.cli.running import finish, refuted, running, unchanged
 from epsilometer.cli.writing import html_option, write_page
 from epsilometer.engine.engines import Engine
@@ -85,9 +85,11 @@ _VARIABLE = "EPSILOMETER_DATA"
     help="Directory of the run.",
 )
 @running
+@explain_option
 @html_option
 def federated(
     directory: Path,
+    explain: bool,
     html: Path | None,
     engine: Engine,
     listen: Sequence[Listener],
@@ -100,7 +102,7 @@ def federated(
     Example: epsilometer federated --rounds 10 --canaries 300 --repetitions 1,2 --run federated-run
     """
     settings = {**given, "data": _folder(given["task"], given["data"])}
-    result = finish(_job(settings), directory, engine=engine, listen=listen)
+    result = finish(_job(settings), directory, engine=engine, listen=listen, explain=explain)
     assert isinstance(result, AuditGroup)  # as ``FederatedJob`` returns
     show(_table(result))
     if html is not None:

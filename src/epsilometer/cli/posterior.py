@@ -20,6 +20,7 @@ from epsilometer.canaries.records import Way, differing_record
 from epsilometer.cli.config import Data as Records
 from epsilometer.cli.config import from_sections, read_sections
 from epsilometer.cli.dpsgd import every_record
+from epsilometer.cli.printing import explain_option
 from epsilometer.cli.running import described, finish, refuted, running, unchanged
 from epsilometer.cli.samplers import parse_sampler
 from epsilometer.cli.writing import html_option, write_page
@@ -149,12 +150,14 @@ class Config:
     home="epsilometer-posterior",
 )
 @running
+@explain_option
 @html_option
 def posterior(
     file: Path | None,
     runs: int | None,
     seed: int | None,
     directory: Path,
+    explain: bool,
     html: Path | None,
     engine: Engine,
     listen: Sequence[Listener],
@@ -172,7 +175,7 @@ def posterior(
     job = posterior_job_of(
         replace(given, audit=audit), command=_command(file, runs, seed), at_once=_at_once(directory)
     )
-    result = finish(job, directory, engine=engine, listen=listen)
+    result = finish(job, directory, engine=engine, listen=listen, explain=explain)
     if html is not None:
         write_page(result, html)
     if refuted(result):
@@ -326,7 +329,7 @@ def _form(text: str) -> ReleaseForm:
         return ReleaseForm(kind, unit=float(unit) if colon else None)  # type: ignore[arg-type]
     except ValueError as error:
         raise InvalidArgument(
-            f"Expected a form as 'mean+std' or 'mean+std:0.01', got {text!r}."
+            f"Expected a form as 'mean+std' or 'mean+std:0.01', got {_validate.short(text)}."
         ) from error
 
 

@@ -2,6 +2,7 @@
 
 import sys
 
+import click
 from rich.console import Console, RenderableType
 
 from epsilometer.posterior import PosteriorAudit
@@ -9,9 +10,12 @@ from epsilometer.release import ReleaseAudit
 from epsilometer.report.posterior_terminal import posterior_summary
 from epsilometer.report.release_terminal import release_summary
 from epsilometer.report.terminal import summary
-from epsilometer.results import Audit
+from epsilometer.results import Audit, Result
 
 _PLAIN_WIDTH = 100
+explain_option = click.option(
+    "--explain", is_flag=True, help="Also say how the number came about, with its formula."
+)
 
 
 def show(*renderables: RenderableType) -> None:
@@ -30,3 +34,11 @@ def show_result(result: Audit) -> None:
         show(posterior_summary(result))
     else:
         show(*(summary(audit) for audit in result.audits))
+
+
+def show_explanation(result: Result, *, aside: bool = False) -> None:
+    """How a result came about; aside: on standard error, where the result itself is JSON."""
+    # Here, so that whoever asks for none does not wait for it.
+    from epsilometer.report.explaining import explain
+
+    click.echo(f"\n{explain(result)}", err=aside)

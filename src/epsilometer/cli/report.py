@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from epsilometer.cli.printing import show_result
+from epsilometer.cli.printing import explain_option, show_explanation, show_result
 from epsilometer.cli.reading import read_result
 from epsilometer.cli.writing import html_option, write_page
 from epsilometer.errors import InvalidArgument
@@ -17,13 +17,19 @@ from epsilometer.results import EpsilonLowerBound, Result, to_json
 @html_option
 @click.option("--markdown", is_flag=True, help="Print it as Markdown, for a pull request.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+@explain_option
 @click.option(
     "--figures",
     type=click.Path(file_okay=False, path_type=Path),
     help="Write every figure into this folder, as PNG and SVG (extra: figures).",
 )
 def report(
-    source: Path, html: Path | None, markdown: bool, as_json: bool, figures: Path | None
+    source: Path,
+    html: Path | None,
+    markdown: bool,
+    as_json: bool,
+    explain: bool,
+    figures: Path | None,
 ) -> None:
     """Make the report of RUN, the directory of a run or a result as JSON.
 
@@ -40,6 +46,8 @@ def report(
         click.echo(str(result))
     else:
         show_result(result)
+    if explain:
+        show_explanation(result, aside=markdown or as_json)
     if figures is not None:
         _draw(result, figures)
     if html is not None:

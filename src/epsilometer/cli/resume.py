@@ -10,6 +10,7 @@ from epsilometer.audits.classifier_job import run_classifier
 from epsilometer.audits.demo import demo_job
 from epsilometer.cli import classifier, dpsgd, federated, posterior
 from epsilometer.cli.completing import run_directory
+from epsilometer.cli.printing import explain_option
 from epsilometer.cli.running import finish, refuted, running
 from epsilometer.cli.writing import html_option, write_page
 from epsilometer.engine.engines import Engine
@@ -26,8 +27,15 @@ from epsilometer.integrations.sklearn import digits
     "directory", metavar="RUN", type=click.Path(path_type=Path), shell_complete=run_directory
 )
 @running
+@explain_option
 @html_option
-def resume(directory: Path, html: Path | None, engine: Engine, listen: Sequence[Listener]) -> None:
+def resume(
+    directory: Path,
+    explain: bool,
+    html: Path | None,
+    engine: Engine,
+    listen: Sequence[Listener],
+) -> None:
     """Finish the run in directory RUN, to the same bytes as if it had never stopped.
 
     Units that failed are tried again. The engine and the number of workers may be others than
@@ -37,7 +45,9 @@ def resume(directory: Path, html: Path | None, engine: Engine, listen: Sequence[
     """
     plan = Store.open(directory).plan
     by = run_classifier if plan.audit == "classifier" else run
-    result = finish(_job(plan, directory), directory, engine=engine, listen=listen, by=by)
+    result = finish(
+        _job(plan, directory), directory, engine=engine, listen=listen, explain=explain, by=by
+    )
     if html is not None:
         write_page(result, html)
     if refuted(result):

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from epsilometer.cli.printing import show_result
+from epsilometer.cli.printing import show_explanation, show_result
 from epsilometer.cli.progress import listener
 from epsilometer.cli.writing import write_page
 from epsilometer.engine.engines import Dask, Engine, InProcess, Local
@@ -98,6 +98,7 @@ def finish(
     *,
     engine: Engine,
     listen: Sequence[Listener],
+    explain: bool = False,
     by: Callable[..., Audit] = run,
 ) -> Audit:
     """Runs a job to its end, writes its report and shows it; says how to go on if interrupted."""
@@ -111,6 +112,8 @@ def finish(
         raise SystemExit(143 if isinstance(interrupt, Terminated) else 130) from interrupt
     write_page(result, directory / "report.html")
     show_result(result)
+    if explain:
+        show_explanation(result)
     click.echo(f"Report: {directory / 'report.html'}")
     return result
 

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from epsilometer.audits.selfcheck import RUNS
 from epsilometer.audits.selfcheck import selfcheck as run_selfcheck
-from epsilometer.cli.printing import show
+from epsilometer.cli.printing import explain_option, show, show_explanation
 from epsilometer.cli.writing import html_option, write_page
 from epsilometer.results import AuditGroup
 
@@ -16,8 +16,9 @@ from epsilometer.results import AuditGroup
 @click.command()
 @click.option("--runs", type=click.IntRange(min=1), default=RUNS, show_default=True)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@explain_option
 @html_option
-def selfcheck(runs: int, seed: int, html: Path | None) -> None:
+def selfcheck(runs: int, seed: int, explain: bool, html: Path | None) -> None:
     """Check the auditor: sound mechanisms spared, broken ones refuted.
 
     Exit code 1 if it erred on any of them.
@@ -37,10 +38,13 @@ def selfcheck(runs: int, seed: int, html: Path | None) -> None:
             outcome.result.verdict,
             "[green]right[/green]" if outcome.right else "[red]WRONG[/red]",
         )
+    results = tuple(outcome.result for outcome in outcomes)
+    group = AuditGroup(subject="Mechanisms whose ε is known", results=results)
     if html is not None:
-        results = tuple(outcome.result for outcome in outcomes)
-        write_page(AuditGroup(subject="Mechanisms whose ε is known", results=results), html)
+        write_page(group, html)
     wrong = sum(not outcome.right for outcome in outcomes)
     show(table, f"{len(outcomes) - wrong} of {len(outcomes)} right.")
+    if explain:
+        show_explanation(group)
     if wrong:
         raise SystemExit(1)

@@ -16,7 +16,7 @@ from epsilometer.accounting.shuffle import shuffle_epsilon, shuffle_noise
 from epsilometer.audits.runs import UntilRefuted
 from epsilometer.audits.shuffling import ShufflingAudit, audit_shuffling
 from epsilometer.cli.completing import one_of
-from epsilometer.cli.printing import show, show_result
+from epsilometer.cli.printing import explain_option, show, show_explanation, show_result
 from epsilometer.cli.samplers import ORDERED, parse_sampler
 from epsilometer.cli.writing import html_option, write_page
 from epsilometer.errors import InvalidArgument, UnreadableFile
@@ -48,6 +48,7 @@ _COLUMNS = ("name", "noise_multiplier", "steps", "epochs", "delta")
 @click.option("--device", default="cpu", show_default=True, help="cpu or cuda.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+@explain_option
 @html_option
 @click.option("--sweep", help="A CSV of settings, or 'paper' for the six that are bundled.")
 @click.option(
@@ -70,6 +71,7 @@ def shuffle(
     device: str,
     seed: int,
     as_json: bool,
+    explain: bool,
     html: Path | None,
     sweep: str | None,
     out: Path | None,
@@ -108,6 +110,8 @@ def shuffle(
     else:
         show_result(audit.result)
         click.echo(answer(audit, claim, sampler))
+    if explain:
+        show_explanation(audit.result, aside=as_json)
     if audit.result.verdict == "refuted":
         raise SystemExit(1)
 

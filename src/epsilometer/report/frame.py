@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from epsilometer.references import BIBLIOGRAPHY
 from epsilometer.report import words
+from epsilometer.report.explaining import FORMULA, MEASURED
 from epsilometer.report.figures import COLOURS, Figure
 
 LARGEST = 1_500_000  # bytes of a page
@@ -62,6 +63,7 @@ def framed(
         is_cut=is_cut,
         drawn=drawn,
         icons=ICONS,
+        formula_titles=(FORMULA, MEASURED),
         policy=_policy(scripts, styles),
         # Ours, not a user's: their sums are in the policy.
         scripts=[Markup(text) for text in scripts],

@@ -8,6 +8,7 @@ from epsilometer.errors import InvalidArgument
 from epsilometer.posterior import PosteriorAudit
 from epsilometer.release import ReleaseAudit
 from epsilometer.report import words
+from epsilometer.report.explaining import Explanation, explained
 from epsilometer.report.figures import Figure, figures, group_figures
 from epsilometer.report.fitting import fitted, riskiest
 from epsilometer.report.frame import FIRST_RECORDS, LARGEST, framed
@@ -51,6 +52,7 @@ class _Section:
     records_found: int = 0
     provenance: Provenance | None = None
     notes: tuple[str, ...] = ()
+    explanation: Explanation | None = None
 
 
 def page(result: Result) -> str:
@@ -141,6 +143,7 @@ def _audit(result: AuditResult, key: str, records_found: int, *, drawn: bool) ->
         records_found=records_found,
         provenance=result.provenance,
         notes=tuple(words.run_notes(result.provenance)),
+        explanation=explained(result),
     )
 
 
@@ -154,6 +157,7 @@ def _lone(bound: EpsilonLowerBound) -> _Section:
         meaning=tuple(words.meaning(bound)),
         threat=tuple(words.threat_model(bound, None)),
         scale=scale(bound),
+        explanation=explained(bound),
     )
 
 

@@ -3,6 +3,7 @@
 from epsilometer.errors import InvalidArgument
 from epsilometer.posterior import PosteriorAudit
 from epsilometer.report import posterior_words, words
+from epsilometer.report.explaining import explained
 from epsilometer.report.fitting import cut
 from epsilometer.report.frame import LARGEST, framed
 from epsilometer.report.posterior_figures import posterior_figures
@@ -46,6 +47,7 @@ def _page(result: PosteriorAudit, *, drawn: bool) -> str:
         differences=[posterior_words.difference_row(gap) for gap in kept.differences],
         difference_head=posterior_words.DIFFERENCE_HEAD,
         difference_confidence=f"{kept.confidence:g}",
+        explanation=explained(kept),
         seed=kept.seed,
         provenance=kept.provenance,
     )

@@ -5,6 +5,7 @@ from dataclasses import replace
 from epsilometer.errors import InvalidArgument
 from epsilometer.release import ReleaseAudit, Variation
 from epsilometer.report import release_words, words
+from epsilometer.report.explaining import explained
 from epsilometer.report.fitting import cut
 from epsilometer.report.frame import FIRST_RECORDS, LARGEST, framed
 from epsilometer.report.release_figures import release_figures
@@ -61,6 +62,7 @@ def _page(result: ReleaseAudit, *, records: int, drawn: bool) -> str:
         records_kept=len(kept.records),
         records_found=len(result.records),
         shows_records=any("features: " in record.note for record in kept.records),
+        explanation=explained(kept),
         seed=kept.seed,
         provenance=kept.provenance,
     )

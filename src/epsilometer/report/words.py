@@ -29,6 +29,7 @@ _WORLDS = {
 }
 
 _GRAVEST_FIRST = ("refuted", "no verdict", "not refuted", "no claim")
+_ONLY_TO_COMPARE = "Use it to compare with a paper, not to judge a claim."
 GROUP_RULE = "Each keeps its own confidence; nothing is concluded from the largest."
 # What no page may hold, and halves of letters that no encoding can write.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -117,7 +118,7 @@ def group_finding(group: AuditGroup) -> str:
 def meaning(bound: EpsilonLowerBound) -> list[str]:
     """What the bound says, what it rests on, and what it does not say."""
     if not bound.valid:
-        return [*bound.caveats, "Use it to compare with a paper, not to judge a claim."]
+        return [*bound.caveats, *not_said(bound)]
     if bound.epsilon == 0:
         found = "Nothing was proved: the scores do not tell the two worlds apart, or are too few."
     else:
@@ -128,10 +129,19 @@ def meaning(bound: EpsilonLowerBound) -> list[str]:
     return [
         found,
         *(f"It assumes: {row.assumes}" for name, row in REGISTRY.items() if name == bound.method),
-        "It does not say that ε is this small: another attack, a worse record or more runs may "
-        "prove more. A lower bound never proves privacy.",
+        *not_said(bound),
         *bound.caveats,
     ]
+
+
+def not_said(bound: EpsilonLowerBound) -> tuple[str, ...]:
+    """What a bound does not say."""
+    if not bound.valid:
+        return (_ONLY_TO_COMPARE,)
+    return (
+        "It does not say that ε is this small: another attack, a worse record or more runs may "
+        "prove more. A lower bound never proves privacy.",
+    )
 
 
 def threat_model(bound: EpsilonLowerBound, claim: PrivacyClaim | None) -> list[tuple[str, str]]:

@@ -185,7 +185,8 @@ def joint_bound(
             "the best thresholds of these very runs, unpaid, and rates without limits: as in the "
             "paper, floored at one run",
         )
-        bound = replace(bound, epsilon=found.epsilon, valid=False, caveats=caveats)
+        basis = (*bound.basis, ("rates floored at", 1 / min(n_in, n_out)))
+        bound = replace(bound, epsilon=found.epsilon, valid=False, caveats=caveats, basis=basis)
     else:
         (chosen_in, used_in), (chosen_out, used_out) = (
             _halves(known, rule.fraction, rng) for known in (known_in, known_out)

@@ -17,7 +17,7 @@ from epsilometer import _validate
 from epsilometer.claims import PrivacyClaim
 from epsilometer.errors import InvalidArgument
 from epsilometer.observations import Scores
-from epsilometer.results import EpsilonLowerBound
+from epsilometer.results import Basis, EpsilonLowerBound
 from epsilometer.stats import search
 from epsilometer.stats.thresholds import grid
 from epsilometer.stats.tradeoff import epsilon_of_rates
@@ -92,6 +92,7 @@ class ConfidenceSequence:
         self._inside = np.zeros(self.thresholds.size)
         self._outside = np.zeros(self.thresholds.size)
         self._best, self._threshold, self._row = 0.0, float(self.thresholds[0]), 0
+        self._basis: Basis = ()
 
     @classmethod
     def from_pilot(
@@ -130,6 +131,7 @@ class ConfidenceSequence:
             wealth = self._log_wealth(self._best)
             self._row, at = (int(i) for i in np.unravel_index(np.argmax(wealth), wealth.shape))
             self._threshold = float(self.thresholds[at])
+            self._basis = self._counts(at)
         return EpsilonLowerBound(
             epsilon=self._best,
             delta=self.delta,
@@ -142,6 +144,7 @@ class ConfidenceSequence:
             n_in=self.pairs,
             n_out=self.pairs,
             cites=CITES,
+            basis=self._basis or self._counts(0),
         )
 
     def ceiling(self) -> float:
@@ -168,6 +171,17 @@ class ConfidenceSequence:
         if self._best <= claim and self.pairs > 0 and self._refutes_now(claim):
             self.lower_bound()  # keeps what was refuted
         return self._best > claim
+
+    def _counts(self, at: int) -> Basis:
+        """What stands at a threshold now."""
+        return (
+            ("pairs", self.pairs),
+            ("thresholds", self.thresholds.size),
+            ("inside at or above", self._inside[at]),
+            ("outside at or above", self._outside[at]),
+            ("pairs with both", self._both[at]),
+            ("level", 1 - self.confidence),
+        )
 
     def _refutes_now(self, epsilon: FloatArray | float) -> NDArray[np.bool_]:
         wealth = self._log_wealth(float(epsilon))

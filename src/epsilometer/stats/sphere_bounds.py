@@ -65,22 +65,29 @@ def cosine_bound(
     )
     best = (int(np.argmax(above)), int(np.argmax(below)))
     row = 0 if above[best[0]] >= below[best[1]] else 1
+    at, look = best[row], looks[row]
     words = {
         "ranks": f"ranks 1, {_RANK_RATIO}, {_RANK_RATIO**2}, … from either end",
         "quantiles": f"every {_STEP:g} null standard deviations",
     }
     return EpsilonLowerBound(
-        epsilon=float((above, below)[row][best[row]]),
+        epsilon=float((above, below)[row][at]),
         delta=delta,
         confidence=confidence,
         method="cosines",
         threshold_rule=f"{words[rule]}, FPR from the exact null law",
         valid=True,
         direction=_DIRECTIONS[row],
-        threshold=float(looks[row].thresholds[best[row]]),
+        threshold=float(look.thresholds[at]),
         n_in=known.size,
         n_out=0,
         cites=("clopper1934", "kairouz2015", "andrew2024"),
+        basis=(
+            (("cosines that reach it", "cosines that miss it")[row], look.counts[at]),
+            ("cosines", known.size),
+            ("level", look.levels[at]),
+            ("dimension", dimension),
+        ),
     )
 
 
@@ -124,6 +131,13 @@ def tied_bound(
             "Holds only where all canaries take part equally often and noise is Gaussian: the "
             "cosines are taken to be normal, of one mean, with the spread of the null.",
         ),
+        basis=(
+            ("mean cosine", float(known.mean())),
+            ("cosines", known.size),
+            ("dimension", dimension),
+            ("quantile", error * math.sqrt(known.size)),
+            ("μ", max(0.0, sure)),
+        ),
     )
 
 
@@ -163,6 +177,12 @@ def one_shot_epsilon_lo(
             "Not a valid bound: the threshold was chosen on the scores it is used on, at no cost, "
             "and Jeffreys' limit is not exact.",
         ),
+        basis=(
+            ("cosines that miss it", missed[at]),
+            ("cosines", scores.size),
+            ("level", 1 - confidence),
+            ("dimension", dimension),
+        ),
     )
 
 
@@ -171,6 +191,8 @@ class _Looks(NamedTuple):
 
     thresholds: FloatArray
     rates: FloatArray  # lower limits of TPR, or upper limits of FNR
+    counts: IntArray  # cosines that reach each, or that miss it
+    levels: FloatArray  # what each limit may cost
 
 
 def _at_ranks(known: FloatArray, alpha: float) -> tuple[_Looks, _Looks]:
@@ -180,8 +202,8 @@ def _at_ranks(known: FloatArray, alpha: float) -> tuple[_Looks, _Looks]:
     )
     share = np.full(ranks.size, alpha / (2 * ranks.size))
     return (
-        _Looks(known[k - ranks], _least_rate(ranks, k, share)),
-        _Looks(known[ranks - 1], _largest_rate(ranks - 1, k, share)),
+        _Looks(known[k - ranks], _least_rate(ranks, k, share), ranks, share),
+        _Looks(known[ranks - 1], _largest_rate(ranks - 1, k, share), ranks - 1, share),
     )
 
 
@@ -193,8 +215,8 @@ def _at_quantiles(known: FloatArray, dimension: int, alpha: float) -> tuple[_Loo
     share = alpha / (2 * (at + 1.0) * (at + 2.0))
     missed = np.searchsorted(known, thresholds)
     return (
-        _Looks(thresholds, _least_rate(k - missed, k, share)),
-        _Looks(thresholds, _largest_rate(missed, k, share)),
+        _Looks(thresholds, _least_rate(k - missed, k, share), k - missed, share),
+        _Looks(thresholds, _largest_rate(missed, k, share), missed, share),
     )
 
 

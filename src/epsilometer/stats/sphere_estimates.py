@@ -139,6 +139,12 @@ def cosine_estimate(
         subject=subject,
         cites=("andrew2024",),
         caveats=(*_few(known), *_not_normal(known), *_of_spread(spread)),
+        basis=(
+            ("mean present", fit.mean),
+            ("spread present", fit.std),
+            ("mean absent", 0.0),
+            ("spread absent", 1 / math.sqrt(dimension)),
+        ),
     )
 
 
@@ -196,6 +202,12 @@ def two_sample_estimate(
         subject=subject,
         cites=("andrew2024",),
         caveats=tuple(dict.fromkeys(caveats)),
+        basis=(
+            ("mean present", fits[0].mean),
+            ("spread present", fits[0].std),
+            ("mean absent", fits[1].mean),
+            ("spread absent", fits[1].std),
+        ),
     )
 
 

@@ -123,6 +123,7 @@ def largest_estimate(
         subject=subject,
         cites=("andrew2024",),
         caveats=_stray(inside, outside, float(best), rounds),
+        basis=(("rounds", rounds), ("shift", float(best))),
     )
 
 

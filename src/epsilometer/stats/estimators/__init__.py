@@ -101,6 +101,7 @@ def epsilon_lower_bound(
         seed=seed,
         cites=chosen.cites,
         caveats=(*_caveats(chosen, rule), *found.caveats),
+        basis=found.basis,
     )
 
 

@@ -4,6 +4,8 @@ import numpy as np
 
 from epsilometer.errors import InvalidArgument
 from epsilometer.observations import ScoreCounts, Scores
+from epsilometer.results import EpsilonLowerBound
+from epsilometer.stats.derivation import Derivation, count, known, shown
 from epsilometer.stats.estimators.counting import best_look, two_rates
 from epsilometer.stats.estimators.method import Found, Method
 from epsilometer.stats.sequential import CITES, ConfidenceSequence
@@ -43,7 +45,12 @@ def find(
             audit = ConfidenceSequence.from_pilot(pilot, delta=delta, confidence=confidence)
     audit.update(observed.inside[used:pairs], observed.outside[used:pairs])
     bound = audit.lower_bound()
-    return Found(epsilon=bound.epsilon, direction=bound.direction, threshold=bound.threshold)
+    return Found(
+        epsilon=bound.epsilon,
+        direction=bound.direction,
+        threshold=bound.threshold,
+        basis=(*bound.basis, ("pairs that placed thresholds", used)),
+    )
 
 
 def _pilot_size(pairs: int, fraction: float) -> int:
@@ -52,8 +59,39 @@ def _pilot_size(pairs: int, fraction: float) -> int:
     return min(max(round(pairs * fraction), 1), pairs - 1)
 
 
+def _derive(bound: EpsilonLowerBound) -> Derivation:
+    has = known(bound.basis)
+    counted, last = ("This result does not say what was counted.",), ""
+    if has:
+        counted = (
+            f"{count(has['pairs'])} pairs of runs were bet on at {count(has['thresholds'])} "
+            f"thresholds. At {shown(bound.threshold)}, where most was won, "
+            f"{count(has['inside at or above'])} scores inside and "
+            f"{count(has['outside at or above'])} outside reach it, in "
+            f"{count(has['pairs with both'])} pairs both.",
+        )
+        level = has["level"]
+        last = f": {shown(bound.epsilon)}, where 1/α = {shown(1 / level)}"
+    return Derivation(
+        counted=counted,
+        formula=(
+            "X(ε) = 1[inside ≥ τ] − e^ε·1[outside ≥ τ] − δ has mean at most 0 if (ε, δ)-DP holds",
+            "W(ε) = mean over τ, stakes λ and both directions of Π (1 + λ·X(ε)), over all pairs: "
+            "what a bettor who began with 1 owns",
+            f"ε is the largest with W(ε) ≥ 1/α, at this or an earlier look{last}",
+        ),
+        holds=(
+            "Who bets on what has mean at most 0 ever owns 1/α with chance at most α (Ville 1939), "
+            "however often he looks and whenever he stops. All thresholds and stakes share one "
+            "wealth, so none is paid for apart; they were placed before the first pair that is "
+            "bet on.",
+        ),
+    )
+
+
 METHOD = Method(
     find=find,
+    derive=_derive,
     rules=(RankGrid, HoldOut, Fixed),
     exact=True,
     guarantees="No bound of the sequence ever exceeds the true ε, in all but 1 − confidence of "

@@ -1,10 +1,12 @@
 """Exact limits on both error rates: the default (Kairouz et al. 2015, Theorem 2.1)."""
 
+from epsilometer.stats import derivation
 from epsilometer.stats.estimators.counting import RULES, finder, two_rates
 from epsilometer.stats.estimators.method import Method
 
 METHOD = Method(
     find=finder(two_rates("clopper_pearson")),
+    derive=derivation.two_rates("clopper_pearson"),
     rules=RULES,
     exact=True,
     guarantees="The bound exceeds the true ε in at most 1 − confidence of audits, for any attack.",

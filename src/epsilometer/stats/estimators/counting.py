@@ -56,6 +56,7 @@ def finder(
     *,
     directions: tuple[Direction, ...] = DIRECTIONS,
     epsilon_of: Callable[[float, float], float] = lambda merit, delta: merit,
+    merit: str = "ε",
 ) -> Find:
     """The ``find`` of a method that judges looks by their counts.
 
@@ -63,6 +64,7 @@ def finder(
         judge: Values the looks.
         directions: What the rows of its merit are called.
         epsilon_of: (merit, δ) → ε.
+        merit: What its merit is, where that is not ε.
     """
 
     def find(
@@ -78,6 +80,7 @@ def finder(
             epsilon=epsilon_of(best.merit, delta),
             direction=directions[best.row],
             threshold=best.threshold,
+            basis=best.basis if merit == "ε" else (*best.basis, (merit, best.merit)),
         )
 
     return find
@@ -133,7 +136,19 @@ def _at(looks: Looks, judge: Judge, delta: float) -> Winner:
     """The best of these looks, all of them judged."""
     merit = judge.merit(looks, delta)
     row, at = np.unravel_index(np.argmax(merit), merit.shape)
-    return Winner(merit=float(merit[row, at]), row=int(row), threshold=float(looks.thresholds[at]))
+    return Winner(
+        merit=float(merit[row, at]),
+        row=int(row),
+        threshold=float(looks.thresholds[at]),
+        basis=(
+            ("false positives", looks.false_positives[at]),
+            ("scores outside", looks.n_out),
+            ("level of the FPR", looks.alpha_fpr),
+            ("false negatives", looks.false_negatives[at]),
+            ("scores inside", looks.n_in),
+            ("level of the FNR", looks.alpha_fnr),
+        ),
+    )
 
 
 def _best_corner(

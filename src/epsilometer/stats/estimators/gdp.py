@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from epsilometer.errors import InvalidArgument
-from epsilometer.stats import binomial
+from epsilometer.stats import binomial, derivation
 from epsilometer.stats.estimators.counting import RULES, Judge, finder
 from epsilometer.stats.estimators.method import Method
 from epsilometer.stats.estimators.ranks import Frontier
@@ -53,7 +53,9 @@ METHOD = Method(
         Judge(merit=_merit, beats=_beats, frontier=_FRONTIER),
         directions=("both", "both"),
         epsilon_of=_epsilon,
+        merit="μ",
     ),
+    derive=derivation.gaussian_dp,
     rules=RULES,
     exact=True,
     guarantees="Exceeds the true ε in at most 1 − confidence of audits of a Gaussian mechanism.",

@@ -6,14 +6,16 @@ so it may place its thresholds on the pooled scores at no cost; only the ways it
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from epsilometer.observations import ScoreCounts
-from epsilometer.results import Direction
+from epsilometer.results import Basis, Direction, EpsilonLowerBound
 from epsilometer.stats import search, thresholds
+from epsilometer.stats.derivation import count, known, rule_of, shown
 from epsilometer.stats.thresholds import (
     Best,
     Bonferroni,
@@ -61,6 +63,20 @@ class Guesses:
         )
 
 
+_PAID = MappingProxyType(
+    {
+        "Fixed": "Every canary was guessed by a threshold fixed beforehand: nothing is paid.",
+        "HoldOut": "The way of guessing was chosen on a part of the canaries, drawn without "
+        "regard to who was in, which the bound then never sees: nothing more is paid.",
+        "RankGrid": "The guesser sees scores but not coins, so thresholds may stand at ranks of "
+        "all scores at no cost. The ways of guessing that were tried (the top k, the bottom k, or "
+        "both) share α = 1 − confidence.",
+        "Bonferroni": "Every way of guessing was tried, and α = 1 − confidence was divided by "
+        "their number.",
+        "Best": "Nobody paid for the choice: the best of all ways of guessing was taken. The "
+        "number exceeds the true ε oftener than it says.",
+    }
+)
 Refutes: TypeAlias = Callable[[Guesses, FloatArray, float], NDArray[np.bool_]]
 
 
@@ -73,6 +89,7 @@ class BestGuess:
     high: float
     ways: Guesses
     level: float
+    basis: Basis
 
     @property
     def direction(self) -> Direction:
@@ -131,7 +148,37 @@ def best_of(ways: Guesses, refutes: Refutes, level: float) -> BestGuess:
         relative=1e-7,
     )
     low, high = float(ways.low[at]), float(ways.high[at])
-    return BestGuess(merit=merit, low=low, high=high, ways=ways, level=level)
+    basis = (
+        ("canaries", ways.canaries),
+        ("guesses made", ways.made[at]),
+        ("guesses right", ways.correct[at]),
+        ("level", level),
+    )
+    return BestGuess(merit=merit, low=low, high=high, ways=ways, level=level, basis=basis)
+
+
+def counted_guesses(bound: EpsilonLowerBound) -> tuple[str, ...]:
+    """What was guessed, in a sentence."""
+    has = known(bound.basis)
+    if not has:
+        return ("This result does not say what was guessed.",)
+    made, every = has["guesses made"], has["canaries"]
+    side = {
+        "present→absent": f"“in” where a score is at least {shown(bound.threshold)}",
+        "absent→present": f"“out” where a score is below {shown(bound.threshold)}",
+        "both": f"“in” where a score is at least {shown(bound.threshold)}, “out” below that or a "
+        "lower threshold",
+    }[bound.direction]
+    return (
+        f"Of {count(every)} canaries, each in or out by its own fair coin, {count(made)} were "
+        f"guessed ({side}), and {count(has['guesses right'])} of the guesses were right; of the "
+        f"other {count(every - made)} nothing was said.",
+    )
+
+
+def paid_for_guessing(bound: EpsilonLowerBound) -> str:
+    """What choosing the way of guessing cost."""
+    return _PAID.get(rule_of(bound), f"Thresholds: {bound.threshold_rule}.")
 
 
 def _everybody(observed: Observed, threshold: float) -> Guesses:

@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betainc
 
+from epsilometer.results import EpsilonLowerBound
 from epsilometer.stats import binomial, search
+from epsilometer.stats.derivation import Derivation, counted_at, known, paid, shown
 from epsilometer.stats.estimators.counting import RULES, Judge, finder
 from epsilometer.stats.estimators.method import Method
 from epsilometer.stats.thresholds import Looks
@@ -67,8 +69,40 @@ def _allowed_fpr(
     return np.clip(low, 0.0, 1.0), np.clip(high, 0.0, 1.0)
 
 
+def _derive(bound: EpsilonLowerBound) -> Derivation:
+    has = known(bound.basis)
+    laws = "FPR ~ Beta(k + ½, n − k + ½), FNR ~ Beta(l + ½, m − l + ½)"
+    if has:
+        k, n = has["false positives"], has["scores outside"]
+        missed, m = has["false negatives"], has["scores inside"]
+        laws += (
+            f" = Beta({shown(k + 0.5)}, {shown(n - k + 0.5)}), "
+            f"Beta({shown(missed + 0.5)}, {shown(m - missed + 0.5)})"
+        )
+    mass = (
+        f": P({shown(bound.epsilon)}) = {shown(has['level of the FPR'] + has['level of the FNR'])}"
+        if has
+        else ""
+    )
+    return Derivation(
+        counted=counted_at(bound),
+        formula=(
+            f"{laws}: what Jeffreys' prior and the counts say of the rates",
+            "P(ε) = Pr[1 − FNR ≤ e^ε·FPR + δ, 1 − FPR ≤ e^ε·FNR + δ, and both of the opposite "
+            "attack]: the mass of the rates that (ε, δ)-DP allows",
+            f"ε is where it reaches α′{mass}",
+        ),
+        holds=(
+            "Nothing is said of how often it errs: its α is a share of belief under a prior, not "
+            "of audits.",
+            paid(bound),
+        ),
+    )
+
+
 METHOD = Method(
     find=finder(Judge(merit=_merit, beats=_beats), directions=("both",)),
+    derive=_derive,
     rules=RULES,
     exact=False,
     guarantees="A credible statement under Jeffreys' prior, not one about how often it errs.",

@@ -5,7 +5,8 @@ from typing import Protocol
 
 import numpy as np
 
-from epsilometer.results import Direction
+from epsilometer.results import Basis, Direction
+from epsilometer.stats.derivation import Derive
 from epsilometer.stats.thresholds import Observed, ThresholdRule
 
 DIRECTIONS: tuple[Direction, Direction] = ("present→absent", "absent→present")
@@ -18,16 +19,18 @@ class Found:
     epsilon: float
     direction: Direction
     threshold: float
+    basis: Basis
     caveats: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Winner:
-    """The best look: its merit, the row of its direction, its threshold."""
+    """The best look: its merit, the row of its direction, its threshold, what it rests on."""
 
     merit: float
     row: int
     threshold: float
+    basis: Basis
 
 
 class Find(Protocol):
@@ -52,6 +55,7 @@ class Method:
 
     Attributes:
         find: Computes the bound.
+        derive: Says how a bound of it came about, from its ``basis``.
         rules: Threshold rules it takes.
         exact: Whether the bound holds at its confidence under ``assumes`` and a valid rule.
         guarantees: In a sentence.
@@ -60,6 +64,7 @@ class Method:
     """
 
     find: Find
+    derive: Derive
     rules: tuple[type, ...]
     exact: bool
     guarantees: str

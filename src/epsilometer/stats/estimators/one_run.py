@@ -7,11 +7,15 @@ import scipy.special
 from numpy.typing import ArrayLike, NDArray
 
 from epsilometer.errors import EpsilometerWarning
+from epsilometer.results import EpsilonLowerBound
+from epsilometer.stats.derivation import Derivation, known, shown
 from epsilometer.stats.estimators.guesses import (
     RULES,
     Guesses,
     Refutes,
     best_guess,
+    counted_guesses,
+    paid_for_guessing,
 )
 from epsilometer.stats.estimators.method import Found, Method
 from epsilometer.stats.thresholds import Observed, ThresholdRule
@@ -38,7 +42,11 @@ def find(
         )
         warnings.warn(caveats[0], EpsilometerWarning, stacklevel=4)
     return Found(
-        epsilon=best.merit, direction=best.direction, threshold=best.threshold, caveats=caveats
+        epsilon=best.merit,
+        direction=best.direction,
+        threshold=best.threshold,
+        basis=best.basis,
+        caveats=caveats,
     )
 
 
@@ -121,8 +129,32 @@ def _mass(k: FloatArray, r: FloatArray, chance: FloatArray) -> FloatArray:
     )
 
 
+def _derive(bound: EpsilonLowerBound) -> Derivation:
+    has = known(bound.basis)
+    if not has:
+        last: tuple[str, ...] = ()
+    elif bound.epsilon == 0:
+        last = (f"p(0) > α′ = {shown(has['level'])}: nothing is refuted, ε = 0",)
+    else:
+        m, r, v = (shown(has[name]) for name in ("canaries", "guesses made", "guesses right"))
+        at = f"m = {m}, r = {r}, v = {v}, δ = {shown(bound.delta)}"
+        last = (f"With {at}: p({shown(bound.epsilon)}) = α′ = {shown(has['level'])}",)
+    return Derivation(
+        counted=counted_guesses(bound),
+        formula=(
+            "If the run is (ε, δ)-DP, a guess is right with chance e^ε/(1 + e^ε) at most, but for "
+            "δ: so many are right with chance at most",
+            "p(ε) = Pr[W ≥ v] + 2mδ·maxᵢ Pr[v > W ≥ v − i]/i, W ~ Bin(r, e^ε/(1 + e^ε))",
+            "ε is the largest with p(ε) ≤ α′ (Theorem 5.2)",
+            *last,
+        ),
+        holds=(paid_for_guessing(bound),),
+    )
+
+
 METHOD = Method(
     find=find,
+    derive=_derive,
     rules=RULES,
     exact=True,
     guarantees="The bound exceeds the true ε in at most 1 − confidence of runs, for any attack.",

@@ -5,7 +5,15 @@ import scipy.special
 from numpy.typing import NDArray
 
 from epsilometer.errors import InvalidArgument
-from epsilometer.stats.estimators.guesses import RULES, Guesses, best_guess
+from epsilometer.results import EpsilonLowerBound
+from epsilometer.stats.derivation import Derivation, epsilon_of_mu, known, shown
+from epsilometer.stats.estimators.guesses import (
+    RULES,
+    Guesses,
+    best_guess,
+    counted_guesses,
+    paid_for_guessing,
+)
 from epsilometer.stats.estimators.method import Found, Method
 from epsilometer.stats.gaussians import gdp_epsilon
 from epsilometer.stats.thresholds import Observed, ThresholdRule
@@ -30,6 +38,7 @@ def find(
         epsilon=gdp_epsilon(best.merit, delta),
         direction=best.direction,
         threshold=best.threshold,
+        basis=(*best.basis, ("μ", best.merit)),
     )
 
 
@@ -60,8 +69,32 @@ def refutes_gdp(ways: Guesses, mu: FloatArray, level: float) -> NDArray[np.bool_
     return refuted
 
 
+def _derive(bound: EpsilonLowerBound) -> Derivation:
+    has = known(bound.basis)
+    at: tuple[str, ...] = ()
+    if has:
+        m, r, v = (shown(has[name]) for name in ("canaries", "guesses made", "guesses right"))
+        at = (
+            f"With m = {m}, r = {r}, v = {v}, α′ = {shown(has['level'])} the largest μ that is "
+            f"refuted is {shown(has['μ'])}",
+        )
+    return Derivation(
+        counted=counted_guesses(bound),
+        formula=(
+            "If v or more of r guesses were right with chance α′, then, with aᵥ = α′·v/m and "
+            "bᵥ = α′·(r − v)/m, and i from v − 1 down to 0,",
+            "bᵢ = max(bᵢ₊₁, Φ(Φ⁻¹(aᵢ₊₁) − μ)), aᵢ = aᵢ₊₁ + i/(r − i)·(bᵢ − bᵢ₊₁);",
+            "a₀ + b₀ > r/m is a contradiction: μ-GDP is refuted (Algorithm 3)",
+            *at,
+            *epsilon_of_mu(bound),
+        ),
+        holds=(paid_for_guessing(bound),),
+    )
+
+
 METHOD = Method(
     find=find,
+    derive=_derive,
     rules=RULES,
     exact=True,
     guarantees="Exceeds the true ε in at most 1 − confidence of runs of a Gaussian mechanism.",

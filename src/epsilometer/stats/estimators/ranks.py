@@ -25,6 +25,10 @@ _REACH = 8.0  # normal scores beyond hold less than 1e-15
 _FIRST, _LAST = 64, 8192  # intervals of the coarsest and the finest rule
 _ENOUGH = 1e-3  # change from one rule to the next that is left to the safe side
 _LARGEST = 1e4
+_COUNTED = (  # names of a look's counts, by which sample is ranked
+    ("rank outside", "scores outside", "inside beyond", "scores inside"),
+    ("rank inside", "scores inside", "outside beyond", "scores outside"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +51,7 @@ class _Look:
         self.f = rank, n_ranked - rank + 1
         self.b = max(beyond, 1), n_other - max(beyond, 1) + 1
         self.caught, self.level = beyond > 0, level  # who caught nobody refutes nothing
+        self.counts = rank, n_ranked, beyond, n_other
         self._nodes: dict[int, FloatArray] = {}
 
     def excess(self, frontier: Frontier, merit: float, delta: float) -> float:
@@ -126,7 +131,13 @@ def best_rank(
         if excess(best) <= 0:
             best, winner = search.root(excess, best, float(hope[at]), relative=1e-9)[0], int(at)
     row = int(winner >= sides[0].ranks.size)
-    return Winner(merit=best, row=row, threshold=float(thresholds[winner]))
+    look = looks[winner]
+    return Winner(
+        merit=best,
+        row=row,
+        threshold=float(thresholds[winner]),
+        basis=(*zip(_COUNTED[row], look.counts, strict=True), ("level", look.level)),
+    )
 
 
 def _hope(looks: list[_Look], frontier: Frontier, delta: float) -> FloatArray:

@@ -1,0 +1,187 @@
+"""Every kind of result says how it came about: counted, formula, why it holds, what it does not."""
+
+import json
+import re
+from pathlib import Path
+
+import click
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from epsilometer import Scores, audit_scores, explain, from_json, to_json
+from epsilometer.accounting.shuffle import shuffle_epsilon
+from epsilometer.claims import PrivacyClaim
+from epsilometer.cli.main import main
+from epsilometer.errors import InvalidArgument
+from epsilometer.references import BIBLIOGRAPHY
+from epsilometer.report.explaining import COUNTED, FORMULA, HOLDS, MEASURED, NOT_SAID
+from epsilometer.report.page import page
+from epsilometer.results import AuditResult
+from epsilometer.results import Result as OurResult
+from tests.examples import (
+    a_bound,
+    a_posterior,
+    a_provenance,
+    a_release,
+    a_series,
+    an_audit,
+    an_estimate,
+)
+
+ENDING_IN_A_RESULT = [
+    *("check", "classifier", "demo", "dpsgd", "estimate", "federated", "posterior"),
+    *("report", "resume", "selfcheck", "shuffle"),
+]
+
+
+def an_attack(epsilon: float = 1.0) -> AuditResult:
+    rng = np.random.default_rng(0)
+    scores = Scores(inside=rng.normal(3, 1, 300), outside=rng.normal(0, 1, 300))
+    return audit_scores(scores, delta=1e-5, claim=PrivacyClaim(epsilon=epsilon, delta=1e-5))
+
+
+def titles(text: str) -> set[str]:
+    return {title for title in (COUNTED, FORMULA, HOLDS, NOT_SAID) if f"\n{title}\n" in text}
+
+
+def test_an_audit_says_all_four_and_what_it_cites() -> None:
+    result = an_attack()
+    text = str(explain(result))
+    assert titles(text) == {COUNTED, FORMULA, HOLDS, NOT_SAID}
+    assert "ε = 1 was promised" in text
+    assert "> 1." in text
+    for key in result.bound.cites:
+        assert f"{key}: " in text
+        assert BIBLIOGRAPHY[key][:40] in text.replace("\n    ", " ")
+    assert f"{result.bound.epsilon:.8g}" in text
+
+
+@pytest.mark.parametrize(
+    ("result", "part"),
+    [
+        (an_attack(100.0), "What was not refuted was not proved either."),
+        (an_audit(bound=a_bound(valid=False, caveats=("unpaid",))), "is not valid"),
+        (an_audit(claim=None), "Nothing was promised"),
+        (an_audit(provenance=a_provenance(units=3, failed=1)), "1 of 3 units failed"),
+        (an_audit(also=(a_bound(epsilon=7.0),)), "deciding nothing: ε ≥ 7 "),
+        (an_audit(estimates=(an_estimate(5.0, method="monte_carlo"),)), "Beside it: ε = 5 "),
+        (
+            an_audit(estimates=(shuffle_epsilon(noise_multiplier=1.0, steps=10, delta=1e-5),)),
+            "By computation ε is at least",
+        ),
+    ],
+)
+def test_the_verdict_is_explained(result: AuditResult, part: str) -> None:
+    assert part in " ".join(str(explain(result)).split())
+
+
+def test_what_was_told_is_not_told_again() -> None:
+    text = str(explain(a_series()))
+    assert text.count("\nWhy the confidence holds\n") == 1
+    assert text.count("Why the confidence holds: as above.") == len(a_series().results) - 1
+    for audit in a_series().results:
+        assert audit.subject in text
+
+
+def test_a_release_is_explained_by_its_rules() -> None:
+    release = a_release()
+    text = " ".join(str(explain(release)).split())
+    for reason in release.reasons:
+        assert f"{reason.rule}: measured" in text
+        assert f"So: {reason.decision}." in text
+    for attack in release.attacks:
+        assert f"{attack.attack}: 500 scores inside" in text
+    assert MEASURED in text
+    assert "row 0" not in text  # no record is named
+
+
+def test_a_posterior_is_explained_by_its_forms() -> None:
+    posterior = a_posterior()
+    text = " ".join(str(explain(posterior)).split())
+    for form in posterior.forms:
+        assert f"{form.form}: ε ≥ " in text
+    assert "3 forms share 1 − 0.95" in text
+
+
+@pytest.mark.parametrize(
+    "result",
+    [a_bound(), an_attack(), a_series(), a_release(), a_posterior()],
+    ids=lambda r: type(r).__name__,
+)
+def test_a_result_that_was_read_is_explained_the_same(result: OurResult) -> None:
+    again = from_json(to_json(result))
+    assert str(explain(again)) == str(explain(result))
+    assert "<details" in page(result)
+    assert "How this number came about" in page(result)
+
+
+def test_hostile_texts_stay_texts() -> None:
+    hostile = an_audit(
+        subject="a\x1b[31m<b>\nb",
+        bound=a_bound(caveats=("\x1b]0;x\x07", "<script>alert(1)</script>")),
+    )
+    text = str(explain(hostile))
+    assert "\x1b" not in text
+    assert "\x07" not in text
+    assert "<script>alert" not in page(hostile)
+
+
+def test_a_method_of_others_is_told_and_has_a_page_without() -> None:
+    with pytest.raises(InvalidArgument, match="'magic'"):
+        explain(an_audit(bound=a_bound(method="magic")))
+    assert "How this number came about" not in page(an_audit(bound=a_bound(method="magic")))
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def scores_csv(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    rows = [f"{score},1" for score in rng.normal(3, 1, 200)]
+    rows += [f"{score},0" for score in rng.normal(0, 1, 200)]
+    (tmp_path / "scores.csv").write_text("\n".join(["score,member", *rows]), "utf-8")
+    return tmp_path / "scores.csv"
+
+
+def test_estimate_check_and_report_explain_the_same(scores_csv: Path) -> None:
+    said = run("estimate", scores_csv, "--delta", "1e-5", "--explain")
+    assert said.exit_code == 0, said.output
+    assert titles(said.stdout) == {COUNTED, FORMULA, HOLDS, NOT_SAID}
+    aside = run("estimate", scores_csv, "--delta", "1e-5", "--json", "--explain")
+    json.loads(aside.stdout)  # the result alone
+    explanation = aside.stderr.strip()
+    assert explanation in said.stdout
+    result = scores_csv.with_name("result.json")
+    result.write_text(aside.stdout, "utf-8")
+    checked = run("check", result, "--claim-epsilon", "1", "--delta", "1e-5", "--explain")
+    assert checked.exit_code == 1
+    assert explanation in checked.stdout
+    reported = run("report", result, "--explain")
+    assert reported.exit_code == 0
+    assert explanation in reported.stdout
+    assert "References" not in run("report", result).stdout
+
+
+@pytest.mark.usefixtures("coarse")
+def test_shuffle_explains_the_game_and_the_accountant() -> None:
+    done = run(
+        *("shuffle", "--noise-multiplier", "1", "--steps", "10", "--observations", "2000"),
+        *("--delta", "1e-5", "--explain"),
+    )
+    assert done.exit_code in (0, 1), done.output
+    assert "δ(ε) = E_P[max(0, 1 − e^(ε − L))]" in done.stdout
+    assert "A bound by clopper_pearson" in done.stdout
+
+
+def test_selfcheck_explains_each_mechanism() -> None:
+    done = run("selfcheck", "--runs", "50", "--explain")
+    assert len(re.findall(r"^A bound by ", done.stdout, re.M)) == 6
+
+
+@pytest.mark.parametrize("name", ENDING_IN_A_RESULT)
+def test_every_command_that_ends_in_a_result_can_explain_it(name: str) -> None:
+    command = main.get_command(click.Context(main), name)  # type: ignore[attr-defined]
+    assert "explain" in {parameter.name for parameter in command.params}

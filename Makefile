@@ -8,7 +8,7 @@ INSTALL_BROWSER := ($(SUDO) apt-get update -qq && $(SUDO) apt-get install -y -qq
 # A process a core; threads of theirs would only wait for each other.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto
 
-.PHONY: demo test setup browser check docs slow bench calibration mutation picture clean
+.PHONY: demo test setup browser check docs slow bench calibration mutation notebooks picture clean
 
 demo: setup
 	$(BIN)/epsilometer demo
@@ -63,6 +63,10 @@ calibration: setup
 # Goes on where it was stopped; MODULE=binomial runs those of one module anew.
 mutation: setup
 	OMP_NUM_THREADS=1 CI=1 $(BIN)/python docs/mutation.py $(MODULE)
+
+# Runs them again and writes their outputs; the tests compare.
+notebooks: setup
+	$(BIN)/python -m tests.notebooks
 
 picture: demo browser
 	$(BIN)/python docs/picture.py epsilometer-demo/report.html

@@ -1,20 +1,37 @@
 """The documentation keeps up with the code."""
 
 import re
+import tomllib
+from importlib import import_module
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from epsilometer.cli.main import _COMMANDS
 from epsilometer.references import BIBLIOGRAPHY
 from epsilometer.stats.estimators import REGISTRY
+from epsilometer.stats.thresholds import ThresholdRule
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/*.md")])
+PAGES = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob("benchmarks/*.md"),
+        *ROOT.glob("reproductions/*/README.md"),
+    ]
+)
+PAPERS = {  # those the audits grew out of; two versions of the first
+    "andrew2024",
+    "annamalai2025",
+    "shibahara2021",
+    "long2017",
+}
 TEXT = "\n".join(page.read_text("utf-8") for page in PAGES)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8")):
         if "://" in target:
@@ -39,8 +56,6 @@ def test_every_method_is_documented(method: str) -> None:
 
 
 def test_every_extra_is_documented() -> None:
-    import tomllib
-
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     for extra in project["optional-dependencies"]:
         assert f"`{extra}`" in TEXT, extra
@@ -60,3 +75,32 @@ def test_make_targets_of_the_readme_exist() -> None:
     named = set(re.findall(r"(?:`|^    )make ([a-z]+)", TEXT, re.MULTILINE))
     assert named
     assert named <= targets
+
+
+def test_every_paper_has_a_page() -> None:
+    pages = {page.stem for page in ROOT.glob("docs/papers/*.md")} - {"index"}
+    assert pages == PAPERS
+    assert pages <= set(BIBLIOGRAPHY)
+
+
+@pytest.mark.parametrize("key", sorted(PAPERS))
+def test_a_paper_names_what_is_there(key: str) -> None:
+    """Whoever moves a function moves it on the page too."""
+    rooms = "|".join(path.parent.name for path in ROOT.glob("src/epsilometer/*/__init__.py"))
+    text = (ROOT / f"docs/papers/{key}.md").read_text("utf-8")
+    named = re.findall(rf"`((?:{rooms})\.\w+(?:\.\w+)*)`", text)
+    assert named
+    for name in named:
+        module, _, attribute = name.rpartition(".")
+        assert hasattr(import_module(f"epsilometer.{module}"), attribute), name
+
+
+def test_every_word_of_the_house_is_in_the_glossary() -> None:
+    names = (ROOT / "docs/design.md").read_text("utf-8").partition("## Names")[2].partition("##")[0]
+    rows = re.findall(r"^\| (`.*?) \|", names, re.MULTILINE)
+    words = {word for row in rows for word in re.findall(r"`([^`]*)`", row)}
+    assert {"scores", "claim", "bound", "canary", "unit"} <= words
+    words |= {rule.__name__ for rule in get_args(ThresholdRule)}
+    words |= {"refuted", "not refuted", "release", "do not release", "cannot tell"}
+    glossary = (ROOT / "docs/glossary.md").read_text("utf-8")
+    assert [word for word in words if word not in glossary] == []

@@ -1,0 +1,86 @@
+"""The site is whole: every public name and every command has its entry, and nothing is fetched."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from mkdocstrings import Inventory
+
+import epsilometer
+from epsilometer.cli.main import _COMMANDS
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "docs"))
+from site_pages import public_modules, public_names  # noqa: E402
+
+ROOMS = sorted(
+    path.parent.name for path in ROOT.glob("src/epsilometer/*/__init__.py")
+)  # folders of the source
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    built = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", built],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return built
+
+
+@pytest.fixture(scope="module")
+def entries(site: Path) -> set[str]:
+    with (site / "objects.inv").open("rb") as inventory:
+        return set(Inventory.parse_sphinx(inventory))
+
+
+def test_every_room_but_the_command_line_has_a_page() -> None:
+    pages = "".join(page.read_text("utf-8") for page in (ROOT / "docs/reference").glob("*.md"))
+    for room in ROOMS:
+        assert room == "cli" or f"<!-- modules of epsilometer.{room} -->" in pages, room
+
+
+def test_every_public_name_has_its_entry(entries: set[str]) -> None:
+    names = {f"epsilometer.{home}.{name}" for name, home in epsilometer._MODULE.items()}
+    for room in ["epsilometer", *(f"epsilometer.{room}" for room in ROOMS if room != "cli")]:
+        for module in public_modules(room):
+            path = ROOT / "src" / module.replace(".", "/")
+            source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+            names |= {f"{module}.{name}" for name in public_names(source)}
+    assert len(names) > 500  # they were found at all
+    assert names - entries == set()
+
+
+def test_every_command_has_its_entry_with_an_example(site: Path) -> None:
+    page = (site / "reference/cli.html").read_text("utf-8")
+    for command in _COMMANDS:
+        _, heading, rest = page.partition(f'<h2 id="epsilometer-{command}">')
+        assert heading, command
+        _, _, example = rest.partition("<h2")[0].partition("Example: ")
+        assert f"epsilometer {command}" in example
+
+
+def test_what_is_guaranteed_stands_in_the_reference(site: Path) -> None:
+    page = (site / "reference/stats.html").read_text("utf-8")
+    _, heading, entry = page.partition('id="epsilometer.stats.estimators.epsilon_lower_bound"')
+    assert heading
+    entry = entry.partition("doc-section-title")[0]  # before its parameters
+    assert "<p><strong>Guarantees</strong> with the default method" in entry
+    assert "<p><strong>Assumes</strong> the scores are independent" in entry
+
+
+def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
+    loaded = re.compile(r"<(?:script|img|iframe|source|link)\b[^>]*?(?:src|href)=\"?(?:https?:)?//")
+    pages = [*site.rglob("*.html")]
+    assert len(pages) > 50
+    assert [page.name for page in pages if loaded.search(page.read_text("utf-8"))] == []
+    styles = [sheet for sheet in site.rglob("*.css") if "url(http" in sheet.read_text("utf-8")]
+    assert styles == []

@@ -6,6 +6,7 @@ stand beside the pages of docs/, so links are turned, and checked there like all
 
 import ast
 import inspect
+import json
 import posixpath
 import re
 from pathlib import Path
@@ -23,6 +24,7 @@ ROOT = Path(__file__).parents[1]
 OUTSIDE = ("CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/*.md", "reproductions/*/README.md")
 _LINK = re.compile(r"\]\(([^)\s#]+)(#[^)\s]*)?\)")
 _ROOM = re.compile(r"<!-- modules of (\S+) -->")
+_HELD = re.compile(r"(?<!\[)`([a-z_]+(?:\.\w+){2,})`")  # as attacks.lira.lira
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
@@ -33,15 +35,20 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
         for picture in re.findall(r"!\[[^\]]*\]\(([^)\s]+)\)", path.read_text("utf-8")):
             shown = posixpath.normpath(posixpath.join(posixpath.dirname(name), picture))
             files.append(File.generated(config, shown, abs_src_path=str(ROOT / shown)))
+    for path in sorted(ROOT.glob("docs/notebooks/*.ipynb")):  # beside the page stands the notebook
+        text = notebook(json.loads(path.read_text("utf-8")), name=path.name)
+        files.append(File.generated(config, f"notebooks/{path.stem}.md", content=text))
     return files
 
 
 def on_page_markdown(markdown: str, *, page: Page, files: Files, **_: Any) -> str:
     """Turns links that leave docs/ or come from outside, and fills in what is generated."""
     source = page.file.src_uri
-    in_docs = page.file.generated_by is None
+    in_docs = page.file.generated_by is None or source.startswith("notebooks/")
     markdown = turned(markdown, source=f"docs/{source}" if in_docs else source, page=source)
     markdown = markdown.replace("```python\n>>>", "```pycon\n>>>")
+    if source.startswith("papers/"):  # which room holds what: with a link to it
+        markdown = _HELD.sub(r"[`\1`][epsilometer.\1]", markdown)
     markdown = markdown.replace("<!-- commands -->", commands())
     markdown = markdown.replace("<!-- names -->", names())
     return _ROOM.sub(lambda found: modules(found[1]), markdown)
@@ -66,6 +73,35 @@ def turned(markdown: str, *, source: str, page: str) -> str:
         return f"]({posixpath.relpath(on_site, posixpath.dirname(page) or '.')}{anchor})"
 
     return _LINK.sub(turn, markdown)
+
+
+def notebook(content: dict[str, Any], *, name: str) -> str:
+    """The cells of a notebook as a page: text, code, and what the code printed.
+
+    Example:
+        >>> code = {"cell_type": "code", "source": ["1 + 1"]}
+        >>> cells = [{"cell_type": "markdown", "source": ["# A"]}, {**code, "outputs": []}]
+        >>> print(notebook({"cells": cells}, name="a.ipynb"))
+        # A
+        <BLANKLINE>
+        *This page is a notebook: [a.ipynb](a.ipynb).*
+        <BLANKLINE>
+        ```python
+        1 + 1
+        ```
+    """
+    parts = []
+    for cell in content["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(source)
+            continue
+        parts.append(f"```python\n{source}\n```")
+        for output in cell["outputs"]:
+            said = output.get("text") or output.get("data", {}).get("text/plain", [])
+            parts.append(f"```text\n{''.join(said).rstrip()}\n```")
+    parts.insert(1, f"*This page is a notebook: [{name}]({name}).*")
+    return "\n\n".join(parts)
 
 
 def modules(room: str) -> str:

@@ -47,6 +47,8 @@ def on_page_markdown(markdown: str, *, page: Page, files: Files, **_: Any) -> st
     in_docs = page.file.generated_by is None or source.startswith("notebooks/")
     markdown = turned(markdown, source=f"docs/{source}" if in_docs else source, page=source)
     markdown = markdown.replace("```python\n>>>", "```pycon\n>>>")
+    if source.startswith("reference/"):  # whoever searches finds what explains before what lists
+        page.meta["search"] = {"boost": 0.3}
     if source.startswith("papers/"):  # which room holds what: with a link to it
         markdown = _HELD.sub(r"[`\1`][epsilometer.\1]", markdown)
     markdown = markdown.replace("<!-- commands -->", commands())

@@ -1,14 +1,16 @@
 """The documentation keeps up with the code."""
 
 import re
+import shlex
 import tomllib
 from importlib import import_module
 from pathlib import Path
 from typing import get_args
 
+import click
 import pytest
 
-from epsilometer.cli.main import _COMMANDS
+from epsilometer.cli.main import _COMMANDS, main
 from epsilometer.references import BIBLIOGRAPHY
 from epsilometer.stats.estimators import REGISTRY
 from epsilometer.stats.thresholds import ThresholdRule
@@ -48,6 +50,27 @@ def test_links_lead_somewhere(page: Path) -> None:
 @pytest.mark.parametrize("command", _COMMANDS)
 def test_every_command_is_documented(command: str) -> None:
     assert f"epsilometer {command}" in TEXT
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_have_the_options_they_are_shown_with(page: Path) -> None:
+    """Blocks and single words of code; what a page leaves out (…) may be missing."""
+    text = page.read_text("utf-8")
+    called = re.findall(r"^    epsilometer (\S.*)$", text, re.MULTILINE)
+    called += re.findall(r"(?<!`)`epsilometer ([^`]+)`", text)
+    top = click.Context(main)
+    for line in called:
+        words = shlex.split(re.split(r" [#>|]|…", line)[0], comments=True)
+        if not words or words[0].startswith("-") or not words[0].islower():
+            continue
+        command = main.get_command(top, words[0])  # type: ignore[attr-defined]
+        assert command is not None, line
+        try:
+            command.make_context(words[0], words[1:])
+        except (click.BadParameter, click.exceptions.Exit):
+            pass  # files that are not here, arguments that the page does not repeat; help
+        except click.UsageError as error:
+            pytest.fail(f"{line}: {error.format_message()}")
 
 
 @pytest.mark.parametrize("method", REGISTRY)

@@ -63,3 +63,33 @@ def test_decisions_on_other_runs_are_refused(rng: np.random.Generator) -> None:
         advantage_difference(decisions(rng, 1, 0, 10), decisions(rng, 1, 0, 9), rng=rng)
     with pytest.raises(InvalidArgument, match="width"):
         scores_needed(0.0)
+
+
+def test_limits_stay_where_advantages_can_be() -> None:
+    right, wrong = Scores([1.0, 1.0], [0.0, 0.0]), Scores([0.0, 0.0], [1.0, 1.0])
+    assert advantage_at(right, 0.5).high == 1.0
+    assert advantage_at(wrong, 0.5).low == -1.0
+
+
+def test_differences_are_of_both_worlds_and_scatter_as_their_runs() -> None:
+    """Even shares, so that the normal law tells the interval: its half is 0.674 deviations."""
+    runs = 4000
+    first = np.arange(runs) % 10 < 7, np.arange(runs) % 10 < 5
+    second = np.arange(runs) % 10 < 3, np.arange(runs) % 10 < 4
+    gaps = [a.astype(float) - b for a, b in zip(first, second, strict=True)]
+    deviation = np.sqrt(sum(gap.var() / runs for gap in gaps))
+    found = advantage_difference(first, second, confidence=0.5, rng=np.random.default_rng(0))
+    assert found.value == pytest.approx(0.4 - 0.1)
+    # 2,000 resamples place a quartile to 0.03 deviations.
+    for end, side in ((found.low, -1), (found.high, 1)):
+        assert end == pytest.approx(found.value + side * 0.6745 * deviation, abs=0.13 * deviation)
+
+
+@pytest.mark.parametrize("shape", [(0,), (3, 2)])
+def test_decisions_that_are_none_are_refused(shape: tuple[int, ...]) -> None:
+    none, some = np.zeros(shape, bool), np.zeros(4, bool)
+    for pair in ((none, some), (some, none)):
+        with pytest.raises(InvalidArgument, match="same runs"):
+            advantage_difference(pair, pair, rng=np.random.default_rng(0))
+    with pytest.raises(ValueError, match="zip"):
+        advantage_difference((some, some), (some,), rng=np.random.default_rng(0))  # type: ignore[arg-type]

@@ -2,6 +2,7 @@ import math
 
 import numpy as np
 import pytest
+import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -160,5 +161,83 @@ def test_table_1_of_the_one_shot_paper(
     ],
 )
 def test_bad_arguments_are_told(call) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(InvalidArgument, match="Expected"):
+        call()
+
+
+def _hockey_stick(laws: tuple[float, ...], epsilon: float) -> tuple[float, float]:
+    """δ of both directions on a fine grid: present→absent, then absent→present."""
+    z = np.linspace(-30, 30, 600_001)
+    q, p = scipy.stats.norm.pdf(z, *laws[:2]), scipy.stats.norm.pdf(z, *laws[2:])
+    return tuple(
+        float(np.trapezoid(np.maximum(a - np.exp(epsilon) * b, 0), z)) for a, b in ((p, q), (q, p))
+    )
+
+
+LAWS = [(0.5, 1.0, 1.5, 1.3), (-1.0, 2.0, 0.5, 0.7), (0.3, 1.5, 0.3, 2.5), (2.0, 0.8, 0.0, 0.8)]
+
+
+@pytest.mark.parametrize("laws", LAWS)
+@pytest.mark.parametrize("epsilon", [0.0, 0.2, 1.0, 3.0])
+def test_delta_of_two_gaussians_is_the_divergence(laws: tuple, epsilon: float) -> None:
+    found = gaussians.two_gaussians_delta(*laws, epsilon)
+    assert found == pytest.approx(_hockey_stick(laws, epsilon), abs=1e-7)
+
+
+@pytest.mark.parametrize("laws", LAWS[:3])
+@pytest.mark.parametrize("delta", [1e-3, 0.05])
+def test_thresholds_are_worth_what_their_best_one_is(laws: tuple, delta: float) -> None:
+    t = np.linspace(-20, 20, 400_001)
+    norm = scipy.stats.norm
+    with np.errstate(divide="ignore", invalid="ignore"):
+        forth = np.log(norm.sf(t, *laws[2:]) - delta) - norm.logsf(t, *laws[:2])
+        back = np.log(norm.cdf(t, *laws[:2]) - delta) - norm.logcdf(t, *laws[2:])
+    found = gaussians.two_gaussians_directions(*laws, delta, "threshold")
+    expected = [max(0.0, float(np.nanmax(each))) for each in (forth, back)]
+    assert found == pytest.approx(expected, abs=1e-6)
+
+
+def test_an_answer_that_need_not_be_exact_errs_upwards_and_a_little() -> None:
+    for laws in LAWS:
+        exact = gaussians.two_gaussians_directions(*laws, 1e-4)
+        rough = gaussians.two_gaussians_directions(*laws, 1e-4, relative=0.05)
+        for near, truth in zip(rough, exact, strict=True):
+            assert truth < near <= 1.06 * truth
+        assert em.two_gaussians_epsilon(*laws, 1e-4, relative=0.05) == max(rough)
+
+
+def test_tails_are_one_function_where_two_formulas_meet() -> None:
+    """P's and Q's tails on both sides of 0, where the shared factor begins to be taken out."""
+    for shift in (0.5, 1.0, 2.0, 4.0):
+        for epsilon in (0.01, 0.4, 1.0, 2.5, 8.0):
+            found, _ = gaussians.two_gaussians_delta(0.0, 1.0, shift, 1.0, epsilon)
+            truth = float(oracles.gaussian_delta(shift, epsilon, 40))
+            assert found == pytest.approx(truth, rel=1e-12)
+
+
+def test_roots_do_not_cancel() -> None:
+    for low, high in ((-3.0, 1e-9), (1e-9, 5.0), (-1e8, -1.0), (0.0, 2.0), (-2.0, 2.0)):
+        for a in (0.5, -0.5):
+            b, c = -a * (low + high), a * low * high
+            found = gaussians._roots(a, b, c, abs(a) * (high - low))
+            assert found == pytest.approx((low, high), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: em.gaussian_delta(1.0, -0.1),
+        lambda: em.gaussian_delta(0.0, 1.0),
+        lambda: gaussians.gdp_epsilon(-1.0, 1e-5),
+        lambda: em.two_gaussians_epsilon(0, 1, 1, 0, 1e-5),
+        lambda: em.two_gaussians_epsilon(math.nan, 1, 1, 1, 1e-5),
+        lambda: em.two_gaussians_epsilon(0, 1, math.nan, 1, 1e-5),
+        lambda: em.two_gaussians_epsilon(0, 1, 1, 1, 1.5),
+        lambda: gaussians.two_gaussians_delta(0, 0, 1, 1, 1.0),
+        lambda: gaussians.two_gaussians_delta(0, 1, 1, 0, 1.0),
+        lambda: gaussians.two_gaussians_delta(0, 1, 1, 1, -1.0),
+    ],
+)
+def test_more_bad_arguments_are_told(call) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(InvalidArgument, match="Expected"):
         call()

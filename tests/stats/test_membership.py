@@ -7,6 +7,7 @@ import pytest
 import scipy.stats
 
 from epsilometer import Scores
+from epsilometer.errors import InvalidArgument
 from epsilometer.stats import membership
 from epsilometer.stats.membership import Limited, advantage, auc, share_above, tpr_at
 
@@ -107,3 +108,80 @@ def test_the_share_above_a_line_is_covered_exactly(of: int, above: int) -> None:
 
 def test_nothing_is_open_where_all_were_measured() -> None:
     assert share_above(2, 50, 50) == Limited(0.04, 0.04, 0.04)
+
+
+def test_limits_of_means_are_those_of_massart_and_hoeffding() -> None:
+    """By their formulas: a sample each pays half, a side each pays half of that."""
+    inside, outside = scipy.stats.norm.ppf(np.arange(1, 80) / 80), np.linspace(-3, 2, 50)
+    scores = Scores(inside, outside)
+    pairs = np.mean([(a > b) + 0.5 * (a == b) for a in inside for b in outside])
+    found = auc(scores, confidence=0.8)
+    off = np.sqrt(np.log(1 / 0.1) / (2 * 50))
+    assert found == pytest.approx((pairs, pairs - off, pairs + off))
+    apart = max(np.mean(inside >= t) - np.mean(outside >= t) for t in (*inside, *outside))
+    off = sum(np.sqrt(np.log(1 / 0.05) / (2 * n)) for n in (79, 50))
+    found = advantage(scores, confidence=0.8)
+    assert found == pytest.approx((apart, max(0.0, apart - off), apart + off))
+
+
+def test_limits_stay_where_rates_can_be() -> None:
+    apart = Scores([2.0, 3.0], [0.0, 1.0])
+    assert advantage(apart) == (1.0, 0.0, 1.0)
+    assert auc(apart) == (1.0, 0.0, 1.0) or auc(apart).high == 1.0
+    assert auc(Scores([0.0, 1.0], [2.0, 3.0])).low == 0.0
+    assert tpr_at(apart, 0.05) == (1.0, 0.0, 1.0)  # two scores tell nothing of 5 %
+
+
+@pytest.mark.parametrize("confidence", [0.9, 0.5])
+@pytest.mark.parametrize(("n_in", "n_out", "fpr"), [(40, 60, 0.1), (30, 8, 0.5), (9, 200, 0.02)])
+def test_tpr_is_limited_at_the_ranks_that_surely_are_on_either_side(
+    n_in: int, n_out: int, fpr: float, confidence: float, rng: np.random.Generator
+) -> None:
+    alpha = (1 - confidence) / 4
+    law, beta = scipy.stats.binom(n_out, fpr), scipy.stats.beta
+    for _ in range(10):
+        scores = Scores(rng.normal(1, 1, n_in).round(1), rng.normal(0, 1, n_out).round(1))
+        falling = np.sort(scores.outside)[::-1]
+        low, high = 0.0, 1.0
+        for k in range(1, n_out + 1):  # "in iff above the k-th highest"
+            caught = int((scores.inside > falling[k - 1]).sum())
+            if law.cdf(k - 1) <= alpha:
+                low = beta.ppf(alpha, caught, n_in - caught + 1) if caught else 0.0
+        for k in range(n_out, 0, -1):
+            caught = int((scores.inside > falling[k - 1]).sum())
+            if law.sf(k - 1) <= alpha:
+                high = beta.isf(alpha, caught + 1, n_in - caught) if caught < n_in else 1.0
+        value = max(
+            (scores.inside >= t).mean()
+            for t in (*falling, *(falling + 1e-9), *scores.inside, np.inf)
+            if (scores.outside >= t).mean() <= fpr
+        )
+        found = tpr_at(scores, fpr, confidence=confidence)
+        assert found == pytest.approx((value, min(low, value), max(high, value)))
+
+
+@pytest.mark.parametrize(("above", "measured", "of"), [(3, 40, 900), (0, 90, 100), (39, 40, 45)])
+def test_share_is_limited_by_counts_and_by_what_was_seen(
+    above: int, measured: int, of: int
+) -> None:
+    beta, below = scipy.stats.beta, measured - above
+    low = beta.ppf(0.05, above, below + 1) if above else 0.0
+    high = beta.isf(0.05, above + 1, below) if below else 1.0
+    found = share_above(above, measured, of, confidence=0.9)
+    expected = above / measured, max(low, above / of), min(high, 1 - below / of)
+    assert found == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda s: advantage(s, confidence=1.0),
+        lambda s: tpr_at(s, 0.1, confidence=1.0),
+        lambda s: tpr_at(s, 0.0),
+        lambda s: auc(s, confidence=0.0),
+        lambda s: share_above(1, 2, 3, confidence=0.0),
+    ],
+)
+def test_bad_arguments_are_told(call: Callable[[Scores], object]) -> None:
+    with pytest.raises(InvalidArgument, match="Expected"):
+        call(Scores([1.0, 2.0], [0.0, 1.0]))

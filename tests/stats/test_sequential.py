@@ -274,3 +274,84 @@ def test_bad_limits_are_told() -> None:
     for alpha in (0.0, 1.0, float("nan")):
         with pytest.raises(InvalidArgument, match="alpha"):
             anytime_limits(1, 2, alpha=alpha)
+
+
+def test_limits_at_the_ends_and_of_no_trials() -> None:
+    low, high = anytime_limits([0, 1, 1, 0], [1, 1, 2, 0], alpha=0.05)
+    assert low[0] == 0.0 < low[1]
+    assert high[0] < 1.0 == high[1]
+    assert 0.0 < low[2] < 0.5 < high[2] < 1.0
+    assert (low[3], high[3]) == (0.0, 1.0)
+
+
+def test_a_bound_says_what_it_is_and_where_it_was_found() -> None:
+    inside, outside = np.array([3.0] * 60), np.array([0.0] * 57 + [3.0] * 3)
+    audit = ConfidenceSequence([1.0, 2.0, 1.0], delta=1e-3, confidence=0.9)
+    audit.update(inside, outside)
+    found = audit.lower_bound()
+    assert (found.method, found.delta, found.confidence) == ("anytime", 1e-3, 0.9)
+    assert found.threshold_rule == "Fixed before the first pair, 2 thresholds"
+    assert (found.n_in, found.n_out, found.threshold) == (60, 60, 1.0)
+    assert found.direction == "absent→present"  # nobody was missed
+    assert found.cites == ("ville1939", "waudbysmith2024", "kairouz2015")
+    mirrored = ConfidenceSequence([1.0], delta=1e-3)
+    mirrored.update(3 - outside, 3 - inside)
+    assert mirrored.lower_bound().direction == "present→absent"
+    nothing = ConfidenceSequence([1.0, 2.0], delta=1e-3)
+    nothing.update(outside, inside)
+    found = nothing.lower_bound()
+    assert (found.epsilon, found.direction, found.threshold) == (0.0, "present→absent", 1.0)
+
+
+def test_the_bound_is_where_wealth_reaches_its_goal(rng: np.random.Generator) -> None:
+    audit = ConfidenceSequence([0.5, 1.5], delta=1e-5, confidence=0.9)
+    audit.update(rng.normal(2, 1, 300), rng.normal(0, 1, 300))
+    best = audit.lower_bound().epsilon
+
+    def logarithm(epsilon: float) -> float:
+        return float(scipy.special.logsumexp(audit._log_wealth(epsilon)) - np.log(4))
+
+    assert logarithm(best) >= np.log(10) >= logarithm(best * (1 + 1e-8))
+
+
+def test_one_pair_is_enough_to_look_and_equality_reaches_a_threshold() -> None:
+    audit = ConfidenceSequence([1.0], delta=0.0)
+    assert not audit.refuted(0.0)
+    audit.update(1.0, 0.5)
+    assert audit.lower_bound().epsilon == 0.0
+    for _ in range(200):
+        audit.update(1.0, 0.5)  # at the threshold, and below it
+    assert audit.refuted(1.0)
+    assert not audit.refuted(audit.lower_bound().epsilon)  # only what lies below it
+
+
+def test_a_single_pair_refutes_where_confidence_is_low() -> None:
+    audit = ConfidenceSequence([1.0], delta=0.0, confidence=0.05)
+    audit.update(2.0, 0.0)
+    assert audit.refuted(0.0)
+
+
+def test_a_pilot_places_thresholds_at_ranks() -> None:
+    inside, outside = np.arange(100.0), np.arange(50.0) - 200
+    audit = ConfidenceSequence.from_pilot(Scores(inside, outside), delta=1e-5, confidence=0.9)
+    expected = [inside[k - 1] for k in (1, 4, 16)] + [outside[-k] for k in (1, 4, 16)]
+    assert audit.thresholds.tolist() == sorted(expected)
+    assert (audit.delta, audit.confidence) == (1e-5, 0.9)
+
+
+@pytest.mark.parametrize("name", ["thresholds", "inside_score", "outside_score"])
+def test_what_is_no_number_is_named(name: str) -> None:
+    audit = ConfidenceSequence([0.0], delta=1e-5)
+    nan = float("nan")
+    call = {
+        "thresholds": lambda: ConfidenceSequence([nan], delta=1e-5),
+        "inside_score": lambda: audit.update(nan, 1.0),
+        "outside_score": lambda: audit.update(1.0, nan),
+    }[name]
+    with pytest.raises(InvalidArgument, match=f" {name}[,:]"):
+        call()
+
+
+def test_thresholds_are_compared_in_double_precision() -> None:
+    audit = ConfidenceSequence(np.array([0.1], np.float32), delta=1e-5)
+    assert audit.thresholds.dtype == np.float64

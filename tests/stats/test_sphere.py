@@ -47,3 +47,43 @@ def test_bad_arguments_are_told() -> None:
     ):
         with pytest.raises(InvalidArgument, match="Expected"):
             call()
+
+
+@pytest.mark.parametrize("d", [5, 20, 101, 3000])
+def test_deep_tails_go_on_as_the_shallow_ones(d: int) -> None:
+    """The continued fraction, where the plain tail does not underflow yet."""
+    x = np.array([0.3, 0.5, 0.7, 0.95])
+    plain = np.log(np.maximum(sphere.cosine_sf(x, d), 1e-300))
+    seen = plain > -600
+    deep = sphere._log_tail(x, (d - 1) / 2)
+    np.testing.assert_allclose(deep[seen], plain[seen], rtol=1e-10)
+
+
+def test_ends_and_middle_of_the_law() -> None:
+    ends = [-1.0, 0.0, 1.0]
+    assert em.cosine_quantile([0.0, 0.5, 1.0], 10).tolist() == ends
+    assert em.cosine_cdf(ends, 10).tolist() == [0.0, 0.5, 1.0]
+    assert sphere.cosine_logsf([1.0, -1.0], 10).tolist() == [-math.inf, 0.0]
+    assert sphere.cosine_logsf(0.9999, 10**6) > -math.inf
+
+
+def test_cosines_are_kept_within_one_and_in_double_precision() -> None:
+    rounded = np.array([-1 - 1e-6, 0.3, 1 + 1e-6], np.float32)
+    kept = sphere.cosines_of(rounded, dimension=3)
+    assert kept.dtype == np.float64
+    assert kept.tolist() == [-1.0, float(np.float32(0.3)), 1.0]
+    some = np.array([0.1, 0.3], np.float32)
+    for call in (em.cosine_cdf, em.cosine_quantile, sphere.cosine_sf, sphere.cosine_logsf):
+        assert call(some, 10).tolist() == call(some.astype(np.float64), 10).tolist()
+
+
+@pytest.mark.parametrize("q", [-0.1, 1.1, 2.0, math.nan])
+def test_shares_that_cannot_be_are_told(q: float) -> None:
+    with pytest.raises(InvalidArgument, match="Expected q"):
+        em.cosine_quantile([0.5, q], 10)
+
+
+def test_nothing_gained_is_nothing_shown() -> None:
+    gain, log_loss = np.array([0.5, 0.0, -0.1, 0.1]), np.log([0.1, 0.1, 0.1, 0.2])
+    assert sphere.log_ratio(gain, log_loss) == pytest.approx([math.log(5), 0, 0, 0])
+    assert sphere.log_ratio(np.array([0.0]), np.array([-math.inf])) == 0.0

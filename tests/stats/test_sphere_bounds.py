@@ -4,6 +4,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import scipy.special
+import scipy.stats
 
 import epsilometer as em
 from epsilometer.errors import InvalidArgument
@@ -300,3 +301,128 @@ def test_looks_at_quantiles_know_how_many_are_beyond() -> None:
         assert above.rates[i] == pytest.approx(float(lower) if hits > 1 else share / 200, rel=1e-9)
         upper = binomial.clopper_pearson_upper(200 - hits, 200, alpha=share)
         assert below.rates[i] == pytest.approx(float(upper), rel=1e-9)
+
+
+@pytest.mark.parametrize("confidence", [0.95, 0.7])
+@pytest.mark.parametrize("delta", [0.0, 0.01])
+def test_counting_is_by_its_definition(
+    delta: float, confidence: float, rng: np.random.Generator
+) -> None:
+    """Every look at a rank, by SciPy's laws."""
+    k, d = 70, 400
+    known = np.sort(rng.normal(2.5, 1, k)) / math.sqrt(d)
+    alpha, best = (1 - confidence) / 8, []
+    for rank in (1, 4, 16, 64):
+        above, below = known[k - rank], known[rank - 1]
+        tpr = scipy.stats.beta.ppf(alpha, rank, k - rank + 1) if rank > 1 else alpha / k
+        fnr = scipy.stats.beta.isf(alpha, rank, k - rank + 1)
+        best.append((math.log(max((tpr - delta), 1e-300) / _null(above, d)), above, 0))
+        best.append((math.log(max((_null(-below, d) - delta), 1e-300) / fnr), below, 1))
+    epsilon, threshold, row = max(best)
+    asked = {"dimension": d, "delta": delta}
+    found = sphere_bounds.cosine_bound(
+        known, **asked, **({} if confidence == 0.95 else {"confidence": confidence})
+    )
+    assert found.epsilon == pytest.approx(epsilon, rel=1e-7)
+    assert found.threshold == threshold
+    assert found.direction == ("present→absent", "absent→present")[row]
+
+
+def _null(x: float, d: int) -> float:
+    """Chance that a random direction's cosine exceeds x."""
+    half = scipy.stats.beta.sf(x * x, 0.5, (d - 1) / 2) / 2
+    return float(half if x > 0 else 1 - half)
+
+
+def test_bounds_say_what_they_are() -> None:
+    cosines = _even(3.0, 256)
+    asked = {"dimension": DIMENSION, "delta": 1e-5, "confidence": 0.9}
+    found = {
+        "ranks": sphere_bounds.cosine_bound(cosines, **asked),
+        "quantiles": sphere_bounds.cosine_bound(cosines, rule="quantiles", **asked),
+        "mean": sphere_bounds.tied_bound(cosines, **asked),
+        "paper": sphere_bounds.one_shot_epsilon_lo(cosines, **asked),
+    }
+    for bound in found.values():
+        assert (bound.delta, bound.confidence, bound.n_in, bound.n_out) == (1e-5, 0.9, 256, 0)
+        assert "andrew2024" in bound.cites
+    assert {name: bound.method for name, bound in found.items()} == {
+        "ranks": "cosines",
+        "quantiles": "cosines",
+        "mean": "mean_cosine",
+        "paper": "jeffreys",
+    }
+    assert {name: bound.threshold_rule for name, bound in found.items()} == {
+        "ranks": "ranks 1, 4, 16, … from either end, FPR from the exact null law",
+        "quantiles": "every 0.5 null standard deviations, FPR from the exact null law",
+        "mean": "none: the mean of all cosines, spread tied to the null's",
+        "paper": "Best(), FPR from the exact null law",
+    }
+    assert found["mean"].direction == "both"
+    assert found["mean"].caveats
+    assert found["paper"].caveats
+    assert [bound.valid for bound in found.values()] == [True, True, True, False]
+
+
+def test_the_papers_direction_is_that_of_the_larger_ratio() -> None:
+    asked = {"dimension": DIMENSION, "delta": 0.3}
+    few_below = np.concatenate([[0.0], np.full(999, 0.0015)])
+    found = sphere_bounds.one_shot_epsilon_lo(few_below, **asked)
+    assert found.direction == "absent→present"
+    far = sphere_bounds.one_shot_epsilon_lo(_even(9.0), **asked)
+    assert far.direction == "present→absent"
+    assert far.threshold in _even(9.0)
+
+
+def test_nothing_is_proved_where_delta_is_large_or_cosines_are_low() -> None:
+    for cosines in (_even(0.5, 20), -_even(3.0, 20)):
+        for rule in ("ranks", "quantiles"):
+            found = sphere_bounds.cosine_bound(cosines, dimension=DIMENSION, delta=0.99, rule=rule)
+            assert found.epsilon == 0.0
+        assert (
+            sphere_bounds.one_shot_epsilon_lo(cosines, dimension=DIMENSION, delta=0.99).epsilon == 0
+        )
+
+
+def test_looks_at_quantiles_end_with_the_highest_cosine() -> None:
+    for highest, looks in ((0.00249, 5), (0.0026, 6), (-0.001, 1)):
+        known = np.array([-0.002, highest]) if highest > -0.002 else np.array([highest])
+        above, below = sphere_bounds._at_quantiles(np.sort(known), DIMENSION, 0.05)
+        assert above.thresholds.size == below.thresholds.size == looks
+    far, _ = sphere_bounds._at_quantiles(np.array([0.5, 1.0]), 10, 0.05)
+    assert far.thresholds.max() <= 1.0
+    beyond, _ = sphere_bounds._at_quantiles(np.array([1.0]), 5, 0.05)
+    assert beyond.thresholds[-1] <= 1.0
+
+
+def test_looks_at_ranks_include_the_last_of_all() -> None:
+    above, below = sphere_bounds._at_ranks(np.arange(16.0), 0.06)
+    assert above.thresholds.tolist() == [15.0, 12.0, 0.0]
+    assert below.thresholds.tolist() == [0.0, 3.0, 15.0]
+    assert above.levels.tolist() == pytest.approx([0.01] * 3)
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda c: sphere_bounds.tied_bound(c, dimension=9, delta=0.0), "delta"),
+        (lambda c: sphere_bounds.tied_bound(c, dimension=9, delta=0.1, confidence=1), "confidence"),
+        (lambda c: sphere_bounds.cosine_bound(c, dimension=9, delta=2.0), "delta"),
+        (
+            lambda c: sphere_bounds.cosine_bound(c, dimension=9, delta=0.1, confidence=1.0),
+            "confidence",
+        ),
+        (lambda c: sphere_bounds.one_shot_epsilon_lo(c, dimension=9, delta=-1.0), "delta"),
+        (
+            lambda c: sphere_bounds.one_shot_epsilon_lo(c, dimension=9, delta=0.1, confidence=0.0),
+            "confidence",
+        ),
+        (
+            lambda c: sphere_bounds.one_shot_epsilon_lo([math.nan], dimension=9, delta=0.1),
+            " cosines,",
+        ),
+    ],
+)
+def test_bad_calls_are_refused(call: Callable[[np.ndarray], object], told: str) -> None:
+    with pytest.raises(InvalidArgument, match=told):
+        call(np.array([0.1, 0.2, 0.3]))

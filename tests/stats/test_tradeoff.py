@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -122,3 +123,97 @@ def test_bad_arguments_are_told() -> None:
     ):
         with pytest.raises(InvalidArgument, match="Expected"):
             call()
+
+
+@pytest.mark.parametrize("confidence", [0.95, 0.6])
+def test_band_is_clopper_and_pearsons_at_a_quarter_of_the_error_a_count(confidence: float) -> None:
+    curve = em.tradeoff_curve(Scores(oracles.even_normals(7) + 1, oracles.even_normals(9)))
+    band = curve.band() if confidence == 0.95 else curve.band(confidence)
+    both = ((curve.false_positives, 9), (curve.false_negatives, 7))
+    for (counts, n), (low, high) in zip(both, (band[:2], band[2:]), strict=True):
+        alpha = (1 - confidence) / (4 * n)
+        for k, least, most in zip(counts.tolist(), low, high, strict=True):
+            assert least == pytest.approx(scipy.stats.beta.ppf(alpha, k, n - k + 1) if k else 0)
+            assert most == pytest.approx(scipy.stats.beta.isf(alpha, k + 1, n - k) if k < n else 1)
+
+
+@pytest.mark.parametrize(("n_in", "n_out", "points"), [(300, 500, 6), (40, 3, 2), (2, 900, 50)])
+def test_thinned_curve_keeps_the_corners_about_each_share(
+    n_in: int, n_out: int, points: int, rng: np.random.Generator
+) -> None:
+    inside, outside = (rng.normal(shift, 1, n).round(1) for shift, n in ((1, n_in), (0, n_out)))
+    curve = em.tradeoff_curve(Scores(inside, outside))
+    fp, fn = curve.false_positives, curve.false_negatives
+    kept = set()
+    for share in np.linspace(0, 1, points):
+        for exponent in (None, share):
+            out = n_out * share if exponent is None else n_out**exponent
+            ins = n_in * share if exponent is None else n_in**exponent
+            out, ins = (round(count, 9) for count in (out, ins))
+            kept |= {np.flatnonzero(fp >= out)[0], np.flatnonzero(fp <= out)[-1]}
+            kept |= {np.flatnonzero(fn >= ins)[-1], np.flatnonzero(fn <= ins)[0]}
+    thin = curve.thinned() if points == 50 else curve.thinned(points)
+    assert set(thin.thresholds) == set(curve.thresholds[sorted(kept)])
+    assert (thin.n_in, thin.n_out) == (n_in, n_out)
+    assert thin.thresholds[0] == np.inf
+    assert (thin.fpr[-1], thin.fnr[-1]) == (1, 0)
+    for threshold, *counts in zip(
+        thin.thresholds, thin.false_positives, thin.false_negatives, strict=True
+    ):
+        assert tuple(counts) == Scores(inside, outside).errors_at(threshold)
+
+
+def test_curve_of_counts_goes_from_nobody_to_everybody() -> None:
+    curve = em.tradeoff_curve(ScoreCounts([1.0, 2.0], [3, 0, 4], [1, 5, 2]))
+    assert curve.thresholds.tolist() == [np.inf, 2.0, 1.0, -np.inf]
+    assert curve.false_positives.tolist() == [0, 2, 7, 8]
+    assert curve.false_negatives.tolist() == [7, 3, 3, 0]
+    assert (curve.n_in, curve.n_out) == (7, 8)
+
+
+@given(few, few)
+def test_tpr_is_that_of_the_best_threshold_allowed(inside: list, outside: list) -> None:
+    curve = em.tradeoff_curve(Scores(inside, outside))
+    n = len(outside)
+    for k in range(n + 1):
+        best = max(1 - fn for fp, fn in zip(curve.fpr, curve.fnr, strict=True) if fp <= k / n)
+        assert curve.tpr_at(k / n) == best
+        assert curve.tpr_at(k / n, randomised=True) >= best - 1e-12
+        if k:
+            before = 1 - curve.fnr[curve.fpr < (k - 0.5) / n].min()
+            assert curve.tpr_at((k - 1e-9) / n) == before
+    assert curve.tpr_at(1.0, randomised=True) == 1.0
+
+
+def test_randomised_tpr_at_a_wall_is_its_end() -> None:
+    curve = em.tradeoff_curve(Scores([3.0, 2.0, 0.0, 0.0], [2.5, 1.0, 0.5, -1.0]))
+    assert curve.tpr_at([0.0, 0.125, 0.25], randomised=True).tolist() == [0.25, 0.375, 0.5]
+
+
+def test_guarantees_at_nothing_and_between() -> None:
+    fpr = np.array([0.0, 0.3, 1.0])
+    np.testing.assert_allclose(em.gdp_curve(fpr, mu=0.0), 1 - fpr)
+    assert em.gdp_curve(0.3, mu=0.5) == pytest.approx(
+        scipy.stats.norm.cdf(scipy.stats.norm.isf(0.3) - 0.5)
+    )
+    np.testing.assert_allclose(em.dp_curve(fpr, epsilon=0.0, delta=0.0), 1 - fpr)
+    assert em.dp_curve(0.2, epsilon=1.0, delta=1.0) == 0
+
+
+def test_rates_are_computed_in_double_precision() -> None:
+    rates = np.array([0.1, 0.3], np.float32)
+    curve = em.tradeoff_curve(Scores([1.0, 2.0], [0.0, 1.5]))
+    for call in (
+        lambda x: tradeoff.epsilon_of_rates(x, 0.2 * x.astype(np.float64), 1e-5),
+        lambda x: tradeoff.epsilon_of_rates(0.2 * x.astype(np.float64), x, 1e-5),
+        lambda x: em.dp_curve(x, epsilon=0.1, delta=1e-5),
+        lambda x: em.gdp_curve(x, mu=0.1),
+        lambda x: tradeoff.envelope_curve(x, epsilons=[0.1], deltas=[1e-5]),
+        lambda x: curve.tpr_at(x, randomised=True),
+    ):
+        assert call(rates).tolist() == call(rates.astype(np.float64)).tolist()
+
+
+def test_profiles_of_unequal_length_are_refused() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        tradeoff.envelope_curve([0.1], epsilons=[0.1, 0.2], deltas=[1e-5])

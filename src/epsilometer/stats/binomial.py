@@ -11,6 +11,7 @@ from epsilometer.types import FloatArray
 
 _NEWTON_STEPS = 60  # one or two are enough from a good start
 _CONVERGED = 1e-12  # relative
+_SHAPES = {"clopper_pearson": (1.0, 0.0), "jeffreys": (0.5, 0.5)}  # added to k and n − k
 
 
 def clopper_pearson_upper(successes: ArrayLike, trials: ArrayLike, *, alpha: float) -> FloatArray:
@@ -73,9 +74,8 @@ def upper_limit(
     """
     _validate.open_unit(alpha=alpha)
     k, n = np.broadcast_arrays(np.asarray(successes, np.float64), np.asarray(trials, np.float64))
-    exact = kind == "clopper_pearson"
-    a, b = (k + 1, n - k) if exact else (k + 0.5, n - k + 0.5)
-    b = np.maximum(b, 0.5)  # k = n has no quantile to find; it is set below
+    more, rest = _SHAPES[kind]
+    a, b = k + more, np.maximum(n - k + rest, 0.5)  # k = n has no quantile; it is set below
     small = a <= b  # the quantile is found from whichever end of [0, 1] it is nearer to
     x = beta_quantile(np.where(small, a, b), np.where(small, b, a), alpha, from_above=small)
     x = np.where(k < n, x, 0.0)

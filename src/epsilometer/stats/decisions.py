@@ -78,7 +78,7 @@ def advantage_difference(
             raise InvalidArgument(
                 f"Expected decisions on the same runs, got {np.shape(mine)} and {np.shape(other)}."
             )
-        gaps.append(np.asarray(mine, np.float64) - np.asarray(other, np.float64))
+        gaps.append(np.subtract(mine, other, dtype=np.float64))
     value = gaps[0].mean() - gaps[1].mean()
     drawn = [gap[rng.integers(gap.size, size=(_RESAMPLES, gap.size))].mean(1) for gap in gaps]
     tail = (1 - confidence) / 2

@@ -85,7 +85,6 @@ def largest_refuted(
     size: int,
     *,
     limit: float,
-    start: float = 0.0,
     relative: float = 1e-9,
     at_once: int = 32,
 ) -> tuple[float, int]:
@@ -100,16 +99,15 @@ def largest_refuted(
         refuted: See above.
         size: How many looks there are.
         limit: Merits beyond it are not asked for.
-        start: The least merit of interest.
         relative: How near the two sides of the answer come.
         at_once: How many pairs make a call that costs little more than a call of one.
 
     Returns:
-        ``(merit, look)``, the merit on the refuted side; ``(start, 0)`` where none refutes that.
+        ``(merit, look)``, the merit on the refuted side; ``(0, 0)`` where none refutes that.
     """
     live = np.arange(size)
-    live = live[refuted(np.full(size, start), live)]
-    low, high = start, 2 * start if start > 0 else 1.0
+    live = live[refuted(np.zeros(size), live)]
+    low, high = 0.0, 1.0
     while live.size and low < limit:
         still = live[refuted(np.full(live.size, high), live)]
         if not still.size:

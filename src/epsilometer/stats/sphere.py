@@ -98,6 +98,12 @@ def cosines_of(cosines: ArrayLike, *, dimension: int) -> FloatArray:
     return np.clip(known, -1.0, 1.0)
 
 
+def log_ratio(gain: FloatArray, log_loss: FloatArray) -> FloatArray:
+    """ε of a rate less δ over the other rate; 0 where they show nothing."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.nan_to_num(np.log(gain) - log_loss).clip(min=0.0)
+
+
 def _checked(x: ArrayLike, dimension: int) -> tuple[FloatArray, float]:
     _validate.whole(2, dimension=dimension)
     array = np.asarray(x, np.float64)

@@ -12,7 +12,13 @@ from epsilometer.errors import InvalidArgument
 from epsilometer.results import Direction, EpsilonLowerBound
 from epsilometer.stats import binomial
 from epsilometer.stats.gaussians import gdp_epsilon
-from epsilometer.stats.sphere import cosine_cdf, cosine_logsf, cosine_quantile, cosines_of
+from epsilometer.stats.sphere import (
+    cosine_cdf,
+    cosine_logsf,
+    cosine_quantile,
+    cosines_of,
+    log_ratio,
+)
 from epsilometer.types import FloatArray, IntArray
 
 _RANK_RATIO = 4
@@ -59,9 +65,10 @@ def cosine_bound(
     known = np.sort(cosines_of(cosines, dimension=dimension))
     alpha = 1 - confidence
     looks = _at_ranks(known, alpha) if rule == "ranks" else _at_quantiles(known, dimension, alpha)
+    tnr = cosine_cdf(looks[1].thresholds, dimension)
     above, below = (
-        _log_ratio(looks[0], cosine_logsf(looks[0].thresholds, dimension), delta),
-        _log_ratio_below(looks[1], cosine_cdf(looks[1].thresholds, dimension), delta),
+        log_ratio(looks[0].rates - delta, cosine_logsf(looks[0].thresholds, dimension)),
+        log_ratio(tnr - delta, np.log(looks[1].rates)),
     )
     best = (int(np.argmax(above)), int(np.argmax(below)))
     row = 0 if above[best[0]] >= below[best[1]] else 1
@@ -156,10 +163,9 @@ def one_shot_epsilon_lo(
     log_fpr = cosine_logsf(scores, dimension)
     missed = np.searchsorted(scores, scores)  # cosines below each; equal ones stay together
     fnr, tpr = binomial.upper_limit(missed, scores.size, alpha=1 - confidence, kind="jeffreys")
-    with np.errstate(divide="ignore", invalid="ignore"):
-        above = np.log(tpr - delta) - log_fpr
-        below = np.log(cosine_cdf(scores, dimension) - delta) - np.log(fnr)
-    epsilons = np.nan_to_num(np.stack([above, below]), nan=0.0, neginf=0.0).clip(min=0.0)
+    above = log_ratio(tpr - delta, log_fpr)
+    below = log_ratio(cosine_cdf(scores, dimension) - delta, np.log(fnr))
+    epsilons = np.stack([above, below])
     row, at = np.unravel_index(np.argmax(epsilons), epsilons.shape)
     return EpsilonLowerBound(
         epsilon=float(epsilons[row, at]),
@@ -236,15 +242,3 @@ def _largest_rate(missed: IntArray, k: int, alpha: FloatArray) -> FloatArray:
     fewer = np.minimum(missed, k - 1)
     limit = binomial.beta_at(fewer + 1, k - fewer, -special.ndtri(alpha))
     return np.where(missed < k, limit, 1.0)
-
-
-def _log_ratio(looks: _Looks, log_fpr: FloatArray, delta: float) -> FloatArray:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        found = np.log(looks.rates - delta) - log_fpr
-    return np.asarray(np.nan_to_num(found, nan=0.0, neginf=0.0).clip(min=0.0))
-
-
-def _log_ratio_below(looks: _Looks, tnr: FloatArray, delta: float) -> FloatArray:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        found = np.log(tnr - delta) - np.log(looks.rates)
-    return np.asarray(np.nan_to_num(found, nan=0.0, neginf=0.0).clip(min=0.0))

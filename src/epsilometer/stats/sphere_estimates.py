@@ -15,7 +15,7 @@ from epsilometer import _validate
 from epsilometer.errors import InvalidArgument
 from epsilometer.results import Direction, EpsilonEstimate
 from epsilometer.stats.gaussians import two_gaussians_directions, two_gaussians_epsilon
-from epsilometer.stats.sphere import cosines_of
+from epsilometer.stats.sphere import cosines_of, log_ratio
 from epsilometer.types import FloatArray
 
 Spread: TypeAlias = Literal["fitted", "tied"]
@@ -294,11 +294,9 @@ def _fit_of(sample: FloatArray, divisor_less: int = 0) -> Fit:
 def _epsilons_at(t: FloatArray, mean: float, std: float, delta: float) -> FloatArray:
     """ε of both directions at thresholds, between N(mean, std²) and N(0, 1); shape ``(2, n)``."""
     u = (t - mean) / std
-    with np.errstate(divide="ignore", invalid="ignore"):
-        above = np.log(special.ndtr(-u) - delta) - special.log_ndtr(-t)
-        below = np.log(special.ndtr(t) - delta) - special.log_ndtr(u)
-    found = np.nan_to_num(np.stack([above, below]), nan=0.0, neginf=0.0)
-    return np.asarray(found.clip(min=0.0))
+    above = log_ratio(special.ndtr(-u) - delta, special.log_ndtr(-t))
+    below = log_ratio(special.ndtr(t) - delta, special.log_ndtr(u))
+    return np.stack([above, below])
 
 
 def _resampled(known: FloatArray, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from epsilometer.canaries.sphere import SphereCanaries
     from epsilometer.claims import PrivacyClaim
     from epsilometer.engine.engines import Dask, InProcess, Local
+    from epsilometer.history.index import History
     from epsilometer.leave_one_out.bounds import dtp_upper_bound
     from epsilometer.leave_one_out.dtp import dtp_exact
     from epsilometer.leave_one_out.pdtp import dtp_over, pdtp
@@ -77,6 +78,7 @@ _HOME = {
     "canaries.sphere": ("SphereCanaries",),
     "claims": ("PrivacyClaim",),
     "engine.engines": ("Dask", "InProcess", "Local"),
+    "history.index": ("History",),
     "leave_one_out.bounds": ("dtp_upper_bound",),
     "leave_one_out.dtp": ("dtp_exact",),
     "leave_one_out.pdtp": ("dtp_over", "pdtp"),

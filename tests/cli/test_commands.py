@@ -52,6 +52,7 @@ COMMANDS = [
         "estimate",
         "federated",
         "lint",
+        "log",
         "methods",
         "posterior",
         "report",

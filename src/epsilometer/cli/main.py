@@ -24,6 +24,7 @@ _COMMANDS = {
     "federated": "Train by DP-FedAvg once, with canaries among the clients, and say what it leaks "
     "of a client.",
     "lint": "Check training code for batches that are not what the accountant assumes.",
+    "log": "List the results in FOLDER and below it; compare two, or follow one over releases.",
     "methods": "List the methods: what each guarantees, assumes and cites.",
     "posterior": "Say which form of predictions with uncertainty may be published, by what each "
     "leaks.",

@@ -27,10 +27,16 @@ html_option = click.option(
 def write_page(result: Result, path: Path) -> None:
     """The report as one file, whole or not at all."""
     # Here, so that whoever asks for no page does not wait for what makes it.
-    from epsilometer.engine.store import write_whole
     from epsilometer.report.page import page
 
+    write_text(page(result), path)
+
+
+def write_text(text: str, path: Path) -> None:
+    """A page as one file, whole or not at all."""
+    from epsilometer.engine.store import write_whole
+
     try:
-        write_whole(path, page(result).encode("utf-8"))
+        write_whole(path, text.encode("utf-8"))
     except OSError as error:
         raise InvalidArgument(f"Could not write {str(path)!r}: {error.strerror}.") from error

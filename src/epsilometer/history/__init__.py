@@ -1,0 +1,1 @@
+"""Results that lie in a folder: what there is, two of them compared."""

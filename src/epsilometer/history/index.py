@@ -1,0 +1,273 @@
+"""The results of a folder, by an index that is never the truth: the files are.
+
+The index is an SQLite file in the folder. Of files that did not change since, it knows what they
+say; missing, damaged, of another version or thrown away, it is made again. Where it cannot be
+written it is made in memory, and nothing else is different.
+"""
+
+import os
+import sqlite3
+import time
+import zlib
+from collections.abc import Iterable
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from epsilometer.errors import InvalidArgument, UnreadableFile
+from epsilometer.history.entries import BAD, Entry, begins_a_result, entries_of, plain_result
+
+INDEX = ".epsilometer-index.sqlite"
+_COLUMNS = tuple(column.name for column in fields(Entry))
+_VERSION = zlib.crc32(" ".join(("1", *_COLUMNS)).encode()) & 0x7FFFFFFF
+_PATIENCE = 30.0  # seconds to wait for another process that writes the index
+_LARGEST = 256 * 2**20  # bytes of a result
+_UNSETTLED = 2.0  # seconds within which a file may change again and look the same
+_OF_A_RUN = ("shards", "failures")
+_INTEGER = 2**63 - 1  # the largest that SQLite holds; larger ones are kept as text
+_WHOLE = ("observations", "seed", "failed")
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file that may be a result, as it was when looked at."""
+
+    path: str
+    size: int
+    changed: int
+    node: int
+
+
+@dataclass
+class _Folder:
+    """What lies in a folder and below it."""
+
+    files: list[_File] = field(default_factory=list)
+    closed: list[tuple[str, str]] = field(default_factory=list)
+    unfinished: list[str] = field(default_factory=list)
+
+
+class History:
+    """The results in a folder and below it, as they are now.
+
+    Guarantees: the same files give the same entries, whatever the index says or whether there is
+        one. A file that cannot be read is named in ``unreadable`` and hides nothing else. Several
+        processes may do this at once. Only new and changed files are read.
+    Assumes: a file that changes gets another size, time or place on the disk.
+
+    Attributes:
+        entries: One an audit, oldest first.
+        unreadable: (path, reason) pairs.
+        unfinished: Directories of runs that have no result yet.
+        read: How many files had to be read.
+
+    Example:
+        >>> import tempfile
+        >>> History(tempfile.mkdtemp()).entries
+        ()
+    """
+
+    def __init__(self, folder: Path | str, *, rebuild: bool = False) -> None:
+        """Looks at all files; ``rebuild`` forgets the index first."""
+        self.folder = Path(folder)
+        if not self.folder.is_dir():
+            raise UnreadableFile(f"Expected a folder of results, found none at {str(folder)!r}.")
+        found = _look(self.folder)
+        index = self.folder / INDEX
+        if rebuild and not index.is_symlink():
+            _forget(index)
+        rows, reasons, self.read = _indexed(self.folder, found.files)
+        self.entries = tuple(
+            sorted(rows, key=lambda entry: (entry.written, entry.path, entry.part))
+        )
+        self.unreadable = tuple(sorted([*reasons, *found.closed]))
+        self.unfinished = tuple(sorted(found.unfinished))
+
+    def select(
+        self,
+        *,
+        kind: str = "",
+        subject: str = "",
+        refuted: bool = False,
+        since: float = -float("inf"),
+    ) -> tuple[Entry, ...]:
+        """Entries of a kind (type or audit), whose subject or path has a text, from a time on.
+
+        Args:
+            kind: As ``AuditResult``, ``dpsgd`` or ``audit_training``.
+            subject: Part of the subject or of the path, in letters of any size.
+            refuted: Only where a claim fell, or a classifier should not be released.
+            since: Seconds since 1970.
+        """
+        wanted = subject.casefold()
+        return tuple(
+            entry
+            for entry in self.entries
+            if (not kind or kind.casefold() in (entry.kind.casefold(), entry.audit.casefold()))
+            and (wanted in entry.subject.casefold() or wanted in entry.path.casefold())
+            and (not refuted or entry.verdict in BAD)
+            and entry.written >= since
+        )
+
+
+def read_plain(path: Path) -> dict[str, Any]:
+    """The result in a file or in the directory of a run, as plain JSON values of any version."""
+    file = path / "result.json" if path.is_dir() else path
+    try:
+        if file.stat().st_size > _LARGEST:
+            raise InvalidArgument(f"Expected at most {_LARGEST:,} bytes, got more.")
+        return plain_result(file.read_text("utf-8"))
+    except UnicodeDecodeError as error:
+        raise UnreadableFile(f"{file}: Expected a result as JSON; this is no text.") from error
+    except OSError as error:
+        raise UnreadableFile(f"Could not read {str(file)!r}: {error.strerror}.") from error
+    except InvalidArgument as error:
+        raise UnreadableFile(f"{file}: {error}") from error
+
+
+def _look(top: Path) -> _Folder:
+    """Every file that may be a result. Links to folders are not followed: some lead in a ring."""
+    found, todo = _Folder(), [""]
+    while todo:
+        inner = todo.pop()
+        try:
+            with os.scandir(top / inner) as listed:
+                items = sorted(listed, key=lambda item: item.name)
+        except OSError as error:
+            found.closed.append((inner or ".", f"the folder cannot be read: {error.strerror}"))
+            continue
+        names = {item.name for item in items}
+        is_run = "plan.json" in names
+        if is_run and "result.json" not in names:
+            found.unfinished.append(inner or ".")
+        for item in items:
+            path = f"{inner}/{item.name}" if inner else item.name
+            if item.is_dir(follow_symlinks=False):
+                if not item.name.startswith(".") and not (is_run and item.name in _OF_A_RUN):
+                    todo.append(path)
+            elif item.name == "result.json" or (item.name.endswith(".json") and not is_run):
+                _add(found, path, item)
+    return found
+
+
+def _add(found: _Folder, path: str, item: "os.DirEntry[str]") -> None:
+    try:
+        path.encode("utf-8")
+        if item.is_file():
+            state = item.stat()
+            node = state.st_ino & _INTEGER
+            found.files.append(_File(path, state.st_size, state.st_mtime_ns, node))
+    except UnicodeEncodeError:
+        found.closed.append((ascii(path), "its name is no text"))
+    except OSError as error:  # a link to nowhere, or gone since
+        found.closed.append((path, f"it cannot be looked at: {error.strerror}"))
+
+
+def _indexed(folder: Path, files: list[_File]) -> tuple[list[Entry], list[tuple[str, str]], int]:
+    """Entries, unreadable files and how many were read; by the index where that is possible."""
+    index = folder / INDEX
+    for place in () if index.is_symlink() else (index, index):
+        try:
+            with closing(sqlite3.connect(place, timeout=_PATIENCE, isolation_level=None)) as base:
+                return _updated(base, folder, files)
+        except sqlite3.OperationalError:  # read-only, full, or held for too long
+            break
+        except sqlite3.DatabaseError:  # not an index, or damaged
+            _forget(index)
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as base:
+        return _updated(base, folder, files)
+
+
+def _forget(index: Path) -> None:
+    for ending in ("", "-journal"):
+        with suppress(OSError):
+            Path(f"{index}{ending}").unlink()
+
+
+def _updated(
+    base: sqlite3.Connection, folder: Path, files: list[_File]
+) -> tuple[list[Entry], list[tuple[str, str]], int]:
+    _prepare(base)
+    known = {
+        row[0]: _File(*row)
+        for row in base.execute("SELECT path, size, changed, node FROM files").fetchall()
+    }
+    new = [file for file in files if known.get(file.path) != file]
+    gone = known.keys() - {file.path for file in files}
+    seen = [(file, *_read(folder, file)) for file in new]
+    if seen or gone:
+        base.execute("BEGIN IMMEDIATE")
+        _write(base, seen, gone)
+        base.execute("COMMIT")
+    here = {file.path for file in files}  # another process may have found more meanwhile
+    rows = base.execute(f"SELECT {', '.join(_COLUMNS)} FROM entries").fetchall()
+    reasons = base.execute("SELECT path, reason FROM files WHERE reason != ''").fetchall()
+    entries = [_restored(row) for row in rows if row[0] in here]
+    return entries, [(path, reason) for path, reason in reasons if path in here], len(new)
+
+
+def _prepare(base: sqlite3.Connection) -> None:
+    """Makes the tables where they are not there, or are another version's."""
+    if base.execute("PRAGMA quick_check").fetchone() != ("ok",):
+        raise sqlite3.DatabaseError("damaged")
+    if base.execute("PRAGMA user_version").fetchone() == (_VERSION,):
+        return
+    base.execute("BEGIN IMMEDIATE")
+    if base.execute("PRAGMA user_version").fetchone() != (_VERSION,):  # nobody was faster
+        base.execute("DROP TABLE IF EXISTS files")
+        base.execute("DROP TABLE IF EXISTS entries")
+        base.execute("CREATE TABLE files (path PRIMARY KEY, size, changed, node, reason)")
+        base.execute(f"CREATE TABLE entries ({', '.join(_COLUMNS)}, PRIMARY KEY (path, part))")
+        base.execute(f"PRAGMA user_version = {_VERSION}")
+    base.execute("COMMIT")
+
+
+def _write(
+    base: sqlite3.Connection,
+    seen: Iterable[tuple[_File, list[Entry], str]],
+    gone: Iterable[str],
+) -> None:
+    marks = ", ".join("?" * len(_COLUMNS))
+    now = time.time_ns()
+    for path in gone:
+        base.execute("DELETE FROM files WHERE path = ?", (path,))
+        base.execute("DELETE FROM entries WHERE path = ?", (path,))
+    for file, entries, reason in seen:
+        settled = now - file.changed > _UNSETTLED * 1e9
+        state = (file.path, file.size, file.changed if settled else 0, file.node, reason)
+        base.execute("DELETE FROM entries WHERE path = ?", (file.path,))
+        base.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?)", state)
+        base.executemany(
+            f"INSERT INTO entries VALUES ({marks})",
+            [tuple(_kept(getattr(entry, name)) for name in _COLUMNS) for entry in entries],
+        )
+
+
+def _read(folder: Path, file: _File) -> tuple[list[Entry], str]:
+    """The entries of a file, or why there are none; neither where it is no result."""
+    try:
+        with (folder / file.path).open("rb") as opened:
+            head = opened.read(256)
+            if not begins_a_result(head) and Path(file.path).name != "result.json":
+                return [], ""
+            if file.size > _LARGEST:
+                return [], f"it has more than {_LARGEST:,} bytes"
+            text = (head + opened.read()).decode("utf-8")
+        return entries_of(plain_result(text), path=file.path, written=file.changed / 1e9), ""
+    except OSError as error:
+        return [], f"it cannot be read: {error.strerror}"
+    except UnicodeDecodeError:
+        return [], "it is no text"
+    except InvalidArgument as error:
+        return [], str(error)
+
+
+def _kept(value: Any) -> Any:
+    return str(value) if isinstance(value, int) and abs(value) > _INTEGER else value
+
+
+def _restored(row: tuple[Any, ...]) -> Entry:
+    values = dict(zip(_COLUMNS, row, strict=True))
+    whole = {name: None if values[name] is None else int(values[name]) for name in _WHOLE}
+    return Entry(**{**values, **whole, "valid": bool(values["valid"])})

@@ -31,6 +31,7 @@ ENVIRONMENT = {
     **os.environ,
     "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "1",
     "PYTHONPATH": str(ROOT),  # workers need the code of the units
+    "SPT_NOENV": "1",  # Dask writes its title over the environment, by which they are found
 }
 
 

@@ -9,18 +9,14 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import contextlib
-import subprocess
-import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import torch
-from measure_flower import records
+from federation import records
+from measurement import watch
 from results import machine
 from torch import nn
 
@@ -32,7 +28,6 @@ from epsilometer.training.models import mlp
 
 _HERE = Path(__file__).resolve().parent
 _PAGE = _HERE / "federated.md"
-_FLOWER = _HERE / "measure_flower.py"
 _CANARIES = 1000
 _TAKES = 3
 _ROUNDS = 6  # of Flower
@@ -82,7 +77,7 @@ def _seconds(training: FederatedTraining, **options: Any) -> float:
 
 def _small() -> str:
     """64 clients of an MLP of 5,000 parameters: together, one by one, and by Flower on Ray."""
-    clients, found = records(), {}
+    clients, found = records(64), {}
     for name, at_once in (("ours, 32 clients at once", 32), ("ours, one at a time", 1)):
         short, long = (_training(mlp(64, 10, 66), clients, rounds, at_once) for rounds in (1, 21))
         found[name] = min(_seconds(long) - _seconds(short) for _ in range(_TAKES)) / 20
@@ -101,25 +96,8 @@ def _small() -> str:
 
 
 def _by_flower(rounds: int) -> float:
-    """CPU seconds of a simulation and of all that it started, looked at while it runs."""
-    command = [sys.executable, str(_FLOWER), str(rounds)]
-    quiet = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
-    taken: dict[int, float] = {}
-    with tempfile.TemporaryDirectory() as home:
-        environment = {**os.environ, **quiet, "FLWR_HOME": home, "PYTHONPATH": str(_HERE)}
-        with subprocess.Popen(
-            command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        ) as started:
-            root = psutil.Process(started.pid)
-            while started.poll() is None:
-                with contextlib.suppress(psutil.Error):
-                    for process in (root, *root.children(recursive=True)):
-                        spent = process.cpu_times()
-                        taken[process.pid] = spent.user + spent.system
-                time.sleep(0.05)
-    if started.returncode:
-        raise RuntimeError("Flower's simulation failed.")
-    return sum(taken.values())
+    """CPU seconds of a simulation and of all that it started."""
+    return float(watch("flower", "rounds", f"{rounds} rounds")["cpu_seconds"])
 
 
 def _large() -> str:

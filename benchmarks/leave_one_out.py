@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from environments import python_of
+from measurement import ask
 from results import machine
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_digits
@@ -108,13 +108,12 @@ def main() -> None:
         sys.stdout.write(json.dumps(_census()))
         return
     alone = sys.argv[1:] == ["alone"]
-    python = None if alone else python_of(_PEER)
     lines, apart, version = [], [], "(not measured)"
     with threadpool_limits(1):
         for row in _TABLE:
             ours, refits, gap = _measured(row)
             apart += [gap] if row.exact else []
-            peer = _peer(python, row) if python is not None and row.peer else None
+            peer = None if alone or not row.peer else _peer(row)
             version = version if peer is None else peer["version"]
             lines.append(_line(row, ours, refits, peer))
     census = _in_its_own_process()
@@ -165,11 +164,8 @@ def _measured(row: Row) -> tuple[float, float, float]:
     return ours, refits, float(np.abs(np.exp(found.without[removed]) - refitted).max())
 
 
-def _peer(python: Path, row: Row) -> dict[str, Any]:
-    script = _HERE / f"measure_{_PEER}.py"
-    call = [python, script, row.peer, row.data, str(_ASKED)]
-    run = subprocess.run(call, check=True, capture_output=True, text=True)
-    said: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
+def _peer(row: Row) -> dict[str, Any]:
+    said = ask(_PEER, "pdtp", f"{row.peer} {row.data} {_ASKED}")
     said["cpu_seconds"] *= len(records(row.data)[1]) / _ASKED
     return said
 

@@ -1,22 +1,29 @@
-"""A measurement, taken in a fresh process of the interpreter that has the tool."""
+"""A question to a tool, asked in a fresh process of the interpreter that has it."""
 
+import contextlib
 import functools
 import json
+import os
 import resource
 import subprocess
 import sys
+import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import environments
+import psutil
 
 _HERE = Path(__file__).resolve().parent
+_LOOK_EVERY = 0.2  # seconds: looking takes time too
 OURS = "epsilometer"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """What ``stopwatch.answer`` prints.
+    """What ``stopwatch.answer`` prints of a call on scores or on a table.
 
     Attributes:
         version: Of the tool.
@@ -49,16 +56,51 @@ class Measurement:
 
 @functools.cache
 def measure(tool: str, question: str, size: str) -> Measurement:
-    """Asks a tool one question in a process of its own; the same question is asked only once."""
-    python = sys.executable if tool == OURS else environments.python_of(tool)
-    script = _HERE / f"measure_{tool}.py"
+    """A call on scores or on a table; the same question is asked only once."""
+    return Measurement(**ask(tool, question, size))
+
+
+def ask(tool: str, question: str, given: str) -> dict[str, Any]:
+    """What ``peers/ask_<tool>.py`` prints; see ``stopwatch.answer``."""
+    command, environment = _asking(tool, question, given)
     printed = subprocess.run(
-        [python, "-W", "ignore", script, question, size],
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
+        command, env=environment, check=True, stdout=subprocess.PIPE, text=True
     ).stdout
-    return Measurement(**json.loads(printed.splitlines()[-1]))
+    told: dict[str, Any] = json.loads(printed.splitlines()[-1])
+    return told
+
+
+def watch(tool: str, question: str, given: str) -> dict[str, Any]:
+    """The same, with what its process and all that it started took from start to end.
+
+    Adds ``cpu_seconds``, ``wall_seconds``, and ``peak_bytes``: the largest sum of what the
+    processes held (proportional set sizes, so that what they share counts once).
+    """
+    command, environment = _asking(tool, question, given)
+    spent: dict[int, float] = {}
+    peak, start = 0, time.perf_counter()
+    with tempfile.TemporaryFile("w+") as printed, tempfile.TemporaryDirectory() as home:
+        with subprocess.Popen(
+            command, env={**environment, "FLWR_HOME": home}, stdout=printed
+        ) as started:
+            root = psutil.Process(started.pid)
+            while started.poll() is None:
+                held = 0
+                with contextlib.suppress(psutil.Error):
+                    for process in (root, *root.children(recursive=True)):
+                        times = process.cpu_times()
+                        spent[process.pid] = times.user + times.system
+                        held += process.memory_full_info().pss
+                peak = max(peak, held)
+                time.sleep(_LOOK_EVERY)
+        if started.returncode:
+            raise RuntimeError(f"{tool} failed at {question}, {given}.")
+        printed.seek(0)
+        told: dict[str, Any] = json.loads(printed.read().splitlines()[-1])
+    told["cpu_seconds"] = sum(spent.values())
+    told["wall_seconds"] = time.perf_counter() - start
+    told["peak_bytes"] = peak
+    return told
 
 
 def command_seconds(command: list[str]) -> float | None:
@@ -69,6 +111,16 @@ def command_seconds(command: list[str]) -> float | None:
     except (OSError, subprocess.CalledProcessError):
         return None
     return _children_seconds() - before
+
+
+def _asking(tool: str, question: str, given: str) -> tuple[list[str], dict[str, str]]:
+    python = sys.executable if tool == OURS else str(environments.python_of(tool))
+    script = str(_HERE / "peers" / f"ask_{tool}.py")
+    path = f"{_HERE}{os.pathsep}{_HERE / 'peers'}"  # also of what they start
+    alone = {"OMP_NUM_THREADS": "1", "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+    quiet = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+    command = [python, "-W", "ignore", script, question, given]
+    return command, {**os.environ, **alone, **quiet}
 
 
 def _children_seconds() -> float:

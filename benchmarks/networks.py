@@ -9,17 +9,15 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import json
-import subprocess
 import time
 import warnings
 from pathlib import Path
 from typing import Any
 
-import environments
 import numpy as np
 import scipy.stats
 import torch
+from measurement import ask
 from results import machine
 from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.naive_bayes import GaussianNB
@@ -127,7 +125,7 @@ def _rows(toolbox: dict[str, Any]) -> list[str]:
 
 
 def _records(name: str) -> tuple[Any, Any]:
-    """As of ``measure_adversarial_robustness_toolbox.py``."""
+    """As of ``peers/ask_adversarial_robustness_toolbox.py``."""
     load = load_digits if name == "digits" else load_breast_cancer
     x, y = (part[:1000] for part in load(return_X_y=True))
     spread = x.std(0)
@@ -177,15 +175,7 @@ def _train(x: Any, y: Any, record: int, batch: int, epochs: int) -> nn.Module:
 
 
 def _toolbox(model: str, data: str, count: int) -> dict[str, Any]:
-    python, script = environments.python_of(_PEER), _HERE / f"measure_{_PEER}.py"
-    printed = subprocess.run(
-        [python, "-W", "ignore", script, model, data, str(count)],
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-    ).stdout
-    found: dict[str, Any] = json.loads(printed.splitlines()[-1])
-    return found
+    return ask(_PEER, "pdtp", f"{model} {data} {count}")
 
 
 def _floor(toolbox: dict[str, Any]) -> str:

@@ -1,26 +1,20 @@
-"""PDTP by IBM's Adversarial Robustness Toolbox, ``num_iter=1``, as one line of JSON.
+"""Questions to IBM's Adversarial Robustness Toolbox: ``stopwatch.answer``."""
 
-    python measure_adversarial_robustness_toolbox.py MODEL DATA RECORDS
-
-MODEL is gaussian, logistic, neighbours or mlp; DATA is digits (1,000 records) or cancer (569); the
-first RECORDS are removed in turn. ``values`` are ln of its ratios. For the mlp ``null`` are the
-same with nothing removed.
-"""
-
-import json
-import sys
 import time
-from importlib import metadata
 from typing import Any
 
 import numpy as np
+import stopwatch
+import subjects
 import torch
+from art.attacks.inference.membership_inference import MembershipInferenceBlackBox
 from art.estimators.classification import PyTorchClassifier, SklearnClassifier
 from art.metrics import PDTP
 from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
+from stopwatch import BoolArray
 from torch import nn
 
 EPOCHS, BATCH, RATE, HIDDEN = 10, 128, 1e-3, 64  # its own defaults, and Adam's
@@ -59,8 +53,14 @@ def _classifier(model: str, x: Any, y: Any) -> Any:
     return SklearnClassifier(made)
 
 
-def main() -> None:
-    model, data, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+def pdtp(given: str) -> dict[str, Any]:
+    """``MODEL DATA RECORDS``: ln of its ratios, ``num_iter=1``.
+
+    MODEL is gaussian, logistic, neighbours or mlp; DATA is digits (1,000 records) or cancer (569);
+    the first RECORDS are removed in turn. For the mlp ``null`` are the same with nothing removed.
+    """
+    model, data, removed = given.split()
+    count = int(removed)
     torch.set_num_threads(1)
     x, places = records(data)
     x = x.astype(np.float32) if model == "mlp" else x
@@ -69,13 +69,34 @@ def main() -> None:
     target.fit(x, y)
     start = time.process_time()
     _, worst, _ = PDTP(target, extra, x, y, indexes=np.arange(count), num_iter=1)
-    said = {
-        "version": metadata.version("adversarial-robustness-toolbox"),
+    return {
         "cpu_seconds": time.process_time() - start,
         "values": np.log(worst).tolist(),
         "null": _null(target, extra, x, y, count) if model == "mlp" else [],
     }
-    sys.stdout.write(json.dumps(said) + "\n")
+
+
+def membership_nn(member: BoolArray, leaks: bool, seed: int) -> dict[str, float]:
+    return {"nn": _accuracy(member, leaks, seed, "nn")}
+
+
+def membership_rf(member: BoolArray, leaks: bool, seed: int) -> dict[str, float]:
+    return {"rf": _accuracy(member, leaks, seed, "rf")}
+
+
+def _accuracy(member: BoolArray, leaks: bool, seed: int, kind: str) -> float:
+    """Of its guesses, balanced, on the half of the records that its attack did not learn from."""
+    torch.manual_seed(int(seed))
+    np.random.seed(int(seed))
+    x, y = subjects.records()
+    model = SklearnClassifier(subjects.target(member, leaks, seed))
+    attack = MembershipInferenceBlackBox(model, attack_model_type=kind)
+    learn = np.arange(y.size) % 2 == 0
+    inside, outside = learn & member, learn & ~member
+    attack.fit(x[inside], y[inside], x[outside], y[outside])
+    said = attack.infer(x[~learn], y[~learn]).ravel()
+    was_in = member[~learn]
+    return float((said[was_in] == 1).mean() + (said[~was_in] == 0).mean()) / 2
 
 
 def _null(target: Any, extra: Any, x: Any, y: Any, count: int) -> list[float]:
@@ -89,4 +110,7 @@ def _null(target: Any, extra: Any, x: Any, y: Any, count: int) -> list[float]:
 
 
 if __name__ == "__main__":
-    main()
+    stopwatch.answer(
+        {"pdtp": pdtp, "membership_nn": membership_nn, "membership_rf": membership_rf},
+        tool="adversarial-robustness-toolbox",
+    )

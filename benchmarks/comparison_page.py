@@ -1,0 +1,253 @@
+"""The page and the chart of what ``comparison.py`` measured."""
+
+import itertools
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import scipy.stats
+from questions import QUESTIONS, TOOLS, Ask, Question, Row
+
+_DOCS = Path(__file__).resolve().parent.parent / "docs"
+PAGE, CHART = _DOCS / "comparison.md", _DOCS / "comparison.svg"
+_NOMINAL = 0.05
+_INK, _OURS, _THEIRS = "#808080", "#2b8cbe", "#e6842a"  # seen on white and on black
+_TEXT = """# Beside its peers
+
+The same data, the same question, each tool in an environment of its own with every version pinned
+(`benchmarks/peers`). Written by `make comparison`; do not edit. What was
+measured is kept in `benchmarks/comparison.json`;
+`python benchmarks/comparison.py page` draws this page from it again.
+
+{wins}
+
+![False alarms, claims refuted and CPU seconds of every tool](comparison.svg)
+
+- **False alarms**: of audits where nothing leaks, how many say that something does. More than 5 %
+  is more than a tool allows itself that speaks of 95 %.
+- **Refuted**: of audits where a claim is false, how many refute it.
+- **Median answer**: where the claim is false.
+- **CPU**: seconds of one audit, of all threads; the median of three after a first that loads what
+  there is to load. Of trainings: of all processes, from their start to their end.
+- **Memory**: the most that the process held, with all that it imports; of trainings, all processes.
+
+| question | tool | call | false alarms | refuted | median answer | CPU (s) | memory (MB) |
+| --- | --- | --- | --- | --- | --- | --- | --- |
+{rows}
+
+In brackets: 95 % limits by Clopper and Pearson. **Bold**: these limits exclude 5 % from below.
+
+What was given:
+
+{settings}
+
+Measured on {machine}. The machine did other things at the same time, so CPU seconds
+are good to a factor of two, and no more.
+
+## How to read it
+
+{notes}
+
+Speed on large data is another question: [ten million scores](../benchmarks/results.md),
+[trainings](../benchmarks/training.md), [rounds of federated training](../benchmarks/federated.md),
+[leave-one-out](../benchmarks/leave_one_out.md).
+"""
+_NOTES = (
+    "A valid bound that is never wrong is not better than one that is wrong in 3 of 100: it pays "
+    "for a certainty that nobody asked for, and refutes less.",
+    "**jax-privacy**: the default divides the error by the corners of the hull, one-sided. "
+    "`MultiSplit`, the option with a proof, halves the scores. `epsilon_from_gdp` takes |μ| at "
+    "every corner, also where the upper limits of both error rates sum to more than 1, which says "
+    "nothing at all: it is above 0 always.",
+    "**opake-auditing** 0.16 chooses the threshold with the most right guesses and tests as if it "
+    "had been fixed; with a threshold that was fixed beforehand the same test holds. Its Gaussian "
+    "test bounds tails by Chernoff's inequality, which leaves room for that choice.",
+    "**privacy-estimates** asks for counts at a threshold and leaves it to you. `joint-beta` is a "
+    "credible limit: its prior alone puts it above 0. `beta` and `jeffreys` hold at a threshold "
+    "that was fixed.",
+    "**PrivacyGuard**'s headline `eps` is the upper end of a bootstrap of ε at a TPR of 1 %: "
+    "an estimate, for which zero is no special value. `eps_lb` is its lower end; `eps_cp` takes "
+    "half of the scores, the best of all thresholds, and limits of 97.5 % for each rate. Its "
+    "`FDPAnalysisNode` was not asked: its grid of noises ends at 10, so that it never answers 0.",
+    "**ART** guesses, and says nothing of chance; that guesses are right oftener than ½ is how its "
+    "own examples are read. Half of the records teach the attack, the other half are guessed.",
+    "**SACRO-ML** tests ten overlapping splits of the same records and speaks against release "
+    "where more than one is significant.",
+    "**Opacus** trains, and **Flower** simulates: neither audits. The loop around them is written "
+    "by hand, and their scores are given to our bound, so only time and memory are theirs.",
+    "Not asked: whatever a tool does that others do not. ART has attacks on images, evasion and "
+    "poisoning; PrivacyGuard text extraction; SACRO-ML attribute inference and structural rules; "
+    "jax-privacy and Opacus train.",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counted:
+    """A line of the table."""
+
+    question: Question
+    asked: Ask
+    row: Row
+    raw: dict[str, Any]
+
+    @property
+    def ours(self) -> bool:
+        """Whether it is epsilometer's."""
+        return self.asked.tool == "epsilometer"
+
+    @property
+    def alarms(self) -> tuple[int, int]:
+        """How many, of how many audits where nothing leaks."""
+        limit = self.question.alarm if self.row.alarm is None else self.row.alarm
+        return sum(value > limit for value in self.raw["null"]), len(self.raw["null"])
+
+    @property
+    def refuted(self) -> tuple[int, int]:
+        """How many, of how many audits of a false claim."""
+        limit = self.question.refuted if self.row.refuted is None else self.row.refuted
+        return sum(value > limit for value in self.raw["known"]), len(self.raw["known"])
+
+    @property
+    def holds(self) -> bool:
+        """Whether the counts leave it possible that false alarms are at most 5 %."""
+        return limits(*self.alarms)[0] <= _NOMINAL
+
+
+def write_page(raw: dict[str, Any]) -> None:
+    """The page and its chart."""
+    PAGE.write_text(page(raw), "utf-8")
+    _draw(counted(raw))
+
+
+def page(raw: dict[str, Any]) -> str:
+    """The text."""
+    lines = counted(raw)
+    return _TEXT.format(
+        wins=_wins(lines),
+        rows="\n".join(_line(line) for line in lines),
+        settings="\n".join(f"- *{question.title}* {question.setting}." for question in QUESTIONS),
+        machine=raw["machine"],
+        notes="\n".join(f"- {note}" for note in _NOTES),
+    )
+
+
+def counted(raw: dict[str, Any]) -> list[Counted]:
+    """All lines for which there are measurements, in the order of the questions."""
+    measured = {(r["question"], r["tool"], r["name"], r["key"]): r for r in raw["rows"]}
+    return [
+        Counted(question=question, asked=asked, row=row, raw=found)
+        for question in QUESTIONS
+        for asked in question.asked
+        for key, row in asked.rows.items()
+        if (found := measured.get((question.name, asked.tool, asked.name, key)))
+    ]
+
+
+def limits(count: int, of: int) -> tuple[float, float]:
+    """Clopper's and Pearson's, 95 %."""
+    found = scipy.stats.binomtest(count, of).proportion_ci(0.95)
+    return float(found.low), float(found.high)
+
+
+def _wins(lines: list[Counted]) -> str:
+    """Where a peer is better than our first call, before anything else."""
+    told = []
+    for question in QUESTIONS:
+        asked = [line for line in lines if line.question is question]
+        if not asked:
+            continue
+        ours, peers = asked[0], [line for line in asked if not line.ours]
+        quick = [p for p in peers if p.raw["cpu_seconds"] < ours.raw["cpu_seconds"]]
+        small = [p for p in peers if p.raw["peak_bytes"] < ours.raw["peak_bytes"]]
+        share = ours.refuted[0] / ours.refuted[1]
+        sharp = [p for p in peers if p.holds and limits(*p.refuted)[0] > share]
+        words = [
+            f"{what}: {', '.join(_named(p) for p in found)}"
+            for what, found in (("faster", quick), ("smaller", small), ("refutes oftener", sharp))
+            if found
+        ]
+        told.append(f"- *{question.title}* {'; '.join(words) + '.' if words else 'Nobody.'}")
+    return "**Where a peer is better than our default:**\n\n" + "\n".join(told)
+
+
+def _named(line: Counted) -> str:
+    return f"{TOOLS[line.asked.tool]} {line.row.call} ({_seconds(line)} s of CPU)"
+
+
+def _line(line: Counted) -> str:
+    middle = statistics.median(line.raw["known"])
+    alarms = _share(*line.alarms)
+    cells = (
+        line.question.title,
+        f"{TOOLS[line.asked.tool]} {line.raw['version']}",
+        line.row.call,
+        alarms if line.holds else f"**{alarms}**",
+        _share(*line.refuted),
+        f"{line.row.what} {middle:.2f}",
+        _seconds(line),
+        f"{line.raw['peak_bytes'] / 1e6:,.0f}",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _share(count: int, of: int) -> str:
+    low, high = limits(count, of)
+    return f"{count} of {of:,} ({100 * low:.1f} to {100 * high:.1f} %)"
+
+
+def _seconds(line: Counted) -> str:
+    return f"{line.raw['cpu_seconds']:.2g}"
+
+
+def _draw(lines: list[Counted]) -> None:
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    from matplotlib import pyplot as plt
+
+    style = {
+        "svg.fonttype": "none",
+        "svg.hashsalt": "epsilometer",
+        "font.size": 8,
+        "text.color": _INK,
+        "axes.edgecolor": _INK,
+        "axes.labelcolor": _INK,
+        "xtick.color": _INK,
+        "ytick.color": _INK,
+    }
+    with plt.rc_context(style):
+        figure, panels = plt.subplots(1, 3, sharey=True, figsize=(9, 0.5 + 0.27 * len(lines)))
+        places = range(len(lines), 0, -1)
+        for place, line in zip(places, lines, strict=True):
+            colour = _OURS if line.ours else _THEIRS
+            for panel, (count, of) in zip(panels, (line.alarms, line.refuted), strict=False):
+                low, high = limits(count, of)
+                panel.plot([100 * low, 100 * high], [place, place], color=colour, alpha=0.5)
+                panel.plot(100 * count / of, place, "o", color=colour, markersize=4)
+            panels[2].plot(line.raw["cpu_seconds"], place, "o", color=colour, markersize=4)
+        panels[0].axvline(100 * _NOMINAL, color=_INK, linewidth=0.8, linestyle=":")
+        panels[0].set_yticks(list(places), [_label(line) for line in lines])
+        panels[0].set_xlabel("false alarms, % (dots: 5 %)")
+        panels[1].set_xlabel("false claims refuted, %")
+        panels[2].set_xlabel("CPU seconds of an audit")
+        panels[2].set_xscale("log")
+        for panel in panels:
+            panel.patch.set_alpha(0)
+            panel.spines[["top", "right"]].set_visible(False)
+            panel.grid(axis="y", color=_INK, alpha=0.15)
+            for above, below in itertools.pairwise(lines):
+                if above.question is not below.question:
+                    panel.axhline(len(lines) - lines.index(above) - 0.5, color=_INK, linewidth=0.5)
+        figure.tight_layout()
+        figure.savefig(CHART, transparent=True, metadata={"Date": None})
+        plt.close(figure)
+
+
+def _label(line: Counted) -> str:
+    name = TOOLS[line.asked.tool].strip("*")
+    return f"{line.question.name}: {name}, {next(_keys(line))}"
+
+
+def _keys(line: Counted) -> Any:
+    return (key.replace("_", " ") for key, row in line.asked.rows.items() if row is line.row)

@@ -8,7 +8,7 @@ INSTALL_BROWSER := ($(SUDO) apt-get update -qq && $(SUDO) apt-get install -y -qq
 # A process a core; threads of theirs would only wait for each other.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto
 
-.PHONY: demo test setup browser check docs slow bench calibration mutation notebooks picture clean
+.PHONY: demo test setup browser check docs slow bench comparison calibration mutation notebooks picture clean
 
 demo: setup
 	$(BIN)/epsilometer demo
@@ -43,7 +43,7 @@ docs: setup
 slow: setup browser
 	$(PYTEST) -m slow
 
-bench: setup
+bench: comparison
 	$(BIN)/python benchmarks/run.py
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/batched_gaussian.py
@@ -54,6 +54,10 @@ bench: setup
 	$(BIN)/python benchmarks/federated.py
 	$(BIN)/python benchmarks/leave_one_out.py
 	$(BIN)/python benchmarks/membership.py
+
+# Each peer in an environment of its own, .venv-peers/, made when it is first asked.
+comparison: setup
+	$(BIN)/python benchmarks/comparison.py
 
 calibration: setup
 	$(BIN)/python -m tests.calibration

@@ -222,3 +222,147 @@ def test_cosines_that_are_not_normal_are_told(rng: np.random.Generator) -> None:
 def test_bad_calls_are_refused(call: Callable[[np.ndarray], object], told: str) -> None:
     with pytest.raises(InvalidArgument, match=told):
         call(np.linspace(-0.1, 0.2, 20))
+
+
+ASKED = {"dimension": DIMENSION, "delta": DELTA}
+
+
+@pytest.mark.parametrize("confidence", [0.5, 0.9])
+def test_ends_of_intervals_are_percentiles_of_how_estimates_scatter(confidence: float) -> None:
+    """Of a tied spread ε depends on the mean alone, whose law is normal."""
+    cosines, ends = _even(2.0, 400), []
+    for seed in range(6):
+        found = sphere_estimates.cosine_estimate(
+            cosines, spread="tied", confidence=confidence, rng=np.random.default_rng(seed), **ASKED
+        )
+        ends.append((found.low, found.high))
+    z = scipy.stats.norm.isf((1 - confidence) / 2)
+    for end, side in zip(np.mean(ends, axis=0), (-1, 1), strict=True):
+        # Six times 400 resamples place these percentiles to 0.03 (0.04) deviations of the mean.
+        near = [2.0 + (side * z + off) * cosines.std() * 1e3 / 20 for off in (-0.15, 0.15)]
+        low, high = (em.gaussian_epsilon(1 / mu, DELTA) for mu in near)
+        assert low < end < high
+
+
+@pytest.mark.parametrize("estimate", ["fitted", "two samples"])
+def test_wider_confidence_is_a_wider_interval(estimate: str) -> None:
+    widths = []
+    for confidence in (0.5, 0.9):
+        rng = np.random.default_rng(1)
+        if estimate == "fitted":
+            found = sphere_estimates.cosine_estimate(
+                1.3 * _even(2.0, 300), confidence=confidence, rng=rng, **ASKED
+            )
+        else:
+            found = sphere_estimates.two_sample_estimate(
+                2 + 1.3 * even_normals(300),
+                even_normals(300),
+                delta=DELTA,
+                confidence=confidence,
+                rng=rng,
+            )
+        widths.append((found.epsilon - found.low, found.high - found.epsilon))
+    # Of a normal law: 0.674 and 1.645 deviations; 400 resamples scatter by a tenth.
+    for narrow, wide in np.transpose(widths):
+        assert wide / narrow == pytest.approx(1.645 / 0.674, rel=0.3)
+
+
+def test_estimates_say_what_they_are() -> None:
+    rng = np.random.default_rng(0)
+    wide = sphere_estimates.cosine_estimate(1.2 * _even(1.0, 400), rng=rng, **ASKED)
+    assert wide.method == "normal law of 400 cosines, fitted spread, exact rule"
+    assert wide.direction == "present→absent"  # the tails of the wider
+    assert wide.subject == "cosines of canaries"
+    assert any("Errs upwards" in caveat for caveat in wide.caveats)
+    assert (wide.delta, wide.confidence, wide.cites) == (DELTA, 0.95, ("andrew2024",))
+    narrow = sphere_estimates.cosine_estimate(
+        0.8 * _even(1.0, 400), rng=rng, subject="mine", **ASKED
+    )
+    assert (narrow.direction, narrow.subject) == ("absent→present", "mine")
+    tied = sphere_estimates.cosine_estimate(_even(1.0, 400), spread="tied", rng=rng, **ASKED)
+    assert tied.caveats == ("Right only where all canaries take part equally often.",)
+    assert "tied" in tied.method
+    two = sphere_estimates.two_sample_estimate(
+        1.3 * even_normals(310) + 1, even_normals(320), delta=DELTA, rng=rng
+    )
+    assert two.method == "normal laws of 310 observed and 320 unobserved canaries, exact rule"
+    assert (two.direction, two.subject) == ("present→absent", "largest cosines of canaries")
+    assert two.cites == ("andrew2024",)
+    assert any("times the other" in caveat for caveat in two.caveats)
+    few = sphere_estimates.two_sample_estimate(
+        even_normals(20) + 1, 1.3 * even_normals(30), delta=DELTA, subject="mine", rng=rng
+    )
+    assert (few.direction, few.subject) == ("absent→present", "mine")
+    assert sum("are few" in caveat for caveat in few.caveats) == 2
+
+
+def test_the_rule_is_that_of_thresholds_where_it_is_asked_for() -> None:
+    rng = np.random.default_rng(0)
+    asked = {"delta": DELTA, "rule": "threshold"}
+    observed, unobserved = 0.7 * even_normals(400) + 1, 1.2 * even_normals(400)
+    fits = [float(f()) for s in (unobserved, observed) for f in (s.mean, s.std)]
+    found = sphere_estimates.two_sample_estimate(observed, unobserved, rng=rng, **asked)
+    assert found.epsilon == em.two_gaussians_epsilon(*fits, DELTA, "threshold")
+    assert found.epsilon < em.two_gaussians_epsilon(*fits, DELTA)
+    cosines = 1.3 * _even(0.1, 400)
+    found = sphere_estimates.cosine_estimate(cosines, dimension=DIMENSION, rng=rng, **asked)
+    fits = [0.0, 1e-3, float(cosines.mean()), float(cosines.std())]
+    assert found.epsilon == em.two_gaussians_epsilon(*fits, DELTA, "threshold")
+    exact = sphere_estimates.cosine_epsilon(cosines, dimension=DIMENSION, delta=DELTA)
+    assert found.epsilon < exact == em.two_gaussians_epsilon(*fits, DELTA)
+
+
+def test_fits_are_with_the_papers_divisor_and_of_two_values_or_more() -> None:
+    fit = sphere_estimates.fit_cosines([0.1, 0.3], dimension=100)
+    assert fit == pytest.approx((0.2, 0.1))
+    assert sphere_estimates.fit_cosines([0.1, 0.3], dimension=100, spread="tied").std == 0.1
+    rng = np.random.default_rng(0)
+    found = sphere_estimates.two_sample_estimate([1.0, 2.0], [0.0, 1.0], delta=0.1, rng=rng)
+    assert found.epsilon == em.two_gaussians_epsilon(0.5, 0.5, 1.5, 0.5, 0.1)
+    four = sphere_estimates.split_epsilon([0.1, 0.2, 0.3, 0.4], dimension=100, delta=0.1, rng=rng)
+    assert four > 0
+
+
+def test_a_half_without_a_shift_shows_nothing() -> None:
+    """One half of the split is shifted up, the other down."""
+    places = np.random.default_rng(5).permutation(400)
+    for sides in ((2.0, -1.0), (-1.0, 2.0)):
+        cosines = np.empty(400)
+        cosines[places[:200]], cosines[places[200:]] = (_even(mu, 200) for mu in sides)
+        found = sphere_estimates.split_epsilon(cosines, rng=np.random.default_rng(5), **ASKED)
+        assert found == 0.0
+
+
+def test_epsilons_at_thresholds_are_those_of_rates() -> None:
+    t, norm = np.array([-1.0, 0.5, 3.0]), scipy.stats.norm
+    found = sphere_estimates._epsilons_at(t, 1.5, 1.4, 0.01)
+    above = np.log((norm.sf(t, 1.5, 1.4) - 0.01) / norm.sf(t))
+    below = np.log((norm.cdf(t) - 0.01) / norm.cdf(t, 1.5, 1.4))
+    np.testing.assert_allclose(found, np.maximum([above, below], 0))
+
+
+@pytest.mark.parametrize(("size", "limit"), [(10, 0.9496), (20, 0.9599), (100, 1.0525)])
+def test_limits_of_anderson_and_darling_are_stephens(size: int, limit: float) -> None:
+    """1.092 of Stephens (1974), less the more the smaller the sample."""
+    assert sphere_estimates.anderson_darling_limit(size) == pytest.approx(limit, abs=5e-4)
+
+
+def test_caveats_begin_where_they_say() -> None:
+    few, enough = (sphere_estimates._few(np.zeros(n)) for n in (299, 300))
+    assert few
+    assert not enough
+    odd = np.append(np.zeros(7), 50.0) + 0.01 * np.arange(8)
+    assert sphere_estimates._not_normal(odd)
+    assert not sphere_estimates._not_normal(odd[1:])
+
+
+@pytest.mark.parametrize("name", ["observed", "unobserved", "sample"])
+def test_what_is_no_number_is_named(name: str) -> None:
+    nan, rng = [math.nan, 1.0], np.random.default_rng(0)
+    call = {
+        "observed": lambda: sphere_estimates.two_sample_estimate(nan, [1, 2], delta=0.1, rng=rng),
+        "unobserved": lambda: sphere_estimates.two_sample_estimate([1, 2], nan, delta=0.1, rng=rng),
+        "sample": lambda: sphere_estimates.anderson_darling(nan),
+    }[name]
+    with pytest.raises(InvalidArgument, match=f" {name},"):
+        call()

@@ -1,15 +1,17 @@
 import itertools
 import math
 
+import mpmath
 import numpy as np
 import pytest
 import scipy.stats
 
 from epsilometer.errors import InvalidArgument
+from epsilometer.stats import sphere_rounds
 from epsilometer.stats.gaussians import gdp_epsilon
 from epsilometer.stats.sphere_estimates import two_sample_estimate
 from epsilometer.stats.sphere_rounds import largest_estimate, rounds_epsilon
-from tests.oracles import discrete_epsilon, too_often
+from tests.oracles import discrete_epsilon, even_normals, too_often
 
 DIMENSION, DELTA = 10**6, 1e-5
 
@@ -114,3 +116,106 @@ def test_same_rng_same_estimate() -> None:
 def test_bad_calls_are_refused(mu: float, rounds: float, delta: float, told: str) -> None:
     with pytest.raises(InvalidArgument, match=told):
         rounds_epsilon(mu, rounds, delta)
+
+
+def test_the_highest_point_is_a_parabolas_vertex_and_stays_on_the_grid() -> None:
+    at = np.linspace(0.5, 4.5, 9)
+    vertices = np.array([0.9, 2.0, 2.6, 3.3])
+    found = sphere_rounds._peak(at, -((at - vertices[:, None]) ** 2))
+    np.testing.assert_allclose(found, vertices)
+    ends = sphere_rounds._peak(at, np.stack([at, -at, np.zeros(9)]))
+    assert ends.tolist() == [4.5, 0.5, 0.5]
+
+
+@pytest.mark.parametrize("rounds", [1.0, 2.0, 30.0])
+def test_likelihood_is_that_of_the_density(rounds: float) -> None:
+    """Up to what does not depend on the shift: ratios to the likelihood of no shift."""
+    x, shifts = np.array([-0.5, 1.0, 3.0]), np.array([0.0, 0.7, 2.0])
+    norm = scipy.stats.norm
+
+    def density(shift: float) -> np.ndarray:
+        one = norm.pdf(x - shift) * norm.cdf(x) ** (rounds - 1)
+        return one + (rounds - 1) * norm.cdf(x - shift) * norm.pdf(x) * norm.cdf(x) ** (rounds - 2)
+
+    found = sphere_rounds._log_likelihood(x, shifts, rounds)
+    expected = [np.log(density(shift) / density(0.0)) for shift in shifts]
+    np.testing.assert_allclose(found - found[0], expected, atol=1e-12)
+
+
+def test_chances_to_exceed_do_not_underflow() -> None:
+    for t, rounds in ((-2.0, 3.0), (1.0, 1.5), (5.0, 100.0), (7.0, 10.0), (30.0, 1e6)):
+        with mpmath.workdps(400):
+            truth = float(mpmath.log(1 - mpmath.ncdf(t) ** rounds))
+        assert sphere_rounds._log_exceeded(t, rounds) == pytest.approx(truth, rel=1e-9)
+
+
+def test_an_estimate_says_what_it_is_and_finds_what_was_put_in() -> None:
+    """Even quantiles of both laws, without noise: 40 rounds, a shift of 6."""
+    shares, rounds, mu = (np.arange(600) + 0.5) / 600, 40, 6.0
+    outside = scipy.stats.norm.ppf(shares ** (1 / rounds))
+    grid = np.linspace(-5, 15, 200_001)
+    law = scipy.stats.norm.cdf(grid - mu) * scipy.stats.norm.cdf(grid) ** (rounds - 1)
+    inside = np.interp(shares, law, grid)
+    ends = {}
+    for confidence in (0.5, 0.95):
+        found = largest_estimate(
+            inside / 1e3,
+            outside / 1e3,
+            dimension=DIMENSION,
+            delta=DELTA,
+            confidence=confidence,
+            rng=np.random.default_rng(0),
+        )
+        ends[confidence] = found.low, found.high
+    basis = dict(found.basis)
+    assert basis["rounds"] == pytest.approx(rounds, rel=0.01)
+    assert basis["shift"] == pytest.approx(mu, abs=0.01)
+    assert found.epsilon == pytest.approx(rounds_epsilon(mu, rounds, DELTA), rel=0.01)
+    assert found.method == "law of the largest of 40 rounds, one of them shifted by 6/√d"
+    assert (found.direction, found.subject) == ("both", "largest cosines of canaries")
+    assert (found.delta, found.confidence, found.cites) == (DELTA, 0.95, ("andrew2024",))
+    assert found.caveats == ()
+    # Far from the maxima of the other rounds the shift is found as a mean: normal, 1/√k.
+    for confidence, (low, high) in ends.items():
+        z = scipy.stats.norm.isf((1 - confidence) / 2) / math.sqrt(600)
+        for end, side in ((low, -1), (high, 1)):
+            near = [rounds_epsilon(mu + side * z * by, rounds, DELTA) for by in (0.7, 1.3)]
+            assert min(near) < end < max(near)
+
+
+def test_one_round_is_seen_as_one() -> None:
+    spread = even_normals(500)
+    found = largest_estimate(
+        (spread + 2) / 1e3,
+        (spread - 1) / 1e3,
+        dimension=DIMENSION,
+        delta=DELTA,
+        rng=np.random.default_rng(0),
+        subject="mine",
+    )
+    assert dict(found.basis)["rounds"] == 1.0
+    assert found.epsilon == pytest.approx(gdp_epsilon(2.0, DELTA), rel=1e-3)
+    assert found.subject == "mine"
+
+
+def test_a_law_fits_up_to_kolmogorovs_limit() -> None:
+    """Shares of a uniform law, shifted until the largest distance passes 1.63/√k."""
+    k, rounds = 400, 10.0
+    even = (np.arange(k) + 0.5) / k
+
+    def told(off: float) -> tuple[str, ...]:
+        shares = np.clip(even + off, 1e-9, 1 - 1e-9)
+        x = scipy.stats.norm.ppf(shares ** (1 / rounds))
+        return sphere_rounds._stray(x, x, 0.0, rounds)
+
+    limit = sphere_rounds._STRAY / math.sqrt(k) - 0.5 / k
+    for side in (-1, 1):
+        assert told(side * 0.98 * limit) == ()
+        assert len(told(side * 1.02 * limit)) == 2
+
+
+@pytest.mark.parametrize("knob", ["confidence", "delta"])
+def test_bad_knobs_are_refused(knob: str) -> None:
+    asked = {"dimension": 100, "delta": 0.1, "rng": np.random.default_rng(0), knob: 1.0}
+    with pytest.raises(InvalidArgument, match=knob):
+        largest_estimate([0.1, 0.2], [0.0, 0.1], **asked)

@@ -48,6 +48,7 @@ COMMANDS = [
         "classifier",
         "completion",
         "demo",
+        "doctor",
         "dpsgd",
         "estimate",
         "federated",

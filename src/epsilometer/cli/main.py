@@ -19,6 +19,7 @@ _COMMANDS = {
     "is at risk.",
     "completion": "Print what makes a SHELL complete commands, options, methods, files and runs.",
     "demo": "Audit DP training on real data, as promised and with a classic mistake.",
+    "doctor": "Say what is installed and works here, what does not, and what to do about it.",
     "dpsgd": "Train by DP-SGD thousands of times, with a canary and without it, and attack it.",
     "estimate": "Bound ε from below, from the attack scores in FILE.",
     "federated": "Train by DP-FedAvg once, with canaries among the clients, and say what it leaks "

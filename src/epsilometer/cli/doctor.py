@@ -1,0 +1,65 @@
+"""``epsilometer doctor``."""
+
+import json
+import textwrap
+from dataclasses import asdict
+
+import click
+
+from epsilometer.cli.examining import Check, examine, works_without
+from epsilometer.errors import InvalidArgument
+
+_MARKS = {"works": "✓", "missing": "–", "broken": "✕", "note": "·"}
+_COLOURS = {"works": "green", "missing": "yellow", "broken": "red", "note": None}
+_WIDTH = 100
+
+
+@click.command()
+@click.option("--address", help="Also reach the Dask scheduler there, as tcp://host:8786.")
+@click.option("--json", "as_json", is_flag=True, help="Print it as one JSON object.")
+def doctor(address: str | None, as_json: bool) -> None:
+    """Say what is installed and works here, what does not, and what to do about it.
+
+    Imports every package in a process of its own, computes a bound, and has two workers run a
+    unit each. Exit code 0 if epsilometer works, whatever extras are missing; 3 if it does not; 2
+    if no scheduler answers at --address.
+
+    Example: epsilometer doctor
+    """
+    checks = examine(address=address)
+    healthy = all(check.state == "works" for check in checks if check.vital)
+    sentences = works_without(checks)
+    if as_json:
+        plain = {
+            "works": healthy,
+            "checks": [asdict(check) for check in checks],
+            "sentences": sentences,
+        }
+        click.echo(json.dumps(plain, indent=2, ensure_ascii=False))
+    else:
+        _show(checks)
+        click.echo()
+        for sentence in sentences:
+            click.echo(textwrap.fill(sentence, _WIDTH, subsequent_indent="  "))
+    if not healthy:
+        click.echo("epsilometer does not work here: see what is broken above.", err=True)
+        raise SystemExit(3)
+    if any(check.name.startswith("Dask at") and check.state != "works" for check in checks):
+        raise InvalidArgument(f"Expected a Dask scheduler with workers at {address!r}, found none.")
+
+
+def _show(checks: list[Check]) -> None:
+    """Without rich, which may be what is broken."""
+    part, widest = "", max(len(check.name) for check in checks)
+    for check in checks:
+        if check.part != part:
+            part = check.part
+            click.echo(("" if check is checks[0] else "\n") + click.style(part, bold=True))
+        mark = click.style(_MARKS[check.state], fg=_COLOURS[check.state])
+        indent = " " * (widest + 6)
+        says = textwrap.fill(
+            check.says, _WIDTH, initial_indent=indent, subsequent_indent=indent
+        ).strip()
+        click.echo(f"  {mark} {check.name:<{widest}}  {says}")
+        if check.advice and (check.state == "broken" or check.vital):  # extras are told below
+            click.echo(f"{indent}→ {check.advice}")

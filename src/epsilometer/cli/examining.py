@@ -37,7 +37,17 @@ USES = MappingProxyType(
         "mlflow": "logging of results with MLflow",
     }
 )
-WITHOUT = tuple("estimate check report log shuffle lint methods selfcheck status".split())
+WITHOUT = (
+    "estimate",
+    "check",
+    "report",
+    "log",
+    "shuffle",
+    "lint",
+    "methods",
+    "selfcheck",
+    "status",
+)
 _DATA = ("mnist.npz", "shakespeare_roles.json.gz")  # files of EPSILOMETER_DATA that commands know
 _BOUND = """
 import epsilometer as em

@@ -227,3 +227,132 @@ def test_a_statistic_without_information_does_no_harm(rng: np.random.Generator) 
 def test_bad_statistics_are_refused(inside: list, outside: list, told: str) -> None:
     with pytest.raises(InvalidArgument, match=told):
         joint_bound(inside, outside, joining="all", delta=DELTA)
+
+
+@pytest.mark.parametrize("cells", [1, 17, 100])
+@pytest.mark.parametrize("joining", JOININGS)
+def test_pieces_of_any_size_give_the_same_thresholds(
+    cells: int, joining: Joining, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(5):
+        inside, outside = made(rng, n_in=15, n_out=12, k=2, shift=1.0)
+        rates = limited_rates(15, 12, delta=DELTA, alpha=0.05)
+        whole = best_thresholds(inside, outside, joining=joining, rates=rates)
+        with monkeypatch.context() as patched:
+            patched.setattr(joint_thresholds, "_CELLS", cells)
+            pieces = best_thresholds(inside, outside, joining=joining, rates=rates)
+        assert pieces.epsilon == whole.epsilon
+
+
+@pytest.mark.parametrize(("k", "least"), [(3, 0.9), (4, 0.7)])
+def test_few_tries_are_climbed_from(
+    k: int, least: float, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With two values tried of each further threshold only climbing comes near the best."""
+    monkeypatch.setattr(joint_thresholds, "_TRIES", 1)
+    reached = []
+    for _ in range(15):
+        inside, outside = made(rng, n_in=20, n_out=20, k=k, shift=1.0)
+        rates = limited_rates(20, 20, delta=DELTA, alpha=0.05)
+        found = best_thresholds(inside, outside, joining="all", rates=rates)
+        truth = tabled(inside, outside, "all", rates)
+        missed = int((~found.decides(inside)).sum())
+        alarms = int(found.decides(outside).sum())
+        worth = float(rates.worth(np.array(missed), np.array(alarms)))
+        assert max(0.0, worth) == pytest.approx(found.epsilon)
+        assert found.epsilon <= truth + 1e-9
+        reached.append(found.epsilon / truth if truth else 1.0)
+    assert np.mean(reached) > least
+
+
+def test_what_is_tried_spans_all_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    inside = np.stack([np.arange(101.0)] * 4, axis=1)
+    assert len(list(joint_thresholds._others(inside[:50, :3]))) == 50  # all of them
+    monkeypatch.setattr(joint_thresholds, "_TRIES", 36)
+    tried = list(joint_thresholds._others(inside))
+    assert len(tried) == 36  # six of each
+    assert tried[0] == [0.0, 0.0]
+    assert tried[-1] == [100.0, 100.0]
+    assert [two for one, two in tried if one == 0] == [0, 20, 40, 60, 80, 100]
+    monkeypatch.setattr(joint_thresholds, "_ALL_CELLS", 101**2 * 9)
+    assert len(list(joint_thresholds._others(inside))) == 9
+    assert len(list(joint_thresholds._others(inside[:, :3]))) == 9
+
+
+@pytest.mark.parametrize("joining", JOININGS)
+def test_one_statistic_has_one_threshold(joining: Joining) -> None:
+    inside, outside = [[1.0], [2.0], [3.0], [4.0]], [[0.0], [0.5], [1.5], [0.7]]
+    rates = raw_rates(4, 4, delta=0.2, least=0.01)
+    found = best_thresholds(inside, outside, joining=joining, rates=rates)
+    assert len(found.thresholds) == 1
+    right = found.decides(inside).sum(), found.decides(outside).sum()
+    assert right in ((3, 0), (4, 1))
+    assert found.epsilon == pytest.approx(math.log((0.75 - 0.2) / 0.01))
+
+
+def test_rates_have_an_entry_for_every_count() -> None:
+    raw = raw_rates(4, 2, delta=0.1, least=0.3)
+    assert raw.fnr.tolist() == [0.3, 0.3, 0.5, 0.75, 1.0]
+    assert raw.fpr.tolist() == [0.3, 0.5, 1.0]
+    limited = limited_rates(4, 2, delta=0.1, alpha=0.05)
+    assert (limited.fnr.size, limited.fpr.size) == (5, 3)
+    assert limited.fpr == pytest.approx([scipy.stats.beta.isf(0.05, 1, 2), 0.9747, 1.0], abs=1e-4)
+
+
+def test_a_run_beyond_all_others_is_worth_infinity_without_a_floor() -> None:
+    rates = raw_rates(3, 3, delta=0.0)
+    apart = best_thresholds([[2.0, 2.0]] * 3, [[1.0, 1.0]] * 3, joining="all", rates=rates)
+    assert apart.epsilon == math.inf
+    alike = best_thresholds([[1.0, 1.0]] * 3, [[1.0, 1.0]] * 3, joining="all", rates=rates)
+    assert alike.epsilon == 0.0
+
+
+def test_bounds_say_what_they_are_and_are_of_what_was_held_out(rng: np.random.Generator) -> None:
+    inside, outside = rng.normal(2, 1, (60, 2)), rng.normal(0, 1, (80, 2))
+    knobs = {"delta": 0.01, "confidence": 0.8, "adversary": "mine", "adjacency": "add_remove"}
+    for joining in JOININGS:
+        found = joint_bound(inside, outside, joining=joining, rule=HoldOut(0.25), seed=3, **knobs)
+        split = np.random.default_rng(3)
+        orders = split.permutation(60), split.permutation(80)
+        chosen, used = zip(
+            (inside[orders[0][:15]], inside[orders[0][15:]]),
+            (outside[orders[1][:20]], outside[orders[1][20:]]),
+            strict=True,
+        )
+        rates = limited_rates(15, 20, delta=0.01, alpha=0.1)
+        decision = best_thresholds(*chosen, joining=joining, rates=rates)
+        missed = int((~decision.decides(used[0])).sum())
+        alarms = int(decision.decides(used[1]).sum())
+        of_used = limited_rates(45, 60, delta=0.01, alpha=0.1)
+        worth = float(of_used.worth(np.array(missed), np.array(alarms)))
+        assert found.epsilon == pytest.approx(max(0.0, worth))
+        assert found.threshold_rule == f"HoldOut(fraction=0.25), {joining} of 2 statistics"
+        assert (found.n_in, found.n_out, found.seed) == (45, 60, 3)
+        assert (found.adversary, found.adjacency) == ("mine", "add_remove")
+        assert (found.delta, found.confidence, found.valid) == (0.01, 0.8, True)
+    plain = joint_bound(inside, outside, joining="all", delta=0.01)
+    assert (plain.seed, plain.adversary, plain.adjacency) == (0, "unstated", "unstated")
+    assert plain.confidence == 0.95
+    assert plain == joint_bound(inside, outside, joining="all", delta=0.01)
+
+
+@pytest.mark.parametrize("joining", JOININGS)
+def test_the_papers_is_the_most_that_counts_are_worth_floored_at_one_run(
+    joining: Joining, rng: np.random.Generator
+) -> None:
+    inside, outside = made(rng, n_in=9, n_out=7, k=2, shift=1.5)
+    found = joint_bound(inside, outside, joining=joining, delta=DELTA, rule=Best())
+    rates = raw_rates(9, 7, delta=DELTA, least=1 / 7)
+    assert found.epsilon == pytest.approx(brute_force(inside, outside, joining, rates))
+    assert not found.valid
+    assert "unpaid" in found.caveats[0]
+
+
+def test_statistics_of_two_runs_are_split_and_whole_numbers_will_do() -> None:
+    two = [[1, 0], [2, 1]]
+    found = joint_bound(two, two, joining="all", delta=DELTA)
+    assert (found.n_in, found.n_out, found.epsilon) == (1, 1, 0.0)
+    with pytest.raises(InvalidArgument, match="shape"):
+        joint_bound([[1.0]] * 3, [[1.0, 2.0]] * 3, joining="all", delta=DELTA)
+    with pytest.raises(InvalidArgument, match="two runs"):
+        joint_bound(two, two, joining="all", delta=DELTA, rule=HoldOut(0.9))

@@ -150,3 +150,84 @@ def test_rules_say_who_they_are() -> None:
         "Fixed(value=1.0)",
         "Best()",
     ]
+
+
+@pytest.mark.parametrize("blind", [False, True])
+def test_a_split_takes_its_fraction_and_loses_nobody(blind: bool) -> None:
+    inside, outside = np.arange(20.0), 100 + np.arange(31.0)
+    part, rest = thresholds.split(
+        Scores(inside, outside), 0.3, np.random.default_rng(0), blind=blind
+    )
+    assert sorted([*part.inside, *rest.inside]) == inside.tolist()
+    assert sorted([*part.outside, *rest.outside]) == outside.tolist()
+    assert part.n_in + part.n_out == 15
+    if not blind:
+        assert (part.n_in, part.n_out) == (6, 9)
+
+
+def test_two_of_each_can_be_split_and_fewer_cannot() -> None:
+    for fraction in (0.01, 0.5, 0.99):
+        part, rest = thresholds.split(
+            Scores([1.0, 2.0], [3.0, 4.0]), fraction, np.random.default_rng(0)
+        )
+        assert (part.n_in, part.n_out, rest.n_in, rest.n_out) == (1, 1, 1, 1)
+        many, few = thresholds.split(
+            Scores(np.arange(9.0), np.arange(9.0)), fraction, np.random.default_rng(0)
+        )
+        assert {many.n_in, few.n_in} == ({4, 5} if fraction == 0.5 else {1, 8})
+    for inside, outside in (([1.0], [2.0, 3.0]), ([1.0, 2.0], [3.0])):
+        with pytest.raises(InvalidArgument, match="at least two"):
+            thresholds.split(Scores(inside, outside), 0.3, np.random.default_rng(0))
+
+
+def test_a_rank_grid_of_counts_pays_for_both_limits_of_every_look() -> None:
+    scores = Scores(np.arange(40.0) + 7, np.arange(50.0))
+    looks = thresholds.rank_looks(scores, RankGrid(), alpha=0.06)
+    assert looks.thresholds.size == 6  # 1, 4 and 16 from either end
+    assert looks.alpha_fpr == looks.alpha_fnr == pytest.approx(0.06 / 12)
+    assert looks.false_positives[:3].tolist() == [0, 3, 15]
+    assert looks.false_negatives[3:].tolist() == [0, 3, 15]
+    for at in range(6):
+        fp, fn = scores.errors_at(looks.thresholds[at])
+        assert (looks.false_positives[at], looks.false_negatives[at]) == (fp, fn)
+
+
+@given(
+    st.lists(st.integers(0, 5), min_size=4, max_size=4),
+    st.lists(st.integers(0, 5), min_size=4, max_size=4),
+    st.integers(2, 4),
+)
+def test_ranks_of_counts_are_those_of_the_bins(inside: list, outside: list, ratio: int) -> None:
+    """A bin as a score: its lower edge, or below all of them."""
+    if not (sum(inside) and sum(outside)):
+        return
+    counts = ScoreCounts([1.0, 2.0, 3.0], inside, outside)
+    scores = Scores(*(np.repeat([0.0, 1.0, 2.0, 3.0], bins) for bins in (inside, outside)))
+    for side, ranked, other, sign in zip(
+        thresholds.rank_grid(counts, RankGrid(ratio)),
+        (scores.outside, scores.inside),
+        (scores.inside, scores.outside),
+        (1, -1),
+        strict=True,
+    ):
+        ranks = thresholds.grid(ranked.size, ratio)
+        fixed = side.ranks[: ranks.size]
+        assert fixed.tolist() == ranks.tolist()
+        ordered = np.sort(ranked)[::-sign]
+        for at, (threshold, rank, beyond) in enumerate(
+            zip(side.thresholds, side.ranks, side.beyond, strict=True)
+        ):
+            cut = max(threshold, 0.0)  # the lowest bin has no lower edge
+            past = ranked >= cut if sign > 0 else ranked < cut
+            assert past.sum() <= rank - 1
+            assert beyond == (other >= cut if sign > 0 else other < cut).sum()
+            if at < ranks.size:  # no cut further in would leave only scores beyond the rank
+                value = ordered[rank - 1]
+                assert past.sum() == (ranked > value if sign > 0 else ranked < value).sum()
+
+
+def test_defaults_of_a_split_are_of_both_sides_apart() -> None:
+    scores = Scores(np.zeros(10), np.ones(90))
+    for seed in range(20):
+        part, _ = thresholds.split(scores, 0.3, np.random.default_rng(seed))
+        assert (part.n_in, part.n_out) == (3, 27)

@@ -1,16 +1,19 @@
 import numpy as np
 import pytest
+import scipy.integrate
+import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import epsilometer as em
 from epsilometer import Best, Bonferroni, Fixed, HoldOut, RankGrid, ScoreCounts, Scores
-from epsilometer.stats import binomial, tradeoff
-from epsilometer.stats.estimators import ranks
-from epsilometer.stats.estimators.counting import DP_FRONTIER
+from epsilometer.stats import binomial, thresholds, tradeoff
+from epsilometer.stats.estimators import REGISTRY, counting, ranks
+from epsilometer.stats.estimators.counting import DP_FRONTIER, finder, two_rates
 from epsilometer.stats.estimators.gdp import mu_of_rates
+from epsilometer.stats.estimators.method import Find, Found
 from epsilometer.stats.gaussians import gdp_epsilon
-from epsilometer.stats.thresholds import Ranks
+from epsilometer.stats.thresholds import Looks, Ranks, ThresholdRule
 from tests import oracles
 from tests.conftest import cases, peer_values
 
@@ -260,3 +263,123 @@ def test_ranks_are_judged_as_by_playing_the_null(
     for alpha, refuted in ((share + slack, True), (share - slack, False)):
         found = ranks.best_rank((side, nothing), DP_FRONTIER, delta=delta, alpha=alpha)
         assert (found.merit > epsilon) == refuted
+
+
+def _find(find: Find, scores: Scores | ScoreCounts, rule: ThresholdRule) -> Found:
+    return find(scores, delta=1e-3, alpha=0.1, rule=rule, rng=np.random.default_rng(4))
+
+
+@pytest.mark.parametrize("rule", [RankGrid(), HoldOut(), Bonferroni(), Fixed(1.0), Best()])
+@pytest.mark.parametrize("kind", ["clopper_pearson", "jeffreys"])
+def test_a_finder_made_anew_is_that_of_the_registry(kind: str, rule: ThresholdRule) -> None:
+    scores = Scores(oracles.even_normals(70) + 2, oracles.even_normals(90))
+    made = _find(finder(two_rates(kind)), scores, rule)
+    assert made == _find(REGISTRY[kind].find, scores, rule)
+    assert made.epsilon > 0
+    assert made.basis
+
+
+def test_a_finder_of_another_merit_says_so() -> None:
+    scores = Scores(oracles.even_normals(70) + 2, oracles.even_normals(90))
+    plain = _find(finder(two_rates("jeffreys")), scores, Best())
+    find = finder(
+        two_rates("jeffreys"),
+        directions=("both", "both"),
+        epsilon_of=lambda merit, delta: 2 * merit + delta,
+        merit="μ",
+    )
+    made = _find(find, scores, Best())
+    assert made.epsilon == 2 * plain.epsilon + 1e-3
+    assert made.direction == "both"
+    assert dict(made.basis)["μ"] == plain.epsilon
+    assert "μ" not in dict(plain.basis)
+    assert "ε" not in dict(plain.basis)
+
+
+def test_only_exact_limits_are_judged_by_ranks() -> None:
+    assert two_rates("clopper_pearson").frontier is DP_FRONTIER
+    assert two_rates("jeffreys").frontier is None
+
+
+@pytest.mark.parametrize("kind", ["clopper_pearson", "jeffreys"])
+def test_merits_are_those_of_both_limits(kind: str) -> None:
+    looks = Looks(
+        thresholds=np.array([0.0, 1.0]),
+        false_positives=np.array([3, 1]),
+        false_negatives=np.array([2, 9]),
+        n_in=30,
+        n_out=40,
+        alpha_fpr=0.02,
+        alpha_fnr=0.05,
+    )
+    judge = two_rates(kind)
+    more, rest = {"clopper_pearson": (1, 0), "jeffreys": (0.5, 0.5)}[kind]
+    fpr = scipy.stats.beta.isf(0.02, [3 + more, 1 + more], [37 + rest, 39 + rest])
+    fnr = scipy.stats.beta.isf(0.05, [2 + more, 9 + more], [28 + rest, 21 + rest])
+    expected = np.log([(1 - fnr - 0.01) / fpr, (1 - fpr - 0.01) / fnr])
+    np.testing.assert_allclose(judge.merit(looks, 0.01), expected)
+    best = expected.max(axis=0)
+    assert judge.beats(looks, 0.01, best.mean()).tolist() == (best > best.mean()).tolist()
+    assert not judge.beats(looks, 0.01, float(best.max())).all()
+
+
+@pytest.mark.parametrize("shift", [0.2, 1.0, 3.0])
+def test_long_stretches_are_searched_to_their_best_corner(
+    shift: float, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
+) -> None:
+    """Stretches of 8, then 2, then single ones, against all thresholds."""
+    monkeypatch.setattr(counting, "_STRETCH", 2)
+    for _ in range(3):
+        scores = Scores(rng.normal(shift, 1, 150).round(2), rng.normal(0, 1, 130).round(2))
+        found = em.epsilon_lower_bound(scores, delta=1e-3, rule=Best())
+        assert found.epsilon == pytest.approx(oracles.best_by_trying_all(scores, 1e-3, 0.05))
+        fp, fn = scores.errors_at(found.threshold)
+        fpr = binomial.clopper_pearson_upper(fp, 130, alpha=0.025)
+        fnr = binomial.clopper_pearson_upper(fn, 150, alpha=0.025)
+        assert tradeoff.epsilon_of_rates(fpr, fnr, 1e-3).max() == pytest.approx(found.epsilon)
+
+
+def test_bonferroni_pays_for_every_score() -> None:
+    scores = Scores(oracles.even_normals(60) + 3, oracles.even_normals(60))
+    paid = em.epsilon_lower_bound(scores, delta=0.0, rule=Bonferroni(), confidence=0.4)
+    free = em.epsilon_lower_bound(scores, delta=0.0, rule=Best(), confidence=1 - 0.6 / 60)
+    assert paid.epsilon == pytest.approx(free.epsilon)
+
+
+def test_hold_out_is_fixed_at_what_the_part_chose() -> None:
+    scores = Scores(oracles.even_normals(80) + 2, oracles.even_normals(80))
+    found = em.epsilon_lower_bound(scores, delta=0.0, rule=HoldOut(0.4), seed=6)
+    part, rest = thresholds.split(scores, 0.4, np.random.default_rng(6))
+    chosen = em.epsilon_lower_bound(part, delta=0.0, rule=Best()).threshold
+    expected = em.epsilon_lower_bound(rest, delta=0.0, rule=Fixed(chosen))
+    assert (found.epsilon, found.threshold) == (expected.epsilon, chosen)
+
+
+def test_rates_of_nothing_and_of_everything_show_nothing() -> None:
+    fpr, fnr = np.array([0.0, 1.0, 0.5]), np.array([1.0, 0.0, 0.5])
+    assert mu_of_rates(fpr, fnr).tolist() == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(("f", "b"), [((4, 77), (9, 52)), ((900, 3101), (11, 5)), ((1, 9), (2, 1))])
+@pytest.mark.parametrize("merit", [0.0, 0.7, 3.0])
+def test_p_values_at_ranks_are_integrals(f: tuple, b: tuple, merit: float) -> None:
+    """Pr(B ≤ g(F)) by SciPy's quadrature in the share of F; ours errs upwards by 0.2 % at most."""
+    delta, level = 0.01, 1e-6
+
+    def inner(u: float) -> float:
+        fpr = scipy.stats.beta.ppf(u, *f)
+        return float(scipy.stats.beta.cdf(min(np.exp(merit) * fpr + delta, 1.0), *b))
+
+    truth, _ = scipy.integrate.quad(inner, 0, 1, limit=200, points=[1e-6, 1e-3, 0.999])
+    look = ranks._Look(f[0], f[0] + f[1] - 1, b[0], b[0] + b[1] - 1, level)
+    found = np.exp(look.excess(DP_FRONTIER, merit, delta)) * level
+    assert truth * (1 - 1e-3) <= found <= truth * (1 + 4e-3) + 1e-3 * level
+
+
+def test_a_look_that_caught_nobody_refutes_nothing() -> None:
+    looks = [ranks._Look(1, 50, caught, 60, 0.05) for caught in (0, 30, 60)]
+    hope = ranks._hope(looks, DP_FRONTIER, 1e-5)
+    assert hope[0] == 0.0
+    assert 0.0 < hope[1] < hope[2]
+    for look, merit in zip(looks[1:], hope[1:], strict=True):
+        assert look.excess(DP_FRONTIER, float(merit), 1e-5) > 0  # not refuted there

@@ -1,13 +1,15 @@
 import json
+import warnings
 
 import numpy as np
 import pytest
+import scipy.special
 import scipy.stats
 
 import epsilometer as em
-from epsilometer import Fixed, Scores
+from epsilometer import Best, Bonferroni, Fixed, HoldOut, ScoreCounts, Scores
 from epsilometer.errors import EpsilometerWarning
-from epsilometer.stats import search
+from epsilometer.stats import search, thresholds
 from epsilometer.stats.estimators import one_run, one_run_fdp
 from epsilometer.stats.estimators.guesses import Guesses
 from epsilometer.stats.gaussians import gdp_epsilon
@@ -172,3 +174,125 @@ def test_joint_beta_holds_alpha_of_the_posterior(
     for a, b in ((fpr, fnr), (fnr, fpr), (1 - fpr, 1 - fnr), (1 - fnr, 1 - fpr)):
         allowed &= a + np.exp(found.epsilon) * b >= 1 - 1e-5
     assert allowed.mean() == pytest.approx(0.05, abs=6 * np.sqrt(0.05 * 0.95 / 10**6))
+
+
+def _scored(rng: np.random.Generator, mu: float = 1.5, n: int = 60) -> Scores:
+    return Scores(rng.normal(mu, 1, n), rng.normal(0, 1, n))
+
+
+def _by_hand(
+    scores: Scores, ways: list[tuple[float, float]], tries: int, delta: float
+) -> tuple[float, list[float]]:
+    """The best of ways to guess "out below low, in from high", each at 0.05/tries."""
+    found = []
+    for low, high in ways:
+        right = (scores.outside < low).sum() + (scores.inside >= high).sum()
+        wrong = (scores.inside < low).sum() + (scores.outside >= high).sum()
+        made = int(right + wrong)
+        found.append(_epsilon(scores.n_in + scores.n_out, made, int(right), delta, 0.05 / tries))
+    return max(found), found
+
+
+@pytest.mark.parametrize("rule", [Best(), Bonferroni()])
+def test_every_way_is_tried_and_paid_for_or_not(
+    rule: em.Best | em.Bonferroni, rng: np.random.Generator
+) -> None:
+    scores = _scored(rng, n=12)
+    cuts = np.concatenate([scores.inside, scores.outside])
+    ways = [(t, t) for t in cuts] + [(-np.inf, t) for t in cuts] + [(t, np.inf) for t in cuts]
+    tries = len(ways) if isinstance(rule, Bonferroni) else 1
+    found = em.epsilon_lower_bound(scores, delta=0.0, method="one_run", rule=rule)
+    assert found.epsilon == pytest.approx(_by_hand(scores, ways, tries, 0.0)[0], abs=1e-6)
+
+
+def _ranked_ways(scores: Scores, ratio: int) -> list[tuple[float, float]]:
+    pooled = np.sort(np.concatenate([scores.inside, scores.outside]))
+    ranks = [k for k in ratio ** np.arange(9) if k <= max(pooled.size / 2, 1)]
+    top = [pooled[-k] for k in ranks]
+    bottom = [np.nextafter(pooled[k - 1], np.inf) for k in ranks]
+    apart = [(low, high) for low, high in zip(bottom, top, strict=True) if low <= high]
+    return [(-np.inf, t) for t in top] + [(t, np.inf) for t in bottom] + apart
+
+
+@pytest.mark.parametrize("counted", [False, True])
+@pytest.mark.parametrize("decimals", [9, 0])
+def test_ranks_of_pooled_scores_are_tried(
+    counted: bool, decimals: int, rng: np.random.Generator
+) -> None:
+    for mu in (0.5, 2.0, 4.0):
+        drawn = _scored(rng, mu)
+        scores = Scores(drawn.inside.round(decimals), drawn.outside.round(decimals))
+        observed: Scores | ScoreCounts = scores
+        if counted:
+            cuts = np.unique(np.concatenate([scores.inside, scores.outside]))
+            observed = ScoreCounts.at(cuts).add(inside=scores.inside, outside=scores.outside)
+        ways = _ranked_ways(scores, 4)
+        expected, _ = _by_hand(scores, ways, len(ways), 0.0)
+        found = em.epsilon_lower_bound(observed, delta=0.0, method="one_run")
+        assert found.epsilon == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("where", ["top", "bottom", "both"])
+def test_hold_out_guesses_as_the_part_did_best(where: str, rng: np.random.Generator) -> None:
+    """Leaks at the top, at the bottom or at both; the part is drawn blindly."""
+    top = np.append(rng.normal(0, 1, 170), rng.normal(9, 1, 30))
+    none = rng.normal(0, 1, 200)
+    scores = {
+        "top": Scores(top, none),
+        "bottom": Scores(none, -top),
+        "both": Scores(none + 9, rng.normal(0, 1, 200)),
+    }[where]
+    found = em.epsilon_lower_bound(scores, delta=0.0, method="one_run", rule=HoldOut(0.5), seed=8)
+    part, rest = thresholds.split(scores, 0.5, np.random.default_rng(8), blind=True)
+    ways = _ranked_ways(part, 2)
+    _, merits = _by_hand(part, ways, 1, 0.0)
+    chosen = ways[int(np.argmax(merits))]
+    assert found.epsilon == pytest.approx(_by_hand(rest, [chosen], 1, 0.0)[0], abs=1e-6)
+    direction = {"top": "present→absent", "bottom": "absent→present", "both": "both"}
+    assert found.direction == direction[where]
+
+
+def test_what_delta_swallows_is_told_by_half() -> None:
+    """Told exactly where without δ twice the bound would be proved."""
+    scores = Scores(np.repeat([1.0, 0.0], [380, 20]), np.repeat([1.0, 0.0], [20, 380]))
+    told = set()
+    for delta in (1e-7, 1e-3, 3e-3, 1e-2, 3e-2):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            found = em.epsilon_lower_bound(scores, delta=delta, method="one_run", rule=Fixed(0.5))
+        bare = _epsilon(800, 800, 760, 0.0, 0.05)
+        half = found.epsilon <= bare / 2 + 1e-6
+        assert bool(found.caveats) == bool(caught) == half
+        told.add(half)
+        if half:
+            assert found.caveats[0].startswith(f"2mδ = {1600 * delta:.3g} swallows")
+    assert told == {False, True}
+
+
+def test_counts_are_computed_in_double_precision() -> None:
+    many = np.array([2**24 + 1, 2**25 + 3], np.int64)
+    found = one_run.p_value(10**8, many, many // 2 + 3000, epsilon=np.float32(1e-4), delta=0.0)
+    law = scipy.stats.binom(many, scipy.special.expit(float(np.float32(1e-4))))
+    np.testing.assert_allclose(found, law.sf(many // 2 + 2999), rtol=1e-6)
+
+
+@pytest.mark.parametrize("level", [0.05, 0.3])
+def test_gdp_is_refuted_as_algorithm_3_has_it(level: float, rng: np.random.Generator) -> None:
+    """The recursion of Mahloujifar et al. (2024), one way of guessing at a time."""
+    norm = scipy.stats.norm
+
+    def refuted(m: int, made: int, correct: int, mu: float) -> bool:
+        right, wrong = level * correct / m, level * (made - correct) / m
+        for i in range(correct - 1, -1, -1):
+            new = max(norm.cdf(norm.ppf(right) - mu), wrong)
+            right = min(right + i / (made - i) * (new - wrong), 1.0)
+            wrong = new
+        return bool(right + wrong > made / m)
+
+    made = rng.integers(1, 60, 80)
+    correct = np.minimum((made * rng.uniform(0.4, 1.0, 80)).round().astype(int), made)
+    mu = rng.uniform(0, 3, 80)
+    found = one_run_fdp.refutes_gdp(_guesses(70, made, correct), mu, level)
+    expected = [refuted(70, *way) for way in zip(made, correct, mu, strict=True)]
+    assert found.tolist() == expected
+    assert 5 < sum(expected) < 75

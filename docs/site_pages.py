@@ -41,7 +41,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, *, page: Page, files: Files, **_: Any) -> str:
+def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
     """Turns links that leave docs/ or come from outside, and fills in what is generated."""
     source = page.file.src_uri
     in_docs = page.file.generated_by is None or source.startswith("notebooks/")
@@ -51,8 +51,9 @@ def on_page_markdown(markdown: str, *, page: Page, files: Files, **_: Any) -> st
         page.meta["search"] = {"boost": 0.3}
     if source.startswith("papers/"):  # which room holds what: with a link to it
         markdown = _HELD.sub(r"[`\1`][epsilometer.\1]", markdown)
-    markdown = markdown.replace("<!-- commands -->", commands())
-    markdown = markdown.replace("<!-- names -->", names())
+    for marker, made in {"<!-- commands -->": commands, "<!-- names -->": names}.items():
+        if marker in markdown:
+            markdown = markdown.replace(marker, made())
     return _ROOM.sub(lambda found: modules(found[1]), markdown)
 
 
@@ -64,6 +65,8 @@ def turned(markdown: str, *, source: str, page: str) -> str:
         '[a](benchmarks/engine.md#b)'
         >>> turned("[a](docs/x.md)", source="CHANGELOG.md", page="CHANGELOG.md")
         '[a](x.md)'
+        >>> turned("[a](notebooks/opacus.ipynb)", source="docs/x.md", page="x.md")
+        '[a](notebooks/opacus.md)'
     """
 
     def turn(link: re.Match[str]) -> str:
@@ -72,6 +75,8 @@ def turned(markdown: str, *, source: str, page: str) -> str:
             return link[0]
         named = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
         on_site = "index.md" if named == "README.md" else named.removeprefix("docs/")
+        if not page.startswith("notebooks/"):  # whose page may lead to the notebook itself
+            on_site = re.sub(r"^(notebooks/\w+)\.ipynb$", r"\1.md", on_site)
         return f"]({posixpath.relpath(on_site, posixpath.dirname(page) or '.')}{anchor})"
 
     return _LINK.sub(turn, markdown)

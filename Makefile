@@ -39,6 +39,7 @@ check: setup
 # The site, into site/: strict, so that a link or an anchor that leads nowhere fails. Nothing is fetched.
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "site/index.html; with search: $(BIN)/python -m http.server --bind 127.0.0.1 --directory site"
 
 slow: setup browser
 	$(PYTEST) -m slow

@@ -75,3 +75,53 @@ def test_quantiles_at_normal_scores_are_those_of_scipy() -> None:
 def test_alpha_must_be_open_unit(alpha: float) -> None:
     with pytest.raises(InvalidArgument, match="alpha"):
         binomial.clopper_pearson_upper(1, 2, alpha=alpha)
+
+
+@pytest.mark.parametrize(("a", "b"), [(0.5, 0.5), (1, 1), (2, 30), (30, 2), (400, 700), (3, 1e6)])
+def test_quantiles_of_beta_are_scipys_in_both_tails(a: float, b: float) -> None:
+    scores = np.array([-7.0, -3.0, -0.5, 0.0, 0.8, 2.5, 3.5])
+    found = binomial.beta_at(a, b, scores)
+    law = scipy.stats.beta(a, b)
+    lower, upper = scores <= 0, scores > 0
+    np.testing.assert_allclose(law.cdf(found[lower]), scipy.special.ndtr(scores[lower]), rtol=1e-9)
+    np.testing.assert_allclose(law.sf(found[upper]), scipy.special.ndtr(-scores[upper]), rtol=1e-8)
+    low, high = sorted((a, b))
+    for alpha in (1e-12, 0.01, 0.4):
+        below, above = binomial.beta_quantile(low, high, alpha, from_above=np.array([False, True]))
+        law = scipy.stats.beta(low, high)
+        assert law.cdf(below) == pytest.approx(alpha, rel=1e-9)
+        assert law.sf(above) == pytest.approx(alpha, rel=1e-9)
+    assert float(binomial.beta_quantile(low, high, 0.3, from_above=True)) == pytest.approx(
+        law.isf(0.3), rel=1e-9
+    )
+
+
+@pytest.mark.parametrize("kind", ["clopper_pearson", "jeffreys"])
+def test_limits_and_what_they_leave_have_all_their_digits(kind: str) -> None:
+    more, rest = {"clopper_pearson": (1, 0), "jeffreys": (0.5, 0.5)}[kind]
+    k, n = np.array([0, 1, 5, 9, 10, 999_999]), np.array([10, 10, 10, 10, 10, 10**6])
+    limit, left = binomial.upper_limit(k, n, alpha=0.03, kind=kind)
+    for at in range(6):
+        if k[at] == n[at]:
+            assert (limit[at], left[at]) == (1.0, 0.0)
+            continue
+        a, b = k[at] + more, n[at] - k[at] + rest
+        assert limit[at] == pytest.approx(scipy.stats.beta.isf(0.03, a, b), rel=1e-10)
+        assert left[at] == pytest.approx(scipy.stats.beta.ppf(0.03, b, a), rel=1e-10)
+    lower = {"clopper_pearson": "clopper_pearson_lower", "jeffreys": "jeffreys_lower"}[kind]
+    np.testing.assert_allclose(getattr(binomial, lower)(n - k, n, alpha=0.03), left, rtol=1e-12)
+
+
+def test_deep_quantiles_are_mended_where_scipys_start_is_far_off() -> None:
+    """Beta(1000, 499999001) of the docstring; its law is a gamma's to eight digits."""
+    for alpha, above in ((1e-9, True), (0.5, True), (1e-9, False)):
+        found = float(binomial.beta_quantile(1000, 499_999_001, alpha, from_above=above))
+        gamma = scipy.stats.gamma(1000)
+        expected = (gamma.isf(alpha) if above else gamma.ppf(alpha)) / 5e8
+        assert found == pytest.approx(expected, rel=1e-5)
+
+
+def test_tails_beyond_all_numbers_are_no_crash() -> None:
+    found = binomial.beta_quantile(1.0, 5.0, 1e-320, from_above=np.array([True, False]))
+    assert 0 <= found[1] < 1e-300
+    assert found[0] == pytest.approx(1, abs=1e-12)

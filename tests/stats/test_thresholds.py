@@ -231,3 +231,96 @@ def test_defaults_of_a_split_are_of_both_sides_apart() -> None:
     for seed in range(20):
         part, _ = thresholds.split(scores, 0.3, np.random.default_rng(seed))
         assert (part.n_in, part.n_out) == (3, 27)
+
+
+@pytest.mark.parametrize("sample", [1, 4, 16])
+@given(
+    values=st.lists(st.integers(-6, 6).map(float) | st.floats(-9, 9), min_size=1, max_size=80),
+    ratio=st.integers(2, 4),
+    from_above=st.booleans(),
+)
+def test_extremes_are_those_of_sorting(
+    sample: int, values: list, ratio: int, from_above: bool
+) -> None:
+    """Whatever the sample says of where they lie: it may be odd."""
+    array = np.array(values)
+    ranks = thresholds.grid(array.size, ratio)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(thresholds, "_SAMPLE", sample)
+        found, tied = thresholds.extremes(array.copy(), ranks, from_above=from_above)
+    ordered = np.sort(array)[::-1] if from_above else np.sort(array)
+    assert found.tolist() == ordered[ranks - 1].tolist()
+    for rank, value, equal in zip(ranks[:-1], found, tied, strict=False):
+        assert equal == (np.count_nonzero(ordered[:rank] == value) > 1)
+    assert tied[-1] == (np.count_nonzero(array == found[-1]) > 1)
+    assert tied.size == ranks.size
+
+
+def test_extremes_of_many_in_order_and_of_few_apart() -> None:
+    """A sample of every third score that never sees the others."""
+    many = np.arange(50_000.0)
+    odd = np.where(np.arange(50_000) % 3 == 0, 0.0, many)
+    for values in (many, many[::-1], odd, -odd):
+        for from_above in (True, False):
+            ranks = thresholds.grid(values.size, 4)
+            found, _ = thresholds.extremes(values.copy(), ranks, from_above=from_above)
+            ordered = np.sort(values)[::-1] if from_above else np.sort(values)
+            assert found.tolist() == ordered[ranks - 1].tolist()
+
+
+@pytest.mark.parametrize("block", [1, 7, 100])
+def test_blocks_of_any_size_count_the_same(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    values, cuts = np.arange(50.0) % 13, np.array([-np.inf, 0.0, 5.0, 5.5, 12.0, np.inf])
+    monkeypatch.setattr(thresholds, "_BLOCK", block)
+    found = thresholds._count_below(values, cuts)
+    assert found.tolist() == [int((values < cut).sum()) for cut in cuts]
+
+
+def test_shares_of_a_rank_grid_are_an_eighth_for_ties() -> None:
+    scores = Scores([0.0] * 9 + [1.0] * 11, np.arange(32.0))
+    above, below = thresholds.rank_grid(scores, RankGrid())
+    assert above.ranks.tolist() == [1, 4, 16]
+    assert above.share == pytest.approx([7 / 8 / 6] * 3)
+    assert above.thresholds.tolist() == thresholds.just_above(np.array([31.0, 28, 16])).tolist()
+    ends = {"0": 1, "just above 0": 10}  # scores below either end of the zeros, plus one
+    assert below.ranks.tolist()[:2] == [1, 4]
+    groups = sorted(below.ranks.tolist()[2:])
+    assert groups == sorted(ends.values())
+    shares = dict(zip(below.ranks.tolist()[2:], below.share[2:], strict=True))
+    for rank, share in shares.items():
+        assert share == pytest.approx(1 / 8 / (2 * rank * (1 + np.log(20))))
+
+
+@pytest.mark.parametrize("corrected", [False, True])
+def test_cuts_pay_for_all_thresholds_or_for_one(corrected: bool) -> None:
+    scores = Scores(np.arange(8.0), np.arange(5.0))
+    cuts = thresholds.cuts(scores, alpha=0.2, corrected=corrected)
+    assert cuts.alpha_fpr == pytest.approx(0.1 / (5 if corrected else 1))
+    assert cuts.alpha_fnr == pytest.approx(0.1 / (8 if corrected else 1))
+    assert (cuts.thresholds[0], cuts.thresholds[-1]) == (np.inf, -np.inf)
+    counts = ScoreCounts.at([1.0, 3.0]).add(inside=scores.inside, outside=scores.outside)
+    counted = thresholds.cuts(counts, alpha=0.2, corrected=corrected)
+    assert counted.thresholds.tolist() == [np.inf, 3.0, 1.0, -np.inf]
+    assert counted.false_positives.tolist() == [0, 2, 4, 5]
+    assert counted.false_negatives.tolist() == [8, 3, 1, 0]
+    assert counted.alpha_fpr == pytest.approx(0.1 / (2 if corrected else 1))
+    assert counted.alpha_fnr == pytest.approx(0.1 / (2 if corrected else 1))
+    between = thresholds.corners(counts, counted, upper=0, lower=3)
+    assert between.thresholds.size == 0
+
+
+def test_a_fixed_look_is_at_its_threshold_for_half_of_the_error_each() -> None:
+    looks = thresholds.fixed(Scores([1.0, 2.0, 3.0], [0.0, 2.0]), 2.0, alpha=0.1)
+    assert looks.thresholds.tolist() == [2.0]
+    assert (looks.false_positives.tolist(), looks.false_negatives.tolist()) == ([1], [1])
+    assert (looks.n_in, looks.n_out, looks.alpha_fpr, looks.alpha_fnr) == (3, 2, 0.05, 0.05)
+
+
+def test_counts_below_are_of_either_sample() -> None:
+    scores = Scores([1.0, 2.0, 3.0], [0.0, 2.0])
+    counts = ScoreCounts.at([1.0, 2.0, 3.0]).add(inside=scores.inside, outside=scores.outside)
+    for observed in (scores, counts):
+        for outside, below in ((True, [0, 1, 1, 2]), (False, [0, 0, 1, 2])):
+            cuts = np.array([-np.inf, 1.0, 2.0, 3.0])
+            found = thresholds.count_below(observed, cuts, outside=outside)
+            assert found.tolist() == below

@@ -248,3 +248,41 @@ def test_no_scores_break_a_method(
     else:
         assert found.epsilon >= 0
         assert from_json(to_json(found)) == found
+
+
+@every_pair
+def test_a_bound_carries_along_what_it_was_told(method: str, rule: object) -> None:
+    spread = np.random.default_rng(0).permutation(oracles.even_normals(60))
+    scores = Scores(np.append(spread, 0.5) + 2, spread)
+    found = bound(
+        scores,
+        method=method,
+        rule=rule,
+        delta=1e-3,
+        confidence=0.9,
+        seed=5,
+        adversary="mine",
+        adjacency="replace",
+    )
+    assert (found.delta, found.confidence, found.seed) == (1e-3, 0.9, 5)
+    assert (found.method, found.threshold_rule) == (method, repr(rule))
+    assert (found.adversary, found.adjacency) == ("mine", "replace")
+    assert (found.n_in, found.n_out) == (61, 60)
+    assert found.cites == REGISTRY[method].cites
+    assert np.isfinite(found.threshold)
+    exact = REGISTRY[method].exact
+    assert any(REGISTRY[method].guarantees in caveat for caveat in found.caveats) == (not exact)
+    assert any("at no cost" in caveat for caveat in found.caveats) == isinstance(rule, Best)
+
+
+def test_what_is_not_told_is_unstated() -> None:
+    found = em.epsilon_lower_bound(Scores([1.0, 2.0], [0.0, 1.0]), delta=1e-5)
+    assert (found.method, found.confidence, found.seed) == ("clopper_pearson", 0.95, 0)
+    assert (found.adversary, found.adjacency) == ("unstated", "unstated")
+    assert found.threshold_rule == "RankGrid(ratio=4)"
+
+
+def test_seeds_split_otherwise() -> None:
+    scores = gaussian(np.random.default_rng(3), n=50)
+    found = {bound(scores, rule=HoldOut(), seed=seed).epsilon for seed in range(6)}
+    assert len(found) > 1

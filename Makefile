@@ -8,7 +8,7 @@ INSTALL_BROWSER := ($(SUDO) apt-get update -qq && $(SUDO) apt-get install -y -qq
 # A process a core; threads of theirs would only wait for each other.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto
 
-.PHONY: demo test setup browser check docs slow bench comparison calibration mutation notebooks picture clean
+.PHONY: demo test setup browser check docs slow bench comparison calibration mutation notebooks gallery clean
 
 demo: setup
 	$(BIN)/epsilometer demo
@@ -73,8 +73,9 @@ mutation: setup
 notebooks: setup
 	$(BIN)/python -m tests.notebooks
 
-picture: demo browser
-	$(BIN)/python docs/picture.py epsilometer-demo/report.html
+# Real reports and their pictures, each by its command: some ten minutes of CPU.
+gallery: setup browser
+	$(BIN)/python docs/gallery.py
 
 clean:
 	rm -rf $(VENV) .venv-peers

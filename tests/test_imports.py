@@ -64,6 +64,9 @@ def test_public_names_are_those_shown_to_type_checkers() -> None:
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
+    aliases = [alias for node in guarded for alias in getattr(node, "names", [])]
+    # Without "as" a strict type checker of a user says that we do not export the name.
+    assert [alias.name for alias in aliases if alias.asname != alias.name] == []
     assert set(homes) | {"__version__"} == set(epsilometer.__all__)
     assert len(set(epsilometer.__all__)) == len(epsilometer.__all__)
     for name, home in homes.items():

@@ -8,57 +8,85 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-if TYPE_CHECKING:
-    from epsilometer.accounting.shuffle import shuffle_delta, shuffle_epsilon, shuffle_noise
-    from epsilometer.attacks.disclosure import ReleaseForm
-    from epsilometer.audits.classifier import audit_classifier
-    from epsilometer.audits.dpsgd import audit_dpsgd
-    from epsilometer.audits.federated import audit_federated
-    from epsilometer.audits.gaussian_mechanism import audit_gaussian_mechanism
-    from epsilometer.audits.one_shot import audit_cosines
-    from epsilometer.audits.posterior import audit_posterior
-    from epsilometer.audits.release import AdvantageAtMost, CaughtAtMost, PdtpAtMost
-    from epsilometer.audits.runs import UntilNarrow, UntilRefuted, audit_runs
-    from epsilometer.audits.scores import audit_scores
-    from epsilometer.audits.shuffling import audit_shuffling
-    from epsilometer.audits.training import audit_training
-    from epsilometer.canaries.hadamard import HadamardCanaries
-    from epsilometer.canaries.sphere import SphereCanaries
-    from epsilometer.claims import PrivacyClaim
-    from epsilometer.engine.engines import Dask, InProcess, Local
-    from epsilometer.history.index import History
-    from epsilometer.leave_one_out.bounds import dtp_upper_bound
-    from epsilometer.leave_one_out.dtp import dtp_exact
-    from epsilometer.leave_one_out.pdtp import dtp_over, pdtp
-    from epsilometer.mechanisms.loaders import watch_loader
-    from epsilometer.observations import ScoreCounts, Scores
-    from epsilometer.posterior import PosteriorAudit
-    from epsilometer.readers import read_scores
-    from epsilometer.records import read_records
-    from epsilometer.release import ReleaseAudit
-    from epsilometer.report.explaining import Explanation, explain
+if TYPE_CHECKING:  # "as" says that a name is for others too, to their type checkers
+    from epsilometer.accounting.shuffle import (
+        shuffle_delta as shuffle_delta,
+        shuffle_epsilon as shuffle_epsilon,
+        shuffle_noise as shuffle_noise,
+    )
+    from epsilometer.attacks.disclosure import ReleaseForm as ReleaseForm
+    from epsilometer.audits.classifier import audit_classifier as audit_classifier
+    from epsilometer.audits.dpsgd import audit_dpsgd as audit_dpsgd
+    from epsilometer.audits.federated import audit_federated as audit_federated
+    from epsilometer.audits.gaussian_mechanism import (
+        audit_gaussian_mechanism as audit_gaussian_mechanism,
+    )
+    from epsilometer.audits.one_shot import audit_cosines as audit_cosines
+    from epsilometer.audits.posterior import audit_posterior as audit_posterior
+    from epsilometer.audits.release import (
+        AdvantageAtMost as AdvantageAtMost,
+        CaughtAtMost as CaughtAtMost,
+        PdtpAtMost as PdtpAtMost,
+    )
+    from epsilometer.audits.runs import (
+        UntilNarrow as UntilNarrow,
+        UntilRefuted as UntilRefuted,
+        audit_runs as audit_runs,
+    )
+    from epsilometer.audits.scores import audit_scores as audit_scores
+    from epsilometer.audits.shuffling import audit_shuffling as audit_shuffling
+    from epsilometer.audits.training import audit_training as audit_training
+    from epsilometer.canaries.hadamard import HadamardCanaries as HadamardCanaries
+    from epsilometer.canaries.sphere import SphereCanaries as SphereCanaries
+    from epsilometer.claims import PrivacyClaim as PrivacyClaim
+    from epsilometer.engine.engines import Dask as Dask, InProcess as InProcess, Local as Local
+    from epsilometer.history.index import History as History
+    from epsilometer.leave_one_out.bounds import dtp_upper_bound as dtp_upper_bound
+    from epsilometer.leave_one_out.dtp import dtp_exact as dtp_exact
+    from epsilometer.leave_one_out.pdtp import dtp_over as dtp_over, pdtp as pdtp
+    from epsilometer.mechanisms.loaders import watch_loader as watch_loader
+    from epsilometer.observations import ScoreCounts as ScoreCounts, Scores as Scores
+    from epsilometer.posterior import PosteriorAudit as PosteriorAudit
+    from epsilometer.readers import read_scores as read_scores
+    from epsilometer.records import read_records as read_records
+    from epsilometer.release import ReleaseAudit as ReleaseAudit
+    from epsilometer.report.explaining import Explanation as Explanation, explain as explain
     from epsilometer.results import (
-        AttackSummary,
-        AuditGroup,
-        AuditResult,
-        EpsilonEstimate,
-        EpsilonLowerBound,
-        RecordRisk,
-        from_json,
-        json_schema,
-        to_json,
+        AttackSummary as AttackSummary,
+        AuditGroup as AuditGroup,
+        AuditResult as AuditResult,
+        EpsilonEstimate as EpsilonEstimate,
+        EpsilonLowerBound as EpsilonLowerBound,
+        RecordRisk as RecordRisk,
+        from_json as from_json,
+        json_schema as json_schema,
+        to_json as to_json,
     )
-    from epsilometer.stats.estimators import epsilon_lower_bound
+    from epsilometer.stats.estimators import epsilon_lower_bound as epsilon_lower_bound
     from epsilometer.stats.gaussians import (
-        gaussian_delta,
-        gaussian_epsilon,
-        gaussian_sigma,
-        two_gaussians_epsilon,
+        gaussian_delta as gaussian_delta,
+        gaussian_epsilon as gaussian_epsilon,
+        gaussian_sigma as gaussian_sigma,
+        two_gaussians_epsilon as two_gaussians_epsilon,
     )
-    from epsilometer.stats.sequential import ConfidenceSequence
-    from epsilometer.stats.sphere import cosine_cdf, cosine_quantile
-    from epsilometer.stats.thresholds import Best, Bonferroni, Fixed, HoldOut, RankGrid
-    from epsilometer.stats.tradeoff import TradeoffCurve, dp_curve, gdp_curve, tradeoff_curve
+    from epsilometer.stats.sequential import ConfidenceSequence as ConfidenceSequence
+    from epsilometer.stats.sphere import (
+        cosine_cdf as cosine_cdf,
+        cosine_quantile as cosine_quantile,
+    )
+    from epsilometer.stats.thresholds import (
+        Best as Best,
+        Bonferroni as Bonferroni,
+        Fixed as Fixed,
+        HoldOut as HoldOut,
+        RankGrid as RankGrid,
+    )
+    from epsilometer.stats.tradeoff import (
+        TradeoffCurve as TradeoffCurve,
+        dp_curve as dp_curve,
+        gdp_curve as gdp_curve,
+        tradeoff_curve as tradeoff_curve,
+    )
 
 _HOME = {
     "accounting.shuffle": ("shuffle_delta", "shuffle_epsilon", "shuffle_noise"),

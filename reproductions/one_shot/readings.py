@@ -19,7 +19,11 @@ import numpy as np
 
 from epsilometer.observations import Scores
 from epsilometer.stats.estimators import epsilon_lower_bound
-from epsilometer.stats.gaussians import two_gaussians_directions, two_gaussians_epsilon
+from epsilometer.stats.gaussians import (
+    gaussian_epsilon,
+    two_gaussians_directions,
+    two_gaussians_epsilon,
+)
 from epsilometer.stats.sphere_bounds import one_shot_epsilon_lo
 from epsilometer.stats.sphere_estimates import cosine_epsilon
 from epsilometer.stats.thresholds import Best
@@ -134,12 +138,20 @@ def finals(
     return np.array(found)
 
 
+def analytical(row: Published) -> str:
+    """Of the Gaussian mechanism played once: exactly, and as zCDP converts it."""
+    rho = 1 / (2 * row.noise**2)
+    converted = rho + 2 * np.sqrt(rho * np.log(1 / row.delta))
+    return f"{gaussian_epsilon(row.noise, row.delta):.1f} exact, {converted:.1f} by zCDP"
+
+
 def measured(*, where: str, simulations: int, **_: object) -> dict[str, str]:
     """A table: all iterates and the final model, at every noise that has a law."""
     found = {}
     for row in PUBLISHED:
         if row.where != where:
             continue
+        found[f"noise {row.noise:g}: analytical ε"] = analytical(row)
         steps = simulated(row, 0.9, simulations)
         found[f"noise {row.noise:g}, all iterates: ε_est"] = _cell(steps[:, 0])
         found[f"noise {row.noise:g}, all iterates: ε_lo"] = _cell(steps[:, 4])

@@ -1,0 +1,82 @@
+"""``epsilometer reproduce``."""
+
+from pathlib import Path
+
+import click
+from rich import box
+from rich.table import Table
+
+from epsilometer.cli.printing import show
+from epsilometer.cli.reproducing import Call, Item, Paper, measure, papers, side_by_side
+from epsilometer.cli.reproducing import write_results as write
+from epsilometer.errors import InvalidArgument
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option("--quick/--full", "quick", default=True, help="Small, or as published.")
+@click.option("--only", multiple=True, help="A table or figure, as table-1; again for more.")
+@click.option(
+    "--data",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    envvar="EPSILOMETER_DATA",
+    help="A folder of datasets; also by EPSILOMETER_DATA.",
+)
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("epsilometer-reproductions"),
+    show_default=True,
+    help="A folder for results; a call that was killed goes on there.",
+)
+def reproduce(
+    name: str | None, quick: bool, only: tuple[str, ...], data: Path | None, device: str, out: Path
+) -> None:
+    """Measure what a paper published: NAME is one of those that are listed without it.
+
+    Prints the published numbers beside the measured, and writes both as a page and as JSON. With
+    --quick, sets of scikit-learn stand in for data that are not there.
+
+    Example: epsilometer reproduce one-shot --only table-1
+    """
+    known = papers()
+    if name is None:
+        _list(known)
+        return
+    if name not in known:
+        raise InvalidArgument(f"Expected one of {', '.join(known)}, got {name!r}.")
+    paper = known[name]
+    call = Call(full=not quick, data=data, device=device, out=out)
+    for item in _chosen(paper, only):
+        click.echo(item.title)
+        _show(item, measure(paper, item, call))
+        page = write(paper, call)
+    click.echo(f"Page: {page}")
+
+
+def _list(known: dict[str, Paper]) -> None:
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in ("name", "what", "quick", "full needs"):
+        table.add_column(column)
+    for paper in known.values():
+        items = ", ".join(item.name for item in paper.items)
+        table.add_row(paper.name, f"{paper.about}: {items}", paper.quick_takes, paper.full_needs)
+    show(table, "epsilometer reproduce NAME [--full] [--only table-1] [--data FOLDER]")
+
+
+def _chosen(paper: Paper, only: tuple[str, ...]) -> list[Item]:
+    names = [item.name for item in paper.items]
+    for name in only:
+        if name not in names:
+            raise InvalidArgument(f"Expected --only to be one of {', '.join(names)}, got {name!r}.")
+    return [item for item in paper.items if not only or item.name in only]
+
+
+def _show(item: Item, measured: dict[str, str]) -> None:
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in ("", "published", "measured", "full call found"):
+        table.add_column(column)
+    for cells in side_by_side(item, measured):
+        table.add_row(*cells)
+    show(table)

@@ -1,0 +1,170 @@
+"""``epsilometer reproduce``: all of it quickly, killed and gone on with; the page."""
+
+import importlib.util
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from epsilometer.cli.main import main
+from epsilometer.cli.reproducing import OURS_ALONE, STANDINGS, _importable, papers
+from epsilometer.references import BIBLIOGRAPHY
+
+pytest.importorskip("sklearn")
+pytest.importorskip("torch")
+ROOT = Path(__file__).parents[2]
+PAPERS = papers()
+ROWS = [
+    pytest.param(row, id=f"{paper.name}-{item.name}-{row.name}")
+    for paper in PAPERS.values()
+    for item in paper.items
+    for row in item.rows
+]
+NUMBER = re.compile(r"(-?\d+(?:\.\d+)?)(?: ± (\d+(?:\.\d+)?))?$")
+
+
+@pytest.fixture(autouse=True)
+def _no_data(monkeypatch):
+    monkeypatch.delenv("EPSILOMETER_DATA", raising=False)
+
+
+def called(*words):
+    return CliRunner().invoke(main, ["reproduce", *map(str, words)], catch_exceptions=False)
+
+
+def test_without_a_name_all_are_listed():
+    found = called()
+    assert found.exit_code == 0
+    for name in ("one-shot", "shuffling", "bayesian", "training-privacy"):
+        assert name in found.output
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_everything_runs_quickly(name, tmp_path):
+    found = called(name, "--out", tmp_path)
+    assert found.exit_code == 0, found.output
+    results = json.loads((tmp_path / f"{name}-quick" / "results.json").read_text("utf-8"))
+    page = (tmp_path / f"{name}-quick" / "page.md").read_text("utf-8")
+    assert list(results) == [item.name for item in PAPERS[name].items]
+    for item in PAPERS[name].items:
+        assert results[item.name], item.name
+        assert f"## {item.title}" in page
+        for row, value in results[item.name].items():
+            assert f"| {row} | " in page
+            assert "nan" not in value
+    check(name, results)
+
+
+def check(name, results):
+    """What the papers' point is holds even quickly; seeds are fixed."""
+    if name == "one-shot":
+        for sigma, epsilon in ((4.22, 1.0), (1.54, 3.0), (0.541, 10.0)):
+            tied = float(results["table-1"][f"σ = {sigma}"].split(" ± ")[0])
+            assert tied == pytest.approx(epsilon, abs=0.5)  # 50 simulations scatter by 0.2
+        rising = results["figure-3"]["noise 0.0496: ε_est of 1, 2, 4, 8 repetitions"].split(", ")
+        assert sorted(rising, key=float) == rising
+    if name == "shuffling":
+        law = {row: float(v.split(" ± ")[0]) for row, v in results["figure-9-law"].items()}
+        assert list(law.values()) == sorted(law.values())  # the less it is shuffled, the more
+        assert float(results["figure-3"]["T = 100, σ = 1.0: ε_emp"]) > 1
+    if name == "training-privacy":
+        told = results["section-6-1"]
+        assert told["telling: PDTP"] == told["honest: PDTP"]
+        assert told["telling: DTP at the origin"] == "inf"
+    if name == "bayesian":
+        for record in ("random", "high loss", "nothing: D against D"):
+            few, many = (
+                float(results["figure-5"][f"{record}: {what}"].split(" ± ")[0])
+                for what in ("mean, std", "all four")
+            )
+            assert few <= many  # thresholds for more statistics can be those for fewer
+
+
+COMMAND = "from epsilometer.cli.main import main; main()"
+PART = ("shuffling", "--only", "figure-6", "--only", "figure-10")
+
+
+def test_killed_and_called_again_it_ends_with_the_same_bytes(tmp_path):
+    assert called(*PART, "--out", tmp_path / "whole").exit_code == 0
+    where = tmp_path / "killed" / "shuffling-quick"
+    words = [sys.executable, "-c", COMMAND, "reproduce", *PART, "--out", str(tmp_path / "killed")]
+    running = subprocess.Popen(
+        words, stdout=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    try:
+        while running.poll() is None and not list(where.glob("work/*/shards/*")):
+            time.sleep(0.02)
+    finally:
+        running.send_signal(signal.SIGKILL)
+        running.wait()
+    assert not (where / "figure-10.json").exists()
+    assert called(*PART, "--out", tmp_path / "killed").exit_code == 0
+    for name in ("figure-6.json", "figure-10.json", "results.json", "page.md"):
+        whole = tmp_path / "whole" / "shuffling-quick" / name
+        assert (where / name).read_bytes() == whole.read_bytes()
+
+
+def test_what_is_there_is_not_measured_again(tmp_path):
+    words = ("training-privacy", "--only", "section-6-1", "--out", tmp_path)
+    assert called(*words).exit_code == 0
+    kept = tmp_path / "training-privacy-quick" / "section-6-1.json"
+    known = json.loads(kept.read_text("utf-8"))
+    known["measured"]["telling: PDTP"] = "marked"
+    kept.write_text(json.dumps(known), encoding="utf-8")
+    assert "marked" in called(*words).output
+    known["settings"] = {"other": 1}
+    kept.write_text(json.dumps(known), encoding="utf-8")
+    found = called(*words)
+    assert found.exit_code == 2
+    assert "other settings" in found.output
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["two-shot"], "Expected one of"),
+        (["one-shot", "--only", "table-99"], "Expected --only to be one of"),
+        (["one-shot", "--full", "--only", "appendix-h"], "fashion_mnist.npz"),
+    ],
+)
+def test_wrong_calls_are_told(words, said, tmp_path):
+    found = called(*words, "--out", tmp_path)
+    assert found.exit_code == 2
+    assert said in found.output
+
+
+@pytest.mark.parametrize("paper", PAPERS.values(), ids=PAPERS)
+def test_every_function_is_there(paper):
+    assert paper.key in BIBLIOGRAPHY
+    with _importable(paper.folder):
+        for item in paper.items:
+            script, _, function = item.measure.partition(":")
+            assert callable(getattr(importlib.import_module(script), function))
+            names = [row.name for row in item.rows]
+            assert len(set(names)) == len(names), item.name
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_standings_follow_from_numbers(row):
+    """Within error is within two standard deviations, where there are any."""
+    assert row.standing in (*STANDINGS, OURS_ALONE)
+    assert row.why
+    assert row.ours or row.standing == "not reproduced"
+    published, ours = NUMBER.match(row.published), NUMBER.match(row.ours)
+    if row.standing == "within error" and published and ours and (published[2] or ours[2]):
+        spread = (float(published[2] or 0) ** 2 + float(ours[2] or 0) ** 2) ** 0.5
+        assert abs(float(published[1]) - float(ours[1])) <= 2 * spread + 0.005  # as printed
+
+
+def test_the_page_is_what_the_files_say():
+    spec = importlib.util.spec_from_file_location("page", ROOT / "reproductions" / "page.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    assert script.PAGE.read_text("utf-8") == script.text()

@@ -6,7 +6,6 @@ stand beside the pages of docs/, so links are turned, and checked there like all
 
 import ast
 import inspect
-import json
 import posixpath
 import re
 from pathlib import Path
@@ -35,9 +34,6 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
         for picture in re.findall(r"!\[[^\]]*\]\(([^)\s]+)\)", path.read_text("utf-8")):
             shown = posixpath.normpath(posixpath.join(posixpath.dirname(name), picture))
             files.append(File.generated(config, shown, abs_src_path=str(ROOT / shown)))
-    for path in sorted(ROOT.glob("docs/notebooks/*.ipynb")):  # beside the page stands the notebook
-        text = notebook(json.loads(path.read_text("utf-8")), name=path.name)
-        files.append(File.generated(config, f"notebooks/{path.stem}.md", content=text))
     return files
 
 
@@ -65,8 +61,6 @@ def turned(markdown: str, *, source: str, page: str) -> str:
         '[a](benchmarks/engine.md#b)'
         >>> turned("[a](docs/x.md)", source="CHANGELOG.md", page="CHANGELOG.md")
         '[a](x.md)'
-        >>> turned("[a](notebooks/opacus.ipynb)", source="docs/x.md", page="x.md")
-        '[a](notebooks/opacus.md)'
     """
 
     def turn(link: re.Match[str]) -> str:
@@ -75,40 +69,9 @@ def turned(markdown: str, *, source: str, page: str) -> str:
             return link[0]
         named = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
         on_site = "index.md" if named == "README.md" else named.removeprefix("docs/")
-        if not page.startswith("notebooks/"):  # whose page may lead to the notebook itself
-            on_site = re.sub(r"^(notebooks/\w+)\.ipynb$", r"\1.md", on_site)
         return f"]({posixpath.relpath(on_site, posixpath.dirname(page) or '.')}{anchor})"
 
     return _LINK.sub(turn, markdown)
-
-
-def notebook(content: dict[str, Any], *, name: str) -> str:
-    """The cells of a notebook as a page: text, code, and what the code printed.
-
-    Example:
-        >>> code = {"cell_type": "code", "source": ["1 + 1"]}
-        >>> cells = [{"cell_type": "markdown", "source": ["# A"]}, {**code, "outputs": []}]
-        >>> print(notebook({"cells": cells}, name="a.ipynb"))
-        # A
-        <BLANKLINE>
-        *This page is a notebook: [a.ipynb](a.ipynb).*
-        <BLANKLINE>
-        ```python
-        1 + 1
-        ```
-    """
-    parts = []
-    for cell in content["cells"]:
-        source = "".join(cell["source"])
-        if cell["cell_type"] == "markdown":
-            parts.append(source)
-            continue
-        parts.append(f"```python\n{source}\n```")
-        for output in cell["outputs"]:
-            said = output.get("text") or output.get("data", {}).get("text/plain", [])
-            parts.append(f"```text\n{''.join(said).rstrip()}\n```")
-    parts.insert(1, f"*This page is a notebook: [{name}]({name}).*")
-    return "\n\n".join(parts)
 
 
 def modules(room: str) -> str:

@@ -168,3 +168,11 @@ def test_what_is_no_result_is_told(text: str, tmp_path: Path) -> None:
         both(tmp_path, an_audit(), text)
     with pytest.raises(UnreadableFile, match="Could not read"):
         compare(tmp_path / "a.json", tmp_path / "nowhere")
+
+
+def test_damaged_evidence_is_told(tmp_path: Path) -> None:
+    plain = json.loads(to_json(an_audit()))
+    for damage in ({"fpr_low": [0.1]}, {"fnr_high": "cake"}, {"band_confidence": None}):
+        damaged = json.dumps({**plain, "evidence": {**plain["evidence"], **damage}})
+        with pytest.raises(UnreadableFile, match="damaged"):
+            both(tmp_path, an_audit(), damaged)

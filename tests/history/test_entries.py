@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from epsilometer import PrivacyClaim, to_json
 from epsilometer.errors import InvalidArgument
@@ -121,6 +123,35 @@ def test_a_verdict_that_was_not_written_follows_from_the_rest(
 def test_what_is_no_result_is_told(text: str) -> None:
     with pytest.raises(InvalidArgument, match="Expected"):
         entries_of(plain_result(text))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=5,
+)
+
+
+@given(st.sampled_from(EVERY), st.data())
+def test_whatever_stands_in_a_result_it_is_read_or_told(result: Any, data: st.DataObject) -> None:
+    plain = result.to_dict()
+    place = plain
+    for _ in range(data.draw(st.integers(1, 3))):  # some way down
+        inner = [key for key, value in place.items() if isinstance(value, dict) and value]
+        if not inner:
+            break
+        place = place[data.draw(st.sampled_from(inner))]
+    place[data.draw(st.sampled_from(sorted(place)))] = data.draw(JSON)
+    try:
+        found = entries_of(plain_result(json.dumps(plain)))
+    except InvalidArgument:
+        return
+    assert all(entry.verdict for entry in found)
+
+
+def test_the_result_of_the_folder_itself_has_a_name() -> None:
+    (entry,) = entries_of(plain_result(to_json(an_audit())), path="result.json")
+    assert entry.label == "."
 
 
 def test_halves_of_letters_do_not_reach_the_index() -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from epsilometer.errors import InvalidArgument, UnreadableFile
 from epsilometer.history.entries import Entry, bound_of, entries_of, parts_of
 from epsilometer.history.index import read_plain
 
@@ -68,6 +69,18 @@ def compare(first: Path, second: Path) -> Comparison:
     Guarantees: audits that are called different are, with the confidence that ``meaning`` names.
     Assumes: observations of an audit are independent, as its band of error rates does.
     """
+    try:
+        return _comparison(first, second)
+    except InvalidArgument as error:
+        raise UnreadableFile(str(error)) from error
+    except (ArithmeticError, KeyError, TypeError, ValueError) as error:
+        raise UnreadableFile(
+            f"Expected results of epsilometer's in {str(first)!r} and {str(second)!r}; one of them "
+            f"is damaged ({type(error).__name__}: {error})."
+        ) from error
+
+
+def _comparison(first: Path, second: Path) -> Comparison:
     plains = [read_plain(path) for path in (first, second)]
     places = [str(path) for path in (first, second)]
     parts = [parts_of(plain) for plain in plains]

@@ -79,7 +79,8 @@ class Entry:
     @property
     def label(self) -> str:
         """The run: its directory, or its file without the ending."""
-        return self.path.removesuffix("/result.json").removesuffix(".json")
+        run, _, name = self.path.rpartition("/")
+        return (run or ".") if name == "result.json" else self.path.removesuffix(".json")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON; infinities as the string ``"inf"``."""
@@ -107,12 +108,14 @@ def plain_result(text: str) -> dict[str, Any]:
 def entries_of(plain: dict[str, Any], *, path: str = "", written: float = 0.0) -> list[Entry]:
     """The audits of a result, in its order. What an older version did not write is left open."""
     try:
-        made = [_entry(part, path=path, written=written) for part in parts_of(plain)]
+        return [
+            Entry(path=path, part=number, written=written, **_values(part))
+            for number, part in enumerate(parts_of(plain), start=1)
+        ]
     except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise InvalidArgument(
             f"Expected what a result holds, got something else ({type(error).__name__}: {error})."
         ) from error
-    return [entry(number) for number, entry in enumerate(made, start=1)]
 
 
 def parts_of(plain: dict[str, Any]) -> list[dict[str, Any]]:
@@ -140,7 +143,7 @@ def bound_of(part: dict[str, Any]) -> dict[str, Any]:
     return bound
 
 
-def _entry(part: dict[str, Any], *, path: str, written: float) -> Any:
+def _values(part: dict[str, Any]) -> dict[str, Any]:
     bound, source = bound_of(part), part.get("provenance") or {}
     claim = part.get("claim") or {}
     command = str(source.get("command", ""))
@@ -149,8 +152,6 @@ def _entry(part: dict[str, Any], *, path: str, written: float) -> Any:
     attack = part.get("attack") or {}
     epsilon = None if part["kind"] == "ReleaseAudit" else _number(bound["epsilon"])
     values = {
-        "path": path,
-        "written": written,
         "kind": part["kind"],
         "audit": "" if named is None else named[1] or named[2],
         "subject": _text(part.get("subject", bound.get("method", ""))),
@@ -172,8 +173,7 @@ def _entry(part: dict[str, Any], *, path: str, written: float) -> Any:
     }
     if part["kind"] == "ReleaseAudit" and part.get("verdict") not in get_args(Decision):
         raise ValueError("it has no verdict")
-    values["verdict"] = _verdict(part, values)
-    return lambda number: Entry(part=number, **values)
+    return {**values, "verdict": _verdict(part, values)}
 
 
 def _verdict(part: dict[str, Any], values: dict[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """pytest: the fixture ``assert_private``, two options, and what audits found below the tests.
 
-pytest loads this for everybody who has epsilometer installed, so it imports nothing but pytest.
+pytest loads this for everybody who has epsilometer installed, so it imports nothing but pytest, and
+names its types in quotes: older versions do not have them all.
 """
 
 import functools
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 _PROPERTY = "privacy audit"
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser: "pytest.Parser") -> None:
     """Options that all audits of a session share, in place of what tests say."""
     group = parser.getgroup("epsilometer", "privacy audits")
     group.addoption(
@@ -35,7 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture
-def assert_private(request: pytest.FixtureRequest) -> "Callable[..., AuditResult]":
+def assert_private(request: "pytest.FixtureRequest") -> "Callable[..., AuditResult]":
     """``epsilometer.testing.assert_private``, heeding --audit-runs and --audit-seed."""
     from epsilometer.testing import PromiseBroken, summary
     from epsilometer.testing import assert_private as audit
@@ -66,7 +67,7 @@ def assert_private(request: pytest.FixtureRequest) -> "Callable[..., AuditResult
     return audited
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+def pytest_terminal_summary(terminalreporter: "pytest.TerminalReporter") -> None:
     """What each audit found, where there was any."""
     reports = (report for some in terminalreporter.stats.values() for report in some)
     said = {

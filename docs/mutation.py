@@ -5,60 +5,190 @@
     python docs/mutation.py binomial        those of a module, anew
     python docs/mutation.py --table         the table of docs/mutation.md, of what is known by now
 
-mutmut is configured in pyproject.toml and keeps its verdicts in mutants/; `mutmut show NAME` prints
-a mutant, `mutmut results` the names of those that survived.
+mutmut makes the mutants as pyproject.toml says, and its files in mutants/ keep the verdicts:
+`mutmut show NAME` prints a mutant, `mutmut results` names those that survived. The loop is ours:
+tests are collected once, and each mutant is judged in a fork of that process, which takes a
+fraction of a second where a pytest of its own takes several.
 """
 
 import argparse
 import json
+import os
+import random
+import resource
+import time
 from collections import Counter
 from collections.abc import Iterator
-from math import ceil
 from pathlib import Path
 
-import mutmut.__main__
+import mutmut.__main__ as mutants
 import pytest
+from _pytest.config import _prepareconfig
+from mutmut.configuration import config
+from mutmut.mutation.data import SourceFileMutationData
+from mutmut.mutation.trampoline import set_mutant_under_test
 from mutmut.state import state
-from mutmut.workers.isolation import ForkRunner
+from mutmut.stats import load_stats, save_stats
+from mutmut.utils.file_utils import walk_mutatable_files
+from mutmut.utils.format_utils import mangled_name_from_mutant_name
 
 STATS = Path("mutants/src/epsilometer/stats")
-VERDICTS = {0: "survived", 1: "killed", 3: "killed", None: "open", 33: "no test"}  # else timeout
-SECONDS, TESTS = 6.0, 80  # a mutant is judged by so many of the tests that reach it, at most
+VERDICTS = {0: "survived", 1: "killed", None: "not run", 33: "no test"}  # else: killed by the clock
+SECONDS, TESTS = 4.0, 80  # a mutant is judged by so many of the tests that reach it, at most
 
 
 def main() -> None:
-    """Runs what was asked for and prints the table."""
+    """Does what was asked for and prints the table."""
     parser = argparse.ArgumentParser()
     parser.add_argument("modules", nargs="*")
     parser.add_argument("--survivors", action="store_true")
     parser.add_argument("--table", action="store_true")
-    parser.add_argument("--cores", default=None)
+    parser.add_argument("--cores", type=int, default=os.cpu_count())
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="then stop")
     asked = parser.parse_args()
-    names = [f"epsilometer.stats.*{module}.x*" for module in asked.modules]
-    if asked.survivors:
-        names += [name for _, name, verdict in verdicts() if verdict in ("survived", "no test")]
     if not asked.table:
-        cores = ["--max-children", asked.cores] if asked.cores else []
-        # mutmut 3.8 asks for a name that pytest 9.2 does not have any more.
-        pytest.Item._nodeid = property(lambda item: item.nodeid)
-        ForkRunner.submit = judged_by_few(ForkRunner.submit)
-        mutmut.__main__.cli(["run", *cores, "--", *names], standalone_mode=False)
+        make(asked.cores)
+        files = {str(path): SourceFileMutationData(path=path) for path in walk_mutatable_files()}
+        for file in files.values():
+            file.load()
+        items = collect()
+        find_reach(items)
+        names = [
+            (file, name)
+            for path, file in files.items()
+            for name, code in file.exit_code_by_key.items()
+            if code is None
+            or (asked.survivors and code in (0, 33))
+            or Path(path).stem in asked.modules
+        ]
+        random.Random(0).shuffle(names)  # who stops early has a fair sample
+        judge(names, items, asked.cores, time.monotonic() + asked.seconds)
     print(table())
 
 
-def judged_by_few(submit):  # type: ignore[no-untyped-def]
+def make(cores: int) -> None:
+    """Mutants of what is new or has changed."""
+    set_mutant_under_test("mutant_generation")
+    Path("mutants").mkdir(exist_ok=True)
+    mutants.copy_src_dir()
+    mutants.copy_also_copy_files()
+    mutants.setup_source_paths()
+    mutants.create_mutants(cores)
+
+
+def collect() -> dict[str, pytest.Item]:
+    """All tests, in this process, ready to be run by its forks."""
+    set_mutant_under_test("")
+    os.chdir("mutants")
+    knobs = config()
+    asked = [*knobs.pytest_add_cli_args, *knobs.pytest_add_cli_args_test_selection]
+    session_of = _prepareconfig(["--rootdir=.", "-q", "-s", *asked])
+    session_of._do_configure()
+    session = pytest.Session.from_config(session_of)
+    session_of.hook.pytest_sessionstart(session=session)
+    session_of.hook.pytest_collection(session=session)
+    os.chdir("..")
+    return {item.nodeid: item for item in session.items}
+
+
+class Failed(Exception):
+    """Raised by the first report of a failure."""
+
+
+class Watch:
+    """A pytest plugin that lets a failure out."""
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Setup and teardown count as the test itself."""
+        if report.failed:
+            raise Failed(report.nodeid)
+
+
+def run(item: pytest.Item) -> None:
+    """One test; raises where it fails."""
+    item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+
+
+def find_reach(items: dict[str, pytest.Item]) -> None:
+    """Which functions a test reaches and how long it takes, of tests that are not known yet."""
+    load_stats()
+    known = state()
+    set_mutant_under_test("stats")
+    next(iter(items.values())).config.pluginmanager.register(Watch())
+    os.chdir("mutants")
+    for name in items.keys() - known.duration_by_test.keys():
+        known._stats.clear()
+        began = time.process_time()
+        run(items[name])
+        known.duration_by_test[name] = time.process_time() - began
+        for function in known._stats:
+            known.tests_by_mangled_function_name[function].add(name)
+    os.chdir("..")
+    save_stats()
+
+
+def judge(
+    names: list[tuple[SourceFileMutationData, str]],
+    items: dict[str, pytest.Item],
+    cores: int,
+    until: float,
+) -> None:
+    """Runs a fork a mutant, as many at a time as there are cores."""
+    running: dict[int, tuple[SourceFileMutationData, str]] = {}
+    for file, name in names:
+        if time.monotonic() > until:
+            break
+        while len(running) >= cores:
+            note(running)
+        tests, seconds = chosen(name, items)
+        if not tests:
+            file.exit_code_by_key[name] = 33
+            continue
+        child = os.fork()
+        if not child:
+            os._exit(judged(name, [items[test] for test in tests], seconds))
+        running[child] = file, name
+    while running:
+        note(running)
+
+
+def chosen(mutant: str, items: dict[str, pytest.Item]) -> tuple[list[str], float]:
     """Some functions are reached by hundreds of tests: those of their own file, then the quick."""
+    took = state().duration_by_test
+    own = f"test_{mutant.partition('.x')[0].rpartition('.')[2]}.py"
+    reach = state().tests_by_mangled_function_name[mangled_name_from_mutant_name(mutant)]
+    some: list[str] = []
+    spent = 0.0
+    for test in sorted(reach & items.keys(), key=lambda test: (own not in test, took[test])):
+        if not some or (spent + took[test] <= SECONDS and len(some) < TESTS):
+            some.append(test)
+            spent += took[test]
+    return some, spent
 
-    def submit_few(self, mutant, tests, cpu_limit, estimated):  # type: ignore[no-untyped-def]
-        took, own = state().duration_by_test, f"test_{mutant.split('.x')[0].rsplit('.')[-1]}.py"
-        chosen, spent = [], 0.0
-        for test in sorted(tests, key=lambda test: (own not in test, took[test])):
-            if not chosen or (spent + took[test] <= SECONDS and len(chosen) < TESTS):
-                chosen.append(test)
-                spent += took[test]
-        submit(self, mutant, chosen, ceil(10 + 4 * spent), 4 * spent + 20)
 
-    return submit_few
+def judged(mutant: str, tests: list[pytest.Item], seconds: float) -> int:
+    """In a fork: 1 where a test fails, 0 where none does; the clock kills what hangs."""
+    set_mutant_under_test(mutant)
+    limit = int(time.process_time() + 4 * seconds + 10)
+    resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 1))
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+    os.chdir("mutants")
+    try:
+        for test in tests:
+            run(test)
+    except BaseException:
+        return 1
+    return 0
+
+
+def note(running: dict[int, tuple[SourceFileMutationData, str]]) -> None:
+    """Waits for a fork and writes its verdict down."""
+    child, status = os.wait()
+    file, name = running.pop(child)
+    file.exit_code_by_key[name] = os.waitstatus_to_exitcode(status)
+    file.save()
 
 
 def verdicts() -> Iterator[tuple[str, str, str]]:
@@ -70,7 +200,7 @@ def verdicts() -> Iterator[tuple[str, str, str]]:
 
 
 def table() -> str:
-    """A row a module, in Markdown; a mutant that hangs counts as killed."""
+    """A row a module, in Markdown."""
     counts: dict[str, Counter[str]] = {}
     for module, _, verdict in verdicts():
         counts.setdefault(module, Counter())[verdict] += 1
@@ -80,9 +210,9 @@ def table() -> str:
         "|---" + "|--:" * 6 + "|",
     ]
     for module, of in counts.items():
-        survived, judged = of["survived"] + of["no test"], of.total() - of["open"]
-        rate = f"{(of['killed'] + of['timeout']) / judged:.1%}" if judged else "–"
-        row = (of.total(), of["killed"], of["timeout"], survived, of["open"])
+        survived, seen = of["survived"] + of["no test"], of.total() - of["not run"]
+        rate = f"{(of['killed'] + of['timeout']) / seen:.1%}" if seen else "–"
+        row = (of.total(), of["killed"], of["timeout"], survived, of["not run"])
         lines.append(f"| {module} | {' | '.join(map(str, row))} | {rate} |")
     return "\n".join(lines)
 

@@ -9,8 +9,8 @@ import click
 from epsilometer.cli.examining import Check, examine, works_without
 from epsilometer.errors import InvalidArgument
 
-_MARKS = {"works": "✓", "missing": "–", "broken": "✕", "note": "·"}
-_COLOURS = {"works": "green", "missing": "yellow", "broken": "red", "note": None}
+_MARKS = {"works": "✓", "missing": "–", "broken": "✕", "slow": "?", "note": "·"}
+_COLOURS = {"works": "green", "missing": "yellow", "broken": "red", "slow": "yellow", "note": None}
 _WIDTH = 100
 
 
@@ -27,7 +27,7 @@ def doctor(address: str | None, as_json: bool) -> None:
     Example: epsilometer doctor
     """
     checks = examine(address=address)
-    healthy = all(check.state == "works" for check in checks if check.vital)
+    healthy = all(check.state not in ("missing", "broken") for check in checks if check.vital)
     sentences = works_without(checks)
     if as_json:
         plain = {
@@ -61,5 +61,5 @@ def _show(checks: list[Check]) -> None:
             check.says, _WIDTH, initial_indent=indent, subsequent_indent=indent
         ).strip()
         click.echo(f"  {mark} {check.name:<{widest}}  {says}")
-        if check.advice and (check.state == "broken" or check.vital):  # extras are told below
+        if check.advice and (check.state != "missing" or check.vital):  # extras are told below
             click.echo(f"{indent}→ {check.advice}")

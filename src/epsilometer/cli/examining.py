@@ -19,11 +19,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
-State: TypeAlias = Literal["works", "missing", "broken", "note"]
+State: TypeAlias = Literal["works", "missing", "broken", "slow", "note"]
 _PATIENCE = 120.0  # seconds for a package to be imported; a cold disk is slow
+_AGAIN = "Try again when the machine is less busy."
 _SAID = 200  # letters of what a broken package says
-# What is said by whoever needs it, and imported under another name than it is installed by.
-_IMPORTED_AS = MappingProxyType({"scikit-learn": "sklearn", "dp-accounting": "dp_accounting"})
+# Packages that are imported by another name than they are installed by, but for dashes.
+_IMPORTED_AS = MappingProxyType({"scikit-learn": "sklearn", "mlflow-skinny": "mlflow"})
 USES = MappingProxyType(
     {
         "torch": "dpsgd, federated, posterior; classifiers that are networks; games on a GPU",
@@ -151,7 +152,7 @@ def works_without(checks: Iterable[Check]) -> list[str]:
     """What can be done and what cannot, in sentences."""
     lacking = {}
     for check in checks:
-        if check.part.startswith("extra ") and check.state != "works":
+        if check.part.startswith("extra ") and check.state in ("missing", "broken"):
             lacking[check.part.removeprefix("extra ")] = check.state
     lines = [f"Work without any extra: {', '.join(WITHOUT)}."]
     for extra, state in lacking.items():
@@ -193,9 +194,12 @@ def _package(part: str, name: str, *, vital: bool, extra: str) -> Check:
     except Exception as error:  # metadata that is damaged; a line, as all else
         version = f"of unknown version ({_short(str(error))})"
     module = _IMPORTED_AS.get(name, name.replace("-", "_"))
-    done, said = _run(f"import {module}; print('\\nimported')")
-    if done and said == "imported":
+    state, said = _run(f"import {module}; print('\\nimported')")
+    if state == "works" and said == "imported":
         return Check(part=part, name=name, state="works", says=version or "installed", vital=vital)
+    if state == "slow":
+        says = f"{version or 'installed'}; its import {said}"
+        return Check(part=part, name=name, state=state, says=says, advice=_AGAIN, vital=vital)
     if not version and f"No module named {module!r}" in said:
         return Check(
             part=part, name=name, state="missing", says="not installed", advice=cure, vital=vital
@@ -211,18 +215,12 @@ def _package(part: str, name: str, *, vital: bool, extra: str) -> Check:
 
 
 def _program(part: str, name: str, program: str, *, advice: str = "", vital: bool = False) -> Check:
-    done, said = _run(program)
-    return Check(
-        part=part,
-        name=name,
-        state="works" if done else "broken",
-        says=said,
-        advice="" if done else advice,
-        vital=vital,
-    )
+    state, said = _run(program)
+    cure = {"broken": advice, "slow": _AGAIN}.get(state, "")
+    return Check(part=part, name=name, state=state, says=said, advice=cure, vital=vital)
 
 
-def _run(program: str, *arguments: str) -> tuple[bool, str]:
+def _run(program: str, *arguments: str) -> tuple[State, str]:
     """Whether a program runs in an interpreter like this one, and its last line."""
     try:
         # -P: what lies in the folder somebody stands in is not what is installed.
@@ -234,13 +232,15 @@ def _run(program: str, *arguments: str) -> tuple[bool, str]:
             timeout=_PATIENCE,
             check=False,
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return False, _short(str(error))
+    except subprocess.TimeoutExpired:
+        return "slow", f"took longer than {_PATIENCE:g} s: the machine is busy, or it hangs"
+    except OSError as error:
+        return "broken", _short(str(error))
     lines = (done.stdout if done.returncode == 0 else done.stderr or done.stdout).split("\n")
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
     if done.returncode != 0:
-        return False, _short(last or f"its process ended with {done.returncode}")
-    return True, _short(last)
+        return "broken", _short(last or f"its process ended with {done.returncode}")
+    return "works", _short(last)
 
 
 def _short(text: str) -> str:
@@ -275,8 +275,8 @@ def _gpu() -> list[Check]:
     """What torch says of it, where there is torch; what the driver says, where there is one."""
     checks = [_driver()]
     if _installed("torch"):
-        done, said = _run(_GPU)
-        state: State = "broken" if not done else "note" if said.startswith("none") else "works"
+        state, said = _run(_GPU)
+        state = "note" if state == "works" and said.startswith("none") else state
         checks.append(Check(part="machine", name="GPU", state=state, says=said))
         if state == "works":
             checks.append(_package("machine", "triton", vital=False, extra="torch"))
@@ -294,7 +294,9 @@ def _driver() -> Check:
         )
         said = _short("; ".join((done.stdout or done.stderr).strip().split("\n")))
         state: State = "works" if done.returncode == 0 else "broken"
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except subprocess.TimeoutExpired:
+        said, state = "nvidia-smi does not answer", "slow"
+    except OSError as error:
         said, state = _short(str(error)), "broken"
     return Check(part="machine", name="GPU driver", state=state, says=said)
 
@@ -311,16 +313,10 @@ def _cluster(address: str | None) -> Callable[[], list[Check]]:
     def look() -> list[Check]:
         if address is None:
             return []
-        done, said = _run(_ADDRESS, address)
-        return [
-            Check(
-                part="engines",
-                name=f"Dask at {_short(address)}",
-                state="works" if done else "broken",
-                says=said,
-                advice="" if done else "Start one with: dask scheduler; dask worker ADDRESS",
-            )
-        ]
+        state, said = _run(_ADDRESS, address)
+        cure = "" if state == "works" else "Start one with: dask scheduler; dask worker ADDRESS"
+        name = f"Dask at {_short(address)}"
+        return [Check(part="engines", name=name, state=state, says=said, advice=cure)]
 
     return look
 

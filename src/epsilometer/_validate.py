@@ -1,6 +1,7 @@
 """Checks of arguments: one sentence each, with what was expected and what came."""
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,8 @@ from numpy.typing import NDArray
 from epsilometer.errors import InvalidArgument
 from epsilometer.types import FloatArray
 
+_LISTED = 12  # names in a message
+
 
 def number(**named: Any) -> None:
     """Each value is a real number, not nan."""
@@ -16,7 +19,7 @@ def number(**named: Any) -> None:
         whole_one = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
         real = isinstance(value, (float, np.floating)) and not math.isnan(value)
         if not (whole_one or real):
-            raise InvalidArgument(f"Expected a number for {name}, got {_short(value)}.")
+            raise InvalidArgument(f"Expected a number for {name}, got {short(value)}.")
 
 
 def probability(**named: float) -> None:
@@ -40,7 +43,7 @@ def at_least(least: float, **named: float) -> None:
     number(**named)
     for name, value in named.items():
         if not value >= least:
-            raise InvalidArgument(f"Expected {name} ≥ {least}, got {_short(value)}.")
+            raise InvalidArgument(f"Expected {name} ≥ {least}, got {short(value)}.")
 
 
 def positive(**named: float) -> None:
@@ -55,7 +58,7 @@ def whole(least: int, **named: int) -> None:
     """Each value is a whole number of ``least`` or more."""
     for name, value in named.items():
         if not isinstance(value, (int, np.integer)) or isinstance(value, bool):
-            raise InvalidArgument(f"Expected a whole number for {name}, got {_short(value)}.")
+            raise InvalidArgument(f"Expected a whole number for {name}, got {short(value)}.")
     at_least(least, **named)
 
 
@@ -96,7 +99,7 @@ def rates(**named: Any) -> None:
     for name, value in named.items():
         array = np.asarray(value, np.float64)
         if not np.all((array >= 0) & (array <= 1)):
-            raise InvalidArgument(f"Expected {name} in [0, 1], got {_short(value)}.")
+            raise InvalidArgument(f"Expected {name} in [0, 1], got {short(value)}.")
 
 
 def _as_array(name: str, value: Any) -> FloatArray:
@@ -113,16 +116,25 @@ def _as_array(name: str, value: Any) -> FloatArray:
             value = value.numpy()
         array: NDArray[Any] = np.asarray(value)
     except (TypeError, ValueError, RuntimeError, NotImplementedError) as error:
-        raise InvalidArgument(f"Expected numbers for {name}, got {_short(value)}.") from error
+        raise InvalidArgument(f"Expected numbers for {name}, got {short(value)}.") from error
     if array.dtype.kind in "biuf":
         kept = array.dtype in (np.float32, np.float64)
         return array if kept else array.astype(np.float64)
     raise InvalidArgument(
-        f"Expected numbers for {name}, got {_short(value)}. "
+        f"Expected numbers for {name}, got {short(value)}. "
         "An array of objects is converted by .astype(float)."
     )
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """The value as a message shows it: what somebody wrote into a file may be long."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def listed(names: Iterable[Any]) -> str:
+    """Names as a message shows them: the first of them, each cut, and how many more there are."""
+    every = list(names)
+    first = ", ".join(map(short, every[:_LISTED]))
+    more = len(every) - _LISTED
+    return f"{first} and {more} more" if more > 0 else first or "none"

@@ -5,6 +5,7 @@ from dataclasses import fields, is_dataclass
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin
 
+from epsilometer import _validate
 from epsilometer.errors import InvalidArgument
 
 _LATER = frozenset({"basis"})  # fields that results written before them do not have
@@ -40,7 +41,9 @@ def named(cls: type[Any], plain: Any) -> None:
     given, known = set(plain) - {"kind"}, {field.name for field in fields(cls)}
     odd = sorted((given - known) | (known - given - _LATER))
     if odd:
-        raise InvalidArgument(f"Expected the fields of {cls.__name__}; missing or unknown: {odd}.")
+        raise InvalidArgument(
+            f"Expected the fields of {cls.__name__}; missing or unknown: {_validate.listed(odd)}."
+        )
 
 
 def restored(name: str, value: Any, kind: Any) -> Any:

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from epsilometer import _validate
 from epsilometer._extras import needs
 from epsilometer.errors import EpsilometerError, InvalidArgument, UnreadableFile
 from epsilometer.observations import Scores
@@ -19,6 +20,7 @@ LARGEST = 4 * 2**30  # bytes that are taken into memory at once
 _INSIDE = {"1", "1.0", "true", "yes", "in", "inside", "member"}
 _OUTSIDE = {"0", "0.0", "false", "no", "out", "outside", "non-member", "nonmember"}
 _COUNT = "Count them in blocks instead: ScoreCounts.at(thresholds).add(inside=…, outside=…)."
+_SAID = 300  # characters of what a decoder says: it may repeat the file
 Columns: TypeAlias = dict[str, Any]
 
 
@@ -71,7 +73,7 @@ def _wanted(found: Iterable[str]) -> dict[str, str]:
             return {name: names[name] for name in pair}
     raise InvalidArgument(
         "Expected columns 'score' and 'member' (1 inside, 0 outside), or 'inside' and 'outside', "
-        f"found {', '.join(map(repr, names)) or 'none'}."
+        f"found {_validate.listed(names)}."
     )
 
 
@@ -89,7 +91,8 @@ def _members(values: Any) -> NDArray[np.bool_]:
     for word in known:
         if word not in _INSIDE | _OUTSIDE:
             raise InvalidArgument(
-                f"Expected 'member' to be 1 or 0 (or true/false, in/out), found {str(word)!r}."
+                f"Expected 'member' to be 1 or 0 (or true/false, in/out), found "
+                f"{_validate.short(str(word))}."
             )
     return np.isin(known, list(_INSIDE))[inverse].reshape(array.shape)
 
@@ -132,7 +135,8 @@ def _numbers(name: str, cells: list[str]) -> NDArray[np.float64]:
         )
         advice = "" if cell.strip() else " A run that diverged is an observation: score it ±inf."
         raise InvalidArgument(
-            f"Expected numbers in column {name!r}, row {row} of the data has {cell!r}.{advice}"
+            f"Expected numbers in column {name!r}, row {row} of the data has "
+            f"{_validate.short(cell)}.{advice}"
         ) from error
 
 
@@ -208,4 +212,5 @@ def told(path: Path, advice: str) -> Iterator[None]:
     except MemoryError as error:
         raise UnreadableFile(f"{path.name!r} does not fit into memory. {advice}") from error
     except Exception as error:  # decoders of binary files raise almost anything
-        raise UnreadableFile(f"Could not read {path.name!r}: {str(error).rstrip('.')}.") from error
+        said = str(error)[:_SAID].rstrip(".")
+        raise UnreadableFile(f"Could not read {path.name!r}: {said}.") from error

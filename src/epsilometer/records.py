@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from epsilometer import _validate
 from epsilometer.errors import InvalidArgument, UnreadableFile
 from epsilometer.readers import not_huge, told
 from epsilometer.tables import FEWER, FILL, Column, table_reader
@@ -58,14 +59,17 @@ def _encoded(path: Path, columns: list[Column], label: str | None) -> tuple[Floa
     at = label_at([column.name for column in columns], label)
     features = [column for i, column in enumerate(columns) if i != at]
     if not features:
-        raise InvalidArgument(f"Expected features beside the labels {columns[at].name!r}.")
+        raise InvalidArgument(
+            f"Expected features beside the labels {_validate.short(columns[at].name)}."
+        )
     rows = columns[at].values.size
     if rows == 0:
         raise InvalidArgument("Expected records, got a file without any.")
     for column in features:
         if column.width > WORDS:
             raise InvalidArgument(
-                f"Expected at most {WORDS} different texts in column {column.name!r}, found "
+                f"Expected at most {WORDS} different texts in column "
+                f"{_validate.short(column.name)}, found "
                 f"{column.width}. Leave out names and numbers of records, or turn it into numbers."
             )
     width = sum(column.width for column in features)
@@ -73,12 +77,12 @@ def _encoded(path: Path, columns: list[Column], label: str | None) -> tuple[Floa
     table, start = np.zeros((rows, width)), 0
     for column in features:
         if column.words is None:
-            _finite(f"column {column.name!r}", column.values)
+            _finite(f"column {_validate.short(column.name)}", column.values)
             table[:, start] = column.values
         else:
             table[np.arange(rows), start + column.values] = 1.0
         start += column.width
-    return table, _classes(f"column {columns[at].name!r}", columns[at].values)
+    return table, _classes(f"column {_validate.short(columns[at].name)}", columns[at].values)
 
 
 def label_at(names: list[str], label: str | None) -> int:
@@ -86,14 +90,14 @@ def label_at(names: list[str], label: str | None) -> int:
     if label is not None:
         if label not in names:
             raise InvalidArgument(
-                f"Expected a column {label!r} of labels, found {', '.join(map(repr, names))}."
+                f"Expected a column {label!r} of labels, found {_validate.listed(names)}."
             )
         return names.index(label)
     usual = [i for i, name in enumerate(names) if name.lower() in _LABELS]
     if len(usual) > 1:
         raise InvalidArgument(
             "Expected one column of labels, found "
-            f"{', '.join(repr(names[i]) for i in usual)}. Say which: label={names[usual[0]]!r}."
+            f"{_validate.listed(names[i] for i in usual)}. Say which: label={names[usual[0]]!r}."
         )
     return usual[0] if usual else len(names) - 1
 
@@ -126,7 +130,7 @@ def _npz_records(path: Path, label: str | None) -> tuple[FloatArray, IntArray]:
             wanted = "'y' (or 'labels')" if label is None else repr(label)
             raise InvalidArgument(
                 f"Expected arrays 'x' (or 'features') and {wanted}, "
-                f"found {', '.join(map(repr, arrays.files)) or 'none'}."
+                f"found {_validate.listed(arrays.files)}."
             )
         features, labels = np.asarray(arrays[x]), np.asarray(arrays[y])
     if features.dtype.kind not in "biuf":

@@ -14,7 +14,7 @@ from typing import Any, TextIO, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from epsilometer import readers
+from epsilometer import _validate, readers
 from epsilometer._extras import needs
 from epsilometer.errors import InvalidArgument, UnreadableFile
 from epsilometer.readers import is_number, not_huge, number, told
@@ -65,9 +65,7 @@ class Table:
         for column in self.columns:
             if column.name == name:
                 return column
-        raise InvalidArgument(
-            f"Expected a column {name!r}, found {', '.join(map(repr, self.names))}."
-        )
+        raise InvalidArgument(f"Expected a column {name!r}, found {_validate.listed(self.names)}.")
 
     def without(self, *names: str) -> "Table":
         """The table without those columns; ``InvalidArgument`` where one is not there."""
@@ -176,7 +174,8 @@ def _csv_kinds(path: Path, *, gaps: bool) -> tuple[list[str], list[bool], int]:
                 if gaps:
                     continue
                 raise InvalidArgument(
-                    f"Expected no blanks, row {rows} of the data has one in column {names[i]!r}. "
+                    f"Expected no blanks, row {rows} of the data has one in column "
+                    f"{_validate.short(names[i])}. "
                     f"{FILL}"
                 )
             elif len(words[i]) <= len(MISSING):
@@ -187,7 +186,8 @@ def _csv_kinds(path: Path, *, gaps: bool) -> tuple[list[str], list[bool], int]:
                 others.clear()
                 continue
             raise InvalidArgument(
-                f"Expected numbers in column {name!r}, found {min(others)!r} among them. {FILL}"
+                f"Expected numbers in column {_validate.short(name)}, found "
+                f"{_validate.short(min(others))} among them. {FILL}"
             )
     return names, [bool(others) for others in words], rows
 
@@ -204,7 +204,7 @@ def _csv_header(path: Path) -> list[str]:
     if not names or twice or data:
         raise InvalidArgument(
             "Expected a first line of names of columns, all different, "
-            f"found {', '.join(map(repr, twice or data)) or 'nothing'}"
+            f"found {_validate.listed(twice or data) if twice or data else 'nothing'}"
             f"{' more than once' if twice else ''}. Does the file begin with a record?"
         )
     return names
@@ -266,7 +266,8 @@ def _parquet_column(name: str, column: Any, *, gaps: bool) -> Column:
 
     if column.null_count and not gaps:
         raise InvalidArgument(
-            f"Expected no nulls in column {name!r}, found {column.null_count}. {FILL}"
+            f"Expected no nulls in column {_validate.short(name)}, found {column.null_count}. "
+            f"{FILL}"
         )
     if types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
@@ -277,7 +278,7 @@ def _parquet_column(name: str, column: Any, *, gaps: bool) -> Column:
     known = (types.is_boolean, types.is_integer, types.is_floating, types.is_decimal)
     if not any(is_known(column.type) for is_known in known):
         raise InvalidArgument(
-            f"Expected numbers or text in column {name!r}, got {column.type}. Leave it out, or "
-            "turn it into numbers."
+            f"Expected numbers or text in column {_validate.short(name)}, got {column.type}. "
+            "Leave it out, or turn it into numbers."
         )
     return Column(name, column.to_numpy(zero_copy_only=False).astype(np.float64))

@@ -75,7 +75,9 @@ class ReleaseForm:
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
-            raise InvalidArgument(f"Expected one of {get_args(Kind)}, got {self.kind!r}.")
+            raise InvalidArgument(
+                f"Expected one of {get_args(Kind)}, got {_validate.short(self.kind)}."
+            )
         if self.unit is not None:
             _validate.positive(unit=self.unit)
             _validate.probability(unit=self.unit)

@@ -304,7 +304,7 @@ def probabilities(
     """
     try:
         known = np.asarray(given, np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InvalidArgument(
             "Expected probabilities as rows of numbers, as many in each, got others."
         ) from error

@@ -28,6 +28,7 @@ from epsilometer.types import FloatArray
 _TRANSIENT = (408, 425, 429, 500, 502, 503, 504)  # statuses that another try may mend
 _LONGEST = 60.0  # seconds between two tries, whatever the service asks for
 _READ, _SHOWN = 4096, 200  # bytes of a refusal, and characters: a key in it is found whole
+_LARGEST = 64 << 20  # bytes of an answer
 _HERE = ("localhost", "127.0.0.1", "::1")
 
 
@@ -195,7 +196,11 @@ class HttpService:
             wait = min(self.pause * 2**attempt, _LONGEST)
             try:
                 with _OPENER.open(self._request(body), timeout=self.timeout) as response:
-                    return json.loads(response.read())
+                    said = response.read(_LARGEST + 1)
+                if len(said) > _LARGEST:
+                    trouble = f"more than {_LARGEST >> 20} MiB"
+                    break
+                return json.loads(said)
             except urllib.error.HTTPError as error:
                 with error:
                     trouble = f"status {error.code}"
@@ -204,8 +209,8 @@ class HttpService:
                     wait = max(wait, _asked_to_wait(error.headers))
             except (OSError, http.client.HTTPException) as error:  # timeouts and cut lines too
                 reason = getattr(error, "reason", error)
-                trouble = f"{type(reason).__name__}: {reason}"
-            except ValueError:
+                trouble = f"{type(reason).__name__}: {str(reason)[:_SHOWN]}"
+            except (ValueError, RecursionError):
                 trouble = "something that is not JSON"
         raise ServiceFailed(
             f"Expected an answer of {self._where} in {self.tries} tries, got last {trouble} "
@@ -317,7 +322,7 @@ class _Journal:
             try:
                 known = json.loads(line)
                 self._remember(known["request"], known["answer"])
-            except (ValueError, TypeError, LookupError) as error:
+            except (ValueError, TypeError, LookupError, RecursionError) as error:
                 raise UnreadableFile(
                     f"Expected a journal of answers, {str(self.path)!r} has something else at "
                     f"byte {self._read}. Give another file, or take that line out."

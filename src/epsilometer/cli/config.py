@@ -4,6 +4,7 @@ Every field below is a key of its section, its type what may stand there; one wi
 be given.
 """
 
+import sys
 import tomllib
 import types
 from collections.abc import Mapping
@@ -172,11 +173,13 @@ def read_sections(whole: type[_Whole], path: Path | None, *, bundled: str) -> _W
         text = resources.files("epsilometer").joinpath(f"data/{bundled}").read_text("utf-8")
         return from_sections(whole, tomllib.loads(text))
     try:
-        return from_sections(whole, tomllib.loads(path.read_text("utf-8-sig")))
+        plain = tomllib.loads(path.read_text("utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
         raise UnreadableFile(f"Could not read {str(path)!r}: {error}.") from error
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # numbers too long and lists too deep, too
         raise UnreadableFile(f"Expected TOML in {str(path)!r}: {error}.") from error
+    try:
+        return from_sections(whole, plain)
     except EpsilometerError as error:
         raise InvalidArgument(f"{path}: {error}") from error
 
@@ -196,7 +199,9 @@ def from_sections(whole: type[_Whole], plain: Mapping[str, Any]) -> _Whole:
     _refuse_unknown("section", plain, list(kinds))
     for name, value in plain.items():
         if not isinstance(value, Mapping):
-            raise InvalidArgument(f"Expected a section [{name}], got {name} = {value!r}.")
+            raise InvalidArgument(
+                f"Expected a section [{name}], got {name} = {_validate.short(value)}."
+            )
     parts = {name: _section(kind, name, plain.get(name, {})) for name, kind in kinds.items()}
     return whole(**parts)
 
@@ -218,7 +223,9 @@ def _section(kind: type[_Section], name: str, values: Mapping[str, Any]) -> _Sec
 def _refuse_unknown(what: str, given: Mapping[str, Any], known: list[str]) -> None:
     for name in given:
         if name not in known:
-            raise InvalidArgument(f"Expected a {what} of {', '.join(known)}, got {name!r}.")
+            raise InvalidArgument(
+                f"Expected a {what} of {', '.join(known)}, got {_validate.short(name)}."
+            )
 
 
 def _checked(name: str, kind: Any, value: Any) -> Any:
@@ -230,14 +237,16 @@ def _checked(name: str, kind: Any, value: Any) -> Any:
             return tuple(value)
     elif _is(kind, value):
         return float(value) if kind is float else value
-    raise InvalidArgument(f"Expected {name} to be {_in_words(kind)}, got {value!r}.")
+    raise InvalidArgument(f"Expected {name} to be {_in_words(kind)}, got {_validate.short(value)}.")
 
 
 def _is(kind: Any, value: Any) -> bool:
     if get_origin(kind) is Literal:
         return isinstance(value, str) and value in get_args(kind)
     if kind is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
+        # TOML has whole numbers of any length.
+        real = isinstance(value, (int, float)) and not isinstance(value, bool)
+        return real and (isinstance(value, float) or abs(value) <= sys.float_info.max)
     return type(value) is kind  # True is no whole number
 
 

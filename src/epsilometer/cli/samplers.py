@@ -1,5 +1,6 @@
 """What commands share that are told how batches are drawn."""
 
+from epsilometer import _validate
 from epsilometer.errors import InvalidArgument
 from epsilometer.mechanisms.samplers import (
     BallsInBins,
@@ -36,8 +37,8 @@ def parse_sampler(text: str, *, known: tuple[str, ...] = EVERY) -> Sampler:
         PartialShuffle(buffer=1000, sliding=False, drop_last=False)
     """
     name, colon, value = text.partition(":")
-    if colon and name == "partial" and value.isascii() and value.isdecimal():
+    if colon and name == "partial" and value.isascii() and value.isdecimal() and len(value) < 19:
         return PartialShuffle(int(value))
     if text in known and text in _BY_NAME:
         return _BY_NAME[text]()
-    raise InvalidArgument(f"Expected a sampler of {', '.join(known)}; got {text!r}.")
+    raise InvalidArgument(f"Expected a sampler of {', '.join(known)}; got {_validate.short(text)}.")

@@ -48,7 +48,7 @@ def status(directory: Path, as_json: bool) -> None:
     table.add_row("plan", store.plan.hash)
     table.add_row("units", f"{len(store.finished):,} of {store.plan.units:,} finished")
     for unit, error in failures.items():
-        table.add_row("failed", Text(f"unit {unit}: {error.strip().splitlines()[-1]}"))
+        table.add_row("failed", Text(f"unit {unit}: {_last_line(error)}"))
     for name, reason in damaged.items():
         table.add_row("damaged", Text(f"shards/{name}: {reason}; will be computed again"))
     for verdict in verdicts:
@@ -56,3 +56,8 @@ def status(directory: Path, as_json: bool) -> None:
     show(table)
     if state == "stopped":
         click.echo(f"Go on with: epsilometer resume {directory}")
+
+
+def _last_line(error: str) -> str:
+    *_, last = error.strip().splitlines() or ["nothing is known of why"]
+    return last

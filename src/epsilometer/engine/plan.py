@@ -6,6 +6,7 @@ import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from importlib.metadata import version
+from itertools import chain
 from typing import Any, Self
 
 import numpy as np
@@ -56,9 +57,15 @@ class Plan:
     def __post_init__(self) -> None:
         _validate.whole(1, units=self.units)
         _validate.whole(0, seed=self.seed)
+        told = (self.audit, self.command, *self.inputs, *self.inputs.values())
+        if not all(isinstance(each, str) for each in (*told, *chain(*self.versions))):
+            raise InvalidArgument(
+                "Expected the audit, command, inputs and versions of a plan as text, got "
+                f"{_validate.short((*told, *self.versions))}."
+            )
         try:
             restored = json.loads(_canonical(self.parameters))
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise InvalidArgument(
                 f"Expected parameters of a plan to be JSON values ({error}). "
                 "Give numbers, texts and lists; name data by their fingerprint in inputs."
@@ -90,11 +97,11 @@ class Plan:
             plan = None if schema != SCHEMA or unknown else cls(**plain)
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
             raise InvalidArgument(
-                f"Expected a plan as JSON, got something else: {error}."
+                f"Expected a plan as JSON, got something else: {str(error)[:200]}."
             ) from error
         if plan is None:
             raise InvalidArgument(
-                f"Expected a plan of schema {SCHEMA}, got one of schema {schema!r}. "
+                f"Expected a plan of schema {SCHEMA}, got one of schema {_validate.short(schema)}. "
                 "Finish the run with the version of epsilometer that began it."
             )
         if plan.hash != stated:

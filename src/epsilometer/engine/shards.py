@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
@@ -14,6 +15,7 @@ Arrays: TypeAlias = Mapping[str, NDArray[Any]]
 
 
 _KINDS = "biufcSU"
+_DTYPE = re.compile(rf"[<>|=][{_KINDS}][0-9]{{1,9}}")  # as ``dtype.str``; NumPy knows other words
 
 
 class DamagedShard(EpsilometerError):
@@ -74,9 +76,9 @@ def _arrays(described: Any, contents: bytes) -> dict[int, Arrays]:
     for unit, arrays in described:
         found = {}
         for name, kind, shape in arrays:
+            if not _DTYPE.fullmatch(kind) or min(shape, default=0) < 0:
+                raise ValueError(f"arrays of {kind} and shape {shape} are never kept")
             dtype = np.dtype(kind)
-            if dtype.kind not in _KINDS or min(shape, default=0) < 0:
-                raise ValueError(f"arrays of {dtype} and shape {shape} are never kept")
             array: NDArray[Any] = np.ndarray(tuple(shape), dtype, contents, at)
             found[str(name)] = array.copy()  # aligned, and free of the rest of the file
             at += array.nbytes

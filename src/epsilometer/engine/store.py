@@ -181,7 +181,8 @@ class Store:
         """Unit → traceback of each that failed and was not finished since."""
         found = {}
         for unit in self._noted():
-            with suppress(OSError, ValueError, KeyError, TypeError):  # a torn note is no evidence
+            # A torn note is no evidence.
+            with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
                 note = json.loads(self._failure(unit).read_text("utf-8"))
                 if unit not in self._home:
                     found[unit] = str(note["error"])
@@ -360,7 +361,7 @@ def _holder(directory: Path) -> str:
     """Who said last that they began; the log may be torn, and then it is somebody."""
     with suppress(OSError):
         for line in reversed((directory / "log.jsonl").read_text("utf-8", "replace").splitlines()):
-            with suppress(ValueError, TypeError, KeyError):
+            with suppress(ValueError, TypeError, KeyError, RecursionError):
                 event = json.loads(line)
                 if event["event"] == "started":
                     return f"process {event['process']} on {event['host']}"

@@ -53,32 +53,36 @@ def shuffles(module: Module) -> list[Shuffle]:
         if not calls or not _is_dataset(module, root):
             continue
         scope = module.function(node)
+        known = len(earlier[scope, start])
         calls = earlier[scope, start] + [call for call in calls if _method(call) in _TELLING]
         if target:
             earlier[scope, target] = calls
         for place, call in enumerate(calls):
-            if _method(call) == "shuffle":
-                shuffle = found.setdefault(id(call), Shuffle(call, (start, target)))
-                _look_around(module, shuffle, calls, place)
+            if _method(call) != "shuffle":
+                continue
+            if id(call) not in found:  # what is before it stays what it is
+                found[id(call)] = Shuffle(call, (start, target))
+                _look_back(module, found[id(call)], calls[:place])
+            _look_ahead(module, found[id(call)], calls[max(place + 1, known) :])
     if packages & _BUFFERED:
         for shuffle in found.values():
             shuffle.buffer = _buffer(module, shuffle.node)
     return list(found.values())
 
 
-def _look_around(module: Module, shuffle: Shuffle, calls: list[ast.Call], place: int) -> None:
-    before = [call for call in calls[:place] if not _excludes(module, call, shuffle.node)]
+def _look_back(module: Module, shuffle: Shuffle, calls: list[ast.Call]) -> None:
+    before = _beside(module, shuffle, calls)
     for number, call in enumerate(before):
         if _method(call) in _UNBATCHES:
             before = before[number + 1 :]
-    shuffle.after_batch |= any(_method(call) in _BATCHES for call in before)
-    shuffle.before_batch |= any(
-        _method(call) in _BATCHES and not _excludes(module, call, shuffle.node)
-        for call in calls[place + 1 :]
-    )
-    sizes = [size for call in calls[:place] if (size := _size(module, call)) is not None]
-    if sizes:
-        shuffle.size = min(sizes)
+    shuffle.after_batch = any(_method(call) in _BATCHES for call in before)
+    sizes = [size for call in calls if (size := _size(module, call)) is not None]
+    shuffle.size = min(sizes, default=None)
+
+
+def _look_ahead(module: Module, shuffle: Shuffle, calls: list[ast.Call]) -> None:
+    batches = [call for call in calls if _method(call) in _BATCHES]
+    shuffle.before_batch |= bool(_beside(module, shuffle, batches))
 
 
 def _is_whole(module: Module, node: ast.Call) -> bool:
@@ -106,18 +110,25 @@ def _is_dataset(module: Module, root: ast.expr) -> bool:
     return not packages or bool(packages & PIPELINES)
 
 
-def _excludes(module: Module, one: ast.AST, other: ast.AST) -> bool:
-    """Whether two nodes are in different arms of an ``if``."""
-    arms = dict(_arms(module, one))
-    return any(arms.get(number, arm) is not arm for number, arm in _arms(module, other))
+def _beside(module: Module, shuffle: Shuffle, calls: list[ast.Call]) -> list[ast.Call]:
+    """Those of the calls that are not in another arm of an ``if`` than the shuffle."""
+    own = _arms(module, shuffle.node) if calls else {}
+    if not own:
+        return calls
+    return [
+        call
+        for call in calls
+        if not any(own.get(number, arm) is not arm for number, arm in _arms(module, call).items())
+    ]
 
 
-def _arms(module: Module, node: ast.AST) -> list[tuple[int, bool]]:
-    found = []
+def _arms(module: Module, node: ast.AST) -> dict[int, bool]:
+    """Every ``if`` around a node, and whether the node is in its ``else``."""
+    found = {}
     child = node
     for parent in module.around(node):
         if isinstance(parent, ast.If):
-            found.append((id(parent), any(child is each for each in parent.orelse)))
+            found[id(parent)] = any(child is each for each in parent.orelse)
         child = parent
     return found
 
@@ -134,6 +145,8 @@ def _buffer(module: Module, call: ast.Call) -> int | float | None:
 
 def _size(module: Module, call: ast.Call) -> int | float | None:
     """Records that ``Dataset.range(n)`` or ``take(n)`` lets through."""
+    if _method(call) not in ("range", "take"):
+        return None
     ends = [module.values.number(argument) for argument in call.args]
     known = [end for end in ends if end is not None]
     if len(known) != len(ends) or call.keywords:

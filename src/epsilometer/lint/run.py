@@ -90,7 +90,7 @@ def _lines(source: Source) -> list[bytes]:
     content = source.content
     if isinstance(content, bytes):
         encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
-        content = content.decode(encoding)
+        content = content.decode(encoding, "replace")  # the parser looks at less of it
     return re.split(b"\r\n|\r|\n", content.encode())
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from epsilometer import _validate
 from epsilometer.errors import InvalidArgument, UnreadableFile
+from epsilometer.readers import not_huge, told
 from epsilometer.training.ensemble import as_tensor, cross_entropy
 from epsilometer.training.models import lenet5, mlp
 from epsilometer.types import FloatArray, IntArray
@@ -23,6 +24,8 @@ _LENGTH = 40  # characters of a window
 _MOST = 64  # windows of one role, so that no round waits for Hamlet
 _SEEN = 256  # records tried at once
 _TESTED = 2000  # records the final model is tried on
+_LARGEST = 256 << 20  # bytes of all roles' lines
+_FEWER = "Give fewer of them."
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -195,27 +198,47 @@ def _seeded(build: Any, rng: np.random.Generator) -> nn.Module:
 
 
 def _written(file: Path) -> tuple[FloatArray, IntArray, IntArray, Client]:
-    try:
+    with told(file, _FEWER):
+        with zipfile.ZipFile(file) as packed:
+            not_huge(file, sum(member.file_size for member in packed.infolist()), _FEWER)
         with np.load(file, allow_pickle=False) as archive:
             held = {name: archive[name] for name in archive.files}
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
-        raise UnreadableFile(f"Could not read {str(file)!r}: {error}.") from error
     whole = {"x_train", "y_train", "writer_train", "x_test", "y_test"} <= set(held)
     if whole:
         images, labels, writers = (held[f"{part}_train"] for part in ("x", "y", "writer"))
         test_images, test_labels = held["x_test"], held["y_test"]
+        _fit_together(file, images, labels, writers)
+        _fit_together(file, test_images, test_labels, test_labels)
     elif {"x", "y", "writer"} <= set(held):
         images, labels, writers = held["x"], held["y"], held["writer"]
+        _fit_together(file, images, labels, writers)
         tested = np.arange(len(labels)) % 10 == 9
         test_images, test_labels = images[tested], labels[tested]
         images, labels, writers = images[~tested], labels[~tested], writers[~tested]
     else:
         raise UnreadableFile(
             f"Expected images, labels and writers (x_train, y_train, writer_train, x_test, y_test) "
-            f"in {str(file)!r}, found {', '.join(sorted(held))}."
+            f"in {str(file)!r}, found {_validate.listed(sorted(held))}."
         )
     test = _pixels(test_images[:_TESTED]), test_labels[:_TESTED].astype(np.int64)
     return _pixels(images), labels.astype(np.int64), writers, test
+
+
+def _fit_together(file: Path, images: Any, labels: Any, writers: Any) -> None:
+    """Refuses images of another size, labels that are no digits, and what is not one a record."""
+    whole = labels.ndim == 1 and labels.size and images.shape == (labels.size, 28, 28)
+    numbers = images.dtype.kind in "biuf" and labels.dtype.kind in "biu"
+    if not whole or not numbers or writers.shape != labels.shape:
+        raise UnreadableFile(
+            f"Expected images (n, 28, 28), labels (n,) and writers (n,) as numbers in "
+            f"{str(file)!r}, got {images.dtype} {images.shape}, {labels.dtype} {labels.shape} and "
+            f"{writers.dtype} {writers.shape}."
+        )
+    if labels.min() < 0 or labels.max() > 9 or not np.isfinite(images).all():
+        raise UnreadableFile(
+            f"Expected labels from 0 to 9 and finite pixels in {str(file)!r}, got labels from "
+            f"{labels.min()} to {labels.max()}."
+        )
 
 
 def _pixels(images: NDArray[Any]) -> NDArray[np.float32]:
@@ -224,18 +247,23 @@ def _pixels(images: NDArray[Any]) -> NDArray[np.float32]:
 
 def _spoken(file: Path) -> list[str]:
     """What each role says, of those who say a window's worth."""
-    try:
-        with gzip.open(file, "rt", encoding="utf-8") as opened:
-            roles = json.load(opened)
+    with told(file, _FEWER):
+        with gzip.open(file, "rb") as opened:
+            text = opened.read(_LARGEST + 1)
+        if len(text) > _LARGEST:
+            raise InvalidArgument(f"Expected at most {_LARGEST >> 20} MiB of text. {_FEWER}")
+        roles = json.loads(text)
+        if not isinstance(roles, dict) or not all(_is_lines(said) for said in roles.values()):
+            raise InvalidArgument("Expected roles and their lines as JSON, gzipped, got no such.")
         every = ["\n".join(lines) for lines in roles.values()]
-    except (OSError, EOFError, ValueError, AttributeError, TypeError) as error:
-        raise UnreadableFile(
-            f"Could not read {str(file)!r}, roles and their lines as JSON, gzipped: {error}."
-        ) from error
     enough = [text for text in every if len(text) > _LENGTH]
     if not enough:
         raise UnreadableFile(f"Expected a role with {_LENGTH} characters in {str(file)!r}.")
     return enough
+
+
+def _is_lines(said: Any) -> bool:
+    return isinstance(said, list) and all(isinstance(line, str) for line in said)
 
 
 def _windows(text: IntArray) -> IntArray:

@@ -8,7 +8,7 @@ INSTALL_BROWSER := ($(SUDO) apt-get update -qq && $(SUDO) apt-get install -y -qq
 # A process a core; threads of theirs would only wait for each other.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto
 
-.PHONY: demo test setup browser check docs slow bench comparison calibration mutation notebooks gallery clean
+.PHONY: demo test setup browser check docs slow fuzz bench comparison calibration mutation notebooks gallery clean
 
 demo: setup
 	$(BIN)/epsilometer demo
@@ -43,6 +43,10 @@ docs: setup
 
 slow: setup browser
 	$(PYTEST) -m slow
+
+# Ten minutes for each of two dozen readers; make fuzz MINUTES=1 for less.
+fuzz: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),10)
 
 bench: comparison
 	$(BIN)/python benchmarks/run.py

@@ -6,7 +6,7 @@ The public names. Each is loaded when it is first used, so that ``import epsilom
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "1.0.0rc1"
 
 if TYPE_CHECKING:  # "as" says that a name is for others too, to their type checkers
     from epsilometer.accounting.shuffle import (

@@ -1,6 +1,8 @@
 """epsilometer measures how private machine learning really is.
 
 The public names. Each is loaded when it is first used, so that ``import epsilometer`` stays light.
+
+PYTEST_DONT_REWRITE, or pytest, which loads our fixture, would warn whoever imported this before it.
 """
 
 from importlib import import_module

@@ -182,3 +182,9 @@ from epsilometer.testing import assert_private
 assert "pytest" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path)
+
+
+def test_who_imported_the_package_before_pytest_is_not_warned(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_it(): pass")
+    program = "import epsilometer, pytest; raise SystemExit(pytest.main(['-W', 'error']))"
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=pytester.path)

@@ -30,13 +30,16 @@ def followed(*results: Any) -> Any:
 
 
 def test_the_page_shows_every_result_and_loads_nothing() -> None:
-    page = trend_page(followed(digits(0.5), digits(2.0), a_release()), title="runs")
-    assert "2 audits followed over 3 results: 2 refuted or not to be released." in page
-    assert page.count("<tr>") == 2 + 3  # two heads
+    results = (an_audit(), digits(0.5), digits(2.0), a_release(), a_release())
+    page = trend_page(followed(*results), title="runs")
+    assert "3 audits followed over 5 results: 4 refuted or not to be released." in page
+    assert page.count("<tr>") == 3 + 5  # with heads
     assert "default-src &#39;none&#39;" in page
     assert not re.search(r'(?:src|href)="(?!data:|#)', page)
     figures = json.loads(page.partition('id="figures">')[2].partition("</script>")[0])
-    assert [figure["key"] for figure in figures] == ["trend-1", "trend-2"]
+    assert [figure["key"] for figure in figures] == ["trend-2", "trend-3"]  # one point is no trend
+    assert re.findall(r'data-chart="(\d)"', page) == ["0", "1"]
+    assert figures[0]["title"] == "ε by result"
     assert figures[0]["series"][0]["y"] == [0.5, 2.0]
     assert figures[0]["series"][1]["y"] == [1.0, 1.0]  # as promised
 

@@ -42,14 +42,18 @@ def _page(trends: Sequence[Trend], *, title: str, many: int, long: int) -> str:
         )
         for t in trends[:many]
     ]
-    figures = [_figure(trend, key=f"trend-{i}") for i, trend in enumerate(kept, start=1)]
+    drawn = {  # a single point is no trend
+        i: _figure(trend, key=f"trend-{i}")
+        for i, trend in enumerate(kept, start=1)
+        if len(trend.entries) > 1
+    }
     entries = [entry for trend in kept for entry in trend.entries]
     refuted = sum(entry.verdict in ("refuted", "do not release") for entry in entries)
     return framed(
         "trend.html",
         title=title,
         plain={"kind": "History", "entries": [entry.to_dict() for entry in entries]},
-        figures=figures,
+        figures=list(drawn.values()),
         cites=(),
         is_cut=kept != list(trends),
         drawn=True,
@@ -58,8 +62,13 @@ def _page(trends: Sequence[Trend], *, title: str, many: int, long: int) -> str:
         caution=history_words.CAUTION,
         head=history_words.TREND_HEAD,
         trends=[
-            (history_words.trend_title(trend), [figure], history_words.trend_rows(trend))
-            for trend, figure in zip(kept, figures, strict=True)
+            (
+                history_words.trend_title(trend),
+                [drawn[i]] if i in drawn else [],
+                sum(before < i for before in drawn),
+                history_words.trend_rows(trend),
+            )
+            for i, trend in enumerate(kept, start=1)
         ],
     )
 
@@ -100,7 +109,7 @@ def _figure(trend: Trend, *, key: str) -> Figure:
         )
     return Figure(
         key=key,
-        title=f"{trend.measure[:1].upper()}{trend.measure[1:]} by result",
+        title=f"{trend.measure} by result",
         caption="In the order of the table. A lower bound: the truth lies above it."
         if trend.measure == "ε"
         else "In the order of the table: what the strongest attack was seen to gain over guessing.",

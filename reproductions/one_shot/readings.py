@@ -213,7 +213,8 @@ def _read(
 
 def _cell(values: np.ndarray) -> str:
     digits = 0 if values.mean() >= 100 else 1 if values.mean() >= 10 else 2
-    return f"{values.mean():.{digits}f} ± {values.std(ddof=1):.{digits}f}"
+    spread = f" ± {values.std(ddof=1):.{digits}f}" if values.size > 1 else ""
+    return f"{values.mean():.{digits}f}{spread}"
 
 
 if __name__ == "__main__":

@@ -42,8 +42,8 @@ What was given:
 
 {settings}
 
-Measured on {machine}. The machine did other things at the same time, so CPU seconds
-are good to a factor of two, and no more.
+Measured on {machine}. CPU seconds of a machine that
+does other things at the same time are good to a factor of two.
 
 ## How to read it
 
@@ -88,6 +88,7 @@ class Counted:
 
     question: Question
     asked: Ask
+    key: str
     row: Row
     raw: dict[str, Any]
 
@@ -136,7 +137,7 @@ def counted(raw: dict[str, Any]) -> list[Counted]:
     """All lines for which there are measurements, in the order of the questions."""
     measured = {(r["question"], r["tool"], r["name"], r["key"]): r for r in raw["rows"]}
     return [
-        Counted(question=question, asked=asked, row=row, raw=found)
+        Counted(question=question, asked=asked, key=key, row=row, raw=found)
         for question in QUESTIONS
         for asked in question.asked
         for key, row in asked.rows.items()
@@ -167,12 +168,13 @@ def _wins(lines: list[Counted]) -> str:
             for what, found in (("faster", quick), ("smaller", small), ("refutes oftener", sharp))
             if found
         ]
-        told.append(f"- *{question.title}* {'; '.join(words) + '.' if words else 'Nobody.'}")
+        said = f"{'; '.join(words)}. Ours: {_seconds(ours)} s." if words else "Nowhere."
+        told.append(f"- *{question.title}* {said}")
     return "**Where a peer is better than our default:**\n\n" + "\n".join(told)
 
 
 def _named(line: Counted) -> str:
-    return f"{TOOLS[line.asked.tool]} {line.row.call} ({_seconds(line)} s of CPU)"
+    return f"{_label(line)} ({_seconds(line)} s)"
 
 
 def _line(line: Counted) -> str:
@@ -193,7 +195,7 @@ def _line(line: Counted) -> str:
 
 def _share(count: int, of: int) -> str:
     low, high = limits(count, of)
-    return f"{count} of {of:,} ({100 * low:.1f} to {100 * high:.1f} %)"
+    return f"{count:,} of {of:,} ({100 * low:.1f} to {100 * high:.1f} %)"
 
 
 def _seconds(line: Counted) -> str:
@@ -227,7 +229,9 @@ def _draw(lines: list[Counted]) -> None:
                 panel.plot(100 * count / of, place, "o", color=colour, markersize=4)
             panels[2].plot(line.raw["cpu_seconds"], place, "o", color=colour, markersize=4)
         panels[0].axvline(100 * _NOMINAL, color=_INK, linewidth=0.8, linestyle=":")
-        panels[0].set_yticks(list(places), [_label(line) for line in lines])
+        panels[0].set_yticks(
+            list(places), [f"{line.question.name}: {_label(line)}" for line in lines]
+        )
         panels[0].set_xlabel("false alarms, % (dots: 5 %)")
         panels[1].set_xlabel("false claims refuted, %")
         panels[2].set_xlabel("CPU seconds of an audit")
@@ -246,8 +250,4 @@ def _draw(lines: list[Counted]) -> None:
 
 def _label(line: Counted) -> str:
     name = TOOLS[line.asked.tool].strip("*")
-    return f"{line.question.name}: {name}, {next(_keys(line))}"
-
-
-def _keys(line: Counted) -> Any:
-    return (key.replace("_", " ") for key, row in line.asked.rows.items() if row is line.row)
+    return f"{name}, {line.key.replace('_', ' ')}"

@@ -70,7 +70,7 @@ TOOLS = {
     "flower": "Flower on Ray",
 }
 _GAUSSIAN = "; assumes Gaussian scores"
-_FIXED = "; threshold 0.5, fixed beforehand"
+_FIXED = "; threshold 1.5, fixed beforehand"
 _GUESSED = "balanced accuracy"
 
 QUESTIONS = (
@@ -139,7 +139,9 @@ QUESTIONS = (
                 tool="opake",
                 name="scores_fixed",
                 audits=1000,
-                rows={"fixed": Row(call="`….epsilon_at(delta=1e-5, threshold=0.5)`")},
+                rows={
+                    "fixed": Row(call="`….epsilon_at(delta=1e-5, threshold=0.5)`, fixed beforehand")
+                },
             ),
             Ask(
                 tool="opake",
@@ -170,7 +172,7 @@ QUESTIONS = (
             Ask(
                 tool="privacyguard",
                 name="scores_default",
-                audits=40,
+                audits=25,
                 rows={
                     "eps": Row(
                         call="`AnalysisNode(…, 1e-5, 1000).run_analysis().eps`",
@@ -204,7 +206,7 @@ QUESTIONS = (
             Ask(
                 tool="adversarial_robustness_toolbox",
                 name="membership_nn",
-                audits=40,
+                audits=25,
                 rows={
                     "nn": Row(
                         call="`MembershipInferenceBlackBox(…)`: guesses right oftener than ½",
@@ -244,7 +246,7 @@ QUESTIONS = (
             Ask(
                 tool="sacroml",
                 name="membership_lira",
-                audits=5,
+                audits=20,
                 rows={
                     "lira": Row(
                         call="`LIRAAttack()`: its AUC is significant",

@@ -5,6 +5,7 @@ own, as long as clipping allows.
 """
 
 import functools
+import logging
 from typing import Any
 
 import federation
@@ -18,6 +19,7 @@ from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, 
 from flwr.simulation import run_simulation
 from torch import nn
 
+logging.getLogger("flwr").setLevel(logging.ERROR)  # it has a line for every reply
 server_app, client_app = ServerApp(), ClientApp()
 asked: dict[str, Any] = {}  # of the server, which lives in the process that was asked
 records = functools.cache(federation.records)

@@ -6,7 +6,7 @@ from opake import auditing
 from opake.auditing.types import CoinFlip, OneRunEstimate
 from stopwatch import BoolArray, FloatArray
 
-THRESHOLD = 0.5  # halfway between the two laws of the known situation, fixed before any score
+THRESHOLD = 0.5  # where most guesses are right, if all are made; fixed before any score
 _said: dict[tuple[int, int], float] = {}
 
 

@@ -41,7 +41,7 @@ def as_markdown(notebook: dict[str, Any], *, name: str) -> str:
         1 + 1
         '''
         <BLANKLINE>
-        '''text
+        ''' { .text .output }
         2
         '''
         <BLANKLINE>
@@ -61,7 +61,8 @@ def _cell(cell: dict[str, Any]) -> list[str]:
     if source.startswith(shell):
         language, source = "bash", source.removeprefix(shell)
     printed = "".join(_text(output) for output in cell["outputs"]).rstrip()
-    return [f"```{language}\n{source}\n```", *([f"```text\n{printed}\n```"] if printed else [])]
+    shown = [f"``` {{ .text .output }}\n{printed}\n```"] if printed else []
+    return [f"```{language}\n{source}\n```", *shown]
 
 
 def _text(output: dict[str, Any]) -> str:

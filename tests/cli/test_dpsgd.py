@@ -8,23 +8,24 @@ import signal
 import tomllib
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from epsilometer import AuditGroup, AuditResult, from_json
 from epsilometer.accounting import pld
 from epsilometer.cli.config import from_plain, read_config
 from epsilometer.cli.dpsgd import dpsgd_job_of
-from epsilometer.cli.main import main
 from epsilometer.engine.store import Store
 from epsilometer.mechanisms.samplers import PartialShuffle
 from epsilometer.training import memory
 from epsilometer.training.optimizers import SGD
+from tests.cli.described import audit_of, call, with_changes
 from tests.faults.processes import started, until
 
 pytestmark = pytest.mark.usefixtures("coarse")
@@ -37,41 +38,8 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 
 
-def call(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
-
-
-def changed(**parts: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The small config with other values; None takes a key away."""
-    merged = {name: {**SMALL[name], **parts.get(name, {})} for name in SMALL}
-    return {
-        name: {key: value for key, value in part.items() if value is not None}
-        for name, part in merged.items()
-    }
-
-
-def write(path: Path, plain: dict[str, dict[str, Any]]) -> Path:
-    """As TOML; JSON's numbers, texts, lists, true and false are its own."""
-    lines = [
-        line
-        for name, part in plain.items()
-        for line in (f"[{name}]", *(f"{key} = {json.dumps(part[key])}" for key in part))
-    ]
-    path.write_text("\n".join(lines), "utf-8")
-    return path
-
-
-@pytest.fixture
-def audit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    """Runs the command on a changed config, in a folder of its own."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*options: object, **parts: dict[str, Any]) -> Result:
-        file = write(Path("audit.toml"), changed(**parts))
-        quiet = ("--run", "run", "--engine", "in-process", "--quiet")
-        return call("dpsgd", "--config", file, *quiet, *options)
-
-    return run
+audit = audit_of("dpsgd", SMALL)
+changed = partial(with_changes, SMALL)
 
 
 def result() -> AuditResult | AuditGroup:

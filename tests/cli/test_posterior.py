@@ -1,22 +1,22 @@
 """``epsilometer posterior``: real runs, their exit codes, going on, and files that are wrong."""
 
-import json
 import shutil
 import tomllib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from epsilometer import PosteriorAudit, from_json
 from epsilometer.cli.config import from_sections, read_sections
-from epsilometer.cli.main import main
 from epsilometer.cli.posterior import Config, posterior_job_of
 from epsilometer.engine.store import Store
 from epsilometer.mechanisms.samplers import Poisson
+from tests.cli.described import audit_of, call, with_changes
 
 pytestmark = pytest.mark.usefixtures("coarse")
 DOCS = Path(__file__).parents[2] / "docs" / "posterior.md"
@@ -28,40 +28,8 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 
 
-def call(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
-
-
-def changed(**parts: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The small config with other values; None takes a key away."""
-    merged = {name: {**SMALL[name], **parts.get(name, {})} for name in SMALL}
-    return {
-        name: {key: value for key, value in part.items() if value is not None}
-        for name, part in merged.items()
-    }
-
-
-def write(path: Path, plain: dict[str, dict[str, Any]]) -> Path:
-    lines = [
-        line
-        for name, part in plain.items()
-        for line in (f"[{name}]", *(f"{key} = {json.dumps(part[key])}" for key in part))
-    ]
-    path.write_text("\n".join(lines), "utf-8")
-    return path
-
-
-@pytest.fixture
-def audit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    """Runs the command on a changed config, in a folder of its own."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*options: object, **parts: dict[str, Any]) -> Result:
-        file = write(Path("audit.toml"), changed(**parts))
-        quiet = ("--run", "run", "--engine", "in-process", "--quiet")
-        return call("posterior", "--config", file, *quiet, *options)
-
-    return run
+audit = audit_of("posterior", SMALL)
+changed = partial(with_changes, SMALL)
 
 
 def result() -> PosteriorAudit:

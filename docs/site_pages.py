@@ -22,6 +22,7 @@ from epsilometer.cli.main import main
 ROOT = Path(__file__).parents[1]
 OUTSIDE = ("CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/*.md", "reproductions/*/README.md")
 _LINK = re.compile(r"\]\(([^)\s#]+)(#[^)\s]*)?\)")
+_NAMED = re.compile(r"(?<!!)\[([^\[\]]+)\]\(([^)\s#]+)\)")
 _ROOM = re.compile(r"<!-- modules of (\S+) -->")
 _HELD = re.compile(r"(?<!\[)`([a-z_]+(?:\.\w+){2,})`")  # as attacks.lira.lira
 
@@ -37,11 +38,18 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
+def on_page_markdown(markdown: str, *, page: Page, files: Files, **_: Any) -> str:
     """Turns links that leave docs/ or come from outside, and fills in what is generated."""
     source = page.file.src_uri
     in_docs = page.file.generated_by is None or source.startswith("notebooks/")
-    markdown = turned(markdown, source=f"docs/{source}" if in_docs else source, page=source)
+    path = f"docs/{source}" if in_docs else source
+
+    def code_alone(link: re.Match[str]) -> str:  # code is no page: its name stays, without a link
+        target = _resolved(link[2], path)
+        is_code = (ROOT / target).exists() and files.get_file_from_path(_on_site(target)) is None
+        return link[1] if is_code else link[0]
+
+    markdown = turned(_NAMED.sub(code_alone, markdown), source=path, page=source)
     markdown = markdown.replace("```python\n>>>", "```pycon\n>>>")
     if source.startswith("reference/"):  # whoever searches finds what explains before what lists
         page.meta["search"] = {"boost": 0.3}
@@ -67,11 +75,19 @@ def turned(markdown: str, *, source: str, page: str) -> str:
         target, anchor = link[1], link[2] or ""
         if "://" in target:
             return link[0]
-        named = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
-        on_site = "index.md" if named == "README.md" else named.removeprefix("docs/")
+        on_site = _on_site(_resolved(target, source))
         return f"]({posixpath.relpath(on_site, posixpath.dirname(page) or '.')}{anchor})"
 
     return _LINK.sub(turn, markdown)
+
+
+def _resolved(target: str, source: str) -> str:
+    """What a link of ``source`` leads to, from the root of the repository."""
+    return posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
+
+
+def _on_site(path: str) -> str:
+    return "index.md" if path == "README.md" else path.removeprefix("docs/")
 
 
 def modules(room: str) -> str:

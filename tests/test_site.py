@@ -21,17 +21,23 @@ ROOMS = sorted(
 )  # folders of the source
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    built = tmp_path_factory.mktemp("site")
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", built],
+def build(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """As the Makefile does it: with ``--quiet``, say, nothing would ever fail."""
+    (flags,) = set(re.findall(r"mkdocs build (.*)", (ROOT / "Makefile").read_text("utf-8")))
+    return subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", *flags.split(), *arguments],
         cwd=ROOT,
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    built = tmp_path_factory.mktemp("site")
+    done = build("--site-dir", built)
     assert done.returncode == 0, done.stderr
     return built
 
@@ -84,3 +90,18 @@ def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
     assert [page.name for page in pages if loaded.search(page.read_text("utf-8"))] == []
     styles = [sheet for sheet in site.rglob("*.css") if "url(http" in sheet.read_text("utf-8")]
     assert styles == []
+
+
+@pytest.mark.parametrize(
+    ("link", "code"),
+    [("index.md#a-page", 0), ("nowhere.md", 1), ("index.md#nowhere", 1), ("/index.md", 1)],
+)
+def test_a_link_that_leads_nowhere_fails(link: str, code: int, tmp_path: Path) -> None:
+    (tmp_path / "mkdocs.yml").write_text(
+        f"INHERIT: {ROOT / 'mkdocs.yml'}\n"
+        + "plugins: []\nhooks: []\nwatch: []\nnav: [index.md]\n",
+        "utf-8",
+    )
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/index.md").write_text(f"# A page\n\n[a link]({link})\n", "utf-8")
+    assert build("--config-file", tmp_path / "mkdocs.yml").returncode == code

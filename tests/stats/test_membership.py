@@ -130,6 +130,7 @@ def test_limits_stay_where_rates_can_be() -> None:
     assert auc(apart) == (1.0, 0.0, 1.0) or auc(apart).high == 1.0
     assert auc(Scores([0.0, 1.0], [2.0, 3.0])).low == 0.0
     assert tpr_at(apart, 0.05) == (1.0, 0.0, 1.0)  # two scores tell nothing of 5 %
+    assert tpr_at(apart, 0.5) == (1.0, 0.0, 1.0)  # nor where both could lie above any line
 
 
 @pytest.mark.parametrize("confidence", [0.9, 0.5])

@@ -57,6 +57,7 @@ COMMANDS = [
         "methods",
         "posterior",
         "report",
+        "reproduce",
         "resume",
         "selfcheck",
         "shuffle",

@@ -30,7 +30,7 @@ _COMMANDS = {
     "posterior": "Say which form of predictions with uncertainty may be published, by what each "
     "leaks.",
     "report": "Make the report of RUN, the directory of a run or a result as JSON.",
-    "reproduce": "Measure what a paper published: without a name, which there are.",
+    "reproduce": "Measure what a paper published: NAME is one of those that are listed without it.",
     "resume": "Finish the run in directory RUN, to the same bytes as if it had never stopped.",
     "selfcheck": "Check the auditor: sound mechanisms spared, broken ones refuted.",
     "shuffle": "Say what DP-SGD leaks that shuffles and is accounted as if it sampled by Poisson.",

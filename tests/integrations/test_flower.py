@@ -447,7 +447,8 @@ def test_a_run_that_ends_early(tmp_path: Path, end: type[BaseException]) -> None
     found = Written(tmp_path / "run")
     assert "ended with an error" in found.told
     assert found.took.tolist() == [2] * 4
-    assert "2 rounds" in found.group.audits[0].subject
+    subjects = [audit.subject.rpartition(", ")[2] for audit in found.group.audits]
+    assert subjects == ["2 rounds: final model", "2 rounds: all rounds"]
 
 
 def test_models_that_diverge(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """What does federated training leak of a client? One run with canaries among them."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
@@ -22,7 +22,7 @@ from epsilometer.engine.plan import Plan
 from epsilometer.engine.run import Done, Unwatched, Watch, run
 from epsilometer.engine.shards import Arrays
 from epsilometer.errors import InvalidArgument
-from epsilometer.results import AuditGroup
+from epsilometer.results import AuditGroup, AuditResult
 from epsilometer.stats.sphere import cosine_quantile
 from epsilometer.types import FloatArray
 
@@ -108,7 +108,7 @@ class FederatedJob:
 
     def result(self, units: Iterable[Arrays], done: Done) -> AuditGroup:
         """For each training: who sees the final model, and who sees all rounds."""
-        audits = []
+        audits: list[AuditResult] = []
         for index, (arrays, often) in enumerate(zip(units, self.repetitions, strict=True)):
             told = _told(arrays)
             group = audit_iterates(
@@ -129,10 +129,7 @@ class FederatedJob:
                 told=told,
                 provenance=done.provenance(range(index, index + 1)),
             )
-            audits += [
-                replace(audit, subject=_seen(audit.subject, n))
-                for n, audit in enumerate(group.results)
-            ]
+            audits += group.results
         return AuditGroup(subject=self.subject, results=tuple(audits))
 
     def _accounted(self, often: int | None) -> PrivacyClaim | None:
@@ -361,10 +358,6 @@ def _often(often: int | None) -> str:
     if often is None:
         return "canaries drawn like clients"
     return "each canary once" if often == 1 else f"each canary {often} times"
-
-
-def _seen(subject: str, number: int) -> str:
-    return f"{subject}: {'all rounds' if number else 'final model'}"
 
 
 def _in_words(training: "FederatedTraining") -> dict[str, Any]:

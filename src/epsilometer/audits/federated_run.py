@@ -64,9 +64,9 @@ def audit_iterates(
     planted = seen.took.size
 
     def judged(inside: FloatArray, outside: FloatArray | None) -> AuditResult:
-        view = "the weights before and after training"
+        view, short = "the weights before and after training", "final model"
         if outside is not None:
-            view = "the weights after every round"
+            view, short = "the weights after every round", "all rounds"
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", EpsilometerWarning)
             result = audit_cosines(
@@ -78,7 +78,7 @@ def audit_iterates(
                 participation="equal" if equal else "unequal",
                 confidence=confidence,
                 seed=seed,
-                subject=f"{subject}, {seen.rounds:,} rounds",
+                subject=f"{subject}, {seen.rounds:,} rounds: {short}",
                 adversary=f"sees {view}{_KNOWS[participation]}",
                 provenance=provenance,
             )

@@ -263,12 +263,16 @@ class Audited:
 
     def report(self, *, delta: float, confidence: float = 0.95) -> AuditGroup:
         """All three side by side; each keeps its own confidence."""
+        by_view = {
+            "every noisy gradient seen": self.result(delta=delta, confidence=confidence),
+            "batches known too": self.step_result(delta=delta, confidence=confidence),
+            "weights before and after seen": self.final_result(delta=delta, confidence=confidence),
+        }
         return AuditGroup(
             subject=self._subject,
-            results=(
-                self.result(delta=delta, confidence=confidence),
-                self.step_result(delta=delta, confidence=confidence),
-                self.final_result(delta=delta, confidence=confidence),
+            results=tuple(
+                replace(found, subject=f"{found.subject}: {view}")
+                for view, found in by_view.items()
             ),
         )
 

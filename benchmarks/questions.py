@@ -146,13 +146,13 @@ QUESTIONS = (
             Ask(
                 tool="opake",
                 name="scores_gdp",
-                audits=10,
+                audits=40,
                 rows={"gdp": Row(call=f"`one_run(…).epsilon_at(delta=1e-5)`{_GAUSSIAN}")},
             ),
             Ask(
                 tool="privacy_estimates",
                 name="scores_joint_beta",
-                audits=5,
+                audits=20,
                 rows={
                     "joint_beta": Row(
                         call=f'`compute_eps_lo(…, 1e-5, 0.05, "joint-beta")`{_FIXED}',
@@ -172,7 +172,7 @@ QUESTIONS = (
             Ask(
                 tool="privacyguard",
                 name="scores_default",
-                audits=25,
+                audits=100,
                 rows={
                     "eps": Row(
                         call="`AnalysisNode(…, 1e-5, 1000).run_analysis().eps`",
@@ -206,7 +206,7 @@ QUESTIONS = (
             Ask(
                 tool="adversarial_robustness_toolbox",
                 name="membership_nn",
-                audits=25,
+                audits=100,
                 rows={
                     "nn": Row(
                         call="`MembershipInferenceBlackBox(…)`: guesses right oftener than ½",
@@ -232,7 +232,7 @@ QUESTIONS = (
             Ask(
                 tool="sacroml",
                 name="membership_worst_case",
-                audits=20,
+                audits=60,
                 rows={
                     "worst_case": Row(
                         call="`WorstCaseAttack()`: its report counts more than 10 % of AUCs "
@@ -246,7 +246,7 @@ QUESTIONS = (
             Ask(
                 tool="sacroml",
                 name="membership_lira",
-                audits=20,
+                audits=40,
                 rows={
                     "lira": Row(
                         call="`LIRAAttack()`: its AUC is significant",
@@ -271,13 +271,13 @@ QUESTIONS = (
             Ask(
                 tool="epsilometer",
                 name="training",
-                audits=5,
+                audits=20,
                 rows={"bound": Row(call="`RecordGame(EnsembleDPSGD(…), …).play(100)`")},
             ),
             Ask(
                 tool="opacus",
                 name="training",
-                audits=2,
+                audits=5,
                 rows={"bound": Row(call="`PrivacyEngine().make_private(…)`, 200 times")},
             ),
         ),
@@ -295,13 +295,13 @@ QUESTIONS = (
             Ask(
                 tool="epsilometer",
                 name="federated",
-                audits=5,
+                audits=20,
                 rows={"bound": Row(call="`FederatedTraining(…).train(canaries=…)`")},
             ),
             Ask(
                 tool="flower",
                 name="federated",
-                audits=2,
+                audits=4,
                 rows={"bound": Row(call="`run_simulation(…)`, canary clients by hand")},
             ),
         ),

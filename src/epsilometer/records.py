@@ -60,7 +60,7 @@ def _encoded(path: Path, columns: list[Column], label: str | None) -> tuple[Floa
     features = [column for i, column in enumerate(columns) if i != at]
     if not features:
         raise InvalidArgument(
-            f"Expected features beside the labels {_validate.short(columns[at].name)}."
+            f"Expected features beside the labels {_validate.short(columns[at].name)}, found none."
         )
     rows = columns[at].values.size
     if rows == 0:

@@ -97,7 +97,10 @@ class Leaving:
         if max(self.measured - self.of, *(n - self.measured for n in counts.values())) > 0:
             raise InvalidArgument(f"Expected at most {self.of} records, got more.")
         if len(self.edges) != len(self.bins) + 1:
-            raise InvalidArgument("Expected one more edge than bins of values.")
+            raise InvalidArgument(
+                f"Expected one more edge than bins of values, got {len(self.edges)} for "
+                f"{len(self.bins)}."
+            )
         settle(self)
 
 
@@ -238,7 +241,10 @@ class RemovalPlan:
     def __post_init__(self) -> None:
         same_length(self, "removed", "largest", "exposed", "accuracy")
         if len(self.records) != (self.removed[-1] if self.removed else 0):
-            raise InvalidArgument("Expected as many names of dropped records as were dropped.")
+            raise InvalidArgument(
+                "Expected as many names of dropped records as were dropped, got "
+                f"{len(self.records)}."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -237,7 +237,10 @@ class Evidence:
         same_length(self, "fpr", "fnr", "fpr_low", "fpr_high", "fnr_low", "fnr_high")
         same_length(self, "inside_bins", "outside_bins")
         if len(self.edges) != len(self.inside_bins) + 1:
-            raise InvalidArgument("Expected one more edge than bins of scores.")
+            raise InvalidArgument(
+                f"Expected one more edge than bins of scores, got {len(self.edges)} for "
+                f"{len(self.inside_bins)}."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -405,7 +408,9 @@ class AuditGroup:
         """The group that ``to_dict`` wrote."""
         named(cls, plain)
         if not isinstance(plain["results"], list):
-            raise InvalidArgument("Expected a list of audits in results.")
+            raise InvalidArgument(
+                f"Expected a list of audits in results, got {_validate.short(plain['results'])}."
+            )
         return cls(
             subject=restored("subject", plain["subject"], str),
             results=tuple(AuditResult.from_dict(result) for result in plain["results"]),

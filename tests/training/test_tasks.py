@@ -138,7 +138,7 @@ def test_bad_images_are_told(content: bytes | None, tmp_path: Path) -> None:
 
 
 def test_images_without_writers_are_told(tmp_path: Path) -> None:
-    with pytest.raises(UnreadableFile, match="found x, y"):
+    with pytest.raises(UnreadableFile, match="found 'x', 'y'"):
         digits_by_writer(
             written(tmp_path / "x.npz", x=np.zeros((2, 28, 28)), y=np.zeros(2)), rng=rng()
         )

@@ -239,7 +239,9 @@ def evaluate_groups(
     was_in = _member(member, scores.values.size)
     names: NDArray[Any] = np.asarray(groups)
     if names.shape != was_in.shape:
-        raise InvalidArgument(f"Expected a group for each of {was_in.size} records.")
+        raise InvalidArgument(
+            f"Expected a group for each of {was_in.size} records, got shape {names.shape}."
+        )
     found = []
     for name in np.unique(names):
         at = names == name

@@ -1,6 +1,4 @@
-"""Does your own training code keep its promise? It is called again and again, with a record and
-without it.
-"""
+"""Does your own training code keep its promise? It is called with a record and without it."""
 
 import hashlib
 import numbers

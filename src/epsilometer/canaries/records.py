@@ -193,7 +193,10 @@ def _limits(
             f"{rows.shape[1:]}."
         ) from error
     if not (low <= high).all():
-        raise InvalidArgument("Expected the lowest to be at most the highest among limits.")
+        raise InvalidArgument(
+            "Expected the lowest to be at most the highest among limits, got "
+            f"{np.min(low):.3g} to {np.max(high):.3g}, some the other way round or nan."
+        )
     return low, high
 
 

@@ -154,9 +154,15 @@ def _checked(features: Table) -> None:
         raise InvalidArgument("Expected columns beside the label to predict it from, found none.")
     for column in features.columns:
         if column.words is None and np.isnan(column.values).all():
-            raise InvalidArgument(f"Column {column.name!r} is empty. Drop it: --drop {column.name}")
+            raise InvalidArgument(
+                "Expected values in every column, "
+                f"{column.name!r} is empty. Drop it: --drop {column.name}"
+            )
         if column.words is None and np.isinf(column.values).any():
-            raise InvalidArgument(f"Expected finite numbers in column {column.name!r}.")
+            raise InvalidArgument(
+                f"Expected finite numbers in column {column.name!r}, found "
+                f"{np.isinf(column.values).sum()} infinite ones. Leave these records out."
+            )
         if column.width > _WORDS:
             raise InvalidArgument(
                 f"Expected at most {_WORDS} different words in column {column.name!r}, found "

@@ -118,7 +118,9 @@ class RandomDecisionTrees(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"got shape {np.shape(self.bounds)}."
             ) from error
         if not (np.isfinite(pairs).all() and (pairs[:, 0] < pairs[:, 1]).all()):
-            raise InvalidArgument("Expected finite bounds with low < high.")
+            raise InvalidArgument(
+                f"Expected finite bounds with low < high, got {_validate.short(self.bounds)}."
+            )
         return pairs[:, 0], pairs[:, 1]
 
     def _check(self) -> None:

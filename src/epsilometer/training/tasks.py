@@ -251,14 +251,20 @@ def _spoken(file: Path) -> list[str]:
         with gzip.open(file, "rb") as opened:
             text = opened.read(_LARGEST + 1)
         if len(text) > _LARGEST:
-            raise InvalidArgument(f"Expected at most {_LARGEST >> 20} MiB of text. {_FEWER}")
+            raise UnreadableFile(
+                f"Expected at most {_LARGEST >> 20} MiB of text in {str(file)!r}, got more. {_FEWER}"
+            )
         roles = json.loads(text)
         if not isinstance(roles, dict) or not all(_is_lines(said) for said in roles.values()):
-            raise InvalidArgument("Expected roles and their lines as JSON, gzipped, got no such.")
+            raise UnreadableFile(
+                f"Expected roles and their lines as JSON, gzipped, in {str(file)!r}, got others."
+            )
         every = ["\n".join(lines) for lines in roles.values()]
     enough = [text for text in every if len(text) > _LENGTH]
     if not enough:
-        raise UnreadableFile(f"Expected a role with {_LENGTH} characters in {str(file)!r}.")
+        raise UnreadableFile(
+            f"Expected a role with {_LENGTH} characters in {str(file)!r}, found none."
+        )
     return enough
 
 

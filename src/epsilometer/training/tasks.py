@@ -252,7 +252,8 @@ def _spoken(file: Path) -> list[str]:
             text = opened.read(_LARGEST + 1)
         if len(text) > _LARGEST:
             raise UnreadableFile(
-                f"Expected at most {_LARGEST >> 20} MiB of text in {str(file)!r}, got more. {_FEWER}"
+                f"Expected at most {_LARGEST >> 20} MiB of text in {str(file)!r}, got more. "
+                f"{_FEWER}"
             )
         roles = json.loads(text)
         if not isinstance(roles, dict) or not all(_is_lines(said) for said in roles.values()):

@@ -35,7 +35,8 @@ from mutmut.utils.format_utils import mangled_name_from_mutant_name
 
 STATS = Path("mutants/src/epsilometer/stats")
 VERDICTS = {0: "survived", 1: "killed", None: "not run", 33: "no test"}  # else: killed by the clock
-SECONDS, TESTS = 2.5, 80  # a mutant is judged by so many of the tests that reach it, at most
+QUICK = 2.5, 80  # seconds and tests by which a mutant is judged, at most, of those that reach it
+THOROUGH = 6.0, 300  # the same for survivors
 
 
 def main() -> None:
@@ -63,7 +64,8 @@ def main() -> None:
             or Path(path).stem in asked.modules
         ]
         random.Random(0).shuffle(names)  # who stops early has a fair sample
-        judge(names, items, asked.cores, time.monotonic() + asked.seconds)
+        limits = THOROUGH if asked.survivors else QUICK
+        judge(names, items, limits, asked.cores, time.monotonic() + asked.seconds)
     print(table())
 
 
@@ -131,6 +133,7 @@ def find_reach(items: dict[str, pytest.Item]) -> None:
 def judge(
     names: list[tuple[SourceFileMutationData, str]],
     items: dict[str, pytest.Item],
+    limits: tuple[float, int],
     cores: int,
     until: float,
 ) -> None:
@@ -142,7 +145,7 @@ def judge(
             break
         while len(running) >= cores:
             note(running)
-        tests, seconds = chosen(name, items)
+        tests, seconds = chosen(name, items, *limits)
         if not tests:
             file.exit_code_by_key[name] = 33
             continue
@@ -154,7 +157,9 @@ def judge(
         note(running)
 
 
-def chosen(mutant: str, items: dict[str, pytest.Item]) -> tuple[list[str], float]:
+def chosen(
+    mutant: str, items: dict[str, pytest.Item], seconds: float, count: int
+) -> tuple[list[str], float]:
     """Some functions are reached by hundreds of tests: those of their own file, then the quick."""
     took = state().duration_by_test
     module = mutant.partition(".x")[0].rpartition(".")[2]
@@ -163,7 +168,7 @@ def chosen(mutant: str, items: dict[str, pytest.Item]) -> tuple[list[str], float
     some: list[str] = []
     spent = 0.0
     for test in sorted(reach & items.keys(), key=lambda test: (own not in test, took[test])):
-        if not some or (spent + took[test] <= SECONDS and len(some) < TESTS):
+        if not some or (spent + took[test] <= seconds and len(some) < count):
             some.append(test)
             spent += took[test]
     return some, spent

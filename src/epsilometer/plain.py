@@ -49,7 +49,8 @@ def named(cls: type[Any], plain: Any) -> None:
 def restored(name: str, value: Any, kind: Any) -> Any:
     """A value as its field holds it; ``InvalidArgument`` where it is of another kind."""
     whole = isinstance(value, int) and not isinstance(value, bool)
-    if kind is float and (whole or isinstance(value, float) or value in ("inf", "-inf")):
+    real = isinstance(value, float) and not math.isnan(value)  # which no result has
+    if kind is float and (whole or real or value in ("inf", "-inf")):
         return float(value)
     if (
         (kind is int and whole)

@@ -145,13 +145,10 @@ def test_thinned_curve_keeps_the_corners_about_each_share(
     curve = em.tradeoff_curve(Scores(inside, outside))
     fp, fn = curve.false_positives, curve.false_negatives
     kept = set()
-    for share in np.linspace(0, 1, points):
-        for exponent in (None, share):
-            out = n_out * share if exponent is None else n_out**exponent
-            ins = n_in * share if exponent is None else n_in**exponent
-            out, ins = (round(count, 9) for count in (out, ins))
-            kept |= {np.flatnonzero(fp >= out)[0], np.flatnonzero(fp <= out)[-1]}
-            kept |= {np.flatnonzero(fn >= ins)[-1], np.flatnonzero(fn <= ins)[0]}
+    for n, rising in ((n_out, fp), (n_in, -fn)):
+        for level in (*(np.linspace(0, 1, points) * n), *np.geomspace(1, n, points)):
+            at = level if rising is fp else -level
+            kept |= {np.flatnonzero(rising >= at)[0], np.flatnonzero(rising <= at)[-1]}
     thin = curve.thinned() if points == 50 else curve.thinned(points)
     assert set(thin.thresholds) == set(curve.thresholds[sorted(kept)])
     assert (thin.n_in, thin.n_out) == (n_in, n_out)

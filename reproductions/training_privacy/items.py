@@ -6,6 +6,7 @@ Models of a row are kept in ``work``: what one table has trained the next one fi
 """
 
 import json
+import math
 import re
 from dataclasses import asdict
 from pathlib import Path
@@ -33,8 +34,7 @@ def table_1(**how: Any) -> dict[str, str]:
         for attack in tables.PAPERS:
             values = found["attacks"][attack]
             lines |= _of_attack(f"{name}, {attack}", values)
-        best = found["best"]["correlation"]
-        lines[f"{name}, best of three: correlation with PDTP"] = f"{best:.2f}"
+        lines[f"{name}, best of three: correlation with PDTP"] = _correlation(found["best"])
     return lines
 
 
@@ -143,8 +143,14 @@ def _of_attack(name: str, values: dict[str, float]) -> dict[str, str]:
     return {
         f"{name}: attack accuracy": f"{values['accuracy']:.3f} ± {values['error']:.3f}",
         f"{name}: precision, recall, F1": three,
-        f"{name}: correlation with PDTP": f"{values['correlation']:.2f}",
+        f"{name}: correlation with PDTP": _correlation(values),
     }
+
+
+def _correlation(values: dict[str, float]) -> str:
+    """None where an attack does as well on every target, as it may on a few."""
+    found = values["correlation"]
+    return f"{found:.2f}" if math.isfinite(found) else "none"
 
 
 def _stand_in(name: str) -> Records:

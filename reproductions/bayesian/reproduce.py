@@ -21,7 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy.stats
 
+from epsilometer.accounting import pld, rdp
 from epsilometer.attacks.disclosure import ReleaseForm, utility
 from epsilometer.attacks.learned import learned_scores
 from epsilometer.canaries.data import Record, adversarial
@@ -33,6 +35,7 @@ from epsilometer.training.ensemble import EnsembleDPSGD, cross_entropy
 from epsilometer.training.models import dropout_cnn
 
 DELTA, BATCH, SIGMA, RATE, SAMPLES = 1e-5, 256, 0.5, 0.15, 1000
+PAPER = {"sampling_rate": 256 / 50_000, "steps": 11_700}
 WAYS = ("random", "random + noise", "high loss", "high loss + noise")
 COLUMNS = {"mean": 0, "std": 1, "min": 2, "max": 3}
 FIGURE_5 = {
@@ -197,8 +200,45 @@ def tables(out: Path) -> str:
     settings = json.loads((out / "settings.json").read_text())
     trials = [t for t in range(settings["trials"]) if (out / f"{t}-{len(WAYS)}.npz").exists()]
     lines = [f"{json.dumps(settings)}; {len(trials)} trials", ""]
-    lines += _figure_5(out, trials) + _figure_6(out, trials) + _figure_8(out, trials)
+    lines += _theory(settings) + _figure_5(out, trials) + _by_record_and_by_chance(out, trials)
+    lines += _figure_6(out, trials) + _figure_8(out, trials)
     return "\n".join(lines)
+
+
+def _theory(settings: dict[str, int]) -> list[str]:
+    """Theoretical ε of the paper's setting and of this one."""
+    records = settings["train"] - 1  # two are taken out, one is added
+    here = {"sampling_rate": BATCH / records, "steps": settings["epochs"] * (records // BATCH)}
+    lines = ["| theoretical ε | by RDP | by PLD |", "|---|---|---|"]
+    for name, known in {"the paper": PAPER, "here": here}.items():
+        both = [
+            accountant.poisson_epsilon(noise_multiplier=SIGMA, delta=DELTA, **known)
+            for accountant in (rdp, pld)
+        ]
+        lines.append(f"| {name}: {known} | {both[0]:.2f} | {both[1]:.2f} |")
+    return [*lines, ""]
+
+
+def _by_record_and_by_chance(out: Path, trials: list[int]) -> list[str]:
+    """How much more two statistics show than one vector: with a record, with none, apart."""
+    if len(trials) < 2:
+        return []
+
+    def more(every: list[dict[str, tuple[Any, Any]]]) -> list[float]:
+        both = ((_statistics(each, ("mean", "std")), each["vector"]) for each in every)
+        return [_raw(*two) - _raw(*(v[:, None] for v in one)) for two, one in both]
+
+    ways = range(len(WAYS))
+    record = np.array([more(_sides(out, way, trials)) for way in ways]).mean(0)  # of each trial
+    chance = np.array(more(_nothing_added(out, trials))).reshape(len(trials), -1).mean(1)
+    found = scipy.stats.ttest_ind(record, chance, equal_var=True)
+    low, high = found.confidence_interval(0.95)
+    return [
+        f"ε̂ of mean, std less ε̂ deterministic: {record.mean():.2f} with a record, "
+        f"{chance.mean():.2f} with none; apart {record.mean() - chance.mean():.2f} "
+        f"(95 %: {low:.2f} to {high:.2f}, t over trials).",
+        "",
+    ]
 
 
 def _sides(out: Path, way: int, trials: list[int]) -> list[dict[str, tuple[Any, Any]]]:

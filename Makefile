@@ -60,6 +60,7 @@ bench: comparison
 	$(BIN)/python benchmarks/federated.py
 	$(BIN)/python benchmarks/leave_one_out.py
 	$(BIN)/python benchmarks/membership.py
+	$(BIN)/python benchmarks/history.py
 
 # Each peer in an environment of its own, .venv-peers/, made when it is first asked.
 comparison: setup

@@ -1,0 +1,42 @@
+"""How long a folder of results takes to be listed, the first time and after: see docs/history.md.
+
+python benchmarks/history.py
+"""
+
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+import epsilometer as em
+
+RESULTS = 10_000
+
+
+def main() -> None:
+    """Prints both, and their ratio."""
+    text = em.to_json(em.audit_runs(_play, runs=2_000, delta=1e-5, engine=em.InProcess()))
+    with tempfile.TemporaryDirectory() as home:
+        for number in range(RESULTS):
+            Path(home, f"{number}.json").write_text(text, "utf-8")
+        first, after = listed(home), listed(home)
+    print(
+        f"{RESULTS:,} results of {len(text) / 1000:.1f} KB: {first:.1f} s of CPU the first time, "
+        f"{after:.1f} s after, {first / after:.1f} times as fast."
+    )
+
+
+def _play(runs: int, rng: np.random.Generator) -> em.Scores:
+    return em.Scores(inside=rng.normal(1, 1, runs), outside=rng.normal(0, 1, runs))
+
+
+def listed(folder: str) -> float:
+    start = time.process_time()
+    found = em.History(folder)
+    assert len(found.entries) == RESULTS
+    return time.process_time() - start
+
+
+if __name__ == "__main__":
+    main()

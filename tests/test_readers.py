@@ -1,10 +1,8 @@
 """Three kinds of file, two layouts, one answer; one sentence for whatever is wrong with them."""
 
 import io
-import os
 import pickle
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,54 +10,37 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from epsilometer import Scores, read_scores, readers
 from epsilometer.errors import EpsilometerError, InvalidArgument, UnreadableFile
+from tests.files import (
+    Columns,
+    Planted,
+    bytes_changed,
+    cut_in_half,
+    damaged,
+    folder_named,
+    fuzz,
+    holding,
+    missing,
+    shares_kept,
+    table,
+)
 
 INSIDE, OUTSIDE = [2.5, -1.0, np.inf, 1e-300], [0.1, -np.inf]
 PAIRED = {"score": [*INSIDE, *OUTSIDE], "member": [1, 1, 1, 1, 0, 0]}
-fuzz = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+KINDS = ("csv", "parquet", "npz")
+every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
-def csv_file(path: Path, columns: dict[str, list[Any]]) -> None:
-    longest = max(map(len, columns.values()))
-    padded = [[*map(str, cells), *[""] * (longest - len(cells))] for cells in columns.values()]
-    lines = [",".join(columns), *map(",".join, zip(*padded, strict=True))]
-    path.write_text("\n".join(lines), "utf-8")
+def written(folder: Path, kind: str, columns: Columns) -> Path:
+    return table(folder / f"scores.{kind}", columns)
 
 
-def parquet_file(path: Path, columns: dict[str, list[Any]]) -> None:
-    longest = max(map(len, columns.values()))
-    padded = {name: [*at, *[None] * (longest - len(at))] for name, at in columns.items()}
-    pyarrow.parquet.write_table(pyarrow.table(padded), path)
-
-
-def npz_file(path: Path, columns: dict[str, list[Any]]) -> None:
-    np.savez(path, **columns)
-
-
-WRITERS: dict[str, Callable[[Path, dict[str, list[Any]]], None]] = {
-    "csv": csv_file,
-    "parquet": parquet_file,
-    "npz": npz_file,
-}
-every_kind = pytest.mark.parametrize("kind", WRITERS)
-
-
-def written(folder: Path, kind: str, columns: dict[str, list[Any]]) -> Path:
-    path = folder / f"scores.{kind}"
-    WRITERS[kind](path, columns)
-    return path
-
-
-def csv_text(folder: Path, text: str | bytes) -> Path:
-    path = folder / "scores.csv"
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return path
+def csv_text(folder: Path, text: str) -> Path:
+    return holding("scores.csv", text)(folder)
 
 
 def same(scores: Scores, inside: list[float], outside: list[float]) -> bool:
@@ -89,7 +70,7 @@ def test_every_kind_of_file_gives_the_scores_of_the_arrays(
 ) -> None:
     """Bit by bit: CSV too, since the text of a float names it exactly."""
     member = [True] * len(inside) + [False] * len(outside)
-    for kind in WRITERS:
+    for kind in KINDS:
         apart = written(tmp_path, kind, {"inside": inside, "outside": outside})
         assert same(read_scores(apart), inside, outside)
         paired = written(tmp_path, kind, {"score": inside + outside, "member": member})
@@ -206,62 +187,27 @@ def test_what_is_wrong_in_a_csv_is_told_with_its_name(case: str, tmp_path: Path)
         read_scores(csv_text(tmp_path, text))
 
 
-def latin(folder: Path) -> Path:
-    return csv_text(folder, "score,member,où\n1,1,à\n2,0,é\n".encode("latin-1"))
-
-
-def utf16(folder: Path) -> Path:
-    return csv_text(folder, "score,member\n1,1\n2,0\n".encode("utf-16"))
-
-
-def missing(kind: str) -> Callable[[Path], Path]:
-    return lambda folder: folder / f"nothing.{kind}"
-
-
-def folder_named(kind: str) -> Callable[[Path], Path]:
-    def make(folder: Path) -> Path:
-        (folder / f"scores.{kind}").mkdir()
-        return folder / f"scores.{kind}"
-
-    return make
-
-
-def of_bytes(kind: str, content: bytes) -> Callable[[Path], Path]:
-    def make(folder: Path) -> Path:
-        (folder / f"scores.{kind}").write_bytes(content)
-        return folder / f"scores.{kind}"
-
-    return make
-
-
-def cut_in_half(kind: str) -> Callable[[Path], Path]:
-    def make(folder: Path) -> Path:
-        path = written(folder, kind, PAIRED)
-        content = path.read_bytes()
-        path.write_bytes(content[: len(content) // 2])
-        return path
-
-    return make
-
-
 UNREADABLE = {
-    "missing csv": (missing("csv"), "Expected a file at .*nothing.csv', found none"),
-    "missing parquet": (missing("parquet"), "found none"),
-    "missing npz": (missing("npz"), "found none"),
-    "folder, csv": (folder_named("csv"), "scores.csv.*[Dd]irectory"),
-    "folder, parquet": (folder_named("parquet"), "scores.parquet.*[Dd]irectory"),
-    "folder, npz": (folder_named("npz"), "scores.npz.*[Dd]irectory"),
-    "unknown ending": (of_bytes("json", b"{}"), r"\.csv, \.parquet or \.npz, got 'scores.json'"),
+    "missing csv": (missing("nothing.csv"), "Expected a file at .*nothing.csv', found none"),
+    "missing parquet": (missing("nothing.parquet"), "found none"),
+    "missing npz": (missing("nothing.npz"), "found none"),
+    "folder, csv": (folder_named("scores.csv"), "scores.csv.*[Dd]irectory"),
+    "folder, parquet": (folder_named("scores.parquet"), "scores.parquet.*[Dd]irectory"),
+    "folder, npz": (folder_named("scores.npz"), "scores.npz.*[Dd]irectory"),
+    "unknown ending": (
+        holding("scores.json", b"{}"),
+        r"\.csv, \.parquet or \.npz, got 'scores.json'",
+    ),
     "no ending": (lambda folder: folder, r"\.csv, \.parquet or \.npz"),
-    "Latin-1": (latin, "scores.csv.*utf-8"),
-    "UTF-16": (utf16, "scores.csv.*utf-8"),
-    "endless cell": (of_bytes("csv", b"score,member\n" + b"1" * 200_000), "scores.csv"),
-    "empty parquet": (of_bytes("parquet", b""), "scores.parquet"),
-    "corrupt parquet": (of_bytes("parquet", b"PAR1" + bytes(99) + b"PAR1"), "scores.parquet"),
-    "half a parquet": (cut_in_half("parquet"), "scores.parquet"),
-    "empty npz": (of_bytes("npz", b""), "scores.npz"),
-    "corrupt npz": (of_bytes("npz", b"PK\x03\x04" + bytes(99)), "scores.npz"),
-    "half an npz": (cut_in_half("npz"), "scores.npz"),
+    "Latin-1": (holding("scores.csv", "score,où\n1,à\n".encode("latin-1")), "scores.csv.*utf-8"),
+    "UTF-16": (holding("scores.csv", "score,member\n".encode("utf-16")), "scores.csv.*utf-8"),
+    "endless cell": (holding("scores.csv", b"score,member\n" + b"1" * 200_000), "scores.csv"),
+    "empty parquet": (holding("scores.parquet", b""), "scores.parquet"),
+    "corrupt parquet": (holding("scores.parquet", b"PAR1" + bytes(99) + b"PAR1"), "scores.parquet"),
+    "half a parquet": (cut_in_half("scores.parquet", PAIRED), "scores.parquet"),
+    "empty npz": (holding("scores.npz", b""), "scores.npz"),
+    "corrupt npz": (holding("scores.npz", b"PK\x03\x04" + bytes(99)), "scores.npz"),
+    "half an npz": (cut_in_half("scores.npz", PAIRED), "scores.npz"),
 }
 
 
@@ -286,7 +232,7 @@ def test_a_file_that_cannot_be_read_is_told_by_name(case: str, tmp_path: Path) -
     ],
 )
 def test_what_is_wrong_in_a_binary_file_is_told_with_its_name(
-    kind: str, columns: dict[str, list[Any]], told: str, tmp_path: Path
+    kind: str, columns: Columns, told: str, tmp_path: Path
 ) -> None:
     with pytest.raises(InvalidArgument, match=f"^scores.{kind}: .*{told}"):
         read_scores(written(tmp_path, kind, columns))
@@ -308,39 +254,27 @@ def test_nulls_beside_each_other_are_told(name: str, tmp_path: Path) -> None:
         ({"inside": [], "outside": [1.0]}, "at least one score in inside"),
     ],
 )
-def test_arrays_of_wrong_shapes_are_told(
-    columns: dict[str, list[Any]], told: str, tmp_path: Path
-) -> None:
+def test_arrays_of_wrong_shapes_are_told(columns: Columns, told: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match=told):
         read_scores(written(tmp_path, "npz", columns))
 
 
-class _Planted:
-    """Unpickling it makes a folder."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (os.mkdir, (str(self.path),))
-
-
 def test_a_planted_pickle_is_never_loaded(tmp_path: Path) -> None:
     trap, path = tmp_path / "sprung", tmp_path / "scores.npz"
-    planted = np.array([_Planted(trap)], object)
+    planted = np.array([Planted(trap)], object)
     np.savez(path, inside=planted, outside=[1.0])
     with pytest.raises(UnreadableFile, match=r"scores\.npz"):
         read_scores(path)
-    path.write_bytes(pickle.dumps(_Planted(trap)))  # np.load takes this for a pickle
+    path.write_bytes(pickle.dumps(Planted(trap)))  # np.load takes this for a pickle
     with pytest.raises(UnreadableFile, match=r"scores\.npz"):
         read_scores(path)
     with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("inside", pickle.dumps(_Planted(trap)))
-        archive.writestr("outside.npy", pickle.dumps(_Planted(trap)))
+        archive.writestr("inside", pickle.dumps(Planted(trap)))
+        archive.writestr("outside.npy", pickle.dumps(Planted(trap)))
     with pytest.raises(EpsilometerError):
         read_scores(path)
     assert not trap.exists()
-    pickle.loads(pickle.dumps(_Planted(trap)))
+    pickle.loads(pickle.dumps(Planted(trap)))
     assert trap.exists()  # the trap is a real one
 
 
@@ -388,7 +322,7 @@ def reads_or_tells(path: Path) -> None:
 
 
 @fuzz
-@given(kind=st.sampled_from(sorted(WRITERS)), content=st.binary(max_size=300))
+@given(kind=st.sampled_from(KINDS), content=st.binary(max_size=300))
 @example(kind="csv", content=b"score,member\n1,1\x00\n2,0\n")
 @example(kind="npz", content=b"PK\x05\x06" + bytes(18))  # an archive of nothing
 @example(kind="parquet", content=b"PAR1PAR1")
@@ -400,21 +334,16 @@ def test_random_bytes_raise_only_our_errors(kind: str, content: bytes, tmp_path:
 
 @fuzz
 @given(
-    kind=st.sampled_from(sorted(WRITERS)),
+    kind=st.sampled_from(KINDS),
     apart=st.booleans(),
-    at=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), max_size=4),
-    end=st.floats(0, 1) | st.just(1.0),
+    changed=bytes_changed,
+    kept=shares_kept,
 )
 def test_damaged_files_raise_only_our_errors(
-    kind: str, apart: bool, at: list[tuple[float, int]], end: float, tmp_path: Path
+    kind: str, apart: bool, changed: list[tuple[float, int]], kept: float, tmp_path: Path
 ) -> None:
     columns = {"inside": INSIDE, "outside": OUTSIDE} if apart else PAIRED
-    path = written(tmp_path, kind, columns)
-    content = bytearray(path.read_bytes())
-    for place, byte in at:
-        content[int(place * len(content))] = byte
-    path.write_bytes(content[: int(end * len(content))])
-    reads_or_tells(path)
+    reads_or_tells(damaged(written(tmp_path, kind, columns), changed, kept))
 
 
 @fuzz

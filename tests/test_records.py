@@ -4,7 +4,6 @@ import datetime
 import decimal
 import gzip
 import pickle
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,22 @@ from sklearn.datasets import load_digits
 
 from epsilometer import read_records, readers
 from epsilometer.errors import EpsilometerError, InvalidArgument, UnreadableFile
-from tests.test_readers import _Planted, cut_in_half, fuzz
+from tests.files import (
+    Columns,
+    Making,
+    Planted,
+    bytes_changed,
+    cut_in_half,
+    damaged,
+    folder_named,
+    fuzz,
+    holding,
+    missing,
+    shares_kept,
+    table,
+)
 
-TABLE: dict[str, list[Any]] = {
+TABLE: Columns = {
     "age": [39.0, 50.5, -1e-300, 28.0],
     "job": ["clerk", "smith", "clerk", "baker"],
     "hours": [40, 13, 40, 7],
@@ -34,41 +46,16 @@ ENCODED = [
 ]
 
 
-def csv_text(columns: dict[str, list[Any]]) -> str:
-    rows = zip(*columns.values(), strict=True)
-    return "\n".join([",".join(columns), *(",".join(map(str, row)) for row in rows)]) + "\n"
-
-
-def csv_file(path: Path, columns: dict[str, list[Any]]) -> None:
-    path.write_text(csv_text(columns), "utf-8")
-
-
-def gz_file(path: Path, columns: dict[str, list[Any]]) -> None:
-    path.write_bytes(gzip.compress(csv_text(columns).encode()))
-
-
-def parquet_file(path: Path, columns: dict[str, list[Any]]) -> None:
-    pyarrow.parquet.write_table(pyarrow.table(columns), path)
-
-
-TABLES: dict[str, Callable[[Path, dict[str, list[Any]]], None]] = {
-    "csv": csv_file,
-    "csv.gz": gz_file,
-    "parquet": parquet_file,
-}
+TABLES = ("csv", "csv.gz", "parquet")
 every_table = pytest.mark.parametrize("kind", TABLES)
 
 
-def written(folder: Path, kind: str, columns: dict[str, list[Any]]) -> Path:
-    path = folder / f"people.{kind}"
-    TABLES[kind](path, columns)
-    return path
+def written(folder: Path, kind: str, columns: Columns) -> Path:
+    return table(folder / f"people.{kind}", columns)
 
 
-def text_file(folder: Path, text: str | bytes) -> Path:
-    path = folder / "people.csv"
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return path
+def text_file(folder: Path, text: str) -> Path:
+    return holding("people.csv", text)(folder)
 
 
 def npz_file(folder: Path, **arrays: Any) -> Path:
@@ -135,7 +122,7 @@ NOT_MISSING = words.filter(lambda word: word.lower() not in ("n/a", "na"))
 
 
 @st.composite
-def tables(draw: st.DrawFn) -> dict[str, list[Any]]:
+def tables(draw: st.DrawFn) -> Columns:
     rows = draw(st.integers(1, 6))
     cells = (
         st.floats(allow_nan=False, allow_infinity=False),
@@ -151,9 +138,7 @@ def tables(draw: st.DrawFn) -> dict[str, list[Any]]:
 
 @settings(fuzz, max_examples=60)
 @given(columns=tables())
-def test_every_kind_of_table_gives_the_same_records(
-    columns: dict[str, list[Any]], tmp_path: Path
-) -> None:
+def test_every_kind_of_table_gives_the_same_records(columns: Columns, tmp_path: Path) -> None:
     """Bit by bit, and as the definition has it: column by column, word by word."""
     *features, last = columns
     expected = []
@@ -378,44 +363,28 @@ def test_a_named_array_that_is_not_there_is_told(tmp_path: Path) -> None:
         read_records(path, label="z")
 
 
-def of_bytes(name: str, content: bytes) -> Callable[[Path], Path]:
-    def make(folder: Path) -> Path:
-        (folder / name).write_bytes(content)
-        return folder / name
-
-    return make
-
-
-def folder_named(name: str) -> Callable[[Path], Path]:
-    def make(folder: Path) -> Path:
-        (folder / name).mkdir()
-        return folder / name
-
-    return make
-
-
 def half_a_gz(folder: Path) -> Path:
     path = written(folder, "csv.gz", TABLE)
     path.write_bytes(path.read_bytes()[:-12])
     return path
 
 
-UNREADABLE: dict[str, tuple[Callable[[Path], Path], str]] = {
-    "missing csv": (lambda folder: folder / "no.csv", "Expected a file at .*no.csv', found none"),
-    "missing gz": (lambda folder: folder / "no.csv.gz", "found none"),
-    "missing parquet": (lambda folder: folder / "no.parquet", "found none"),
-    "missing npz": (lambda folder: folder / "no.npz", "found none"),
+UNREADABLE: dict[str, tuple[Making, str]] = {
+    "missing csv": (missing("no.csv"), "Expected a file at .*no.csv', found none"),
+    "missing gz": (missing("no.csv.gz"), "found none"),
+    "missing parquet": (missing("no.parquet"), "found none"),
+    "missing npz": (missing("no.npz"), "found none"),
     "folder": (folder_named("x.csv"), "x.csv.*[Dd]irectory"),
-    "unknown ending": (of_bytes("x.json", b"{}"), r"\.csv, \.csv\.gz, \.parquet or \.npz, got"),
-    "another gz": (of_bytes("x.gz", b""), r"\.csv\.gz, \.parquet or \.npz, got 'x.gz'"),
-    "Latin-1": (of_bytes("x.csv", "où,y\nà,1\n".encode("latin-1")), "x.csv.*utf-8"),
-    "endless cell": (of_bytes("x.csv", b"a,y\n" + b"1" * 200_000), "x.csv"),
-    "no gz": (of_bytes("x.csv.gz", b"a,y\n1,0\n"), "x.csv.gz"),
+    "unknown ending": (holding("x.json", b"{}"), r"\.csv, \.csv\.gz, \.parquet or \.npz, got"),
+    "another gz": (holding("x.gz", b""), r"\.csv\.gz, \.parquet or \.npz, got 'x.gz'"),
+    "Latin-1": (holding("x.csv", "où,y\nà,1\n".encode("latin-1")), "x.csv.*utf-8"),
+    "endless cell": (holding("x.csv", b"a,y\n" + b"1" * 200_000), "x.csv"),
+    "no gz": (holding("x.csv.gz", b"a,y\n1,0\n"), "x.csv.gz"),
     "half a gz": (half_a_gz, "people.csv.gz"),
-    "empty parquet": (of_bytes("x.parquet", b""), "x.parquet"),
-    "half a parquet": (cut_in_half("parquet"), "scores.parquet"),
-    "corrupt npz": (of_bytes("x.npz", b"PK\x03\x04" + bytes(99)), "x.npz"),
-    "half an npz": (cut_in_half("npz"), "scores.npz"),
+    "empty parquet": (holding("x.parquet", b""), "x.parquet"),
+    "half a parquet": (cut_in_half("x.parquet", TABLE), "x.parquet"),
+    "corrupt npz": (holding("x.npz", b"PK\x03\x04" + bytes(99)), "x.npz"),
+    "half an npz": (cut_in_half("x.npz", {"x": [[1.0]], "y": [0]}), "x.npz"),
 }
 
 
@@ -428,10 +397,10 @@ def test_a_file_that_cannot_be_read_is_told_by_name(case: str, tmp_path: Path) -
 
 def test_a_planted_pickle_is_never_loaded(tmp_path: Path) -> None:
     trap = tmp_path / "sprung"
-    path = npz_file(tmp_path, x=np.array([[_Planted(trap)]], object), y=[0])
+    path = npz_file(tmp_path, x=np.array([[Planted(trap)]], object), y=[0])
     with pytest.raises(UnreadableFile, match=r"images\.npz"):
         read_records(path)
-    path.write_bytes(pickle.dumps(_Planted(trap)))
+    path.write_bytes(pickle.dumps(Planted(trap)))
     with pytest.raises(UnreadableFile, match=r"images\.npz"):
         read_records(path)
     assert not trap.exists()
@@ -487,21 +456,17 @@ def test_random_bytes_raise_only_our_errors(kind: str, content: bytes, tmp_path:
 @fuzz
 @given(
     kind=st.sampled_from([*TABLES, "npz"]),
-    at=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), max_size=4),
-    end=st.floats(0, 1) | st.just(1.0),
+    changed=bytes_changed,
+    kept=shares_kept,
 )
 def test_damaged_files_raise_only_our_errors(
-    kind: str, at: list[tuple[float, int]], end: float, tmp_path: Path
+    kind: str, changed: list[tuple[float, int]], kept: float, tmp_path: Path
 ) -> None:
     if kind == "npz":
         path = npz_file(tmp_path, x=np.ones((3, 2)), y=["a", "b", "a"])
     else:
         path = written(tmp_path, kind, TABLE)
-    content = bytearray(path.read_bytes())
-    for place, byte in at:
-        content[int(place * len(content))] = byte
-    path.write_bytes(content[: int(end * len(content))])
-    reads_or_tells(path)
+    reads_or_tells(damaged(path, changed, kept))
 
 
 @fuzz

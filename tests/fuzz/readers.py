@@ -34,6 +34,7 @@ from tests.engine.jobs import Digest, a_plan
 from tests.examples import a_bound, a_posterior, a_release, a_series, an_audit, an_estimate
 from tests.fuzz import edits
 from tests.fuzz.edits import ANYWHERE, Edit, in_archive, in_json, in_npz, unzipped, zipped
+from tests.fuzz.histories import folders, in_index, indexes, published
 from tests.fuzz.services import answered, journalled
 
 HERE = Path(__file__).parent
@@ -384,6 +385,9 @@ _READERS = {
     "run-directory": Reader(
         lambda: [_whole_run()[0]], _run_directory, (in_archive((*ANYWHERE, in_json, _rehashed)),)
     ),
+    "history-index": Reader(indexes.valid, indexes.read, (*ANYWHERE, *[in_index] * 16)),
+    "history-folder": Reader(folders.valid, folders.read, (in_archive((*ANYWHERE, in_json)),)),
+    "paper": Reader(published.valid, published.read),
     "service-answer": Reader(answered.valid, answered.read, (*ANYWHERE, *answered.edits)),
     "service-journal": Reader(journalled.valid, journalled.read, (*ANYWHERE, *journalled.edits)),
     "lint-python": Reader(_programs, _program),

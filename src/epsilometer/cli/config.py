@@ -172,16 +172,21 @@ def read_sections(whole: type[_Whole], path: Path | None, *, bundled: str) -> _W
     if path is None:
         text = resources.files("epsilometer").joinpath(f"data/{bundled}").read_text("utf-8")
         return from_sections(whole, tomllib.loads(text))
-    try:
-        plain = tomllib.loads(path.read_text("utf-8-sig"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UnreadableFile(f"Could not read {str(path)!r}: {error}.") from error
-    except (ValueError, RecursionError) as error:  # numbers too long and lists too deep, too
-        raise UnreadableFile(f"Expected TOML in {str(path)!r}: {error}.") from error
+    plain = read_toml(path)
     try:
         return from_sections(whole, plain)
     except EpsilometerError as error:
         raise InvalidArgument(f"{path}: {error}") from error
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """What a file says."""
+    try:
+        return tomllib.loads(path.read_text("utf-8-sig"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UnreadableFile(f"Could not read {str(path)!r}: {error}.") from error
+    except (ValueError, RecursionError) as error:  # numbers too long and lists too deep, too
+        raise UnreadableFile(f"Expected TOML in {str(path)!r}: {error}.") from error
 
 
 def from_plain(plain: Mapping[str, Any]) -> Config:

@@ -9,19 +9,21 @@ found, kept and shown.
 import hashlib
 import json
 import sys
-import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from epsilometer import _validate
+from epsilometer.cli.config import read_toml
 from epsilometer.engine.store import write_whole
 from epsilometer.errors import InvalidArgument
 
 STANDINGS = ("within error", "direction only", "not reproduced")
 OURS_ALONE = "ours alone"  # the standing of what no paper has
+_Kind = TypeVar("_Kind")
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ def papers() -> dict[str, Paper]:
     """All that are there, by name."""
     shipped = Path(__file__).parents[1] / "_reproductions"  # in a wheel
     root = shipped if shipped.is_dir() else Path(__file__).parents[3] / "reproductions"
-    found = [_read(path) for path in sorted(root.glob("*/paper.toml"))]
+    found = [read_paper(path) for path in sorted(root.glob("*/paper.toml"))]
     if not found:
         raise InvalidArgument(
             f"Expected scripts of reproductions in {str(root)!r}, found none. Install the wheel, "
@@ -108,15 +110,46 @@ def papers() -> dict[str, Paper]:
     return {paper.name: paper for paper in found}
 
 
-def _read(path: Path) -> Paper:
-    known = tomllib.loads(path.read_text("utf-8"))
-    items = tuple(
-        Item(**{**item, "rows": tuple(Row(*row) for row in item["rows"])})
-        for item in known.pop("item")
-    )
-    missing = tuple((what, why) for what, why in known.pop("missing"))
+def read_paper(path: Path) -> Paper:
+    """The paper of a file; whatever it should not hold is refused."""
+    known = read_toml(path)
     name = path.parent.name.replace("_", "-")
-    return Paper(name=name, folder=path.parent, items=items, missing=missing, **known)
+    try:
+        items = tuple(_item(**_of(dict, item)) for item in _of(list, known.pop("item")))
+        missing = tuple((_of(str, what), _of(str, why)) for what, why in known.pop("missing"))
+        return Paper(name=name, folder=path.parent, items=items, missing=missing, **_texts(known))
+    except (KeyError, TypeError, ValueError) as error:
+        said = _validate.short(error)
+        raise InvalidArgument(
+            f"{path}: Expected what a paper's file holds, got something else ({said})."
+        ) from error
+
+
+def _item(*, quick: Any, full: Any, files: Any, rows: Any, **texts: Any) -> Item:
+    return Item(
+        quick=_of(dict, quick),
+        full=_of(dict, full),
+        files=tuple(_of(str, file) for file in _of(list, files)),
+        rows=tuple(_row(*_of(list, row)) for row in _of(list, rows)),
+        **_texts(texts),
+    )
+
+
+def _row(*cells: Any) -> Row:
+    row = Row(*(_of(str, cell) for cell in cells))
+    if row.standing not in (*STANDINGS, OURS_ALONE):
+        raise ValueError(f"no standing: {row.standing}")
+    return row
+
+
+def _texts(named: Mapping[str, Any]) -> dict[str, str]:
+    return {name: _of(str, value) for name, value in named.items()}
+
+
+def _of(kind: type[_Kind], value: Any) -> _Kind:
+    if not isinstance(value, kind):
+        raise TypeError(f"no {kind.__name__}: {value!r}")
+    return value
 
 
 @dataclass(frozen=True, kw_only=True)

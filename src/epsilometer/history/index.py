@@ -1,8 +1,8 @@
 """The results of a folder, by an index that is never the truth: the files are.
 
 The index is an SQLite file in the folder. Of files that did not change since, it knows what they
-say; missing, damaged, of another version or thrown away, it is made again. Where it cannot be
-written it is made in memory, and nothing else is different.
+say, with a sum by which damage shows; missing, damaged, of another version or thrown away, it is
+made again. Where it cannot be written it is made in memory, and nothing else is different.
 """
 
 import os
@@ -13,14 +13,18 @@ from collections.abc import Iterable
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from epsilometer.errors import InvalidArgument, UnreadableFile
 from epsilometer.history.entries import BAD, Entry, begins_a_result, entries_of, plain_result
 
 INDEX = ".epsilometer-index.sqlite"
 _COLUMNS = tuple(column.name for column in fields(Entry))
-_VERSION = zlib.crc32(" ".join(("1", *_COLUMNS)).encode()) & 0x7FFFFFFF
+_VERSION = zlib.crc32(" ".join(("2", *_COLUMNS)).encode()) & 0x7FFFFFFF
+_TABLES = {
+    "files": "CREATE TABLE files (path PRIMARY KEY, size, changed, node, reason, sum)",
+    "entries": f"CREATE TABLE entries ({', '.join(_COLUMNS)}, PRIMARY KEY (path, part))",
+}
 _PATIENCE = 30.0  # seconds to wait for another process that writes the index
 _LARGEST = 256 * 2**20  # bytes of a result
 _UNSETTLED = 2.0  # seconds within which a file may change again and look the same
@@ -46,6 +50,9 @@ class _Folder:
     files: list[_File] = field(default_factory=list)
     closed: list[tuple[str, str]] = field(default_factory=list)
     unfinished: list[str] = field(default_factory=list)
+
+
+_Seen: TypeAlias = tuple[_File, list[Entry], str]  # a file, what it holds, why it cannot be read
 
 
 class History:
@@ -180,7 +187,7 @@ def _indexed(folder: Path, files: list[_File]) -> tuple[list[Entry], list[tuple[
 
 
 def _forget(index: Path) -> None:
-    for ending in ("", "-journal"):
+    for ending in ("", "-journal", "-wal", "-shm"):
         with suppress(OSError):
             Path(f"{index}{ending}").unlink()
 
@@ -189,43 +196,67 @@ def _updated(
     base: sqlite3.Connection, folder: Path, files: list[_File]
 ) -> tuple[list[Entry], list[tuple[str, str]], int]:
     _prepare(base)
-    known = {
-        row[0]: _File(*row)
-        for row in base.execute("SELECT path, size, changed, node FROM files").fetchall()
-    }
-    new = [file for file in files if known.get(file.path) != file]
-    gone = known.keys() - {file.path for file in files}
+    known, listed = _known(base)
+    new = [file for file in files if file.path not in known or known[file.path][0] != file]
     seen = [(file, *_read(folder, file)) for file in new]
+    gone = listed - {file.path for file in files}
     if seen or gone:
         base.execute("BEGIN IMMEDIATE")
         _write(base, seen, gone)
         base.execute("COMMIT")
-    here = {file.path for file in files}  # another process may have found more meanwhile
-    rows = base.execute(f"SELECT {', '.join(_COLUMNS)} FROM entries").fetchall()
-    reasons = base.execute("SELECT path, reason FROM files WHERE reason != ''").fetchall()
-    entries = [_restored(row) for row in rows if row[0] in here]
-    return entries, [(path, reason) for path, reason in reasons if path in here], len(new)
+    fresh = {file.path for file in new}
+    old = [known[file.path] for file in files if file.path not in fresh]
+    every = [*old, *seen]
+    reasons = [(file.path, reason) for file, _, reason in every if reason]
+    return [entry for _, entries, _ in every for entry in entries], reasons, len(new)
+
+
+def _known(base: sqlite3.Connection) -> tuple[dict[str, _Seen], set[str]]:
+    """What the index says of files, where its sum fits; and the paths of all that it lists."""
+    rows: dict[str, list[tuple[Any, ...]]] = {}
+    for row in base.execute(f"SELECT {', '.join(_COLUMNS)} FROM entries ORDER BY rowid"):
+        rows.setdefault(row[0], []).append(row)
+    known, listed = {}, set()
+    for *state, kept in base.execute("SELECT path, size, changed, node, reason, sum FROM files"):
+        path, *_, reason = state
+        listed.add(path)
+        if kept == _sum(state, rows.get(path, [])):
+            entries = [_restored(row) for row in rows.get(path, [])]
+            known[path] = (_File(*state[:4]), entries, reason)
+    return known, listed
+
+
+def _sum(state: Iterable[Any], rows: Iterable[tuple[Any, ...]]) -> int:
+    """Of all that is kept of a file: what is damaged, and still a database, does not fit it."""
+    return zlib.crc32(repr((*state, *rows)).encode("utf-8", "surrogatepass"))
 
 
 def _prepare(base: sqlite3.Connection) -> None:
     """Makes the tables where they are not there, or are another version's."""
     if base.execute("PRAGMA quick_check").fetchone() != ("ok",):
         raise sqlite3.DatabaseError("damaged")
-    if base.execute("PRAGMA user_version").fetchone() == (_VERSION,):
-        return
+    if base.execute("PRAGMA user_version").fetchone() != (_VERSION,):
+        _make(base)
+    # A view or a trigger of somebody else's would run as soon as the tables are asked.
+    if {made for (made,) in base.execute("SELECT sql FROM sqlite_master WHERE sql != ''")} != {
+        *_TABLES.values()
+    }:
+        raise sqlite3.DatabaseError("not an index of ours")
+
+
+def _make(base: sqlite3.Connection) -> None:
     base.execute("BEGIN IMMEDIATE")
     if base.execute("PRAGMA user_version").fetchone() != (_VERSION,):  # nobody was faster
-        base.execute("DROP TABLE IF EXISTS files")
-        base.execute("DROP TABLE IF EXISTS entries")
-        base.execute("CREATE TABLE files (path PRIMARY KEY, size, changed, node, reason)")
-        base.execute(f"CREATE TABLE entries ({', '.join(_COLUMNS)}, PRIMARY KEY (path, part))")
+        for name, made in _TABLES.items():
+            base.execute(f"DROP TABLE IF EXISTS {name}")
+            base.execute(made)
         base.execute(f"PRAGMA user_version = {_VERSION}")
     base.execute("COMMIT")
 
 
 def _write(
     base: sqlite3.Connection,
-    seen: Iterable[tuple[_File, list[Entry], str]],
+    seen: Iterable[_Seen],
     gone: Iterable[str],
 ) -> None:
     marks = ", ".join("?" * len(_COLUMNS))
@@ -236,12 +267,12 @@ def _write(
     for file, entries, reason in seen:
         settled = now - file.changed > _UNSETTLED * 1e9
         state = (file.path, file.size, file.changed if settled else 0, file.node, reason)
+        rows = [tuple(_kept(getattr(entry, name)) for name in _COLUMNS) for entry in entries]
         base.execute("DELETE FROM entries WHERE path = ?", (file.path,))
-        base.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?)", state)
-        base.executemany(
-            f"INSERT INTO entries VALUES ({marks})",
-            [tuple(_kept(getattr(entry, name)) for name in _COLUMNS) for entry in entries],
+        base.execute(
+            "INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?)", (*state, _sum(state, rows))
         )
+        base.executemany(f"INSERT INTO entries VALUES ({marks})", rows)
 
 
 def _read(folder: Path, file: _File) -> tuple[list[Entry], str]:
@@ -264,6 +295,11 @@ def _read(folder: Path, file: _File) -> tuple[list[Entry], str]:
 
 
 def _kept(value: Any) -> Any:
+    """As SQLite gives it back."""
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, float):
+        return value + 0.0  # no -0.0
     return str(value) if isinstance(value, int) and abs(value) > _INTEGER else value
 
 

@@ -1,0 +1,176 @@
+"""Folders of results with their index, and the files that say what papers published."""
+
+import os
+import random
+import shutil
+import sqlite3
+import tempfile
+from contextlib import closing, suppress
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from unittest import mock
+from zlib import crc32
+
+from click.testing import CliRunner
+
+from epsilometer import to_json
+from epsilometer.cli.main import main
+from epsilometer.cli.reproducing import Call, Paper, page, read_paper
+from epsilometer.errors import EpsilometerError
+from epsilometer.history import index
+from epsilometer.history.comparison import compare
+from epsilometer.history.index import INDEX, History
+from tests.examples import a_posterior, a_release, a_series, an_audit, an_estimate
+from tests.fuzz.edits import unzipped, zipped
+from tests.history.folders import NOON
+
+_REPRODUCTIONS = Path(__file__).parents[2] / "reproductions"
+_ODD = (None, "", "x" * 3000, -1, 2**63 - 1, 1.5, float("inf"), b"\xff\x00", "\ud7ff", "nan", "1e9")
+_ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x FROM n) SELECT"
+_STATEMENTS = (
+    "DROP TABLE {table}",
+    "DELETE FROM {table}",
+    "ALTER TABLE {table} ADD COLUMN more",
+    "ALTER TABLE {table} DROP COLUMN {column}",
+    "UPDATE {table} SET path = lower(hex({column}))",
+    "PRAGMA user_version = 7",
+    "CREATE TABLE more (x)",
+    "CREATE TRIGGER t AFTER INSERT ON {table} BEGIN DELETE FROM {table}; END",
+    f"ALTER TABLE {{table}} RENAME TO x; CREATE VIEW {{table}} AS {_ENDLESS} {{named}} FROM n",
+)
+
+
+@cache
+def _files() -> dict[str, bytes]:
+    results = {
+        "v1/result.json": an_audit(),
+        "v2/result.json": an_estimate(2.0),
+        "deep/er/group.json": a_series(),
+        "release.json": a_release(),
+        "forms.json": a_posterior(),
+    }
+    others = {"v1/plan.json": b"{}", "v3/plan.json": b"{}", "notes.json": b'{"no": "result"}'}
+    return {name: to_json(result).encode() for name, result in results.items()} | others
+
+
+def _laid_out(files: dict[str, bytes], folder: Path) -> Path:
+    """The files in a folder of their own, as old as ever."""
+    top = folder / "results"
+    shutil.rmtree(top, ignore_errors=True)
+    top.mkdir()
+    for name, content in files.items():
+        path = top / name
+        with suppress(OSError, ValueError):  # a name that no folder can have
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+            os.utime(path, (NOON, NOON))
+    return top
+
+
+def _look_anywhere(top: Path) -> index._Folder:
+    """What there is, with places on the disk that follow from names, so that an index fits."""
+    found = _LOOK(top)
+    found.files = [replace(file, node=crc32(file.path.encode())) for file in found.files]
+    return found
+
+
+_LOOK = index._look
+
+
+def _told(top: Path, *, rebuild: bool = False) -> tuple[object, ...]:
+    with mock.patch.object(index, "_look", _look_anywhere):
+        history = History(top, rebuild=rebuild)
+    return history.entries, history.unreadable, history.unfinished
+
+
+def _shown(top: Path) -> None:
+    """The commands say something of it, or why not."""
+    for asked in (["list"], ["list", "--json"], ["trend"]):
+        said = CliRunner().invoke(main, ["log", asked[0], str(top), *asked[1:]])
+        if said.exception is not None and not isinstance(said.exception, SystemExit):
+            raise said.exception
+        assert said.exit_code == 0
+
+
+class indexes:  # noqa: N801 - a namespace
+    """The index of a folder that is as it was."""
+
+    @staticmethod
+    @cache
+    def valid() -> list[bytes]:
+        with tempfile.TemporaryDirectory() as place:
+            top = _laid_out(_files(), Path(place))
+            _told(top)
+            return [(top / INDEX).read_bytes()]
+
+    @staticmethod
+    def read(data: bytes, folder: Path) -> None:
+        top = _laid_out(_files() | {INDEX: data}, folder)
+        found = _told(top)
+        assert found == _told(top, rebuild=True)  # whatever the index says
+        if len(data) % 8 == 3:
+            _shown(_laid_out(_files() | {INDEX: data}, folder))
+
+
+def in_index(data: bytes, rng: random.Random) -> bytes:
+    """A database still: other values, rows, tables, or what would run with them."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as base:
+        try:
+            base.deserialize(data)
+            table = rng.choice(("files", "entries"))
+            columns = [row[1] for row in base.execute(f"PRAGMA table_info({table})")]
+            column = rng.choice(columns)
+            if rng.random() < 0.7:
+                where = f"(rowid % 3) = {rng.randrange(3)}"
+                value = rng.choice((rng.choice(_ODD), rng.randrange(100)))
+                base.execute(f"UPDATE OR IGNORE {table} SET {column} = ? WHERE {where}", (value,))
+            else:
+                named = ", ".join(f"x AS {name}" for name in columns)
+                statement = rng.choice(_STATEMENTS)
+                base.executescript(statement.format(table=table, column=column, named=named))
+            return base.serialize()
+        except (sqlite3.Error, IndexError):  # no index any more
+            return data
+
+
+class folders:  # noqa: N801 - a namespace
+    """Files that an index is made of."""
+
+    @staticmethod
+    def valid() -> list[bytes]:
+        return [zipped(_files())]
+
+    @staticmethod
+    def read(data: bytes, folder: Path) -> None:
+        top = _laid_out(unzipped(data), folder)
+        found = _told(top)
+        assert _told(top) == found  # by the index
+        for first, second in (("v1", "v2"), ("v2", "release.json")):
+            with suppress(EpsilometerError):
+                compare(top / first, top / second)
+        if len(data) % 8 == 3:
+            _shown(top)
+
+
+class published:  # noqa: N801 - a namespace
+    """``paper.toml`` of the reproductions."""
+
+    @staticmethod
+    @cache
+    def valid() -> list[bytes]:
+        return [path.read_bytes() for path in sorted(_REPRODUCTIONS.glob("*/paper.toml"))]
+
+    @staticmethod
+    def read(data: bytes, folder: Path) -> None:
+        path = folder / "a_paper" / "paper.toml"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(data)
+        paper = read_paper(path)
+        assert isinstance(paper, Paper)
+        assert all(isinstance(word, str) for item in paper.items for word in item.files)
+        call = Call(full=True, data=None, device="cpu", out=folder)
+        without_files = [replace(item, files=()) for item in paper.items]
+        measured = {item.name: {row.name: "1" for row in item.rows} for item in paper.items}
+        shown = page(replace(paper, items=tuple(without_files)), measured, call)
+        assert all(item.title in shown for item in paper.items)

@@ -502,8 +502,8 @@ def test_what_is_no_score_ends_the_audit_with_a_word(
 
     said = f"Expected train to return a score, one number .*got {got}.*score=negative_loss"
     with pytest.raises(InvalidArgument, match=said):
-        audited(train, runs=200, engine=engine)
-    assert len(calls) < 200  # not trained in vain to the end
+        audited(train, runs=5_000, engine=engine)
+    assert len(calls) < 5_000  # not trained in vain to the end, though threads run on a little
     with pytest.raises(InvalidArgument, match=f"Expected score to return .* got {got}"):
         audited(noisy_sum, score=lambda model, record: returned, engine=engine)
 

@@ -1,6 +1,5 @@
 """What does one run with many canaries prove, from their cosines alone?"""
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -12,7 +11,7 @@ from epsilometer.audits.evidence import growth
 from epsilometer.audits.scores import judged
 from epsilometer.claims import Adjacency, PrivacyClaim
 from epsilometer.engine.plan import versions
-from epsilometer.errors import EpsilometerWarning, InvalidArgument
+from epsilometer.errors import InvalidArgument, warn
 from epsilometer.observations import Scores
 from epsilometer.results import AuditResult, Curve, EpsilonEstimate, EpsilonLowerBound, Provenance
 from epsilometer.stats.estimators import epsilon_lower_bound
@@ -85,11 +84,9 @@ def audit_cosines(
     outside = None if unobserved is None else cosines_of(unobserved, dimension=dimension)
     fewest = inside.size if outside is None else min(inside.size, outside.size)
     if fewest < FEW:
-        warnings.warn(
+        warn(
             f"{fewest} canaries are few: below {FEW} the estimate scatters widely and the bound "
-            "proves little. Plant more, they cost little.",
-            EpsilometerWarning,
-            stacklevel=2,
+            "proves little. Plant more, they cost little."
         )
     asked: dict[str, Any] = {"delta": delta, "confidence": confidence}
     rng = np.random.default_rng(seed)

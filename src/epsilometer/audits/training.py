@@ -2,7 +2,6 @@
 
 import hashlib
 import numbers
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -22,7 +21,7 @@ from epsilometer.engine.fingerprints import fingerprint, name_of
 from epsilometer.engine.plan import Plan
 from epsilometer.engine.run import Done, Watch, run
 from epsilometer.engine.shards import Arrays
-from epsilometer.errors import EpsilometerWarning, InvalidArgument
+from epsilometer.errors import InvalidArgument, warn
 from epsilometer.observations import Scores
 from epsilometer.results import AuditResult
 from epsilometer.types import FloatArray, IntArray
@@ -466,4 +465,4 @@ def _warn(result: AuditResult, reason: str) -> None:
             f"{failed} of {units} units failed and count against a refutation; one said: {reason}"
         )
     for text in said:
-        warnings.warn(text, EpsilometerWarning, stacklevel=3)
+        warn(text)

@@ -27,7 +27,7 @@ from epsilometer.engine.fingerprints import fingerprint
 from epsilometer.engine.gather import gather
 from epsilometer.engine.plan import Plan
 from epsilometer.engine.shards import Arrays
-from epsilometer.errors import EpsilometerWarning, InvalidArgument
+from epsilometer.errors import InvalidArgument, warn
 from epsilometer.leave_one_out.estimators import labels
 from epsilometer.types import FloatArray, IntArray
 
@@ -351,7 +351,7 @@ def _in_time(work: _Work, engine: Engine, patience: float) -> None:
             "records='sample:500', an engine with more workers, or more patience=."
         )
     if seconds > _SAID:
-        warnings.warn(f"{said}.", EpsilometerWarning, stacklevel=4)
+        warn(f"{said}.")
 
 
 def _caveats(fits: Fits, first: Arrays, others: Sequence[Arrays]) -> tuple[str, ...]:

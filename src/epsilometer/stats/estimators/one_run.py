@@ -1,12 +1,10 @@
 """One training run, many canaries, under (ε, δ)-DP (Steinke, Nasr, Jagielski 2023, Theorem 5.2)."""
 
-import warnings
-
 import numpy as np
 import scipy.special
 from numpy.typing import ArrayLike, NDArray
 
-from epsilometer.errors import EpsilometerWarning
+from epsilometer.errors import warn
 from epsilometer.results import EpsilonLowerBound
 from epsilometer.stats.derivation import Derivation, known, shown
 from epsilometer.stats.estimators.guesses import (
@@ -40,7 +38,7 @@ def find(
             f"2mδ = {lost:.3g} swallows more than half of the bound: "
             "take a smaller δ or fewer canaries.",
         )
-        warnings.warn(caveats[0], EpsilometerWarning, stacklevel=4)
+        warn(caveats[0])
     return Found(
         epsilon=best.merit,
         direction=best.direction,

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+import scipy.special
 import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
@@ -119,6 +120,30 @@ def test_deep_quantiles_are_mended_where_scipys_start_is_far_off() -> None:
         gamma = scipy.stats.gamma(1000)
         expected = (gamma.isf(alpha) if above else gamma.ppf(alpha)) / 5e8
         assert found == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("alpha", [0.4, 1e-12, 1e-100, 1e-200, 1e-307])
+@pytest.mark.parametrize("above", [True, False])
+def test_quantiles_have_their_tails_however_deep(alpha: float, above: bool) -> None:
+    shapes = np.array([0.5, 1, 2, 3, 10, 50, 95, 1000, 1e6, 5e8])
+    a, b = (each.ravel() for each in np.meshgrid(shapes, shapes))
+    a, b = a[a <= b], b[a <= b]
+    found = binomial.beta_quantile(a, b, alpha, from_above=above)
+    assert np.all((found >= 0) & (found <= 1))
+    tails = (scipy.special.betaincc if above else scipy.special.betainc)(a, b, found)
+    told = (found > 1e-300) & (found < 1 - 1e-9)  # nearer to the ends x itself has too few digits
+    assert told.any()
+    np.testing.assert_allclose(np.log(tails[told]), np.log(alpha), rtol=1e-8)
+
+
+def test_no_limit_is_beyond_1_or_unknown() -> None:
+    for alpha in (1e-20, 1e-300, 1e-320, 5e-324):
+        for n in (1, 2, 10, 100):
+            limit, left = binomial.upper_limit(
+                np.arange(n + 1), n, alpha=alpha, kind="clopper_pearson"
+            )
+            assert np.all((limit >= 0.99 * (1 - alpha ** (1 / n))) & (limit <= 1)), (alpha, n)
+            assert np.all((left >= 0) & (left <= 1))
 
 
 def test_tails_beyond_all_numbers_are_no_crash() -> None:

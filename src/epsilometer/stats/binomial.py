@@ -11,6 +11,7 @@ from epsilometer.types import FloatArray
 
 _NEWTON_STEPS = 60  # one or two are enough from a good start
 _CONVERGED = 1e-12  # relative
+_LEAST, _MOST = np.finfo(float).tiny, 1 - np.finfo(float).eps  # what x can be told from 0 and 1
 _SHAPES = {"clopper_pearson": (1.0, 0.0), "jeffreys": (0.5, 0.5)}  # added to k and n − k
 
 
@@ -108,23 +109,31 @@ def beta_quantile(
     SciPy's inverse is a starting point only: at (1000, 499999001) it is off by a factor of two.
     Its forward functions are right, so Newton steps on the logarithms mend it; the logarithm of
     a Beta tail is concave in log x, so steps from a bad start overshoot once and then settle.
+    Beyond what floats can tell of a tail they might go to and fro for ever: a bracket ends that.
     """
-    a, b, alpha, above = np.broadcast_arrays(
-        np.asarray(a, np.float64), np.asarray(b, np.float64), np.asarray(alpha), from_above
+    a, b, aim, above = np.broadcast_arrays(
+        np.asarray(a, np.float64),
+        np.asarray(b, np.float64),
+        np.maximum(alpha, _LEAST),  # smaller ones have too few digits to aim at
+        from_above,
     )
-    x = np.array(_own(special.betainccinv, special.betaincinv, a, b, alpha, above))
+    x = np.array(_own(special.betainccinv, special.betaincinv, a, b, aim, above))
     log_b, sign = special.betaln(a, b), np.where(above, -1.0, 1.0)
+    low, high = np.full(x.shape, _LEAST), np.full(x.shape, _MOST)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
+        rough = np.where(above, a / (a + b), np.exp((np.log(aim * a) + log_b) / a))
+        x = np.clip(np.where(np.isnan(x), rough, x), low, high)
         for _ in range(_NEWTON_STEPS):
-            x = np.clip(x, np.finfo(float).tiny, 1 - np.finfo(float).eps)
             tail = _own(special.betaincc, special.betainc, a, b, x, above)
             density = np.exp(a * np.log(x) + (b - 1) * np.log1p(-x) - log_b)  # of log x
-            step = sign * np.log(tail / alpha) * tail / density
-            step = np.clip(np.where(tail > 0, step, -sign), -1.0, 1.0)
+            step = sign * np.log(tail / aim) * tail / density
+            step = np.clip(np.where(tail > 0, step, -sign / 2), -1.0, 1.0)
+            low, high = np.where(step > 0, low, x), np.where(step > 0, x, high)
             x = x * np.exp(-step)
+            x = np.where((low <= x) & (x <= high), x, np.sqrt(low) * np.sqrt(high))
             if np.all(np.abs(step) < _CONVERGED):
                 break
-    return x
+    return np.where(x < _MOST, x, 1.0)
 
 
 def _own(

@@ -21,7 +21,7 @@ from epsilometer.claims import Adjacency, PrivacyClaim
 from epsilometer.engine.engines import Call, Outcome, Outcomes
 from epsilometer.errors import InvalidArgument
 from epsilometer.observations import Scores
-from epsilometer.report.words import number, short
+from epsilometer.report.words import number, promised
 from epsilometer.results import AuditResult
 from epsilometer.stats import search
 from epsilometer.stats.gaussians import gaussian_epsilon, gaussian_sigma
@@ -150,10 +150,10 @@ def summary(result: AuditResult) -> str:
     """What an audit of ``assert_private`` found and what it could have found, in sentences."""
     claim, bound, runs = result.claim, result.bound, result.provenance
     assert claim is not None  # there is none without
-    promised = f"ε = {short(claim.epsilon)} at δ = {claim.delta:g}"
+    promise = f"ε = {promised(claim.epsilon)} at δ = {claim.delta:g}"
     if result.verdict == "refuted":
         return (
-            f"{promised} was promised; refuted after {runs.used:,} of {runs.units:,} pairs of "
+            f"{promise} was promised; refuted after {runs.used:,} of {runs.units:,} pairs of "
             f"runs: the attack proves ε ≥ {number(bound.epsilon)}. Of promises that are kept, "
             f"{1 - bound.confidence:.1g} at most are called broken. "
             f"The same again: seed={bound.seed}, runs={runs.units}."
@@ -167,7 +167,7 @@ def summary(result: AuditResult) -> str:
         else f"Of {law} mechanisms they notice none"
     )
     return (
-        f"{promised} stands: {runs.used:,} pairs of runs prove ε ≥ {number(bound.epsilon)}. "
+        f"{promise} stands: {runs.used:,} pairs of runs prove ε ≥ {number(bound.epsilon)}. "
         f"{noticed}; what they prove ends at ε = {number(can.most)}."
     )
 
@@ -247,7 +247,7 @@ def _can_fail(claim: PrivacyClaim, *, runs: int, confidence: float) -> None:
         enough *= 2
     advice = f"Give runs={enough}" if enough <= _MOST_RUNS else "Too many would be needed"
     raise InvalidArgument(
-        f"Expected runs that can refute ε = {short(claim.epsilon)}, got runs={runs}: even an "
+        f"Expected runs that can refute ε = {promised(claim.epsilon)}, got runs={runs}: even an "
         f"attack that never errs proves only ε ≥ {number(here)} by so many, at confidence "
         f"1 - {1 - confidence:.1g}. {advice}; or test what is promised at a larger δ, or with "
         "more noise: there ε is smaller."

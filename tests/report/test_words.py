@@ -104,3 +104,32 @@ def test_decimal_numbers_are_shown_as_they_are() -> None:
         "2.00",
         "3.81",
     ]
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "text"),
+    [
+        (8.0, "8"),
+        (0.5, "0.5"),
+        (0.125, "0.125"),
+        (0.001, "0.001"),
+        (0.0, "0"),
+        (math.inf, "∞"),
+        (9.9972561464343, "9.99"),
+        (12.3456, "12.34"),
+        (0.00123456, "0.00123"),
+        (123456.7, "1.23e+05"),
+    ],
+)
+def test_a_promise_is_shown_as_written_or_cut_like_what_is_measured(
+    epsilon: float, text: str
+) -> None:
+    assert words.promised(epsilon) == text
+
+
+def test_a_computed_promise_and_a_bound_near_it_are_told_apart() -> None:
+    for epsilon, shown in ((9.9951, "only ε ≥ 9.995 "), (9.9985, "proves ε ≥ 9.998 ")):
+        claim = PrivacyClaim(epsilon=9.9972561464343, delta=1e-5)
+        said = words.verdict(an_audit(claim=claim, bound=a_bound(epsilon=epsilon)))
+        assert "ε = 9.997 was promised" in said
+        assert shown in said

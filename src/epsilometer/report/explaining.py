@@ -177,7 +177,7 @@ def _judged(result: AuditResult) -> tuple[str, ...]:
     bound, claim = result.bound, result.claim
     if claim is None:
         return ("Nothing was promised, so nothing is refuted.",)
-    proved, promised = words.number(bound.epsilon, 4), words.short(claim.epsilon)
+    proved, promised = words.number(bound.epsilon, 4), words.promised(claim.epsilon, 4)
     lines = [
         f"Refuted is a promise that a valid bound at its δ exceeds: ε ≥ {proved} was proved, "
         f"ε = {promised} was promised, and {proved} {'>' if bound.epsilon > claim.epsilon else '≤'}"
@@ -293,7 +293,8 @@ def _posterior(result: PosteriorAudit) -> Explanation:
                     "score of a run = learned ln p(what is published | with) − ln p(… | without), "
                     "learned on half of the runs, judged on the others",
                     "advantage = TPR − FPR of that attack's own decision, on the others",
-                    f"a form stays below the line where ε ≤ {words.short(result.plan.epsilon)} and "
+                    "a form stays below the line where "
+                    f"ε ≤ {words.promised(result.plan.epsilon)} and "
                     f"the advantage's upper limit ≤ {result.plan.advantage:.4g}",
                 ),
             ),

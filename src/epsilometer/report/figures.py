@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from epsilometer.claims import PrivacyClaim
 from epsilometer.report import words
 from epsilometer.report.fitting import cut
-from epsilometer.report.words import number, short
+from epsilometer.report.words import number
 from epsilometer.results import AuditGroup, AuditResult, EpsilonLowerBound, Evidence
 from epsilometer.stats.gaussians import gaussian_sigma
 from epsilometer.stats.tradeoff import dp_curve, gdp_curve
@@ -153,7 +153,7 @@ def side_by_side(audits: Sequence[AuditResult], *, key: str) -> Figure:
         bars.append(_series("promised ε", "step", "claim", edges, steps, dashed=True))
     said = [
         f"{name}: estimated {number(e)}, proved {number(p)}"
-        + ("" if audit.claim is None else f", promised {short(audit.claim.epsilon)}")
+        + ("" if audit.claim is None else f", promised {words.promised(audit.claim.epsilon)}")
         for name, e, p, audit in zip(names, estimated, proved, audits, strict=True)
     ]
     return Figure(
@@ -253,7 +253,9 @@ def growth(result: AuditResult) -> Figure:
     low, high = (counts[0], counts[-1]) if points else (1.0, 1.0)
     claimed = [] if result.claim is None else [result.claim.epsilon]
     promised = [
-        _series(f"promised ε = {short(e)}", "line", "claim", [low, high], [e, e], dashed=True)
+        _series(
+            f"promised ε = {words.promised(e)}", "line", "claim", [low, high], [e, e], dashed=True
+        )
         for e in claimed
         if math.isfinite(e)
     ]
@@ -265,7 +267,7 @@ def growth(result: AuditResult) -> Figure:
         caption="What parts of the observations prove. Each point holds at the bound's confidence "
         "alone, not all together. A curve that still rises says: more runs may prove more.",
         alt=f"The proved ε: {' observations, '.join(ends)} observations. "
-        + "".join(f"Promised: ε = {short(e)}." for e in claimed),
+        + "".join(f"Promised: ε = {words.promised(e)}." for e in claimed),
         x=Axis(title="observations", low=low, high=high, log=True),
         y=Axis(
             title="ε",
@@ -329,7 +331,7 @@ def _curves(result: AuditResult, grid: FloatArray) -> tuple[Series, ...]:
     claim, bound = result.claim, result.bound
     curves = []
     if claim is not None:
-        promise = f"(ε, δ) promised: ε = {short(claim.epsilon)}"
+        promise = f"(ε, δ) promised: ε = {words.promised(claim.epsilon)}"
         curves.append(_dp_series(promise, "claim", grid, claim.epsilon, claim.delta))
         curves.extend(_gdp_series(grid, claim.epsilon, claim.delta))
     for law in result.evidence.curves:
@@ -426,7 +428,7 @@ def _rates_in_words(result: AuditResult) -> str:
     rates = [fpr for fpr, _ in pairs]
     said = [f"the attack catches {_listed(tpr for _, tpr in pairs)} of those inside"]
     if result.claim is not None:
-        promised = f"the promise of ε = {short(result.claim.epsilon)}"
+        promised = f"the promise of ε = {words.promised(result.claim.epsilon)}"
         said.append(f"{promised} allows {_allowed(rates, result.claim)}")
     kind = "proved" if result.bound.valid else "not valid as a bound"
     proved = f"ε = {number(result.bound.epsilon)}, {kind},"

@@ -40,7 +40,7 @@ def found(entry: Entry) -> str:
 
 def claimed(entry: Entry) -> str:
     """The promised ε, or a dash."""
-    return "–" if entry.claim is None else words.short(entry.claim)
+    return "–" if entry.claim is None else words.promised(entry.claim)
 
 
 def trend_title(trend: Trend) -> str:

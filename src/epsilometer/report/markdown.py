@@ -72,7 +72,7 @@ def _group(group: AuditGroup) -> list[str]:
         (
             f"{_ICONS[audit.verdict]} {audit.verdict}",
             plain(audit.subject),
-            "–" if audit.claim is None else words.short(audit.claim.epsilon),
+            "–" if audit.claim is None else words.promised(audit.claim.epsilon),
             _proved(audit.bound),
         )
         for audit in shown

@@ -17,7 +17,7 @@ def finding(result: PosteriorAudit) -> str:
         return "No form of publishing is known to stay below the line."
     if result.claim is None:
         return f"The finest form that stays below the line: {result.plan.chosen}."
-    promised = f"ε = {words.short(result.claim.epsilon)} was promised"
+    promised = f"ε = {words.promised(result.claim.epsilon)} was promised"
     worst = max(result.forms, key=lambda form: form.epsilon)
     proved = f"ε ≥ {words.number(worst.epsilon)} at δ = {result.delta:g}"
     match result.verdict:
@@ -56,7 +56,7 @@ def facts(result: PosteriorAudit) -> list[tuple[str, str]]:
         ("samples", f"{result.samples:,} predictions of each model"),
         (
             "the line",
-            f"ε = {words.short(result.plan.epsilon)}, advantage {result.plan.advantage:.3g}",
+            f"ε = {words.promised(result.plan.epsilon)}, advantage {result.plan.advantage:.3g}",
         ),
     ]
     if result.diverged_inside or result.diverged_outside:

@@ -68,11 +68,6 @@ def shown_as(decimals: int | None) -> str:
     return "1 decimal" if decimals == 1 else f"{decimals} decimals"
 
 
-def measured_as(decimals: int | None) -> str:
-    """What the risk of a record is."""
-    return "PDTP" if decimals is None else f"PDTP, {shown_as(decimals)} shown"
-
-
 def leaving_rows(leaving: Leaving) -> list[tuple[str, str]]:
     """Titles and values of what leaving records out showed."""
     rows = [

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from epsilometer.claims import PrivacyClaim
-from epsilometer.report.words import number, short
+from epsilometer.report.words import number, promised
 from epsilometer.results import (
     AuditGroup,
     AuditResult,
@@ -78,7 +78,7 @@ def _scale(
             value=f"ε ≥ {number(_least(bound))}",
             start=_place(_least(bound), end),
             promised=None if claim is None else _place(claim.epsilon, end),
-            promise="" if claim is None else f"promised ε = {short(claim.epsilon)}",
+            promise="" if claim is None else f"promised ε = {promised(claim.epsilon)}",
             decides=decides,
             valid=_proves(bound),
         )

@@ -62,6 +62,18 @@ def short(value: float) -> str:
     return number(value) if math.isinf(value) else f"{value:g}"
 
 
+def promised(epsilon: float, decimals: int = 2) -> str:
+    """A promised ε: as its author wrote it, or cut like what is measured where it was computed.
+
+    Example:
+        >>> promised(8.0), promised(0.125), promised(9.9972561464343), promised(0.0012345)
+        ('8', '0.125', '9.99', '0.00123')
+    """
+    if epsilon == float(f"{epsilon:.3g}"):
+        return short(epsilon)
+    return number(epsilon, max(decimals, 2 - math.floor(math.log10(epsilon))))
+
+
 def verdict(result: AuditResult) -> str:
     """The verdict in a sentence."""
     if result.claim is None:
@@ -75,22 +87,22 @@ def finding(result: AuditResult) -> str:
     if claim is None:
         return bound_finding(bound)
     measured = _measured(bound, claim)
-    promised = f"ε = {short(claim.epsilon)}"
+    promise = f"ε = {promised(claim.epsilon, _decimals(bound, claim))}"
     match result.verdict:
         case "refuted":
             proofs = [f"the attack proves {measured}"] if bound.refutes(claim.epsilon) else []
             if result.computed is not None:
                 proofs.append(f"by computation ε is at least {number(result.computed.low)}")
-            return f"{promised} was promised, {'; '.join(proofs)}."
+            return f"{promise} was promised, {'; '.join(proofs)}."
         case "no verdict" if not bound.valid:
             return f"{measured} is not a valid bound."
         case "no verdict":
             return (
                 f"{_failed(result.provenance)}, and what they would have shown may refute the "
-                f"claim. The others prove only {measured}; {promised} was promised."
+                f"claim. The others prove only {measured}; {promise} was promised."
             )
         case _:
-            return f"{promised} was promised, the attack proves only {measured}."
+            return f"{promise} was promised, the attack proves only {measured}."
 
 
 def bound_finding(bound: EpsilonLowerBound) -> str:
@@ -165,7 +177,7 @@ def threat_model(bound: EpsilonLowerBound, claim: PrivacyClaim | None) -> list[t
 
 def promise(claim: PrivacyClaim) -> str:
     """The claim in a sentence."""
-    parts = [f"ε = {short(claim.epsilon)} at δ = {claim.delta:g}"]
+    parts = [f"ε = {promised(claim.epsilon)} at δ = {claim.delta:g}"]
     if claim.adjacency != "unstated":
         parts.append(f"for {ADJACENCY[claim.adjacency]}")
     if claim.sampler != "unstated":
@@ -193,12 +205,17 @@ def _failed(provenance: Provenance) -> str:
 
 
 def _measured(bound: EpsilonLowerBound, claim: PrivacyClaim | None = None) -> str:
-    """The bound, with as many decimals as it takes to stand apart from the promise."""
+    decimals = 2 if claim is None else _decimals(bound, claim)
+    return f"ε ≥ {number(bound.epsilon, decimals)} at δ = {bound.delta:g}"
+
+
+def _decimals(bound: EpsilonLowerBound, claim: PrivacyClaim) -> int:
+    """As many as it takes to tell the bound from the promise."""
     decimals = 2
-    if claim is not None and bound.epsilon != claim.epsilon:
+    if bound.epsilon != claim.epsilon:
         while decimals < 9 and number(bound.epsilon, decimals) == number(claim.epsilon, decimals):
             decimals += 1
-    return f"ε ≥ {number(bound.epsilon, decimals)} at δ = {bound.delta:g}"
+    return decimals
 
 
 def _mismatch(bound: EpsilonLowerBound, claim: PrivacyClaim | None) -> list[str]:

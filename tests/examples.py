@@ -311,3 +311,13 @@ def a_posterior(**changed: Any) -> PosteriorAudit:
         "provenance": a_provenance(),
     }
     return PosteriorAudit(**{**plain, **changed})
+
+
+EVERY_KIND = [
+    a_bound(),
+    an_estimate(1.0),
+    an_audit(),
+    a_series(),
+    a_release(),
+    a_posterior(),
+]

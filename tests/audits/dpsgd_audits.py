@@ -10,6 +10,8 @@ from torch import nn
 
 from epsilometer import InProcess, audit_dpsgd, shuffle_epsilon
 from epsilometer.accounting import pld
+from epsilometer.audits.dpsgd import dpsgd_job
+from epsilometer.audits.dpsgd_job import DpsgdJob
 from epsilometer.engine.engines import Engine
 from epsilometer.integrations.sklearn import digits
 from epsilometer.mechanisms.samplers import Shuffle
@@ -17,6 +19,14 @@ from epsilometer.results import AuditGroup, AuditResult
 from epsilometer.training.models import mlp
 
 DELTA = 1e-5
+PLAIN: dict[str, Any] = {
+    "runs": 60,
+    "delta": DELTA,
+    "noise_multiplier": 1.0,
+    "learning_rate": 0.5,
+    "batch_size": 10,
+    "views": ("updates",),
+}
 
 
 @cache
@@ -32,18 +42,13 @@ def network(hidden: int = 8) -> nn.Module:
 
 
 def audit(records: int = 60, **changed: Any) -> AuditResult | AuditGroup:
-    plain: dict[str, Any] = {
-        "runs": 60,
-        "delta": DELTA,
-        "noise_multiplier": 1.0,
-        "learning_rate": 0.5,
-        "batch_size": 10,
-        "views": ("updates",),
-        "engine": InProcess(),
-    }
     module = changed.pop("module", None) or network()
     data = changed.pop("data", None) or pixels(records)
-    return audit_dpsgd(module, data, **{**plain, **changed})
+    return audit_dpsgd(module, data, **{**PLAIN, "engine": InProcess(), **changed})
+
+
+def job_of(records: int = 60, hidden: int = 8, **changed: Any) -> DpsgdJob:
+    return dpsgd_job(network(hidden), pixels(records), **{**PLAIN, **changed})
 
 
 def one(**changed: Any) -> AuditResult:

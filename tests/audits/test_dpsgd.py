@@ -19,7 +19,7 @@ from epsilometer.errors import InvalidArgument
 from epsilometer.mechanisms.samplers import Poisson, Shuffle
 from epsilometer.training.ensemble import EnsembleDPSGD, cross_entropy
 from tests import oracles
-from tests.audits.dpsgd_audits import DELTA, audit, long_audit, network, one, pixels
+from tests.audits.dpsgd_audits import DELTA, audit, job_of, long_audit, network, one, pixels
 from tests.faults.processes import started, until
 
 pytestmark = pytest.mark.usefixtures("coarse")
@@ -141,14 +141,13 @@ def test_noise_may_be_nothing_or_next_to_it() -> None:
 
 
 def test_noise_is_what_the_claim_asks_for_at_the_rate_that_is_drawn() -> None:
-    plain = {"runs": 2, "delta": DELTA, "learning_rate": 0.1, "batch_size": 10, "claim": 2.0}
     for sampler, rate, steps in [
         (Shuffle(), 1 / 6, 6),
         (Poisson(), 1 / 6, 6),
         (Poisson(rate=0.4), 0.4, 6),
         (Poisson(rate=0.4, steps=3), 0.4, 3),
     ]:
-        job = dpsgd_job(network(), pixels(60), sampler=sampler, epochs=2, **plain)
+        job = job_of(runs=2, claim=2.0, noise_multiplier=None, sampler=sampler, epochs=2)
         noise = job.plan.parameters["training"]["noise_multiplier"]
         found = pld.poisson_epsilon(
             noise_multiplier=noise,

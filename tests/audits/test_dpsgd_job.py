@@ -6,13 +6,10 @@ import numpy as np
 import pytest
 
 from epsilometer import InProcess
-from epsilometer.audits.dpsgd import dpsgd_job
 from epsilometer.audits.dpsgd_one_run import OneRun
 from epsilometer.engine.run import run
-from epsilometer.mechanisms.samplers import (
-    Poisson,
-)
-from tests.audits.dpsgd_audits import DELTA, audit, network, one, pixels
+from epsilometer.mechanisms.samplers import Poisson
+from tests.audits.dpsgd_audits import audit, job_of, one
 
 pytestmark = pytest.mark.usefixtures("coarse")
 
@@ -27,7 +24,6 @@ def test_runs_that_diverge_are_counted_told_and_refute_nothing() -> None:
         adversary="target_canary",
         views=("updates", "model", "loss", "steps"),
         canaries=20,
-        module=network(),
     )
     for each in group.audits:
         said = [caveat for caveat in each.bound.caveats if caveat.startswith("Diverged: ")]
@@ -47,14 +43,9 @@ def test_diverged_runs_could_only_have_raised_the_bound() -> None:
 
 
 def test_a_failed_unit_counts_against_all_views(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = dpsgd_job(
-        network(),
-        pixels(60),
+    job = job_of(
         runs=6,
-        delta=DELTA,
         at_once=2,
-        noise_multiplier=1.0,
-        learning_rate=0.1,
         batch_size=12,
         epochs=2,
         sampler=Poisson(),

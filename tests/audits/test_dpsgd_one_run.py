@@ -4,14 +4,11 @@ import numpy as np
 import pytest
 
 from epsilometer import epsilon_lower_bound
-from epsilometer.audits.dpsgd import dpsgd_job
 from epsilometer.audits.dpsgd_one_run import OneRun
 from epsilometer.audits.runs import joined
-from epsilometer.mechanisms.samplers import (
-    Poisson,
-)
+from epsilometer.mechanisms.samplers import Poisson
 from tests import oracles
-from tests.audits.dpsgd_audits import DELTA, network, pixels, truth_of
+from tests.audits.dpsgd_audits import DELTA, job_of, truth_of
 
 pytestmark = pytest.mark.usefixtures("coarse")
 
@@ -20,11 +17,10 @@ def test_one_run_with_many_canaries_is_rarely_above_the_truth(rng: np.random.Gen
     """Each canary is a record of its own that takes part in every step: three Gaussians."""
     audits, count = 30, 60
     truth = truth_of(Poisson(rate=1.0), 0.8, 3)
-    job = dpsgd_job(
-        network(4),
-        pixels(20),
+    job = job_of(
+        records=20,
+        hidden=4,
         runs=2,
-        delta=DELTA,
         noise_multiplier=0.8,
         learning_rate=0.1,
         batch_size=5,

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from epsilometer import AuditGroup
-from epsilometer.audits.dpsgd import dpsgd_job
 from epsilometer.canaries.data import Record
 from epsilometer.canaries.gradient import displaces
 from epsilometer.mechanisms.samplers import (
@@ -18,7 +17,7 @@ from epsilometer.mechanisms.samplers import (
     WithoutReplacement,
 )
 from tests import oracles
-from tests.audits.dpsgd_audits import DELTA, audit, network, one, pixels, truth_of
+from tests.audits.dpsgd_audits import audit, job_of, network, one, truth_of
 
 pytestmark = pytest.mark.usefixtures("coarse")
 
@@ -125,13 +124,8 @@ def test_single_steps_are_rarely_above_the_truth(
 
 def test_the_rate_of_single_steps_is_the_samplers_own() -> None:
     """Not one in the number of steps: 100 of 20 %, say."""
-    job = dpsgd_job(
-        network(),
-        pixels(60),
+    job = job_of(
         runs=10,
-        delta=DELTA,
-        noise_multiplier=1.0,
-        learning_rate=0.1,
         batch_size=12,
         sampler=Poisson(steps=100),
         adversary="target_canary",

@@ -6,15 +6,11 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from epsilometer.cli.main import main
+from tests.cli.calls import call
 
 Sections: TypeAlias = dict[str, dict[str, Any]]
-
-
-def call(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def with_changes(plain: Sections, **parts: dict[str, Any]) -> Sections:

@@ -17,7 +17,6 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
-from click.testing import CliRunner, Result
 
 from epsilometer import (
     AuditGroup,
@@ -38,6 +37,7 @@ from epsilometer.cli.main import main
 from epsilometer.references import BIBLIOGRAPHY
 from epsilometer.stats.estimators import REGISTRY
 from tests import oracles
+from tests.cli.calls import call, told
 from tests.cli.test_classifier import people
 
 SPREAD = oracles.even_normals(300)
@@ -64,10 +64,6 @@ COMMANDS = [
         "status",
     ),
 ]
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def write_csv(path: Path) -> None:
@@ -98,14 +94,14 @@ def test_estimate_on_a_file_is_the_audit_of_its_scores(
 ) -> None:
     path = tmp_path / f"scores.{kind}"
     write(path)
-    done = run("estimate", path, "--delta", "1e-5", "--json")
+    done = call("estimate", path, "--delta", "1e-5", "--json")
     assert done.exit_code == 0, done.output
     result = from_json(done.stdout)
     assert isinstance(result, AuditResult)
     said = result.provenance
     assert result == audit_scores(SCORES, delta=1e-5, subject=path.name, provenance=said)
     assert said.inputs == ((path.name, hashlib.sha256(path.read_bytes()).hexdigest()),)
-    again = run(*shlex.split(said.command)[1:], "--json")
+    again = call(*shlex.split(said.command)[1:], "--json")
     assert again.stdout == done.stdout
     assert done.stderr == ""
 
@@ -127,7 +123,7 @@ def test_only_a_refuted_claim_exits_with_1(
     options: list[str], code: int, verdict: str, scores_csv: Path
 ) -> None:
     arguments = ["estimate", scores_csv, "--delta", "1e-5", *options]
-    as_json, as_text = run(*arguments, "--json"), run(*arguments)
+    as_json, as_text = call(*arguments, "--json"), call(*arguments)
     assert as_json.exit_code == as_text.exit_code == code
     plain = json.loads(as_json.stdout)
     jsonschema.validate(plain, json_schema())
@@ -136,7 +132,7 @@ def test_only_a_refuted_claim_exits_with_1(
 
 
 def test_estimate_for_people_fits_a_page_and_names_its_file(scores_csv: Path) -> None:
-    done = run("estimate", scores_csv, "--delta", "1e-5")
+    done = call("estimate", scores_csv, "--delta", "1e-5")
     assert "scores.csv" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 100
     assert "\x1b" not in done.stdout  # no colours where no terminal is
@@ -144,7 +140,7 @@ def test_estimate_for_people_fits_a_page_and_names_its_file(scores_csv: Path) ->
 
 @pytest.mark.parametrize("method", REGISTRY)
 def test_every_method_can_be_asked_for(method: str, scores_csv: Path) -> None:
-    done = run("estimate", scores_csv, "--delta", "1e-7", "--method", method, "--json")
+    done = call("estimate", scores_csv, "--delta", "1e-7", "--method", method, "--json")
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["bound"]["method"] == method
 
@@ -163,29 +159,18 @@ def test_every_method_can_be_asked_for(method: str, scores_csv: Path) -> None:
     ],
 )
 def test_every_rule_can_be_asked_for(text: str, rule: object, scores_csv: Path) -> None:
-    done = run("estimate", scores_csv, "--delta", "1e-5", "--rule", text, "--json")
+    done = call("estimate", scores_csv, "--delta", "1e-5", "--rule", text, "--json")
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["bound"]["threshold_rule"] == repr(rule)
 
 
 def test_the_seed_of_a_split_is_taken(scores_csv: Path) -> None:
     texts = [
-        run("estimate", scores_csv, "--delta", 1e-5, "--rule", "hold-out", "--seed", seed).stdout
+        call("estimate", scores_csv, "--delta", 1e-5, "--rule", "hold-out", "--seed", seed).stdout
         for seed in (0, 0, 1, 2, 3)
     ]
     assert texts[0] == texts[1]
     assert len(set(texts)) > 1
-
-
-def told(done: Result) -> str:
-    """The one line that says what was wrong with the call."""
-    assert done.exit_code == 2, done.output
-    assert isinstance(done.exception, SystemExit)
-    assert "Traceback" not in done.output
-    assert done.stdout == ""
-    lines = done.stderr.strip().splitlines()
-    assert [line for line in lines if line.startswith("Error:")] == [lines[-1]]
-    return lines[-1]
 
 
 @pytest.mark.parametrize(
@@ -205,7 +190,7 @@ def told(done: Result) -> str:
 def test_bad_files_are_told_in_one_line(text: str, part: str, tmp_path: Path) -> None:
     path = tmp_path / "scores.csv"
     path.write_text(text, "utf-8")
-    line = told(run("estimate", path, "--delta", "1e-5"))
+    line = told(call("estimate", path, "--delta", "1e-5"))
     assert part in line
     assert "scores.csv" in line
 
@@ -213,7 +198,7 @@ def test_bad_files_are_told_in_one_line(text: str, part: str, tmp_path: Path) ->
 @pytest.mark.parametrize("name", ["nothing.csv", "nothing.npz", "folder.csv", "scores.txt"])
 def test_files_that_are_not_there_are_told_in_one_line(name: str, tmp_path: Path) -> None:
     (tmp_path / "folder.csv").mkdir()
-    assert name in told(run("estimate", tmp_path / name, "--delta", "1e-5"))
+    assert name in told(call("estimate", tmp_path / name, "--delta", "1e-5"))
 
 
 @pytest.mark.parametrize(
@@ -227,17 +212,17 @@ def test_files_that_are_not_there_are_told_in_one_line(name: str, tmp_path: Path
 )
 def test_damaged_files_are_told_in_one_line(name: str, content: bytes, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content)
-    assert name in told(run("estimate", tmp_path / name, "--delta", "1e-5"))
+    assert name in told(call("estimate", tmp_path / name, "--delta", "1e-5"))
 
 
 def test_mismatched_shapes_are_told_in_one_line(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", score=[1.0, 2.0], member=[1, 0, 1])
-    assert "(2,) and (3,)" in told(run("estimate", tmp_path / "x.npz", "--delta", "1e-5"))
+    assert "(2,) and (3,)" in told(call("estimate", tmp_path / "x.npz", "--delta", "1e-5"))
 
 
 def test_a_huge_file_is_told_in_one_line(scores_csv: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readers, "LARGEST", 100)
-    assert "ScoreCounts" in told(run("estimate", scores_csv, "--delta", "1e-5"))
+    assert "ScoreCounts" in told(call("estimate", scores_csv, "--delta", "1e-5"))
 
 
 @pytest.mark.parametrize(
@@ -262,7 +247,7 @@ def test_a_huge_file_is_told_in_one_line(scores_csv: Path, monkeypatch: pytest.M
     ],
 )
 def test_bad_options_are_told_in_one_line(options: list[str], part: str, scores_csv: Path) -> None:
-    assert part in told(run("estimate", scores_csv, *options))
+    assert part in told(call("estimate", scores_csv, *options))
 
 
 @pytest.mark.parametrize(
@@ -286,18 +271,18 @@ def test_bad_options_are_told_in_one_line(options: list[str], part: str, scores_
     ],
 )
 def test_bad_rules_are_told_with_the_good_ones(rule: str, scores_csv: Path) -> None:
-    line = told(run("estimate", scores_csv, "--delta", "1e-5", "--rule", rule))
+    line = told(call("estimate", scores_csv, "--delta", "1e-5", "--rule", rule))
     assert repr(rule) in line
     for name in ("rank-grid", "hold-out", "bonferroni", "fixed", "best"):
         assert name in line
 
 
 def test_an_unknown_command_is_told_in_one_line() -> None:
-    assert "magic" in told(run("magic"))
+    assert "magic" in told(call("magic"))
 
 
 def test_methods_lists_every_method_and_what_it_cites() -> None:
-    done = run("methods")
+    done = call("methods")
     assert done.exit_code == 0
     text = " ".join(done.stdout.split())
     for name, method in REGISTRY.items():
@@ -311,7 +296,7 @@ def test_methods_lists_every_method_and_what_it_cites() -> None:
 
 
 def test_selfcheck_is_right_and_says_so() -> None:
-    done = run("selfcheck", "--runs", "50000")
+    done = call("selfcheck", "--runs", "50000")
     assert done.exit_code == 0, done.output
     assert "6 of 6 right." in done.stdout
     assert re.search(r"noise halved\s+broken.*\brefuted\s+right", done.stdout)
@@ -320,7 +305,7 @@ def test_selfcheck_is_right_and_says_so() -> None:
 
 def test_selfcheck_that_errs_exits_with_1() -> None:
     """Ten runs prove nothing, so the broken ones are spared."""
-    done = run("selfcheck", "--runs", "10")
+    done = call("selfcheck", "--runs", "10")
     assert done.exit_code == 1
     assert "WRONG" in done.stdout
     assert "3 of 6 right." in done.stdout
@@ -331,7 +316,7 @@ def test_selfcheck_that_errs_exits_with_1() -> None:
     [["selfcheck", "--runs", "0"], ["demo", "--runs", "1"], ["demo", "--run", "/dev/null/x"]],
 )
 def test_bad_options_of_other_commands_are_told(arguments: list[str]) -> None:
-    told(run(*arguments))
+    told(call(*arguments))
 
 
 @pytest.fixture
@@ -343,7 +328,7 @@ def small_demo(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("small_demo")
 def test_demo_writes_the_report_it_names(tmp_path: Path) -> None:
     directory = tmp_path / "demo run"
-    done = run("demo", "--runs", "20", "--run", directory, "--engine", "in-process")
+    done = call("demo", "--runs", "20", "--run", directory, "--engine", "in-process")
     assert done.exit_code == 0, done.output
     named = Path(done.stdout.splitlines()[-1].removeprefix("Report: "))
     assert named == directory / "report.html"
@@ -360,7 +345,7 @@ def test_demo_writes_the_report_it_names(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("small_demo")
 def test_demo_that_cannot_write_says_so() -> None:
-    line = told(run("demo", "--runs", "2", "--run", "/dev/null/run", "--quiet"))
+    line = told(call("demo", "--runs", "2", "--run", "/dev/null/run", "--quiet"))
     assert "Expected to be able to write in '/dev/null/run'" in line
 
 
@@ -368,20 +353,20 @@ def test_the_examples_of_all_commands_run(
     tmp_path: Path, scores_csv: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    estimated = run("estimate", scores_csv, "--delta", "1e-5", "--json")
+    estimated = call("estimate", scores_csv, "--delta", "1e-5", "--json")
     Path("audit.json").write_text(estimated.stdout, "utf-8")
     Path("train.py").touch()
     people(Path("people.csv"))
     written_first = ["demo", *(name for name in COMMANDS if name != "demo")]
     for name in written_first:
-        done = run(*example(name))
+        done = call(*example(name))
         assert done.exit_code in (0, 1), done.output  # 1: refuted, as it should be
         assert done.stdout
 
 
 def example(name: str) -> list[str]:
     """The arguments of the example in a command's help."""
-    done = run(name, "--help")
+    done = call(name, "--help")
     assert done.exit_code == 0
     (line,) = re.findall(r"^\s*Example: (.*)$", done.stdout, re.M)
     program, *arguments = shlex.split(line)
@@ -397,7 +382,7 @@ def command(name: str) -> click.Command:
 
 def test_the_commands_are_these() -> None:
     assert main.list_commands(click.Context(main)) == COMMANDS  # type: ignore[attr-defined]
-    listed = run("--help").stdout
+    listed = call("--help").stdout
     for name in COMMANDS:
         short = command(name).help.splitlines()[0]  # type: ignore[union-attr]
         assert re.search(rf"^  {name} ", listed, re.M)
@@ -413,11 +398,11 @@ def test_the_help_of_a_command_has_an_example_that_parses(name: str) -> None:
 
 @pytest.mark.parametrize("option", ["-h", "--help"])
 def test_help_names_the_exit_codes(option: str) -> None:
-    assert "0 it ran, 1 a claim was refuted, 2 the call was wrong" in run(option).stdout
+    assert "0 it ran, 1 a claim was refuted, 2 the call was wrong" in call(option).stdout
 
 
 def test_the_version_is_that_of_the_package() -> None:
-    assert importlib.metadata.version("epsilometer") in run("--version").stdout
+    assert importlib.metadata.version("epsilometer") in call("--version").stdout
 
 
 def test_the_console_script_is_the_command() -> None:

@@ -25,7 +25,8 @@ from epsilometer.engine.store import Store
 from epsilometer.mechanisms.samplers import PartialShuffle
 from epsilometer.training import memory
 from epsilometer.training.optimizers import SGD
-from tests.cli.described import audit_of, call, with_changes
+from tests.cli.calls import call, told
+from tests.cli.described import audit_of, with_changes
 from tests.faults.processes import started, until
 
 pytestmark = pytest.mark.usefixtures("coarse")
@@ -300,17 +301,6 @@ def test_a_plan_without_its_config_is_refused(audit: Callable[..., Result]) -> N
 
 
 # Bad input
-
-
-def told(done: Result) -> str:
-    """The one line that says what was wrong with the call."""
-    assert done.exit_code == 2, done.output
-    assert isinstance(done.exception, SystemExit)
-    assert "Traceback" not in done.output
-    assert done.stdout == ""
-    lines = done.stderr.strip().splitlines()
-    assert [line for line in lines if line.startswith("Error:")] == [lines[-1]]
-    return lines[-1]
 
 
 WRONG: list[tuple[dict[str, dict[str, Any]], str]] = [

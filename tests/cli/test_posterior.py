@@ -16,7 +16,8 @@ from epsilometer.cli.config import from_sections, read_sections
 from epsilometer.cli.posterior import Config, posterior_job_of
 from epsilometer.engine.store import Store
 from epsilometer.mechanisms.samplers import Poisson
-from tests.cli.described import audit_of, call, with_changes
+from tests.cli.calls import call
+from tests.cli.described import audit_of, with_changes
 
 pytestmark = pytest.mark.usefixtures("coarse")
 DOCS = Path(__file__).parents[2] / "docs" / "posterior.md"

@@ -12,25 +12,16 @@ from epsilometer import PrivacyClaim, to_json
 from epsilometer.errors import InvalidArgument
 from epsilometer.history.entries import Entry, begins_a_result, entries_of, plain_result
 from epsilometer.results import Result
-from tests.examples import (
-    a_bound,
-    a_posterior,
-    a_provenance,
-    a_release,
-    a_series,
-    an_audit,
-    an_estimate,
-)
+from tests.examples import EVERY_KIND, a_bound, a_provenance, a_release, an_audit
 
 FIRST = Path(__file__).parents[1] / "data" / "first_result.json"
-EVERY = [a_bound(), an_estimate(1.0), an_audit(), a_series(), a_release(), a_posterior()]
 
 
 def entries(result: Any) -> list[Entry]:
     return entries_of(plain_result(to_json(result)), path="runs/v1/result.json", written=5.0)
 
 
-@pytest.mark.parametrize("result", EVERY, ids=lambda result: type(result).__name__)
+@pytest.mark.parametrize("result", EVERY_KIND, ids=lambda result: type(result).__name__)
 def test_every_kind_of_result_has_its_audits_in_order(result: Result) -> None:
     found = entries(result)
     audits = getattr(result, "audits", (result,))
@@ -132,7 +123,7 @@ JSON = st.recursive(
 )
 
 
-@given(st.sampled_from(EVERY), st.data())
+@given(st.sampled_from(EVERY_KIND), st.data())
 def test_whatever_stands_in_a_result_it_is_read_or_told(result: Any, data: st.DataObject) -> None:
     plain = result.to_dict()
     place = plain
@@ -160,6 +151,6 @@ def test_halves_of_letters_do_not_reach_the_index() -> None:
 
 
 def test_a_result_is_known_by_its_first_bytes() -> None:
-    assert all(begins_a_result(to_json(result).encode()[:256]) for result in EVERY)
+    assert all(begins_a_result(to_json(result).encode()[:256]) for result in EVERY_KIND)
     assert not begins_a_result(b'{"kind": "Deployment"}')
     assert not begins_a_result(b'{"name": "kind"}')

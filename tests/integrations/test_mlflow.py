@@ -17,17 +17,9 @@ os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"  # the only store that mlflow-ski
 from epsilometer import EpsilonEstimate, from_json
 from epsilometer.integrations.mlflow import log_result
 from epsilometer.results import Result
-from tests.examples import (
-    a_bound,
-    a_posterior,
-    a_release,
-    a_series,
-    an_audit,
-    an_estimate,
-)
+from tests.examples import EVERY_KIND, a_bound, an_audit, an_estimate
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow and SQLAlchemy warn of each other
-EVERY = [a_bound(), an_estimate(1.0), an_audit(), a_series(), a_release(), a_posterior()]
 
 
 @pytest.fixture
@@ -87,7 +79,7 @@ def test_an_audit_is_logged_with_all_that_makes_its_number(mlflow: Any, tmp_path
     assert "<!doctype html>" in artifact(mlflow, run_id, "privacy.report.html", tmp_path)
 
 
-@pytest.mark.parametrize("result", EVERY, ids=lambda result: type(result).__name__)
+@pytest.mark.parametrize("result", EVERY_KIND, ids=lambda result: type(result).__name__)
 def test_every_kind_of_result_is_logged(
     mlflow: Any, result: "Result | EpsilonEstimate", tmp_path: Path
 ) -> None:

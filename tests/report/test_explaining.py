@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
 from epsilometer import Scores, audit_scores, explain, from_json, to_json
 from epsilometer.accounting.shuffle import shuffle_epsilon
@@ -17,8 +16,8 @@ from epsilometer.errors import InvalidArgument
 from epsilometer.references import BIBLIOGRAPHY
 from epsilometer.report.explaining import COUNTED, FORMULA, HOLDS, MEASURED, NOT_SAID
 from epsilometer.report.page import page
-from epsilometer.results import AuditResult
-from epsilometer.results import Result as OurResult
+from epsilometer.results import AuditResult, Result
+from tests.cli.calls import call
 from tests.examples import (
     a_bound,
     a_posterior,
@@ -109,7 +108,7 @@ def test_a_posterior_is_explained_by_its_forms() -> None:
     [a_bound(), an_attack(), a_series(), a_release(), a_posterior()],
     ids=lambda r: type(r).__name__,
 )
-def test_a_result_that_was_read_is_explained_the_same(result: OurResult) -> None:
+def test_a_result_that_was_read_is_explained_the_same(result: Result) -> None:
     again = from_json(to_json(result))
     assert str(explain(again)) == str(explain(result))
     assert "<details" in page(result)
@@ -133,10 +132,6 @@ def test_a_method_of_others_is_told_and_has_a_page_without() -> None:
     assert "How this number came about" not in page(an_audit(bound=a_bound(method="magic")))
 
 
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
-
-
 @pytest.fixture
 def scores_csv(tmp_path: Path) -> Path:
     rng = np.random.default_rng(0)
@@ -147,27 +142,27 @@ def scores_csv(tmp_path: Path) -> Path:
 
 
 def test_estimate_check_and_report_explain_the_same(scores_csv: Path) -> None:
-    said = run("estimate", scores_csv, "--delta", "1e-5", "--explain")
+    said = call("estimate", scores_csv, "--delta", "1e-5", "--explain")
     assert said.exit_code == 0, said.output
     assert titles(said.stdout) == {COUNTED, FORMULA, HOLDS, NOT_SAID}
-    aside = run("estimate", scores_csv, "--delta", "1e-5", "--json", "--explain")
+    aside = call("estimate", scores_csv, "--delta", "1e-5", "--json", "--explain")
     json.loads(aside.stdout)  # the result alone
     explanation = aside.stderr.strip()
     assert explanation in said.stdout
     result = scores_csv.with_name("result.json")
     result.write_text(aside.stdout, "utf-8")
-    checked = run("check", result, "--claim-epsilon", "1", "--delta", "1e-5", "--explain")
+    checked = call("check", result, "--claim-epsilon", "1", "--delta", "1e-5", "--explain")
     assert checked.exit_code == 1
     assert explanation in checked.stdout
-    reported = run("report", result, "--explain")
+    reported = call("report", result, "--explain")
     assert reported.exit_code == 0
     assert explanation in reported.stdout
-    assert "References" not in run("report", result).stdout
+    assert "References" not in call("report", result).stdout
 
 
 @pytest.mark.usefixtures("coarse")
 def test_shuffle_explains_the_game_and_the_accountant() -> None:
-    done = run(
+    done = call(
         *("shuffle", "--noise-multiplier", "1", "--steps", "10", "--observations", "2000"),
         *("--delta", "1e-5", "--explain"),
     )
@@ -177,7 +172,7 @@ def test_shuffle_explains_the_game_and_the_accountant() -> None:
 
 
 def test_selfcheck_explains_each_mechanism() -> None:
-    done = run("selfcheck", "--runs", "50", "--explain")
+    done = call("selfcheck", "--runs", "50", "--explain")
     assert len(re.findall(r"^A bound by ", done.stdout, re.M)) == 6
 
 

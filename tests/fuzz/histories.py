@@ -130,7 +130,7 @@ def in_index(data: bytes, rng: random.Random) -> bytes:
                 statement = rng.choice(_STATEMENTS)
                 base.executescript(statement.format(table=table, column=column, named=named))
             return base.serialize()
-        except (sqlite3.Error, IndexError):  # no index any more
+        except (sqlite3.Error, IndexError, MemoryError, UnicodeDecodeError):  # no index any more
             return data
 
 

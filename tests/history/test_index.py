@@ -101,6 +101,18 @@ def ruin_by_another_version(path: Path) -> None:
     base.close()
 
 
+def ruin_by_a_view(path: Path) -> None:
+    """It would run, without an end, as soon as it is asked."""
+    base = sqlite3.connect(path)
+    columns = [row[1] for row in base.execute("PRAGMA table_info(entries)")]
+    shown = ", ".join(f"x AS {name}" for name in columns)
+    base.execute("ALTER TABLE entries RENAME TO other")
+    endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x FROM n)"
+    base.execute(f"CREATE VIEW entries AS {endless} SELECT {shown} FROM n")
+    base.commit()
+    base.close()
+
+
 def ruin_by_a_folder(path: Path) -> None:
     path.unlink()
     path.mkdir()
@@ -120,6 +132,7 @@ def ruin_by_a_link(path: Path) -> None:
         ruin_by_cutting,
         ruin_by_emptying,
         ruin_by_another_version,
+        ruin_by_a_view,
         ruin_by_a_folder,
         ruin_by_a_link,
     ],
@@ -131,6 +144,27 @@ def test_a_ruined_index_is_made_again(folder: Path, ruin: object) -> None:
     assert after.entries == before
     assert after.read == 3
     assert not (folder / "elsewhere").exists()
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        "UPDATE entries SET epsilon = 0.1 WHERE path LIKE 'v1%'",
+        "UPDATE entries SET seed = 'x' WHERE path LIKE 'v1%'",
+        "DELETE FROM entries WHERE path LIKE 'v1%'",
+        "UPDATE files SET reason = 'it is no text' WHERE path LIKE 'v1%'",
+    ],
+)
+def test_what_an_index_says_falsely_is_read_again(folder: Path, lie: str) -> None:
+    before = History(folder)
+    base = sqlite3.connect(folder / INDEX)
+    base.execute(lie)
+    base.commit()
+    base.close()
+    after = History(folder)
+    assert (after.entries, after.unreadable) == (before.entries, before.unreadable)
+    assert after.read == 1
+    assert History(folder).read == 0
 
 
 def test_rebuilding_reads_everything(folder: Path) -> None:

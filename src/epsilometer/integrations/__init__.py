@@ -1,1 +1,1 @@
-"""Adapters: one file a framework, and nothing else imports that framework."""
+"""Adapters: one file or folder a framework, and nothing else imports that framework."""

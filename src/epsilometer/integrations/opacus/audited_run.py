@@ -1,8 +1,6 @@
-"""Opacus: is the ε it reports the ε of this loader, and does this optimiser keep it?"""
+"""Does this optimiser keep what its engine promises? Canaries in the run that is done anyway."""
 
 import math
-import warnings
-from copy import copy
 from dataclasses import replace
 from importlib.metadata import version
 from typing import Any, Self
@@ -11,18 +9,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epsilometer import _validate
-from epsilometer._extras import needs
-from epsilometer.accounting.pld import poisson_epsilon
 from epsilometer.attacks.canary_steps import CanarySteps
 from epsilometer.audits.canary_run import CanaryRun, audit_gradients, audit_steps, audit_weights
-from epsilometer.audits.sampling import SamplerCheck, compare_sampling
 from epsilometer.canaries.schedule import Schedule
 from epsilometer.canaries.sphere import SphereCanaries
 from epsilometer.claims import PrivacyClaim
 from epsilometer.engine.plan import versions
 from epsilometer.errors import InvalidArgument
-from epsilometer.mechanisms.loaders import watch_loader
-from epsilometer.mechanisms.samplers import Poisson, Sampler, Sequential, Shuffle
+from epsilometer.integrations.opacus.objects import (
+    batches_of,
+    check_optimizer,
+    in_words,
+    is_engine,
+    is_ghost,
+    reported_epsilon,
+    sampler_of,
+)
+from epsilometer.mechanisms.samplers import Poisson, Sequential, Shuffle
 from epsilometer.results import AuditGroup, AuditResult, Provenance
 from epsilometer.types import FloatArray
 
@@ -36,70 +39,6 @@ _STRANGE = (
     "The loader's sampler is none of torch's or Opacus's own: canaries took part as under Poisson "
     "sampling, so the sampler was not under test. check() watches it."
 )
-
-
-def check(
-    privacy_engine_or_loader: Any,
-    optimizer: Any = None,
-    *,
-    loader: Any = None,
-    delta: float,
-    epochs: int | None = None,
-    seed: int = 0,
-) -> SamplerCheck:
-    """Says what sampler a loader is, what the accountant assumes, and the ε of both.
-
-    Opacus with ``poisson_sampling=False`` reports the ε of Poisson sampling and says nothing.
-
-    Guarantees: no batch is loaded and nothing is trained; loaders of torch and Opacus are known by
-        their samplers, and no random number of theirs is used up.
-    Assumes: the whole loader is gone through every epoch. Other samplers are watched (indices
-        only), which moves their randomness on. Where the noise changed from step to step, the real
-        ε is that of the most noise, which it is at least.
-
-    Args:
-        privacy_engine_or_loader: The ``PrivacyEngine``, together with ``loader``; or the loader
-            that ``make_private`` returned, together with ``optimizer``.
-        optimizer: The ``DPOptimizer``; with an engine it is needed only before the first step.
-        loader: The loader that ``make_private`` returned, where an engine comes first.
-        delta: δ of both ε.
-        epochs: How many to account for; by default what the engine has on its books, else 1.
-        seed: For watching unknown samplers.
-    """
-    engine = privacy_engine_or_loader
-    if not _is_engine(engine):
-        engine, loader = None, privacy_engine_or_loader
-    batches = _batches(loader)
-    _validate.open_unit(delta=delta)
-    if epochs is not None:
-        _validate.whole(1, epochs=epochs)
-    history = _history(engine, optimizer, batches)
-    rate = float(history[-1][1])
-    done, per_epoch = sum(steps for _, _, steps in history), max(1, round(1 / rate))
-    span = epochs or max(1, done // per_epoch)
-    noise = max(float(sigma) for sigma, _, _ in history)
-    if engine is None:
-        name = "PLD"
-        reported = poisson_epsilon(
-            noise_multiplier=noise, sampling_rate=rate, steps=per_epoch * span, delta=delta
-        )
-    else:
-        name = engine.accountant.mechanism().upper()
-        planned = copy(engine.accountant)
-        planned.history = history if done == per_epoch * span else [(noise, rate, per_epoch * span)]
-        reported = _reported(planned, delta)
-    sampler, words, batch_size = _recognised(loader, seed)
-    return compare_sampling(
-        sampler,
-        name=words,
-        noise_multiplier=noise,
-        rate=rate,
-        epochs=span,
-        delta=delta,
-        reported=reported,
-        accountant=name,
-        batch_size=batch_size,
-    )
 
 
 def audited(
@@ -131,13 +70,13 @@ def audited(
             at most.
         seed: Of coins, batches and directions.
     """
-    if not _is_engine(privacy_engine):
+    if not is_engine(privacy_engine):
         raise InvalidArgument(
             f"Expected a PrivacyEngine first, got {type(privacy_engine).__name__}: "
             "audited(privacy_engine, optimizer, loader)."
         )
-    _check_optimizer(optimizer)
-    _batches(loader)
+    check_optimizer(optimizer)
+    batches_of(loader)
     _validate.whole(2, canaries=canaries)
     _validate.whole(0, seed=seed)
     if isinstance(getattr(optimizer.pre_step, "__self__", None), Audited):
@@ -161,10 +100,10 @@ class Audited:
         self, privacy_engine: Any, optimizer: Any, loader: Any, *, canaries: int, seed: int
     ) -> None:
         self._engine, self._optimizer, self._seed = privacy_engine, optimizer, seed
-        self._ghost = _is_ghost(optimizer)
+        self._ghost = is_ghost(optimizer)
         coins, batches, directions = np.random.default_rng(seed).spawn(3)
         self.included: NDArray[np.bool_] = coins.random(canaries) < 0.5
-        sampler = _by_type(loader)
+        sampler = sampler_of(loader)
         self._strange = sampler is None
         self._schedule = Schedule(
             count=canaries,
@@ -386,7 +325,7 @@ class Audited:
         _validate.open_unit(delta=delta)
         accountant = self._engine.accountant
         return PrivacyClaim(
-            epsilon=_reported(accountant, delta),
+            epsilon=reported_epsilon(accountant, delta),
             delta=delta,
             adjacency="add_remove",
             sampler="Poisson",
@@ -398,7 +337,7 @@ class Audited:
         inner = type(self._optimizer.original_optimizer).__name__
         return (
             f"Opacus {type(self._optimizer).__name__} of {inner}, {self.steps:,} steps, "
-            f"batches by {_words(self._schedule.sampler)}"
+            f"batches by {in_words(self._schedule.sampler)}"
         )
 
     def _caveats(self) -> tuple[str, ...]:
@@ -413,123 +352,6 @@ class Audited:
         if self._lost:
             said.append(f"{self._lost} steps had gradients that are not finite; seen as nothing.")
         return tuple(said)
-
-
-def _is_engine(thing: Any) -> bool:
-    with needs("opacus", extra="opacus"):
-        from opacus import PrivacyEngine  # type: ignore[import-untyped]
-    return isinstance(thing, PrivacyEngine)
-
-
-def _is_ghost(optimizer: Any) -> bool:
-    from opacus.optimizers import DPOptimizerFastGradientClipping  # type: ignore[import-untyped]
-
-    return isinstance(optimizer, DPOptimizerFastGradientClipping)
-
-
-def _check_optimizer(optimizer: Any) -> None:
-    from opacus.optimizers import DPOptimizer
-
-    if not isinstance(optimizer, DPOptimizer):
-        raise InvalidArgument(
-            f"Expected the DPOptimizer that make_private returned, got {type(optimizer).__name__}."
-        )
-    kinds = " ".join(kind.__name__ for kind in type(optimizer).__mro__)
-    if "Distributed" in kinds or "FSDP" in kinds:
-        raise InvalidArgument(
-            f"Expected an optimiser of one process, got {type(optimizer).__name__}. "
-            "Every process would plant its own canaries: audit the training on one."
-        )
-
-
-def _batches(loader: Any) -> int:
-    """Batches of an epoch."""
-    from torch.utils.data import DataLoader, IterableDataset
-
-    if not isinstance(loader, DataLoader):
-        raise InvalidArgument(
-            f"Expected the DataLoader that make_private returned, got {type(loader).__name__}. "
-            "A PrivacyEngine does not keep its loader: give it beside the engine."
-        )
-    if isinstance(loader.dataset, IterableDataset):
-        raise InvalidArgument(
-            "Expected a loader over records that have indices, got one of an IterableDataset: "
-            "what it draws can be neither seen nor accounted for."
-        )
-    if len(loader) == 0:
-        raise InvalidArgument("Expected a loader of at least one batch, got none.")
-    return len(loader)
-
-
-def _history(engine: Any, optimizer: Any, batches: int) -> list[tuple[float, float, int]]:
-    """(noise, rate, steps) as on the accountant's books, or as they will be."""
-    booked = [] if engine is None else list(engine.accountant.history)
-    if booked:
-        return booked
-    if optimizer is None:
-        raise InvalidArgument(
-            "Expected the DPOptimizer beside a loader, or an engine that has seen steps, got "
-            "neither: how much noise there will be is not known. Give optimizer=."
-        )
-    _check_optimizer(optimizer)
-    return [(float(optimizer.noise_multiplier), 1 / batches, 0)]
-
-
-def _reported(accountant: Any, delta: float) -> float:
-    """The ε that Opacus reports."""
-    if any(sigma == 0 for sigma, _, _ in accountant.history):
-        return math.inf
-    if not accountant.history:
-        return 0.0
-    with np.errstate(divide="ignore"), warnings.catch_warnings():
-        # At rate 1 the PRV accountant takes ln 0, RDP comments on its orders: the numbers hold.
-        warnings.simplefilter("ignore", UserWarning)
-        return float(accountant.get_epsilon(delta))
-
-
-def _recognised(loader: Any, seed: int) -> tuple[Sampler | None, str, int | None]:
-    """The sampler of a loader, its name and batch size; watched where its type says nothing."""
-    known = _by_type(loader)
-    if known is not None:
-        return known, _words(known), loader.batch_size
-    report = watch_loader(loader, rng=np.random.default_rng(seed))
-    found = report.sampler
-    if isinstance(found, Poisson):
-        found = replace(found, rate=report.batch_size / report.records)
-    return found, f"{report.name} (as watched)", report.batch_size
-
-
-def _by_type(loader: Any) -> Sampler | None:
-    from opacus.utils.batch_memory_manager import (  # type: ignore[import-untyped]
-        BatchSplittingSampler,
-    )
-    from opacus.utils.uniform_sampler import (  # type: ignore[import-untyped]
-        UniformWithReplacementSampler,
-    )
-    from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
-
-    source = loader.batch_sampler
-    if type(source) is BatchSplittingSampler:  # physical batches of logical ones
-        source = source.sampler
-    if type(source) is UniformWithReplacementSampler:
-        return Poisson(rate=float(source.sample_rate), steps=len(source))
-    if type(source) is not BatchSampler:
-        return None
-    order: Any = source.sampler
-    whole = len(order) == len(loader.dataset)
-    if type(order) is RandomSampler and not order.replacement and whole:
-        return Shuffle(drop_last=source.drop_last)
-    return Sequential(drop_last=source.drop_last) if type(order) is SequentialSampler else None
-
-
-def _words(sampler: Sampler) -> str:
-    match sampler:
-        case Poisson(rate):
-            return f"Poisson sampling at rate {rate:.4g}"
-        case Shuffle():
-            return "shuffling every epoch"
-        case _:
-            return "going through the records in order"
 
 
 def _flat(tensors: Any) -> Any:

@@ -298,6 +298,7 @@ def figure(
     claims: list[float],
     adversaries: list[str] | None = None,
     sets: list[str] | None = None,
+    steps: int = 100,
     data: Path | None,
     device: str,
     work: Path,
@@ -306,7 +307,7 @@ def figure(
     engine = Local() if device == "cpu" and data is not None else InProcess()
     found = {}
     for row in rows():
-        if name not in row.name or row.claim not in claims:
+        if name not in row.name or row.claim not in claims or row.steps != steps:
             continue
         if row.adversary not in (adversaries or [row.adversary]):
             continue

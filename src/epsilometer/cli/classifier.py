@@ -1,9 +1,8 @@
 """``epsilometer classifier``."""
 
 import os
-import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,15 @@ from epsilometer.audits.classifier import USUAL, classifier_job
 from epsilometer.audits.classifier_job import ATTACKS, ClassifierJob, run_classifier
 from epsilometer.audits.release import AdvantageAtMost, CaughtAtMost, PdtpAtMost, ReleaseRule
 from epsilometer.cli.completing import one_of
-from epsilometer.cli.printing import explain_option
-from epsilometer.cli.running import finish, refuted, running, unchanged
-from epsilometer.cli.writing import html_option, write_page
-from epsilometer.engine.engines import Engine
-from epsilometer.engine.events import Listener
+from epsilometer.cli.running import (
+    Finish,
+    call_again,
+    in_directory,
+    kept,
+    refuted,
+    running,
+    unchanged,
+)
 from epsilometer.engine.plan import Plan
 from epsilometer.errors import InvalidArgument
 from epsilometer.integrations.sklearn import MODELS, Prepared, prepared, with_preprocessing
@@ -77,24 +80,12 @@ _FEW = 10  # different numbers of a column that are groups as they are
     help="That it may be published: a verdict of 'cannot tell' is then exit code 2.",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-@click.option(
-    "--run",
-    "directory",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path("epsilometer-classifier"),
-    show_default=True,
-    help="Directory of the run.",
-)
+@in_directory("epsilometer-classifier")
 @running
-@explain_option
-@html_option
 def classifier(
     directory: Path,
-    explain: bool,
-    html: Path | None,
     claim: str | None,
-    engine: Engine,
-    listen: Sequence[Listener],
+    finish: Finish,
     **given: Any,
 ) -> None:
     """Say whether a classifier trained on the table DATA may be published, and who is at risk.
@@ -105,12 +96,7 @@ def classifier(
     Example: epsilometer classifier people.csv --label income --run people-run
     """
     settings = {**given, "data": str(given["data"])}
-    job = _job(settings)
-    result = finish(
-        job, directory, engine=engine, listen=listen, explain=explain, by=run_classifier
-    )
-    if html is not None:
-        write_page(result, html)
+    result = finish(_job(settings), directory, by=run_classifier)
     if refuted(result):
         raise SystemExit(1)
     if claim is not None and any(audit.verdict != "release" for audit in result.audits):
@@ -119,9 +105,7 @@ def classifier(
 
 def resumed(plan: Plan) -> ClassifierJob:
     """The job of a plan, on the same records as before."""
-    settings = plan.parameters.get("settings")
-    if not isinstance(settings, Mapping):
-        raise InvalidArgument("Expected a plan that holds the settings of its run, found none.")
+    settings = kept(plan, "settings")
     if ":" in settings["model"]:  # a plan from elsewhere must not make us import anything
         raise InvalidArgument(
             f"Expected a run of {', '.join(MODELS)}, got one of {settings['model']!r}. Give the "
@@ -138,6 +122,7 @@ def _job(settings: dict[str, Any]) -> ClassifierJob:
     features = table.without(settings["label"], *settings["drop"])
     ready = _prepared(settings["model"], features, settings["seed"])
     attacks = settings["attacks"]
+    options = {name: value for name, value in settings.items() if name != "data"}
     return classifier_job(
         ready.estimator,
         ready.X,
@@ -163,7 +148,7 @@ def _job(settings: dict[str, Any]) -> ClassifierJob:
         caveats=ready.caveats,
         name="classifier",
         parameters={"settings": settings},
-        command=_command(settings),
+        command=call_again("classifier", options, settings["data"]),
     )
 
 
@@ -234,18 +219,3 @@ def _rules(settings: Mapping[str, Any], *, attacked: bool) -> tuple[ReleaseRule,
         AdvantageAtMost(settings["advantage_limit"]),
         CaughtAtMost(settings["caught_limit"]),
     )
-
-
-def _command(settings: Mapping[str, Any]) -> str:
-    """The call that does it again, wherever its run lies."""
-    words = []
-    for name, value in sorted(settings.items()):
-        if name == "data" or value is None or value is False:
-            continue
-        option = f"--{name.replace('_', '-')}"
-        if value is True:
-            words.append(option)
-            continue
-        each = value if isinstance(value, (list, tuple)) else [value]
-        words += [f"{option} {shlex.quote(str(one))}" for one in each]
-    return " ".join(["epsilometer classifier", shlex.quote(settings["data"]), *words])

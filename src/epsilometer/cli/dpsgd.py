@@ -1,7 +1,5 @@
 """``epsilometer dpsgd``."""
 
-import shlex
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,15 +10,11 @@ from epsilometer._extras import needs
 from epsilometer.audits.dpsgd import dpsgd_job
 from epsilometer.audits.runs import UntilRefuted
 from epsilometer.cli.config import DIGITS, Config, Data, from_plain, read_config
-from epsilometer.cli.printing import explain_option
-from epsilometer.cli.running import described, finish, refuted, running, unchanged
+from epsilometer.cli.described import at_once_in, described, in_place
+from epsilometer.cli.running import Finish, call_again, kept, refuted, running, unchanged
 from epsilometer.cli.samplers import parse_sampler
-from epsilometer.cli.writing import html_option, write_page
-from epsilometer.engine.engines import Engine
-from epsilometer.engine.events import Listener
 from epsilometer.engine.plan import Plan
 from epsilometer.engine.run import Job
-from epsilometer.engine.store import Store
 from epsilometer.errors import InvalidArgument
 from epsilometer.integrations.sklearn import digits
 from epsilometer.records import read_records
@@ -37,17 +31,12 @@ if TYPE_CHECKING:
     home="epsilometer-dpsgd",
 )
 @running
-@explain_option
-@html_option
 def dpsgd(
     file: Path | None,
     runs: int | None,
     seed: int | None,
     directory: Path,
-    explain: bool,
-    html: Path | None,
-    engine: Engine,
-    listen: Sequence[Listener],
+    finish: Finish,
 ) -> None:
     """Train by DP-SGD thousands of times, with a canary and without it, and attack it.
 
@@ -56,26 +45,19 @@ def dpsgd(
     Example: epsilometer dpsgd --runs 100 --run dpsgd-run
     """
     config = read_config(file)
-    audit = config.audit if runs is None else replace(config.audit, runs=runs)
-    audit = audit if seed is None else replace(audit, seed=seed)
     job = dpsgd_job_of(
-        replace(config, audit=audit),
-        command=_command(file, runs, seed),
-        at_once=_at_once(directory),
+        replace(config, audit=in_place(config.audit, runs=runs, seed=seed)),
+        command=call_again("dpsgd", {"config": file, "runs": runs, "seed": seed}),
+        at_once=at_once_in(directory),
     )
-    result = finish(job, directory, engine=engine, listen=listen, explain=explain)
-    if html is not None:
-        write_page(result, html)
+    result = finish(job, directory)
     if refuted(result):
         raise SystemExit(1)
 
 
 def resumed(plan: Plan) -> Job:
     """The job of a plan, on the same records as before."""
-    plain = plan.parameters.get("config")
-    if not isinstance(plain, Mapping):
-        raise InvalidArgument("Expected a plan that holds the config of its run, found none.")
-    config = from_plain(plain)
+    config = from_plain(kept(plan, "config"))
     job = dpsgd_job_of(config, command=plan.command, at_once=plan.parameters.get("at_once"))
     unchanged(job, plan, config.data.file)
     return job
@@ -129,23 +111,6 @@ def dpsgd_job_of(config: Config, *, command: str, at_once: int | None = None) ->
         parameters={"config": config.plain()},
         command=command,
     )
-
-
-def _command(file: Path | None, runs: int | None, seed: int | None) -> str:
-    """The call that does it again, wherever its run lies."""
-    given = {"config": file, "runs": runs, "seed": seed}
-    words = [
-        f"--{name} {shlex.quote(str(value))}" for name, value in given.items() if value is not None
-    ]
-    return " ".join(["epsilometer dpsgd", *words])
-
-
-def _at_once(directory: Path) -> int | None:
-    """Of the run that is there; another number would be another run, and memory comes and goes."""
-    if not (directory / "plan.json").exists():
-        return None
-    found = Store.open(directory).plan.parameters.get("at_once")
-    return found if isinstance(found, int) else None
 
 
 def _records(data: Data) -> tuple[FloatArray, IntArray]:

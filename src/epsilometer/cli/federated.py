@@ -1,8 +1,6 @@
 """``epsilometer federated``."""
 
 import os
-import shlex
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +11,16 @@ from rich.table import Table
 
 from epsilometer._extras import needs
 from epsilometer.audits.federated import FederatedJob, federated_job
-from epsilometer.cli.printing import explain_option, show
-from epsilometer.cli.running import finish, refuted, running, unchanged
-from epsilometer.cli.writing import html_option, write_page
-from epsilometer.engine.engines import Engine
-from epsilometer.engine.events import Listener
+from epsilometer.cli.printing import show
+from epsilometer.cli.running import (
+    Finish,
+    call_again,
+    in_directory,
+    kept,
+    refuted,
+    running,
+    unchanged,
+)
 from epsilometer.engine.plan import Plan
 from epsilometer.errors import InvalidArgument
 from epsilometer.integrations.sklearn import digits
@@ -76,23 +79,11 @@ _VARIABLE = "EPSILOMETER_DATA"
 @click.option("--confidence", type=float, default=0.95, show_default=True, help="One-sided.")
 @click.option("--device", default="cpu", show_default=True, help="cpu or cuda.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-@click.option(
-    "--run",
-    "directory",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path("epsilometer-federated"),
-    show_default=True,
-    help="Directory of the run.",
-)
+@in_directory("epsilometer-federated")
 @running
-@explain_option
-@html_option
 def federated(
     directory: Path,
-    explain: bool,
-    html: Path | None,
-    engine: Engine,
-    listen: Sequence[Listener],
+    finish: Finish,
     **given: Any,
 ) -> None:
     """Train by DP-FedAvg once, with canaries among the clients, and say what it leaks of a client.
@@ -102,20 +93,16 @@ def federated(
     Example: epsilometer federated --rounds 10 --canaries 300 --repetitions 1,2 --run federated-run
     """
     settings = {**given, "data": _folder(given["task"], given["data"])}
-    result = finish(_job(settings), directory, engine=engine, listen=listen, explain=explain)
+    result = finish(_job(settings), directory)
     assert isinstance(result, AuditGroup)  # as ``FederatedJob`` returns
     show(_table(result))
-    if html is not None:
-        write_page(result, html)
     if refuted(result):
         raise SystemExit(1)
 
 
 def resumed(plan: Plan) -> FederatedJob:
     """The job of a plan, on the same records as before."""
-    settings = plan.parameters.get("settings")
-    if not isinstance(settings, Mapping):
-        raise InvalidArgument("Expected a plan that holds the settings of its run, found none.")
+    settings = kept(plan, "settings")
     job = _job(dict(settings))
     unchanged(job, plan, settings["data"])
     return job
@@ -162,7 +149,7 @@ def _job(settings: dict[str, Any]) -> FederatedJob:
         subject=f"DP-FedAvg on {task.name}",
         name="federated",
         parameters={"settings": settings},
-        command=_command(settings),
+        command=call_again("federated", settings),
     )
 
 
@@ -198,16 +185,6 @@ def _repetitions(text: str) -> tuple[int, ...] | None:
         raise InvalidArgument(
             f"Expected --repetitions as 1,2,4,8 or 'clients', got {text!r}."
         ) from error
-
-
-def _command(settings: Mapping[str, Any]) -> str:
-    """The call that does it again, wherever its run lies."""
-    words = [
-        f"--{name.replace('_', '-')} {shlex.quote(str(value))}"
-        for name, value in sorted(settings.items())  # click hands them over as they were typed
-        if value is not None
-    ]
-    return " ".join(["epsilometer federated", *words])
 
 
 def _table(result: AuditGroup) -> Table:

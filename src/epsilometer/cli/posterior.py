@@ -1,8 +1,6 @@
 """``epsilometer posterior``."""
 
 import math
-import shlex
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,15 +17,11 @@ from epsilometer.canaries.data import Record, mislabelled
 from epsilometer.canaries.records import Way, differing_record
 from epsilometer.cli.config import Data as Records
 from epsilometer.cli.config import from_sections, read_sections
+from epsilometer.cli.described import at_once_in, described, in_place
 from epsilometer.cli.dpsgd import every_record
-from epsilometer.cli.printing import explain_option
-from epsilometer.cli.running import described, finish, refuted, running, unchanged
+from epsilometer.cli.running import Finish, call_again, kept, refuted, running, unchanged
 from epsilometer.cli.samplers import parse_sampler
-from epsilometer.cli.writing import html_option, write_page
-from epsilometer.engine.engines import Engine
-from epsilometer.engine.events import Listener
 from epsilometer.engine.plan import Plan
-from epsilometer.engine.store import Store
 from epsilometer.errors import InvalidArgument
 from epsilometer.types import FloatArray, IntArray
 
@@ -150,17 +144,12 @@ class Config:
     home="epsilometer-posterior",
 )
 @running
-@explain_option
-@html_option
 def posterior(
     file: Path | None,
     runs: int | None,
     seed: int | None,
     directory: Path,
-    explain: bool,
-    html: Path | None,
-    engine: Engine,
-    listen: Sequence[Listener],
+    finish: Finish,
 ) -> None:
     """Say which form of predictions with uncertainty may be published, by what each leaks.
 
@@ -170,24 +159,19 @@ def posterior(
     Example: epsilometer posterior --runs 8 --run posterior-run
     """
     given = read_sections(Config, file, bundled=_BUNDLED)
-    audit = given.audit if runs is None else replace(given.audit, runs=runs)
-    audit = audit if seed is None else replace(audit, seed=seed)
     job = posterior_job_of(
-        replace(given, audit=audit), command=_command(file, runs, seed), at_once=_at_once(directory)
+        replace(given, audit=in_place(given.audit, runs=runs, seed=seed)),
+        command=call_again("posterior", {"config": file, "runs": runs, "seed": seed}),
+        at_once=at_once_in(directory),
     )
-    result = finish(job, directory, engine=engine, listen=listen, explain=explain)
-    if html is not None:
-        write_page(result, html)
+    result = finish(job, directory)
     if refuted(result):
         raise SystemExit(1)
 
 
 def resumed(plan: Plan) -> PosteriorJob:
     """The job of a plan, on the same records as before."""
-    plain = plan.parameters.get("config")
-    if not isinstance(plain, Mapping):
-        raise InvalidArgument("Expected a plan that holds the config of its run, found none.")
-    given = from_sections(Config, plain)
+    given = from_sections(Config, kept(plan, "config"))
     job = posterior_job_of(given, command=plan.command, at_once=plan.parameters.get("at_once"))
     unchanged(job, plan, given.data.file)
     return job
@@ -331,18 +315,3 @@ def _form(text: str) -> ReleaseForm:
         raise InvalidArgument(
             f"Expected a form as 'mean+std' or 'mean+std:0.01', got {_validate.short(text)}."
         ) from error
-
-
-def _command(file: Path | None, runs: int | None, seed: int | None) -> str:
-    """The call that does it again, wherever its run lies."""
-    given = {"config": file, "runs": runs, "seed": seed}
-    words = [f"--{name} {shlex.quote(str(v))}" for name, v in given.items() if v is not None]
-    return " ".join(["epsilometer posterior", *words])
-
-
-def _at_once(directory: Path) -> int | None:
-    """Of the run that is there; another number would be another run, and memory comes and goes."""
-    if not (directory / "plan.json").exists():
-        return None
-    found: Any = Store.open(directory).plan.parameters.get("at_once")
-    return found if isinstance(found, int) else None

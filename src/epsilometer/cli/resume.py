@@ -1,6 +1,6 @@
 """``epsilometer resume``."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import MappingProxyType
 
@@ -10,11 +10,7 @@ from epsilometer.audits.classifier_job import run_classifier
 from epsilometer.audits.demo import demo_job
 from epsilometer.cli import classifier, dpsgd, federated, posterior
 from epsilometer.cli.completing import run_directory
-from epsilometer.cli.printing import explain_option
-from epsilometer.cli.running import finish, refuted, running
-from epsilometer.cli.writing import html_option, write_page
-from epsilometer.engine.engines import Engine
-from epsilometer.engine.events import Listener
+from epsilometer.cli.running import Finish, refuted, running
 from epsilometer.engine.plan import Plan
 from epsilometer.engine.run import Job, run
 from epsilometer.engine.store import Store
@@ -27,14 +23,9 @@ from epsilometer.integrations.sklearn import digits
     "directory", metavar="RUN", type=click.Path(path_type=Path), shell_complete=run_directory
 )
 @running
-@explain_option
-@html_option
 def resume(
     directory: Path,
-    explain: bool,
-    html: Path | None,
-    engine: Engine,
-    listen: Sequence[Listener],
+    finish: Finish,
 ) -> None:
     """Finish the run in directory RUN, to the same bytes as if it had never stopped.
 
@@ -45,11 +36,7 @@ def resume(
     """
     plan = Store.open(directory).plan
     by = run_classifier if plan.audit == "classifier" else run
-    result = finish(
-        _job(plan, directory), directory, engine=engine, listen=listen, explain=explain, by=by
-    )
-    if html is not None:
-        write_page(result, html)
+    result = finish(_job(plan, directory), directory, by=by)
     if refuted(result):
         raise SystemExit(1)
 

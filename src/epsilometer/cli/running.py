@@ -1,15 +1,16 @@
 """What commands share that run units of work: where, on what, shown how, and how they end."""
 
 import functools
-from collections.abc import Callable, Sequence
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import click
 
-from epsilometer.cli.printing import show_explanation, show_result
+from epsilometer.cli.printing import explain_option, show_explanation, show_result
 from epsilometer.cli.progress import listener
-from epsilometer.cli.writing import write_page
+from epsilometer.cli.writing import html_option, write_page
 from epsilometer.engine.engines import Dask, Engine, InProcess, Local
 from epsilometer.engine.events import Listener
 from epsilometer.engine.plan import Plan
@@ -17,6 +18,7 @@ from epsilometer.engine.run import Job, Terminated, run
 from epsilometer.errors import InvalidArgument
 from epsilometer.results import Audit
 
+Finish: TypeAlias = Callable[..., Audit]  # of a job and its directory, as options say; ``finish``
 _ENGINES = ("local", "threads", "in-process", "dask")
 _OPTIONS = (
     click.option(
@@ -31,65 +33,51 @@ _OPTIONS = (
     click.option("--address", help="Of the Dask scheduler, as tcp://host:8786."),
     click.option("--quiet", is_flag=True, help="Show no progress."),
     click.option("--log-json", is_flag=True, help="Progress as JSON events on standard error."),
+    explain_option,
+    html_option,
 )
 
 
 def running(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds the options of a command that runs units, and hands it ``engine`` and ``listen``."""
+    """Adds the options of a command that runs units, and hands it ``finish``, which heeds them."""
 
     @functools.wraps(command)
-    def with_engine(
+    def with_options(
         *args: Any,
         engine_name: str,
         workers: int,
         address: str | None,
         quiet: bool,
         log_json: bool,
+        explain: bool,
+        html: Path | None,
         **kwargs: Any,
     ) -> None:
-        chosen = _engine(engine_name, workers, address)
-        listeners = [] if quiet else [listener(as_json=log_json)]
-        command(*args, engine=chosen, listen=listeners, **kwargs)
+        how: Finish = functools.partial(
+            finish,
+            engine=_engine(engine_name, workers, address),
+            listen=[] if quiet else [listener(as_json=log_json)],
+            explain=explain,
+            html=html,
+        )
+        command(*args, finish=how, **kwargs)
 
-    wrapped: Callable[..., None] = with_engine
+    wrapped: Callable[..., None] = with_options
     for option in reversed(_OPTIONS):
         wrapped = option(wrapped)
     return wrapped
 
 
-def described(*, bundled: str, fewest: int, home: str) -> Callable[[Any], Any]:
-    """Adds the options of a command whose work is described in a file of TOML.
-
-    Args:
-        bundled: What is audited where no file is given.
-        fewest: Runs that it can do with.
-        home: Directory of the run where none is named.
-    """
-    options = (
-        click.option(
-            "--config",
-            "file",
-            type=click.Path(path_type=Path),
-            help=f"What to audit, as TOML; by default {bundled}.",
-        ),
-        click.option("--runs", type=click.IntRange(min=fewest), help="In place of the file's."),
-        click.option("--seed", type=click.IntRange(min=0), help="In place of the file's."),
-        click.option(
-            "--run",
-            "directory",
-            type=click.Path(file_okay=False, path_type=Path),
-            default=Path(home),
-            show_default=True,
-            help="Directory of the run.",
-        ),
+def in_directory(home: str) -> Callable[[Any], Any]:
+    """Adds the option of where the run lies, ``directory``; ``home`` where none is named."""
+    return click.option(
+        "--run",
+        "directory",
+        type=click.Path(file_okay=False, path_type=Path),
+        default=Path(home),
+        show_default=True,
+        help="Directory of the run.",
     )
-
-    def with_options(command: Any) -> Any:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return with_options
 
 
 def finish(
@@ -99,6 +87,7 @@ def finish(
     engine: Engine,
     listen: Sequence[Listener],
     explain: bool = False,
+    html: Path | None = None,
     by: Callable[..., Audit] = run,
 ) -> Audit:
     """Runs a job to its end, writes its report and shows it; says how to go on if interrupted."""
@@ -115,7 +104,38 @@ def finish(
     if explain:
         show_explanation(result)
     click.echo(f"Report: {directory / 'report.html'}")
+    if html is not None:
+        write_page(result, html)
     return result
+
+
+def call_again(command: str, options: Mapping[str, Any], *arguments: str) -> str:
+    """The call that does it again, wherever its run lies.
+
+    Example:
+        >>> call_again("classifier", {"drop": ("id", "name"), "seed": 3, "quick": True}, "my.csv")
+        'epsilometer classifier my.csv --drop id --drop name --quick --seed 3'
+    """
+    words = [shlex.quote(argument) for argument in arguments]
+    for name, value in sorted(options.items()):
+        option = f"--{name.replace('_', '-')}"
+        if value is True:
+            words.append(option)
+        elif value is not None and value is not False:
+            each = value if isinstance(value, (list, tuple)) else [value]
+            words += [f"{option} {shlex.quote(str(one))}" for one in each]
+    return " ".join(["epsilometer", command, *words])
+
+
+def kept(plan: Plan, what: str) -> Mapping[str, Any]:
+    """What a plan holds of the call that began its run: ``config`` or ``settings``."""
+    plain = plan.parameters.get(what)
+    if not isinstance(plain, Mapping):
+        raise InvalidArgument(
+            f"Expected a plan that holds the {what} of its run, found none. Begin a new run in "
+            "another directory."
+        )
+    return plain
 
 
 def unchanged(job: Job, plan: Plan, where: str) -> None:

@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-import scipy.integrate
 import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,12 +7,12 @@ from hypothesis import strategies as st
 import epsilometer as em
 from epsilometer import Best, Bonferroni, Fixed, HoldOut, RankGrid, ScoreCounts, Scores
 from epsilometer.stats import binomial, thresholds, tradeoff
-from epsilometer.stats.estimators import REGISTRY, counting, ranks
+from epsilometer.stats.estimators import REGISTRY, counting
 from epsilometer.stats.estimators.counting import DP_FRONTIER, finder, two_rates
 from epsilometer.stats.estimators.gdp import mu_of_rates
 from epsilometer.stats.estimators.method import Find, Found
 from epsilometer.stats.gaussians import gdp_epsilon
-from epsilometer.stats.thresholds import Looks, Ranks, ThresholdRule
+from epsilometer.stats.thresholds import Looks, ThresholdRule
 from tests import oracles
 from tests.conftest import cases, peer_values
 
@@ -232,39 +231,6 @@ def test_rank_grid_proves_more_than_other_valid_rules(
         assert grid >= 0.8 * best
 
 
-@pytest.mark.parametrize(
-    ("n_out", "n_in", "rank", "caught"), [(80, 60, 4, 9), (4000, 15, 900, 11), (9, 3000, 1, 1800)]
-)
-def test_ranks_are_judged_as_by_playing_the_null(
-    n_out: int, n_in: int, rank: int, caught: int, rng: np.random.Generator
-) -> None:
-    """The p-value of a look against the share of simulated ones that catch as many."""
-    epsilon, delta = 0.7, 0.01
-    fpr = rng.beta(rank, n_out - rank + 1, 10**6)
-    plays = rng.binomial(n_in, np.minimum(np.exp(epsilon) * fpr + delta, 1)) >= caught
-    share = plays.mean()
-    side = Ranks(
-        thresholds=np.array([0.0]),
-        ranks=np.array([rank]),
-        n_ranked=n_out,
-        beyond=np.array([caught]),
-        n_other=n_in,
-        share=np.array([1.0]),
-    )
-    nothing = Ranks(
-        thresholds=np.array([]),
-        ranks=np.array([], int),
-        n_ranked=n_in,
-        beyond=np.array([], int),
-        n_other=n_out,
-        share=np.array([]),
-    )
-    slack = 6 * np.sqrt(share * (1 - share) / 10**6)
-    for alpha, refuted in ((share + slack, True), (share - slack, False)):
-        found = ranks.best_rank((side, nothing), DP_FRONTIER, delta=delta, alpha=alpha)
-        assert (found.merit > epsilon) == refuted
-
-
 def _find(find: Find, scores: Scores | ScoreCounts, rule: ThresholdRule) -> Found:
     return find(scores, delta=1e-3, alpha=0.1, rule=rule, rng=np.random.default_rng(4))
 
@@ -358,28 +324,3 @@ def test_hold_out_is_fixed_at_what_the_part_chose() -> None:
 def test_rates_of_nothing_and_of_everything_show_nothing() -> None:
     fpr, fnr = np.array([0.0, 1.0, 0.5]), np.array([1.0, 0.0, 0.5])
     assert mu_of_rates(fpr, fnr).tolist() == [0.0, 0.0, 0.0]
-
-
-@pytest.mark.parametrize(("f", "b"), [((4, 77), (9, 52)), ((900, 3101), (11, 5)), ((1, 9), (2, 1))])
-@pytest.mark.parametrize("merit", [0.0, 0.7, 3.0])
-def test_p_values_at_ranks_are_integrals(f: tuple, b: tuple, merit: float) -> None:
-    """Pr(B ≤ g(F)) by SciPy's quadrature in the share of F; ours errs upwards by 0.2 % at most."""
-    delta, level = 0.01, 1e-6
-
-    def inner(u: float) -> float:
-        fpr = scipy.stats.beta.ppf(u, *f)
-        return float(scipy.stats.beta.cdf(min(np.exp(merit) * fpr + delta, 1.0), *b))
-
-    truth, _ = scipy.integrate.quad(inner, 0, 1, limit=200, points=[1e-6, 1e-3, 0.999])
-    look = ranks._Look(f[0], f[0] + f[1] - 1, b[0], b[0] + b[1] - 1, level)
-    found = np.exp(look.excess(DP_FRONTIER, merit, delta)) * level
-    assert truth * (1 - 1e-7) <= found <= truth * (1 + 4e-3) + 1e-3 * level
-
-
-def test_a_look_that_caught_nobody_refutes_nothing() -> None:
-    looks = [ranks._Look(1, 50, caught, 60, 0.05) for caught in (0, 30, 60)]
-    hope = ranks._hope(looks, DP_FRONTIER, 1e-5)
-    assert hope[0] == 0.0
-    assert 0.0 < hope[1] < hope[2]
-    for look, merit in zip(looks[1:], hope[1:], strict=True):
-        assert look.excess(DP_FRONTIER, float(merit), 1e-5) > 0  # not refuted there

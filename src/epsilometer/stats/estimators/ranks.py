@@ -22,13 +22,9 @@ from epsilometer.stats.thresholds import Ranks
 from epsilometer.types import FloatArray
 
 _REACH = 8.0  # normal scores beyond hold less than 1e-15
-_FIRST, _LAST = 64, 8192  # intervals of the coarsest and the finest rule
+_SIZES = tuple(64 * 2**i for i in range(8))  # intervals of the coarsest to the finest rule
 _ENOUGH = 1e-3  # change from one rule to the next that is left to the safe side
 _LARGEST = 1e4
-_COUNTED = (  # names of a look's counts, by which sample is ranked
-    ("rank outside", "scores outside", "inside beyond", "scores inside"),
-    ("rank inside", "scores inside", "outside beyond", "scores outside"),
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +47,7 @@ class _Look:
         self.f = rank, n_ranked - rank + 1
         self.b = max(beyond, 1), n_other - max(beyond, 1) + 1
         self.caught, self.level = beyond > 0, level  # who caught nobody refutes nothing
-        self.counts = rank, n_ranked, beyond, n_other
+        self.rank, self.n_ranked, self.beyond, self.n_other = rank, n_ranked, beyond, n_other
         self._nodes: dict[int, FloatArray] = {}
 
     def excess(self, frontier: Frontier, merit: float, delta: float) -> float:
@@ -65,9 +61,8 @@ class _Look:
         error falls faster than any power; if not (deep tails of few counts), it is refined.
         """
         b_sharper = _relative_variance(*self.b) < _relative_variance(*self.f)
-        size, coarse = _FIRST, math.inf
-        total = 0.0
-        while size <= _LAST:
+        total = doubt = math.inf
+        for size in _SIZES:
             scores, fresh = _rule(size)
             if size not in self._nodes:
                 self._nodes[size] = binomial.beta_at(*(self.b if b_sharper else self.f), scores)
@@ -76,12 +71,14 @@ class _Look:
                 values = betaincc(*self.f, frontier.least_fpr(nodes, at, delta))
             else:
                 values = betainc(*self.b, frontier.most_tpr(nodes, at, delta))
+            coarse = total
             total = (0.0 if fresh else coarse / 2) + float(values @ _weights(scores, size))
             change = abs(total - coarse)
-            if change <= _ENOUGH * max(total, self.level):  # far below the level, near is enough
-                return total + change
-            size, coarse = 2 * size, total
-        return total + change
+            # At a kink (B = δ) a small change may be luck: the last doubt falls fourfold at most.
+            doubt = change if math.isinf(doubt) else max(change, doubt / 4)
+            if doubt <= _ENOUGH * max(total, self.level):  # far below the level, near is enough
+                break
+        return total + doubt
 
 
 def _relative_variance(a: int, b: int) -> float:
@@ -92,7 +89,7 @@ def _relative_variance(a: int, b: int) -> float:
 def _rule(size: int) -> tuple[FloatArray, bool]:
     """Scores of the rule of so many intervals; of finer ones only those that are new."""
     scores = np.linspace(-_REACH, _REACH, size + 1)
-    return (scores, True) if size == _FIRST else (scores[1::2], False)
+    return (scores, True) if size == _SIZES[0] else (scores[1::2], False)
 
 
 def _weights(scores: FloatArray, size: int) -> FloatArray:
@@ -112,15 +109,13 @@ def best_rank(
     """
     thresholds = np.concatenate([side.thresholds for side in sides])
     looks = [
-        _Look(k, side.n_ranked, x, side.n_other, alpha * share)
+        _Look(int(rank), side.n_ranked, int(beyond), side.n_other, alpha * float(share))
         for side in sides
-        for k, x, share in zip(
-            side.ranks.tolist(), side.beyond.tolist(), side.share.tolist(), strict=True
-        )
+        for rank, beyond, share in np.broadcast(side.ranks, side.beyond, side.share)
     ]
     hope = _hope(looks, frontier, delta)
     best, winner = 0.0, 0
-    for at in np.argsort(-hope, kind="stable"):
+    for at in sorted(range(len(looks)), key=lambda at: -hope[at]):
         if hope[at] <= best:
             break
         look = looks[at]
@@ -129,14 +124,20 @@ def best_rank(
             return look.excess(frontier, merit, delta)
 
         if excess(best) <= 0:
-            best, winner = search.root(excess, best, float(hope[at]), relative=1e-9)[0], int(at)
-    row = int(winner >= sides[0].ranks.size)
-    look = looks[winner]
+            best, winner = search.root(excess, best, float(hope[at]), relative=1e-9)[0], at
+    look, row = looks[winner], int(winner >= sides[0].ranks.size)
+    ranked, other = ("outside", "inside") if row == 0 else ("inside", "outside")
     return Winner(
         merit=best,
         row=row,
         threshold=float(thresholds[winner]),
-        basis=(*zip(_COUNTED[row], look.counts, strict=True), ("level", look.level)),
+        basis=(
+            (f"rank {ranked}", look.rank),
+            (f"scores {ranked}", look.n_ranked),
+            (f"{other} beyond", look.beyond),
+            (f"scores {other}", look.n_other),
+            ("level", look.level),
+        ),
     )
 
 

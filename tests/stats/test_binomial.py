@@ -150,3 +150,16 @@ def test_tails_beyond_all_numbers_are_no_crash() -> None:
     found = binomial.beta_quantile(1.0, 5.0, 1e-320, from_above=np.array([True, False]))
     assert 0 <= found[1] < 1e-300
     assert found[0] == pytest.approx(1, abs=1e-12)
+
+
+@pytest.mark.parametrize("above", [True, False])
+@pytest.mark.parametrize(("a", "b"), [(0.5, 3.0), (1.0, 1.0), (7.0, 40.0), (1000.0, 499_999_001.0)])
+def test_quantiles_are_mended_from_far_off(a: float, b: float, above: bool) -> None:
+    """Whatever SciPy's inverse says: by a factor of 2, or of 100."""
+    alpha = np.array([1e-9, 0.01, 0.5])
+    a, b, above = (np.full(3, of) for of in (a, b, above))
+    truth = binomial.beta_quantile(a, b, alpha, from_above=above)
+    for factor in (0.01, 0.5, 2, 100):
+        start = np.minimum(factor * truth, (1 + truth) / 2)
+        found = binomial._mended(start, a, b, alpha, above)
+        np.testing.assert_allclose(found, truth, rtol=1e-9)

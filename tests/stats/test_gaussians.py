@@ -1,5 +1,6 @@
 import math
 
+import mpmath
 import numpy as np
 import pytest
 import scipy.stats
@@ -241,3 +242,24 @@ def test_roots_do_not_cancel() -> None:
 def test_more_bad_arguments_are_told(call) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(InvalidArgument, match="Expected"):
         call()
+
+
+@pytest.mark.parametrize("mu", [1e-6, 1e-3, 0.3, 0.6, 3.0, 6.0, 12.0])
+def test_delta_has_twelve_digits_in_tail_and_bulk(mu: float) -> None:
+    """From ε = 0, where δ is nearly 1 if μ is large, to ten standard deviations beyond."""
+    for x in (-mu / 2, -0.4 * mu, -0.2 * mu, 0.3, 2.0, 10.0):
+        epsilon = mu * (x + mu / 2)
+        truth = mpmath.log(oracles.gaussian_delta(mu, epsilon, 80))
+        assert em.gaussian_delta(1 / mu, epsilon, log=True) == pytest.approx(
+            float(truth), rel=1e-12
+        )
+
+
+@pytest.mark.parametrize("sigma", [0.2, 1.0, 30.0])
+def test_epsilon_is_small_before_it_is_none(sigma: float) -> None:
+    for epsilon in (1e-3 / sigma, 0.05 / sigma, 0.1 / sigma**2):
+        delta = em.gaussian_delta(sigma, epsilon)
+        assert em.gaussian_epsilon(sigma, delta) == pytest.approx(epsilon, rel=1e-9)
+    at_none = em.gaussian_delta(sigma, 0.0)
+    assert em.gaussian_epsilon(sigma, at_none * (1 + 1e-9)) == 0.0
+    assert em.gaussian_epsilon(sigma, 1.0) == 0.0

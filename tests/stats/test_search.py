@@ -1,4 +1,7 @@
+import math
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -84,3 +87,101 @@ def test_largest_refuted_stops_at_the_limit_and_asks_about_many_at_once() -> Non
     assert nothing == (0.0, 0)
     tiny, _ = search.largest_refuted(lambda m, at: m <= 0.0, 3, limit=100.0)
     assert tiny == 0.0
+
+
+@pytest.mark.parametrize("point", [0.7, 1 / 3, 2.5, math.pi, 5.0, 7.9])
+def test_bisect_halves_and_ends_where_numbers_do(point: float) -> None:
+    asked = []
+
+    def holds(x: np.ndarray) -> np.ndarray:
+        asked.append(float(x))
+        return x < point
+
+    low, high = search.bisect(holds, 0.0, 8.0)
+    assert np.nextafter(low, high) == high
+    assert asked[:2] == [4.0, 6.0 if point > 4 else 2.0]
+    assert len(asked) < 65  # 3 bits before the point, 53 of the number, and those below 1
+
+
+def test_bisect_is_near_enough_at_what_was_asked_for() -> None:
+    assert search.bisect(lambda x: x < 5.0, 4.0, 8.0, relative=0.5) == (4.0, 8.0)
+    assert search.root(lambda x: x - 5.0, 4.0, 8.0, relative=0.5) == (4.0, 8.0)
+
+
+def test_grow_takes_whole_numbers_beyond_the_largest_of_64_bits() -> None:
+    def holds(x: np.ndarray) -> np.ndarray:
+        assert x > 0
+        return x < 2.0**70
+
+    assert search.grow(holds, 1, limit=1e30) == 2.0**70
+
+
+@pytest.mark.parametrize(
+    "excess",
+    [
+        pytest.param(lambda x: x**3 - 30, id="bent up"),
+        pytest.param(lambda x: math.log1p(x) - 1.4, id="bent down"),
+    ],
+)
+def test_root_asks_as_the_illinois_rule_has_it(excess) -> None:  # type: ignore[no-untyped-def]
+    """The chord's zero; an end that stays for a second time counts half."""
+    asked: list[float] = []
+
+    def watched(x: float) -> float:
+        asked.append(x)
+        return float(excess(x))
+
+    search.root(watched, 0.0, 10.0, relative=1e-9)
+    ends = {False: (0.0, excess(0.0)), True: (10.0, excess(10.0))}
+    last = None
+    for x in asked[2:8]:
+        (low, f_low), (high, f_high) = ends[False], ends[True]
+        assert x == pytest.approx(low - f_low * (high - low) / (f_high - f_low), rel=1e-9)
+        above = excess(x) > 0
+        if above == last:
+            other, value = ends[not above]
+            ends[not above] = other, value / 2
+        ends[above], last = (x, excess(x)), above
+    assert len(asked) < 20
+
+
+def test_root_of_a_cliff_is_halved() -> None:
+    """The chord ends where it began, at the top of the cliff."""
+    low, high = search.root(lambda x: 1e-30 if x > 3 else -1.0, 0.0, 10.0, relative=1e-9)
+    assert low <= 3 < high
+    assert high - low <= 1e-9 * high
+
+
+def test_merits_are_doubled_up_to_the_limit() -> None:
+    merit, _ = search.largest_refuted(lambda m, at: np.ones(m.size, bool), 1, limit=1.0)
+    assert 1 <= merit < 2
+
+
+def test_a_merit_is_as_near_as_was_asked_for() -> None:
+    assert search.largest_refuted(lambda m, at: m < 1.7, 1, limit=9.0, relative=0.5) == (1.0, 0)
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 32])
+@pytest.mark.parametrize("point", [1 / 3, 1.7, math.pi])
+def test_a_merit_is_no_nearer_than_numbers_are(point: float, at_once: int) -> None:
+    calls = 0
+
+    def refuted(merits: np.ndarray, at: np.ndarray) -> np.ndarray:
+        nonlocal calls
+        calls += 1
+        assert calls < 100  # it ends
+        return merits < point
+
+    found, _ = search.largest_refuted(refuted, 1, limit=9.0, relative=0.0, at_once=at_once)
+    assert found < point <= found * (1 + 1e-14)
+
+
+def test_many_looks_are_asked_of_one_merit_at_a_time() -> None:
+    asked = []
+
+    def refuted(merits: np.ndarray, at: np.ndarray) -> np.ndarray:
+        asked.append(merits.size)
+        return merits < 1.7
+
+    search.largest_refuted(refuted, 40, limit=9.0, at_once=32)
+    assert set(asked) == {40}

@@ -74,7 +74,7 @@ def upper_limit(
     What is left is the lower limit on the probability of failure, so one inversion serves both.
     """
     _validate.open_unit(alpha=alpha)
-    k, n = np.broadcast_arrays(np.asarray(successes, np.float64), np.asarray(trials, np.float64))
+    k, n = np.broadcast_arrays(successes, trials)
     more, rest = _SHAPES[kind]
     a, b = k + more, np.maximum(n - k + rest, 0.5)  # k = n has no quantile; it is set below
     small = a <= b  # the quantile is found from whichever end of [0, 1] it is nearer to
@@ -85,8 +85,7 @@ def upper_limit(
 
 def beta_at(a: ArrayLike, b: ArrayLike, scores: FloatArray | np.float64) -> FloatArray:
     """Quantiles of Beta(a, b) at normal scores, each in its own tail: Pr[Beta < x] = Φ(score)."""
-    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
-    small = a <= b
+    small = np.less_equal(a, b)
     mirrored = np.where(small, scores, -scores)  # Beta(a, b) is 1 − Beta(b, a)
     x = beta_quantile(
         np.where(small, a, b),
@@ -107,20 +106,25 @@ def beta_quantile(
     """x with mass ``alpha`` of Beta(a ≤ b) above it, or below it.
 
     SciPy's inverse is a starting point only: at (1000, 499999001) it is off by a factor of two.
-    Its forward functions are right, so Newton steps on the logarithms mend it; the logarithm of
-    a Beta tail is concave in log x, so steps from a bad start overshoot once and then settle.
-    Beyond what floats can tell of a tail they might go to and fro for ever: a bracket ends that.
     """
-    a, b, aim, above = np.broadcast_arrays(
-        np.asarray(a, np.float64),
-        np.asarray(b, np.float64),
-        np.maximum(alpha, _LEAST),  # smaller ones have too few digits to aim at
-        from_above,
-    )
-    x = np.array(_own(special.betainccinv, special.betaincinv, a, b, aim, above))
+    aim = np.maximum(alpha, _LEAST)  # smaller ones have too few digits to aim at
+    a, b, aim, above = np.broadcast_arrays(a, b, aim, from_above)
+    x = _own(special.betainccinv, special.betaincinv, a, b, aim, above)
+    return _mended(x, a, b, aim, above)
+
+
+def _mended(
+    x: FloatArray, a: FloatArray, b: FloatArray, aim: FloatArray, above: NDArray[np.bool_]
+) -> FloatArray:
+    """SciPy's forward functions are right, so Newton steps on the logarithms mend its inverse.
+
+    The logarithm of a Beta tail is concave in log x, so steps from a bad start overshoot once and
+    then settle. Beyond what floats can tell of a tail they might go to and fro for ever: a bracket
+    ends that.
+    """
     log_b, sign = special.betaln(a, b), np.where(above, -1.0, 1.0)
     low, high = np.full(x.shape, _LEAST), np.full(x.shape, _MOST)
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
+    with np.errstate(all="ignore"):
         rough = np.where(above, a / (a + b), np.exp((np.log(aim * a) + log_b) / a))
         x = np.clip(np.where(np.isnan(x), rough, x), low, high)
         for _ in range(_NEWTON_STEPS):

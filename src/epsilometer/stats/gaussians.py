@@ -59,7 +59,7 @@ def gaussian_epsilon(sigma: float, delta: float) -> float:
     low = -mu / 2
     if _log_delta(low, mu) <= target:
         return 0.0
-    high = max(40.0, math.sqrt(-2 * target)) + 1.0
+    high = math.sqrt(-2 * target)  # δ(x) is below Φ(−x), which is below exp(−x²/2)
     ends = search.bisect(lambda x: _log_delta(x, mu) > target, low, high)
     return float(mu * (ends[1] + mu / 2))
 
@@ -147,9 +147,10 @@ def two_gaussians_directions(
     if rule not in ("exact", "threshold"):
         raise InvalidArgument(f"Expected rule to be 'exact' or 'threshold', got {rule!r}.")
     gap = mean_present - mean_absent
-    forward = _Pair(gap / std_absent, std_present / std_absent, rule)
+    thresholds_only = rule == "threshold"
+    forward = _Pair(gap / std_absent, std_present / std_absent, thresholds_only)
     # Seen from the other world, and mirrored so that higher still means "this one".
-    backward = _Pair(gap / std_present, std_absent / std_present, rule)
+    backward = _Pair(gap / std_present, std_absent / std_present, thresholds_only)
     return forward.epsilon(delta, relative), backward.epsilon(delta, relative)
 
 
@@ -160,19 +161,19 @@ def two_gaussians_delta(
     _validate.positive(std_absent=std_absent, std_present=std_present)
     _validate.at_least(0, epsilon=epsilon)
     gap = mean_present - mean_absent
-    forward = _Pair(gap / std_absent, std_present / std_absent, "exact")
-    backward = _Pair(gap / std_present, std_absent / std_present, "exact")
+    forward = _Pair(gap / std_absent, std_present / std_absent)
+    backward = _Pair(gap / std_present, std_absent / std_present)
     return forward.delta(epsilon), backward.delta(epsilon)
 
 
 class _Pair:
     """P = N(shift, spread²) against Q = N(0, 1), attacked by regions or by thresholds only."""
 
-    def __init__(self, shift: float, spread: float, rule: str) -> None:
-        self.spread, self.thresholds_only = spread, rule == "threshold"
+    def __init__(self, shift: float, spread: float, thresholds_only: bool = False) -> None:
+        self.spread, self.thresholds_only = spread, thresholds_only
         self.shift = shift if self.thresholds_only else abs(shift)  # a region may be mirrored
 
-    def epsilon(self, delta: float, relative: float = 0.0) -> float:
+    def epsilon(self, delta: float, relative: float) -> float:
         """The least ε at which P − e^ε Q is at most ``delta`` everywhere."""
         if self.delta(0.0) <= delta:
             return 0.0
@@ -228,10 +229,9 @@ def _tail_gap(u: float, z: float, s: float, epsilon: float) -> float:
 
 
 def _roots(a: float, b: float, c: float, root: float) -> tuple[float, float]:
-    """Roots of a z² + b z + c without cancellation, in order."""
+    """Roots of a z² + b z + c without cancellation, in order; ``root`` of what is under it, > 0."""
     q = -0.5 * (b + math.copysign(root, b))
-    first, second = q / a, (c / q if q else 0.0)
-    return min(first, second), max(first, second)
+    return min(q / a, c / q), max(q / a, c / q)
 
 
 def _mills(x: FloatArray | float) -> FloatArray:
@@ -240,8 +240,8 @@ def _mills(x: FloatArray | float) -> FloatArray:
 
 def _log_delta(x: ArrayLike, mu: ArrayLike) -> FloatArray:
     """ln δ of N(μ, 1) against N(0, 1) where ε = μ(x + μ/2)."""
-    x, mu = np.broadcast_arrays(np.asarray(x, np.float64), np.asarray(mu, np.float64))
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
+    x, mu = np.broadcast_arrays(x, mu)
+    with np.errstate(all="ignore"):
         # In the tail both terms share φ(x); in the bulk Φ(−x) is near 1 and nothing cancels badly.
         tail = -x * x / 2 - _LOG_SQRT_2PI + np.log(_mills_gap(x, mu))
         second = np.exp(-x * x / 2 - _LOG_SQRT_2PI) * _mills(x + mu)

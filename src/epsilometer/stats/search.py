@@ -12,8 +12,8 @@ _HALVINGS = 120  # brackets of moderate numbers meet after some 60
 
 def bisect(
     holds: Callable[[FloatArray], NDArray[np.bool_]],
-    low: ArrayLike,
-    high: ArrayLike,
+    low: FloatArray | float,
+    high: FloatArray | float,
     *,
     relative: float = 0.0,
 ) -> tuple[FloatArray, FloatArray]:
@@ -26,7 +26,7 @@ def bisect(
     Returns:
         ``(low, high)``: the largest points seen true, and the smallest seen false.
     """
-    low, high = np.array(low, np.float64), np.array(high, np.float64)
+    low, high = np.asarray(low), np.asarray(high)
     for _ in range(_HALVINGS):
         middle = low + (high - low) / 2
         open_ = (middle > low) & (middle < high) & (high - low > relative * np.abs(high))
@@ -70,7 +70,7 @@ def root(
             point = low + (high - low) / 2
         value = excess(point)
         if value <= 0:
-            low, f_low = point, min(value, -1e-300)
+            low, f_low = point, value
             f_high = f_high / 2 if side == -1 else f_high
             side = -1
         else:
@@ -98,7 +98,7 @@ def largest_refuted(
     Args:
         refuted: See above.
         size: How many looks there are.
-        limit: Merits beyond it are not asked for.
+        limit: Merits are doubled up to it, once beyond it, and no further.
         relative: How near the two sides of the answer come.
         at_once: How many pairs make a call that costs little more than a call of one.
 

@@ -286,3 +286,9 @@ def test_seeds_split_otherwise() -> None:
     scores = gaussian(np.random.default_rng(3), n=50)
     found = {bound(scores, rule=HoldOut(), seed=seed).epsilon for seed in range(6)}
     assert len(found) > 1
+
+
+def test_a_rule_that_a_method_does_not_take_is_told_with_those_it_takes() -> None:
+    names = ", ".join(kind.__name__ for kind in REGISTRY["anytime"].rules)
+    with pytest.raises(InvalidArgument, match=f"^Expected rule for anytime to be one of {names}, "):
+        bound(Scores([1.0], [0.0]), method="anytime", rule=Bonferroni())

@@ -256,7 +256,7 @@ def test_what_delta_swallows_is_told_by_half() -> None:
     """Told exactly where without δ twice the bound would be proved."""
     scores = Scores(np.repeat([1.0, 0.0], [380, 20]), np.repeat([1.0, 0.0], [20, 380]))
     told = set()
-    for delta in (1e-7, 1e-3, 3e-3, 1e-2, 3e-2):
+    for delta in (1e-7, 1e-3, 3e-3, 6e-3, 1e-2, 3e-2):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             found = em.epsilon_lower_bound(scores, delta=delta, method="one_run", rule=Fixed(0.5))
@@ -296,3 +296,12 @@ def test_gdp_is_refuted_as_algorithm_3_has_it(level: float, rng: np.random.Gener
     expected = [refuted(70, *way) for way in zip(made, correct, mu, strict=True)]
     assert found.tolist() == expected
     assert 0 < sum(expected) < 80
+
+
+def test_gdp_is_refuted_by_few_guesses_only_where_little_is_asked() -> None:
+    """One right guess of one has chance ½ at μ = 0; none right refute nothing, nor do none made."""
+    ways = _guesses(70, np.array([1, 1, 5]), np.array([1, 0, 0]))
+    for level, expected in ((0.4, False), (0.6, True)):
+        found = one_run_fdp.refutes_gdp(ways, np.zeros(3), level)
+        assert found.tolist() == [expected, False, False]
+    assert one_run_fdp.refutes_gdp(_guesses(70, [], []), np.zeros(0), 0.05).size == 0

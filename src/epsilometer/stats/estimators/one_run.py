@@ -67,9 +67,7 @@ def p_value(
         array([0.553, 0.   ])
     """
     r, v, chance = np.broadcast_arrays(
-        np.asarray(made, np.float64),
-        np.asarray(correct, np.float64),
-        scipy.special.expit(np.asarray(epsilon, np.float64)),
+        made, correct, scipy.special.expit(np.asarray(epsilon, np.float64))
     )
     tail = _at_least(v, r, chance)
     if delta > 0:
@@ -120,7 +118,7 @@ def _steepest(v: FloatArray, r: FloatArray, chance: FloatArray) -> FloatArray:
 
 
 def _mass(k: FloatArray, r: FloatArray, chance: FloatArray) -> FloatArray:
-    k = np.clip(k, 0, r)
+    k = np.maximum(k, 0)
     log_choose = -scipy.special.betaln(k + 1, r - k + 1) - np.log1p(r)
     return np.asarray(
         np.exp(log_choose + scipy.special.xlogy(k, chance) + scipy.special.xlog1py(r - k, -chance))

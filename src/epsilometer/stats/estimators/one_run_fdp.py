@@ -52,20 +52,18 @@ def refutes_gdp(ways: Guesses, mu: FloatArray, level: float) -> NDArray[np.bool_
     share = ways.made / ways.canaries
     right = level * ways.correct / ways.canaries
     wrong = level * (ways.made - ways.correct) / ways.canaries
-    refuted = right + wrong > share
-    live = np.flatnonzero(~refuted & (ways.correct > 0))
-    for i in range(int(ways.correct.max(initial=0)) - 1, -1, -1):
-        if not live.size:
+    refuted, live = np.zeros(share.size, bool), ways.correct > 0
+    for i in reversed(range(int(ways.correct.max(initial=0)))):
+        if not live.any():
             break
-        at = live[ways.correct[live] > i]
+        at = np.flatnonzero(live & (ways.correct > i))
         least = scipy.special.ndtr(scipy.special.ndtri(right[at]) - mu[at])
         raised = np.maximum(least, wrong[at])
-        right[at] = np.minimum(right[at] + i / (ways.made[at] - i) * (raised - wrong[at]), 1.0)
-        moved = raised > wrong[at]
-        wrong[at] = raised
+        right[at] += i / (ways.made[at] - i) * (raised - wrong[at])
         refuted[at] = right[at] + raised > share[at]
         # A sequence that stands still stays so; one that is refuted stays that too.
-        live = np.setdiff1d(live, at[~moved | refuted[at]], assume_unique=True)
+        live[at] = (raised > wrong[at]) & ~refuted[at]
+        wrong[at] = raised
     return refuted
 
 

@@ -226,7 +226,7 @@ def test_cosines_give_the_bound(known: np.ndarray, rule: str) -> None:
     if "TPR⁻ = Beta" in text:
         level, a, b = found("TPR⁻ = Beta⁻¹(#; #, #)", text)
         (rate,) = found(" = #\n", text)
-        limit = scipy.stats.beta.ppf(level, a, b)
+        limit = scipy.stats.beta.ppf(level, a, b) if a else 0.0
         hit_once = level / (a + b - 1)
         expected = min(limit, hit_once) if "for one hit" in text else limit
         assert rate == pytest.approx(expected, rel=1e-6, abs=1e-12)

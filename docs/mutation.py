@@ -1,8 +1,8 @@
 """Mutation testing of `stats`: `make mutation`, which goes on where it was stopped.
 
     python docs/mutation.py                 every mutant that has no verdict yet
-    python docs/mutation.py --survivors     those that survived, once more, after tests were added
-    python docs/mutation.py binomial        those of a module, anew
+    python docs/mutation.py --survivors     and those that survived, after tests were added
+    python docs/mutation.py binomial        those of a module, anew; or its survivors alone
     python docs/mutation.py --table         the table of docs/mutation.md, of what is known by now
 
 mutmut makes the mutants as pyproject.toml says, and its files in mutants/ keep the verdicts:
@@ -33,7 +33,8 @@ from mutmut.stats import load_stats, save_stats
 from mutmut.utils.file_utils import walk_mutatable_files
 from mutmut.utils.format_utils import mangled_name_from_mutant_name
 
-STATS = Path("mutants/src/epsilometer/stats")
+SOURCE = Path("src/epsilometer/stats")
+STATS = "mutants" / SOURCE
 VERDICTS = {0: "survived", 1: "killed", None: "not run", 33: "no test"}  # else: killed by the clock
 QUICK = 2.5, 80  # seconds and tests by which a mutant is judged, at most, of those that reach it
 THOROUGH = 6.0, 300  # the same for survivors
@@ -42,7 +43,7 @@ THOROUGH = 6.0, 300  # the same for survivors
 def main() -> None:
     """Does what was asked for and prints the table."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("modules", nargs="*")
+    parser.add_argument("modules", nargs="*", type=Path)
     parser.add_argument("--survivors", action="store_true")
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--cores", type=int, default=os.cpu_count())
@@ -54,15 +55,15 @@ def main() -> None:
         for file in files.values():
             file.load()
         items = collect()
-        find_reach(items)
+        anew = asked.modules and not asked.survivors
         names = [
             (file, name)
             for path, file in files.items()
+            if not asked.modules or Path(path).relative_to(SOURCE).with_suffix("") in asked.modules
             for name, code in file.exit_code_by_key.items()
-            if code is None
-            or (asked.survivors and code in (0, 33))
-            or Path(path).stem in asked.modules
+            if anew or code is None or (asked.survivors and code in (0, 33))
         ]
+        find_reach(items, {mangled_name_from_mutant_name(name) for _, name in names})
         random.Random(0).shuffle(names)  # who stops early has a fair sample
         limits = THOROUGH if asked.survivors else QUICK
         judge(names, items, limits, asked.cores, time.monotonic() + asked.seconds)
@@ -112,10 +113,12 @@ def run(item: pytest.Item) -> None:
     item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
 
 
-def find_reach(items: dict[str, pytest.Item]) -> None:
+def find_reach(items: dict[str, pytest.Item], functions: set[str]) -> None:
     """Which functions a test reaches and how long it takes, of tests that are not known yet."""
     load_stats()
     known = state()
+    if functions - known.tests_by_mangled_function_name.keys():  # a new one: all may reach it
+        known.duration_by_test.clear()
     set_mutant_under_test("stats")
     next(iter(items.values())).config.pluginmanager.register(Watch())
     os.chdir("mutants")

@@ -269,6 +269,7 @@ def test_a_bound_carries_along_what_it_was_told(method: str, rule: object) -> No
     assert (found.adversary, found.adjacency) == ("mine", "replace")
     assert (found.n_in, found.n_out) == (61, 60)
     assert found.cites == REGISTRY[method].cites
+    assert found.basis
     assert np.isfinite(found.threshold)
     exact = REGISTRY[method].exact
     assert any(REGISTRY[method].guarantees in caveat for caveat in found.caveats) == (not exact)

@@ -125,11 +125,6 @@ def main() -> None:
     sys.stdout.write(text)
 
 
-def _plain_loop(job: Idle) -> list[Arrays]:
-    found: list[Arrays] = Parallel(n_jobs=2)(delayed(job.unit)(i) for i in range(_UNITS))
-    return found
-
-
 def _stored(job: Idle) -> float:
     arrays = job.unit(0)
     with tempfile.TemporaryDirectory() as folder:

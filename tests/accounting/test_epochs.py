@@ -11,6 +11,7 @@ from epsilometer.accounting import epochs
 from epsilometer.accounting.epochs import Epoch, exact_curve, exact_delta, exact_epsilon
 from epsilometer.errors import InvalidArgument
 from epsilometer.stats.gaussians import gaussian_epsilon
+from tests.accounting.truths import drawn_losses
 from tests.oracles import FLAKE
 
 COARSE = epochs._Grid(points=2**12, nodes=120, cells=2**14)  # a tenth of a second
@@ -27,21 +28,6 @@ SETTINGS = [
         (50, 6.0, 15),
     ]
 ]
-
-
-def drawn_losses(
-    epoch: Epoch, count: int, rng: np.random.Generator, *, present: bool
-) -> np.ndarray:
-    """Simulated, and by the definition: the ratio of two mixtures of normal densities."""
-    x = epoch.noise * rng.standard_normal((count, epoch.steps))
-    x[np.arange(count), rng.integers(0, epoch.steps, count)] += epoch.absent + present
-
-    def log_density(mean: int) -> np.ndarray:
-        # Of x if batch t has the mean, up to what both worlds share.
-        exponents = ((x**2) - (x - mean) ** 2) / (2 * epoch.noise**2)
-        return scipy.special.logsumexp(exponents, axis=1) - math.log(epoch.steps)
-
-    return log_density(epoch.absent + 1) - log_density(epoch.absent)
 
 
 @pytest.mark.parametrize("epoch", SETTINGS)

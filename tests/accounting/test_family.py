@@ -17,7 +17,7 @@ from epsilometer.errors import InvalidArgument
 from epsilometer.stats import thresholds
 from epsilometer.stats.estimators import ranks
 from tests import oracles
-from tests.accounting.test_pld import one_step_epsilon
+from tests.accounting.truths import one_step_epsilon
 from tests.calibration.poisson import play, scores_of_runs, scores_of_steps
 
 FEW = RankSum(39)  # the least but one for 95 %: exact as any, and quick

@@ -26,8 +26,7 @@ from epsilometer.mechanisms.samplers import (
     WithoutReplacement,
 )
 from epsilometer.stats.gaussians import gaussian_epsilon
-from tests.accounting.test_epochs import drawn_losses
-from tests.accounting.test_shuffle import TABLE, P, Q
+from tests.accounting.truths import TABLE, P, Q, drawn_losses
 from tests.oracles import FLAKE
 
 LIKELY = float(norm.isf(FLAKE / 2))  # standard errors that chance exceeds once in a million

@@ -4,39 +4,14 @@ import math
 
 import numpy as np
 import pytest
-import scipy.optimize
-from scipy.stats import norm
 
 import epsilometer as em
 from epsilometer.accounting import pld
 from epsilometer.errors import InvalidArgument
+from tests.accounting.truths import one_step_epsilon
 
 PUBLISHED = 0.0005  # half a unit of the last digit of the published values
 ROUNDING_UP = 1e-3  # what privacy losses rounded up to multiples of 1e-4 may add, relatively
-
-
-def one_step_epsilon(noise: float, rate: float, delta: float) -> float:
-    """ε of one step by its definition: the hockey-stick divergence of a mixture, both directions.
-
-    Without the record the sum is N(0, σ²); with it, N(1, σ²) with probability ``rate``.
-    """
-
-    def divergence(epsilon: float) -> float:
-        ratio = (math.exp(epsilon) - 1 + rate) / rate  # of N(1) to N(0), where the losses are ε
-        at = noise**2 * math.log(ratio) + 0.5
-        removed = (1 - rate - math.exp(epsilon)) * norm.sf(at / noise) + rate * norm.sf(
-            (at - 1) / noise
-        )
-        ratio = (math.exp(-epsilon) - 1 + rate) / rate
-        if ratio <= 0:  # this far the other direction never goes
-            return float(removed)
-        at = noise**2 * math.log(ratio) + 0.5
-        added = norm.cdf(at / noise) - math.exp(epsilon) * (
-            (1 - rate) * norm.cdf(at / noise) + rate * norm.cdf((at - 1) / noise)
-        )
-        return float(max(removed, added))
-
-    return float(scipy.optimize.brentq(lambda e: divergence(e) - delta, 1e-9, 50.0, xtol=1e-10))
 
 
 @pytest.mark.parametrize(("noise", "published"), [(0.5, 6.476), (1.0, 0.718), (1.5, 0.292)])

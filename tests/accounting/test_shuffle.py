@@ -30,27 +30,11 @@ from epsilometer.mechanisms.samplers import (
 )
 from epsilometer.stats.gaussians import gaussian_epsilon
 from epsilometer.stats.tradeoff import gdp_curve
-from tests.accounting.test_epochs import drawn_losses
+from tests.accounting.truths import TABLE, P, Q, drawn_losses
 from tests.conftest import REFERENCE, cases
 from tests.oracles import FLAKE
 
-P, Q = "present→absent", "absent→present"
 COARSELY = 1e-3  # what the grid of the fixture ``coarse`` may be off, relatively
-# σ, T, E, ε present→absent, ε absent→present at δ = 1e-5 (SPEC, section 3)
-TABLE = {
-    "T100-σ0.5": (0.5, 100, 1, 9.9972, 3.9921),
-    "T100-σ1": (1.0, 100, 1, 4.0660, 0.8795),
-    "T100-σ1.5": (1.5, 100, 1, 1.4669, 0.3949),
-    "T1000-σ0.5": (0.5, 1000, 1, 9.9965, 2.5092),
-    "T1000-σ1": (1.0, 1000, 1, 2.8834, 0.3693),
-    "T1000-σ1.5": (1.5, 1000, 1, 0.3560, 0.1360),
-    "SST-2": (0.79, 117, 10, 17.754, 7.344),
-    "QNLI": (0.87, 195, 30, 20.661, 10.271),
-    "MNLI": (0.73, 781, 50, 35.308, 16.299),
-    "Persona-Chat": (0.82, 254, 30, 23.563, 11.217),
-    "CIFAR-10": (3.00, 11, 168, 7.732, 7.473),
-    "Places-365": (1.00, 440, 509, 43.824, 32.966),
-}
 QUICK = ("T100-σ1", "SST-2", "QNLI", "MNLI")  # the cheapest four
 
 

@@ -17,7 +17,7 @@ from epsilometer.report.posterior_terminal import posterior_summary
 from epsilometer.report.posterior_words import finding, meaning
 from tests.examples import a_bound, a_form, a_posterior, a_provenance, an_audit
 from tests.report.hostile import PAYLOADS, poisoned
-from tests.report.test_page import Skeleton
+from tests.report.skeleton import Skeleton
 
 
 def terminal(result: PosteriorAudit) -> str:

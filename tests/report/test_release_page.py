@@ -12,7 +12,7 @@ from epsilometer.report.release_figures import release_figures
 from epsilometer.report.release_words import finding, meaning
 from tests.examples import a_provenance, a_reason, a_release
 from tests.report.hostile import PAYLOADS, poisoned
-from tests.report.test_page import Skeleton
+from tests.report.skeleton import Skeleton
 
 
 @pytest.mark.parametrize("payload", PAYLOADS)

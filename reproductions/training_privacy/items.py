@@ -99,7 +99,7 @@ def variations(
     lines = {}
     for figure, sampling in ((7, False), (8, True)):
         path = work / f"variation-{figure}-{nets}-{epochs}.npy"
-        p = tables._kept(path, lambda: _varied(how, data, nets, sampling))  # noqa: B023
+        p = tables.kept(path, lambda: _varied(how, data, nets, sampling))  # noqa: B023
         for person, line in zip(("low", "high"), variation.summary(p), strict=True):
             said = f"figure {figure}, person of {person} salary: mean, standard deviation"
             lines[said] = f"{line['mean']:.3f}, {line['sd']:.3f}"

@@ -137,7 +137,7 @@ def train(row: Row, data: records.Records, how: Protocol, where: Path) -> Seen:
     n = data.labels.size
     member, targets = how.member(n), how.chosen(n)
     attacked = 2 * how.iterations
-    everywhere = _kept(
+    everywhere = kept(
         where / "models.npy",
         lambda: row.classifier.everywhere(data, member, np.arange(len(member))),
     )
@@ -146,7 +146,7 @@ def train(row: Row, data: records.Records, how: Protocol, where: Path) -> Seen:
 
     def twins(sets: IntArray, name: str, *, fresh: bool = False) -> FloatArray:
         pairs = np.stack([sets, np.broadcast_to(targets, sets.shape)], axis=-1).reshape(-1, 2)
-        found = _kept(
+        found = kept(
             where / f"{name}.npy",
             lambda: row.classifier.without(data, member, pairs, fresh=fresh),
         )
@@ -312,7 +312,7 @@ def _pool(log_proba: FloatArray, member: BoolArray, labels: IntArray, classes: i
     )
 
 
-def _kept(path: Path, make: Callable[[], FloatArray]) -> FloatArray:
+def kept(path: Path, make: Callable[[], FloatArray]) -> FloatArray:
     """What a file has, or what is made and put there."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -151,6 +151,12 @@ def test_every_function_is_there(paper):
             assert len(set(names)) == len(names), item.name
 
 
+def test_scripts_use_no_private_names_of_each_other():
+    scripts = list((ROOT / "reproductions").rglob("*.py"))
+    private = re.compile(rf"\b(?:{'|'.join(script.stem for script in scripts)})\._[a-z]")
+    assert [s.name for s in scripts if private.search(s.read_text("utf-8"))] == []
+
+
 @pytest.mark.parametrize("row", ROWS)
 def test_standings_follow_from_numbers(row):
     """Within error is within two standard deviations, where there are any."""

@@ -43,23 +43,28 @@ THOROUGH = 6.0, 300  # the same for survivors
 def main() -> None:
     """Does what was asked for and prints the table."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("modules", nargs="*", type=Path)
+    parser.add_argument("modules", nargs="*", help="as the table names them")
     parser.add_argument("--survivors", action="store_true")
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--cores", type=int, default=os.cpu_count())
     parser.add_argument("--seconds", type=float, default=float("inf"), help="then stop")
     asked = parser.parse_args()
     if not asked.table:
+        files = {
+            str(path.relative_to(SOURCE).with_suffix("")): SourceFileMutationData(path=path)
+            for path in walk_mutatable_files()
+        }
+        if unknown := set(asked.modules) - files.keys():
+            parser.error(f"expected modules as the table names them, got {', '.join(unknown)}")
         make(asked.cores)
-        files = {str(path): SourceFileMutationData(path=path) for path in walk_mutatable_files()}
         for file in files.values():
             file.load()
         items = collect()
         anew = asked.modules and not asked.survivors
         names = [
             (file, name)
-            for path, file in files.items()
-            if not asked.modules or Path(path).relative_to(SOURCE).with_suffix("") in asked.modules
+            for module, file in files.items()
+            if not asked.modules or module in asked.modules
             for name, code in file.exit_code_by_key.items()
             if anew or code is None or (asked.survivors and code in (0, 33))
         ]

@@ -132,6 +132,12 @@ def short(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
+def excerpt(error: Exception) -> str:
+    """What a library says of a file: where in it comes last, and before that it may repeat it."""
+    text = str(error)
+    return text if len(text) <= 200 else f"{text[:97]}...{text[-100:]}"
+
+
 def listed(names: Iterable[Any]) -> str:
     """Names as a message shows them: the first of them, each cut, and how many more there are."""
     every = list(names)

@@ -54,6 +54,8 @@ class FormFinding:
     def __post_init__(self) -> None:
         _validate.whole(1, samples=self.samples)
         _validate.at_least(0, raw=self.raw)
+        if self.log_loss is not None:
+            _validate.at_least(0, log_loss=self.log_loss)
         _validate.at_least(
             -1,
             advantage=self.advantage,
@@ -206,7 +208,9 @@ class PosteriorAudit:
         if not self.forms:
             raise InvalidArgument("Expected at least one form of publishing, got none.")
         if self.plan.chosen not in (None, *(form.form for form in self.forms)):
-            raise InvalidArgument(f"Expected a form that was audited, got {self.plan.chosen!r}.")
+            raise InvalidArgument(
+                f"Expected a form that was audited, got {_validate.short(self.plan.chosen)}."
+            )
         _validate.open_unit(delta=self.delta, confidence=self.confidence)
         _validate.whole(1, samples=self.samples, runs=self.runs)
         _validate.whole(

@@ -101,6 +101,8 @@ class Leaving:
                 f"Expected one more edge than bins of values, got {len(self.edges)} for "
                 f"{len(self.bins)}."
             )
+        for count in (*self.bins, *self.floor_bins):
+            _validate.whole(0, bins=count)
         settle(self)
 
 

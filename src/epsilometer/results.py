@@ -241,6 +241,8 @@ class Evidence:
                 f"Expected one more edge than bins of scores, got {len(self.edges)} for "
                 f"{len(self.inside_bins)}."
             )
+        for inside, outside in zip(self.inside_bins, self.outside_bins, strict=True):
+            _validate.whole(0, inside_bins=inside, outside_bins=outside)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -482,4 +484,6 @@ def known_cites(cites: tuple[str, ...]) -> None:
     """Refuses what the bibliography does not hold."""
     unknown = [key for key in cites if key not in BIBLIOGRAPHY]
     if unknown:
-        raise InvalidArgument(f"Expected keys of the bibliography in cites, got {unknown}.")
+        raise InvalidArgument(
+            f"Expected keys of the bibliography in cites, got {_validate.listed(unknown)}."
+        )

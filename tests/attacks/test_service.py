@@ -341,6 +341,22 @@ def test_answers_that_are_none_raise_at_once_and_keep_what_was_got(
     assert first_column(sampler.predict(X, 3, RNG)) == [0.01, 0.02, 0.04]
 
 
+def test_a_length_that_lies_is_not_read_for_ever(
+    serve: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def endless(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.send_header("Transfer-Encoding", "chunked")
+        handler.end_headers()
+        handler.wfile.write(b"-1\r\n" + bytes(8 << 20))  # all that comes, in one read
+
+    monkeypatch.setattr(service, "_LARGEST", 1 << 20)
+    server = serve(lambda number, asked: endless)
+    with pytest.raises(ServiceFailed, match="got last more than 1 MiB"):
+        asking(server, tmp_path).predict(X, 1, RNG)
+    assert len(server.requests) == 1
+
+
 def test_another_model_behind_a_journal_is_told_after_a_restart(
     serve: Callable[..., Server], tmp_path: Path
 ) -> None:
@@ -382,6 +398,19 @@ def test_the_key_goes_into_the_header_and_nowhere_else(
     assert not any("hidden" in text for text in shown)  # of the address
     held = shown + [repr(value) for value in vars(sampler).values()]
     assert not any(KEY[:4] in text for text in held)  # nor a part of it
+
+
+def test_neither_a_long_reason_nor_the_key_in_it_is_shown(
+    serve: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(403, f"not with {KEY}" + "!" * 3000)
+        handler.end_headers()
+
+    monkeypatch.setenv("SERVICE_KEY", KEY)
+    with pytest.raises(ServiceFailed, match=r"status 403.*not with …!!!") as error:
+        asking(serve(lambda *_: refuse), tmp_path, key="SERVICE_KEY").predict(X, 1, RNG)
+    assert len(str(error.value)) < 1000
 
 
 def test_a_key_that_is_not_there_or_would_be_read_by_all_is_refused(

@@ -3,6 +3,7 @@
 import json
 import random
 import socket
+import tempfile
 import threading
 from functools import cache
 from pathlib import Path
@@ -13,6 +14,7 @@ from epsilometer.attacks.service import HttpService
 from tests.fuzz.edits import in_json
 
 _X = np.array([0.25, -1.0])
+_REQUEST = b"0" * 64  # stands for the hash of the request, which has the server's port in it
 _BODY = json.dumps({"probabilities": [[0.25, 0.75], [0.5, 0.5], [1.0, 0.0]]}).encode()
 
 
@@ -110,20 +112,27 @@ class journalled:  # noqa: N801 - a namespace
     """Journals; what is not in them is asked for, and answered well."""
 
     @staticmethod
-    @cache
     def valid() -> list[bytes]:
-        import tempfile
-
-        with tempfile.TemporaryDirectory() as folder:
-            _server().said = _response(_BODY)
-            _ask(Path(folder), "journal.jsonl")
-            return [(Path(folder) / "journal.jsonl").read_bytes() * 2]
+        return [_journal().replace(_hash(), _REQUEST) * 2]
 
     @staticmethod
     def read(data: bytes, folder: Path) -> None:
         _server().said = _response(_BODY)
-        (folder / "journal.jsonl").write_bytes(data)
+        (folder / "journal.jsonl").write_bytes(data.replace(_REQUEST, _hash()))
         _ask(folder, "journal.jsonl")
+
+
+@cache
+def _journal() -> bytes:
+    """That of one request."""
+    with tempfile.TemporaryDirectory() as folder:
+        _server().said = _response(_BODY)
+        _ask(Path(folder), "journal.jsonl")
+        return (Path(folder) / "journal.jsonl").read_bytes()
+
+
+def _hash() -> bytes:
+    return str(json.loads(_journal())["request"]).encode()
 
 
 def _in_line(data: bytes, rng: random.Random) -> bytes:

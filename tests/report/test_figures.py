@@ -1,6 +1,7 @@
 """What the figures draw is what was measured and what theory allows."""
 
 import math
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +15,7 @@ from epsilometer import (
     dp_curve,
     gaussian_epsilon,
 )
-from epsilometer.report.figures import COLOURS, Figure, Series, figures, group_figures
+from epsilometer.report.figures import COLOURS, Axis, Figure, Mark, Series, figures, group_figures
 from epsilometer.results import AuditResult, Curve
 from tests.examples import a_bound, a_series, an_audit, an_estimate, some_evidence
 
@@ -166,6 +167,22 @@ def test_what_cannot_be_drawn_is_left_out() -> None:
     audit = an_audit(evidence=some_evidence(edges=(-math.inf, 0.0, 1.0), curves=(odd,)))
     assert "scores" not in [figure.key for figure in figures(audit)]
     assert series(drawn(audit, "tradeoff"), "law").x == (0.0,)
+
+
+def test_infinity_ends_no_axis_and_marks_nothing() -> None:
+    axis = Axis(title="t", low=-math.inf, high=1.08 * sys.float_info.max)
+    assert np.isfinite([axis.low, axis.high]).all()
+    marks = (Mark(name="there", x=1.0), Mark(name="nowhere", x=math.inf))
+    figure = Figure(key="k", title="t", caption="", alt="", x=axis, y=axis, series=(), marks=marks)
+    assert [mark.name for mark in figure.marks] == ["there"]
+
+
+def test_an_infinite_limit_takes_its_place_out_of_the_band() -> None:
+    x, y, top = (0.0, 1.0, 2.0), (0.0, 1.0, -math.inf), (1.0, math.inf, 2.0)
+    band = Series(name="b", kind="band", role="attack", x=x, y=y, top=top)
+    assert (band.x, band.y, band.top) == ((0.0,), (0.0,), (1.0,))
+    bars = Series(name="b", kind="bars", role="attack", x=(0.0, math.inf), y=(1.0,))
+    assert (bars.x, bars.y) == ((), ())
 
 
 def test_counts_can_be_drawn_too() -> None:

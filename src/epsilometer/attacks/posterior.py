@@ -315,7 +315,8 @@ def probabilities(
         )
     if not np.isfinite(known).all():
         raise Diverged("Expected probabilities, got nan or infinity among them.")
-    off = float(np.abs(known.sum(1) - 1).max(initial=0))
+    with np.errstate(over="ignore"):  # then it misses 1 by infinity
+        off = float(np.abs(known.sum(1) - 1).max(initial=0))
     least = float(known.min(initial=0))
     if least < 0 or off > _SUM + known.shape[1] * (unit or 0) / 2:
         raise InvalidArgument(

@@ -29,6 +29,7 @@ _TRANSIENT = (408, 425, 429, 500, 502, 503, 504)  # statuses that another try ma
 _LONGEST = 60.0  # seconds between two tries, whatever the service asks for
 _READ, _SHOWN = 4096, 200  # bytes of a refusal, and characters: a key in it is found whole
 _LARGEST = 64 << 20  # bytes of an answer
+_BROKEN = (OSError, http.client.HTTPException, OverflowError)  # timeouts, cut lines, odd lengths
 _HERE = ("localhost", "127.0.0.1", "::1")
 
 
@@ -184,8 +185,8 @@ class HttpService:
         except (KeyError, TypeError, IndexError) as error:
             raise ServiceFailed(
                 f"Expected probabilities in the answer of {self._where}, found none "
-                f"({type(error).__name__}: {error}) {self._so_far}. Give answer=, a function that "
-                "finds them."
+                f"({type(error).__name__}: {self._shown(str(error))}) {self._so_far}. Give "
+                "answer=, a function that finds them."
             ) from error
 
     def _sent(self, body: str) -> Any:
@@ -196,7 +197,7 @@ class HttpService:
             wait = min(self.pause * 2**attempt, _LONGEST)
             try:
                 with _OPENER.open(self._request(body), timeout=self.timeout) as response:
-                    said = response.read(_LARGEST + 1)
+                    said = _read(response, _LARGEST + 1)
                 if len(said) > _LARGEST:
                     trouble = f"more than {_LARGEST >> 20} MiB"
                     break
@@ -207,9 +208,9 @@ class HttpService:
                     if error.code not in _TRANSIENT:
                         raise ServiceFailed(self._refusal(error)) from None
                     wait = max(wait, _asked_to_wait(error.headers))
-            except (OSError, http.client.HTTPException) as error:  # timeouts and cut lines too
+            except _BROKEN as error:
                 reason = getattr(error, "reason", error)
-                trouble = f"{type(reason).__name__}: {str(reason)[:_SHOWN]}"
+                trouble = f"{type(reason).__name__}: {self._shown(str(reason))}"
             except (ValueError, RecursionError):
                 trouble = "something that is not JSON"
         raise ServiceFailed(
@@ -226,17 +227,21 @@ class HttpService:
 
     def _refusal(self, error: urllib.error.HTTPError) -> str:
         try:
-            said = error.read(_READ).decode("utf-8", "replace")
-        except (OSError, http.client.HTTPException):
+            said = _read(error, _READ).decode("utf-8", "replace")
+        except _BROKEN:
             said = ""
-        if self.key is not None:  # a service may repeat what it was sent
-            said = said.replace(_secret(self.key), "…")
         if error.code // 100 == 3:
             said = "it sends elsewhere; give the address that it leads to"
         return (
             f"Expected an answer of {self._where}, got status {error.code} {self._so_far}: "
-            f"{said[:_SHOWN] or error.reason}"
+            f"{self._shown(said or error.reason)}"
         )
+
+    def _shown(self, said: str) -> str:
+        """What a service said, as a message shows it: it may be long, or repeat its key."""
+        if self.key is not None:
+            said = said.replace(_secret(self.key), "…")
+        return said[:_SHOWN]
 
     @property
     def _where(self) -> str:
@@ -257,6 +262,14 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 _OPENER = urllib.request.build_opener(_NoRedirect)
+
+
+def _read(response: Any, most: int) -> bytearray:
+    """So many bytes at most. In pieces: a chunk of length -1 would be read to its end at once."""
+    said = bytearray()
+    while len(said) < most and (piece := response.read1(most - len(said))):
+        said += piece
+    return said
 
 
 class _Pace:
@@ -315,9 +328,9 @@ class _Journal:
                 self.answers.clear()
                 self.classes, self._read = None, 0
             file.seek(self._read)
-            lines = file.read().splitlines(keepends=True)
-            if lines and not lines[-1].endswith(b"\n"):
-                file.truncate(file.tell() - len(lines.pop()))
+            *lines, half = file.read().split(b"\n")
+            if half:
+                file.truncate(file.tell() - len(half))
         for line in lines:
             try:
                 known = json.loads(line)
@@ -327,7 +340,7 @@ class _Journal:
                     f"Expected a journal of answers, {str(self.path)!r} has something else at "
                     f"byte {self._read}. Give another file, or take that line out."
                 ) from error
-            self._read += len(line)
+            self._read += len(line) + 1
 
     def _remember(self, name: str, answer: list[list[float]]) -> None:
         classes = len(answer[0])

@@ -186,7 +186,9 @@ def read_toml(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise UnreadableFile(f"Could not read {str(path)!r}: {error}.") from error
     except (ValueError, RecursionError) as error:  # numbers too long and lists too deep, too
-        raise UnreadableFile(f"Expected TOML in {str(path)!r}: {error}.") from error
+        raise UnreadableFile(
+            f"Expected TOML in {str(path)!r}: {_validate.excerpt(error)}."
+        ) from error
 
 
 def from_plain(plain: Mapping[str, Any]) -> Config:

@@ -53,10 +53,16 @@ class Axis:
     log: bool = False
     names: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        """An axis ends somewhere, whatever a file holds."""
+        most = sys.float_info.max
+        for name in ("low", "high"):
+            object.__setattr__(self, name, min(max(getattr(self, name), -most), most))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """One thing that is drawn.
+    """One thing that is drawn; what a file holds and nobody can draw is left out.
 
     Attributes:
         name: What the legend calls it.
@@ -77,6 +83,17 @@ class Series:
     y: tuple[float, ...]
     top: tuple[float, ...] = ()
     dashed: bool = False
+
+    def __post_init__(self) -> None:
+        if self.kind == "bars":  # without one of the edges, the others would be others
+            drawable = all(map(math.isfinite, (*self.x, *self.y)))
+            columns = [self.x, self.y] if drawable else [(), ()]
+        else:
+            rows = zip(self.x, self.y, self.top or self.y, strict=True)
+            kept = [row for row in rows if all(map(math.isfinite, row))]
+            columns = [tuple(row[i] for row in kept) for i in range(3 if self.top else 2)]
+        for name, column in zip(("x", "y", "top"), columns, strict=False):
+            object.__setattr__(self, name, column)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +129,10 @@ class Figure:
     series: tuple[Series, ...]
     marks: tuple[Mark, ...] = ()
     cites: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        there = tuple(mark for mark in self.marks if math.isfinite(mark.x))
+        object.__setattr__(self, "marks", there)
 
 
 def figures(result: AuditResult) -> tuple[Figure, ...]:
@@ -288,11 +309,7 @@ def _series(
     top: ArrayLike = (),
     dashed: bool = False,
 ) -> Series:
-    columns = [np.asarray(column, np.float64) for column in (x, y, top)]
-    if kind != "bars":  # a file may hold what cannot be drawn
-        drawable = np.isfinite(columns[0]) & np.isfinite(columns[1])
-        columns = [column[drawable] if column.size else column for column in columns]
-    few_x, few_y, few_top = map(_few, columns)
+    few_x, few_y, few_top = (_few(np.asarray(column, np.float64)) for column in (x, y, top))
     return Series(name=name, kind=kind, role=role, x=few_x, y=few_y, top=few_top, dashed=dashed)
 
 
@@ -413,7 +430,7 @@ def _headroom(values: Iterable[float]) -> float:
 
 def _typical(edges: tuple[float, ...], bins: tuple[int, ...]) -> str:
     """Where the middle score lies, as far as bins tell."""
-    total = np.cumsum(bins)
+    total = np.cumsum(np.asarray(bins, np.float64))
     if not total.size or not total[-1]:
         return "none"
     middle = int(np.searchsorted(total, total[-1] / 2))

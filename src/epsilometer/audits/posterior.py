@@ -7,7 +7,7 @@ predictions, so that none of them costs another training.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
@@ -18,12 +18,13 @@ from epsilometer import _validate
 from epsilometer._extras import needs
 from epsilometer.attacks.disclosure import ReleaseForm
 from epsilometer.attacks.predictions import OneByOne, SamplerFactory, Trainings
+from epsilometer.audits.failures import Failures
 from epsilometer.audits.posterior_job import PosteriorJob
 from epsilometer.audits.posterior_runs import AllFailed, Asked
 from epsilometer.canaries.data import Record, records
 from epsilometer.claims import PrivacyClaim
 from epsilometer.engine.engines import Engine, InProcess, Local
-from epsilometer.engine.events import Event, Listener
+from epsilometer.engine.events import Listener
 from epsilometer.engine.fingerprints import fingerprint, name_of
 from epsilometer.engine.plan import Plan
 from epsilometer.engine.run import run
@@ -138,7 +139,7 @@ def audit_posterior(
         device = getattr(sampler_factory, "device", "cpu")
         engine = Local() if device == "cpu" else InProcess()
     where = None if directory is None else Path(directory)
-    failures = _Failures()
+    failures = Failures(InvalidArgument)
     try:
         result = run(job, where, engine=engine, listen=[*listen, failures])
     except AllFailed as error:
@@ -349,19 +350,3 @@ def _claim(claim: float | PrivacyClaim | None, delta: float) -> PrivacyClaim | N
 def _allowed(epsilon: float, delta: float) -> float:
     """The most that TPR − FPR of any attack can be under (ε, δ)-DP (Kairouz et al. 2015)."""
     return min(1.0, math.tanh(epsilon / 2) + 2 * delta / (1 + math.exp(min(epsilon, 700.0))))
-
-
-@dataclass
-class _Failures:
-    """Hears of failed units; the first one's reason is kept, and a wrong call ends the audit."""
-
-    reason: str = ""
-
-    def __call__(self, event: Event) -> None:
-        if event.name != "failed":
-            return
-        *_, last = str(event.details["error"]).strip().splitlines() or [""]
-        kind, _, said = last.partition(": ")
-        if kind.rpartition(".")[2] == InvalidArgument.__name__:
-            raise InvalidArgument(said)  # more runs are no use
-        self.reason = self.reason or last

@@ -11,12 +11,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from epsilometer import _validate
+from epsilometer.audits.failures import Failures
 from epsilometer.audits.runs import Program, RunsJob, Until, stoppable
 from epsilometer.canaries.data import Record, records
 from epsilometer.claims import Adjacency, PrivacyClaim
 from epsilometer.claims import adjacency as known_adjacency
 from epsilometer.engine.engines import Engine, Local
-from epsilometer.engine.events import Event, Listener
+from epsilometer.engine.events import Listener
 from epsilometer.engine.fingerprints import fingerprint, name_of
 from epsilometer.engine.plan import Plan
 from epsilometer.engine.run import Done, Watch, run
@@ -196,22 +197,6 @@ def run_seed(number: int, *, of: int) -> int:
     return left << 16 | right
 
 
-@dataclass
-class _Failures:
-    """Hears of failed units; the first one's reason is kept, and a wrong call ends the audit."""
-
-    reason: str = ""
-
-    def __call__(self, event: Event) -> None:
-        if event.name != "failed":
-            return
-        *_, last = str(event.details["error"]).strip().splitlines()
-        _, wrong, said = last.partition(f"{WrongScore.__name__}: ")
-        if wrong:
-            raise InvalidArgument(said)
-        self.reason = self.reason or last
-
-
 def audit_training(
     train: Train,
     *,
@@ -359,7 +344,7 @@ def audit_training(
         training=Training(train=train, worlds=worlds, score=score, canary=canary),
         adjacency=neighbours,
     )
-    failures = _Failures()
+    failures = Failures(WrongScore)
     where = None if directory is None else Path(directory)
     result = run(job, where, engine=engine, listen=[*listen, failures])
     assert isinstance(result, AuditResult)  # as ``TrainingJob`` returns

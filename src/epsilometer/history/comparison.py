@@ -137,7 +137,7 @@ def _compared(first: Entry, second: Entry, one: dict[str, Any], other: dict[str,
             "ε", _ends(one, "low", "high"), _ends(other, "low", "high"), first, second
         )
     elif first.kind == "ReleaseAudit":
-        told, meaning = _attacks(one, other, first, second)
+        told, meaning = _attacks(one, other)
     else:
         told, meaning = _bounds(one, other, first, second)
     return Compared(
@@ -190,9 +190,7 @@ def beyond(band: dict[str, Any], reference: dict[str, Any]) -> tuple[float, floa
     return None
 
 
-def _attacks(
-    one: dict[str, Any], other: dict[str, Any], first: Entry, second: Entry
-) -> tuple[bool, str]:
+def _attacks(one: dict[str, Any], other: dict[str, Any]) -> tuple[bool, str]:
     """Attacks that both classifiers were put to, each by its interval; they share the error."""
     ours = {attack["attack"]: attack for attack in one.get("attacks") or ()}
     both = [(ours[a["attack"]], a) for a in other.get("attacks") or () if a["attack"] in ours]

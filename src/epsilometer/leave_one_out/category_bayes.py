@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epsilometer.errors import InvalidArgument
-from epsilometer.leave_one_out.estimators import is_exactly, labels, matrix
+from epsilometer.leave_one_out.estimators import is_exactly, labels, matrix, with_features
 from epsilometer.leave_one_out.naive_bayes import Priors, normalised
 from epsilometer.types import FloatArray, IntArray
 
@@ -155,11 +155,7 @@ class CategoryCounts:
         return places
 
     def _queries(self, queries: Any) -> NDArray[Any]:
-        X = _categories(queries, name="queries")  # noqa: N806
-        if X.shape[1] != self._values.size:
-            raise InvalidArgument(
-                f"Expected queries of {self._values.size} features, got {X.shape[1]}."
-            )
+        X = with_features(_categories(queries, name="queries"), self._values.size)  # noqa: N806
         unknown = X.max(axis=0) >= self._values
         if unknown.any():
             j = int(np.flatnonzero(unknown)[0])

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from epsilometer.errors import InvalidArgument
 from epsilometer.leave_one_out.category_bayes import CategoryCounts, parts, smoothing
-from epsilometer.leave_one_out.estimators import is_exactly, labels, matrix
+from epsilometer.leave_one_out.estimators import is_exactly, labels, matrix, with_features
 from epsilometer.leave_one_out.naive_bayes import Priors, normalised
 from epsilometer.types import FloatArray, IntArray
 
@@ -157,12 +157,7 @@ class CountModel:
         return normalised(self._law.joint(sums, counts, at) + self._priors.log(counts))
 
     def _queries(self, queries: Any) -> Any:
-        at = self._law.features(queries)
-        if at.shape[1] != self._sums.shape[1]:
-            raise InvalidArgument(
-                f"Expected queries of {self._sums.shape[1]} features, got {at.shape[1]}."
-            )
-        return at
+        return with_features(self._law.features(queries), self._sums.shape[1])
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from epsilometer._extras import needs
 from epsilometer.errors import InvalidArgument
 from epsilometer.leave_one_out.decision import log_proba_of
-from epsilometer.leave_one_out.estimators import is_exactly, labels, matrix
+from epsilometer.leave_one_out.estimators import is_exactly, labels, matrix, with_features
 from epsilometer.types import FloatArray, IntArray
 
 _MODULE = "sklearn.discriminant_analysis"
@@ -38,13 +38,10 @@ class Linear:
 
     def refuses(self, estimator: Any, X: Any, y: Any) -> str | None:  # noqa: N803
         """Other covariances, collinear features, and priors given for a class that can vanish."""
-        if estimator.shrinkage is not None or estimator.covariance_estimator is not None:
-            return "another covariance than the empirical one"
         _, codes = labels(y)
-        counts = np.bincount(codes)
-        if counts.size * np.shape(X)[1] ** 2 > _MOST:
-            return "covariances too large to be kept for each class"
-        if estimator.priors is not None and counts.min() == 1:
+        if reason := _no_covariances(estimator, X, codes):
+            return reason
+        if estimator.priors is not None and np.bincount(codes).min() == 1:
             return "priors are given, and a class has one record"
         features = matrix(X)
         spread = _Moments(features, codes).spread
@@ -75,13 +72,10 @@ class Quadratic:
 
     def refuses(self, estimator: Any, X: Any, y: Any) -> str | None:  # noqa: N803
         """Other covariances, and classes that scikit-learn may not fit without a record."""
-        if any(getattr(estimator, name, None) for name in ("shrinkage", "covariance_estimator")):
-            return "another covariance than the empirical one"
         _, codes = labels(y)
-        counts = np.bincount(codes)
-        if counts.size * np.shape(X)[1] ** 2 > _MOST:
-            return "covariances too large to be kept for each class"
-        if counts.min() <= 2:
+        if reason := _no_covariances(estimator, X, codes):
+            return reason
+        if np.bincount(codes).min() <= 2:
             return "a class of two records"
         try:
             model = self.fit(estimator, X, y)
@@ -93,6 +87,16 @@ class Quadratic:
         """Means and covariances of each class."""
         classes, codes = labels(y)
         return QuadraticMoments(estimator, matrix(X), codes, classes)
+
+
+def _no_covariances(estimator: Any, X: Any, codes: IntArray) -> str | None:  # noqa: N803
+    """Why covariances of classes are not what is to be kept, or cannot be."""
+    other = ("shrinkage", "covariance_estimator")  # which old versions do not have
+    if any(getattr(estimator, name, None) is not None for name in other):
+        return "another covariance than the empirical one"
+    if np.bincount(codes).size * np.shape(X)[1] ** 2 > _MOST:
+        return "covariances too large to be kept for each class"
+    return None
 
 
 class _Discriminant:
@@ -133,12 +137,7 @@ class _Discriminant:
         return result
 
     def _queries(self, queries: Any) -> FloatArray:
-        X = matrix(queries, name="queries")  # noqa: N806
-        if X.shape[1] != self._records.shape[1]:
-            raise InvalidArgument(
-                f"Expected queries of {self._records.shape[1]} features, got {X.shape[1]}."
-            )
-        return X
+        return with_features(matrix(queries, name="queries"), self._records.shape[1])
 
 
 class LinearMoments(_Discriminant):

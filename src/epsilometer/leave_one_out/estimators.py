@@ -1,13 +1,15 @@
 """What is asked of other people's estimators and data before anything is computed with them."""
 
 import sys
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from epsilometer.errors import InvalidArgument
 from epsilometer.types import FloatArray, IntArray
+
+_Features = TypeVar("_Features", bound=Any)
 
 
 def is_exactly(estimator: object, module: str, name: str) -> bool:
@@ -65,3 +67,10 @@ def matrix(X: Any, *, name: str = "X") -> FloatArray:  # noqa: N803 - as in scik
             "Fill them in by a pipeline, so that filling in is part of what is measured."
         )
     return array
+
+
+def with_features(queries: _Features, count: int) -> _Features:
+    """The queries, if they have as many features as what was trained on."""
+    if queries.shape[1] != count:
+        raise InvalidArgument(f"Expected queries of {count} features, got {queries.shape[1]}.")
+    return queries

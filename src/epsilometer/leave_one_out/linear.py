@@ -7,9 +7,8 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
-from epsilometer.errors import InvalidArgument
 from epsilometer.leave_one_out.decision import log_proba_of
-from epsilometer.leave_one_out.estimators import is_exactly, labels, matrix
+from epsilometer.leave_one_out.estimators import is_exactly, labels, matrix, with_features
 from epsilometer.leave_one_out.weighting import are_known, class_weights
 from epsilometer.types import FloatArray, IntArray
 
@@ -152,12 +151,7 @@ class LeastSquares:
         return result
 
     def _queries(self, queries: Any) -> FloatArray:
-        X = matrix(queries, name="queries")  # noqa: N806
-        if X.shape[1] != len(self._centre):
-            raise InvalidArgument(
-                f"Expected queries of {len(self._centre)} features, got {X.shape[1]}."
-            )
-        return self._prepared(X)
+        return self._prepared(with_features(matrix(queries, name="queries"), len(self._centre)))
 
     def _prepared(self, X: FloatArray) -> FloatArray:  # noqa: N803
         return np.column_stack([X - self._centre, np.ones(len(X))]) if self._intercept else X

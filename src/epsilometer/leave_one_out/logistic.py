@@ -10,7 +10,7 @@ import scipy.special
 from numpy.typing import NDArray
 
 from epsilometer.errors import InvalidArgument
-from epsilometer.leave_one_out.estimators import is_exactly, labels, matrix
+from epsilometer.leave_one_out.estimators import is_exactly, labels, matrix, with_features
 from epsilometer.leave_one_out.weighting import are_known, class_weights
 from epsilometer.types import FloatArray, IntArray
 
@@ -179,12 +179,7 @@ class LogisticMinimiser:
         return _log_softmax(at @ coefficients @ problem.code.T)
 
     def _queries(self, queries: Any) -> FloatArray:
-        X = matrix(queries, name="queries")  # noqa: N806
-        if X.shape[1] != self._features:
-            raise InvalidArgument(
-                f"Expected queries of {self._features} features, got {X.shape[1]}."
-            )
-        return self._with_intercept(X)
+        return self._with_intercept(with_features(matrix(queries, name="queries"), self._features))
 
     def _with_intercept(self, X: FloatArray) -> FloatArray:  # noqa: N803
         if not self._intercept:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epsilometer.errors import InvalidArgument
-from epsilometer.leave_one_out.estimators import is_exactly, labels, matrix
+from epsilometer.leave_one_out.estimators import is_exactly, labels, matrix, with_features
 from epsilometer.types import FloatArray, IntArray
 
 _MODULE = "sklearn.naive_bayes"
@@ -163,12 +163,7 @@ class GaussianMoments:
         return self._smoothing * largest / (self._everyone.count - 1)
 
     def _queries(self, queries: Any) -> FloatArray:
-        X = matrix(queries, name="queries")  # noqa: N806
-        if X.shape[1] != self._mean.shape[1]:
-            raise InvalidArgument(
-                f"Expected queries of {self._mean.shape[1]} features, got {X.shape[1]}."
-            )
-        return X
+        return with_features(matrix(queries, name="queries"), self._mean.shape[1])
 
 
 class _Moments:

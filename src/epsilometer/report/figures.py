@@ -166,12 +166,12 @@ def side_by_side(audits: Sequence[AuditResult], *, key: str) -> Figure:
     edges = np.append(places - 0.5, places[-1] + 0.5)
     left, right = np.minimum(estimated, top), np.minimum(proved, top)  # infinity ends there too
     bars = [
-        _series("estimated ε, no bound", "left_bars", "attack", places, left),
-        _series("proved ε", "right_bars", "bound", places, right),
+        plotted("estimated ε, no bound", "left_bars", "attack", places, left),
+        plotted("proved ε", "right_bars", "bound", places, right),
     ]
     if len(promised) == len(audits) and np.isfinite(promised).all():
         steps = [*promised, promised[-1]]
-        bars.append(_series("promised ε", "step", "claim", edges, steps, dashed=True))
+        bars.append(plotted("promised ε", "step", "claim", edges, steps, dashed=True))
     said = [
         f"{name}: estimated {number(e)}, proved {number(p)}"
         + ("" if audit.claim is None else f", promised {words.promised(audit.claim.epsilon)}")
@@ -204,10 +204,10 @@ def tradeoff(result: AuditResult) -> Figure:
         x=Axis(title="false positive rate", low=0.0, high=1.0),
         y=Axis(title="false negative rate", low=0.0, high=1.0),
         series=(
-            _series(_band_name(evidence), "band", "attack", grid, low, top=high),
-            _series("knows nothing", "line", "chance", [0.0, 1.0], [1.0, 0.0], dashed=True),
+            plotted(_band_name(evidence), "band", "attack", grid, low, top=high),
+            plotted("knows nothing", "line", "chance", [0.0, 1.0], [1.0, 0.0], dashed=True),
             *curves,
-            _series("the attack", "step", "attack", evidence.fpr, evidence.fnr),
+            plotted("the attack", "step", "attack", evidence.fpr, evidence.fnr),
         ),
         cites=_curve_cites(curves),
     )
@@ -230,10 +230,10 @@ def low_rates(result: AuditResult) -> Figure:
         x=Axis(title="false positive rate", low=x_low, high=1.0, log=True),
         y=Axis(title="true positive rate", low=y_low, high=1.0, log=True),
         series=(
-            _series(_band_name(evidence), "band", "attack", grid, 1 - high, top=1 - low),
-            _series("knows nothing", "line", "chance", grid, grid, dashed=True),
+            plotted(_band_name(evidence), "band", "attack", grid, 1 - high, top=1 - low),
+            plotted("knows nothing", "line", "chance", grid, grid, dashed=True),
             *curves,
-            _series("the attack", "step", "attack", evidence.fpr, 1 - np.asarray(evidence.fnr)),
+            plotted("the attack", "step", "attack", evidence.fpr, 1 - np.asarray(evidence.fnr)),
         ),
         cites=_curve_cites(curves),
     )
@@ -246,8 +246,8 @@ def score_bins(result: AuditResult) -> Figure:
     low, high = evidence.edges[0], evidence.edges[-1]
     shown = math.isfinite(bound.threshold) and low <= bound.threshold <= high
     bars = (
-        _series("without the record", "bars", "outside", evidence.edges, outside),
-        _series("with the record", "bars", "attack", evidence.edges, inside),
+        plotted("without the record", "bars", "outside", evidence.edges, outside),
+        plotted("with the record", "bars", "attack", evidence.edges, inside),
     )
     # Differences too: a width of more than a float can hold cannot be drawn.
     drawable = np.isfinite(evidence.edges).all() and low < high and math.isfinite(high - low)
@@ -274,13 +274,13 @@ def growth(result: AuditResult) -> Figure:
     low, high = (counts[0], counts[-1]) if points else (1.0, 1.0)
     claimed = [] if result.claim is None else [result.claim.epsilon]
     promised = [
-        _series(
+        plotted(
             f"promised ε = {words.promised(e)}", "line", "claim", [low, high], [e, e], dashed=True
         )
         for e in claimed
         if math.isfinite(e)
     ]
-    proved = _series("proved ε", "points", "bound", counts, epsilons)
+    proved = plotted("proved ε", "points", "bound", counts, epsilons)
     ends = [f"{number(e)} from {n:,.0f}" for n, e in (points[0], points[-1])] if points else []
     return Figure(
         key="growth",
@@ -299,16 +299,17 @@ def growth(result: AuditResult) -> Figure:
     )
 
 
-def _series(
+def plotted(
     name: str,
     kind: Kind,
     role: Role,
     x: ArrayLike,
     y: ArrayLike,
+    dashed: bool = False,
     *,
     top: ArrayLike = (),
-    dashed: bool = False,
 ) -> Series:
+    """A curve or bars of few digits: what nobody sees need not be in the page."""
     few_x, few_y, few_top = (_few(np.asarray(column, np.float64)) for column in (x, y, top))
     return Series(name=name, kind=kind, role=role, x=few_x, y=few_y, top=few_top, dashed=dashed)
 
@@ -352,7 +353,7 @@ def _curves(result: AuditResult, grid: FloatArray) -> tuple[Series, ...]:
         curves.append(_dp_series(promise, "claim", grid, claim.epsilon, claim.delta))
         curves.extend(_gdp_series(grid, claim.epsilon, claim.delta))
     for law in result.evidence.curves:
-        curves.append(_series(law.name, "line", "law", law.fpr, law.fnr))
+        curves.append(plotted(law.name, "line", "law", law.fpr, law.fnr))
     name = f"(ε, δ) {'proved' if bound.valid else 'not a valid bound'}: ε = {number(bound.epsilon)}"
     curves.append(_dp_series(name, "bound", grid, bound.epsilon, bound.delta, dashed=True))
     return tuple(curves)
@@ -365,7 +366,7 @@ def _dp_series(
     corner = (1 - delta) / (1 + math.exp(epsilon))  # where its two straight parts meet
     x = np.unique(np.append(grid, [corner, 1 - delta]))
     x = x[x >= grid[0]]
-    return _series(name, "line", role, x, dp_curve(x, epsilon=epsilon, delta=delta), dashed=dashed)
+    return plotted(name, "line", role, x, dp_curve(x, epsilon=epsilon, delta=delta), dashed=dashed)
 
 
 def _gdp_series(grid: FloatArray, epsilon: float, delta: float) -> Iterable[Series]:
@@ -374,13 +375,13 @@ def _gdp_series(grid: FloatArray, epsilon: float, delta: float) -> Iterable[Seri
         return
     mu = 1 / gaussian_sigma(epsilon, delta)
     fnr = gdp_curve(grid, mu=mu)
-    yield _series(f"GDP of that promise: μ = {mu:.3g}", "line", "gdp", grid, fnr, dashed=True)
+    yield plotted(f"GDP of that promise: μ = {mu:.3g}", "line", "gdp", grid, fnr, dashed=True)
 
 
 def _caught(series: Series) -> Series:
     """A curve of misses as one of hits."""
     y = 1 - np.asarray(series.y)
-    return _series(series.name, series.kind, series.role, series.x, y, dashed=series.dashed)
+    return plotted(series.name, series.kind, series.role, series.x, y, dashed=series.dashed)
 
 
 def _curve_cites(curves: Iterable[Series]) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from epsilometer.posterior import PosteriorAudit, SweepPoint
-from epsilometer.report.figures import Axis, Figure, Kind, Mark, Role, Series
+from epsilometer.report.figures import Axis, Figure, Mark, Role, Series, plotted
 from epsilometer.report.words import number, short
 
 _ROLES: tuple[Role, ...] = ("attack", "claim", "gdp", "bound", "law", "outside", "chance")
@@ -34,12 +34,12 @@ def form_figure(result: PosteriorAudit) -> Figure:
     claim = () if result.claim is None else (result.claim.epsilon,)
     top = _top(*proved, *raw, *claim)
     series = [
-        _series("proved ε", "left_bars", "bound", places, [min(e, top) for e in proved]),
-        _series("paper's ε̂, no bound", "right_bars", "outside", places, [min(e, top) for e in raw]),
+        plotted("proved ε", "left_bars", "bound", places, [min(e, top) for e in proved]),
+        plotted("paper's ε̂, no bound", "right_bars", "outside", places, [min(e, top) for e in raw]),
     ]
     if claim and math.isfinite(claim[0]):
         ends = [0.5, len(forms) + 0.5]
-        series.append(_series("promised ε", "line", "claim", ends, [claim[0]] * 2, dashed=True))
+        series.append(plotted("promised ε", "line", "claim", ends, [claim[0]] * 2, dashed=True))
     told = "; ".join(
         f"{form.form}: proved {number(form.epsilon)}, paper's estimate {form.raw:.2f}"
         for form in forms
@@ -86,9 +86,9 @@ def advantage_figure(result: PosteriorAudit) -> Figure:
         y=Axis(title="TPR − FPR", low=1.05 * low, high=1.02),
         series=(
             band,
-            _series("knows nothing", "line", "chance", ends, [0.0, 0.0], dashed=True),
-            _series(f"the line, {line:.3g}", "line", "claim", ends, [line] * 2, dashed=True),
-            _series("TPR − FPR", "points", "attack", places, [f.advantage for f in forms]),
+            plotted("knows nothing", "line", "chance", ends, [0.0, 0.0], dashed=True),
+            plotted(f"the line, {line:.3g}", "line", "claim", ends, [line] * 2, dashed=True),
+            plotted("TPR − FPR", "points", "attack", places, [f.advantage for f in forms]),
         ),
     )
 
@@ -161,8 +161,8 @@ def utility_figure(result: PosteriorAudit) -> Figure | None:
         x=Axis(title="rounded to", low=0.5, high=len(names) + 0.5, names=tuple(names)),
         y=Axis(title="share of test records", low=0.0, high=1.02),
         series=(
-            _series("accuracy", "points", "gdp", places, accuracy),
-            _series("ties", "points", "claim", places, ties, dashed=True),
+            plotted("accuracy", "points", "gdp", places, accuracy),
+            plotted("ties", "points", "claim", places, ties, dashed=True),
         ),
     )
 
@@ -189,11 +189,11 @@ def pareto_figure(result: PosteriorAudit) -> Figure | None:
         x=Axis(title="TPR − FPR of the attack", low=least - 0.03, high=1.02),
         y=Axis(title="log loss (logarithmic)", low=low / 1.3, high=1.3 * high, log=True),
         series=(
-            _series(
+            plotted(
                 "not beaten", "line", "chance", [x for x, _ in front], [y for _, y in front], True
             ),
             *(
-                _series(form.form, "points", _ROLES[i % len(_ROLES)], [form.advantage], [loss])
+                plotted(form.form, "points", _ROLES[i % len(_ROLES)], [form.advantage], [loss])
                 for i, (form, loss) in enumerate(zip(forms, losses, strict=True))
             ),
         ),
@@ -215,8 +215,8 @@ def _swept(points: Sequence[SweepPoint], places: Sequence[float]) -> tuple[Serie
     for kind, role in zip(kinds, _ROLES, strict=False):
         own = [(x, point) for x, point in zip(places, points, strict=True) if point.shows == kind]
         xs = [x for x, _ in own]
-        found.append(_series(f"{kind}, ε̂", "points", role, xs, [p.raw for _, p in own], True))
-        found.append(_series(f"{kind}, proved", "points", role, xs, [p.epsilon for _, p in own]))
+        found.append(plotted(f"{kind}, ε̂", "points", role, xs, [p.raw for _, p in own], True))
+        found.append(plotted(f"{kind}, proved", "points", role, xs, [p.epsilon for _, p in own]))
     return tuple(found)
 
 
@@ -240,15 +240,3 @@ def _unit(point: SweepPoint) -> str:
 def _top(*values: float) -> float:
     """A little above the largest that can be drawn."""
     return 1.08 * max([value for value in values if math.isfinite(value)] + [0.5])
-
-
-def _series(
-    name: str,
-    kind: Kind,
-    role: Role,
-    x: Sequence[float],
-    y: Sequence[float],
-    dashed: bool = False,
-) -> Series:
-    few = [tuple(float(f"{value:.6g}") for value in column) for column in (x, y)]
-    return Series(name=name, kind=kind, role=role, x=few[0], y=few[1], dashed=dashed)

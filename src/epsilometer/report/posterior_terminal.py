@@ -1,13 +1,12 @@
 """An audit of predictions with uncertainty on the terminal."""
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.panel import Panel
-from rich.table import Table
 from rich.text import Text
 
 from epsilometer.posterior import PosteriorAudit
 from epsilometer.report import posterior_words, words
+from epsilometer.report.terminal import facts, table
 
 _COLOURS = {"refuted": "red", "not refuted": "green", "no claim": "blue", "no verdict": "yellow"}
 
@@ -22,26 +21,14 @@ def posterior_summary(result: PosteriorAudit) -> RenderableType:
     parts: list[RenderableType] = [
         Text(said, style=f"bold {colour}"),
         Text(),
-        _table(posterior_words.FORM_HEAD, forms),
+        table(posterior_words.FORM_HEAD, forms),
     ]
     if result.tested:
         rows = [posterior_words.utility_row(form) for form in result.forms]
-        parts.append(_table(posterior_words.UTILITY_HEAD, rows))
-    facts = Table(box=box.SIMPLE_HEAD, show_header=False, pad_edge=False)
-    for name, value in posterior_words.facts(result):
-        facts.add_row(name, Text(value))
+        parts.append(table(posterior_words.UTILITY_HEAD, rows))
     notes = [*words.run_notes(result.provenance), *result.plan.advice]
-    parts += [facts, Text("\n".join(f"· {line}" for line in notes))]
+    parts += [facts(posterior_words.facts(result)), Text("\n".join(f"· {line}" for line in notes))]
     meaning = [line for line in posterior_words.meaning(result) if line not in notes]
     parts += [Text("\n".join(f"· {line}" for line in meaning), style="dim")]
     # Text, not markup: a file may be called "[red].csv".
     return Panel(Group(*parts), title=Text(result.subject), title_align="left", border_style=colour)
-
-
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> RenderableType:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for i, name in enumerate(head):
-        table.add_column(name, justify="right" if i else "left")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    return table

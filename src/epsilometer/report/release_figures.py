@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from epsilometer.release import GroupRisk, ReleaseAudit
-from epsilometer.report.figures import Axis, Figure, Kind, Mark, Role, Series
+from epsilometer.report.figures import Axis, Figure, Mark, Role, plotted
 from epsilometer.report.release_words import shown_as
 from epsilometer.report.words import number, short
 
@@ -34,11 +34,11 @@ def risk_figure(result: ReleaseAudit) -> Figure | None:
         return None
     edges, total = leaving.edges, max(sum(leaving.bins), 1)
     floors = max(sum(leaving.floor_bins), 1)
-    series = [_series("records", "bars", "attack", edges, [n / total for n in leaving.bins])]
+    series = [plotted("records", "bars", "attack", edges, [n / total for n in leaving.bins])]
     said = ""
     if leaving.floor_bins:
         shares = [n / floors for n in leaving.floor_bins]
-        series.insert(0, _series("another seed alone", "bars", "outside", edges, shares))
+        series.insert(0, plotted("another seed alone", "bars", "outside", edges, shares))
         said = " Where the heaps lie over each other, it is training that varies, not the record."
     return Figure(
         key="risk",
@@ -80,9 +80,9 @@ def attack_figure(result: ReleaseAudit) -> Figure | None:
         x=Axis(title="false positive rate", low=lowest, high=1.0, log=True),
         y=Axis(title="true positive rate", low=lowest, high=1.0, log=True),
         series=(
-            _series("knows nothing", "line", "chance", grid, grid, dashed=True),
+            plotted("knows nothing", "line", "chance", grid, grid, dashed=True),
             *(
-                _series(attack.attack, "step", role, attack.roc_fpr, attack.roc_tpr)
+                plotted(attack.attack, "step", role, attack.roc_fpr, attack.roc_tpr)
                 for attack, role in zip(drawn, _ATTACK_ROLES, strict=False)
             ),
         ),
@@ -98,8 +98,8 @@ def rounding_figure(result: ReleaseAudit) -> Figure | None:
     places = [float(i) for i in range(1, len(steps) + 1)]
     measured = result.leaving.measured
     series = [
-        _series("accuracy", "points", "gdp", places, [s.accuracy for s in steps], dashed=True),
-        _series(
+        plotted("accuracy", "points", "gdp", places, [s.accuracy for s in steps], dashed=True),
+        plotted(
             "exposed records", "points", "attack", places, [s.exposed / measured for s in steps]
         ),
     ]
@@ -107,7 +107,7 @@ def rounding_figure(result: ReleaseAudit) -> Figure | None:
     known = [(x, a) for x, a in attacked if a is not None]
     if known:
         xs, ys = [x for x, _ in known], [a for _, a in known]
-        series.append(_series("TPR − FPR of an attack", "points", "claim", xs, ys))
+        series.append(plotted("TPR − FPR of an attack", "points", "claim", xs, ys))
     told = "; ".join(
         f"{shown_as(s.decimals)}: {s.exposed:,} exposed, accuracy {s.accuracy:.1%}" for s in steps
     )
@@ -146,7 +146,7 @@ def removal_figures(result: ReleaseAudit) -> Iterable[Figure]:
         f"{plan.removed[-1]:,}; fewest, {min(plan.exposed):,}, at {plan.best:,}.",
         x=axis,
         y=Axis(title="exposed records", low=0.0, high=1.08 * max(*plan.exposed, 1)),
-        series=(_series("exposed", "points", "attack", removed, plan.exposed),),
+        series=(plotted("exposed", "points", "attack", removed, plan.exposed),),
         marks=(Mark(name="fewest", x=float(plan.best)),),
     )
     if len(values) < 2:
@@ -161,8 +161,8 @@ def removal_figures(result: ReleaseAudit) -> Iterable[Figure]:
         x=axis,
         y=Axis(title="largest PDTP", low=0.0, high=1.08 * max(*ys, limit)),
         series=(
-            _series(f"limit {short(limit)}", "line", "claim", [0, max(removed)], [limit] * 2, True),
-            _series("largest PDTP", "points", "attack", xs, ys),
+            plotted(f"limit {short(limit)}", "line", "claim", [0, max(removed)], [limit] * 2, True),
+            plotted("largest PDTP", "points", "attack", xs, ys),
         ),
     )
 
@@ -178,12 +178,12 @@ def group_figures(result: ReleaseAudit) -> Iterable[Figure]:
 def _grouped(column: str, groups: Sequence[GroupRisk], *, key: str) -> Figure:
     places = [float(i) for i in range(1, len(groups) + 1)]
     series = [
-        _series("share exposed", "left_bars", "attack", places, [g.exposed for g in groups]),
+        plotted("share exposed", "left_bars", "attack", places, [g.exposed for g in groups]),
     ]
     aucs = [(x, g.auc) for x, g in zip(places, groups, strict=True) if g.auc is not None]
     if aucs:
         xs, ys = [x for x, _ in aucs], [a for _, a in aucs]
-        series.append(_series("AUC of the strongest attack", "right_bars", "claim", xs, ys))
+        series.append(plotted("AUC of the strongest attack", "right_bars", "claim", xs, ys))
     told = "; ".join(f"{g.name}: {g.exposed:.1%} of {g.records:,} exposed" for g in groups)
     return Figure(
         key=key,
@@ -221,7 +221,7 @@ def variation_figure(result: ReleaseAudit) -> Figure | None:
         x=Axis(title="share of records", low=0.0, high=1.0),
         y=Axis(title="standard deviation of p", low=0.0, high=1.08 * max(*tops, 1e-9)),
         series=tuple(
-            _series(
+            plotted(
                 variation.cause,
                 "points",
                 role,
@@ -231,15 +231,3 @@ def variation_figure(result: ReleaseAudit) -> Figure | None:
             for variation, role in zip(result.variation, roles, strict=False)
         ),
     )
-
-
-def _series(
-    name: str,
-    kind: Kind,
-    role: Role,
-    x: Sequence[float],
-    y: Sequence[float],
-    dashed: bool = False,
-) -> Series:
-    few = [tuple(float(f"{value:.6g}") for value in column) for column in (x, y)]
-    return Series(name=name, kind=kind, role=role, x=few[0], y=few[1], dashed=dashed)

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from epsilometer.release import ReleaseAudit
 from epsilometer.report import release_words, words
+from epsilometer.report.terminal import facts, table
 
 _COLOURS = {"do not release": "red", "release": "green", "cannot tell": "yellow"}
 _RECORDS = 10
@@ -22,18 +23,18 @@ def release_summary(result: ReleaseAudit) -> RenderableType:
         _reasons(result),
     ]
     if result.leaving is not None:
-        parts.append(_plain(release_words.leaving_rows(result.leaving)))
+        parts.append(facts(release_words.leaving_rows(result.leaving)))
     if result.attacks:
         rows = [release_words.attack_row(attack) for attack in result.attacks]
-        parts.append(_table(("attack", "AUC", "TPR − FPR", "caught", "ε"), rows))
+        parts.append(table(("attack", "AUC", "TPR − FPR", "caught", "ε"), rows))
     if result.records:
         parts.append(_records(result))
     if len(result.groups) > 1:
         rows = [release_words.group_row(group) for group in result.groups]
-        parts.append(_table(("group", "records", "exposed", "median", "AUC"), rows))
+        parts.append(table(("group", "records", "exposed", "median", "AUC"), rows))
     if result.rounding:
         rows = [release_words.rounding_row(step) for step in result.rounding]
-        parts.append(_table(("shown", "exposed", "largest", "accuracy", "TPR − FPR"), rows))
+        parts.append(table(("shown", "exposed", "largest", "accuracy", "TPR − FPR"), rows))
     notes = [*words.run_notes(result.provenance), *result.advice]
     parts += [Text(), Text("\n".join(f"· {line}" for line in notes))]
     caveats = release_words.meaning(result)
@@ -61,22 +62,6 @@ def _records(result: ReleaseAudit) -> RenderableType:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for head in ("record", "risk", "class", "what makes it stand out"):
         table.add_column(head, justify="right" if head == "risk" else "left")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    return table
-
-
-def _plain(rows: list[tuple[str, str]]) -> RenderableType:
-    table = Table(box=box.SIMPLE_HEAD, show_header=False, pad_edge=False)
-    for name, value in rows:
-        table.add_row(name, Text(value))
-    return table
-
-
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> RenderableType:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for i, name in enumerate(head):
-        table.add_column(name, justify="right" if i else "left")
     for row in rows:
         table.add_row(*map(Text, row))
     return table

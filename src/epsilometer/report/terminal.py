@@ -53,13 +53,31 @@ def _name(bound: EpsilonLowerBound) -> str:
 
 def _measured(result: AuditResult) -> RenderableType:
     bound, attack = result.bound, result.attack
-    table = Table(box=box.SIMPLE_HEAD, show_header=False, pad_edge=False)
-    for name, value in _rows(bound):
-        table.add_row(name, Text(value))
-    for estimate in result.estimates:
-        table.add_row(estimate.method, Text(words.estimate_finding(estimate)))
-    table.add_row("attack", f"AUC {attack.auc:.3f}; " + _rates(attack.tpr_at_fpr))
-    return table
+    return facts(
+        [
+            *_rows(bound),
+            *((e.method, words.estimate_finding(e)) for e in result.estimates),
+            ("attack", f"AUC {attack.auc:.3f}; {_rates(attack.tpr_at_fpr)}"),
+        ]
+    )
+
+
+def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> RenderableType:
+    """Rows under their titles, the first column to the left, the others to the right."""
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for i, name in enumerate(head):
+        made.add_column(name, justify="right" if i else "left")
+    for row in rows:
+        made.add_row(*map(Text, row))
+    return made
+
+
+def facts(rows: Iterable[tuple[str, str]]) -> RenderableType:
+    """Names and what they stand for."""
+    made = Table(box=box.SIMPLE_HEAD, show_header=False, pad_edge=False)
+    for name, value in rows:
+        made.add_row(name, Text(value))
+    return made
 
 
 def _rows(bound: EpsilonLowerBound) -> Iterable[tuple[str, str]]:

@@ -17,10 +17,11 @@ import epsilometer as em
 from epsilometer import ScoreCounts, Scores, from_json, to_json
 from epsilometer.cli.main import main
 from epsilometer.errors import EpsilometerError, InvalidArgument
+from tests.examples import a_bound, an_audit
 from tests.mechanisms.test_gradient_descent import TRAINING
-from tests.report.test_terminal import bound, result, shown
+from tests.report.test_terminal import shown
 from tests.test_readers import csv_text, written
-from tests.test_results import VALIDATOR, a_bound, an_audit
+from tests.test_results import VALIDATOR
 
 
 # --- results
@@ -243,7 +244,7 @@ def test_bad_shapes_are_told(wrong):
 
 # --- report
 def test_zero_out_is_not_zero_or_out():
-    assert "zero or out" not in shown(result(bound=bound(adjacency="zero_out")))
+    assert "zero or out" not in shown(an_audit(bound=a_bound(adjacency="zero_out")))
 
 
 # --- cli

@@ -1,7 +1,9 @@
 """Results keep their meaning on the way to JSON and back, and nothing else comes back as one."""
 
 import copy
+import html
 import json
+import re
 from typing import Any
 
 import jsonschema
@@ -22,7 +24,15 @@ from epsilometer import (
 from epsilometer.errors import InvalidArgument
 from epsilometer.references import BIBLIOGRAPHY
 from epsilometer.results import Curve, Evidence, Provenance, RecordRisk, Result
-from tests.examples import a_bound, a_provenance, an_audit, an_estimate, some_evidence
+from tests.examples import (
+    a_bound,
+    a_posterior,
+    a_provenance,
+    a_release,
+    an_audit,
+    an_estimate,
+    some_evidence,
+)
 
 law = settings(deadline=None)  # others may be using the machine
 VALIDATOR = jsonschema.Draft202012Validator(json_schema())
@@ -50,7 +60,7 @@ def bounds(delta: st.SearchStrategy[float] = unit) -> st.SearchStrategy[EpsilonL
         n_out=st.integers(0, 10**12),
         adjacency=adjacencies,
         adversary=words,
-        seed=st.integers(0, 2**128),
+        seed=st.integers(0, 2**128 - 1),
         cites=st.lists(st.sampled_from(sorted(BIBLIOGRAPHY)), max_size=3).map(tuple),
         caveats=st.lists(st.text(max_size=12), max_size=3).map(tuple),
     )
@@ -393,3 +403,32 @@ def test_a_valid_bound_in_words_has_its_confidence() -> None:
 def test_an_invalid_bound_in_words_shouts(bound: EpsilonLowerBound) -> None:
     assert ("NOT A VALID BOUND" in str(bound)) == (not bound.valid)
     assert bound.valid or "confidence" not in str(bound).replace(bound.method, "")
+
+
+HOSTILE = "<script>alert('ε & \"δ\"')</script>"
+IN_NOTEBOOKS = {
+    "bound": a_bound(caveats=(HOSTILE,)),
+    "estimate": an_estimate(1.0, subject=HOSTILE),
+    "audit": an_audit(subject=HOSTILE),
+    "group": AuditGroup(subject="both", results=(an_audit(), an_audit(subject=HOSTILE))),
+    "release": a_release(subject=HOSTILE),
+    "posterior": a_posterior(subject=HOSTILE),
+}
+
+
+@pytest.mark.parametrize("result", IN_NOTEBOOKS.values(), ids=IN_NOTEBOOKS)
+def test_a_notebook_shows_a_small_table_in_which_text_stays_text(result: Any) -> None:
+    shown = result._repr_html_()
+    assert set(re.findall(r"</?(\w+)", shown)) == {"table", "caption", "tr", "td"}
+    assert HOSTILE in html.unescape(shown)
+    assert len(shown) < 5_000
+
+
+def test_a_notebook_shows_what_was_promised_and_what_was_proved() -> None:
+    audit = an_audit(claim=PrivacyClaim(epsilon=1.0, delta=1e-5), also=(a_bound(method="gdp"),))
+    shown = html.unescape(audit._repr_html_())
+    assert f"{audit.subject}: refuted" in shown
+    assert "ε = 1 at δ = 1e-05" in shown
+    assert str(audit.bound) in shown
+    assert "gdp" in shown
+    assert "<td>nothing</td>" in an_audit(claim=None)._repr_html_()

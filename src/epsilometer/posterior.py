@@ -7,7 +7,7 @@ from epsilometer import _validate
 from epsilometer.claims import PrivacyClaim
 from epsilometer.errors import InvalidArgument
 from epsilometer.plain import fields_of, plain_values, settle
-from epsilometer.results import AuditResult, Provenance, Verdict, known_cites
+from epsilometer.results import AuditResult, Provenance, Verdict, html_table, known_cites
 
 Standing: TypeAlias = Literal["below", "above", "cannot tell"]
 Swept: TypeAlias = Literal["samples", "unit"]
@@ -226,6 +226,10 @@ class PosteriorAudit:
     def audits(self) -> tuple[AuditResult, ...]:
         """One a form, so that it is read like any group of audits."""
         return tuple(form.audit for form in self.forms)
+
+    def _repr_html_(self) -> str:
+        rows = ((form.form, str(form.audit.bound)) for form in self.forms)
+        return html_table(f"{self.subject}: {self.verdict}", rows)
 
     @property
     def verdict(self) -> Verdict:

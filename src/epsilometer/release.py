@@ -6,7 +6,7 @@ from typing import Any, Literal, Self, TypeAlias
 from epsilometer import _validate
 from epsilometer.errors import InvalidArgument
 from epsilometer.plain import fields_of, plain_values, same_length, settle
-from epsilometer.results import EpsilonLowerBound, Provenance, known_cites
+from epsilometer.results import EpsilonLowerBound, Provenance, html_table, known_cites
 
 Decision: TypeAlias = Literal["release", "do not release", "cannot tell"]
 _GRAVEST_FIRST: tuple[Decision, ...] = ("do not release", "cannot tell", "release")
@@ -355,6 +355,10 @@ class ReleaseAudit:
     def audits(self) -> tuple["ReleaseAudit", ...]:
         """Itself, so that it is read like any other audit or group."""
         return (self,)
+
+    def _repr_html_(self) -> str:
+        rows = ((reason.rule, reason.decision, reason.finding) for reason in self.reasons)
+        return html_table(f"{self.subject}: {self.verdict}", rows)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""

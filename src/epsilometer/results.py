@@ -1,7 +1,9 @@
 """What an audit found. Frozen, with its meaning attached, to JSON and back without loss."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from html import escape
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
@@ -90,6 +92,11 @@ class EpsilonLowerBound:
         sure = f"{self.confidence:.4g} confidence" if self.valid else "NOT A VALID BOUND"
         return f"ε ≥ {self.epsilon:.4g} at δ = {self.delta:g} ({sure}, {self.method})"
 
+    def _repr_html_(self) -> str:
+        seen = f"{self.n_in:,} with the record, {self.n_out:,} without it"
+        beware = (("beware", caveat) for caveat in self.caveats)
+        return html_table(str(self), [("observations", seen), *beware])
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON; infinities as the strings ``"inf"`` and ``"-inf"``."""
         return {"kind": "EpsilonLowerBound", **plain_values(asdict(self))}
@@ -152,6 +159,9 @@ class EpsilonEstimate:
         sure = "numerical error" if self.confidence == 1 else f"{self.confidence:.4g} confidence"
         ends = f"{self.low:.4g} to {self.high:.4g}, {sure}"
         return f"ε = {self.epsilon:.4g} at δ = {self.delta:g} ({ends}, {self.method})"
+
+    def _repr_html_(self) -> str:
+        return html_table(str(self), [("of", self.subject), *(("beware", c) for c in self.caveats)])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON; infinities as the strings ``"inf"`` and ``"-inf"``."""
@@ -363,6 +373,14 @@ class AuditResult:
         """Itself, so that one audit and a group of them are read alike."""
         return (self,)
 
+    def _repr_html_(self) -> str:
+        claim = self.claim
+        promised = "nothing" if claim is None else f"ε = {claim.epsilon:.4g} at δ = {claim.delta:g}"
+        rows = [("promised", promised), ("proved", str(self.bound))]
+        rows += [("beside it", str(other)) for other in (*self.also, *self.estimates)]
+        rows += [("beware", caveat) for caveat in self.bound.caveats]
+        return html_table(f"{self.subject}: {self.verdict}", rows)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         parts = plain_values(asdict(self))
@@ -399,6 +417,10 @@ class AuditGroup:
     def audits(self) -> tuple[AuditResult, ...]:
         """The audits."""
         return self.results
+
+    def _repr_html_(self) -> str:
+        rows = ((audit.subject, audit.verdict, str(audit.bound)) for audit in self.results)
+        return html_table(self.subject, rows)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -470,6 +492,13 @@ def _kind(name: str) -> "type[Result | EpsilonEstimate]":
         PosteriorAudit,
     )
     return {kind.__name__: kind for kind in kinds}[name]
+
+
+def html_table(title: str, rows: Iterable[tuple[str, ...]]) -> str:
+    """A small table for notebooks, in which whatever somebody wrote stays text."""
+    cells = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows)
+    body = "".join(f"<tr>{line}</tr>" for line in cells)
+    return f"<table><caption>{escape(title)}</caption>{body}</table>"
 
 
 def settle_basis(result: EpsilonLowerBound | EpsilonEstimate) -> None:

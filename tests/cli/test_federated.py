@@ -34,6 +34,7 @@ def test_a_table_a_report_and_a_page_are_written(tmp_path: Path) -> None:
     done = call(*SHORT, "--repetitions", "1,2", "--run", run, "--html", page)
     assert done.exit_code == 0, done.output
     assert page.read_text("utf-8") == (run / "report.html").read_text("utf-8")
+    assert f"Also written: {page}\n" in done.stdout
     group = result_of(run)
     assert len(group.results) == 4
     rows = done.stdout.partition("who sees what")[2]

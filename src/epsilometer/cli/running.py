@@ -106,6 +106,7 @@ def finish(
     click.echo(f"Report: {directory / 'report.html'}")
     if html is not None:
         write_page(result, html)
+        click.echo(f"Also written: {html}")
     return result
 
 

@@ -9,7 +9,7 @@ from epsilometer import _validate
 from epsilometer.errors import InvalidArgument
 
 _LATER = frozenset({"basis"})  # fields that results written before them do not have
-_BEYOND = 2**128  # no count, and no seed, comes near what a float cannot hold
+_LARGEST = 2**1000  # no count, and no seed, comes near what a float cannot hold
 
 
 def plain_values(value: Any) -> Any:
@@ -54,7 +54,7 @@ def restored(name: str, value: Any, kind: Any) -> Any:
     if kind is float and (whole or real or value in ("inf", "-inf")):
         return float(value)
     if (
-        (kind is int and whole and abs(value) < _BEYOND)
+        (kind is int and whole and abs(value) <= _LARGEST)
         or (kind in (bool, str) and isinstance(value, kind))
         or (get_origin(kind) is Literal and value in get_args(kind))
     ):

@@ -92,7 +92,7 @@ def one(reader: Reader, data: bytes, folder: Path, tally: Tally, number: int) ->
             tally.refused[type(error).__name__] += 1
     except (Exception, TooSlow, Executed) as error:
         frames = error.__traceback__
-        while frames is not None and frames.tb_next is not None:
+        while frames and frames.tb_next and frames.tb_next.tb_frame.f_code is not _late.__code__:
             frames = frames.tb_next
         where = "" if frames is None else f"{frames.tb_frame.f_code.co_qualname}:{frames.tb_lineno}"
         _found(tally, f"{type(error).__name__} at {where}: {str(error)[:200]!r}", number)

@@ -1,6 +1,7 @@
 """One function a mistake: each yields the places where it is made."""
 
 import ast
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ from epsilometer.lint.module import Call, Module, text
 from epsilometer.lint.pipelines import Shuffle, shuffles
 from epsilometer.lint.sampling import Sampling
 from epsilometer.lint.suggestion import dataset_sizes
+from epsilometer.lint.values import Scope
 
 _KERAS = {"tensorflow", "keras", "tf_keras"}
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
@@ -58,9 +60,11 @@ def poisson_sampling_off(sampling: Sampling) -> Iterator[Place]:
 def shuffled_loaders(sampling: Sampling) -> Iterator[Place]:
     """SHUF002: ``DataLoader(shuffle=True)`` and what amounts to it."""
     module = sampling.module
+    engines = {module.scope(engine.node) for engine in sampling.engines}
+    accountants = {module.scope(accountant.node) for accountant in sampling.accountants}
     for call in module.calls:
         option = _shuffling(module, call)
-        if option is None or _is_made_private(sampling, call):
+        if option is None or _is_made_private(module, call, engines, accountants):
             continue
         dataset = text(call.positional[0]) if call.positional else ""
         if "dataset" in call.arguments:
@@ -79,19 +83,18 @@ def _shuffling(module: Module, call: Call) -> ast.expr | None:
     return option if module.values.of(option) is loader.when else None
 
 
-def _is_made_private(sampling: Sampling, call: Call) -> bool:
+def _is_made_private(
+    module: Module, call: Call, engines: set[Scope], accountants: set[Scope]
+) -> bool:
     """Whether the loader may be one that ``make_private`` replaces.
 
     That is not followed from function to function: where there is an engine, only a loader that
     shares its function with an accountant, and not with the engine, is told apart.
     """
-    module = sampling.module
-    if not sampling.engines:
+    if not engines:
         return False
-    if any(module.together(engine.node, call.node) for engine in sampling.engines):
-        return True
     own = module.scope(call.node)
-    return own is None or all(module.scope(each.node) is not own for each in sampling.accountants)
+    return own is None or None in engines or own in engines or own not in accountants
 
 
 def shuffled_pipelines(sampling: Sampling) -> Iterator[Place]:
@@ -123,6 +126,7 @@ def shuffled_fits(sampling: Sampling) -> Iterator[Place]:
     module = sampling.module
     if not module.names.packages() & _KERAS:
         return
+    plain = _compiled_plainly(module)
     for call in module.calls:
         if call.method != "fit" or not isinstance(call.function, ast.Attribute):
             continue
@@ -130,28 +134,27 @@ def shuffled_fits(sampling: Sampling) -> Iterator[Place]:
         batch_size = module.argument(call, "batch_size", position=2)
         shown = batch_size if option is None else option
         shuffles_arrays = option is None or module.values.of(option) is True
-        if shown is None or not shuffles_arrays or _is_compiled_plainly(module, call):
-            continue
         receiver = text(call.function.value)
+        if shown is None or not shuffles_arrays or receiver in plain:
+            continue
         yield from _beside(sampling, "SHUF006", call.node, shown, names=(receiver,))
 
 
-def _is_compiled_plainly(module: Module, fit: Call) -> bool:
-    """Whether the model was compiled with an optimizer that is not private.
+def _compiled_plainly(module: Module) -> set[str]:
+    """Models that are compiled with an optimizer that is not private.
 
     Only said where DP is the optimizer's doing: DPModel and JAX-Privacy take any optimizer.
     """
     dp = {name for call in module.calls for root, name in call.known if "privacy" in root}
     if not any(name.endswith("Optimizer") for name in dp) or dp & {"DPModel", "DPSequential"}:
-        return False
-    receiver = text(fit.function.value) if isinstance(fit.function, ast.Attribute) else ""
+        return set()
+    found = set()
     for call in module.calls:
-        if call.method != "compile" or not isinstance(call.function, ast.Attribute):
-            continue
-        optimizer = module.argument(call, "optimizer", position=0)
-        if text(call.function.value) == receiver and _is_plain(module, optimizer):
-            return True
-    return False
+        if call.method == "compile" and isinstance(call.function, ast.Attribute):
+            optimizer = module.argument(call, "optimizer", position=0)
+            if _is_plain(module, optimizer):
+                found.add(text(call.function.value))
+    return found
 
 
 def _is_plain(module: Module, optimizer: ast.expr | None) -> bool:
@@ -170,48 +173,57 @@ def permuted_epochs(sampling: Sampling) -> Iterator[Place]:
     module = sampling.module
     if not sampling.accountants or sampling.by_coins:
         return
+    cuts: dict[ast.AST, dict[str, ast.AST]] = {}  # a loop is looked through once
     for call in module.calls:
-        epoch = next((node for node in module.around(call.node) if isinstance(node, _LOOPS)), None)
-        names = _permuted(module, call)
-        if epoch is None or module.function(epoch) is not module.function(call.node) or not names:
+        name = _permuted(module, call)
+        loops = (node for node in module.around(call.node) if isinstance(node, _LOOPS))
+        loop = next(loops, None) if name else None
+        if loop is None or module.function(loop) is not module.function(call.node):
             continue
-        if _is_cut_into_batches(module, epoch, names | _ordered_by(epoch, names)):
-            yield from _beside(sampling, "SHUF007", call.node, call.node, names=tuple(names))
+        if loop not in cuts:
+            cuts[loop] = _first_cuts(loop)
+        if name in cuts[loop] and _is_in_inner_loop(module, cuts[loop][name], loop):
+            yield from _beside(sampling, "SHUF007", call.node, call.node, names=(name,))
 
 
-def _permuted(module: Module, call: Call) -> set[str]:
-    """Names that a call fills with a permutation."""
+def _permuted(module: Module, call: Call) -> str:
+    """The name that a call fills with a permutation; or empty."""
     if call.method in ("permutation", "randperm"):
-        return {module.target(call.node)} - {""}
+        return module.target(call.node)
     in_place = call.method == "shuffle" and len(call.positional) == 1
     if in_place and isinstance(call.positional[0], ast.Name):
-        return {call.positional[0].id}
-    return set()
+        return call.positional[0].id
+    return ""
 
 
-def _ordered_by(epoch: ast.AST, names: set[str]) -> set[str]:
-    """Names of data put in the order of a permutation: ``x = x[order]``, also in pairs."""
-    found = set()
-    for node in ast.walk(epoch):
-        if not isinstance(node, ast.Assign):
-            continue
-        values = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
-        for value in values:
-            match value:
-                case ast.Subscript(slice=ast.Name(id=name)) if name in names:
-                    target = node.targets[0]
-                    targets = target.elts if isinstance(target, ast.Tuple) else [target]
-                    found |= {each.id for each in targets if isinstance(each, ast.Name)}
+def _first_cuts(loop: ast.AST) -> dict[str, ast.AST]:
+    """For each name the first slice of it, or of what is put in its order, in a loop."""
+    ordered: dict[str, set[str]] = defaultdict(set)
+    cuts: dict[str, tuple[int, ast.AST]] = {}
+    for place, node in enumerate(ast.walk(loop)):
+        match node:
+            case ast.Assign():
+                for order, names in _put_in_order(node):
+                    ordered[order] |= names
+            case ast.Subscript(value=ast.Name(id=name), slice=ast.Slice(lower=low, upper=up)):
+                if low is not None and up is not None:
+                    cuts.setdefault(name, (place, node))
+    found = {}
+    for name in {*cuts, *ordered}:
+        own = [cuts[each] for each in {name, *ordered.get(name, ())} if each in cuts]
+        if own:
+            found[name] = min(own)[1]
     return found
 
 
-def _is_cut_into_batches(module: Module, epoch: ast.AST, names: set[str]) -> bool:
-    for node in ast.walk(epoch):
-        match node:
-            case ast.Subscript(value=ast.Name(id=name), slice=ast.Slice(lower=lower, upper=upper)):
-                if name in names and lower is not None and upper is not None:
-                    return _is_in_inner_loop(module, node, epoch)
-    return False
+def _put_in_order(node: ast.Assign) -> Iterator[tuple[str, set[str]]]:
+    """The permutation of ``x = x[order]``, and the names that it fills; also in pairs."""
+    for value in node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]:
+        match value:
+            case ast.Subscript(slice=ast.Name(id=order)):
+                target = node.targets[0]
+                targets = target.elts if isinstance(target, ast.Tuple) else [target]
+                yield order, {each.id for each in targets if isinstance(each, ast.Name)}
 
 
 def _is_in_inner_loop(module: Module, node: ast.AST, epoch: ast.AST) -> bool:
@@ -226,14 +238,15 @@ def _is_in_inner_loop(module: Module, node: ast.AST, epoch: ast.AST) -> bool:
 def dropped_loaders(sampling: Sampling) -> Iterator[Place]:
     """SHUF008: ``..., _ = engine.make_private(data_loader=loader)``, and then ``loader``."""
     module = sampling.module
+    read, fed = _read(module), _fed(module)
     for call in sampling.engines:
         handed = module.argument(call, "data_loader")
         if module.value(call, "poisson_sampling") is False or not isinstance(handed, ast.Name):
             continue
         kept = _kept(module, call)
-        if kept is None or kept == handed.id or _is_read(module, kept, call):
+        if kept is None or kept == handed.id or module.shared(call.node, read[kept]):
             continue
-        if _is_trained_on(module, handed.id, call):
+        if fed.get((module.function(call.node), handed.id), 0) >= call.node.lineno:
             detail = f"{handed.id} is looped over after make_private(), {kept} is not."
             yield _place("SHUF008", "error", call.node, handed, detail)
 
@@ -246,34 +259,37 @@ def _kept(module: Module, call: Call) -> str | None:
     return None
 
 
-def _is_read(module: Module, name: str, call: Call) -> bool:
-    return any(
-        isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)
-        for node in module.nodes
-        if module.together(node, call.node)
-    )
-
-
-def _is_trained_on(module: Module, name: str, call: Call) -> bool:
-    """Whether a later loop, or the memory manager around it, takes its batches from a name."""
-    own = module.function(call.node)
+def _read(module: Module) -> dict[str, set[Scope]]:
+    """Where each name is read."""
+    found: dict[str, set[Scope]] = defaultdict(set)
     for node in module.nodes:
-        if module.function(node) is not own or getattr(node, "lineno", 0) < call.node.lineno:
-            continue
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            found[node.id].add(module.scope(node))
+    return found
+
+
+def _fed(module: Module) -> dict[tuple[Scope, str], int]:
+    """The last line where a loop, or the memory manager around it, takes batches from a name."""
+    found: dict[tuple[Scope, str], int] = {}
+    for node in module.nodes:
         match node:
-            case ast.For(iter=source) if _mentions(source, name):
-                return True
+            case ast.For(iter=source):
+                names = [_looped_over(source)]
             case ast.Call(func=ast.Name(id="BatchMemoryManager"), keywords=keywords):
-                if any(text(keyword.value) == name for keyword in keywords):
-                    return True
-    return False
+                names = [text(keyword.value) for keyword in keywords]
+            case _:
+                continue
+        for name in names:
+            place = (module.function(node), name)
+            found[place] = max(found.get(place, 0), node.lineno)
+    return found
 
 
-def _mentions(source: ast.expr, name: str) -> bool:
+def _looped_over(source: ast.expr) -> str:
     """``loader``, ``enumerate(loader)``, ``tqdm(enumerate(loader))``."""
     while isinstance(source, ast.Call) and source.args:
         source = source.args[0]
-    return isinstance(source, ast.Name) and source.id == name
+    return source.id if isinstance(source, ast.Name) else ""
 
 
 _CHECKS = (

@@ -13,6 +13,7 @@ from epsilometer.lint.values import Scope, Values
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _PARTIAL = frozenset({("functools", "partial")})
+_LONGEST = 200  # arguments that a partial holds
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,12 @@ class Module:
 
     def together(self, one: ast.AST, other: ast.AST) -> bool:
         """Whether two nodes share a top-level function or class, or one is the module's own."""
-        scopes = (self.scope(one), self.scope(other))
-        return None in scopes or scopes[0] is scopes[1]
+        return self.shared(one, {self.scope(other)})
+
+    def shared(self, node: ast.AST, scopes: set[Scope]) -> bool:
+        """Whether a node is together with something of one of these scopes."""
+        own = self.scope(node)
+        return bool(scopes) and (own is None or None in scopes or own in scopes)
 
     def around(self, node: ast.AST) -> Iterator[ast.AST]:
         """The nodes that contain a node, from the inside."""
@@ -129,7 +134,7 @@ class Module:
         if isinstance(node.func, ast.Name):
             made = self.values.assigned(node.func)
             if isinstance(made, ast.Call) and self.names.is_one_of(made.func, _PARTIAL):
-                return made
+                return made if len(made.args) + len(made.keywords) <= _LONGEST else None
         return None
 
     @staticmethod

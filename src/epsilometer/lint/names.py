@@ -18,6 +18,7 @@ _STARRED = POISSON_ACCOUNTANTS | DP_TRAINING | POISSON_SAMPLERS | set(LOADERS) |
 _STARRED |= {("opacus", "PrivacyEngine"), ("functools", "partial")}
 
 _LONGEST_ALIAS = 10  # a = b; b = c; ... ends, also if it turns in a circle
+_MEANINGS = 10  # of a name that is imported from here or there
 
 
 class Names:
@@ -31,7 +32,7 @@ class Names:
     def __init__(self, nodes: Iterable[ast.AST]) -> None:
         self._imported: dict[str, set[str]] = defaultdict(set)
         self._aliases: dict[str, list[ast.expr]] = defaultdict(list)
-        self._stars: list[str] = []
+        self._stars: set[str] = set()  # top packages
         self._defined: set[str] = set()
         for node in nodes:
             self._take(node)
@@ -41,14 +42,13 @@ class Names:
             case ast.Import():
                 for alias in node.names:
                     whole = alias.name if alias.asname else alias.name.partition(".")[0]
-                    self._imported[alias.asname or whole].add(whole)
+                    self._import(alias.asname or whole, whole)
             case ast.ImportFrom(level=0):
                 for alias in node.names:
                     if alias.name == "*":
-                        self._stars.append(node.module or "")
+                        self._stars.add((node.module or "").partition(".")[0])
                     else:
-                        bound = alias.asname or alias.name
-                        self._imported[bound].add(f"{node.module}.{alias.name}")
+                        self._import(alias.asname or alias.name, f"{node.module}.{alias.name}")
             case ast.ImportFrom():  # from . import DataLoader: the project's own
                 self._defined.update(alias.asname or alias.name for alias in node.names)
             case ast.ClassDef(name=name) | ast.FunctionDef(name=name):
@@ -58,10 +58,14 @@ class Names:
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
                 self._aliases[name].append(value)
 
+    def _import(self, name: str, path: str) -> None:
+        if len(self._imported[name]) < _MEANINGS:
+            self._imported[name].add(path)
+
     def packages(self) -> set[str]:
         """Top packages of everything imported."""
-        paths = [path for paths in self._imported.values() for path in paths] + self._stars
-        return {path.partition(".")[0] for path in paths}
+        paths: set[str] = set().union(*self._imported.values())
+        return {path.partition(".")[0] for path in paths} | self._stars
 
     def known(self, expression: ast.expr) -> set[Known]:
         """Top package and last part of what an expression may stand for."""
@@ -102,5 +106,5 @@ class Names:
 
     def _starred(self, name: str) -> set[str]:
         last = name.rpartition(".")[2]
-        paths = {f"{module}.{name}" for module in self._stars}
-        return {path for path in paths if (path.partition(".")[0], last) in _STARRED}
+        known = {package for package, of_it in _STARRED if of_it == last}
+        return {f"{package}.{name}" for package in known & self._stars}

@@ -2,7 +2,10 @@
 
 import ast
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache, partial
+from typing import TypeAlias
 
 from epsilometer.lint.libraries import PIPELINES
 from epsilometer.lint.module import Module, text
@@ -11,7 +14,10 @@ from epsilometer.lint.values import Scope
 _BATCHES = ("batch", "padded_batch")
 _UNBATCHES = ("unbatch", "flat_map", "interleave")
 _TELLING = (*_BATCHES, *_UNBATCHES, "shuffle", "range", "take")
+_REACH = 20  # calls of a chain that are looked at on either side of a shuffle
 _BUFFERED = {"tensorflow", "tensorflow_datasets"}  # the others shuffle everything
+
+_Arms: TypeAlias = Callable[[ast.AST], dict[int, bool]]
 
 
 @dataclass
@@ -40,6 +46,7 @@ def shuffles(module: Module) -> list[Shuffle]:
 
     Chains are followed through assignments to the same name in a function.
     """
+    arms = cache(partial(_arms, module))
     packages = module.names.packages() & PIPELINES
     if not packages:
         return []
@@ -56,33 +63,34 @@ def shuffles(module: Module) -> list[Shuffle]:
         known = len(earlier[scope, start])
         calls = earlier[scope, start] + [call for call in calls if _method(call) in _TELLING]
         if target:
-            earlier[scope, target] = calls
+            earlier[scope, target] = calls[-_REACH:]
         for place, call in enumerate(calls):
             if _method(call) != "shuffle":
                 continue
             if id(call) not in found:  # what is before it stays what it is
                 found[id(call)] = Shuffle(call, (start, target))
-                _look_back(module, found[id(call)], calls[:place])
-            _look_ahead(module, found[id(call)], calls[max(place + 1, known) :])
+                before = calls[max(place - _REACH, 0) : place]
+                _look_back(found[id(call)], before, arms)
+                sizes = [size for each in before if (size := _size(module, each)) is not None]
+                found[id(call)].size = min(sizes, default=None)
+            _look_ahead(found[id(call)], calls[max(place + 1, known) : place + 1 + _REACH], arms)
     if packages & _BUFFERED:
         for shuffle in found.values():
             shuffle.buffer = _buffer(module, shuffle.node)
     return list(found.values())
 
 
-def _look_back(module: Module, shuffle: Shuffle, calls: list[ast.Call]) -> None:
-    before = _beside(module, shuffle, calls)
+def _look_back(shuffle: Shuffle, calls: list[ast.Call], arms: _Arms) -> None:
+    before = _beside(shuffle, calls, arms)
     for number, call in enumerate(before):
         if _method(call) in _UNBATCHES:
             before = before[number + 1 :]
     shuffle.after_batch = any(_method(call) in _BATCHES for call in before)
-    sizes = [size for call in calls if (size := _size(module, call)) is not None]
-    shuffle.size = min(sizes, default=None)
 
 
-def _look_ahead(module: Module, shuffle: Shuffle, calls: list[ast.Call]) -> None:
+def _look_ahead(shuffle: Shuffle, calls: list[ast.Call], arms: _Arms) -> None:
     batches = [call for call in calls if _method(call) in _BATCHES]
-    shuffle.before_batch |= bool(_beside(module, shuffle, batches))
+    shuffle.before_batch |= bool(_beside(shuffle, batches, arms))
 
 
 def _is_whole(module: Module, node: ast.Call) -> bool:
@@ -110,15 +118,15 @@ def _is_dataset(module: Module, root: ast.expr) -> bool:
     return not packages or bool(packages & PIPELINES)
 
 
-def _beside(module: Module, shuffle: Shuffle, calls: list[ast.Call]) -> list[ast.Call]:
+def _beside(shuffle: Shuffle, calls: list[ast.Call], arms: _Arms) -> list[ast.Call]:
     """Those of the calls that are not in another arm of an ``if`` than the shuffle."""
-    own = _arms(module, shuffle.node) if calls else {}
+    own = arms(shuffle.node) if calls else {}
     if not own:
         return calls
     return [
         call
         for call in calls
-        if not any(own.get(number, arm) is not arm for number, arm in _arms(module, call).items())
+        if not any(own.get(number, arm) is not arm for number, arm in arms(call).items())
     ]
 
 

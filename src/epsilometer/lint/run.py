@@ -89,9 +89,15 @@ def _lines(source: Source) -> list[bytes]:
     """Lines as the parser counts them, in UTF-8 as it measures them."""
     content = source.content
     if isinstance(content, bytes):
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
-        content = content.decode(encoding, "replace")  # the parser looks at less of it
+        content = content.decode(_encoding(content), "replace")  # the parser looks at less of it
     return re.split(b"\r\n|\r|\n", content.encode())
+
+
+def _encoding(content: bytes) -> str:
+    try:
+        return tokenize.detect_encoding(io.BytesIO(content).readline)[0]
+    except SyntaxError:  # the parser forgives what is in comments
+        return "utf-8"
 
 
 def _column(lines: list[bytes], place: Place) -> int:
@@ -119,6 +125,8 @@ def _ignored(source: Source) -> dict[int, set[str]]:
 
 def _is_ignored(place: Place, ignored: dict[int, set[str]]) -> bool:
     """Whether a comment on a line of the call, or of what is pointed at, switches this off."""
+    if not ignored:
+        return False
     call = place.call
     assert isinstance(call, ast.expr)
     lines = {place.line, *range(call.lineno, (call.end_lineno or call.lineno) + 1)}

@@ -14,6 +14,7 @@ from epsilometer.lint.libraries import (
     POISSON_SAMPLERS,
 )
 from epsilometer.lint.module import Call, Module, text, words
+from epsilometer.lint.values import Scope
 
 MAKE_PRIVATE = ("make_private", "make_private_with_epsilon")
 _RATES = ("sampling_probability", "sampling_prob", "sample_rate", "q")
@@ -68,8 +69,7 @@ class Sampling:
 
     def _is_old_engine(self, call: Call) -> bool:
         """Opacus before 1.0: ``PrivacyEngine(...).attach(optimizer)`` left the loader alone."""
-        engine = ("opacus", "PrivacyEngine") in call.known
-        return engine and any(each.method == "attach" for each in self.module.calls)
+        return ("opacus", "PrivacyEngine") in call.known and self._attaches
 
     def _is_subsampled_gaussian(self, call: Call) -> bool:
         if ("dp_accounting", "from_gaussian_mechanism") not in call.known:
@@ -84,17 +84,31 @@ class Sampling:
         if self._is_unsampled(call):
             return True
         if ("opacus", "GaussianAccountant") in call.known:
-            return any(self.module.value(each, "poisson") is False for each in self.module.calls)
+            return self._accounts_without_poisson
         if ("jax_privacy", "DPKerasConfig") in call.known:
             return self.module.value(call, "poisson_sampling_in_fit") is True
         has_event = call.method.endswith("_event")
         return (
             not has_event
             and "jax_privacy" in {root for root, _ in call.known}
-            and any(
-                isinstance(node, ast.Attribute) and node.attr == "FIXED_BATCH_SIZE"
-                for node in self.module.nodes
-            )
+            and self._has_fixed_batches
+        )
+
+    # Of the whole module, and so asked once: a file may have thousands of accountants.
+
+    @cached_property
+    def _attaches(self) -> bool:
+        return any(call.method == "attach" for call in self.module.calls)
+
+    @cached_property
+    def _accounts_without_poisson(self) -> bool:
+        return any(self.module.value(call, "poisson") is False for call in self.module.calls)
+
+    @cached_property
+    def _has_fixed_batches(self) -> bool:
+        return any(
+            isinstance(node, ast.Attribute) and node.attr == "FIXED_BATCH_SIZE"
+            for node in self.module.nodes
         )
 
     @cached_property
@@ -155,11 +169,20 @@ class Sampling:
         """The accountant that speaks loudest about a node: together with it, and with an ε."""
         if self.by_coins or not self.accountants:
             return None
+        scope = self.module.scope(node)
+        together = [self._loudest[own] for own in (None, scope) if own in self._loudest]
+        everywhere = self._loudest.values()
+        return self.accountants[min(together if scope and together else everywhere)[1]]
+
+    @cached_property
+    def _loudest(self) -> dict[Scope, tuple[int, int]]:
+        """Of each scope, how loud its loudest accountant is, least first, and its number."""
         ranks = ("accountant", "hedged", "training")
-        return min(
-            self.accountants,
-            key=lambda each: (not self.module.together(each.node, node), ranks.index(each.kind)),
-        )
+        loudest: dict[Scope, tuple[int, int]] = {}
+        for number, each in enumerate(self.accountants):
+            scope, rank = self.module.scope(each.node), (ranks.index(each.kind), number)
+            loudest[scope] = min(loudest.get(scope, rank), rank)
+        return loudest
 
     def severity(self, accountant: Accountant, node: ast.AST) -> Severity:
         """``error`` only if an ε that does not hold is computed where the node runs."""

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 
 from epsilometer.lint.module import Call, Module
@@ -57,13 +58,22 @@ class Suggestions:
     """The numbers of a module, and the commands made of them."""
 
     def __init__(self, sampling: Sampling) -> None:
-        self._module = sampling.module
-        self._said: list[tuple[ast.AST, str, Number]] = []
-        for call in self._module.calls:
+        self._module = module = sampling.module
+        self._at: dict[ast.AST, _Said] = defaultdict(_Said)
+        self._in: dict[Scope, _Said] = defaultdict(_Said)
+        self._anywhere, self._constant = _Said(), _Said()
+        for call in module.calls:
             if _counts(sampling, call):
-                self._said += [(call.node, *pair) for pair in _said_by(self._module, call)]
-        self._said += [(loop, "epochs", epochs) for loop, epochs in _epoch_loops(self._module)]
-        self._by_scope: dict[Scope, dict[str, Number]] = {}
+                for option, number in _said_by(module, call):
+                    self._take(call.node, option, number)
+        for loop, epochs in _epoch_loops(module):
+            self._take(loop, "epochs", epochs)
+        for option, number in _constants(module):
+            self._constant.add(option, number)
+
+    def _take(self, node: ast.AST, option: str, number: Number) -> None:
+        for said in (self._at[node], self._in[self._module.scope(node)], self._anywhere):
+            said.add(option, number)
 
     def command(self, node: ast.AST) -> tuple[str, tuple[str, ...]]:
         """The command for a finding, and the placeholders in it to be filled by hand."""
@@ -80,21 +90,31 @@ class Suggestions:
 
     def _numbers(self, node: ast.AST) -> dict[str, Number]:
         """What is known of each option. The nearest place wins; if it says two things, none."""
-        numbers: dict[str, Number] = {}
-        _add(numbers, [(option, number) for at, option, number in self._said if at is node])
         scope = self._module.scope(node)
-        if scope not in self._by_scope:
-            self._by_scope[scope] = self._around(node)
-        return self._by_scope[scope] | numbers
-
-    def _around(self, node: ast.AST) -> dict[str, Number]:
+        together = [self._in[None], self._in[scope]] if scope else [self._anywhere]
         numbers: dict[str, Number] = {}
-        together = self._module.together
-        near = [(option, number) for at, option, number in self._said if together(at, node)]
-        _add(numbers, near)
-        _add(numbers, [(option, number) for _, option, number in self._said])
-        _add(numbers, list(_constants(self._module)))
+        for places in ([self._constant], [self._anywhere], together, [self._at[node]]):
+            numbers |= _told(*places)
         return numbers
+
+
+class _Said:
+    """What was said of each option; of more than two numbers, two: none of them counts then."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, set[Number]] = defaultdict(set)
+
+    def add(self, option: str, number: Number) -> None:
+        """One more."""
+        if len(self.numbers[option]) < 2:
+            self.numbers[option].add(number)
+
+
+def _told(*places: _Said) -> dict[str, Number]:
+    """The options of which some places say one number."""
+    options = {option for said in places for option in said.numbers}
+    every = {o: set().union(*(said.numbers.get(o, ()) for said in places)) for o in options}
+    return {option: numbers.pop() for option, numbers in every.items() if len(numbers) == 1}
 
 
 def dataset_sizes(module: Module) -> list[Number]:
@@ -115,13 +135,6 @@ def _epoch_loops(module: Module) -> Iterator[tuple[ast.AST, Number]]:
             ) if "epoch" in name:
                 for _, epochs in _checked("epochs", module.values.number(end)):
                     yield node, epochs
-
-
-def _add(numbers: dict[str, Number], said: list[tuple[str, Number]]) -> None:
-    for option in {option for option, _ in said} - set(numbers):
-        values = {number for each, number in said if each == option}
-        if len(values) == 1:
-            numbers[option] = values.pop()
 
 
 def _counts(sampling: Sampling, call: Call) -> bool:

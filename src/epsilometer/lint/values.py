@@ -1,7 +1,6 @@
 """What an expression is worth, where that can be read off the source."""
 
 import ast
-import math
 import operator
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -21,6 +20,8 @@ _SIGNS: dict[type[ast.unaryop], Callable[[Any], Any]] = {
     ast.Not: operator.not_,
 }
 _DEEPEST = 20  # of an arithmetic expression; a longer one is no constant a person wrote
+_SENSIBLE = 1e18  # numbers of a training run are smaller
+_LONGEST = 200  # entries of a dictionary that is handed over
 
 
 class Values:
@@ -106,11 +107,11 @@ class Values:
                 return None
 
     def number(self, expression: ast.expr | None) -> int | float | None:
-        """A finite number, or None."""
+        """A number of a sensible size, or None."""
         value = self.of(expression)
         if isinstance(value, bool) or not isinstance(value, int | float):
             return None
-        return value if math.isfinite(value) else None
+        return value if abs(value) < _SENSIBLE else None
 
     def ratio(self, expression: ast.expr | None) -> tuple[float | None, float | None]:
         """Numerator and denominator of ``batch_size / n``, also behind a name."""
@@ -129,7 +130,7 @@ class Values:
             found = self.assigned(expression)
             return self.keywords(found) if isinstance(found, ast.Dict | ast.Call) else []
         match expression:
-            case ast.Dict(keys=keys, values=values):
+            case ast.Dict(keys=keys, values=values) if len(keys) <= _LONGEST:
                 return [
                     ast.keyword(arg=key.value, value=value)
                     for key, value in zip(keys, values, strict=True)
@@ -142,7 +143,7 @@ class Values:
 
 def _safely(function: Callable[..., Any], *values: Any) -> Any:
     """Arithmetic on numbers of a sensible size; None for everything else."""
-    if not all(isinstance(value, int | float) and abs(value) < 1e18 for value in values):
+    if not all(isinstance(value, int | float) and abs(value) < _SENSIBLE for value in values):
         return None
     try:
         return function(*values)

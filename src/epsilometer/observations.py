@@ -90,8 +90,13 @@ class ScoreCounts:
     def __post_init__(self) -> None:
         thresholds = _validate.scores("thresholds", self.thresholds)
         thresholds = _validate.frozen(thresholds.astype(np.float64))
-        if np.any(thresholds[1:] <= thresholds[:-1]):
-            raise InvalidArgument("Expected strictly increasing thresholds; sort them, drop twins.")
+        fallen = np.flatnonzero(thresholds[1:] <= thresholds[:-1])
+        if fallen.size:
+            before, after = thresholds[fallen[0] : fallen[0] + 2].tolist()
+            raise InvalidArgument(
+                f"Expected strictly increasing thresholds, got {before!r} and then {after!r}. "
+                "np.unique sorts them and drops twins."
+            )
         object.__setattr__(self, "thresholds", thresholds)
         for name in ("inside_bins", "outside_bins"):
             object.__setattr__(self, name, _bins(name, getattr(self, name), thresholds.size + 1))
@@ -123,7 +128,10 @@ class ScoreCounts:
 
     def __add__(self, other: "ScoreCounts") -> "ScoreCounts":
         if not np.array_equal(self.thresholds, other.thresholds):
-            raise InvalidArgument("Expected counts at the same thresholds; these differ.")
+            raise InvalidArgument(
+                f"Expected counts at the same thresholds, got {self.thresholds.size} and "
+                f"{other.thresholds.size} that are not the same. Begin both with ScoreCounts.at()."
+            )
         return ScoreCounts(
             self.thresholds,
             self.inside_bins + other.inside_bins,

@@ -238,7 +238,9 @@ def noise_limit(
         best = _best_rank(scores, frontier, chosen, alpha=1 - confidence)
         merit, threshold = best.merit, best.threshold
     elif isinstance(scores, ScoreCounts):
-        raise InvalidArgument("RankSum needs the scores one by one, these are counted: RankGrid().")
+        raise InvalidArgument(
+            "Expected scores one by one for RankSum, got counts. Give Scores, or rule=RankGrid()."
+        )
     else:
         rng = np.random.default_rng(seed)
         merit = _rank_sum(scores, frontier, chosen.simulations, alpha=1 - confidence, rng=rng)

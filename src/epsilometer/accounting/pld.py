@@ -143,7 +143,8 @@ def _cached(
     except MemoryError as error:
         raise InvalidArgument(
             f"Expected more noise than noise_multiplier={noise_multiplier!r}: the privacy loss is "
-            f"spread too wide to tabulate in steps of {interval:g}."
+            f"spread too wide to tabulate in steps of {interval:g}. For an upper bound take "
+            "accounting.rdp.poisson_epsilon."
         ) from error
     return accountant
 

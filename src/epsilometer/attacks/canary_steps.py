@@ -51,8 +51,12 @@ class CanarySteps:
                 f"Expected steps × canaries, at least one of each, in seen and took, got shapes "
                 f"{self.seen.shape} and {self.took.shape}."
             )
-        if any(part.shape != steps for part in (self.noise, self.chance, self.blur)):
-            raise InvalidArgument("Expected a noise multiplier, a chance and a blur for each step.")
+        shapes = [part.shape for part in (self.noise, self.chance, self.blur)]
+        if any(shape != steps for shape in shapes):
+            raise InvalidArgument(
+                f"Expected a noise multiplier, a chance and a blur for each of {steps[0]} steps, "
+                f"got shapes {', '.join(map(str, shapes))}."
+            )
 
     @property
     def variance(self) -> FloatArray:

@@ -47,7 +47,8 @@ def final_cosines(
         raise InvalidArgument(f"Expected statistic to be 'update' or 'model', got {statistic!r}.")
     if (statistic == "update") != (initial is not None):
         raise InvalidArgument(
-            "Expected the initial model with statistic='update' and with no other. "
+            "Expected the initial model with statistic='update' and with no other, got "
+            f"{'none' if initial is None else 'one'} with {statistic!r}. "
             "Without it, statistic='model' compares with the model itself."
         )
     vector = trainable(model)

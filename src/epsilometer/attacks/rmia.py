@@ -93,6 +93,7 @@ def _population(population: ArrayLike | None, n: int) -> BoolArray:
     chosen = np.asarray(population, bool)
     if chosen.shape != (n,) or not chosen.any():
         raise InvalidArgument(
-            f"Expected a truth value for each of {n} records in population, some of them true."
+            f"Expected a truth value for each of {n} records in population, some of them true, "
+            f"got shape {chosen.shape} with {chosen.sum()} true."
         )
     return chosen

@@ -201,7 +201,11 @@ class ShadowPool:
         """The models of both, which must be of the same records."""
         same = np.array_equal(self.labels, other.labels) and self.kept == other.kept
         if not same or not np.array_equal(self.classes, other.classes):
-            raise InvalidArgument("Expected pools of the same records, kept alike; these differ.")
+            raise InvalidArgument(
+                f"Expected pools of the same records, kept alike, got {self.labels.size} records "
+                f"of {self.classes.size} classes with {self.kept!r} kept, and {other.labels.size} "
+                f"of {other.classes.size} with {other.kept!r}."
+            )
         return replace(
             self,
             log_proba=np.concatenate([self.log_proba, other.log_proba]),
@@ -502,7 +506,8 @@ def _log_probabilities(found: FloatArray) -> None:
     """Refuses what are no log-probabilities of classes that exclude each other."""
     if np.isnan(found).any() or (found > 1e-6).any():
         raise InvalidArgument(
-            "Expected ln p, at most 0 and never nan. Of probabilities take the logarithm."
+            f"Expected ln p, at most 0 and never nan, got {np.isnan(found).sum()} nan and up to "
+            f"{np.nanmax(found, initial=-np.inf):.3g}. Of probabilities take the logarithm."
         )
     total = np.exp(found.astype(np.float64)).sum(axis=1)
     if np.abs(total - 1).max() > _SUM:

@@ -49,8 +49,8 @@ def threshold(
         )
     if statistic == "confidence" and pool.kept == "own":
         raise InvalidArgument(
-            "Expected a pool with all classes for statistic='confidence'; this one kept own "
-            "labels only."
+            "Expected a pool with all classes for statistic='confidence', got one that kept own "
+            "labels only. Train it with keep='all', or take statistic='loss'."
         )
     shadows, found = pool.against(target)
     if statistic == "loss":

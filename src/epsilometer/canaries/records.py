@@ -190,7 +190,7 @@ def _limits(
     except (TypeError, ValueError) as error:
         raise InvalidArgument(
             "Expected limits (lowest, highest), each a number or of the shape of a record, "
-            f"{rows.shape[1:]}."
+            f"{rows.shape[1:]}, got {_validate.short(within)}."
         ) from error
     if not (low <= high).all():
         raise InvalidArgument(

@@ -100,7 +100,10 @@ def classifier(
     if refuted(result):
         raise SystemExit(1)
     if claim is not None and any(audit.verdict != "release" for audit in result.audits):
-        raise InvalidArgument("The claim that it may be released can be neither kept nor refuted.")
+        raise InvalidArgument(
+            "The claim that it may be released can be neither kept nor refuted: the verdict is "
+            "'cannot tell', and the report says what is missing."
+        )
 
 
 def resumed(plan: Plan) -> ClassifierJob:

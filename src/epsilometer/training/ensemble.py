@@ -283,7 +283,8 @@ class EnsembleDPSGD:
             raise InvalidArgument(
                 "Expected a module that treats the records of a batch one by one, its outputs for "
                 "two records are not those for each alone: one record moves the gradients of all "
-                "others, and clipping bounds nothing."
+                "others, and clipping bounds nothing. In place of batch normalisation take "
+                "GroupNorm."
             )
         check_loss(self.loss, few.plain(tried), y)
         return ManyModels(self.module, self.runs, device=self.device, whole=whole)

@@ -68,7 +68,7 @@ def many_models(module: nn.Module, runs: int, *, loss: Any, x: Tensor, y: Tensor
     if not few.one_by_one(tried):
         raise InvalidArgument(
             "Expected a module that treats the records of a batch one by one, its outputs for two "
-            "records are not those for each alone."
+            "records are not those for each alone. In place of batch normalisation take GroupNorm."
         )
     check_loss(loss, few.plain(tried), y)
     if loss is cross_entropy and (layers := _perceptron(module)) is not None:

@@ -77,7 +77,10 @@ def new_folder(directory: str | Path) -> Path:
         except FileExistsError:
             continue
         return folder
-    raise InvalidArgument(f"Expected room for another run beside {str(directory)!r}.")
+    raise InvalidArgument(
+        f"Expected room for another run beside {str(directory)!r}, found {number:,} of them. "
+        "Give another directory."
+    )
 
 
 def _judged(planting: Planting, call: str, told: tuple[str, ...]) -> AuditGroup:

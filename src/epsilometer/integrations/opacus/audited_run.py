@@ -80,7 +80,9 @@ def audited(
     _validate.whole(2, canaries=canaries)
     _validate.whole(0, seed=seed)
     if isinstance(getattr(optimizer.pre_step, "__self__", None), Audited):
-        raise InvalidArgument("Expected an optimiser that is not audited yet: close() that audit.")
+        raise InvalidArgument(
+            "Expected an optimiser that is not audited yet, got one that is: close() that audit."
+        )
     if not optimizer.params:
         raise InvalidArgument("Expected an optimiser with trainable parameters, got none.")
     return Audited(privacy_engine, optimizer, loader, canaries=canaries, seed=seed)

@@ -2,6 +2,7 @@
 
 import io
 import pickle
+import tracemalloc
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,16 @@ def test_every_kind_of_file_gives_the_scores_of_the_arrays(
 def test_membership_in_any_words(yes: str, no: str, tmp_path: Path) -> None:
     path = csv_text(tmp_path, f"score,member\n2,{yes}\n1,{no}\n3,{yes}\n")
     assert same(read_scores(path), [2.0, 3.0], [1.0])
+
+
+def test_one_long_cell_does_not_make_the_others_long(tmp_path: Path) -> None:
+    path = csv_text(tmp_path, "score,member\n" + "2,1\n1,0\n" * 10_000 + f"3,{'x' * 1000}\n")
+    tracemalloc.start()
+    with pytest.raises(InvalidArgument, match="found 'xxx"):
+        read_scores(path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 100 * path.stat().st_size  # as one array of texts it would be 1,000 times that
 
 
 @every_kind

@@ -78,6 +78,8 @@ def _wanted(found: Iterable[str]) -> dict[str, str]:
 
 
 def _members(values: Any) -> NDArray[np.bool_]:
+    if isinstance(values, list):  # an array of texts would have the width of the longest for each
+        return _said_to_be_inside(values)
     array = np.asarray(values)
     if array.dtype == bool:
         return array
@@ -86,15 +88,20 @@ def _members(values: Any) -> NDArray[np.bool_]:
         if wrong.size:
             raise InvalidArgument(f"Expected 'member' to be 0 or 1, found {wrong[0]!s}.")
         return np.asarray(array == 1)
-    words = np.char.lower(np.char.strip(array.astype(str)))
-    known, inverse = np.unique(words, return_inverse=True)
-    for word in known:
-        if word not in _INSIDE | _OUTSIDE:
-            raise InvalidArgument(
-                f"Expected 'member' to be 1 or 0 (or true/false, in/out), found "
-                f"{_validate.short(str(word))}."
-            )
-    return np.isin(known, list(_INSIDE))[inverse].reshape(array.shape)
+    texts = array.astype(str) if array.dtype.kind == "S" else array
+    return _said_to_be_inside([str(each) for each in texts.ravel().tolist()]).reshape(array.shape)
+
+
+def _said_to_be_inside(words: list[str]) -> NDArray[np.bool_]:
+    plain = {word: word.strip().lower() for word in set(words)}
+    unknown = set(plain.values()) - _INSIDE - _OUTSIDE
+    if unknown:
+        raise InvalidArgument(
+            f"Expected 'member' to be 1 or 0 (or true/false, in/out), found "
+            f"{_validate.short(min(unknown))}."
+        )
+    inside = {word: plain[word] in _INSIDE for word in plain}
+    return np.fromiter(map(inside.__getitem__, words), bool, count=len(words))
 
 
 def _csv_columns(path: Path) -> Columns:

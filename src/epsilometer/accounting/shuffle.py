@@ -97,7 +97,8 @@ def setting_in_words(sampler: Sampler, noise_multiplier: float, steps: int, epoc
     """Which mechanism is meant."""
     buffer = f" of {sampler.buffer}" if isinstance(sampler, PartialShuffle) else ""
     name = type(sampler).__name__ + buffer
-    return f"{name}, {steps:,} steps × {epochs:,} epochs, noise {noise_multiplier:g}"
+    step, epoch = "step" + "s" * (steps > 1), "epoch" + "s" * (epochs > 1)
+    return f"{name}, {steps:,} {step} × {epochs:,} {epoch}, noise {noise_multiplier:g}"
 
 
 def shuffle_delta(

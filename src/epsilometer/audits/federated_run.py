@@ -118,9 +118,9 @@ def _about(seen: IteratesSeen, participation: Participation) -> list[str]:
         said.append("Who took part was not seen: all canaries count.")
     else:
         some = int(np.sum(seen.took > 0))
-        often = f"{seen.took.min()} to {seen.took.max()} times"
-        if seen.took.min() == seen.took.max():
-            often = f"{seen.took.min()} times"
+        least, most = int(seen.took.min()), int(seen.took.max())
+        often = f"{most} times" if least == most else f"{least} to {most} times"
+        often = "once" if least == most == 1 else often
         said.append(f"{some} of {seen.took.size} canaries took part, {often} each.")
     if seen.still:
         said.append(f"{seen.still} rounds with canaries moved no weight.")

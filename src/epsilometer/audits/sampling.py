@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from epsilometer import _validate
 from epsilometer.accounting.pld import poisson_epsilon
-from epsilometer.accounting.shuffle import shuffle_epsilon
+from epsilometer.accounting.shuffle import setting_in_words, shuffle_epsilon
 from epsilometer.errors import InvalidArgument
 from epsilometer.mechanisms.samplers import Poisson, Sampler
 from epsilometer.results import EpsilonEstimate
@@ -155,7 +155,7 @@ def _real(
         confidence=1.0,
         method="PLD",
         direction="both",
-        subject=f"Poisson, {steps:,} steps × {epochs:,} epochs, noise {noise:g}",
+        subject=setting_in_words(sampler, noise, steps, epochs),
         adjacency="add_remove",
         cites=("doroshenko2022",),
         basis=(

@@ -229,7 +229,7 @@ def _tail_gap(u: float, z: float, s: float, epsilon: float) -> float:
 
 
 def _roots(a: float, b: float, c: float, root: float) -> tuple[float, float]:
-    """Roots of a z² + b z + c without cancellation, in order; ``root`` of what is under it, > 0."""
+    """Roots of a z² + b z + c in order, without cancellation; ``root`` is √(b² − 4ac) > 0."""
     q = -0.5 * (b + math.copysign(root, b))
     return min(q / a, c / q), max(q / a, c / q)
 

@@ -217,13 +217,14 @@ def _first_cuts(loop: ast.AST) -> dict[str, ast.AST]:
 
 
 def _put_in_order(node: ast.Assign) -> Iterator[tuple[str, set[str]]]:
-    """The permutation of ``x = x[order]``, and the names that it fills; also in pairs."""
-    for value in node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]:
-        match value:
-            case ast.Subscript(slice=ast.Name(id=order)):
-                target = node.targets[0]
-                targets = target.elts if isinstance(target, ast.Tuple) else [target]
-                yield order, {each.id for each in targets if isinstance(each, ast.Name)}
+    """The permutations of ``x = x[order]``, with the names that are put in order; also in pairs."""
+    values = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
+    slices = [value.slice for value in values if isinstance(value, ast.Subscript)]
+    target = node.targets[0]
+    targets = target.elts if isinstance(target, ast.Tuple) else [target]
+    names = {each.id for each in targets if isinstance(each, ast.Name)}
+    for order in {each.id for each in slices if isinstance(each, ast.Name)}:
+        yield order, names
 
 
 def _is_in_inner_loop(module: Module, node: ast.AST, epoch: ast.AST) -> bool:

@@ -99,3 +99,14 @@ def test_what_was_odd_is_told(rng: np.random.Generator) -> None:
     assert "1 times the weights were not finite" in said
     with pytest.raises(InvalidArgument, match="Expected participation to be one of"):
         audited(seen(rng, mu=1), participation="equal")
+
+
+@pytest.mark.parametrize(
+    ("took", "words"),
+    [((1, 1), "took part, once each"), ((3, 3), "3 times each"), ((1, 2), "1 to 2 times each")],
+)
+def test_how_often_canaries_took_part_is_told(
+    rng: np.random.Generator, took: tuple[int, int], words: str
+) -> None:
+    result = audited(replace(seen(rng, mu=1), took=np.repeat(took, 150))).audits[0]
+    assert words in " ".join(result.bound.caveats)

@@ -94,7 +94,12 @@ def shuffle_epsilon(
 
 
 def setting_in_words(sampler: Sampler, noise_multiplier: float, steps: int, epochs: int) -> str:
-    """Which mechanism is meant."""
+    """Which mechanism is meant.
+
+    Example:
+        >>> setting_in_words(PartialShuffle(100), 0.5, 2000, 1)
+        'PartialShuffle of 100, 2,000 steps × 1 epoch, noise 0.5'
+    """
     buffer = f" of {sampler.buffer}" if isinstance(sampler, PartialShuffle) else ""
     name = type(sampler).__name__ + buffer
     step, epoch = "step" + "s" * (steps > 1), "epoch" + "s" * (epochs > 1)

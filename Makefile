@@ -79,7 +79,7 @@ mutation: setup
 notebooks: setup
 	$(BIN)/python -m tests.notebooks
 
-# Real reports and their pictures, each by its command: some ten minutes of CPU.
+# Real reports and their pictures, each by its command: four minutes of CPU.
 gallery: setup browser
 	$(BIN)/python docs/gallery.py
 

@@ -2,7 +2,7 @@
 
 Every report is made by the command that stands beside it, in a folder of its own. A page that is
 small enough is kept whole, of the others there is a picture. `make gallery` makes all of them
-(some ten minutes of CPU), ``python docs/gallery.py demo shuffle`` these alone.
+(four minutes of CPU), ``python docs/gallery.py demo shuffle`` these alone.
 """
 
 import os

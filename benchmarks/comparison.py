@@ -1,17 +1,19 @@
 """Asks epsilometer and its peers the same questions, and counts how often each is wrong.
 
-    python benchmarks/comparison.py                # all; writes comparison.json and the page
+    python benchmarks/comparison.py                # all, anew; writes comparison.json and the page
     python benchmarks/comparison.py opake sacroml  # these tools again, others as they stand
     python benchmarks/comparison.py page           # the page and its chart again, nothing measured
 
 Each tool answers in its own environment (``peers/``). An audit is put to it twice over: where
 nothing can be told (ε = 0), where anything it claims is a false alarm, and where the truth is
-known, to count how often it refutes what is false.
+known, to count how often it refutes what is false. One call after the other; each is kept as soon
+as it has answered, with what was asked together.
 """
 
 import json
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -39,15 +41,25 @@ _MODELS, _RECORDS = 200, 300
 def main() -> None:
     """Measures what is asked for and writes the page."""
     wanted = sys.argv[1:]
+    kept = {"runs": [], "rows": []} if not wanted else json.loads(RAW.read_text("utf-8"))
     if wanted != ["page"]:
-        with tempfile.TemporaryDirectory() as folder:
-            for question in QUESTIONS:
-                for asked in question.asked:
-                    if not wanted or asked.tool in wanted:
-                        _tell(f"{question.name}: {asked.tool}, {asked.name}")
-                        found = _rows(question.name, asked, Path(folder))
-                        _keep(found)
-    write_page(json.loads(RAW.read_text("utf-8")))
+        _measure(wanted, kept)
+    write_page(kept)
+
+
+def _measure(wanted: list[str], kept: dict[str, Any]) -> None:
+    """Asks the tools, all where none is named, and adds what they said to what is kept."""
+    run: dict[str, Any] = {"asked": wanted, "minutes": 0.0}
+    kept["machine"], start = machine(), time.perf_counter()
+    kept["runs"].append(run)
+    with tempfile.TemporaryDirectory() as folder:
+        for question in QUESTIONS:
+            for asked in question.asked:
+                if not wanted or asked.tool in wanted:
+                    sys.stderr.write(f"{question.name}: {asked.tool}, {asked.name}\n")
+                    found = _rows(question.name, asked, Path(folder))
+                    run["minutes"] = round((time.perf_counter() - start) / 60, 1)
+                    _keep(kept, found)
 
 
 def draw_scores(situation: str, file: Path) -> None:
@@ -111,18 +123,18 @@ def _bound(seen: dict[str, Any]) -> float:
     return found.epsilon
 
 
-def _keep(found: list[dict[str, Any]]) -> None:
+def _keep(kept: dict[str, Any], found: list[dict[str, Any]]) -> None:
     """Rows are kept as they come, in place of what the same call found before."""
-    rows = json.loads(RAW.read_text("utf-8"))["rows"] if RAW.exists() else []
-    new = {(row["question"], row["tool"], row["name"]) for row in found}
-    kept = [row for row in rows if (row["question"], row["tool"], row["name"]) not in new]
-    lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in (*kept, *found))
-    head = json.dumps(machine(), ensure_ascii=False)
-    RAW.write_text(f'{{"machine": {head},\n"rows": [\n{lines}\n]}}\n', "utf-8")
+    new = {_call(row) for row in found}
+    kept["rows"] = [row for row in kept["rows"] if _call(row) not in new] + found
+    rows = ",\n".join(json.dumps(row, ensure_ascii=False) for row in kept["rows"])
+    head = {name: kept[name] for name in ("machine", "runs")}
+    text = f'{json.dumps(head, ensure_ascii=False)[:-1]},\n"rows": [\n{rows}\n]}}\n'
+    RAW.write_text(text, "utf-8")
 
 
-def _tell(what: str) -> None:
-    sys.stderr.write(what + "\n")
+def _call(row: dict[str, Any]) -> tuple[str, str, str]:
+    return row["question"], row["tool"], row["name"]
 
 
 if __name__ == "__main__":

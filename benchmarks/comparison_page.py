@@ -27,10 +27,11 @@ measured is kept in `benchmarks/comparison.json`;
 - **False alarms**: of audits where nothing leaks, how many say that something does. More than 5 %
   is more than a tool allows itself that speaks of 95 %.
 - **Refuted**: of audits where a claim is false, how many refute it.
-- **Median answer**: where the claim is false.
+- **Median answer**: where nothing leaks; where the claim is false.
 - **CPU**: seconds of one audit, of all threads; the median of three after a first that loads what
   there is to load. Of trainings: of all processes, from their start to their end.
-- **Memory**: the most that the process held, with all that it imports; of trainings, all processes.
+- **Memory**: the most that the process held, with all that it imports (ours scikit-learn too, for
+  the question of the classifier); of trainings, all processes.
 
 | question | tool | call | false alarms | refuted | median answer | CPU (s) | memory (MB) |
 | --- | --- | --- | --- | --- | --- | --- | --- |
@@ -38,12 +39,13 @@ measured is kept in `benchmarks/comparison.json`;
 
 In brackets: 95 % limits by Clopper and Pearson. **Bold**: these limits exclude 5 % from below.
 
+{beyond}
+
 What was given:
 
 {settings}
 
-Measured on {machine}. CPU seconds of a machine that
-does other things at the same time are good to a factor of two.
+Measured on {machine}. {runs}
 
 ## How to read it
 
@@ -67,9 +69,10 @@ _NOTES = (
     "credible limit: its prior alone puts it above 0. `beta` and `jeffreys` hold at a threshold "
     "that was fixed.",
     "**PrivacyGuard**'s headline `eps` is the upper end of a bootstrap of ε at a TPR of 1 %: "
-    "an estimate, for which zero is no special value. `eps_lb` is its lower end; `eps_cp` takes "
-    "half of the scores, the best of all thresholds, and limits of 97.5 % for each rate. Its "
-    "`FDPAnalysisNode` was not asked: its grid of noises ends at 10, so that it never answers 0.",
+    "an estimate, for which zero is no special value. `eps_lb` is its lower end, no bound either; "
+    "`eps_cp` takes half of the scores, the best of all thresholds, and limits of 97.5 % for each "
+    "rate. Its `FDPAnalysisNode` was not asked: its grid of noises ends at 10, so that it never "
+    "answers 0.",
     "**ART** guesses, and says nothing of chance; that guesses are right oftener than ½ is how its "
     "own examples are read. Half of the records teach the attack, the other half are guessed.",
     "**SACRO-ML** tests ten overlapping splits of the same records and speaks against release "
@@ -80,9 +83,9 @@ _NOTES = (
     "refuted 0 of 1,000; 1.5 was taken after that, on the same scores. Noise and learning rate of "
     "the DP-SGD are one of four pairs that our own audit was tried on. The classifier was made "
     "smaller (300 digits in place of 600) after a few trials in which every tool found the leak.",
-    "The measurements kept now are of several starts on a busy machine, call by call, some at the "
-    "same time, not of one `make comparison`. Calls with few audits show that a tool runs and what "
-    "it costs; their limits say how little they show of its errors.",
+    "Calls with few audits show that a tool runs and what it costs; their limits say how little "
+    "they show of its errors. Other programs ran beside, at a low priority: seconds are good to a "
+    "factor of two.",
     "Not asked: whatever a tool does that others do not. ART has attacks on images, evasion and "
     "poisoning; PrivacyGuard text extraction; SACRO-ML attribute inference and structural rules; "
     "jax-privacy and Opacus train.",
@@ -117,6 +120,12 @@ class Counted:
         return sum(value > limit for value in self.raw["known"]), len(self.raw["known"])
 
     @property
+    def beyond(self) -> int:
+        """How many answers say more than is true, where that is known."""
+        truth = self.question.truth
+        return 0 if truth is None else sum(value > truth for value in self.raw["known"])
+
+    @property
     def holds(self) -> bool:
         """Whether the counts leave it possible that false alarms are at most 5 %."""
         return limits(*self.alarms)[0] <= _NOMINAL
@@ -135,7 +144,9 @@ def page(raw: dict[str, Any]) -> str:
         wins=_wins(lines),
         rows="\n".join(_line(line) for line in lines),
         settings="\n".join(f"- *{question.title}* {question.setting}." for question in QUESTIONS),
+        beyond=_beyond(lines),
         machine=raw["machine"],
+        runs=_runs(raw["runs"]),
         notes="\n".join(f"- {note}" for note in _NOTES),
     )
 
@@ -158,6 +169,26 @@ def limits(count: int, of: int) -> tuple[float, float]:
     return float(found.low), float(found.high)
 
 
+def _runs(runs: list[dict[str, Any]]) -> str:
+    """Whether all was measured together, in words."""
+    first, *later = runs
+    words = f"One run of {first['minutes']:.0f} minutes, one call after the other."
+    for run in later:
+        asked = ", ".join(TOOLS[tool].strip("*") for tool in run["asked"])
+        words += f" Afterwards once more, for {run['minutes']:.0f} minutes: {asked}."
+    return words
+
+
+def _beyond(lines: list[Counted]) -> str:
+    """What an alarm where nothing leaks does not show: answers above a truth that is not 0."""
+    told = [f"{_label(p)}: {p.beyond:,} of {len(p.raw['known']):,}" for p in lines if p.beyond]
+    question = next(question for question in QUESTIONS if question.truth is not None)
+    return (
+        f"*{question.title}* Where ε = {question.truth}, answers above it, which 5 % of lower "
+        f"bounds may be: {'; '.join(told)}; all others: none."
+    )
+
+
 def _wins(lines: list[Counted]) -> str:
     """Where a peer is better than our first call, before anything else."""
     told = []
@@ -171,21 +202,25 @@ def _wins(lines: list[Counted]) -> str:
         share = ours.refuted[0] / ours.refuted[1]
         sharp = [p for p in peers if p.holds and limits(*p.refuted)[0] > share]
         words = [
-            f"{what}: {', '.join(_named(p) for p in found)}"
-            for what, found in (("faster", quick), ("smaller", small), ("refutes oftener", sharp))
+            f"{what}: {'; '.join(_named(p, shown(p)) for p in found)} (ours {shown(ours)})."
+            for what, found, shown in (
+                ("Faster", quick, lambda line: f"{_seconds(line)} s"),
+                ("Smaller", small, lambda line: f"{_megabytes(line)} MB"),
+                ("Refutes oftener", sharp, lambda line: _share(*line.refuted)),
+            )
             if found
         ]
-        said = f"{'; '.join(words)}. Ours: {_seconds(ours)} s." if words else "Nowhere."
+        said = " ".join(words) or "Nowhere."
         told.append(f"- *{question.title}* {said}")
     return "**Where a peer is better than our default:**\n\n" + "\n".join(told)
 
 
-def _named(line: Counted) -> str:
-    return f"{_label(line)} ({_seconds(line)} s)"
+def _named(line: Counted, shown: str) -> str:
+    return f"{_label(line)} {shown}" + ("" if line.holds else ", with too many false alarms")
 
 
 def _line(line: Counted) -> str:
-    middle = statistics.median(line.raw["known"])
+    middle = "; ".join(f"{statistics.median(line.raw[name]):.2f}" for name in ("null", "known"))
     alarms = _share(*line.alarms)
     cells = (
         line.question.title,
@@ -193,9 +228,9 @@ def _line(line: Counted) -> str:
         line.row.call,
         alarms if line.holds else f"**{alarms}**",
         _share(*line.refuted),
-        f"{line.row.what} {middle:.2f}",
+        f"{line.row.what} {middle}",
         _seconds(line),
-        f"{line.raw['peak_bytes'] / 1e6:,.0f}",
+        _megabytes(line),
     )
     return f"| {' | '.join(cells)} |"
 
@@ -207,6 +242,10 @@ def _share(count: int, of: int) -> str:
 
 def _seconds(line: Counted) -> str:
     return f"{line.raw['cpu_seconds']:.2g}"
+
+
+def _megabytes(line: Counted) -> str:
+    return f"{line.raw['peak_bytes'] / 1e6:,.0f}"
 
 
 def _draw(lines: list[Counted]) -> None:

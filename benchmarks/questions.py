@@ -48,6 +48,7 @@ class Question:
         refuted: A number above it refutes the false claim, where the truth is known.
         asked: Of whom.
         alarm: A number above it says that something leaks.
+        truth: Where the claim is false: a lower bound above it is wrong. None: not known.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Question:
     refuted: float
     asked: tuple[Ask, ...]
     alarm: float = 0.0
+    truth: float | None = None
 
 
 TOOLS = {
@@ -82,6 +84,7 @@ QUESTIONS = (
             "or N(1, 1) for those inside (true ε = 4.38). Claim: ε ≤ 1. δ = 10⁻⁵, 95 %"
         ),
         refuted=1.0,
+        truth=4.38,
         asked=(
             Ask(
                 tool="epsilometer",
@@ -246,7 +249,7 @@ QUESTIONS = (
             Ask(
                 tool="sacroml",
                 name="membership_lira",
-                audits=40,
+                audits=60,
                 rows={
                     "lira": Row(
                         call="`LIRAAttack()`: its AUC is significant",
@@ -277,7 +280,7 @@ QUESTIONS = (
             Ask(
                 tool="opacus",
                 name="training",
-                audits=5,
+                audits=8,
                 rows={"bound": Row(call="`PrivacyEngine().make_private(…)`, 200 times")},
             ),
         ),
@@ -301,7 +304,7 @@ QUESTIONS = (
             Ask(
                 tool="flower",
                 name="federated",
-                audits=4,
+                audits=6,
                 rows={"bound": Row(call="`run_simulation(…)`, canary clients by hand")},
             ),
         ),

@@ -87,3 +87,21 @@ def test_counts_and_limits(modules: Any) -> None:
     line = page.counted(_raw())[0]
     assert line.alarms[0] == sum(value > 0 for value in line.raw["null"])
     assert page.limits(0, 10) == pytest.approx((0.0, 1 - 0.025 ** (1 / 10)))
+
+
+def test_answers_above_the_truth_are_counted(modules: Any) -> None:
+    lines = modules["page"].counted(_raw())
+    told = modules["page"]._beyond(lines)
+    for line in lines:
+        more = [
+            value for value in line.raw["known"] if value > (line.question.truth or float("inf"))
+        ]
+        assert line.beyond == len(more)
+        assert (f"{modules['page']._label(line)}: " in told) == bool(more)
+
+
+def test_the_page_says_what_was_not_measured_together(modules: Any) -> None:
+    whole = {"asked": [], "minutes": 50.4}
+    assert "Afterwards" not in modules["page"]._runs([whole])
+    again = modules["page"]._runs([whole, {"asked": ["opake"], "minutes": 3.0}])
+    assert again.endswith("Afterwards once more, for 3 minutes: opake-auditing.")

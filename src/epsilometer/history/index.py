@@ -180,7 +180,7 @@ def _indexed(folder: Path, files: list[_File]) -> tuple[list[Entry], list[tuple[
                 return _updated(base, folder, files)
         except sqlite3.OperationalError:  # read-only, full, or held for too long
             break
-        except sqlite3.DatabaseError:  # not an index, or damaged
+        except (sqlite3.DatabaseError, UnicodeDecodeError):  # not an index, or damaged
             _forget(index)
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as base:
         return _updated(base, folder, files)

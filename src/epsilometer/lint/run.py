@@ -87,17 +87,19 @@ def _finding(source: Source, place: Place, suggestions: Suggestions, lines: list
 
 def _lines(source: Source) -> list[bytes]:
     """Lines as the parser counts them, in UTF-8 as it measures them."""
+    return re.split(b"\r\n|\r|\n", _text(source).encode())
+
+
+def _text(source: Source) -> str:
+    """The whole text, also where the parser, which looks at less of it, forgives what is there."""
     content = source.content
-    if isinstance(content, bytes):
-        content = content.decode(_encoding(content), "replace")  # the parser looks at less of it
-    return re.split(b"\r\n|\r|\n", content.encode())
-
-
-def _encoding(content: bytes) -> str:
+    if isinstance(content, str):
+        return content
     try:
-        return tokenize.detect_encoding(io.BytesIO(content).readline)[0]
-    except SyntaxError:  # the parser forgives what is in comments
-        return "utf-8"
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
+    except SyntaxError:
+        encoding = "utf-8"
+    return content.decode(encoding, "replace")
 
 
 def _column(lines: list[bytes], place: Place) -> int:
@@ -111,10 +113,9 @@ def _ignored(source: Source) -> dict[int, set[str]]:
     text = to_text(source.content)
     if "epsilometer:" not in text:
         return {}
-    content = source.content if isinstance(source.content, bytes) else source.content.encode()
     found: dict[int, set[str]] = {}
     try:
-        for token in tokenize.tokenize(io.BytesIO(content).readline):
+        for token in tokenize.generate_tokens(io.StringIO(_text(source)).readline):
             if token.type == tokenize.COMMENT and (match := _IGNORE.search(token.string)):
                 named = _EVERYTHING if match[1] is None else match[1]
                 found[token.start[0]] = {rule.strip() for rule in named.split(",")}

@@ -1,4 +1,4 @@
-"""What was measured: scores one by one, or counted at thresholds fixed in advance."""
+"""Hold what was measured: scores one by one, or counted at thresholds fixed in advance."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from epsilometer import _validate
+from epsilometer.core.settings import data_field
 from epsilometer.errors import InvalidArgument
 from epsilometer.types import FloatArray, IntArray
 
@@ -17,25 +18,58 @@ class Sides(NamedTuple):
     outside: FloatArray
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Observations:
+    """How observations are audited, whatever they are.
+
+    Attributes:
+        method: The method that decides, by its name in ``epsilometer methods``.
+        rule: How thresholds are chosen; ``epsilometer.rules.RankGrid()`` by default.
+        also: Methods whose bounds are shown beside it and decide nothing.
+        title: What was audited, in words.
+        adversary: Whose view the scores are computed from, in words.
+        source: The file they were read from, where there is one.
+    """
+
+    method: str = "clopper_pearson"
+    rule: Any = None
+    also: tuple[str, ...] = ()
+    title: str = "attack scores"
+    adversary: str = "unstated"
+    source: Any = data_field(default=None)
+
+
 @dataclass(frozen=True, eq=False)
-class Scores:
+class Scores(Observations):
     """Attack scores; *higher means "was in"*. Negate a loss before it gets here.
 
     ±inf are legal scores and keep their order (score a diverged run so); nan is refused.
     Lists, float32 and float64 arrays, memory-mapped arrays and torch tensors are taken; floats
     are not copied.
 
+    Guarantee: scores cannot be changed, and a nan cannot hide among them.
+    Assumption: none here; each method names its own.
+
     Attributes:
         inside: Scores of runs or canaries with the record, shape ``(n_in,)``.
         outside: Scores of runs or canaries without it, shape ``(n_out,)``.
+        method: The method that decides, by its name in ``epsilometer methods``.
+        rule: How thresholds are chosen; ``epsilometer.rules.RankGrid()`` by default.
+        also: Methods whose bounds are shown beside it and decide nothing.
+        title: What was audited, in words.
+        adversary: Whose view the scores are computed from, in words.
+        source: The file they were read from, where there is one.
 
     Example:
-        >>> Scores(inside=[2.0, 3.0], outside=[0.0, 1.0, 2.0]).errors_at(2.0)
+        >>> import epsilometer as em
+        >>> em.Scores(inside=[2.0, 3.0], outside=[0.0, 1.0, 2.0]).errors_at(2.0)
         (1, 0)
+        >>> em.audit(em.Scores([2.0] * 90, [0.0] * 90), 1.0, delta=1e-5).verdict
+        'refuted'
     """
 
-    inside: FloatArray
-    outside: FloatArray
+    inside: FloatArray = data_field()
+    outside: FloatArray = data_field()
 
     def __post_init__(self) -> None:
         inside = _validate.scores("inside", self.inside)
@@ -64,7 +98,7 @@ class Scores:
 
 
 @dataclass(frozen=True, eq=False)
-class ScoreCounts:
+class ScoreCounts(Observations):
     """Scores counted at thresholds fixed in advance: 10⁹ observations in a few hundred numbers.
 
     Bin ``j`` holds the scores in ``[thresholds[j-1], thresholds[j])``; bin 0 those below all
@@ -83,9 +117,9 @@ class ScoreCounts:
         (0, 2)
     """
 
-    thresholds: FloatArray
-    inside_bins: IntArray
-    outside_bins: IntArray
+    thresholds: FloatArray = data_field()
+    inside_bins: IntArray = data_field()
+    outside_bins: IntArray = data_field()
 
     def __post_init__(self) -> None:
         thresholds = _validate.scores("thresholds", self.thresholds)

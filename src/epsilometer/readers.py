@@ -1,10 +1,12 @@
 """Scores from the files people have: CSV, Parquet, npz."""
 
 import csv
+import hashlib
 import os
 import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -15,6 +17,7 @@ from epsilometer import _validate
 from epsilometer._extras import needs
 from epsilometer.errors import EpsilometerError, InvalidArgument, UnreadableFile
 from epsilometer.observations import Scores
+from epsilometer.types import FloatArray
 
 LARGEST = 4 * 2**30  # bytes that are taken into memory at once
 _INSIDE = {"1", "1.0", "true", "yes", "in", "inside", "member"}
@@ -22,6 +25,23 @@ _OUTSIDE = {"0", "0.0", "false", "no", "out", "outside", "non-member", "nonmembe
 _COUNT = "Count them in blocks instead: ScoreCounts.at(thresholds).add(inside=…, outside=…)."
 _SAID = 300  # characters of what a decoder says: it may repeat the file
 Columns: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ScoreFile:
+    """A file of scores, by its path: what a result names in place of the scores themselves."""
+
+    path: Path
+
+    def load(self) -> dict[str, FloatArray]:
+        """Read the scores: ``inside`` and ``outside``."""
+        scores = read_scores(self.path)
+        return {"inside": scores.inside, "outside": scores.outside}
+
+    def fingerprints(self) -> tuple[tuple[str, str], ...]:
+        """Return the name of the file and the SHA-256 of its contents."""
+        with open(self.path, "rb") as file:
+            return ((Path(self.path).name, hashlib.file_digest(file, "sha256").hexdigest()),)
 
 
 def read_scores(path: str | os.PathLike[str]) -> Scores:
@@ -43,7 +63,8 @@ def read_scores(path: str | os.PathLike[str]) -> Scores:
             f"Expected a file ending in .csv, .parquet or .npz, got {path.name!r}."
         )
     with told(path, _COUNT):
-        return _scores(kinds[path.suffix.lower()](path))
+        scores = _scores(kinds[path.suffix.lower()](path))
+    return replace(scores, title=path.name, source=ScoreFile(path))
 
 
 def _scores(columns: Columns) -> Scores:

@@ -17,12 +17,12 @@ from numpy.typing import ArrayLike, NDArray
 from epsilometer import _validate
 from epsilometer.audits.runs import UntilRefuted, pilots
 from epsilometer.audits.training import Score, Train, audit_training
-from epsilometer.claims import Adjacency, PrivacyClaim
+from epsilometer.core.claim import Adjacency, Claim
 from epsilometer.engine.engines import Call, Outcome, Outcomes
 from epsilometer.errors import InvalidArgument
 from epsilometer.observations import Scores
 from epsilometer.report.words import number, promised
-from epsilometer.results import AuditResult
+from epsilometer.core.audit import AuditResult
 from epsilometer.stats import search
 from epsilometer.stats.gaussians import gaussian_epsilon, gaussian_sigma
 from epsilometer.stats.sequential import ConfidenceSequence
@@ -63,7 +63,7 @@ class Reach:
 
 
 def assert_private(
-    claim: PrivacyClaim,
+    claim: Claim,
     train: Train,
     *,
     data: tuple[ArrayLike, ArrayLike] | None = None,
@@ -110,17 +110,17 @@ def assert_private(
 
     Example:
         >>> import numpy as np
-        >>> from epsilometer import PrivacyClaim
+        >>> from epsilometer import Claim
         >>> def noisy_sum(numbers, seed):
         ...     return sum(numbers) + np.random.default_rng(seed).normal(0, 0.5)
-        >>> claim = PrivacyClaim(epsilon=1.0, delta=1e-5)  # needs a noise of 3.73
+        >>> claim = Claim(epsilon=1.0, delta=1e-5)  # needs a noise of 3.73
         >>> assert_private(claim, noisy_sum, with_record=[1, 1], without_record=[1])
         Traceback (most recent call last):
             ...
         epsilometer.testing.PromiseBroken: ε = 1 at δ = 1e-05 was promised...
     """
-    if not isinstance(claim, PrivacyClaim):
-        raise InvalidArgument(f"Expected a PrivacyClaim to refute, got {claim!r}.")
+    if not isinstance(claim, Claim):
+        raise InvalidArgument(f"Expected a Claim to refute, got {claim!r}.")
     _validate.whole(2, runs=runs)
     _validate.open_unit(confidence=confidence)
     _can_fail(claim, runs=runs, confidence=confidence)
@@ -172,7 +172,7 @@ def summary(result: AuditResult) -> str:
     )
 
 
-def reach(claim: PrivacyClaim, *, runs: int = RUNS, confidence: float = CONFIDENCE) -> Reach:
+def reach(claim: Claim, *, runs: int = RUNS, confidence: float = CONFIDENCE) -> Reach:
     """What ``assert_private`` can notice with so many runs, before any is done.
 
     Guarantees: ``most`` is exact. ``epsilon`` is where even quantiles of the mechanism's scores,
@@ -180,7 +180,7 @@ def reach(claim: PrivacyClaim, *, runs: int = RUNS, confidence: float = CONFIDEN
 
     Example:
         >>> for epsilon, delta in [(1.0, 1e-5), (1.16, 0.1)]:
-        ...     print(f"{reach(PrivacyClaim(epsilon=epsilon, delta=delta)).noise:.0%}")
+        ...     print(f"{reach(Claim(epsilon=epsilon, delta=delta)).noise:.0%}")
         23%
         61%
     """
@@ -233,7 +233,7 @@ class _Here:
             yield Outcome(unit=unit, arrays=arrays, error="", seconds=time.perf_counter() - start)
 
 
-def _can_fail(claim: PrivacyClaim, *, runs: int, confidence: float) -> None:
+def _can_fail(claim: Claim, *, runs: int, confidence: float) -> None:
     """Refuses an audit that would pass whatever ``train`` does."""
 
     def most(runs: int) -> float:

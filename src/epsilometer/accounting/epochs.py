@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from epsilometer.accounting.losses import Losses
 from epsilometer.errors import InvalidArgument
-from epsilometer.results import Direction
+from epsilometer.core.bound import Direction
 from epsilometer.stats import search
 from epsilometer.stats.gaussians import gaussian_delta, gaussian_epsilon
 from epsilometer.stats.tradeoff import gdp_curve

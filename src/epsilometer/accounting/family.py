@@ -31,10 +31,10 @@ import scipy.special
 
 from epsilometer import _validate
 from epsilometer.accounting.losses import Losses
-from epsilometer.claims import Adjacency
+from epsilometer.core.claim import Adjacency
 from epsilometer.errors import InvalidArgument
 from epsilometer.observations import ScoreCounts, Scores
-from epsilometer.results import EpsilonLowerBound
+from epsilometer.core.bound import EpsilonLowerBound
 from epsilometer.stats import search, thresholds
 from epsilometer.stats.estimators import ranks
 from epsilometer.stats.estimators.method import Winner

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from epsilometer import _validate
-from epsilometer.claims import Adjacency
+from epsilometer.core.claim import Adjacency
 from epsilometer.errors import InvalidArgument
 from epsilometer.stats.tradeoff import envelope_curve
 from epsilometer.types import FloatArray

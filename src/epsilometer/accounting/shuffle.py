@@ -19,7 +19,7 @@ from epsilometer.accounting.epochs import Epoch
 from epsilometer.errors import InvalidArgument
 from epsilometer.mechanisms.batched_gaussian import BatchedGaussian, Law
 from epsilometer.mechanisms.samplers import BatchThenShuffle, PartialShuffle, Sampler, Shuffle
-from epsilometer.results import Direction, EpsilonEstimate
+from epsilometer.core.bound import Direction, EpsilonEstimate
 from epsilometer.types import FloatArray
 
 CITES = ("annamalai2025", "chua2024")

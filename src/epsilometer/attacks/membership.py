@@ -12,7 +12,7 @@ from epsilometer import _validate
 from epsilometer.attacks.shadows import ShadowPool, mean_by_side
 from epsilometer.errors import InvalidArgument
 from epsilometer.observations import Scores
-from epsilometer.results import EpsilonLowerBound
+from epsilometer.core.bound import EpsilonLowerBound
 from epsilometer.stats import binomial
 from epsilometer.stats.estimators import epsilon_lower_bound
 from epsilometer.stats.tradeoff import tradeoff_curve

@@ -11,10 +11,11 @@ from epsilometer import _validate
 from epsilometer.attacks.canary_steps import CanarySteps, Views, blind_views, known_views
 from epsilometer.audits.evidence import growth
 from epsilometer.audits.scores import judged
-from epsilometer.claims import PrivacyClaim
+from epsilometer.core.claim import Claim
 from epsilometer.errors import EpsilometerWarning, InvalidArgument
 from epsilometer.observations import Scores
-from epsilometer.results import AuditResult, EpsilonLowerBound, Provenance
+from epsilometer.core.audit import AuditResult, Provenance
+from epsilometer.core.bound import EpsilonLowerBound
 from epsilometer.stats.estimators import epsilon_lower_bound
 from epsilometer.stats.gaussians import gdp_epsilon
 from epsilometer.stats.thresholds import HoldOut, RankGrid, ThresholdRule
@@ -60,7 +61,7 @@ class CanaryRun:
 
 
 def audit_gradients(
-    run: CanaryRun, *, delta: float, claim: PrivacyClaim, confidence: float, method: str
+    run: CanaryRun, *, delta: float, claim: Claim, confidence: float, method: str
 ) -> AuditResult:
     """Judges a promise by one who sees every noisy gradient and does not know the batches.
 
@@ -103,7 +104,7 @@ def audit_steps(run: CanaryRun, *, delta: float, confidence: float) -> AuditResu
     _validate.open_unit(delta=delta)
     exposure = run.steps.exposure
     most = _worth_most(exposure)
-    claim = PrivacyClaim(
+    claim = Claim(
         epsilon=gdp_epsilon(math.sqrt(most), delta),
         delta=delta,
         adjacency="add_remove",
@@ -138,7 +139,7 @@ def _worth_most(exposure: FloatArray) -> float:
 
 
 def audit_weights(
-    run: CanaryRun, *, delta: float, claim: PrivacyClaim, confidence: float
+    run: CanaryRun, *, delta: float, claim: Claim, confidence: float
 ) -> AuditResult:
     """Judges a promise by one who sees the first and the last weights, and no gradient.
 
@@ -162,7 +163,7 @@ def _judged(
     views: Views,
     kept: NDArray[np.bool_],
     *,
-    claim: PrivacyClaim,
+    claim: Claim,
     delta: float,
     confidence: float,
     methods: tuple[str, ...],

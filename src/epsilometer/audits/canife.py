@@ -10,7 +10,7 @@ from epsilometer import _validate
 from epsilometer._extras import needs
 from epsilometer.accounting import rdp
 from epsilometer.errors import InvalidArgument
-from epsilometer.results import EpsilonEstimate
+from epsilometer.core.bound import EpsilonEstimate
 from epsilometer.stats.gaussians import gaussian_sigma
 from epsilometer.types import FloatArray
 

@@ -22,7 +22,7 @@ from epsilometer.leave_one_out.estimators import labels
 from epsilometer.leave_one_out.families import family_of
 from epsilometer.leave_one_out.pipelines import Preprocessing, unwrapped
 from epsilometer.leave_one_out.refits import PATIENCE
-from epsilometer.release import ReleaseAudit
+from epsilometer.core.audit import ReleaseAudit
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
 USUAL = ("loss", "lira", "rmia")

@@ -34,7 +34,7 @@ from epsilometer.engine.run import Done, Unwatched, Watch, run
 from epsilometer.engine.shards import Arrays, checked
 from epsilometer.leave_one_out.pdtp import Pdtp, pdtp
 from epsilometer.leave_one_out.pipelines import Preprocessing
-from epsilometer.release import ReleaseAudit
+from epsilometer.core.audit import ReleaseAudit
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
 Attack: TypeAlias = Callable[[ShadowPool, int | FloatArray, np.random.Generator], RecordScores]

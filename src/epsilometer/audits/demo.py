@@ -8,13 +8,13 @@ import numpy as np
 from epsilometer import _validate
 from epsilometer.accounting.pld import full_batch_noise, poisson_curve
 from epsilometer.audits.runs import Program, RunsJob
-from epsilometer.claims import PrivacyClaim
+from epsilometer.core.claim import Claim
 from epsilometer.engine.plan import Plan
 from epsilometer.mechanisms.gradient_descent import GradientDescent
-from epsilometer.results import Curve
+from epsilometer.core.findings import Curve
 from epsilometer.types import FloatArray, IntArray
 
-CLAIM = PrivacyClaim(
+CLAIM = Claim(
     epsilon=3.0, delta=1e-5, adjacency="add_remove", sampler="full batch", accountant="PLD"
 )
 RECORDS, STEPS, RUNS = 100, 20, 5_000

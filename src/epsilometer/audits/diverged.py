@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from epsilometer.engine.shards import Arrays
-from epsilometer.results import AuditResult
+from epsilometer.core.audit import AuditResult
 from epsilometer.types import IntArray
 
 

@@ -29,7 +29,7 @@ from epsilometer.canaries.gradient import (
     displaces,
     random_direction,
 )
-from epsilometer.claims import Adjacency, PrivacyClaim
+from epsilometer.core.claim import Adjacency, Claim
 from epsilometer.engine.engines import Engine, InProcess, Local
 from epsilometer.engine.events import Listener
 from epsilometer.engine.fingerprints import fingerprint, name_of
@@ -37,7 +37,7 @@ from epsilometer.engine.plan import Plan
 from epsilometer.engine.run import run
 from epsilometer.errors import InvalidArgument
 from epsilometer.mechanisms.samplers import Poisson, Sampler, Shuffle
-from epsilometer.results import AuditGroup, AuditResult
+from epsilometer.core.audit import AuditGroup, AuditResult
 from epsilometer.types import FloatArray
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Knobs(TypedDict, total=False):
 
     runs: Required[int]
     delta: Required[float]
-    claim: float | PrivacyClaim | None
+    claim: float | Claim | None
     adversary: Adversary
     adjacency: Adjacency
     sampler: Sampler
@@ -86,7 +86,7 @@ def dpsgd_job(
     *,
     runs: int,
     delta: float,
-    claim: float | PrivacyClaim | None = None,
+    claim: float | Claim | None = None,
     adversary: Adversary = "partially_informed",
     adjacency: Adjacency = "zero_out",
     sampler: Sampler = _SHUFFLE,
@@ -276,7 +276,7 @@ def audit_dpsgd(
         **how: ``runs`` of either kind and ``delta``, which are needed, as are ``learning_rate`` and
             ``batch_size``; and
 
-            - ``claim``: the promised ε, or a ``PrivacyClaim``;
+            - ``claim``: the promised ε, or a ``Claim``;
             - ``adversary``: what she may insert, as :mod:`~epsilometer.canaries.gradient` tells;
             - ``adjacency``: ``"zero_out"``, ``"add_remove"`` or ``"replace"``;
             - ``sampler``: how batches are drawn; ``Shuffle()`` by default;
@@ -327,20 +327,20 @@ def _direction(kind: Direction, size: int, rng: np.random.Generator) -> FloatArr
 
 
 def _claim(
-    claim: float | PrivacyClaim | None, delta: float, adjacency: Adjacency
-) -> PrivacyClaim | None:
-    if isinstance(claim, PrivacyClaim) and claim.delta != delta:
+    claim: float | Claim | None, delta: float, adjacency: Adjacency
+) -> Claim | None:
+    if isinstance(claim, Claim) and claim.delta != delta:
         raise InvalidArgument(f"Expected delta to be the claim's {claim.delta!r}, got {delta!r}.")
-    if claim is None or isinstance(claim, PrivacyClaim):
+    if claim is None or isinstance(claim, Claim):
         return claim
-    return PrivacyClaim(
+    return Claim(
         epsilon=claim, delta=delta, adjacency=adjacency, sampler="Poisson", accountant="PLD"
     )
 
 
 def _noise(
     noise_multiplier: float | None,
-    claim: PrivacyClaim | None,
+    claim: Claim | None,
     adjacency: Adjacency,
     *,
     rate: float,

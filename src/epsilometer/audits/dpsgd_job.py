@@ -10,11 +10,11 @@ from epsilometer.audits.diverged import lost_scores, told_of_lost
 from epsilometer.audits.dpsgd_one_run import OneRun
 from epsilometer.audits.runs import RunsJob, View
 from epsilometer.canaries.gradient import TargetCanary
-from epsilometer.claims import Adjacency
+from epsilometer.core.claim import Adjacency
 from epsilometer.engine.plan import Plan
 from epsilometer.engine.run import Done, Watch
 from epsilometer.engine.shards import Arrays
-from epsilometer.results import AuditGroup, AuditResult
+from epsilometer.core.audit import AuditGroup, AuditResult
 
 
 @dataclass(frozen=True, kw_only=True)

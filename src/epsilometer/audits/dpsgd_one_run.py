@@ -10,11 +10,11 @@ from epsilometer.audits.diverged import lost_scores, told_of_lost
 from epsilometer.audits.runs import joined
 from epsilometer.audits.scores import audit_scores
 from epsilometer.canaries.gradient import ManyCanaries, TargetCanary, random_direction
-from epsilometer.claims import PrivacyClaim
+from epsilometer.core.claim import Claim
 from epsilometer.engine.run import Done
 from epsilometer.engine.shards import Arrays
 from epsilometer.errors import InvalidArgument
-from epsilometer.results import AuditResult
+from epsilometer.core.audit import AuditResult
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class OneRun:
     features: FloatArray
     labels: IntArray
     canaries: int
-    claim: PrivacyClaim | None
+    claim: Claim | None
     delta: float
     confidence: float
     seed: int

@@ -9,10 +9,11 @@ import numpy as np
 from epsilometer.accounting import family, pld
 from epsilometer.audits.runs import Play, Program, View
 from epsilometer.canaries.gradient import IN_WORDS, Adversary
-from epsilometer.claims import Adjacency, PrivacyClaim
+from epsilometer.core.claim import Adjacency, Claim
 from epsilometer.errors import InvalidArgument
 from epsilometer.mechanisms.samplers import Poisson, Sampler
-from epsilometer.results import Curve, EpsilonLowerBound
+from epsilometer.core.bound import EpsilonLowerBound
+from epsilometer.core.findings import Curve
 
 Look: TypeAlias = Literal["updates", "model", "loss", "steps"]
 _LEAST = 0.2  # noise with a curve; below it takes minutes and allows nearly everything
@@ -59,7 +60,7 @@ def gradient_program(
     looks: Sequence[Look],
     *,
     subject: str,
-    claim: PrivacyClaim | None,
+    claim: Claim | None,
     adversary: Adversary,
     adjacency: Adjacency,
     sampler: Sampler,
@@ -89,7 +90,7 @@ def gradient_program(
     )
 
 
-def loss_program(play: Play, subject: str, claim: PrivacyClaim | None) -> Program:
+def loss_program(play: Play, subject: str, claim: Claim | None) -> Program:
     """Runs with a record of its own, of which the final model's loss is seen."""
     subject = f"{subject}, final model only: loss on a data canary"
     who = "sees the final model, chooses one record"

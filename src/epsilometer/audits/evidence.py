@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from epsilometer.observations import ScoreCounts, Scores
-from epsilometer.results import Curve, Evidence
+from epsilometer.core.findings import Curve, Evidence
 from epsilometer.stats.thresholds import Observed
 from epsilometer.stats.tradeoff import TradeoffCurve
 from epsilometer.types import FloatArray, IntArray
@@ -15,7 +15,7 @@ _FEWEST = 50  # observations of either kind below which a part proves nothing wo
 _POINTS = 8
 
 
-def evidence(
+def condense_evidence(
     scores: Observed,
     curve: TradeoffCurve,
     *,
@@ -43,7 +43,7 @@ def evidence(
     )
 
 
-def growth(
+def measure_growth(
     scores: Observed, bound: Callable[[Scores], float], *, seed: int, in_order: bool
 ) -> tuple[tuple[int, float], ...]:
     """What halves, quarters, … of the observations prove; counts have no parts, and give nothing.

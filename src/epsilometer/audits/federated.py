@@ -14,7 +14,7 @@ from epsilometer.attacks.iterates import IteratesSeen
 from epsilometer.audits.federated_run import audit_iterates
 from epsilometer.canaries.hadamard import HadamardCanaries
 from epsilometer.canaries.sphere import Directions, SphereCanaries
-from epsilometer.claims import PrivacyClaim
+from epsilometer.core.claim import Claim
 from epsilometer.engine.engines import Engine, InProcess, Local
 from epsilometer.engine.events import Listener
 from epsilometer.engine.fingerprints import fingerprint, name_of
@@ -22,7 +22,7 @@ from epsilometer.engine.plan import Plan
 from epsilometer.engine.run import Done, Unwatched, Watch, run
 from epsilometer.engine.shards import Arrays
 from epsilometer.errors import InvalidArgument
-from epsilometer.results import AuditGroup, AuditResult
+from epsilometer.core.audit import AuditGroup, AuditResult
 from epsilometer.stats.sphere import cosine_quantile
 from epsilometer.types import FloatArray
 
@@ -58,7 +58,7 @@ class FederatedJob:
     canaries: int
     repetitions: tuple[int | None, ...]
     delta: float
-    claim: PrivacyClaim | None
+    claim: Claim | None
     statistic: Statistic
     iterates: Iterates
     family: Family
@@ -132,12 +132,12 @@ class FederatedJob:
             audits += group.results
         return AuditGroup(subject=self.subject, results=tuple(audits))
 
-    def _accounted(self, often: int | None) -> PrivacyClaim | None:
+    def _accounted(self, often: int | None) -> Claim | None:
         """What accounting promises a client who takes part as canaries do."""
         epsilon, how = self.training.epsilon(self.delta, canaries=self.canaries, repetitions=often)
         if not self.training.noise_multiplier:
             return None
-        return PrivacyClaim(
+        return Claim(
             epsilon=epsilon,
             delta=self.delta,
             adjacency="zero_out",
@@ -152,7 +152,7 @@ def federated_job(
     canaries: int = 1000,
     repetitions: Sequence[int] | None = (1,),
     delta: float,
-    claim: float | PrivacyClaim | None = None,
+    claim: float | Claim | None = None,
     statistic: Statistic = "moved",
     iterates: Iterates = "updates",
     family: Family = "hadamard",
@@ -226,7 +226,7 @@ def audit_federated(
     canaries: int = 1000,
     repetitions: Sequence[int] | None = (1,),
     delta: float,
-    claim: float | PrivacyClaim | None = None,
+    claim: float | Claim | None = None,
     statistic: Statistic = "moved",
     iterates: Iterates = "updates",
     family: Family = "hadamard",
@@ -312,10 +312,10 @@ def _null(count: int, dimension: int) -> FloatArray:
     return cosine_quantile((np.arange(count) + 0.5) / count, dimension)
 
 
-def _claim(claim: float | PrivacyClaim | None, delta: float) -> PrivacyClaim | None:
-    if claim is None or isinstance(claim, PrivacyClaim):
+def _claim(claim: float | Claim | None, delta: float) -> Claim | None:
+    if claim is None or isinstance(claim, Claim):
         return claim
-    return PrivacyClaim(epsilon=claim, delta=delta, adjacency="zero_out")
+    return Claim(epsilon=claim, delta=delta, adjacency="zero_out")
 
 
 def _one_of(**named: tuple[str, Any]) -> None:

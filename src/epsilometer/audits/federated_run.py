@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from epsilometer.attacks.iterates import IteratesSeen
 from epsilometer.audits.one_shot import audit_cosines
-from epsilometer.claims import PrivacyClaim
+from epsilometer.core.claim import Claim
 from epsilometer.errors import EpsilometerWarning, InvalidArgument
-from epsilometer.results import AuditGroup, AuditResult, Provenance
+from epsilometer.core.audit import AuditGroup, AuditResult, Provenance
 from epsilometer.types import FloatArray
 
 Participation: TypeAlias = Literal["hidden", "known", "unseen"]
@@ -23,7 +23,7 @@ def audit_iterates(
     *,
     dimension: int,
     delta: float,
-    claim: PrivacyClaim | None = None,
+    claim: Claim | None = None,
     participation: Participation = "hidden",
     confidence: float = 0.95,
     seed: int = 0,

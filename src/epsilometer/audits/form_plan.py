@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from epsilometer.attacks.disclosure import ReleaseForm
 from epsilometer.audits.posterior_runs import LEARNED_FROM, Asked
-from epsilometer.posterior import FormFinding, FormPlan, Standing
+from epsilometer.core.findings import FormFinding, FormPlan, Standing
 from epsilometer.stats.decisions import scores_needed
 
 _WORST_FIRST: tuple[Standing, ...] = ("above", "cannot tell", "below")

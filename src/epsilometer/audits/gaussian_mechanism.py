@@ -9,10 +9,10 @@ from epsilometer import _validate
 from epsilometer.audits.one_shot import audit_cosines
 from epsilometer.canaries.hadamard import HadamardCanaries
 from epsilometer.canaries.sphere import Directions, SphereCanaries
-from epsilometer.claims import PrivacyClaim
+from epsilometer.core.claim import Claim
 from epsilometer.engine.plan import versions
 from epsilometer.errors import InvalidArgument
-from epsilometer.results import AuditResult, Provenance
+from epsilometer.core.audit import AuditResult, Provenance
 from epsilometer.stats.gaussians import gaussian_epsilon
 from epsilometer.types import FloatArray
 
@@ -61,7 +61,7 @@ def audit_gaussian_mechanism(
         cosines,
         dimension=dimension,
         delta=delta,
-        claim=PrivacyClaim(
+        claim=Claim(
             epsilon=true if claim is None else claim,
             delta=delta,
             adjacency="add_remove",

@@ -9,11 +9,13 @@ from numpy.typing import ArrayLike
 
 from epsilometer.audits.evidence import growth
 from epsilometer.audits.scores import judged
-from epsilometer.claims import Adjacency, PrivacyClaim
+from epsilometer.core.claim import Adjacency, Claim
 from epsilometer.engine.plan import versions
 from epsilometer.errors import InvalidArgument, warn
 from epsilometer.observations import Scores
-from epsilometer.results import AuditResult, Curve, EpsilonEstimate, EpsilonLowerBound, Provenance
+from epsilometer.core.audit import AuditResult, Provenance
+from epsilometer.core.bound import EpsilonEstimate, EpsilonLowerBound
+from epsilometer.core.findings import Curve
 from epsilometer.stats.estimators import epsilon_lower_bound
 from epsilometer.stats.sphere import cosine_quantile, cosines_of
 from epsilometer.stats.sphere_bounds import cosine_bound, one_shot_epsilon_lo, tied_bound
@@ -30,7 +32,7 @@ def audit_cosines(
     *,
     dimension: int,
     delta: float,
-    claim: PrivacyClaim | None = None,
+    claim: Claim | None = None,
     unobserved: ArrayLike | None = None,
     participation: Literal["equal", "unequal"] = "equal",
     confidence: float = 0.95,
@@ -71,7 +73,7 @@ def audit_cosines(
     Example:
         >>> rng = np.random.default_rng(0)
         >>> cosines = rng.normal(4, 1, 1000) / 1000  # the Gaussian mechanism with σ = ¼
-        >>> claim = PrivacyClaim(epsilon=8.0, delta=1e-6)
+        >>> claim = Claim(epsilon=8.0, delta=1e-6)
         >>> audit = audit_cosines(cosines, dimension=10**6, delta=1e-6, claim=claim)
         >>> audit.verdict, round(audit.bound.epsilon, 1), round(audit.estimates[1].epsilon, 1)
         ('refuted', 16.5, 25.9)

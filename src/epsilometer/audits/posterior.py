@@ -22,7 +22,7 @@ from epsilometer.audits.failures import Failures
 from epsilometer.audits.posterior_job import PosteriorJob
 from epsilometer.audits.posterior_runs import AllFailed, Asked
 from epsilometer.canaries.data import Record, records
-from epsilometer.claims import PrivacyClaim
+from epsilometer.core.claim import Claim
 from epsilometer.engine.engines import Engine, InProcess, Local
 from epsilometer.engine.events import Listener
 from epsilometer.engine.fingerprints import fingerprint, name_of
@@ -30,7 +30,7 @@ from epsilometer.engine.plan import Plan
 from epsilometer.engine.run import run
 from epsilometer.errors import InvalidArgument
 from epsilometer.mechanisms.samplers import Poisson
-from epsilometer.posterior import PosteriorAudit
+from epsilometer.core.audit import PosteriorAudit
 from epsilometer.types import FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Knobs(TypedDict, total=False):
     counts: Sequence[int]
     units: Sequence[float]
     test: tuple[ArrayLike, ArrayLike] | None
-    claim: float | PrivacyClaim | None
+    claim: float | Claim | None
     line: float | None
     advantage: float | None
     confidence: float
@@ -112,7 +112,7 @@ def audit_posterior(
             - ``forms``: what might be published, finest first; seven by default;
             - ``swept``: forms that are shown with other ``counts`` of samples and ``units``;
             - ``test``: features and labels that utility is measured on;
-            - ``claim``: the promised ε, or a ``PrivacyClaim`` for a record more or less;
+            - ``claim``: the promised ε, or a ``Claim`` for a record more or less;
             - ``line``: the ε that no form may be proved to exceed; the claim's, or 1;
             - ``advantage``: what TPR − FPR of the attack may be; by default what (line, δ)-DP
               allows any attack;
@@ -161,7 +161,7 @@ def posterior_job(
     counts: Sequence[int] = COUNTS,
     units: Sequence[float] = UNITS,
     test: tuple[ArrayLike, ArrayLike] | None = None,
-    claim: float | PrivacyClaim | None = None,
+    claim: float | Claim | None = None,
     line: float | None = None,
     advantage: float | None = None,
     confidence: float = 0.95,
@@ -332,11 +332,11 @@ def _trained_by(factory: Any) -> dict[str, str]:
         return {}
 
 
-def _claim(claim: float | PrivacyClaim | None, delta: float) -> PrivacyClaim | None:
+def _claim(claim: float | Claim | None, delta: float) -> Claim | None:
     if claim is None:
         return None
-    if not isinstance(claim, PrivacyClaim):
-        return PrivacyClaim(epsilon=claim, delta=delta, adjacency="add_remove")
+    if not isinstance(claim, Claim):
+        return Claim(epsilon=claim, delta=delta, adjacency="add_remove")
     if claim.delta != delta:
         raise InvalidArgument(f"Expected delta to be the claim's {claim.delta!r}, got {delta!r}.")
     if claim.adjacency not in ("unstated", "add_remove"):

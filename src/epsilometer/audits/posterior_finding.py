@@ -13,16 +13,10 @@ from epsilometer.audits.posterior_runs import LEARNED_FROM, Asked, Collected, Sh
 from epsilometer.audits.scores import audit_scores
 from epsilometer.errors import InvalidArgument
 from epsilometer.observations import Scores
-from epsilometer.posterior import (
-    FormDifference,
-    FormFinding,
-    PosteriorAudit,
-    Standing,
-    SweepPoint,
-    Swept,
-    TheoryEpsilon,
-)
-from epsilometer.results import EpsilonLowerBound, Provenance
+from epsilometer.core.audit import PosteriorAudit
+from epsilometer.core.findings import FormDifference, FormFinding, Standing, SweepPoint, Swept, TheoryEpsilon
+from epsilometer.core.audit import Provenance
+from epsilometer.core.bound import EpsilonLowerBound
 from epsilometer.stats.decisions import advantage_at, advantage_difference
 from epsilometer.stats.estimators import epsilon_lower_bound
 from epsilometer.stats.joint_thresholds import Joining, joint_bound

@@ -16,7 +16,8 @@ from epsilometer.canaries.data import Record
 from epsilometer.engine.plan import Plan
 from epsilometer.engine.run import Done, Unwatched, Watch
 from epsilometer.engine.shards import Arrays
-from epsilometer.posterior import PosteriorAudit, TheoryEpsilon
+from epsilometer.core.audit import PosteriorAudit
+from epsilometer.core.findings import TheoryEpsilon
 from epsilometer.types import FloatArray, IntArray
 
 if TYPE_CHECKING:

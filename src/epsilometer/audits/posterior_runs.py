@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from epsilometer import _validate
 from epsilometer.attacks.disclosure import ReleaseForm
-from epsilometer.claims import PrivacyClaim
+from epsilometer.core.claim import Claim
 from epsilometer.engine.shards import Arrays
 from epsilometer.errors import InvalidArgument
-from epsilometer.posterior import Swept
+from epsilometer.core.findings import Swept
 from epsilometer.types import FloatArray
 
 LEARNED_FROM = 0.5  # of the runs; the others are judged
@@ -51,7 +51,7 @@ class Asked:
     forms: tuple[ReleaseForm, ...]
     sweeps: tuple[tuple[Swept, Shown], ...]
     samples: int
-    claim: PrivacyClaim | None
+    claim: Claim | None
     delta: float
     confidence: float
     line: float
@@ -66,7 +66,7 @@ class Asked:
         counts: tuple[int, ...],
         units: tuple[float, ...],
         samples: int,
-        claim: PrivacyClaim | None,
+        claim: Claim | None,
         delta: float,
         confidence: float,
         line: float,

@@ -10,7 +10,8 @@ import scipy.special
 from epsilometer import _validate
 from epsilometer.errors import InvalidArgument
 from epsilometer.observations import Scores
-from epsilometer.release import AttackFinding, Decision, Reason
+from epsilometer.core.findings import MembershipFinding, RuleFinding
+from epsilometer.core.judge import Decision
 from epsilometer.stats import membership
 from epsilometer.stats.tradeoff import tradeoff_curve
 from epsilometer.types import FloatArray
@@ -84,7 +85,7 @@ class Measured:
 
 def judged(
     measured: Measured, rules: Sequence[ReleaseRule], *, confidence: float = 0.95
-) -> tuple[tuple[Reason, ...], tuple[AttackFinding, ...]]:
+) -> tuple[tuple[RuleFinding, ...], tuple[MembershipFinding, ...]]:
     """What each rule says, and how each attack does.
 
     Guarantees: *do not release* is wrong with probability at most 1 − ``confidence``, whatever the
@@ -109,13 +110,13 @@ def attack_finding(
     *,
     fpr: float = 0.01,
     confidence: float = 0.95,
-) -> AttackFinding:
+) -> MembershipFinding:
     """How well an attack does, with limits that hold at ``confidence`` each."""
     advantage = membership.advantage(scores, confidence=confidence)
     caught = membership.tpr_at(scores, fpr, confidence=confidence)
     curve = tradeoff_curve(scores)
     thin = curve.thinned(_DRAWN)
-    return AttackFinding(
+    return MembershipFinding(
         attack=name,
         auc=curve.auc,
         advantage=advantage.value,
@@ -141,8 +142,8 @@ def _statements(measured: Measured, rules: Sequence[ReleaseRule]) -> int:
 
 
 def _reason(
-    rule: ReleaseRule, measured: Measured, findings: Sequence[AttackFinding], confidence: float
-) -> Reason:
+    rule: ReleaseRule, measured: Measured, findings: Sequence[MembershipFinding], confidence: float
+) -> RuleFinding:
     match rule:
         case PdtpAtMost():
             return _pdtp(rule, measured, confidence)
@@ -163,13 +164,13 @@ def _reason(
 def _attacked(
     rule: str,
     limit: float,
-    limits: Sequence[tuple[AttackFinding, float, float, float]],
+    limits: Sequence[tuple[MembershipFinding, float, float, float]],
     what: str,
     mismatch: str,
     confidence: float,
-) -> Reason:
+) -> RuleFinding:
     if not limits:
-        return Reason(
+        return RuleFinding(
             rule=rule,
             decision="cannot tell",
             finding="No attack was run.",
@@ -193,7 +194,7 @@ def _attacked(
         decision, why = "cannot tell", f"{measured}, at most {limit:g}; but {mismatch}"
     else:
         decision, why = "release", f"{measured}, the largest; at most {limit:g} is allowed."
-    return Reason(
+    return RuleFinding(
         rule=rule,
         decision=decision,
         finding=why,
@@ -205,13 +206,13 @@ def _attacked(
     )
 
 
-def _pdtp(rule: PdtpAtMost, measured: Measured, confidence: float) -> Reason:
+def _pdtp(rule: PdtpAtMost, measured: Measured, confidence: float) -> RuleFinding:
     name = f"PDTP at most {rule.limit:g}"
     if rule.share:
         name += f" for all but {rule.share:.3g} of records"
     risk = measured.risk
     if risk is None:
-        return Reason(
+        return RuleFinding(
             rule=name,
             decision="cannot tell",
             finding="Leave-one-out risk was not measured.",
@@ -223,7 +224,7 @@ def _pdtp(rule: PdtpAtMost, measured: Measured, confidence: float) -> Reason:
         )
     decision, why, share = _pdtp_decision(rule, measured, risk, confidence)
     whole = risk.size == measured.of and measured.floor is None
-    return Reason(
+    return RuleFinding(
         rule=name,
         decision=decision,
         finding=why,

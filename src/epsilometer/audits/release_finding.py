@@ -18,15 +18,8 @@ from epsilometer.engine.run import Done
 from epsilometer.engine.shards import Arrays
 from epsilometer.leave_one_out.rounding import Seen, predicted, seen
 from epsilometer.observations import Scores
-from epsilometer.release import (
-    AttackFinding,
-    ExposedRecord,
-    GroupRisk,
-    Leaving,
-    ReleaseAudit,
-    RemovalPlan,
-    Variation,
-)
+from epsilometer.core.audit import ReleaseAudit
+from epsilometer.core.findings import GroupRisk, LeaveOneOut, MembershipFinding, RecordRisk, RemovalPlan, Variation
 from epsilometer.stats import membership
 from epsilometer.stats.gaussians import gaussian_sigma
 from epsilometer.types import BoolArray, FloatArray
@@ -127,7 +120,7 @@ class Finding:
         values, member = found[f"scores {name}"], found["member"]
         return Scores(inside=values[member], outside=values[~member])
 
-    def _bounded(self, name: str, finding: AttackFinding) -> AttackFinding:
+    def _bounded(self, name: str, finding: MembershipFinding) -> MembershipFinding:
         """The finding with the bound of the first model that was attacked: one run, one bound."""
         found = self.found["attacks"]
         scores = RecordScores(
@@ -140,7 +133,7 @@ class Finding:
         bound = evaluate(scores, found["member"][0], coins=coins).bound
         return replace(finding, bound=bound)
 
-    def _leaving(self, at: Seen, floor: FloatArray | None) -> Leaving:
+    def _leaving(self, at: Seen, floor: FloatArray | None) -> LeaveOneOut:
         asked, arrays = self.job.questions, self.found["leaving"]
         limit, of = asked.limit, self.job.data.codes.size
         above = at.risk > limit
@@ -154,7 +147,7 @@ class Finding:
                 f"of all {of:,} records {share.low:.2%} to {share.high:.2%} are above {limit:g}, "
                 f"with {asked.confidence:g} confidence"
             )
-        return Leaving(
+        return LeaveOneOut(
             path=str(arrays["path"]),
             measured=measured,
             of=of,
@@ -175,7 +168,7 @@ class Finding:
             floor_bins=() if floor is None else _binned(floor),
         )
 
-    def _exposed(self, at: Seen, floor: FloatArray | None) -> tuple[ExposedRecord, ...]:
+    def _exposed(self, at: Seen, floor: FloatArray | None) -> tuple[RecordRisk, ...]:
         asked, job = self.job.questions, self.job
         records = self.found["leaving"]["records"]
         order = np.argsort(-at.risk, kind="stable")[:_LISTED]
@@ -194,7 +187,7 @@ class Finding:
             if job.show_records and place < _EXPLAINED:
                 note.append(features_of(job.data.X, record, job.data.names, job.words))
             listed.append(
-                ExposedRecord(
+                RecordRisk(
                     record=job.names[record],
                     risk=at.risk[index],
                     measure=measure,
@@ -221,7 +214,7 @@ class Finding:
         return tuple(told)
 
     def _group_risks(
-        self, risk: FloatArray, findings: tuple[AttackFinding, ...]
+        self, risk: FloatArray, findings: tuple[MembershipFinding, ...]
     ) -> tuple[GroupRisk, ...]:
         job, limit = self.job, self.job.questions.limit
         records = self.found["leaving"]["records"]
@@ -383,7 +376,7 @@ def _more(count: int) -> str:
     return "1 more record is" if count == 1 else f"{count:,} more records are"
 
 
-def _rounding_advice(result: ReleaseAudit, leaving: Leaving) -> Iterator[str]:
+def _rounding_advice(result: ReleaseAudit, leaving: LeaveOneOut) -> Iterator[str]:
     """The most decimals with which no record is exposed."""
     for step in result.rounding:
         if step.exposed == 0:

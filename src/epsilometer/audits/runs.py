@@ -1,55 +1,119 @@
-"""Does training keep its promise? It is run again and again, with the record and without it."""
+"""Run a program again and again, with the record and without it, and bound ε by that."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+from msgspec.structs import replace
 
 from epsilometer import _validate
-from epsilometer.audits.scores import audit_scores, judged
-from epsilometer.claims import PrivacyClaim
-from epsilometer.engine.engines import Engine, Local
-from epsilometer.engine.events import Listener
+from epsilometer.audits.scores import make_finding, measure_scores, name_scores
+from epsilometer.core.audit import Audit
+from epsilometer.core.bound import EpsilonLowerBound
+from epsilometer.core.claim import Claim
+from epsilometer.core.findings import Curve, EpsilonFinding
+from epsilometer.core.settings import data_field
+from epsilometer.core.stopping import Until, UntilNarrow, UntilRefuted
+from epsilometer.engine.engines import Local
+from epsilometer.engine.fingerprints import name_of
 from epsilometer.engine.plan import Plan
+from epsilometer.engine.request import Request
 from epsilometer.engine.run import Done, run
 from epsilometer.engine.shards import Arrays
 from epsilometer.errors import InvalidArgument
 from epsilometer.observations import Scores, Sides
-from epsilometer.results import AuditGroup, AuditResult, Curve, EpsilonLowerBound, Provenance
 from epsilometer.stats.estimators import epsilon_lower_bound
+from epsilometer.stats.reach import compute_power
 from epsilometer.stats.sequential import ConfidenceSequence
+from epsilometer.stats.thresholds import Observed
 
 Played: TypeAlias = Scores | Mapping[str, Scores | Sides]
 Play: TypeAlias = Callable[[int, np.random.Generator], Played]
-_LOCAL = Local()
 _UNITS = 100  # by default: enough to share among workers, to save and to watch
 _PILOT = 0.05  # of the units place the thresholds of an audit that may stop early
 _DRAWN = 60  # points of a growth curve
 
 
-@dataclass(frozen=True)
-class UntilRefuted:
-    """Stops as soon as the claim has fallen. What is reported holds although it was watched."""
+@dataclass(frozen=True, eq=False)
+class Runs:
+    """A program that is run with the record and without it, given as a function of its own.
 
+    Guarantee: the same settings give the same audit, byte for byte, however the work was split,
+        killed or resumed; a bound that exceeds the true ε in at most ``1 - confidence`` of audits,
+        also where a rule stops early. Runs that fail count against a refutation.
+    Assumption: runs are independent given ``rng``, and all randomness of ``play`` comes from it.
 
-@dataclass(frozen=True)
-class UntilNarrow:
-    """Stops when further runs of the same attack could raise the bound by ``width`` at most.
+    Attributes:
+        play: ``play(runs, rng)`` returns the scores of that many runs with the record and as many
+            without it. With processes or Dask it must be a function that can be pickled.
+        runs: Runs of either kind, at most.
+        also: Methods whose bounds are shown beside it and decide nothing; not with ``until``.
+        block: Runs of either kind that make a unit of work; a hundredth of ``runs`` by default.
+        title: What was audited, in words.
+        adversary: Whose view the scores are computed from, in words.
+        curves: Trade-off curves to draw beside the attack's.
+        parameters: Whatever else determines what ``play`` does, as JSON values. A run directory is
+            never continued with other parameters; what is not named here cannot be checked.
 
-    That is known as the bound is: at every moment together, with its confidence.
-    It takes many runs: a threshold that few outsiders pass leaves open how many do.
+    Example:
+        >>> import epsilometer as em
+        >>> def play(runs, rng):
+        ...     return em.Scores(inside=rng.normal(3, 1, runs), outside=rng.normal(0, 1, runs))
+        >>> audit = em.audit(
+        ...     em.Runs(play, runs=5_000), em.Claim(1.0, delta=1e-5),
+        ...     until=em.UntilRefuted(), engine=em.InProcess(),
+        ... )
+        >>> audit.verdict, audit.provenance.used < audit.provenance.units
+        ('refuted', True)
     """
 
-    width: float
+    play: Play = data_field()
+    runs: int
+    also: tuple[str, ...] = ()
+    block: int | None = None
+    title: str = "training runs"
+    adversary: str = "unstated"
+    curves: tuple[Curve, ...] = data_field(default=())
+    parameters: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        _validate.positive(width=self.width)
+        if not callable(self.play):
+            raise InvalidArgument(f"Expected a function play(runs, rng), got {self.play!r}.")
+        _validate.whole(2, runs=self.runs)
+        _validate.whole(1, block=1 if self.block is None else self.block)
 
 
-Until: TypeAlias = UntilRefuted | UntilNarrow
+SUBJECTS = (Runs,)
+
+
+def run_audit(subject: Runs, request: Request) -> Audit:
+    """Play runs with the record and as many without it, and judge the claim by them."""
+    block = subject.block or -(-subject.runs // _UNITS)
+    check_until(request, also=subject.also, blocks=-(-subject.runs // block))
+    job = RunsJob(
+        plan=request.make_plan(
+            subject, units=-(-subject.runs // block), block=block, play=name_of(subject.play)
+        ),
+        subject=subject.title,
+        claim=request.claim,
+        programs=(
+            Program(
+                play=subject.play,
+                subject=subject.title,
+                adversary=subject.adversary,
+                curves=tuple(subject.curves),
+            ),
+        ),
+        runs=subject.runs,
+        block=block,
+        delta=request.known_delta,
+        confidence=request.confidence,
+        also=tuple(subject.also),
+        until=request.until,
+    )
+    return run(job, request.out, engine=request.engine or Local(), listen=request.listen)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +126,7 @@ class View:
         adversary: Whose view it is, in words.
         bound: Bounds ε from its scores, where another method than the usual is the right one; not
             with a rule to stop early.
+        power: The power of that bound against a claim, given the scores.
         each: How many scores a run gives at most; exactly one where there is no such ``bound``.
     """
 
@@ -69,18 +134,18 @@ class View:
     subject: str
     adversary: str
     bound: Callable[[Scores], EpsilonLowerBound] | None = None
+    power: Callable[[Claim, Scores], float] | None = None
     each: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """What is run, what it promises, and who attacks it.
+    """What is run, and who attacks it.
 
     Attributes:
         play: ``play(runs, rng)`` returns the scores of that many runs with the record and as many
             without it; by the names of views, where there are several.
         subject: What it is, in words.
-        claim: What it promises.
         adversary: Whose view the scores are computed from, in words.
         curves: Trade-off curves to draw beside the attack's.
         views: Ways of looking at the same runs, each with its own result; the first is the one that
@@ -89,7 +154,6 @@ class Program:
 
     play: Play
     subject: str
-    claim: PrivacyClaim | None
     adversary: str
     curves: tuple[Curve, ...] = ()
     views: tuple[View, ...] = ()
@@ -102,10 +166,25 @@ class Program:
 
 @dataclass(frozen=True, kw_only=True)
 class RunsJob:
-    """Programs, each played ``runs`` times in blocks: a block of a program is a unit of work."""
+    """Programs, each played ``runs`` times in blocks: a block of a program is a unit of work.
+
+    Attributes:
+        plan: Everything that determines the result.
+        subject: What is audited, in words.
+        claim: What all programs claim, if anything.
+        programs: What is run.
+        runs: Runs of either kind, at most.
+        block: Runs of either kind that make a unit.
+        delta: δ of all bounds.
+        confidence: Of all bounds together.
+        also: Methods whose bounds are shown beside it and decide nothing.
+        until: When to stop early.
+        further: Bounds of the same audit that are computed elsewhere and share its confidence.
+    """
 
     plan: Plan
     subject: str
+    claim: Claim | None
     programs: tuple[Program, ...]
     runs: int
     block: int
@@ -113,6 +192,13 @@ class RunsJob:
     confidence: float = 0.95
     also: tuple[str, ...] = ()
     until: Until | None = None
+    further: int = 0
+
+    @property
+    def each_confidence(self) -> float:
+        """Of each bound, so that all of them hold together (Bonferroni)."""
+        bounds = sum(len(program.looks) for program in self.programs) + self.further
+        return 1 - (1 - self.confidence) / bounds if bounds > 1 else self.confidence
 
     @property
     def blocks(self) -> int:
@@ -154,62 +240,80 @@ class RunsJob:
         first = self.programs[0].looks[0].name
         return _Shown(self) if self.until is None else _Bets(self, self.until, first)
 
-    def result(self, units: Iterable[Arrays], done: Done) -> AuditResult | AuditGroup:
-        """The audit of each program; a group where there are several."""
+    def result(self, units: Iterable[Arrays], done: Done) -> Audit:
+        """Return the audit: one finding per view of each program."""
+        return Audit(
+            subject=self.subject,
+            claim=self.claim,
+            findings=tuple(self.findings(units, done)),
+            provenance=done.provenance,
+        )
+
+    def findings(self, units: Iterable[Arrays], done: Done) -> list[EpsilonFinding]:
+        """Return what each view of each program proves, in their order."""
         every = iter(units)
-        audits = []
+        found = []
         for program, start in zip(self.programs, self._starts(), strict=True):
             own = list(islice(every, self.blocks))
-            provenance = done.provenance(range(start, start + self.blocks))
-            audits += [self._audit(program, view, own, provenance) for view in program.looks]
-        if len(audits) == 1:
-            return audits[0]
-        return AuditGroup(subject=self.subject, results=tuple(audits))
+            counts = done.counts(range(start, start + self.blocks))
+            found += [self._measure(program, view, own, counts) for view in program.looks]
+        return found
 
-    def _audit(
-        self, program: Program, view: View, units: Sequence[Arrays], provenance: Provenance
-    ) -> AuditResult:
-        scores = joined(units, view.name)
+    def _measure(
+        self, program: Program, view: View, units: Sequence[Arrays], counts: dict[str, int]
+    ) -> EpsilonFinding:
+        scores = join_scores(units, view.name)
         if view.bound is not None:
-            bound = view.bound(scores)
-            return judged(
+            decide = view.bound
+            bound = decide(scores)
+            return make_finding(
                 scores,
                 [bound],
-                claim=program.claim,
+                prove=lambda part: decide(part).epsilon,  # type: ignore[arg-type]
+                claim=self.claim,
                 subject=view.subject,
                 growth=[(scores.n_in + scores.n_out, bound.epsilon)],
-                provenance=provenance,
+                power=view.power(self.claim, scores) if view.power and self.claim else None,
+                **counts,
             )
         if self.until is None:
-            return audit_scores(
-                scores,
+            return measure_scores(
+                name_scores(
+                    scores, title=view.subject, adversary=view.adversary, also=self.also
+                ),
                 delta=self.delta,
-                claim=program.claim,
-                confidence=self.confidence,
-                also=self.also,
+                claim=self.claim,
+                confidence=self.each_confidence,
                 seed=self.plan.seed,
-                subject=view.subject,
-                adversary=view.adversary,
                 curves=program.curves,
-                provenance=provenance,
+                **counts,
             )
         bets = _Bets(self, self.until, view.name)
         for arrays in units:
             bets.see(arrays)
         bound = replace(
             bets.bound(),
-            adjacency="unstated" if program.claim is None else program.claim.adjacency,
+            adjacency="unstated" if self.claim is None else self.claim.adjacency,
             adversary=view.adversary,
             seed=self.plan.seed,
         )
-        return judged(
+        pairs = bound.n_in
+        reach = max(bound.epsilon, perfect_bound(pairs, self.delta, self.each_confidence))
+        return make_finding(
             scores,
             [bound],
-            claim=program.claim,
+            prove=lambda part: bound.epsilon,
+            claim=self.claim,
             subject=view.subject,
             growth=bets.growth[:: max(1, len(bets.growth) // _DRAWN)],
             curves=program.curves,
-            provenance=provenance,
+            reach=reach,
+            power=None
+            if self.claim is None
+            else watched_power(
+                self.claim, pairs=pairs, confidence=self.each_confidence, reach=reach
+            ),
+            **counts,
         )
 
     def _starts(self) -> range:
@@ -220,12 +324,43 @@ class RunsJob:
         return min(self.block, self.runs - start)
 
 
+def perfect_bound(pairs: int, delta: float, confidence: float) -> float:
+    """Return what an attack that never errs proves of pairs that are watched one by one."""
+    perfect = ConfidenceSequence([0.0], delta=delta, confidence=confidence)
+    perfect.update(np.ones(pairs), -np.ones(pairs))
+    return perfect.lower_bound().epsilon
+
+
+def watched_power(claim: Claim, *, pairs: int, confidence: float, reach: float) -> float:
+    """Return the smallest true ε at which watched pairs refute the claim 4 times in 5."""
+    if claim.epsilon >= reach:
+        return float("inf")
+
+    def prove(scores: Observed) -> float:
+        assert isinstance(scores, Scores)
+        fewer = min(scores.n_in, scores.n_out)
+        # Pairs of the pilot are not seen again in an audit. Here they are drawn evenly, since
+        # simulated scores may be sorted, and are too few to matter.
+        every = fewer // pilots(fewer)
+        sequence = ConfidenceSequence.from_pilot(
+            Scores(scores.inside[::every], scores.outside[::every]),
+            delta=claim.delta,
+            confidence=confidence,
+        )
+        sequence.update(scores.inside[:fewer], scores.outside[:fewer])
+        return sequence.lower_bound().epsilon
+
+    return compute_power(
+        prove, claim=claim.epsilon, delta=claim.delta, n_in=pairs, n_out=pairs, counted=False
+    )
+
+
 def pilots(blocks: int) -> int:
     """How many of the first blocks place the thresholds, where a rule may stop early."""
     return min(max(1, round(_PILOT * blocks)), blocks - 1)
 
 
-def joined(units: Iterable[Arrays], view: str = "") -> Scores:
+def join_scores(units: Iterable[Arrays], view: str = "") -> Scores:
     """The scores of all units in a view, in their order."""
     parts = list(units)
     return Scores(
@@ -251,9 +386,9 @@ class _Shown:
     def epsilon(self) -> float | None:
         view = self._job.programs[(self._seen - 1) // self._job.blocks].looks[0]
         if view.bound is None and len(self._units) > 1.1 * self._computed:
-            scores = joined(self._units, view.name)
+            scores = join_scores(self._units, view.name)
             bound = epsilon_lower_bound(
-                scores, delta=self._job.delta, confidence=self._job.confidence
+                scores, delta=self._job.delta, confidence=self._job.each_confidence
             )
             self._computed, self._epsilon = len(self._units), bound.epsilon
         return self._epsilon
@@ -280,9 +415,9 @@ class _Bets:
         if self._sequence is None or self._hopeful is None:
             self._sequence, self._hopeful = (
                 ConfidenceSequence.from_pilot(
-                    joined(self._pilot, self._view),
+                    join_scores(self._pilot, self._view),
                     delta=self._job.delta,
-                    confidence=self._job.confidence,
+                    confidence=self._job.each_confidence,
                 )
                 for _ in range(2)
             )
@@ -304,8 +439,8 @@ class _Bets:
     def enough(self) -> str:
         if self._sequence is None or self._hopeful is None:
             return ""
-        match self._until, self._job.programs[0].claim:
-            case UntilRefuted(), PrivacyClaim() as claim if self._sequence.refuted(claim):
+        match self._until, self._job.claim:
+            case UntilRefuted(), Claim() as claim if self._sequence.refuted(claim):
                 return f"the claim of ε = {claim.epsilon:g} is refuted"
             case UntilNarrow(width), _:
                 ceiling, bound = self._hopeful.ceiling(), self.bound().epsilon
@@ -314,117 +449,10 @@ class _Bets:
         return ""
 
 
-def audit_runs(
-    play: Play,
-    *,
-    runs: int,
-    delta: float,
-    claim: PrivacyClaim | None = None,
-    confidence: float = 0.95,
-    also: Sequence[str] = (),
-    until: Until | None = None,
-    seed: int = 0,
-    subject: str = "training runs",
-    adversary: str = "unstated",
-    curves: Sequence[Curve] = (),
-    block: int | None = None,
-    parameters: dict[str, Any] | None = None,
-    directory: Path | str | None = None,
-    engine: Engine = _LOCAL,
-    listen: Sequence[Listener] = (),
-) -> AuditResult:
-    """Plays ``runs`` runs with the record and as many without it, and judges the claim by them.
-
-    Guarantees: the same arguments give the same result, byte for byte, however the work was split,
-        killed or resumed; a bound that exceeds the true ε in at most ``1 - confidence`` of audits,
-        also where a rule stops early. Runs that fail count against a refutation.
-    Assumes: runs are independent given ``rng``, and all randomness of ``play`` comes from it.
-
-    Args:
-        play: ``play(runs, rng)`` returns the scores of that many runs with the record and as many
-            without it. With processes or Dask it must be a function that can be pickled.
-        runs: Runs of either kind, at most.
-        delta: δ of the bound; must be the claim's.
-        claim: What was promised.
-        confidence: One-sided confidence of the bound.
-        also: Methods whose bounds are shown beside it and decide nothing; not with ``until``.
-        until: When to stop early; the bound is then anytime-valid, and smaller for as many runs.
-        seed: From which the stream of every unit of work is derived.
-        subject: What was audited, in words.
-        adversary: Whose view the scores are computed from, in words.
-        curves: Trade-off curves to draw beside the attack's.
-        block: Runs of either kind that make a unit of work; a hundredth of ``runs`` by default.
-        parameters: Whatever else determines what ``play`` does, as JSON values. A run directory is
-            never continued with other parameters; what is not named here cannot be checked.
-        directory: Where the run lives, so that the same call can finish it after a crash.
-        engine: What executes the runs.
-        listen: Who is told what happens.
-
-    Example:
-        >>> from epsilometer import InProcess, PrivacyClaim, Scores
-        >>> def play(runs, rng):
-        ...     return Scores(inside=rng.normal(3, 1, runs), outside=rng.normal(0, 1, runs))
-        >>> claim = PrivacyClaim(epsilon=1.0, delta=1e-5)
-        >>> result = audit_runs(
-        ...     play, runs=5_000, delta=1e-5, claim=claim, until=UntilRefuted(), engine=InProcess()
-        ... )
-        >>> result.verdict, result.provenance.used < result.provenance.units
-        ('refuted', True)
-    """
-    _validate.whole(2, runs=runs)
-    _validate.whole(1, block=1 if block is None else block)
-    block = block or -(-runs // _UNITS)
-    stoppable(until, claim=claim, also=also, blocks=-(-runs // block))
-    name = f"{getattr(play, '__module__', '')}.{getattr(play, '__qualname__', type(play).__name__)}"
-    plan = Plan(
-        audit="audit_runs",
-        parameters={
-            "play": name,
-            "runs": runs,
-            "block": block,
-            "delta": delta,
-            "confidence": confidence,
-            "claim": None if claim is None else asdict(claim),
-            "also": list(also),
-            "until": repr(until),
-            "subject": subject,
-            "adversary": adversary,
-            "parameters": parameters or {},
-        },
-        units=-(-runs // block),
-        seed=seed,
-        command=f"audit_runs({name}, {runs=}, {delta=}, {seed=})",
-    )
-    job = RunsJob(
-        plan=plan,
-        subject=subject,
-        programs=(
-            Program(
-                play=play,
-                subject=subject,
-                claim=claim,
-                adversary=adversary,
-                curves=tuple(curves),
-            ),
-        ),
-        runs=runs,
-        block=block,
-        delta=delta,
-        confidence=confidence,
-        also=tuple(also),
-        until=until,
-    )
-    where = None if directory is None else Path(directory)
-    result = run(job, where, engine=engine, listen=listen)
-    assert isinstance(result, AuditResult)  # one program, one audit
-    return result
-
-
-def stoppable(
-    until: Until | None, *, claim: PrivacyClaim | None, also: Sequence[str], blocks: int
-) -> None:
-    """Refuses rules to stop early that the rest of a call leaves nothing to decide by."""
-    if isinstance(until, UntilRefuted) and claim is None:
+def check_until(request: Request, *, also: Sequence[str], blocks: int) -> None:
+    """Refuse a rule to stop early that the rest of a call leaves nothing to decide by."""
+    until = request.until
+    if isinstance(until, UntilRefuted) and request.claim is None:
         raise InvalidArgument("Expected a claim with until=UntilRefuted(), got none to refute.")
     if until is not None and also:
         raise InvalidArgument(

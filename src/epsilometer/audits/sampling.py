@@ -7,7 +7,7 @@ from epsilometer.accounting.pld import poisson_epsilon
 from epsilometer.accounting.shuffle import setting_in_words, shuffle_epsilon
 from epsilometer.errors import InvalidArgument
 from epsilometer.mechanisms.samplers import Poisson, Sampler
-from epsilometer.results import EpsilonEstimate
+from epsilometer.core.bound import EpsilonEstimate
 
 
 @dataclass(frozen=True, kw_only=True)

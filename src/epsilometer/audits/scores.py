@@ -1,71 +1,75 @@
-"""What do these attack scores prove?"""
+"""Bound ε from attack scores, and judge a claim by them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from epsilometer.audits.evidence import evidence, growth
-from epsilometer.claims import PrivacyClaim
-from epsilometer.engine.plan import versions
-from epsilometer.results import (
-    AttackSummary,
-    AuditResult,
-    Curve,
-    EpsilonEstimate,
-    EpsilonLowerBound,
-    Provenance,
-    RecordRisk,
-)
+from epsilometer.audits.evidence import condense_evidence, measure_growth
+from epsilometer.core.audit import Audit
+from epsilometer.core.bound import EpsilonEstimate, EpsilonLowerBound
+from epsilometer.core.claim import Claim
+from epsilometer.core.findings import AttackSummary, Curve, EpsilonFinding
+from epsilometer.engine.request import Request
+from epsilometer.observations import Observations, ScoreCounts, Scores
 from epsilometer.stats.estimators import epsilon_lower_bound
-from epsilometer.stats.thresholds import Observed, RankGrid, ThresholdRule
+from epsilometer.stats.reach import Bound, compute_power, compute_reach
+from epsilometer.stats.thresholds import Observed, RankGrid
 from epsilometer.stats.tradeoff import tradeoff_curve
 
-_RANK_GRID = RankGrid()
+SUBJECTS: tuple[type[Observations], ...] = (Scores, ScoreCounts)
 _LOW_FPR = (0.001, 0.01, 0.1)
 
 
-def audit_scores(
+def run_audit(scores: Observed, request: Request) -> Audit:
+    """Bound ε from scores, and judge the claim by it.
+
+    Guarantee: that of the method; the default exceeds the true ε in at most ``1 - confidence`` of
+        audits.
+    Assumption: that of the method; the default's is that scores are independent.
+    """
+    finding = measure_scores(
+        scores,
+        delta=request.known_delta,
+        claim=request.claim,
+        confidence=request.confidence,
+        seed=request.seed,
+    )
+    inputs = () if scores.source is None else scores.source.fingerprints()
+    return Audit(
+        subject=scores.title,
+        claim=request.claim,
+        findings=(finding,),
+        provenance=request.make_provenance(scores, inputs=inputs),
+    )
+
+
+def measure_scores(
     scores: Observed,
     *,
     delta: float,
-    claim: PrivacyClaim | None = None,
-    confidence: float = 0.95,
-    method: str = "clopper_pearson",
-    rule: ThresholdRule = _RANK_GRID,
-    also: Sequence[str] = (),
-    seed: int = 0,
-    subject: str = "attack scores",
-    adversary: str = "unstated",
+    claim: Claim | None,
+    confidence: float,
+    seed: int,
     curves: Sequence[Curve] = (),
-    records: Sequence[RecordRisk] = (),
-    provenance: Provenance | None = None,
-) -> AuditResult:
-    """Bounds ε from scores, and judges a claim by it.
+    units: int = 1,
+    used: int = 1,
+    failed: int = 0,
+) -> EpsilonFinding:
+    """Return what scores prove by the method and rule that they name.
 
     Args:
         scores: Scores with the record and without it.
-        delta: δ of the bound; must be the claim's.
-        claim: What was promised.
+        delta: δ of the bound.
+        claim: What was claimed, if anything.
         confidence: One-sided confidence of the bound.
-        method: The method that decides.
-        rule: How thresholds are chosen.
-        also: Methods whose bounds are shown beside it and decide nothing.
         seed: For rules that split at random.
-        subject: What was audited, in words.
-        adversary: Whose view the scores are computed from, in words.
         curves: Trade-off curves to draw beside the attack's, where more is known than (ε, δ).
-        records: Risks of single records, to show beside it.
-        provenance: How to do it again; by default this call.
-
-    Example:
-        >>> import numpy as np
-        >>> from epsilometer import Scores
-        >>> rng = np.random.default_rng(0)
-        >>> scores = Scores(inside=rng.normal(4, 1, 500), outside=rng.normal(0, 1, 500))
-        >>> claim = PrivacyClaim(epsilon=1.0, delta=1e-5)
-        >>> audit_scores(scores, delta=1e-5, claim=claim).verdict
-        'refuted'
+        units: Units of work that were planned for the scores.
+        used: Units that gave them.
+        failed: Units that failed.
     """
+    rule = RankGrid() if scores.rule is None else scores.rule
 
-    def bounded(part: Observed, name: str = method) -> EpsilonLowerBound:
+    def bound(part: Observed, name: str = scores.method) -> EpsilonLowerBound:
         return epsilon_lower_bound(
             part,
             delta=delta,
@@ -74,51 +78,85 @@ def audit_scores(
             rule=rule,
             seed=seed,
             adjacency="unstated" if claim is None else claim.adjacency,
-            adversary=adversary,
+            adversary=scores.adversary,
         )
 
-    bounds = [bounded(scores, name) for name in (method, *also)]
-    return judged(
+    bounds = [bound(scores, name) for name in (scores.method, *scores.also)]
+    return make_finding(
         scores,
         bounds,
+        prove=lambda part: bounds[0].epsilon if part is scores else bound(part).epsilon,
         claim=claim,
-        subject=subject,
-        growth=growth(
+        subject=scores.title,
+        growth=measure_growth(
             scores,
-            lambda part: bounds[0].epsilon if part is scores else bounded(part).epsilon,
+            lambda part: bounds[0].epsilon if part is scores else bound(part).epsilon,
             seed=seed,
-            in_order=method == "anytime",
+            in_order=scores.method == "anytime",
         ),
         curves=curves,
-        records=records,
-        provenance=provenance
-        or Provenance(
-            command=f"audit_scores(scores, {delta=!r}, {confidence=!r}, {method=!r}, {rule=!r}, "
-            f"{seed=!r})",
-            versions=versions(),
-        ),
+        units=units,
+        used=used,
+        failed=failed,
     )
 
 
-def judged(
+def make_finding(
     scores: Observed,
     bounds: Sequence[EpsilonLowerBound],
     *,
-    claim: PrivacyClaim | None,
+    prove: Bound,
+    claim: Claim | None,
     subject: str,
     growth: Sequence[tuple[int, float]],
     estimates: Sequence[EpsilonEstimate] = (),
     curves: Sequence[Curve] = (),
-    records: Sequence[RecordRisk] = (),
-    provenance: Provenance,
-) -> AuditResult:
-    """Bounds and the scores they rest on, as an audit; the first bound decides."""
+    reach: float | None = None,
+    power: float | None = None,
+    units: int = 1,
+    used: int = 1,
+    failed: int = 0,
+) -> EpsilonFinding:
+    """Return bounds and the scores they rest on as a finding; the first bound decides.
+
+    Args:
+        scores: What was observed.
+        bounds: What they prove; the first decides.
+        prove: The ε that other observations would prove, by the method that decides. Reach and
+            power are computed with it, unless they are given.
+        claim: What was claimed, if anything.
+        subject: What was attacked, in words.
+        growth: (observations, bound) pairs to draw.
+        estimates: ε by theory.
+        curves: Trade-off curves to draw beside the attack's.
+        reach: As of :class:`~epsilometer.core.findings.EpsilonFinding`, where it is known.
+        power: Likewise.
+        units: Units of work that were planned.
+        used: Units that gave the scores.
+        failed: Units that failed.
+    """
+    decides = bounds[0]
+    if reach is None:
+        reach = max(decides.epsilon, compute_reach(prove, scores))
+    computed = [e for e in estimates if e.confidence == 1 and e.role == "lower"]
+    if claim is not None and power is None:
+        if computed:  # every larger ε is refuted, by computation
+            power = claim.epsilon
+        elif claim.epsilon >= reach:
+            power = float("inf")
+        else:
+            power = compute_power(
+                prove,
+                claim=claim.epsilon,
+                delta=decides.delta,
+                n_in=scores.n_in,
+                n_out=scores.n_out,
+            )
     curve = tradeoff_curve(scores)
     rates = curve.tpr_at(_LOW_FPR)
-    return AuditResult(
+    return EpsilonFinding(
         subject=subject,
-        claim=claim,
-        bound=bounds[0],
+        bound=decides,
         also=tuple(bounds[1:]),
         estimates=tuple(estimates),
         attack=AttackSummary(
@@ -127,9 +165,17 @@ def judged(
             n_in=scores.n_in,
             n_out=scores.n_out,
         ),
-        evidence=evidence(
-            scores, curve, confidence=bounds[0].confidence, growth=growth, curves=curves
+        evidence=condense_evidence(
+            scores, curve, confidence=decides.confidence, growth=growth, curves=curves
         ),
-        records=tuple(records),
-        provenance=provenance,
+        reach=reach,
+        power=None if claim is None else power,
+        units=units,
+        used=used,
+        failed=failed,
     )
+
+
+def name_scores(scores: Scores, *, title: str, adversary: str, **options: object) -> Scores:
+    """Return the scores with what they are, in words, and how they are bounded."""
+    return replace(scores, title=title, adversary=adversary, **options)  # type: ignore[arg-type]

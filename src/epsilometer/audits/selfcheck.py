@@ -7,7 +7,7 @@ import numpy as np
 from epsilometer import _validate
 from epsilometer.audits.scores import audit_scores
 from epsilometer.mechanisms.controls import Control, controls
-from epsilometer.results import AuditResult
+from epsilometer.core.audit import AuditResult
 
 RUNS = 100_000
 CONFIDENCE = 0.999  # so that three sound controls are all spared in 997 of 1,000 seeds

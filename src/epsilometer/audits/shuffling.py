@@ -19,7 +19,7 @@ from epsilometer.attacks.likelihood_ratio import one_of
 from epsilometer.audits.evidence import growth
 from epsilometer.audits.runs import Until, audit_runs
 from epsilometer.audits.scores import judged
-from epsilometer.claims import PrivacyClaim
+from epsilometer.core.claim import Claim
 from epsilometer.engine.engines import Engine, InProcess
 from epsilometer.engine.events import Listener
 from epsilometer.engine.plan import versions
@@ -27,7 +27,9 @@ from epsilometer.errors import InvalidArgument
 from epsilometer.mechanisms.batched_gaussian import BatchedGaussian
 from epsilometer.mechanisms.samplers import BallsInBins, Sampler, Shuffle
 from epsilometer.observations import Scores
-from epsilometer.results import AuditResult, Curve, EpsilonEstimate, EpsilonLowerBound, Provenance
+from epsilometer.core.audit import AuditResult, Provenance
+from epsilometer.core.bound import EpsilonEstimate, EpsilonLowerBound
+from epsilometer.core.findings import Curve
 from epsilometer.stats.estimators import epsilon_lower_bound
 from epsilometer.stats.gaussians import gaussian_epsilon
 from epsilometer.stats.thresholds import Best, Observed, RankGrid
@@ -133,7 +135,7 @@ def audit_shuffling(
         delta=delta,
         adjacency="zero_out",
     )
-    promised = PrivacyClaim(
+    promised = Claim(
         epsilon=poisson if claim is None else claim,
         delta=delta,
         adjacency="zero_out",
@@ -274,7 +276,7 @@ class _Game:
     """The distinguishing game, and all that its result is to say."""
 
     mechanism: BatchedGaussian
-    claim: PrivacyClaim
+    claim: Claim
     confidence: float
     seed: int
     exact: EpsilonEstimate

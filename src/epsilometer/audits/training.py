@@ -14,8 +14,8 @@ from epsilometer import _validate
 from epsilometer.audits.failures import Failures
 from epsilometer.audits.runs import Program, RunsJob, Until, stoppable
 from epsilometer.canaries.data import Record, records
-from epsilometer.claims import Adjacency, PrivacyClaim
-from epsilometer.claims import adjacency as known_adjacency
+from epsilometer.core.claim import Adjacency, Claim
+from epsilometer.core.claim import adjacency as known_adjacency
 from epsilometer.engine.engines import Engine, Local
 from epsilometer.engine.events import Listener
 from epsilometer.engine.fingerprints import fingerprint, name_of
@@ -24,7 +24,7 @@ from epsilometer.engine.run import Done, Watch, run
 from epsilometer.engine.shards import Arrays
 from epsilometer.errors import InvalidArgument, warn
 from epsilometer.observations import Scores
-from epsilometer.results import AuditResult
+from epsilometer.core.audit import AuditResult
 from epsilometer.types import FloatArray, IntArray
 
 Train: TypeAlias = Callable[[Any, int], Any]
@@ -206,7 +206,7 @@ def audit_training(
     canary: Any = None,
     with_record: Any = None,
     without_record: Any = None,
-    claim: PrivacyClaim | None = None,
+    claim: Claim | None = None,
     score: Score | None = None,
     adjacency: Adjacency | None = None,
     replaced: int | None = None,
@@ -266,7 +266,7 @@ def audit_training(
 
     Example:
         >>> import numpy as np
-        >>> from epsilometer import InProcess, PrivacyClaim
+        >>> from epsilometer import InProcess, Claim
         >>> from epsilometer.canaries.data import Record
         >>> def train(data, seed):  # releases a sum of clipped features, with half of the noise
         ...     features, labels = data
@@ -278,7 +278,7 @@ def audit_training(
         ...     canary=Record([9.0], label=0),
         ...     runs=500,
         ...     delta=1e-5,
-        ...     claim=PrivacyClaim(epsilon=1.0, delta=1e-5),
+        ...     claim=Claim(epsilon=1.0, delta=1e-5),
         ...     engine=InProcess(),
         ... )
         >>> result.verdict, result.bound.adjacency
@@ -363,7 +363,7 @@ def _callable(*, train: Any, score: Any) -> None:
         raise InvalidArgument(f"Expected a function score(model, record), got {score!r}.")
 
 
-def _adjacency(given: Adjacency | None, claim: PrivacyClaim | None, *, arrays: bool) -> Adjacency:
+def _adjacency(given: Adjacency | None, claim: Claim | None, *, arrays: bool) -> Adjacency:
     promised = "unstated" if claim is None else claim.adjacency
     chosen = given or promised
     known_adjacency(chosen)

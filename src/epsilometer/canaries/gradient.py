@@ -28,8 +28,8 @@ import numpy as np
 
 from epsilometer import _validate
 from epsilometer.attacks.likelihood_ratio import each_with, one_of
-from epsilometer.claims import Adjacency
-from epsilometer.claims import adjacency as known_adjacency
+from epsilometer.core.claim import Adjacency
+from epsilometer.core.claim import adjacency as known_adjacency
 from epsilometer.errors import InvalidArgument
 from epsilometer.mechanisms.samplers import (
     BatchThenShuffle,

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import click
 
-from epsilometer.claims import PrivacyClaim
+from epsilometer.core.claim import Claim
 from epsilometer.cli.printing import explain_option, show_explanation
 from epsilometer.cli.reading import read_result
 from epsilometer.errors import InvalidArgument
-from epsilometer.release import ReleaseAudit
-from epsilometer.results import EpsilonLowerBound
+from epsilometer.core.audit import ReleaseAudit
+from epsilometer.core.bound import EpsilonLowerBound
 
 
 @click.command()
@@ -27,7 +27,7 @@ def check(file: Path, claim_epsilon: float, delta: float, explain: bool) -> None
 
     Example: epsilometer check audit.json --claim-epsilon 3 --delta 1e-5
     """
-    claim = PrivacyClaim(epsilon=claim_epsilon, delta=delta)
+    claim = Claim(epsilon=claim_epsilon, delta=delta)
     result = read_result(file)
     if isinstance(result, ReleaseAudit):
         raise InvalidArgument(
@@ -49,7 +49,7 @@ def check(file: Path, claim_epsilon: float, delta: float, explain: bool) -> None
         raise InvalidArgument(f"This result cannot judge the promise: {'; '.join(unclear)}.")
 
 
-def _verdict(claim: PrivacyClaim, bound: EpsilonLowerBound, *, failed: int) -> str:
+def _verdict(claim: Claim, bound: EpsilonLowerBound, *, failed: int) -> str:
     """Says it, and returns ``refuted``, ``not refuted``, or why neither can be said.
 
     A promise at a smaller δ than the bound's is a stronger one, and falls with the weaker.

@@ -7,14 +7,15 @@ from pathlib import Path
 import click
 
 from epsilometer.audits.scores import audit_scores
-from epsilometer.claims import PrivacyClaim
+from epsilometer.core.claim import Claim
 from epsilometer.cli.completing import one_of
 from epsilometer.cli.printing import explain_option, show_explanation, show_result
 from epsilometer.cli.writing import html_option, write_page
 from epsilometer.engine.plan import versions
 from epsilometer.errors import InvalidArgument
 from epsilometer.readers import read_scores
-from epsilometer.results import Provenance, to_json
+from epsilometer.core.audit import Provenance
+from epsilometer.core.serialisation import to_json
 from epsilometer.stats.estimators import REGISTRY
 from epsilometer.stats.thresholds import (
     Best,
@@ -86,7 +87,7 @@ def estimate(
     result = audit_scores(
         scores,
         delta=delta,
-        claim=None if claim is None else PrivacyClaim(epsilon=claim, delta=delta),
+        claim=None if claim is None else Claim(epsilon=claim, delta=delta),
         confidence=confidence,
         method=method,
         rule=parse_rule(rule),

@@ -25,7 +25,7 @@ from epsilometer.engine.plan import Plan
 from epsilometer.errors import InvalidArgument
 from epsilometer.integrations.sklearn import digits
 from epsilometer.report.words import number
-from epsilometer.results import AuditGroup, AuditResult
+from epsilometer.core.audit import AuditGroup, AuditResult
 
 if TYPE_CHECKING:
     from epsilometer.training.tasks import FederatedTask

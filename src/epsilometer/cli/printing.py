@@ -5,12 +5,12 @@ import sys
 import click
 from rich.console import Console, RenderableType
 
-from epsilometer.posterior import PosteriorAudit
-from epsilometer.release import ReleaseAudit
+from epsilometer.core.audit import PosteriorAudit
+from epsilometer.core.audit import ReleaseAudit
 from epsilometer.report.posterior_terminal import posterior_summary
 from epsilometer.report.release_terminal import release_summary
 from epsilometer.report.terminal import summary
-from epsilometer.results import Audit, Result
+from epsilometer.core.audit import Audit, Result
 
 _PLAIN_WIDTH = 100
 explain_option = click.option(

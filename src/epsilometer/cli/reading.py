@@ -3,7 +3,9 @@
 from pathlib import Path
 
 from epsilometer.errors import InvalidArgument, UnreadableFile
-from epsilometer.results import EpsilonEstimate, Result, from_json
+from epsilometer.core.audit import Result
+from epsilometer.core.bound import EpsilonEstimate
+from epsilometer.core.serialisation import from_json
 
 
 def read_result(path: Path) -> Result:

@@ -9,7 +9,9 @@ from epsilometer.cli.reading import read_result
 from epsilometer.cli.writing import html_option, write_page
 from epsilometer.errors import InvalidArgument
 from epsilometer.report.markdown import markdown as as_markdown
-from epsilometer.results import EpsilonLowerBound, Result, to_json
+from epsilometer.core.audit import Result
+from epsilometer.core.bound import EpsilonLowerBound
+from epsilometer.core.serialisation import to_json
 
 
 @click.command()

@@ -16,7 +16,7 @@ from epsilometer.engine.events import Listener
 from epsilometer.engine.plan import Plan
 from epsilometer.engine.run import Job, Terminated, run
 from epsilometer.errors import InvalidArgument
-from epsilometer.results import Audit
+from epsilometer.core.audit import Audit
 
 Finish: TypeAlias = Callable[..., Audit]  # of a job and its directory, as options say; ``finish``
 _ENGINES = ("local", "threads", "in-process", "dask")

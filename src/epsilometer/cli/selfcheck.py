@@ -10,7 +10,7 @@ from epsilometer.audits.selfcheck import RUNS
 from epsilometer.audits.selfcheck import selfcheck as run_selfcheck
 from epsilometer.cli.printing import explain_option, show, show_explanation
 from epsilometer.cli.writing import html_option, write_page
-from epsilometer.results import AuditGroup
+from epsilometer.core.audit import AuditGroup
 
 
 @click.command()

@@ -21,7 +21,7 @@ from epsilometer.cli.samplers import ORDERED, parse_sampler
 from epsilometer.cli.writing import html_option, write_page
 from epsilometer.errors import InvalidArgument, UnreadableFile
 from epsilometer.report.words import number
-from epsilometer.results import to_json
+from epsilometer.core.serialisation import to_json
 
 _SAMPLERS = ", ".join(ORDERED)
 _COLUMNS = ("name", "noise_multiplier", "steps", "epochs", "delta")

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from epsilometer.errors import InvalidArgument
-from epsilometer.results import Result
+from epsilometer.core.audit import Result
 
 
 def _writable(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:

@@ -14,7 +14,7 @@ import numpy as np
 from epsilometer import _validate
 from epsilometer.errors import InvalidArgument
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 def versions() -> tuple[tuple[str, str], ...]:
@@ -32,16 +32,15 @@ class Plan:
     byte, on the same versions.
 
     Attributes:
-        audit: The name under which ``epsilometer resume`` finds what runs it.
-        parameters: Whatever the audit needs, as JSON values.
+        audit: Name of the subject in the registry of ``epsilometer.audit``.
+        parameters: Its settings and whatever else determines the result, as JSON values.
         units: How many units of work there are.
         seed: From which every unit's stream is derived.
-        command: The command or call that does it again.
         inputs: Name → SHA-256 of what is read.
         versions: (package, version) pairs.
 
     Example:
-        >>> plan = Plan(audit="mine", parameters={"rate": 0.5}, units=10, seed=0, command="mine()")
+        >>> plan = Plan(audit="mine", parameters={"rate": 0.5}, units=10, seed=0)
         >>> Plan.from_json(plan.to_json()) == plan
         True
     """
@@ -50,17 +49,16 @@ class Plan:
     parameters: Mapping[str, Any]
     units: int
     seed: int
-    command: str
     inputs: Mapping[str, str] = field(default_factory=dict)
     versions: tuple[tuple[str, str], ...] = field(default_factory=versions)
 
     def __post_init__(self) -> None:
         _validate.whole(1, units=self.units)
         _validate.whole(0, seed=self.seed)
-        told = (self.audit, self.command, *self.inputs, *self.inputs.values())
+        told = (self.audit, *self.inputs, *self.inputs.values())
         if not all(isinstance(each, str) for each in (*told, *chain(*self.versions))):
             raise InvalidArgument(
-                "Expected the audit, command, inputs and versions of a plan as text, got "
+                "Expected the audit, inputs and versions of a plan as text, got "
                 f"{_validate.short((*told, *self.versions))}."
             )
         try:

@@ -14,20 +14,14 @@ from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any, Protocol
 
+from epsilometer.core.audit import Audit, Provenance
+from epsilometer.core.serialisation import from_json, to_json
 from epsilometer.engine.engines import Engine, EngineLost, Local
 from epsilometer.engine.events import Event, Listener, log_to
 from epsilometer.engine.plan import Plan
 from epsilometer.engine.shards import Arrays
 from epsilometer.engine.store import Store, Writer, lock
 from epsilometer.errors import InvalidArgument
-from epsilometer.results import (
-    Audit,
-    EpsilonEstimate,
-    EpsilonLowerBound,
-    Provenance,
-    from_json,
-    to_json,
-)
 
 _LOCAL = Local()
 _BETWEEN_WORDS = 0.5  # seconds
@@ -45,17 +39,27 @@ class Done:
     seen: int
     failed: frozenset[int]
 
-    def provenance(self, units: range) -> Provenance:
-        """How to do these units of the plan again, and what became of them."""
+    def counts(self, units: range) -> dict[str, int]:
+        """Return what became of some units: how many were planned, used, and failed."""
         failed = len(self.failed & frozenset(units))
+        used = len(range(units.start, min(units.stop, self.seen))) - failed
+        return {"units": len(units), "used": used, "failed": failed}
+
+    @property
+    def provenance(self) -> Provenance:
+        """The settings of the whole plan, and what became of it."""
+        parameters = self.plan.parameters
         return Provenance(
-            command=self.plan.command,
+            subject=self.plan.audit,
+            settings=parameters["settings"],
+            delta=parameters["delta"],
+            confidence=parameters["confidence"],
+            seed=self.plan.seed,
+            until=parameters["until"],
             versions=self.plan.versions,
             inputs=tuple(self.plan.inputs.items()),
             plan=self.plan.hash,
-            units=len(units),
-            used=len(range(units.start, min(units.stop, self.seen))) - failed,
-            failed=failed,
+            **self.counts(range(self.plan.units)),
         )
 
 
@@ -147,8 +151,7 @@ def run(
         if result is None:
             result = _Run(job, store, engine, told).finish()
             store.write("result.json", to_json(result) + "\n")
-        said = [part.provenance for part in result.audits]
-        told("finished", used=sum(p.used for p in said), failed=sum(p.failed for p in said))
+        told("finished", used=result.provenance.used, failed=result.provenance.failed)
         return result
 
 
@@ -161,13 +164,8 @@ def finished_result(store: Store) -> "Audit | None":
         result = from_json(text)
     except InvalidArgument:
         return None  # torn or foreign: it is made again from the shards
-    if isinstance(result, (EpsilonLowerBound, EpsilonEstimate)):
-        return None
-    whole = all(
-        part.provenance.plan == store.plan.hash and not part.provenance.failed
-        for part in result.audits
-    )
-    return result if whole else None
+    source = result.provenance
+    return result if source.plan == store.plan.hash and not source.failed else None
 
 
 @dataclass

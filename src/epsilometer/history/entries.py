@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields
 from typing import Any, get_args
 
 from epsilometer.errors import InvalidArgument
-from epsilometer.release import Decision
-from epsilometer.results import Verdict
+from epsilometer.core.judge import Decision
+from epsilometer.core.judge import Verdict
 
 KINDS = (
     "EpsilonLowerBound",

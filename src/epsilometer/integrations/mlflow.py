@@ -7,7 +7,9 @@ from typing import Any
 from epsilometer._extras import needs
 from epsilometer.history.entries import Entry, bound_of, entries_of, parts_of
 from epsilometer.report.page import page
-from epsilometer.results import EpsilonEstimate, Result, to_json
+from epsilometer.core.audit import Result
+from epsilometer.core.bound import EpsilonEstimate
+from epsilometer.core.serialisation import to_json
 
 _OF_A_BOUND = ("delta", "confidence", "method", "threshold_rule", "adjacency", "adversary", "seed")
 _LONGEST = 500  # letters of a parameter, that every store takes

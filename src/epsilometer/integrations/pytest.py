@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from epsilometer.claims import PrivacyClaim
-    from epsilometer.results import AuditResult
+    from epsilometer.core.claim import Claim
+    from epsilometer.core.audit import AuditResult
 
 _PROPERTY = "privacy audit"
 
@@ -49,7 +49,7 @@ def assert_private(request: "pytest.FixtureRequest") -> "Callable[..., AuditResu
         request.node.user_properties.append((_PROPERTY, summary(result)))
 
     @functools.wraps(audit)
-    def audited(claim: "PrivacyClaim", train: Any, **arguments: Any) -> "AuditResult":
+    def audited(claim: "Claim", train: Any, **arguments: Any) -> "AuditResult":
         __tracebackhide__ = True
         try:
             result = audit(claim, train, **{**arguments, **chosen})

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from epsilometer.claims import PrivacyClaim
+from epsilometer.core.claim import Claim
 from epsilometer.observations import Scores
 from epsilometer.stats.gaussians import gaussian_sigma
 from epsilometer.types import FloatArray
@@ -33,15 +33,15 @@ class Control:
 
     name: str
     sound: bool
-    claim: PrivacyClaim
+    claim: Claim
     play: Callable[[int, np.random.Generator], Scores]
 
 
 def controls() -> tuple[Control, ...]:
     """All controls, the sound ones first."""
-    approximate = PrivacyClaim(epsilon=EPSILON, delta=DELTA, adjacency="add_remove")
-    pure = PrivacyClaim(epsilon=EPSILON, delta=0.0, adjacency="replace")
-    counted = PrivacyClaim(epsilon=EPSILON, delta=0.0, adjacency="add_remove")
+    approximate = Claim(epsilon=EPSILON, delta=DELTA, adjacency="add_remove")
+    pure = Claim(epsilon=EPSILON, delta=0.0, adjacency="replace")
+    counted = Claim(epsilon=EPSILON, delta=0.0, adjacency="add_remove")
     return (
         Control(name="Gaussian sum", sound=True, claim=approximate, play=_gaussian_sum),
         Control(name="randomised response", sound=True, claim=pure, play=_randomised_response),

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from epsilometer._extras import needs
-from epsilometer.posterior import PosteriorAudit
-from epsilometer.release import ReleaseAudit
+from epsilometer.core.audit import PosteriorAudit
+from epsilometer.core.audit import ReleaseAudit
 from epsilometer.report import words
 from epsilometer.report.figures import COLOURS, Axis, Figure, Mark, Series, figures, group_figures
 from epsilometer.report.posterior_figures import posterior_figures
 from epsilometer.report.release_figures import release_figures
-from epsilometer.results import Audit, AuditGroup, AuditResult
+from epsilometer.core.audit import Audit, AuditGroup, AuditResult
 
 with needs("matplotlib", extra="figures"):
     import matplotlib as mpl

@@ -4,17 +4,14 @@ from dataclasses import dataclass
 from textwrap import fill
 
 from epsilometer.errors import InvalidArgument
-from epsilometer.posterior import FormFinding, PosteriorAudit
+from epsilometer.core.audit import PosteriorAudit
+from epsilometer.core.findings import FormFinding
 from epsilometer.references import BIBLIOGRAPHY
-from epsilometer.release import AttackFinding, ReleaseAudit
+from epsilometer.core.audit import ReleaseAudit
+from epsilometer.core.findings import MembershipFinding
 from epsilometer.report import posterior_words, release_words, words
-from epsilometer.results import (
-    AuditGroup,
-    AuditResult,
-    EpsilonEstimate,
-    EpsilonLowerBound,
-    Result,
-)
+from epsilometer.core.audit import AuditGroup, AuditResult, Result
+from epsilometer.core.bound import EpsilonEstimate, EpsilonLowerBound
 from epsilometer.stats.derivations import BOUNDS, derivation_of
 from epsilometer.stats.estimators import REGISTRY
 
@@ -264,7 +261,7 @@ def _leaving(result: ReleaseAudit) -> list[tuple[str, str]]:
     return [] if result.leaving is None else release_words.leaving_rows(result.leaving)
 
 
-def _attacked(attack: AttackFinding) -> str:
+def _attacked(attack: MembershipFinding) -> str:
     return (
         f"{attack.attack}: {attack.n_in:,} scores inside, {attack.n_out:,} outside; TPR − FPR "
         f"{attack.advantage:.4f} ({attack.advantage_low:.4f} to {attack.advantage_high:.4f}), "

@@ -13,11 +13,13 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from epsilometer.claims import PrivacyClaim
+from epsilometer.core.claim import Claim
 from epsilometer.report import words
 from epsilometer.report.fitting import cut
 from epsilometer.report.words import number
-from epsilometer.results import AuditGroup, AuditResult, EpsilonLowerBound, Evidence
+from epsilometer.core.audit import AuditGroup, AuditResult
+from epsilometer.core.bound import EpsilonLowerBound
+from epsilometer.core.findings import Evidence
 from epsilometer.stats.gaussians import gaussian_sigma
 from epsilometer.stats.tradeoff import dp_curve, gdp_curve
 from epsilometer.types import FloatArray
@@ -454,7 +456,7 @@ def _rates_in_words(result: AuditResult) -> str:
     return f"At false positive rates of {_listed(rates)} {'; '.join(said)}."
 
 
-def _allowed(rates: list[float], law: PrivacyClaim | EpsilonLowerBound) -> str:
+def _allowed(rates: list[float], law: Claim | EpsilonLowerBound) -> str:
     fnr = dp_curve(rates, epsilon=min(law.epsilon, _LARGEST_EPSILON), delta=law.delta)
     return _listed(1 - fnr)
 

@@ -5,7 +5,9 @@ from collections.abc import Iterable
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeAlias, TypeVar
 
-from epsilometer.results import AuditGroup, AuditResult, EpsilonLowerBound, RecordRisk
+from epsilometer.core.audit import AuditGroup, AuditResult
+from epsilometer.core.bound import EpsilonLowerBound
+from epsilometer.core.findings import RecordRisk
 
 _LONGEST = 2_000  # letters of a text; nobody reads more on a page
 _LONGEST_OF_RECORD = 120

@@ -5,18 +5,13 @@ import re
 import string
 from collections.abc import Iterable
 
-from epsilometer.posterior import PosteriorAudit
-from epsilometer.release import ReleaseAudit
+from epsilometer.core.audit import PosteriorAudit
+from epsilometer.core.audit import ReleaseAudit
 from epsilometer.report import posterior_words, release_words, words
 from epsilometer.report.fitting import cut, riskiest
-from epsilometer.results import (
-    AuditGroup,
-    AuditResult,
-    EpsilonLowerBound,
-    Provenance,
-    RecordRisk,
-    Result,
-)
+from epsilometer.core.audit import AuditGroup, AuditResult, Provenance, Result
+from epsilometer.core.bound import EpsilonLowerBound
+from epsilometer.core.findings import RecordRisk
 
 _LONGEST = 300  # letters of a text; a comment holds 65,536 in all
 _AUDITS = 20

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from epsilometer.errors import InvalidArgument
-from epsilometer.posterior import PosteriorAudit
-from epsilometer.release import ReleaseAudit
+from epsilometer.core.audit import PosteriorAudit
+from epsilometer.core.audit import ReleaseAudit
 from epsilometer.report import words
 from epsilometer.report.explaining import Explanation, explained
 from epsilometer.report.figures import Figure, figures, group_figures
@@ -15,16 +15,10 @@ from epsilometer.report.frame import FIRST_RECORDS, LARGEST, framed
 from epsilometer.report.posterior_page import posterior_page
 from epsilometer.report.release_page import release_page
 from epsilometer.report.scale import Scale, scale
-from epsilometer.results import (
-    AttackSummary,
-    AuditGroup,
-    AuditResult,
-    EpsilonLowerBound,
-    Provenance,
-    RecordRisk,
-    Result,
-    Verdict,
-)
+from epsilometer.core.audit import AuditGroup, AuditResult, Provenance, Result
+from epsilometer.core.bound import EpsilonLowerBound
+from epsilometer.core.findings import AttackSummary, RecordRisk
+from epsilometer.core.judge import Verdict
 from epsilometer.stats.estimators import REGISTRY
 from epsilometer.stats.estimators.method import Method
 

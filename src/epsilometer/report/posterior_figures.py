@@ -3,7 +3,8 @@
 import math
 from collections.abc import Sequence
 
-from epsilometer.posterior import PosteriorAudit, SweepPoint
+from epsilometer.core.audit import PosteriorAudit
+from epsilometer.core.findings import SweepPoint
 from epsilometer.report.figures import Axis, Figure, Mark, Role, Series, plotted
 from epsilometer.report.words import number, short
 

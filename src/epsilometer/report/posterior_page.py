@@ -1,7 +1,7 @@
 """An audit of predictions with uncertainty as one HTML file."""
 
 from epsilometer.errors import InvalidArgument
-from epsilometer.posterior import PosteriorAudit
+from epsilometer.core.audit import PosteriorAudit
 from epsilometer.report import posterior_words, words
 from epsilometer.report.explaining import explained
 from epsilometer.report.fitting import cut

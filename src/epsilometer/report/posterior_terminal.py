@@ -4,7 +4,7 @@ from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
-from epsilometer.posterior import PosteriorAudit
+from epsilometer.core.audit import PosteriorAudit
 from epsilometer.report import posterior_words, words
 from epsilometer.report.terminal import facts, table
 

@@ -1,8 +1,9 @@
 """An audit of predictions with uncertainty in plain sentences and cells of tables."""
 
-from epsilometer.posterior import FormDifference, FormFinding, PosteriorAudit
+from epsilometer.core.audit import PosteriorAudit
+from epsilometer.core.findings import FormDifference, FormFinding
 from epsilometer.report import words
-from epsilometer.results import EpsilonLowerBound
+from epsilometer.core.bound import EpsilonLowerBound
 
 FORM_HEAD = ("published", "proved ε ≥", "paper's ε̂", "TPR − FPR (limits)", "the line")
 BOUND_HEAD = ("published", "learned", "all reached", "any reached", "paper: all", "paper: any")

@@ -3,7 +3,8 @@
 import math
 from collections.abc import Iterable, Sequence
 
-from epsilometer.release import GroupRisk, ReleaseAudit
+from epsilometer.core.audit import ReleaseAudit
+from epsilometer.core.findings import GroupRisk
 from epsilometer.report.figures import Axis, Figure, Mark, Role, plotted
 from epsilometer.report.release_words import shown_as
 from epsilometer.report.words import number, short

@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from epsilometer.errors import InvalidArgument
-from epsilometer.release import ReleaseAudit, Variation
+from epsilometer.core.audit import ReleaseAudit
+from epsilometer.core.findings import Variation
 from epsilometer.report import release_words, words
 from epsilometer.report.explaining import explained
 from epsilometer.report.fitting import cut

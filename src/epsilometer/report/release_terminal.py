@@ -6,7 +6,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from epsilometer.release import ReleaseAudit
+from epsilometer.core.audit import ReleaseAudit
 from epsilometer.report import release_words, words
 from epsilometer.report.terminal import facts, table
 

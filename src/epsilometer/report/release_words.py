@@ -1,13 +1,7 @@
 """A release audit in plain sentences: what was found, what it means, and what it does not."""
 
-from epsilometer.release import (
-    AttackFinding,
-    GroupRisk,
-    Leaving,
-    Reason,
-    ReleaseAudit,
-    RoundingStep,
-)
+from epsilometer.core.audit import ReleaseAudit
+from epsilometer.core.findings import GroupRisk, LeaveOneOut, MembershipFinding, RoundingStep, RuleFinding
 from epsilometer.report import words
 
 _HEADINGS = {
@@ -68,7 +62,7 @@ def shown_as(decimals: int | None) -> str:
     return "1 decimal" if decimals == 1 else f"{decimals} decimals"
 
 
-def leaving_rows(leaving: Leaving) -> list[tuple[str, str]]:
+def leaving_rows(leaving: LeaveOneOut) -> list[tuple[str, str]]:
     """Titles and values of what leaving records out showed."""
     rows = [
         ("computed", leaving.path),
@@ -98,7 +92,7 @@ def leaving_rows(leaving: Leaving) -> list[tuple[str, str]]:
     return rows
 
 
-def attack_row(attack: AttackFinding) -> tuple[str, ...]:
+def attack_row(attack: MembershipFinding) -> tuple[str, ...]:
     """An attack as cells: name, AUC, advantage, caught, ε."""
     bound = attack.bound
     epsilon = "–" if bound is None or not bound.valid else f"≥ {words.number(bound.epsilon)}"
@@ -136,6 +130,6 @@ def rounding_row(step: RoundingStep) -> tuple[str, ...]:
     )
 
 
-def reason_confidence(reason: Reason) -> str:
+def reason_confidence(reason: RuleFinding) -> str:
     """How sure a reason is."""
     return "computed" if reason.confidence == 1 else f"{reason.confidence:.4g} confidence"

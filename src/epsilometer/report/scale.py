@@ -4,14 +4,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from epsilometer.claims import PrivacyClaim
+from epsilometer.core.claim import Claim
 from epsilometer.report.words import number, promised
-from epsilometer.results import (
-    AuditGroup,
-    AuditResult,
-    EpsilonEstimate,
-    EpsilonLowerBound,
-)
+from epsilometer.core.audit import AuditGroup, AuditResult
+from epsilometer.core.bound import EpsilonEstimate, EpsilonLowerBound
 
 _FULL = 92.0  # per cent of the width for numbers; the rest is for what lies beyond all of them
 _BEYOND = 97.0  # where infinity is drawn
@@ -67,7 +63,7 @@ def scale(result: EpsilonLowerBound | AuditResult | AuditGroup) -> Scale:
 
 
 def _scale(
-    bounds: Sequence[tuple[str, EpsilonLowerBound | EpsilonEstimate, PrivacyClaim | None, bool]],
+    bounds: Sequence[tuple[str, EpsilonLowerBound | EpsilonEstimate, Claim | None, bool]],
 ) -> Scale:
     values = [_least(bound) for _, bound, _, _ in bounds]
     values += [claim.epsilon for _, _, claim, _ in bounds if claim is not None]

@@ -9,7 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from epsilometer.report import words
-from epsilometer.results import AuditResult, EpsilonLowerBound
+from epsilometer.core.audit import AuditResult
+from epsilometer.core.bound import EpsilonLowerBound
 
 _COLOURS = {"refuted": "red", "not refuted": "green", "no claim": "blue", "no verdict": "yellow"}
 _WIDTH = 56

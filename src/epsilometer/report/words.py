@@ -4,14 +4,9 @@ import math
 import re
 from decimal import ROUND_FLOOR, Decimal
 
-from epsilometer.claims import PrivacyClaim
-from epsilometer.results import (
-    AuditGroup,
-    AuditResult,
-    EpsilonEstimate,
-    EpsilonLowerBound,
-    Provenance,
-)
+from epsilometer.core.claim import Claim
+from epsilometer.core.audit import AuditGroup, AuditResult, Provenance
+from epsilometer.core.bound import EpsilonEstimate, EpsilonLowerBound
 from epsilometer.stats.estimators import REGISTRY
 
 ADJACENCY = {
@@ -156,7 +151,7 @@ def not_said(bound: EpsilonLowerBound) -> tuple[str, ...]:
     )
 
 
-def threat_model(bound: EpsilonLowerBound, claim: PrivacyClaim | None) -> list[tuple[str, str]]:
+def threat_model(bound: EpsilonLowerBound, claim: Claim | None) -> list[tuple[str, str]]:
     """Who attacks what, as titles and sentences."""
     without = f"{bound.n_out:,} without it" if bound.n_out else "the law without it is known"
     rows = [
@@ -175,7 +170,7 @@ def threat_model(bound: EpsilonLowerBound, claim: PrivacyClaim | None) -> list[t
     return rows + [("Beware", line) for line in _mismatch(bound, claim)]
 
 
-def promise(claim: PrivacyClaim) -> str:
+def promise(claim: Claim) -> str:
     """The claim in a sentence."""
     parts = [f"ε = {promised(claim.epsilon)} at δ = {claim.delta:g}"]
     if claim.adjacency != "unstated":
@@ -204,12 +199,12 @@ def _failed(provenance: Provenance) -> str:
     return f"{provenance.failed:,} of {provenance.units:,} units failed"
 
 
-def _measured(bound: EpsilonLowerBound, claim: PrivacyClaim | None = None) -> str:
+def _measured(bound: EpsilonLowerBound, claim: Claim | None = None) -> str:
     decimals = 2 if claim is None else _decimals(bound, claim)
     return f"ε ≥ {number(bound.epsilon, decimals)} at δ = {bound.delta:g}"
 
 
-def _decimals(bound: EpsilonLowerBound, claim: PrivacyClaim) -> int:
+def _decimals(bound: EpsilonLowerBound, claim: Claim) -> int:
     """As many as it takes to tell the bound from the promise."""
     decimals = 2
     if bound.epsilon != claim.epsilon:
@@ -218,7 +213,7 @@ def _decimals(bound: EpsilonLowerBound, claim: PrivacyClaim) -> int:
     return decimals
 
 
-def _mismatch(bound: EpsilonLowerBound, claim: PrivacyClaim | None) -> list[str]:
+def _mismatch(bound: EpsilonLowerBound, claim: Claim | None) -> list[str]:
     if claim is None or claim.adjacency == bound.adjacency:
         return []
     return [

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
-from epsilometer.results import Basis, EpsilonEstimate, EpsilonLowerBound
+from epsilometer.core.bound import Basis, EpsilonEstimate, EpsilonLowerBound
 from epsilometer.stats import binomial
 
 _DIGITS = 8  # significant ones, so that whoever computes along arrives at the same ε

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from epsilometer.errors import InvalidArgument
-from epsilometer.results import EpsilonEstimate, EpsilonLowerBound
+from epsilometer.core.bound import EpsilonEstimate, EpsilonLowerBound
 from epsilometer.stats import binomial
 from epsilometer.stats.derivation import (
     Derivation,

@@ -20,10 +20,10 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from epsilometer.claims import Adjacency
+from epsilometer.core.claim import Adjacency
 from epsilometer.errors import InvalidArgument
 from epsilometer.observations import Scores
-from epsilometer.results import EpsilonLowerBound
+from epsilometer.core.bound import EpsilonLowerBound
 from epsilometer.stats.binomial import clopper_pearson_upper
 from epsilometer.stats.estimators import epsilon_lower_bound
 from epsilometer.stats.thresholds import Best, Fixed, HoldOut

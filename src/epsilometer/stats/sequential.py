@@ -14,10 +14,10 @@ import scipy.special
 from numpy.typing import ArrayLike, NDArray
 
 from epsilometer import _validate
-from epsilometer.claims import PrivacyClaim
+from epsilometer.core.claim import Claim
 from epsilometer.errors import InvalidArgument
 from epsilometer.observations import Scores
-from epsilometer.results import Basis, EpsilonLowerBound
+from epsilometer.core.bound import Basis, EpsilonLowerBound
 from epsilometer.stats import search
 from epsilometer.stats.thresholds import grid
 from epsilometer.stats.tradeoff import epsilon_of_rates
@@ -159,9 +159,9 @@ class ConfidenceSequence:
         false, _ = anytime_limits(self._outside, self.pairs, alpha=alpha)
         return float(epsilon_of_rates(false, 1 - caught, self.delta).max())
 
-    def refuted(self, claim: PrivacyClaim | float) -> bool:
+    def refuted(self, claim: Claim | float) -> bool:
         """Whether a claim at this δ has fallen. Once true, it stays true."""
-        if isinstance(claim, PrivacyClaim):
+        if isinstance(claim, Claim):
             if claim.delta != self.delta:
                 raise InvalidArgument(
                     f"Expected a claim at δ = {self.delta!r}, got one at {claim.delta!r}."

@@ -9,7 +9,7 @@ from scipy import special
 
 from epsilometer import _validate
 from epsilometer.errors import InvalidArgument
-from epsilometer.results import Direction, EpsilonLowerBound
+from epsilometer.core.bound import Direction, EpsilonLowerBound
 from epsilometer.stats import binomial
 from epsilometer.stats.gaussians import gdp_epsilon
 from epsilometer.stats.sphere import (

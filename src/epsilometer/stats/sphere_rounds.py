@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from epsilometer import _validate
-from epsilometer.results import EpsilonEstimate
+from epsilometer.core.bound import EpsilonEstimate
 from epsilometer.stats import search
 from epsilometer.stats.gaussians import gdp_epsilon
 from epsilometer.stats.sphere import cosines_of

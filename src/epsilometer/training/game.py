@@ -8,7 +8,7 @@ import numpy as np
 
 from epsilometer.canaries.data import Record
 from epsilometer.canaries.gradient import NoCanaries, TargetCanary, displaces
-from epsilometer.claims import Adjacency
+from epsilometer.core.claim import Adjacency
 from epsilometer.errors import InvalidArgument
 from epsilometer.observations import Sides
 from epsilometer.training.ensemble import EnsembleDPSGD, Trained

@@ -10,14 +10,15 @@ from pathlib import Path
 import numpy as np
 
 from epsilometer.audits.federated_run import audit_iterates
-from epsilometer.claims import PrivacyClaim
+from epsilometer.core.claim import Claim
 from epsilometer.engine.plan import versions
 from epsilometer.engine.store import write_whole
 from epsilometer.errors import InvalidArgument
 from epsilometer.integrations.flower.planting import Planting
 from epsilometer.integrations.flower.settings import Settings
 from epsilometer.report.page import page
-from epsilometer.results import AuditGroup, Provenance, to_json
+from epsilometer.core.audit import AuditGroup, Provenance
+from epsilometer.core.serialisation import to_json
 
 _MODES = {
     "replace": "designated nodes were answered as canaries, their clients did not train",
@@ -102,13 +103,13 @@ def _judged(planting: Planting, call: str, told: tuple[str, ...]) -> AuditGroup:
     )
 
 
-def _promised(planting: Planting) -> PrivacyClaim | None:
+def _promised(planting: Planting) -> Claim | None:
     """What Flower's own accountant reports, where the strategy keeps one at this δ."""
     delta = planting.settings.delta
     for part in planting.parts:
         spent = part.privacy_spent() if hasattr(part, "privacy_spent") else None
         if spent is not None and spent.delta == delta:
-            return PrivacyClaim(
+            return Claim(
                 epsilon=spent.epsilon, delta=delta, adjacency="add_remove", accountant="Flower's"
             )
     return None

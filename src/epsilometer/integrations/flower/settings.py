@@ -10,7 +10,7 @@ import numpy as np
 from epsilometer import _validate
 from epsilometer.canaries.hadamard import HadamardCanaries
 from epsilometer.canaries.sphere import SphereCanaries
-from epsilometer.claims import PrivacyClaim
+from epsilometer.core.claim import Claim
 from epsilometer.errors import InvalidArgument
 
 Mode: TypeAlias = Literal["replace", "virtual", "mod"]
@@ -28,7 +28,7 @@ class Asked(TypedDict, total=False):
     canaries: int
     mode: Mode
     directory: str | Path
-    claim: PrivacyClaim | None
+    claim: Claim | None
     seed: int
     family: Family
     clip_norm: float | None
@@ -48,7 +48,7 @@ class Settings:
     canaries: int = 1000
     mode: Mode = "replace"
     directory: str | Path = "epsilometer-flower"
-    claim: PrivacyClaim | None = None
+    claim: Claim | None = None
     seed: int = 0
     family: Family = "hadamard"
     clip_norm: float | None = None

@@ -13,7 +13,7 @@ from epsilometer.attacks.canary_steps import CanarySteps
 from epsilometer.audits.canary_run import CanaryRun, audit_gradients, audit_steps, audit_weights
 from epsilometer.canaries.schedule import Schedule
 from epsilometer.canaries.sphere import SphereCanaries
-from epsilometer.claims import PrivacyClaim
+from epsilometer.core.claim import Claim
 from epsilometer.engine.plan import versions
 from epsilometer.errors import InvalidArgument
 from epsilometer.integrations.opacus.objects import (
@@ -26,7 +26,7 @@ from epsilometer.integrations.opacus.objects import (
     sampler_of,
 )
 from epsilometer.mechanisms.samplers import Poisson, Sequential, Shuffle
-from epsilometer.results import AuditGroup, AuditResult, Provenance
+from epsilometer.core.audit import AuditGroup, AuditResult, Provenance
 from epsilometer.types import FloatArray
 
 _LOUD = 10.0  # norm of a planted gradient in clipping norms: clipping is under test too
@@ -157,7 +157,7 @@ class Audited:
         self,
         *,
         delta: float,
-        claim: PrivacyClaim | None = None,
+        claim: Claim | None = None,
         confidence: float = 0.95,
         method: str = "one_run",
     ) -> AuditResult:
@@ -195,7 +195,7 @@ class Audited:
         return audit_steps(self._run(), delta=delta, confidence=confidence)
 
     def final_result(
-        self, *, delta: float, claim: PrivacyClaim | None = None, confidence: float = 0.95
+        self, *, delta: float, claim: Claim | None = None, confidence: float = 0.95
     ) -> AuditResult:
         """Judges the promise by one who sees the first and the last weights only."""
         return audit_weights(
@@ -323,10 +323,10 @@ class Audited:
             seed=self._seed,
         )
 
-    def _promise(self, delta: float) -> PrivacyClaim:
+    def _promise(self, delta: float) -> Claim:
         _validate.open_unit(delta=delta)
         accountant = self._engine.accountant
-        return PrivacyClaim(
+        return Claim(
             epsilon=reported_epsilon(accountant, delta),
             delta=delta,
             adjacency="add_remove",

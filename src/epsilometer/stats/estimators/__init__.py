@@ -5,9 +5,9 @@ from types import MappingProxyType
 import numpy as np
 
 from epsilometer import _validate
-from epsilometer.claims import Adjacency
+from epsilometer.core.claim import Adjacency
 from epsilometer.errors import InvalidArgument
-from epsilometer.results import EpsilonLowerBound
+from epsilometer.core.bound import EpsilonLowerBound
 from epsilometer.stats.estimators import (
     anytime,
     clopper_pearson,

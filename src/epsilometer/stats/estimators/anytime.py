@@ -4,7 +4,7 @@ import numpy as np
 
 from epsilometer.errors import InvalidArgument
 from epsilometer.observations import ScoreCounts, Scores
-from epsilometer.results import EpsilonLowerBound
+from epsilometer.core.bound import EpsilonLowerBound
 from epsilometer.stats.derivation import Derivation, count, known, shown
 from epsilometer.stats.estimators.counting import best_look, two_rates
 from epsilometer.stats.estimators.method import Found, Method

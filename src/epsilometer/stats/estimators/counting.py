@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from epsilometer.results import Direction
+from epsilometer.core.bound import Direction
 from epsilometer.stats import binomial, thresholds
 from epsilometer.stats.estimators import ranks
 from epsilometer.stats.estimators.method import DIRECTIONS, Find, Found, Winner

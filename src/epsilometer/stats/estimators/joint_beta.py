@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betainc
 
-from epsilometer.results import EpsilonLowerBound
+from epsilometer.core.bound import EpsilonLowerBound
 from epsilometer.stats import binomial, search
 from epsilometer.stats.derivation import Derivation, counted_at, known, paid, shown
 from epsilometer.stats.estimators.counting import RULES, Judge, finder

@@ -5,7 +5,7 @@ from typing import Protocol
 
 import numpy as np
 
-from epsilometer.results import Basis, Direction
+from epsilometer.core.bound import Basis, Direction
 from epsilometer.stats.derivation import Derive
 from epsilometer.stats.thresholds import Observed, ThresholdRule
 

@@ -5,7 +5,7 @@ import scipy.special
 from numpy.typing import ArrayLike, NDArray
 
 from epsilometer.errors import warn
-from epsilometer.results import EpsilonLowerBound
+from epsilometer.core.bound import EpsilonLowerBound
 from epsilometer.stats.derivation import Derivation, known, shown
 from epsilometer.stats.estimators.guesses import (
     RULES,

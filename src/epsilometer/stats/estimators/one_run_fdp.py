@@ -5,7 +5,7 @@ import scipy.special
 from numpy.typing import NDArray
 
 from epsilometer.errors import InvalidArgument
-from epsilometer.results import EpsilonLowerBound
+from epsilometer.core.bound import EpsilonLowerBound
 from epsilometer.stats.derivation import Derivation, epsilon_of_mu, known, shown
 from epsilometer.stats.estimators.guesses import (
     RULES,

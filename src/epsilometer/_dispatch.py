@@ -1,0 +1,366 @@
+"""Audit any subject: find its runner by a registry, ask it, and keep what it found."""
+
+import dataclasses
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgspec
+
+from epsilometer import _validate
+from epsilometer.core.audit import Audit
+from epsilometer.core.claim import Claim, as_claim, check_delta
+from epsilometer.core.renderers import save
+from epsilometer.core.serialisation import from_json
+from epsilometer.core.settings import from_settings, parse_choice, section_name
+from epsilometer.core.stopping import Until, UntilNarrow, UntilRefuted
+from epsilometer.engine.engines import Engine
+from epsilometer.engine.events import Listener
+from epsilometer.engine.plan import Plan
+from epsilometer.engine.request import Request
+from epsilometer.errors import EpsilometerError, InvalidArgument, UnreadableFile
+
+Run: TypeAlias = Callable[[Any, Request], Audit]
+CONFIDENCE = 0.95
+_GROUP = "epsilometer.subjects"
+# By class name: the module that has the class in SUBJECTS, and run_audit(subject, request). Other
+# packages add theirs by an entry point of the group above, named as the class.
+SUBJECTS: dict[str, str] = {
+    "Scores": "epsilometer.audits.scores",
+    "ScoreCounts": "epsilometer.audits.scores",
+    "Runs": "epsilometer.audits.runs",
+    "TrainFunction": "epsilometer.audits.training",
+    "ShuffledSGD": "epsilometer.audits.shuffling",
+    "DPSGD": "epsilometer.audits.dpsgd",
+    "Federated": "epsilometer.audits.federated",
+    "Cosines": "epsilometer.audits.one_shot",
+    "GaussianMechanism": "epsilometer.audits.gaussian_mechanism",
+    "Classifier": "epsilometer.audits.classifier",
+    "Posterior": "epsilometer.audits.posterior",
+    "Demo": "epsilometer.audits.demo",
+}
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Call:
+    """A call of :func:`audit` that a file describes.
+
+    Attributes:
+        subject: What is audited.
+        claim: What was claimed, if anything.
+        delta: δ, where there is no claim.
+        confidence: Of all bounds together.
+        seed: From which all randomness follows.
+        until: When to stop early.
+    """
+
+    subject: Any
+    claim: Claim | None = None
+    delta: float | None = None
+    confidence: float = CONFIDENCE
+    seed: int = 0
+    until: Until | None = None
+
+    def run(
+        self,
+        *,
+        out: str | Path | None = None,
+        engine: Engine | None = None,
+        listen: Sequence[Listener] = (),
+    ) -> Audit:
+        """Audit the subject as the file says."""
+        return audit(
+            self.subject,
+            self.claim,
+            delta=self.delta,
+            confidence=self.confidence,
+            seed=self.seed,
+            out=out,
+            engine=engine,
+            until=self.until,
+            listen=listen,
+        )
+
+
+def audit(
+    subject: Any,
+    claim: Claim | float | None = None,
+    *,
+    delta: float | None = None,
+    confidence: float = CONFIDENCE,
+    seed: int = 0,
+    out: str | Path | None = None,
+    engine: Engine | None = None,
+    until: Until | None = None,
+    listen: Sequence[Listener] = (),
+) -> Audit:
+    """Audit a subject, and judge a claim by what is found.
+
+    Guarantee: all deciding bounds together exceed the true ε in at most ``1 - confidence`` of
+        audits. The same subject, arguments and seed give the same audit, byte for byte.
+    Assumption: those that the subject and its method name.
+
+    Args:
+        subject: What is audited: ``Scores``, ``ShuffledSGD``, ``TrainFunction``, ``Runs``,
+            ``DPSGD``, ``Federated``, ``Cosines``, ``GaussianMechanism``, ``Classifier``,
+            ``Posterior``, or what another package registers.
+        claim: The claimed ε, a ``Claim``, or None.
+        delta: δ; not needed beside a ``Claim``, which has one.
+        confidence: With which all deciding bounds hold together.
+        seed: From which all randomness follows.
+        out: Directory of the run. The same call finishes it after a crash.
+        engine: What executes units of work; ``Local()`` processes by default.
+        until: When to stop early: ``UntilRefuted()`` or ``UntilNarrow(width)``.
+        listen: Functions that are told what happens.
+
+    Returns:
+        The audit: ``verdict``, ``epsilon``, ``reach``, ``findings``, and ``save(path)``.
+
+    Example:
+        >>> import epsilometer as em
+        >>> audit = em.audit(em.Scores([2.0] * 500, [0.0] * 500), em.Claim(3.0, delta=1e-5))
+        >>> audit.verdict
+        'refuted'
+    """
+    run = _find_runner(subject)
+    promised = as_claim(claim, delta=delta)
+    at = delta if promised is None else promised.delta
+    if at is not None:
+        check_delta(at)
+    _validate.open_unit(confidence=confidence)
+    _validate.whole(0, seed=seed)
+    if until is not None and not isinstance(until, (UntilRefuted, UntilNarrow)):
+        raise InvalidArgument(
+            f"Expected until=UntilRefuted() or UntilNarrow(width), got {_validate.short(until)}."
+        )
+    where = None if out is None else Path(out)
+    request = Request(
+        claim=promised,
+        delta=at,
+        confidence=confidence,
+        seed=seed,
+        out=where,
+        engine=engine,
+        until=until,
+        listen=tuple(listen),
+    )
+    found = run(subject, request)
+    if where is not None:
+        _keep(found, where)
+    return found
+
+
+def rejudge(found: Audit, claim: Claim | float, *, delta: float | None = None) -> Audit:
+    """Return an audit judged by another claim than the one it was made for.
+
+    Guarantee: the verdict is that of ``epsilometer.core.judge`` on the same findings.
+    Assumption: a claim at a larger δ than the audit's cannot be judged by it.
+    """
+    promised = as_claim(claim, delta=delta)
+    if found.claim is not None and promised is not None:
+        same = (promised.epsilon, promised.delta) == (found.claim.epsilon, found.claim.delta)
+        promised = found.claim if same else promised
+    return found.with_claim(promised)
+
+
+def read_call(path: str | Path, *, trust: bool = False) -> Call:
+    """Read which audit a file describes: settings as TOML, or an audit or plan as JSON.
+
+    Args:
+        path: ``.toml``, ``.json``, or the directory of a run.
+        trust: Import functions that the file names.
+    """
+    file = Path(path)
+    if file.is_dir():
+        file /= "plan.json"
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise UnreadableFile(f"Could not read {str(file)!r}: {error.strerror}.") from error
+    try:
+        if file.name == "plan.json":
+            return _call_of_plan(Plan.from_json(data.decode("utf-8")), trust=trust)
+        if file.suffix == ".json":
+            return _call_of_audit(from_json(data), trust=trust)
+        return _call_of_toml(_read_toml(data), trust=trust)
+    except UnicodeDecodeError as error:
+        raise UnreadableFile(f"Expected text in {str(file)!r}, got other bytes.") from error
+    except EpsilometerError as error:
+        raise InvalidArgument(f"{file}: {error}") from error
+
+
+def call_from_sections(sections: Mapping[str, Any], *, trust: bool = False) -> Call:
+    """Return the call that the sections of a TOML file describe."""
+    return _call_of_toml(sections, trust=trust)
+
+
+def subject_class(name: str) -> type:
+    """Return the class of a subject by its name in the registry."""
+    module = import_module(SUBJECTS[name]) if name in SUBJECTS else _load_entry(name)
+    for cls in module.SUBJECTS:
+        if cls.__name__ == name:
+            found: type = cls
+            return found
+    raise InvalidArgument(f"Expected {name} among SUBJECTS of {module.__name__}, found none.")
+
+
+def _find_runner(subject: Any) -> Run:
+    name = type(subject).__name__
+    if name in SUBJECTS or name in _entries():
+        module = import_module(SUBJECTS[name]) if name in SUBJECTS else _load_entry(name)
+        if isinstance(subject, module.SUBJECTS):
+            run: Run = module.run_audit
+            return run
+    raise InvalidArgument(
+        f"Expected a subject ({', '.join(known_subjects())}), got {name}. "
+        "Scores(inside, outside) audits attack scores, say."
+    )
+
+
+def known_subjects() -> tuple[str, ...]:
+    """Return the names of all registered subjects."""
+    return (*SUBJECTS, *_entries())
+
+
+def _entries() -> dict[str, Any]:
+    return {entry.name: entry for entry in entry_points(group=_GROUP)}
+
+
+def _load_entry(name: str) -> Any:
+    entries = _entries()
+    if name not in entries:
+        raise InvalidArgument(
+            f"Expected a subject of {', '.join(known_subjects())}, got {_validate.short(name)}."
+        )
+    return entries[name].load()
+
+
+def _keep(found: Audit, where: Path) -> None:
+    """Write the audit and its page into the directory of the run."""
+    try:
+        where.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidArgument(f"Could not make {str(where)!r}: {error.strerror}.") from error
+    save(found, where / "result.json")
+    save(found, where / "report.html")
+
+
+def _call_of_plan(plan: Plan, *, trust: bool) -> Call:
+    given = plan.parameters
+    return _call(
+        plan.audit,
+        given["settings"],
+        claim=None if given["claim"] is None else msgspec.convert(given["claim"], Claim),
+        delta=given["delta"],
+        confidence=given["confidence"],
+        seed=plan.seed,
+        until=given["until"],
+        trust=trust,
+    )
+
+
+def _call_of_audit(found: Audit, *, trust: bool) -> Call:
+    source = found.provenance
+    return _call(
+        source.subject,
+        source.settings,
+        claim=found.claim,
+        delta=source.delta,
+        confidence=source.confidence,
+        seed=source.seed,
+        until=source.until,
+        trust=trust,
+    )
+
+
+def _call_of_toml(plain: Mapping[str, Any], *, trust: bool) -> Call:
+    named = {section_name(name): name for name in known_subjects()}
+    given = [section for section in plain if section in named]
+    others = [section for section in plain if section not in (*named, "claim", "audit")]
+    if len(given) != 1 or others:
+        raise InvalidArgument(
+            f"Expected one section of {', '.join(f'[{name}]' for name in named)}, and perhaps "
+            f"[claim] and [audit], got {_validate.listed(plain)}."
+        )
+    options = _section("audit", plain.get("audit", {}), _Options)
+    claim = plain.get("claim")
+    if isinstance(claim, Mapping):
+        claim = _section("claim", claim, Claim)
+    return _call(
+        named[given[0]],
+        plain[given[0]],
+        claim=as_claim(claim, delta=options.delta),
+        delta=options.delta,
+        confidence=options.confidence,
+        seed=options.seed,
+        until=options.until,
+        trust=trust,
+    )
+
+
+class _Options(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Section ``[audit]`` of a TOML file."""
+
+    delta: float | None = None
+    confidence: float = CONFIDENCE
+    seed: int = 0
+    until: str | None = None
+
+
+def _section(name: str, plain: Any, kind: type[Any]) -> Any:
+    try:
+        if isinstance(plain, Mapping):
+            known = kind.__struct_fields__
+            for key in plain:
+                if key not in known:
+                    raise InvalidArgument(
+                        f"Expected a key of [{name}] among {', '.join(known)}, got "
+                        f"{_validate.short(key)}."
+                    )
+        return msgspec.convert(plain, kind)
+    except msgspec.ValidationError as error:
+        said = str(error).replace("`", "").replace("$.", f"{name}.")
+        raise InvalidArgument(f"[{name}]: {said}.") from error
+
+
+def _call(
+    name: str,
+    settings: Mapping[str, Any],
+    *,
+    claim: Claim | None,
+    delta: float | None,
+    confidence: float,
+    seed: int,
+    until: Any,
+    trust: bool,
+) -> Call:
+    if isinstance(until, str):
+        until = parse_choice(until, among=("refuted", "narrow"))
+    elif until is not None:
+        until = parse_choice(
+            {"UntilRefuted": "refuted", "UntilNarrow": f"narrow:{until.get('width')}"}[
+                until["type"]
+            ]
+        )
+    return Call(
+        subject=from_settings(subject_class(name), settings, trust=trust),
+        claim=claim,
+        delta=delta,
+        confidence=confidence,
+        seed=seed,
+        until=until,
+    )
+
+
+def _read_toml(data: bytes) -> dict[str, Any]:
+    try:
+        return tomllib.loads(data.decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        raise
+    except (ValueError, RecursionError) as error:  # numbers too long and lists too deep, too
+        raise UnreadableFile(f"Expected TOML: {_validate.excerpt(error)}.") from error
+
+

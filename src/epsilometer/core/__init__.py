@@ -1,0 +1,1 @@
+"""Claims, bounds, findings, audits: what all other packages agree on."""

@@ -1,0 +1,279 @@
+"""Hold the result of an audit: one type for every kind, whatever was audited."""
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import msgspec
+
+from epsilometer import _validate
+from epsilometer.core import judge, words
+from epsilometer.core.bound import EpsilonEstimate, EpsilonLowerBound
+from epsilometer.core.claim import Claim
+from epsilometer.core.findings import (
+    EpsilonFinding,
+    Evidence,
+    Finding,
+    FormFinding,
+    RuleFinding,
+)
+from epsilometer.core.plain import Plain, check_cites, html_table
+from epsilometer.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from typing import Self
+
+_T = TypeVar("_T")
+_LINES = 25
+_WIDTH = 78
+_PRINTED = 8  # findings of a printed audit
+
+
+class Provenance(Plain, frozen=True, kw_only=True):
+    """The exact settings of an audit, and what ran. A second run repeats all of it.
+
+    Data are named by reference (a file and its columns) or as ``{"supplied": …}``, never by value;
+    functions as ``module:name``.
+
+    Attributes:
+        subject: Name of the subject in the registry of ``epsilometer.audit``.
+        settings: The subject's own fields, as JSON values.
+        delta: δ of the audit; None where none was needed.
+        confidence: Of all bounds together.
+        seed: From which all randomness followed.
+        until: When it could stop early, as JSON values; None where it could not.
+        versions: (package, version) pairs.
+        inputs: (name, SHA-256) pairs of what was read.
+        plan: Hash of the run's plan; empty where there was no run.
+        units: Units of work that were planned.
+        used: Units whose observations the result rests on; fewer where the run stopped early.
+        failed: Units that raised or killed their worker.
+    """
+
+    subject: str
+    settings: dict[str, Any]
+    delta: float | None
+    confidence: float
+    seed: int
+    until: dict[str, Any] | None = None
+    versions: tuple[tuple[str, str], ...]
+    inputs: tuple[tuple[str, str], ...] = ()
+    plan: str = ""
+    units: int = 1
+    used: int = 1
+    failed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _validate.open_unit(confidence=self.confidence)
+        _validate.whole(0, seed=self.seed, units=self.units, used=self.used, failed=self.failed)
+        if self.used + self.failed > self.units:
+            raise InvalidArgument(
+                f"Expected at most {self.units} units used and failed, "
+                f"got {self.used} and {self.failed}."
+            )
+
+    @property
+    def supplied(self) -> tuple[str, ...]:
+        """Names of settings that must be supplied to do it again."""
+        return tuple(
+            name
+            for name, value in self.settings.items()
+            if isinstance(value, dict) and set(value) == {"supplied"}
+        )
+
+
+class Audit(Plain, frozen=True, kw_only=True):
+    """What an audit found, and what follows from it.
+
+    Guarantee: all deciding bounds hold together at ``confidence``; the verdict is computed from
+        the findings, by ``epsilometer.core.judge`` alone.
+    Assumption: those of the bounds' methods, which each of them names.
+
+    Attributes:
+        format: Of the file; readers refuse others.
+        subject: What was audited, in words.
+        claim: What was claimed, if anything.
+        findings: What was found, the gravest first.
+        advice: What to do, in sentences.
+        caveats: What a reader must know.
+        cites: Keys of ``references.BIBLIOGRAPHY``, beside those of bounds and estimates.
+        provenance: The exact settings, and what ran.
+
+    Example:
+        >>> import epsilometer as em
+        >>> scores = em.Scores(inside=[2.0] * 500, outside=[0.0] * 500)
+        >>> audit = em.audit(scores, em.Claim(3.0, delta=1e-5))
+        >>> audit.verdict, round(audit.epsilon, 2), round(audit.reach, 2)
+        ('refuted', 4.56, 4.56)
+    """
+
+    format: Literal[2] = 2
+    subject: str
+    claim: Claim | None
+    findings: tuple[Finding, ...]
+    advice: tuple[str, ...] = ()
+    caveats: tuple[str, ...] = ()
+    cites: tuple[str, ...] = ()
+    provenance: Provenance
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.findings:
+            raise InvalidArgument("Expected at least one finding in an audit, got none.")
+        check_cites(self.cites)
+        msgspec.structs.force_setattr(
+            self, "findings", judge.sort_findings(self.claim, self.findings)
+        )
+
+    @property
+    def judgement(self) -> judge.Judgement:
+        """The verdict with its reason."""
+        return judge.judge(self.claim, self.findings, failed=self.provenance.failed)
+
+    @property
+    def verdict(self) -> judge.Verdict:
+        """What follows: one of ``epsilometer.core.judge.GRAVEST_FIRST``."""
+        return self.judgement.verdict
+
+    @property
+    def exit_code(self) -> int:
+        """What a command that made this audit exits with."""
+        return judge.exit_code(self.verdict)
+
+    @property
+    def confidence(self) -> float:
+        """With which all deciding bounds hold together."""
+        return self.provenance.confidence
+
+    @property
+    def views(self) -> tuple[EpsilonFinding, ...]:
+        """What bounds ε, one per adversary's view, the gravest first."""
+        return judge.views_of(self.findings)
+
+    @property
+    def bounds(self) -> tuple[EpsilonLowerBound, ...]:
+        """The bounds that decide, one per view."""
+        return tuple(view.bound for view in self.views)
+
+    @property
+    def estimates(self) -> tuple[EpsilonEstimate, ...]:
+        """Every ε by theory or estimation; each says by its ``role`` what it may decide."""
+        return tuple(estimate for view in self.views for estimate in view.estimates)
+
+    @property
+    def evidence(self) -> tuple[Evidence, ...]:
+        """What figures are drawn from, one per view."""
+        return tuple(view.evidence for view in self.views)
+
+    @property
+    def epsilon(self) -> float:
+        """The largest valid lower bound on ε; 0 where nothing is proved."""
+        return max((view.epsilon for view in self.views), default=0.0)
+
+    @property
+    def upper(self) -> float:
+        """The smallest ε that is proved to be enough; ∞ where no upper bound is proved."""
+        return min((estimate.upper for estimate in self.estimates), default=math.inf)
+
+    @property
+    def reach(self) -> float | None:
+        """The largest claim that these observations could refute; None without a claim."""
+        if self.claim is None or not self.views:
+            return None
+        return max(judge.reach_of(view) for view in self.views)
+
+    @property
+    def power(self) -> float | None:
+        """The smallest true ε at which this audit refutes its claim 4 times in 5.
+
+        None without a claim, or where a claim other than the audited one is judged.
+        """
+        known = [view.power for view in self.views if view.power is not None]
+        return min(known) if self.claim is not None and known else None
+
+    def find(self, kind: type[_T]) -> tuple[_T, ...]:
+        """Return the findings of one kind, the gravest first."""
+        return tuple(finding for finding in self.findings if isinstance(finding, kind))
+
+    def one(self, kind: type[_T]) -> _T | None:
+        """Return the first finding of a kind, or None."""
+        return next(iter(self.find(kind)), None)
+
+    def view(self, text: str) -> EpsilonFinding:
+        """Return the view whose subject ends with, or else contains, a text."""
+        for test in (str.endswith, str.__contains__):
+            found = [view for view in self.views if test(view.subject, text)]
+            if len(found) == 1:
+                return found[0]
+        listed = "; ".join(view.subject for view in self.views)
+        raise InvalidArgument(f"Expected one view named {text!r}, got: {listed}.")
+
+    def with_claim(self, claim: Claim | None) -> "Self":
+        """Return the audit judged by another claim. Power is that of the audited claim alone."""
+        if claim == self.claim:
+            return self
+        return msgspec.structs.replace(
+            self, claim=claim, findings=tuple(_without_power(each) for each in self.findings)
+        )
+
+    def save(self, path: str | Path) -> Path:
+        """Write the audit: ``.json``, ``.html`` or ``.md``, by the suffix."""
+        from epsilometer.core.renderers import save
+
+        return save(self, Path(path))
+
+    def to_json(self) -> str:
+        """Return the audit as strict JSON text, as ``epsilometer.load`` reads it."""
+        from epsilometer.core.serialisation import to_json
+
+        return to_json(self)
+
+    def __str__(self) -> str:
+        return "\n".join(_summarise(self))
+
+    def __repr__(self) -> str:
+        return f"<Audit of {words.one_line(self.subject)[:60]!r}: {self.verdict}>"
+
+    def __rich_repr__(self) -> Any:
+        yield self.subject
+        yield "verdict", self.verdict
+
+    def _repr_html_(self) -> str:
+        rows = [tuple(line.strip().split(": ", 1)) for line in _summarise(self)[1:]]
+        return html_table(words.headline(self), [row for row in rows if any(row)])
+
+
+def _without_power(finding: Finding) -> Finding:
+    if isinstance(finding, EpsilonFinding):
+        return msgspec.structs.replace(finding, power=None)
+    if isinstance(finding, FormFinding):
+        return msgspec.structs.replace(
+            finding, view=msgspec.structs.replace(finding.view, power=None)
+        )
+    return finding
+
+
+def _summarise(audit: Audit) -> list[str]:
+    """Return the audit in at most 25 lines."""
+    lines = [words.headline(audit), f"  subject: {words.one_line(audit.subject)}"]
+    if audit.claim is not None:
+        lines.append(f"  claim: ε = {audit.claim.epsilon!r} at δ = {audit.claim.delta!r}")
+    views, rules = audit.views, audit.find(RuleFinding)
+    lines += [f"  {_LABELS[rule.outcome]}: {rule.rule}" for rule in rules[:_PRINTED]]
+    for view in views[:_PRINTED]:
+        name = f" [{words.one_line(view.subject)}]" if len(views) > 1 else ""
+        lines.append(f"  bound: {view.bound}{name}")
+    if len(views) > _PRINTED:
+        lines.append(f"  … and {len(views) - _PRINTED} more views")
+    lines += [f"  advice: {words.one_line(text)}" for text in audit.advice[:2]]
+    caveats = [*audit.caveats, *(views[0].bound.caveats if views else ())]
+    lines += [f"  caveat: {words.one_line(text)}" for text in caveats[:3]]
+    lines.append("  save('report.html') writes the whole report.")
+    first, *rest = lines[:_LINES]
+    return [first if len(first) <= 4 * _WIDTH else first[: 4 * _WIDTH - 1] + "…"] + [
+        line if len(line) <= _WIDTH else line[: _WIDTH - 1] + "…" for line in rest
+    ]
+
+
+_LABELS = {"pass": "PASS", "fail": "FAIL", "unclear": "UNCLEAR"}

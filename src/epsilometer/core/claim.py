@@ -1,0 +1,109 @@
+"""State what was claimed: (ε, δ)-differential privacy, for whom, by which accountant."""
+
+import math
+from typing import Any, Literal, TypeAlias, get_args
+
+import msgspec
+import numpy as np
+
+from epsilometer import _validate
+from epsilometer.errors import InvalidArgument
+
+Adjacency: TypeAlias = Literal["add_remove", "zero_out", "replace", "unstated"]
+Unit: TypeAlias = Literal["record", "client"]
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """A claim of (ε, δ)-differential privacy, with what it was claimed for.
+
+    Guarantee: a claim that every program satisfies (δ = 1, ε = ∞) cannot be built.
+    Assumption: none; a claim says nothing about whether it is true.
+
+    Attributes:
+        epsilon: The claimed ε, finite.
+        delta: The claimed δ, in [0, 1).
+        adjacency: When two datasets count as neighbours. An ε for one adjacency says nothing
+            about another: replacing a record can cost twice what adding one does.
+        unit: Whom the claim protects: a record, or a client with all its records.
+        sampler: How batches were drawn, in words ("Poisson", "shuffle"), where it is known.
+        accountant: What computed ε ("PLD", "RDP"), where it is known.
+
+    Example:
+        >>> from epsilometer import Claim
+        >>> claim = Claim(3.0, delta=1e-5, adjacency="add_remove")
+        >>> claim.epsilon, claim.delta, claim.unit
+        (3.0, 1e-05, 'record')
+    """
+
+    epsilon: float
+    delta: float
+    adjacency: Adjacency = "unstated"
+    unit: Unit = "record"
+    sampler: str = "unstated"
+    accountant: str = "unstated"
+
+    def __post_init__(self) -> None:
+        _validate.at_least(0, epsilon=self.epsilon)
+        check_delta(self.delta)
+        if math.isinf(self.epsilon):
+            raise InvalidArgument("Expected a finite epsilon, got inf: every program satisfies it.")
+        check_adjacency(self.adjacency)
+        if self.unit not in get_args(Unit):
+            raise InvalidArgument(
+                f"Expected unit to be one of {', '.join(get_args(Unit))}, got {self.unit!r}."
+            )
+        # NumPy's numbers are not JSON's.
+        msgspec.structs.force_setattr(self, "epsilon", float(self.epsilon))
+        msgspec.structs.force_setattr(self, "delta", float(self.delta))
+
+
+def as_claim(
+    value: "Claim | float | None", *, delta: float | None = None, **known: Any
+) -> Claim | None:
+    """Take a claim as users give it: a number, a ``Claim``, or None for no claim.
+
+    Args:
+        value: The claimed ε, or the whole claim.
+        delta: Needed beside a number; beside a ``Claim`` it must be the claim's own.
+        known: Further fields (``adjacency``, ``accountant``, …) of a claim given as a number.
+
+    Raises:
+        InvalidArgument: It is neither, δ is missing, or there are two different δ.
+
+    Example:
+        >>> as_claim(3.0, delta=1e-5) == Claim(3.0, delta=1e-5)
+        True
+    """
+    if value is None:
+        return None
+    if isinstance(value, Claim):
+        if delta is not None and delta != value.delta:
+            raise InvalidArgument(
+                f"Expected delta to be the claim's {value.delta!r}, got {delta!r}. Give it once."
+            )
+        return value
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+        raise InvalidArgument(
+            f"Expected claim to be a number, a Claim or None, got {type(value).__name__}."
+        )
+    if delta is None:
+        raise InvalidArgument(
+            f"Expected delta beside claim={value!r}, got none. Give delta=1e-5, say, or "
+            "Claim(epsilon, delta=…)."
+        )
+    return Claim(float(value), float(delta), **known)
+
+
+def check_delta(delta: float) -> None:
+    """Refuse a δ at which every claim is true."""
+    _validate.probability(delta=delta)
+    if delta >= 1:
+        raise InvalidArgument("Expected delta below 1, got 1: every program satisfies such a claim.")
+
+
+def check_adjacency(value: str) -> None:
+    """Refuse anything but the known adjacencies."""
+    if value not in get_args(Adjacency):
+        raise InvalidArgument(
+            f"Expected adjacency to be one of {', '.join(get_args(Adjacency))}, got {value!r}."
+        )

@@ -1,0 +1,178 @@
+"""Decide: the only code that turns a claim and findings into a verdict and an exit code.
+
+Every other place (``Audit.verdict``, commands, pages, Markdown, MLflow, pytest, the history) asks
+here. A test forbids verdict words anywhere else in the package.
+"""
+
+from collections.abc import Iterable, Sequence
+from types import MappingProxyType
+from typing import Final, Literal, NamedTuple, TypeAlias, get_args
+
+from epsilometer.core.claim import Claim
+from epsilometer.core.findings import EpsilonFinding, Finding, FormFinding, Outcome, RuleFinding
+
+VIOLATED: Final = "violated"
+REFUTED: Final = "refuted"
+DO_NOT_RELEASE: Final = "do not release"
+CANNOT_JUDGE: Final = "cannot judge"
+CANNOT_TELL: Final = "cannot tell"
+NOT_REFUTED: Final = "not refuted"
+NO_CLAIM: Final = "no claim"
+PROVED: Final = "proved"
+RELEASE: Final = "release"
+Verdict: TypeAlias = Literal[
+    "violated",
+    "refuted",
+    "do not release",
+    "cannot judge",
+    "cannot tell",
+    "not refuted",
+    "no claim",
+    "proved",
+    "release",
+]
+Tone: TypeAlias = Literal["bad", "unclear", "neutral", "good"]
+
+GRAVEST_FIRST: tuple[Verdict, ...] = get_args(Verdict)
+BAD: tuple[Verdict, ...] = (VIOLATED, REFUTED, DO_NOT_RELEASE)
+UNCLEAR: tuple[Verdict, ...] = (CANNOT_JUDGE, CANNOT_TELL)
+GOOD: tuple[Verdict, ...] = (PROVED, RELEASE)
+_BY_RULE: MappingProxyType[Outcome, Verdict] = MappingProxyType(
+    {"fail": DO_NOT_RELEASE, "unclear": CANNOT_TELL, "pass": RELEASE}
+)
+
+
+class Judgement(NamedTuple):
+    """A verdict, and what stands in the way of another where it is unclear."""
+
+    verdict: Verdict
+    reason: str = ""
+
+
+def judge(claim: Claim | None, findings: Sequence[Finding], *, failed: int = 0) -> Judgement:
+    """Judge an audit as a whole.
+
+    Rules about publishing decide where there are any; else the claim is judged by what each view
+    proves. The bounds of one audit hold together at its confidence, so one of them suffices to
+    refute. "Not refuted" needs a view that could have refuted the claim, and none that failed.
+
+    Args:
+        claim: What was claimed, if anything.
+        findings: What was found, in any order.
+        failed: Units of work that failed.
+    """
+    rules = [finding for finding in findings if isinstance(finding, RuleFinding)]
+    if rules:
+        return _judge_rules(rules, failed=failed)
+    return _judge_views(claim, views_of(findings))
+
+
+def judge_finding(claim: Claim | None, finding: Finding) -> Verdict:
+    """Judge one finding alone: a view by the claim, a rule by its outcome."""
+    if isinstance(finding, RuleFinding):
+        return _BY_RULE[finding.outcome]
+    views = views_of([finding])
+    return _judge_views(claim, views).verdict if views else NO_CLAIM
+
+
+def sort_findings(claim: Claim | None, findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Put the gravest first; findings of equal gravity keep their order."""
+    return tuple(
+        sorted(findings, key=lambda finding: GRAVEST_FIRST.index(judge_finding(claim, finding)))
+    )
+
+
+def views_of(findings: Iterable[Finding]) -> tuple[EpsilonFinding, ...]:
+    """Return what bounds ε, also inside other findings."""
+    return tuple(
+        finding.view if isinstance(finding, FormFinding) else finding
+        for finding in findings
+        if isinstance(finding, (EpsilonFinding, FormFinding))
+    )
+
+
+def exit_code(verdict: Verdict) -> int:
+    """Return the exit code of a command that ends with this verdict."""
+    return 1 if verdict in BAD else 4 if verdict in UNCLEAR else 0
+
+
+def tone(verdict: Verdict) -> Tone:
+    """Return how a verdict is shown. Only what is proved, or passed all rules, is good."""
+    if verdict in BAD:
+        return "bad"
+    if verdict in UNCLEAR:
+        return "unclear"
+    return "good" if verdict in GOOD else "neutral"
+
+
+def _judge_rules(rules: Sequence[RuleFinding], *, failed: int) -> Judgement:
+    verdicts = [_BY_RULE[rule.outcome] for rule in rules]
+    gravest = min(verdicts, key=GRAVEST_FIRST.index)
+    if gravest == RELEASE and failed:  # what failed units would have found is not ruled out
+        return Judgement(CANNOT_TELL, f"{_count(failed)} failed.")
+    reason = "" if gravest != CANNOT_TELL else rules[verdicts.index(gravest)].finding
+    return Judgement(gravest, reason)
+
+
+def _judge_views(claim: Claim | None, views: Sequence[EpsilonFinding]) -> Judgement:
+    if claim is None:
+        return Judgement(NO_CLAIM)
+    if not views:
+        return Judgement(CANNOT_JUDGE, "Nothing that bounds ε was measured.")
+    if any(_refutes(claim, view) for view in views):
+        return Judgement(REFUTED)
+    if any(
+        estimate.upper <= claim.epsilon and estimate.delta <= claim.delta
+        for view in views
+        for estimate in view.estimates
+    ):
+        return Judgement(PROVED)
+    for view in views:
+        if obstacle := _find_obstacle(claim, view):
+            return Judgement(CANNOT_JUDGE, obstacle)
+    reach = max(reach_of(view) for view in views)
+    if claim.epsilon >= reach:
+        return Judgement(
+            CANNOT_JUDGE,
+            f"ε = {claim.epsilon:.4g} is beyond reach: even a perfect attack would prove only "
+            f"ε ≥ {reach:.4g} by so few observations.",
+        )
+    return Judgement(NOT_REFUTED)
+
+
+def _refutes(claim: Claim, view: EpsilonFinding) -> bool:
+    """Tell whether a view proves the claim false.
+
+    A claim at a smaller δ than the bound's is a stronger one, and falls with the weaker.
+    """
+    proofs = (view.bound, *view.estimates)
+    return any(claim.delta <= proof.delta and proof.refutes(claim.epsilon) for proof in proofs)
+
+
+def _find_obstacle(claim: Claim, view: EpsilonFinding) -> str:
+    """Say why a view that does not refute the claim says nothing about it; empty where it does."""
+    bound = view.bound
+    if view.computed is not None and claim.delta <= bound.delta:
+        return ""  # computed: no attack, no sample, no unit is needed
+    if claim.delta > bound.delta:
+        return (
+            f"The bound is at δ = {bound.delta:g}, and says nothing at the larger {claim.delta:g}."
+        )
+    if not bound.valid:
+        return f"ε ≥ {bound.epsilon:.4g} ({bound.method}) is not a valid bound."
+    if view.failed:
+        return f"{_count(view.failed)} failed, and what they would have shown may refute the claim."
+    return ""
+
+
+def reach_of(view: EpsilonFinding) -> float:
+    """Return the largest ε that a view could have refuted; infinite where ε was computed."""
+    if view.computed is not None:
+        return float("inf")
+    if not view.bound.valid or view.reach is None:
+        return 0.0
+    return view.reach
+
+
+def _count(failed: int) -> str:
+    return "1 unit" if failed == 1 else f"{failed:,} units"

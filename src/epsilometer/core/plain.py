@@ -1,0 +1,83 @@
+"""Base of everything that is written to JSON: frozen, of plain Python numbers."""
+
+import math
+from collections.abc import Iterable
+from html import escape
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
+import msgspec
+import numpy as np
+
+from epsilometer import _validate
+from epsilometer.errors import InvalidArgument
+from epsilometer.references import BIBLIOGRAPHY
+
+_LARGEST = 2**1000  # no count and no seed comes near what a float cannot hold
+_NUMBERS: dict[type, dict[str, type]] = {}  # by class: fields that hold one number
+
+
+class Plain(msgspec.Struct, frozen=True, kw_only=True):
+    """A frozen record whose numbers are Python's own, so that JSON can hold it."""
+
+    def __post_init__(self) -> None:
+        for name, kind in _number_fields(type(self)).items():
+            value = getattr(self, name)
+            if isinstance(value, np.generic):
+                msgspec.structs.force_setattr(self, name, kind(value))
+            elif kind is int and isinstance(value, int) and abs(value) > _LARGEST:
+                raise InvalidArgument(f"Expected {name} to fit into a float, it does not.")
+
+
+def to_plain(value: Any) -> Any:
+    """Return a record as JSON values; infinities and nan as "inf", "-inf" and "nan"."""
+    return _write_numbers(msgspec.to_builtins(value))
+
+
+def html_table(title: str, rows: Iterable[tuple[str, ...]]) -> str:
+    """Return a small table for notebooks, in which whatever somebody wrote stays text."""
+    cells = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows)
+    body = "".join(f"<tr>{line}</tr>" for line in cells)
+    return f"<table><caption>{escape(title)}</caption>{body}</table>"
+
+
+def check_same_length(record: Any, *names: str) -> None:
+    """Refuse parts of different lengths."""
+    lengths = {name: len(getattr(record, name)) for name in names}
+    if len(set(lengths.values())) > 1:
+        raise InvalidArgument(f"Expected parts of one length, got {lengths}.")
+
+
+def check_cites(cites: tuple[str, ...]) -> None:
+    """Refuse keys that the bibliography does not have."""
+    unknown = [key for key in cites if key not in BIBLIOGRAPHY]
+    if unknown:
+        raise InvalidArgument(
+            f"Expected keys of the bibliography in cites, got {_validate.listed(unknown)}."
+        )
+
+
+def _number_fields(cls: type) -> dict[str, type]:
+    """Fields of a class that hold one number, or one number or None."""
+    if cls not in _NUMBERS:
+        hints = get_type_hints(cls)
+        found = {}
+        for name in cls.__struct_fields__:  # type: ignore[attr-defined]
+            kind = hints[name]
+            if get_origin(kind) is UnionType:
+                (kind,) = [part for part in get_args(kind) if part is not NoneType][:1]
+            if kind in (float, int, bool):
+                found[name] = kind
+        _NUMBERS[cls] = found
+    return _NUMBERS[cls]
+
+
+def _write_numbers(value: Any) -> Any:
+    if isinstance(value, float):
+        # msgspec writes infinity as null, which no reader could tell from a missing number.
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, dict):
+        return {key: _write_numbers(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_write_numbers(item) for item in value]
+    return value

@@ -1,0 +1,124 @@
+"""Write audits as JSON and read them: one format, one code path."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from epsilometer import _validate
+from epsilometer.core.audit import Audit
+from epsilometer.core.plain import to_plain
+from epsilometer.errors import EpsilometerError, InvalidArgument, UnreadableFile
+
+FORMAT = 2
+_LARGEST = 1 << 30  # bytes of a file
+_DECODER = msgspec.json.Decoder(Audit, strict=False)  # not strict: "inf" is a number
+_NON_FINITE = {"enum": ["inf", "-inf", "nan"]}
+
+
+class _Head(msgspec.Struct):
+    """What must be known of a file before it is read."""
+
+    format: Any = None
+
+
+_HEAD = msgspec.json.Decoder(_Head)
+
+
+def to_json(audit: Audit) -> str:
+    """Return an audit as JSON text: its fields, and what follows from them for other readers.
+
+    ``verdict``, ``epsilon``, ``upper``, ``reach`` and ``power`` are for people and scripts;
+    reading computes them again from the findings.
+    """
+    plain = to_plain(audit)
+    follows = {
+        "verdict": audit.verdict,
+        "epsilon": audit.epsilon,
+        "upper": audit.upper,
+        "reach": audit.reach,
+        "power": audit.power,
+    }
+    ordered = {"format": plain.pop("format"), "subject": plain.pop("subject"), **to_plain(follows)}
+    return json.dumps({**ordered, **plain}, indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def from_json(text: str | bytes) -> Audit:
+    """Read an audit that ``to_json`` wrote. Unknown fields are ignored, unknown formats refused.
+
+    Raises:
+        InvalidArgument: It is something else, or damaged.
+    """
+    check_format(text)
+    try:
+        return _DECODER.decode(text)
+    except EpsilometerError:
+        raise
+    except (msgspec.DecodeError, RecursionError, ArithmeticError, ValueError, TypeError) as error:
+        raise InvalidArgument(
+            f"Expected an audit as JSON; this is damaged: {_validate.excerpt(error)}."
+        ) from error
+
+
+def check_format(text: str | bytes) -> None:
+    """Refuse what is no audit, or one of another format, in one sentence."""
+    try:
+        found = _HEAD.decode(text).format
+    except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
+        raise InvalidArgument(
+            "Expected an audit as a JSON object; this is something else, or damaged."
+        ) from error
+    if found != FORMAT or isinstance(found, bool):
+        written = "without a format" if found is None else f"of format {_validate.short(found)}"
+        raise InvalidArgument(
+            f"Expected an audit of format {FORMAT}, got one {written}. "
+            "Read it with the version of epsilometer that wrote it."
+        )
+
+
+def load(path: str | Path) -> Audit:
+    """Read the audit in a JSON file, or in the directory of a run.
+
+    Guarantee: the audit equals the one that was saved; its verdict is computed anew.
+    Assumption: the file was not edited; ``provenance`` says how to check that by a second run.
+
+    Raises:
+        UnreadableFile: There is none, it is damaged, or of another format.
+
+    Example:
+        >>> import tempfile, pathlib, epsilometer as em
+        >>> audit = em.audit(em.Scores([2.0] * 90, [0.0] * 90), em.Claim(1.0, delta=1e-5))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     em.load(audit.save(pathlib.Path(folder) / "audit.json")) == audit
+        True
+    """
+    where = Path(path)
+    file = where / "result.json" if where.is_dir() else where
+    try:
+        if file.stat().st_size > _LARGEST:
+            raise UnreadableFile(f"Expected at most {_LARGEST:,} bytes in {str(file)!r}, got more.")
+        return from_json(file.read_bytes())
+    except FileNotFoundError as error:
+        advice = f" Finish the run: epsilometer runs resume {where}" if where.is_dir() else ""
+        raise UnreadableFile(f"Expected an audit in {str(file)!r}, found none.{advice}") from error
+    except OSError as error:
+        raise UnreadableFile(f"Could not read {str(file)!r}: {error.strerror}.") from error
+    except InvalidArgument as error:
+        raise UnreadableFile(f"{file}: {error}") from error
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema that every audit written by ``to_json`` satisfies."""
+    schema: dict[str, Any] = _allow_non_finite(msgspec.json.schema(Audit))
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def _allow_non_finite(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_allow_non_finite(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if schema.get("type") == "number":
+        return {"anyOf": [schema, _NON_FINITE]}
+    return {key: _allow_non_finite(part) for key, part in schema.items()}

@@ -1,0 +1,309 @@
+"""Write a subject's settings as plain values and read them back: one list of options per audit.
+
+A subject is a frozen dataclass. Its fields are at once the Python signature, the section of a TOML
+file, the parameters of a plan and the provenance of a result. Data never travel by value: a field
+made by :func:`data_field` is written as a reference to a file, or as ``{"supplied": …}``.
+"""
+
+import dataclasses
+import functools
+import types
+import typing
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import msgspec
+import numpy as np
+
+from epsilometer import _validate
+from epsilometer.core.plain import to_plain
+from epsilometer.errors import InvalidArgument
+
+# Frozen dataclasses that settings may hold: short name, module and class. The short name is what
+# TOML files and flags say ("partial:60"); JSON has the class with all its fields.
+CHOICES: dict[str, str] = {
+    "shuffle": "epsilometer.mechanisms.samplers:Shuffle",
+    "partial": "epsilometer.mechanisms.samplers:PartialShuffle",
+    "batch-then-shuffle": "epsilometer.mechanisms.samplers:BatchThenShuffle",
+    "balls-in-bins": "epsilometer.mechanisms.samplers:BallsInBins",
+    "sequential": "epsilometer.mechanisms.samplers:Sequential",
+    "poisson": "epsilometer.mechanisms.samplers:Poisson",
+    "without-replacement": "epsilometer.mechanisms.samplers:WithoutReplacement",
+    "rank-grid": "epsilometer.stats.thresholds:RankGrid",
+    "hold-out": "epsilometer.stats.thresholds:HoldOut",
+    "bonferroni": "epsilometer.stats.thresholds:Bonferroni",
+    "fixed": "epsilometer.stats.thresholds:Fixed",
+    "best": "epsilometer.stats.thresholds:Best",
+    "refuted": "epsilometer.core.stopping:UntilRefuted",
+    "narrow": "epsilometer.core.stopping:UntilNarrow",
+    "pdtp-at-most": "epsilometer.audits.release:PdtpAtMost",
+    "advantage-at-most": "epsilometer.audits.release:AdvantageAtMost",
+    "caught-at-most": "epsilometer.audits.release:CaughtAtMost",
+    "sgd": "epsilometer.training.optimizers:SGD",
+    "adam": "epsilometer.training.optimizers:Adam",
+    "form": "epsilometer.attacks.disclosure:ReleaseForm",
+    "score-file": "epsilometer.readers:ScoreFile",
+    "model-on-records": "epsilometer.sources:ModelOnRecords",
+    "dropout-on-records": "epsilometer.sources:DropoutOnRecords",
+    "table-model": "epsilometer.sources:TableModel",
+    "federated-task": "epsilometer.sources:FederatedTask",
+}
+_PLAIN = (bool, int, float, str, type(None))
+
+
+def data_field(**options: Any) -> Any:
+    """Declare a field that holds data: written as a reference, never by value."""
+    return dataclasses.field(metadata={"data": True}, **options)
+
+
+def to_settings(subject: Any) -> dict[str, Any]:
+    """Return the fields of a subject as JSON values.
+
+    Example:
+        >>> from epsilometer.stats.thresholds import HoldOut
+        >>> to_settings(HoldOut(0.25))
+        {'fraction': 0.25}
+    """
+    settings = {}
+    for field in dataclasses.fields(subject):
+        if not field.init:
+            continue
+        value = getattr(subject, field.name)
+        encoded = _encode(value)
+        if field.metadata.get("data") and not _is_reference(encoded):
+            encoded = _supplied(value)
+        settings[field.name] = encoded
+    if settings.get("source") is not None:  # it brings the data that were read from it
+        return {name: value for name, value in settings.items() if not _is_supplied(value)}
+    return settings
+
+
+def from_settings(cls: type, settings: Mapping[str, Any], *, trust: bool = False) -> Any:
+    """Return the subject that :func:`to_settings` wrote, or that a section of TOML describes.
+
+    Args:
+        cls: The subject's class.
+        settings: Its fields by name; missing ones have their defaults.
+        trust: Import functions that the settings name. Without it a file cannot make us run code.
+
+    Raises:
+        InvalidArgument: A field is unknown, missing or of another type, or must be supplied.
+    """
+    name = cls.__name__
+    if not isinstance(settings, Mapping):
+        raise InvalidArgument(f"Expected settings of {name}, got {_validate.short(settings)}.")
+    known = {field.name: field for field in dataclasses.fields(cls) if field.init}
+    for key in settings:
+        if key not in known:
+            raise InvalidArgument(
+                f"Expected a setting of {name} among {', '.join(known)}, "
+                f"got {_validate.short(key)}."
+            )
+    supplied = [key for key, value in settings.items() if _is_supplied(value)]
+    if supplied:
+        raise InvalidArgument(
+            f"Expected {', '.join(supplied)} of {name}: supplied from Python when it was audited, "
+            "so not in this file. Make the same call again from Python."
+        )
+    hints = typing.get_type_hints(cls)
+    values = {
+        key: _decode(f"{name}.{key}", value, hints[key], trust=trust)
+        for key, value in settings.items()
+        if value is not None or known[key].default is not dataclasses.MISSING
+    }
+    if values.get("source") is not None:
+        return cls(**{**values["source"].load(), **values})
+    for key, field in known.items():
+        required = (
+            field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        )
+        if required and key not in values:
+            raise InvalidArgument(f"Expected {name}.{key}, got none.")
+    return cls(**values)
+
+
+def parse_choice(text: str, *, among: tuple[str, ...] = ()) -> Any:
+    """Return a choice from its short name and, after a colon, its number.
+
+    Args:
+        text: As ``shuffle`` or ``partial:1000``.
+        among: Short names that are taken; all by default.
+
+    Example:
+        >>> parse_choice("hold-out:0.25")
+        HoldOut(fraction=0.25)
+    """
+    name, colon, number = text.partition(":")
+    known = among or tuple(CHOICES)
+    if name not in known or name not in CHOICES:
+        raise InvalidArgument(
+            f"Expected one of {', '.join(known)}, got {_validate.short(text)}."
+        )
+    cls = _load(CHOICES[name])
+    if not colon:
+        return _build(name, cls, ())
+    try:
+        value = int(number) if number.isascii() and number.isdecimal() else float(number)
+    except ValueError as error:
+        raise InvalidArgument(
+            f"Expected a number after {name!r}, got {_validate.short(number)}."
+        ) from error
+    return _build(name, cls, (value,))
+
+
+def section_name(subject: str) -> str:
+    """Return the name of a subject's section in a TOML file.
+
+    Example:
+        >>> section_name("ShuffledSGD"), section_name("DPSGD"), section_name("TrainFunction")
+        ('shuffled_sgd', 'dpsgd', 'train_function')
+    """
+    words = []
+    for place, letter in enumerate(subject):
+        starts = letter.isupper() and place and not subject[place - 1].isupper()
+        words.append(f"_{letter}" if starts else letter)
+    return "".join(words).lower()
+
+
+def _encode(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, _PLAIN):
+        return to_plain(value)
+    if isinstance(value, Path):
+        return _path_text(value)
+    if isinstance(value, (list, tuple)):
+        parts = [_encode(part) for part in value]
+        return parts if not any(map(_is_supplied, parts)) else _supplied(value)
+    if isinstance(value, Mapping):
+        encoded = {str(key): _encode(part) for key, part in value.items()}
+        return encoded if not any(map(_is_supplied, encoded.values())) else _supplied(value)
+    if (name := _choice_name(type(value))) is not None:
+        return {"type": name, **to_settings(value)}
+    if (function := _function_name(value)) is not None:
+        return {"function": function}
+    return _supplied(value)
+
+
+def _decode(where: str, value: Any, hint: Any, *, trust: bool) -> Any:
+    if isinstance(value, Mapping) and "type" in value:
+        return _decode_choice(where, value, trust=trust)
+    if isinstance(value, Mapping) and set(value) == {"function"}:
+        return _import_function(where, value["function"], trust=trust)
+    if _is_plain(hint):
+        try:
+            if hint is Path:
+                return Path(msgspec.convert(value, str))
+            return msgspec.convert(value, hint, strict=not isinstance(value, str))
+        except msgspec.ValidationError as error:
+            expected = str(error).partition(" - at ")[0].replace("`", "")
+            raise InvalidArgument(f"{where}: {expected}, got {_validate.short(value)}.") from error
+    if isinstance(value, str) and value.partition(":")[0] in CHOICES:
+        return parse_choice(value)
+    if isinstance(value, (list, tuple)):
+        return tuple(_decode(where, part, Any, trust=trust) for part in value)
+    return value
+
+
+def _decode_choice(where: str, value: Mapping[str, Any], *, trust: bool) -> Any:
+    named = value["type"]
+    by_class = {path.rpartition(":")[2]: path for path in CHOICES.values()}
+    path = CHOICES.get(named) or by_class.get(named) if isinstance(named, str) else None
+    if path is None:
+        if not isinstance(named, str) or ":" not in named:
+            raise InvalidArgument(
+                f"Expected {where}.type among {', '.join(CHOICES)}, got {_validate.short(named)}."
+            )
+        _refuse_code(where, named, trust=trust)
+        path = named
+    settings = {key: part for key, part in value.items() if key != "type"}
+    return from_settings(_load(path), settings, trust=trust)
+
+
+def _import_function(where: str, named: Any, *, trust: bool) -> Any:
+    _refuse_code(where, named, trust=trust)
+    try:
+        return _load(named)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InvalidArgument(f"Expected {where} as module:name, got {named!r}: {error}.") from error
+
+
+def _refuse_code(where: str, named: Any, *, trust: bool) -> None:
+    if not trust:
+        raise InvalidArgument(
+            f"Expected --trust to import {_validate.short(named)} for {where}: a file does not "
+            "make us run code unless you say so."
+        )
+
+
+def _load(path: str) -> Any:
+    module, _, name = path.partition(":")
+    return functools.reduce(getattr, name.split("."), import_module(module))
+
+
+def _build(name: str, cls: Any, arguments: tuple[Any, ...]) -> Any:
+    try:
+        return cls(*arguments)
+    except TypeError as error:
+        raise InvalidArgument(f"Expected {name} with its number, as {name}:4 ({error}).") from error
+
+
+def _choice_name(cls: type) -> str | None:
+    """Return the name under which a class is written: its own, or module:class for others."""
+    if not dataclasses.is_dataclass(cls):
+        return None
+    path = f"{cls.__module__}:{cls.__qualname__}"
+    if path in CHOICES.values():
+        return cls.__name__
+    return path if _can_import(path, cls) else None
+
+
+def _function_name(value: Any) -> str | None:
+    if not callable(value) or not hasattr(value, "__qualname__"):
+        return None
+    path = f"{getattr(value, '__module__', '')}:{value.__qualname__}"
+    return path if _can_import(path, value) else None
+
+
+def _can_import(path: str, value: Any) -> bool:
+    if "<" in path:
+        return False
+    try:
+        return _load(path) is value
+    except (ImportError, AttributeError, ValueError):
+        return False
+
+
+def _supplied(value: Any) -> dict[str, str]:
+    return {"supplied": type(value).__name__}
+
+
+def _is_supplied(value: Any) -> bool:
+    return isinstance(value, Mapping) and set(value) == {"supplied"}
+
+
+def _is_reference(encoded: Any) -> bool:
+    """Tell whether a data field names its data: nothing, a file, a row number or a choice."""
+    return (
+        encoded is None
+        or isinstance(encoded, (str, int))
+        or (isinstance(encoded, Mapping) and bool({"type", "function"} & set(encoded)))
+    )
+
+
+def _is_plain(hint: Any) -> bool:
+    """Tell whether msgspec can convert to this type: plain values, and tuples of them."""
+    if hint in _PLAIN or hint in (None, Path):
+        return True
+    if get_origin(hint) is Literal:
+        return True
+    if get_origin(hint) in (types.UnionType, typing.Union, tuple):
+        return all(_is_plain(part) for part in get_args(hint) if part is not Ellipsis)
+    return False
+
+
+def _path_text(path: Path) -> str:
+    """Return a path as shared results may show it: an absolute one by its name alone."""
+    return path.name if path.is_absolute() else path.as_posix()

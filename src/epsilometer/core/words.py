@@ -1,0 +1,150 @@
+"""Word numbers and verdicts: the sentences that every output shares."""
+
+import math
+import re
+from decimal import ROUND_FLOOR, Decimal
+from typing import TYPE_CHECKING
+
+from epsilometer.core import judge
+from epsilometer.core.findings import FormPlan, RuleFinding
+
+if TYPE_CHECKING:
+    from epsilometer.core.audit import Audit
+
+# What no page may hold, and halves of letters that no encoding can write.
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    """Return the text without characters that cannot be printed."""
+    return _UNPRINTABLE.sub("\ufffd", text)
+
+
+def one_line(text: str) -> str:
+    """Return the text, printable, with single spaces in place of every other white space."""
+    return " ".join(printable(text).split())
+
+
+def number(value: float, decimals: int = 2) -> str:
+    """Format a number for people: ∞ as such, huge ones short, the rest cut and not rounded.
+
+    A lower bound must not be shown larger than it is.
+    """
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    if abs(value) >= 1e5:
+        return f"{value:.3g}"
+    return str(Decimal(repr(value)).quantize(Decimal(1).scaleb(-decimals), ROUND_FLOOR))
+
+
+def short(value: float) -> str:
+    """Format a number as its author would write it."""
+    return number(value) if math.isinf(value) else f"{value:g}"
+
+
+def claimed(epsilon: float, decimals: int = 2) -> str:
+    """Format a claimed ε: as its author wrote it, or cut like what is measured if computed.
+
+    Example:
+        >>> claimed(8.0), claimed(0.125), claimed(9.9972561464343), claimed(0.0012345)
+        ('8', '0.125', '9.99', '0.00123')
+    """
+    if epsilon == float(f"{epsilon:.3g}"):
+        return short(epsilon)
+    return number(epsilon, max(decimals, 2 - math.floor(math.log10(epsilon))))
+
+
+def headline(audit: "Audit") -> str:
+    """Say the verdict and what it rests on, in one sentence."""
+    return f"{audit.verdict.upper()}: {explain_verdict(audit)}"
+
+
+def explain_verdict(audit: "Audit") -> str:
+    """Say what the verdict rests on, in one or two sentences."""
+    rules = audit.find(RuleFinding)
+    if rules:  # the gravest comes first
+        return audit.judgement.reason or rules[0].finding
+    plan = audit.one(FormPlan)
+    if audit.claim is None:
+        return _word_plan(plan) if plan is not None else _word_proof(audit)
+    promise = f"ε = {claimed(audit.claim.epsilon, _decimals(audit))}"
+    if audit.verdict in judge.BAD:
+        return f"{promise} was claimed, {_word_proofs(audit)}."
+    if audit.verdict == judge.PROVED:
+        return f"{promise} was claimed, by computation ε is at most {number_up(audit.upper)}."
+    if audit.verdict == judge.CANNOT_JUDGE:
+        return f"{promise} was claimed. {audit.judgement.reason}"
+    return (
+        f"{promise} was claimed, ε ≥ {number(audit.epsilon, _decimals(audit))} is proved. "
+        f"{word_reach(audit)}"
+    )
+
+
+def word_reach(audit: "Audit") -> str:
+    """Say what an audit could have found: its reach and its power, in one sentence."""
+    if audit.reach is None:
+        return ""
+    if audit.reach == math.inf:
+        return "ε was computed: every smaller claim would have been refuted."
+    power = audit.power
+    if power is None:
+        noticed = ""
+    elif power == math.inf:
+        noticed = ", and this one in less than 4 of 5 audits whatever the true ε"
+    else:
+        noticed = f", and refutes this one 4 times in 5 where the true ε is {number_up(power)}"
+    return f"This audit could refute claims up to ε = {number(audit.reach)}{noticed}."
+
+
+def number_up(value: float) -> str:
+    """Format an upper bound: it must not be shown smaller than it is."""
+    cut = number(value)
+    if math.isinf(value) or abs(value) >= 1e5 or float(cut) == value:
+        return cut
+    return number(value + 0.01)
+
+
+def _word_proof(audit: "Audit") -> str:
+    if not audit.views:
+        return "Nothing was claimed."
+    view = max(audit.views, key=lambda each: each.epsilon)
+    if not view.bound.valid and view.computed is None:
+        return f"ε ≥ {number(view.bound.epsilon)} is not a valid bound."
+    return f"ε ≥ {number(audit.epsilon)} at δ = {view.bound.delta:g} is proved."
+
+
+def _word_proofs(audit: "Audit") -> str:
+    """Say what refutes the claim: the attack, a computation, or both."""
+    assert audit.claim is not None
+    places = _decimals(audit)
+    view = max(audit.views, key=lambda each: each.epsilon)
+    proofs = []
+    if view.bound.refutes(audit.claim.epsilon):
+        at = f" at δ = {view.bound.delta:g}"
+        proofs.append(f"the attack proves ε ≥ {number(view.bound.epsilon, places)}{at}")
+    if view.computed is not None and view.computed.refutes(audit.claim.epsilon):
+        proofs.append(f"by computation ε is at least {number(view.computed.low, places)}")
+    where = f" ({one_line(view.subject)})" if len(audit.views) > 1 else ""
+    return "; ".join(proofs) + where
+
+
+def _word_plan(plan: FormPlan) -> str:
+    line = f"ε = {claimed(plan.epsilon)}"
+    if plan.chosen is None:
+        return f"No form of publishing is known to stay below {line}."
+    return f"Publish {plan.chosen}: no richer form is known to stay below {line}."
+
+
+def _decimals(audit: "Audit") -> int:
+    """Return so many decimals that a claim and what refutes it are not shown alike."""
+    claim = audit.claim
+    return decimals_apart(audit.epsilon, 0.0 if claim is None else claim.epsilon)
+
+
+def decimals_apart(proved: float, promised: float) -> int:
+    """Return how many decimals tell two numbers apart; 2 at least, 9 at most."""
+    decimals = 2
+    if proved != promised:
+        while decimals < 9 and number(proved, decimals) == number(promised, decimals):
+            decimals += 1
+    return decimals

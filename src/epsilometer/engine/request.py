@@ -1,0 +1,107 @@
+"""Carry what every audit is asked, whatever its subject: claim, δ, confidence, seed, place."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from epsilometer.core.audit import Provenance
+from epsilometer.core.claim import Claim, as_claim
+from epsilometer.core.plain import to_plain
+from epsilometer.core.settings import to_settings
+from epsilometer.core.stopping import Until
+from epsilometer.engine.engines import Engine
+from epsilometer.engine.events import Listener
+from epsilometer.engine.plan import Plan, versions
+from epsilometer.errors import InvalidArgument
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Request:
+    """What ``epsilometer.audit`` was asked, beside its subject.
+
+    Attributes:
+        claim: What was claimed, if anything.
+        delta: δ of all bounds: the claim's, where there is one; None where none was given.
+        confidence: With which all deciding bounds hold together.
+        seed: From which all randomness follows.
+        out: Directory of the run; None for no trace.
+        engine: What executes units; None for the subject's own choice.
+        until: When to stop early; None for never.
+        listen: Who is told what happens.
+    """
+
+    claim: Claim | None = None
+    delta: float | None = None
+    confidence: float = 0.95
+    seed: int = 0
+    out: Path | None = None
+    engine: Engine | None = None
+    until: Until | None = None
+    listen: Sequence[Listener] = ()
+
+    @property
+    def known_delta(self) -> float:
+        """δ; an error where neither a claim nor ``delta`` was given."""
+        if self.delta is None:
+            raise InvalidArgument(
+                "Expected delta, got none. Give delta=1e-5, say, or a Claim, which has one."
+            )
+        return self.delta
+
+    def fill_claim(self, **known: Any) -> Claim | None:
+        """Return the claim, with what the subject knows in place of what was not stated."""
+        claim = self.claim
+        if claim is None:
+            return None
+        stated = {
+            name: value for name, value in to_plain(claim).items() if value != "unstated"
+        }
+        return as_claim(claim.epsilon, **{**known, **stated})
+
+    def make_plan(
+        self,
+        subject: Any,
+        *,
+        units: int,
+        inputs: Mapping[str, str] | None = None,
+        **further: Any,
+    ) -> Plan:
+        """Return the plan of a run: all settings, and ``further`` ones that follow from them."""
+        name = type(subject).__name__
+        return Plan(
+            audit=name,
+            parameters={
+                "settings": to_settings(subject),
+                "delta": self.delta,
+                "confidence": self.confidence,
+                "claim": None if self.claim is None else to_plain(self.claim),
+                "until": self.until_settings,
+                "follows": further,
+            },
+            units=units,
+            seed=self.seed,
+            inputs=dict(inputs or {}),
+        )
+
+    def make_provenance(
+        self, subject: Any, *, inputs: Sequence[tuple[str, str]] = (), name: str = ""
+    ) -> Provenance:
+        """Return the provenance of an audit that is computed at once, without a run."""
+        return Provenance(
+            subject=name or type(subject).__name__,
+            settings=to_settings(subject),
+            delta=self.delta,
+            confidence=self.confidence,
+            seed=self.seed,
+            until=self.until_settings,
+            versions=versions(),
+            inputs=tuple(inputs),
+        )
+
+    @property
+    def until_settings(self) -> dict[str, Any] | None:
+        """When it may stop early, as JSON values."""
+        if self.until is None:
+            return None
+        return {"type": type(self.until).__name__, **to_settings(self.until)}

@@ -1,0 +1,19 @@
+"""Give models, losses and scores for training many models at once (extra ``torch``)."""
+
+from epsilometer._extras import needs
+
+with needs("torch", extra="torch"):
+    from epsilometer.attacks.loss import negative_loss
+    from epsilometer.training.ensemble import EnsembleDPSGD, cross_entropy
+    from epsilometer.training.models import cnn, dropout_cnn, dropout_mlp, lenet5, mlp
+
+__all__ = [
+    "EnsembleDPSGD",
+    "cnn",
+    "cross_entropy",
+    "dropout_cnn",
+    "dropout_mlp",
+    "lenet5",
+    "mlp",
+    "negative_loss",
+]

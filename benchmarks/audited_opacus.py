@@ -1,4 +1,4 @@
-"""What an audited Opacus run costs: accuracy and time, on the digits of scikit-learn.
+"""Measure what an audited Opacus run costs: accuracy and time, on the digits of scikit-learn.
 
     python benchmarks/audited_opacus.py [seeds]
 
@@ -33,9 +33,9 @@ class Trained:
     accuracy: float
     seconds: float
     share: float = 0.0
-    promised: float = 0.0
+    claimed: float = 0.0
     proved: float = 0.0
-    step_promised: float = 0.0
+    step_claimed: float = 0.0
     step_proved: float = 0.0
 
 
@@ -73,10 +73,10 @@ def trained(canaries: int, noise: float, seed: int) -> Trained:
         accuracy=float(right),
         seconds=seconds,
         share=audit.noise_share,
-        promised=seen.claim.epsilon,
-        proved=seen.bound.epsilon,
-        step_promised=steps.claim.epsilon,
-        step_proved=steps.bound.epsilon,
+        claimed=seen.claim.epsilon,
+        proved=seen.epsilon,
+        step_claimed=steps.claim.epsilon,
+        step_proved=steps.epsilon,
     )
 
 
@@ -86,7 +86,7 @@ def main() -> None:
     seeds = range(int(sys.argv[1]) if len(sys.argv) > 1 else 10)
     print(
         "| noise | canaries | accuracy | less than unaudited | added, of the noise's norm | time | "
-        "ε promised, proved | batches known: promised, proved |\n|---|---|---|---|---|---|---|---|"
+        "ε claimed, proved | batches known: claimed, proved |\n|---|---|---|---|---|---|---|---|"
     )
     for noise in (1.0, 2.0):
         plain = [trained(0, noise, seed) for seed in seeds]
@@ -100,8 +100,8 @@ def main() -> None:
             mean = {name: np.mean([getattr(r, name) for r in runs]) for name in vars(runs[0])}
             print(
                 f"| {noise:g} | {canaries} | {mean['accuracy']:.2%} | {lost.mean():.2%} ± "
-                f"{error:.2%} | {mean['share']:.1%} | {slower:.2f} | {mean['promised']:.2f}, "
-                f"{mean['proved']:.2f} | {mean['step_promised']:.2f}, {mean['step_proved']:.2f} |",
+                f"{error:.2%} | {mean['share']:.1%} | {slower:.2f} | {mean['claimed']:.2f}, "
+                f"{mean['proved']:.2f} | {mean['step_claimed']:.2f}, {mean['step_proved']:.2f} |",
                 flush=True,
             )
 

@@ -25,7 +25,8 @@ from measurement import ask, watch
 from questions import QUESTIONS, Ask
 from results import machine
 
-from epsilometer.audits.one_shot import audit_cosines
+from epsilometer import audit
+from epsilometer.audits.one_shot import Cosines
 from epsilometer.errors import EpsilometerWarning
 from epsilometer.observations import Scores
 from epsilometer.stats.estimators import epsilon_lower_bound
@@ -117,7 +118,8 @@ def _bound(seen: dict[str, Any]) -> float:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", EpsilometerWarning)  # that canaries are few
         if "cosines" in seen:
-            found = audit_cosines(seen["cosines"], dimension=seen["dimension"], delta=_DELTA).bound
+            subject = Cosines(seen["cosines"], dimension=seen["dimension"])
+            (found,) = audit(subject, delta=_DELTA).bounds
         else:
             found = epsilon_lower_bound(Scores(seen["inside"], seen["outside"]), delta=_DELTA)
     return found.epsilon

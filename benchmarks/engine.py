@@ -12,17 +12,18 @@ import numpy as np
 from joblib import Parallel, delayed
 from results import machine
 
-from epsilometer.audits.scores import audit_scores
+from epsilometer.audits.scores import measure_scores
+from epsilometer.core.audit import Audit
 from epsilometer.engine.engines import Local
 from epsilometer.engine.plan import Plan
 from epsilometer.engine.run import Done, run
 from epsilometer.engine.shards import Arrays
 from epsilometer.engine.store import Store, Writer
 from epsilometer.observations import Scores
-from epsilometer.results import AuditResult
 
 _PAGE = Path(__file__).resolve().parent / "engine.md"
 _UNITS, _SECONDS, _SCORES, _REPEATS = 10_000, 0.001, 10, 5
+_DELTA, _CONFIDENCE = 1e-5, 0.95
 _TEXT = """# What the engine costs
 
 Written by `make bench`; do not edit. {units:,} units of {milliseconds:g} ms, each of which returns
@@ -39,10 +40,10 @@ Measured on {machine}.
 | calling it again when it is finished | {again:.3f} | | |
 | reading and checking every shard of it | {look:.3f} | | |
 
-The store alone, from one process, takes {stored:,.0f} units a second (target: ≥ 2,000,
+The store alone, from one process, takes {stored:,.0f} units per second (target: ≥ 2,000,
 {stored_met}): units that finish within the same 50 ms share a file, so the {units:,} units of a run
-lie in {files:.0f} files. Written one a file, each fsynced and renamed, it takes {single:,.0f} a
-second.
+lie in {files:.0f} files. Written one per file, each fsynced and renamed, it takes {single:,.0f}
+per second.
 """
 
 
@@ -77,18 +78,19 @@ class Idle:
         """Never."""
         return ""
 
-    def result(self, units: Iterable[Arrays], done: Done) -> AuditResult:
-        """Reads every unit, as a real audit does."""
+    def result(self, units: Iterable[Arrays], done: Done) -> Audit:
+        """Read every unit, as a real audit does."""
         parts = list(units)
         scores = Scores(parts[0]["inside"], parts[-1]["outside"])
-        provenance = done.provenance(range(done.plan.units))
-        return audit_scores(scores, delta=1e-5, provenance=provenance)
+        finding = measure_scores(scores, claim=None, seed=0, delta=_DELTA, confidence=_CONFIDENCE)
+        provenance = done.provenance
+        return Audit(subject="idle", claim=None, findings=(finding,), provenance=provenance)
 
 
 def main() -> None:
     """Measures and writes the page."""
-    plan = Plan(audit="idle", parameters={}, units=_UNITS, seed=0, command="make bench")
-    job = Idle(plan)
+    asked = {"settings": {}, "delta": _DELTA, "confidence": _CONFIDENCE, "until": None}
+    job = Idle(Plan(audit="idle", parameters=asked, units=_UNITS, seed=0))
     Parallel(n_jobs=2)(delayed(job.unit)(i) for i in range(100))  # starts the processes
     list(Local(count=2).outcomes(job.unit, range(100)))
     plain, ours, again, look, files = [], [], [], [], []

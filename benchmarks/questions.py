@@ -263,7 +263,7 @@ QUESTIONS = (
     ),
     Question(
         name="training",
-        title="Does this DP-SGD keep its promise?",
+        title="Is the claim about this DP-SGD true?",
         setting=(
             "an MLP 64–32–10 on 100 digits, 20 Poisson steps, 100 times with a mislabelled record "
             "and 100 times without it, told apart by its loss; σ = 1 (accounted ε = 15.1), or "

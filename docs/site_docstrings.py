@@ -1,7 +1,8 @@
-"""Docstrings of the house, for the generated reference of the site.
+"""Read the project's own docstring sections for the generated reference of the site.
 
-"Guarantees: …" and "Assumes: …" are paragraphs here, one after the other without a blank line; the
-parser of Google's style would take a first line for the title of a box, and knows "Examples:" only.
+"Guarantee: …" and "Assumption: …" are paragraphs here, one after the other without a blank line;
+the parser of Google's style would take a first line for the title of a box, and knows "Examples:"
+only.
 """
 
 import re
@@ -9,30 +10,30 @@ from typing import Any
 
 import griffe
 
-_OWN = re.compile(r"^(Guarantees|Assumes|Must keep): ")
+_OWN = re.compile(r"^(Guarantees?|Assumes|Assumption|Must keep): ")
 _ROLE = re.compile(r":(?:math|func|class|meth|mod):`([^`]*)`")
 
 
-class HouseSections(griffe.Extension):
-    """Makes paragraphs of the sections that only this house has."""
+class OwnSections(griffe.Extension):
+    """Make paragraphs of the sections that only this project has."""
 
     def on_instance(self, *, obj: griffe.Object, **_: Any) -> None:
-        """Called by griffe for every object before its docstring is parsed."""
+        """Rewrite a docstring; griffe calls this for every object before it parses them."""
         if obj.docstring is not None:
-            obj.docstring.value = paragraphs(obj.docstring.value)
+            obj.docstring.value = split_paragraphs(obj.docstring.value)
 
 
-def paragraphs(text: str) -> str:
-    r"""The docstring with its own sections as paragraphs in Markdown.
+def split_paragraphs(text: str) -> str:
+    r"""Return the docstring with its own sections as paragraphs in Markdown.
 
     Example:
-        >>> print(paragraphs("Adds.\n\nGuarantees: a sum,\n    always.\nAssumes: numbers."))
-        Adds.
+        >>> print(split_paragraphs("Add.\n\nGuarantee: a sum,\n    always.\nAssumption: numbers."))
+        Add.
         <BLANKLINE>
-        **Guarantees** a sum,
+        **Guarantee:** a sum,
         always.
         <BLANKLINE>
-        **Assumes** numbers.
+        **Assumption:** numbers.
     """
     lines: list[str] = []
     inside = False
@@ -40,7 +41,7 @@ def paragraphs(text: str) -> str:
         if own := _OWN.match(line):
             if lines and lines[-1]:
                 lines.append("")
-            lines.append(f"**{own[1]}** {line[own.end() :]}")
+            lines.append(f"**{own[1]}:** {line[own.end() :]}")
             inside = True
         elif inside and line.startswith("    "):
             lines.append(line.strip())

@@ -1,4 +1,4 @@
-"""What mkdocs cannot do by itself: pages from outside of docs/, and pages made of the code.
+"""Add to the site what mkdocs cannot: pages from outside of docs/, and pages made of the code.
 
 Links are written as a code host wants them (``../benchmarks/engine.md``). On the site those files
 stand beside the pages of docs/, so links are turned, and checked there like all others.
@@ -8,6 +8,7 @@ import ast
 import inspect
 import posixpath
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,31 @@ ROOT = Path(__file__).parents[1]
 OUTSIDE = ("CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/*.md", "reproductions/*/README.md")
 _LINK = re.compile(r"\]\(([^)\s#]+)(#[^)\s]*)?\)")
 _NAMED = re.compile(r"(?<!!)\[([^\[\]]+)\]\(([^)\s#]+)\)")
-_ROOM = re.compile(r"<!-- modules of (\S+) -->")
+_PACKAGE = re.compile(r"<!-- modules of (\S+) -->")
+# The public names by task; a test says which are missing.
+GROUPS = {
+    "Audit": ("audit", "Claim", "UntilRefuted", "UntilNarrow"),
+    "Subjects": (
+        *("Scores", "ScoreCounts", "Runs", "TrainFunction", "ShuffledSGD", "DPSGD", "Federated"),
+        *("Cosines", "GaussianMechanism", "Classifier", "Posterior"),
+    ),
+    "Results": (
+        *("Audit", "findings", "EpsilonLowerBound", "EpsilonEstimate", "explain", "Explanation"),
+    ),
+    "Rules, samplers, models": (
+        *("rules", "samplers", "models", "optimizers", "federation", "ReleaseForm", "Record"),
+        *("SphereCanaries", "HadamardCanaries", "watch_loader"),
+    ),
+    "Bounds and accounting": (
+        *("epsilon_lower_bound", "ConfidenceSequence", "tradeoff_curve", "TradeoffCurve"),
+        *("dp_curve", "gdp_curve", "gaussian_epsilon", "gaussian_sigma", "gaussian_delta"),
+        *("two_gaussians_epsilon", "cosine_cdf", "cosine_quantile"),
+        *("shuffle_epsilon", "shuffle_delta", "shuffle_noise"),
+        *("pdtp", "dtp_over", "dtp_exact", "dtp_upper_bound"),
+    ),
+    "Files": ("load", "json_schema", "read_scores", "read_records"),
+    "Runs and engines": ("Local", "InProcess", "Dask", "History"),
+}
 _HELD = re.compile(r"(?<!\[)`([a-z_]+(?:\.\w+){2,})`")  # as attacks.lira.lira
 
 
@@ -53,12 +78,12 @@ def on_page_markdown(markdown: str, *, page: Page, files: Files, **_: Any) -> st
     markdown = markdown.replace("```python\n>>>", "```pycon\n>>>")
     if source.startswith("reference/"):  # whoever searches finds what explains before what lists
         page.meta["search"] = {"boost": 0.3}
-    if source.startswith("papers/"):  # which room holds what: with a link to it
+    if source.startswith("papers/"):  # which package holds what: with a link to it
         markdown = _HELD.sub(r"[`\1`][epsilometer.\1]", markdown)
     for marker, made in {"<!-- commands -->": commands, "<!-- names -->": names}.items():
         if marker in markdown:
             markdown = markdown.replace(marker, made())
-    return _ROOM.sub(lambda found: modules(found[1]), markdown)
+    return _PACKAGE.sub(lambda found: modules(found[1]), markdown)
 
 
 def turned(markdown: str, *, source: str, page: str) -> str:
@@ -90,16 +115,16 @@ def _on_site(path: str) -> str:
     return "index.md" if path == "README.md" else path.removeprefix("docs/")
 
 
-def modules(room: str) -> str:
-    """An entry for each public module of a room, or of the files beside the rooms."""
-    return "\n\n".join(f"::: {name}" for name in public_modules(room))
+def modules(package: str) -> str:
+    """Return an entry for each public module of a package, or of the files beside the packages."""
+    return "\n\n".join(f"::: {name}" for name in public_modules(package))
 
 
-def public_modules(room: str) -> list[str]:
-    """Names of the modules of a room that have something public, in the order of their names."""
-    package = ROOT / "src" / room.replace(".", "/")
-    beside = room == "epsilometer"
-    found = sorted(package.glob("*.py") if beside else package.rglob("*.py"))
+def public_modules(package: str) -> list[str]:
+    """Return the modules of a package that define something public, in the order of their names."""
+    folder = ROOT / "src" / package.replace(".", "/")
+    beside = package == "epsilometer"
+    found = sorted(folder.glob("*.py") if beside else folder.rglob("*.py"))
     named = {path: path.relative_to(ROOT / "src").with_suffix("").as_posix() for path in found}
     return [
         name.removesuffix("/__init__").replace("/", ".")
@@ -119,31 +144,44 @@ def public_names(path: Path) -> list[str]:
 
 
 def names() -> str:
-    """The names that ``import epsilometer`` has, each with its first line and its full entry."""
-    lines = ["| name | |", "|---|---|"]
-    for name, module in sorted(epsilometer._MODULE.items(), key=lambda row: row[0].lower()):
-        first = (getattr(epsilometer, name).__doc__ or "").strip().splitlines()[0]
-        lines.append(f"| [`{name}`][epsilometer.{module}.{name}] | {_cell(first)} |")
-    return "\n".join(lines)
+    """Return the public names by task, each with its first line and a link to its full entry."""
+    return "\n\n".join(
+        "\n".join([f"## {task}", "", "| name | |", "|---|---|", *map(_name, group)])
+        for task, group in GROUPS.items()
+    )
+
+
+def _name(name: str) -> str:
+    value = getattr(epsilometer, name)
+    first = _cell(inspect.cleandoc(value.__doc__ or "").splitlines()[0])
+    if inspect.ismodule(value):
+        parts = ", ".join(
+            f"[`{part}`][{getattr(value, part).__module__}.{part}]" for part in value.__all__
+        )
+        return f"| `{name}` | {first} {parts} |"
+    home = f"epsilometer.{epsilometer._MODULE[name]}"
+    return f"| [`{name}`][{home}.{name}] | {first} |"
 
 
 def commands() -> str:
-    """Every command with its arguments, options and example, from click itself."""
+    """Return every command with its arguments, options and example, from click itself."""
     top = click.Context(main, info_name="epsilometer")
-    return "\n\n".join(_command(name, top) for name in main.list_commands(top))
+    return "\n\n".join(part for name in main.list_commands(top) for part in _command(name, top))
 
 
-def _command(name: str, top: click.Context) -> str:
-    command = main.get_command(top, name)
+def _command(name: str, parent: click.Context, level: str = "##") -> Iterator[str]:
+    group = parent.command
+    assert isinstance(group, click.Group)
+    command = group.get_command(parent, name)
     assert command is not None
-    context = click.Context(command, info_name=name, parent=top)
+    context = click.Context(command, info_name=name, parent=parent)
     help_text, _, example = inspect.cleandoc(command.help or "").partition("Example: ")
-    usage = " ".join(["epsilometer", name, *command.collect_usage_pieces(context)])
+    usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
     rows = [option.get_help_record(context) for option in command.params]
     options = [f"| `{row[0]}` | {_cell(row[1])} |" for row in rows if row and row[1]]
-    return "\n".join(
+    yield "\n".join(
         [
-            f"## epsilometer {name}",
+            f"{level} {context.command_path}",
             "",
             f"    {usage}",
             "",
@@ -153,6 +191,9 @@ def _command(name: str, top: click.Context) -> str:
             *(["| option | |", "|---|---|", *options] if options else []),
         ]
     )
+    if isinstance(command, click.Group):  # as "runs list"
+        for part in command.list_commands(context):
+            yield from _command(part, context, f"{level}#")
 
 
 def _cell(text: str) -> str:

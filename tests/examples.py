@@ -1,28 +1,35 @@
-"""Results made by hand, for tests that only need one."""
+"""Audits made by hand, for tests that only need one."""
 
 from typing import Any
 
-from epsilometer import AttackSummary, AuditGroup, AuditResult, EpsilonLowerBound, PrivacyClaim
-from epsilometer.posterior import (
+from epsilometer.core.audit import Audit, Provenance
+from epsilometer.core.bound import EpsilonEstimate, EpsilonLowerBound
+from epsilometer.core.claim import Claim
+from epsilometer.core.findings import (
+    AccuracyFinding,
+    AttackSummary,
+    Curve,
+    EpsilonFinding,
+    Evidence,
+    Finding,
     FormDifference,
     FormFinding,
     FormPlan,
-    PosteriorAudit,
-    SweepPoint,
-    TheoryEpsilon,
-)
-from epsilometer.release import (
-    AttackFinding,
-    ExposedRecord,
     GroupRisk,
-    Leaving,
-    Reason,
-    ReleaseAudit,
+    LeaveOneOut,
+    MembershipFinding,
+    PosteriorRuns,
+    RecordRisk,
     RemovalPlan,
     RoundingStep,
+    RuleFinding,
+    SamplerFinding,
+    SweepPoint,
+    TheoryEpsilon,
     Variation,
 )
-from epsilometer.results import Curve, EpsilonEstimate, Evidence, Provenance
+
+INF = float("inf")
 
 
 def a_bound(**changed: Any) -> EpsilonLowerBound:
@@ -61,23 +68,76 @@ def some_evidence(**changed: Any) -> Evidence:
 
 def a_provenance(**changed: Any) -> Provenance:
     plain: dict[str, Any] = {
-        "command": "epsilometer estimate scores.csv --delta 1e-05",
-        "versions": (("epsilometer", "0.1.0"),),
+        "subject": "Scores",
+        "settings": {
+            "source": {"type": "ScoreFile", "path": "scores.csv"},
+            "method": "clopper_pearson",
+            "rule": None,
+        },
+        "delta": 1e-5,
+        "confidence": 0.95,
+        "seed": 7,
+        "versions": (("epsilometer", "1.0.0"),),
         "inputs": (("scores.csv", "ab" * 32),),
     }
     return Provenance(**{**plain, **changed})
 
 
-def an_audit(**changed: Any) -> AuditResult:
+def a_view(**changed: Any) -> EpsilonFinding:
     plain: dict[str, Any] = {
         "subject": "scores.csv",
-        "claim": PrivacyClaim(epsilon=1.0, delta=1e-5),
         "bound": a_bound(),
         "attack": AttackSummary(auc=0.875, tpr_at_fpr=((0.01, 0.5),), n_in=1234, n_out=567),
         "evidence": some_evidence(),
+        "reach": 5.0,
+        "power": 2.5,
+    }
+    return EpsilonFinding(**{**plain, **changed})
+
+
+def a_claim(epsilon: float = 1.0, **changed: Any) -> Claim:
+    return Claim(**{"epsilon": epsilon, "delta": 1e-5, **changed})
+
+
+def an_audit(
+    *,
+    subject: str = "scores.csv",
+    claim: Claim | None = Claim(1.0, delta=1e-5),  # noqa: B008 - it is frozen
+    provenance: Provenance | None = None,
+    more: tuple[Finding, ...] = (),
+    advice: tuple[str, ...] = (),
+    caveats: tuple[str, ...] = (),
+    cites: tuple[str, ...] = (),
+    **view: Any,
+) -> Audit:
+    """An audit of one view, whose fields are given with those of the audit; refuted by itself."""
+    source = a_provenance() if provenance is None else provenance
+    own: dict[str, Any] = {
+        "subject": subject,
+        "units": source.units,
+        "used": source.used,
+        "failed": source.failed,
+        "power": None if claim is None else 2.5,
+        **view,
+    }
+    return Audit(
+        subject=subject,
+        claim=claim,
+        findings=(a_view(**own), *more),
+        advice=advice,
+        caveats=caveats,
+        cites=cites,
+        provenance=source,
+    )
+
+
+def several_views(*views: EpsilonFinding, **changed: Any) -> Audit:
+    plain: dict[str, Any] = {
+        "subject": "several views",
+        "claim": a_claim(),
         "provenance": a_provenance(),
     }
-    return AuditResult(**{**plain, **changed})
+    return Audit(**{**plain, "findings": views, **changed})
 
 
 def an_estimate(epsilon: float, **changed: Any) -> EpsilonEstimate:
@@ -94,27 +154,37 @@ def an_estimate(epsilon: float, **changed: Any) -> EpsilonEstimate:
     return EpsilonEstimate(**{**plain, **changed})
 
 
-def a_series(often: tuple[str, ...] = ("once", "2 times", "4 times")) -> AuditGroup:
-    """Audits of two adversaries, that differ in how often."""
-    return AuditGroup(
-        subject="a series",
-        results=tuple(
-            an_audit(
+def computed(low: float, high: float | None = None, **changed: Any) -> EpsilonEstimate:
+    """An ε without sampling."""
+    most = low if high is None else high
+    return an_estimate(
+        low, **{"low": low, "high": most, "confidence": 1.0, "method": "exact", **changed}
+    )
+
+
+def a_series(often: tuple[str, ...] = ("once", "2 times", "4 times")) -> Audit:
+    """Views of two adversaries, that differ in how often; some refute the claim, some do not."""
+    return several_views(
+        *(
+            a_view(
                 subject=f"training, each canary {name}, 9 rounds: {seen}",
                 bound=a_bound(epsilon=1.0 + place, adversary=f"sees {seen}"),
                 estimates=(an_estimate(2.0 + 3 * place), an_estimate(100.0)),
-                claim=PrivacyClaim(epsilon=5.0 + place, delta=1e-5),
+                reach=9.0,
+                power=4.0,
             )
             for place, name in enumerate(often)
             for seen in ("the final model", "all rounds")
         ),
+        subject="a series",
+        claim=a_claim(2.5),
     )
 
 
-def a_reason(**changed: Any) -> Reason:
+def a_rule(**changed: Any) -> RuleFinding:
     plain: dict[str, Any] = {
         "rule": "PDTP at most 1",
-        "decision": "do not release",
+        "outcome": "fail",
         "finding": "3 of 40 measured records are above 1; the largest has ∞.",
         "value": 0.075,
         "low": 0.075,
@@ -122,109 +192,127 @@ def a_reason(**changed: Any) -> Reason:
         "limit": 0.0,
         "confidence": 1.0,
     }
-    return Reason(**{**plain, **changed})
+    return RuleFinding(**{**plain, **changed})
 
 
-def a_release(**changed: Any) -> ReleaseAudit:
-    """One with something in every field."""
+def a_record(**changed: Any) -> RecordRisk:
+    plain: dict[str, Any] = {
+        "record": "row 1",
+        "risk": 1.0,
+        "measure": "PDTP, 2 decimals",
+        "group": "yes",
+        "note": "one of 3 records of its class",
+        "shown": 5.0,
+        "unbinned": 1.0,
+    }
+    return RecordRisk(**{**plain, **changed})
+
+
+def an_attack(attack: str = "LiRA, online", **changed: Any) -> MembershipFinding:
+    plain: dict[str, Any] = {
+        "attack": attack,
+        "auc": 0.6,
+        "advantage": 0.2,
+        "advantage_low": 0.1,
+        "advantage_high": 0.3,
+        "tpr": 0.05,
+        "tpr_low": 0.01,
+        "tpr_high": 0.1,
+        "fpr": 0.01,
+        "confidence": 0.99,
+        "n_in": 500,
+        "n_out": 500,
+        "roc_fpr": (0.0, 0.01, 0.5, 1.0),
+        "roc_tpr": (0.0, 0.05, 0.7, 1.0),
+        "bound": a_bound(),
+        "caveats": ("mind the gap",),
+    }
+    return MembershipFinding(**{**plain, **changed})
+
+
+RULES = (a_rule(), a_rule(rule="attacks", outcome="unclear", confidence=0.99))
+LEFT_OUT = LeaveOneOut(
+    path="refits",
+    measured=40,
+    of=50,
+    decimals=2,
+    limit=1.0,
+    exposed=3,
+    hidden=2,
+    edge_only=1,
+    infinite=1,
+    median=0.01,
+    largest=INF,
+    median_floor=0.02,
+    largest_floor=0.5,
+    separation=0.25,
+    coverage="at most a tenth",
+    edges=(1e-5, 1e-3, 0.1, 10.0),
+    bins=(20, 15, 5),
+    floor_bins=(25, 14, 1),
+)
+RELEASE_FINDINGS: tuple[Finding, ...] = (
+    LEFT_OUT,
+    *(an_attack(name) for name in ("LiRA, online", "loss threshold")),
+    *(
+        GroupRisk(
+            column=column,
+            name=name,
+            records=20,
+            exposed=0.1,
+            median=0.02,
+            auc=0.6,
+            auc_low=0.5,
+            auc_high=0.7,
+        )
+        for column in ("class", "sex", "age")
+        for name in ("a", "b")
+    ),
+    *(
+        a_record(
+            record=f"row {i}",
+            risk=INF if i == 0 else 1 / i,
+            unbinned=INF if i == 0 else 1 / i,
+            floor=0.1,
+            edge_only=i == 3,
+            scores=(("LiRA, online", 0.5),),
+        )
+        for i in range(30)
+    ),
+    RemovalPlan(
+        removed=(0, 1, 2, 3),
+        largest=(INF, 3.0, 1.5, 2.0),
+        exposed=(3, 2, 1, 2),
+        accuracy=(0.9, 0.9, 0.9, 0.8),
+        records=("row 0", "row 1", "row 2"),
+        best=2,
+        ended="Dropping 2 brings 3 exposed records down to 1.",
+    ),
+    *(
+        RoundingStep(decimals=d, exposed=e, largest=2.0, accuracy=0.9, advantage=0.1)
+        for d, e in ((None, 5), (2, 3), (1, 1), (-1, 0))
+    ),
+    Variation(cause="initialisation", models=4, deciles=tuple(i / 100 for i in range(11))),
+    AccuracyFinding(accuracy=0.9),
+)
+
+
+def a_release(
+    *,
+    rules: tuple[RuleFinding, ...] = RULES,
+    findings: tuple[Finding, ...] = RELEASE_FINDINGS,
+    **changed: Any,
+) -> Audit:
+    """An audit of a classifier, with a finding of every kind that it may have."""
     plain: dict[str, Any] = {
         "subject": "naive-bayes on people.csv",
-        "reasons": (a_reason(), a_reason(rule="attacks", decision="cannot tell", confidence=0.99)),
-        "confidence": 0.95,
-        "leaving": Leaving(
-            path="refits",
-            measured=40,
-            of=50,
-            decimals=2,
-            limit=1.0,
-            exposed=3,
-            hidden=2,
-            edge_only=1,
-            infinite=1,
-            median=0.01,
-            largest=float("inf"),
-            median_floor=0.02,
-            largest_floor=0.5,
-            separation=0.25,
-            coverage="at most a tenth",
-            edges=(1e-5, 1e-3, 0.1, 10.0),
-            bins=(20, 15, 5),
-            floor_bins=(25, 14, 1),
-        ),
-        "attacks": tuple(
-            AttackFinding(
-                attack=name,
-                auc=0.6,
-                advantage=0.2,
-                advantage_low=0.1,
-                advantage_high=0.3,
-                tpr=0.05,
-                tpr_low=0.01,
-                tpr_high=0.1,
-                fpr=0.01,
-                confidence=0.99,
-                n_in=500,
-                n_out=500,
-                roc_fpr=(0.0, 0.01, 0.5, 1.0),
-                roc_tpr=(0.0, 0.05, 0.7, 1.0),
-                bound=a_bound(),
-                caveats=("mind the gap",),
-            )
-            for name in ("LiRA, online", "loss threshold")
-        ),
-        "groups": tuple(
-            GroupRisk(
-                column=column,
-                name=name,
-                records=20,
-                exposed=0.1,
-                median=0.02,
-                auc=0.6,
-                auc_low=0.5,
-                auc_high=0.7,
-            )
-            for column in ("class", "sex", "age")
-            for name in ("a", "b")
-        ),
-        "records": tuple(
-            ExposedRecord(
-                record=f"row {i}",
-                risk=float("inf") if i == 0 else 1 / i,
-                measure="PDTP, 2 decimals",
-                group="yes",
-                note="one of 3 records of its class",
-                shown=5.0,
-                unbinned=float("inf") if i == 0 else 1 / i,
-                floor=0.1,
-                edge_only=i == 3,
-                scores=(("LiRA, online", 0.5),),
-            )
-            for i in range(30)
-        ),
-        "removal": RemovalPlan(
-            removed=(0, 1, 2, 3),
-            largest=(float("inf"), 3.0, 1.5, 2.0),
-            exposed=(3, 2, 1, 2),
-            accuracy=(0.9, 0.9, 0.9, 0.8),
-            records=("row 0", "row 1", "row 2"),
-            best=2,
-            ended="Dropping 2 brings 3 exposed records down to 1.",
-        ),
-        "rounding": tuple(
-            RoundingStep(decimals=d, exposed=e, largest=2.0, accuracy=0.9, advantage=0.1)
-            for d, e in ((None, 5), (2, 3), (1, 1), (-1, 0))
-        ),
-        "variation": (
-            Variation(cause="initialisation", models=4, deciles=tuple(i / 100 for i in range(11))),
-        ),
-        "accuracy": 0.9,
+        "claim": None,
         "advice": ("Look at the records.",),
         "caveats": ("Words are known.",),
-        "seed": 7,
         "cites": ("long2017",),
-        "provenance": a_provenance(),
+        "provenance": a_provenance(subject="Classifier", delta=None),
     }
-    return ReleaseAudit(**{**plain, **changed})
+    return Audit(**{**plain, "findings": (*rules, *findings), **changed})
 
 
 def a_form(form: str = "mean+std, to 0.01", **changed: Any) -> FormFinding:
@@ -240,7 +328,7 @@ def a_form(form: str = "mean+std, to 0.01", **changed: Any) -> FormFinding:
         "shows": kind,
         "unit": float(unit) if unit else None,
         "samples": 50,
-        "audit": an_audit(subject=f"a model, {form}", also=bounds),
+        "view": a_view(subject=f"a model, {form}", also=bounds),
         "raw": 2.5,
         "advantage": 0.4,
         "advantage_low": 0.1,
@@ -254,70 +342,133 @@ def a_form(form: str = "mean+std, to 0.01", **changed: Any) -> FormFinding:
     return FormFinding(**{**plain, **changed})
 
 
-def a_posterior(**changed: Any) -> PosteriorAudit:
-    """One with something in every field."""
-    worthless = {"accuracy": 0.8, "log_loss": 5.0, "advantage": 0.0, "standing": "below"}
+FORMS = (
+    a_form("samples"),
+    a_form(),
+    a_form("label", accuracy=0.8, log_loss=5.0, advantage=0.0, standing="below"),
+)
+SWEEPS = tuple(
+    SweepPoint(
+        swept=swept,  # type: ignore[arg-type]
+        shows="mean+std",
+        unit=unit,
+        samples=samples,
+        epsilon=0.5,
+        raw=2.0,
+        advantage=0.3,
+        accuracy=0.9,
+        ties=0.1,
+    )
+    for swept, unit, samples in (
+        ("samples", None, 1),
+        ("samples", None, 50),
+        ("unit", None, 50),
+        ("unit", 0.1, 50),
+    )
+)
+DIFFERENCES = (
+    FormDifference(
+        first="samples", second="label", difference=0.4, low=0.2, high=0.6, confidence=0.95
+    ),
+)
+THEORY = (TheoryEpsilon(method="RDP", epsilon=25.63, note="by Poisson sampling"),)
+
+
+def posterior_runs(**changed: Any) -> PosteriorRuns:
     plain: dict[str, Any] = {
-        "subject": "a network with dropout",
-        "claim": PrivacyClaim(epsilon=1.0, delta=1e-5),
         "delta": 1e-5,
-        "confidence": 0.95,
         "samples": 50,
         "runs": 100,
         "diverged_inside": 1,
         "diverged_outside": 2,
         "tested": 1000,
-        "forms": (a_form("samples"), a_form(), a_form("label", **worthless)),
-        "differences": (
-            FormDifference(
-                first="samples",
-                second="label",
-                difference=0.4,
-                low=0.2,
-                high=0.6,
-                confidence=0.95,
-            ),
-        ),
-        "sweeps": tuple(
-            SweepPoint(
-                swept=swept,
-                shows="mean+std",
-                unit=unit,
-                samples=samples,
-                epsilon=0.5,
-                raw=2.0,
-                advantage=0.3,
-                accuracy=0.9,
-                ties=0.1,
-            )
-            for swept, unit, samples in (
-                ("samples", None, 1),
-                ("samples", None, 50),
-                ("unit", None, 50),
-                ("unit", 0.1, 50),
-            )
-        ),
-        "plan": FormPlan(
-            epsilon=1.0,
-            advantage=0.46,
-            chosen="label",
-            pareto=("label",),
-            advice=("Publish the label alone.",),
-        ),
-        "theory": (TheoryEpsilon(method="RDP", epsilon=25.63, note="by Poisson sampling"),),
-        "caveats": ("Mind the gap.",),
-        "seed": 7,
-        "cites": ("gal2016", "shibahara2021"),
-        "provenance": a_provenance(),
     }
-    return PosteriorAudit(**{**plain, **changed})
+    return PosteriorRuns(**{**plain, **changed})
 
 
-EVERY_KIND = [
-    a_bound(),
-    an_estimate(1.0),
-    an_audit(),
-    a_series(),
-    a_release(),
-    a_posterior(),
-]
+def a_plan(forms: tuple[FormFinding, ...] = FORMS, **changed: Any) -> FormPlan:
+    names = tuple(form.form for form in forms)
+    plain: dict[str, Any] = {
+        "epsilon": 1.0,
+        "advantage": 0.46,
+        "forms": names,
+        "chosen": "label" if "label" in names else None,
+        "pareto": ("label",),
+        "advice": ("Publish the label alone.",),
+    }
+    return FormPlan(**{**plain, **changed})
+
+
+def a_posterior(
+    *,
+    forms: tuple[FormFinding, ...] = FORMS,
+    plan: FormPlan | None = None,
+    runs: PosteriorRuns | None = None,
+    sweeps: tuple[SweepPoint, ...] = SWEEPS,
+    differences: tuple[FormDifference, ...] = DIFFERENCES,
+    theory: tuple[TheoryEpsilon, ...] = THEORY,
+    **changed: Any,
+) -> Audit:
+    """An audit of published predictions, with a finding of every kind that it may have."""
+    plain: dict[str, Any] = {
+        "subject": "a network with dropout",
+        "claim": a_claim(),
+        "caveats": ("Mind the gap.",),
+        "cites": ("gal2016", "shibahara2021"),
+        "provenance": a_provenance(subject="Posterior"),
+    }
+    findings = (
+        posterior_runs() if runs is None else runs,
+        a_plan(forms) if plan is None else plan,
+        *forms,
+        *differences,
+        *sweeps,
+        *theory,
+    )
+    return Audit(**{**plain, "findings": findings, **changed})
+
+
+def a_shuffling(claim: Claim | None = Claim(3.0, delta=1e-5), **view: Any) -> Audit:  # noqa: B008
+    """An audit of shuffled DP-SGD: ε was computed, from below and from above."""
+    sampler = SamplerFinding(
+        sampler="shuffle",
+        accounted_epsilon=3.0,
+        needed_noise=None if claim is None else 1.25,
+        balls_in_bins=computed(3.5),
+        published=2.75,
+    )
+    estimates = (
+        computed(4.0625, 4.0625),
+        computed(6.0, 6.5, role="upper", method="composition"),
+        computed(3.0, role="reference", method="PLD of Poisson sampling"),
+    )
+    return an_audit(
+        subject="DP-SGD, shuffled",
+        claim=claim,
+        provenance=a_provenance(
+            subject="ShuffledSGD", settings={"noise_multiplier": 1.0, "steps": 100}, inputs=()
+        ),
+        **{"estimates": estimates, "more": (sampler,), **view},
+    )
+
+
+# By name: an audit of every kind, with every verdict that an audit can reach today.
+AUDITS: dict[str, Audit] = {
+    "refuted": an_audit(),
+    "not refuted": an_audit(claim=a_claim(3.0), power=4.0),
+    "beyond reach": an_audit(claim=a_claim(9.0), power=INF),
+    "not valid": an_audit(bound=a_bound(valid=False, caveats=("unpaid",))),
+    "no claim": an_audit(claim=None),
+    "supplied": an_audit(
+        provenance=a_provenance(settings={"inside": {"supplied": "ndarray"}, "runs": 3})
+    ),
+    "series": a_series(),
+    "computed": a_shuffling(),
+    "proved": a_shuffling(a_claim(8.0)),
+    "do not release": a_release(),
+    "release": a_release(rules=(a_rule(outcome="pass"),)),
+    "cannot tell": a_release(rules=(a_rule(outcome="unclear"),)),
+    "posterior": a_posterior(),
+    "posterior without a claim": a_posterior(claim=None),
+}
+EVERY_KIND = tuple(AUDITS.values())

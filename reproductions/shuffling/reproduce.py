@@ -5,7 +5,7 @@
 
 DATA has ``fashion_mnist_2class.npz``, ``shopping100.npz`` and the ``cifar10_*.npz``;
 EPSILOMETER_DATA names it too, and without it digits of scikit-learn stand in for all. Each row is a
-run directory under --runs: killed and called again, it goes on. Prints a line a row.
+run directory under --runs: killed and called again, it goes on. Prints one line per row.
 """
 
 import argparse
@@ -22,14 +22,13 @@ import numpy as np
 
 from epsilometer._extras import needs
 from epsilometer.accounting import pld
-from epsilometer.audits.runs import Program, RunsJob, View, joined
 from epsilometer.canaries.gradient import TargetCanary, random_direction
 from epsilometer.engine.engines import Engine, InProcess, Local
+from epsilometer.engine.gather import gather
 from epsilometer.engine.plan import Plan
-from epsilometer.engine.run import run
-from epsilometer.engine.store import Store
+from epsilometer.engine.shards import Arrays
 from epsilometer.mechanisms.samplers import BatchThenShuffle, PartialShuffle, Sampler, Shuffle
-from epsilometer.observations import Scores
+from epsilometer.observations import Scores, Sides
 from epsilometer.stats.estimators import epsilon_lower_bound
 from epsilometer.stats.thresholds import Best, RankGrid
 from epsilometer.training import memory
@@ -111,15 +110,15 @@ class GuessingGame:
 
     def play(self, runs: int, rng: np.random.Generator) -> Mapping[str, Scores]:
         """Scores by guess."""
-        worlds = []
+        sides = []
         for present in (True, False):
             canary = replace(self.game.canary, present=present)
             trained = replace(self.game.training, runs=runs).train(
                 self.game.features, self.game.labels, rng=rng, canaries=canary
             )
             seen = trained.observations[..., 0]
-            worlds.append([self._scores(seen[..., :guess], canary) for guess in GUESSES])
-        pairs = zip(*worlds, strict=True)
+            sides.append([self._scores(seen[..., :guess], canary) for guess in GUESSES])
+        pairs = zip(*sides, strict=True)
         return {
             f"first {guess} ": Scores(inside=inside, outside=outside)
             for guess, (inside, outside) in zip(GUESSES, pairs, strict=True)
@@ -128,6 +127,35 @@ class GuessingGame:
     def _scores(self, seen: Any, canary: TargetCanary) -> Any:
         noise = self.game.training.noise_multiplier
         return canary.log_ratio(seen, sampler=Shuffle(), noise_multiplier=noise)
+
+
+@dataclass(frozen=True, eq=False)
+class Trainings:
+    """The trainings of a row, with the canary and without it, in blocks that are units of work.
+
+    Attributes:
+        plan: Everything that determines the scores.
+        play: ``play(runs, rng)`` returns the scores of that many runs of either kind, by view.
+        views: Names of the views.
+        runs: Runs of either kind.
+        block: Runs of either kind that make a unit.
+    """
+
+    plan: Plan
+    play: Callable[[int, np.random.Generator], Mapping[str, Scores | Sides]]
+    views: tuple[str, ...]
+    runs: int
+    block: int
+
+    def unit(self, index: int) -> Arrays:
+        """Train one block, and return its scores by view and side."""
+        size = min(self.block, self.runs - index * self.block)
+        found = self.play(size, self.plan.stream(index))
+        return {
+            f"{view}{side}": getattr(found[view], side)
+            for view in self.views
+            for side in ("inside", "outside")
+        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,8 +220,8 @@ def noise_for(claim: float, steps: int = 100) -> float:
 
 def job(
     row: Row, folder: Path | None, observations: int, device: str, at_once: int | None = None
-) -> RunsJob:
-    """The runs of a row."""
+) -> Trainings:
+    """Return the trainings of a row."""
     what = task(folder, row.data)
     batch = len(what.labels) // row.steps
     training = EnsembleDPSGD(
@@ -221,8 +249,7 @@ def job(
         views=("updates",),
     )
     names = [f"first {guess} " for guess in GUESSES] if row.guessed else ["updates"]
-    play: Callable[..., Any] = GuessingGame(game).play if row.guessed else game.play
-    return RunsJob(
+    return Trainings(
         plan=Plan(
             audit="reproduction",
             parameters={
@@ -233,35 +260,28 @@ def job(
             },
             units=-(-runs // together),
             seed=0,
-            command=f"reproduce.py --observations {observations} --device {device}",
         ),
-        subject=row.name,
-        programs=(
-            Program(
-                play=play,
-                subject=row.name,
-                claim=None,
-                adversary=row.adversary,
-                views=tuple(View(name=n, subject=n, adversary=row.adversary) for n in names),
-            ),
-        ),
+        play=GuessingGame(game).play if row.guessed else game.play,
+        views=tuple(names),
         runs=runs,
         block=together,
-        delta=DELTA,
     )
 
 
-def played(work: RunsJob, where: Path, engine: Engine) -> list[Scores]:
-    """Scores of each guess, from a run directory that is gone on with."""
-    run(work, where, engine=engine)
-    store = Store.open(where)
-    store.look()
-    units = [store.read(unit) for unit in range(work.plan.units)]
-    return [joined(units, view.name) for view in work.programs[0].views]
+def collect_scores(work: Trainings, where: Path, engine: Engine) -> list[Scores]:
+    """Return the scores of each view, from a run directory that is continued."""
+    units = gather(work.plan, work.unit, where, engine=engine)
+    return [
+        Scores(
+            inside=np.concatenate([unit[f"{view}inside"] for unit in units]),
+            outside=np.concatenate([unit[f"{view}outside"] for unit in units]),
+        )
+        for view in work.views
+    ]
 
 
 def bounds(every: list[Scores]) -> dict[str, float]:
-    """Both bounds: as published, uncorrected, and valid, guesses paid for."""
+    """Both bounds: as published, uncorrected, and valid, at 95 % over all guesses together."""
     valid, best = 0.0, 0.0
     for scores in every:
         confidence = 1 - 0.05 / len(every)
@@ -271,10 +291,10 @@ def bounds(every: list[Scores]) -> dict[str, float]:
     return {"uncorrected": round(best, 3), "valid": round(valid, 3)}
 
 
-def measured(row: Row, work: RunsJob, where: Path, engine: Engine) -> dict[str, Any]:
+def measured(row: Row, work: Trainings, where: Path, engine: Engine) -> dict[str, Any]:
     """A row's bounds, and how quick it was."""
     start = time.perf_counter()
-    every = played(work, where, engine)
+    every = collect_scores(work, where, engine)
     seconds = time.perf_counter() - start
     return {
         "figure": row.name,
@@ -315,7 +335,7 @@ def figure(
             continue
         asked = job(row, data, int(observations), device)
         where = work / f"{label(row)}-{int(observations)}".replace(" ", "-").replace(",", "")
-        values = bounds(played(asked, where, engine))
+        values = bounds(collect_scores(asked, where, engine))
         found[f"{label(row)}: ε_emp"] = f"{values['uncorrected']:.2f}"
         found[f"{label(row)}: proved ε ≥"] = f"{values['valid']:.2f}"
     return found
@@ -336,7 +356,7 @@ def label(row: Row) -> str:
 
 
 def main() -> None:
-    """Prints a line a row."""
+    """Prints one line per row."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=os.environ.get("EPSILOMETER_DATA"))
     parser.add_argument("--observations", type=float, default=2000)

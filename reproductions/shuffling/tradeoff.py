@@ -3,7 +3,7 @@
     python reproductions/shuffling/tradeoff.py --observations 10000
     python reproductions/shuffling/tradeoff.py --data DATA --observations 1000 --device cuda
 
-Without --data the law of the partially informed adversary's observations is played, which needs no
+Without --data the law of the partially informed adversary's observations is sampled, which needs no
 model: means of 2, or 1, in the target's batch and 0 in the others. With it, the CNN is trained on
 airplanes and automobiles of CIFAR-10, in a run directory that is gone on with. Prints at which
 false positive rates the curve, raw and as 95 % Clopper–Pearson limits of each threshold, lies below
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from reproduce import DELTA, job, noise_for, played, rows
+from reproduce import DELTA, collect_scores, job, noise_for, rows
 
 from epsilometer.accounting.pld import poisson_curve
 from epsilometer.engine.engines import InProcess
@@ -32,7 +32,7 @@ CLAIM, STEPS = 1.0, 100
 
 
 def by_law(observations: int, rng: np.random.Generator) -> Scores:
-    """As many plays, half of them with the target."""
+    """As many samples, half of them with the target."""
     noise = noise_for(CLAIM, STEPS)
     game = BatchedGaussian(sampler=Shuffle(), noise_multiplier=noise, steps=STEPS, epochs=1)
     return game.play(observations // 2, rng)
@@ -42,11 +42,11 @@ def by_training(data: Path | None, observations: int, device: str, work: Path) -
     """As many trainings of the CNN; of an MLP on digits where there are no data."""
     row = next(row for row in rows() if row.name == "Fig. 4, 5")
     task = job(row, data, observations, device)
-    return played(task, work / f"cnn-{observations}", InProcess())[0]
+    return collect_scores(task, work / f"cnn-{observations}", InProcess())[0]
 
 
 def below(scores: Scores) -> dict[str, FloatArray]:
-    """At which FPR up to a half each curve lies below what each promise allows."""
+    """At which FPR up to a half each curve lies below what each claim allows."""
     curve = tradeoff_curve(scores)
     upper = binomial.clopper_pearson_upper
     limits = {
@@ -68,8 +68,8 @@ def below(scores: Scores) -> dict[str, FloatArray]:
             ),
             "(1, δ)-DP": dp_curve(fpr, epsilon=CLAIM, delta=DELTA),
         }
-        for promise, least in allowed.items():
-            found[f"{name} below {promise}"] = fpr[(fnr < least) & (fpr <= 0.5)]
+        for claim, least in allowed.items():
+            found[f"{name} below {claim}"] = fpr[(fnr < least) & (fpr <= 0.5)]
     return found
 
 

@@ -38,7 +38,7 @@ SUBJECTS: dict[str, str] = {
     "Federated": "epsilometer.audits.federated",
     "Cosines": "epsilometer.audits.one_shot",
     "GaussianMechanism": "epsilometer.audits.gaussian_mechanism",
-    "Classifier": "epsilometer.audits.classifier",
+    "Classifier": "epsilometer.audits.classifier_job",
     "Posterior": "epsilometer.audits.posterior",
     "Demo": "epsilometer.audits.demo",
 }
@@ -176,20 +176,28 @@ def read_call(path: str | Path, *, trust: bool = False) -> Call:
     file = Path(path)
     if file.is_dir():
         file /= "plan.json"
-    try:
-        data = file.read_bytes()
-    except OSError as error:
-        raise UnreadableFile(f"Could not read {str(file)!r}: {error.strerror}.") from error
+    data = _read(file)
     try:
         if file.name == "plan.json":
             return _call_of_plan(Plan.from_json(data.decode("utf-8")), trust=trust)
         if file.suffix == ".json":
             return _call_of_audit(from_json(data), trust=trust)
-        return _call_of_toml(_read_toml(data), trust=trust)
+        return _call_of_toml(_parse_toml(data), trust=trust)
     except UnicodeDecodeError as error:
         raise UnreadableFile(f"Expected text in {str(file)!r}, got other bytes.") from error
     except EpsilometerError as error:
         raise InvalidArgument(f"{file}: {error}") from error
+
+
+def read_sections(path: str | Path) -> dict[str, Any]:
+    """Return the sections of a TOML file, as :func:`call_from_sections` takes them."""
+    file = Path(path)
+    try:
+        return _parse_toml(_read(file))
+    except UnicodeDecodeError as error:
+        raise UnreadableFile(f"Expected text in {str(file)!r}, got other bytes.") from error
+    except EpsilometerError as error:
+        raise UnreadableFile(f"{file}: {error}") from error
 
 
 def call_from_sections(sections: Mapping[str, Any], *, trust: bool = False) -> Call:
@@ -250,10 +258,16 @@ def _keep(found: Audit, where: Path) -> None:
 
 def _call_of_plan(plan: Plan, *, trust: bool) -> Call:
     given = plan.parameters
+    missing = {"settings", "claim", "delta", "confidence", "until"} - set(given)
+    if missing:
+        raise InvalidArgument(
+            f"Expected a plan that holds the settings of its run, got one without "
+            f"{', '.join(sorted(missing))}. Make the same call again with out= its directory."
+        )
     return _call(
         plan.audit,
         given["settings"],
-        claim=None if given["claim"] is None else msgspec.convert(given["claim"], Claim),
+        claim=None if given["claim"] is None else _section("claim", given["claim"], Claim),
         delta=given["delta"],
         confidence=given["confidence"],
         seed=plan.seed,
@@ -340,11 +354,7 @@ def _call(
     if isinstance(until, str):
         until = parse_choice(until, among=("refuted", "narrow"))
     elif until is not None:
-        until = parse_choice(
-            {"UntilRefuted": "refuted", "UntilNarrow": f"narrow:{until.get('width')}"}[
-                until["type"]
-            ]
-        )
+        until = _decode_until(until)
     return Call(
         subject=from_settings(subject_class(name), settings, trust=trust),
         claim=claim,
@@ -355,12 +365,27 @@ def _call(
     )
 
 
-def _read_toml(data: bytes) -> dict[str, Any]:
+def _decode_until(plain: Any) -> Until:
+    kinds: dict[Any, type[Until]] = {"UntilRefuted": UntilRefuted, "UntilNarrow": UntilNarrow}
+    kind = kinds.get(plain.get("type")) if isinstance(plain, Mapping) else None
+    if kind is None:
+        raise InvalidArgument(f"Expected until by its type, got {_validate.short(plain)}.")
+    rest = {name: value for name, value in plain.items() if name != "type"}
+    until: Until = from_settings(kind, rest)
+    return until
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise UnreadableFile(f"Could not read {str(file)!r}: {error.strerror}.") from error
+
+
+def _parse_toml(data: bytes) -> dict[str, Any]:
     try:
         return tomllib.loads(data.decode("utf-8-sig"))
     except UnicodeDecodeError:
         raise
     except (ValueError, RecursionError) as error:  # numbers too long and lists too deep, too
         raise UnreadableFile(f"Expected TOML: {_validate.excerpt(error)}.") from error
-
-

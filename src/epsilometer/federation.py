@@ -1,4 +1,10 @@
-"""Give what federated training is made of: clipping, noise, participation (extra ``torch``)."""
+"""Give what federated training is made of: clipping, noise, participation (extra ``torch``).
+
+Example:
+    >>> import epsilometer as em
+    >>> em.federation.FixedClip(0.5)
+    FixedClip(norm=0.5)
+"""
 
 from epsilometer._extras import needs
 

@@ -1,4 +1,11 @@
-"""Give the types of findings: ``epsilometer.findings.RuleFinding``, …"""
+"""Give the types of findings: what ``audit.find(type)`` and ``audit.one(type)`` take.
+
+Example:
+    >>> import epsilometer as em
+    >>> audit = em.audit(em.Scores([2.0] * 90, [0.0] * 90), 1.0, delta=1e-5)
+    >>> audit.one(em.findings.EpsilonFinding).attack.auc
+    1.0
+"""
 
 from epsilometer.core.findings import (
     AccuracyFinding,

@@ -1,4 +1,10 @@
-"""Give models, losses and scores for training many models at once (extra ``torch``)."""
+"""Give models, losses and scores for training many models at once (extra ``torch``).
+
+Example:
+    >>> import epsilometer as em
+    >>> sum(weights.numel() for weights in em.models.mlp(64, 10).parameters())
+    2410
+"""
 
 from epsilometer._extras import needs
 

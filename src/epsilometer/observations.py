@@ -1,12 +1,12 @@
 """Hold what was measured: scores one by one, or counted at thresholds fixed in advance."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from epsilometer import _validate
-from epsilometer.core.settings import data_field
+from epsilometer.core.settings import DATA
 from epsilometer.errors import InvalidArgument
 from epsilometer.types import FloatArray, IntArray
 
@@ -36,7 +36,7 @@ class Observations:
     also: tuple[str, ...] = ()
     title: str = "attack scores"
     adversary: str = "unstated"
-    source: Any = data_field(default=None)
+    source: Any = field(default=None, metadata=DATA)
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,8 +68,8 @@ class Scores(Observations):
         'refuted'
     """
 
-    inside: FloatArray = data_field()
-    outside: FloatArray = data_field()
+    inside: FloatArray = field(metadata=DATA)
+    outside: FloatArray = field(metadata=DATA)
 
     def __post_init__(self) -> None:
         inside = _validate.scores("inside", self.inside)
@@ -117,9 +117,9 @@ class ScoreCounts(Observations):
         (0, 2)
     """
 
-    thresholds: FloatArray = data_field()
-    inside_bins: IntArray = data_field()
-    outside_bins: IntArray = data_field()
+    thresholds: FloatArray = field(metadata=DATA)
+    inside_bins: IntArray = field(metadata=DATA)
+    outside_bins: IntArray = field(metadata=DATA)
 
     def __post_init__(self) -> None:
         thresholds = _validate.scores("thresholds", self.thresholds)

@@ -1,4 +1,10 @@
-"""Give the optimisers of many models at once (extra ``torch``)."""
+"""Give the optimisers of many models at once (extra ``torch``).
+
+Example:
+    >>> import epsilometer as em
+    >>> em.optimizers.SGD(momentum=0.9)
+    SGD(momentum=0.9, weight_decay=0.0)
+"""
 
 from epsilometer._extras import needs
 

@@ -17,7 +17,6 @@ from epsilometer import _validate
 from epsilometer._extras import needs
 from epsilometer.errors import EpsilometerError, InvalidArgument, UnreadableFile
 from epsilometer.observations import Scores
-from epsilometer.types import FloatArray
 
 LARGEST = 4 * 2**30  # bytes that are taken into memory at once
 _INSIDE = {"1", "1.0", "true", "yes", "in", "inside", "member"}
@@ -33,15 +32,20 @@ class ScoreFile:
 
     path: Path
 
-    def load(self) -> dict[str, FloatArray]:
-        """Read the scores: ``inside`` and ``outside``."""
+    def load(self) -> dict[str, Any]:
+        """Read the scores: ``inside``, ``outside``, and the file's name as ``title``."""
         scores = read_scores(self.path)
-        return {"inside": scores.inside, "outside": scores.outside}
+        return {"inside": scores.inside, "outside": scores.outside, "title": scores.title}
 
     def fingerprints(self) -> tuple[tuple[str, str], ...]:
         """Return the name of the file and the SHA-256 of its contents."""
-        with open(self.path, "rb") as file:
-            return ((Path(self.path).name, hashlib.file_digest(file, "sha256").hexdigest()),)
+        return (hash_file(self.path),)
+
+
+def hash_file(path: Path) -> tuple[str, str]:
+    """Return the name of a file and the SHA-256 of its contents."""
+    with told(path, ""), path.open("rb") as file:
+        return path.name, hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_scores(path: str | os.PathLike[str]) -> Scores:
@@ -55,6 +59,15 @@ def read_scores(path: str | os.PathLike[str]) -> Scores:
         UnreadableFile: The file is not there, damaged, or too large.
         InvalidArgument: It has other columns, or its scores are no scores (nan, gaps, one side
             empty).
+
+    Example:
+        >>> import tempfile, pathlib, epsilometer as em
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = pathlib.Path(folder) / "scores.csv"
+        ...     _ = file.write_text("score,member\\n2.5,1\\n0.5,0\\n1.5,0\\n")
+        ...     scores = em.read_scores(file)
+        >>> scores.inside.tolist(), scores.outside.tolist()
+        ([2.5], [0.5, 1.5])
     """
     path = Path(path)
     kinds = {".csv": _csv_columns, ".parquet": _parquet_columns, ".npz": _npz_columns}

@@ -42,6 +42,15 @@ def read_records(
     Raises:
         UnreadableFile: The file is not there, damaged, or too large.
         InvalidArgument: Something is missing in it, is no number, or does not fit together.
+
+    Example:
+        >>> import tempfile, pathlib, epsilometer as em
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = pathlib.Path(folder) / "people.csv"
+        ...     _ = file.write_text("age,income\\n31,low\\n58,high\\n")
+        ...     features, classes = em.read_records(file, label="income")
+        >>> features.tolist(), classes.tolist()
+        ([[31.0], [58.0]], [1, 0])
     """
     path = Path(path)
     with told(path, FEWER):

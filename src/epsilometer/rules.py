@@ -1,4 +1,11 @@
-"""Give the rules: how thresholds are chosen, and by which rules a model may be released."""
+"""Give the rules: how thresholds are chosen, and by which rules a model may be released.
+
+Example:
+    >>> import epsilometer as em
+    >>> scores = em.Scores([2.0] * 90, [0.0] * 90, rule=em.rules.HoldOut(0.5))
+    >>> em.audit(scores, delta=1e-5).bounds[0].threshold_rule
+    'HoldOut(fraction=0.5)'
+"""
 
 from epsilometer.audits.release import AdvantageAtMost, CaughtAtMost, PdtpAtMost
 from epsilometer.stats.thresholds import Best, Bonferroni, Fixed, HoldOut, RankGrid

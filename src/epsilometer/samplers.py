@@ -1,4 +1,12 @@
-"""Give the samplers: how the batches of an epoch are drawn."""
+"""Give the samplers: how the batches of an epoch are drawn.
+
+Example:
+    >>> import epsilometer as em
+    >>> for sampler in (em.samplers.Shuffle(), em.samplers.BallsInBins()):
+    ...     print(em.shuffle_epsilon(noise_multiplier=1, steps=100, delta=1e-5, sampler=sampler))
+    ε = 4.066 at δ = 1e-05 (4.066 to 4.066, numerical error, exact)
+    ε = 0.6209 at δ = 1e-05 (0.6209 to 0.6209, numerical error, exact)
+"""
 
 from epsilometer.mechanisms.samplers import (
     BallsInBins,

@@ -8,25 +8,28 @@ import numpy as np
 import torch
 from torch import nn
 
-from epsilometer import InProcess, audit_dpsgd, shuffle_epsilon
+import epsilometer as em
+from epsilometer import shuffle_epsilon
 from epsilometer.accounting import pld
-from epsilometer.audits.dpsgd import dpsgd_job
+from epsilometer.audits.dpsgd import make_job
 from epsilometer.audits.dpsgd_job import DpsgdJob
+from epsilometer.core.claim import as_claim
+from epsilometer.core.findings import EpsilonFinding
 from epsilometer.engine.engines import Engine
+from epsilometer.engine.request import Request
 from epsilometer.integrations.sklearn import digits
 from epsilometer.mechanisms.samplers import Shuffle
-from epsilometer.results import AuditGroup, AuditResult
 from epsilometer.training.models import mlp
 
 DELTA = 1e-5
 PLAIN: dict[str, Any] = {
     "runs": 60,
-    "delta": DELTA,
     "noise_multiplier": 1.0,
     "learning_rate": 0.5,
     "batch_size": 10,
     "views": ("updates",),
 }
+_ASKED = ("claim", "delta", "confidence", "seed", "out", "engine", "until")  # beside the subject
 
 
 @cache
@@ -41,32 +44,47 @@ def network(hidden: int = 8) -> nn.Module:
         return mlp(64, 10, hidden)
 
 
-def audit(records: int = 60, **changed: Any) -> AuditResult | AuditGroup:
-    module = changed.pop("module", None) or network()
+def subject(records: int = 60, hidden: int = 8, **changed: Any) -> em.DPSGD:
+    module = changed.pop("module", None) or network(hidden)
     data = changed.pop("data", None) or pixels(records)
-    return audit_dpsgd(module, data, **{**PLAIN, "engine": InProcess(), **changed})
+    return em.DPSGD(module, data, **{**PLAIN, **changed})
+
+
+def audit(records: int = 60, **changed: Any) -> em.Audit:
+    asked = {name: changed.pop(name) for name in _ASKED if name in changed}
+    asked = {"delta": DELTA, "engine": em.InProcess(), **asked}
+    return em.audit(subject(records, **changed), **asked)
 
 
 def job_of(records: int = 60, hidden: int = 8, **changed: Any) -> DpsgdJob:
-    return dpsgd_job(network(hidden), pixels(records), **{**PLAIN, **changed})
+    claim = as_claim(changed.pop("claim", None), delta=DELTA)
+    request = Request(claim=claim, delta=DELTA, out=changed.pop("out", None))
+    return make_job(subject(records, hidden, **changed), request)
 
 
-def one(**changed: Any) -> AuditResult:
+def one(**changed: Any) -> tuple[em.Audit, EpsilonFinding]:
+    """An audit with one view, and what that found."""
     found = audit(**changed)
-    assert isinstance(found, AuditResult)
-    return found
+    (view,) = found.views
+    return found, view
 
 
-def long_audit(directory: Path | str, engine: Engine | None = None) -> AuditResult | AuditGroup:
-    """With every kind of result but single steps, to be killed."""
+def in_order(found: em.Audit, *texts: str) -> list[EpsilonFinding]:
+    """The views whose subjects end with, or contain, these; there are no others."""
+    assert len(found.views) == len(texts)
+    return [found.view(text) for text in texts]
+
+
+def long_audit(directory: Path | str, engine: Engine | None = None) -> em.Audit:
+    """With every kind of finding but single steps, to be killed."""
     return audit(
         runs=40,
         at_once=4,
         claim=1.0,
         views=("updates", "model", "loss"),
         canaries=20,
-        directory=directory,
-        engine=engine or InProcess(),
+        out=directory,
+        engine=engine or em.InProcess(),
     )
 
 

@@ -1,9 +1,8 @@
 """Audits of real DP-SGD: wrong accountants fall, right ones are spared, every view holds."""
 
-import inspect
+import dataclasses
 import os
 import signal
-import typing
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +10,28 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from epsilometer import Local, PrivacyClaim, UntilNarrow, UntilRefuted, audit_dpsgd
+import epsilometer as em
+from epsilometer import Claim, Local, UntilNarrow, UntilRefuted
 from epsilometer.accounting import pld
-from epsilometer.audits.dpsgd import Knobs, dpsgd_job
 from epsilometer.canaries.gradient import TargetCanary, displaces, random_direction
+from epsilometer.core import judge
+from epsilometer.core.settings import to_settings
 from epsilometer.errors import InvalidArgument
 from epsilometer.mechanisms.samplers import Poisson, Shuffle
+from epsilometer.training import memory
 from epsilometer.training.ensemble import EnsembleDPSGD, cross_entropy
 from tests import oracles
-from tests.audits.dpsgd_audits import DELTA, audit, job_of, long_audit, network, one, pixels
+from tests.audits.dpsgd_audits import (
+    DELTA,
+    audit,
+    in_order,
+    job_of,
+    long_audit,
+    network,
+    one,
+    pixels,
+    subject,
+)
 from tests.faults.processes import started, until
 
 pytestmark = pytest.mark.usefixtures("coarse")
@@ -31,12 +43,15 @@ pytestmark = pytest.mark.usefixtures("coarse")
 @pytest.mark.parametrize("adversary", ["worst_case", "partially_informed"])
 def test_shuffling_under_the_claim_of_poisson_sampling_is_refuted(adversary: Any) -> None:
     """60 steps: the claim is ε = 0.5, the truth of shuffling above 3."""
-    found = one(claim=0.5, noise_multiplier=None, batch_size=1, runs=1500, adversary=adversary)
-    assert found.verdict == "refuted"
-    assert found.claim is not None
-    assert (found.claim.sampler, found.claim.accountant) == ("Poisson", "PLD")
-    assert found.bound.adjacency == "zero_out"
-    (curve,) = found.evidence.curves
+    found, view = one(
+        claim=0.5, noise_multiplier=None, batch_size=1, runs=1500, adversary=adversary
+    )
+    assert found.verdict == judge.REFUTED
+    assert found.claim == Claim(
+        0.5, delta=DELTA, adjacency="zero_out", sampler="Poisson", accountant="PLD"
+    )
+    assert view.bound.adjacency == "zero_out"
+    (curve,) = view.evidence.curves
     assert curve.name == "PLD of Poisson sampling"
 
 
@@ -63,7 +78,7 @@ def test_poisson_sampling_is_spared_under_its_own_claim(
         adjacency="zero_out",
     )
     for seed in rng.integers(2**32, size=audits).tolist():
-        found = one(
+        found, _ = one(
             claim=1.0,
             noise_multiplier=noise,
             sampler=sampler,
@@ -74,7 +89,7 @@ def test_poisson_sampling_is_spared_under_its_own_claim(
             batch_size=4,
             module=network(2),
         )
-        wrong += found.verdict == "refuted"
+        wrong += found.verdict == judge.REFUTED
     assert not oracles.too_often(wrong, audits)
 
 
@@ -100,7 +115,7 @@ def test_processes_and_crashes_leave_no_trace(tmp_path: Path) -> None:
 
 
 def test_a_directory_is_never_continued_with_another_audit(tmp_path: Path) -> None:
-    plain: dict[str, Any] = {"directory": tmp_path, "runs": 4, "claim": 9.0}
+    plain: dict[str, Any] = {"out": tmp_path, "runs": 4, "claim": 9.0}
     audit(**plain)
     features, labels = pixels(60)
     for changed in (
@@ -126,18 +141,20 @@ def test_a_directory_is_never_continued_with_another_audit(tmp_path: Path) -> No
 
 def test_an_audit_stops_when_the_claim_has_fallen() -> None:
     plain = {"claim": 0.2, "noise_multiplier": 0.3, "at_once": 20, "runs": 2000}
-    found = one(**plain, until=UntilRefuted())
-    assert found.verdict == "refuted"
+    found, _ = one(**plain, until=UntilRefuted())
+    assert found.verdict == judge.REFUTED
     assert found.provenance.used < found.provenance.units / 2
     both = audit(**plain, until=UntilRefuted(), views=("updates", "model"))
-    assert both.audits[0].provenance.used == both.audits[1].provenance.used
-    assert both.audits[0].verdict == "refuted"
+    updates, model = in_order(both, "all updates seen", "along the canary gradient")
+    assert updates.used == model.used < updates.units / 2
+    assert both.verdict == judge.REFUTED
+    assert updates.bound.refutes(0.2)
 
 
 def test_noise_may_be_nothing_or_next_to_it() -> None:
     for noise in (0.0, 0.01):
-        found = one(claim=1.0, noise_multiplier=noise, adversary="worst_case", runs=100)
-        assert found.verdict == "refuted"
+        found, _ = one(claim=1.0, noise_multiplier=noise, adversary="worst_case", runs=100)
+        assert found.verdict == judge.REFUTED
 
 
 def test_noise_is_what_the_claim_asks_for_at_the_rate_that_is_drawn() -> None:
@@ -148,7 +165,7 @@ def test_noise_is_what_the_claim_asks_for_at_the_rate_that_is_drawn() -> None:
         (Poisson(rate=0.4, steps=3), 0.4, 3),
     ]:
         job = job_of(runs=2, claim=2.0, noise_multiplier=None, sampler=sampler, epochs=2)
-        noise = job.plan.parameters["training"]["noise_multiplier"]
+        noise = job.plan.parameters["follows"]["noise_multiplier"]
         found = pld.poisson_epsilon(
             noise_multiplier=noise,
             sampling_rate=rate,
@@ -159,7 +176,7 @@ def test_noise_is_what_the_claim_asks_for_at_the_rate_that_is_drawn() -> None:
         assert found == pytest.approx(2.0, rel=1e-2)  # accountants are coarse here
 
 
-CLAIM = PrivacyClaim(epsilon=1.0, delta=1e-3)
+CLAIM = Claim(1.0, delta=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +217,15 @@ CLAIM = PrivacyClaim(epsilon=1.0, delta=1e-3)
             "Expected noise_multiplier with adjacency='replace'",
         ),
         ({"claim": CLAIM}, "Expected delta to be the claim's 0.001"),
+        (
+            {"claim": Claim(1.0, delta=DELTA, adjacency="add_remove")},
+            "Expected a claim for adjacency='zero_out', which is audited, got one for 'add_remove'",
+        ),
         ({"claim": -1.0}, "epsilon"),
+        ({"claim": "1"}, "Expected claim to be a number"),
+        ({"delta": None}, "Expected delta"),
+        ({"module": "mlp"}, "Expected module to be a torch.nn.Module"),
+        ({"data": [1, 2, 3]}, "Expected data to be a pair"),
         ({"records": 9}, "Expected at least a batch of 10 records, got 9"),
         ({"batch_size": 0}, "batch_size"),
         ({"runs": 1}, "runs"),
@@ -234,17 +259,59 @@ def test_bad_calls_are_told_before_anything_is_trained(
         audit(**wrong)
 
 
-def test_what_both_calls_take_is_written_alike() -> None:
-    parameters = dict(inspect.signature(dpsgd_job).parameters)
-    hints = typing.get_type_hints(Knobs)
-    given = typing.get_type_hints(dpsgd_job)
-    assert [*hints] == [*parameters][2:]
-    assert {name: given[name] for name in hints} == hints
-    needed = {name for name, each in parameters.items() if each.default is inspect.Parameter.empty}
-    assert Knobs.__required_keys__ == needed - {"module", "data"}
-    assert audit_dpsgd.__doc__ is not None
-    ours = {"name", "parameters", "command"}  # for the command line
-    assert all(f"``{name}``" in audit_dpsgd.__doc__ for name in set(hints) - ours)
+def test_every_setting_is_documented_and_in_the_provenance() -> None:
+    names = [field.name for field in dataclasses.fields(em.DPSGD)]
+    assert em.DPSGD.__doc__ is not None
+    assert all(f"        {name}: " in em.DPSGD.__doc__ for name in names)
+    assert list(to_settings(subject())) == names
+
+
+def test_provenance_has_the_number_of_models_at_once_that_was_used() -> None:
+    """Streams depend on it, so that the same settings elsewhere must not choose another."""
+    found = audit(runs=6, claim=9.0, at_once=None)
+    together = found.provenance.settings["at_once"]
+    assert isinstance(together, int)
+    assert audit(runs=6, claim=9.0, at_once=together).to_json() == found.to_json()
+    assert audit(runs=6, claim=9.0, at_once=2).bounds != found.bounds
+
+
+def test_a_run_is_continued_with_as_many_models_at_once_as_it_began_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory comes and goes; another number would be another run."""
+    monkeypatch.setattr(memory, "at_once", lambda *_: 2)
+    begun = audit(runs=6, claim=9.0, out=tmp_path)
+    monkeypatch.setattr(memory, "at_once", lambda *_: 3)
+    assert job_of(runs=6, claim=9.0, out=tmp_path).plan.hash == begun.provenance.plan
+    assert audit(runs=6, claim=9.0, out=tmp_path) == begun
+    with pytest.raises(InvalidArgument, match="Expected no other run"):
+        audit(runs=6, claim=9.0, out=tmp_path, at_once=3)
+
+
+def test_a_claim_with_all_its_words_is_the_same_audit() -> None:
+    """As a result names it: filled in."""
+    number = audit(runs=6, claim=9.0)
+    assert audit(runs=6, claim=number.claim) == number
+
+
+def test_all_views_share_the_confidence() -> None:
+    found = audit(runs=40, views=("updates", "model", "loss"), canaries=20, confidence=0.9)
+    assert {view.bound.confidence for view in found.views} == {1 - (1 - 0.9) / 4}
+    assert found.confidence == 0.9
+    alone, _ = one(runs=40, confidence=0.9)
+    assert alone.bounds[0].confidence == 0.9
+
+
+def test_claims_beyond_the_reach_of_so_few_runs_cannot_be_judged() -> None:
+    found, view = one(runs=40, claim=6.0)
+    assert found.verdict == judge.CANNOT_JUDGE
+    assert view.reach is not None
+    assert found.reach == view.reach < 6.0
+    assert found.power == float("inf")
+    near, _ = one(runs=40, claim=view.reach - 0.05)
+    assert near.verdict == judge.NOT_REFUTED
+    assert near.power is not None
+    assert near.power > near.claim.epsilon
 
 
 # What it costs

@@ -5,7 +5,7 @@ import pytest
 
 from epsilometer import epsilon_lower_bound
 from epsilometer.audits.dpsgd_one_run import OneRun
-from epsilometer.audits.runs import joined
+from epsilometer.audits.runs import join_scores
 from epsilometer.mechanisms.samplers import Poisson
 from tests import oracles
 from tests.audits.dpsgd_audits import DELTA, job_of, truth_of
@@ -34,5 +34,5 @@ def test_one_run_with_many_canaries_is_rarely_above_the_truth(rng: np.random.Gen
 
 
 def bound_of(alone: OneRun, rng: np.random.Generator) -> float:
-    scores = joined([alone.play(rng)])
+    scores = join_scores([alone.play(rng)])
     return epsilon_lower_bound(scores, delta=DELTA, method="one_run").epsilon

@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from epsilometer import AuditGroup
 from epsilometer.canaries.data import Record
 from epsilometer.canaries.gradient import displaces
 from epsilometer.mechanisms.samplers import (
@@ -17,8 +16,9 @@ from epsilometer.mechanisms.samplers import (
     WithoutReplacement,
 )
 from tests import oracles
-from tests.audits.dpsgd_audits import audit, job_of, network, one, truth_of
+from tests.audits.dpsgd_audits import audit, in_order, job_of, network, one, truth_of
 
+UPDATES, MODEL, LOSS = "DP-SGD, all updates seen", "along the canary gradient", "data canary"
 pytestmark = pytest.mark.usefixtures("coarse")
 
 
@@ -42,7 +42,7 @@ def test_every_view_is_rarely_above_the_truth(sampler: Any, rng: np.random.Gener
             batch_size=4,
             module=network(2),
         )
-        for view, each in zip(views, found.audits, strict=True):
+        for view, each in zip(views, in_order(found, UPDATES, MODEL, LOSS), strict=True):
             wrong[view] += each.bound.epsilon > truth
     for count in wrong.values():
         assert not oracles.too_often(count, audits)
@@ -52,7 +52,7 @@ def test_every_view_is_rarely_above_the_truth(sampler: Any, rng: np.random.Gener
 def test_all_updates_come_near_the_truth(sampler: Any) -> None:
     """2000 runs a side prove no more than ln(2000/3) or so, at a threshold that few pass."""
     truth = truth_of(sampler, 1.5, 5)
-    found = one(
+    _, found = one(
         noise_multiplier=1.5,
         sampler=sampler,
         adversary="worst_case",
@@ -77,7 +77,7 @@ def test_single_steps_of_poisson_sampled_training_are_audited_tightly(
     """1,000 runs of ten real steps, half of them with the canary: within 15 % of the PLD ε."""
     sampler = Poisson(rate=rate, steps=10)
     truth = truth_of(sampler, sigma, 10)
-    found = one(
+    audited, found = one(
         sampler=sampler,
         noise_multiplier=sigma,
         claim=truth,
@@ -92,6 +92,8 @@ def test_single_steps_of_poisson_sampled_training_are_audited_tightly(
     assert found.bound.n_in + found.bound.n_out == 10_000
     assert found.bound.method == "poisson_family"
     assert found.bound.adversary.endswith("knows all other records and the batches")
+    assert audited.reach == found.reach > 5 * truth
+    assert truth < audited.power < 1.25 * truth
 
 
 @pytest.mark.slow
@@ -113,7 +115,7 @@ def test_single_steps_are_rarely_above_the_truth(
                 batch_size=int(20 * rate),
                 module=network(2),
                 seed=seed,
-            ).bound.epsilon
+            )[1].bound.epsilon
             / truth
             for seed in rng.integers(2**32, size=audits).tolist()
         ]
@@ -134,14 +136,17 @@ def test_the_rate_of_single_steps_is_the_samplers_own() -> None:
     (view,) = job.runs.programs[0].views
     knobs = view.bound.keywords  # type: ignore[union-attr]
     assert (knobs["sampling_rate"], knobs["steps"]) == (0.2, 100)
-    assert job.plan.parameters["training"]["sampler"] == repr(Poisson(rate=0.2, steps=100))
+    follows = job.plan.parameters["follows"]
+    assert (follows["rate"], follows["steps"]) == (0.2, 100)
+    sampler = job.runs.programs[0].play.__self__.training.sampler  # type: ignore[attr-defined]
+    assert sampler == Poisson(rate=0.2, steps=100)
 
 
 # Side by side
 
 
 def test_threat_models_are_side_by_side_and_more_is_seen_in_all_updates() -> None:
-    group = audit(
+    found = audit(
         runs=1500,
         noise_multiplier=0.6,
         adversary="worst_case",
@@ -151,19 +156,19 @@ def test_threat_models_are_side_by_side_and_more_is_seen_in_all_updates() -> Non
         batch_size=4,
         module=network(2),
     )
-    assert isinstance(group, AuditGroup)
-    updates, model, loss, many = group.audits
+    updates, model, loss, many = in_order(found, UPDATES, MODEL, LOSS, "one run with")
     assert updates.bound.epsilon >= model.bound.epsilon
     assert updates.bound.epsilon > 1
     assert [each.attack.n_in for each in (updates, model, loss)] == [1500] * 3
     assert many.attack.n_in + many.attack.n_out == 40
     assert many.bound.method == "one_run"
-    assert [each.bound.adjacency for each in group.audits] == ["zero_out"] * 4
-    assert len({each.subject for each in group.audits}) == 4
+    assert [each.bound.adjacency for each in found.views] == ["zero_out"] * 4
+    assert len({each.subject for each in found.views}) == 4
     assert "final model" in model.bound.adversary
     # All views saw the same runs; the loss and the one run had their own.
-    assert updates.provenance.units == model.provenance.units == loss.provenance.units
-    assert many.provenance.units == 1
+    assert updates.units == model.units == loss.units
+    assert many.units == 1
+    assert found.provenance.units == updates.units + loss.units + 1
 
 
 @pytest.mark.parametrize("adjacency", ["zero_out", "add_remove", "replace"])
@@ -190,13 +195,15 @@ def test_every_adjacency_of_every_sampler(adjacency: Any, sampler: Any) -> None:
         epochs=2,
         module=network(2),
     )
-    assert [each.bound.adjacency for each in found.audits] == [adjacency] * 3
+    views = in_order(found, UPDATES, MODEL, LOSS)
+    assert [each.bound.adjacency for each in views] == [adjacency] * 3
     # What is inserted by place is a pair of neighbours, unless a record less moves all others.
     proved = adjacency != "add_remove" or not displaces(sampler)
-    assert [each.bound.valid for each in found.audits] == [proved, proved, True]
+    assert [each.bound.valid for each in views] == [proved, proved, True]
 
 
 def test_the_canary_of_the_loss_may_be_given() -> None:
     canary = Record(features=np.ones(64, np.float32), label=3)
     given, own = (audit(views=("loss",), canary=which, runs=4) for which in (canary, None))
-    assert given.audits[0].provenance.inputs != own.audits[0].provenance.inputs
+    assert given.provenance.inputs != own.provenance.inputs
+    assert given.provenance.settings["canary"] == {"supplied": "Record"}

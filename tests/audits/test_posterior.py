@@ -1,6 +1,6 @@
 """Audits of predictions with uncertainty: leaks are found, the null is spared, every form holds."""
 
-import inspect
+import json
 import typing
 from itertools import product
 from pathlib import Path
@@ -12,30 +12,32 @@ import scipy.stats
 import torch
 from torch import nn
 
-from epsilometer import (
-    InProcess,
-    Local,
-    PosteriorAudit,
-    PrivacyClaim,
-    ReleaseForm,
-    Scores,
-    audit_posterior,
-    to_json,
-)
+import epsilometer as em
+from epsilometer import Audit, Claim, InProcess, Local, Posterior, ReleaseForm, Scores
 from epsilometer.attacks import learned
 from epsilometer.attacks.disclosure import Kind
 from epsilometer.attacks.posterior import DeepEnsemble, FromCallable, McDropout
-from epsilometer.audits import posterior_finding
+from epsilometer.audits import posterior, posterior_finding
 from epsilometer.audits.form_plan import derives
-from epsilometer.audits.posterior import Knobs, posterior_job
-from epsilometer.audits.posterior_runs import Collected, Shown, World
+from epsilometer.audits.posterior_runs import Collected, Shown, Side
 from epsilometer.canaries.data import Record
+from epsilometer.core import judge
+from epsilometer.core.findings import (
+    FormDifference,
+    FormFinding,
+    FormPlan,
+    PosteriorRuns,
+    SweepPoint,
+    TheoryEpsilon,
+)
+from epsilometer.core.settings import from_settings
 from epsilometer.engine.events import Event
-from epsilometer.engine.run import run
+from epsilometer.engine.request import Request
 from epsilometer.errors import EpsilometerError, InvalidArgument
-from epsilometer.mechanisms.samplers import Poisson
+from epsilometer.mechanisms.samplers import Poisson, Shuffle
 from epsilometer.stats.estimators import epsilon_lower_bound
 from epsilometer.stats.thresholds import HoldOut
+from epsilometer.training import memory
 from epsilometer.training.ensemble import EnsembleDPSGD, cross_entropy
 from epsilometer.training.models import dropout_mlp
 from tests.calibration import posterior as calibration
@@ -76,24 +78,50 @@ def training(**changed: Any) -> EnsembleDPSGD:
     return EnsembleDPSGD(module, cross_entropy, **{**plain, **changed})
 
 
-def audit(factory: Any = None, **changed: Any) -> PosteriorAudit:
+def subject(factory: Any = None, **changed: Any) -> Posterior:
     how: dict[str, Any] = {
         "record": odd(),
         "runs": 40,
         "samples": 8,
-        "delta": DELTA,
         "test": blobs(30, seed=1),
-        "engine": InProcess(),
         "forms": FEW,
         "swept": (),
     }
-    return audit_posterior(
-        training() if factory is None else factory, blobs(21), **{**how, **changed}
+    return Posterior(training() if factory is None else factory, blobs(21), **{**how, **changed})
+
+
+def audit(
+    factory: Any = None,
+    *,
+    claim: Any = None,
+    delta: float | None = DELTA,
+    out: Path | None = None,
+    engine: Any = None,
+    listen: Any = (),
+    **changed: Any,
+) -> Audit:
+    return em.audit(
+        subject(factory, **changed),
+        claim,
+        delta=delta,
+        out=out,
+        engine=engine or InProcess(),
+        listen=listen,
     )
 
 
-def by_form(result: PosteriorAudit, name: str) -> Any:
-    (found,) = [form for form in result.forms if form.form == name]
+def by_form(result: Audit, name: str) -> FormFinding:
+    (found,) = [form for form in result.find(FormFinding) if form.form == name]
+    return found
+
+
+def plan_of(result: Audit) -> FormPlan:
+    (found,) = result.find(FormPlan)
+    return found
+
+
+def runs_of(result: Audit) -> PosteriorRuns:
+    (found,) = result.find(PosteriorRuns)
     return found
 
 
@@ -101,37 +129,43 @@ def by_form(result: PosteriorAudit, name: str) -> Any:
 
 
 def test_a_leak_is_found_and_the_plan_keeps_away_from_it() -> None:
-    result = audit(runs=100, at_once=50, claim=0.5, forms=None)
-    assert result.verdict == "refuted"
+    result = audit(runs=100, at_once=50, claim=0.5, forms=posterior.FORMS)
+    assert result.verdict == judge.REFUTED
+    assert plan_of(result).forms == tuple(str(form) for form in posterior.FORMS)
     mean = by_form(result, "mean")
     assert mean.epsilon > 0.5
     assert mean.standing == by_form(result, "samples").standing == "above"
     assert mean.advantage_low > 0.245  # what ε = 0.5 allows
-    assert result.plan.chosen in (None, "label", "vector")
+    assert plan_of(result).chosen in (None, "label", "vector")
+    assert result.advice == plan_of(result).advice
     assert mean.raw > mean.epsilon
-    assert [bound.valid for bound in mean.audit.also] == [True, False]
-    assert [b.valid for b in by_form(result, "mean+std").audit.also] == [True, True, False, False]
-    assert by_form(result, "mean").accuracy > 0.9
+    assert [bound.valid for bound in mean.view.also] == [True, False]
+    assert [b.valid for b in by_form(result, "mean+std").view.also] == [True, True, False, False]
+    assert mean.accuracy is not None
+    assert mean.accuracy > 0.9
+    assert result.claim == Claim(0.5, delta=DELTA, adjacency="add_remove")
+    assert {bound.adjacency for bound in result.bounds} == {"add_remove"}
+    assert {bound.confidence for bound in result.bounds} == {1 - 0.05 / 7}  # shared
 
 
 def test_training_under_heavy_noise_is_spared() -> None:
     result = audit(
         training(noise_multiplier=8.0, clip_norm=1.0, epochs=2), runs=40, at_once=40, claim=0.5
     )
-    assert result.verdict == "not refuted"
-    assert {said.method for said in result.theory} == {"RDP", "PLD"}
-    rdp, pld = (said.epsilon for said in result.theory)
+    assert result.verdict == judge.NOT_REFUTED
+    theory = result.find(TheoryEpsilon)
+    assert {said.method for said in theory} == {"RDP", "PLD"}
+    rdp, pld = (said.epsilon for said in theory)
     assert 0 < pld < rdp
-    assert "Poisson sampling at rate 0.36" in result.theory[0].note
+    assert "Poisson sampling at rate 0.36" in theory[0].note
 
 
 def test_an_accountant_of_other_batches_says_so() -> None:
-    from epsilometer.mechanisms.samplers import Shuffle
-
     shuffled = training(noise_multiplier=8.0, clip_norm=1.0, epochs=1, sampler=Shuffle())
     result = audit(shuffled, runs=8, at_once=8)
-    assert "as if" in result.theory[0].note
-    assert not audit(training(epochs=1), runs=8, at_once=8).theory  # plain SGD promises nothing
+    assert "as if" in result.find(TheoryEpsilon)[0].note
+    plain = audit(training(epochs=1), runs=8, at_once=8)
+    assert not plain.find(TheoryEpsilon)  # plain SGD claims nothing
 
 
 class Forgets:
@@ -144,9 +178,9 @@ class Forgets:
 
 def test_training_that_ignores_the_record_is_spared() -> None:
     result = audit(Forgets(), runs=30, claim=0.01, test=None)
-    assert result.verdict == "not refuted"
-    assert result.tested == 0
-    assert result.forms[0].accuracy is None
+    assert result.verdict == judge.NOT_REFUTED
+    assert runs_of(result).tested == 0
+    assert result.find(FormFinding)[0].accuracy is None
     assert any("nothing is known of utility" in caveat for caveat in result.caveats)
 
 
@@ -157,91 +191,135 @@ def test_ensembles_are_audited_by_the_same_protocol(rng: np.random.Generator) ->
         return DeepEnsemble([trained.models.model(i) for i in range(3)])
 
     result = audit(factory, runs=8, samples=3, test=blobs(3, seed=1))
-    assert "vector" not in [form.form for form in result.forms]  # members have none together
+    assert "vector" not in plan_of(result).forms  # members have none together
+    assert len(result.views) == len(FEW) - 1
     assert any("no form 'vector'" in caveat for caveat in result.caveats)
-    assert result.tested == 3 * 8
+    assert runs_of(result).tested == 3 * 8
 
 
 # The same bytes
 
 
 def test_engines_and_resumed_runs_give_the_same_bytes(tmp_path: Path) -> None:
-    how: dict[str, Any] = {"runs": 12, "at_once": 4, "engine": InProcess()}
-    whole = to_json(audit(**how))
-    assert to_json(audit(**{**how, "engine": Local(count=2)})) == whole
-
-    class Enough(Exception):
-        pass
-
-    def stop(event: Event) -> None:
-        if event.name == "progress":
-            raise Enough
-
+    how: dict[str, Any] = {"runs": 12, "at_once": 4, "claim": 0.5}
+    whole = audit(**how).to_json()
+    assert audit(**how, engine=Local(count=2)).to_json() == whole
     directory = tmp_path / "run"
     with pytest.raises(Enough):
-        audit(**how, directory=directory, listen=[stop])
+        audit(**how, out=directory, listen=[stop])
     assert not (directory / "result.json").exists()
-    assert to_json(audit(**how, directory=directory)) == whole
+    assert audit(**how, out=directory).to_json() == whole
+
+
+class Enough(Exception):
+    pass
+
+
+def stop(event: Event) -> None:
+    if event.name == "progress":
+        raise Enough
+
+
+def test_a_run_goes_on_with_as_many_models_at_once_as_it_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Free memory comes and goes; another number would be another run."""
+    monkeypatch.setattr(memory, "at_once", lambda *_: 5)
+    with pytest.raises(Enough):
+        audit(training(epochs=1), runs=12, out=tmp_path / "run", listen=[stop])
+    monkeypatch.setattr(memory, "at_once", lambda *_: 3)
+    result = audit(training(epochs=1), runs=12, out=tmp_path / "run")
+    assert result.provenance.units == 2 * 3  # blocks of 5, 5 and 2
+    assert audit(training(epochs=1), runs=12).provenance.units == 2 * 4
 
 
 def test_another_question_is_another_run(tmp_path: Path) -> None:
-    how: dict[str, Any] = {"runs": 8, "at_once": 8, "directory": tmp_path / "run"}
+    how: dict[str, Any] = {"runs": 8, "at_once": 8, "out": tmp_path / "run"}
     audit(training(epochs=1), **how)
-    with pytest.raises(EpsilometerError):
+    with pytest.raises(EpsilometerError, match="samples"):
         audit(training(epochs=1), **how, samples=9)
+    with pytest.raises(EpsilometerError, match="epochs"):
+        audit(training(epochs=2), **how)
+    with pytest.raises(EpsilometerError, match="module"):
+        audit(training(epochs=1, module=dropout_mlp(FEATURES, CLASSES, 0.2, hidden=8)), **how)
+
+
+def test_settings_name_how_it_was_trained_and_no_data() -> None:
+    source = audit(training(epochs=1), runs=8, at_once=8).provenance
+    assert set(source.supplied) == {"factory", "data", "record", "test"}
+    assert source.settings["record"] == {"supplied": "Record"}  # not even its label
+    trained = source.settings["factory"]
+    assert (trained["learning_rate"], trained["epochs"]) == (0.5, 1)
+    assert trained["module"] == {"supplied": "Sequential"}
+    assert "0.5" not in json.dumps(source.settings["data"])
+
+
+def test_forms_may_be_written_as_text() -> None:
+    settings = {"runs": 8, "forms": ["mean+std:0.01", "label"], "swept": [], "record": 3}
+    with pytest.raises(InvalidArgument, match=r"Expected Posterior\.factory"):
+        from_settings(Posterior, settings)
+    written = subject(forms=["mean+std:0.01", "label"], swept=("mean",))
+    assert written.forms == (ReleaseForm("mean+std", unit=0.01), ReleaseForm("label"))
+    assert written.swept == (ReleaseForm("mean"),)
 
 
 # Forms, sweeps, differences, the plan
 
 
 @pytest.fixture(scope="module")
-def leaky() -> PosteriorAudit:
+def leaky() -> Audit:
     swept = (ReleaseForm("samples"), ReleaseForm("mean+std"), ReleaseForm("mean"))
     forms = (*swept, ReleaseForm("label"))
     return audit(runs=16, at_once=16, forms=forms, swept=swept, counts=(1, 2, 8), units=(0.01, 0.5))
 
 
-def test_sweeps_end_where_forms_are(leaky: PosteriorAudit) -> None:
+def test_sweeps_end_where_forms_are(leaky: Audit) -> None:
     for name in ("samples", "mean+std", "mean"):
         form = by_form(leaky, name)
         ends = [
             point
-            for point in leaky.sweeps
+            for point in leaky.find(SweepPoint)
             if point.shows == name and point.unit is None and point.samples == 8
         ]
         assert [point.swept for point in ends] == ["samples", "unit"]
         for point in ends:
             assert (point.raw, point.advantage) == (form.raw, form.advantage)
             assert (point.accuracy, point.ties) == (form.accuracy, form.ties)
-    assert {point.samples for point in leaky.sweeps} == {1, 2, 8}
-    assert {point.unit for point in leaky.sweeps} == {None, 0.01, 0.5}
+    assert {point.samples for point in leaky.find(SweepPoint)} == {1, 2, 8}
+    assert {point.unit for point in leaky.find(SweepPoint)} == {None, 0.01, 0.5}
 
 
-def test_rounding_coarsely_costs_labels(leaky: PosteriorAudit) -> None:
+def test_rounding_coarsely_costs_labels(leaky: Audit) -> None:
     of = {
         point.unit: point
-        for point in leaky.sweeps
+        for point in leaky.find(SweepPoint)
         if point.swept == "unit" and point.shows == "mean"
     }
-    assert of[0.5].ties > of[0.01].ties >= of[None].ties
-    assert of[0.5].accuracy < of[None].accuracy
+    ties, accuracy = (
+        {unit: getattr(of[unit], name) for unit in of} for name in ("ties", "accuracy")
+    )
+    assert ties[0.5] > ties[0.01] >= ties[None]
+    assert accuracy[0.5] < accuracy[None]
 
 
-def test_all_pairs_of_forms_are_compared_on_the_same_runs(leaky: PosteriorAudit) -> None:
-    forms = {form.form: form.advantage for form in leaky.forms}
-    assert len(leaky.differences) == len(forms) * (len(forms) - 1) / 2
-    for gap in leaky.differences:
+def test_all_pairs_of_forms_are_compared_on_the_same_runs(leaky: Audit) -> None:
+    forms = {form.form: form.advantage for form in leaky.find(FormFinding)}
+    differences = leaky.find(FormDifference)
+    assert len(differences) == len(forms) * (len(forms) - 1) / 2
+    for gap in differences:
         assert gap.difference == pytest.approx(forms[gap.first] - forms[gap.second])
         assert gap.low <= gap.difference <= gap.high
 
 
 def test_one_sample_has_no_spread_and_says_so() -> None:
-    result = audit(training(epochs=1), runs=8, at_once=8, samples=1, forms=None, swept=FEW[:1])
+    result = audit(
+        training(epochs=1), runs=8, at_once=8, samples=1, forms=posterior.FORMS, swept=FEW[:1]
+    )
     for name in ("samples", "quantiles", "mean+std"):
-        assert any("no spread" in said for said in by_form(result, name).audit.bound.caveats)
-    assert not any("no spread" in said for said in by_form(result, "mean").audit.bound.caveats)
+        assert any("no spread" in said for said in by_form(result, name).view.bound.caveats)
+    assert not any("no spread" in said for said in by_form(result, "mean").view.bound.caveats)
     assert sum("no spread" in said for said in result.caveats) == 4  # rounded and not
-    assert not [point for point in result.sweeps if point.swept == "samples"]
+    assert not [point for point in result.find(SweepPoint) if point.swept == "samples"]
 
 
 UNITS = (None, 0.5, 0.25)
@@ -278,7 +356,7 @@ def test_a_form_stands_no_better_than_what_is_made_of_it() -> None:
         )
 
     result = audit(factory, runs=200, test=None, line=0.5, forms=WHOLE)
-    order = ("above", "cannot tell", "below")
+    order = ("above", "unclear", "below")
     for fine, coarse in [("samples", "mean"), ("mean+std", "mean"), ("mean", "label")]:
         stands = [order.index(by_form(result, name).standing) for name in (fine, coarse)]
         assert stands[0] <= stands[1]
@@ -292,7 +370,7 @@ def _spread(p: float, rng: np.random.Generator) -> np.ndarray:
 
 def test_an_attack_that_is_worse_than_guessing_is_no_sign_of_safety() -> None:
     right, wrong = np.ones(40), -np.ones(40)
-    unlucky = posterior_finding._advantage(Scores(inside=wrong, outside=right), 0.95)
+    unlucky = posterior_finding._limit_advantage(Scores(inside=wrong, outside=right), 0.95)
     assert unlucky.value == -1
     assert unlucky.high == 1
 
@@ -303,10 +381,39 @@ def test_the_finest_form_below_the_line_is_chosen() -> None:
         return FromCallable(lambda x, samples, rng: np.tile(_spread(p, rng), (samples, 1)))
 
     result = audit(factory, runs=300, test=None, line=1.0)
-    assert result.plan.chosen == "mean+std"
+    assert plan_of(result).chosen == "mean+std"
+    assert plan_of(result).epsilon == 1.0
     few = audit(factory, runs=20, test=None, line=1.0)
-    assert few.plan.chosen is None
-    assert "runs of either world might" in few.plan.advice[-1]
+    assert plan_of(few).chosen is None
+    assert "as many without it, might settle it" in few.advice[-1]
+
+
+@pytest.mark.parametrize(
+    ("claim", "line", "used"), [(None, None, 1.0), (0.5, None, 0.5), (0.5, 2.0, 2.0)]
+)
+def test_the_line_is_the_claim_where_none_is_drawn(
+    claim: float | None, line: float | None, used: float
+) -> None:
+    assert (
+        plan_of(audit(_of([0.5, 0.2, 0.3]), runs=8, test=None, claim=claim, line=line)).epsilon
+        == used
+    )
+
+
+def test_reach_and_power_are_those_of_all_forms_together() -> None:
+    result = audit(_of([0.5, 0.2, 0.3]), runs=200, test=None, claim=0.5)
+    assert result.verdict == judge.NOT_REFUTED
+    perfect = Scores(inside=1.0 + np.arange(100.0), outside=-1.0 - np.arange(100.0))
+    each = 1 - 0.05 / len(result.views)
+    assert result.reach == epsilon_lower_bound(perfect, delta=DELTA, confidence=each).epsilon
+    assert {view.reach for view in result.views} == {result.reach}
+    assert {view.power for view in result.views} == {result.power}
+    assert result.power is not None
+    assert result.power > 0.5
+    beyond = audit(_of([0.5, 0.2, 0.3]), runs=200, test=None, claim=50.0)
+    assert beyond.verdict == judge.CANNOT_JUDGE
+    silent = audit(_of([0.5, 0.2, 0.3]), runs=200, test=None)
+    assert {(view.reach, view.power) for view in silent.views} == {(result.reach, None)}
 
 
 # The valid bound under a known null, and the mistake it does not make
@@ -355,18 +462,15 @@ def test_all_forms_together_are_rarely_wrong(rng: np.random.Generator) -> None:
     """The worst of three forms: they share the confidence."""
     audits, wrong = 60, 0
     for seed in rng.integers(2**32, size=audits).tolist():
-        job = posterior_job(
-            _null,
-            blobs(21),
-            record=odd(),
-            runs=24,
-            samples=4,
+        found = em.audit(
+            Posterior(
+                _null, blobs(21), record=odd(), runs=24, samples=4, forms=WHOLE[1:], swept=()
+            ),
             delta=DELTA,
-            forms=WHOLE[1:],
-            swept=(),
             seed=seed,
+            engine=InProcess(),
         )
-        wrong += any(each.bound.epsilon > 0 for each in run(job, engine=InProcess()).audits)  # type: ignore[union-attr]
+        wrong += any(bound.epsilon > 0 for bound in found.bounds)
     assert scipy.stats.binomtest(wrong, audits, 0.05, "greater").pvalue > FLAKE
 
 
@@ -376,13 +480,13 @@ def _null(features: Any, labels: Any, rng: np.random.Generator) -> FromCallable:
 
 
 def test_runs_that_are_lost_only_weaken_what_is_proved(rng: np.random.Generator) -> None:
-    def world(mean: float, lost: int) -> World:
+    def side(mean: float, lost: int) -> Side:
         p = np.clip(rng.normal(mean, 0.05, (40, 4)), 0.01, 0.99)
         samples = np.stack([1 - p, p], axis=-1).astype(np.float32)
-        return World(samples=samples, vector=None, lost=lost)
+        return Side(samples=samples, vector=None, lost=lost)
 
     for lost in (0, 1, 5, 20):
-        inside, outside = world(0.7, lost), world(0.3, lost)
+        inside, outside = side(0.7, lost), side(0.3, lost)
         seen = Collected(inside=inside, outside=outside, utility=None, tested=0)
         attack = posterior_finding._Attack(collected=seen, label=1, delta=DELTA, seed=0)
         shown = Shown(ReleaseForm("mean"), 4)
@@ -402,11 +506,12 @@ def test_runs_that_are_lost_only_weaken_what_is_proved(rng: np.random.Generator)
 
 def test_runs_that_diverge_count_and_are_told() -> None:
     result = audit(training(learning_rate=1e30), runs=8, at_once=8, claim=0.1)
-    assert result.diverged_inside == result.diverged_outside == 8
-    assert result.verdict == "not refuted"
-    assert all(form.epsilon == 0 for form in result.forms)
-    assert result.plan.chosen is None  # what was lost might have leaked
-    assert {form.standing for form in result.forms} == {"cannot tell"}
+    runs = runs_of(result)
+    assert runs.diverged_inside == runs.diverged_outside == runs.runs == 8
+    assert result.verdict == judge.NOT_REFUTED
+    assert all(form.epsilon == 0 for form in result.find(FormFinding))
+    assert plan_of(result).chosen is None  # what was lost might have leaked
+    assert {form.standing for form in result.find(FormFinding)} == {"unclear"}
     assert any("Diverged or failed: 8 of 8" in caveat for caveat in result.caveats)
 
 
@@ -418,8 +523,9 @@ def test_a_record_that_makes_all_models_diverge_is_no_crash(with_record: bool) -
         return FromCallable(lambda x, samples, rng: np.tile(p, (samples, 1)))
 
     result = audit(factory, runs=10, test=None, forms=WHOLE)
-    assert sorted((result.diverged_inside, result.diverged_outside)) == [0, 10]
-    assert result.plan.chosen is None
+    runs = runs_of(result)
+    assert sorted((runs.diverged_inside, runs.diverged_outside)) == [0, 10]
+    assert plan_of(result).chosen is None
 
 
 def test_a_factory_whose_models_diverge_now_and_then_goes_on() -> None:
@@ -429,7 +535,7 @@ def test_a_factory_whose_models_diverge_now_and_then_goes_on() -> None:
         return FromCallable(lambda x, samples, rng: np.tile(p, (samples, 1)))
 
     result = audit(factory, runs=20, test=None)
-    assert 0 < result.diverged_inside + result.diverged_outside < 40
+    assert 0 < runs_of(result).diverged_inside + runs_of(result).diverged_outside < 40
     assert result.provenance.failed == 0
 
 
@@ -439,9 +545,12 @@ def test_runs_that_raise_are_failed_units_and_no_acquittal() -> None:
             raise RuntimeError("no memory today")
         return FromCallable(lambda x, samples, rng: np.full((samples, CLASSES), 1 / CLASSES))
 
-    result = audit(factory, runs=20, test=None, claim=1.0)
+    result = audit(factory, runs=40, test=None, claim=0.1)
     assert result.provenance.failed > 0
-    assert result.verdict == "no verdict"
+    assert {view.failed for view in result.views} == {result.provenance.failed}
+    assert result.reach is not None
+    assert result.reach > 0.1
+    assert result.verdict == judge.CANNOT_JUDGE
 
 
 def test_where_all_runs_raise_the_reason_is_told() -> None:
@@ -467,7 +576,7 @@ def _other_classes(features: Any, labels: Any, rng: np.random.Generator) -> From
 @pytest.mark.parametrize(
     ("factory", "changed", "told"),
     [
-        (None, {"record": Record([1.0], label=0)}, "record of shape"),
+        (None, {"record": Record(np.ones(1), label=0)}, "record of shape"),
         (None, {"record": 21}, "row below 21"),
         (None, {"runs": 7}, "runs"),
         (None, {"samples": 0}, "samples"),
@@ -478,12 +587,18 @@ def _other_classes(features: Any, labels: Any, rng: np.random.Generator) -> From
         (None, {"line": -1.0}, "line"),
         (None, {"advantage": 2.0}, "advantage"),
         (None, {"test": (np.zeros((3, 2)), [0, 1, 2])}, "test records of shape"),
-        (None, {"claim": PrivacyClaim(epsilon=1.0, delta=1e-6)}, "claim's 1e-06"),
-        (
-            None,
-            {"claim": PrivacyClaim(epsilon=1.0, delta=DELTA, adjacency="zero_out")},
-            "zero_out",
-        ),
+        (None, {"claim": Claim(1.0, delta=1e-6)}, "claim's 1e-06"),
+        (None, {"claim": Claim(1.0, delta=DELTA, adjacency="zero_out")}, "zero_out"),
+        (None, {"delta": None}, "Expected delta, got none"),
+        (None, {"record": "x"}, "record"),
+        (None, {"forms": "mean"}, "forms as a list"),
+        (None, {"forms": ("mean:much",)}, "forms: Expected a form as"),
+        (None, {"swept": ("cake",)}, "swept: Expected one of"),
+        (None, {"forms": (7,)}, "forms: Expected a ReleaseForm"),
+        (None, {"units": (2.0,)}, "units"),
+        (None, {"units": (0.0,)}, "units"),
+        (None, {"at_once": 0}, "at_once"),
+        (None, {"test": 7}, r"test=\(features, labels\)"),
         ("not a factory", {}, "EnsembleDPSGD, got str"),
         (nn.Linear(2, 2), {}, "got the module itself"),
         (lambda x, y, rng: None, {}, "predict"),
@@ -506,13 +621,40 @@ def test_a_module_without_dropout_is_refused(module: nn.Module) -> None:
         audit(training(module=module), runs=8)
 
 
+def test_nothing_can_be_said_before_all_runs_are_there() -> None:
+    with pytest.raises(InvalidArgument, match="Expected no until with Posterior"):
+        em.audit(subject(runs=8), 1.0, delta=DELTA, until=em.UntilRefuted())
+
+
 def test_a_row_of_the_data_may_be_the_record() -> None:
-    job = posterior_job(training(epochs=1), blobs(22), record=3, runs=8, delta=DELTA, at_once=8)
+    job = posterior.make_job(
+        Posterior(training(epochs=1), blobs(22), record=3, runs=8, at_once=8),
+        Request(delta=DELTA),
+    )
     features, labels = blobs(22)
     np.testing.assert_array_equal(job.record.features, features[3])
     np.testing.assert_array_equal(job.trainings.labels, [labels[3], *np.delete(labels, 3)])  # type: ignore[attr-defined]
 
 
-def test_the_call_takes_what_its_job_takes() -> None:
-    taken = inspect.signature(posterior_job).parameters
-    assert set(typing.get_type_hints(Knobs)) == set(taken) - {"sampler_factory", "data"}
+def test_what_is_named_by_a_file_is_run_again_from_its_provenance() -> None:
+    source = {
+        "type": "DropoutOnRecords",
+        "file": "digits",
+        "records": 60,
+        "test": 20,
+        "model": "dropout_mlp",
+        "hidden": 8,
+        "batch_size": 20,
+        "record": "mislabelled",
+    }
+    settings = {"source": source, "runs": 8, "samples": 3, "forms": ["mean:0.01"], "swept": []}
+    first = em.audit(from_settings(Posterior, settings), 3.195138, delta=DELTA, engine=InProcess())
+    assert first.subject == "dropout_mlp on digits, mislabelled record"
+    assert not first.provenance.supplied
+    again = em.audit(
+        from_settings(Posterior, first.provenance.settings),
+        first.claim,
+        seed=first.provenance.seed,
+        engine=InProcess(),
+    )
+    assert again.to_json() == first.to_json()

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 import epsilometer as em
-from epsilometer import Best, Bonferroni, Fixed, HoldOut, RankGrid, Scores
+from epsilometer import Scores
 from epsilometer.errors import EpsilometerWarning, InvalidArgument
+from epsilometer.rules import Best, Bonferroni, Fixed, HoldOut, RankGrid
 from epsilometer.stats import binomial, tradeoff
 from epsilometer.stats.estimators import REGISTRY
 from tests.calibration.situations import DELTA, Situation

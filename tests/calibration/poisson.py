@@ -6,10 +6,11 @@ from pathlib import Path
 import joblib
 import numpy as np
 
-from epsilometer import RankGrid, Scores
+from epsilometer import Scores
 from epsilometer.accounting import pld
 from epsilometer.accounting.family import RankSum, Rule, Seen, poisson_bound
 from epsilometer.attacks import likelihood_ratio
+from epsilometer.rules import RankGrid
 
 PAGE = Path(__file__).parents[2] / "docs" / "poisson.md"
 STEPS, DELTA, AUDITS = 10, 1e-5, 20

@@ -8,7 +8,7 @@ import numpy as np
 
 from epsilometer.attacks.disclosure import Kind, ReleaseForm
 from epsilometer.audits.posterior_finding import _Attack
-from epsilometer.audits.posterior_runs import Collected, Shown, World
+from epsilometer.audits.posterior_runs import Collected, Shown, Side
 from epsilometer.stats.estimators import epsilon_lower_bound
 from epsilometer.stats.thresholds import Best, HoldOut
 
@@ -17,18 +17,18 @@ DELTA, SAMPLES, CLASSES = 1e-5, 6, 3
 
 
 def null(runs: int, rng: np.random.Generator) -> _Attack:
-    """Models of one law in both worlds, half of the time rounded so that many are alike."""
+    """One law with the record and without it, half of the time rounded, so that many are alike."""
 
-    def world() -> World:
+    def side() -> Side:
         weights = rng.gamma(2.0, 2.0, (runs, 1, CLASSES)) + 0.5
         drawn = rng.gamma(np.repeat(weights, SAMPLES, axis=1))
         samples = drawn / drawn.sum(-1, keepdims=True)
         if ties:
             samples = samples.round(1)
-        return World(samples=samples.astype(np.float32), vector=None, lost=0)
+        return Side(samples=samples.astype(np.float32), vector=None, lost=0)
 
     ties = rng.random() < 0.5
-    seen = Collected(inside=world(), outside=world(), utility=None, tested=0)
+    seen = Collected(inside=side(), outside=side(), utility=None, tested=0)
     return _Attack(collected=seen, label=0, delta=DELTA, seed=int(rng.integers(2**32)))
 
 

@@ -6,7 +6,8 @@ import joblib
 import numpy as np
 
 import epsilometer as em
-from epsilometer import Best, Bonferroni, HoldOut, RankGrid, Scores
+from epsilometer import Scores
+from epsilometer.rules import Best, Bonferroni, HoldOut, RankGrid
 
 PAGE = Path(__file__).parents[2] / "docs" / "power.md"
 RULES = (RankGrid(), RankGrid(2), HoldOut(), Bonferroni(), Best())

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from epsilometer import RankGrid
+from epsilometer.rules import RankGrid
 from epsilometer.stats import thresholds
 from tests import oracles
 from tests.calibration.counting import OTHERS, OURS, Bound, bounds_of

@@ -24,8 +24,8 @@ import scipy.special
 from numpy.typing import NDArray
 
 from epsilometer.accounting.losses import Losses
-from epsilometer.errors import InvalidArgument
 from epsilometer.core.bound import Direction
+from epsilometer.errors import InvalidArgument
 from epsilometer.stats import search
 from epsilometer.stats.gaussians import gaussian_delta, gaussian_epsilon
 from epsilometer.stats.tradeoff import gdp_curve

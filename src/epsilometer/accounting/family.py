@@ -31,15 +31,16 @@ import scipy.special
 
 from epsilometer import _validate
 from epsilometer.accounting.losses import Losses
+from epsilometer.core.bound import EpsilonLowerBound
 from epsilometer.core.claim import Adjacency
 from epsilometer.errors import InvalidArgument
 from epsilometer.observations import ScoreCounts, Scores
-from epsilometer.core.bound import EpsilonLowerBound
 from epsilometer.stats import search, thresholds
 from epsilometer.stats.estimators import ranks
 from epsilometer.stats.estimators.method import Winner
 from epsilometer.stats.estimators.ranks import Frontier
 from epsilometer.stats.gaussians import gdp_epsilon
+from epsilometer.stats.reach import compute_power
 from epsilometer.stats.thresholds import Observed, RankGrid, Ranks
 from epsilometer.types import FloatArray
 
@@ -258,7 +259,7 @@ def epsilon_at_least(
 ) -> float:
     """The ε of DP-SGD with Poisson sampling, rounded *down*: safe for a lower bound.
 
-    ``pld.poisson_epsilon`` is the same rounded up, safe for a promise. This one is below the truth
+    ``pld.poisson_epsilon`` is the same rounded up, safe for a claim. This one is below the truth
     by at most 1e-4 for each of few steps, 1e-5 for each of very many.
 
     Example:
@@ -279,6 +280,101 @@ def epsilon_at_least(
     return law.epsilon(delta + _LOST) if delta + _LOST < 1 else 0.0
 
 
+def step_power(
+    claim: float,
+    *,
+    n_in: int,
+    n_out: int,
+    sampling_rate: float,
+    steps: int,
+    delta: float,
+    confidence: float = 0.95,
+) -> float:
+    """Return the smallest true ε at which scores of single steps refute a claim 4 times in 5.
+
+    The family is the one that ``poisson_bound`` assumes: a step with the canary is μ-GDP, and ε of
+    the whole training follows from μ. The law of a rank sum is taken to be normal here, where the
+    bound itself simulates it.
+
+    Args:
+        claim: The claimed ε.
+        n_in: Scores of steps with the canary.
+        n_out: Scores of steps without it.
+        sampling_rate: As of ``poisson_bound``.
+        steps: Likewise.
+        delta: δ of claim and bound.
+        confidence: Of the bound.
+
+    Returns:
+        Infinite where no ε is large enough.
+
+    Example:
+        >>> training = dict(sampling_rate=0.2, steps=10, delta=1e-5)  # ε = 4.984 at noise 1
+        >>> round(step_power(4.0, n_in=2_000, n_out=2_000, **training), 1)
+        4.6
+    """
+    _validate.at_least(0, claim=claim)
+    _validate.open_unit(delta=delta, confidence=confidence)
+    _validate.whole(1, n_in=n_in, n_out=n_out)
+
+    def epsilon_of(merit: float) -> float:
+        return epsilon_at_least(
+            noise_multiplier=1 / merit, sampling_rate=sampling_rate, steps=steps, delta=delta
+        )
+
+    low, high = 0.0, 1 / 64
+    while high < _LARGEST and epsilon_of(high) <= claim:
+        low, high = high, 2 * high
+    if epsilon_of(high) <= claim:  # noise so small is as good as none
+        return math.inf
+    _, claimed = search.root(
+        lambda merit: epsilon_of(merit) - claim if merit else -claim,
+        low,
+        high,
+        relative=_RELATIVE,
+    )
+    rule = _rule_for(n_in, n_out)
+
+    def prove(scores: Observed) -> float:
+        if isinstance(scores, ScoreCounts) or isinstance(rule, RankGrid):
+            limit = noise_limit(
+                scores,
+                sampling_rate=sampling_rate,
+                steps=steps,
+                confidence=confidence,
+                rule=RankGrid(),
+            )
+            return 1 / limit.noise_multiplier
+        return _normal_rank_sum(scores, confidence)
+
+    return compute_power(
+        prove, claim=claimed, delta=delta, n_in=n_in, n_out=n_out, epsilon_of=epsilon_of
+    )
+
+
+def _normal_rank_sum(scores: Scores, confidence: float) -> float:
+    """Return the largest 1/s that a rank sum refutes, if rank sums of Gaussian pairs are normal.
+
+    Of n·m pairs a share A = Φ(1/(s√2)) is won. Two pairs that have one score in common are both
+    won with probability Q = Φ₂(h, h; ½), h = 1/(s√2), which gives the variance of the share (Mann &
+    Whitney 1947; Owen 1956 for Q).
+    """
+    n_in, n_out = scores.n_in, scores.n_out
+    won = _pairs_won(np.sort(scores.outside), scores.inside) / (n_in * n_out)
+    level = float(_ndtri(confidence))
+
+    def refuted(merit: FloatArray) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+        h = merit / math.sqrt(2)
+        share = _ndtr(h)
+        both = share - 2 * scipy.special.owens_t(h, math.sqrt(1 / 3))
+        variance = (share * (1 - share) + (n_in + n_out - 2) * (both - share**2)) / (n_in * n_out)
+        return np.asarray(won > share + level * np.sqrt(np.maximum(variance, 0.0)))
+
+    if not refuted(np.asarray(0.0)):
+        return 0.0
+    return float(search.bisect(refuted, 0.0, _LARGEST, relative=1e-6)[0])
+
+
 def _rate_and_steps(sampling_rate: float, steps: int) -> None:
     _validate.probability(sampling_rate=sampling_rate)
     if sampling_rate == 0:
@@ -292,12 +388,13 @@ def _cites(rule: Rule, *, composed: bool) -> tuple[str, ...]:
 
 
 def _default_rule(scores: Observed) -> Rule:
+    return RankGrid() if isinstance(scores, ScoreCounts) else _rule_for(scores.n_in, scores.n_out)
+
+
+def _rule_for(n_in: int, n_out: int) -> Rule:
     """Where scores are very many, simulating them takes long, and ranks are nearly as good."""
-    simulations = RankSum().simulations
-    if isinstance(scores, ScoreCounts):
-        return RankGrid()
-    few = (scores.n_in + scores.n_out) * simulations <= _AT_ONCE
-    return RankSum() if few else RankGrid()
+    rule = RankSum()
+    return rule if (n_in + n_out) * rule.simulations <= _AT_ONCE else RankGrid()
 
 
 def _best_rank(scores: Observed, frontier: Frontier, rule: RankGrid, *, alpha: float) -> Winner:

@@ -16,10 +16,10 @@ from numpy.typing import ArrayLike
 from epsilometer import _validate
 from epsilometer.accounting import epochs as exact
 from epsilometer.accounting.epochs import Epoch
+from epsilometer.core.bound import Direction, EpsilonEstimate
 from epsilometer.errors import InvalidArgument
 from epsilometer.mechanisms.batched_gaussian import BatchedGaussian, Law
 from epsilometer.mechanisms.samplers import BatchThenShuffle, PartialShuffle, Sampler, Shuffle
-from epsilometer.core.bound import Direction, EpsilonEstimate
 from epsilometer.types import FloatArray
 
 CITES = ("annamalai2025", "chua2024")
@@ -141,7 +141,16 @@ def shuffle_noise(
     sampler: Sampler = _SHUFFLE,
     batch_size: int | None = None,
 ) -> float:
-    """The noise multiplier below which (ε, δ) is certainly not kept; necessary, not sufficient."""
+    """Compute the noise multiplier below which (ε, δ) is certainly not kept.
+
+    Guarantee: with less noise the claim is false. More noise is necessary, not sufficient.
+    Assumption: every step is seen; batches are drawn by ``sampler``.
+
+    Example:
+        >>> import epsilometer as em
+        >>> round(em.shuffle_noise(epsilon=0.72, delta=1e-5, steps=100), 2)
+        1.82
+    """
     _validate.at_least(0, epsilon=epsilon)
     _validate.open_unit(delta=delta)
     _validate.whole(1, epochs=epochs)

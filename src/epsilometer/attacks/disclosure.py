@@ -190,6 +190,30 @@ class ReleaseForm:
                 return shown[..., label]
 
 
+def as_form(value: "ReleaseForm | str") -> ReleaseForm:
+    """Take a form as people write it: a ``ReleaseForm``, or its kind and unit as text.
+
+    Example:
+        >>> as_form("mean+std:0.01")
+        ReleaseForm(kind='mean+std', unit=0.01)
+    """
+    if isinstance(value, ReleaseForm):
+        return value
+    if not isinstance(value, str):
+        raise InvalidArgument(
+            f"Expected a ReleaseForm, or a text as 'mean+std:0.01', got {_validate.short(value)}."
+        )
+    kind, colon, unit = value.partition(":")
+    try:
+        return ReleaseForm(kind, unit=float(unit) if colon else None)  # type: ignore[arg-type]
+    except ValueError as error:
+        if isinstance(error, InvalidArgument):
+            raise
+        raise InvalidArgument(
+            f"Expected a form as 'mean+std' or 'mean+std:0.01', got {_validate.short(value)}."
+        ) from error
+
+
 @dataclass(frozen=True, kw_only=True)
 class Utility:
     """What a form of publishing is still worth to its users.

@@ -21,8 +21,8 @@ def learned_scores(
     """Scores of runs by logistic regression on their features, learned on other runs.
 
     Features are standardised on the runs that are learned from, their squares and products added;
-    the penalty is a ridge. Both worlds weigh alike. The score is the log-odds of the record having
-    been there.
+    the penalty is a ridge. Runs with the record weigh as much as those without it. The score is
+    the log-odds of the record having been there.
 
     Guarantees: no run is scored by what was learned from it, so every valid rule for thresholds
         stays valid.
@@ -47,7 +47,8 @@ def learned_scores(
     for side in sides:
         if side.ndim != 2 or side.shape[1] != sides[0].shape[1] or len(side) < 4:
             raise InvalidArgument(
-                "Expected features of shape (runs, k) with at least four runs of each world, got "
+                "Expected features of shape (runs, k), of four runs or more with the record and "
+                "as many without it, got "
                 f"{sides[0].shape} and {sides[1].shape}."
             )
         if not np.isfinite(side).all():

@@ -4,15 +4,16 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import scipy.special
 from numpy.typing import ArrayLike, NDArray
 
 from epsilometer import _validate
 from epsilometer.attacks.shadows import ShadowPool, mean_by_side
+from epsilometer.core.bound import EpsilonLowerBound
 from epsilometer.errors import InvalidArgument
 from epsilometer.observations import Scores
-from epsilometer.core.bound import EpsilonLowerBound
 from epsilometer.stats import binomial
 from epsilometer.stats.estimators import epsilon_lower_bound
 from epsilometer.stats.tradeoff import tradeoff_curve
@@ -20,6 +21,7 @@ from epsilometer.types import BoolArray, FloatArray
 
 LEAST = 20  # records inside, and outside, below which a group has no figures
 LOW_FPR = (0.001, 0.01)
+DELTA = 1e-6  # of bounds, where none is given
 _ALARM = 0.005  # chance, on either side, that a target like its shadows is said to be unlike
 _CLEAREST = 0.005  # p of the lowest bin of 0.01: what is below it, nobody sees there
 _NO_COINS = (
@@ -141,7 +143,7 @@ def evaluate(
     member: ArrayLike,
     *,
     coins: bool = False,
-    delta: float = 1e-6,
+    delta: float = DELTA,
     confidence: float = 0.95,
     fpr: tuple[float, ...] = LOW_FPR,
 ) -> Performance:
@@ -442,7 +444,7 @@ def _bound(
     )
     if coins:
         return bound
-    return replace(bound, valid=False, caveats=(*bound.caveats, _NO_COINS))
+    return msgspec.structs.replace(bound, valid=False, caveats=(*bound.caveats, _NO_COINS))
 
 
 def _next(others: FloatArray, resolution: float) -> tuple[float, float]:

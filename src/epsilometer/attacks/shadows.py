@@ -442,7 +442,6 @@ def _trained(
         },
         units=last - first,
         seed=training.seed,
-        command=f"shadow_pool({name_of(training.fit)}, X, y, models={last})",
         inputs={} if directory is None else {"training": _identity(training)},
     )
     home = None if directory is None else Path(directory) / _name(first, last)

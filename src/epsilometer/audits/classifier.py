@@ -1,112 +1,70 @@
-"""May this classifier be published? Every record's risk, attacks, a verdict, what would help."""
+"""Describe a classifier that may be published, its records, and what is measured of it."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from types import MappingProxyType
+from typing import Any, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from epsilometer import _validate
+from epsilometer.attacks.distance import distance
 from epsilometer.attacks.estimators import fresh
-from epsilometer.audits.classifier_job import ATTACKS, ClassifierJob, Questions, run_classifier
+from epsilometer.attacks.frequency import frequency
+from epsilometer.attacks.lira import lira
+from epsilometer.attacks.membership import DELTA, RecordScores
+from epsilometer.attacks.rmia import rmia
+from epsilometer.attacks.shadows import ShadowPool
+from epsilometer.attacks.threshold import threshold
+from epsilometer.attacks.untargeted import untargeted
 from epsilometer.audits.release import RULES, PdtpAtMost, ReleaseRule
 from epsilometer.audits.standing_out import Data
-from epsilometer.engine.engines import Engine
-from epsilometer.engine.events import Listener
-from epsilometer.engine.fingerprints import fingerprint, name_of
-from epsilometer.engine.plan import Plan
+from epsilometer.core.settings import DATA
+from epsilometer.engine.request import Request
 from epsilometer.errors import InvalidArgument
 from epsilometer.leave_one_out.estimators import labels
 from epsilometer.leave_one_out.families import family_of
 from epsilometer.leave_one_out.pipelines import Preprocessing, unwrapped
 from epsilometer.leave_one_out.refits import PATIENCE
-from epsilometer.core.audit import ReleaseAudit
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
+Attack: TypeAlias = Callable[[ShadowPool, int | FloatArray, np.random.Generator], RecordScores]
+ATTACKS: MappingProxyType[str, Attack] = MappingProxyType(
+    {
+        "loss": lambda pool, target, rng: threshold(pool, target),
+        "lira": lambda pool, target, rng: lira(pool, target),
+        "rmia": lambda pool, target, rng: rmia(pool, target),
+        "lira-offline": lambda pool, target, rng: lira(pool, target, online=False),
+        "distance": lambda pool, target, rng: distance(pool, target),
+        "frequency": lambda pool, target, rng: frequency(pool, target),
+        "untargeted": lambda pool, target, rng: untargeted(pool, target, rng=rng),
+    }
+)
 USUAL = ("loss", "lira", "rmia")
+PARTS = ("leave-one-out", "attacks", "removal", "variation")
+_STEPS = 25  # measurements of a removal plan
 _LARGEST = 4 << 30  # bytes of predictions of shadows
-_SMALL = 20_000  # records beyond which none is made unless asked
+_SMALL = 20_000  # records beyond which no removal plan is made unless asked
 
 
-def audit_classifier(
-    estimator: Any,
-    X: Any,  # noqa: N803 - as in scikit-learn
-    y: Any,
-    *,
-    directory: Path | str | None = None,
-    engine: Engine | None = None,
-    listen: Sequence[Listener] = (),
-    **how: Any,
-) -> ReleaseAudit:
-    """Says whether a classifier trained on these records may be published, and what would help.
+@dataclass(frozen=True, eq=False)
+class Classifier:
+    """A classifier trained on these records: may it be published, and what would help?
 
-    Guarantees: *do not release* is wrong in at most ``1 − confidence`` of audits where it rests on
+    Its ``rules`` decide, so that a claimed ε is refused. No δ is needed; one that is given is that
+    of the bounds beside attacks.
+
+    Guarantee: *do not release* is wrong in at most ``1 - confidence`` of audits where it rests on
         samples, and certain where all records were measured exactly; *release* says the same of
-        each rule, as these attacks measure it, and proves no privacy. The same arguments give the
-        same result, byte for byte, however often the work was killed.
-    Assumes: one record a row; scores of different records are independent. Attacks are made on
-        models that were trained on halves of the records.
+        each rule, as these attacks measure it, and proves no privacy. The same settings give the
+        same audit, byte for byte, however often the work was killed.
+    Assumption: one record per row; scores of different records are independent. Attacks are made
+        on models that were trained on halves of the records.
 
-    Args:
-        estimator: With scikit-learn's manners, not fitted; pipelines too.
+    Attributes:
+        estimator: As of scikit-learn, not fitted; pipelines too.
         X: Features: an array, a sparse matrix or a data frame.
-        y: Labels.
-        directory: Where the run lives, so that the same call can finish it after a crash.
-        engine: What executes refits and shadows; processes of this machine by default.
-        listen: Who is told what happens.
-        how: All that ``classifier_job`` takes: records, attacks, groups, rules, decimals, ….
-
-    Example:
-        >>> from sklearn.datasets import load_iris
-        >>> from sklearn.neighbors import KNeighborsClassifier
-        >>> from epsilometer import InProcess
-        >>> found = audit_classifier(
-        ...     KNeighborsClassifier(1), *load_iris(return_X_y=True), attacks=(), engine=InProcess()
-        ... )
-        >>> found.verdict, found.leaving.exposed
-        ('do not release', 6)
-    """
-    job = classifier_job(estimator, X, y, **how)
-    where = None if directory is None else Path(directory)
-    return run_classifier(job, where, engine=engine, listen=listen)
-
-
-def classifier_job(
-    estimator: Any,
-    X: Any,  # noqa: N803
-    y: Any,
-    *,
-    records: IntArray | str | None = None,
-    preprocessing: Preprocessing = "refit",
-    patience: float = PATIENCE,
-    attacks: Sequence[str] | str = USUAL,
-    shadows: int = 32,
-    groups: Mapping[str, ArrayLike] | None = None,
-    rules: Sequence[ReleaseRule] | None = None,
-    decimals: int | None = None,
-    confidence: float = 0.95,
-    removal: int | None = None,
-    variation: int = 0,
-    feature_names: Sequence[str] = (),
-    categorical: ArrayLike | None = None,
-    words: Sequence[Sequence[str] | None] = (),
-    record_names: Sequence[str] | None = None,
-    target: tuple[ArrayLike, ArrayLike] | None = None,
-    show_records: bool = False,
-    seed: int = 0,
-    subject: str | None = None,
-    caveats: tuple[str, ...] = (),
-    name: str = "audit_classifier",
-    parameters: Mapping[str, Any] | None = None,
-    command: str | None = None,
-) -> ClassifierJob:
-    """The work of :func:`audit_classifier`, for whoever runs it.
-
-    Args:
-        estimator: What is trained.
-        X: Features.
         y: Labels.
         records: Which are left out one by one: row numbers, ``"sample:500"``, or None for all.
         preprocessing: Whether a pipeline's earlier steps are fitted again without the record
@@ -115,10 +73,9 @@ def classifier_job(
         attacks: Names of ``ATTACKS``, or ``"all"``; none: only leave-one-out risk is judged.
         shadows: Models in the pool of shadows.
         groups: Column → group of each record, to see whether some are more at risk.
-        rules: By which it is judged; ``RULES`` by default.
+        rules: By which it is judged; ``RULES`` by default, without attacks only the first.
         decimals: With how many decimals probabilities are to be shown; None: all, as where the
             model itself is given away.
-        confidence: Of the verdict.
         removal: Measurements of the plan to drop records; None: 25 where records can be left out
             without fitting again, else none.
         variation: Models trained on all records with other seeds, to see how much predictions
@@ -131,123 +88,190 @@ def classifier_job(
             the records it was trained on: attacked in place of models of the pool, and compared
             with them.
         show_records: Write the features of the riskiest records into the result.
-        seed: From which all randomness follows.
-        subject: What is audited, in words.
+        title: What is audited, in words; the estimator's class by default.
         caveats: What a reader must know beforehand.
-        name: Under which ``epsilometer resume`` finds it.
-        parameters: Of the command that made it.
-        command: The call that does it again.
+        source: Where the records came from, if from a file.
+
+    Example:
+        >>> import epsilometer as em
+        >>> from sklearn.datasets import load_iris
+        >>> from sklearn.neighbors import KNeighborsClassifier
+        >>> nearest = em.Classifier(
+        ...     KNeighborsClassifier(1), *load_iris(return_X_y=True), attacks=()
+        ... )
+        >>> audit = em.audit(nearest, engine=em.InProcess())
+        >>> audit.verdict, audit.one(em.findings.LeaveOneOut).exposed
+        ('do not release', 6)
     """
-    classes, codes = labels(y)
-    if classes.size > codes.size // 2:
+
+    estimator: Any = field(metadata=DATA)
+    X: Any = field(metadata=DATA)
+    y: Any = field(metadata=DATA)
+    _: KW_ONLY
+    records: Sequence[int] | IntArray | str | None = field(default=None, metadata=DATA)
+    preprocessing: Preprocessing = "refit"
+    patience: float = PATIENCE
+    attacks: Sequence[str] | str = USUAL
+    shadows: int = 32
+    groups: Mapping[str, ArrayLike] | None = field(default=None, metadata=DATA)
+    rules: Sequence[ReleaseRule] | None = None
+    decimals: int | None = None
+    removal: int | None = None
+    variation: int = 0
+    feature_names: Sequence[str] | None = field(default=None, metadata=DATA)
+    categorical: ArrayLike | None = field(default=None, metadata=DATA)
+    words: Sequence[Sequence[str] | None] | None = field(default=None, metadata=DATA)
+    record_names: Sequence[str] | None = field(default=None, metadata=DATA)
+    target: tuple[ArrayLike, ArrayLike] | None = field(default=None, metadata=DATA)
+    show_records: bool = False
+    title: str = ""
+    caveats: tuple[str, ...] = ()
+    source: Any = None
+
+    def __post_init__(self) -> None:
+        if not hasattr(self.estimator, "fit"):
+            raise InvalidArgument(
+                "Expected an estimator with fit and predict_proba, got "
+                f"{type(self.estimator).__name__}."
+            )
+        if self.preprocessing not in get_args(Preprocessing):
+            raise InvalidArgument(
+                f"Expected preprocessing 'refit' or 'fixed', got {self.preprocessing!r}."
+            )
+        for name in ("attacks", "rules"):
+            if not isinstance(getattr(self, name), (str, list, tuple, type(None))):
+                raise InvalidArgument(
+                    f"Expected {name} as a list, got {_validate.short(getattr(self, name))}."
+                )
+        unknown = [name for name in self.attack_names if name not in ATTACKS]
+        if unknown:
+            raise InvalidArgument(
+                f"Expected attacks among {', '.join(ATTACKS)}, or 'all', got {unknown[0]!r}."
+            )
+        _validate.at_least(0, patience=self.patience)
+        _validate.whole(4, shadows=self.shadows)
+        _validate.whole(0, variation=self.variation)
+        if self.variation == 1:
+            raise InvalidArgument("Expected variation of at least 2 models, or 0 for none, got 1.")
+        if self.decimals is not None:
+            _validate.whole(1, decimals=self.decimals)
+        if self.removal is not None:
+            _validate.whole(0, removal=self.removal)
+        _check_rules(self.deciding_rules)
+        for name in ("feature_names", "record_names"):  # a text is taken letter by letter
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, tuple(map(str, getattr(self, name))))
+
+    @property
+    def attack_names(self) -> tuple[str, ...]:
+        """The attacks that are run, by their names in ``ATTACKS``."""
+        if isinstance(self.attacks, str):
+            return tuple(ATTACKS) if self.attacks == "all" else (self.attacks,)
+        return tuple(self.attacks)
+
+    @property
+    def deciding_rules(self) -> tuple[ReleaseRule, ...]:
+        """The rules that decide: those given, or the usual ones."""
+        if self.rules is not None:
+            return tuple(self.rules)
+        return tuple(r for r in RULES if self.attack_names or isinstance(r, PdtpAtMost))
+
+    @property
+    def limit(self) -> float:
+        """PDTP above which a record is exposed."""
+        rules = (rule for rule in self.deciding_rules if isinstance(rule, PdtpAtMost))
+        return next((rule.limit for rule in rules), 1.0)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ClassifierTask:
+    """A classifier's settings, and what follows from them and its records.
+
+    Attributes:
+        subject: The settings.
+        data: The records, and what is trained on them.
+        classes: The labels, in order.
+        groups: (column, group of each record) pairs.
+        names: Of the records.
+        target: ln p of a model that is there already, and who was in it; None: models of the pool.
+        removal: Measurements of the removal plan; 0: there is none.
+        confidence: Of the verdict.
+        delta: δ of the bounds beside attacks.
+        seed: From which all randomness follows.
+    """
+
+    subject: Classifier
+    data: Data
+    classes: NDArray[Any]
+    groups: tuple[tuple[str, NDArray[Any]], ...]
+    names: Sequence[str]
+    target: tuple[FloatArray, BoolArray] | None
+    removal: int
+    confidence: float
+    delta: float
+    seed: int
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The parts of the work, in order."""
+        wanted = {
+            "leave-one-out": True,
+            "attacks": bool(self.subject.attack_names),
+            "removal": self.removal > 0,
+            "variation": self.subject.variation > 0,
+        }
+        return tuple(part for part in PARTS if wanted[part])
+
+
+def prepare_task(subject: Classifier, request: Request) -> ClassifierTask:
+    """Return the task of a subject; what cannot be audited is refused before it begins."""
+    if request.claim is not None:
+        raise InvalidArgument(
+            "Expected no claim for Classifier: its rules decide whether it may be released. "
+            "Give rules=(PdtpAtMost(limit=1.0),), say."
+        )
+    if request.until is not None:
+        raise InvalidArgument(
+            f"Expected no until for Classifier, got {request.until!r}: its rules are applied when "
+            "all is measured."
+        )
+    classes, codes = labels(subject.y)
+    n = codes.size
+    if classes.size > n // 2:
         raise InvalidArgument(
             f"Expected no more classes than a shadow has records, got {classes.size} classes of "
-            f"{codes.size} records. If y is a number, cut it into classes first."
+            f"{n} records. If y is a number, cut it into classes first."
         )
-    asked = _questions(
-        records=records,
-        preprocessing=preprocessing,
-        patience=patience,
-        attacks=attacks,
-        shadows=shadows,
-        rules=rules,
-        decimals=decimals,
-        confidence=confidence,
-        removal=removal,
-        variation=variation,
-    )
-    if not hasattr(estimator, "fit"):
-        raise InvalidArgument(
-            f"Expected an estimator with fit and predict_proba, got {type(estimator).__name__}."
-        )
-    if asked.attacks:
-        _fits_memory(classes.size, codes.size, asked.shadows)
-    fresh(estimator, seed)  # one that cannot be cloned is refused before anything is computed
-    n = codes.size
-    data = Data(
-        estimator=estimator,
-        X=X,
-        y=y,
-        codes=codes,
-        names=tuple(map(str, feature_names)),
-        categorical=None if categorical is None else np.asarray(categorical, bool),
-    )
-    if asked.removal is None and not (n <= _SMALL and records is None and _exact(data, asked)):
-        asked = replace(asked, removal=0)
-    named = tuple(map(str, range(n))) if record_names is None else tuple(record_names)
-    if len(named) != n:
-        raise InvalidArgument(f"Expected {n} names of records, got {len(named)}.")
-    plan = Plan(
-        audit=name,
-        parameters={
-            "estimator": name_of(type(estimator)),  # its parameters are in the fingerprint
-            "records": records if isinstance(records, str | None) else fingerprint(records),
-            "preprocessing": preprocessing,
-            "attacks": list(asked.attacks),
-            "shadows": shadows,
-            "rules": [repr(rule) for rule in asked.rules],
-            "decimals": decimals,
-            "confidence": confidence,
-            "removal": asked.removal,
-            "variation": variation,
-            "show_records": show_records,
-            "subject": subject,
-            **(parameters or {}),
-        },
-        units=len(asked.parts),
-        seed=seed,
-        command=command
-        or f"audit_classifier({name_of(type(estimator))}, X, y, {attacks=}, {shadows=}, {seed=})",
-        inputs={
-            "estimator": fingerprint(estimator),
-            "X": fingerprint(X),
-            "y": fingerprint(y),
-            **({} if groups is None else {"groups": fingerprint(dict(groups))}),
-            **({} if target is None else {"target": fingerprint(target)}),
-        },
-    )
-    return ClassifierJob(
-        plan=plan,
-        data=data,
+    if subject.attack_names:
+        _check_memory(classes.size, n, subject.shadows)
+    fresh(subject.estimator, request.seed)  # refuses what cannot be cloned
+    names = tuple(map(str, range(n))) if subject.record_names is None else subject.record_names
+    if len(names) != n:
+        raise InvalidArgument(f"Expected {n} names of records in record_names, got {len(names)}.")
+    return ClassifierTask(
+        subject=subject,
+        data=_prepare_data(subject, codes),
         classes=classes,
-        questions=asked,
-        groups=_groups(groups, n),
-        names=named,
-        words=words,
-        show_records=show_records,
-        subject=subject or type(estimator).__name__,
-        caveats=caveats,
-        target=_target(target),
+        groups=_prepare_groups(subject.groups, n),
+        names=names,
+        target=_prepare_target(subject.target),
+        removal=_count_measurements(subject, n),
+        confidence=request.confidence,
+        delta=DELTA if request.delta is None else request.delta,
+        seed=request.seed,
     )
 
 
-def _questions(
-    *, attacks: Sequence[str] | str, rules: Sequence[ReleaseRule] | None, **plain: Any
-) -> Questions:
-    listed = [attacks] if isinstance(attacks, str) else attacks
-    named = tuple(ATTACKS) if attacks == "all" else tuple(listed)
-    unknown = [attack for attack in named if attack not in ATTACKS]
-    if unknown:
-        raise InvalidArgument(
-            f"Expected attacks among {', '.join(ATTACKS)}, or 'all', got {unknown[0]!r}."
-        )
-    _validate.whole(4, shadows=plain["shadows"])
-    _validate.whole(0, variation=plain["variation"])
-    _validate.open_unit(confidence=plain["confidence"])
-    if plain["variation"] == 1:
-        raise InvalidArgument("Expected at least 2 models to see how they vary, got 1.")
-    if plain["decimals"] is not None:
-        _validate.whole(1, decimals=plain["decimals"])
-    if plain["removal"] is not None:
-        _validate.whole(0, removal=plain["removal"])
-    usual = RULES if named else tuple(rule for rule in RULES if isinstance(rule, PdtpAtMost))
-    judging = usual if rules is None else tuple(rules)
-    if not judging:
-        raise InvalidArgument("Expected at least one rule for a verdict, got none.")
-    return Questions(attacks=named, rules=judging, **plain)
+def _check_rules(rules: Sequence[ReleaseRule]) -> None:
+    if not rules:
+        raise InvalidArgument("Expected at least one rule in rules, got none.")
+    for rule in rules:
+        if not isinstance(rule, ReleaseRule):
+            known = ", ".join(kind.__name__ for kind in get_args(ReleaseRule))
+            raise InvalidArgument(f"Expected rules of {known}, got {_validate.short(rule)}.")
 
 
-def _fits_memory(classes: int, records: int, shadows: int) -> None:
+def _check_memory(classes: int, records: int, shadows: int) -> None:
     size = 4 * classes * records * shadows
     if size > _LARGEST:
         raise InvalidArgument(
@@ -257,28 +281,57 @@ def _fits_memory(classes: int, records: int, shadows: int) -> None:
         )
 
 
-def _exact(data: Data, asked: Questions) -> bool:
-    """Whether records can be left out without fitting again."""
-    way = unwrapped(data.estimator, data.X, data.y, preprocessing=asked.preprocessing)
-    family = family_of(way.estimator)
-    return family is not None and family.refuses(way.estimator, way.features, data.y) is None
+def _prepare_data(subject: Classifier, codes: IntArray) -> Data:
+    shape: tuple[int, ...] = getattr(subject.X, "shape", ())
+    for name in ("feature_names", "categorical", "words"):
+        given = getattr(subject, name)
+        if given is not None and len(shape) == 2 and len(given) != shape[1]:
+            raise InvalidArgument(
+                f"Expected {name} for each of {shape[1]} columns of X, got {len(given)}."
+            )
+    categorical = subject.categorical
+    return Data(
+        estimator=subject.estimator,
+        X=subject.X,
+        y=subject.y,
+        codes=codes,
+        names=subject.feature_names or (),
+        categorical=None if categorical is None else np.asarray(categorical, bool),
+    )
 
 
-def _groups(groups: Mapping[str, ArrayLike] | None, n: int) -> tuple[tuple[str, NDArray[Any]], ...]:
+def _prepare_groups(
+    groups: Mapping[str, ArrayLike] | None, n: int
+) -> tuple[tuple[str, NDArray[Any]], ...]:
     found = []
     for column, values in (groups or {}).items():
         array = np.asarray(values).astype(np.str_)
         if array.shape != (n,):
             raise InvalidArgument(
-                f"Expected a group for each of {n} records in {column!r}, got {array.shape}."
+                f"Expected a group for each of {n} records in groups[{column!r}], got shape "
+                f"{array.shape}."
             )
         found.append((column, array))
     return tuple(found)
 
 
-def _target(
+def _prepare_target(
     target: tuple[ArrayLike, ArrayLike] | None,
 ) -> tuple[FloatArray, BoolArray] | None:
     if target is None:
         return None
     return np.asarray(target[0], np.float64), np.asarray(target[1], bool)
+
+
+def _count_measurements(subject: Classifier, n: int) -> int:
+    """Return how often a removal plan measures; unasked, only where that needs no refits."""
+    if subject.removal is not None:
+        return subject.removal
+    return _STEPS if n <= _SMALL and subject.records is None and _is_exact(subject) else 0
+
+
+def _is_exact(subject: Classifier) -> bool:
+    """Tell whether records can be left out without fitting again."""
+    way = unwrapped(subject.estimator, subject.X, subject.y, preprocessing=subject.preprocessing)
+    family = family_of(way.estimator)
+    return family is not None and family.refuses(way.estimator, way.features, subject.y) is None

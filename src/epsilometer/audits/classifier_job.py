@@ -1,102 +1,83 @@
-"""The work of judging a classifier.
+"""Run the audit of a classifier.
 
 Its parts (leaving records out, shadows, dropping records, variation) are the units of a run: each
 is kept when it is finished, and inside the longer ones the engine keeps smaller units.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from epsilometer.attacks.distance import distance
 from epsilometer.attacks.estimators import FitEstimator
-from epsilometer.attacks.frequency import frequency
-from epsilometer.attacks.lira import lira
-from epsilometer.attacks.membership import RecordScores, mismatch
-from epsilometer.attacks.rmia import rmia
+from epsilometer.attacks.membership import mismatch
 from epsilometer.attacks.shadows import ShadowPool, shadow_pool
-from epsilometer.attacks.threshold import threshold
-from epsilometer.attacks.untargeted import untargeted
+from epsilometer.audits.classifier import ATTACKS, Classifier, ClassifierTask, prepare_task
 from epsilometer.audits.cures import sawtooth, shown_advantages
-from epsilometer.audits.release import PdtpAtMost, ReleaseRule
-from epsilometer.audits.release_finding import Finding
-from epsilometer.audits.standing_out import Data
+from epsilometer.audits.release_finding import PartResults
+from epsilometer.core.audit import Audit
 from epsilometer.engine.engines import Call, Engine, Local, Outcome, Outcomes
 from epsilometer.engine.events import Listener
+from epsilometer.engine.fingerprints import fingerprint, name_of
 from epsilometer.engine.plan import Plan
+from epsilometer.engine.request import Request
 from epsilometer.engine.run import Done, Unwatched, Watch, run
 from epsilometer.engine.shards import Arrays, checked
 from epsilometer.leave_one_out.pdtp import Pdtp, pdtp
-from epsilometer.leave_one_out.pipelines import Preprocessing
-from epsilometer.core.audit import ReleaseAudit
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
-Attack: TypeAlias = Callable[[ShadowPool, int | FloatArray, np.random.Generator], RecordScores]
-ATTACKS: MappingProxyType[str, Attack] = MappingProxyType(
-    {
-        "loss": lambda pool, target, rng: threshold(pool, target),
-        "lira": lambda pool, target, rng: lira(pool, target),
-        "rmia": lambda pool, target, rng: rmia(pool, target),
-        "lira-offline": lambda pool, target, rng: lira(pool, target, online=False),
-        "distance": lambda pool, target, rng: distance(pool, target),
-        "frequency": lambda pool, target, rng: frequency(pool, target),
-        "untargeted": lambda pool, target, rng: untargeted(pool, target, rng=rng),
-    }
-)
-PARTS = ("leaving", "attacks", "removal", "variation")
+SUBJECTS = (Classifier,)
 _SCORES = 10_000  # of attacks, for which enough targets are attacked
-_STEPS = 25  # measurements of a removal plan
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Questions:
-    """What is to be measured, and how it is judged.
+def run_audit(subject: Classifier, request: Request) -> Audit:
+    """Measure the risk of records and what attacks find, and apply the rules to it."""
+    return run(make_job(subject, request), request.out, engine=_CallerProcess())
 
-    Attributes:
-        records: Which are left out: row numbers, ``"sample:500"``, or None for all.
-        preprocessing: Whether a pipeline's earlier steps are refitted without the record.
-        patience: Seconds that refits may take.
-        attacks: Names of ``ATTACKS``.
-        shadows: Models in the pool.
-        decimals: With how many decimals probabilities are shown; None: all.
-        rules: By which it is judged.
-        confidence: Of the verdict.
-        removal: Measurements of the removal plan; None: 25 where they cost nothing, else 0.
-        variation: Models trained on all records with other seeds; 0: none.
-    """
 
-    records: IntArray | str | None
-    preprocessing: Preprocessing
-    patience: float
-    attacks: tuple[str, ...]
-    shadows: int
-    decimals: int | None
-    rules: tuple[ReleaseRule, ...]
-    confidence: float
-    removal: int | None
-    variation: int
+def make_job(subject: Classifier, request: Request) -> "ClassifierJob":
+    """Return the work of an audit; its engine executes what the parts are made of."""
+    task = prepare_task(subject, request)
+    plan = request.make_plan(
+        subject,
+        units=len(task.parts),
+        inputs=_fingerprint_inputs(task),
+        estimator=name_of(type(subject.estimator)),
+        parts=list(task.parts),
+        removal=task.removal,
+    )
+    return ClassifierJob(
+        plan=plan,
+        task=task,
+        directory=request.out,
+        engine=request.engine or Local(),
+        listen=request.listen,
+    )
 
-    @property
-    def limit(self) -> float:
-        """Above which a record is exposed."""
-        return next((rule.limit for rule in self.rules if isinstance(rule, PdtpAtMost)), 1.0)
 
-    @property
-    def parts(self) -> tuple[str, ...]:
-        """The parts of the work, in order."""
-        wanted = {
-            "leaving": True,
-            "attacks": bool(self.attacks),
-            "removal": self.removal != 0,
-            "variation": self.variation > 0,
-        }
-        return tuple(part for part in PARTS if wanted[part])
+def _fingerprint_inputs(task: ClassifierTask) -> dict[str, str]:
+    """Return the hashes of the files that were read, and of all data that were given."""
+    subject = task.subject
+    given = {
+        field.name: getattr(subject, field.name)
+        for field in dataclasses.fields(subject)
+        if field.metadata.get("data") and getattr(subject, field.name) is not None
+    }
+    given["y"] = task.classes, task.data.codes
+    # Texts as arrays: one by one they would be looked for among files, which takes long.
+    for name in {"feature_names", "record_names"} & set(given):
+        given[name] = np.asarray(given[name], np.str_)
+    if "groups" in given:
+        given["groups"] = dict(task.groups)
+    if "words" in given:
+        given["words"] = [None if w is None else np.asarray(w, np.str_) for w in given["words"]]
+    files = {} if subject.source is None else dict(subject.source.fingerprints())
+    return {**files, **{name: fingerprint(value) for name, value in given.items()}}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -105,76 +86,59 @@ class ClassifierJob:
 
     Attributes:
         plan: Everything that determines the result.
-        data: The records, and what is trained on them.
-        classes: The labels, in order.
-        questions: What is to be measured.
-        groups: (column, group of each record) pairs.
-        names: Of the records.
-        words: What the values of each feature stand for; only where records are to be shown.
-        show_records: Whether features of exposed records are written into the result.
-        subject: What is audited, in words.
-        caveats: What a reader must know beforehand.
-        target: ln p of a model that is there already, and who was in it; None: models of the pool.
+        task: What is to be measured.
         directory: Where longer parts keep their own units; nowhere where None.
         engine: What executes these.
         listen: Who is told what happens.
     """
 
     plan: Plan
-    data: Data
-    classes: NDArray[Any]
-    questions: Questions
-    groups: tuple[tuple[str, NDArray[Any]], ...]
-    names: Sequence[str]
-    words: Sequence[Sequence[str] | None]
-    show_records: bool
-    subject: str
-    caveats: tuple[str, ...]
-    target: tuple[FloatArray, BoolArray] | None = None
-    directory: Path | None = None
-    engine: Engine = field(default_factory=Local)
-    listen: Sequence[Listener] = ()
+    task: ClassifierTask
+    directory: Path | None
+    engine: Engine
+    listen: Sequence[Listener]
 
     def unit(self, index: int) -> Arrays:
-        """One part of the work."""
-        part = self.questions.parts[index]
+        """Compute one part of the work."""
         work = {
-            "leaving": self._leaving,
-            "attacks": self._attacks,
-            "removal": self._removal,
-            "variation": self._variation,
+            "leave-one-out": self._leave_out,
+            "attacks": self._attack,
+            "removal": self._remove,
+            "variation": self._vary,
         }
-        return work[part]()
+        return work[self.task.parts[index]]()
 
     def missing(self, index: int) -> Arrays:
-        """Never asked: what a part raises reaches the caller."""
+        """Return nothing. It is never asked: what a part raises reaches the caller."""
         return {}
 
     def watch(self) -> Watch:
-        """Nothing can be said before the parts are there."""
+        """Return a watch that says nothing before the parts are there."""
         return Unwatched()
 
-    def result(self, units: Iterable[Arrays], done: Done) -> ReleaseAudit:
-        """All parts together, judged."""
-        found = dict(zip(self.questions.parts, units, strict=True))
-        return Finding(job=self, found=found, done=done).audit()
+    def result(self, units: Iterable[Arrays], done: Done) -> Audit:
+        """Return all parts together, with the rules applied to them."""
+        found = dict(zip(self.task.parts, units, strict=True))
+        return PartResults(task=self.task, found=found).make_audit(done.provenance)
 
     def _measure(self, X: Any, y: Any, *, where: str, every: bool = False) -> Pdtp:  # noqa: N803
-        asked = self.questions
+        subject = self.task.subject
+        chosen = subject.records
         return pdtp(
-            self.data.estimator,
+            subject.estimator,
             X,
             y,
-            records=None if every else asked.records,
-            preprocessing=asked.preprocessing,
-            seed=self.plan.seed,
+            records=None if every else chosen if isinstance(chosen, str) else _rows(chosen),
+            preprocessing=subject.preprocessing,
+            seed=self.task.seed,
             engine=self.engine,
             directory=self._folder(where),
-            patience=asked.patience,
+            patience=subject.patience,
         )
 
-    def _leaving(self) -> Arrays:
-        found = self._measure(self.data.X, self.data.y, where="leave-one-out")
+    def _leave_out(self) -> Arrays:
+        subject = self.task.subject
+        found = self._measure(subject.X, subject.y, where="leave-one-out")
         null = found.null
         if null is None or found.floor is None or not found.floor.any():
             null = np.zeros((0, found.classes.size))  # another seed changes nothing: not random
@@ -188,19 +152,19 @@ class ClassifierJob:
             "caveats": np.array(found.caveats, np.str_),
         }
 
-    def _attacks(self) -> Arrays:
-        asked = self.questions
+    def _attack(self) -> Arrays:
+        subject = self.task.subject
         pool = shadow_pool(
-            self.data.estimator,
-            self.data.X,
-            self.data.y,
-            models=asked.shadows,
-            seed=self.plan.seed,
+            subject.estimator,
+            subject.X,
+            subject.y,
+            models=subject.shadows,
+            seed=self.task.seed,
             engine=self.engine,
             directory=self._folder("shadows"),
             listen=self.listen,
         )
-        targets, member, unlike = self._targets(pool)
+        targets, member, unlike = self._choose_targets(pool)
         own = np.exp(pool.own.astype(np.float64))
         arrays: dict[str, NDArray[Any]] = {
             "member": member,
@@ -209,7 +173,7 @@ class ClassifierJob:
             "spread": own.std(axis=0),
             "accuracy": np.array([pool.train_accuracy.mean(), pool.test_accuracy.mean()]),
         }
-        for place, name in enumerate(asked.attacks):
+        for place, name in enumerate(subject.attack_names):
             scores = [
                 ATTACKS[name](pool, target, self._stream(place, number))
                 for number, target in enumerate(targets)
@@ -220,26 +184,26 @@ class ClassifierJob:
             arrays[f"cut {name}"] = np.array([score.threshold for score in scores])
         return arrays
 
-    def _targets(
+    def _choose_targets(
         self, pool: ShadowPool
     ) -> tuple[list[int | FloatArray], BoolArray, tuple[str, ...]]:
-        """What is attacked, who was in it, and how it differs from its shadows."""
-        if self.target is not None:
-            log_proba, member = self.target
+        """Return what is attacked, who was in it, and how it differs from its shadows."""
+        if self.task.target is not None:
+            log_proba, member = self.task.target
             return [log_proba], member[None], mismatch(pool, log_proba, member)
         enough = min(pool.models // 2, max(1, -(-_SCORES // pool.records)))
         targets = range(0, 2 * enough, 2)  # one of each pair
         return [*targets], pool.member[targets], ()
 
-    def _removal(self) -> Arrays:
-        asked = self.questions
+    def _remove(self) -> Arrays:
+        subject = self.task.subject
         found = sawtooth(
             lambda X, y: self._measure(X, y, where=f"removal-{len(y)}", every=True),  # noqa: N803
-            self.data.X,
-            self.data.y,
-            limit=asked.limit,
-            decimals=asked.decimals,
-            steps=_STEPS if asked.removal is None else asked.removal,
+            subject.X,
+            subject.y,
+            limit=subject.limit,
+            decimals=subject.decimals,
+            steps=self.task.removal,
         )
         return {
             "dropped": found.dropped,
@@ -249,25 +213,30 @@ class ClassifierJob:
             "accuracy": found.accuracy,
         }
 
-    def _variation(self) -> Arrays:
-        fit = FitEstimator(self.data.estimator, self.classes)
+    def _vary(self) -> Arrays:
+        data = self.task.data
+        fit = FitEstimator(data.estimator, self.task.classes)
         rng = self._stream(len(ATTACKS), 0)
         own = []
-        for seed in rng.integers(2**31, size=self.questions.variation).tolist():
-            log_proba = fit(self.data.X, self.data.codes, seed)(self.data.X)
-            own.append(np.exp(log_proba[np.arange(self.data.codes.size), self.data.codes]))
+        for seed in rng.integers(2**31, size=self.task.subject.variation).tolist():
+            log_proba = fit(data.X, data.codes, seed)(data.X)
+            own.append(np.exp(log_proba[np.arange(data.codes.size), data.codes]))
         return {"spread": np.std(own, axis=0)}
 
     def _folder(self, name: str) -> Path | None:
         return None if self.directory is None else self.directory / name
 
     def _stream(self, *key: int) -> np.random.Generator:
-        return np.random.default_rng(np.random.SeedSequence(self.plan.seed, spawn_key=(2, *key)))
+        return np.random.default_rng(np.random.SeedSequence(self.task.seed, spawn_key=(2, *key)))
+
+
+def _rows(records: Sequence[int] | IntArray | None) -> IntArray | None:
+    return None if records is None else np.asarray(records)
 
 
 @dataclass(frozen=True)
-class _Here:
-    """One part after the other in this process; what one raises is the caller's to see."""
+class _CallerProcess:
+    """Runs one part after the other in this process; what one raises is the caller's to see."""
 
     @property
     def workers(self) -> int:
@@ -275,22 +244,8 @@ class _Here:
         return 1
 
     def outcomes(self, call: Call, units: Iterable[int]) -> Outcomes:
-        """Yields outcomes in the order of ``units``; none of them failed."""
+        """Yield outcomes in the order of ``units``; none of them failed."""
         for unit in units:
             with threadpool_limits(1):  # sums in one order, on any machine
                 arrays = checked(call(unit))
             yield Outcome(unit=unit, arrays=arrays, error="", seconds=0.0)
-
-
-def run_classifier(
-    job: ClassifierJob,
-    directory: Path | None = None,
-    *,
-    engine: Engine | None = None,
-    listen: Sequence[Listener] = (),
-) -> ReleaseAudit:
-    """Finishes the run of a job, or begins it; the engine executes what the parts are made of."""
-    placed = replace(job, directory=directory, engine=engine or Local(), listen=listen)
-    result = run(placed, directory, engine=_Here())
-    assert isinstance(result, ReleaseAudit)  # as the job returns
-    return result

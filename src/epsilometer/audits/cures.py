@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from epsilometer.attacks.shadows import ShadowPool
+from epsilometer.core.findings import RemovalPlan, RoundingStep
 from epsilometer.leave_one_out.pdtp import Pdtp
 from epsilometer.leave_one_out.refits import rows
 from epsilometer.leave_one_out.rounding import flipped, predicted, seen, shown
 from epsilometer.observations import Scores
-from epsilometer.core.findings import RemovalPlan, RoundingStep
 from epsilometer.stats.tradeoff import tradeoff_curve
 from epsilometer.types import FloatArray, IntArray
 

@@ -1,17 +1,24 @@
-"""The demonstration: DP training on real data, as promised and with a classic mistake."""
+"""Demonstrate an audit: DP training on real data, as claimed and with a classic mistake."""
 
-import hashlib
 import math
+from dataclasses import KW_ONLY, dataclass
+from typing import Any
 
 import numpy as np
 
 from epsilometer import _validate
 from epsilometer.accounting.pld import full_batch_noise, poisson_curve
 from epsilometer.audits.runs import Program, RunsJob
+from epsilometer.core.audit import Audit
 from epsilometer.core.claim import Claim
-from epsilometer.engine.plan import Plan
-from epsilometer.mechanisms.gradient_descent import GradientDescent
 from epsilometer.core.findings import Curve
+from epsilometer.core.settings import data_field
+from epsilometer.engine.engines import Local
+from epsilometer.engine.fingerprints import fingerprint
+from epsilometer.engine.request import Request
+from epsilometer.engine.run import run
+from epsilometer.errors import InvalidArgument
+from epsilometer.mechanisms.gradient_descent import GradientDescent
 from epsilometer.types import FloatArray, IntArray
 
 CLAIM = Claim(
@@ -21,42 +28,74 @@ RECORDS, STEPS, RUNS = 100, 20, 5_000
 _BLOCK = 250  # runs that make a unit: a second of work
 
 
-def demo_job(features: FloatArray, labels: IntArray, *, runs: int, seed: int) -> RunsJob:
-    """Two training programs that promise the same: one sound, one with its noise mistaken.
+@dataclass(frozen=True, eq=False)
+class Demo:
+    """Two training programs with the same noise on paper: one right, one with its noise mistaken.
 
-    The mistake is to hand the standard deviation where a variance is asked for, so that the square
-    root is taken once too often. The target is an image with the wrong label.
+    The noise is what ``CLAIM`` needs. The mistake is to pass the standard deviation where a
+    variance is asked for, so that the square root is taken once too often. The target is an image
+    with the wrong label.
+
+    Attributes:
+        features: Pixels of images, 0 to 16, shape ``(n, d)``; the first 101 are used.
+        labels: Their classes, 0 to 9.
+        runs: Runs of either kind, of either program.
+        source: What the images were read from, where it is known.
     """
-    _validate.whole(2, runs=runs)
+
+    features: FloatArray = data_field()
+    labels: IntArray = data_field()
+    _: KW_ONLY
+    runs: int = RUNS
+    source: Any = data_field(default=None)
+
+    def __post_init__(self) -> None:
+        _validate.whole(2, runs=self.runs)
+        if min(len(self.features), len(self.labels)) <= RECORDS:
+            raise InvalidArgument(
+                f"Expected more than {RECORDS} images with labels, got {len(self.features)} "
+                f"and {len(self.labels)}."
+            )
+
+
+SUBJECTS = (Demo,)
+
+
+def run_audit(subject: Demo, request: Request) -> Audit:
+    """Train both programs with the target and without it: one finding per program."""
+    if request.until is not None:
+        raise InvalidArgument(
+            f"Expected no until for Demo, got {request.until!r}: both programs run to their end."
+        )
     noise = full_batch_noise(epsilon=CLAIM.epsilon, delta=CLAIM.delta, steps=STEPS)
-    allowed = (_allowed(noise),)
-    blocks = -(-runs // _BLOCK)
-    plan = Plan(
-        audit="demo",
-        parameters={"runs": runs},
-        units=2 * blocks,
-        seed=seed,
-        command=f"epsilometer demo --runs {runs} --seed {seed}",
-        inputs={"digits": _fingerprint(features, labels)},
+    allowed = (_compute_allowed(noise),)
+    programs = (
+        _make_program(subject, "as claimed", noise, allowed),
+        _make_program(subject, "with √σ where σ was meant", math.sqrt(noise), allowed),
     )
-    return RunsJob(
+    plan = request.make_plan(
+        subject,
+        units=len(programs) * -(-subject.runs // _BLOCK),
+        inputs={name: fingerprint(getattr(subject, name)) for name in ("features", "labels")},
+        block=_BLOCK,
+    )
+    job = RunsJob(
         plan=plan,
         subject="DP gradient descent on handwritten digits",
-        programs=(
-            _program(features, labels, "as promised", noise, allowed),
-            _program(features, labels, "with √σ where σ was meant", math.sqrt(noise), allowed),
-        ),
-        runs=runs,
+        claim=request.claim,
+        programs=programs,
+        runs=subject.runs,
         block=_BLOCK,
-        delta=CLAIM.delta,
+        delta=request.known_delta,
+        confidence=request.confidence,
         also=("gdp",),
     )
+    return run(job, request.out, engine=request.engine or Local(), listen=request.listen)
 
 
-def _program(
-    features: FloatArray, labels: IntArray, name: str, noise: float, curves: tuple[Curve, ...]
-) -> Program:
-    data = np.column_stack([features[: RECORDS + 1] / 16.0, np.ones(RECORDS + 1)])
+def _make_program(subject: Demo, name: str, noise: float, curves: tuple[Curve, ...]) -> Program:
+    labels = np.asarray(subject.labels)
+    data = np.column_stack([subject.features[: RECORDS + 1] / 16.0, np.ones(RECORDS + 1)])
     training = GradientDescent(
         features=data[:-1],
         labels=labels[:RECORDS],
@@ -70,25 +109,17 @@ def _program(
     return Program(
         play=training.play,
         subject=f"DP gradient descent on digits, {name}",
-        claim=CLAIM,
         adversary="sees every noisy gradient sum, knows all other records",
         curves=curves,
     )
 
 
-def _allowed(noise: float) -> Curve:
-    """What the accountant allows of an attack on the program as promised."""
+def _compute_allowed(noise: float) -> Curve:
+    """Compute what the accountant allows of an attack on the program as claimed."""
     fpr = np.concatenate([[0.0], np.geomspace(1e-5, 1.0, 120)])
     fnr = poisson_curve(fpr, noise_multiplier=noise, sampling_rate=1.0, steps=STEPS)
     return Curve(
-        name="PLD of the promised noise",
+        name="PLD of the claimed noise",
         fpr=tuple(float(f"{rate:.6g}") for rate in fpr),
         fnr=tuple(float(f"{rate:.6g}") for rate in fnr),
     )
-
-
-def _fingerprint(*arrays: FloatArray | IntArray) -> str:
-    digest = hashlib.sha256()
-    for array in arrays:
-        digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()

@@ -1,9 +1,8 @@
-"""Does DP-SGD keep its promise? Thousands of real trainings, with a canary and without it."""
+"""Audit DP-SGD by thousands of real trainings, with a canary and without it."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Required, TypeAlias, TypedDict, Unpack, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -11,16 +10,17 @@ from numpy.typing import ArrayLike
 from epsilometer import _validate
 from epsilometer._extras import needs
 from epsilometer.accounting import pld
-from epsilometer.audits.dpsgd_job import DpsgdJob, unproven
-from epsilometer.audits.dpsgd_one_run import OneRun, enough_canaries
+from epsilometer.attacks.loss import is_module
+from epsilometer.audits.dpsgd_job import DpsgdJob, explain_unproven
+from epsilometer.audits.dpsgd_one_run import OneRun, check_canaries
 from epsilometer.audits.dpsgd_views import (
     Look,
+    check_views,
+    check_views_stop,
     gradient_program,
-    known_views,
     loss_program,
-    views_that_stop,
 )
-from epsilometer.audits.runs import RunsJob, Until, stoppable
+from epsilometer.audits.runs import Program, RunsJob, check_until, share_confidence
 from epsilometer.canaries.data import Record, mislabelled, records
 from epsilometer.canaries.gradient import (
     Adversary,
@@ -29,142 +29,172 @@ from epsilometer.canaries.gradient import (
     displaces,
     random_direction,
 )
+from epsilometer.core.audit import Audit
 from epsilometer.core.claim import Adjacency, Claim
-from epsilometer.engine.engines import Engine, InProcess, Local
-from epsilometer.engine.events import Listener
+from epsilometer.core.settings import DATA
+from epsilometer.engine.engines import InProcess, Local
 from epsilometer.engine.fingerprints import fingerprint, name_of
-from epsilometer.engine.plan import Plan
+from epsilometer.engine.request import Request
 from epsilometer.engine.run import run
+from epsilometer.engine.store import Store
 from epsilometer.errors import InvalidArgument
 from epsilometer.mechanisms.samplers import Poisson, Sampler, Shuffle
-from epsilometer.core.audit import AuditGroup, AuditResult
-from epsilometer.types import FloatArray
+from epsilometer.types import FloatArray, IntArray
 
 if TYPE_CHECKING:
     from epsilometer.training.ensemble import EnsembleDPSGD
 
-Direction: TypeAlias = Literal["random", "dirac"]
-_SHUFFLE = Shuffle()
+CanaryGradient: TypeAlias = Literal["random", "dirac"]
+Initial: TypeAlias = Literal["fresh", "given"]
 _UNITS = 10_000  # at most: more would only be more files
 
 
-class Knobs(TypedDict, total=False):
-    """What :func:`audit_dpsgd` and :func:`dpsgd_job` take alike, as the former tells."""
+@dataclass(frozen=True, eq=False)
+class DPSGD:
+    """DP-SGD that is trained with a canary and without it, thousands of times.
 
-    runs: Required[int]
-    delta: Required[float]
-    claim: float | Claim | None
-    adversary: Adversary
-    adjacency: Adjacency
-    sampler: Sampler
-    noise_multiplier: float | None
-    clip_norm: float
-    learning_rate: Required[float]
-    optimizer: Any
-    batch_size: Required[int]
-    epochs: int
-    loss: Any
-    direction: Direction
-    views: Sequence[Look]
-    canary: Record | None
-    canaries: int
-    initial: Literal["fresh", "given"]
-    device: str
-    at_once: int | None
-    confidence: float
-    until: Until | None
-    seed: int
-    subject: str
-    name: str
-    parameters: Mapping[str, Any] | None
-    command: str | None
+    All runs are trained many at once, by :class:`~epsilometer.training.ensemble.EnsembleDPSGD`.
+
+    Guarantee: the same settings give the same audit, byte for byte on the same kind of device,
+        however the work was split, killed or resumed. The bounds of all views together exceed the
+        true ε in at most ``1 - confidence`` of audits. A run that diverged counts against a
+        refutation, and readers are told.
+    Assumption: the module treats the examples of a batch one by one. The view ``"steps"`` assumes
+        Gaussian noise and Poisson sampling.
+
+    Attributes:
+        module: A ``torch.nn.Module``.
+        data: Features ``(n, …)`` and classes ``(n,)``; record 0 is the target.
+        runs: Runs with the canary, and as many without it, at most.
+        learning_rate: Of the optimizer.
+        batch_size: Records per batch; the expected number, where it varies.
+        noise_multiplier: Standard deviation of the noise in units of the clipping norm; by default
+            what accounting by Poisson sampling asks for to satisfy the claim.
+        adversary: What she may insert, as :mod:`~epsilometer.canaries.gradient` says.
+        adjacency: ``"zero_out"``, ``"add_remove"`` or ``"replace"``.
+        sampler: How batches are drawn; ``Shuffle()`` by default.
+        clip_norm: To which gradients are clipped.
+        optimizer: Of :mod:`epsilometer.optimizers`; ``SGD()`` by default.
+        epochs: How often all records are gone through.
+        loss: ``loss(logits, labels)``; cross-entropy by default.
+        direction: The canary gradient, ``"random"`` or ``"dirac"`` (one parameter).
+        views: Who sees what, each with a finding of its own: ``"updates"`` all noisy sums,
+            ``"model"`` and ``"loss"`` the final model only, ``"steps"`` single steps, for a tight
+            bound on Poisson-sampled training (alone, at rates up to a half, the target is in all
+            runs: steps that did not draw it are enough to compare with).
+        canary: The record of the view ``"loss"``; record 0 mislabelled by default.
+        canaries: Gradient canaries in one further run, each in by its own coin.
+        initial: Whether runs start from weights of their own, ``"fresh"``, or from the module's,
+            ``"given"``.
+        device: Where models are trained: ``"cpu"`` or ``"cuda"``.
+        at_once: Models trained at once; by default as many as fit and are quickest. The random
+            streams depend on it: what was used is in the provenance.
+        title: What was audited, in words.
+        source: Where ``module`` and ``data`` were read from, where they were.
+
+    Example:
+        >>> import epsilometer as em
+        >>> import numpy as np
+        >>> from torch import nn
+        >>> rng = np.random.default_rng(0)
+        >>> data = rng.normal(size=(100, 5)).astype(np.float32), np.arange(100) % 2
+        >>> training = em.DPSGD(
+        ...     nn.Linear(5, 2), data, runs=1000, learning_rate=0.1, batch_size=1,
+        ...     adversary="worst_case", views=("updates",),
+        ... )
+        >>> audit = em.audit(training, em.Claim(1.0, delta=1e-5), engine=em.InProcess())
+        >>> audit.verdict  # batches are shuffled, the noise is that of Poisson sampling
+        'refuted'
+    """
+
+    module: Any = field(metadata=DATA)
+    data: tuple[ArrayLike, ArrayLike] = field(metadata=DATA)
+    _: KW_ONLY
+    runs: int
+    learning_rate: float
+    batch_size: int
+    noise_multiplier: float | None = None
+    adversary: Adversary = "partially_informed"
+    adjacency: Adjacency = "zero_out"
+    sampler: Sampler | None = None
+    clip_norm: float = 1.0
+    optimizer: Any = None
+    epochs: int = 1
+    loss: Any = None
+    direction: CanaryGradient = "random"
+    views: tuple[Look, ...] = ("updates", "model")
+    canary: Record | None = field(default=None, metadata=DATA)
+    canaries: int = 0
+    initial: Initial = "fresh"
+    device: str = "cpu"
+    at_once: int | None = None
+    title: str = "DP-SGD"
+    source: Any = field(default=None, metadata=DATA)
+
+    def __post_init__(self) -> None:
+        if not is_module(self.module):
+            raise InvalidArgument(
+                f"Expected module to be a torch.nn.Module, got {type(self.module).__name__}."
+            )
+        if not isinstance(self.data, (tuple, list)) or len(self.data) != 2:
+            raise InvalidArgument(
+                "Expected data to be a pair of features and labels, got "
+                f"{type(self.data).__name__}."
+            )
+        _validate.whole(2, runs=self.runs)
+        _validate.whole(1, batch_size=self.batch_size, epochs=self.epochs)
+        _validate.whole(1, at_once=1 if self.at_once is None else self.at_once)
+        check_views(self.views, self.adversary, self.adjacency)
+        check_canaries(self.canaries)
+        if self.direction not in get_args(CanaryGradient):
+            raise InvalidArgument(
+                f"Expected direction 'random' or 'dirac', got {self.direction!r}."
+            )
+        object.__setattr__(self, "views", tuple(self.views))
 
 
-def dpsgd_job(
-    module: Any,
-    data: tuple[ArrayLike, ArrayLike],
-    *,
-    runs: int,
-    delta: float,
-    claim: float | Claim | None = None,
-    adversary: Adversary = "partially_informed",
-    adjacency: Adjacency = "zero_out",
-    sampler: Sampler = _SHUFFLE,
-    noise_multiplier: float | None = None,
-    clip_norm: float = 1.0,
-    learning_rate: float,
-    optimizer: Any = None,
-    batch_size: int,
-    epochs: int = 1,
-    loss: Any = None,
-    direction: Direction = "random",
-    views: Sequence[Look] = ("updates", "model"),
-    canary: Record | None = None,
-    canaries: int = 0,
-    initial: Literal["fresh", "given"] = "fresh",
-    device: str = "cpu",
-    at_once: int | None = None,
-    confidence: float = 0.95,
-    until: Until | None = None,
-    seed: int = 0,
-    subject: str = "DP-SGD",
-    name: str = "audit_dpsgd",
-    parameters: Mapping[str, Any] | None = None,
-    command: str | None = None,
-) -> DpsgdJob:
-    """The work of :func:`audit_dpsgd`, for whoever runs it."""
+SUBJECTS = (DPSGD,)
+
+
+def run_audit(subject: DPSGD, request: Request) -> Audit:
+    """Train with a canary and without it, and judge the claim by what each view proves."""
+    job = make_job(subject, request)
+    engine = request.engine or (Local() if subject.device == "cpu" else InProcess())
+    return run(job, request.out, engine=engine, listen=request.listen)
+
+
+def make_job(subject: DPSGD, request: Request) -> DpsgdJob:
+    """Return the work of an audit of DP-SGD."""
     with needs("torch", extra="torch"):
-        from epsilometer.training import memory
-        from epsilometer.training.ensemble import EnsembleDPSGD, cross_entropy
-        from epsilometer.training.game import GradientGame, RecordGame, same_steps
-        from epsilometer.training.optimizers import SGD
-    _validate.whole(2, runs=runs)
-    _validate.whole(1, at_once=1 if at_once is None else at_once)
-    _validate.open_unit(delta=delta, confidence=confidence)
-    known_views(views, adversary, adjacency)
-    enough_canaries(canaries)
-    if until is not None:
-        views_that_stop(views, canaries)
-    features, labels = records(*data)
-    if _takes_words(module):
-        features = features.astype(np.int64)
-    claimed = _claim(claim, delta, adjacency)
-    steps = _steps(sampler, len(features), batch_size)
-    rate = batch_size / len(features)
-    if isinstance(sampler, Poisson):
-        rate = rate if sampler.rate is None else sampler.rate
-        sampler = Poisson(rate=rate, steps=steps)  # the same with the target and without it
-    noise = _noise(noise_multiplier, claimed, adjacency, rate=rate, steps=steps * epochs)
-    training = EnsembleDPSGD(
-        module,
-        cross_entropy if loss is None else loss,
-        runs=1,
-        sampler=sampler,
-        noise_multiplier=noise,
-        clip_norm=clip_norm,
-        learning_rate=learning_rate,
-        optimizer=SGD() if optimizer is None else optimizer,
-        batch_size=batch_size,
-        epochs=epochs,
-        initial=initial,
-        device=device,
-    )
-    same_steps(training, len(features), adjacency)
-    training.check(features, labels)
-    together = min(runs, at_once or memory.at_once(training, features, labels))
-    block = together * max(1, -(-runs // (together * _UNITS)))
-    blocks = -(-runs // block)
-    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))
+        from epsilometer.training.game import GradientGame, RecordGame
+
+    claim = _fill_claim(subject, request)
+    request = replace(request, claim=claim)  # a plan has it whole, so that a replay has the same
+    delta = request.known_delta
+    _validate.open_unit(delta=delta)
+    if request.until is not None:
+        check_views_stop(subject.views, subject.canaries)
+    features, labels = _read_data(subject)
+    training, rate = _make_training(subject, claim, features, labels)
+    noise, steps = training.noise_multiplier, _count_steps(training, len(features))
+    together = _count_at_once(subject, request.out, training, features, labels)
+    block = together * max(1, -(-subject.runs // (together * _UNITS)))
+    blocks = -(-subject.runs // block)
+    check_until(request, also=(), blocks=blocks)
+    rng = np.random.default_rng(np.random.SeedSequence(request.seed, spawn_key=(1,)))
+    make = random_direction if subject.direction == "random" else dirac_direction
     target = TargetCanary(
-        adversary=adversary,
-        direction=_direction(direction, training.size, rng),
-        adjacency=adjacency,
-        batch_size=batch_size,
-        displaces=displaces(sampler),
+        adversary=subject.adversary,
+        direction=make(training.size, rng=rng),
+        adjacency=subject.adjacency,
+        batch_size=subject.batch_size,
+        displaces=displaces(training.sampler),
     )
     many = replace(training, runs=together)
-    programs = []
-    if by_gradient := tuple(view for view in views if view != "loss"):
+    further = int(subject.canaries > 0)
+    confidence = share_confidence(request.confidence, len(subject.views) + further)
+    programs: list[Program] = []
+    if by_gradient := tuple(view for view in subject.views if view != "loss"):
         game = GradientGame(
             training=many, features=features, labels=labels, canary=target, views=by_gradient
         )
@@ -172,186 +202,127 @@ def dpsgd_job(
             gradient_program(
                 game.play,
                 by_gradient,
-                subject=subject,
-                claim=claimed,
-                adversary=adversary,
-                adjacency=adjacency,
-                sampler=sampler,
+                subject=subject.title,
+                adversary=subject.adversary,
+                adjacency=subject.adjacency,
+                sampler=training.sampler,
                 noise_multiplier=noise,
                 rate=rate,
-                steps=steps * epochs,
+                steps=steps,
                 delta=delta,
                 confidence=confidence,
-                seed=seed,
+                seed=request.seed,
             )
         )
-    if "loss" in views:
+    if "loss" in subject.views:
         seen = Record(features=features[0], label=int(labels[0]))
-        record = canary or mislabelled(seen, classes=int(labels.max()) + 1, rng=rng)
+        record = subject.canary or mislabelled(seen, classes=int(labels.max()) + 1, rng=rng)
         by_loss = RecordGame(
-            training=many, features=features, labels=labels, record=record, adjacency=adjacency
+            training=many,
+            features=features,
+            labels=labels,
+            record=record,
+            adjacency=subject.adjacency,
         )
-        programs.append(loss_program(by_loss.play, subject, claimed))
-    stoppable(until, claim=claimed, also=(), blocks=blocks)
+        programs.append(loss_program(by_loss.play, subject.title))
     one = None
-    if canaries:
+    if subject.canaries:
         one = OneRun(
             training=training,
             features=features,
             labels=labels,
-            canaries=canaries,
-            claim=claimed,
+            canaries=subject.canaries,
+            claim=claim,
             delta=delta,
             confidence=confidence,
-            seed=seed,
-            subject=subject,
+            seed=request.seed,
+            subject=subject.title,
         )
-    plan = Plan(
-        audit=name,
-        parameters={
-            "runs": runs,
-            "block": block,
-            "at_once": together,
-            "delta": delta,
-            "confidence": confidence,
-            "claim": None if claimed is None else asdict(claimed),
-            "adversary": adversary,
-            "adjacency": adjacency,
-            "direction": direction,
-            "views": list(views),
-            "canaries": canaries,
-            "training": _in_words(training),
-            "until": repr(until),
-            "subject": subject,
-            **(parameters or {}),
-        },
-        units=blocks * len(programs) + (one is not None),
-        seed=seed,
-        command=command or f"audit_dpsgd(module, data, {runs=}, {delta=}, {adversary=}, {seed=})",
-        inputs={
-            "data": fingerprint((features, labels)),
-            "module": fingerprint((str(module), [*module.state_dict().values()])),
-            **({} if canary is None else {"canary": fingerprint((canary.features, canary.label))}),
-        },
+    plan = request.make_plan(
+        replace(subject, at_once=together),  # the same streams wherever it is run again
+        units=blocks * len(programs) + further,
+        inputs=_name_inputs(subject, features, labels),
+        block=block,
+        at_once=together,
+        noise_multiplier=noise,
+        rate=rate,
+        steps=steps,
+        loss=name_of(training.loss),
     )
     many_runs = RunsJob(
         plan=plan,
-        subject=subject,
+        subject=subject.title,
+        claim=claim,
         programs=tuple(programs),
-        runs=runs,
+        runs=subject.runs,
         block=block,
         delta=delta,
-        confidence=confidence,
-        until=until,
+        confidence=request.confidence,
+        until=request.until,
+        further=further,
     )
-    return DpsgdJob(runs=many_runs, one=one, adjacency=adjacency, unproven=unproven(target))
-
-
-def audit_dpsgd(
-    module: Any,
-    data: tuple[ArrayLike, ArrayLike],
-    *,
-    directory: Path | str | None = None,
-    engine: Engine | None = None,
-    listen: Sequence[Listener] = (),
-    **how: Unpack[Knobs],
-) -> AuditResult | AuditGroup:
-    """Trains with a canary and without it, thousands of times, and judges the claim by that.
-
-    All runs are trained many at once, by :class:`~epsilometer.training.ensemble.EnsembleDPSGD`.
-
-    Guarantees: the same arguments give the same result, byte for byte on the same kind of device,
-        however the work was split, killed or resumed; bounds that exceed the true ε in at most
-        ``1 - confidence`` of audits, each alone; a run that diverged counts against a refutation
-        and is told.
-    Assumes: the module treats the examples of a batch one by one. The view ``"steps"`` assumes
-        Gaussian noise and Poisson sampling.
-
-    Args:
-        module: A ``torch.nn.Module``.
-        data: Features ``(n, …)`` and classes ``(n,)``; record 0 is the target.
-        directory: Where the run lives, so that the same call can finish it after a crash.
-        engine: What executes units: processes by default, on a GPU this process.
-        listen: Who is told what happens.
-        **how: ``runs`` of either kind and ``delta``, which are needed, as are ``learning_rate`` and
-            ``batch_size``; and
-
-            - ``claim``: the promised ε, or a ``Claim``;
-            - ``adversary``: what she may insert, as :mod:`~epsilometer.canaries.gradient` tells;
-            - ``adjacency``: ``"zero_out"``, ``"add_remove"`` or ``"replace"``;
-            - ``sampler``: how batches are drawn; ``Shuffle()`` by default;
-            - ``noise_multiplier``: by default what accounting by Poisson sampling asks for;
-            - ``clip_norm``, ``epochs``, ``optimizer``, ``loss`` (cross-entropy), ``initial``,
-              ``device``: as of ``EnsembleDPSGD``;
-            - ``direction``: the canary gradient, ``"random"`` or ``"dirac"`` (one parameter);
-            - ``views``: who sees what, each a result of its own: ``"updates"`` all noisy sums,
-              ``"model"`` and ``"loss"`` the final model only, ``"steps"`` single steps, for a tight
-              bound on Poisson-sampled training (alone, at rates up to a half, the target is in all
-              runs: steps that did not draw it are enough to compare with);
-            - ``canary``: the record of the view ``"loss"``; record 0 mislabelled by default;
-            - ``canaries``: gradient canaries in one further run, each in by its own coin;
-            - ``at_once``: models trained at once; as many as fit and are quickest by default;
-            - ``confidence``, ``until``, ``seed``, ``subject``: as of ``audit_runs``.
-
-    Example:
-        >>> import numpy as np
-        >>> from torch import nn
-        >>> from epsilometer import InProcess
-        >>> rng = np.random.default_rng(0)
-        >>> data = rng.normal(size=(100, 5)).astype(np.float32), np.arange(100) % 2
-        >>> result = audit_dpsgd(
-        ...     nn.Linear(5, 2), data, runs=1000, delta=1e-5, claim=1.0, adversary="worst_case",
-        ...     learning_rate=0.1, batch_size=1, views=("updates",), engine=InProcess(),
-        ... )
-        >>> result.verdict  # batches are shuffled, the noise is that of Poisson sampling
-        'refuted'
-    """
-    job = dpsgd_job(module, data, **how)
-    if engine is None:
-        engine = Local() if how.get("device", "cpu") == "cpu" else InProcess()
-    where = None if directory is None else Path(directory)
-    result = run(job, where, engine=engine, listen=listen)
-    assert isinstance(result, (AuditResult, AuditGroup))  # as the job returns
-    return result
-
-
-def _takes_words(module: Any) -> bool:
-    """Whether features are the numbers of words."""
-    return any(type(part).__name__ == "Embedding" for part in module.modules())
-
-
-def _direction(kind: Direction, size: int, rng: np.random.Generator) -> FloatArray:
-    if kind not in get_args(Direction):
-        raise InvalidArgument(f"Expected direction 'random' or 'dirac', got {kind!r}.")
-    return (random_direction if kind == "random" else dirac_direction)(size, rng=rng)
-
-
-def _claim(
-    claim: float | Claim | None, delta: float, adjacency: Adjacency
-) -> Claim | None:
-    if isinstance(claim, Claim) and claim.delta != delta:
-        raise InvalidArgument(f"Expected delta to be the claim's {claim.delta!r}, got {delta!r}.")
-    if claim is None or isinstance(claim, Claim):
-        return claim
-    return Claim(
-        epsilon=claim, delta=delta, adjacency=adjacency, sampler="Poisson", accountant="PLD"
+    return DpsgdJob(
+        runs=many_runs, one=one, adjacency=subject.adjacency, unproven=explain_unproven(target)
     )
 
 
-def _noise(
-    noise_multiplier: float | None,
-    claim: Claim | None,
-    adjacency: Adjacency,
-    *,
-    rate: float,
-    steps: int,
-) -> float:
-    """As given, or what accounting by Poisson sampling asks for."""
-    if noise_multiplier is not None:
-        return noise_multiplier
+def _fill_claim(subject: DPSGD, request: Request) -> Claim | None:
+    claim = request.fill_claim(adjacency=subject.adjacency, sampler="Poisson", accountant="PLD")
+    if claim is not None and claim.adjacency != subject.adjacency:
+        raise InvalidArgument(
+            f"Expected a claim for adjacency={subject.adjacency!r}, which is audited, got one for "
+            f"{claim.adjacency!r}: an ε for one says nothing about the other."
+        )
+    return claim
+
+
+def _read_data(subject: DPSGD) -> tuple[FloatArray, IntArray]:
+    features, labels = records(*subject.data)
+    if any(type(part).__name__ == "Embedding" for part in subject.module.modules()):
+        features = features.astype(np.int64)  # they are the numbers of words
+    return features, labels
+
+
+def _make_training(
+    subject: DPSGD, claim: Claim | None, features: FloatArray, labels: IntArray
+) -> "tuple[EnsembleDPSGD, float]":
+    """Return one run of the training, and the rate at which its batches draw a record."""
+    from epsilometer.training.ensemble import EnsembleDPSGD, cross_entropy
+    from epsilometer.training.game import same_steps
+    from epsilometer.training.optimizers import SGD
+
+    sampler = Shuffle() if subject.sampler is None else subject.sampler
+    steps = _count_batches(sampler, len(features), subject.batch_size)
+    rate = subject.batch_size / len(features)
+    if isinstance(sampler, Poisson):
+        rate = rate if sampler.rate is None else sampler.rate
+        sampler = Poisson(rate=rate, steps=steps)  # the same with the target and without it
+    training = EnsembleDPSGD(
+        subject.module,
+        cross_entropy if subject.loss is None else subject.loss,
+        runs=1,
+        sampler=sampler,
+        noise_multiplier=_derive_noise(subject, claim, rate=rate, steps=steps * subject.epochs),
+        clip_norm=subject.clip_norm,
+        learning_rate=subject.learning_rate,
+        optimizer=SGD() if subject.optimizer is None else subject.optimizer,
+        batch_size=subject.batch_size,
+        epochs=subject.epochs,
+        initial=subject.initial,
+        device=subject.device,
+    )
+    same_steps(training, len(features), subject.adjacency)
+    training.check(features, labels)
+    return training, rate
+
+
+def _derive_noise(subject: DPSGD, claim: Claim | None, *, rate: float, steps: int) -> float:
+    """Return the noise multiplier as given, or what accounting by Poisson sampling asks for."""
+    if subject.noise_multiplier is not None:
+        return subject.noise_multiplier
     if claim is None:
         raise InvalidArgument("Expected noise_multiplier, or a claim to derive it from, got none.")
-    if adjacency == "replace":
+    if subject.adjacency == "replace":
         raise InvalidArgument(
             "Expected noise_multiplier with adjacency='replace', got none: no accountant tells "
             "what a claim asks for where records are replaced."
@@ -361,12 +332,12 @@ def _noise(
         delta=claim.delta,
         sampling_rate=rate,
         steps=steps,
-        adjacency=adjacency,
+        adjacency=subject.adjacency,
     )
 
 
-def _steps(sampler: Sampler, count: int, batch_size: int) -> int:
-    _validate.whole(1, batch_size=batch_size)
+def _count_batches(sampler: Sampler, count: int, batch_size: int) -> int:
+    """Return how many batches an epoch has."""
     if count < batch_size:
         raise InvalidArgument(
             f"Expected at least a batch of {batch_size} records, got {count}. "
@@ -375,17 +346,40 @@ def _steps(sampler: Sampler, count: int, batch_size: int) -> int:
     return sum(1 for _ in sampler.batches(count, batch_size, rng=np.random.default_rng(0)))
 
 
-def _in_words(training: "EnsembleDPSGD") -> dict[str, Any]:
-    """Everything about the training but its module and loss, as JSON values."""
-    return {
-        "loss": name_of(training.loss),
-        "sampler": repr(training.sampler),
-        "noise_multiplier": training.noise_multiplier,
-        "clip_norm": training.clip_norm,
-        "learning_rate": training.learning_rate,
-        "optimizer": repr(training.optimizer),
-        "batch_size": training.batch_size,
-        "epochs": training.epochs,
-        "initial": training.initial,
-        "device": training.device.partition(":")[0],
+def _count_steps(training: "EnsembleDPSGD", count: int) -> int:
+    return training.epochs * _count_batches(training.sampler, count, training.batch_size)
+
+
+def _count_at_once(
+    subject: DPSGD,
+    out: Path | None,
+    training: "EnsembleDPSGD",
+    features: FloatArray,
+    labels: IntArray,
+) -> int:
+    """Return how many models are trained at once: as given, as the run began, or as many as fit.
+
+    Memory comes and goes, and another number would be another run.
+    """
+    from epsilometer.training import memory
+
+    if subject.at_once is not None:
+        return min(subject.runs, subject.at_once)
+    if out is not None and (out / "plan.json").exists():
+        begun = Store.open(out).plan.parameters.get("follows", {}).get("at_once")
+        if isinstance(begun, int):
+            return min(subject.runs, begun)
+    return min(subject.runs, memory.at_once(training, features, labels))
+
+
+def _name_inputs(subject: DPSGD, features: FloatArray, labels: IntArray) -> dict[str, str]:
+    """Return the SHA-256 of all data, by name: a run is never continued with others."""
+    inputs = {
+        "data": fingerprint((features, labels)),
+        "module": fingerprint((str(subject.module), [*subject.module.state_dict().values()])),
     }
+    if subject.canary is not None:
+        inputs["canary"] = fingerprint((subject.canary.features, subject.canary.label))
+    if subject.source is not None:
+        inputs.update(subject.source.fingerprints())
+    return inputs

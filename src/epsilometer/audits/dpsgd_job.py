@@ -1,20 +1,23 @@
-"""The work of an audit of DP-SGD: blocks of runs, perhaps one run more, and what they prove."""
+"""Do the work of an audit of DP-SGD: blocks of runs, perhaps one run more, and what they prove."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
+from msgspec.structs import replace
 
 from epsilometer.audits.diverged import lost_scores, told_of_lost
 from epsilometer.audits.dpsgd_one_run import OneRun
 from epsilometer.audits.runs import RunsJob, View
 from epsilometer.canaries.gradient import TargetCanary
+from epsilometer.core.audit import Audit
 from epsilometer.core.claim import Adjacency
+from epsilometer.core.findings import EpsilonFinding
 from epsilometer.engine.plan import Plan
 from epsilometer.engine.run import Done, Watch
 from epsilometer.engine.shards import Arrays
-from epsilometer.core.audit import AuditGroup, AuditResult
+from epsilometer.types import IntArray
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +28,7 @@ class DpsgdJob:
         runs: The many runs.
         one: The one run; None if there is none.
         adjacency: What training without the target is.
-        unproven: Why a gradient canary's bounds are not valid; nothing where they are.
+        unproven: Why a gradient canary's bounds are not valid; empty where they are.
     """
 
     runs: RunsJob
@@ -39,25 +42,25 @@ class DpsgdJob:
         return self.runs.plan
 
     def unit(self, index: int) -> Arrays:
-        """Trains one block."""
+        """Train one block."""
         if index < self._many:
             return self.runs.unit(index)
         assert self.one is not None
         return self.one.play(self.plan.stream(index))
 
     def missing(self, index: int) -> Arrays:
-        """Runs that failed, scored as if each had spoken against the attack."""
+        """Return runs that failed, scored as if each had spoken against the attack."""
         if index < self._many:
             return self.runs.missing(index)
         assert self.one is not None
         return self.one.missing()
 
     def watch(self) -> Watch:
-        """What watches any runs; it does not look at the one run."""
+        """Return what watches any runs; it does not look at the one run."""
         return _Watching(self.runs.watch(), self._many)
 
-    def result(self, units: Iterable[Arrays], done: Done) -> AuditResult | AuditGroup:
-        """An audit for each view of the runs, and for the one run."""
+    def result(self, units: Iterable[Arrays], done: Done) -> Audit:
+        """Return the audit: one finding per view of the runs, and one of the one run."""
         every = iter(units)
         programs, blocks = self.runs.programs, self.runs.blocks
         lost = {(n, view.name): np.zeros(2, np.int64) for n, view in self._looks}
@@ -69,22 +72,32 @@ class DpsgdJob:
                         lost[index // blocks, view.name] += lost_scores(arrays, view.name)
                 yield arrays
 
-        found = self.runs.result(counted(), done).audits
-        audits = [
-            told_of_lost(audit, lost[n, view.name], "runs" if view.bound is None else "steps")
-            for audit, (n, view) in zip(found, self._looks, strict=True)
+        found = [
+            self._finish(view, finding, lost[n, view.name])
+            for finding, (n, view) in zip(
+                self.runs.findings(counted(), done), self._looks, strict=True
+            )
         ]
-        audits = [replace(a, bound=replace(a.bound, adjacency=self.adjacency)) for a in audits]
-        if self.unproven:
-            audits = [
-                audit if view.name == "loss" else _not_valid(audit, self.unproven)
-                for audit, (_, view) in zip(audits, self._looks, strict=True)
-            ]
         if self.one is not None:
-            audits.append(self.one.audit(next(every), done, range(self._many, self.plan.units)))
-        if len(audits) == 1:
-            return audits[0]
-        return AuditGroup(subject=self.runs.subject, results=tuple(audits))
+            found.append(self.one.find(next(every), done, range(self._many, self.plan.units)))
+        return Audit(
+            subject=self.runs.subject,
+            claim=self.runs.claim,
+            findings=tuple(found),
+            provenance=done.provenance,
+        )
+
+    def _finish(self, view: View, finding: EpsilonFinding, lost: IntArray) -> EpsilonFinding:
+        """Add what a reader must know of a view: its adjacency, lost runs, whether it is proved."""
+        finding = told_of_lost(finding, lost, "runs" if view.bound is None else "steps")
+        bound = replace(finding.bound, adjacency=self.adjacency)
+        if not self.unproven or view.name == "loss":
+            return replace(finding, bound=bound)
+        return replace(
+            finding,
+            bound=replace(bound, valid=False, caveats=(*bound.caveats, self.unproven)),
+            power=None if self.runs.claim is None else float("inf"),  # it refutes nothing
+        )
 
     @property
     def _looks(self) -> list[tuple[int, View]]:
@@ -114,14 +127,8 @@ class _Watching:
         return self._watch.enough()
 
 
-def _not_valid(audit: AuditResult, why: str) -> AuditResult:
-    return replace(
-        audit, bound=replace(audit.bound, valid=False, caveats=(*audit.bound.caveats, why))
-    )
-
-
-def unproven(target: TargetCanary) -> str:
-    """Why what she inserts may be more than any pair of neighbours does."""
+def explain_unproven(target: TargetCanary) -> str:
+    """Say why what she inserts may be more than any pair of neighbours does; empty if it is not."""
     by_place = target.adversary in ("partially_informed", "worst_case")
     if target.adjacency != "add_remove" or not target.displaces or not by_place:
         return ""

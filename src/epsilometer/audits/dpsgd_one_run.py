@@ -1,20 +1,21 @@
-"""DP-SGD once, with many gradient canaries instead of many runs with one."""
+"""Train DP-SGD once, with many gradient canaries instead of many runs with one."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec.structs import replace
 
 from epsilometer import _validate
 from epsilometer.audits.diverged import lost_scores, told_of_lost
-from epsilometer.audits.runs import joined
-from epsilometer.audits.scores import audit_scores
+from epsilometer.audits.runs import join_scores
+from epsilometer.audits.scores import measure_scores, name_scores
 from epsilometer.canaries.gradient import ManyCanaries, TargetCanary, random_direction
 from epsilometer.core.claim import Claim
+from epsilometer.core.findings import EpsilonFinding
 from epsilometer.engine.run import Done
 from epsilometer.engine.shards import Arrays
 from epsilometer.errors import InvalidArgument
-from epsilometer.core.audit import AuditResult
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -32,9 +33,9 @@ class OneRun:
         features: Records.
         labels: Their labels.
         canaries: How many.
-        claim: What was promised.
-        delta: δ.
-        confidence: One-sided.
+        claim: What was claimed, if anything.
+        delta: δ of the bound.
+        confidence: Of this bound alone.
         seed: Of the audit.
         subject: What was audited, in words.
     """
@@ -50,7 +51,7 @@ class OneRun:
     subject: str
 
     def play(self, rng: np.random.Generator) -> Arrays:
-        """Trains, and scores every canary by all noisy sums along it."""
+        """Train, and score every canary by all noisy sums along it."""
         included = rng.integers(2, size=self.canaries).astype(np.bool_)
         directions = np.stack([random_direction(self.training.size, rng=rng) for _ in included])
         planted = ManyCanaries(
@@ -74,25 +75,34 @@ class OneRun:
         return {"inside": scores[included], "outside": scores[~included]}
 
     def missing(self, included: BoolArray | None = None) -> Arrays:
-        """A run that proves nothing: every canary speaks against the attack."""
+        """Return what proves nothing: every canary speaks against the attack."""
         inside = self.canaries // 2 if included is None else int(included.sum())
         return {
             "inside": np.full(inside, -np.inf),
             "outside": np.full(self.canaries - inside, np.inf),
         }
 
-    def audit(self, arrays: Arrays, done: Done, units: range) -> AuditResult:
-        """What it proves."""
-        found = audit_scores(
-            joined([arrays]),
+    def find(self, arrays: Arrays, done: Done, units: range) -> EpsilonFinding:
+        """Return what it proves.
+
+        Args:
+            arrays: What :meth:`play` returned.
+            done: What was done of the plan.
+            units: The unit of this run.
+        """
+        scores = name_scores(
+            join_scores([arrays]),
+            title=f"{self.subject}, one run with {self.canaries} canaries, all updates seen",
+            adversary="sees every noisy sum and chooses the canaries' gradients, not the batches",
+            method="one_run",
+        )
+        found = measure_scores(
+            scores,
             delta=self.delta,
             claim=self.claim,
             confidence=self.confidence,
-            method="one_run",
             seed=self.seed,
-            subject=f"{self.subject}, one run with {self.canaries} canaries, all updates seen",
-            adversary="sees every noisy sum and chooses the canaries' gradients, not the batches",
-            provenance=done.provenance(units),
+            **done.counts(units),
         )
         found = replace(found, bound=replace(found.bound, adjacency="zero_out"))
         none = np.zeros(2, np.int64)
@@ -101,8 +111,8 @@ class OneRun:
         )
 
 
-def enough_canaries(canaries: int) -> None:
-    """Refuses so few that one run with them could show nothing."""
+def check_canaries(canaries: int) -> None:
+    """Refuse so few that one run with them could show nothing."""
     _validate.whole(0, canaries=canaries)
     if 0 < canaries < _FEWEST:
         raise InvalidArgument(

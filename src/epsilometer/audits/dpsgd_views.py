@@ -1,6 +1,6 @@
-"""Who sees what of DP-SGD: all updates, single steps, the final model, its loss on a record."""
+"""Define who sees what of DP-SGD: all updates, single steps, the final model, its loss."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import Literal, TypeAlias, get_args
 
@@ -10,18 +10,18 @@ from epsilometer.accounting import family, pld
 from epsilometer.audits.runs import Play, Program, View
 from epsilometer.canaries.gradient import IN_WORDS, Adversary
 from epsilometer.core.claim import Adjacency, Claim
+from epsilometer.core.findings import Curve
 from epsilometer.errors import InvalidArgument
 from epsilometer.mechanisms.samplers import Poisson, Sampler
-from epsilometer.core.bound import EpsilonLowerBound
-from epsilometer.core.findings import Curve
+from epsilometer.observations import Scores
 
 Look: TypeAlias = Literal["updates", "model", "loss", "steps"]
 _LEAST = 0.2  # noise with a curve; below it takes minutes and allows nearly everything
 _DRAWN = np.concatenate([[0.0], np.geomspace(1e-6, 1.0, 120)])
 
 
-def known_views(views: Sequence[Look], adversary: Adversary, adjacency: Adjacency) -> None:
-    """Refuses views that are none, and those the adversary or the adjacency have no bound for."""
+def check_views(views: Sequence[Look], adversary: Adversary, adjacency: Adjacency) -> None:
+    """Refuse unknown views, and those the adversary or the adjacency have no bound for."""
     unknown = [view for view in views if view not in get_args(Look)]
     if not views or unknown or len(set(views)) < len(views):
         raise InvalidArgument(
@@ -41,8 +41,8 @@ def known_views(views: Sequence[Look], adversary: Adversary, adjacency: Adjacenc
         )
 
 
-def views_that_stop(views: Sequence[Look], canaries: int) -> None:
-    """Refuses what an audit that stops early could not tell."""
+def check_views_stop(views: Sequence[Look], canaries: int) -> None:
+    """Refuse views that an audit could not reach, or not bound, if it stops early."""
     if canaries or ("loss" in views and len(views) > 1):
         raise InvalidArgument(
             "Expected no canaries and no view 'loss' beside others with until=…, got them: they "
@@ -60,7 +60,6 @@ def gradient_program(
     looks: Sequence[Look],
     *,
     subject: str,
-    claim: Claim | None,
     adversary: Adversary,
     adjacency: Adjacency,
     sampler: Sampler,
@@ -71,69 +70,93 @@ def gradient_program(
     confidence: float,
     seed: int,
 ) -> Program:
-    """Runs with a gradient canary, and all that is seen of each."""
-    bound = partial(
-        family.poisson_bound,
-        sampling_rate=rate,
-        steps=steps,
-        delta=delta,
-        confidence=confidence,
-        seed=seed,
-    )
+    """Describe runs with a gradient canary, and all that is seen of each.
+
+    Args:
+        play: As of :class:`~epsilometer.audits.runs.Program`.
+        looks: What is seen.
+        subject: What was audited, in words.
+        adversary: What she may insert.
+        adjacency: What training without the target is.
+        sampler: How batches are drawn.
+        noise_multiplier: Of the training.
+        rate: Probability that a batch has a given record.
+        steps: Of the whole training.
+        delta: δ of the bounds.
+        confidence: Of each bound.
+        seed: Of whatever a bound draws.
+    """
+    knobs = {"sampling_rate": rate, "steps": steps, "confidence": confidence}
+    views = []
+    for look in looks:
+        who = IN_WORDS[adversary]
+        if look == "updates":
+            views.append(View(name=look, subject=f"{subject}, all updates seen", adversary=who))
+        elif look == "model":
+            views.append(
+                View(
+                    name=look,
+                    subject=f"{subject}, final model only: along the canary gradient",
+                    adversary=who.replace("every noisy sum", "the final model"),
+                )
+            )
+        else:
+            _check_poisson(sampler)
+            who = f"{who}; knows all other records and the batches"
+            bound = partial(family.poisson_bound, delta=delta, per="step", seed=seed, **knobs)
+            views.append(
+                View(
+                    name=look,
+                    subject=f"{subject}, single steps, as Poisson-sampled training of unknown "
+                    "noise",
+                    adversary=who,
+                    bound=partial(bound, adversary=who),
+                    power=partial(_step_power, **knobs),
+                    each=2 * steps,  # the target may be in all runs
+                )
+            )
     return Program(
         play=play,
         subject=subject,
-        claim=claim,
         adversary=IN_WORDS[adversary],
         curves=_curves(noise_multiplier, rate, steps, adjacency),
-        views=tuple(_view(look, subject, adversary, sampler, bound, steps) for look in looks),
+        views=tuple(views),
     )
 
 
-def loss_program(play: Play, subject: str, claim: Claim | None) -> Program:
-    """Runs with a record of its own, of which the final model's loss is seen."""
+def loss_program(play: Play, subject: str) -> Program:
+    """Describe runs with a record of its own, of which the final model's loss is seen."""
     subject = f"{subject}, final model only: loss on a data canary"
     who = "sees the final model, chooses one record"
     view = View(name="loss", subject=subject, adversary=who)
-    return Program(play=play, subject=subject, claim=claim, adversary=who, views=(view,))
+    return Program(play=play, subject=subject, adversary=who, views=(view,))
 
 
-def _view(
-    look: Look,
-    subject: str,
-    adversary: Adversary,
-    sampler: Sampler,
-    bound: Callable[..., EpsilonLowerBound],
-    steps: int,
-) -> View:
-    """What is looked at, and by whom; ``bound`` is for single steps."""
-    who = IN_WORDS[adversary]
-    if look == "updates":
-        return View(name=look, subject=f"{subject}, all updates seen", adversary=who)
-    if look == "model":
-        return View(
-            name=look,
-            subject=f"{subject}, final model only: along the canary gradient",
-            adversary=who.replace("every noisy sum", "the final model"),
-        )
+def _check_poisson(sampler: Sampler) -> None:
     if not isinstance(sampler, Poisson):
         raise InvalidArgument(
             f"Expected sampler=Poisson() with the view 'steps', got {sampler!r}: its bound is that "
             "of Poisson sampling."
         )
-    who = f"{who}; knows all other records and the batches"
-    return View(
-        name=look,
-        subject=f"{subject}, single steps, as Poisson-sampled training of unknown noise",
-        adversary=who,
-        bound=partial(bound, per="step", adversary=who),
-        each=2 * steps,  # the target may be in all runs
+
+
+def _step_power(
+    claim: Claim, scores: Scores, *, sampling_rate: float, steps: int, confidence: float
+) -> float:
+    return family.step_power(
+        claim.epsilon,
+        n_in=scores.n_in,
+        n_out=scores.n_out,
+        sampling_rate=sampling_rate,
+        steps=steps,
+        delta=claim.delta,
+        confidence=confidence,
     )
 
 
 @lru_cache(maxsize=8)
 def _curves(noise: float, rate: float, steps: int, adjacency: Adjacency) -> tuple[Curve, ...]:
-    """What accounting by Poisson sampling allows, where it has such a curve."""
+    """Return what accounting by Poisson sampling allows, where it has such a curve."""
     if adjacency == "replace" or noise < _LEAST:
         return ()
     fnr = pld.poisson_curve(

@@ -1,4 +1,4 @@
-"""Units that failed: what the first of them said, and failures that more runs cannot mend."""
+"""Listen for failed units: what the first said, and failures that end an audit at once."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ class Failures:
     reason: str = ""
 
     def __call__(self, event: Event) -> None:
-        """Hears of an event."""
+        """Take an event."""
         if event.name != "failed":
             return
         *_, last = str(event.details["error"]).strip().splitlines() or [""]

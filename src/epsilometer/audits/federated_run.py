@@ -1,24 +1,26 @@
-"""What does one federated run with canary clients prove, by its iterates?"""
+"""Bound ε by the iterates of one federated run with canary clients."""
 
 import warnings
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from epsilometer.attacks.iterates import IteratesSeen
-from epsilometer.audits.one_shot import audit_cosines
+from epsilometer.audits.one_shot import Cosines, measure_cosines
+from epsilometer.core.bound import EpsilonEstimate
 from epsilometer.core.claim import Claim
+from epsilometer.core.findings import EpsilonFinding
 from epsilometer.errors import EpsilometerWarning, InvalidArgument
-from epsilometer.core.audit import AuditGroup, AuditResult, Provenance
 from epsilometer.types import FloatArray
 
 Participation: TypeAlias = Literal["hidden", "known", "unseen"]
 _KNOWS = {"known": ", and knows who took part", "hidden": "", "unseen": ""}
 
 
-def audit_iterates(
+def measure_iterates(
     seen: IteratesSeen,
     *,
     dimension: int,
@@ -28,71 +30,87 @@ def audit_iterates(
     confidence: float = 0.95,
     seed: int = 0,
     subject: str = "one federated run",
-    told: tuple[str, ...] = (),
-    provenance: Provenance | None = None,
-) -> AuditGroup:
-    """Judges a promise by who sees the final model, and by who sees the model of every round.
+    caveats: Sequence[str] = (),
+    estimates: Sequence[EpsilonEstimate] = (),
+    units: int = 1,
+    used: int = 1,
+    failed: int = 0,
+) -> tuple[EpsilonFinding, ...]:
+    """Return what is proved by who sees the final model, and by who sees that of every round.
 
     The first compares canaries with θ_T − θ_0, since the weights a run begins with are public; the
     second takes the largest of all rounds, and compares it with that of canaries that were never
     planted. After one round the two see the same, and only the first is there.
 
-    Guarantees: those of ``audit_cosines``, for each of the two alone.
-    Assumes: nothing with ``hidden``, where all canaries count, whether they were sampled or not;
+    Guarantee: that of ``Cosines``, for both together.
+    Assumption: none with ``hidden``, where all canaries count, whether they were sampled or not;
         with ``known`` only those count that took part, so that the claim must not rest on
         amplification by sampling.
 
     Args:
         seen: What was seen of the canaries.
         dimension: Of their space.
-        delta: δ; must be the claim's.
-        claim: What was promised.
+        delta: δ of all bounds.
+        claim: What was claimed, if anything.
         participation: ``hidden``, ``known``, or ``unseen`` where nobody counted who took part.
-        confidence: One-sided, of each bound.
+        confidence: One-sided, of all bounds together.
         seed: Of resampling.
         subject: What was audited, in words.
-        told: What a reader must know before quoting a bound.
-        provenance: How to do it again.
+        caveats: What a reader must know before quoting a bound.
+        estimates: Further ε by theory, after those of the cosines.
+        units: Units of work that were planned for the run.
+        used: Units that gave it.
+        failed: Units that failed.
 
     Raises:
         InvalidArgument: No round moved the weights, or no canary took part.
     """
-    counted = _counted(seen, participation)
-    often = np.unique(seen.took[counted])
-    equal = participation != "unseen" and often.size == 1
-    said = [*told, *_about(seen, participation)]
+    counted = _select_counted(seen, participation)
+    equal = participation != "unseen" and np.unique(seen.took[counted]).size == 1
+    said = (*caveats, *_word_participation(seen, participation))
     planted = seen.took.size
-
-    def judged(inside: FloatArray, outside: FloatArray | None) -> AuditResult:
-        view, short = "the weights before and after training", "final model"
-        if outside is not None:
-            view, short = "the weights after every round", "all rounds"
+    views: list[tuple[str, str, FloatArray, FloatArray | None]] = [
+        (
+            "final model",
+            "the weights before and after training",
+            seen.final[:planted][counted],
+            None,
+        )
+    ]
+    if seen.rounds > 1:
+        largest = seen.largest[:planted][counted], seen.largest[planted:]
+        views.append(("all rounds", "the weights after every round", *largest))
+    found = []
+    for name, view, inside, outside in views:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", EpsilometerWarning)
-            result = audit_cosines(
-                inside,
-                dimension=dimension,
+            finding = measure_cosines(
+                Cosines(
+                    inside,
+                    dimension=dimension,
+                    unobserved=outside,
+                    participation="equal" if equal else "unequal",
+                    title=f"{subject}, {seen.rounds:,} rounds: {name}",
+                    adversary=f"sees {view}{_KNOWS[participation]}",
+                ),
                 delta=delta,
                 claim=claim,
-                unobserved=outside,
-                participation="equal" if equal else "unequal",
-                confidence=confidence,
+                confidence=1 - (1 - confidence) / len(views) if len(views) > 1 else confidence,
                 seed=seed,
-                subject=f"{subject}, {seen.rounds:,} rounds: {short}",
-                adversary=f"sees {view}{_KNOWS[participation]}",
-                provenance=provenance,
+                adjacency="zero_out",
+                estimates=estimates,
+                units=units,
+                used=used,
+                failed=failed,
             )
-        caveats = (*result.bound.caveats, *said, *(str(warning.message) for warning in caught))
-        return replace(result, bound=replace(result.bound, caveats=tuple(dict.fromkeys(caveats))))
-
-    results = [judged(seen.final[:planted][counted], None)]
-    if seen.rounds > 1:
-        results.append(judged(seen.largest[:planted][counted], seen.largest[planted:]))
-    return AuditGroup(subject=subject, results=tuple(results))
+        warned = (str(warning.message) for warning in caught)
+        every = dict.fromkeys((*finding.bound.caveats, *said, *warned))
+        found.append(replace(finding, bound=replace(finding.bound, caveats=tuple(every))))
+    return tuple(found)
 
 
-def _counted(seen: IteratesSeen, participation: Participation) -> NDArray[np.bool_]:
-    """Which planted canaries count."""
+def _select_counted(seen: IteratesSeen, participation: Participation) -> NDArray[np.bool_]:
+    """Return which planted canaries count."""
     if participation not in _KNOWS:
         raise InvalidArgument(
             f"Expected participation to be one of {', '.join(_KNOWS)}, got {participation!r}."
@@ -112,7 +130,7 @@ def _counted(seen: IteratesSeen, participation: Participation) -> NDArray[np.boo
     return seen.took > 0 if participation == "known" else np.ones(seen.took.size, np.bool_)
 
 
-def _about(seen: IteratesSeen, participation: Participation) -> list[str]:
+def _word_participation(seen: IteratesSeen, participation: Participation) -> list[str]:
     said = []
     if participation == "unseen":
         said.append("Who took part was not seen: all canaries count.")

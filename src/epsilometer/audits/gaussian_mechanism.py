@@ -1,111 +1,126 @@
-"""Does the audit find the ε of a mechanism whose ε is known?"""
+"""Audit the Gaussian mechanism, whose ε is known: a check of the audit itself."""
 
-from dataclasses import replace
-from typing import Literal
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import Literal, TypeAlias, get_args
 
+import msgspec
 import numpy as np
 
 from epsilometer import _validate
-from epsilometer.audits.one_shot import audit_cosines
+from epsilometer.audits.one_shot import Cosines, measure_cosines
 from epsilometer.canaries.hadamard import HadamardCanaries
 from epsilometer.canaries.sphere import Directions, SphereCanaries
-from epsilometer.core.claim import Claim
-from epsilometer.engine.plan import versions
+from epsilometer.core.audit import Audit
+from epsilometer.core.bound import EpsilonEstimate
+from epsilometer.engine.request import Request
 from epsilometer.errors import InvalidArgument
-from epsilometer.core.audit import AuditResult, Provenance
 from epsilometer.stats.gaussians import gaussian_epsilon
 from epsilometer.types import FloatArray
 
+Family: TypeAlias = Literal["hadamard", "sphere"]
 
-def audit_gaussian_mechanism(
-    sigma: float,
-    dimension: int,
-    *,
-    canaries: int = 1000,
-    delta: float,
-    claim: float | None = None,
-    family: Literal["hadamard", "sphere"] = "hadamard",
-    confidence: float = 0.95,
-    seed: int = 0,
-) -> AuditResult:
-    """Plays the Gaussian mechanism once with many canaries, and audits what comes out.
+
+@dataclass(frozen=True, eq=False)
+class GaussianMechanism:
+    """The Gaussian mechanism, run once with many canaries.
 
     The mechanism sums unit vectors and adds noise of standard deviation ``sigma`` to every
     coordinate. All records are canaries; each is then looked for in the one noisy sum.
 
-    Guarantees: those of ``audit_cosines``; the estimate with tied spread comes first.
-    Assumes: nothing further; the mechanism is played, not imitated.
+    Guarantee: that of ``Cosines``. Estimates are those of the cosines, tied spread first, and the
+        true ε as a reference.
+    Assumption: nothing further; the mechanism is run, not imitated.
 
-    Args:
+    Attributes:
         sigma: Standard deviation of the noise, for records of norm 1.
         dimension: Of the records.
         canaries: How many records.
-        delta: δ.
-        claim: A claimed ε to judge; by default the true one, which should stand.
         family: Directions from a Hadamard transform, or drawn one by one: slower, and the papers'.
-        confidence: One-sided for bounds, two-sided for the intervals of estimates.
-        seed: Of directions and noise.
 
     Example:
-        >>> audit = audit_gaussian_mechanism(1.54, 100_000, delta=1e-6)
-        >>> tied = audit.estimates[0]
-        >>> round(audit.claim.epsilon, 2), round(tied.epsilon, 1), audit.verdict
+        >>> import epsilometer as em
+        >>> audit = em.audit(em.GaussianMechanism(1.54, 100_000), 3.02, delta=1e-6)
+        >>> tied, _, true = audit.estimates
+        >>> round(true.epsilon, 2), round(tied.epsilon, 1), audit.verdict
         (3.01, 3.0, 'not refuted')
     """
-    _validate.open_unit(delta=delta)
-    cosines = mechanism_cosines(
-        sigma, dimension, canaries=canaries, family=family, rng=np.random.default_rng(seed)
-    )
-    true = gaussian_epsilon(sigma, delta)
-    audit = audit_cosines(
-        cosines,
-        dimension=dimension,
-        delta=delta,
-        claim=Claim(
-            epsilon=true if claim is None else claim,
-            delta=delta,
-            adjacency="add_remove",
-            accountant="Gaussian mechanism",
-        ),
-        confidence=confidence,
-        seed=seed,
-        subject=f"the Gaussian mechanism with σ = {sigma:g} in {dimension:,} dimensions",
-        adversary="sees the noisy sum, knows all other records",
-        provenance=Provenance(
-            command=f"audit_gaussian_mechanism({sigma!r}, {dimension!r}, {canaries=!r}, "
-            f"{delta=!r}, {family=!r}, {confidence=!r}, {seed=!r})",
-            versions=versions(),
-        ),
-    )
-    fitted, tied = audit.estimates
-    return replace(audit, estimates=(tied, fitted))  # all canaries took part once: tied is right
 
+    sigma: float
+    dimension: int
+    _: KW_ONLY
+    canaries: int = 1000
+    family: Family = "hadamard"
 
-def mechanism_cosines(
-    sigma: float,
-    dimension: int,
-    *,
-    canaries: int = 1000,
-    family: Literal["hadamard", "sphere"] = "hadamard",
-    rng: np.random.Generator,
-) -> FloatArray:
-    """Cosines of all canaries with one noisy sum of them, shape ``(canaries,)``."""
-    _validate.positive(sigma=sigma)
-    _validate.whole(2, dimension=dimension)
-    _validate.whole(1, canaries=canaries)
-    if canaries > dimension:
-        raise InvalidArgument(
-            f"Expected at most as many canaries as dimensions, got {canaries} in {dimension}."
+    def __post_init__(self) -> None:
+        _validate.positive(sigma=self.sigma)
+        _validate.whole(2, dimension=self.dimension)
+        _validate.whole(1, canaries=self.canaries)
+        if self.family not in get_args(Family):
+            raise InvalidArgument(
+                f"Expected family to be 'hadamard' or 'sphere', got {self.family!r}."
+            )
+        if self.canaries > self.dimension:
+            raise InvalidArgument(
+                f"Expected at most as many canaries as dimensions, got {self.canaries} in "
+                f"{self.dimension}."
+            )
+
+    def cosines(self, rng: np.random.Generator) -> FloatArray:
+        """Run the mechanism; return the cosines of its canaries, shape ``(canaries,)``."""
+        kind = HadamardCanaries if self.family == "hadamard" else SphereCanaries
+        planted: Directions = kind(
+            count=self.canaries, dimension=self.dimension, key=int(rng.integers(2**63))
         )
-    planted = _directions(family, canaries, dimension, key=int(rng.integers(2**63)))
-    total = planted.inject(np.arange(canaries), 1.0)
-    total += rng.standard_normal(dimension, dtype=np.float32) * np.float32(sigma)
-    return planted.cosines(total)
+        total = planted.inject(np.arange(self.canaries), 1.0)
+        total += rng.standard_normal(self.dimension, dtype=np.float32) * np.float32(self.sigma)
+        return planted.cosines(total)
 
 
-def _directions(family: str, count: int, dimension: int, *, key: int) -> Directions:
-    if family == "hadamard":
-        return HadamardCanaries(count=count, dimension=dimension, key=key)
-    if family == "sphere":
-        return SphereCanaries(count=count, dimension=dimension, key=key)
-    raise InvalidArgument(f"Expected family to be 'hadamard' or 'sphere', got {family!r}.")
+SUBJECTS = (GaussianMechanism,)
+
+
+def run_audit(subject: GaussianMechanism, request: Request) -> Audit:
+    """Run the mechanism once, and judge the claim by what its canaries show."""
+    request = replace(request, claim=request.fill_claim(adjacency="add_remove"))
+    delta = request.known_delta
+    _validate.open_unit(delta=delta)
+    title = f"the Gaussian mechanism with σ = {subject.sigma:g} in {subject.dimension:,} dimensions"
+    finding = measure_cosines(
+        Cosines(
+            subject.cosines(np.random.default_rng(request.seed)),
+            dimension=subject.dimension,
+            title=title,
+            adversary="sees the noisy sum, knows all other records",
+        ),
+        delta=delta,
+        claim=request.claim,
+        confidence=request.confidence,
+        seed=request.seed,
+        adjacency="add_remove",
+        estimates=(_true_epsilon(subject, delta),),
+    )
+    fitted, tied, true = finding.estimates
+    return Audit(
+        subject=title,
+        claim=request.claim,
+        # All canaries took part once: of the two estimates the tied one is right.
+        findings=(msgspec.structs.replace(finding, estimates=(tied, fitted, true)),),
+        provenance=request.make_provenance(subject),
+    )
+
+
+def _true_epsilon(subject: GaussianMechanism, delta: float) -> EpsilonEstimate:
+    epsilon = gaussian_epsilon(subject.sigma, delta)
+    return EpsilonEstimate(
+        epsilon=epsilon,
+        low=epsilon,
+        high=epsilon,
+        delta=delta,
+        confidence=1.0,
+        method="Gaussian mechanism",
+        direction="both",
+        subject="the mechanism itself, by its σ",
+        role="reference",
+        adjacency="add_remove",
+        cites=("balle2018",),
+    )

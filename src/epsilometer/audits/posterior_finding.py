@@ -1,22 +1,32 @@
-"""What predictions with the record and without it prove of every form of publishing them."""
+"""Find what predictions prove of every form of publishing them."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
+from msgspec.structs import replace
 
 from epsilometer.attacks.learned import learned_scores
-from epsilometer.audits.form_plan import no_better_than_coarser, plan_of
-from epsilometer.audits.posterior_runs import LEARNED_FROM, Asked, Collected, Shown, World
-from epsilometer.audits.scores import audit_scores
+from epsilometer.audits.form_plan import no_better_than_coarser, plan_forms
+from epsilometer.audits.posterior_runs import LEARNED_FROM, Collected, Question, Shown, Side
+from epsilometer.audits.scores import measure_scores, name_scores
+from epsilometer.core.audit import Audit
+from epsilometer.core.bound import EpsilonLowerBound
+from epsilometer.core.findings import (
+    EpsilonFinding,
+    FormDifference,
+    FormFinding,
+    PosteriorRuns,
+    Standing,
+    SweepPoint,
+    Swept,
+    TheoryEpsilon,
+)
+from epsilometer.engine.run import Done
 from epsilometer.errors import InvalidArgument
 from epsilometer.observations import Scores
-from epsilometer.core.audit import PosteriorAudit
-from epsilometer.core.findings import FormDifference, FormFinding, Standing, SweepPoint, Swept, TheoryEpsilon
-from epsilometer.core.audit import Provenance
-from epsilometer.core.bound import EpsilonLowerBound
 from epsilometer.stats.decisions import advantage_at, advantage_difference
 from epsilometer.stats.estimators import epsilon_lower_bound
 from epsilometer.stats.joint_thresholds import Joining, joint_bound
@@ -30,58 +40,80 @@ _CITES = ("gal2016", "kairouz2015", "shibahara2021")
 _UTILITY = ("accuracy", "ties", "calibration_error", "log_loss")
 
 
-def found(
+def judge_forms(
     collected: Collected,
-    asked: Asked,
+    question: Question,
     *,
     label: int,
     theory: tuple[TheoryEpsilon, ...],
-    subject: str,
-    provenance: Provenance,
-    seed: int,
-) -> PosteriorAudit:
-    """All forms, their differences, sweeps, and the plan."""
+    title: str,
+    done: Done,
+) -> Audit:
+    """Return all forms, their differences, sweeps, and the plan, as an audit."""
     inside, outside = collected.inside, collected.outside
     caveats = []
-    forms = asked.forms
+    forms = question.forms
     has_vector = inside.vector is not None or outside.vector is not None
-    if not has_vector and any(form.kind == "vector" for form in forms):
-        forms = tuple(form for form in forms if form.kind != "vector")
+    if not has_vector and any(shown.form.kind == "vector" for shown in forms):
+        forms = tuple(shown for shown in forms if shown.form.kind != "vector")
         caveats.append("These models predict nothing without sampling: no form 'vector'.")
         if not forms:
-            raise InvalidArgument("Expected models with a prediction without sampling, got none.")
-    if lost := _lost(inside, outside):
+            raise InvalidArgument(
+                "Expected forms that these models have, got 'vector' alone: they predict nothing "
+                "without sampling."
+            )
+    if lost := _word_lost(inside, outside):
         caveats.append(lost)
-    attack = _Attack(collected=collected, label=label, delta=asked.delta, seed=seed)
+    seed = done.plan.seed
+    attack = _Attack(collected=collected, label=label, delta=question.delta, seed=seed)
     # Shared, so that the worst of all forms may refute a claim.
-    each = 1 - (1 - asked.confidence) / len(forms)
-    findings, decisions = [], []
-    for form in forms:
-        shown = Shown(form, asked.samples)
+    each = 1 - (1 - question.confidence) / len(forms)
+    findings: list[FormFinding] = []
+    decisions = []
+    for shown in forms:
         scores = attack.scores(shown)
         decisions.append((scores.inside >= 0, scores.outside >= 0))
-        findings.append(_finding(attack, shown, scores, asked, each, provenance, subject, caveats))
-    findings = no_better_than_coarser(findings, forms)
-    plan = plan_of(findings, asked)
-    return PosteriorAudit(
-        subject=subject,
-        claim=asked.claim,
-        delta=asked.delta,
-        confidence=asked.confidence,
-        samples=asked.samples,
-        runs=inside.runs,
-        diverged_inside=inside.lost,
-        diverged_outside=outside.lost,
-        tested=collected.tested,
-        forms=tuple(findings),
-        differences=_differences(findings, decisions, asked.confidence, seed),
-        sweeps=tuple(
-            _point(attack, swept, shown, asked)
-            for swept, shown in asked.sweeps
-            if has_vector or shown.form.kind != "vector"
+        view = measure_scores(
+            name_scores(
+                scores,
+                title=f"{title}, published: {shown.form}",
+                adversary=_word_adversary(shown),
+            ),
+            delta=question.delta,
+            # Power follows from the number of runs, which is that of the first form.
+            claim=None if findings else question.claim,
+            confidence=each,
+            seed=seed,
+            **done.counts(range(done.plan.units)),
+        )
+        if findings:
+            view = replace(view, power=findings[0].view.power)
+        findings.append(_measure_form(attack, shown, scores, question, view, caveats=caveats))
+    findings = no_better_than_coarser(findings, [shown.form for shown in forms])
+    plan = plan_forms(findings, question)
+    return Audit(
+        subject=title,
+        claim=question.claim,
+        findings=(
+            *findings,
+            plan,
+            PosteriorRuns(
+                delta=question.delta,
+                samples=question.samples,
+                runs=inside.runs,
+                diverged_inside=inside.lost,
+                diverged_outside=outside.lost,
+                tested=collected.tested,
+            ),
+            *_compare_forms(findings, decisions, question.confidence, seed),
+            *(
+                _measure_point(attack, swept, shown, question)
+                for swept, shown in question.sweeps
+                if has_vector or shown.form.kind != "vector"
+            ),
+            *theory,
         ),
-        plan=plan,
-        theory=theory,
+        advice=plan.advice,
         caveats=(
             f"Bounds of {len(forms)} forms share the confidence; points of sweeps have it each "
             "alone, and decide nothing.",
@@ -89,17 +121,16 @@ def found(
             if collected.tested
             else "No test records were given: nothing is known of utility.",
             *caveats,
-            *(said for form in forms for said in _spread(Shown(form, asked.samples))),
+            *(said for shown in forms for said in _word_spread(shown)),
         ),
-        seed=seed,
         cites=_CITES,
-        provenance=provenance,
+        provenance=done.provenance,
     )
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _Attack:
-    """The attacks on what is shown, all on the same runs."""
+    """Attack what is shown, always on the same runs."""
 
     collected: Collected
     label: int
@@ -107,13 +138,13 @@ class _Attack:
     seed: int
 
     def scores(self, shown: Shown) -> Scores:
-        """Log-odds of the learned attack, of runs it was not learned from, in one order.
+        """Return log-odds of the learned attack, of runs it was not learned from, in one order.
 
         Runs that were lost are all among these, each scored against the attack.
         """
         inside, outside = self.collected.inside, self.collected.outside
         against = np.full(inside.lost, -np.inf), np.full(outside.lost, np.inf)
-        known = [self._seen(shown, world, "features") for world in (inside, outside)]
+        known = [self._compute(shown, side, "features") for side in (inside, outside)]
         if min(map(len, known)) < 4:  # nothing to learn from
             return Scores(np.full(inside.runs, -np.inf), np.full(outside.runs, np.inf))
         rng = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(3,)))
@@ -126,13 +157,13 @@ class _Attack:
     def joint(
         self, shown: Shown, rule: HoldOut | Best, confidence: float
     ) -> tuple[EpsilonLowerBound, ...]:
-        """By thresholds on statistics: all must be reached, or any."""
+        """Return bounds by thresholds on statistics: all must be reached, or any."""
         inside, outside = self.collected.inside, self.collected.outside
-        seen = [self._seen(shown, world, "statistics") for world in (inside, outside)]
+        seen = [self._compute(shown, side, "statistics") for side in (inside, outside)]
         wide = max(part.shape[1] for part in seen)
         known = [
-            np.vstack([part.reshape(-1, wide), np.full((world.lost, wide), worst)])
-            for part, world, worst in zip(seen, (inside, outside), (-_WORST, _WORST), strict=True)
+            np.vstack([part.reshape(-1, wide), np.full((side.lost, wide), worst)])
+            for part, side, worst in zip(seen, (inside, outside), (-_WORST, _WORST), strict=True)
         ]
         joinings: tuple[Joining, ...] = ("all", "any") if wide > 1 else ("all",)
         return tuple(
@@ -144,59 +175,50 @@ class _Attack:
                 confidence=confidence,
                 rule=rule,
                 seed=self.seed,
-                adversary=_adversary(shown),
+                adversary=_word_adversary(shown),
                 adjacency="add_remove",
             )
             for joining in joinings
         )
 
-    def _seen(self, shown: Shown, world: World, what: str) -> FloatArray:
+    def _compute(self, shown: Shown, side: Side, what: str) -> FloatArray:
         form = shown.form
-        if not len(world.samples):
+        if not len(side.samples):
             return np.zeros((0, 1))
         of = form.features if what == "features" else form.statistics
-        return of(world.samples[:, : shown.samples], label=self.label, vector=world.vector)
+        return of(side.samples[:, : shown.samples], label=self.label, vector=side.vector)
 
 
-def _finding(
+def _measure_form(
     attack: _Attack,
     shown: Shown,
     scores: Scores,
-    asked: Asked,
-    confidence: float,
-    provenance: Provenance,
-    subject: str,
+    question: Question,
+    view: EpsilonFinding,
+    *,
     caveats: Sequence[str],
 ) -> FormFinding:
-    audit = audit_scores(
-        scores,
-        delta=asked.delta,
-        claim=asked.claim,
-        confidence=confidence,
-        seed=attack.seed,
-        subject=f"{subject}, published: {shown.form}",
-        adversary=_adversary(shown),
-        provenance=provenance,
-    )
+    """Return all that is found of a form, given what its scores prove."""
+    confidence = view.bound.confidence
     raw = attack.joint(shown, Best(), confidence)
-    audit = replace(
-        audit,
+    view = replace(
+        view,
         bound=replace(
-            audit.bound,
-            threshold_rule=f"{audit.bound.threshold_rule}, {_LEARNED}",
+            view.bound,
+            threshold_rule=f"{view.bound.threshold_rule}, {_LEARNED}",
             adjacency="add_remove",
-            caveats=(*audit.bound.caveats, *_spread(shown), *caveats),
+            caveats=(*view.bound.caveats, *_word_spread(shown), *caveats),
         ),
         also=(*attack.joint(shown, HoldOut(LEARNED_FROM), confidence), *raw),
     )
-    advantage = _advantage(scores, confidence)
-    worth = _worth(attack.collected, asked, shown)
+    advantage = _limit_advantage(scores, confidence)
+    worth = _find_worth(attack.collected, question, shown)
     return FormFinding(
         form=str(shown.form),
         shows=shown.form.kind,
         unit=shown.form.unit,
         samples=shown.samples,
-        audit=audit,
+        view=view,
         raw=max(bound.epsilon for bound in raw),
         advantage=advantage.value,
         advantage_low=advantage.low,
@@ -205,17 +227,17 @@ def _finding(
         ties=worth["ties"],
         calibration_error=worth["calibration_error"],
         log_loss=worth["log_loss"],
-        standing=_standing(audit.bound.epsilon, advantage, asked),
+        standing=_find_standing(view.bound.epsilon, advantage, question),
     )
 
 
-def _point(attack: _Attack, swept: Swept, shown: Shown, asked: Asked) -> SweepPoint:
+def _measure_point(attack: _Attack, swept: Swept, shown: Shown, question: Question) -> SweepPoint:
     scores = attack.scores(shown)
     bound = epsilon_lower_bound(
-        scores, delta=asked.delta, confidence=asked.confidence, seed=attack.seed
+        scores, delta=question.delta, confidence=question.confidence, seed=attack.seed
     )
-    raw = attack.joint(shown, Best(), asked.confidence)
-    worth = _worth(attack.collected, asked, shown)
+    raw = attack.joint(shown, Best(), question.confidence)
+    worth = _find_worth(attack.collected, question, shown)
     return SweepPoint(
         swept=swept,
         shows=shown.form.kind,
@@ -229,18 +251,18 @@ def _point(attack: _Attack, swept: Swept, shown: Shown, asked: Asked) -> SweepPo
     )
 
 
-def _worth(collected: Collected, asked: Asked, shown: Shown) -> dict[str, float | None]:
+def _find_worth(collected: Collected, question: Question, shown: Shown) -> dict[str, float | None]:
     if collected.utility is None:
         return dict.fromkeys(_UTILITY)
-    row = collected.utility[asked.shown.index(shown)].tolist()
+    row = collected.utility[question.shown.index(shown)].tolist()
     known = zip(_UTILITY, row, strict=True)
     return {name: None if math.isnan(value) else value for name, value in known}
 
 
-def _advantage(scores: Scores, confidence: float) -> Limited:
-    """With limits that hold whatever lost runs would have shown: they count on the wrong side.
+def _limit_advantage(scores: Scores, confidence: float) -> Limited:
+    """Return the advantage, with limits that hold whatever lost runs would have shown.
 
-    And the upper one whether she heeds the attack or its opposite, lest bad luck pass for safety.
+    The upper one also holds for the opposite of the attack, lest bad luck pass for safety.
     """
     against = advantage_at(scores, 0.0, confidence=confidence)
     hopeful = Scores(
@@ -251,13 +273,13 @@ def _advantage(scores: Scores, confidence: float) -> Limited:
     return against._replace(high=max(high, -against.low))
 
 
-def _standing(epsilon: float, advantage: Limited, asked: Asked) -> Standing:
-    if epsilon > asked.line or advantage.low > asked.advantage:
+def _find_standing(epsilon: float, advantage: Limited, question: Question) -> Standing:
+    if epsilon > question.line or advantage.low > question.advantage:
         return "above"
-    return "below" if advantage.high <= asked.advantage else "cannot tell"
+    return "below" if advantage.high <= question.advantage else "unclear"
 
 
-def _differences(
+def _compare_forms(
     findings: Sequence[FormFinding],
     decisions: Sequence[tuple[BoolArray, BoolArray]],
     confidence: float,
@@ -280,17 +302,17 @@ def _differences(
     return tuple(said)
 
 
-def _spread(shown: Shown) -> tuple[str, ...]:
-    """What to know of a form of so few samples, as sentences."""
+def _word_spread(shown: Shown) -> tuple[str, ...]:
+    """Say what to know of a form of so few samples, as sentences."""
     said = shown.form.caveats(shown.samples)
     return tuple(f"{text[0].upper()}{text[1:]}." for text in said)
 
 
-def _adversary(shown: Shown) -> str:
+def _word_adversary(shown: Shown) -> str:
     return f"sees what is published of the record: {shown.form}, of {shown.samples} samples"
 
 
-def _lost(inside: World, outside: World) -> str:
+def _word_lost(inside: Side, outside: Side) -> str:
     if not inside.lost and not outside.lost:
         return ""
     return (

@@ -1,18 +1,17 @@
-"""What is asked of predictions with uncertainty, and what the runs of either world said."""
+"""Collect what models predicted, with the record and without it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from epsilometer import _validate
 from epsilometer.attacks.disclosure import ReleaseForm
 from epsilometer.core.claim import Claim
+from epsilometer.core.findings import Swept
 from epsilometer.engine.shards import Arrays
 from epsilometer.errors import InvalidArgument
-from epsilometer.core.findings import Swept
 from epsilometer.types import FloatArray
 
 LEARNED_FROM = 0.5  # of the runs; the others are judged
@@ -34,81 +33,41 @@ class Shown:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Asked:
-    """What is made of predictions.
+class Question:
+    """What is computed of predictions, as it follows from a subject and its request.
 
     Attributes:
-        forms: Finest first.
+        forms: What might be published, finest first.
         sweeps: What was varied, and what is shown then.
-        samples: T.
-        claim: What was promised.
-        delta: δ.
+        claim: What was claimed, if anything.
+        delta: δ of all bounds.
         confidence: Of all forms together.
-        line: The ε of the user's line.
-        advantage: The advantage of the user's line.
+        line: The ε that no form may be proved to exceed.
+        advantage: The largest advantage of an attack on a form that may be published.
     """
 
-    forms: tuple[ReleaseForm, ...]
+    forms: tuple[Shown, ...]
     sweeps: tuple[tuple[Swept, Shown], ...]
-    samples: int
     claim: Claim | None
     delta: float
     confidence: float
     line: float
     advantage: float
 
-    @classmethod
-    def of(
-        cls,
-        *,
-        forms: tuple[ReleaseForm, ...],
-        swept: tuple[ReleaseForm, ...],
-        counts: tuple[int, ...],
-        units: tuple[float, ...],
-        samples: int,
-        claim: Claim | None,
-        delta: float,
-        confidence: float,
-        line: float,
-        advantage: float,
-    ) -> Self:
-        """With sweeps over the first ``counts`` of the samples, and over units."""
-        if not forms or len(set(forms)) < len(forms):
-            raise InvalidArgument(
-                "Expected forms of publishing, each once, got "
-                f"{', '.join(map(str, forms)) or 'none'}."
-            )
-        for count in counts:
-            _validate.whole(1, counts=count)
-        fewer = sorted({count for count in counts if count < samples} | {samples})
-        finer: list[float | None] = [None, *sorted(set(units))]
-        sweeps: list[tuple[Swept, Shown]] = []
-        for form in swept:
-            if form.kind not in ("vector", "label") and len(fewer) > 1:
-                sweeps += [("samples", Shown(form, count)) for count in fewer]
-            if form.kind != "label" and len(finer) > 1:
-                sweeps += [("unit", Shown(replace(form, unit=unit), samples)) for unit in finer]
-        return cls(
-            forms=forms,
-            sweeps=tuple(sweeps),
-            samples=samples,
-            claim=claim,
-            delta=delta,
-            confidence=confidence,
-            line=line,
-            advantage=advantage,
-        )
+    @property
+    def samples(self) -> int:
+        """Predictions of each model."""
+        return self.forms[0].samples
 
     @property
     def shown(self) -> tuple[Shown, ...]:
         """All that is looked at, each once."""
-        every = [Shown(form, self.samples) for form in self.forms]
-        return tuple(dict.fromkeys([*every, *(shown for _, shown in self.sweeps)]))
+        return tuple(dict.fromkeys([*self.forms, *(shown for _, shown in self.sweeps)]))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class World:
-    """What the models of one world said of the record.
+class Side:
+    """What models said of the record: those trained with it, or those trained without it.
 
     Attributes:
         samples: Of runs that ended well, ``(runs, T, classes)``.
@@ -137,14 +96,14 @@ class Collected:
         tested: Predictions of test records.
     """
 
-    inside: World
-    outside: World
+    inside: Side
+    outside: Side
     utility: FloatArray | None
     tested: int
 
     @classmethod
     def of(cls, units: Sequence[Arrays], blocks: int) -> Self:
-        """The first ``blocks`` units had the record."""
+        """Return what units say, of which the first ``blocks`` had the record."""
         classes = {unit["samples"].shape[-1] for unit in units if "samples" in unit}
         if not classes:
             raise AllFailed("Expected predictions of some runs, all of them failed.")
@@ -153,18 +112,18 @@ class Collected:
                 f"Expected models of the same classes, got some of {min(classes)} and some of "
                 f"{max(classes)}."
             )
-        inside, outside = (_world(some) for some in (units[:blocks], units[blocks:]))
+        inside, outside = (_join_side(some) for some in (units[:blocks], units[blocks:]))
         tested = [unit for unit in units if "utility" in unit and int(unit["rows"])]
         rows = [int(unit["rows"]) for unit in tested]
         utility = np.average([u["utility"] for u in tested], axis=0, weights=rows) if rows else None
         return cls(inside=inside, outside=outside, utility=utility, tested=sum(rows))
 
 
-def _world(units: Sequence[Arrays]) -> World:
+def _join_side(units: Sequence[Arrays]) -> Side:
     lost = sum(int(unit["lost"]) for unit in units if "lost" in unit)
     drawn = [unit["samples"] for unit in units if "samples" in unit]
     if not drawn:
-        return World(samples=np.zeros((0, 1, 1), np.float32), vector=None, lost=lost)
+        return Side(samples=np.zeros((0, 1, 1), np.float32), vector=None, lost=lost)
     samples = np.concatenate(drawn)
     well = np.isfinite(samples).all((1, 2))
     alone = [unit["vector"] for unit in units if "vector" in unit]
@@ -174,4 +133,4 @@ def _world(units: Sequence[Arrays]) -> World:
     if known:
         whole = [part if part.shape[1] else np.full((len(part), known), np.nan) for part in alone]
         vector = np.concatenate(whole).astype(np.float32)[well]
-    return World(samples=samples[well], vector=vector, lost=lost + int((~well).sum()))
+    return Side(samples=samples[well], vector=vector, lost=lost + int((~well).sum()))

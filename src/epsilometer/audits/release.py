@@ -1,4 +1,4 @@
-"""From risks and attacks to a verdict: rules, each with its reason."""
+"""Apply rules about publishing to risks and attacks: each passes, fails or is unclear."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,10 +8,9 @@ import numpy as np
 import scipy.special
 
 from epsilometer import _validate
+from epsilometer.core.findings import MembershipFinding, Outcome, RuleFinding
 from epsilometer.errors import InvalidArgument
 from epsilometer.observations import Scores
-from epsilometer.core.findings import MembershipFinding, RuleFinding
-from epsilometer.core.judge import Decision
 from epsilometer.stats import membership
 from epsilometer.stats.tradeoff import tradeoff_curve
 from epsilometer.types import FloatArray
@@ -26,6 +25,11 @@ class PdtpAtMost:
     Attributes:
         limit: In ln: 1 means that no probability at a record changes by more than e when it leaves.
         share: Share of records that may nevertheless be above it.
+
+    Example:
+        >>> import epsilometer as em
+        >>> em.rules.PdtpAtMost(share=0.01)
+        PdtpAtMost(limit=1.0, share=0.01)
     """
 
     limit: float = 1.0
@@ -38,7 +42,16 @@ class PdtpAtMost:
 
 @dataclass(frozen=True)
 class AdvantageAtMost:
-    """No attack has TPR − FPR above ``limit`` at any threshold."""
+    """No attack has TPR − FPR above ``limit`` at any threshold.
+
+    Attributes:
+        limit: In [0, 1].
+
+    Example:
+        >>> import epsilometer as em
+        >>> em.rules.AdvantageAtMost(0.2)
+        AdvantageAtMost(limit=0.2)
+    """
 
     limit: float = 0.1
 
@@ -48,7 +61,17 @@ class AdvantageAtMost:
 
 @dataclass(frozen=True)
 class CaughtAtMost:
-    """No attack catches more than ``limit`` of those inside at ``fpr`` false positives."""
+    """No attack catches more than ``limit`` of those inside at ``fpr`` false positives.
+
+    Attributes:
+        limit: Share of the records that were trained on.
+        fpr: Share of the others that are taken for them.
+
+    Example:
+        >>> import epsilometer as em
+        >>> em.rules.CaughtAtMost(0.1)
+        CaughtAtMost(limit=0.1, fpr=0.01)
+    """
 
     limit: float = 0.05
     fpr: float = 0.01
@@ -83,35 +106,35 @@ class Measured:
     mismatch: str = ""
 
 
-def judged(
+def apply_rules(
     measured: Measured, rules: Sequence[ReleaseRule], *, confidence: float = 0.95
 ) -> tuple[tuple[RuleFinding, ...], tuple[MembershipFinding, ...]]:
-    """What each rule says, and how each attack does.
+    """Return what each rule says, and how each attack does.
 
-    Guarantees: *do not release* is wrong with probability at most 1 − ``confidence``, whatever the
-        number of rules and attacks; so is *release*, of each rule's quantity as measured by
-        these attacks. Neither speaks of attacks that were not run.
-    Assumes: scores of an attack are independent, records were drawn by chance.
+    Guarantee: *fail* is wrong with probability at most 1 − ``confidence``, whatever the number of
+        rules and attacks; so is *pass*, of each rule's quantity as measured by these attacks.
+        Neither speaks of attacks that were not run.
+    Assumption: scores of an attack are independent, records were drawn by chance.
     """
     if not rules:
-        raise InvalidArgument("Expected at least one rule for a verdict, got none.")
-    statements = _statements(measured, rules)
+        raise InvalidArgument("Expected at least one rule in rules, got none.")
+    statements = _count_statements(measured, rules)
     each = 1 - (1 - confidence) / max(statements, 1)
     fpr = next((rule.fpr for rule in rules if isinstance(rule, CaughtAtMost)), 0.01)
     findings = tuple(
-        attack_finding(name, scores, fpr=fpr, confidence=each) for name, scores in measured.attacks
+        measure_attack(name, scores, fpr=fpr, confidence=each) for name, scores in measured.attacks
     )
-    return tuple(_reason(rule, measured, findings, each) for rule in rules), findings
+    return tuple(_apply_rule(rule, measured, findings, each) for rule in rules), findings
 
 
-def attack_finding(
+def measure_attack(
     name: str,
     scores: Scores,
     *,
     fpr: float = 0.01,
     confidence: float = 0.95,
 ) -> MembershipFinding:
-    """How well an attack does, with limits that hold at ``confidence`` each."""
+    """Return how well an attack does, with limits that hold at ``confidence`` each."""
     advantage = membership.advantage(scores, confidence=confidence)
     caught = membership.tpr_at(scores, fpr, confidence=confidence)
     curve = tradeoff_curve(scores)
@@ -134,23 +157,23 @@ def attack_finding(
     )
 
 
-def _statements(measured: Measured, rules: Sequence[ReleaseRule]) -> int:
-    """How many statements rest on samples, and so share the confidence."""
+def _count_statements(measured: Measured, rules: Sequence[ReleaseRule]) -> int:
+    """Return how many statements rest on samples, and so share the confidence."""
     risk = measured.risk
     sampled = risk is not None and (risk.size < measured.of or measured.floor is not None)
     return sum(sampled if isinstance(r, PdtpAtMost) else len(measured.attacks) for r in rules)
 
 
-def _reason(
+def _apply_rule(
     rule: ReleaseRule, measured: Measured, findings: Sequence[MembershipFinding], confidence: float
 ) -> RuleFinding:
     match rule:
         case PdtpAtMost():
-            return _pdtp(rule, measured, confidence)
+            return _limit_risk(rule, measured, confidence)
         case AdvantageAtMost(limit):
             name = f"no attack's TPR − FPR above {limit:g}"
             limits = [(f, f.advantage, f.advantage_low, f.advantage_high) for f in findings]
-            return _attacked(name, limit, limits, "TPR − FPR", measured.mismatch, confidence)
+            return _limit_attacks(name, limit, limits, "TPR − FPR", measured.mismatch, confidence)
         case CaughtAtMost(limit, fpr):
             name = f"no attack catches more than {limit:.3g} at {fpr:.3g} false positives"
             limits = [
@@ -158,10 +181,10 @@ def _reason(
                 for f, (_, scores) in zip(findings, measured.attacks, strict=True)
             ]
             what = f"TPR at FPR {fpr:.3g}"
-            return _attacked(name, limit, limits, what, measured.mismatch, confidence)
+            return _limit_attacks(name, limit, limits, what, measured.mismatch, confidence)
 
 
-def _attacked(
+def _limit_attacks(
     rule: str,
     limit: float,
     limits: Sequence[tuple[MembershipFinding, float, float, float]],
@@ -172,7 +195,7 @@ def _attacked(
     if not limits:
         return RuleFinding(
             rule=rule,
-            decision="cannot tell",
+            outcome="unclear",
             finding="No attack was run.",
             value=0.0,
             low=0.0,
@@ -184,19 +207,19 @@ def _attacked(
     strongest = convicting if convicting[2] > limit else max(limits, key=lambda each: each[3])
     attack, value, low, high = strongest
     measured = f"{what} of {attack.attack} is {value:.3f} ({low:.3f} to {high:.3f})"
-    decision: Decision
+    outcome: Outcome
     if low > limit:
-        decision, why = "do not release", f"{measured}, above {limit:g}."
+        outcome, why = "fail", f"{measured}, above {limit:g}."
     elif high > limit:
-        decision = "cannot tell"
+        outcome = "unclear"
         why = f"{measured}: it may be on either side of {limit:g}. More scores would narrow it."
     elif mismatch:
-        decision, why = "cannot tell", f"{measured}, at most {limit:g}; but {mismatch}"
+        outcome, why = "unclear", f"{measured}, at most {limit:g}; but {mismatch}"
     else:
-        decision, why = "release", f"{measured}, the largest; at most {limit:g} is allowed."
+        outcome, why = "pass", f"{measured}, the largest; at most {limit:g} is allowed."
     return RuleFinding(
         rule=rule,
-        decision=decision,
+        outcome=outcome,
         finding=why,
         value=value,
         low=low,
@@ -206,7 +229,7 @@ def _attacked(
     )
 
 
-def _pdtp(rule: PdtpAtMost, measured: Measured, confidence: float) -> RuleFinding:
+def _limit_risk(rule: PdtpAtMost, measured: Measured, confidence: float) -> RuleFinding:
     name = f"PDTP at most {rule.limit:g}"
     if rule.share:
         name += f" for all but {rule.share:.3g} of records"
@@ -214,7 +237,7 @@ def _pdtp(rule: PdtpAtMost, measured: Measured, confidence: float) -> RuleFindin
     if risk is None:
         return RuleFinding(
             rule=name,
-            decision="cannot tell",
+            outcome="unclear",
             finding="Leave-one-out risk was not measured.",
             value=0.0,
             low=0.0,
@@ -222,11 +245,11 @@ def _pdtp(rule: PdtpAtMost, measured: Measured, confidence: float) -> RuleFindin
             limit=rule.share,
             confidence=confidence,
         )
-    decision, why, share = _pdtp_decision(rule, measured, risk, confidence)
+    outcome, why, share = _compare_share(rule, measured, risk, confidence)
     whole = risk.size == measured.of and measured.floor is None
     return RuleFinding(
         rule=name,
-        decision=decision,
+        outcome=outcome,
         finding=why,
         value=share.value,
         low=share.low,
@@ -236,10 +259,10 @@ def _pdtp(rule: PdtpAtMost, measured: Measured, confidence: float) -> RuleFindin
     )
 
 
-def _pdtp_decision(
+def _compare_share(
     rule: PdtpAtMost, measured: Measured, risk: FloatArray, confidence: float
-) -> tuple[Decision, str, membership.Limited]:
-    """By the share of records above the limit, beyond what refits alone put there."""
+) -> tuple[Outcome, str, membership.Limited]:
+    """Decide by the share of records above the limit, beyond what refits alone put there."""
     above = int(np.sum(risk > rule.limit))
     counted = f"{above:,} of {risk.size:,} measured records are above {rule.limit:g}"
     found = f"{counted}; the largest has {_number(float(risk.max()))}."
@@ -249,27 +272,27 @@ def _pdtp_decision(
         most = 1 - (risk.size - above) / measured.of
         share = membership.Limited(share.value, above / measured.of, most)
     if share.low > rule.share:
-        beyond, why = _beyond_floor(rule, risk, measured.floor, confidence)
+        beyond, why = _test_floor(rule, risk, measured.floor, confidence)
         if beyond:
-            return "do not release", f"{found} {why}".strip(), share
-        return "cannot tell", f"Training is too random to tell: {counted}, {why}", share
+            return "fail", f"{found} {why}".strip(), share
+        return "unclear", f"Training is too random to tell: {counted}, {why}", share
     if not known:
         why = f"{counted}, but they were chosen by the caller: others may be above it."
-        return "cannot tell", why, share
+        return "unclear", why, share
     if share.high <= rule.share:
-        return "release", found, share
+        return "pass", found, share
     why = (
         f"At most {share.high:.2%} of all {measured.of:,} records are above {rule.limit:g}, where "
         f"{rule.share:.2%} are allowed: {counted}. Measure all, or allow a share that a sample can "
         "reach."
     )
-    return "cannot tell", why, share
+    return "unclear", why, share
 
 
-def _beyond_floor(
+def _test_floor(
     rule: PdtpAtMost, risk: FloatArray, floor: FloatArray | None, confidence: float
 ) -> tuple[bool, str]:
-    """Whether records are above the limit for another reason than that training is random.
+    """Test whether records are above the limit for another reason than random training.
 
     If leaving a record out did no more than another seed does, risk and floor would as often be
     above the limit: a sign test over the records at which only one of them is.

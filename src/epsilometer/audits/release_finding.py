@@ -1,114 +1,119 @@
-"""The parts of a classifier's audit put together: summaries, groups, records, advice."""
+"""Put the parts of a classifier's audit together: rules, groups, records, advice."""
 
 import math
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
+import msgspec
 import numpy as np
 import scipy.special
 from numpy.typing import NDArray
 
 from epsilometer.attacks.membership import RecordScores, evaluate
+from epsilometer.audits.classifier import ClassifierTask
 from epsilometer.audits.cures import Sawtooth, removal_plan, rounding_steps
-from epsilometer.audits.release import Measured, judged
+from epsilometer.audits.release import Measured, apply_rules
 from epsilometer.audits.standing_out import explained, features_of
-from epsilometer.engine.run import Done
+from epsilometer.core import judge
+from epsilometer.core.audit import Audit, Provenance
+from epsilometer.core.findings import (
+    AccuracyFinding,
+    GroupRisk,
+    LeaveOneOut,
+    MembershipFinding,
+    RecordRisk,
+    RemovalPlan,
+    RoundingStep,
+    Variation,
+)
 from epsilometer.engine.shards import Arrays
 from epsilometer.leave_one_out.rounding import Seen, predicted, seen
 from epsilometer.observations import Scores
-from epsilometer.core.audit import ReleaseAudit
-from epsilometer.core.findings import GroupRisk, LeaveOneOut, MembershipFinding, RecordRisk, RemovalPlan, Variation
 from epsilometer.stats import membership
 from epsilometer.stats.gaussians import gaussian_sigma
 from epsilometer.types import BoolArray, FloatArray
-
-if TYPE_CHECKING:
-    from epsilometer.audits.classifier_job import ClassifierJob
 
 SMALLEST = 20  # records of a group that is shown by itself
 _LISTED = 1000  # records in a result
 _EXPLAINED = 20  # of them with what makes them stand out
 _EDGES = np.geomspace(1e-5, 10.0, 49)
 _CITES = ("long2017", "clopper1934")
-_DELTA = 1e-5  # at which noise is named
+_NOISE_DELTA = 1e-5  # at which advice names noise
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Finding:
-    """What the parts found, on its way to a result.
+class PartResults:
+    """What the parts of an audit found, on its way to a result.
 
     Attributes:
-        job: What was asked.
+        task: What was to be measured.
         found: What each part returned.
-        done: What was done of the plan.
     """
 
-    job: "ClassifierJob"
+    task: ClassifierTask
     found: Mapping[str, Arrays]
-    done: Done
 
-    def audit(self) -> ReleaseAudit:
-        """The verdict with all that it rests on."""
-        asked, leaving = self.job.questions, self.found["leaving"]
-        at = seen(leaving["full"], leaving["without"], decimals=asked.decimals)
+    def make_audit(self, provenance: Provenance) -> Audit:
+        """Return the audit: what the rules say, with all that it rests on."""
+        subject, arrays = self.task.subject, self.found["leave-one-out"]
+        at = seen(arrays["full"], arrays["without"], decimals=subject.decimals)
         floor = self._floor()
-        reasons, findings = judged(
+        rules, attacks = apply_rules(
             Measured(
                 risk=at.risk,
                 floor=floor,
-                of=self.job.data.codes.size,
-                drawn=bool(leaving["drawn"]),
-                attacks=[(self._named(name), self._scores(name)) for name in asked.attacks],
+                of=self.task.data.codes.size,
+                drawn=bool(arrays["drawn"]),
+                attacks=[(self._named(name), self._scores(name)) for name in subject.attack_names],
                 mismatch=" ".join(self._mismatch()),
             ),
-            asked.rules,
-            confidence=asked.confidence,
+            subject.deciding_rules,
+            confidence=self.task.confidence,
         )
-        findings = tuple(map(self._bounded, asked.attacks, findings))
-        codes = self.job.data.codes[leaving["records"]]
+        attacks = tuple(map(self._add_bound, subject.attack_names, attacks))
+        codes = self.task.data.codes[arrays["records"]]
         rounding = rounding_steps(
-            leaving["full"],
-            leaving["without"],
+            arrays["full"],
+            arrays["without"],
             codes,
-            limit=asked.limit,
-            advantages=self.found["attacks"]["advantages"] if asked.attacks else None,
+            limit=subject.limit,
+            advantages=self.found["attacks"]["advantages"] if attacks else None,
         )
-        removal = self._removed()
-        summary = self._leaving(at, floor)
-        result = ReleaseAudit(
-            subject=self.job.subject,
-            reasons=reasons,
-            confidence=asked.confidence,
-            leaving=summary,
-            attacks=findings,
-            groups=self._group_risks(at.risk, findings),
-            records=self._exposed(at, floor),
-            removal=removal,
-            rounding=rounding,
-            variation=self._variations(),
-            accuracy=float(np.mean(predicted(leaving["full"]) == codes)),
-            advice=(),
+        result = Audit(
+            subject=subject.title or type(subject.estimator).__name__,
+            claim=None,
+            findings=(
+                *rules,
+                self._summarise_risk(at, floor),
+                *attacks,
+                *self._group_risks(at.risk, attacks),
+                *self._record_risks(at, floor),
+                *self._removal(),
+                *rounding,
+                *self._variations(),
+                AccuracyFinding(accuracy=float(np.mean(predicted(arrays["full"]) == codes))),
+            ),
             caveats=self._caveats(),
-            seed=self.job.plan.seed,
             cites=self._cites(),
-            provenance=self.done.provenance(range(len(asked.parts))),
+            provenance=provenance,
         )
-        return replace(result, advice=_advice(result))
+        return msgspec.structs.replace(result, advice=tuple(_advise(result)))
 
     def _floor(self) -> FloatArray | None:
         """What another seed alone changes, seen through as many decimals."""
-        leaving = self.found["leaving"]
-        if not leaving["null"].size:
+        arrays = self.found["leave-one-out"]
+        if not arrays["null"].size:
             return None
-        decimals = self.job.questions.decimals
-        return seen(leaving["full"], leaving["null"], decimals=decimals).risk
+        decimals = self.task.subject.decimals
+        return seen(arrays["full"], arrays["null"], decimals=decimals).risk
 
     def _mismatch(self) -> list[str]:
         """How the target differs from its shadows."""
-        asked = self.job.questions.attacks
-        return [str(line) for line in self.found["attacks"]["mismatch"]] if asked else []
+        if "attacks" not in self.found:
+            return []
+        return [str(line) for line in self.found["attacks"]["mismatch"]]
 
     def _named(self, name: str) -> str:
         """The attack as it calls itself."""
@@ -120,8 +125,8 @@ class Finding:
         values, member = found[f"scores {name}"], found["member"]
         return Scores(inside=values[member], outside=values[~member])
 
-    def _bounded(self, name: str, finding: MembershipFinding) -> MembershipFinding:
-        """The finding with the bound of the first model that was attacked: one run, one bound."""
+    def _add_bound(self, name: str, finding: MembershipFinding) -> MembershipFinding:
+        """Add the bound of the first model that was attacked: one run, one bound."""
         found = self.found["attacks"]
         scores = RecordScores(
             attack=self._named(name),
@@ -129,29 +134,32 @@ class Finding:
             threshold=float(found[f"cut {name}"][0]),
             convention="",
         )
-        coins = self.job.target is None  # of a target from elsewhere nobody knows
-        bound = evaluate(scores, found["member"][0], coins=coins).bound
-        return replace(finding, bound=bound)
+        bound = evaluate(
+            scores,
+            found["member"][0],
+            coins=self.task.target is None,  # of a target from elsewhere nobody knows
+            delta=self.task.delta,
+            confidence=self.task.confidence,
+        ).bound
+        return msgspec.structs.replace(finding, bound=bound)
 
-    def _leaving(self, at: Seen, floor: FloatArray | None) -> LeaveOneOut:
-        asked, arrays = self.job.questions, self.found["leaving"]
-        limit, of = asked.limit, self.job.data.codes.size
+    def _summarise_risk(self, at: Seen, floor: FloatArray | None) -> LeaveOneOut:
+        arrays, confidence = self.found["leave-one-out"], self.task.confidence
+        limit, of = self.task.subject.limit, self.task.data.codes.size
         above = at.risk > limit
         measured = at.risk.size
         coverage = ""
         if measured < of and bool(arrays["drawn"]):
-            share = membership.share_above(
-                int(above.sum()), measured, of, confidence=asked.confidence
-            )
+            share = membership.share_above(int(above.sum()), measured, of, confidence=confidence)
             coverage = (
                 f"of all {of:,} records {share.low:.2%} to {share.high:.2%} are above {limit:g}, "
-                f"with {asked.confidence:g} confidence"
+                f"with {confidence:g} confidence"
             )
         return LeaveOneOut(
             path=str(arrays["path"]),
             measured=measured,
             of=of,
-            decimals=asked.decimals,
+            decimals=self.task.subject.decimals,
             limit=limit,
             exposed=int(above.sum()),
             hidden=int(np.sum((at.unbinned > limit) & ~above)),
@@ -168,30 +176,31 @@ class Finding:
             floor_bins=() if floor is None else _binned(floor),
         )
 
-    def _exposed(self, at: Seen, floor: FloatArray | None) -> tuple[RecordRisk, ...]:
-        asked, job = self.job.questions, self.job
-        records = self.found["leaving"]["records"]
+    def _record_risks(self, at: Seen, floor: FloatArray | None) -> tuple[RecordRisk, ...]:
+        task, subject = self.task, self.task.subject
+        records = self.found["leave-one-out"]["records"]
         order = np.argsort(-at.risk, kind="stable")[:_LISTED]
         worst = order[:_EXPLAINED]
-        notes = explained(job.data, records[worst], decimals=asked.decimals, seed=job.plan.seed)
-        measure = "PDTP" if asked.decimals is None else f"PDTP, {asked.decimals} decimals"
+        notes = explained(task.data, records[worst], decimals=subject.decimals, seed=task.seed)
+        measure = "PDTP" if subject.decimals is None else f"PDTP, {subject.decimals} decimals"
         listed = []
         for place, index in enumerate(order.tolist()):
             record = int(records[index])
             note = [notes[place]] if place < len(notes) and notes[place] else []
-            edge_only = bool(at.shown[index] > asked.limit >= at.risk[index])
+            edge_only = bool(at.shown[index] > subject.limit >= at.risk[index])
             if edge_only:
                 note.append("above the limit through the edge of a bin alone")
             if np.isinf(at.unbinned[index]):
                 note.append("a class is possible with it and impossible without, or the reverse")
-            if job.show_records and place < _EXPLAINED:
-                note.append(features_of(job.data.X, record, job.data.names, job.words))
+            if subject.show_records and place < _EXPLAINED:
+                words = subject.words or ()
+                note.append(features_of(subject.X, record, task.data.names, words))
             listed.append(
                 RecordRisk(
-                    record=job.names[record],
+                    record=task.names[record],
                     risk=at.risk[index],
                     measure=measure,
-                    group=str(job.classes[job.data.codes[record]]),
+                    group=str(task.classes[task.data.codes[record]]),
                     note="; ".join(note),
                     shown=at.shown[index],
                     unbinned=at.unbinned[index],
@@ -205,7 +214,7 @@ class Finding:
     def _scores_of(self, record: int) -> tuple[tuple[str, float], ...]:
         """Each attack's mean score of the record over the attacked models it was in."""
         told = []
-        for name in self.job.questions.attacks:
+        for name in self.task.subject.attack_names:
             found = self.found["attacks"]
             inside = found["member"][:, record]
             if inside.any():
@@ -216,16 +225,16 @@ class Finding:
     def _group_risks(
         self, risk: FloatArray, findings: tuple[MembershipFinding, ...]
     ) -> tuple[GroupRisk, ...]:
-        job, limit = self.job, self.job.questions.limit
-        records = self.found["leaving"]["records"]
+        task, limit = self.task, self.task.subject.limit
+        records = self.found["leave-one-out"]["records"]
         strongest = max(
-            zip(findings, job.questions.attacks, strict=True),
+            zip(findings, task.subject.attack_names, strict=True),
             key=lambda pair: pair[0].auc,
             default=None,
         )
         told = []
-        labels = np.asarray(job.classes[job.data.codes]).astype(np.str_)
-        for column, values in (("class", labels), *job.groups):
+        labels = np.asarray(task.classes[task.data.codes]).astype(np.str_)
+        for column, values in (("class", labels), *task.groups):
             for name, at in _cells(values, records):
                 inside = at[records]
                 auc = self._auc(strongest[1], at) if strongest else None
@@ -250,32 +259,33 @@ class Finding:
         if min(int(member[0].sum()), int((~member[0]).sum())) < SMALLEST:
             return None
         scores = Scores(inside=values[member], outside=values[~member])
-        return membership.auc(scores, confidence=self.job.questions.confidence)
+        return membership.auc(scores, confidence=self.task.confidence)
 
-    def _removed(self) -> RemovalPlan | None:
+    def _removal(self) -> tuple[RemovalPlan, ...]:
         if "removal" not in self.found:
-            return None
+            return ()
         found = Sawtooth(**self.found["removal"])
-        return removal_plan(found, self.job.names) if found.exposed[0] else None
+        return (removal_plan(found, self.task.names),) if found.exposed[0] else ()
 
     def _variations(self) -> tuple[Variation, ...]:
-        asked, told = self.job.questions, []
+        subject, told = self.task.subject, []
         if "variation" in self.found:
             spread = self.found["variation"]["spread"]
-            told.append(_variation("initialisation", asked.variation, spread))
-        if asked.attacks and asked.variation:
+            told.append(_variation("initialisation", subject.variation, spread))
+        if subject.attack_names and subject.variation:
             spread = self.found["attacks"]["spread"]
-            told.append(_variation("which half of the records is drawn", asked.shadows, spread))
+            told.append(_variation("which half of the records is drawn", subject.shadows, spread))
         return tuple(told)
 
     def _caveats(self) -> tuple[str, ...]:
-        told = [*self.job.caveats, *map(str, self.found["leaving"]["caveats"].tolist())]
-        if self.job.questions.attacks:
+        found = self.found["leave-one-out"]
+        told = [*self.task.subject.caveats, *map(str, found["caveats"].tolist())]
+        if "attacks" in self.found:
             found = self.found["attacks"]
             train, test = found["accuracy"].tolist()
             halves = f"{len(found['member'])} models trained on halves of the records"
             told.append(
-                f"Attacks were made on {halves if self.job.target is None else 'the target'}; "
+                f"Attacks were made on {halves if self.task.target is None else 'the target'}; "
                 f"shadows are right on {train:.1%} of the records they were trained on and on "
                 f"{test:.1%} of the others. Limits take scores for independent, and hold for "
                 "models and records like these."
@@ -284,9 +294,9 @@ class Finding:
         return tuple(told)
 
     def _cites(self) -> tuple[str, ...]:
-        attacks = self.job.questions.attacks
+        attacks = self.task.subject.attack_names
         cited = [self.found["attacks"][f"cites {name}"].tolist() for name in attacks]
-        if self.found["leaving"]["null"].size:
+        if self.found["leave-one-out"]["null"].size:
             cited.append(["mann1947"])
         if attacks:
             cited.append(["massart1990", "steinke2023"])
@@ -337,57 +347,53 @@ def _variation(cause: str, models: int, spread: FloatArray) -> Variation:
     return Variation(cause=cause, models=models, deciles=tuple(deciles.tolist()))
 
 
-def _advice(result: ReleaseAudit) -> tuple[str, ...]:
-    """What to do, most useful first."""
-    told = []
-    leaving = result.leaving
-    if leaving is not None and leaving.exposed:
-        told.append(
+def _advise(result: Audit) -> Iterator[str]:
+    """Yield what to do, the most useful first."""
+    (risk,) = result.find(LeaveOneOut)
+    if risk.exposed:
+        yield (
             "Look at the riskiest records below: what makes them stand out may be a mistake in the "
             "data, or a person who must not be in it."
         )
-        told += _rounding_advice(result, leaving)
-        if result.removal is not None:
-            told.append(result.removal.ended)
-    if result.verdict == "cannot tell":
-        told.append("To be able to tell, measure more: all records, more shadows, more records.")
-    if result.verdict != "release" and leaving is not None and leaving.limit > 0:
-        noise = gaussian_sigma(leaving.limit, _DELTA)
-        told.append(
+        yield _advise_rounding(result.find(RoundingStep), risk)
+        yield from (plan.ended for plan in result.find(RemovalPlan))
+    if result.verdict == judge.CANNOT_TELL:
+        yield "To be able to tell, measure more: all records, more shadows, more records."
+    if result.verdict != judge.RELEASE and risk.limit > 0:
+        noise = gaussian_sigma(risk.limit, _NOISE_DELTA)
+        yield (
             "Differentially private training limits what anything published shows of any record. "
-            f"With ε = {leaving.limit:g} at δ = {_DELTA:g}, a single step on all records needs "
+            f"With ε = {risk.limit:g} at δ = {_NOISE_DELTA:g}, a single step on all records needs "
             f"noise of {noise:.3g} times the clipping norm; the command epsilometer dpsgd says "
             "what your settings of DP-SGD keep."
         )
-    if result.verdict == "release":
-        told.append(
+    if result.verdict == judge.RELEASE:
+        yield (
             "Publish what was audited: this model, trained on these records in this way. After "
             "any change, audit again."
         )
-    if leaving is not None and leaving.decimals is not None and leaving.hidden:
-        told.append(
-            f"Show no more than {leaving.decimals} decimals, and do not give the model itself "
-            f"away: at full precision {_more(leaving.hidden)} exposed."
+    if risk.decimals is not None and risk.hidden:
+        yield (
+            f"Show no more than {risk.decimals} decimals, and do not give the model itself "
+            f"away: at full precision {_more(risk.hidden)} exposed."
         )
-    return tuple(told)
 
 
 def _more(count: int) -> str:
     return "1 more record is" if count == 1 else f"{count:,} more records are"
 
 
-def _rounding_advice(result: ReleaseAudit, leaving: LeaveOneOut) -> Iterator[str]:
-    """The most decimals with which no record is exposed."""
-    for step in result.rounding:
+def _advise_rounding(steps: Sequence[RoundingStep], risk: LeaveOneOut) -> str:
+    """Name the most decimals with which no record is exposed."""
+    for step in steps:
         if step.exposed == 0:
             shown = "the class alone" if step.decimals == -1 else f"{step.decimals} decimals"
-            yield (
+            return (
                 f"Showing {shown} exposes no record; what is shown then names the right class in "
                 f"{step.accuracy:.1%} of records."
             )
-            return
-    fewest = min(result.rounding, key=lambda step: step.exposed)
-    yield (
-        f"Showing fewer decimals is not enough: {fewest.exposed:,} of {leaving.measured:,} records "
+    fewest = min(steps, key=lambda step: step.exposed)
+    return (
+        f"Showing fewer decimals is not enough: {fewest.exposed:,} of {risk.measured:,} records "
         "are exposed at best."
     )

@@ -1,7 +1,8 @@
 """Run a program again and again, with the record and without it, and bound ε by that."""
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, TypeAlias
 
@@ -14,13 +15,13 @@ from epsilometer.core.audit import Audit
 from epsilometer.core.bound import EpsilonLowerBound
 from epsilometer.core.claim import Claim
 from epsilometer.core.findings import Curve, EpsilonFinding
-from epsilometer.core.settings import data_field
+from epsilometer.core.settings import DATA
 from epsilometer.core.stopping import Until, UntilNarrow, UntilRefuted
 from epsilometer.engine.engines import Local
 from epsilometer.engine.fingerprints import name_of
 from epsilometer.engine.plan import Plan
 from epsilometer.engine.request import Request
-from epsilometer.engine.run import Done, run
+from epsilometer.engine.run import Counts, Done, run
 from epsilometer.engine.shards import Arrays
 from epsilometer.errors import InvalidArgument
 from epsilometer.observations import Scores, Sides
@@ -69,13 +70,13 @@ class Runs:
         ('refuted', True)
     """
 
-    play: Play = data_field()
+    play: Play = field(metadata=DATA)
     runs: int
     also: tuple[str, ...] = ()
     block: int | None = None
     title: str = "training runs"
     adversary: str = "unstated"
-    curves: tuple[Curve, ...] = data_field(default=())
+    curves: tuple[Curve, ...] = field(default=(), metadata=DATA)
     parameters: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
@@ -83,6 +84,7 @@ class Runs:
             raise InvalidArgument(f"Expected a function play(runs, rng), got {self.play!r}.")
         _validate.whole(2, runs=self.runs)
         _validate.whole(1, block=1 if self.block is None else self.block)
+        check_parameters(self.parameters)
 
 
 SUBJECTS = (Runs,)
@@ -90,7 +92,7 @@ SUBJECTS = (Runs,)
 
 def run_audit(subject: Runs, request: Request) -> Audit:
     """Play runs with the record and as many without it, and judge the claim by them."""
-    block = subject.block or -(-subject.runs // _UNITS)
+    block = subject.block or default_block(subject.runs)
     check_until(request, also=subject.also, blocks=-(-subject.runs // block))
     job = RunsJob(
         plan=request.make_plan(
@@ -198,7 +200,7 @@ class RunsJob:
     def each_confidence(self) -> float:
         """Of each bound, so that all of them hold together (Bonferroni)."""
         bounds = sum(len(program.looks) for program in self.programs) + self.further
-        return 1 - (1 - self.confidence) / bounds if bounds > 1 else self.confidence
+        return share_confidence(self.confidence, bounds)
 
     @property
     def blocks(self) -> int:
@@ -260,7 +262,7 @@ class RunsJob:
         return found
 
     def _measure(
-        self, program: Program, view: View, units: Sequence[Arrays], counts: dict[str, int]
+        self, program: Program, view: View, units: Sequence[Arrays], counts: Counts
     ) -> EpsilonFinding:
         scores = join_scores(units, view.name)
         if view.bound is not None:
@@ -322,6 +324,16 @@ class RunsJob:
     def _size(self, index: int) -> int:
         start = index % self.blocks * self.block
         return min(self.block, self.runs - start)
+
+
+def default_block(runs: int) -> int:
+    """Return how many runs of either kind make a unit of work where nobody says it."""
+    return -(-runs // _UNITS)
+
+
+def share_confidence(confidence: float, bounds: int) -> float:
+    """Return the confidence of each of several bounds, so that all hold together (Bonferroni)."""
+    return 1 - (1 - confidence) / bounds if bounds > 1 else confidence
 
 
 def perfect_bound(pairs: int, delta: float, confidence: float) -> float:
@@ -464,3 +476,13 @@ def check_until(request: Request, *, also: Sequence[str], blocks: int) -> None:
             "Expected two units or more with until=…, got one: the first places the thresholds. "
             "Give a smaller block."
         )
+
+
+def check_parameters(parameters: Mapping[str, Any] | None) -> None:
+    """Refuse parameters that a plan could not hold, and so could not compare."""
+    try:
+        json.dumps(dict(parameters or {}), allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidArgument(
+            f"Expected parameters to be JSON values ({error}). Give numbers, texts and lists."
+        ) from error

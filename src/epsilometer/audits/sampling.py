@@ -1,13 +1,13 @@
-"""Does the accountant account for the sampler that is really used?"""
+"""Compare the sampler that an accountant assumes with the one that is really used."""
 
 from dataclasses import dataclass
 
 from epsilometer import _validate
 from epsilometer.accounting.pld import poisson_epsilon
 from epsilometer.accounting.shuffle import setting_in_words, shuffle_epsilon
+from epsilometer.core.bound import EpsilonEstimate
 from epsilometer.errors import InvalidArgument
 from epsilometer.mechanisms.samplers import Poisson, Sampler
-from epsilometer.core.bound import EpsilonEstimate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ def compare_sampling(
     accountant: str,
     batch_size: int | None = None,
 ) -> SamplerCheck:
-    """Puts the ε of a sampler beside what an accountant of Poisson sampling reports.
+    """Put the ε of a sampler beside what an accountant of Poisson sampling reports.
 
     Args:
         sampler: What the loader does; None if it is none that we know. ``Poisson`` with its rate.
@@ -156,6 +156,7 @@ def _real(
         method="PLD",
         direction="both",
         subject=setting_in_words(sampler, noise, steps, epochs),
+        role="reference",  # PLDs are rounded up: no lower bound
         adjacency="add_remove",
         cites=("doroshenko2022",),
         basis=(

@@ -1,13 +1,15 @@
-"""Does the auditor itself work? It must refute broken mechanisms and spare sound ones."""
+"""Check the auditor itself: it must refute broken mechanisms and spare sound ones."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from epsilometer import _validate
-from epsilometer.audits.scores import audit_scores
+from epsilometer.audits.scores import run_audit
+from epsilometer.core import judge
+from epsilometer.core.audit import Audit
+from epsilometer.engine.request import Request
 from epsilometer.mechanisms.controls import Control, controls
-from epsilometer.core.audit import AuditResult
 
 RUNS = 100_000
 CONFIDENCE = 0.999  # so that three sound controls are all spared in 997 of 1,000 seeds
@@ -15,33 +17,33 @@ CONFIDENCE = 0.999  # so that three sound controls are all spared in 997 of 1,00
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """A control, and what the audit said of it."""
+    """A control, and its audit."""
 
     control: Control
-    result: AuditResult
+    audit: Audit
 
     @property
     def right(self) -> bool:
-        """Whether the broken was refuted, or the sound spared."""
-        return (self.result.verdict == "refuted") != self.control.sound
+        """Whether the broken was refuted, or the sound was not."""
+        return (self.audit.verdict == judge.REFUTED) != self.control.sound
 
 
 def selfcheck(*, runs: int = RUNS, seed: int = 0) -> tuple[Outcome, ...]:
-    """Audits every control with the default method and rule. Same seed, same outcomes."""
+    """Audit every control with the default method and rule. Same seed, same outcomes."""
     _validate.whole(0, seed=seed)
     known = controls()
     streams = np.random.default_rng(seed).spawn(len(known))
     return tuple(
-        Outcome(
-            control=control,
-            result=audit_scores(
-                control.play(runs, stream),
-                delta=control.claim.delta,
-                claim=control.claim,
-                confidence=CONFIDENCE,
-                subject=control.name,
-                adversary="knows all records but whether the target is there",
-            ),
-        )
+        Outcome(control=control, audit=_audit_control(control, runs, stream))
         for control, stream in zip(known, streams, strict=True)
     )
+
+
+def _audit_control(control: Control, runs: int, stream: np.random.Generator) -> Audit:
+    scores = replace(
+        control.play(runs, stream),
+        title=control.name,
+        adversary="knows all records but whether the target is there",
+    )
+    claim = control.claim
+    return run_audit(scores, Request(claim=claim, delta=claim.delta, confidence=CONFIDENCE))

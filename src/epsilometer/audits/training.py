@@ -1,35 +1,35 @@
-"""Does your own training code keep its promise? It is called with a record and without it."""
+"""Audit training code of your own: it is called with a record and without it."""
 
 import hashlib
 import numbers
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import ArrayLike
 
 from epsilometer import _validate
 from epsilometer.audits.failures import Failures
-from epsilometer.audits.runs import Program, RunsJob, Until, stoppable
+from epsilometer.audits.runs import Program, RunsJob, check_parameters, check_until
 from epsilometer.canaries.data import Record, records
-from epsilometer.core.claim import Adjacency, Claim
-from epsilometer.core.claim import adjacency as known_adjacency
-from epsilometer.engine.engines import Engine, Local
-from epsilometer.engine.events import Listener
+from epsilometer.core.audit import Audit
+from epsilometer.core.claim import Adjacency, Claim, check_adjacency
+from epsilometer.core.findings import EpsilonFinding
+from epsilometer.core.settings import data_field
+from epsilometer.engine.engines import Local
 from epsilometer.engine.fingerprints import fingerprint, name_of
 from epsilometer.engine.plan import Plan
+from epsilometer.engine.request import Request
 from epsilometer.engine.run import Done, Watch, run
 from epsilometer.engine.shards import Arrays
 from epsilometer.errors import InvalidArgument, warn
 from epsilometer.observations import Scores
-from epsilometer.core.audit import AuditResult
 from epsilometer.types import FloatArray, IntArray
 
 Train: TypeAlias = Callable[[Any, int], Any]
 Score: TypeAlias = Callable[[Any, Any], Any]
-_LOCAL = Local()
 _NAN = "Scored nan: "
 _ROUNDS = 8  # of mixing a run's number into its seed
 
@@ -38,16 +38,16 @@ class WrongScore(InvalidArgument):
     """A run gave something that is no score: the call is wrong, and further runs are no use."""
 
 
-class Worlds(Protocol):
+class Datasets(Protocol):
     """The dataset with the record and the one without it."""
 
-    def world(self, *, present: bool) -> Any:
-        """What ``train`` is given in one run."""
+    def choose(self, *, present: bool) -> Any:
+        """Return what ``train`` is given in one run."""
         ...
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class _ArrayWorlds:
+class _ArrayDatasets:
     """Arrays that the canary is added to, or where it replaces a record."""
 
     features: FloatArray
@@ -55,8 +55,8 @@ class _ArrayWorlds:
     canary: Record
     replaced: int | None
 
-    def world(self, *, present: bool) -> tuple[FloatArray, IntArray]:
-        """New arrays for each run, so that a train that writes into them spoils no other run."""
+    def choose(self, *, present: bool) -> tuple[FloatArray, IntArray]:
+        """Copy the arrays for each run: a train that writes into them spoils no other run."""
         if not present:
             return self.features.copy(), self.labels.copy()
         if self.replaced is not None:
@@ -68,13 +68,13 @@ class _ArrayWorlds:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class _GivenWorlds:
+class _GivenDatasets:
     """Two datasets of the user's, of any kind."""
 
     with_record: Any
     without_record: Any
 
-    def world(self, *, present: bool) -> Any:
+    def choose(self, *, present: bool) -> Any:
         return self.with_record if present else self.without_record
 
 
@@ -83,20 +83,20 @@ class Training:
     """A training function, its two datasets, and how a trained model is scored."""
 
     train: Train
-    worlds: Worlds
+    datasets: Datasets
     score: Score | None
     canary: Any
 
     def run(self, *, present: bool, seed: int) -> float:
-        """Trains once; the score, which may be nan."""
-        trained = self.train(self.worlds.world(present=present), seed)
+        """Train once, and return the score, which may be nan."""
+        trained = self.train(self.datasets.choose(present=present), seed)
         if self.score is None:
             advice = "Where it returns a model, give score=negative_loss, or a score of your own."
-            return _number(trained, who="train", advice=advice)
-        return _number(self.score(trained, self.canary), who="score", advice="")
+            return _read_number(trained, who="train", advice=advice)
+        return _read_number(self.score(trained, self.canary), who="score", advice="")
 
 
-def _number(value: Any, *, who: str, advice: str) -> float:
+def _read_number(value: Any, *, who: str, advice: str) -> float:
     shape = getattr(value, "shape", None)
     single = value.item() if shape is not None and np.prod(shape) == 1 else value
     if isinstance(single, numbers.Real):
@@ -122,7 +122,7 @@ class TrainingJob:
         return self.runs.plan
 
     def unit(self, index: int) -> Arrays:
-        """Trains the pairs of one block. A nan counts against the attack, and is counted."""
+        """Train the pairs of one block. A nan counts against the attack, and is counted."""
         first = index * self.runs.block
         pairs = range(first, min(first + self.runs.block, self.runs.runs))
         scores = np.array(
@@ -141,15 +141,15 @@ class TrainingJob:
         return {"inside": inside, "outside": outside, "nan": lost.sum(axis=1)}
 
     def missing(self, index: int) -> Arrays:
-        """Runs that failed, scored as if each had spoken against the attack."""
+        """Score runs that failed as if each had spoken against the attack."""
         return {**self.runs.missing(index), "nan": np.zeros(2, np.int64)}
 
     def watch(self) -> Watch:
-        """What watches any runs."""
+        """Watch as any runs are watched."""
         return self.runs.watch()
 
-    def result(self, units: Iterable[Arrays], done: Done) -> AuditResult:
-        """The audit of all runs; its bound says how many of them scored nan."""
+    def result(self, units: Iterable[Arrays], done: Done) -> Audit:
+        """Return the audit of all runs; its bound says how many of them scored nan."""
         lost = np.zeros(2, np.int64)
 
         def counted() -> Iterator[Arrays]:
@@ -158,17 +158,18 @@ class TrainingJob:
                 yield arrays
 
         found = self.runs.result(counted(), done)
-        assert isinstance(found, AuditResult)  # one program, one audit
-        caveats = (said_nan(lost, found.attack.n_in),) if lost.any() else ()
+        finding = found.one(EpsilonFinding)
+        assert finding is not None  # one program, one finding
+        caveats = (_word_nan(lost, finding.attack.n_in),) if lost.any() else ()
         bound, *also = (
             replace(each, adjacency=self.adjacency, caveats=(*each.caveats, *caveats))
-            for each in (found.bound, *found.also)
+            for each in (finding.bound, *finding.also)
         )
-        return replace(found, bound=bound, also=tuple(also))
+        return replace(found, findings=(replace(finding, bound=bound, also=tuple(also)),))
 
 
-def said_nan(lost: IntArray, runs: int) -> str:
-    """What a reader must know of runs that diverged, with the record and without it."""
+def _word_nan(lost: IntArray, runs: int) -> str:
+    """Say what a reader must know of runs that diverged, with the record and without it."""
     return (
         f"{_NAN}{lost[0]} of {runs} runs with the record, {lost[1]} of {runs} without it. "
         "They count against a refutation. If the record makes training diverge, that is a leak: "
@@ -177,7 +178,7 @@ def said_nan(lost: IntArray, runs: int) -> str:
 
 
 def run_seed(number: int, *, of: int) -> int:
-    """The seed of a run, by its number: 32 bits, as every framework takes, and no two alike.
+    """Return the seed of a run, by its number: 32 bits, as every framework takes, no two alike.
 
     Drawn at random, two of 10⁵ such seeds would be alike. A permutation of all 2³² numbers, mixed
     from the audit's seed ``of`` as a cipher is (Feistel's network), repeats none.
@@ -197,181 +198,157 @@ def run_seed(number: int, *, of: int) -> int:
     return left << 16 | right
 
 
-def audit_training(
-    train: Train,
-    *,
-    runs: int,
-    delta: float,
-    data: tuple[ArrayLike, ArrayLike] | None = None,
-    canary: Any = None,
-    with_record: Any = None,
-    without_record: Any = None,
-    claim: Claim | None = None,
-    score: Score | None = None,
-    adjacency: Adjacency | None = None,
-    replaced: int | None = None,
-    confidence: float = 0.95,
-    also: Sequence[str] = (),
-    until: Until | None = None,
-    seed: int = 0,
-    subject: str = "",
-    adversary: str = "",
-    block: int = 1,
-    parameters: Mapping[str, Any] | None = None,
-    directory: Path | str | None = None,
-    engine: Engine = _LOCAL,
-    listen: Sequence[Listener] = (),
-) -> AuditResult:
-    """Trains ``runs`` times with a record and as often without it, and judges the claim by that.
+@dataclass(frozen=True, eq=False)
+class TrainFunction:
+    """A training function of your own, which is called with a record and without it.
 
-    Guarantees: the same arguments give the same result, byte for byte, however the work was split,
+    Guarantee: the same settings give the same audit, byte for byte, however the work was split,
         killed or resumed; a bound that exceeds the true ε in at most ``1 - confidence`` of audits,
         also where a rule stops early. No two runs get the same seed. A run that raises, or scores
-        nan, counts against a refutation and is told.
-    Assumes: ``train`` takes all its randomness from its seed; the record was not chosen by looking
-        at runs of this audit.
+        nan, counts against a refutation and is reported.
+    Assumption: ``train`` takes all its randomness from its seed; the record was not chosen by
+        looking at runs of this audit.
 
-    Args:
+    Attributes:
         train: ``train(data, seed)`` trains once, in any framework, and returns a score (a number,
             higher where the record was in) or a model. With processes or Dask it must be
             something that can be pickled.
-        runs: Runs of either kind, at most.
-        delta: δ of the bound; must be the claim's.
         data: Features of shape ``(n, …)`` and labels of shape ``(n,)``, whole numbers from 0.
             ``train`` gets them as new arrays in each run, features as floats.
         canary: The ``Record`` that is added to ``data`` or left out. With datasets of your own,
             whatever ``score`` is to be given.
+        runs: Runs of either kind, at most.
         with_record: In place of ``data``: a dataset of any kind that has the record. Every run gets
             this very object, and must not change it.
         without_record: Its neighbour, without the record.
-        claim: What was promised.
         score: ``score(model, record)`` where ``train`` returns a model:
             ``epsilometer.attacks.loss.negative_loss`` or your own.
         adjacency: The neighbouring relation: the claim's by default; else ``"add_remove"`` for
             ``data``, where ``"replace"`` puts the canary in the place of a record.
         replaced: The record that is replaced; the last one by default.
-        confidence: One-sided confidence of the bound.
         also: Methods whose bounds are shown beside it and decide nothing; not with ``until``.
-        until: When to stop early; the bound is then anytime-valid, and smaller for as many runs.
-        seed: From which the seeds of all runs are derived.
-        subject: What was audited, in words.
-        adversary: Whose view the scores are computed from, in words.
         block: Pairs of runs that make a unit of work: more where a run takes less than a moment.
+        title: What was audited, in words.
+        adversary: Whose view the scores are computed from, in words.
         parameters: Whatever else determines what ``train`` does, as JSON values. A run directory is
             never continued with other parameters, data, or functions of another name; what
             is not named here cannot be checked.
-        directory: Where the run lives, so that the same call can finish it after a crash.
-        engine: What executes the runs.
-        listen: Who is told what happens.
 
     Example:
         >>> import numpy as np
-        >>> from epsilometer import InProcess, Claim
-        >>> from epsilometer.canaries.data import Record
+        >>> import epsilometer as em
         >>> def train(data, seed):  # releases a sum of clipped features, with half of the noise
         ...     features, labels = data
         ...     noise = np.random.default_rng(seed).normal(0, 0.5)
         ...     return np.clip(features, -1, 1).sum() + noise
-        >>> result = audit_training(
-        ...     train,
-        ...     data=(np.zeros((10, 1)), np.arange(10) % 2),
-        ...     canary=Record([9.0], label=0),
-        ...     runs=500,
-        ...     delta=1e-5,
-        ...     claim=Claim(epsilon=1.0, delta=1e-5),
-        ...     engine=InProcess(),
-        ... )
-        >>> result.verdict, result.bound.adjacency
+        >>> data = np.zeros((10, 1)), np.arange(10) % 2
+        >>> subject = em.TrainFunction(train, data, em.Record([9.0], label=0), runs=500)
+        >>> audit = em.audit(subject, em.Claim(1.0, delta=1e-5), engine=em.InProcess())
+        >>> audit.verdict, audit.bounds[0].adjacency
         ('refuted', 'add_remove')
     """
-    _validate.whole(2, runs=runs)
-    _validate.whole(1, block=block)
-    _callable(train=train, score=score)
-    stoppable(until, claim=claim, also=also, blocks=-(-runs // block))
-    neighbours = _adjacency(adjacency, claim, arrays=data is not None)
-    worlds: Worlds
-    if data is None:
-        worlds = _given(with_record, without_record)
-    elif with_record is not None or without_record is not None:
-        raise InvalidArgument("Expected data, or with_record and without_record, got both.")
-    else:
-        worlds = _arrays(data, canary, neighbours, replaced)
-    name = name_of(train)
-    adversary = adversary or (
+
+    train: Train = data_field()
+    data: tuple[ArrayLike, ArrayLike] | None = data_field(default=None)
+    canary: Any = data_field(default=None)
+    _: KW_ONLY
+    runs: int
+    with_record: Any = data_field(default=None)
+    without_record: Any = data_field(default=None)
+    score: Score | None = data_field(default=None)
+    adjacency: Adjacency | None = None
+    replaced: int | None = None
+    also: tuple[str, ...] = ()
+    block: int = 1
+    title: str = ""
+    adversary: str = ""
+    parameters: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        _validate.whole(2, runs=self.runs)
+        _validate.whole(1, block=self.block)
+        check_parameters(self.parameters)
+        if not callable(self.train):
+            raise InvalidArgument(f"Expected a function train(data, seed), got {self.train!r}.")
+        if self.score is not None and not callable(self.score):
+            raise InvalidArgument(f"Expected a function score(model, record), got {self.score!r}.")
+        given = (self.with_record, self.without_record)
+        if self.data is not None and any(each is not None for each in given):
+            raise InvalidArgument("Expected data, or with_record and without_record, got both.")
+
+
+SUBJECTS = (TrainFunction,)
+
+
+def run_audit(subject: TrainFunction, request: Request) -> Audit:
+    """Train ``runs`` times with the record and as often without it, and judge the claim by that."""
+    blocks = -(-subject.runs // subject.block)
+    check_until(request, also=subject.also, blocks=blocks)
+    adjacency = _choose_adjacency(subject, request.claim)
+    datasets = _make_datasets(subject, adjacency)
+    train, score = name_of(subject.train), subject.score
+    adversary = subject.adversary or (
         "sees the score that train returns"
         if score is None
         else f"sees the trained model, by {name_of(score).rpartition('.')[2]}"
     )
-    subject = subject or f"training by {name.rpartition('.')[2]}"
-    plan = Plan(
-        audit="audit_training",
-        parameters={
-            "train": name,
-            "score": None if score is None else name_of(score),
-            "runs": runs,
-            "block": block,
-            "delta": delta,
-            "confidence": confidence,
-            "claim": None if claim is None else asdict(claim),
-            "adjacency": neighbours,
-            "also": list(also),
-            "until": repr(until),
-            "subject": subject,
-            "adversary": adversary,
-            "parameters": dict(parameters or {}),
-        },
-        units=-(-runs // block),
-        seed=seed,
-        command=f"audit_training({name}, {runs=}, {delta=}, {seed=})",
-        inputs=_inputs(
-            {"train": train, "score": score, "data": worlds, "canary": canary},
-            needed=directory is not None,
+    title = subject.title or f"training by {train.rpartition('.')[2]}"
+    plan = request.make_plan(
+        subject,
+        units=blocks,
+        inputs=_fingerprint_inputs(
+            {"train": subject.train, "score": score, "data": datasets, "canary": subject.canary},
+            needed=request.out is not None,
         ),
+        train=train,
+        score=None if score is None else name_of(score),
+        adjacency=adjacency,
+        title=title,
+        adversary=adversary,
     )
-    program = Program(play=_by_number, subject=subject, claim=claim, adversary=adversary)
     job = TrainingJob(
         runs=RunsJob(
             plan=plan,
-            subject=subject,
-            programs=(program,),
-            runs=runs,
-            block=block,
-            delta=delta,
-            confidence=confidence,
-            also=tuple(also),
-            until=until,
+            subject=title,
+            claim=request.claim,
+            programs=(Program(play=_refuse_play, subject=title, adversary=adversary),),
+            runs=subject.runs,
+            block=subject.block,
+            delta=request.known_delta,
+            confidence=request.confidence,
+            also=tuple(subject.also),
+            until=request.until,
         ),
-        training=Training(train=train, worlds=worlds, score=score, canary=canary),
-        adjacency=neighbours,
+        training=Training(
+            train=subject.train, datasets=datasets, score=score, canary=subject.canary
+        ),
+        adjacency=adjacency,
     )
     failures = Failures(WrongScore)
-    where = None if directory is None else Path(directory)
-    result = run(job, where, engine=engine, listen=[*listen, failures])
-    assert isinstance(result, AuditResult)  # as ``TrainingJob`` returns
-    _warn(result, failures.reason)
-    return result
+    found = run(
+        job,
+        request.out,
+        engine=request.engine or Local(),
+        listen=[*request.listen, failures],
+    )
+    _warn(found, failures.reason)
+    return found
 
 
-def _by_number(runs: int, rng: np.random.Generator) -> Scores:
+def _refuse_play(runs: int, rng: np.random.Generator) -> Scores:
     raise AssertionError("Runs of training have a number each: TrainingJob.unit trains them.")
 
 
-def _callable(*, train: Any, score: Any) -> None:
-    if not callable(train):
-        raise InvalidArgument(f"Expected a function train(data, seed), got {train!r}.")
-    if score is not None and not callable(score):
-        raise InvalidArgument(f"Expected a function score(model, record), got {score!r}.")
-
-
-def _adjacency(given: Adjacency | None, claim: Claim | None, *, arrays: bool) -> Adjacency:
-    promised = "unstated" if claim is None else claim.adjacency
-    chosen = given or promised
-    known_adjacency(chosen)
-    if arrays and given is None and promised == "unstated":
+def _choose_adjacency(subject: TrainFunction, claim: Claim | None) -> Adjacency:
+    given, arrays = subject.adjacency, subject.data is not None
+    claimed = "unstated" if claim is None else claim.adjacency
+    chosen = given or claimed
+    check_adjacency(chosen)
+    if arrays and given is None and claimed == "unstated":
         chosen = "add_remove"
-    if promised not in ("unstated", chosen):
+    if claimed not in ("unstated", chosen):
         raise InvalidArgument(
-            f"Expected adjacency={promised!r}, as the claim has it, got {given!r}: an ε for one "
+            f"Expected adjacency={claimed!r}, as the claim has it, got {given!r}: an ε for one "
             "adjacency says nothing about another."
         )
     if arrays and chosen not in ("add_remove", "replace"):
@@ -382,17 +359,21 @@ def _adjacency(given: Adjacency | None, claim: Claim | None, *, arrays: bool) ->
     return chosen
 
 
-def _given(with_record: Any, without_record: Any) -> _GivenWorlds:
-    for name, value in (("with_record", with_record), ("without_record", without_record)):
-        if value is None:
+def _make_datasets(subject: TrainFunction, adjacency: Adjacency) -> Datasets:
+    if subject.data is not None:
+        return _make_arrays(subject.data, subject.canary, adjacency, subject.replaced)
+    for name in ("with_record", "without_record"):
+        if getattr(subject, name) is None:
             raise InvalidArgument(
                 "Expected data=(features, labels) and a canary, or two datasets with_record and "
                 f"without_record, got no {name}."
             )
-    return _GivenWorlds(with_record=with_record, without_record=without_record)
+    return _GivenDatasets(with_record=subject.with_record, without_record=subject.without_record)
 
 
-def _arrays(data: Any, canary: Any, neighbours: Adjacency, replaced: int | None) -> _ArrayWorlds:
+def _make_arrays(
+    data: Any, canary: Any, adjacency: Adjacency, replaced: int | None
+) -> _ArrayDatasets:
     if not isinstance(data, (tuple, list)) or len(data) != 2:
         raise InvalidArgument(
             f"Expected data=(features, labels), got {type(data).__name__}. Other datasets are "
@@ -413,20 +394,20 @@ def _arrays(data: Any, canary: Any, neighbours: Adjacency, replaced: int | None)
         raise InvalidArgument(
             f"Expected a canary of one of the classes 0 to {labels.max()}, got {canary.label}."
         )
-    if neighbours != "replace":
+    if adjacency != "replace":
         if replaced is not None:
             raise InvalidArgument(
-                f"Expected adjacency='replace' with replaced={replaced!r}, got {neighbours!r}."
+                f"Expected adjacency='replace' with replaced={replaced!r}, got {adjacency!r}."
             )
-        return _ArrayWorlds(features=features, labels=labels, canary=canary, replaced=None)
+        return _ArrayDatasets(features=features, labels=labels, canary=canary, replaced=None)
     place = len(labels) - 1 if replaced is None else replaced
     _validate.whole(0, replaced=place)
     if place >= len(labels):
         raise InvalidArgument(f"Expected replaced below {len(labels)}, got {place}.")
-    return _ArrayWorlds(features=features, labels=labels, canary=canary, replaced=place)
+    return _ArrayDatasets(features=features, labels=labels, canary=canary, replaced=place)
 
 
-def _inputs(values: Mapping[str, Any], *, needed: bool) -> dict[str, str]:
+def _fingerprint_inputs(values: Mapping[str, Any], *, needed: bool) -> dict[str, str]:
     found = {}
     for name, value in values.items():
         try:
@@ -436,15 +417,15 @@ def _inputs(values: Mapping[str, Any], *, needed: bool) -> dict[str, str]:
             if needed:
                 raise InvalidArgument(
                     f"Cannot tell whether a run is continued with the same {name}. {error} "
-                    "Give arrays, tensors or paths of files; or audit without a directory."
+                    "Give arrays, tensors or paths of files; or audit without out."
                 ) from error
     return found
 
 
-def _warn(result: AuditResult, reason: str) -> None:
-    """What must not be overlooked by somebody who reads the verdict alone."""
-    failed, units = result.provenance.failed, result.provenance.units
-    said = [caveat for caveat in result.bound.caveats if caveat.startswith(_NAN)]
+def _warn(found: Audit, reason: str) -> None:
+    """Warn of what must not be overlooked by somebody who reads the verdict alone."""
+    failed, units = found.provenance.failed, found.provenance.units
+    said = [text for text in found.bounds[0].caveats if text.startswith(_NAN)]
     if failed:
         said.append(
             f"{failed} of {units} units failed and count against a refutation; one said: {reason}"

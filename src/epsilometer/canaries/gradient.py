@@ -28,8 +28,7 @@ import numpy as np
 
 from epsilometer import _validate
 from epsilometer.attacks.likelihood_ratio import each_with, one_of
-from epsilometer.core.claim import Adjacency
-from epsilometer.core.claim import adjacency as known_adjacency
+from epsilometer.core.claim import Adjacency, check_adjacency
 from epsilometer.errors import InvalidArgument
 from epsilometer.mechanisms.samplers import (
     BatchThenShuffle,
@@ -169,7 +168,7 @@ class TargetCanary:
                 f"Expected adversary to be one of {', '.join(get_args(Adversary))}, "
                 f"got {self.adversary!r}."
             )
-        known_adjacency(self.adjacency)
+        check_adjacency(self.adjacency)
         if self.adjacency == "unstated":
             raise InvalidArgument(
                 "Expected adjacency to be zero_out, add_remove or replace, got 'unstated': "

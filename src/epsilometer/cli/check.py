@@ -1,70 +1,97 @@
 """``epsilometer check``."""
 
+import json
+from collections.abc import Callable
 from pathlib import Path
+from types import MappingProxyType
 
 import click
 
-from epsilometer.core.claim import Claim
-from epsilometer.cli.printing import explain_option, show_explanation
-from epsilometer.cli.reading import read_result
+from epsilometer._dispatch import rejudge
+from epsilometer.cli.options import claim_option, delta_option, explain_option
+from epsilometer.cli.output import show_explanation
+from epsilometer.core import annotations, judge, words
+from epsilometer.core.audit import Audit
+from epsilometer.core.findings import RuleFinding
+from epsilometer.core.plain import to_plain
+from epsilometer.core.serialisation import load
 from epsilometer.errors import InvalidArgument
-from epsilometer.core.audit import ReleaseAudit
-from epsilometer.core.bound import EpsilonLowerBound
 
 
 @click.command()
 @click.argument("file", metavar="RESULT", type=click.Path(path_type=Path))
-@click.option("--claim-epsilon", type=float, required=True, help="Promised ε.")
-@click.option("--delta", type=float, required=True, help="Promised δ.")
+@claim_option
+@delta_option()
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json", "github", "junit"]),
+    default="text",
+    show_default=True,
+    help="Print for people, programs, GitHub Actions or JUnit.",
+)
 @explain_option
-def check(file: Path, claim_epsilon: float, delta: float, explain: bool) -> None:
-    """Judge a promise by a RESULT written before, for CI.
+def check(file: Path, claim: float | None, delta: float | None, form: str, explain: bool) -> None:
+    """Judge a claim by a RESULT written before, for CI.
 
-    RESULT is a JSON file or the directory of a run.
+    RESULT is a JSON file or the directory of a run. Its own claim is judged, or that of --claim
+    with --delta.
 
-    Exit code 1 if the promise is refuted, by any audit of a group. A result that cannot judge it
-    (not valid, failed units, a bound at a smaller δ) is exit code 2, never a pass.
+    Exit code 1 if the claim is refuted, or a classifier is not to be released; 4 if RESULT cannot
+    judge it (beyond reach, not valid, failed units, a bound at a smaller δ), never a pass.
 
-    Example: epsilometer check audit.json --claim-epsilon 3 --delta 1e-5
+    Example: epsilometer check audit.json --claim 3 --delta 1e-5
     """
-    claim = Claim(epsilon=claim_epsilon, delta=delta)
-    result = read_result(file)
-    if isinstance(result, ReleaseAudit):
-        raise InvalidArgument(
-            "Expected a result with a bound on ε, got an audit of a classifier, whose verdict is "
-            f"its own: {result.verdict}."
-        )
-    if isinstance(result, EpsilonLowerBound):
-        verdicts = [_verdict(claim, result, failed=0)]
-    else:
-        verdicts = [
-            _verdict(claim, audit.bound, failed=audit.provenance.failed) for audit in result.audits
-        ]
+    found = load(file)
+    if claim is None and delta is not None:
+        raise InvalidArgument("Expected --claim beside --delta, got none.")
+    if claim is not None:
+        if found.find(RuleFinding):
+            raise InvalidArgument(
+                "Expected no --claim: rules about publishing decide in this audit, and not an ε. "
+                f"Its verdict is its own: {found.verdict}."
+            )
+        found = rejudge(found, claim, delta=delta)
+    click.echo(_FORMS[form](found))
     if explain:
-        show_explanation(result)
-    if "refuted" in verdicts:
-        raise SystemExit(1)
-    unclear = [verdict for verdict in verdicts if verdict != "not refuted"]
-    if unclear:
-        raise InvalidArgument(f"This result cannot judge the promise: {'; '.join(unclear)}.")
+        show_explanation(found, aside=form != "text")
+    if found.exit_code:
+        raise SystemExit(found.exit_code)
 
 
-def _verdict(claim: Claim, bound: EpsilonLowerBound, *, failed: int) -> str:
-    """Says it, and returns ``refuted``, ``not refuted``, or why neither can be said.
+def _write_json(found: Audit) -> str:
+    plain = {
+        "verdict": found.verdict,
+        "exit_code": found.exit_code,
+        "headline": words.headline(found),
+        "claim": found.claim,
+        "epsilon": found.epsilon,
+        "reach": found.reach,
+        "power": found.power,
+    }
+    return json.dumps(to_plain(plain), indent=2, ensure_ascii=False, allow_nan=False)
 
-    A promise at a smaller δ than the bound's is a stronger one, and falls with the weaker.
-    """
-    promised = f"ε = {claim.epsilon:g} at δ = {claim.delta:g}"
-    if claim.delta > bound.delta:
-        return (
-            f"its bound is at δ = {bound.delta:g}, and says nothing at the larger {claim.delta:g}"
-        )
-    if bound.refutes(claim.epsilon):
-        click.echo(f"REFUTED: {promised} was promised; {bound}")
-        return "refuted"
-    if not bound.valid:
-        return f"{bound}"
-    if failed:
-        return f"{failed} of its units failed, and may have refuted it"
-    click.echo(f"NOT REFUTED: {promised} was promised; {bound}")
-    return "not refuted"
+
+def _write_github(found: Audit) -> str:
+    level: annotations.Level = "error" if found.exit_code else "notice"
+    return annotations.to_github(level, words.headline(found), title="epsilometer")
+
+
+def _write_junit(found: Audit) -> str:
+    outcomes: dict[int, annotations.Outcome] = {0: "passed", 1: "failure", 4: "error"}
+    case = annotations.Case(
+        name=words.one_line(found.subject),
+        outcome=outcomes[judge.exit_code(found.verdict)],
+        message=words.headline(found),
+    )
+    return annotations.to_junit("epsilometer check", [case])
+
+
+_FORMS: MappingProxyType[str, Callable[[Audit], str]] = MappingProxyType(
+    {
+        "text": words.headline,
+        "json": _write_json,
+        "github": _write_github,
+        "junit": _write_junit,
+    }
+)

@@ -9,7 +9,7 @@ _VARIABLE = "_EPSILOMETER_COMPLETE"  # by which click recognises a shell that as
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print what makes a SHELL complete commands, options, methods, files and runs.
+    """Print the script that makes a SHELL complete commands.
 
     \b
     bash  in ~/.bashrc:  eval "$(epsilometer completion bash)"

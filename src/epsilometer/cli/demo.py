@@ -1,30 +1,29 @@
 """``epsilometer demo``."""
 
-from pathlib import Path
+from typing import Any
 
 import click
 
-from epsilometer.audits.demo import RUNS, demo_job
-from epsilometer.cli.running import Finish, in_directory, running
-from epsilometer.integrations.sklearn import digits
+from epsilometer._dispatch import Call
+from epsilometer.audits.demo import CLAIM, Demo
+from epsilometer.cli.calls import run_call
+from epsilometer.cli.options import Options, audit_options, field_options, seed_option
+from epsilometer.cli.output import end_audit
+from epsilometer.core.settings import from_settings
 
 
 @click.command()
-@click.option("--runs", type=click.IntRange(min=2), default=RUNS, show_default=True)
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-@in_directory("epsilometer-demo")
-@running
-def demo(
-    runs: int,
-    seed: int,
-    directory: Path,
-    finish: Finish,
-) -> None:
-    """Audit DP training on real data, as promised and with a classic mistake.
+@field_options(Demo, {"runs": "Train so often with the record, and without it."}, into="settings")
+@seed_option
+@audit_options(asks=False, units=True, home="epsilometer-demo")
+def demo(settings: dict[str, Any], options: Options) -> None:
+    """Audit DP training on real data, right and with a mistake.
 
     Trains softmax regression on handwritten digits thousands of times, with a mislabelled image and
-    without it, and attacks every run. The exit code is 0 although one claim is refuted.
+    without it, and attacks every run. The exit code is 0 although the claim is refuted.
 
-    Example: epsilometer demo --runs 500 --run demo-run
+    Example: epsilometer demo --runs 500 --out demo-run
     """
-    finish(demo_job(*digits(), runs=runs, seed=seed), directory)
+    subject = from_settings(Demo, {"source": {"type": "digits"}, **settings})
+    call = Call(subject=subject, claim=CLAIM, seed=options.seed or 0)
+    end_audit(run_call(call, options), options, code=False)

@@ -15,10 +15,10 @@ _WIDTH = 100
 
 
 @click.command()
-@click.option("--address", help="Also reach the Dask scheduler there, as tcp://host:8786.")
-@click.option("--json", "as_json", is_flag=True, help="Print it as one JSON object.")
+@click.option("--address", help="Reach the Dask scheduler at tcp://host:8786.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def doctor(address: str | None, as_json: bool) -> None:
-    """Say what is installed and works here, what does not, and what to do about it.
+    """Check what is installed and works here.
 
     Imports every package in a process of its own, computes a bound, and has two workers run a
     unit each. Exit code 0 if epsilometer works, whatever extras are missing; 3 if it does not; 2

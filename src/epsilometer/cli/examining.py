@@ -40,14 +40,14 @@ USES = MappingProxyType(
 )
 WITHOUT = (
     "estimate",
-    "check",
-    "report",
-    "log",
     "shuffle",
+    "audit",
+    "check",
     "lint",
+    "report",
+    "runs",
     "methods",
     "selfcheck",
-    "status",
 )
 _DATA = ("mnist.npz", "shakespeare_roles.json.gz")  # files of EPSILOMETER_DATA that commands know
 _BOUND = """

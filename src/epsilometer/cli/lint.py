@@ -1,6 +1,9 @@
 """``epsilometer lint``."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 import click
 
@@ -8,6 +11,17 @@ from epsilometer import __version__
 from epsilometer.errors import UnreadableFile
 from epsilometer.lint import lint as lint_paths
 from epsilometer.lint import writing
+from epsilometer.lint.findings import Report
+
+_FORMS: MappingProxyType[str, Callable[[Report], str]] = MappingProxyType(
+    {
+        "text": writing.to_text,
+        "json": writing.to_json,
+        "github": writing.to_github,
+        "junit": writing.to_junit,
+        "sarif": partial(writing.to_sarif, version=__version__),
+    }
+)
 
 
 @click.command()
@@ -17,14 +31,14 @@ from epsilometer.lint import writing
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["text", "json", "sarif"]),
+    type=click.Choice(list(_FORMS)),
     default="text",
     show_default=True,
-    help="For people, for programs, for code-scanning services.",
+    help="Print for people, programs, GitHub Actions, JUnit or code scanning.",
 )
 @click.option("--exclude", multiple=True, metavar="GLOB", help="Leave these out; may be repeated.")
 def lint(paths: tuple[Path, ...], form: str, exclude: tuple[str, ...]) -> None:
-    """Check training code for batches that are not what the accountant assumes.
+    """Check training code for batches the accountant does not assume.
 
     PATH is a Python file, a notebook or a folder of them. Nothing is imported or run. A comment
     # epsilometer: ignore[SHUF001] keeps a rule from its line.
@@ -35,13 +49,7 @@ def lint(paths: tuple[Path, ...], form: str, exclude: tuple[str, ...]) -> None:
     Example: epsilometer lint train.py
     """
     report = lint_paths(paths, exclude=exclude)
-    match form:
-        case "json":
-            click.echo(writing.to_json(report))
-        case "sarif":
-            click.echo(writing.to_sarif(report, version=__version__))
-        case _:
-            click.echo(writing.to_text(report))
+    click.echo(_FORMS[form](report))
     if report.findings:
         raise SystemExit(1)
     if report.problems:

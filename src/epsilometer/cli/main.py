@@ -1,10 +1,12 @@
 """The ``epsilometer`` command. Commands are imported when called, so that help is instant."""
 
+import difflib
 import io
 import sys
 import traceback
 import warnings
 from importlib import import_module
+from types import MappingProxyType
 from typing import Any
 
 import click
@@ -13,54 +15,81 @@ from click.shell_completion import CompletionItem
 from epsilometer import __version__
 from epsilometer.errors import EpsilometerError, EpsilometerWarning
 
-_COMMANDS = {
-    "check": "Judge a promise by a RESULT written before, for CI.",
-    "classifier": "Say whether a classifier trained on the table DATA may be published, and who "
-    "is at risk.",
-    "completion": "Print what makes a SHELL complete commands, options, methods, files and runs.",
-    "demo": "Audit DP training on real data, as promised and with a classic mistake.",
-    "doctor": "Say what is installed and works here, what does not, and what to do about it.",
-    "dpsgd": "Train by DP-SGD thousands of times, with a canary and without it, and attack it.",
-    "estimate": "Bound ε from below, from the attack scores in FILE.",
-    "federated": "Train by DP-FedAvg once, with canaries among the clients, and say what it leaks "
-    "of a client.",
-    "lint": "Check training code for batches that are not what the accountant assumes.",
-    "log": "List the results in FOLDER and below it; compare two, or follow one over releases.",
-    "methods": "List the methods: what each guarantees, assumes and cites.",
-    "posterior": "Say which form of predictions with uncertainty may be published, by what each "
-    "leaks.",
-    "report": "Make the report of RUN, the directory of a run or a result as JSON.",
-    "reproduce": "Measure what a paper published: NAME is one of those that are listed without it.",
-    "resume": "Finish the run in directory RUN, to the same bytes as if it had never stopped.",
-    "selfcheck": "Check the auditor: sound mechanisms spared, broken ones refuted.",
-    "shuffle": "Say what DP-SGD leaks that shuffles and is accounted as if it sampled by Poisson.",
-    "status": "Say how far the run in directory RUN is. Changes nothing there.",
-}
+HEADINGS: MappingProxyType[str, MappingProxyType[str, str]] = MappingProxyType(
+    {
+        "Audit": MappingProxyType(
+            {
+                "estimate": "Bound ε from below, from the attack scores in FILE.",
+                "shuffle": "Compute the ε of shuffled DP-SGD accounted as Poisson-sampled.",
+                "dpsgd": "Attack DP-SGD trained thousands of times, with a canary and without.",
+                "federated": "Attack one DP-FedAvg training by canaries among its clients.",
+                "classifier": "Judge whether a classifier trained on TABLE may be published.",
+                "posterior": "Choose the form in which uncertain predictions may be published.",
+                "audit": "Run the audit that FILE describes, or repeat one.",
+            }
+        ),
+        "Judge and report": MappingProxyType(
+            {
+                "check": "Judge a claim by a RESULT written before, for CI.",
+                "lint": "Check training code for batches the accountant does not assume.",
+                "report": "Make the report of RUN, a run's directory or an audit.",
+            }
+        ),
+        "Runs": MappingProxyType(
+            {"runs": "List, resume, compare and follow runs and their results."}
+        ),
+        "Other": MappingProxyType(
+            {
+                "demo": "Audit DP training on real data, right and with a mistake.",
+                "reproduce": "Measure what a paper published, beside its numbers.",
+                "doctor": "Check what is installed and works here.",
+                "methods": "List the methods: what each guarantees, assumes and cites.",
+                "selfcheck": "Check the auditor: broken mechanisms refuted, sound ones spared.",
+                "completion": "Print the script that makes a SHELL complete commands.",
+            }
+        ),
+    }
+)
+COMMANDS: MappingProxyType[str, str] = MappingProxyType(
+    {name: text for commands in HEADINGS.values() for name, text in commands.items()}
+)
+_RUNS = ("list", "status", "resume", "compare", "trend")  # subcommands of runs, for suggestions
 
 
 class _Commands(click.Group):
-    """Loads a command from the module of its name."""
+    """Load a command from the module of its name."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
+        if cmd_name not in COMMANDS:
             return None
         command: click.Command = getattr(import_module(f"epsilometer.cli.{cmd_name}"), cmd_name)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; for one that does not exist, suggest some that do."""
+        name = args[0]
+        if not name.startswith("-") and name not in COMMANDS and not ctx.resilient_parsing:
+            raise click.UsageError(f"No such command {name!r}.{_suggest(name)}", ctx)
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Lists the commands without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(_COMMANDS.items()))
+        """List the commands under their headings, without importing them."""
+        width = max(map(len, COMMANDS))
+        for heading, commands in HEADINGS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name.ljust(width), text) for name, text in commands.items()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Completes commands without importing them: a person waits for each press of a key."""
+        """Complete commands without importing them: a person waits for each press of a key."""
         return [
             *(
                 CompletionItem(name, help=short)
-                for name, short in _COMMANDS.items()
+                for name, short in COMMANDS.items()
                 if name.startswith(incomplete)
             ),
             *click.Command.shell_complete(self, ctx, incomplete),
@@ -73,15 +102,22 @@ class _Commands(click.Group):
         warnings.simplefilter("ignore", EpsilometerWarning)  # results carry them as caveats
         try:
             return super().invoke(ctx)
-        except EpsilometerError as error:  # only 1 may mean "refuted", so ours become 2
+        except EpsilometerError as error:  # only 1 may mean that a claim fell, so ours become 2
             raise click.UsageError(str(error)) from error
         except (click.ClickException, click.exceptions.Exit):
             raise
         except (KeyboardInterrupt, click.Abort) as error:
             raise SystemExit(130) from error
-        except Exception as error:  # a fault of ours must not read as "refuted" either
+        except Exception as error:  # a fault of ours must not read as a verdict either
             traceback.print_exc()
             raise SystemExit(3) from error
+
+
+def _suggest(name: str) -> str:
+    """Return which command was probably meant, or where all are listed."""
+    known = {**{each: each for each in COMMANDS}, **{each: f"runs {each}" for each in _RUNS}}
+    close = difflib.get_close_matches(name, known, n=1)
+    return f" Did you mean {known[close[0]]!r}?" if close else " See: epsilometer --help"
 
 
 @click.group(
@@ -94,7 +130,13 @@ class _Commands(click.Group):
 def main(ctx: click.Context) -> None:
     """Measure how private machine learning really is.
 
-    Exit codes: 0 it ran, 1 a claim was refuted, 2 the call was wrong, 3 a fault of epsilometer's.
+    \b
+    Exit codes:
+      0  not refuted, proved, release, or no claim
+      1  refuted, violated, or do not release
+      2  the call was wrong
+      3  a fault of epsilometer's
+      4  cannot judge, or cannot tell
     """
     if ctx.invoked_subcommand is None:
         from epsilometer.cli.start import show_start

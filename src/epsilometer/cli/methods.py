@@ -3,7 +3,7 @@
 import click
 from rich.table import Table
 
-from epsilometer.cli.printing import show
+from epsilometer.cli.output import show
 from epsilometer.references import BIBLIOGRAPHY
 from epsilometer.stats.estimators import REGISTRY
 

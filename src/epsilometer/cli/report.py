@@ -4,26 +4,24 @@ from pathlib import Path
 
 import click
 
-from epsilometer.cli.printing import explain_option, show_explanation, show_result
-from epsilometer.cli.reading import read_result
-from epsilometer.cli.writing import html_option, write_page
+from epsilometer.cli.options import explain_option, html_option, json_option
+from epsilometer.cli.output import show_audit, show_explanation, write_page
+from epsilometer.core.audit import Audit
+from epsilometer.core.serialisation import load
 from epsilometer.errors import InvalidArgument
-from epsilometer.report.markdown import markdown as as_markdown
-from epsilometer.core.audit import Result
-from epsilometer.core.bound import EpsilonLowerBound
-from epsilometer.core.serialisation import to_json
 
 
 @click.command()
 @click.argument("source", metavar="RUN", type=click.Path(path_type=Path))
 @html_option
-@click.option("--markdown", is_flag=True, help="Print it as Markdown, for a pull request.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+@click.option("--markdown", is_flag=True, help="Print Markdown for a pull request.")
+@json_option
 @explain_option
 @click.option(
     "--figures",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Write every figure into this folder, as PNG and SVG (extra: figures).",
+    metavar="DIR",
+    help="Write every figure here as PNG and SVG (extra: figures).",
 )
 def report(
     source: Path,
@@ -33,36 +31,37 @@ def report(
     explain: bool,
     figures: Path | None,
 ) -> None:
-    """Make the report of RUN, the directory of a run or a result as JSON.
+    """Make the report of RUN, a run's directory or an audit.
 
-    Without options: a summary here, and a page in the directory or beside the file.
+    Without options: a summary here, and a page in the directory or beside the file. The exit code
+    is 0 whatever the verdict; see epsilometer check.
 
     Example: epsilometer report demo-run --html demo.html
     """
-    result = read_result(source)
+    audit = load(source)
     if html is None and not (markdown or as_json or figures):
         html = source / "report.html" if source.is_dir() else source.with_suffix(".html")
-    if markdown or as_json:
-        click.echo(as_markdown(result) if markdown else to_json(result))
-    elif isinstance(result, EpsilonLowerBound):
-        click.echo(str(result))
+    if markdown:
+        from epsilometer.report.markdown import as_markdown
+
+        click.echo(as_markdown(audit))
+    elif as_json:
+        click.echo(audit.to_json())
     else:
-        show_result(result)
+        show_audit(audit)
     if explain:
-        show_explanation(result, aside=markdown or as_json)
+        show_explanation(audit, aside=markdown or as_json)
     if figures is not None:
-        _draw(result, figures)
+        _draw(audit, figures)
     if html is not None:
-        write_page(result, html)
+        write_page(audit, html)
         click.echo(f"Report: {html}", err=markdown or as_json)
 
 
-def _draw(result: Result, folder: Path) -> None:
+def _draw(audit: Audit, folder: Path) -> None:
     from epsilometer.report.drawing import save_figures
 
-    if isinstance(result, EpsilonLowerBound):
-        raise InvalidArgument("Expected an audit to draw, got a bound alone.")
     try:
-        save_figures(result, folder)
+        save_figures(audit, folder)
     except OSError as error:
         raise InvalidArgument(f"Could not write into {str(folder)!r}: {error.strerror}.") from error

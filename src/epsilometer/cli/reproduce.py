@@ -6,37 +6,31 @@ import click
 from rich import box
 from rich.table import Table
 
-from epsilometer.cli.printing import show
+from epsilometer.cli.options import data_option, device_option, out_option
+from epsilometer.cli.output import show
 from epsilometer.cli.reproducing import Call, Item, Paper, measure, papers, side_by_side
 from epsilometer.cli.reproducing import write_results as write
 from epsilometer.errors import InvalidArgument
+from epsilometer.sources import DATA_FOLDER
 
 
 @click.command()
 @click.argument("name", required=False)
-@click.option("--quick/--full", "quick", default=True, help="Small, or as published.")
-@click.option("--only", multiple=True, help="A table or figure, as table-1; again for more.")
 @click.option(
-    "--data",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    envvar="EPSILOMETER_DATA",
-    help="A folder of datasets; also by EPSILOMETER_DATA.",
+    "--quick/--full", "quick", default=True, help="Measure at small size, or as published."
 )
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
-@click.option(
-    "--out",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path("epsilometer-reproductions"),
-    show_default=True,
-    help="A folder for results; a call that was killed goes on there.",
-)
+@click.option("--only", multiple=True, help="Measure this table or figure; may be repeated.")
+@data_option(envvar=DATA_FOLDER)
+@device_option
+@out_option("epsilometer-reproductions")
 def reproduce(
     name: str | None, quick: bool, only: tuple[str, ...], data: Path | None, device: str, out: Path
 ) -> None:
-    """Measure what a paper published: NAME is one of those that are listed without it.
+    """Measure what a paper published, beside its numbers.
 
-    Prints the published numbers beside the measured, and writes both as a page and as JSON. With
-    --quick, sets of scikit-learn stand in for data that are not there.
+    NAME is one of the papers that are listed without it. Writes the published and the measured
+    numbers as a page and as JSON. With --quick, sets of scikit-learn stand in for data that are
+    not there. A call that was killed goes on in its folder.
 
     Example: epsilometer reproduce one-shot --only table-1
     """

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from epsilometer import _validate
-from epsilometer.cli.config import read_toml
+from epsilometer._dispatch import read_sections
 from epsilometer.engine.store import write_whole
 from epsilometer.errors import InvalidArgument
 
@@ -112,7 +112,7 @@ def papers() -> dict[str, Paper]:
 
 def read_paper(path: Path) -> Paper:
     """The paper of a file; whatever it should not hold is refused."""
-    known = read_toml(path)
+    known = read_sections(path)
     name = path.parent.name.replace("_", "-")
     try:
         items = tuple(_item(**_of(dict, item)) for item in _of(list, known.pop("item")))

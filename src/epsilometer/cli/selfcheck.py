@@ -1,50 +1,73 @@
 """``epsilometer selfcheck``."""
 
-from pathlib import Path
+import json
 
 import click
 from rich import box
 from rich.table import Table
 
-from epsilometer.audits.selfcheck import RUNS
+from epsilometer.audits.selfcheck import RUNS, Outcome
 from epsilometer.audits.selfcheck import selfcheck as run_selfcheck
-from epsilometer.cli.printing import explain_option, show, show_explanation
-from epsilometer.cli.writing import html_option, write_page
-from epsilometer.core.audit import AuditGroup
+from epsilometer.cli.options import explain_option, json_option, seed_option
+from epsilometer.cli.output import show, show_explanation
+from epsilometer.core.plain import to_plain
 
 
 @click.command()
-@click.option("--runs", type=click.IntRange(min=1), default=RUNS, show_default=True)
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option(
+    "--runs",
+    type=click.IntRange(min=1),
+    default=RUNS,
+    show_default=True,
+    help="Run each mechanism so often, with and without the record.",
+)
+@seed_option
+@json_option
 @explain_option
-@html_option
-def selfcheck(runs: int, seed: int, explain: bool, html: Path | None) -> None:
-    """Check the auditor: sound mechanisms spared, broken ones refuted.
+def selfcheck(runs: int, seed: int | None, as_json: bool, explain: bool) -> None:
+    """Check the auditor: broken mechanisms refuted, sound ones spared.
 
     Exit code 1 if it erred on any of them.
 
     Example: epsilometer selfcheck
     """
-    outcomes = run_selfcheck(runs=runs, seed=seed)
+    outcomes = run_selfcheck(runs=runs, seed=seed or 0)
+    wrong = sum(not outcome.right for outcome in outcomes)
+    if as_json:
+        rows = [_describe(outcome) for outcome in outcomes]
+        click.echo(json.dumps(to_plain(rows), indent=2, ensure_ascii=False, allow_nan=False))
+    else:
+        show(_make_table(outcomes), f"{len(outcomes) - wrong} of {len(outcomes)} right.")
+    if explain:
+        for outcome in outcomes:
+            show_explanation(outcome.audit, aside=as_json)
+    if wrong:
+        raise SystemExit(1)
+
+
+def _describe(outcome: Outcome) -> dict[str, object]:
+    audit = outcome.audit
+    return {
+        "mechanism": outcome.control.name,
+        "sound": outcome.control.sound,
+        "claim": audit.claim,
+        "epsilon": audit.epsilon,
+        "verdict": audit.verdict,
+        "right": outcome.right,
+    }
+
+
+def _make_table(outcomes: tuple[Outcome, ...]) -> Table:
     table = Table(box=box.SIMPLE_HEAD)
-    for column in ("mechanism", "truth", "promised ε", "proved ε ≥", "verdict", ""):
+    for column in ("mechanism", "truth", "claimed ε", "proved ε ≥", "verdict", ""):
         table.add_column(column)
     for outcome in outcomes:
         table.add_row(
             outcome.control.name,
             "sound" if outcome.control.sound else "broken",
             f"{outcome.control.claim.epsilon:g} at δ = {outcome.control.claim.delta:g}",
-            f"{outcome.result.bound.epsilon:.3f}",
-            outcome.result.verdict,
+            f"{outcome.audit.epsilon:.3f}",
+            outcome.audit.verdict,
             "[green]right[/green]" if outcome.right else "[red]WRONG[/red]",
         )
-    results = tuple(outcome.result for outcome in outcomes)
-    group = AuditGroup(subject="Mechanisms whose ε is known", results=results)
-    if html is not None:
-        write_page(group, html)
-    wrong = sum(not outcome.right for outcome in outcomes)
-    show(table, f"{len(outcomes) - wrong} of {len(outcomes)} right.")
-    if explain:
-        show_explanation(group)
-    if wrong:
-        raise SystemExit(1)
+    return table

@@ -1,10 +1,10 @@
-"""What ``epsilometer`` alone says: where to begin."""
+"""Show where to begin: what ``epsilometer`` alone prints."""
 
 from rich.table import Table
 from rich.text import Text
 
 from epsilometer import __version__
-from epsilometer.cli.printing import show
+from epsilometer.cli.output import show
 
 # What somebody has, and what to type then. Every one of them is a call that parses.
 STARTS = (
@@ -14,7 +14,7 @@ STARTS = (
     ("federated training", "epsilometer federated --rounds 50 --cohort 100"),
     ("a classifier without DP", "epsilometer classifier people.csv --label income"),
     ("predictions with uncertainty", "epsilometer posterior --config audit.toml"),
-    ("a promise, and a CI job", "epsilometer check audit.json --claim-epsilon 3 --delta 1e-5"),
+    ("an audit, and a CI job", "epsilometer check audit.json --claim 3 --delta 1e-5"),
 )
 FIRST = "epsilometer demo"
 _HELP = (
@@ -25,13 +25,13 @@ _HELP = (
 
 
 def show_start() -> None:
-    """One screen: what this is, what to type for what one has, what to try, where help is."""
+    """Show one screen: what this is, what to type for what one has, what to try, where help is."""
     show(
         Text.assemble(
             (f"epsilometer {__version__}", "bold"), ": how private is your training run, really?"
         ),
         "It attacks a training run, turns the attack's success into an ε with a confidence that\n"
-        "holds, and says whether the privacy that was promised can be true.",
+        "holds, and says whether the privacy that was claimed can be true.",
         "",
         _table("You have", "Type", STARTS),
         "",

@@ -18,15 +18,17 @@ from epsilometer.core.findings import (
     RuleFinding,
 )
 from epsilometer.core.plain import Plain, check_cites, html_table
+from epsilometer.core.settings import has_supplied
 from epsilometer.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from typing import Self
 
 _T = TypeVar("_T")
-_LINES = 25
+# Of a printed audit, so that it has at most 25 lines and 2,000 characters.
 _WIDTH = 78
-_PRINTED = 8  # findings of a printed audit
+_LONGEST = 4 * _WIDTH  # of the first line
+_PRINTED = 10  # rules and views
 
 
 class Provenance(Plain, frozen=True, kw_only=True):
@@ -76,11 +78,7 @@ class Provenance(Plain, frozen=True, kw_only=True):
     @property
     def supplied(self) -> tuple[str, ...]:
         """Names of settings that must be supplied to do it again."""
-        return tuple(
-            name
-            for name, value in self.settings.items()
-            if isinstance(value, dict) and set(value) == {"supplied"}
-        )
+        return tuple(name for name, value in self.settings.items() if has_supplied(value))
 
 
 class Audit(Plain, frozen=True, kw_only=True):
@@ -105,7 +103,7 @@ class Audit(Plain, frozen=True, kw_only=True):
         >>> scores = em.Scores(inside=[2.0] * 500, outside=[0.0] * 500)
         >>> audit = em.audit(scores, em.Claim(3.0, delta=1e-5))
         >>> audit.verdict, round(audit.epsilon, 2), round(audit.reach, 2)
-        ('refuted', 4.56, 4.56)
+        ('refuted', 4.57, 4.57)
     """
 
     format: Literal[2] = 2
@@ -255,25 +253,34 @@ def _without_power(finding: Finding) -> Finding:
 
 
 def _summarise(audit: Audit) -> list[str]:
-    """Return the audit in at most 25 lines."""
-    lines = [words.headline(audit), f"  subject: {words.one_line(audit.subject)}"]
+    """Return the audit in at most 20 lines of at most 78 letters, the first one longer."""
+    lines = [f"subject: {audit.subject}"]
     if audit.claim is not None:
-        lines.append(f"  claim: ε = {audit.claim.epsilon!r} at δ = {audit.claim.delta!r}")
-    views, rules = audit.views, audit.find(RuleFinding)
-    lines += [f"  {_LABELS[rule.outcome]}: {rule.rule}" for rule in rules[:_PRINTED]]
-    for view in views[:_PRINTED]:
-        name = f" [{words.one_line(view.subject)}]" if len(views) > 1 else ""
-        lines.append(f"  bound: {view.bound}{name}")
-    if len(views) > _PRINTED:
-        lines.append(f"  … and {len(views) - _PRINTED} more views")
-    lines += [f"  advice: {words.one_line(text)}" for text in audit.advice[:2]]
+        lines.append(f"claim: ε = {audit.claim.epsilon!r} at δ = {audit.claim.delta!r}")
+    views = audit.views
+    proved = [f"{_LABELS[rule.outcome]}: {rule.rule}" for rule in audit.find(RuleFinding)]
+    if len(views) == 1:
+        proved.append(f"bound: {views[0].bound}")
+    else:
+        proved += [f"{_word_bound(view.bound)}: {view.subject}" for view in views]
+    lines += proved[:_PRINTED]
+    if len(proved) > _PRINTED:
+        lines.append(f"… and {len(proved) - _PRINTED:,} more")
+    lines += [f"advice: {text}" for text in audit.advice[:2]]
     caveats = [*audit.caveats, *(views[0].bound.caveats if views else ())]
-    lines += [f"  caveat: {words.one_line(text)}" for text in caveats[:3]]
-    lines.append("  save('report.html') writes the whole report.")
-    first, *rest = lines[:_LINES]
-    return [first if len(first) <= 4 * _WIDTH else first[: 4 * _WIDTH - 1] + "…"] + [
-        line if len(line) <= _WIDTH else line[: _WIDTH - 1] + "…" for line in rest
-    ]
+    lines += [f"caveat: {text}" for text in caveats[:3]]
+    lines.append("save('report.html') writes the whole report.")
+    first = _cut(words.headline(audit), _LONGEST)
+    return [first, *(f"  {_cut(words.one_line(line), _WIDTH - 2)}" for line in lines)]
+
+
+def _word_bound(bound: EpsilonLowerBound) -> str:
+    epsilon = f"ε ≥ {words.number(bound.epsilon)}"
+    return epsilon if bound.valid else f"{epsilon}, NOT A VALID BOUND"
+
+
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 _LABELS = {"pass": "PASS", "fail": "FAIL", "unclear": "UNCLEAR"}

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
+from epsilometer.core.bound import EpsilonEstimate, EpsilonLowerBound
 from epsilometer.core.claim import Claim
 from epsilometer.core.findings import EpsilonFinding, Finding, FormFinding, Outcome, RuleFinding
 
@@ -145,7 +146,7 @@ def _refutes(claim: Claim, view: EpsilonFinding) -> bool:
 
     A claim at a smaller δ than the bound's is a stronger one, and falls with the weaker.
     """
-    proofs = (view.bound, *view.estimates)
+    proofs: tuple[EpsilonLowerBound | EpsilonEstimate, ...] = (view.bound, *view.estimates)
     return any(claim.delta <= proof.delta and proof.refutes(claim.epsilon) for proof in proofs)
 
 

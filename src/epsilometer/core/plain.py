@@ -31,7 +31,7 @@ class Plain(msgspec.Struct, frozen=True, kw_only=True):
 
 def to_plain(value: Any) -> Any:
     """Return a record as JSON values; infinities and nan as "inf", "-inf" and "nan"."""
-    return _write_numbers(msgspec.to_builtins(value))
+    return _write_values(msgspec.to_builtins(value))
 
 
 def html_table(title: str, rows: Iterable[tuple[str, ...]]) -> str:
@@ -72,12 +72,15 @@ def _number_fields(cls: type) -> dict[str, type]:
     return _NUMBERS[cls]
 
 
-def _write_numbers(value: Any) -> Any:
+def _write_values(value: Any) -> Any:
     if isinstance(value, float):
         # msgspec writes infinity as null, which no reader could tell from a missing number.
         return value if math.isfinite(value) else str(value)
+    if isinstance(value, str) and not value.isascii():
+        # Halves of letters, as of file names that are no UTF-8, cannot be written to a file.
+        return value.encode("utf-8", "replace").decode("utf-8")
     if isinstance(value, dict):
-        return {key: _write_numbers(item) for key, item in value.items()}
+        return {_write_values(key): _write_values(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_write_numbers(item) for item in value]
+        return [_write_values(item) for item in value]
     return value

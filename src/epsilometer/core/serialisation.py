@@ -27,7 +27,12 @@ _HEAD = msgspec.json.Decoder(_Head)
 
 
 def to_json(audit: Audit) -> str:
-    """Return an audit as JSON text: its fields, and what follows from them for other readers.
+    """Return an audit as JSON text, as :func:`to_object` has it."""
+    return json.dumps(to_object(audit), indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def to_object(audit: Audit) -> dict[str, Any]:
+    """Return an audit as a JSON object: its fields, and what follows from them for other readers.
 
     ``verdict``, ``epsilon``, ``upper``, ``reach`` and ``power`` are for people and scripts;
     reading computes them again from the findings.
@@ -41,7 +46,7 @@ def to_json(audit: Audit) -> str:
         "power": audit.power,
     }
     ordered = {"format": plain.pop("format"), "subject": plain.pop("subject"), **to_plain(follows)}
-    return json.dumps({**ordered, **plain}, indent=2, ensure_ascii=False, allow_nan=False)
+    return {**ordered, **plain}
 
 
 def from_json(text: str | bytes) -> Audit:
@@ -109,7 +114,16 @@ def load(path: str | Path) -> Audit:
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema that every audit written by ``to_json`` satisfies."""
+    """Return the JSON Schema that every audit written by ``to_json`` satisfies.
+
+    Guarantee: generated from the classes themselves; ``docs/result.schema.json`` is a copy.
+    Assumption: a reader ignores fields that it does not know.
+
+    Example:
+        >>> import epsilometer as em
+        >>> em.json_schema()["$schema"]
+        'https://json-schema.org/draft/2020-12/schema'
+    """
     schema: dict[str, Any] = _allow_non_finite(msgspec.json.schema(Audit))
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 

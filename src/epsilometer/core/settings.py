@@ -2,7 +2,7 @@
 
 A subject is a frozen dataclass. Its fields are at once the Python signature, the section of a TOML
 file, the parameters of a plan and the provenance of a result. Data never travel by value: a field
-made by :func:`data_field` is written as a reference to a file, or as ``{"supplied": …}``.
+with the metadata ``DATA`` is written as a reference to a file, or as ``{"supplied": …}``.
 """
 
 import dataclasses
@@ -43,19 +43,32 @@ CHOICES: dict[str, str] = {
     "caught-at-most": "epsilometer.audits.release:CaughtAtMost",
     "sgd": "epsilometer.training.optimizers:SGD",
     "adam": "epsilometer.training.optimizers:Adam",
+    "every-epoch": "epsilometer.training.participation:EveryEpoch",
+    "uniform-cohorts": "epsilometer.training.participation:UniformCohorts",
+    "poisson-cohorts": "epsilometer.training.participation:PoissonCohorts",
+    "once-in": "epsilometer.training.participation:OnceIn",
+    "schedule": "epsilometer.training.participation:Schedule",
+    "independent": "epsilometer.training.noise:IndependentNoise",
+    "tree": "epsilometer.training.noise:TreeNoise",
+    "matrix": "epsilometer.training.noise:MatrixNoise",
+    "square-root": "epsilometer.training.noise:SquareRoot",
+    "fixed-clip": "epsilometer.training.clipping:FixedClip",
+    "adaptive-clip": "epsilometer.training.clipping:AdaptiveClip",
     "form": "epsilometer.attacks.disclosure:ReleaseForm",
     "score-file": "epsilometer.readers:ScoreFile",
     "model-on-records": "epsilometer.sources:ModelOnRecords",
     "dropout-on-records": "epsilometer.sources:DropoutOnRecords",
     "table-model": "epsilometer.sources:TableModel",
     "federated-task": "epsilometer.sources:FederatedTask",
+    "digits": "epsilometer.integrations.sklearn:Digits",
 }
+DATA = types.MappingProxyType({"data": True})  # metadata of a field that holds data
 _PLAIN = (bool, int, float, str, type(None))
 
 
 def data_field(**options: Any) -> Any:
     """Declare a field that holds data: written as a reference, never by value."""
-    return dataclasses.field(metadata={"data": True}, **options)
+    return dataclasses.field(metadata=DATA, **options)
 
 
 def to_settings(subject: Any) -> dict[str, Any]:
@@ -66,17 +79,27 @@ def to_settings(subject: Any) -> dict[str, Any]:
         >>> to_settings(HoldOut(0.25))
         {'fraction': 0.25}
     """
-    settings = {}
+    settings, functions = {}, set()
     for field in dataclasses.fields(subject):
         if not field.init:
             continue
         value = getattr(subject, field.name)
-        encoded = _encode(value)
-        if field.metadata.get("data") and not _is_reference(encoded):
-            encoded = _supplied(value)
+        data = field.metadata.get("data")
+        if data and isinstance(value, (Mapping, list, tuple)) and value:
+            encoded: Any = _supplied(value)  # without a look at what may be millions of values
+        else:
+            encoded = _encode(value)
+            if data and not _is_reference(encoded):
+                encoded = _supplied(value)
+        if data and isinstance(encoded, Mapping) and "function" in encoded:
+            functions.add(field.name)
         settings[field.name] = encoded
     if settings.get("source") is not None:  # it brings the data that were read from it
-        return {name: value for name, value in settings.items() if not _is_supplied(value)}
+        return {
+            name: value
+            for name, value in settings.items()
+            if name not in functions and not has_supplied(value)
+        }
     return settings
 
 
@@ -101,7 +124,7 @@ def from_settings(cls: type, settings: Mapping[str, Any], *, trust: bool = False
                 f"Expected a setting of {name} among {', '.join(known)}, "
                 f"got {_validate.short(key)}."
             )
-    supplied = [key for key, value in settings.items() if _is_supplied(value)]
+    supplied = [key for key, value in settings.items() if has_supplied(value)]
     if supplied:
         raise InvalidArgument(
             f"Expected {', '.join(supplied)} of {name}: supplied from Python when it was audited, "
@@ -181,7 +204,11 @@ def _encode(value: Any) -> Any:
         encoded = {str(key): _encode(part) for key, part in value.items()}
         return encoded if not any(map(_is_supplied, encoded.values())) else _supplied(value)
     if (name := _choice_name(type(value))) is not None:
-        return {"type": name, **to_settings(value)}
+        settings = to_settings(value)
+        declared = {field.name for field in dataclasses.fields(value) if field.metadata.get("data")}
+        if any(_is_supplied(part) for key, part in settings.items() if key not in declared):
+            return _supplied(value)  # as a Record: no part of it by value
+        return {"type": name, **settings}
     if (function := _function_name(value)) is not None:
         return {"function": function}
     return _supplied(value)
@@ -280,6 +307,13 @@ def _supplied(value: Any) -> dict[str, str]:
     return {"supplied": type(value).__name__}
 
 
+def has_supplied(value: Any) -> bool:
+    """Tell whether a setting, or a part of it, was supplied from Python and is not written."""
+    if isinstance(value, Mapping):
+        return _is_supplied(value) or any(map(has_supplied, value.values()))
+    return isinstance(value, (list, tuple)) and any(map(has_supplied, value))
+
+
 def _is_supplied(value: Any) -> bool:
     return isinstance(value, Mapping) and set(value) == {"supplied"}
 
@@ -287,9 +321,13 @@ def _is_supplied(value: Any) -> bool:
 def _is_reference(encoded: Any) -> bool:
     """Tell whether a data field names its data: nothing, a file, a row number or a choice."""
     return (
-        encoded is None
+        encoded in (None, [])
         or isinstance(encoded, (str, int))
-        or (isinstance(encoded, Mapping) and bool({"type", "function"} & set(encoded)))
+        or (
+            isinstance(encoded, Mapping)
+            and bool({"type", "function"} & set(encoded))
+            and not has_supplied(encoded)  # a record: its label is data too
+        )
     )
 
 

@@ -55,45 +55,51 @@ def claimed(epsilon: float, decimals: int = 2) -> str:
 
 
 def headline(audit: "Audit") -> str:
-    """Say the verdict and what it rests on, in one sentence."""
-    return f"{audit.verdict.upper()}: {explain_verdict(audit)}"
+    """Say the verdict and what it rests on, in one line."""
+    return one_line(f"{audit.verdict.upper()}: {explain_verdict(audit)}")
 
 
 def explain_verdict(audit: "Audit") -> str:
+    """Say what the verdict rests on, and how far it goes where nothing was refuted."""
+    said = word_finding(audit)
+    return f"{said} {word_reach(audit)}" if audit.verdict == judge.NOT_REFUTED else said
+
+
+def word_finding(audit: "Audit") -> str:
     """Say what the verdict rests on, in one or two sentences."""
     rules = audit.find(RuleFinding)
-    if rules:  # the gravest comes first
-        return audit.judgement.reason or rules[0].finding
+    if rules:
+        return _word_rules(audit, rules)
     plan = audit.one(FormPlan)
     if audit.claim is None:
         return _word_plan(plan) if plan is not None else _word_proof(audit)
-    promise = f"ε = {claimed(audit.claim.epsilon, _decimals(audit))}"
+    places = _decimals(audit)
+    claim = f"ε = {claimed(audit.claim.epsilon, places)} was claimed"
     if audit.verdict in judge.BAD:
-        return f"{promise} was claimed, {_word_proofs(audit)}."
+        return f"{claim}, {_word_proofs(audit)}."
     if audit.verdict == judge.PROVED:
-        return f"{promise} was claimed, by computation ε is at most {number_up(audit.upper)}."
+        return f"{claim}, by computation ε is at most {number_up(audit.upper)}."
     if audit.verdict == judge.CANNOT_JUDGE:
-        return f"{promise} was claimed. {audit.judgement.reason}"
-    return (
-        f"{promise} was claimed, ε ≥ {number(audit.epsilon, _decimals(audit))} is proved. "
-        f"{word_reach(audit)}"
-    )
+        return f"{claim}. {audit.judgement.reason}"
+    at = f" at δ = {audit.views[0].bound.delta:g}"
+    return f"{claim}, only ε ≥ {number(audit.epsilon, places)}{at} is proved."
 
 
 def word_reach(audit: "Audit") -> str:
     """Say what an audit could have found: its reach and its power, in one sentence."""
     if audit.reach is None:
         return ""
-    if audit.reach == math.inf:
+    if any(view.computed is not None for view in audit.views):
         return "ε was computed: every smaller claim would have been refuted."
+    reach = "any claim" if audit.reach == math.inf else f"claims up to ε = {number(audit.reach)}"
     power = audit.power
     if power is None:
-        noticed = ""
+        noticed = "; how often it refutes this one was not computed"
     elif power == math.inf:
         noticed = ", and this one in less than 4 of 5 audits whatever the true ε"
     else:
         noticed = f", and refutes this one 4 times in 5 where the true ε is {number_up(power)}"
-    return f"This audit could refute claims up to ε = {number(audit.reach)}{noticed}."
+    return f"This audit could refute {reach}{noticed}."
 
 
 def number_up(value: float) -> str:
@@ -102,6 +108,12 @@ def number_up(value: float) -> str:
     if math.isinf(value) or abs(value) >= 1e5 or float(cut) == value:
         return cut
     return number(value + 0.01)
+
+
+def _word_rules(audit: "Audit", rules: tuple[RuleFinding, ...]) -> str:
+    if audit.verdict == judge.RELEASE:
+        return "The one rule passes." if len(rules) == 1 else f"All {len(rules)} rules pass."
+    return audit.judgement.reason or rules[0].finding  # the gravest comes first
 
 
 def _word_proof(audit: "Audit") -> str:
@@ -116,15 +128,16 @@ def _word_proof(audit: "Audit") -> str:
 def _word_proofs(audit: "Audit") -> str:
     """Say what refutes the claim: the attack, a computation, or both."""
     assert audit.claim is not None
-    places = _decimals(audit)
-    view = max(audit.views, key=lambda each: each.epsilon)
+    places, claim = _decimals(audit), audit.claim.epsilon
+    refuting = [v for v in audit.views if judge.judge_finding(audit.claim, v) in judge.BAD]
+    view = max(refuting, key=lambda each: each.epsilon)
     proofs = []
-    if view.bound.refutes(audit.claim.epsilon):
+    if view.bound.refutes(claim):
         at = f" at δ = {view.bound.delta:g}"
         proofs.append(f"the attack proves ε ≥ {number(view.bound.epsilon, places)}{at}")
-    if view.computed is not None and view.computed.refutes(audit.claim.epsilon):
+    if view.computed is not None and view.computed.refutes(claim):
         proofs.append(f"by computation ε is at least {number(view.computed.low, places)}")
-    where = f" ({one_line(view.subject)})" if len(audit.views) > 1 else ""
+    where = f" ({view.subject})" if len(audit.views) > 1 else ""
     return "; ".join(proofs) + where
 
 
@@ -141,10 +154,10 @@ def _decimals(audit: "Audit") -> int:
     return decimals_apart(audit.epsilon, 0.0 if claim is None else claim.epsilon)
 
 
-def decimals_apart(proved: float, promised: float) -> int:
+def decimals_apart(proved: float, claim: float) -> int:
     """Return how many decimals tell two numbers apart; 2 at least, 9 at most."""
     decimals = 2
-    if proved != promised:
-        while decimals < 9 and number(proved, decimals) == number(promised, decimals):
+    if proved != claim:
+        while decimals < 9 and number(proved, decimals) == number(claim, decimals):
             decimals += 1
     return decimals

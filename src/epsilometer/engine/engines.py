@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import CancelledError
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from multiprocessing import resource_tracker
 from pickle import PicklingError
 from queue import Empty, SimpleQueue
@@ -80,7 +80,15 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class InProcess:
-    """One unit after the other in this process: for work that fills a GPU by itself."""
+    """One unit after the other in this process: for work that fills a GPU by itself.
+
+    Example:
+        >>> import epsilometer as em
+        >>> def play(runs, rng):
+        ...     return em.Scores(inside=rng.normal(3, 1, runs), outside=rng.normal(0, 1, runs))
+        >>> em.audit(em.Runs(play, runs=500), 1.0, delta=1e-5, engine=em.InProcess()).verdict
+        'refuted'
+    """
 
     @property
     def workers(self) -> int:
@@ -100,9 +108,14 @@ class Local:
     """Workers on this machine.
 
     Attributes:
-        count: How many; 0 for one a core.
+        count: How many; 0 for one per core.
         kind: Processes, or threads for work that lets go of Python's lock.
         retries: How often a unit whose worker died is tried before it counts as failed.
+
+    Example:
+        >>> import epsilometer as em
+        >>> em.Local(count=2).workers
+        2
     """
 
     count: int = 0
@@ -137,7 +150,7 @@ class Local:
             yield from _persistent(call, units, workers=self.workers, tries=self.retries)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Dask:
     """The workers of a Dask cluster.
 
@@ -148,9 +161,15 @@ class Dask:
         address: The scheduler's, as ``tcp://host:8786``.
         retries: How often a unit that Dask gave up on is tried before it counts as failed.
         patience: Seconds to wait for the scheduler, and for a worker when there is none.
+
+    Example:
+        >>> import epsilometer as em
+        >>> em.Dask("tcp://scheduler:8786", patience=5.0)  # connects when an audit begins
+        Dask(address='tcp://scheduler:8786', retries=3, patience=5.0)
     """
 
     address: str
+    _: KW_ONLY
     retries: int = _RETRIES
     patience: float = 30.0
 

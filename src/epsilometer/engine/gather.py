@@ -57,7 +57,7 @@ def gather(
     Example:
         >>> import numpy as np
         >>> from epsilometer.engine.engines import InProcess
-        >>> plan = Plan(audit="mine", parameters={}, units=3, seed=0, command="mine()")
+        >>> plan = Plan(audit="mine", parameters={}, units=3, seed=0)
         >>> found = gather(plan, lambda unit: {"twice": np.array(2 * unit)}, engine=InProcess())
         >>> [int(arrays["twice"]) for arrays in found]
         [0, 2, 4]

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from epsilometer.core.audit import Provenance
-from epsilometer.core.claim import Claim, as_claim
+from epsilometer.core.claim import Claim
 from epsilometer.core.plain import to_plain
 from epsilometer.core.settings import to_settings
 from epsilometer.core.stopping import Until
@@ -50,14 +52,20 @@ class Request:
         return self.delta
 
     def fill_claim(self, **known: Any) -> Claim | None:
-        """Return the claim, with what the subject knows in place of what was not stated."""
+        """Return the claim, with what the subject knows in place of what was not stated.
+
+        A claim for records, which is the default, counts as not stated.
+        """
         claim = self.claim
         if claim is None:
             return None
-        stated = {
-            name: value for name, value in to_plain(claim).items() if value != "unstated"
+        usual = {"unit": "record"}
+        unstated = {
+            name: value
+            for name, value in known.items()
+            if getattr(claim, name) == usual.get(name, "unstated")
         }
-        return as_claim(claim.epsilon, **{**known, **stated})
+        return replace(claim, **unstated)
 
     def make_plan(
         self,

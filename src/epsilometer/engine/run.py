@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
 from epsilometer.core.audit import Audit, Provenance
 from epsilometer.core.serialisation import from_json, to_json
@@ -31,6 +31,14 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM, which is heeded like Ctrl-C."""
 
 
+class Counts(TypedDict):
+    """What became of some units: how many were planned, used, and failed."""
+
+    units: int
+    used: int
+    failed: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Done:
     """What was done of a plan: its first ``seen`` units, some of which failed."""
@@ -39,7 +47,7 @@ class Done:
     seen: int
     failed: frozenset[int]
 
-    def counts(self, units: range) -> dict[str, int]:
+    def counts(self, units: range) -> Counts:
         """Return what became of some units: how many were planned, used, and failed."""
         failed = len(self.failed & frozenset(units))
         used = len(range(units.start, min(units.stop, self.seen))) - failed

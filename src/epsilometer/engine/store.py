@@ -26,6 +26,7 @@ from epsilometer.errors import EpsilometerError, InvalidArgument
 _MOMENT = 0.05  # seconds; units that finish within one share a file and its trip to the disk
 _HELD = 64 * 2**20  # bytes that may wait for the disk before the run waits for it
 _RECENT = 4  # files of shards kept in memory while units are read in order
+_NAMED = 8  # differences of two plans that a message names
 _PATIENCE = 1.0  # seconds: somebody who only asks for the status holds the lock for an instant
 
 
@@ -52,7 +53,7 @@ def lock(directory: Path) -> Iterator[None]:
     except Timeout as error:
         raise RunBusy(
             f"Expected a run that nobody works on; {_holder(directory)} works on "
-            f"{str(directory)!r}. Wait for it, or follow it with: epsilometer status {directory}"
+            f"{str(directory)!r}. Wait for it, or follow it with: epsilometer runs status {directory}"
         ) from error
     try:
         yield
@@ -353,7 +354,7 @@ def _writing(directory: Path) -> Iterator[None]:
         raise CannotWrite(
             f"Expected to be able to write in {str(directory)!r}: {error.strerror or error}. "
             f"Everything finished before is safe. {advice}, then go on with: "
-            f"epsilometer resume {directory}"
+            f"epsilometer runs resume {directory}"
         ) from error
 
 
@@ -381,13 +382,23 @@ def _take_away(path: Path) -> None:
 
 
 def _difference(there: Plan, wanted: Plan) -> str:
-    old, new = json.loads(there.to_json()), json.loads(wanted.to_json())
+    old, new = (json.loads(plan.to_json()) for plan in (there, wanted))
+    del old["hash"], new["hash"]
     parts = [
-        f"{name} {_short(old[name])} there, {_short(new[name])} here"
-        for name in new
-        if name != "hash" and json.dumps(old[name]) != json.dumps(new[name])
+        f"{name} {_short(a)} there, {_short(b)} here" for name, a, b in _list_changes("", old, new)
     ]
-    return "; ".join(parts)
+    more = len(parts) - _NAMED
+    return "; ".join(parts[:_NAMED]) + (f"; and {more} more" if more > 0 else "")
+
+
+def _list_changes(name: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Yield what differs between two plans, by dotted names, each with both values."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in {**new, **old}:
+            inner = f"{name}.{key}" if name else key
+            yield from _list_changes(inner, old.get(key), new.get(key))
+    elif json.dumps(old) != json.dumps(new):  # 1 and 1.0 are equal, and another text
+        yield name, old, new
 
 
 def _short(value: Any) -> str:

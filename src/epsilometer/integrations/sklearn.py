@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from epsilometer._extras import needs
+from epsilometer.engine.fingerprints import fingerprint
 from epsilometer.errors import InvalidArgument
 from epsilometer.tables import Table, at_quantiles
 from epsilometer.types import BoolArray, FloatArray, IntArray
@@ -26,6 +27,20 @@ def digits() -> tuple[FloatArray, IntArray]:
         from sklearn.datasets import load_digits
     bunch = load_digits()
     return np.asarray(bunch.data, np.float64), np.asarray(bunch.target, np.int64)
+
+
+@dataclass(frozen=True)
+class Digits:
+    """The handwritten digits of scikit-learn, by reference: what a result names in their place."""
+
+    def load(self) -> dict[str, Any]:
+        """Read ``features`` and ``labels``."""
+        features, labels = digits()
+        return {"features": features, "labels": labels}
+
+    def fingerprints(self) -> tuple[tuple[str, str], ...]:
+        """Return the SHA-256 of both."""
+        return tuple((name, fingerprint(value)) for name, value in self.load().items())
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

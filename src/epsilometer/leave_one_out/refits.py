@@ -183,7 +183,6 @@ def refit(
         parameters={"path": fits.path, "block": block, "own": work.own},
         units=1 + -(-records.size // block),
         seed=seed,
-        command=f"refit({type(estimator).__name__}(…), X, y, records, seed={seed})",
         inputs={} if directory is None else _inputs(fits, records, features),
     )
     first, *others = gather(plan, work.unit, directory, engine=engine)

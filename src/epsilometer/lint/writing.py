@@ -1,4 +1,4 @@
-"""Reports as text, as JSON and as SARIF."""
+"""Write reports: text, JSON, SARIF, commands of GitHub Actions, JUnit."""
 
 import json
 import os
@@ -93,6 +93,61 @@ def _plain_finding(finding: Finding) -> dict[str, Any]:
         "run": finding.command,
         "unknown": list(finding.unknown),
     }
+
+
+def to_github(report: Report) -> str:
+    """Return annotations of the lines in question, as GitHub Actions reads them."""
+    # Here, so that whoever asks for text does not wait for what it imports.
+    from epsilometer.core.annotations import to_github as annotate
+
+    lines = []
+    for finding in report.findings:
+        # Lines of a notebook's cell are no lines of its file.
+        line, column = (None, None) if finding.cell is not None else (finding.line, finding.column)
+        cell = "" if finding.cell is None else f"Cell {finding.cell}, line {finding.line}: "
+        lines.append(
+            annotate(
+                "error" if finding.severity == "error" else "warning",
+                f"{cell}{finding.rule.title}. {finding.rule.remedy} Run: {finding.command}",
+                file=finding.path,
+                line=line,
+                col=column,
+                title=finding.rule.id,
+            )
+        )
+    lines += [
+        annotate("warning", f"Not checked: {problem.message}", file=problem.path)
+        for problem in report.problems
+    ]
+    return "\n".join([*lines, _summary(report)])
+
+
+def to_junit(report: Report) -> str:
+    """Return a JUnit report: a failure per finding, an error per file that was not checked."""
+    from epsilometer.core.annotations import Case
+    from epsilometer.core.annotations import to_junit as write_suite
+
+    cases = [
+        Case(
+            name=f"{finding.rule.id} {_where(finding)}",
+            outcome="failure",
+            message=f"{finding.rule.title}. {finding.rule.remedy} Run: {finding.command}",
+            file=finding.path,
+        )
+        for finding in report.findings
+    ]
+    cases += [
+        Case(
+            name=f"not checked {_where(problem)}",
+            outcome="error",
+            message=problem.message,
+            file=problem.path,
+        )
+        for problem in report.problems
+    ]
+    if not cases:
+        cases = [Case(name="lint", outcome="passed", message=_summary(report))]
+    return write_suite("epsilometer lint", cases)
 
 
 def to_sarif(report: Report, *, version: str) -> str:

@@ -27,7 +27,7 @@ class Control:
     Attributes:
         name: In words.
         sound: Whether the claim holds.
-        claim: What it promises.
+        claim: What is claimed of it.
         play: (runs, rng) → scores of that many runs with the target and without it.
     """
 

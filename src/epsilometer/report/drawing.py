@@ -1,4 +1,4 @@
-"""Figures as pictures, for papers and slides: PNG and SVG, the same bytes every time."""
+"""Draw figures as pictures, for papers and slides: PNG and SVG, the same bytes every time."""
 
 import io
 import warnings
@@ -8,13 +8,20 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from epsilometer._extras import needs
-from epsilometer.core.audit import PosteriorAudit
-from epsilometer.core.audit import ReleaseAudit
-from epsilometer.report import words
-from epsilometer.report.figures import COLOURS, Axis, Figure, Mark, Series, figures, group_figures
+from epsilometer.core.audit import Audit
+from epsilometer.core.words import one_line
+from epsilometer.report.figures import (
+    COLOURS,
+    Axis,
+    Figure,
+    Mark,
+    Series,
+    compare_views,
+    view_figures,
+)
 from epsilometer.report.posterior_figures import posterior_figures
 from epsilometer.report.release_figures import release_figures
-from epsilometer.core.audit import Audit, AuditGroup, AuditResult
+from epsilometer.report.words import ordered_forms, own_views
 
 with needs("matplotlib", extra="figures"):
     import matplotlib as mpl
@@ -50,7 +57,7 @@ _STYLE: Any = {
 
 
 def draw(figure: Figure, kind: Format) -> bytes:
-    """The figure as the bytes of a PNG or SVG file."""
+    """Return the figure as the bytes of a PNG or SVG file."""
     with _styled():
         canvas = Canvas(figsize=_INCHES, layout="constrained")
         axes = canvas.add_subplot()
@@ -71,16 +78,16 @@ def draw(figure: Figure, kind: Format) -> bytes:
 
 
 def save_figures(
-    result: Audit, folder: Path, *, formats: tuple[Format, ...] = FORMATS
+    audit: Audit, folder: Path, *, formats: tuple[Format, ...] = FORMATS
 ) -> tuple[Path, ...]:
-    """Writes every figure of a result into ``folder``, which is made; returns what it wrote.
+    """Write every figure of an audit into ``folder``, which is made; return what was written.
 
-    Files are called ``tradeoff.svg``; in a group ``1-tradeoff.svg``, after the audit's place, and
-    ``audits-1.svg``, where several are side by side.
+    Files are called ``tradeoff.svg``; of several views ``1-tradeoff.svg``, after the view's place,
+    and ``views-1.svg``, where several are side by side.
     """
     folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for name, figure in _named(result):
+    for name, figure in _named(audit):
         for kind in formats:
             path = folder / f"{name}.{kind}"
             path.write_bytes(draw(figure, kind))
@@ -88,20 +95,14 @@ def save_figures(
     return tuple(written)
 
 
-def _named(result: Audit) -> Iterator[tuple[str, Figure]]:
-    match result:
-        case AuditResult():
-            every = figures(result)
-        case ReleaseAudit():
-            every = release_figures(result)
-        case PosteriorAudit():
-            every = posterior_figures(result)
-        case AuditGroup():
-            every = group_figures(result)
-    yield from ((figure.key, figure) for figure in every)
-    if not isinstance(result, (AuditResult, ReleaseAudit)):
-        for i, audit in enumerate(result.audits, start=1):
-            yield from ((f"{i}-{figure.key}", figure) for figure in figures(audit))
+def _named(audit: Audit) -> Iterator[tuple[str, Figure]]:
+    for figure in (*compare_views(audit), *release_figures(audit), *posterior_figures(audit)):
+        yield figure.key, figure
+    own, forms = own_views(audit), [form.view for form in ordered_forms(audit)]
+    lone = len(own) == 1 and not forms
+    for i, view in enumerate((*own, *forms), start=1):
+        for figure in view_figures(view, audit.claim):
+            yield figure.key if lone else f"{i}-{figure.key}", figure
 
 
 @contextmanager
@@ -176,7 +177,7 @@ def _dashes(series: Series) -> Any:
 
 def _plain(text: Text, name: str) -> None:
     text.set_parse_math(False)
-    text.set_text(words.one_line(name)[:60])
+    text.set_text(one_line(name)[:60])
 
 
 def _handle(series: Series) -> Artist:

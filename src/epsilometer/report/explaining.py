@@ -1,18 +1,36 @@
-"""How a number came about: what was counted, the formula, why it holds, what it does not say."""
+"""Explain how a number came about: what was counted, the formula, why it holds, what it leaves."""
 
 from dataclasses import dataclass
+from math import inf
 from textwrap import fill
 
-from epsilometer.errors import InvalidArgument
-from epsilometer.core.audit import PosteriorAudit
-from epsilometer.core.findings import FormFinding
-from epsilometer.references import BIBLIOGRAPHY
-from epsilometer.core.audit import ReleaseAudit
-from epsilometer.core.findings import MembershipFinding
-from epsilometer.report import posterior_words, release_words, words
-from epsilometer.core.audit import AuditGroup, AuditResult, Result
+from epsilometer.core import judge
+from epsilometer.core.audit import Audit
 from epsilometer.core.bound import EpsilonEstimate, EpsilonLowerBound
-from epsilometer.stats.derivations import BOUNDS, derivation_of
+from epsilometer.core.findings import (
+    EpsilonFinding,
+    FormFinding,
+    FormPlan,
+    MembershipFinding,
+    PosteriorRuns,
+    RuleFinding,
+)
+from epsilometer.core.words import (
+    claimed,
+    headline,
+    number,
+    number_up,
+    one_line,
+    printable,
+    short,
+    word_reach,
+)
+from epsilometer.errors import InvalidArgument
+from epsilometer.references import BIBLIOGRAPHY
+from epsilometer.report import words
+from epsilometer.report.tables import facts_of, rule_confidence
+from epsilometer.report.tones import OUTCOMES
+from epsilometer.stats.derivations import BOUNDS, ESTIMATES, derivation_of
 from epsilometer.stats.estimators import REGISTRY
 
 _WIDTH = 96
@@ -26,7 +44,7 @@ _ADVANTAGE = "A = max over thresholds of TPR − FPR ± (√(ln(4/α′)/(2n)) +
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """How a result came about.
+    """Tell how a result came about.
 
     Attributes:
         title: Of what it speaks.
@@ -44,7 +62,7 @@ class Explanation:
 
     @property
     def every_cite(self) -> tuple[str, ...]:
-        """Its own keys and those of its parts, each once."""
+        """Return its own keys and those of its parts, each once."""
         keys = (*self.cites, *(key for part in self.parts for key in part.every_cite))
         return tuple(dict.fromkeys(keys))
 
@@ -53,62 +71,52 @@ class Explanation:
         lines = [*self._lines(set()), *(["", "References"] if references else [])]
         return "\n".join([*lines, *(_bullet(reference) for reference in references)])
 
-    def _lines(self, told: set[tuple[str, tuple[str, ...]]]) -> list[str]:
-        """Its lines; of what was told before only that it was."""
-        lines = [words.one_line(self.title), fill(words.printable(self.finding), _WIDTH)]
+    def _lines(self, said: set[tuple[str, tuple[str, ...]]]) -> list[str]:
+        """Return its lines; of what was said before only that it was."""
+        lines = [one_line(self.title), fill(printable(self.finding), _WIDTH)]
         for title, sentences in self.sections:
-            if (title, sentences) in told:
+            if (title, sentences) in said:
                 lines += ["", f"{title}: as above."]
                 continue
-            told.add((title, sentences))
+            said.add((title, sentences))
             # A formula is not broken: whoever copies it must get it whole.
             formula = title in (FORMULA, MEASURED)
             lines += ["", title, *(f"    {s}" if formula else _bullet(s) for s in sentences)]
         for part in self.parts:
-            lines += ["", "―――", "", *part._lines(told)]
+            lines += ["", "―――", "", *part._lines(said)]
         return lines
 
 
-def explain(result: "Result | EpsilonEstimate") -> Explanation:
-    """How a result came about, in words and with its formula; ``print`` it.
+def explain(result: Audit | EpsilonLowerBound | EpsilonEstimate) -> Explanation:
+    """Explain how a result came about, in words and with its formula; ``print`` it.
 
-    Guarantees: the numbers are those of the result, so that where the formula is closed, putting
+    Guarantee: the numbers are those of the result, so that where the formula is closed, putting
         them in gives its ε.
-    Assumes: it is a result of ours. Results that were written before they had a ``basis`` are
-        explained without numbers.
+    Assumption: it is a result of ours: of methods that others added there is no derivation.
 
     Example:
-        >>> from epsilometer import Fixed, Scores, epsilon_lower_bound
-        >>> scores = Scores(inside=[1.0] * 50, outside=[0.0] * 50)
-        >>> bound = epsilon_lower_bound(scores, delta=0.0, rule=Fixed(0.5))
-        >>> said = explain(bound)
-        >>> print(said.sections[0][1][0])  # doctest: +ELLIPSIS
-        The attack says “in” where a score is at least 0.5. So it takes 0 of 50 scores outside ...
+        >>> import epsilometer as em
+        >>> scores = em.Scores(inside=[1.0] * 50, outside=[0.0] * 50)
+        >>> audit = em.audit(scores, em.Claim(1.0, delta=1e-5))
+        >>> print(em.explain(audit.bounds[0]).sections[0][1][0])  # doctest: +ELLIPSIS
+        The attack says “in” where a score is at least ...
     """
     match result:
         case EpsilonLowerBound():
             return _bound(result)
         case EpsilonEstimate():
             return _estimate(result)
-        case AuditResult():
+        case Audit():
             return _audit(result)
-        case AuditGroup():
-            return Explanation(
-                title=result.subject,
-                finding=f"{words.group_finding(result)} {words.GROUP_RULE}",
-                sections=(),
-                parts=tuple(_audit(audit) for audit in result.results),
-            )
-        case ReleaseAudit():
-            return _release(result)
-        case PosteriorAudit():
-            return _posterior(result)
+    raise InvalidArgument(
+        f"Expected an audit, a bound or an estimate, got {type(result).__name__}."
+    )
 
 
-def explained(result: Result) -> Explanation | None:
-    """The same; None where it is of a method that is not ours, so that a page says nothing."""
+def explain_if_known(audit: Audit) -> Explanation | None:
+    """Return the same; None where a method is not ours, so that a page says nothing."""
     try:
-        return explain(result)
+        return explain(audit)
     except InvalidArgument:
         return None
 
@@ -124,7 +132,7 @@ def _bound(bound: EpsilonLowerBound) -> Explanation:
     assumed = [f"It assumes: {method.assumes}"] if method is not None else []
     return Explanation(
         title=f"A bound by {bound.method}, thresholds by {bound.threshold_rule}",
-        finding=words.bound_finding(bound),
+        finding=words.word_bound(bound),
         sections=(
             (COUNTED, derived.counted),
             (FORMULA, derived.formula),
@@ -140,7 +148,7 @@ def _estimate(estimate: EpsilonEstimate) -> Explanation:
     computed = estimate.confidence == 1
     return Explanation(
         title=f"An ε by theory: {estimate.method}, {estimate.subject}",
-        finding=f"{words.estimate_finding(estimate)}.",
+        finding=f"{words.word_estimate(estimate)}.",
         sections=(
             (_COMPUTED_FROM if computed else COUNTED, derived.counted),
             (FORMULA, derived.formula),
@@ -157,108 +165,135 @@ def _estimate(estimate: EpsilonEstimate) -> Explanation:
     )
 
 
-def _audit(result: AuditResult) -> Explanation:
-    others = [f"For comparison, deciding nothing: {bound}." for bound in result.also]
-    exact = [estimate for estimate in result.estimates if estimate == result.computed]
-    sampled = [f"Beside it: {e}." for e in result.estimates if e.confidence < 1]
+def _audit(audit: Audit) -> Explanation:
+    views = words.own_views(audit)
+    sections = [*_release(audit), *_posterior(audit)]
+    parts = [_view(words.take_view(audit, form.view)) for form in words.ordered_forms(audit)]
+    if len(views) == 1 and not sections:
+        return _view(audit)
+    if views:
+        sections.append((_VERDICT, (words.word_views(audit),)))
+        parts += [_view(words.take_view(audit, view)) for view in views]
+    parts += [
+        _bound(attack.bound)
+        for attack in audit.find(MembershipFinding)
+        if attack.bound is not None and attack.bound.method in BOUNDS
+    ]
     return Explanation(
-        title=result.subject,
-        finding=words.verdict(result),
-        sections=((_VERDICT, (*_judged(result), *others, *sampled)),),
-        parts=(_bound(result.bound), *map(_estimate, exact)),
+        title=audit.subject,
+        finding=headline(audit),
+        sections=tuple(sections),
+        cites=audit.cites,
+        parts=tuple(parts),
     )
 
 
-def _judged(result: AuditResult) -> tuple[str, ...]:
-    """Why the verdict is what it is."""
-    bound, claim = result.bound, result.claim
+def _view(audit: Audit) -> Explanation:
+    """Explain an audit of one view."""
+    (view,) = words.own_views(audit)
+    others = [f"For comparison, deciding nothing: {bound}." for bound in view.also]
+    derived = [e for e in view.estimates if _has_derivation(e)]
+    beside = [f"Beside it: {e}." for e in view.estimates if e not in derived]
+    return Explanation(
+        title=audit.subject,
+        finding=headline(audit),
+        sections=((_VERDICT, (*_judged(audit, view), *others, *beside)),),
+        cites=audit.cites,
+        parts=(_bound(view.bound), *map(_estimate, derived)),
+    )
+
+
+def _has_derivation(estimate: EpsilonEstimate) -> bool:
+    """Tell whether an estimate that may decide has a derivation of its own."""
+    decides = estimate.confidence == 1 and estimate.role != "reference"
+    return decides and any(estimate.method.startswith(name) for name in ESTIMATES)
+
+
+def _judged(audit: Audit, view: EpsilonFinding) -> tuple[str, ...]:
+    """Say why the verdict is what it is."""
+    bound, claim = view.bound, audit.claim
     if claim is None:
-        return ("Nothing was promised, so nothing is refuted.",)
-    proved, promised = words.number(bound.epsilon, 4), words.promised(claim.epsilon, 4)
+        return ("Nothing was claimed, so nothing is refuted.",)
+    proved, limit = number(bound.epsilon, 4), claimed(claim.epsilon, 4)
     lines = [
-        f"Refuted is a promise that a valid bound at its δ exceeds: ε ≥ {proved} was proved, "
-        f"ε = {promised} was promised, and {proved} {'>' if bound.epsilon > claim.epsilon else '≤'}"
-        f" {promised}."
+        f"Refuted is a claim that a valid bound at its δ exceeds: ε ≥ {proved} was proved, "
+        f"ε = {limit} was claimed, and {proved} {'>' if bound.epsilon > claim.epsilon else '≤'}"
+        f" {limit}."
     ]
     if not bound.valid:
         lines.append("But the bound is not valid, and refutes nothing.")
-    if result.computed is not None:
-        low = words.number(result.computed.low, 4)
-        more = result.computed.low > claim.epsilon
-        lines.append(f"By computation ε is at least {low} {'>' if more else '≤'} {promised}.")
-    if result.provenance.failed:
-        lines += words.run_notes(result.provenance)[:1]
-    if result.verdict == "not refuted":
+    if view.computed is not None:
+        more = view.computed.low > claim.epsilon
+        low = number(view.computed.low, 4)
+        lines.append(f"By computation ε is at least {low} {'>' if more else '≤'} {limit}.")
+    for estimate in view.estimates:
+        if estimate.upper < inf:
+            less = estimate.upper <= claim.epsilon
+            most = number_up(estimate.upper)
+            lines.append(f"By computation ε is at most {most} {'≤' if less else '>'} {limit}.")
+    if view.failed:
+        lines += words.run_notes(view)[:1]
+    lines += [audit.judgement.reason] if audit.judgement.reason else []
+    lines += [reach] if (reach := word_reach(audit)) else []
+    if audit.verdict == judge.NOT_REFUTED:
         lines.append("What was not refuted was not proved either.")
     return tuple(lines)
 
 
-def _release(result: ReleaseAudit) -> Explanation:
+def _release(audit: Audit) -> list[tuple[str, tuple[str, ...]]]:
+    """Explain rules about publishing; nothing where there are none."""
     rules = [
-        f"{reason.rule}: measured {words.number(reason.value, 4)}, between "
-        f"{words.number(reason.low, 4)} and {words.number(reason.high, 4)} "
-        f"({release_words.reason_confidence(reason)}); allowed {words.short(reason.limit)}. "
-        f"So: {reason.decision}."
-        for reason in result.reasons
+        f"{rule.rule}: measured {number(rule.value, 4)}, between {number(rule.low, 4)} and "
+        f"{number(rule.high, 4)} ({rule_confidence(rule)}); allowed {short(rule.limit)}. "
+        f"So: {OUTCOMES[rule.outcome]}."
+        for rule in audit.find(RuleFinding)
     ]
-    counted = [f"{title}: {value}." for title, value in _leaving(result)]
-    counted += [_attacked(attack) for attack in result.attacks]
-    return Explanation(
-        title=result.subject,
-        finding=release_words.finding(result),
-        sections=(
-            (COUNTED, tuple(counted) or ("Nothing was measured.",)),
+    if not rules:
+        return []
+    counted = [f"{title}: {value.rstrip('.')}." for title, value in facts_of(audit)]
+    counted += [_attacked(attack) for attack in audit.find(MembershipFinding)]
+    return [
+        (COUNTED, tuple(counted) or ("Nothing was measured.",)),
+        (
+            MEASURED,
             (
-                MEASURED,
-                (
-                    "PDTP of a record = max over classes c of |ln p(c) − ln p′(c)|, p with it in "
-                    "training and p′ without, at that record",
-                    "share above the limit: Beta⁻¹(α′/2; k, n − k + 1) to Beta⁻¹(1 − α′/2; k + 1, "
-                    "n − k), k of n measured; exact where all were",
-                    _ADVANTAGE,
-                    "caught: inside scores above the outside score whose rank puts the FPR on the "
-                    "safe side, with Clopper and Pearson's limits",
-                ),
-            ),
-            (
-                _RULES,
-                (
-                    *rules,
-                    "A rule says “do not release” where the lower end is above what is allowed, "
-                    "“release” where the upper end is not, else “cannot tell”; so it does where "
-                    "training is too random, or shadow models too unlike. The gravest decides.",
-                ),
-            ),
-            (
-                HOLDS,
-                (
-                    "All statements that rest on samples (each attack under each rule) share "
-                    f"1 − {result.confidence:.4g}, so that each is made at its own, higher "
-                    "confidence and the verdict keeps the whole.",
-                    "The largest TPR − FPR may be chosen on the same scores: its limits hold at "
-                    "all thresholds at once (Massart 1990).",
-                    *result.caveats,
-                ),
-            ),
-            (
-                NOT_SAID,
-                (
-                    "Nothing of attacks that were not run, nor of adversaries who know more. A "
-                    "guarantee needs differentially private training.",
-                ),
+                "PDTP of a record = max over classes c of |ln p(c) − ln p′(c)|, p with it in "
+                "training and p′ without, at that record",
+                "share above the limit: Beta⁻¹(α′/2; k, n − k + 1) to Beta⁻¹(1 − α′/2; k + 1, "
+                "n − k), k of n measured; exact where all were",
+                _ADVANTAGE,
+                "caught: inside scores above the outside score whose rank puts the FPR on the "
+                "safe side, with Clopper and Pearson's limits",
             ),
         ),
-        cites=result.cites,
-        parts=tuple(
-            _bound(attack.bound)
-            for attack in result.attacks
-            if attack.bound is not None and attack.bound.method in BOUNDS
+        (
+            _RULES,
+            (
+                *rules,
+                "A rule fails where the lower end is above what is allowed, passes where the upper "
+                "end is not, and is unclear else; so it is where training is too random, or shadow "
+                "models too unlike. The gravest outcome decides.",
+            ),
         ),
-    )
-
-
-def _leaving(result: ReleaseAudit) -> list[tuple[str, str]]:
-    return [] if result.leaving is None else release_words.leaving_rows(result.leaving)
+        (
+            HOLDS,
+            (
+                "All statements that rest on samples (each attack under each rule) share "
+                f"1 − {audit.confidence:.4g}, so that each is made at its own, higher "
+                "confidence and the verdict keeps the whole.",
+                "The largest TPR − FPR may be chosen on the same scores: its limits hold at "
+                "all thresholds at once (Massart 1990).",
+                *audit.caveats,
+            ),
+        ),
+        (
+            NOT_SAID,
+            (
+                "Nothing of attacks that were not run, nor of adversaries who know more. A "
+                "guarantee needs differentially private training.",
+            ),
+        ),
+    ]
 
 
 def _attacked(attack: MembershipFinding) -> str:
@@ -270,60 +305,62 @@ def _attacked(attack: MembershipFinding) -> str:
     )
 
 
-def _posterior(result: PosteriorAudit) -> Explanation:
-    each = 1 - (1 - result.confidence) / len(result.forms)
-    return Explanation(
-        title=result.subject,
-        finding=posterior_words.finding(result),
-        sections=(
+def _posterior(audit: Audit) -> list[tuple[str, tuple[str, ...]]]:
+    """Explain forms of publishing; nothing where there are none."""
+    forms, plan = words.ordered_forms(audit), audit.one(FormPlan)
+    if not forms:
+        return []
+    trained = [
+        f"{runs.runs:,} models were trained with the record and as many without it; each was asked "
+        f"{runs.samples:,} times."
+        for runs in audit.find(PosteriorRuns)
+    ]
+    allowed = (
+        []
+        if plan is None
+        else [
+            f"a form stays below the limit where ε ≤ {claimed(plan.epsilon)} and the advantage's "
+            f"upper limit ≤ {plan.advantage:.4g}"
+        ]
+    )
+    each = 1 - (1 - audit.confidence) / len(forms)
+    return [
+        (COUNTED, (*trained, *(_form(form) for form in forms))),
+        (
+            MEASURED,
             (
-                COUNTED,
-                (
-                    f"{result.runs:,} models were trained with the record and as many without it; "
-                    f"each was asked {result.samples:,} times.",
-                    *(_form(form) for form in result.forms),
-                ),
-            ),
-            (
-                MEASURED,
-                (
-                    "score of a run = learned ln p(what is published | with) − ln p(… | without), "
-                    "learned on half of the runs, judged on the others",
-                    "advantage = TPR − FPR of that attack's own decision, on the others",
-                    "a form stays below the line where "
-                    f"ε ≤ {words.promised(result.plan.epsilon)} and "
-                    f"the advantage's upper limit ≤ {result.plan.advantage:.4g}",
-                ),
-            ),
-            (
-                HOLDS,
-                (
-                    f"{len(result.forms)} forms share 1 − {result.confidence:.4g}, so that each is "
-                    f"judged at {each:.6g} at least and all hold together.",
-                    "A form is no better than any that can be made of it: rounding cannot leak "
-                    "more than what was rounded.",
-                    *result.caveats,
-                ),
-            ),
-            (
-                NOT_SAID,
-                (
-                    "That a form stays below the line is no proof of privacy: another attack, "
-                    "another record or more runs may show more.",
-                ),
+                "score of a run = learned ln p(what is published | with) − ln p(… | without), "
+                "learned on half of the runs, judged on the others",
+                "advantage = TPR − FPR of that attack's own decision, on the others",
+                *allowed,
             ),
         ),
-        cites=result.cites,
-        parts=tuple(_audit(form.audit) for form in result.forms),
-    )
+        (
+            HOLDS,
+            (
+                f"{len(forms)} forms share 1 − {audit.confidence:.4g}, so that each is judged at "
+                f"{each:.6g} at least and all hold together.",
+                "A form is no better than any that can be made of it: rounding cannot leak "
+                "more than what was rounded.",
+                *audit.caveats,
+            ),
+        ),
+        (
+            NOT_SAID,
+            (
+                "That a form stays below the limit is no proof of privacy: another attack, "
+                "another record or more runs may show more.",
+            ),
+        ),
+    ]
 
 
 def _form(form: FormFinding) -> str:
     return (
-        f"{form.form}: ε ≥ {words.number(form.epsilon, 4)}, advantage {form.advantage:.4f} "
+        f"{form.form}: ε ≥ {number(form.epsilon, 4)}, advantage {form.advantage:.4f} "
         f"({form.advantage_low:.4f} to {form.advantage_high:.4f}): {form.standing}."
     )
 
 
 def _bullet(text: str) -> str:
-    return fill(words.printable(text), _WIDTH, initial_indent="  · ", subsequent_indent="    ")
+    return fill(printable(text), _WIDTH, initial_indent="  · ", subsequent_indent="    ")

@@ -4,6 +4,7 @@ The page draws them in the browser, ``drawing`` into files; both from the same n
 """
 
 import math
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,13 +14,13 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
+from epsilometer.core.audit import Audit
+from epsilometer.core.bound import EpsilonEstimate, EpsilonLowerBound
 from epsilometer.core.claim import Claim
-from epsilometer.report import words
+from epsilometer.core.findings import EpsilonFinding, Evidence
+from epsilometer.core.words import claimed, number, one_line
 from epsilometer.report.fitting import cut
-from epsilometer.report.words import number
-from epsilometer.core.audit import AuditGroup, AuditResult
-from epsilometer.core.bound import EpsilonLowerBound
-from epsilometer.core.findings import Evidence
+from epsilometer.report.words import own_views
 from epsilometer.stats.gaussians import gaussian_sigma
 from epsilometer.stats.tradeoff import dp_curve, gdp_curve
 from epsilometer.types import FloatArray
@@ -137,72 +138,79 @@ class Figure:
         object.__setattr__(self, "marks", there)
 
 
-def figures(result: AuditResult) -> tuple[Figure, ...]:
-    """The figures of an audit, in the order they are read; those without anything to show not."""
-    every = (tradeoff(result), low_rates(result), score_bins(result), growth(result))
+def view_figures(view: EpsilonFinding, claim: Claim | None) -> tuple[Figure, ...]:
+    """Return the figures of a view, in the order they are read; those without anything not."""
+    every = (tradeoff(view, claim), low_rates(view, claim), score_bins(view), growth(view, claim))
     return tuple(figure for figure in every if figure.series)
 
 
-def group_figures(group: AuditGroup) -> tuple[Figure, ...]:
-    """Audits whose ε was estimated too, side by side: one figure for each view that several have.
+def compare_views(audit: Audit) -> tuple[Figure, ...]:
+    """Return views whose ε was estimated too, side by side: one figure per adversary with several.
 
-    A view is what the adversary sees: bounds of different ones are no series of anything.
+    Bounds of different adversaries are no series of anything.
     """
-    views: dict[str, list[AuditResult]] = {}
-    for audit in group.results:
-        if audit.estimates:
-            views.setdefault(audit.bound.adversary, []).append(audit)
-    alike = [audits for audits in views.values() if 1 < len(audits) <= _SIDE_BY_SIDE]
-    return tuple(side_by_side(audits, key=f"audits-{i}") for i, audits in enumerate(alike, start=1))
+    alike: dict[str, list[EpsilonFinding]] = {}
+    for view in own_views(audit):
+        if _sampled(view):
+            alike.setdefault(view.bound.adversary, []).append(view)
+    several = [views for views in alike.values() if 1 < len(views) <= _SIDE_BY_SIDE]
+    return tuple(
+        side_by_side(views, audit.claim, key=f"views-{i}")
+        for i, views in enumerate(several, start=1)
+    )
 
 
-def side_by_side(audits: Sequence[AuditResult], *, key: str) -> Figure:
-    """Estimated, proved and promised ε of audits of one adversary."""
-    title, names = _differences([audit.subject for audit in audits])
-    adversary = words.one_line(audits[0].bound.adversary)
-    estimated = [audit.estimates[0].epsilon for audit in audits]
-    proved = [audit.bound.epsilon if audit.bound.valid else 0.0 for audit in audits]
-    promised = [audit.claim.epsilon for audit in audits if audit.claim is not None]
-    top = _headroom(e for e in (*estimated, *proved, *promised) if math.isfinite(e))
-    places = np.arange(1.0, len(audits) + 1)
-    edges = np.append(places - 0.5, places[-1] + 0.5)
+def side_by_side(views: Sequence[EpsilonFinding], claim: Claim | None, *, key: str) -> Figure:
+    """Return estimated, proved and claimed ε of views of one adversary."""
+    views = _in_order(views)
+    title, names = _differences([view.subject for view in views])
+    adversary = one_line(views[0].bound.adversary)
+    estimated = [_sampled(view)[0].epsilon for view in views]
+    proved = [view.bound.epsilon if view.bound.valid else 0.0 for view in views]
+    limit = [] if claim is None else [claim.epsilon]
+    top = _headroom(e for e in (*estimated, *proved, *limit) if math.isfinite(e))
+    places = np.arange(1.0, len(views) + 1)
     left, right = np.minimum(estimated, top), np.minimum(proved, top)  # infinity ends there too
     bars = [
         plotted("estimated ε, no bound", "left_bars", "attack", places, left),
         plotted("proved ε", "right_bars", "bound", places, right),
     ]
-    if len(promised) == len(audits) and np.isfinite(promised).all():
-        steps = [*promised, promised[-1]]
-        bars.append(plotted("promised ε", "step", "claim", edges, steps, dashed=True))
+    ends = [0.5, len(views) + 0.5]
+    bars += [plotted("claimed ε", "line", "claim", ends, [e, e], dashed=True) for e in limit]
     said = [
         f"{name}: estimated {number(e)}, proved {number(p)}"
-        + ("" if audit.claim is None else f", promised {words.promised(audit.claim.epsilon)}")
-        for name, e, p, audit in zip(names, estimated, proved, audits, strict=True)
+        for name, e, p in zip(names, estimated, proved, strict=True)
     ]
+    said += [f"claimed {claimed(e)}" for e in limit]
     return Figure(
         key=key,
         title="Estimated and proved ε",
-        caption="Audits that differ in one thing. Each bound holds at its own confidence; an "
-        "estimate may lie above the truth, and refutes nothing.",
+        caption="Views that differ in one thing. The bounds hold together; an estimate may lie "
+        "above the truth, and refutes nothing.",
         alt=f"{cut(title)} (adversary: {adversary}). {'; '.join(said)}.",
-        x=Axis(title=_end(title), low=0.5, high=len(audits) + 0.5, names=names),
+        x=Axis(title=_end(title), low=0.5, high=len(views) + 0.5, names=names),
         y=Axis(title="ε", low=0.0, high=top),
         series=tuple(bars),
     )
 
 
-def tradeoff(result: AuditResult) -> Figure:
-    """Misses against false alarms: the attack, its band, and what promises allow."""
-    evidence = result.evidence
+def _sampled(view: EpsilonFinding) -> list[EpsilonEstimate]:
+    """Return estimates from the same observations, not what theory says."""
+    return [estimate for estimate in view.estimates if estimate.confidence < 1]
+
+
+def tradeoff(view: EpsilonFinding, claim: Claim | None) -> Figure:
+    """Return misses against false alarms: the attack, its band, and what guarantees allow."""
+    evidence = view.evidence
     grid = _linear_grid()
     low, high = _band(evidence, grid)
-    curves = _curves(result, grid)
+    curves = _curves(view, claim, grid)
     return Figure(
         key="tradeoff",
         title="Trade-off curve",
         caption="Both errors of the attack at every threshold. A guarantee forbids everything "
         "below its curve: an attack that gets there, band and all, refutes it.",
-        alt=f"Trade-off curve. {_rates_in_words(result)}",
+        alt=f"Trade-off curve. {_rates_in_words(view, claim)}",
         x=Axis(title="false positive rate", low=0.0, high=1.0),
         y=Axis(title="false negative rate", low=0.0, high=1.0),
         series=(
@@ -215,20 +223,20 @@ def tradeoff(result: AuditResult) -> Figure:
     )
 
 
-def low_rates(result: AuditResult) -> Figure:
-    """The same at low false positive rates, where leaks show: both axes logarithmic."""
-    evidence = result.evidence
-    x_low, y_low = _lowest(result.attack.n_out), _lowest(result.attack.n_in)
+def low_rates(view: EpsilonFinding, claim: Claim | None) -> Figure:
+    """Return the same at low false positive rates, where leaks show: both axes logarithmic."""
+    evidence = view.evidence
+    x_low, y_low = _lowest(view.attack.n_out), _lowest(view.attack.n_in)
     grid = np.concatenate([np.geomspace(x_low, 0.99, 140), [1.0]])
     low, high = _band(evidence, grid)
-    curves = tuple(_caught(series) for series in _curves(result, grid))
+    curves = tuple(_caught(series) for series in _curves(view, claim, grid))
     return Figure(
         key="low_fpr",
         title="At few false alarms",
         caption="The same attack where leaks show first: how many of those inside it catches while "
         "it accuses almost nobody. Here a guarantee forbids everything above its curve.",
         alt="True positive rate against false positive rate on logarithmic axes. "
-        f"{_rates_in_words(result)}",
+        f"{_rates_in_words(view, claim)}",
         x=Axis(title="false positive rate", low=x_low, high=1.0, log=True),
         y=Axis(title="true positive rate", low=y_low, high=1.0, log=True),
         series=(
@@ -241,9 +249,9 @@ def low_rates(result: AuditResult) -> Figure:
     )
 
 
-def score_bins(result: AuditResult) -> Figure:
-    """How the scores lie in the two worlds."""
-    evidence, bound = result.evidence, result.bound
+def score_bins(view: EpsilonFinding) -> Figure:
+    """Return how the scores lie with the record and without it."""
+    evidence, bound = view.evidence, view.bound
     inside, outside = (_shares(bins) for bins in (evidence.inside_bins, evidence.outside_bins))
     low, high = evidence.edges[0], evidence.edges[-1]
     shown = math.isfinite(bound.threshold) and low <= bound.threshold <= high
@@ -256,12 +264,12 @@ def score_bins(result: AuditResult) -> Figure:
     return Figure(
         key="scores",
         title="Scores of the attack",
-        caption="The further apart the two heaps lie, the more the attack knows. The outer bins "
-        "also hold what lies beyond them.",
+        caption="The further apart the two histograms lie, the more the attack knows. The outer "
+        "bins also hold what lies beyond them.",
         alt=f"Histogram of scores: {sum(evidence.inside_bins):,} with the record, "
         f"{_typical(evidence.edges, evidence.inside_bins)}; {sum(evidence.outside_bins):,} "
         f"without, {_typical(evidence.edges, evidence.outside_bins)}. "
-        f"A score from inside exceeds one from outside with chance {result.attack.auc:.3f}.",
+        f"A score from inside exceeds one from outside with chance {view.attack.auc:.3f}.",
         x=Axis(title="score (higher means: was in)", low=low, high=high),
         y=Axis(title="share of scores", low=0.0, high=_headroom([*inside, *outside])),
         series=bars if drawable else (),
@@ -269,18 +277,15 @@ def score_bins(result: AuditResult) -> Figure:
     )
 
 
-def growth(result: AuditResult) -> Figure:
-    """What more observations prove."""
-    points = [(n, e) for n, e in result.evidence.growth if n > 0 and math.isfinite(e)]
+def growth(view: EpsilonFinding, claim: Claim | None) -> Figure:
+    """Return what more observations prove."""
+    points = [(n, e) for n, e in view.evidence.growth if n > 0 and math.isfinite(e)]
     counts, epsilons = [float(n) for n, _ in points], [e for _, e in points]
     low, high = (counts[0], counts[-1]) if points else (1.0, 1.0)
-    claimed = [] if result.claim is None else [result.claim.epsilon]
-    promised = [
-        plotted(
-            f"promised ε = {words.promised(e)}", "line", "claim", [low, high], [e, e], dashed=True
-        )
-        for e in claimed
-        if math.isfinite(e)
+    limit = [] if claim is None else [claim.epsilon]
+    lines = [
+        plotted(f"claimed ε = {claimed(e)}", "line", "claim", [low, high], [e, e], dashed=True)
+        for e in limit
     ]
     proved = plotted("proved ε", "points", "bound", counts, epsilons)
     ends = [f"{number(e)} from {n:,.0f}" for n, e in (points[0], points[-1])] if points else []
@@ -290,14 +295,10 @@ def growth(result: AuditResult) -> Figure:
         caption="What parts of the observations prove. Each point holds at the bound's confidence "
         "alone, not all together. A curve that still rises says: more runs may prove more.",
         alt=f"The proved ε: {' observations, '.join(ends)} observations. "
-        + "".join(f"Promised: ε = {words.promised(e)}." for e in claimed),
+        + "".join(f"Claimed: ε = {claimed(e)}." for e in limit),
         x=Axis(title="observations", low=low, high=high, log=True),
-        y=Axis(
-            title="ε",
-            low=0.0,
-            high=_headroom([*epsilons, *(e for e in claimed if math.isfinite(e))]),
-        ),
-        series=(*promised, proved) if low < high else (),
+        y=Axis(title="ε", low=0.0, high=_headroom([*epsilons, *limit])),
+        series=(*lines, proved) if low < high else (),
     )
 
 
@@ -311,14 +312,27 @@ def plotted(
     *,
     top: ArrayLike = (),
 ) -> Series:
-    """A curve or bars of few digits: what nobody sees need not be in the page."""
+    """Return a curve or bars of few digits: what nobody sees need not be in the page."""
     few_x, few_y, few_top = (_few(np.asarray(column, np.float64)) for column in (x, y, top))
     return Series(name=name, kind=kind, role=role, x=few_x, y=few_y, top=few_top, dashed=dashed)
 
 
+def _in_order(views: Sequence[EpsilonFinding]) -> Sequence[EpsilonFinding]:
+    """Return the views by the one number in which they differ; as they come where there is none.
+
+    The gravest come first in an audit; a series is read by what was varied.
+    """
+    _, names = _differences([view.subject for view in views])
+    numbers = [re.findall(r"\d+(?:\.\d+)?", name.replace("once", "1")) for name in names]
+    if any(len(found) != 1 for found in numbers):
+        return views
+    pairs = zip((float(found[0]) for found in numbers), views, strict=True)
+    return [view for _, view in sorted(pairs, key=lambda pair: pair[0])]
+
+
 def _differences(subjects: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    """What subjects share, with "…" for the words in which they differ, and those words of each."""
-    parted = [words.one_line(subject).split() for subject in subjects]
+    """Return what subjects share, with "…" where they differ, and the words in which they do."""
+    parted = [one_line(subject).split() for subject in subjects]
     shortest = min(map(len, parted))
     first = _shared(zip(*parted, strict=False))
     last = min(_shared(zip(*(part[::-1] for part in parted), strict=False)), shortest - first)
@@ -330,31 +344,31 @@ def _differences(subjects: Sequence[str]) -> tuple[str, tuple[str, ...]]:
 
 
 def _end(title: str) -> str:
-    """The last words of it, as many as an axis has room for."""
+    """Return the last words of it, as many as an axis has room for."""
     while len(title) > _LONGEST_TITLE and " … " in title:
         title = title.partition(" ")[2]
     return cut(title, _LONGEST_TITLE)
 
 
 def _shared(columns: Iterable[tuple[str, ...]]) -> int:
-    """How many columns have one word alone, before the first that has several."""
+    """Count columns that have one word alone, before the first that has several."""
     return sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns))
 
 
 def _few(values: FloatArray) -> tuple[float, ...]:
-    """Six digits: enough to draw, and a third of the size."""
+    """Keep six digits: enough to draw, and a third of the size."""
     return tuple(float(f"{value:.6g}") for value in values)
 
 
-def _curves(result: AuditResult, grid: FloatArray) -> tuple[Series, ...]:
-    """What the promise, the Gaussian mechanism of that promise, and the proved bound allow."""
-    claim, bound = result.claim, result.bound
+def _curves(view: EpsilonFinding, claim: Claim | None, grid: FloatArray) -> tuple[Series, ...]:
+    """Return what the claim, the Gaussian mechanism of that claim, and the proved bound allow."""
+    bound = view.bound
     curves = []
     if claim is not None:
-        promise = f"(ε, δ) promised: ε = {words.promised(claim.epsilon)}"
-        curves.append(_dp_series(promise, "claim", grid, claim.epsilon, claim.delta))
+        name = f"(ε, δ) claimed: ε = {claimed(claim.epsilon)}"
+        curves.append(_dp_series(name, "claim", grid, claim.epsilon, claim.delta))
         curves.extend(_gdp_series(grid, claim.epsilon, claim.delta))
-    for law in result.evidence.curves:
+    for law in view.evidence.curves:
         curves.append(plotted(law.name, "line", "law", law.fpr, law.fnr))
     name = f"(ε, δ) {'proved' if bound.valid else 'not a valid bound'}: ε = {number(bound.epsilon)}"
     curves.append(_dp_series(name, "bound", grid, bound.epsilon, bound.delta, dashed=True))
@@ -372,16 +386,16 @@ def _dp_series(
 
 
 def _gdp_series(grid: FloatArray, epsilon: float, delta: float) -> Iterable[Series]:
-    """The curve of the Gaussian mechanism that is (ε, δ)-DP and no better; none without δ."""
+    """Return the curve of the Gaussian mechanism that is just (ε, δ)-DP; none without δ."""
     if not _SMALLEST_DELTA < delta < 1 or epsilon > _LARGEST_EPSILON:
         return
     mu = 1 / gaussian_sigma(epsilon, delta)
     fnr = gdp_curve(grid, mu=mu)
-    yield plotted(f"GDP of that promise: μ = {mu:.3g}", "line", "gdp", grid, fnr, dashed=True)
+    yield plotted(f"GDP of that claim: μ = {mu:.3g}", "line", "gdp", grid, fnr, dashed=True)
 
 
 def _caught(series: Series) -> Series:
-    """A curve of misses as one of hits."""
+    """Return a curve of misses as one of hits."""
     y = 1 - np.asarray(series.y)
     return plotted(series.name, series.kind, series.role, series.x, y, dashed=series.dashed)
 
@@ -392,7 +406,7 @@ def _curve_cites(curves: Iterable[Series]) -> tuple[str, ...]:
 
 
 def _band(evidence: Evidence, grid: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Least and largest FNR at each FPR of the grid that the limits leave open.
+    """Return least and largest FNR at each FPR of the grid that the limits leave open.
 
     The true curve falls and runs through the box of limits at each threshold: left of a box it
     lies above its floor, right of a box below its ceiling.
@@ -410,13 +424,13 @@ def _band_name(evidence: Evidence) -> str:
 
 
 def _linear_grid() -> FloatArray:
-    """Rates over [0, 1], denser at both ends, where curves are steep."""
+    """Return rates over [0, 1], denser at both ends, where curves are steep."""
     near = np.geomspace(1e-4, 0.02, 20)
     return np.unique(np.concatenate([[0.0], near, np.linspace(0.02, 0.98, 97), 1 - near, [1.0]]))
 
 
 def _lowest(observations: int) -> float:
-    """The power of ten below the smallest rate that this many observations can show."""
+    """Return the power of ten below the smallest rate that this many observations can show."""
     smallest = 10.0 ** math.floor(-math.log10(max(observations, 100)))
     return max(smallest, _LOWEST_RATE)
 
@@ -427,12 +441,12 @@ def _shares(bins: Iterable[int]) -> FloatArray:
 
 
 def _headroom(values: Iterable[float]) -> float:
-    """A little above the largest, so that it does not touch the frame."""
+    """Return a little above the largest, so that it does not touch the frame."""
     return min(1.08 * max([*values, 1e-9]), sys.float_info.max)
 
 
 def _typical(edges: tuple[float, ...], bins: tuple[int, ...]) -> str:
-    """Where the middle score lies, as far as bins tell."""
+    """Say where the middle score lies, as far as bins tell."""
     total = np.cumsum(np.asarray(bins, np.float64))
     if not total.size or not total[-1]:
         return "none"
@@ -440,19 +454,19 @@ def _typical(edges: tuple[float, ...], bins: tuple[int, ...]) -> str:
     return f"half of them below {edges[middle + 1]:.3g}"
 
 
-def _rates_in_words(result: AuditResult) -> str:
-    """What the attack catches at low false positive rates, beside what guarantees allow there."""
-    pairs = result.attack.tpr_at_fpr
+def _rates_in_words(view: EpsilonFinding, claim: Claim | None) -> str:
+    """Say what the attack catches at low false positive rates, beside what guarantees allow."""
+    pairs = view.attack.tpr_at_fpr
     if not pairs:
         return ""
     rates = [fpr for fpr, _ in pairs]
     said = [f"the attack catches {_listed(tpr for _, tpr in pairs)} of those inside"]
-    if result.claim is not None:
-        promised = f"the promise of ε = {words.promised(result.claim.epsilon)}"
-        said.append(f"{promised} allows {_allowed(rates, result.claim)}")
-    kind = "proved" if result.bound.valid else "not valid as a bound"
-    proved = f"ε = {number(result.bound.epsilon)}, {kind},"
-    said.append(f"{proved} allows {_allowed(rates, result.bound)}")
+    if claim is not None:
+        allowed = _allowed(rates, claim)
+        said.append(f"the claim of ε = {claimed(claim.epsilon)} allows {allowed}")
+    kind = "proved" if view.bound.valid else "not valid as a bound"
+    proved = f"ε = {number(view.bound.epsilon)}, {kind},"
+    said.append(f"{proved} allows {_allowed(rates, view.bound)}")
     return f"At false positive rates of {_listed(rates)} {'; '.join(said)}."
 
 

@@ -1,4 +1,4 @@
-"""The frame of every page: one HTML file that needs nothing else, no network, no other file."""
+"""Frame every page: one HTML file that needs nothing else, no network, no other file."""
 
 import base64
 import hashlib
@@ -12,22 +12,14 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
+from epsilometer.core.words import number, printable, short
 from epsilometer.references import BIBLIOGRAPHY
-from epsilometer.report import words
 from epsilometer.report.explaining import FORMULA, MEASURED
 from epsilometer.report.figures import COLOURS, Figure
+from epsilometer.report.tones import LOOKS
 
 LARGEST = 1_500_000  # bytes of a page
 FIRST_RECORDS = 20  # shown without JavaScript
-ICONS = {
-    "refuted": "✕",
-    "not refuted": "–",
-    "no claim": "i",
-    "no verdict": "?",
-    "do not release": "✕",
-    "release": "✓",
-    "cannot tell": "?",
-}
 
 
 def framed(
@@ -41,34 +33,34 @@ def framed(
     drawn: bool,
     **parts: Any,
 ) -> str:
-    """A page: what the template shows of ``parts``, in the frame that all pages share.
+    """Return a page: what the template shows of ``parts``, in the frame that all pages share.
 
     Args:
         template: Its name; it fills the frame's ``main``.
         title: Of the page.
-        plain: The result, which the page carries as JSON.
+        plain: The audit, which the page carries as JSON.
         figures: In the order in which the template shows them.
         cites: Keys of the bibliography.
-        is_cut: Whether the result had to be cut to fit.
+        is_cut: Whether the audit had to be cut to fit.
         drawn: Whether figures are drawn.
         parts: Whatever the template shows.
     """
     script, style = _read("vendor/uplot/uPlot.iife.min.js"), _read("vendor/uplot/uPlot.min.css")
     scripts = [script, _read("templates/page.js")] if drawn else [_read("templates/page.js")]
-    styles = [style, _role_colours() + _read("templates/page.css")]
+    styles = [style, _colours() + _read("templates/page.css")]
     return _ENVIRONMENT.get_template(template).render(
         title=title,
         figures=figures,
         references=sorted(BIBLIOGRAPHY[key] for key in set(cites)),
         is_cut=is_cut,
         drawn=drawn,
-        icons=ICONS,
+        icons={tone: look.icon for tone, look in LOOKS.items()},
         formula_titles=(FORMULA, MEASURED),
         policy=_policy(scripts, styles),
         # Ours, not a user's: their sums are in the policy.
         scripts=[Markup(text) for text in scripts],
         styles=[Markup(text) for text in styles],
-        result_json=_embedded(plain),
+        audit_json=_embedded(plain),
         licence=_read("vendor/uplot/LICENSE"),
         figures_json=_embedded([asdict(figure) for figure in figures]),
         **parts,
@@ -76,7 +68,7 @@ def framed(
 
 
 def _embedded(plain: Any) -> Markup:
-    """JSON that cannot end its script element: pure ASCII without ``<``, ``>`` and ``&``."""
+    """Return JSON that cannot end its script element: pure ASCII without ``<``, ``>`` and ``&``."""
     text = json.dumps(plain, allow_nan=False, separators=(",", ":"))
     for letter in "<>&":
         text = text.replace(letter, f"\\u{ord(letter):04x}")
@@ -84,7 +76,7 @@ def _embedded(plain: Any) -> Markup:
 
 
 def _policy(scripts: Iterable[str], styles: Iterable[str]) -> str:
-    """Nothing may be loaded, and nothing may run but what is embedded here."""
+    """Return the policy: nothing may be loaded, and nothing may run but what is embedded here."""
     return (
         f"default-src 'none'; script-src {_sums(scripts)}; style-src {_sums(styles)}; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'; "
@@ -97,12 +89,14 @@ def _sums(texts: Iterable[str]) -> str:
     return " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
 
 
-def _role_colours() -> str:
-    rules = "".join(
-        f"--{role}: light-dark({day}, {night});" for role, (day, night) in COLOURS.items()
-    )
-    used = "".join(f".role-{role} {{ color: var(--{role}); }}\n" for role in COLOURS)
-    return f":root {{ {rules} }}\n{used}"
+def _colours() -> str:
+    """Return the colours of roles in figures and of tones of verdicts, as CSS."""
+    pairs: list[tuple[str, str, str]] = [(role, *pair) for role, pair in COLOURS.items()]
+    pairs += [(tone, look.day, look.night) for tone, look in LOOKS.items()]
+    rules = "".join(f"--{name}: light-dark({day}, {night});" for name, day, night in pairs)
+    roles = "".join(f".role-{role} {{ color: var(--{role}); }}\n" for role in COLOURS)
+    tones = "".join(f".tone-{tone} {{ --tone: var(--{tone}); }}\n" for tone in LOOKS)
+    return f":root {{ {rules} }}\n{roles}{tones}"
 
 
 def _read(name: str) -> str:
@@ -110,12 +104,12 @@ def _read(name: str) -> str:
 
 
 def _printable(value: object) -> object:
-    """What a template prints, without letters that a page cannot hold."""
-    return words.printable(value) if type(value) is str else value
+    """Return what a template prints, without letters that a page cannot hold."""
+    return printable(value) if type(value) is str else value
 
 
 def _unbroken(text: str) -> str:
-    """No line ends within "ε ≥ 4"."""
+    """Return the text so that no line ends within "ε ≥ 4"."""
     return re.sub(r"([εδμ]) ([=≥]) ", "\\1\u00a0\\2\u00a0", text)
 
 
@@ -131,4 +125,4 @@ _ENVIRONMENT = Environment(
     lstrip_blocks=True,
     loader=FunctionLoader(_template),
 )
-_ENVIRONMENT.filters |= {"number": words.number, "short": words.short, "unbroken": _unbroken}
+_ENVIRONMENT.filters |= {"number": number, "short": short, "unbroken": _unbroken}

@@ -1,19 +1,20 @@
-"""Entries of a history in words."""
+"""Word entries of a history."""
 
 import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from epsilometer.core.words import claimed as claimed_epsilon
+from epsilometer.core.words import number, one_line
 from epsilometer.history.entries import Entry
 from epsilometer.history.trend import Trend
-from epsilometer.report import words
 
 CAUTION = (
     "A bound that rises may be a model that leaks more, a better attack or more runs; one that "
     "falls never proves more privacy. Each holds at its own confidence, nothing is concluded from "
     "the largest."
 )
-TREND_HEAD = ("run", "written (UTC)", "promised ε", "found", "verdict", "also changed")
+TREND_HEAD = ("run", "written (UTC)", "claimed ε", "found", "verdict", "also changed")
 _BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -24,7 +25,7 @@ def date(entry: Entry) -> str:
 
 def run(entry: Entry) -> str:
     """The run, and which of its audits where it is not the first."""
-    label = words.one_line(entry.label)
+    label = one_line(entry.label)
     return label if entry.part == 1 else f"{label} #{entry.part}"
 
 
@@ -32,15 +33,15 @@ def found(entry: Entry) -> str:
     """What was found: a bound, an estimate, or what an attack on a classifier gained."""
     if entry.epsilon is None:
         gained = entry.advantage
-        return "–" if gained is None else f"TPR − FPR {words.number(gained)}"
+        return "–" if gained is None else f"TPR − FPR {number(gained)}"
     if entry.kind == "EpsilonEstimate":
-        return f"ε = {words.number(entry.epsilon)}"
-    return f"ε ≥ {words.number(entry.epsilon)}" + ("" if entry.valid else ", not valid")
+        return f"ε = {number(entry.epsilon)}"
+    return f"ε ≥ {number(entry.epsilon)}" + ("" if entry.valid else ", not valid")
 
 
 def claimed(entry: Entry) -> str:
-    """The promised ε, or a dash."""
-    return "–" if entry.claim is None else words.promised(entry.claim)
+    """Return the claimed ε, or a dash."""
+    return "–" if entry.claim is None else claimed_epsilon(entry.claim)
 
 
 def trend_title(trend: Trend) -> str:
@@ -50,13 +51,13 @@ def trend_title(trend: Trend) -> str:
         parts.append(f"adversary: {trend.adversary}")
     if trend.delta is not None:
         parts.append(f"δ = {trend.delta:g}")
-    return words.one_line("; ".join(parts))
+    return one_line("; ".join(parts))
 
 
 def trend_rows(trend: Trend) -> list[tuple[str, ...]]:
     """One row an entry, as ``TREND_HEAD`` names them."""
     return [
-        (run(e), date(e), claimed(e), found(e), e.verdict, words.one_line(note))
+        (run(e), date(e), claimed(e), found(e), e.verdict, one_line(note))
         for e, note in zip(trend.entries, trend.notes, strict=True)
     ]
 

@@ -1,200 +1,172 @@
-"""A result as Markdown, for a comment on a pull request."""
+"""Render an audit as Markdown, for a comment on a pull request."""
 
 import html
 import re
 import string
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from epsilometer.core.audit import PosteriorAudit
-from epsilometer.core.audit import ReleaseAudit
-from epsilometer.report import posterior_words, release_words, words
-from epsilometer.report.fitting import cut, riskiest
-from epsilometer.core.audit import AuditGroup, AuditResult, Provenance, Result
+from epsilometer.core import judge
+from epsilometer.core.audit import Audit, Provenance
 from epsilometer.core.bound import EpsilonLowerBound
-from epsilometer.core.findings import RecordRisk
+from epsilometer.core.findings import EpsilonFinding, RecordRisk
+from epsilometer.core.words import headline, one_line
+from epsilometer.report import words
+from epsilometer.report.fitting import cut, riskiest
+from epsilometer.report.tables import (
+    Table,
+    advice_of,
+    facts_of,
+    proved,
+    records_table,
+    rule_rows,
+    tables_of,
+)
+from epsilometer.report.tones import LOOKS, look_of, rule_tone
 
 _LONGEST = 300  # letters of a text; a comment holds 65,536 in all
-_AUDITS = 20
+_HEADLINE = 1_000
+_VIEWS = 20
 _RECORDS = 10
 _LISTED = 30
-_ICONS = {
-    "refuted": "❌",
-    "not refuted": "⚪",
-    "no claim": "ℹ️",
-    "no verdict": "❓",
-    "do not release": "❌",
-    "release": "✅",
-    "cannot tell": "❓",
-}
 _MARKS = re.compile(r"^\W|[\\`*_\[\]<>|~&$#@!^]")  # the first letter might begin a list
 _LINKS = re.compile(r"@|#|:(?=//)|www(?=\.)|GH-", re.IGNORECASE)
 
 
-def markdown(result: Result) -> str:
-    """The verdict, the bounds in a table, and folded away what is needed to do it again."""
-    match result:
-        case EpsilonLowerBound():
-            parts = [f"**{plain(words.bound_finding(result))}**", _bounds([result])]
-            parts += _bullets(words.meaning(result))
-        case AuditResult():
-            parts = _audit(result, level=3)
-        case AuditGroup():
-            parts = _group(result)
-        case ReleaseAudit():
-            parts = _release(result)
-        case PosteriorAudit():
-            parts = _posterior(result)
-    return "\n\n".join(parts) + "\n"
+def as_markdown(audit: Audit) -> str:
+    """Return the verdict, findings as tables, and folded away what is needed to do it again."""
+    parts = [
+        f"### {look_of(audit).emoji} {plain(headline(audit), _HEADLINE)}",
+        plain(audit.subject),
+        *_bullets(words.run_notes(audit.provenance)),
+        *_findings(audit),
+        *_bullets(advice_of(audit)),
+        *_records(audit),
+        *_views(audit),
+        _folded("What it means", _bullets(words.meaning(audit))),
+        _folded("How to do it again", _provenance(audit.provenance)),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def plain(text: str) -> str:
-    """Text that Markdown shows as it is: no markup, no HTML, no links, nobody mentioned."""
-    return _MARKS.sub(_escaped, _unlinked(text))
+def plain(text: str, longest: int = _LONGEST) -> str:
+    """Return text that Markdown shows as it is: no markup, HTML or links, nobody mentioned."""
+    return _MARKS.sub(_escape, _unlink(text, longest))
 
 
-def _escaped(mark: re.Match[str]) -> str:
+def _escape(mark: re.Match[str]) -> str:
     return f"\\{mark[0]}" if mark[0] in string.punctuation else mark[0]
 
 
-def _unlinked(text: str) -> str:
-    """One line, with an invisible space wherever a site would make a link or call somebody."""
-    return _LINKS.sub("\\g<0>\u200b", words.one_line(cut(text, _LONGEST)))
+def _unlink(text: str, longest: int = _LONGEST) -> str:
+    """Return one line, with an invisible space wherever a site would link or call somebody."""
+    return _LINKS.sub("\\g<0>\u200b", one_line(cut(text, longest)))
 
 
-def _group(group: AuditGroup) -> list[str]:
-    shown = group.results[:_AUDITS]
-    rows = [
+def _findings(audit: Audit) -> Iterator[str]:
+    rules = [
         (
-            f"{_ICONS[audit.verdict]} {audit.verdict}",
-            plain(audit.subject),
-            "–" if audit.claim is None else words.promised(audit.claim.epsilon),
-            _proved(audit.bound),
+            f"{LOOKS[rule_tone(rule)].emoji} {outcome}",
+            plain(rule.rule),
+            plain(rule.finding),
+            plain(sure),
         )
-        for audit in shown
+        for rule, outcome, sure in rule_rows(audit)
     ]
-    left = len(group.results) - len(shown)
-    return [
-        f"### {plain(group.subject)}",
-        f"{words.group_finding(group)} {words.GROUP_RULE}",
-        _table(("verdict", "audit", "promised ε", "proved ε"), rows),
-        *([f"And {left:,} more audits."] if left else []),
-        *(_folded(audit.subject, _audit(audit, level=4)) for audit in shown),
-    ]
+    if rules:
+        yield _table(("outcome", "rule", "why", "how sure"), rules)
+    views = words.own_views(audit)
+    if len(views) == 1:
+        yield _bounds(views[0])
+    if facts := facts_of(audit):
+        yield _table(("", ""), _plain_rows(facts))
+    for table in tables_of(audit):
+        if table.brief:
+            yield from _listed(table, _VIEWS if len(views) > 1 else _LISTED)
 
 
-def _audit(result: AuditResult, *, level: int) -> list[str]:
-    return [
-        f"{'#' * level} {_ICONS[result.verdict]} {plain(result.subject)}",
-        f"**{plain(words.verdict(result))}**",
-        *_bullets(words.run_notes(result.provenance)),
-        _bounds((result.bound, *result.also)),
-        *_risks(result.records),
-        _folded("What it means", _bullets(words.meaning(result.bound))),
-        _folded("Do it again", _provenance(result.provenance, result.bound.seed)),
-    ]
+def _listed(table: Table, most: int) -> Iterator[str]:
+    yield _table(table.head, _plain_rows(table.rows[:most]))
+    if len(table.rows) > most:
+        yield f"And {len(table.rows) - most:,} more."
 
 
-def _release(result: ReleaseAudit) -> list[str]:
-    reasons = [
-        (
-            f"{_ICONS[reason.decision]} {reason.decision}",
-            plain(reason.rule),
-            plain(reason.finding),
-            release_words.reason_confidence(reason),
-        )
-        for reason in result.reasons
-    ]
-    attacks = [tuple(map(plain, release_words.attack_row(a))) for a in result.attacks[:_LISTED]]
-    records = [
-        (plain(r.record), words.number(r.risk, 4), plain(r.group), plain(r.note))
-        for r in result.records[:_RECORDS]
-    ]
-    return [
-        f"### {_ICONS[result.verdict]} {plain(result.subject)}",
-        f"**{plain(release_words.finding(result))}**",
-        *_bullets(words.run_notes(result.provenance)),
-        _table(("says", "rule", "why", "how sure"), reasons),
-        *([_table(("attack", "AUC", "TPR − FPR", "caught", "ε"), attacks)] if attacks else []),
-        *_bullets(result.advice),
-        *(
-            [_folded("Records at risk", [_table(("record", "risk", "class", "note"), records)])]
-            if records
-            else []
-        ),
-        _folded("What it means", _bullets(release_words.meaning(result))),
-        _folded("Do it again", _provenance(result.provenance, result.seed)),
-    ]
+def _views(audit: Audit) -> Iterator[str]:
+    """What each of several views proves, folded away."""
+    views = words.own_views(audit)
+    for view in views[:_VIEWS] if len(views) > 1 else ():
+        verdict = judge.judge_finding(audit.claim, view)
+        alone = words.take_view(audit, view)
+        parts = [
+            f"{LOOKS[judge.tone(verdict)].emoji} **{plain(headline(alone), _HEADLINE)}**",
+            *_bullets(words.run_notes(view)),
+            _bounds(view),
+            *_bullets(words.bound_meaning(view.bound)),
+        ]
+        yield _folded(view.subject, parts)
 
 
-def _posterior(result: PosteriorAudit) -> list[str]:
-    shown = result.forms[:_LISTED]
-    forms = [tuple(map(plain, posterior_words.form_row(form))) for form in shown]
-    utility = [tuple(map(plain, posterior_words.utility_row(form))) for form in shown]
-    return [
-        f"### {_ICONS[result.verdict]} {plain(result.subject)}",
-        f"**{plain(posterior_words.finding(result))}**",
-        *_bullets([*words.run_notes(result.provenance), *result.plan.advice]),
-        _table(posterior_words.FORM_HEAD, forms),
-        *([_table(posterior_words.UTILITY_HEAD, utility)] if result.tested else []),
-        _folded("What it means", _bullets(posterior_words.meaning(result))),
-        _folded("Do it again", _provenance(result.provenance, result.seed)),
-    ]
-
-
-def _bounds(bounds: Iterable[EpsilonLowerBound]) -> str:
+def _bounds(view: EpsilonFinding) -> str:
     rows = [
         (
             plain(bound.method) + ("" if i else " (decides)"),
-            _proved(bound),
+            proved(bound),
             f"{bound.delta:g}",
             f"{bound.confidence:g}" if bound.valid else "none",
-            f"{bound.n_in:,} + {bound.n_out:,}",
+            _observations(bound),
         )
-        for i, bound in enumerate(bounds)
+        for i, bound in enumerate((view.bound, *view.also))
     ]
-    return _table(("method", "proved ε", "δ", "confidence", "observations"), rows[:_LISTED])
-
-
-def _proved(bound: EpsilonLowerBound) -> str:
-    return f"≥ {words.number(bound.epsilon)}" + ("" if bound.valid else " (not a valid bound)")
-
-
-def _risks(records: tuple[RecordRisk, ...]) -> list[str]:
-    if not records:
-        return []
-    rows = [
-        (plain(r.record), words.number(r.risk, 4), plain(r.measure), plain(r.group), plain(r.note))
-        for r in riskiest(records, _RECORDS)
+    rows += [
+        (
+            f"{plain(estimate.method)} ({'estimate' if estimate.confidence < 1 else 'theory'})",
+            plain(words.word_estimate(estimate)),
+            f"{estimate.delta:g}",
+            f"{estimate.confidence:g}",
+            "–",
+        )
+        for estimate in view.estimates
     ]
-    table = _table(("record", "risk", "measured as", "group", "note"), rows)
-    return [_folded(f"The riskiest of {len(records):,} records", [table])]
+    return _table(("method", "ε", "δ", "confidence", "observations"), rows[:_LISTED])
 
 
-def _provenance(source: Provenance, seed: int) -> list[str]:
-    rows = [("seed", str(seed))]
+def _observations(bound: EpsilonLowerBound) -> str:
+    return f"{bound.n_in:,} + {bound.n_out:,}"
+
+
+def _records(audit: Audit) -> Iterator[str]:
+    records = audit.find(RecordRisk)
+    if records:
+        table = records_table(riskiest(records, _RECORDS))
+        title = f"The riskiest of {len(records):,} records"
+        yield _folded(title, [_table(table.head, _plain_rows(table.rows))])
+
+
+def _provenance(source: Provenance) -> list[str]:
+    command = words.again_command(source)
+    rows = words.settings_rows(source)[:_LISTED]
     if source.plan:
-        rows.append(("plan", plain(source.plan)))
+        rows.append(("plan", source.plan))
     rows.append(("units", f"{source.used:,} used of {source.units:,}, {source.failed:,} failed"))
-    rows += [(plain(name), plain(version)) for name, version in source.versions[:_LISTED]]
-    rows += [(plain(name), plain(sum_)) for name, sum_ in source.inputs[:_LISTED]]
-    return [_fenced(source.command), _table(("", ""), rows)]
-
-
-def _fenced(code: str) -> str:
-    """Code between fences longer than any it holds."""
-    code = words.one_line(cut(code, 10 * _LONGEST))
-    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", code)), default=0))
-    return f"{fence}text\n{code}\n{fence}"
+    rows += [*source.versions[:_LISTED], *source.inputs[:_LISTED]]
+    return [
+        plain(words.again(source)),
+        *([f"```text\n{command}\n```"] if command else []),
+        _table(("setting", "value"), _plain_rows(rows)),
+    ]
 
 
 def _folded(title: str, parts: list[str]) -> str:
     inner = "\n\n".join(parts)
-    return f"<details><summary>{html.escape(_unlinked(title))}</summary>\n\n{inner}\n\n</details>"
+    return f"<details><summary>{html.escape(_unlink(title))}</summary>\n\n{inner}\n\n</details>"
 
 
 def _bullets(lines: Iterable[str]) -> list[str]:
     listed = [f"- {plain(line)}" for line in lines]
     return ["\n".join(listed)] if listed else []
+
+
+def _plain_rows(rows: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    return [tuple(map(plain, row)) for row in rows]
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

@@ -1,172 +1,176 @@
-"""A result as one HTML file that needs nothing else: no network, no other file."""
+"""Render an audit as one HTML file that needs nothing else: no network, no other file."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import count
 from typing import TypeAlias
 
-from epsilometer.errors import InvalidArgument
-from epsilometer.core.audit import PosteriorAudit
-from epsilometer.core.audit import ReleaseAudit
-from epsilometer.report import words
-from epsilometer.report.explaining import Explanation, explained
-from epsilometer.report.figures import Figure, figures, group_figures
-from epsilometer.report.fitting import fitted, riskiest
-from epsilometer.report.frame import FIRST_RECORDS, LARGEST, framed
-from epsilometer.report.posterior_page import posterior_page
-from epsilometer.report.release_page import release_page
-from epsilometer.report.scale import Scale, scale
-from epsilometer.core.audit import AuditGroup, AuditResult, Provenance, Result
+from epsilometer.core import judge
+from epsilometer.core.audit import Audit
 from epsilometer.core.bound import EpsilonLowerBound
-from epsilometer.core.findings import AttackSummary, RecordRisk
-from epsilometer.core.judge import Verdict
+from epsilometer.core.findings import (
+    AttackSummary,
+    EpsilonFinding,
+    FormPlan,
+    MembershipFinding,
+    RecordRisk,
+)
+from epsilometer.core.judge import Tone, Verdict
+from epsilometer.core.serialisation import to_object
+from epsilometer.core.words import word_finding, word_reach
+from epsilometer.errors import InvalidArgument
+from epsilometer.report import words
+from epsilometer.report.explaining import explain_if_known
+from epsilometer.report.figures import Figure, compare_views, view_figures
+from epsilometer.report.fitting import fit_audit, riskiest
+from epsilometer.report.frame import FIRST_RECORDS, LARGEST, framed
+from epsilometer.report.posterior_figures import posterior_figures
+from epsilometer.report.release_figures import release_figures
+from epsilometer.report.scale import Scale, scale
+from epsilometer.report.tables import advice_of, facts_of, rule_rows, tables_of
+from epsilometer.report.tones import rule_tone
 from epsilometer.stats.estimators import REGISTRY
 from epsilometer.stats.estimators.method import Method
 
-_Shown: TypeAlias = EpsilonLowerBound | AuditResult | AuditGroup
 # How much is kept, until the page is small enough: records, and whether figures are drawn.
 _ATTEMPTS = ((5_000, True), (1_000, True), (100, True), (0, True), (0, False))
+_Numbered: TypeAlias = tuple[tuple[int, Figure], ...]  # place among all figures of the page
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Section:
-    """One audit as the template shows it; a lone bound is an audit with most parts empty."""
+    """One view of the adversary as the template shows it."""
 
     key: str
     subject: str
     verdict: Verdict
+    tone: Tone
     finding: str
-    bounds: tuple[tuple[EpsilonLowerBound, Method | None], ...]
-    meaning: tuple[str, ...]
+    reach: str
+    notes: tuple[str, ...]
+    failed: int
+    scale: Scale | None
     threat: tuple[tuple[str, str], ...]
-    scale: Scale
-    attack: AttackSummary | None = None
-    figures: tuple[Figure, ...] = ()
-    first_records: tuple[RecordRisk, ...] = ()
-    records_kept: int = 0
-    records_found: int = 0
-    provenance: Provenance | None = None
-    notes: tuple[str, ...] = ()
-    explanation: Explanation | None = None
+    attack: AttackSummary
+    figures: _Numbered
+    meaning: tuple[str, ...]
+    bounds: tuple[tuple[EpsilonLowerBound, Method | None], ...]
+    estimates: tuple[tuple[str, str], ...]
 
 
-def page(result: Result) -> str:
-    """The result as one HTML page of at most 1.5 MB; the same result gives the same bytes.
+def page(audit: Audit) -> str:
+    """Return the audit as one HTML page of at most 1.5 MB; the same audit gives the same bytes.
 
-    Of very many records the riskiest are shown, of a very large group no figures; the page then
-    says so. What still does not fit is an ``InvalidArgument``.
+    Of very many records the riskiest are shown, of very many views no figures; the page then says
+    so. What still does not fit is an ``InvalidArgument``.
     """
-    if isinstance(result, ReleaseAudit):
-        return release_page(result)
-    if isinstance(result, PosteriorAudit):
-        return posterior_page(result)
-    found = _records_of(result)
+    found = len(audit.find(RecordRisk))
     for records, drawn in _ATTEMPTS:
         if drawn and found <= records < _ATTEMPTS[0][0]:
             continue  # would change nothing
-        text = _page(result, records=records, drawn=drawn)
+        text = _page(audit, records=records, drawn=drawn)
         if len(text.encode()) <= LARGEST:
             return text
     raise InvalidArgument(
-        f"Expected a result whose page fits into {LARGEST:,} bytes. "
-        "Make a page of each audit instead of one of the whole group."
+        f"Expected an audit whose page fits into {LARGEST:,} bytes; this one has too many views "
+        "or inputs. Save it as .md or .json."
     )
 
 
-def _records_of(result: _Shown) -> int:
-    match result:
-        case AuditGroup():
-            return sum(len(audit.records) for audit in result.results)
-        case AuditResult():
-            return len(result.records)
-        case EpsilonLowerBound():
-            return 0
-
-
-def _page(result: _Shown, *, records: int, drawn: bool) -> str:
-    kept = fitted(result, records=records)
-    sections = _sections(result, kept, drawn=drawn)
-    group = kept if isinstance(kept, AuditGroup) else None
-    together = group_figures(group) if group and drawn else ()
+def _page(audit: Audit, *, records: int, drawn: bool) -> str:
+    kept = fit_audit(audit, records=records)
+    numbers = count()
+    together = _numbered(compare_views(kept) if drawn else (), numbers)
+    sections = [
+        _section(kept, view, key=f"view-{i}", numbers=numbers, drawn=drawn)
+        for i, view in enumerate(words.own_views(kept), start=1)
+    ]
+    further = _numbered(
+        (*release_figures(kept), *posterior_figures(kept)) if drawn else (), numbers
+    )
+    figures = [*together, *(pair for section in sections for pair in section.figures), *further]
+    risks, meaning, plan = kept.find(RecordRisk), words.meaning(kept), kept.one(FormPlan)
+    reach = word_reach(kept) if kept.verdict == judge.NOT_REFUTED else ""
     return framed(
         "page.html",
-        title=kept.method if isinstance(kept, EpsilonLowerBound) else kept.subject,
-        plain=kept.to_dict(),
-        figures=[*together, *(figure for section in sections for figure in section.figures)],
-        cites=_cites(sections),
-        is_cut=kept != result,
+        title=kept.subject,
+        plain=to_object(kept),
+        figures=[figure for _, figure in figures],
+        cites=_cites(kept, (figure for _, figure in figures)),
+        is_cut=kept != audit,
         drawn=drawn,
-        group=group,
-        group_finding=words.group_finding(group) if group else "",
-        group_rule=words.GROUP_RULE,
-        group_scale=scale(kept) if group else None,
-        group_figures=together,
-        threat=_once(row for section in sections for row in section.threat),
+        verdict=kept.verdict,
+        tone=judge.tone(kept.verdict),
+        finding=word_finding(kept),
+        lead=reach or next(iter(meaning), ""),
+        notes=words.run_notes(kept.provenance),
+        scale=scale(kept),
+        verdicts=[(s.verdict, s.tone) for s in sections] if len(sections) > 1 else [],
         sections=sections,
+        threat=words.once(row for section in sections for row in section.threat),
+        rules=[(rule, outcome, sure, rule_tone(rule)) for rule, outcome, sure in rule_rows(kept)],
+        advice_title=_advice_title(plan),
+        advice=advice_of(kept),
+        facts=facts_of(kept),
+        tables=tables_of(kept),
+        together=together,
+        further=further,
+        first_records=riskiest(risks, FIRST_RECORDS),
+        records_kept=len(risks),
+        records_found=len(audit.find(RecordRisk)),
+        shows_features=any("features: " in record.note for record in risks),
+        meaning=meaning,
+        explanation=explain_if_known(kept),
+        provenance=kept.provenance,
+        again=words.again(kept.provenance),
+        again_command=words.again_command(kept.provenance),
+        settings=words.settings_rows(kept.provenance),
     )
 
 
-def _sections(result: _Shown, kept: _Shown, *, drawn: bool) -> list[_Section]:
-    match kept, result:
-        case AuditGroup(), AuditGroup():
-            pairs = zip(kept.results, result.results, strict=True)
-            return [
-                _audit(audit, f"audit-{i}", len(whole.records), drawn=drawn)
-                for i, (audit, whole) in enumerate(pairs, start=1)
-            ]
-        case AuditResult(), AuditResult():
-            return [_audit(kept, "audit-1", len(result.records), drawn=drawn)]
-        case EpsilonLowerBound(), _:
-            return [_lone(kept)]
-    raise InvalidArgument(f"Expected a result, got {type(result).__name__}.")
-
-
-def _audit(result: AuditResult, key: str, records_found: int, *, drawn: bool) -> _Section:
+def _section(
+    audit: Audit, view: EpsilonFinding, *, key: str, numbers: Iterator[int], drawn: bool
+) -> _Section:
+    alone = words.take_view(audit, view)
     return _Section(
         key=key,
-        subject=result.subject,
-        verdict=result.verdict,
-        finding=words.finding(result),
-        bounds=tuple(_with_method(bound) for bound in (result.bound, *result.also)),
-        meaning=tuple(words.meaning(result.bound)),
-        threat=tuple(words.threat_model(result.bound, result.claim)),
-        scale=scale(result),
-        attack=result.attack,
-        figures=figures(result) if drawn else (),
-        first_records=riskiest(result.records, FIRST_RECORDS),
-        records_kept=len(result.records),
-        records_found=records_found,
-        provenance=result.provenance,
-        notes=tuple(words.run_notes(result.provenance)),
-        explanation=explained(result),
+        subject=view.subject,
+        verdict=alone.verdict,
+        tone=judge.tone(alone.verdict),
+        finding=word_finding(alone),
+        reach=word_reach(alone),
+        notes=tuple(words.run_notes(view)),
+        failed=view.failed,
+        scale=scale(alone),
+        threat=tuple(words.threat_model(view.bound, audit.claim)),
+        attack=view.attack,
+        figures=_numbered(view_figures(view, audit.claim) if drawn else (), numbers),
+        meaning=tuple(words.bound_meaning(view.bound)),
+        bounds=tuple((bound, REGISTRY.get(bound.method)) for bound in (view.bound, *view.also)),
+        estimates=tuple(
+            (estimate.subject, f"{words.word_estimate(estimate)}, by {estimate.method}")
+            for estimate in view.estimates
+        ),
     )
 
 
-def _lone(bound: EpsilonLowerBound) -> _Section:
-    return _Section(
-        key="audit-1",
-        subject=bound.method,
-        verdict="no claim" if bound.valid else "no verdict",
-        finding=words.bound_finding(bound),
-        bounds=(_with_method(bound),),
-        meaning=tuple(words.meaning(bound)),
-        threat=tuple(words.threat_model(bound, None)),
-        scale=scale(bound),
-        explanation=explained(bound),
-    )
+def _advice_title(plan: FormPlan | None) -> str:
+    if plan is None:
+        return "What to do"
+    return "What may be published" if plan.chosen else "Nothing is known to stay below the limit"
 
 
-def _with_method(bound: EpsilonLowerBound) -> tuple[EpsilonLowerBound, Method | None]:
-    return bound, REGISTRY.get(bound.method)
+def _numbered(figures: Iterable[Figure], numbers: Iterator[int]) -> _Numbered:
+    return tuple((next(numbers), figure) for figure in figures)
 
 
-def _cites(sections: Iterable[_Section]) -> list[str]:
+def _cites(audit: Audit, figures: Iterable[Figure]) -> list[str]:
+    attacks = (attack.bound for attack in audit.find(MembershipFinding))
+    bounds = [bound for view in audit.views for bound in (view.bound, *view.also)]
+    bounds += [bound for bound in attacks if bound is not None]
     return [
-        key
-        for section in sections
-        for cites in (*(b.cites for b, _ in section.bounds), *(f.cites for f in section.figures))
-        for key in cites
+        *audit.cites,
+        *(key for bound in bounds for key in bound.cites),
+        *(key for estimate in audit.estimates for key in estimate.cites),
+        *(key for figure in figures for key in figure.cites),
     ]
-
-
-def _once(rows: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    return list(dict.fromkeys(rows))

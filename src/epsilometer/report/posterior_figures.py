@@ -1,12 +1,13 @@
-"""The figures of predictions with uncertainty: by form, samples, unit; utility against leaks."""
+"""Draw forms of publishing: leaks by form, samples and unit, and utility against them."""
 
 import math
 from collections.abc import Sequence
 
-from epsilometer.core.audit import PosteriorAudit
-from epsilometer.core.findings import SweepPoint
+from epsilometer.core.audit import Audit
+from epsilometer.core.findings import FormFinding, FormPlan, SweepPoint
+from epsilometer.core.words import number, short
 from epsilometer.report.figures import Axis, Figure, Mark, Role, Series, plotted
-from epsilometer.report.words import number, short
+from epsilometer.report.words import ordered_forms
 
 _ROLES: tuple[Role, ...] = ("attack", "claim", "gdp", "bound", "law", "outside", "chance")
 _FORMS = 14  # in one figure; more could not be told apart
@@ -14,33 +15,29 @@ _SIDE_BY_SIDE = 4
 _LONGEST_NAME = 24
 
 
-def posterior_figures(result: PosteriorAudit) -> tuple[Figure, ...]:
-    """The figures, in the order they are read; those without anything to show not."""
+def posterior_figures(audit: Audit) -> tuple[Figure, ...]:
+    """Return the figures, in the order they are read; those without anything to show not."""
     every = (
-        form_figure(result),
-        advantage_figure(result),
-        samples_figure(result),
-        unit_figure(result),
-        utility_figure(result),
-        pareto_figure(result),
+        form_figure(audit),
+        advantage_figure(audit),
+        samples_figure(audit),
+        unit_figure(audit),
+        utility_figure(audit),
+        pareto_figure(audit),
     )
     return tuple(figure for figure in every if figure is not None)
 
 
-def form_figure(result: PosteriorAudit) -> Figure:
-    """ε by form: what is proved, and what the paper's estimate says."""
-    forms = result.forms[:_FORMS]
+def form_figure(audit: Audit) -> Figure | None:
+    """Return ε by form: what is proved, and what the paper's estimate says."""
+    forms = ordered_forms(audit)[:_FORMS]
+    if not forms:
+        return None
     places = [float(i) for i in range(1, len(forms) + 1)]
     proved, raw = [form.epsilon for form in forms], [form.raw for form in forms]
-    claim = () if result.claim is None else (result.claim.epsilon,)
+    claim = [] if audit.claim is None else [audit.claim.epsilon]
     top = _top(*proved, *raw, *claim)
-    series = [
-        plotted("proved ε", "left_bars", "bound", places, [min(e, top) for e in proved]),
-        plotted("paper's ε̂, no bound", "right_bars", "outside", places, [min(e, top) for e in raw]),
-    ]
-    if claim and math.isfinite(claim[0]):
-        ends = [0.5, len(forms) + 0.5]
-        series.append(plotted("promised ε", "line", "claim", ends, [claim[0]] * 2, dashed=True))
+    ends = [0.5, len(forms) + 0.5]
     told = "; ".join(
         f"{form.form}: proved {number(form.epsilon)}, paper's estimate {form.raw:.2f}"
         for form in forms
@@ -51,18 +48,26 @@ def form_figure(result: PosteriorAudit) -> Figure:
         caption="What each form of publishing proves, beside the paper's estimate on the same "
         "runs, which is above 0 also where nothing leaks.",
         alt=f"{told}.",
-        x=_forms_axis(result),
+        x=_forms_axis(forms),
         y=Axis(title="ε", low=0.0, high=top),
-        series=tuple(series),
+        series=(
+            plotted("proved ε", "left_bars", "bound", places, [min(e, top) for e in proved]),
+            plotted(
+                "paper's ε̂, no bound", "right_bars", "outside", places, [min(e, top) for e in raw]
+            ),
+            *(plotted("claimed ε", "line", "claim", ends, [e, e], dashed=True) for e in claim),
+        ),
         cites=("shibahara2021",),
     )
 
 
-def advantage_figure(result: PosteriorAudit) -> Figure:
-    """What the learned attack gains by each form, with limits, and the line."""
-    forms = result.forms[:_FORMS]
+def advantage_figure(audit: Audit) -> Figure | None:
+    """Return what the learned attack gains by each form, with limits, and what is allowed."""
+    forms, plan = ordered_forms(audit)[:_FORMS], audit.one(FormPlan)
+    if not forms:
+        return None
     places = [float(i) for i in range(1, len(forms) + 1)]
-    ends, line = [0.5, len(forms) + 0.5], result.plan.advantage
+    ends, most = [0.5, len(forms) + 0.5], [] if plan is None else [plan.advantage]
     band = Series(
         name="limits",
         kind="band",
@@ -81,22 +86,25 @@ def advantage_figure(result: PosteriorAudit) -> Figure:
         key="advantage",
         title="What the attack gains",
         caption="TPR − FPR of the learned attack on runs it was not learned from. A form is below "
-        "the line where its upper limit is, and those of all forms that can be made of it.",
-        alt=f"The line is at {line:.3g}. {told}.",
-        x=_forms_axis(result),
+        "what is allowed where its upper limit is, and those of all forms that can be made of it.",
+        alt="".join(f"Allowed is {a:.3g}. " for a in most) + f"{told}.",
+        x=_forms_axis(forms),
         y=Axis(title="TPR − FPR", low=1.05 * low, high=1.02),
         series=(
             band,
             plotted("knows nothing", "line", "chance", ends, [0.0, 0.0], dashed=True),
-            plotted(f"the line, {line:.3g}", "line", "claim", ends, [line] * 2, dashed=True),
+            *(
+                plotted(f"allowed, {a:.3g}", "line", "claim", ends, [a, a], dashed=True)
+                for a in most
+            ),
             plotted("TPR − FPR", "points", "attack", places, [f.advantage for f in forms]),
         ),
     )
 
 
-def samples_figure(result: PosteriorAudit) -> Figure | None:
-    """ε by number of samples."""
-    points = [point for point in result.sweeps if point.swept == "samples"]
+def samples_figure(audit: Audit) -> Figure | None:
+    """Return ε by number of samples."""
+    points = [point for point in audit.find(SweepPoint) if point.swept == "samples"]
     if not points:
         return None
     counts = [float(point.samples) for point in points]
@@ -114,9 +122,9 @@ def samples_figure(result: PosteriorAudit) -> Figure | None:
     )
 
 
-def unit_figure(result: PosteriorAudit) -> Figure | None:
-    """ε by unit of rounding."""
-    points = [point for point in result.sweeps if point.swept == "unit"]
+def unit_figure(audit: Audit) -> Figure | None:
+    """Return ε by unit of rounding."""
+    points = [point for point in audit.find(SweepPoint) if point.swept == "unit"]
     if not points:
         return None
     names = _units(points)
@@ -135,9 +143,9 @@ def unit_figure(result: PosteriorAudit) -> Figure | None:
     )
 
 
-def utility_figure(result: PosteriorAudit) -> Figure | None:
-    """What rounding costs: accuracy, and records that no label can be given."""
-    points = [point for point in result.sweeps if point.swept == "unit"]
+def utility_figure(audit: Audit) -> Figure | None:
+    """Return what rounding costs: accuracy, and records that no label can be given."""
+    points = [point for point in audit.find(SweepPoint) if point.swept == "unit"]
     kinds = dict.fromkeys(point.shows for point in points if point.accuracy is not None)
     if not kinds:
         return None
@@ -168,13 +176,14 @@ def utility_figure(result: PosteriorAudit) -> Figure | None:
     )
 
 
-def pareto_figure(result: PosteriorAudit) -> Figure | None:
-    """Utility against leakage: what no other form beats in both."""
-    forms = [form for form in result.forms[:_FORMS] if form.log_loss is not None]
+def pareto_figure(audit: Audit) -> Figure | None:
+    """Return utility against leakage: what no other form beats in both."""
+    plan = audit.one(FormPlan)
+    forms = [form for form in ordered_forms(audit)[:_FORMS] if form.log_loss is not None]
     losses = [form.log_loss for form in forms if form.log_loss is not None]
-    if len(forms) < 2:
+    if plan is None or len(forms) < 2:
         return None
-    front = sorted((f.advantage, f.log_loss or 0.0) for f in forms if f.form in result.plan.pareto)
+    front = sorted((f.advantage, f.log_loss or 0.0) for f in forms if f.form in plan.pareto)
     low, high = min(losses), max(losses)
     told = "; ".join(
         f"{form.form}: TPR − FPR {form.advantage:.2f}, log loss {form.log_loss:.3g}"
@@ -186,7 +195,7 @@ def pareto_figure(result: PosteriorAudit) -> Figure | None:
         title="Utility against leakage",
         caption="Each form by what the attack gains and by the log loss of what users see; lower "
         "and further left is better. The line joins forms that no other beats in both.",
-        alt=f"Not beaten: {'; '.join(result.plan.pareto)}. {told}.",
+        alt=f"Not beaten: {'; '.join(plan.pareto)}. {told}.",
         x=Axis(title="TPR − FPR of the attack", low=least - 0.03, high=1.02),
         y=Axis(title="log loss (logarithmic)", low=low / 1.3, high=1.3 * high, log=True),
         series=(
@@ -198,19 +207,19 @@ def pareto_figure(result: PosteriorAudit) -> Figure | None:
                 for i, (form, loss) in enumerate(zip(forms, losses, strict=True))
             ),
         ),
-        marks=(Mark(name=f"line {result.plan.advantage:.3g}", x=result.plan.advantage),),
+        marks=(Mark(name=f"allowed {plan.advantage:.3g}", x=plan.advantage),),
     )
 
 
-def _forms_axis(result: PosteriorAudit) -> Axis:
-    names = [form.form[:_LONGEST_NAME].replace(", to ", "\nto ") for form in result.forms[:_FORMS]]
+def _forms_axis(forms: Sequence[FormFinding]) -> Axis:
+    names = [form.form[:_LONGEST_NAME].replace(", to ", "\nto ") for form in forms]
     if len(names) > _SIDE_BY_SIDE:  # every second one lower, where they would touch
         names = ["\n" * (i % 2) + name for i, name in enumerate(names)]
     return Axis(title="published", low=0.5, high=len(names) + 0.5, names=tuple(names))
 
 
 def _swept(points: Sequence[SweepPoint], places: Sequence[float]) -> tuple[Series, ...]:
-    """Two curves a form: the paper's estimate, and what is proved."""
+    """Return two curves per form: the paper's estimate, and what is proved."""
     found = []
     kinds = list(dict.fromkeys(point.shows for point in points))
     for kind, role in zip(kinds, _ROLES, strict=False):
@@ -239,5 +248,5 @@ def _unit(point: SweepPoint) -> str:
 
 
 def _top(*values: float) -> float:
-    """A little above the largest that can be drawn."""
+    """Return a little above the largest that can be drawn."""
     return 1.08 * max([value for value in values if math.isfinite(value)] + [0.5])

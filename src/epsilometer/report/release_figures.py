@@ -1,13 +1,20 @@
-"""The figures of a release audit: risk, attacks, groups, what dropping and rounding would do."""
+"""Draw what publishing a classifier risks: records, attacks, groups, and what would help."""
 
 import math
 from collections.abc import Iterable, Sequence
 
-from epsilometer.core.audit import ReleaseAudit
-from epsilometer.core.findings import GroupRisk
+from epsilometer.core.audit import Audit
+from epsilometer.core.findings import (
+    GroupRisk,
+    LeaveOneOut,
+    MembershipFinding,
+    RemovalPlan,
+    RoundingStep,
+    Variation,
+)
+from epsilometer.core.words import number, short
 from epsilometer.report.figures import Axis, Figure, Mark, Role, plotted
-from epsilometer.report.release_words import shown_as
-from epsilometer.report.words import number, short
+from epsilometer.report.tables import shown_as
 
 _ATTACK_ROLES: tuple[Role, ...] = ("attack", "claim", "gdp", "bound", "law", "outside")
 _GROUPS = 16  # in one figure; more could not be told apart
@@ -15,22 +22,22 @@ _LONGEST_NAME = 24
 _LOWEST_RATE = 1e-4
 
 
-def release_figures(result: ReleaseAudit) -> tuple[Figure, ...]:
-    """The figures, in the order they are read; those without anything to show not."""
+def release_figures(audit: Audit) -> tuple[Figure, ...]:
+    """Return the figures, in the order they are read; those without anything to show not."""
     every = (
-        risk_figure(result),
-        attack_figure(result),
-        rounding_figure(result),
-        *removal_figures(result),
-        *group_figures(result),
-        variation_figure(result),
+        risk_figure(audit),
+        attack_figure(audit),
+        rounding_figure(audit),
+        *removal_figures(audit),
+        *group_figures(audit),
+        variation_figure(audit),
     )
     return tuple(figure for figure in every if figure is not None)
 
 
-def risk_figure(result: ReleaseAudit) -> Figure | None:
-    """How risks of records lie, beside what another seed alone does."""
-    leaving = result.leaving
+def risk_figure(audit: Audit) -> Figure | None:
+    """Return how risks of records lie, beside what another seed alone does."""
+    leaving = audit.one(LeaveOneOut)
     if leaving is None:
         return None
     edges, total = leaving.edges, max(sum(leaving.bins), 1)
@@ -40,7 +47,7 @@ def risk_figure(result: ReleaseAudit) -> Figure | None:
     if leaving.floor_bins:
         shares = [n / floors for n in leaving.floor_bins]
         series.insert(0, plotted("another seed alone", "bars", "outside", edges, shares))
-        said = " Where the heaps lie over each other, it is training that varies, not the record."
+        said = " Where the two lie over each other, it is training that varies, not the record."
     return Figure(
         key="risk",
         title="Risk of records",
@@ -61,13 +68,14 @@ def risk_figure(result: ReleaseAudit) -> Figure | None:
     )
 
 
-def attack_figure(result: ReleaseAudit) -> Figure | None:
-    """What attacks catch at few false alarms."""
-    if not result.attacks:
+def attack_figure(audit: Audit) -> Figure | None:
+    """Return what attacks catch at few false alarms."""
+    attacks = audit.find(MembershipFinding)
+    if not attacks:
         return None
-    lowest = max(min(1 / attack.n_out for attack in result.attacks), _LOWEST_RATE)
+    lowest = max(min(1 / attack.n_out for attack in attacks), _LOWEST_RATE)
     grid = [lowest * (1 / lowest) ** (i / 60) for i in range(61)]
-    drawn = sorted(result.attacks, key=lambda attack: -attack.auc)[: len(_ATTACK_ROLES)]
+    drawn = sorted(attacks, key=lambda attack: -attack.auc)[: len(_ATTACK_ROLES)]
     told = "; ".join(
         f"{a.attack} {a.tpr:.1%} at {a.fpr:.0%} false positives, AUC {a.auc:.3f}" for a in drawn
     )
@@ -91,13 +99,13 @@ def attack_figure(result: ReleaseAudit) -> Figure | None:
     )
 
 
-def rounding_figure(result: ReleaseAudit) -> Figure | None:
-    """What showing fewer decimals costs and gains."""
-    steps = result.rounding
-    if len(steps) < 2 or result.leaving is None:
+def rounding_figure(audit: Audit) -> Figure | None:
+    """Return what showing fewer decimals costs and gains."""
+    steps, leaving = audit.find(RoundingStep), audit.one(LeaveOneOut)
+    if len(steps) < 2 or leaving is None:
         return None
     places = [float(i) for i in range(1, len(steps) + 1)]
-    measured = result.leaving.measured
+    measured = leaving.measured
     series = [
         plotted("accuracy", "points", "gdp", places, [s.accuracy for s in steps], dashed=True),
         plotted(
@@ -129,14 +137,14 @@ def rounding_figure(result: ReleaseAudit) -> Figure | None:
     )
 
 
-def removal_figures(result: ReleaseAudit) -> Iterable[Figure]:
-    """The saw-tooth: what is left after each record dropped."""
-    plan = result.removal
-    if plan is None or len(plan.removed) < 2 or result.leaving is None:
+def removal_figures(audit: Audit) -> Iterable[Figure]:
+    """Return the saw-tooth: what is left after each record dropped."""
+    plan, leaving = audit.one(RemovalPlan), audit.one(LeaveOneOut)
+    if plan is None or len(plan.removed) < 2 or leaving is None:
         return
     removed = [float(n) for n in plan.removed]
     axis = Axis(title="records dropped", low=0.0, high=max(removed))
-    limit = result.leaving.limit
+    limit = leaving.limit
     values = [(x, y) for x, y in zip(removed, plan.largest, strict=True) if math.isfinite(y)]
     yield Figure(
         key="removal",
@@ -168,10 +176,11 @@ def removal_figures(result: ReleaseAudit) -> Iterable[Figure]:
     )
 
 
-def group_figures(result: ReleaseAudit) -> Iterable[Figure]:
-    """One figure a column: share exposed, and how the strongest attack does."""
-    for i, column in enumerate(dict.fromkeys(group.column for group in result.groups), start=1):
-        groups = [group for group in result.groups if group.column == column]
+def group_figures(audit: Audit) -> Iterable[Figure]:
+    """Return one figure per column: share exposed, and how the strongest attack does."""
+    every = audit.find(GroupRisk)
+    for i, column in enumerate(dict.fromkeys(group.column for group in every), start=1):
+        groups = [group for group in every if group.column == column]
         if 1 < len(groups) <= _GROUPS:
             yield _grouped(column, groups, key=f"groups-{i}")
 
@@ -203,15 +212,16 @@ def _grouped(column: str, groups: Sequence[GroupRisk], *, key: str) -> Figure:
     )
 
 
-def variation_figure(result: ReleaseAudit) -> Figure | None:
-    """How much predictions vary for reasons that are nobody's record."""
-    if not result.variation:
+def variation_figure(audit: Audit) -> Figure | None:
+    """Return how much predictions vary for reasons that are nobody's record."""
+    variations = audit.find(Variation)
+    if not variations:
         return None
     roles: tuple[Role, ...] = ("attack", "claim", "gdp", "bound")
-    tops = [max(variation.deciles) for variation in result.variation]
+    tops = [max(variation.deciles) for variation in variations]
     told = "; ".join(
         f"{v.cause}: half of the records vary by at least {v.deciles[len(v.deciles) // 2]:.2g}"
-        for v in result.variation
+        for v in variations
     )
     return Figure(
         key="variation",
@@ -229,6 +239,6 @@ def variation_figure(result: ReleaseAudit) -> Figure | None:
                 [i / (len(variation.deciles) - 1) for i in range(len(variation.deciles))],
                 variation.deciles,
             )
-            for variation, role in zip(result.variation, roles, strict=False)
+            for variation, role in zip(variations, roles, strict=False)
         ),
     )

@@ -1,13 +1,16 @@
-"""Promised and measured ε on one scale: where everything lies, for a template to draw."""
+"""Place claimed and measured ε on one scale: where everything lies, for a template to draw."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from epsilometer.core.audit import Audit
+from epsilometer.core.bound import EpsilonEstimate, EpsilonLowerBound, Role
 from epsilometer.core.claim import Claim
-from epsilometer.report.words import number, promised
-from epsilometer.core.audit import AuditGroup, AuditResult
-from epsilometer.core.bound import EpsilonEstimate, EpsilonLowerBound
+from epsilometer.core.findings import EpsilonFinding
+from epsilometer.core.words import claimed, number, number_up
+from epsilometer.report.words import own_views
 
 _FULL = 92.0  # per cent of the width for numbers; the rest is for what lies beyond all of them
 _BEYOND = 97.0  # where infinity is drawn
@@ -16,84 +19,123 @@ _TICKS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One bound: the interval from it to infinity, and the promise it is held against.
+    """One bound: the interval that it leaves open, beside what was claimed.
 
     Attributes:
         name: What is measured.
         value: The bound in words.
-        start: Per cent of the width at which the interval begins.
-        promised: Where the promise stands, per cent; none where nothing was promised.
-        promise: The promise in words, empty where there is none.
-        decides: Whether a verdict rests on it.
+        role: A lower bound's interval begins at ``start`` and has no end, an upper bound's ends
+            there, and a reference is a mark alone.
+        start: Where that is, per cent of the width.
+        decides: Whether a verdict may rest on it.
         valid: Whether it is a bound at all.
     """
 
     name: str
     value: str
+    role: Role
     start: float
-    promised: float | None
-    promise: str
     decides: bool
     valid: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """Rows under each other, and (per cent, text) ticks of the axis they share."""
+    """Rows under each other, and the axis they share.
+
+    Attributes:
+        rows: From top to bottom.
+        ticks: (Per cent, text) pairs.
+        claim: Where the claim stands, per cent; none where nothing was claimed.
+        claimed: The claim in words, empty where there is none.
+    """
 
     rows: tuple[Row, ...]
     ticks: tuple[tuple[float, str], ...]
+    claim: float | None
+    claimed: str
 
 
-def scale(result: EpsilonLowerBound | AuditResult | AuditGroup) -> Scale:
-    """The scale of an audit with its bounds, of a group with its audits, or of a lone bound."""
-    match result:
-        case AuditGroup():
-            return _scale([(a.subject, a.bound, a.claim, True) for a in result.results])
-        case AuditResult():
-            first = (result.bound.method, result.bound, result.claim, True)
-            also = ((b.method, b, result.claim, False) for b in result.also)
-            theory = (
-                (f"{e.method}, {e.direction}", e, result.claim, e.confidence == 1)
-                for e in result.estimates
-            )
-            return _scale([first, *also, *theory])
-        case EpsilonLowerBound():
-            return _scale([(result.method, result, None, True)])
+def scale(audit: Audit) -> Scale | None:
+    """Return the scale of an audit: of its one view, or of all of them; None without any."""
+    views = own_views(audit)
+    if not views:
+        return None
+    if len(views) == 1:
+        return _scale(_parts(views[0]), audit.claim)
+    return _scale([_Part(_strongest(view), view.subject, True) for view in views], audit.claim)
 
 
-def _scale(
-    bounds: Sequence[tuple[str, EpsilonLowerBound | EpsilonEstimate, Claim | None, bool]],
-) -> Scale:
-    values = [_least(bound) for _, bound, _, _ in bounds]
-    values += [claim.epsilon for _, _, claim, _ in bounds if claim is not None]
+class _Part(NamedTuple):
+    bound: EpsilonLowerBound | EpsilonEstimate
+    name: str
+    decides: bool
+
+
+def _strongest(view: EpsilonFinding) -> EpsilonLowerBound | EpsilonEstimate:
+    """Return what says most of a view: its bound, or what was computed where that is larger."""
+    computed = view.computed
+    return computed if computed is not None and computed.low > view.bound.epsilon else view.bound
+
+
+def _parts(view: EpsilonFinding) -> list[_Part]:
+    return [
+        _Part(view.bound, view.bound.method, True),
+        *(_Part(bound, bound.method, False) for bound in view.also),
+        *(_Part(e, f"{e.method}, {e.direction}", _proves(e)) for e in view.estimates),
+    ]
+
+
+def _scale(parts: Sequence[_Part], claim: Claim | None) -> Scale:
+    values = [_end_of(part.bound) for part in parts]
+    values += [] if claim is None else [claim.epsilon]
     end = _end(values)
     rows = tuple(
         Row(
-            name=name,
-            value=f"ε ≥ {number(_least(bound))}",
-            start=_place(_least(bound), end),
-            promised=None if claim is None else _place(claim.epsilon, end),
-            promise="" if claim is None else f"promised ε = {promised(claim.epsilon)}",
-            decides=decides,
-            valid=_proves(bound),
+            name=part.name,
+            value=_value(part.bound),
+            role=_role(part.bound),
+            start=_place(_end_of(part.bound), end),
+            decides=part.decides,
+            valid=_proves(part.bound),
         )
-        for name, bound, claim, decides in bounds
+        for part in parts
     )
-    return Scale(rows=rows, ticks=_ticks(end))
+    return Scale(
+        rows=rows,
+        ticks=_ticks(end),
+        claim=None if claim is None else _place(claim.epsilon, end),
+        claimed="" if claim is None else f"claimed ε = {claimed(claim.epsilon)}",
+    )
+
+
+def _role(bound: EpsilonLowerBound | EpsilonEstimate) -> Role:
+    return bound.role if isinstance(bound, EpsilonEstimate) else "lower"
 
 
 def _proves(bound: EpsilonLowerBound | EpsilonEstimate) -> bool:
-    """Whether nothing below it can be true; what was sampled only says so with some chance."""
-    return bound.confidence == 1 if isinstance(bound, EpsilonEstimate) else bound.valid
+    """Tell whether it is a bound; what was sampled, or is of something else, is none."""
+    if isinstance(bound, EpsilonLowerBound):
+        return bound.valid
+    return bound.confidence == 1 and bound.role != "reference"
 
 
-def _least(bound: EpsilonLowerBound | EpsilonEstimate) -> float:
-    return bound.low if isinstance(bound, EpsilonEstimate) else bound.epsilon
+def _end_of(bound: EpsilonLowerBound | EpsilonEstimate) -> float:
+    """Return the end of the interval that matters: the lower one of a lower bound."""
+    if isinstance(bound, EpsilonLowerBound):
+        return bound.epsilon
+    return {"lower": bound.low, "upper": bound.high, "reference": bound.epsilon}[bound.role]
+
+
+def _value(bound: EpsilonLowerBound | EpsilonEstimate) -> str:
+    value, role = _end_of(bound), _role(bound)
+    if role == "upper":
+        return f"ε ≤ {number_up(value)}"
+    return f"ε {'=' if role == 'reference' else '≥'} {number(value)}"
 
 
 def _end(values: list[float]) -> float:
-    """A little beyond the largest finite value, so that its interval is seen to go on."""
+    """Return a little beyond the largest finite value, so that its interval is seen to go on."""
     largest = max([value for value in values if math.isfinite(value)], default=0.0)
     return min(1.2 * largest, 1e308) if largest > 1e-9 else 1.0
 
@@ -103,7 +145,7 @@ def _place(value: float, end: float) -> float:
 
 
 def _ticks(end: float) -> tuple[tuple[float, str], ...]:
-    """At multiples of 1, 2 or 5 times a power of ten, a handful of them."""
+    """Return multiples of 1, 2 or 5 times a power of ten, a handful of them."""
     power = 10.0 ** math.floor(math.log10(end / _TICKS))
     step = next(power * factor for factor in (1, 2, 5, 10) if end <= _TICKS * power * factor)
     return tuple(

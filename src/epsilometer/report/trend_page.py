@@ -1,11 +1,13 @@
-"""How results changed over releases, as one HTML file."""
+"""Render how results changed over releases, as one HTML file."""
 
 import math
 from collections.abc import Sequence
 
+from epsilometer.core import judge
+from epsilometer.core.words import one_line
 from epsilometer.errors import InvalidArgument
 from epsilometer.history.trend import Trend
-from epsilometer.report import history_words, words
+from epsilometer.report import history_words
 from epsilometer.report.figures import Axis, Figure, Series
 from epsilometer.report.fitting import cut
 from epsilometer.report.frame import LARGEST, framed
@@ -17,7 +19,7 @@ _ATTEMPTS = ((200, 1_000), (50, 200), (20, 50))
 
 
 def trend_page(trends: Sequence[Trend], *, title: str) -> str:
-    """Each trend with its figure and table; the same entries give the same bytes.
+    """Return each trend with its figure and table; the same entries give the same bytes.
 
     Of very many the first are shown, and the latest entries of each; the page then says so.
     """
@@ -42,18 +44,21 @@ def _page(trends: Sequence[Trend], *, title: str, many: int, long: int) -> str:
         )
         for t in trends[:many]
     ]
-    drawn = {  # a single point is no trend
-        i: _figure(trend, key=f"trend-{i}")
-        for i, trend in enumerate(kept, start=1)
-        if len(trend.entries) > 1
-    }
+    drawn: list[Figure] = []
+    shown = []
+    for i, trend in enumerate(kept, start=1):
+        figures = []
+        if len(trend.entries) > 1:  # a single point is no trend
+            figures.append((len(drawn), _figure(trend, key=f"trend-{i}")))
+            drawn.append(figures[0][1])
+        shown.append((history_words.trend_title(trend), figures, history_words.trend_rows(trend)))
     entries = [entry for trend in kept for entry in trend.entries]
-    refuted = sum(entry.verdict in ("refuted", "do not release") for entry in entries)
+    refuted = sum(entry.verdict in judge.BAD for entry in entries)
     return framed(
         "trend.html",
         title=title,
         plain={"kind": "History", "entries": [entry.to_dict() for entry in entries]},
-        figures=list(drawn.values()),
+        figures=drawn,
         cites=(),
         is_cut=kept != list(trends),
         drawn=True,
@@ -61,26 +66,18 @@ def _page(trends: Sequence[Trend], *, title: str, many: int, long: int) -> str:
         f"{refuted:,} refuted or not to be released.",
         caution=history_words.CAUTION,
         head=history_words.TREND_HEAD,
-        trends=[
-            (
-                history_words.trend_title(trend),
-                [drawn[i]] if i in drawn else [],
-                sum(before < i for before in drawn),
-                history_words.trend_rows(trend),
-            )
-            for i, trend in enumerate(kept, start=1)
-        ],
+        trends=shown,
     )
 
 
 def _figure(trend: Trend, *, key: str) -> Figure:
     values = [(place, v) for place, v in enumerate(trend.values, start=1) if v is not None]
-    promised = [
+    claims = [
         (float(place), e.claim)
         for place, e in enumerate(trend.entries, start=1)
         if e.claim is not None and math.isfinite(e.claim)
     ]
-    finite = [v for _, v in values if math.isfinite(v)] + [v for _, v in promised]
+    finite = [v for _, v in values if math.isfinite(v)] + [v for _, v in claims]
     top = 1.1 * max([*finite, 1e-3])
     names = tuple(cut(history_words.run(e), _LONGEST_NAME) for e in trend.entries)
     what = "proved ε" if trend.measure == "ε" else trend.measure
@@ -96,14 +93,14 @@ def _figure(trend: Trend, *, key: str) -> Figure:
             y=tuple(min(v, top) for _, v in values),  # infinity ends there too
         )
     ]
-    if promised:
+    if claims:
         drawn.append(
             Series(
-                name="promised ε",
+                name="claimed ε",
                 kind="points",
                 role="claim",
-                x=tuple(place for place, _ in promised),
-                y=tuple(v for _, v in promised),
+                x=tuple(place for place, _ in claims),
+                y=tuple(v for _, v in claims),
                 dashed=True,
             )
         )
@@ -113,7 +110,7 @@ def _figure(trend: Trend, *, key: str) -> Figure:
         caption="In the order of the table. A lower bound: the truth lies above it."
         if trend.measure == "ε"
         else "In the order of the table: what the strongest attack was seen to gain over guessing.",
-        alt=f"{words.one_line(trend.subject)}. {said}.",
+        alt=f"{one_line(trend.subject)}. {said}.",
         x=Axis(
             title="result",
             low=0.5,

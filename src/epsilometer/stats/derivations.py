@@ -9,8 +9,8 @@ from collections.abc import Callable
 from types import MappingProxyType
 from typing import Any, Literal
 
-from epsilometer.errors import InvalidArgument
 from epsilometer.core.bound import EpsilonEstimate, EpsilonLowerBound
+from epsilometer.errors import InvalidArgument
 from epsilometer.stats import binomial
 from epsilometer.stats.derivation import (
     Derivation,
@@ -227,6 +227,22 @@ def _pld(estimate: EpsilonEstimate) -> Derivation:
     )
 
 
+def _known_batches(estimate: EpsilonEstimate) -> Derivation:
+    has = known(estimate.basis)
+    mu = f" = {shown(1 / has['noise multiplier'])}" if has else ""
+    return Derivation(
+        counted=(_setting(estimate), "Nothing was counted: an upper bound for all data."),
+        formula=(
+            "Given the batches, an epoch moves one sum by at most the clipping norm; E epochs are "
+            f"together a Gaussian pair, N(μ, 1) against N(0, 1), μ = √E/σ{mu}",
+            "Secret batches leak no more: D(Σ p P_b, Σ p Q_b) ≤ Σ p D(P_b, Q_b)",
+            f"δ(ε) = Φ(μ/2 − ε/μ) − e^ε·Φ(−μ/2 − ε/μ) = {shown(estimate.delta)}: "
+            f"ε = {shown(estimate.epsilon)}",
+        ),
+        holds=("Nothing was sampled. ε is rounded up.",),
+    )
+
+
 def _monte_carlo(estimate: EpsilonEstimate) -> Derivation:
     has = known(estimate.basis)
     drawn = f" {count(has['draws'])} of them were drawn." if has else ""
@@ -326,6 +342,7 @@ ESTIMATES: MappingProxyType[str, DeriveEstimate] = MappingProxyType(
     {
         "exact": _exact,
         "PLD": _pld,
+        "known batches": _known_batches,
         "monte_carlo": _monte_carlo,
         "normal law": _normal_laws,
         "law of the largest": _largest_round,

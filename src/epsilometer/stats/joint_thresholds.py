@@ -13,17 +13,18 @@ stay, until no pair is worth more.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations, product
 from typing import Literal, TypeAlias
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import ArrayLike
 
+from epsilometer.core.bound import EpsilonLowerBound
 from epsilometer.core.claim import Adjacency
 from epsilometer.errors import InvalidArgument
 from epsilometer.observations import Scores
-from epsilometer.core.bound import EpsilonLowerBound
 from epsilometer.stats.binomial import clopper_pearson_upper
 from epsilometer.stats.estimators import epsilon_lower_bound
 from epsilometer.stats.thresholds import Best, Fixed, HoldOut
@@ -324,7 +325,8 @@ def _halves(
     part = round(fraction * len(known))
     if not 0 < part < len(known):
         raise InvalidArgument(
-            f"Expected at least two runs of each world to hold some out, got {len(known)}."
+            "Expected at least two runs with the record and two without it to hold some out, "
+            f"got {len(known)}."
         )
     order = rng.permutation(len(known))
     return known[order[:part]], known[order[part:]]

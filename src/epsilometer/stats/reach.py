@@ -60,6 +60,7 @@ def compute_power(
     n_out: int,
     epsilon_of: Callable[[float], float] | None = None,
     counted: bool = True,
+    largest: float = _LARGEST_SHIFT,
 ) -> float:
     """Return the smallest true ε at which a claim is refuted with probability 0.8.
 
@@ -75,6 +76,7 @@ def compute_power(
         n_out: Scores without it.
         epsilon_of: The true ε of a shift μ, where the family is another one.
         counted: Whether ``bound`` takes scores counted at thresholds, which is faster for many.
+        largest: The largest shift to try; ``bound`` must rise up to there.
 
     Returns:
         Infinite where no ε is large enough.
@@ -98,9 +100,9 @@ def compute_power(
     def stands(mu: FloatArray) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
         return np.asarray(proved(float(mu)) <= claim)
 
-    if stands(np.asarray(_LARGEST_SHIFT)):
+    if stands(np.asarray(largest)):
         return math.inf
-    _, found = search.bisect(stands, 0.0, _LARGEST_SHIFT, relative=1e-3)
+    _, found = search.bisect(stands, 0.0, largest, relative=1e-3)
     middle = float(found)
     rng = np.random.default_rng(0)  # for every audit the same: power does not depend on its seed
     drawn = [
@@ -113,10 +115,11 @@ def compute_power(
         for _ in range(_REPLICATES)
     ]
     step = 0.05 * middle
-    slope = (proved(middle + step) - proved(middle)) / step
+    reached = proved(middle)  # above the claim, and so above 0
+    slope = (proved(middle + step) - reached) / step
     spread = float(np.std(drawn, ddof=1)) * math.sqrt(scale)
     if slope <= 0:  # the bound is at its end: only a larger shift can tell
-        slope = claim / middle
+        slope = reached / middle
     return true(middle + float(scipy.special.ndtri(POWER)) * spread / slope)
 
 

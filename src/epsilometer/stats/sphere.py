@@ -99,9 +99,9 @@ def cosines_of(cosines: ArrayLike, *, dimension: int) -> FloatArray:
 
 
 def log_ratio(gain: FloatArray, log_loss: FloatArray) -> FloatArray:
-    """ε of a rate less δ over the other rate; 0 where they show nothing."""
+    """ε of a rate less δ over the other rate; 0 where they show nothing, ∞ where that one is 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.nan_to_num(np.log(gain) - log_loss).clip(min=0.0)
+        return np.nan_to_num(np.log(gain) - log_loss, posinf=np.inf).clip(min=0.0)
 
 
 def _checked(x: ArrayLike, dimension: int) -> tuple[FloatArray, float]:

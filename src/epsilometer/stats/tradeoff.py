@@ -48,6 +48,12 @@ class TradeoffCurve:
         false_negatives: Inside scores below each threshold.
         n_in: Scores inside.
         n_out: Scores outside.
+
+    Example:
+        >>> import epsilometer as em
+        >>> curve = em.tradeoff_curve(em.Scores(inside=[1.0, 3.0], outside=[0.0, 2.0]))
+        >>> curve.fpr.tolist(), curve.fnr.tolist(), curve.auc
+        ([0.0, 0.0, 0.5, 0.5, 1.0], [1.0, 0.5, 0.5, 0.0, 0.0], 0.75)
     """
 
     thresholds: FloatArray

@@ -8,7 +8,7 @@
   root.classList.add("js");
 
   const text = (id) => document.getElementById(id).textContent;
-  const result = JSON.parse(text("result"));
+  const audit = JSON.parse(text("audit"));
   const figures = JSON.parse(text("figures"));
 
   function element(name, attributes = {}, ...children) {
@@ -116,7 +116,7 @@
     return style;
   }
 
-  // One entry a series: its columns in the chart, and its button in the legend.
+  // One entry per series: its columns in the chart, and its button in the legend.
   function entries(figure, legend) {
     return figure.series.map((series) => {
       const value = element("span", { class: "value" });
@@ -348,9 +348,8 @@
   // The page
 
   const charts = [...document.querySelectorAll("[data-chart]")].map((host) => new Chart(host));
-  const audits = result.results || [result];
-  for (const box of document.querySelectorAll("[data-records]")) {
-    new Records(box, audits[Number(box.dataset.records)].records);
+  for (const box of document.querySelectorAll(".records")) {
+    new Records(box, audit.findings.filter((finding) => finding.kind === "RecordRisk"));
   }
   const redraw = () => charts.forEach((chart) => chart.draw());
 
@@ -366,7 +365,7 @@
   name();
 
   document.getElementById("download").addEventListener("click", () => {
-    save(new Blob([text("result")], { type: "application/json" }), "result.json");
+    save(new Blob([text("audit")], { type: "application/json" }), "audit.json");
   });
 
   // Paper is light, whatever the screen was; the browser lays out for print before it tells us.

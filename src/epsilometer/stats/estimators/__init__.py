@@ -8,6 +8,7 @@ from epsilometer import _validate
 from epsilometer.core.claim import Adjacency
 from epsilometer.errors import InvalidArgument
 from epsilometer.core.bound import EpsilonLowerBound
+from epsilometer.observations import ScoreCounts, Scores
 from epsilometer.stats.estimators import (
     anytime,
     clopper_pearson,
@@ -63,7 +64,7 @@ def epsilon_lower_bound(
         adversary: Whose view the scores are computed from, in words; carried along.
 
     Example:
-        >>> from epsilometer.observations import Scores
+        >>> from epsilometer import Scores
         >>> rng = np.random.default_rng(0)
         >>> scores = Scores(inside=rng.normal(1, 1, 10_000), outside=rng.normal(0, 1, 10_000))
         >>> bound = epsilon_lower_bound(scores, delta=1e-5)  # the truth is 4.377
@@ -74,6 +75,10 @@ def epsilon_lower_bound(
     _validate.open_unit(confidence=confidence)
     _validate.whole(0, seed=seed)
     chosen = _method(method, rule)
+    if not isinstance(scores, (Scores, ScoreCounts)):
+        raise InvalidArgument(
+            f"Expected Scores(inside, outside) or ScoreCounts, got {type(scores).__name__}."
+        )
     if min(scores.n_in, scores.n_out) == 0:
         raise InvalidArgument(
             f"Expected scores inside and outside, got {scores.n_in} and {scores.n_out}."

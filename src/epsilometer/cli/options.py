@@ -1,0 +1,440 @@
+"""Declare the options that commands share: each is spelled, explained and read here alone."""
+
+import dataclasses
+import functools
+import math
+import os
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin
+
+import click
+from click.shell_completion import CompletionItem
+
+from epsilometer._extras import needs
+from epsilometer.cli.completing import run_directory
+from epsilometer.cli.progress import listener
+from epsilometer.core.settings import parse_choice
+from epsilometer.engine.engines import Dask, Engine, InProcess, Local
+from epsilometer.engine.events import Listener
+from epsilometer.errors import InvalidArgument
+
+Decorator: TypeAlias = Callable[[Any], Any]
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_ENGINES = ("local", "threads", "in-process", "dask")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What the shared options of a command say; None where nothing was said.
+
+    Attributes:
+        claim: The claimed ε.
+        delta: δ.
+        confidence: Of all bounds together.
+        seed: From which all randomness follows.
+        until: When to stop early.
+        out: Directory of the run.
+        engine: What executes units of work; None for the subject's own choice.
+        listen: Functions that are told what happens.
+        as_json: Print the audit as JSON.
+        html: File of a further page.
+        quiet: Print the verdict line only.
+        explain: Print how the result came about.
+    """
+
+    claim: float | None = None
+    delta: float | None = None
+    confidence: float | None = None
+    seed: int | None = None
+    until: str | None = None
+    out: Path | None = None
+    engine: Engine | None = None
+    listen: tuple[Listener, ...] = ()
+    as_json: bool = False
+    html: Path | None = None
+    quiet: bool = False
+    explain: bool = False
+
+
+class _Option(click.Option):
+    """An option whose default is shown as it is written, and not in parentheses."""
+
+    def get_help_extra(self, ctx: click.Context) -> Any:
+        extra = super().get_help_extra(ctx)
+        if isinstance(self.show_default, str):
+            extra["default"] = self.show_default
+        return extra
+
+
+option = functools.partial(click.option, cls=_Option)
+
+
+class Named(click.ParamType):
+    """A choice by its short name and, after a colon, its number: ``partial:1000``."""
+
+    name = "choice"
+
+    def __init__(self, what: str, *shown: str) -> None:
+        """Take what is chosen, in words, and the names as help shows them: ``partial:BUFFER``."""
+        self.what, self.shown = what, shown
+        self._known = tuple(each.partition(":")[0].partition("[")[0] for each in shown)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the choice; a message with all names where there is none such."""
+        if not isinstance(value, str):
+            return value
+        try:
+            with needs("torch", extra="torch"):  # some choices import it
+                return parse_choice(value, among=self._known)
+        except InvalidArgument as error:
+            raise InvalidArgument(
+                f"Expected {self.what} of {', '.join(self.shown)}; got {value!r}."
+            ) from error
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
+        """Return what help shows for the value."""
+        return "NAME"
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Complete to one of the names."""
+        known = (each.partition("[")[0] for each in self.shown)
+        names = (name.partition(":")[0] + (":" if ":" in name else "") for name in known)
+        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+class Suggested(click.ParamType):
+    """A text for which a shell suggests names; whoever takes it says what is wrong with others."""
+
+    name = "name"
+
+    def __init__(self, *names: str) -> None:
+        """Take the names."""
+        self.names = names
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Complete to one of the names."""
+        return [CompletionItem(name) for name in self.names if name.startswith(incomplete)]
+
+
+class Whole(click.ParamType):
+    """A whole number, which may be written as 1e7."""
+
+    name = "integer"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number; an error where it is not whole."""
+        if isinstance(value, int):
+            return value
+        try:
+            number = float(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a valid integer.", param, ctx)
+        if not math.isfinite(number) or number != int(number):
+            self.fail(f"{value!r} is not a whole number.", param, ctx)
+        return int(number)
+
+
+class Listed(click.ParamType):
+    """Values separated by commas."""
+
+    def __init__(self, each: click.ParamType) -> None:
+        """Take the type of one value."""
+        self.each = each
+        self.name = f"{each.name},..."
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[Any, ...]:
+        """Return the values; ``none`` stands for none."""
+        if not isinstance(value, str):
+            return tuple(value)
+        if value == "none":
+            return ()
+        return tuple(self.each.convert(part.strip(), param, ctx) for part in value.split(","))
+
+
+SAMPLERS = ("shuffle", "partial:BUFFER", "batch-then-shuffle", "balls-in-bins", "sequential")
+SAMPLER = Named("a sampler", *SAMPLERS, "poisson", "without-replacement")
+ORDERED_SAMPLER = Named("a sampler", *SAMPLERS)  # each record once per epoch
+RULE = Named(
+    "a rule", "rank-grid[:RATIO]", "hold-out[:FRACTION]", "bonferroni", "fixed:THRESHOLD", "best"
+)
+NOISE = Named("a kind of noise", "independent", "tree", "matrix")
+OPTIMIZER = Named("an optimizer", "sgd[:MOMENTUM]", "adam")
+
+
+def _check_writable(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
+    """Refuse a file that cannot be written before the work, not after it."""
+    if path is not None and not os.access(path.parent, os.W_OK):
+        raise InvalidArgument(f"Expected a folder to write {str(path)!r} in, found none.")
+    return path
+
+
+json_option = option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+html_option = option(
+    "--html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    callback=_check_writable,
+    help="Write the report to this file.",
+)
+explain_option = option("--explain", is_flag=True, help="Explain how each number came about.")
+quiet_option = option("--quiet", is_flag=True, help="Print only the verdict line.")
+seed_option = option(
+    "--seed",
+    type=click.IntRange(min=0),
+    show_default="0",
+    help="Draw all randomness from this seed.",
+)
+confidence_option = option(
+    "--confidence",
+    type=float,
+    show_default="0.95",
+    help="Hold all bounds together with this confidence.",
+)
+claim_option = option("--claim", type=float, metavar="EPS", help="Judge this claimed ε.")
+until_option = option(
+    "--until", metavar="refuted|narrow:WIDTH", help="Stop early when this is reached."
+)
+trust_option = option("--trust", is_flag=True, help="Import the functions that the file names.")
+device_option = option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    default="cpu",
+    show_default=True,
+    help="Compute on this device.",
+)
+_config_option = option(
+    "--config",
+    type=click.Path(path_type=Path),
+    metavar="FILE.toml",
+    help="Read settings from this file; options replace them.",
+)
+_engine_options = (
+    option(
+        "--engine",
+        "engine_name",
+        type=click.Choice(_ENGINES),
+        show_default="local",
+        help="Run units in processes, threads, this process, or Dask.",
+    ),
+    option(
+        "--workers",
+        type=click.IntRange(min=0),
+        default=0,
+        help="Use so many workers; 0 is one per core.",
+    ),
+    option("--address", help="Reach the Dask scheduler at tcp://host:8786."),
+    option("--log-json", is_flag=True, help="Log progress as JSON to standard error."),
+)
+run_argument = click.argument(
+    "directory", metavar="RUN", type=click.Path(path_type=Path), shell_complete=run_directory
+)
+
+
+def delta_option(*, default: float | None = None) -> Decorator:
+    """Return the option ``--delta``; with a default, one that gives way to a file's."""
+    return option(
+        "--delta",
+        type=float,
+        show_default=False if default is None else f"{default:g}",
+        help="Bound ε at this δ.",
+    )
+
+
+def data_option(*, envvar: str | None = None) -> Decorator:
+    """Return the option ``--data``: the folder of data files; ``envvar`` names it otherwise."""
+    return option(
+        "--data",
+        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        metavar="DIR",
+        envvar=envvar,
+        show_envvar=envvar is not None,
+        help="Read data files from this folder.",
+    )
+
+
+def out_option(home: str | None) -> Decorator:
+    """Return the option ``--out``: the directory of a run; ``home`` where none is named."""
+    return option(
+        "--out",
+        type=click.Path(file_okay=False, path_type=Path),
+        metavar="DIR",
+        default=None if home is None else Path(home),
+        show_default=home is not None,
+        help="Keep the run, its result and report here.",
+    )
+
+
+def config_options(command: _Command) -> _Command:
+    """Add what every command has whose settings a file may hold."""
+    return _add(command, _config_option, trust_option)  # type: ignore[no-any-return]
+
+
+def output_options(command: _Command) -> _Command:
+    """Add what every command has that ends with an audit: how it is shown."""
+    shown = (json_option, html_option, quiet_option, explain_option)
+    return _add(command, *shown)  # type: ignore[no-any-return]
+
+
+def audit_options(
+    *,
+    claim: bool = True,
+    delta: float | None = None,
+    asks: bool = True,
+    until: bool = False,
+    units: bool = False,
+    home: str | None = None,
+    out: bool = True,
+) -> Decorator:
+    """Add the options of a command that audits, and hand them to it as ``options``.
+
+    Args:
+        claim: Whether a claimed ε can be judged.
+        delta: δ where neither an option nor a file gives one.
+        asks: Whether δ, confidence and seed can be chosen here.
+        until: Whether it may stop early.
+        units: Whether it runs units of work.
+        home: Directory of the run where none is named.
+        out: Whether there is ``--out``.
+    """
+    declared: list[Decorator] = []
+    if asks:
+        declared += [claim_option] if claim else []
+        declared += [delta_option(default=delta)]
+        declared += [confidence_option, seed_option]
+    declared += [until_option] if until else []
+    declared += [out_option(home)] if out else []
+    declared += _engine_options if units else ()
+
+    def decorate(command: Callable[..., Any]) -> Any:
+        @functools.wraps(command)
+        def with_options(
+            *args: Any,
+            engine_name: str | None = None,
+            workers: int = 0,
+            address: str | None = None,
+            log_json: bool = False,
+            **given: Any,
+        ) -> Any:
+            names = [field.name for field in dataclasses.fields(Options)]
+            shared = {name: given.pop(name) for name in names if name in given}
+            shared.setdefault("quiet", False)
+            options = Options(
+                engine=make_engine(engine_name, workers, address) if units else None,
+                listen=() if shared["quiet"] or not units else (listener(as_json=log_json),),
+                **shared,
+            )
+            return command(*args, options=options, **given)
+
+        return _add(output_options(with_options), *declared)
+
+    return decorate
+
+
+def field_options(
+    cls: type,
+    helps: Mapping[str, str],
+    *,
+    into: str,
+    special: Mapping[str, click.ParamType] = types.MappingProxyType({}),
+    defaults: Mapping[str, Any] = types.MappingProxyType({}),
+    repeated: Sequence[str] = (),
+) -> Decorator:
+    """Add one option per field of a subject, and hand those that were given as one dictionary.
+
+    The name, the type and the default of an option are the field's own.
+
+    Args:
+        cls: The subject's class, or that of a reference.
+        helps: Help by the field's name.
+        into: Name of the dictionary among the command's arguments.
+        special: Types of fields that are no plain values.
+        defaults: What help shows as default where the class has none.
+        repeated: Fields of several values, each given by an option of its own.
+    """
+    hints = typing.get_type_hints(cls)
+    known = {field.name: field.default for field in dataclasses.fields(cls)}
+    declared = [
+        option(
+            f"--{name.replace('_', '-')}",
+            name,
+            type=click.STRING
+            if name in repeated
+            else special.get(name) or _parameter_type(hints[name]),
+            default=None,
+            show_default=_show_default(defaults.get(name, known[name])),
+            help=text,
+            is_flag=hints[name] is bool,
+            multiple=name in repeated,
+        )
+        for name, text in helps.items()
+    ]
+
+    def decorate(command: Callable[..., Any]) -> Any:
+        @functools.wraps(command)
+        def with_fields(*args: Any, **given: Any) -> Any:
+            said = {name: given.pop(name) for name in helps}
+            given[into] = {
+                name: value
+                for name, value in said.items()
+                if value is not None and not (name in repeated and value == ())
+            }
+            return command(*args, **given)
+
+        return _add(with_fields, *declared)
+
+    return decorate
+
+
+def make_engine(name: str | None, workers: int, address: str | None) -> Engine | None:
+    """Return the engine that options name; None for the subject's own choice."""
+    if (name == "dask") != (address is not None):
+        raise InvalidArgument(
+            "Expected --address with --engine dask and with no other: the scheduler's, "
+            f"as tcp://host:8786. Got --engine {name} and --address {address}."
+        )
+    match name:
+        case "dask":
+            assert address is not None
+            return Dask(address=address)
+        case "in-process":
+            return InProcess()
+        case None if not workers:
+            return None
+        case _:
+            return Local(count=workers, kind="threads" if name == "threads" else "processes")
+
+
+def _add(command: Any, *options: Decorator) -> Any:
+    for decorate in reversed(options):
+        command = decorate(command)
+    return command
+
+
+def _parameter_type(hint: Any) -> click.ParamType:
+    """Return click's type for a field's."""
+    if get_origin(hint) in (types.UnionType, typing.Union):
+        hint = next(part for part in get_args(hint) if part is not types.NoneType)
+    if get_origin(hint) is Literal:
+        return click.Choice(get_args(hint))
+    if get_origin(hint) is tuple:
+        return Listed(_parameter_type(get_args(hint)[0]))
+    known: dict[Any, click.ParamType] = {int: click.INT, float: click.FLOAT, bool: click.BOOL}
+    return known.get(hint, click.STRING)
+
+
+def _show_default(value: Any) -> str | bool:
+    if value is None or value is dataclasses.MISSING or value in ("", False, ()):
+        return False
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ",".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,355 @@
+"""``epsilometer runs``: what lies in folders of runs, how far a run is, and how it goes on."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import click
+from rich import box
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from epsilometer._dispatch import read_call
+from epsilometer.cli.calls import run_call, visit
+from epsilometer.cli.options import (
+    Options,
+    audit_options,
+    data_option,
+    html_option,
+    json_option,
+    run_argument,
+    trust_option,
+)
+from epsilometer.cli.output import end_audit, show, write_text
+from epsilometer.core import judge, words
+from epsilometer.engine.run import finished_result
+from epsilometer.engine.store import Store, busy
+from epsilometer.errors import InvalidArgument
+from epsilometer.history.comparison import Compared, Comparison
+from epsilometer.history.comparison import compare as compare_results
+from epsilometer.history.entries import Entry
+from epsilometer.history.index import History
+from epsilometer.history.trend import By, Trend, trends
+from epsilometer.report import history_words
+from epsilometer.sources import look_here
+
+_COLOURS: MappingProxyType[judge.Tone, str] = MappingProxyType(
+    {"bad": "red", "unclear": "yellow", "neutral": "default", "good": "green"}
+)
+
+
+def _read_moment(ctx: click.Context, param: click.Parameter, text: str | None) -> float:
+    if text is None:
+        return -float("inf")
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise InvalidArgument(f"Expected a date as 2026-01-31, got {text!r}.") from error
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+_folder_argument = click.argument(
+    "folder", type=click.Path(file_okay=False, path_type=Path), default=Path(), required=False
+)
+_rebuild_option = click.option("--rebuild", is_flag=True, help="Read all files again.")
+_subject_option = click.option("--subject", default="", help="Select by a text in subject or path.")
+_kind_option = click.option("--kind", default="", help="Select by kind, as Scores or DPSGD.")
+
+
+@click.group()
+def runs() -> None:
+    """List, resume, compare and follow runs and their results."""
+
+
+@runs.command(name="list")
+@_folder_argument
+@_kind_option
+@_subject_option
+@click.option("--refuted", is_flag=True, help="Select refuted claims and classifiers to hold back.")
+@click.option("--since", callback=_read_moment, metavar="DATE", help="Select from a date on (UTC).")
+@click.option(
+    "--last",
+    type=click.IntRange(min=0),
+    default=30,
+    show_default=True,
+    help="Show so many; 0 shows all.",
+)
+@json_option
+@_rebuild_option
+def list_(
+    folder: Path,
+    kind: str,
+    subject: str,
+    refuted: bool,
+    since: float,
+    last: int,
+    as_json: bool,
+    rebuild: bool,
+) -> None:
+    """List the results in FOLDER and below it, oldest first.
+
+    Dates are when files were written. Only new and changed files are read; the others are known
+    by an index in the folder, which may be deleted.
+
+    Example: epsilometer runs list . --subject digits --since 2026-01-01
+    """
+    history = History(folder, rebuild=rebuild)
+    entries = history.select(kind=kind, subject=subject, refuted=refuted, since=since)
+    if as_json:
+        plain = {
+            "entries": [entry.to_dict() for entry in entries],
+            "unreadable": dict(history.unreadable),
+            "unfinished": list(history.unfinished),
+        }
+        click.echo(json.dumps(plain, indent=2, allow_nan=False))
+        return
+    shown = entries[-last:] if last else entries
+    if shown:
+        show(_make_list(shown))
+    left = len(entries) - len(shown)
+    click.echo(
+        f"{_count_results(len(shown))}"
+        + (f" of {len(entries):,}; all of them with --last 0" if left else "")
+        + "."
+    )
+    _warn(history)
+
+
+@runs.command()
+@run_argument
+@json_option
+def status(directory: Path, as_json: bool) -> None:
+    """Show how far the run in directory RUN is.
+
+    Changes nothing there.
+
+    Example: epsilometer runs status demo-run
+    """
+    store = Store.open(directory)
+    damaged, failures = store.look(), store.failures()
+    result = finished_result(store)
+    running = busy(directory)
+    state = "running" if running else "finished" if result is not None else "stopped"
+    if as_json:
+        plain = {
+            "state": state,
+            "audit": store.plan.audit,
+            "plan": store.plan.hash,
+            "units": store.plan.units,
+            "finished": len(store.finished),
+            "failed": sorted(failures),
+            "damaged": damaged,
+            "verdict": None if result is None else result.verdict,
+        }
+        click.echo(json.dumps(plain, indent=2))
+        return
+    table = Table.grid(padding=(0, 2))
+    table.add_row("state", state)
+    table.add_row("audit", Text(store.plan.audit))
+    table.add_row("plan", store.plan.hash)
+    table.add_row("units", f"{len(store.finished):,} of {store.plan.units:,} finished")
+    for unit, error in failures.items():
+        table.add_row("failed", Text(f"unit {unit}: {_last_line(error)}"))
+    for name, reason in damaged.items():
+        table.add_row("damaged", Text(f"shards/{name}: {reason}; will be computed again"))
+    if result is not None:
+        table.add_row("verdict", Text(words.headline(result)))
+    show(table)
+    if state == "stopped":
+        click.echo(f"Go on with: epsilometer runs resume {directory}")
+
+
+@runs.command()
+@run_argument
+@trust_option
+@data_option()
+@audit_options(asks=False, units=True, out=False)
+def resume(directory: Path, trust: bool, data: Path | None, options: Options) -> None:
+    """Finish the run in directory RUN, to the same bytes.
+
+    Units that failed are tried again. The engine and the number of workers may be others than
+    before. A run whose data were supplied from Python goes on by the same call from there.
+
+    Exit code 1 if it refutes the claim, 4 if it cannot judge it.
+
+    Example: epsilometer runs resume demo-run
+    """
+    Store.open(directory)  # what is no run is told before anything is read for it
+    if trust:
+        look_here()
+    with visit(data):
+        call = read_call(directory.absolute(), trust=trust)
+    options = replace(options, out=directory)
+    end_audit(run_call(call, options, data=data), options)
+
+
+@runs.command()
+@click.argument("first", metavar="A", type=click.Path(path_type=Path))
+@click.argument("second", metavar="B", type=click.Path(path_type=Path))
+@json_option
+def compare(first: Path, second: Path, as_json: bool) -> None:
+    """Compare the results A and B: settings, bounds, and what differs.
+
+    A and B are JSON files or directories of runs. It says whether a difference means anything.
+
+    Example: epsilometer runs compare runs/v1 runs/v2
+    """
+    found = compare_results(first, second)
+    if as_json:
+        click.echo(json.dumps(_to_plain(found), indent=2, allow_nan=False))
+        return
+    if found.settings:
+        table = Table("setting", "A", "B", box=box.SIMPLE_HEAD, pad_edge=False)
+        for row in found.settings:
+            table.add_row(*(Text(words.one_line(cell)) for cell in row))
+        show(table)
+    else:
+        click.echo("All settings are the same.")
+    for audit in found.audits:
+        show(*_show_pair(audit))
+    for which, subjects in (("A", found.only_first), ("B", found.only_second)):
+        for subject in subjects:
+            click.echo(f"Only in {which}: {words.one_line(subject)}")
+
+
+@runs.command()
+@_folder_argument
+@_subject_option
+@_kind_option
+@click.option(
+    "--by",
+    type=click.Choice(["date", "name"]),
+    default="date",
+    show_default=True,
+    help="Order by date or by the names of runs.",
+)
+@json_option
+@html_option
+@_rebuild_option
+def trend(
+    folder: Path,
+    subject: str,
+    kind: str,
+    by: By,
+    as_json: bool,
+    html: Path | None,
+    rebuild: bool,
+) -> None:
+    """Follow what was audited again and again, one table per subject.
+
+    Where dates were lost, as in a copy, --by name takes the order of the runs' names.
+
+    Example: epsilometer runs trend runs --subject digits --html trend.html
+    """
+    history = History(folder, rebuild=rebuild)
+    followed = trends(history.select(subject=subject, kind=kind), by=by)
+    if as_json:
+        plain = [
+            {"subject": t.subject, "entries": [entry.to_dict() for entry in t.entries]}
+            for t in followed
+        ]
+        click.echo(json.dumps(plain, indent=2, allow_nan=False))
+    else:
+        for each in followed:
+            show(*_show_trend(each))
+        click.echo(history_words.CAUTION if followed else "No results.")
+        _warn(history)
+    if html is not None:
+        from epsilometer.report.trend_page import trend_page
+
+        write_text(trend_page(followed, title=f"Results in {folder.resolve().name}"), html)
+        click.echo(f"Report: {html}", err=as_json)
+
+
+def _make_list(entries: Sequence[Entry]) -> RenderableType:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("written (UTC)", no_wrap=True)
+    for name, share in (("run", 3), ("audit", 2), ("subject", 4)):
+        table.add_column(name, overflow="fold", ratio=share)
+    for name in ("claim", "found", "verdict", "seed"):
+        table.add_column(name, no_wrap=True)
+    for entry in entries:
+        cells = (
+            history_words.date(entry),
+            history_words.run(entry),
+            entry.audit or entry.kind,
+            words.one_line(entry.subject),
+            history_words.claimed(entry),
+            history_words.found(entry),
+        )
+        seed = "–" if entry.seed is None else str(entry.seed)
+        table.add_row(*map(Text, cells), _show_verdict(entry), Text(seed))
+    return table
+
+
+def _show_trend(trend: Trend) -> list[RenderableType]:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in history_words.TREND_HEAD:
+        table.add_column(name, overflow="fold")
+    for entry, row in zip(trend.entries, history_words.trend_rows(trend), strict=True):
+        table.add_row(*map(Text, row[:4]), _show_verdict(entry), Text(row[5]))
+    line = history_words.sparkline(trend.values)
+    return [
+        Text(history_words.trend_title(trend), style="bold"),
+        Text(f"{trend.measure} {line}", style="cyan"),
+        table,
+    ]
+
+
+def _show_pair(audit: Compared) -> list[RenderableType]:
+    table = Table("", "A", "B", box=box.SIMPLE_HEAD, pad_edge=False)
+    both = (audit.first, audit.second)
+    table.add_row("found", *(Text(history_words.found(entry)) for entry in both))
+    table.add_row("claimed ε", *(Text(history_words.claimed(entry)) for entry in both))
+    table.add_row("verdict", *(_show_verdict(entry) for entry in both))
+    change = "" if audit.difference is None else f"B less A: {audit.difference:+.3g}. "
+    return [
+        Text(words.one_line(audit.first.subject), style="bold"),
+        table,
+        Text(change + audit.meaning),
+    ]
+
+
+def _show_verdict(entry: Entry) -> Text:
+    return Text(entry.verdict, style=_COLOURS[judge.tone(entry.verdict)])
+
+
+def _to_plain(found: Comparison) -> dict[str, Any]:
+    return {
+        "settings": [
+            dict(zip(("name", "first", "second"), row, strict=True)) for row in found.settings
+        ],
+        "audits": [
+            {**asdict(audit), "first": audit.first.to_dict(), "second": audit.second.to_dict()}
+            for audit in found.audits
+        ],
+        "only_first": list(found.only_first),
+        "only_second": list(found.only_second),
+    }
+
+
+def _warn(history: History) -> None:
+    """Say what is missing in what was shown, on standard error."""
+    for path, reason in history.unreadable:
+        click.echo(f"Skipped {words.one_line(path)}: {words.one_line(reason)}", err=True)
+    if history.unfinished:
+        many, first = len(history.unfinished), history.folder / history.unfinished[0]
+        click.echo(
+            f"{many:,} run{'' if many == 1 else 's'} without a result yet: "
+            f"epsilometer runs status {words.one_line(str(first))}",
+            err=True,
+        )
+
+
+def _count_results(number: int) -> str:
+    return "1 result" if number == 1 else f"{number:,} results" if number else "No results"
+
+
+def _last_line(error: str) -> str:
+    *_, last = error.strip().splitlines() or ["nothing is known of why"]
+    return last

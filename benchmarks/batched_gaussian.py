@@ -8,14 +8,13 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from results import machine
 
-from epsilometer.mechanisms import batched_gaussian
-from epsilometer.mechanisms.batched_gaussian import BatchedGaussian
+from epsilometer.mechanisms.batched_gaussian import BatchedGaussian, Engine
 from epsilometer.mechanisms.samplers import Poisson, Shuffle
 
 _PAGE = Path(__file__).resolve().parent / "batched_gaussian.md"
@@ -64,20 +63,39 @@ Memory on the card: {memory:.0f} MiB at most with the kernel, whatever the numbe
 """
 
 
+@dataclass(frozen=True, kw_only=True)
+class _WithoutNumba(BatchedGaussian):
+    """As it plays where numba is not installed."""
+
+    @property
+    def engine(self) -> Engine:
+        return "numpy"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _WithoutTriton(BatchedGaussian):
+    """As it plays on a card where Triton is not installed."""
+
+    @property
+    def engine(self) -> Engine:
+        return "torch"
+
+
 def main() -> None:
-    """Measures and writes the page, or prints the part for the card."""
+    """Measure and write the page, or print the part for the card."""
     if sys.argv[1:] == ["cuda"]:
         sys.stdout.write(_cuda())
         return
     plays = BatchedGaussian(sampler=Shuffle(), noise_multiplier=_SIGMA, steps=_STEPS)
     poisson = replace(plays, sampler=Poisson())
+    without = _WithoutNumba(sampler=Shuffle(), noise_multiplier=_SIGMA, steps=_STEPS)
     rng = np.random.default_rng(0)
     plays.play(100, rng)  # compiles
     poisson.play(100, rng)
     ways: dict[str, Callable[[], object]] = {
         "plain": lambda: _plain(rng),
         "torch": _torch,
-        "fallback": lambda: _without_numba(plays, rng),
+        "fallback": lambda: without.play(_RUNS, rng),
         "ours": lambda: plays.play(_RUNS, rng),
         "counted": lambda: plays.count(_RUNS, rng, thresholds=_THRESHOLDS),
         "poisson": lambda: poisson.play(_RUNS, rng),
@@ -137,15 +155,6 @@ def _torch() -> list[object]:
     return scores
 
 
-def _without_numba(plays: BatchedGaussian, rng: np.random.Generator) -> object:
-    has = batched_gaussian._has_numba
-    batched_gaussian._has_numba = lambda: False
-    try:
-        return plays.play(_RUNS, rng)
-    finally:
-        batched_gaussian._has_numba = has
-
-
 def _cuda() -> str:
     import torch
     import triton
@@ -154,8 +163,10 @@ def _cuda() -> str:
     fused = _seconds(plays, 500_000_000)
     memory = torch.cuda.max_memory_allocated() / 2**20
     poisson = _seconds(replace(plays, sampler=Poisson()), 500_000_000)
-    batched_gaussian._has_triton = lambda: False
-    plain = _seconds(plays, 2**21) * 1e9 / 2**22
+    without = _WithoutTriton(
+        sampler=Shuffle(), noise_multiplier=_SIGMA, steps=_STEPS, device="cuda"
+    )
+    plain = _seconds(without, 2**21) * 1e9 / 2**22
     return _CUDA.format(
         title=_CARD,
         card=torch.cuda.get_device_name(0),

@@ -1,4 +1,6 @@
-"""How long a folder of results takes to be listed, the first time and after: see docs/history.md.
+"""Measure how long a folder of audits takes to be listed, the first time and after.
+
+See docs/history.md.
 
 python benchmarks/history.py
 """
@@ -15,14 +17,14 @@ RESULTS = 10_000
 
 
 def main() -> None:
-    """Prints both, and their ratio."""
-    text = em.to_json(em.audit_runs(_play, runs=2_000, delta=1e-5, engine=em.InProcess()))
+    """Print both, and their ratio."""
+    text = em.audit(em.Runs(_play, runs=2_000), delta=1e-5, engine=em.InProcess()).to_json()
     with tempfile.TemporaryDirectory() as home:
         for number in range(RESULTS):
             Path(home, f"{number}.json").write_text(text, "utf-8")
         first, after = listed(home), listed(home)
     print(
-        f"{RESULTS:,} results of {len(text) / 1000:.1f} KB: {first:.1f} s of CPU the first time, "
+        f"{RESULTS:,} audits of {len(text) / 1000:.1f} KB: {first:.1f} s of CPU the first time, "
         f"{after:.1f} s after, {first / after:.1f} times as fast."
     )
 

@@ -9,11 +9,10 @@ import numpy as np
 from measurement import command_seconds
 from results import machine
 
+import epsilometer as em
 from epsilometer.accounting.monte_carlo import monte_carlo_epsilon
 from epsilometer.accounting.shuffle import shuffle_epsilon
-from epsilometer.audits.runs import UntilRefuted
-from epsilometer.audits.shuffling import audit_shuffling
-from epsilometer.results import Direction
+from epsilometer.core.bound import Direction
 
 _PAGE = Path(__file__).resolve().parent / "shuffling.md"
 # σ, T, E, reference present→absent, absent→present, and what it is
@@ -96,20 +95,11 @@ def _headline() -> str:
 
 
 def _early_stop() -> str:
+    training = em.ShuffledSGD(noise_multiplier=0.73, steps=781, epochs=50, observations=20_000)
     used = []
     for seed in range(5):
-        audit = audit_shuffling(
-            noise_multiplier=0.73,
-            steps=781,
-            epochs=50,
-            delta=1e-5,
-            claim=3.0,
-            observations=20_000,
-            until=UntilRefuted(),
-            seed=seed,
-        )
-        provenance = audit.result.provenance
-        used.append(20_000 * provenance.used // provenance.units)
+        audit = em.audit(training, 3.0, delta=1e-5, until=em.UntilRefuted(), seed=seed)
+        used.append(20_000 * audit.provenance.used // audit.provenance.units)
     return f"\nRefuting ε = 3 for MNLI by the game alone, stopped early, took {used} plays.\n"
 
 

@@ -1,8 +1,8 @@
-"""Flower's own central differential privacy, audited: five settings, one promise of ε = 8.
+"""Flower's own central differential privacy, audited: five settings, one claim of ε = 8.
 
 Each setting is a Flower app as its documentation has it: a strategy inside
 ``DifferentialPrivacyServerSide…Clipping``, whose noise multiplier is that of ε = 8 for one round.
-The audit finds where the noise that is added is not the noise that was promised.
+The audit finds where the noise that is added is not the noise that was accounted for.
 
     python examples/flower_bugs/bugs.py            # all of them, in this process, without Ray
     python examples/flower_bugs/bugs.py fedadam    # one of them
@@ -28,13 +28,11 @@ from flwr.serverapp.strategy import (
     Strategy,
 )
 
-from epsilometer.claims import PrivacyClaim
+import epsilometer as em
 from epsilometer.integrations.flower import audit_server_app, run_in_process
-from epsilometer.results import AuditGroup, AuditResult, from_json
-from epsilometer.stats.gaussians import gaussian_sigma
 
 EPSILON, DELTA = 8.0, 1e-5
-NOISE = gaussian_sigma(EPSILON, DELTA)  # for one round in which everybody takes part
+NOISE = em.gaussian_sigma(EPSILON, DELTA)  # for one round in which everybody takes part
 CLIP = 1.0
 
 
@@ -87,7 +85,7 @@ def fixed(strategy: Strategy, scale: Scale) -> Strategy:
 
 def audited(
     strategy: Strategy, scale: Scale, *, weight: float = 1, clip_norm: float | None = None
-) -> AuditResult:
+) -> em.Audit:
     """What the audit finds, by whoever sees the weights before and after one round."""
     with tempfile.TemporaryDirectory() as folder:
         app = audit_server_app(
@@ -95,41 +93,38 @@ def audited(
             canaries=scale.canaries,
             mode="virtual",
             directory=Path(folder) / "run",
-            delta=DELTA,
-            claim=PrivacyClaim(epsilon=EPSILON, delta=DELTA, adjacency="zero_out"),
+            claim=em.Claim(EPSILON, delta=DELTA, adjacency="zero_out", unit="client"),
             weight=weight,
             clip_norm=clip_norm,
             seed=scale.seed,
         )
         np.random.seed(scale.seed)  # Flower's noise comes from NumPy's global generator
         run_in_process(app, client_app, nodes=scale.clients)
-        group = from_json((Path(folder) / "run" / "result.json").read_text("utf-8"))
-    assert isinstance(group, AuditGroup)
-    return group.audits[0]
+        return em.load(Path(folder) / "run")
 
 
-def equal_weights(scale: Scale) -> AuditResult:
+def equal_weights(scale: Scale) -> em.Audit:
     """FedAvg, everybody with as many examples: as promised."""
     return audited(fixed(FedAvg(fraction_evaluate=0.0), scale), scale)
 
 
-def unequal_weights(scale: Scale) -> AuditResult:
+def unequal_weights(scale: Scale) -> em.Audit:
     """FedAvg weights by examples, the noise does not: whoever has ten times as many is exposed."""
     return audited(fixed(FedAvg(fraction_evaluate=0.0), scale), scale, weight=10)
 
 
-def server_learning_rate(scale: Scale) -> AuditResult:
+def server_learning_rate(scale: Scale) -> em.Audit:
     """FedAvgM doubles the update, then noise is added for the update before that."""
     inner = FedAvgM(fraction_evaluate=0.0, server_learning_rate=2.0)
     return audited(fixed(inner, scale), scale)
 
 
-def fedadam(scale: Scale) -> AuditResult:
+def fedadam(scale: Scale) -> em.Audit:
     """FedAdam divides the update by its own size, then noise is added for the update before."""
     return audited(fixed(FedAdam(fraction_evaluate=0.0), scale), scale)
 
 
-def adaptive_clipping(scale: Scale, *, clip_norm_lr: float = 1.0) -> AuditResult:
+def adaptive_clipping(scale: Scale, *, clip_norm_lr: float = 1.0) -> em.Audit:
     """The clipping norm is adapted after clipping and before noise: noise for another norm.
 
     Everybody is clipped, so that the norm should grow; its sign is wrong, and it shrinks to
@@ -165,7 +160,7 @@ def clipping_norms(rounds: int, *, start: float, clients: int = 50) -> list[floa
     return norms
 
 
-DEMOS: dict[str, Callable[[Scale], AuditResult]] = {
+DEMOS: dict[str, Callable[[Scale], em.Audit]] = {
     "equal_weights": equal_weights,
     "unequal_weights": unequal_weights,
     "server_learning_rate": server_learning_rate,
@@ -177,16 +172,17 @@ SCALES = {"unequal_weights": Scale(canaries=500, clients=2000, weights=40_000)}
 
 
 def main(names: list[str]) -> None:
-    """Prints promise, bound and estimate of the demonstrations."""
+    """Print claim, bound and estimate of the demonstrations."""
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    print("| setting | promised ε | proved | proved, equal participation | estimated ε | verdict |")
+    print("| setting | claimed ε | proved | proved, equal participation | estimated ε | verdict |")
     print("|---|---|---|---|---|---|")
     for name in names or DEMOS:
         found = DEMOS[name](SCALES.get(name, Scale()))
         estimate = found.estimates[0]
-        equal = next(bound for bound in found.also if bound.method == "mean_cosine")
+        (view,) = found.views
+        equal = next(bound for bound in view.also if bound.method == "mean_cosine")
         print(
-            f"| {name} | {EPSILON:g} | {found.bound.epsilon:.1f} | {equal.epsilon:.1f} "
+            f"| {name} | {EPSILON:g} | {found.epsilon:.1f} | {equal.epsilon:.1f} "
             f"| {estimate.epsilon:.1f} ({estimate.low:.1f} to {estimate.high:.1f}) "
             f"| {found.verdict} |"
         )

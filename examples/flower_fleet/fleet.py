@@ -18,8 +18,8 @@ from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordD
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
 
+import epsilometer as em
 from epsilometer.integrations.flower import audit_server_app, run_in_process
-from epsilometer.results import AuditGroup, from_json
 
 PHONES, SAMPLED, CANARIES, WEIGHTS, ROUNDS = 100_000, 1_000, 1_000, 20_000, 30
 server_app = ServerApp()
@@ -69,13 +69,12 @@ def report() -> None:
             server_app, delta=1e-6, canaries=CANARIES, directory=path, participation="known"
         )
         spent = timed(app)
-        group = from_json((path / "result.json").read_text("utf-8"))
+        audit = em.load(path)
         took = np.load(path / "cosines.npz")["took"]
-    assert isinstance(group, AuditGroup)
     print(f"with it: {spent:.1f} s of CPU, {megabytes():.0f} MB")
     print(f"{np.sum(took > 0)} of {CANARIES} canaries took part, {took.sum()} times in all")
-    for audit in group.audits:
-        print(f"{audit.bound.adversary}: {audit.bound}; {audit.estimates[0]}")
+    for view in audit.views:
+        print(f"{view.bound.adversary}: {view.bound}; {view.estimates[0]}")
 
 
 if __name__ == "__main__":

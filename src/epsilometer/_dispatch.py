@@ -13,9 +13,15 @@ import msgspec
 from epsilometer import _validate
 from epsilometer.core.audit import Audit
 from epsilometer.core.claim import Claim, as_claim, check_delta
+from epsilometer.core.findings import RuleFinding
 from epsilometer.core.renderers import save
 from epsilometer.core.serialisation import from_json
-from epsilometer.core.settings import from_settings, parse_choice, section_name
+from epsilometer.core.settings import (
+    from_settings,
+    parse_choice,
+    refuse_supplied,
+    section_name,
+)
 from epsilometer.core.stopping import Until, UntilNarrow, UntilRefuted
 from epsilometer.engine.engines import Engine
 from epsilometer.engine.events import Listener
@@ -160,6 +166,10 @@ def rejudge(found: Audit, claim: Claim | float, *, delta: float | None = None) -
     Assumption: a claim at a larger δ than the audit's cannot be judged by it.
     """
     promised = as_claim(claim, delta=delta)
+    if found.find(RuleFinding):
+        raise InvalidArgument(
+            f"Expected no claim: the rules of this audit decide, and say {found.verdict!r}."
+        )
     if found.claim is not None and promised is not None:
         same = (promised.epsilon, promised.delta) == (found.claim.epsilon, found.claim.delta)
         promised = found.claim if same else promised
@@ -355,6 +365,8 @@ def _call(
         until = parse_choice(until, among=("refuted", "narrow"))
     elif until is not None:
         until = _decode_until(until)
+    if name not in known_subjects() and isinstance(settings, Mapping):
+        refuse_supplied(name, settings)  # as those of Opacus and Flower, whose runs are users' own
     return Call(
         subject=from_settings(subject_class(name), settings, trust=trust),
         claim=claim,

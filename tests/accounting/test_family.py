@@ -3,18 +3,26 @@
 import math
 from collections.abc import Callable
 
+import msgspec
 import numpy as np
 import pytest
 import scipy.stats
 from scipy.special import ndtr
 
 import epsilometer as em
-from epsilometer import RankGrid, ScoreCounts, Scores
+from epsilometer import ScoreCounts, Scores
 from epsilometer.accounting import family, pld
-from epsilometer.accounting.family import RankSum, epsilon_at_least, noise_limit, poisson_bound
+from epsilometer.accounting.family import (
+    RankSum,
+    epsilon_at_least,
+    noise_limit,
+    poisson_bound,
+    step_power,
+)
 from epsilometer.attacks import likelihood_ratio
 from epsilometer.errors import InvalidArgument
-from epsilometer.stats import thresholds
+from epsilometer.rules import RankGrid
+from epsilometer.stats import search, thresholds
 from epsilometer.stats.estimators import ranks
 from tests import oracles
 from tests.accounting.truths import one_step_epsilon
@@ -358,6 +366,62 @@ def test_masses_at_the_lower_ends_of_cells_make_a_curve_that_is_caught(
     assert _below(curve, ndtr(-x), 0.5 * ndtr(-x) + 0.5 * ndtr(1 - x))
 
 
+# Power against a claim.
+
+
+NOISE = {"sampling_rate": 0.2, "steps": 10}
+TRAINING = {**NOISE, "delta": DELTA}
+
+
+def _merit_of(epsilon: float) -> float:
+    """The shift of a step by which the training has this ε."""
+    return search.root(
+        lambda merit: epsilon_at_least(noise_multiplier=1 / merit, **TRAINING) - epsilon,  # type: ignore[arg-type]
+        0.3,
+        4.0,
+        relative=1e-4,
+    )[0]
+
+
+def test_a_claim_is_refuted_4_times_in_5_where_the_true_epsilon_is_the_power(
+    rng: np.random.Generator,
+) -> None:
+    n_in, n_out, audits = 150, 400, 120
+    power = step_power(4.0, n_in=n_in, n_out=n_out, **TRAINING)  # type: ignore[arg-type]
+    claimed, shift = (_merit_of(epsilon) for epsilon in (4.0, power))
+    refuted = 0
+    for seed in range(audits):
+        scores = Scores(rng.normal(shift, 1, n_in), rng.normal(0, 1, n_out))
+        limit = noise_limit(scores, rule=RankSum(199), seed=seed, **NOISE)  # type: ignore[arg-type]
+        refuted += 1 / limit.noise_multiplier > claimed
+    # Few simulations cost some power, and the delta method is right to some percent.
+    assert not oracles.too_often(refuted, audits, 0.86)
+    assert not oracles.too_often(audits - refuted, audits, 0.29)
+
+
+def test_power_falls_with_scores_and_rises_with_the_claim() -> None:
+    few, more, most = (
+        step_power(2.0, n_in=n, n_out=n, **TRAINING)  # type: ignore[arg-type]
+        for n in (100, 400, 2_000)
+    )
+    assert 2.0 < most < more < few
+    assert step_power(3.0, n_in=100, n_out=100, **TRAINING) > few  # type: ignore[arg-type]
+    assert step_power(2.0, n_in=100, n_out=100, confidence=0.99, **TRAINING) > few  # type: ignore[arg-type]
+    assert step_power(1e6, n_in=100, n_out=100, **TRAINING) == math.inf  # type: ignore[arg-type]
+    assert 0 < step_power(0.0, n_in=100, n_out=100, **TRAINING) < 2  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.5, 2.0])
+def test_normal_rank_sums_say_what_simulated_ones_do(
+    shift: float, rng: np.random.Generator
+) -> None:
+    scores = Scores(rng.normal(shift, 1, 300), rng.normal(0, 1, 500))
+    limit = noise_limit(scores, rule=RankSum(1999), **NOISE)  # type: ignore[arg-type]
+    assert family._normal_rank_sum(scores, 0.95) == pytest.approx(
+        1 / limit.noise_multiplier, abs=0.05
+    )
+
+
 # What comes with the number, and bad input.
 
 
@@ -369,7 +433,7 @@ def test_says_what_it_assumes(rng: np.random.Generator) -> None:
     assert any("not seen" in caveat for caveat in steps.caveats)
     assert (steps.n_in, steps.n_out, steps.adversary) == (40, 60, "sees all steps")
     assert steps.threshold_rule == "RankSum(simulations=39)"
-    assert em.EpsilonLowerBound.from_dict(steps.to_dict()) == steps
+    assert msgspec.convert(steps.to_dict(), em.EpsilonLowerBound, strict=False) == steps
     runs = poisson_bound(_gaussian(rng, 1.0), per="run", **knobs)  # type: ignore[arg-type]
     assert len(runs.caveats) == 1
 

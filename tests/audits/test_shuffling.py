@@ -2,30 +2,46 @@
 
 import json
 import math
+from pathlib import Path
+from typing import Any
 
 import jsonschema
 import numpy as np
 import pytest
 import scipy.stats
 
-from epsilometer import UntilRefuted, audit_shuffling, from_json, json_schema, to_json
+import epsilometer as em
+from epsilometer import Claim, UntilRefuted, json_schema
 from epsilometer.accounting.shuffle import shuffle_epsilon
 from epsilometer.audits import shuffling
 from epsilometer.audits.shuffling import audit_buffer
-from epsilometer.claims import PrivacyClaim
+from epsilometer.core import judge
+from epsilometer.core.bound import EpsilonEstimate
+from epsilometer.core.findings import SamplerFinding
+from epsilometer.core.serialisation import from_json
 from epsilometer.errors import InvalidArgument
 from epsilometer.mechanisms.batched_gaussian import BatchedGaussian
-from epsilometer.mechanisms.samplers import BallsInBins, BatchThenShuffle, PartialShuffle, Shuffle
+from epsilometer.mechanisms.samplers import (
+    BallsInBins,
+    BatchThenShuffle,
+    PartialShuffle,
+    Poisson,
+    Sequential,
+    Shuffle,
+    WithoutReplacement,
+)
 from epsilometer.observations import ScoreCounts
-from epsilometer.results import Provenance
+from epsilometer.report.explaining import explain
 from epsilometer.stats.estimators import epsilon_lower_bound
 from epsilometer.stats.gaussians import gaussian_epsilon
+from tests import oracles
 from tests.oracles import too_often
 
 MNLI = {"noise_multiplier": 0.73, "steps": 781, "epochs": 50, "delta": 1e-5}
 SMALL = {"noise_multiplier": 1.0, "steps": 10, "delta": 1e-3}
 TWO_EPOCHS = {"noise_multiplier": 1.0, "steps": 20, "epochs": 2, "delta": 1e-5}
 FLAKE = 1e-6
+ASKED = ("claim", "delta", "confidence", "seed", "out", "engine", "until")  # beside the subject
 
 
 @pytest.fixture
@@ -34,62 +50,191 @@ def unsearched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shuffling, "shuffle_noise", lambda **_: 2.0)
 
 
+def audit_shuffled(**settings: Any) -> em.Audit:
+    asked = {name: settings.pop(name) for name in ASKED if name in settings}
+    return em.audit(em.ShuffledSGD(**settings), **asked)
+
+
+def accounted(**settings: Any) -> Claim:
+    delta = settings.pop("delta")
+    return em.ShuffledSGD(**settings).accounted_claim(delta)
+
+
+def estimate_of(audit: em.Audit, role: str) -> EpsilonEstimate:
+    (found,) = (estimate for estimate in audit.estimates if estimate.role == role)
+    return found
+
+
+def sampling_of(audit: em.Audit) -> SamplerFinding:
+    found = audit.one(SamplerFinding)
+    assert found is not None
+    return found
+
+
 # --- what is reported, what is true, what is proved
-def test_poisson_is_what_is_reported_unless_said_otherwise(coarse: None) -> None:
-    audit = audit_shuffling(**TWO_EPOCHS, observations=4_000)
-    assert audit.result.claim is not None
-    assert audit.result.claim.epsilon == audit.poisson_epsilon < audit.exact.low
-    assert audit.result.verdict == "refuted"
-    assert audit.exact.low <= audit.deterministic_epsilon
-    assert audit.needed_noise > 1.0
-    valid, best = audit.result.bound, audit.result.also[0]
+def test_what_poisson_accounting_reports_is_refuted(coarse: None) -> None:
+    claim = accounted(**TWO_EPOCHS)
+    audit = audit_shuffled(**TWO_EPOCHS, claim=claim, observations=4_000)
+    exact, sampling = estimate_of(audit, "lower"), sampling_of(audit)
+    assert audit.claim == claim
+    assert (claim.adjacency, claim.sampler, claim.accountant) == ("zero_out", "Poisson", "PLD")
+    assert claim.epsilon == sampling.accounted_epsilon < exact.low
+    assert estimate_of(audit, "reference").epsilon == claim.epsilon
+    assert audit.verdict == judge.REFUTED
+    assert exact.low <= audit.upper
+    assert sampling.needed_noise is not None
+    assert sampling.needed_noise > 1.0
+    (view,) = audit.views
+    valid, best = view.bound, view.also[0]
     assert valid.valid
     assert not best.valid
-    assert valid.epsilon < audit.exact.epsilon
+    assert valid.epsilon < exact.epsilon
+    assert audit.epsilon == exact.low
 
 
-def test_a_generous_claim_stands(coarse: None) -> None:
-    audit = audit_shuffling(**TWO_EPOCHS, claim=50.0, observations=4_000)
-    assert audit.result.verdict == "not refuted"
+def test_without_a_claim_nothing_is_judged(coarse: None) -> None:
+    """What Poisson accounting reports is shown, but nobody claimed it."""
+    audit = audit_shuffled(**TWO_EPOCHS, observations=4_000)
+    assert audit.verdict == judge.NO_CLAIM
+    assert (audit.claim, audit.reach, audit.power) == (None, None, None)
+    assert sampling_of(audit).needed_noise is None
+    assert sampling_of(audit).accounted_epsilon == accounted(**TWO_EPOCHS).epsilon
+
+
+def test_a_generous_claim_is_proved(coarse: None) -> None:
+    """Who is told the batches sees ε = 6.7 or so; a claim above that is true."""
+    audit = audit_shuffled(**TWO_EPOCHS, claim=50.0, observations=4_000)
+    assert audit.verdict == judge.PROVED
+    assert audit.upper < 50.0
+
+
+def test_a_claim_between_what_is_computed_from_below_and_above_stands(
+    coarse: None, unsearched: None
+) -> None:
+    exact = shuffle_epsilon(**TWO_EPOCHS)
+    upper = audit_shuffled(**TWO_EPOCHS, observations=4).upper
+    between = (exact.high + upper) / 2
+    assert exact.high < between < upper
+    audit = audit_shuffled(**TWO_EPOCHS, claim=between, observations=4)
+    assert audit.verdict == judge.NOT_REFUTED
+    assert audit.reach == math.inf
+    assert audit.power == between  # every larger ε would have been found by computation
+    again = from_json(audit.to_json())
+    assert (again.verdict, again.reach, again.upper) == (audit.verdict, math.inf, upper)
 
 
 def test_computation_alone_may_refute(coarse: None) -> None:
-    """Four plays prove nothing, but the claim is false all the same."""
-    audit = audit_shuffling(**TWO_EPOCHS, claim=2.0, observations=4)
-    assert audit.result.bound.epsilon < 2.0 < audit.exact.low
-    assert audit.result.verdict == "refuted"
+    """Four trials prove nothing, but the claim is false all the same."""
+    audit = audit_shuffled(**TWO_EPOCHS, claim=2.0, observations=4)
+    assert audit.bounds[0].epsilon < 2.0 < estimate_of(audit, "lower").low
+    assert audit.verdict == judge.REFUTED
+    assert from_json(audit.to_json()).verdict == judge.REFUTED
+    assert audit.with_claim(Claim(2.5, delta=1e-5)).verdict == judge.REFUTED
 
 
+# --- the upper bound
+@pytest.mark.parametrize("epochs", [1, 3])
+@pytest.mark.parametrize(
+    "sampler",
+    [Shuffle(), PartialShuffle(8), BatchThenShuffle(), BallsInBins(), Sequential()],
+    ids=lambda sampler: type(sampler).__name__,
+)
+def test_the_upper_bound_is_above_the_exact_epsilon_of_every_sampler(
+    sampler: Any, epochs: int, coarse: None
+) -> None:
+    """It is the ε of the Gaussian mechanism with noise σ/√E, by its definition, rounded up."""
+    audit = audit_shuffled(
+        noise_multiplier=1.3,
+        steps=6,
+        epochs=epochs,
+        sampler=sampler,
+        batch_size=4,
+        delta=1e-3,
+        observations=4,
+    )
+    upper = estimate_of(audit, "upper")
+    assert audit.upper == upper.high
+    delta = oracles.gaussian_delta(math.sqrt(epochs) / 1.3, upper.high, digits=30)
+    assert 1e-3 * (1 - 1e-8) < delta <= 1e-3
+    exact = estimate_of(audit, "lower")
+    assert exact.low <= upper.high
+    if isinstance(sampler, Sequential):  # nothing is secret: both are the same
+        assert exact.epsilon == pytest.approx(upper.high, rel=2e-3)  # the accountant is coarse
+    assert "joint convexity" in upper.caveats[0]
+    assert f"= {1 / (1.3 / math.sqrt(epochs)):.6g}"[:6] in str(explain(upper))
+
+
+def test_samplers_that_may_draw_a_record_twice_have_no_upper_bound() -> None:
+    training = em.ShuffledSGD(noise_multiplier=1.0, steps=10)
+    for sampler in (Poisson(), WithoutReplacement()):
+        assert shuffling._bound_above(training, sampler, 1e-5) == ()
+
+
+def test_a_record_is_in_one_batch_per_epoch_of_samplers_with_an_upper_bound(
+    rng: np.random.Generator,
+) -> None:
+    assert set(shuffling._ONE_BATCH) == {
+        Shuffle,
+        PartialShuffle,
+        BatchThenShuffle,
+        BallsInBins,
+        Sequential,
+    }
+    for kind in shuffling._ONE_BATCH:
+        sampler = kind(5) if kind is PartialShuffle else kind()
+        for _ in range(20):
+            drawn = np.concatenate(list(sampler.batches(23, 4, rng=rng)))
+            assert np.bincount(drawn, minlength=23).max() == 1
+
+
+# --- the result
 def test_the_result_is_a_result(coarse: None) -> None:
-    result = audit_shuffling(**TWO_EPOCHS, observations=4_000).result
-    assert from_json(to_json(result)) == result
-    jsonschema.validate(json.loads(to_json(result)), json_schema())
-    assert [curve.name for curve in result.evidence.curves] == ["PLD of Poisson sampling", "exact"]
+    audit = audit_shuffled(**TWO_EPOCHS, claim=1.0, observations=4_000)
+    assert from_json(audit.to_json()) == audit
+    jsonschema.validate(json.loads(audit.to_json()), json_schema())
+    (evidence,) = audit.evidence
+    assert [curve.name for curve in evidence.curves] == ["PLD of Poisson sampling", "exact"]
 
 
 def test_many_plays_are_counted_not_kept(monkeypatch: pytest.MonkeyPatch, coarse: None) -> None:
-    kept = audit_shuffling(**TWO_EPOCHS, observations=40_000).result
+    (kept,) = audit_shuffled(**TWO_EPOCHS, observations=40_000).views
     monkeypatch.setattr(shuffling, "_KEPT", 1_000)
-    counted = audit_shuffling(**TWO_EPOCHS, observations=40_000).result
+    (counted,) = audit_shuffled(**TWO_EPOCHS, observations=40_000).views
     assert counted.bound.n_in == kept.bound.n_in
     assert counted.evidence.growth == ()
     assert counted.bound.epsilon == pytest.approx(kept.bound.epsilon, abs=0.3)
+    assert counted.reach == pytest.approx(kept.reach, abs=0.3)
 
 
-def test_the_game_stops_when_the_claim_has_fallen(coarse: None) -> None:
-    audit = audit_shuffling(**TWO_EPOCHS, claim=2.0, observations=40_000, until=UntilRefuted())
-    assert audit.result.bound.method == "anytime"
-    assert audit.result.bound.refutes(2.0)
-    assert audit.result.provenance.used < audit.result.provenance.units / 2
-    assert audit.result.estimates == (audit.exact,)
+def test_the_game_stops_when_the_claim_has_fallen(coarse: None, tmp_path: Path) -> None:
+    setting = {**TWO_EPOCHS, "claim": 2.0, "observations": 40_000, "until": UntilRefuted()}
+    audit = audit_shuffled(**setting, out=tmp_path / "run")
+    (view,) = audit.views
+    assert view.bound.method == "anytime"
+    assert view.bound.refutes(2.0)
+    assert audit.provenance.used < audit.provenance.units / 2
+    assert audit.reach == math.inf
+    assert audit.power == 2.0
+    assert [estimate.role for estimate in view.estimates] == ["lower", "upper", "reference"]
+    assert sampling_of(audit).needed_noise is not None
+    # The run is finished, and what it found is read, not computed twice.
+    assert em.load(tmp_path / "run" / "result.json") == audit
+    assert audit_shuffled(**setting, out=tmp_path / "run") == audit
+    assert audit_shuffled(**setting) == audit
 
 
 def test_same_seed_same_result(coarse: None) -> None:
     first, again, other = (
-        audit_shuffling(**TWO_EPOCHS, observations=2_000, seed=seed).result for seed in (1, 1, 2)
+        audit_shuffled(**TWO_EPOCHS, observations=2_000, seed=seed) for seed in (1, 1, 2)
     )
-    assert first == again
-    assert first != other
+    assert first.to_json() == again.to_json()
+    assert first.bounds != other.bounds
+
+
+def test_a_claim_for_another_adjacency_is_refused(coarse: None) -> None:
+    claim = Claim(1.0, delta=1e-3, adjacency="add_remove")
+    with pytest.raises(InvalidArgument, match=r"adjacency='zero_out'.* got one for 'add_remove'"):
+        audit_shuffled(noise_multiplier=1.0, steps=10, observations=100, claim=claim)
 
 
 @pytest.mark.slow
@@ -135,48 +280,52 @@ def test_guesses_outside_the_epoch_are_told(guesses: list[int], coarse: None) ->
 # --- a published model
 @pytest.mark.slow
 def test_mnli_in_full() -> None:
-    audit = audit_shuffling(**MNLI, claim=3.0, observations=4_000)
-    assert audit.poisson_epsilon == pytest.approx(2.595, abs=5e-4)
-    assert audit.exact.epsilon == pytest.approx(35.308, rel=1e-4)
-    assert audit.needed_noise == pytest.approx(1.2973, abs=5e-4)
-    assert audit.deterministic_epsilon == pytest.approx(
-        gaussian_epsilon(0.73 / math.sqrt(50), 1e-5)
-    )
-    assert audit.balls_in_bins.epsilon < audit.poisson_epsilon * 1.1
-    assert audit.result.verdict == "refuted"
-    assert audit.result.bound.epsilon > 3
-    assert audit.published == 0  # is stated for one epoch only
+    audit = audit_shuffled(**MNLI, claim=3.0, observations=4_000)
+    sampling = sampling_of(audit)
+    assert sampling.accounted_epsilon == pytest.approx(2.595, abs=5e-4)
+    assert estimate_of(audit, "lower").epsilon == pytest.approx(35.308, rel=1e-4)
+    assert sampling.needed_noise == pytest.approx(1.2973, abs=5e-4)
+    assert audit.upper == pytest.approx(gaussian_epsilon(0.73 / math.sqrt(50), 1e-5))
+    assert sampling.balls_in_bins.epsilon < sampling.accounted_epsilon * 1.1
+    assert audit.verdict == judge.REFUTED
+    assert audit.bounds[0].epsilon > 3
+    assert sampling.published == 0  # is stated for one epoch only
 
 
 def test_mnli_falls_within_hundreds_of_plays(coarse: None, unsearched: None) -> None:
     """Each play has the loss of 50 epochs, so a few hundred show it: measured 616 to 800."""
-    audit = audit_shuffling(**MNLI, claim=3.0, observations=4_000, until=UntilRefuted())
-    assert audit.result.verdict == "refuted"
-    assert audit.result.bound.refutes(3.0)
-    assert audit.result.bound.n_in + audit.result.bound.n_out <= 2_000
+    audit = audit_shuffled(**MNLI, claim=3.0, observations=4_000, until=UntilRefuted())
+    (bound,) = audit.bounds
+    assert audit.verdict == judge.REFUTED
+    assert bound.refutes(3.0)
+    assert bound.n_in + bound.n_out <= 2_000
     # The fixture's grid has 80 thresholds for a law whose tail is long.
-    assert audit.exact.epsilon == pytest.approx(35.308, rel=5e-3)
-    assert audit.poisson_epsilon == pytest.approx(2.595, rel=0.02)
+    assert estimate_of(audit, "lower").epsilon == pytest.approx(35.308, rel=5e-3)
+    assert sampling_of(audit).accounted_epsilon == pytest.approx(2.595, rel=0.02)
 
 
 # --- claims at the ends
-@pytest.mark.parametrize(
-    ("claim", "verdict"), [(0.0, "refuted"), (100.0, "not refuted"), (math.inf, "not refuted")]
-)
+@pytest.mark.parametrize(("claim", "verdict"), [(0.0, judge.REFUTED), (100.0, judge.PROVED)])
 def test_claims_at_the_ends(claim: float, verdict: str, coarse: None) -> None:
-    audit = audit_shuffling(
+    audit = audit_shuffled(
         noise_multiplier=1.0, steps=10, delta=0.05, claim=claim, observations=400
     )
-    assert audit.result.verdict == verdict
-    assert (audit.needed_noise > 1) == (verdict == "refuted")
+    needed = sampling_of(audit).needed_noise
+    assert audit.verdict == verdict
+    assert needed is not None
+    assert (needed > 1) == (verdict == judge.REFUTED)
 
 
 def test_a_poisson_epsilon_of_0_is_a_claim_too(coarse: None) -> None:
     """So much noise that sampling hides everything: once a refusal at the very end."""
-    audit = audit_shuffling(noise_multiplier=5.0, steps=100, delta=0.1, observations=400)
-    assert audit.poisson_epsilon == 0
-    assert audit.result.verdict == "not refuted"
-    assert 0 < audit.needed_noise < 5
+    setting = {"noise_multiplier": 5.0, "steps": 100, "delta": 0.1}
+    claim = accounted(**setting)
+    assert claim.epsilon == 0
+    audit = audit_shuffled(**setting, claim=claim, observations=400)
+    needed = sampling_of(audit).needed_noise
+    assert audit.verdict == judge.PROVED  # so much noise that nothing need be hidden
+    assert needed is not None
+    assert 0 < needed < 5
 
 
 @pytest.mark.parametrize(
@@ -187,26 +336,28 @@ def test_a_poisson_epsilon_of_0_is_a_claim_too(coarse: None) -> None:
 def test_the_published_bound_is_given_only_for_what_it_states(
     changed: dict, stated: bool, coarse: None, unsearched: None
 ) -> None:
-    audit = audit_shuffling(**SMALL, observations=400, **changed)
-    assert (audit.published > 0) == stated
-    assert audit.published <= audit.exact.high
-    plain = json.loads(to_json(audit.result))
+    audit = audit_shuffled(**SMALL, observations=400, **changed)
+    exact, published = estimate_of(audit, "lower"), sampling_of(audit).published
+    assert (published > 0) == stated
+    assert published <= exact.high
+    plain = json.loads(audit.to_json())
     jsonschema.validate(plain, json_schema())
-    (estimate,) = plain["estimates"]
+    (view,) = (finding for finding in plain["findings"] if finding["kind"] == "EpsilonFinding")
+    estimate = view["estimates"][0]
     assert estimate["method"] == "exact"
     assert estimate["low"] <= estimate["epsilon"] <= estimate["high"]
-    assert from_json(to_json(audit.result)).estimates == (audit.exact,)
+    assert from_json(audit.to_json()).estimates[0] == exact
 
 
 def test_samplers_are_played_as_they_are_accounted(coarse: None, unsearched: None) -> None:
     shuffled, bound_together = (
-        audit_shuffling(**SMALL, sampler=sampler, batch_size=8, observations=20_000)
+        audit_shuffled(**SMALL, sampler=sampler, batch_size=8, observations=20_000)
         for sampler in (Shuffle(), BatchThenShuffle())
     )
     for audit in (shuffled, bound_together):
-        assert audit.result.bound.epsilon <= audit.exact.high
-    assert bound_together.exact.low > shuffled.exact.high
-    assert bound_together.result.bound.epsilon > shuffled.result.bound.epsilon
+        assert audit.bounds[0].epsilon <= estimate_of(audit, "lower").high
+    assert estimate_of(bound_together, "lower").low > estimate_of(shuffled, "lower").high
+    assert bound_together.bounds[0].epsilon > shuffled.bounds[0].epsilon
 
 
 @pytest.mark.parametrize(
@@ -220,6 +371,12 @@ def test_samplers_are_played_as_they_are_accounted(coarse: None, unsearched: Non
         {"delta": 1e-12},
         {"claim": -1.0},
         {"claim": math.nan},
+        {"claim": math.inf},  # every program satisfies it
+        {"claim": "3"},
+        {"delta": None},
+        {"batch_size": 0},
+        {"sampler": Poisson()},
+        {"sampler": WithoutReplacement()},
         {"observations": 3},
         {"observations": 2**63},
         {"confidence": 1.0},
@@ -230,21 +387,28 @@ def test_samplers_are_played_as_they_are_accounted(coarse: None, unsearched: Non
 )
 def test_bad_settings_are_refused(changed: dict, coarse: None, unsearched: None) -> None:
     with pytest.raises(InvalidArgument, match="Expected"):
-        audit_shuffling(**{**SMALL, "observations": 100, **changed})
+        audit_shuffled(**{**SMALL, "observations": 100, **changed})
 
 
 # --- counting
-def counted_game(seed: int, exact: float) -> shuffling._Game:
+def counted_game(seed: int, exact: EpsilonEstimate) -> shuffling._Game:
     mechanism = BatchedGaussian(sampler=Shuffle(), noise_multiplier=1.0, steps=4, threads=1)
-    estimate = shuffle_epsilon(noise_multiplier=1.0, steps=4, delta=1e-3)
     return shuffling._Game(
         mechanism=mechanism,
-        claim=PrivacyClaim(epsilon=exact, delta=1e-3, adjacency="zero_out"),
+        subject="a game",
+        claim=Claim(exact.epsilon, delta=1e-3, adjacency="zero_out"),
+        delta=1e-3,
         confidence=0.95,
         seed=seed,
-        exact=estimate,
+        estimates=(exact,),
         curves=(),
-        provenance=Provenance(command="test", versions={}),
+        sampling=SamplerFinding(
+            sampler="Shuffle",
+            accounted_epsilon=1.0,
+            needed_noise=None,
+            balls_in_bins=exact,
+            published=0.0,
+        ),
     )
 
 
@@ -259,13 +423,13 @@ def counting_is_wrong(repetitions: int, monkeypatch: pytest.MonkeyPatch) -> int:
         return seen[-1]
 
     monkeypatch.setattr(BatchedGaussian, "count", watched)
-    truth = shuffle_epsilon(noise_multiplier=1.0, steps=4, delta=1e-3).epsilon
+    truth = shuffle_epsilon(noise_multiplier=1.0, steps=4, delta=1e-3)
     wrong = 0
     for seed in range(repetitions):
-        result = counted_game(seed, truth).played(2_000)
+        result = counted_game(seed, truth).play(2_000)
         assert not result.also[0].valid  # Best() pays nothing for its choice
         assert result.bound.n_in == seen[-1].n_in == 1_000
-        wrong += result.bound.epsilon > truth
+        wrong += result.bound.epsilon > truth.epsilon
     assert len(seen) == repetitions
     return wrong
 

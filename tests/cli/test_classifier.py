@@ -1,15 +1,17 @@
 """``epsilometer classifier``: a table of people in, a verdict out, and nobody's features."""
 
-import shlex
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from epsilometer import from_json
+from epsilometer import Audit, load
 from epsilometer.cli.main import main
-from epsilometer.release import ReleaseAudit
+from epsilometer.core import judge
+from epsilometer.findings import GroupRisk, LeaveOneOut, RecordRisk
+from tests.cli.calls import call as call_main
+from tests.cli.described import check_replay
 
 pytest.importorskip("sklearn")
 QUICK = ["--attacks", "none", "--engine", "in-process", "--quiet"]
@@ -40,62 +42,90 @@ def csv(tmp_path: Path) -> Path:
     return people(tmp_path / "people.csv")
 
 
-def result_of(directory: Path) -> ReleaseAudit:
-    found = from_json((directory / "result.json").read_text("utf-8"))
-    assert isinstance(found, ReleaseAudit)
-    return found
+def result_of(directory: Path) -> Audit:
+    return load(directory)
 
 
 def test_a_verdict_a_report_and_a_page_are_written(csv: Path, tmp_path: Path) -> None:
     run, page = tmp_path / "run", tmp_path / "out.html"
     options = ["--label", "income", "--drop", "id", "--group", "job", "--group", "age"]
-    options += ["--attacks", "loss", "--shadows", "6", "--engine", "in-process", "--quiet"]
-    done = call(csv, *options, "--run", run, "--html", page)
+    options += ["--attacks", "loss", "--shadows", "6", "--engine", "in-process"]
+    done = call(csv, *options, "--out", run, "--html", page)
     found = result_of(run)
-    assert done.exit_code == (1 if found.verdict == "do not release" else 0), done.output
-    assert found.verdict.upper() in done.stdout
+    assert done.exit_code == found.exit_code, done.output
+    assert done.stdout.startswith(found.verdict.upper())
     assert page.read_text("utf-8") == (run / "report.html").read_text("utf-8")
-    assert {group.column for group in found.groups} == {"class", "job", "age"}
-    assert found.leaving is not None
-    assert found.leaving.path == "exact: categorical naive Bayes"
-    assert found.records[0].record.startswith("row ")
-    words = shlex.split(found.provenance.command)[2:]
-    again = tmp_path / "again"
-    call(*words, "--run", again, "--quiet", "--engine", "in-process")
-    assert result_of(again) == found
+    assert {group.column for group in found.find(GroupRisk)} == {"class", "job", "age"}
+    left = found.one(LeaveOneOut)
+    assert left is not None
+    assert left.path == "exact: categorical naive Bayes"
+    assert found.find(RecordRisk)[0].record.startswith("row ")
+    assert found.provenance.settings["source"] == {
+        "type": "TableModel",
+        "file": "people.csv",  # where it lay is nobody's business
+        "label": "income",
+        "model": "naive-bayes",
+        "drop": ["id"],
+        "group": ["job", "age"],
+        "seed": 0,
+    }
+    check_replay(run / "result.json", "--data", csv.parent)
 
 
-def test_only_do_not_release_exits_with_1(csv: Path, tmp_path: Path) -> None:
+def test_the_verdict_decides_the_exit_code(csv: Path, tmp_path: Path) -> None:
     options = ["--label", "income", "--drop", "id", *QUICK]
-    kept = call(csv, *options, "--run", tmp_path / "kept")
+    kept = call(csv, *options, "--out", tmp_path / "kept")
     assert kept.exit_code == 0, kept.output
-    assert "RELEASE" in kept.stdout
-    strict = call(csv, *options, "--pdtp-limit", "0.001", "--run", tmp_path / "strict")
+    assert kept.stdout.startswith("RELEASE: ")
+    strict = call(csv, *options, "--pdtp-limit", "0.001", "--out", tmp_path / "strict")
     assert strict.exit_code == 1
-    assert "DO NOT RELEASE" in strict.stdout
-    allowed = ["--pdtp-limit", "0.001", "--share", "1", "--run", tmp_path / "allowed"]
+    assert strict.stdout.startswith("DO NOT RELEASE: ")
+    allowed = ["--pdtp-limit", "0.001", "--share", "1", "--out", tmp_path / "allowed"]
     assert call(csv, *options, *allowed).exit_code == 0
+    few = call(csv, *options, "--records", "sample:20", "--out", tmp_path / "few")
+    assert few.exit_code == 4
+    assert few.stdout.startswith("CANNOT TELL: ")
 
 
-def test_a_claim_that_cannot_be_judged_is_exit_code_2(csv: Path, tmp_path: Path) -> None:
-    options = ["--label", "income", "--drop", "id", *QUICK, "--records", "sample:20"]
-    assert call(csv, *options, "--run", tmp_path / "a").exit_code == 0
-    claimed = call(csv, *options, "--run", tmp_path / "b", "--claim", "release")
-    assert claimed.exit_code == 2
-    assert "neither kept nor refuted" in claimed.stderr
-    whole = options[:-2]
-    assert call(csv, *whole, "--run", tmp_path / "c", "--claim", "release").exit_code == 0
+def test_limits_become_rules(csv: Path, tmp_path: Path) -> None:
+    options = ["--label", "income", "--drop", "id", "--attacks", "loss", "--shadows", "4"]
+    limits = ["--advantage-limit", "0.9", "--caught-limit", "0.8", "--share", "0.5"]
+    call(csv, *options, *QUICK[2:], *limits, "--out", tmp_path / "run")
+    rules = result_of(tmp_path / "run").provenance.settings["rules"]
+    assert rules == [
+        {"type": "PdtpAtMost", "limit": 1.0, "share": 0.5},
+        {"type": "AdvantageAtMost", "limit": 0.9},
+        {"type": "CaughtAtMost", "limit": 0.8, "fpr": 0.01},
+    ]
+
+
+def test_a_file_may_hold_all_settings(csv: Path, tmp_path: Path) -> None:
+    file = tmp_path / "audit.toml"
+    file.write_text(
+        '[classifier]\nattacks = []\nrules = ["pdtp-at-most:0.001"]\n'
+        f'[classifier.source]\ntype = "table-model"\nfile = "{csv}"\n'
+        'label = "income"\ndrop = ["id"]\n[audit]\nseed = 3\n',
+        "utf-8",
+    )
+    done = call("--config", file, "--engine", "in-process", "--quiet", "--out", tmp_path / "run")
+    assert done.exit_code == 1, done.output
+    assert result_of(tmp_path / "run").provenance.seed == 3
+    again = call_main("audit", file, "--engine", "in-process", "--json")
+    assert again.stdout == (tmp_path / "run" / "result.json").read_text("utf-8")
+    for arguments in ([], [csv, "--config", file]):
+        assert "TABLE or --config" in call(*arguments).stderr
 
 
 @pytest.mark.parametrize("model", ["logistic", "knn", "random-forest"])
 def test_other_models_are_refitted(model: str, csv: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     options = ["--label", "income", "--drop", "id", "--model", model, *QUICK]
-    done = call(csv, *options, "--records", "sample:5", "--run", run)
-    assert done.exit_code in (0, 1), done.output
+    done = call(csv, *options, "--records", "sample:5", "--out", run)
+    assert done.exit_code in (1, 4), done.output
     found = result_of(run)
-    assert found.leaving is not None
-    assert (found.leaving.measured, found.leaving.of) == (5, 200)
+    left = found.one(LeaveOneOut)
+    assert left is not None
+    assert (left.measured, left.of) == (5, 200)
 
 
 def test_a_model_of_ones_own_is_imported_but_never_by_a_plan(
@@ -107,14 +137,18 @@ def test_a_model_of_ones_own_is_imported_but_never_by_a_plan(
         "def make():\n    return KNeighborsClassifier(1)\n"
     )
     options = ["--label", "income", "--drop", "id", "--model", "mine_own:make", *QUICK]
-    done = call(csv, *options, "--records", "sample:5", "--run", "run")
-    assert done.exit_code in (0, 1), done.output
+    done = call(csv, *options, "--records", "sample:5", "--out", "run")
+    assert done.exit_code in (1, 4), done.output
+    before = Path("run/result.json").read_bytes()
     Path("run/result.json").unlink()
-    resumed = CliRunner().invoke(main, ["resume", "run"])
+    resumed = CliRunner().invoke(main, ["runs", "resume", "run"])
     assert resumed.exit_code == 2
-    assert "Give the command again" in " ".join(resumed.stderr.split())
+    assert "Expected --trust to import 'mine_own:make'" in " ".join(resumed.stderr.split())
+    trusted = call_main("runs", "resume", "run", "--trust", "--engine", "in-process", "--quiet")
+    assert trusted.exit_code == done.exit_code, trusted.output
+    assert Path("run/result.json").read_bytes() == before
     for wrong in ("mine_own:nothing", "nobody:make", "mine_own:"):
-        done = call(csv, "--label", "income", "--model", wrong, *QUICK, "--run", "other")
+        done = call(csv, "--label", "income", "--model", wrong, *QUICK, "--out", "other")
         assert done.exit_code == 2
         assert "module:factory" in done.stderr
 
@@ -122,31 +156,33 @@ def test_a_model_of_ones_own_is_imported_but_never_by_a_plan(
 def test_a_run_is_resumed_to_the_same_bytes(csv: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     options = ["--label", "income", "--drop", "id", "--group", "job", *QUICK]
-    assert call(csv, *options, "--run", run).exit_code == 0
+    assert call(csv, *options, "--out", run).exit_code == 0
     before = (run / "result.json").read_bytes()
     (run / "result.json").unlink()
-    arguments = ["resume", str(run), "--engine", "in-process", "--quiet"]
+    arguments = ["runs", "resume", str(run), "--engine", "in-process", "--quiet"]
+    arguments += ["--data", str(csv.parent)]
     done = CliRunner().invoke(main, arguments)
     assert done.exit_code == 0, done.output
     assert (run / "result.json").read_bytes() == before
-    status = CliRunner().invoke(main, ["status", str(run)])
-    assert "release" in status.stdout
+    status = CliRunner().invoke(main, ["runs", "status", str(run)])
+    assert "RELEASE: " in status.stdout
     people(csv, seed=1)
     (run / "result.json").unlink()
     done = CliRunner().invoke(main, arguments)
     assert done.exit_code == 2
-    assert "found others" in " ".join(done.stderr.split())
+    assert "Expected no other run" in " ".join(done.stderr.split())
+    assert "inputs" in done.stderr
 
 
 def test_features_are_shown_only_where_asked(csv: Path, tmp_path: Path) -> None:
     options = ["--label", "income", *QUICK, "--model", "knn"]
-    hidden = call(csv, *options, "--records", "sample:40", "--run", tmp_path / "a")
+    hidden = call(csv, *options, "--records", "sample:40", "--out", tmp_path / "a")
     text = hidden.stdout + (tmp_path / "a/result.json").read_text("utf-8")
     assert "anna" not in text
     assert "smith" not in text
-    shown = call(csv, *options, "--records", "sample:40", "--run", tmp_path / "b", "--show-records")
+    shown = call(csv, *options, "--records", "sample:40", "--out", tmp_path / "b", "--show-records")
     text = (tmp_path / "b/result.json").read_text("utf-8")
-    assert shown.exit_code in (0, 1)
+    assert shown.exit_code in (1, 4)
     assert "id = anna" in text
     assert "job = " in text
 
@@ -162,7 +198,8 @@ def test_features_are_shown_only_where_asked(csv: Path, tmp_path: Path) -> None:
         (None, ["--label", "age"], "have none in 'age'"),
         (None, ["--label", "income", "--model", "oracle"], "a model among"),
         (None, ["--label", "income", "--attacks", "magic"], "attacks among"),
-        (None, ["--label", "income", "--decimals", "few"], "whole number or 'all'"),
+        (None, ["--label", "income", "--decimals", "few"], "'few' is not a valid integer"),
+        (None, ["--drop", "id"], "Expected --label"),
         (None, ["--label", "income", "--records", "half"], "sample:500"),
         (
             None,
@@ -180,23 +217,23 @@ def test_bad_calls_are_told_and_exit_with_2(
     if text is not None:
         csv.write_text(text, "utf-8")
     quick = QUICK if "--attacks" not in options else QUICK[2:]
-    done = call(csv, *options, *quick, "--run", tmp_path / "run")
+    done = call(csv, *options, *quick, "--out", tmp_path / "run")
     assert done.exit_code == 2, done.output
     assert part in " ".join(done.stderr.split())
 
 
 def test_results_go_through_the_other_commands(csv: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    assert call(csv, "--label", "income", "--drop", "id", *QUICK, "--run", run).exit_code == 0
+    assert call(csv, "--label", "income", "--drop", "id", *QUICK, "--out", run).exit_code == 0
     told = CliRunner().invoke(main, ["report", str(run), "--markdown"])
-    assert told.stdout.startswith("### ✅ naive-bayes on people")
+    assert told.stdout.startswith("### ✅ RELEASE: ")
+    assert "naive-bayes on people" in told.stdout
     figures = tmp_path / "figures"
     drawn = CliRunner().invoke(main, ["report", str(run), "--figures", str(figures)])
     assert drawn.exit_code == 0, drawn.output
     assert (figures / "risk.svg").exists()
     assert (figures / "rounding.png").exists()
-    checked = CliRunner().invoke(
-        main, ["check", str(run), "--claim-epsilon", "1", "--delta", "1e-5"]
-    )
+    assert call_main("check", run).exit_code == 0
+    checked = call_main("check", run, "--claim", "1", "--delta", "1e-5")
     assert checked.exit_code == 2
-    assert "verdict is its own" in " ".join(checked.stderr.split())
+    assert f"verdict is its own: {judge.RELEASE}" in " ".join(checked.stderr.split())

@@ -1,4 +1,4 @@
-"""Commands answer with 0 (ran), 1 (refuted) or 2 (bad call), and never with a traceback."""
+"""Commands answer with the code of their verdict, or 2 (bad call), never with a traceback."""
 
 import hashlib
 import importlib.metadata
@@ -18,23 +18,13 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from epsilometer import (
-    AuditGroup,
-    AuditResult,
-    Best,
-    Bonferroni,
-    Fixed,
-    HoldOut,
-    RankGrid,
-    Scores,
-    from_json,
-    json_schema,
-    readers,
-)
+from epsilometer import Scores, audit, json_schema, load, readers
 from epsilometer.accounting import pld
-from epsilometer.audits.scores import audit_scores
-from epsilometer.cli.main import main
+from epsilometer.cli.main import COMMANDS, HEADINGS, main
+from epsilometer.core import judge
+from epsilometer.core.serialisation import from_json
 from epsilometer.references import BIBLIOGRAPHY
+from epsilometer.rules import Best, Bonferroni, Fixed, HoldOut, RankGrid
 from epsilometer.stats.estimators import REGISTRY
 from tests import oracles
 from tests.cli.calls import call, told
@@ -42,28 +32,7 @@ from tests.cli.test_classifier import people
 
 SPREAD = oracles.even_normals(300)
 SCORES = Scores(SPREAD + 3, SPREAD)  # proves an ε between 2 and 4
-COMMANDS = [
-    *(
-        "check",
-        "classifier",
-        "completion",
-        "demo",
-        "doctor",
-        "dpsgd",
-        "estimate",
-        "federated",
-        "lint",
-        "log",
-        "methods",
-        "posterior",
-        "report",
-        "reproduce",
-        "resume",
-        "selfcheck",
-        "shuffle",
-        "status",
-    ),
-]
+RUNS = ("list", "status", "resume", "compare", "trend")
 
 
 def write_csv(path: Path) -> None:
@@ -96,39 +65,41 @@ def test_estimate_on_a_file_is_the_audit_of_its_scores(
     write(path)
     done = call("estimate", path, "--delta", "1e-5", "--json")
     assert done.exit_code == 0, done.output
-    result = from_json(done.stdout)
-    assert isinstance(result, AuditResult)
-    said = result.provenance
-    assert result == audit_scores(SCORES, delta=1e-5, subject=path.name, provenance=said)
+    found = from_json(done.stdout)
+    said = found.provenance
+    assert found.findings == audit(readers.read_scores(path), delta=1e-5).findings
+    assert found.views[0].bound == audit(SCORES, delta=1e-5).bounds[0]
+    assert found.subject == path.name
     assert said.inputs == ((path.name, hashlib.sha256(path.read_bytes()).hexdigest()),)
-    again = call(*shlex.split(said.command)[1:], "--json")
-    assert again.stdout == done.stdout
     assert done.stderr == ""
 
 
 @pytest.mark.parametrize(
     ("options", "code", "verdict"),
     [
-        ([], 0, "no claim"),
-        (["--claim", "1"], 1, "refuted"),
-        (["--claim", "0"], 1, "refuted"),
-        (["--claim", "40"], 0, "not refuted"),
-        (["--claim", "inf"], 0, "not refuted"),
-        (["--claim", "1", "--rule", "best"], 0, "no verdict"),
-        (["--claim", "1", "--method", "jeffreys"], 0, "no verdict"),
-        (["--claim", "1", "--confidence", "0.99"], 1, "refuted"),
+        ([], 0, judge.NO_CLAIM),
+        (["--claim", "1"], 1, judge.REFUTED),
+        (["--claim", "0"], 1, judge.REFUTED),
+        (["--claim", "4"], 0, judge.NOT_REFUTED),
+        (["--claim", "40"], 4, judge.CANNOT_JUDGE),
+        (["--claim", "1", "--rule", "best"], 4, judge.CANNOT_JUDGE),
+        (["--claim", "1", "--method", "jeffreys"], 4, judge.CANNOT_JUDGE),
+        (["--claim", "1", "--confidence", "0.99"], 1, judge.REFUTED),
     ],
 )
-def test_only_a_refuted_claim_exits_with_1(
+def test_the_verdict_decides_the_exit_code(
     options: list[str], code: int, verdict: str, scores_csv: Path
 ) -> None:
     arguments = ["estimate", scores_csv, "--delta", "1e-5", *options]
-    as_json, as_text = call(*arguments, "--json"), call(*arguments)
-    assert as_json.exit_code == as_text.exit_code == code
+    as_json, as_text, quiet = (call(*arguments, *form) for form in (["--json"], [], ["--quiet"]))
+    assert as_json.exit_code == as_text.exit_code == quiet.exit_code == code
     plain = json.loads(as_json.stdout)
     jsonschema.validate(plain, json_schema())
     assert plain["verdict"] == verdict
-    assert verdict == "no claim" or verdict.upper() in as_text.stdout
+    assert as_text.stdout.startswith(f"{verdict.upper()}: ")
+    assert quiet.stdout.startswith(f"{verdict.upper()}: ")
+    assert len(quiet.stdout.splitlines()) == 1
+    assert quiet.stderr == ""
 
 
 def test_estimate_for_people_fits_a_page_and_names_its_file(scores_csv: Path) -> None:
@@ -142,7 +113,7 @@ def test_estimate_for_people_fits_a_page_and_names_its_file(scores_csv: Path) ->
 def test_every_method_can_be_asked_for(method: str, scores_csv: Path) -> None:
     done = call("estimate", scores_csv, "--delta", "1e-7", "--method", method, "--json")
     assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["bound"]["method"] == method
+    assert from_json(done.stdout).bounds[0].method == method
 
 
 @pytest.mark.parametrize(
@@ -161,7 +132,9 @@ def test_every_method_can_be_asked_for(method: str, scores_csv: Path) -> None:
 def test_every_rule_can_be_asked_for(text: str, rule: object, scores_csv: Path) -> None:
     done = call("estimate", scores_csv, "--delta", "1e-5", "--rule", text, "--json")
     assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["bound"]["threshold_rule"] == repr(rule)
+    found = from_json(done.stdout)
+    assert found.bounds[0].threshold_rule == repr(rule)
+    assert found.provenance.settings["rule"]["type"] == type(rule).__name__
 
 
 def test_the_seed_of_a_split_is_taken(scores_csv: Path) -> None:
@@ -231,6 +204,7 @@ def test_a_huge_file_is_told_in_one_line(scores_csv: Path, monkeypatch: pytest.M
         (["--delta", "1.5"], "delta in [0, 1], got 1.5"),
         (["--delta", "-0.1"], "delta in [0, 1], got -0.1"),
         (["--delta", "nan"], "number for delta"),
+        (["--delta", "1"], "delta below 1"),
         (["--delta", "small"], "--delta"),
         ([], "--delta"),
         (["--delta", "1e-5", "--confidence", "0"], "confidence in (0, 1)"),
@@ -238,6 +212,7 @@ def test_a_huge_file_is_told_in_one_line(scores_csv: Path, monkeypatch: pytest.M
         (["--delta", "1e-5", "--confidence", "95"], "confidence in (0, 1), got 95.0"),
         (["--delta", "1e-5", "--claim", "-1"], "epsilon ≥ 0"),
         (["--delta", "1e-5", "--claim", "nan"], "number for epsilon"),
+        (["--delta", "1e-5", "--claim", "inf"], "finite epsilon"),
         (["--delta", "1e-5", "--method", "magic"], "clopper_pearson"),
         (["--delta", "0", "--method", "gdp"], "delta > 0"),
         (["--delta", "1e-5", "--method", "anytime", "--rule", "bonferroni"], "anytime"),
@@ -277,8 +252,22 @@ def test_bad_rules_are_told_with_the_good_ones(rule: str, scores_csv: Path) -> N
         assert name in line
 
 
-def test_an_unknown_command_is_told_in_one_line() -> None:
-    assert "magic" in told(call("magic"))
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("estimte", "'estimate'"),
+        ("classifer", "'classifier'"),
+        ("resume", "'runs resume'"),
+        ("lst", "'runs list'"),
+        ("run", "'runs'"),
+    ],
+)
+def test_a_mistyped_command_gets_a_suggestion(typed: str, meant: str) -> None:
+    assert told(call(typed)) == f"Error: No such command {typed!r}. Did you mean {meant}?"
+
+
+def test_an_unknown_command_is_told_where_all_are_listed() -> None:
+    assert told(call("qqq")) == "Error: No such command 'qqq'. See: epsilometer --help"
 
 
 def test_methods_lists_every_method_and_what_it_cites() -> None:
@@ -301,6 +290,9 @@ def test_selfcheck_is_right_and_says_so() -> None:
     assert "6 of 6 right." in done.stdout
     assert re.search(r"noise halved\s+broken.*\brefuted\s+right", done.stdout)
     assert re.search(r"Gaussian sum\s+sound.*not refuted\s+right", done.stdout)
+    rows = json.loads(call("selfcheck", "--runs", "50000", "--json").stdout)
+    assert [row["right"] for row in rows] == [True] * 6
+    assert {row["sound"] for row in rows if row["verdict"] == judge.REFUTED} == {False}
 
 
 def test_selfcheck_that_errs_exits_with_1() -> None:
@@ -313,7 +305,7 @@ def test_selfcheck_that_errs_exits_with_1() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["selfcheck", "--runs", "0"], ["demo", "--runs", "1"], ["demo", "--run", "/dev/null/x"]],
+    [["selfcheck", "--runs", "0"], ["demo", "--runs", "1"], ["demo", "--out", "/dev/null/x"]],
 )
 def test_bad_options_of_other_commands_are_told(arguments: list[str]) -> None:
     told(call(*arguments))
@@ -328,24 +320,33 @@ def small_demo(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("small_demo")
 def test_demo_writes_the_report_it_names(tmp_path: Path) -> None:
     directory = tmp_path / "demo run"
-    done = call("demo", "--runs", "20", "--run", directory, "--engine", "in-process")
+    done = call("demo", "--runs", "20", "--out", directory, "--engine", "in-process")
     assert done.exit_code == 0, done.output
     named = Path(done.stdout.splitlines()[-1].removeprefix("Report: "))
     assert named == directory / "report.html"
     assert named.read_text("utf-8").lstrip().startswith("<!doctype html>")
     text = (directory / "result.json").read_text("utf-8")
     jsonschema.validate(json.loads(text), json_schema())
-    group = from_json(text)
-    assert isinstance(group, AuditGroup)
-    assert len(group.results) == 2
-    for result in group.results:
-        assert result.subject in done.stdout
-        assert result.verdict.upper() in done.stdout
+    found = load(directory)
+    assert len(found.views) == 2
+    for view in found.views:
+        assert view.subject in " ".join(done.stdout.replace("│", "").split())
+    assert done.stdout.startswith(found.verdict.upper())
+
+
+@pytest.mark.usefixtures("small_demo")
+def test_demo_exits_with_0_although_its_claim_is_refuted(tmp_path: Path) -> None:
+    options = ("--runs", "300", "--out", tmp_path / "run", "--engine", "in-process", "--quiet")
+    done = call("demo", *options)
+    assert done.stdout.startswith("REFUTED: ε = 3 was claimed")
+    assert done.exit_code == 0
+    assert load(tmp_path / "run").exit_code == 1
+    assert call("runs", "resume", tmp_path / "run", "--quiet").exit_code == 1
 
 
 @pytest.mark.usefixtures("small_demo")
 def test_demo_that_cannot_write_says_so() -> None:
-    line = told(call("demo", "--runs", "2", "--run", "/dev/null/run", "--quiet"))
+    line = told(call("demo", "--runs", "2", "--out", "/dev/null/run", "--quiet"))
     assert "Expected to be able to write in '/dev/null/run'" in line
 
 
@@ -357,16 +358,18 @@ def test_the_examples_of_all_commands_run(
     Path("audit.json").write_text(estimated.stdout, "utf-8")
     Path("train.py").touch()
     people(Path("people.csv"))
-    written_first = ["demo", *(name for name in COMMANDS if name != "demo")]
-    for name in written_first:
+    for name in ["demo", *(name for name in COMMANDS if name not in ("demo", "runs"))]:
         done = call(*example(name))
-        assert done.exit_code in (0, 1), done.output  # 1: refuted, as it should be
+        assert done.exit_code in (0, 1, 4), done.output  # verdicts, as they should be
         assert done.stdout
+    for name in RUNS:
+        if name != "compare":  # of two runs that are not there
+            assert call(*example("runs", name)).exit_code in (0, 1), name
 
 
-def example(name: str) -> list[str]:
+def example(*names: str) -> list[str]:
     """The arguments of the example in a command's help."""
-    done = call(name, "--help")
+    done = call(*names, "--help")
     assert done.exit_code == 0
     (line,) = re.findall(r"^\s*Example: (.*)$", done.stdout, re.M)
     program, *arguments = shlex.split(line)
@@ -380,25 +383,81 @@ def command(name: str) -> click.Command:
     return found
 
 
-def test_the_commands_are_these() -> None:
-    assert main.list_commands(click.Context(main)) == COMMANDS  # type: ignore[attr-defined]
+def every_command() -> list[tuple[str, click.Command]]:
+    group = command("runs")
+    assert isinstance(group, click.Group)
+    plain = [(name, command(name)) for name in COMMANDS]
+    return [*plain, *((f"runs {name}", each) for name, each in group.commands.items())]
+
+
+def test_the_commands_are_listed_under_headings() -> None:
+    assert main.list_commands(click.Context(main)) == list(COMMANDS)  # type: ignore[attr-defined]
+    assert list(HEADINGS) == ["Audit", "Judge and report", "Runs", "Other"]
     listed = call("--help").stdout
-    for name in COMMANDS:
-        short = command(name).help.splitlines()[0]  # type: ignore[union-attr]
-        assert re.search(rf"^  {name} ", listed, re.M)
-        assert short in " ".join(listed.split())  # the list is not imported, so it could differ
+    places = [listed.index(f"\n{heading}:\n") for heading in HEADINGS]
+    assert places == sorted(places)
+    for heading, commands in HEADINGS.items():
+        part = listed[listed.index(f"\n{heading}:\n") :]
+        for name in commands:
+            short = command(name).help.splitlines()[0]  # type: ignore[union-attr]
+            assert re.search(rf"^  {name} ", part, re.M)
+            assert short in " ".join(part.split())  # the list is not imported, so it could differ
+    group = command("runs")
+    assert isinstance(group, click.Group)
+    assert set(group.commands) == set(RUNS)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_the_help_of_a_command_has_an_example_that_parses(name: str) -> None:
-    called, *arguments = example(name)
-    assert called == name
-    command(called).make_context(called, arguments)  # raises on options it does not have
+def test_help_is_short_sentences() -> None:
+    for name, found in every_command():
+        options = [each for each in found.params if isinstance(each, click.Option)]
+        for text in (found.help.splitlines()[0], *(option.help for option in options)):  # type: ignore[union-attr]
+            assert text, name
+            assert len(text.split()) <= 12, text
+            assert text[0].isupper(), text
+            assert text.endswith("."), text
+
+
+def test_shared_options_are_spelled_and_explained_alike() -> None:
+    said: dict[str, set[str]] = {}
+    for _, found in every_command():
+        for parameter in found.params:
+            if isinstance(parameter, click.Option):
+                for spelling in parameter.opts:
+                    said.setdefault(spelling, set()).add(parameter.help or "")
+    for shared in (
+        *("--claim", "--delta", "--confidence", "--seed", "--out", "--json", "--html", "--quiet"),
+        *("--explain", "--engine", "--workers", "--address", "--log-json", "--until", "--data"),
+        *("--config", "--trust"),
+    ):
+        assert len(said[shared]) == 1, said[shared]
+    assert not {"--run", "--claim-epsilon", "--until-refuted"} & set(said)
+
+
+@pytest.mark.parametrize(
+    "names", [*((name,) for name in COMMANDS if name != "runs"), *(("runs", n) for n in RUNS)]
+)
+def test_the_help_of_a_command_has_an_example_that_parses(names: tuple[str, ...]) -> None:
+    arguments = example(*names)
+    assert tuple(arguments[: len(names)]) == names
+    found = command(names[0])
+    if isinstance(found, click.Group):
+        found = found.commands[names[1]]
+    found.make_context(names[-1], arguments[len(names) :])  # raises on options it does not have
 
 
 @pytest.mark.parametrize("option", ["-h", "--help"])
 def test_help_names_the_exit_codes(option: str) -> None:
-    assert "0 it ran, 1 a claim was refuted, 2 the call was wrong" in call(option).stdout
+    text = call(option).stdout
+    for code, verdicts in (
+        (0, (judge.NOT_REFUTED, judge.PROVED, judge.RELEASE, judge.NO_CLAIM)),
+        (1, (judge.REFUTED, judge.VIOLATED, judge.DO_NOT_RELEASE)),
+        (4, (judge.CANNOT_JUDGE, judge.CANNOT_TELL)),
+    ):
+        (line,) = re.findall(rf"^ *{code}  (.*)$", text, re.M)
+        for verdict in verdicts:
+            assert verdict in line
+            assert judge.exit_code(verdict) == code
+    assert "2  the call was wrong" in text
 
 
 def test_the_version_is_that_of_the_package() -> None:
@@ -410,7 +469,7 @@ def test_the_console_script_is_the_command() -> None:
     assert script.load() is main
 
 
-@pytest.mark.parametrize(("claim", "code"), [("1", 1), ("40", 0), ("-1", 2)])
+@pytest.mark.parametrize(("claim", "code"), [("1", 1), ("4", 0), ("40", 4), ("-1", 2)])
 def test_the_installed_program_keeps_its_word(claim: str, code: int, scores_csv: Path) -> None:
     program = shutil.which("epsilometer", path=str(Path(sys.executable).parent))
     assert program
@@ -421,4 +480,5 @@ def test_the_installed_program_keeps_its_word(claim: str, code: int, scores_csv:
     if code == 2:
         assert done.stderr.splitlines()[-1].startswith("Error: ")
     else:
-        assert json.loads(done.stdout)["verdict"] == ("refuted" if code else "not refuted")
+        verdicts = {0: judge.NOT_REFUTED, 1: judge.REFUTED, 4: judge.CANNOT_JUDGE}
+        assert json.loads(done.stdout)["verdict"] == verdicts[code]

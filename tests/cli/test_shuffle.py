@@ -2,16 +2,19 @@
 
 import csv
 import json
-import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
-from epsilometer import AuditResult, from_json
+from epsilometer import Audit
 from epsilometer.accounting.shuffle import shuffle_epsilon
 from epsilometer.audits import shuffling
 from epsilometer.cli.main import main
+from epsilometer.core import judge
+from epsilometer.core.serialisation import from_json
+from tests.cli.calls import call
+from tests.cli.described import check_replay
 
 pytestmark = pytest.mark.usefixtures("coarse")
 HEADER = "name,noise_multiplier,steps,epochs,delta"
@@ -41,13 +44,17 @@ def refused(done: Result) -> str:
     return lines[-1]
 
 
+def audited(done: Result) -> Audit:
+    return from_json(done.stdout)
+
+
 def test_the_example() -> None:
     done = shuffle(
         "--noise-multiplier", 1, "--steps", 100, "--delta", "1e-5", "--observations", 4000
     )
     assert done.exit_code == 1, done.output
     text = " ".join(done.stdout.split())
-    assert "You report ε = 0.72 (Poisson: 0.72)" in text
+    assert "You report ε = 0.718 (Poisson: 0.72)" in text
     assert "at least 4.06" in text
     assert "Published lower bound: 4.06" in text
 
@@ -60,8 +67,8 @@ def test_the_answer_is_in_words(tmp_path: Path, unsearched: None) -> None:
     for part in (
         "You report ε = ",
         "the mechanism's ε is at least",
-        "certified by 2,000 plays of the game",
-        "you need noise ≥",
+        "certified by 2,000 trials of the game",
+        "you need noise ≥ 2.000",
         "balls in bins",
         "Without any shuffling ε would be",
         "Published lower bound",
@@ -71,68 +78,119 @@ def test_the_answer_is_in_words(tmp_path: Path, unsearched: None) -> None:
     assert "at least" in page.read_text("utf-8")
 
 
-def test_a_generous_claim_is_exit_code_0(unsearched: None) -> None:
+def test_check_judges_as_the_command_did(tmp_path: Path, unsearched: None) -> None:
+    """``check`` once looked at the attack's bound alone, and passed what was computed to fall."""
+    file = tmp_path / "sh.json"
+    done = shuffle(*PLAYED, "--steps", 100, "--claim", 3.5, "--json")
+    file.write_text(done.stdout, "utf-8")
+    found = audited(done)
+    assert found.bounds[0].epsilon < 3.5 < found.epsilon  # the computation alone refutes it
+    assert done.exit_code == 1
+    for claim in ([], ["--claim", 3.5, "--delta", 1e-5]):
+        checked = call("check", file, *claim)
+        assert checked.exit_code == 1
+        assert checked.stdout.startswith("REFUTED: ")
+    check_replay(file)
+
+
+def test_without_a_claim_the_accounted_one_is_judged(unsearched: None) -> None:
+    found = audited(shuffle(*PLAYED, "--steps", 10, "--json"))
+    assert found.claim is not None
+    assert (found.claim.sampler, found.claim.accountant) == ("Poisson", "PLD")
+    assert found.verdict == judge.REFUTED
+
+
+def test_a_generous_claim_is_proved(unsearched: None) -> None:
     done = shuffle(*PLAYED, "--steps", 10, "--claim", 60, "--json")
     assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["verdict"] == "not refuted"
+    assert json.loads(done.stdout)["verdict"] == judge.PROVED
 
 
 @pytest.mark.parametrize(
-    "sampler", ["partial:30", "batch-then-shuffle", "balls-in-bins", "sequential"]
+    ("sampler", "named"),
+    [
+        ("partial:30", "PartialShuffle of 30"),
+        ("batch-then-shuffle", "BatchThenShuffle"),
+        ("balls-in-bins", "BallsInBins"),
+        ("sequential", "Sequential"),
+    ],
 )
-def test_every_sampler_has_an_answer(sampler: str, unsearched: None) -> None:
+def test_every_sampler_has_an_answer(sampler: str, named: str, unsearched: None) -> None:
     done = shuffle(*PLAYED, "--steps", 10, "--batch-size", 10, "--sampler", sampler, "--claim", 99)
     assert done.exit_code == 0, done.output
-    assert f"With {sampler} the mechanism" in done.stdout
+    assert f"With {named} the mechanism" in " ".join(done.stdout.split())
 
 
-def test_json_is_the_result_and_nothing_else(
-    monkeypatch: pytest.MonkeyPatch, unsearched: None
-) -> None:
-    given = ["shuffle", *map(str, QUICK), "--steps", "10", "--json"]
-    monkeypatch.setattr(sys, "argv", ["epsilometer", *given])
-    done = CliRunner().invoke(main, given)
-    assert done.exit_code == 1
-    result = from_json(done.stdout)
-    assert isinstance(result, AuditResult)
-    assert result.verdict == "refuted"
-    assert result.estimates[0].epsilon > result.claim.epsilon
-    assert result.provenance.command == f"epsilometer {' '.join(given)}"
+def test_json_is_the_result_and_nothing_else(tmp_path: Path, unsearched: None) -> None:
+    done = shuffle(*QUICK, "--steps", "10", "--sampler", "balls-in-bins", "--json")
+    found = audited(done)
+    assert done.exit_code == found.exit_code
+    assert found.provenance.subject == "ShuffledSGD"
+    assert found.provenance.settings == {
+        "noise_multiplier": 1.0,
+        "steps": 10,
+        "epochs": 1,
+        "sampler": {"type": "BallsInBins", "steps": None},
+        "batch_size": None,
+        "observations": 400,
+        "device": "cpu",
+        "title": "",
+    }
+    file = tmp_path / "sh.json"
+    file.write_text(done.stdout, "utf-8")
+    check_replay(file)
+
+
+def test_a_file_may_hold_all_settings(tmp_path: Path, unsearched: None) -> None:
+    file = tmp_path / "audit.toml"
+    file.write_text(
+        "[shuffled_sgd]\nnoise_multiplier = 1\nsteps = 10\nobservations = 400\n"
+        'sampler = "partial:30"\nbatch_size = 10\n[claim]\nepsilon = 3.195138\ndelta = 1e-5\n',
+        "utf-8",
+    )
+    done = shuffle("--config", file, "--json")
+    found = audited(done)
+    assert found.claim is not None
+    assert found.claim.epsilon == 3.195138
+    assert found.provenance.settings["sampler"]["buffer"] == 30
+    assert call("audit", file, "--json").stdout == done.stdout
+    other = audited(shuffle("--config", file, "--json", "--claim", 2, "--epochs", 2))
+    assert (other.claim.epsilon, other.claim.delta) == (2.0, 1e-5)  # type: ignore[union-attr]
+    assert other.provenance.settings["epochs"] == 2
 
 
 def test_the_sizes_make_the_steps(unsearched: None) -> None:
     """A ragged last batch is dropped: 1,099 records in batches of 100 are 10 steps."""
-    sizes = shuffle(*QUICK, "--dataset-size", 1099, "--batch-size", 100, "--json")
-    steps = shuffle(*QUICK, "--steps", 10, "--json")
-    first, second = (json.loads(done.stdout) for done in (sizes, steps))
-    assert first["estimates"] == second["estimates"]
-    assert first["bound"] == second["bound"]
+    sizes = audited(shuffle(*QUICK, "--dataset-size", 1099, "--batch-size", 100, "--json"))
+    steps = audited(shuffle(*QUICK, "--steps", 10, "--json"))
+    assert sizes.findings == steps.findings
 
 
 def test_partial_shuffling_counts_the_batches_of_a_buffer(unsearched: None) -> None:
     done = shuffle(
         *QUICK, "--dataset-size", 10_000, "--batch-size", 100, "--sampler", "partial:1000", "--json"
     )
-    found = json.loads(done.stdout)["estimates"][0]["epsilon"]
+    found = audited(done).estimates[0].epsilon
     assert found == shuffle_epsilon(noise_multiplier=1.0, steps=10, delta=1e-5).epsilon
 
 
-def test_until_refuted_stops_early(unsearched: None) -> None:
+def test_until_refuted_stops_early(tmp_path: Path, unsearched: None) -> None:
     done = shuffle(
         "--noise-multiplier", 1, "--steps", 10, "--claim", 0.5, "--observations", 20_000,
-        "--until-refuted", "--json",
+        "--until", "refuted", "--json",
     )  # fmt: skip
     assert done.exit_code == 1, done.output
-    bound = json.loads(done.stdout)["bound"]
-    assert bound["epsilon"] > 0.5
-    assert bound["n_in"] + bound["n_out"] < 20_000
+    (bound,) = audited(done).bounds
+    assert bound.epsilon > 0.5
+    assert bound.n_in + bound.n_out < 20_000
+    assert "narrow" in refused(shuffle(*QUICK, "--steps", 10, "--until", "bored"))
 
 
 def test_a_sweep_says_the_same_as_the_accountants(tmp_path: Path) -> None:
     settings, out = tmp_path / "settings.csv", tmp_path / "table.csv"
     rows = ["one,1.0,10,2,1e-5", "hidden,5.0,100,1,0.1"]
     settings.write_text("\n".join([HEADER, *rows]), "utf-8-sig")  # as Excel writes it
-    done = shuffle("--sweep", settings, "--out", out)
+    done = shuffle("--sweep", settings, "--table", out)
     assert done.exit_code == 0, done.output
     with out.open(encoding="utf-8", newline="") as file:
         one, hidden = csv.DictReader(file)
@@ -276,6 +334,6 @@ def test_a_sweep_of_nothing_or_to_nowhere(tmp_path: Path) -> None:
     assert refused(shuffle("--sweep", tmp_path / "missing.csv"))
     settings = tmp_path / "settings.csv"
     settings.write_text(f"{HEADER}\nx,1,2,1,1e-3\n", "utf-8")
-    done = shuffle("--sweep", settings, "--out", tmp_path / "missing" / "table.csv")
+    done = shuffle("--sweep", settings, "--table", tmp_path / "missing" / "table.csv")
     assert done.exit_code == 2
     assert "Could not write" in done.stderr

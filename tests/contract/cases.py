@@ -49,8 +49,8 @@ def play(runs: int, rng: np.random.Generator) -> em.Scores:
 
 
 def release_noisy_sum(numbers: tuple[float, ...], seed: int) -> float:
-    """A mechanism with too little noise."""
-    return sum(numbers) + np.random.default_rng(seed).normal(0, 0.2)
+    """Release a sum with too little noise."""
+    return sum(numbers) + np.random.default_rng(seed).normal(0, 0.5)
 
 
 def sample_posterior(features: Any, labels: Any, rng: np.random.Generator) -> Any:
@@ -184,7 +184,7 @@ CASES = (
         lambda _: em.TrainFunction(
             release_noisy_sum, with_record=(1.0, 1.0), without_record=(1.0,), runs=200
         ),
-        (*_LEAK, (3.7, judge.NOT_REFUTED)),
+        (*_LEAK, (3.5, judge.NOT_REFUTED)),
         ("runs", 1),
         options=_IN_PROCESS,
     ),
@@ -217,7 +217,7 @@ CASES = (
     ),
     Case(
         "Gaussian mechanism",
-        lambda _: em.GaussianMechanism(0.5, 10_000, canaries=200),
+        lambda _: em.GaussianMechanism(0.5, 10_000, canaries=300),
         ((0.5, judge.REFUTED), (12.0, judge.NOT_REFUTED), (None, judge.NO_CLAIM)),
         ("sigma", -1.0),
         from_file=True,

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from epsilometer.core.audit import Audit
 from epsilometer.engine.engines import Call, InProcess, Outcome, Outcomes, _attempt
 from epsilometer.engine.events import Event
 from epsilometer.engine.plan import Plan
 from epsilometer.engine.run import Done, run
 from epsilometer.engine.shards import Arrays
-from epsilometer.results import AuditResult
 from tests.examples import an_audit
 
 ROOT = Path(__file__).parents[2]  # where ``python -m tests…`` finds itself
@@ -29,10 +29,15 @@ def nothing(unit: int) -> None:
 def a_plan(units: int = 12, **changed: Any) -> Plan:
     plain = {
         "audit": "digest",
-        "parameters": {"rate": 0.5},
+        "parameters": {
+            "settings": {"rate": 0.5},
+            "delta": 1e-5,
+            "confidence": 0.95,
+            "claim": None,
+            "until": None,
+        },
         "units": units,
         "seed": 0,
-        "command": "digest()",
         "versions": (("digest", "1"),),
     }
     return Plan(**{**plain, **changed})
@@ -61,13 +66,11 @@ class Digest:
     def watch(self) -> "Total":
         return Total(self.limit)
 
-    def result(self, units: Iterable[Arrays], done: Done) -> AuditResult:
+    def result(self, units: Iterable[Arrays], done: Done) -> Audit:
         digest = hashlib.sha256()
         for arrays in units:
             digest.update(arrays["unit"].tobytes() + arrays["draws"].tobytes())
-        return an_audit(
-            subject=digest.hexdigest(), provenance=done.provenance(range(self.plan.units))
-        )
+        return an_audit(subject=digest.hexdigest(), provenance=done.provenance)
 
 
 class Total:

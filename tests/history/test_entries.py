@@ -1,89 +1,127 @@
-"""Every kind of result in a line, of every version."""
+"""Every kind of audit in lines, with the verdict of the one judge."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epsilometer import PrivacyClaim, to_json
+from epsilometer import Audit
+from epsilometer.core import judge
+from epsilometer.core.findings import FormFinding, MembershipFinding
+from epsilometer.core.serialisation import from_json
 from epsilometer.errors import InvalidArgument
-from epsilometer.history.entries import Entry, begins_a_result, entries_of, plain_result
-from epsilometer.results import Result
-from tests.examples import EVERY_KIND, a_bound, a_provenance, a_release, an_audit
+from epsilometer.history.entries import Entry, list_entries, looks_like_audit
+from tests.examples import (
+    AUDITS,
+    a_bound,
+    a_claim,
+    a_posterior,
+    a_provenance,
+    a_release,
+    a_shuffling,
+    an_attack,
+    an_audit,
+    computed,
+)
 
-FIRST = Path(__file__).parents[1] / "data" / "first_result.json"
+
+def entries(audit: Audit) -> list[Entry]:
+    return list_entries(from_json(audit.to_json()), path="runs/v1/result.json", written=5.0)
 
 
-def entries(result: Any) -> list[Entry]:
-    return entries_of(plain_result(to_json(result)), path="runs/v1/result.json", written=5.0)
-
-
-@pytest.mark.parametrize("result", EVERY_KIND, ids=lambda result: type(result).__name__)
-def test_every_kind_of_result_has_its_audits_in_order(result: Result) -> None:
-    found = entries(result)
-    audits = getattr(result, "audits", (result,))
-    assert [entry.part for entry in found] == list(range(1, len(audits) + 1))
-    for entry, audit in zip(found, audits, strict=True):
-        assert entry.kind == type(result).__name__
-        assert entry.verdict == getattr(audit, "verdict", "no claim")
-        bound = getattr(audit, "bound", audit if not hasattr(audit, "reasons") else None)
-        assert entry.epsilon == (None if bound is None else bound.epsilon)
-        assert entry.subject == getattr(audit, "subject", getattr(audit, "method", ""))
+@pytest.mark.parametrize("name", AUDITS)
+def test_every_audit_has_its_views_in_order_and_one_verdict(name: str) -> None:
+    audit = AUDITS[name]
+    found = entries(audit)
+    assert [entry.part for entry in found] == list(range(1, max(1, len(audit.views)) + 1))
+    assert {entry.kind for entry in found} == {audit.provenance.subject}
+    assert {entry.verdict for entry in found} == {audit.verdict}
+    assert max((entry.epsilon or 0.0 for entry in found if entry.valid), default=0.0) == (
+        audit.epsilon
+    )
+    for entry, view in zip(found, audit.views, strict=False):
+        assert (entry.subject, entry.reach) == (view.subject, view.reach)
+    for entry in found:
         json.dumps(entry.to_dict(), allow_nan=False)
 
 
-def test_an_entry_says_what_stands_in_the_result() -> None:
+def test_an_entry_says_what_stands_in_the_audit() -> None:
     (entry,) = entries(
         an_audit(
-            bound=a_bound(epsilon=float("inf"), seed=9, adversary="sees all"),
-            provenance=a_provenance(command="audit_training(mine.train, runs=5)"),
+            bound=a_bound(epsilon=float("inf"), adversary="sees all"),
+            provenance=a_provenance(subject="TrainFunction", seed=9),
         )
     )
     assert (entry.claim, entry.delta, entry.confidence, entry.seed) == (1.0, 1e-5, 0.95, 9)
-    assert (entry.audit, entry.adversary, entry.version) == ("audit_training", "sees all", "0.1.0")
-    assert (entry.observations, entry.auc) == (1234 + 567, 0.875)
+    assert (entry.kind, entry.adversary, entry.version) == ("TrainFunction", "sees all", "1.0.0")
+    assert (entry.observations, entry.auc, entry.reach) == (1234 + 567, 0.875, 5.0)
     assert entry.advantage == pytest.approx(0.7)  # at (FPR, FNR) = (0.1, 0.2)
     assert (entry.label, entry.to_dict()["epsilon"]) == ("runs/v1", "inf")
 
 
 def test_of_several_attacks_on_a_classifier_the_strongest_counts() -> None:
-    release = a_release()
+    release = a_release(findings=(an_attack("weak"), an_attack("strong", advantage=0.3)))
     (entry,) = entries(release)
-    assert entry.advantage == max(attack.advantage for attack in release.attacks)
-    assert (entry.epsilon, entry.delta, entry.seed) == (None, None, release.seed)
+    assert entry.advantage == max(attack.advantage for attack in release.find(MembershipFinding))
+    assert entry.advantage == 0.3
+    assert (entry.epsilon, entry.delta, entry.seed) == (None, None, 7)
+    assert entry.subject == release.subject
+    (silent,) = entries(a_release(findings=()))
+    assert silent.advantage is None
 
 
-def test_the_first_version_is_read() -> None:
-    """It had no evidence, no provenance and no estimates."""
-    (entry,) = entries_of(plain_result(FIRST.read_text("utf-8")))
-    assert (entry.subject, entry.verdict, entry.claim) == ("s.csv", "refuted", 0.5)
-    assert entry.epsilon == pytest.approx(2.0164, abs=1e-4)
-    assert (entry.audit, entry.advantage, entry.version) == ("", None, "0.1.0")
+def test_forms_of_predictions_are_views_with_their_own_advantage() -> None:
+    audit = a_posterior()
+    by_subject = {entry.subject: entry for entry in entries(audit)}
+    for form in audit.find(FormFinding):
+        assert by_subject[form.view.subject].advantage == form.advantage
+
+
+def test_what_was_computed_counts_where_it_proves_more() -> None:
+    (entry,) = entries(a_shuffling())
+    assert (entry.epsilon, entry.confidence, entry.method) == (4.0625, 1.0, "exact")
+    (bounded,) = entries(a_shuffling(bound=a_bound(epsilon=5.0)))
+    assert (bounded.epsilon, bounded.confidence, bounded.method) == (5.0, 0.95, "clopper_pearson")
+    less = computed(0.5)
+    (proved,) = entries(an_audit(bound=a_bound(valid=False), estimates=(less,)))
+    assert (proved.epsilon, proved.valid, proved.method) == (0.5, True, "exact")
+    (nothing,) = entries(an_audit(bound=a_bound(valid=False)))
+    assert (nothing.epsilon, nothing.valid) == (2.0, False)
 
 
 @pytest.mark.parametrize(
     ("valid", "claimed", "failed", "verdict"),
     [
-        (True, 1.0, 0, "refuted"),
-        (True, 3.0, 0, "not refuted"),
-        (True, 3.0, 1, "no verdict"),
-        (False, 1.0, 0, "no verdict"),
+        (True, 1.0, 0, judge.REFUTED),
+        (True, 3.0, 0, judge.NOT_REFUTED),
+        (True, 3.0, 1, judge.CANNOT_JUDGE),
+        (True, 9.0, 0, judge.CANNOT_JUDGE),
+        (False, 1.0, 0, judge.CANNOT_JUDGE),
     ],
 )
-def test_a_verdict_that_was_not_written_follows_from_the_rest(
-    valid: bool, claimed: float, failed: int, verdict: str
+@pytest.mark.parametrize("written", [None, judge.PROVED, "", 7])
+def test_the_verdict_in_the_file_is_not_believed(
+    valid: bool, claimed: float, failed: int, verdict: str, written: Any
 ) -> None:
-    result = an_audit(
+    audit = an_audit(
         bound=a_bound(valid=valid),
-        claim=PrivacyClaim(epsilon=claimed, delta=1e-5),
+        claim=a_claim(claimed),
         provenance=a_provenance(units=9, failed=failed),
     )
-    plain = plain_result(to_json(result))
+    plain = json.loads(audit.to_json())
     assert plain.pop("verdict") == verdict
-    assert entries_of(plain)[0].verdict == verdict
+    if written is not None:
+        plain["verdict"] = written
+    assert list_entries(from_json(json.dumps(plain)))[0].verdict == verdict
+
+
+def damaged(**changed: Any) -> str:
+    """An audit of which fields of its first finding are other ones."""
+    plain = json.loads(an_audit().to_json())
+    plain["findings"][0].update(changed)
+    return json.dumps(plain)
 
 
 @pytest.mark.parametrize(
@@ -93,27 +131,41 @@ def test_a_verdict_that_was_not_written_follows_from_the_rest(
         "{",
         "[]",
         "7",
-        '{"kind": "Cake"}',
-        '{"kind": ["AuditResult"]}',
         '{"kind": "AuditResult"}',
-        '{"kind": "AuditResult", "bound": 7}',
-        '{"kind": "AuditResult", "bound": {}}',
-        '{"kind": "AuditResult", "bound": {"epsilon": "much"}}',
-        '{"kind": "AuditResult", "bound": {"epsilon": NaN}}',
-        '{"kind": "AuditResult", "bound": {"epsilon": true}}',
-        '{"kind": "AuditResult", "bound": {"epsilon": 1, "seed": 0.5}}',
-        '{"kind": "AuditResult", "bound": {"epsilon": 1}, "provenance": 3}',
-        '{"kind": "AuditGroup", "results": 7}',
-        '{"kind": "AuditGroup", "results": [7]}',
-        '{"kind": "PosteriorAudit", "forms": [{}]}',
-        '{"kind": "ReleaseAudit"}',
+        '{"format": 2}',
+        '{"format": [2], "subject": "s"}',
+        '{"format": true, "subject": "s"}',
+        '{"format": 2, "subject": "s", "claim": null, "findings": 7}',
+        '{"format": 2, "subject": "s", "claim": null, "findings": [7]}',
+        '{"format": 2, "subject": "s", "claim": null, "findings": []}',
+        '{"format": 2, "subject": "s", "claim": null, "findings": [{"kind": "Cake"}]}',
+        '{"format": 2, "subject": "s", "claim": null, "findings": [{"kind": "FormFinding"}]}',
+        damaged(bound=7),
+        damaged(bound={}),
+        damaged(bound={"epsilon": 1}),
+        damaged(bound=json.loads(an_audit().to_json())["findings"][0]["bound"] | {"epsilon": "?"}),
+        damaged(bound=json.loads(an_audit().to_json())["findings"][0]["bound"] | {"seed": 0.5}),
+        damaged(reach="nan"),
+        damaged(reach=-1.0),
+        damaged(power="nan"),
+        damaged(units=10**400),
+        damaged(failed=-1),
         "[" * 100_000,
-        '{"kind": "AuditResult", "bound": {"epsilon": 1' + "0" * 400 + "}}",
+        '{"format": 2, "a": ' + "[" * 100_000,
     ],
 )
-def test_what_is_no_result_is_told(text: str) -> None:
+def test_what_is_no_audit_is_refused_in_words(text: str) -> None:
     with pytest.raises(InvalidArgument, match="Expected"):
-        entries_of(plain_result(text))
+        list_entries(from_json(text))
+
+
+@pytest.mark.parametrize("depth", [40, 400, 900])
+def test_settings_that_are_nested_deeply_are_refused(depth: int) -> None:
+    plain = json.loads(an_audit().to_json())
+    plain["provenance"]["settings"] = {"deep": "here"}
+    text = json.dumps(plain).replace('"here"', "[" * depth + "]" * depth)
+    with pytest.raises(InvalidArgument, match=r"nested|damaged|something else"):
+        from_json(text)
 
 
 JSON = st.recursive(
@@ -123,34 +175,41 @@ JSON = st.recursive(
 )
 
 
-@given(st.sampled_from(EVERY_KIND), st.data())
-def test_whatever_stands_in_a_result_it_is_read_or_told(result: Any, data: st.DataObject) -> None:
-    plain = result.to_dict()
-    place = plain
-    for _ in range(data.draw(st.integers(1, 3))):  # some way down
-        inner = [key for key, value in place.items() if isinstance(value, dict) and value]
+@given(st.sampled_from(sorted(AUDITS)), st.data())
+def test_whatever_stands_in_an_audit_it_is_read_or_refused(name: str, data: st.DataObject) -> None:
+    plain = json.loads(AUDITS[name].to_json())
+    place: Any = plain
+    for _ in range(data.draw(st.integers(1, 4))):  # some way down
+        pairs = enumerate(place) if isinstance(place, list) else place.items()
+        inner = [key for key, value in pairs if isinstance(value, (dict, list)) and value]
         if not inner:
             break
         place = place[data.draw(st.sampled_from(inner))]
-    place[data.draw(st.sampled_from(sorted(place)))] = data.draw(JSON)
+    keys = range(len(place)) if isinstance(place, list) else sorted(place)
+    place[data.draw(st.sampled_from(keys))] = data.draw(JSON)
     try:
-        found = entries_of(plain_result(json.dumps(plain)))
+        audit = from_json(json.dumps(plain))
     except InvalidArgument:
         return
-    assert all(entry.verdict for entry in found)
+    for entry in list_entries(audit):
+        assert entry.verdict == audit.verdict
+        json.dumps(entry.to_dict(), allow_nan=False)
 
 
-def test_the_result_of_the_folder_itself_has_a_name() -> None:
-    (entry,) = entries_of(plain_result(to_json(an_audit())), path="result.json")
+def test_the_audit_of_the_folder_itself_has_a_name() -> None:
+    (entry,) = list_entries(an_audit(), path="result.json")
     assert entry.label == "."
 
 
 def test_halves_of_letters_do_not_reach_the_index() -> None:
-    (entry,) = entries(an_audit(subject="half \ud800"))
+    (entry,) = list_entries(an_audit(subject="half \ud800"))
     entry.subject.encode("utf-8")
 
 
-def test_a_result_is_known_by_its_first_bytes() -> None:
-    assert all(begins_a_result(to_json(result).encode()[:256]) for result in EVERY_KIND)
-    assert not begins_a_result(b'{"kind": "Deployment"}')
-    assert not begins_a_result(b'{"name": "kind"}')
+def test_an_audit_is_known_by_its_first_bytes() -> None:
+    assert all(looks_like_audit(audit.to_json().encode()[:256]) for audit in AUDITS.values())
+    later = an_audit().to_json().replace('"format": 2', '"format": 3')
+    assert looks_like_audit(later.encode()[:256])
+    assert not looks_like_audit(b'{"kind": "Deployment"}')
+    assert not looks_like_audit(b'{"name": "format"}')
+    assert not looks_like_audit(b'{"format": "GeoJSON", "features": []}')

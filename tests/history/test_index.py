@@ -14,8 +14,10 @@ import epsilometer as em
 from epsilometer.errors import UnreadableFile
 from epsilometer.history import index
 from epsilometer.history.index import INDEX, History
-from tests.examples import a_posterior, a_series, an_audit
+from tests.examples import a_posterior, a_provenance, a_release, a_series, an_audit
 from tests.history.folders import NOON, digits, put
+
+FIRST = Path(__file__).parents[1] / "data" / "first_result.json"
 
 
 @pytest.fixture
@@ -62,16 +64,12 @@ def test_a_file_written_a_moment_ago_is_read_again(folder: Path) -> None:
     path.write_text(path.read_text("utf-8"), "utf-8")
     History(folder)
     state = path.stat()
-    path.write_text(
-        path.read_text("utf-8").replace(
-            '"epsilon": 1.0,\n    "delta"', '"epsilon": 9.0,\n    "delta"'
-        )
-    )
+    text = path.read_text("utf-8")
+    assert text.count('"threshold": 0.5') == 1
+    path.write_text(text.replace('"confidence": 0.95', '"confidence": 0.85'), "utf-8")
     os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
     assert (path.stat().st_size, path.stat().st_mtime_ns) == (state.st_size, state.st_mtime_ns)
-    assert 9.0 in [entry.claim for entry in History(folder).entries] + [
-        entry.epsilon for entry in History(folder).entries
-    ]
+    assert 0.85 in [entry.confidence for entry in History(folder).entries]
 
 
 def ruin_with_text(path: Path) -> None:
@@ -241,20 +239,33 @@ def test_several_processes_index_at_once(folder: Path) -> None:
 
 
 def test_what_cannot_be_read_is_named_and_hides_nothing(folder: Path) -> None:
-    put(folder / "torn" / "result.json", '{"kind": "AuditResult", "bou')
-    put(folder / "half.json", '{"kind": "AuditResult", "bound": {}}')
-    (folder / "bytes.json").write_bytes(b'{"kind": "AuditResult", "subject": "\xff"}')
+    put(folder / "torn" / "result.json", '{"format": 2, "subj')
+    put(folder / "half.json", '{"format": 2, "subject": "s", "findings": {}}')
+    (folder / "bytes.json").write_bytes(b'{"format": 2, "subject": "\xff"}')
+    put(folder / "later.json", an_audit().to_json().replace('"format": 2', '"format": 3'))
+    put(folder / "v0" / "result.json", FIRST.read_text("utf-8"))
     (folder / "lost.json").symlink_to(folder / "nowhere")
     put(folder / "package.json", '{"name": "not ours"}')
+    put(folder / "map.json", '{"format": "GeoJSON", "features": []}')
     put(folder / "list.json", "[1, 2]")
     for _ in range(2):  # also by the index
         history = History(folder)
         assert [path for path, _ in history.unreadable] == [
             "bytes.json",
             "half.json",
+            "later.json",
             "torn/result.json",
+            "v0/result.json",
         ]
-        assert dict(history.unreadable)["torn/result.json"].startswith("Expected a result as JSON")
+        reasons = dict(history.unreadable)
+        assert reasons["torn/result.json"].startswith("Expected an audit as a JSON object")
+        assert reasons["half.json"].startswith("Expected an audit as JSON; this is damaged")
+        assert reasons["later.json"].startswith(
+            "Expected an audit of format 2, got one of format 3"
+        )
+        assert reasons["v0/result.json"].startswith(
+            "Expected an audit of format 2, got one without"
+        )
         assert len(history.entries) == 8
 
 
@@ -284,19 +295,21 @@ def test_names_that_are_no_text_are_told(folder: Path) -> None:
 
 
 def test_numbers_larger_than_a_database_holds_come_back(folder: Path) -> None:
-    put(folder / "v1" / "result.json", digits(1.0, seed=2**80))
+    put(folder / "v1" / "result.json", an_audit(provenance=a_provenance(seed=2**80)))
     for _ in range(2):
         assert History(folder).entries[0].seed == 2**80
 
 
 def test_entries_are_selected(folder: Path) -> None:
     put(folder / "post.json", a_posterior(), written=NOON + 200)
+    put(folder / "class.json", a_release(), written=NOON + 100)
     history = History(folder)
-    assert {entry.kind for entry in history.select(kind="posterioraudit")} == {"PosteriorAudit"}
-    assert len(history.select(kind="estimate")) == len(history.entries)
+    assert {entry.kind for entry in history.select(kind="posterior")} == {"Posterior"}
+    assert len(history.select(kind="SCORES")) == 8
     assert [entry.label for entry in history.select(subject="DIGITS", refuted=True)] == ["v2"]
+    assert [entry.label for entry in history.select(kind="Classifier", refuted=True)] == ["class"]
     assert [entry.label for entry in history.select(subject="v1")] == ["v1"]
-    assert {entry.kind for entry in history.select(since=NOON + 200)} == {"PosteriorAudit"}
+    assert {entry.kind for entry in history.select(since=NOON + 200)} == {"Posterior"}
 
 
 def test_no_folder_is_told(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from epsilometer.history.index import History
 from epsilometer.history.trend import trends
-from tests.examples import a_release, a_series
+from tests.examples import a_claim, a_release, a_series, an_audit
 from tests.history.folders import NOON, digits, put
 
 
@@ -27,15 +27,18 @@ def test_what_cannot_be_compared_is_followed_apart(tmp_path: Path) -> None:
     assert len(found) == 9
     assert found[-1].measure == "TPR − FPR"
     assert found[-1].values == (0.2,)
+    assert {trend.delta for trend in found} == {1e-5, None}
 
 
 def test_what_else_changed_is_noted(tmp_path: Path) -> None:
     put(tmp_path / "a.json", digits(1.0))
     put(tmp_path / "b.json", digits(2.0), written=NOON + 1)
     put(tmp_path / "c.json", digits(2.0, n_in=2234, method="gdp"), written=NOON + 2)
+    put(tmp_path / "d.json", an_audit(subject="digits", claim=a_claim(3.0)), written=NOON + 3)
     (found,) = trends(History(tmp_path).entries)
     assert found.notes == (
         "",
         "",
         "observations 1,801 → 2,801; method clopper_pearson → gdp",
+        "observations 2,801 → 1,801; method gdp → clopper_pearson; claimed ε 1.0 → 3.0",
     )

@@ -12,15 +12,16 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg, Strategy
 
-from epsilometer.claims import PrivacyClaim
+from epsilometer.core.audit import Audit
+from epsilometer.core.claim import Claim
+from epsilometer.core.serialisation import load
 from epsilometer.integrations.flower import audit_server_app, run_in_process
-from epsilometer.results import AuditGroup, from_json
 from epsilometer.stats.gaussians import gaussian_sigma
 
 DELTA = 1e-5
 EPSILON = 8.0
 NOISE = gaussian_sigma(EPSILON, DELTA)  # of one round in which everybody takes part
-CLAIM = PrivacyClaim(epsilon=EPSILON, delta=DELTA, adjacency="zero_out")
+CLAIM = Claim(EPSILON, delta=DELTA, adjacency="zero_out", unit="client")
 logging.getLogger("flwr").setLevel(logging.ERROR)  # it has a line for every reply
 
 
@@ -141,7 +142,5 @@ class Written:
         return "result.json" in there
 
     @property
-    def group(self) -> AuditGroup:
-        group = from_json((self.folder / "result.json").read_text("utf-8"))
-        assert isinstance(group, AuditGroup)
-        return group
+    def audit(self) -> Audit:
+        return load(self.folder)

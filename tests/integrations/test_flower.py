@@ -23,7 +23,8 @@ from flwr.serverapp.strategy import (
     Strategy,
 )
 
-from epsilometer.claims import PrivacyClaim
+import epsilometer as em
+from epsilometer._dispatch import read_call
 from epsilometer.errors import InvalidArgument
 from epsilometer.integrations.flower import (
     InProcessGrid,
@@ -61,8 +62,8 @@ def test_a_right_mechanism_is_spared_and_its_epsilon_is_estimated(tmp_path: Path
         canaries=canaries,
         claim=CLAIM,
     )
-    (result,) = found.group.audits
-    assert result.verdict == "not refuted"
+    (result,) = found.audit.views
+    assert found.audit.verdict == "not refuted"
     assert 2 < result.bound.epsilon < EPSILON
     # What a canary should show: its own part of the update over the length of all of it.
     others = canaries + 50 * 0.5**2
@@ -85,8 +86,9 @@ def test_the_weights_after_the_last_round_are_seen_though_nothing_is_evaluated(
     expected = directions(family, 10, 2000, 5).cosines(moved)
     np.testing.assert_allclose(found.final, expected, atol=1e-6)  # float32
     assert found.took.tolist() == [3] * 10
-    assert len(found.group.audits) == 2
-    assert "every round" in found.group.audits[1].bound.adversary
+    assert len(found.audit.views) == 2
+    assert "every round" in found.audit.view("all rounds").bound.adversary
+    assert [bound.confidence for bound in found.audit.bounds] == pytest.approx([0.975] * 2)
 
 
 def test_replaced_nodes_are_no_others_and_their_clients_never_train(tmp_path: Path) -> None:
@@ -268,7 +270,9 @@ def test_flowers_own_accountant_keeps_its_books(tmp_path: Path) -> None:
     )
     spent = strategy.privacy_spent()
     assert spent.num_releases == 2
-    assert found.group.audits[0].claim.epsilon == spent.epsilon
+    claim = found.audit.claim
+    assert claim is not None
+    assert (claim.epsilon, claim.adjacency, claim.unit) == (spent.epsilon, "add_remove", "client")
     assert found.took.tolist() == [2] * 4
 
 
@@ -280,7 +284,7 @@ def test_who_took_part_is_counted_and_may_be_known_to_the_adversary(tmp_path: Pa
             app, client(), tmp_path / name, nodes=20, canaries=20, participation=participation
         )
         assert 0 < found.took.sum() <= 3 * 20
-        result = found.group.audits[0]
+        result = found.audit.views[0]
         counted = 20 if participation == "hidden" else int(np.sum(found.took > 0))
         assert result.bound.n_in == counted
         assert ("knows who took part" in result.bound.adversary) == (participation == "known")
@@ -294,7 +298,7 @@ def test_canaries_may_plant_themselves_where_the_server_must_not(tmp_path: Path)
     tolerance = scipy.stats.norm.isf(FLAKE / 2) / np.sqrt(50 * 2000)
     np.testing.assert_allclose(found.final[:50].mean(), mean, atol=tolerance)
     np.testing.assert_allclose(found.final[50:].mean(), 0, atol=tolerance)
-    assert "Who took part was not seen" in " ".join(found.group.audits[0].bound.caveats)
+    assert "Who took part was not seen" in " ".join(found.audit.bounds[0].caveats)
 
 
 def test_the_strategy_is_as_it_was_after_the_audit(tmp_path: Path) -> None:
@@ -317,6 +321,26 @@ def test_same_seeds_same_result(tmp_path: Path) -> None:
         found = audit(server(private(12)), client(), tmp_path / name, nodes=8, canaries=4)
         texts.append((found.folder / "result.json").read_text("utf-8"))
     assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("claim", [EPSILON, CLAIM, em.Claim(EPSILON, delta=DELTA)])
+def test_a_claim_may_be_a_number(tmp_path: Path, claim: Any) -> None:
+    asked: Any = {"claim": claim, "delta": DELTA if claim == EPSILON else None}
+    found = audit(server(private(12)), client(), tmp_path, nodes=8, canaries=4, **asked)
+    assert found.audit.claim == CLAIM
+
+
+def test_doing_it_again_needs_what_was_supplied(tmp_path: Path) -> None:
+    found = audit(server(private(12)), client(), tmp_path, nodes=8, canaries=4, family="sphere")
+    source = found.audit.provenance
+    assert (source.subject, source.supplied) == ("flower", ("server_app",))
+    assert source.settings["function"] == "epsilometer.integrations.flower:audit_server_app"
+    assert (source.settings["canaries"], source.settings["family"]) == (4, "sphere")
+    with pytest.raises(InvalidArgument, match="server_app of flower: supplied from Python"):
+        read_call(found.folder / "result.json")
+    assert found.audit.to_json() + "\n" == (found.folder / "result.json").read_text("utf-8")
+    assert "NO CLAIM" in str(found.audit)
+    assert found.audit.save(tmp_path / "report.md").stat().st_size > 100
 
 
 # What goes wrong is told, and what was measured is kept.
@@ -344,7 +368,7 @@ def test_norms_beside_the_clipping_norm(tmp_path: Path, norm: float, words: str)
     app = server(private(12))
     found = audit(app, client(), tmp_path, nodes=8, canaries=4, clip_norm=norm)
     assert words in found.told
-    assert any(words in caveat for caveat in found.group.audits[0].bound.caveats)
+    assert any(words in caveat for caveat in found.audit.bounds[0].caveats)
 
 
 def test_no_clipping_at_all(tmp_path: Path) -> None:
@@ -375,7 +399,7 @@ def test_long_canaries_show_that_a_server_does_not_clip(tmp_path: Path) -> None:
             clip_norm=10.0,
             claim=CLAIM,
         )
-        assert (found.group.audits[0].verdict == "refuted") == refuted
+        assert (found.audit.verdict == "refuted") == refuted
 
 
 class OwnMedian(FedMedian):
@@ -447,7 +471,7 @@ def test_a_run_that_ends_early(tmp_path: Path, end: type[BaseException]) -> None
     found = Written(tmp_path / "run")
     assert "ended with an error" in found.told
     assert found.took.tolist() == [2] * 4
-    subjects = [audit.subject.rpartition(", ")[2] for audit in found.group.audits]
+    subjects = [view.subject.rpartition(", ")[2] for view in found.audit.views]
     assert subjects == ["2 rounds: final model", "2 rounds: all rounds"]
 
 
@@ -461,7 +485,7 @@ def test_models_that_diverge(tmp_path: Path) -> None:
 
     found = audit(server(Diverging(), rounds=2), client(), tmp_path, nodes=8, canaries=4)
     assert found.took.tolist() == [1] * 4
-    assert "not finite" in " ".join(found.group.audits[0].bound.caveats)
+    assert "not finite" in " ".join(found.audit.bounds[0].caveats)
 
 
 def test_more_canaries_than_the_model_has_room_for(tmp_path: Path) -> None:
@@ -514,8 +538,11 @@ def test_models_without_anything_to_move(tmp_path: Path) -> None:
         ({"clip_norm": 0.0}, "clip_norm"),
         ({"weight": -1.0}, "weight"),
         ({"nodes": [1, 2, 2], "canaries": 3}, "Expected as many nodes as canaries, got 2"),
-        ({"claim": PrivacyClaim(epsilon=1.0, delta=0.1)}, "Expected delta to be that of the claim"),
+        ({"claim": em.Claim(1.0, delta=0.1)}, "Expected delta to be the claim's 0.1"),
         ({"delta": 0.0}, "delta"),
+        ({"delta": None}, "Expected delta, got none"),
+        ({"delta": None, "claim": 8.0}, "Expected delta beside claim=8.0"),
+        ({"claim": "8"}, "Expected claim to be a number, a Claim or None, got str"),
         ({"confidence": 1.0}, "confidence"),
     ],
 )

@@ -207,13 +207,13 @@ def test_apps_with_server_fn_are_audited(tmp_path: Path) -> None:
         canaries=canaries,
         claim=CLAIM,
     )
-    (result,) = found.group.audits
-    assert result.verdict == "not refuted"
+    assert len(found.audit.views) == 1
+    assert found.audit.verdict == "not refuted"
     mean = 1 / np.sqrt(NOISE**2 * WEIGHTS + canaries + clients * 0.5**2)
     tolerance = scipy.stats.norm.isf(FLAKE / 2) / np.sqrt(canaries * WEIGHTS)
     np.testing.assert_allclose(found.final[:canaries].mean(), mean, atol=tolerance)
     np.testing.assert_allclose(found.final[canaries:].mean(), 0, atol=tolerance)
-    assert "DifferentialPrivacyServerSideFixedClipping of Old" in found.group.subject
+    assert "DifferentialPrivacyServerSideFixedClipping of Old" in found.audit.subject
 
 
 def test_whoever_has_more_examples_is_exposed_in_older_apps_too(tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_whoever_has_more_examples_is_exposed_in_older_apps_too(tmp_path: Path) 
         weight=10,
     )
     assert [reply.num_examples for reply in strategy.kept[0]] == [100] * 300 + [1000] * 300
-    assert found.group.audits[0].estimates[1].low > EPSILON
+    assert found.audit.views[0].estimates[1].low > EPSILON
 
 
 def test_replaced_nodes_of_older_apps_never_train(tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ def test_replaced_nodes_of_older_apps_never_train(tmp_path: Path) -> None:
     assert len({node for node, what in called if what == "fit"}) == 15
     assert len({node for node, what in called if what == "evaluate"}) == 20
     assert found.took.tolist() == [2] * 5
-    assert len(found.group.audits) == 2
+    assert len(found.audit.views) == 2
 
 
 def test_virtual_nodes_of_older_apps_evaluate_nothing(tmp_path: Path) -> None:
@@ -323,7 +323,7 @@ def test_initial_weights_may_come_from_a_client(tmp_path: Path) -> None:
     """And the strategy may be Flower's own default, which asks two clients to evaluate."""
     found = audit(old_app(None, rounds=2), old_client(), tmp_path, nodes=8, canaries=4)
     assert found.took.tolist() == [2] * 4
-    assert "Flower FedAvg" in found.group.subject
+    assert "Flower FedAvg" in found.audit.subject
 
 
 def test_apps_that_bring_a_server_or_are_made_without_server_fn(tmp_path: Path) -> None:

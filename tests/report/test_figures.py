@@ -179,7 +179,7 @@ def test_extreme_numbers_give_finite_figures(claimed: float, found: float, delta
 
 
 def test_what_cannot_be_drawn_is_left_out() -> None:
-    odd = Curve(name="odd", fpr=(0.0, math.inf, 1.0), fnr=(1.0, 0.5, math.nan))
+    odd = Curve(name="odd", fpr=(0.0, math.inf, 1.0), fnr=(1.0, 0.5, -math.inf))
     audit = an_audit(evidence=some_evidence(edges=(-math.inf, 0.0, 1.0), curves=(odd,)))
     assert "scores" not in [figure.key for figure in figures(audit)]
     assert series(drawn(audit, "tradeoff"), "law").x == (0.0,)

@@ -6,44 +6,54 @@ import html
 import json
 import math
 import re
-from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from epsilometer import (
-    AuditGroup,
-    PrivacyClaim,
-    RecordRisk,
-    ScoreCounts,
-    audit_scores,
-    from_json,
-)
+from epsilometer import ScoreCounts, Scores
+from epsilometer._dispatch import audit as run_audit
+from epsilometer.core import judge
+from epsilometer.core.audit import Audit
+from epsilometer.core.findings import RecordRisk
+from epsilometer.core.serialisation import from_json, to_object
 from epsilometer.errors import InvalidArgument
 from epsilometer.report.page import LARGEST, page
-from epsilometer.results import Result
-from tests.examples import a_bound, a_provenance, an_audit, some_evidence
-from tests.report.hostile import PAYLOADS, full_audit, full_group, poisoned
+from tests.examples import (
+    AUDITS,
+    a_bound,
+    a_claim,
+    a_posterior,
+    a_provenance,
+    a_record,
+    a_release,
+    an_audit,
+    several_views,
+    some_evidence,
+)
+from tests.report.hostile import PAYLOADS, full_audit, full_views, poisoned
 from tests.report.skeleton import Skeleton
 
-RESULTS: dict[str, Any] = {
+FULL: dict[str, Audit] = {
     "audit": full_audit(),
-    "group": full_group(),
-    "bound": full_audit().bound,
+    "views": full_views(),
+    "release": a_release(),
+    "posterior": a_posterior(),
 }
+EVERY = {**FULL, **AUDITS}
 
 
-@pytest.mark.parametrize("kind", RESULTS)
+@pytest.mark.parametrize("kind", FULL)
 @pytest.mark.parametrize("payload", PAYLOADS)
 def test_what_a_user_wrote_is_text_and_nothing_else(kind: str, payload: str) -> None:
-    harmless = Skeleton(page(poisoned(RESULTS[kind], "harmless")))
-    hostile = Skeleton(page(poisoned(RESULTS[kind], payload)))
+    harmless = Skeleton(page(poisoned(FULL[kind], "harmless")))
+    hostile = Skeleton(page(poisoned(FULL[kind], payload)))
     assert hostile.elements == harmless.elements
     assert [a for a in hostile.attributes if a[1] != "content"] == [
         a for a in harmless.attributes if a[1] != "content"
     ]
     assert hostile.scripts["script"] == harmless.scripts["script"]
-    assert len(hostile.scripts["result"]) == 1
+    assert len(hostile.scripts["audit"]) == 1
     shown = re.sub("[\x00-\x08\x0b-\x1f\ud800]", "\ufffd", payload)
     assert " ".join(shown.split()) in hostile.text
 
@@ -56,28 +66,49 @@ def texts_of(value: Any) -> set[str]:
     return {value} if isinstance(value, str) else set()
 
 
-def test_every_text_of_a_result_is_attacked() -> None:
+def test_every_text_of_an_audit_is_attacked() -> None:
     """Only what is checked where it is made may keep its text."""
-    checked = {"add_remove", "clopper1934", "kairouz2015", "refuted"}
-    assert texts_of(poisoned(full_audit(), "mark").to_dict()) == {"mark"} | checked
+    checked = {"add_remove", "record", "clopper1934", "kairouz2015", "refuted", "both"}
+    checked |= {"reference", "unstated", "inf"}
+    assert texts_of(to_object(poisoned(full_audit(), "mark"))) == {"mark"} | checked
 
 
-@pytest.mark.parametrize("kind", RESULTS)
+@pytest.mark.parametrize("kind", FULL)
 def test_data_cannot_end_its_element(kind: str) -> None:
     for payload in PAYLOADS:
-        scripts = Skeleton(page(poisoned(RESULTS[kind], payload))).scripts
-        for name in ("result", "figures"):
+        scripts = Skeleton(page(poisoned(FULL[kind], payload))).scripts
+        for name in ("audit", "figures"):
             (text,) = scripts[name]
             assert text.isascii()
             assert not set(text) & set("<>&")
             json.loads(text)
 
 
-@pytest.mark.parametrize("kind", RESULTS)
-def test_the_page_holds_the_result(kind: str) -> None:
-    (text,) = Skeleton(page(RESULTS[kind])).scripts["result"]
-    assert from_json(text) == RESULTS[kind]
-    assert "cut to what" not in page(RESULTS[kind])
+@pytest.mark.parametrize("kind", EVERY)
+def test_the_page_holds_the_audit(kind: str) -> None:
+    text = page(EVERY[kind])
+    (held,) = Skeleton(text).scripts["audit"]
+    assert json.loads(held) == json.loads(EVERY[kind].to_json())
+    assert from_json(held) == EVERY[kind]
+    assert "cut to what" not in text
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_the_headline_is_the_verdict_in_its_tone(kind: str) -> None:
+    audit, text = EVERY[kind], page(EVERY[kind])
+    shown = re.search(r'<section class="hero tone-(\w+)" data-verdict="([^"]+)">', text)
+    assert shown is not None
+    assert shown.groups() == (judge.tone(audit.verdict), audit.verdict)
+    title = re.search("<h1>(.*?)</h1>", text, re.DOTALL)
+    assert title is not None
+    assert f'class="badge tone-{judge.tone(audit.verdict)}"' in title[1]
+    assert re.search(rf"</span> {audit.verdict}</span>", title[1])
+
+
+def test_what_is_not_refuted_names_reach_and_power() -> None:
+    text = Skeleton(page(AUDITS["not refuted"])).text.replace("\u00a0", " ")
+    assert "This audit could refute claims up to ε = 5.00" in text
+    assert "4 times in 5 where the true ε is 4.00" in text
 
 
 def policy_of(text: str) -> dict[str, str]:
@@ -91,9 +122,9 @@ def sums(texts: list[str]) -> str:
     return " ".join(f"'sha256-{base64.b64encode(d).decode()}'" for d in digests)
 
 
-@pytest.mark.parametrize("kind", RESULTS)
+@pytest.mark.parametrize("kind", FULL)
 def test_nothing_may_run_but_what_is_embedded(kind: str) -> None:
-    text = page(RESULTS[kind])
+    text = page(FULL[kind])
     skeleton, policy = Skeleton(text), policy_of(text)
     assert policy["default-src"] == "'none'"
     assert policy["script-src"] == sums(skeleton.scripts["script"])
@@ -105,44 +136,60 @@ def test_nothing_may_run_but_what_is_embedded(kind: str) -> None:
     assert tags.index("meta") < min(tags.index("script"), tags.index("style"))  # policy first
 
 
-@pytest.mark.parametrize("kind", RESULTS)
+@pytest.mark.parametrize("kind", FULL)
 def test_nothing_is_loaded_and_nothing_is_inline(kind: str) -> None:
-    for tag, name, value in Skeleton(page(RESULTS[kind])).attributes:
+    for tag, name, value in Skeleton(page(FULL[kind])).attributes:
         assert not name.startswith("on")
         assert name not in ("style", "src", "srcset", "action", "formaction", "xlink:href")
         assert (tag, value) == ("link", "data:,") or name != "href"
-    assert "@import" not in page(RESULTS[kind])
-    assert "url(" not in "".join(Skeleton(page(RESULTS[kind])).scripts["style"])
+    assert "@import" not in page(FULL[kind])
+    assert "url(" not in "".join(Skeleton(page(FULL[kind])).scripts["style"])
 
 
-@pytest.mark.parametrize("kind", RESULTS)
-def test_same_result_same_bytes(kind: str) -> None:
-    assert page(RESULTS[kind]) == page(RESULTS[kind])
+@pytest.mark.parametrize("kind", FULL)
+def test_same_audit_same_bytes(kind: str) -> None:
+    assert page(FULL[kind]) == page(FULL[kind])
 
 
 def test_ids_are_unique_and_references_to_them_resolve() -> None:
-    attributes = Skeleton(page(full_group())).attributes
+    attributes = Skeleton(page(full_views())).attributes
     ids = [value for _, name, value in attributes if name == "id"]
     assert len(ids) == len(set(ids))
     for name in ("aria-labelledby", "aria-describedby", "for"):
         assert {value for _, n, value in attributes if n == name} <= set(ids)
     charts = [value for _, name, value in attributes if name == "data-chart"]
-    assert charts == [str(i) for i in range(8)]  # every figure of every audit, in order
+    assert charts == [str(i) for i in range(8)]  # every figure of every view, in order
 
 
 def test_the_first_screen_says_it_all() -> None:
     text = Skeleton(page(full_audit())).text.replace("\u00a0", " ")
     for part in (
         "refuted",
-        "ε = 1 was promised, the attack proves ε ≥ 2.00 at δ = 1e-05.",
+        "ε = 1 was claimed, the attack proves ε ≥ 2.00 at δ = 1e-05.",
         "sees every gradient",
         "One has the record, the other does not; all else is the same.",
-        "promised ε = 1",
+        "claimed ε = 1",
         "not a valid bound",
         "for one record added or removed, batches: Poisson, computed by PLD",
         "1 of 8 units failed",
         "The run stopped early: 6 of 8 units were used.",
     ):
+        assert part in text
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        ("do not release", ("FAIL", "UNCLEAR", "PDTP at most 1", "Look at the records.")),
+        ("release", ("PASS", "The one rule passes.")),
+        ("computed", ("ε ≤ 6.50", "for reference, decides nothing", "noise needed")),
+        ("posterior", ("Publish the label alone.", "What may be published")),
+    ],
+    ids=lambda parts: parts[0],
+)
+def test_what_is_shown_follows_from_what_was_found(parts: tuple[str, tuple[str, ...]]) -> None:
+    text = Skeleton(page(AUDITS[parts[0]])).text.replace("\u00a0", " ")
+    for part in parts[1]:
         assert part in text
 
 
@@ -156,7 +203,9 @@ def test_the_scale_says_what_is_ruled_out() -> None:
 def test_everything_needed_to_do_it_again_is_there() -> None:
     text = Skeleton(page(full_audit())).text
     source = full_audit().provenance
-    for part in (source.command, source.plan, "epsilometer 0.1.0", *source.inputs[0]):
+    for part in ("epsilometer audit audit.json", source.plan, "epsilometer 1.0.0"):
+        assert part in text
+    for part in (*source.inputs[0], "subject Scores", "rule null", "seed 7", "delta 1e-05"):
         assert part in text
     assert "Clopper, Pearson" in text  # what was used is cited
     assert "Dong, Roth, Su" in text  # and what the curves rest on
@@ -165,98 +214,100 @@ def test_everything_needed_to_do_it_again_is_there() -> None:
     assert "Permission is hereby granted" in page(full_audit())  # the chart library's licence
 
 
-def test_a_group_is_compared_on_one_scale() -> None:
-    text = Skeleton(page(full_group())).text
-    assert "2 audits: 1 refuted, 1 no verdict." in text
-    assert "nothing is concluded from the largest" in text
-    assert "what each promised" in text
+def test_what_must_be_supplied_is_named_instead_of_a_command() -> None:
+    text = Skeleton(page(AUDITS["supplied"])).text
+    assert "epsilometer audit audit.json" not in text
+    assert "It needs what was supplied then: inside." in text
+    assert "inside supplied from Python (ndarray)" in text
 
 
-def test_figures_are_told_in_words_too() -> None:
+def test_views_are_compared_on_one_scale_and_shown_one_by_one() -> None:
+    text = page(full_views())
+    shown = Skeleton(text).text
+    assert "hold together with 0.95 confidence" in shown
+    assert re.findall(r'<section class="audit tone-(\w+)" id="(view-\d)">', text) == [
+        ("bad", "view-1"),
+        ("unclear", "view-2"),
+    ]
+    assert text.count('class="scale"') == 3
+    assert "What each view" not in shown
+
+
+def test_figures_are_described_in_words_too() -> None:
     text = Skeleton(page(full_audit())).text.replace("\u00a0", " ")
     assert "At false positive rates of 1% the attack catches 50% of those inside" in text
 
 
 @pytest.mark.parametrize(
-    "result",
+    "audit",
     [
         an_audit(claim=None),
-        an_audit(claim=PrivacyClaim(epsilon=math.inf, delta=1e-5)),
         an_audit(bound=a_bound(epsilon=math.inf, threshold=math.inf)),
-        an_audit(bound=a_bound(epsilon=0.0), claim=PrivacyClaim(epsilon=0.0, delta=1e-5)),
+        an_audit(bound=a_bound(epsilon=0.0), claim=a_claim(0.0)),
         an_audit(bound=a_bound(valid=False, caveats=("chosen at no cost",))),
         an_audit(evidence=some_evidence(growth=(), curves=())),
-        an_audit(records=(RecordRisk(record="r", risk=math.inf, measure="m"),)),
+        an_audit(more=(a_record(risk=math.inf),)),
         an_audit(bound=a_bound(method="a method nobody registered")),
         an_audit(provenance=a_provenance(units=3, used=2, failed=1), claim=None),
-        audit_scores(ScoreCounts([0.0], [10, 90], [80, 20]), delta=1e-5),
-        a_bound(epsilon=math.inf),
-        a_bound(valid=False),
+        run_audit(ScoreCounts([0.0], [10, 90], [80, 20]), delta=1e-5),
+        several_views(a_record(), claim=None),
+        several_views(a_record()),
     ],
-    ids=lambda result: "",
+    ids=lambda audit: "",
 )
-def test_odd_results_have_a_page(result: Result) -> None:
-    text = page(result)
-    assert from_json(Skeleton(text).scripts["result"][0]) == result
+def test_odd_audits_have_a_page(audit: Audit) -> None:
+    text = page(audit)
+    assert from_json(Skeleton(text).scripts["audit"][0]) == audit
     assert "nan" not in re.findall(r'(?:x|x1|width)="([^"]*)"', text)
     assert 'width="-' not in text
 
 
 def test_an_invalid_bound_is_marked_wherever_it_is() -> None:
     text = Skeleton(page(an_audit(bound=a_bound(valid=False)))).text
-    assert "no verdict" in text
+    assert "cannot judge" in text
     assert text.count("not a valid bound") >= 3  # the sentence, the scale, the method
-    for promise in ("the attack proves", "one-sided", "of audits", "ruled out", "true ε in here"):
-        assert promise not in text
+    for strong in ("the attack proves", "one-sided", "of audits", "ruled out", "true ε in here"):
+        assert strong not in text
 
 
 def many_records(count: int, letters: int = 12) -> tuple[RecordRisk, ...]:
     few = [
-        RecordRisk(
-            record=f"{i}<&\u20ac" * letters, risk=float(i), measure="PDTP", note="<" * letters
-        )
+        a_record(record=f"{i}<&\u20ac" * letters, risk=float(i), measure="PDTP", note="<" * letters)
         for i in range(1000)
     ]
     return tuple(few) * (count // 1000)
 
 
 def test_a_million_records_fit() -> None:
-    result = full_audit(records=many_records(10**6))
-    text = page(result)
+    audit = full_audit(more=many_records(10**6))
+    text = page(audit)
     assert len(text.encode()) <= LARGEST
-    kept = from_json(Skeleton(text).scripts["result"][0])
-    assert kept.records[0].risk == 999.0  # type: ignore[union-attr]
+    kept = from_json(Skeleton(text).scripts["audit"][0])
+    assert kept.find(RecordRisk)[0].risk == 999.0
     assert re.search(r"The [\d,]+ riskiest of 1,000,000 records", Skeleton(text).text)
     assert "cut to what a page can hold" in Skeleton(text).text
 
 
 def test_five_thousand_short_records_are_all_kept() -> None:
-    records = tuple(RecordRisk(record=f"r{i}", risk=i, measure="m") for i in range(6000))
-    text = page(full_audit(records=records))
-    kept = from_json(Skeleton(text).scripts["result"][0]).records  # type: ignore[union-attr]
+    records = tuple(a_record(record=f"r{i}", risk=i, note="") for i in range(6000))
+    text = page(full_audit(more=records))
+    kept = from_json(Skeleton(text).scripts["audit"][0]).find(RecordRisk)
     assert {r.record for r in kept} == {f"r{i}" for i in range(1000, 6000)}
-    assert "the other 1,000 stand in result.json alone" in Skeleton(text).text
+    assert "the other 1,000 stand in the audit's JSON file alone" in Skeleton(text).text
 
 
 def test_huge_texts_fit() -> None:
-    result = poisoned(full_audit(records=many_records(5000, letters=5000)), "<&" * 10**6)
-    assert len(page(result).encode()) <= LARGEST
+    audit = poisoned(full_audit(more=many_records(5000, letters=5000)), "<&" * 10**6)
+    assert len(page(audit).encode()) <= LARGEST
 
 
-def test_a_large_group_is_shown_without_figures_or_refused() -> None:
-    audit = audit_scores(_scores(), delta=1e-5)
-    forty = page(AuditGroup(subject="many", results=(audit,) * 40))
+def test_very_many_views_are_shown_without_figures_or_refused() -> None:
+    rng = np.random.default_rng(0)
+    scores = Scores(inside=rng.normal(1, 1, 2000), outside=rng.normal(0, 1, 2000))
+    (view,) = run_audit(scores, delta=1e-5).views
+    forty = page(several_views(*[view] * 40))
     assert len(forty.encode()) <= LARGEST
     assert "The figures are left out" in forty
-    huge = replace(audit, provenance=a_provenance(inputs=(("scores.csv", "ab" * 32),) * 10_000))
-    with pytest.raises(InvalidArgument, match="page of each audit"):
-        page(AuditGroup(subject="many", results=(huge,) * 2))
-
-
-def _scores() -> Any:
-    import numpy as np
-
-    from epsilometer import Scores
-
-    rng = np.random.default_rng(0)
-    return Scores(inside=rng.normal(1, 1, 2000), outside=rng.normal(0, 1, 2000))
+    huge = a_provenance(inputs=(("scores.csv", "ab" * 32),) * 20_000)
+    with pytest.raises(InvalidArgument, match="whose page fits"):
+        page(an_audit(provenance=huge))

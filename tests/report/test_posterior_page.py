@@ -1,80 +1,88 @@
-"""An audit of predictions for people: page, Markdown, terminal, figures. Words stay words."""
+"""Forms of publishing for people: page, Markdown, terminal, figures."""
 
 import io
-from dataclasses import replace
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
-from epsilometer.posterior import FormFinding, PosteriorAudit
+from epsilometer.core.audit import Audit
+from epsilometer.core.findings import FormFinding
+from epsilometer.core.words import headline
 from epsilometer.report.drawing import save_figures
-from epsilometer.report.markdown import markdown
+from epsilometer.report.markdown import as_markdown
 from epsilometer.report.page import LARGEST, page
 from epsilometer.report.posterior_figures import posterior_figures
-from epsilometer.report.posterior_terminal import posterior_summary
-from epsilometer.report.posterior_words import finding, meaning
-from tests.examples import a_bound, a_form, a_posterior, a_provenance, an_audit
-from tests.report.hostile import PAYLOADS, poisoned
+from epsilometer.report.tables import tables_of
+from epsilometer.report.terminal import summary
+from epsilometer.report.words import meaning
+from tests.examples import (
+    FORMS,
+    SWEEPS,
+    a_bound,
+    a_form,
+    a_plan,
+    a_posterior,
+    a_provenance,
+    a_view,
+    posterior_runs,
+)
 from tests.report.skeleton import Skeleton
 
 
-def terminal(result: PosteriorAudit) -> str:
+def terminal(audit: Audit) -> str:
     console = Console(width=100, record=True, file=io.StringIO())
-    console.print(posterior_summary(result))
+    console.print(summary(audit))
     return console.export_text()
 
 
-def hostile(result: PosteriorAudit, text: str) -> PosteriorAudit:
-    """But for what is checked where it is read: standings, kinds and the plan's choice."""
-    changed = poisoned(result, text)
-    forms = tuple(
-        replace(form, standing=own.standing, shows=own.shows, form=f"{text} {i}")
-        for i, (form, own) in enumerate(zip(changed.forms, result.forms, strict=True))
-    )
-    sweeps = tuple(
-        replace(point, swept=own.swept, shows=own.shows)
-        for point, own in zip(changed.sweeps, result.sweeps, strict=True)
-    )
-    return replace(changed, forms=forms, sweeps=sweeps)
-
-
-@pytest.mark.parametrize("payload", PAYLOADS)
-def test_what_a_user_wrote_is_text_and_nothing_else(payload: str) -> None:
-    result = a_posterior(plan=replace(a_posterior().plan, chosen=None))
-    harmless = Skeleton(page(hostile(result, "harmless")))
-    poisonous = Skeleton(page(hostile(result, payload)))
-    assert poisonous.elements == harmless.elements
-    assert "__xss" not in "".join(poisonous.scripts["script"])
-
-
-SPARED = an_audit(bound=a_bound(epsilon=0.5))
-FAILED = replace(SPARED, provenance=a_provenance(units=3, used=2, failed=1))
+SPARED = a_form("label", view=a_view(bound=a_bound(epsilon=0.5)))
+FAILED = a_form("label", view=replace(SPARED.view, units=3, used=2, failed=1))
+LOST = a_provenance(units=3, used=2, failed=1)
 
 
 @pytest.mark.parametrize(
     ("changed", "verdict"),
     [
         ({}, "refuted"),
-        ({"forms": (a_form("label", audit=SPARED),)}, "not refuted"),
-        ({"claim": None, "forms": (a_form("label", audit=an_audit(claim=None)),)}, "no claim"),
-        (
-            {"forms": (a_form("label", audit=FAILED),), "provenance": FAILED.provenance},
-            "no verdict",
-        ),
+        ({"forms": (SPARED,)}, "not refuted"),
+        ({"claim": None, "forms": (SPARED,)}, "no claim"),
+        ({"forms": (FAILED,), "provenance": LOST}, "cannot judge"),
     ],
 )
-def test_every_verdict_is_told_everywhere(changed: dict[str, Any], verdict: str) -> None:
-    result = a_posterior(**changed)
-    assert result.verdict == verdict
-    words = Skeleton(page(result)).text
+def test_every_verdict_is_said_everywhere(changed: dict[str, Any], verdict: str) -> None:
+    audit = a_posterior(**changed)
+    assert audit.verdict == verdict
+    words = Skeleton(page(audit)).text.replace("\u00a0", " ")
     assert verdict in words
-    assert finding(result).split(";")[0].split("(")[0] in words.replace("\u00a0", " ")
-    for line in (*result.plan.advice, *result.caveats):
+    said = headline(audit).split(": ", 1)[1].split(". ")[0]
+    assert said in words
+    assert said in re.sub(r"\\", "", as_markdown(audit))
+    assert said in " ".join(terminal(audit).replace("│", " ").split())
+    for line in ("Publish the label alone.", *audit.caveats):
         assert line in words
-        assert line in " ".join(markdown(result).replace("\\", "").split())
-    assert finding(result).split(";")[0] in " ".join(terminal(result).replace("│", " ").split())
+        assert line in " ".join(as_markdown(audit).replace("\\", "").split())
+
+
+@pytest.mark.parametrize("chosen", ["label", None])
+def test_without_a_claim_the_plan_is_the_headline(chosen: str | None) -> None:
+    audit = a_posterior(claim=None, plan=a_plan(chosen=chosen))
+    said = headline(audit)
+    assert said.startswith("NO CLAIM: ")
+    assert ("Publish label" in said) == (chosen is not None)
+    assert ("No form of publishing is known" in said) == (chosen is None)
+
+
+def test_forms_are_shown_finest_first_whatever_they_prove() -> None:
+    refuted = a_form("label")
+    audit = a_posterior(forms=(a_form("samples", view=SPARED.view), refuted))
+    assert [form.form for form in audit.find(FormFinding)] == ["label", "samples"]  # gravest first
+    table = next(table for table in tables_of(audit) if table.title.startswith("Forms"))
+    assert [row[0] for row in table.rows] == ["samples", "label"]
+    assert posterior_figures(audit)[0].x.names == ("samples", "label")
 
 
 def test_the_page_names_forms_bounds_worth_theory_and_differences() -> None:
@@ -98,18 +106,19 @@ def test_the_page_names_forms_bounds_worth_theory_and_differences() -> None:
 def test_nothing_is_said_of_utility_that_was_not_measured() -> None:
     nothing: dict[str, Any] = dict.fromkeys(("accuracy", "ties", "calibration_error", "log_loss"))
     forms = tuple(a_form(name, **nothing) for name in ("samples", "label"))
-    points = tuple(replace(p, accuracy=None, ties=None) for p in a_posterior().sweeps)
-    plan = replace(a_posterior().plan, pareto=())
-    result = a_posterior(forms=forms, sweeps=points, tested=0, plan=plan)
-    assert "What each form is worth" not in Skeleton(page(result)).text
-    keys = {figure.key for figure in posterior_figures(result)}
+    points = tuple(replace(point, accuracy=None, ties=None) for point in SWEEPS)
+    audit = a_posterior(
+        forms=forms, sweeps=points, runs=posterior_runs(tested=0), plan=a_plan(forms, pareto=())
+    )
+    assert "What each form is worth" not in Skeleton(page(audit)).text
+    keys = {figure.key for figure in posterior_figures(audit)}
     assert keys == {"forms", "advantage", "samples", "units"}
-    assert "log loss" not in terminal(result)
+    assert "log loss" not in terminal(audit)
 
 
-def test_figures_tell_their_numbers(tmp_path: Path) -> None:
-    result = a_posterior()
-    figures = {figure.key: figure for figure in posterior_figures(result)}
+def test_figures_say_their_numbers(tmp_path: Path) -> None:
+    audit = a_posterior()
+    figures = {figure.key: figure for figure in posterior_figures(audit)}
     assert set(figures) == {
         "forms",
         "advantage",
@@ -121,7 +130,7 @@ def test_figures_tell_their_numbers(tmp_path: Path) -> None:
     assert "proved 2.00, paper's estimate 2.50" in figures["forms"].alt
     assert figures["units"].x.names == ("as it is", "0.1")
     assert figures["pareto"].marks[0].x == 0.46
-    written = save_figures(result, tmp_path, formats=("svg",))
+    written = save_figures(audit, tmp_path, formats=("svg",))
     assert {path.name for path in written} >= {f"{key}.svg" for key in figures}
 
 
@@ -135,3 +144,10 @@ def test_what_it_means_is_said_of_paper_and_plan() -> None:
     said = " ".join(meaning(a_posterior()))
     assert "no bound" in said
     assert "no proof of privacy" in said
+
+
+def test_forms_without_a_plan_are_shown_too() -> None:
+    findings = tuple(form for form in a_posterior().findings if isinstance(form, FormFinding))
+    audit = replace(a_posterior(), findings=findings)
+    assert [figure.key for figure in posterior_figures(audit)] == ["forms", "advantage"]
+    assert FORMS[0].form in Skeleton(page(audit)).text

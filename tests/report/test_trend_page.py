@@ -3,28 +3,30 @@
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from epsilometer.core.audit import Audit
 from epsilometer.errors import InvalidArgument
-from epsilometer.history.entries import entries_of, plain_result
-from epsilometer.history.trend import trends
+from epsilometer.history.entries import list_entries
+from epsilometer.history.trend import Trend, trends
 from epsilometer.report.frame import LARGEST
 from epsilometer.report.history_words import found, sparkline
 from epsilometer.report.trend_page import trend_page
-from epsilometer.results import to_json
-from tests.examples import a_bound, a_release, an_audit, an_estimate
-from tests.history.folders import NOON, digits
+from tests.examples import RULES, a_bound, a_release, a_series, an_audit, computed
+
+NOON = 1_750_000_000
 
 
-def followed(*results: Any) -> Any:
+def digits(epsilon: float) -> Audit:
+    return an_audit(subject="digits", bound=a_bound(epsilon=epsilon))
+
+
+def followed(*audits: Audit) -> tuple[Trend, ...]:
     entries = [
         entry
-        for at, result in enumerate(results, start=1)
-        for entry in entries_of(
-            plain_result(to_json(result)), path=f"v{at}/result.json", written=NOON + at
-        )
+        for at, audit in enumerate(audits, start=1)
+        for entry in list_entries(audit, path=f"v{at}/result.json", written=NOON + at)
     ]
     return trends(entries)
 
@@ -41,7 +43,7 @@ def test_the_page_shows_every_result_and_loads_nothing() -> None:
     assert re.findall(r'data-chart="(\d)"', page) == ["0", "1"]
     assert figures[0]["title"] == "ε by result"
     assert figures[0]["series"][0]["y"] == [0.5, 2.0]
-    assert figures[0]["series"][1]["y"] == [1.0, 1.0]  # as promised
+    assert figures[0]["series"][1]["y"] == [1.0, 1.0]  # as claimed
 
 
 def test_the_same_results_give_the_same_bytes() -> None:
@@ -65,7 +67,7 @@ def test_infinite_bounds_are_drawn_at_the_top() -> None:
 def test_very_many_are_cut_to_what_a_page_holds() -> None:
     (trend,) = followed(digits(0.5))
     many = [
-        type(trend)(subject=f"s{n}", adversary="", delta=1e-5, entries=trend.entries * 300)
+        Trend(subject=f"s{n}", adversary="", delta=1e-5, entries=trend.entries * 300)
         for n in range(60)
     ]
     page = trend_page(many, title="many")
@@ -73,7 +75,7 @@ def test_very_many_are_cut_to_what_a_page_holds() -> None:
     assert "cut to what a page can hold" in page
 
 
-def test_nothing_to_follow_is_told() -> None:
+def test_nothing_to_follow_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="at least one result"):
         trend_page((), title="none")
 
@@ -93,18 +95,31 @@ def test_sparklines(values: list[float | None], line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("result", "said"),
+    ("audit", "said"),
     [
-        (a_bound(), "ε ≥ 2.00"),
-        (a_bound(valid=False), "ε ≥ 2.00, not valid"),
-        (an_estimate(1.5), "ε = 1.50"),
+        (an_audit(), "ε ≥ 2.00"),
+        (an_audit(bound=a_bound(valid=False)), "ε ≥ 2.00, not valid"),
+        (an_audit(estimates=(computed(4.0),)), "ε ≥ 4.00"),
         (a_release(), "TPR − FPR 0.20"),
-        (a_release(attacks=()), "–"),
+        (a_release(findings=()), "–"),
     ],
 )
-def test_what_was_found_in_words(result: Any, said: str) -> None:
-    (entry,) = entries_of(plain_result(to_json(result)))
+def test_what_was_found_in_words(audit: Audit, said: str) -> None:
+    (entry,) = list_entries(audit)
     assert found(entry) == said
+
+
+def test_views_of_one_audit_are_followed_one_by_one() -> None:
+    page = trend_page(followed(a_series(("once",)), a_series(("once",))), title="series")
+    assert "2 audits followed over 4 results" in page
+    assert page.count("<bdi>v1 #2</bdi>") == 1
+
+
+def test_verdicts_are_those_of_the_audits() -> None:
+    page = trend_page(followed(a_release(rules=RULES[1:]), digits(0.5)), title="runs")
+    assert "cannot tell" in page
+    assert "not refuted" in page
+    assert "0 refuted or not to be released." in page
 
 
 def test_the_template_is_packaged() -> None:

@@ -47,8 +47,8 @@ def learned_scores(
     for side in sides:
         if side.ndim != 2 or side.shape[1] != sides[0].shape[1] or len(side) < 4:
             raise InvalidArgument(
-                "Expected features of shape (runs, k), of four runs or more with the record and "
-                "as many without it, got "
+                "Expected features of shape (runs, k) of at least four runs with the record and "
+                "four without it, got "
                 f"{sides[0].shape} and {sides[1].shape}."
             )
         if not np.isfinite(side).all():

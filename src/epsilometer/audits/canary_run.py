@@ -1,24 +1,26 @@
-"""What does one training run with many planted gradients prove?"""
+"""Bound ε by one training run with many planted gradients."""
 
 import math
 import warnings
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from epsilometer import _validate
 from epsilometer.attacks.canary_steps import CanarySteps, Views, blind_views, known_views
-from epsilometer.audits.evidence import growth
-from epsilometer.audits.scores import judged
+from epsilometer.audits.evidence import measure_growth
+from epsilometer.audits.scores import make_finding
+from epsilometer.core.bound import EpsilonEstimate, EpsilonLowerBound
 from epsilometer.core.claim import Claim
+from epsilometer.core.findings import EpsilonFinding
 from epsilometer.errors import EpsilometerWarning, InvalidArgument
 from epsilometer.observations import Scores
-from epsilometer.core.audit import AuditResult, Provenance
-from epsilometer.core.bound import EpsilonLowerBound
 from epsilometer.stats.estimators import epsilon_lower_bound
 from epsilometer.stats.gaussians import gdp_epsilon
-from epsilometer.stats.thresholds import HoldOut, RankGrid, ThresholdRule
+from epsilometer.stats.thresholds import HoldOut, Observed, RankGrid, ThresholdRule
 from epsilometer.types import FloatArray
 
 METHODS = ("one_run", "one_run_fdp")
@@ -32,7 +34,7 @@ _NOT_GAUSSIAN = (
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class CanaryRun:
-    """One run, what it showed of its canaries, and how to do it again.
+    """One run, and what it showed of its canaries.
 
     Attributes:
         included: Which canaries were planted, each by its own fair coin, shape ``(m,)``.
@@ -41,7 +43,6 @@ class CanaryRun:
         public_order: Whether everybody knows which records are in a batch: no shuffling at all.
         subject: What was trained, in words.
         caveats: What a reader must know before quoting a bound.
-        provenance: How to do it again.
         seed: Of coins, batches and directions.
     """
 
@@ -51,7 +52,6 @@ class CanaryRun:
     public_order: bool
     subject: str
     caveats: tuple[str, ...]
-    provenance: Provenance
     seed: int
 
     @property
@@ -60,13 +60,19 @@ class CanaryRun:
         return self.public_order or bool(np.all(self.steps.chance == 1))
 
 
-def audit_gradients(
-    run: CanaryRun, *, delta: float, claim: Claim, confidence: float, method: str
-) -> AuditResult:
-    """Judges a promise by one who sees every noisy gradient and does not know the batches.
+def measure_gradients(
+    run: CanaryRun,
+    *,
+    delta: float,
+    claim: Claim | None,
+    confidence: float,
+    method: str = "one_run",
+    estimates: Sequence[EpsilonEstimate] = (),
+) -> EpsilonFinding:
+    """Return what is proved by who sees every noisy gradient and does not know the batches.
 
-    Guarantees: refutes a true claim with probability at most ``1 - confidence``.
-    Assumes: nothing with ``one_run``; a Gaussian trade-off curve with ``one_run_fdp``, which is
+    Guarantee: refutes a true claim in at most ``1 - confidence`` of audits.
+    Assumption: none with ``one_run``; a Gaussian trade-off curve with ``one_run_fdp``, which is
         therefore refused where batches are sampled.
     """
     if method not in METHODS:
@@ -75,10 +81,10 @@ def audit_gradients(
         raise InvalidArgument(
             "Expected method one_run where batches are sampled, got one_run_fdp: it assumes a "
             "Gaussian trade-off curve, which sampling does not leave. Where batches are known it "
-            "decides: see audit_steps."
+            "decides: see measure_steps."
         )
     known = ", and the order of the records" if run.public_order else ", but not the batches"
-    return _judged(
+    return _measure(
         run,
         known_views(run.steps) if run.public_order else blind_views(run.steps),
         np.ones(run.included.size, np.bool_),
@@ -86,46 +92,54 @@ def audit_gradients(
         delta=delta,
         confidence=confidence,
         methods=(method, *(other for other in METHODS if other != method)),
+        subject=f"{run.subject}: every noisy gradient seen",
         adversary="sees every noisy gradient and knows all other records" + known,
         gaussian=run.unsampled,
+        estimates=estimates,
     )
 
 
-def audit_steps(run: CanaryRun, *, delta: float, confidence: float) -> AuditResult:
-    """Judges clipping and noise themselves: by one who also knows the canaries' batches.
+def claim_of_steps(run: CanaryRun, *, delta: float) -> Claim:
+    """Return what clipping and noise claim to one who also knows the canaries' batches.
 
     Sampling hides nothing from this adversary, so the claim is that of a Gaussian mechanism taken
-    as often as a canary took part. Canaries that took part much oftener than others are left out,
-    so that a few of them do not set the claim for the rest.
-
-    Guarantees: refutes an optimiser that clips and adds noise as it says with probability at most
-        ``1 - confidence``: its trade-off curve is Gaussian, as ``one_run_fdp`` assumes.
+    as often as a canary took part. Canaries that took part much more often than others are left
+    out, so that a few of them do not set the claim for the rest.
     """
     _validate.open_unit(delta=delta)
-    exposure = run.steps.exposure
-    most = _worth_most(exposure)
-    claim = Claim(
-        epsilon=gdp_epsilon(math.sqrt(most), delta),
+    return Claim(
+        epsilon=gdp_epsilon(math.sqrt(_worth_most(run.steps.exposure)), delta),
         delta=delta,
         adjacency="add_remove",
         sampler="known to the adversary",
         accountant="Gaussian mechanism",
     )
-    return _judged(
+
+
+def measure_steps(run: CanaryRun, *, claim: Claim, confidence: float) -> EpsilonFinding:
+    """Return what is proved of clipping and noise, by who also knows the canaries' batches.
+
+    Guarantee: refutes the claim of :func:`claim_of_steps` in at most ``1 - confidence`` of audits
+        where the optimiser clips and adds noise as it says: its trade-off curve is Gaussian, as
+        ``one_run_fdp`` assumes.
+    """
+    exposure = run.steps.exposure
+    return _measure(
         run,
         known_views(run.steps),
-        (exposure > 0) & (exposure <= most),
+        (exposure > 0) & (exposure <= _worth_most(exposure)),
         claim=claim,
-        delta=delta,
+        delta=claim.delta,
         confidence=confidence,
         methods=("one_run_fdp", "one_run"),
+        subject=f"{run.subject}: batches known too",
         adversary="sees every noisy gradient, knows all other records and all batches",
         gaussian=True,
     )
 
 
 def _worth_most(exposure: FloatArray) -> float:
-    """The exposure up to which canaries are judged: many, and as exposed as the claim allows.
+    """Return the exposure up to which canaries count: many, as exposed as the claim allows.
 
     Chosen by the batches alone, never by what was seen, so that it costs nothing.
     """
@@ -138,14 +152,19 @@ def _worth_most(exposure: FloatArray) -> float:
     return float(rising[np.argmax(worth)])
 
 
-def audit_weights(
-    run: CanaryRun, *, delta: float, claim: Claim, confidence: float
-) -> AuditResult:
-    """Judges a promise by one who sees the first and the last weights, and no gradient.
+def measure_weights(
+    run: CanaryRun,
+    *,
+    delta: float,
+    claim: Claim | None,
+    confidence: float,
+    estimates: Sequence[EpsilonEstimate] = (),
+) -> EpsilonFinding:
+    """Return what is proved by who sees the first and the last weights, and no gradient.
 
-    Guarantees: refutes a true claim with probability at most ``1 - confidence``.
+    Guarantee: refutes a true claim in at most ``1 - confidence`` of audits.
     """
-    return _judged(
+    return _measure(
         run,
         {"weights": run.weights},
         np.ones(run.included.size, np.bool_),
@@ -153,23 +172,27 @@ def audit_weights(
         delta=delta,
         confidence=confidence,
         methods=METHODS,
+        subject=f"{run.subject}: weights before and after seen",
         adversary="sees the weights before and after training, and no gradient",
         gaussian=run.unsampled,
+        estimates=estimates,
     )
 
 
-def _judged(
+def _measure(
     run: CanaryRun,
     views: Views,
     kept: NDArray[np.bool_],
     *,
-    claim: Claim,
+    claim: Claim | None,
     delta: float,
     confidence: float,
     methods: tuple[str, ...],
+    subject: str,
     adversary: str,
     gaussian: bool,
-) -> AuditResult:
+    estimates: Sequence[EpsilonEstimate] = (),
+) -> EpsilonFinding:
     _validate.open_unit(delta=delta, confidence=confidence)
     inside, outside = kept & run.included, kept & ~run.included
     if not (inside.any() and outside.any()):
@@ -180,7 +203,7 @@ def _judged(
     observed = {name: Scores(view[inside], view[outside]) for name, view in views.items()}
     paid = 1 - (1 - confidence) / len(views)
 
-    def bounded(scores: Scores, method: str) -> EpsilonLowerBound:
+    def bound(scores: Observed, method: str) -> EpsilonLowerBound:
         with warnings.catch_warnings():  # what they say is in the caveats too
             warnings.simplefilter("ignore", EpsilometerWarning)
             return epsilon_lower_bound(
@@ -194,38 +217,38 @@ def _judged(
                 adversary=adversary,
             )
 
+    def prove(scores: Observed) -> float:
+        return bound(scores, methods[0]).epsilon
+
     found = []
     for method in methods:
-        every = {name: bounded(scores, method) for name, scores in observed.items()}
+        every = {name: bound(scores, method) for name, scores in observed.items()}
         best = max(every, key=lambda name: every[name].epsilon)
-        bound = _paid_for(every[best], views, best, confidence, run.caveats)
+        chosen = _pay_for_views(every[best], views, best, confidence, run.caveats)
         if method == "one_run_fdp" and not gaussian:
-            bound = replace(bound, valid=False, caveats=(_NOT_GAUSSIAN, *bound.caveats))
-        found.append((best, bound))
+            chosen = replace(chosen, valid=False, caveats=(_NOT_GAUSSIAN, *chosen.caveats))
+        found.append((best, chosen))
     decisive = observed[found[0][0]]
-    return judged(
+    return make_finding(
         decisive,
-        [bound for _, bound in found],
+        [chosen for _, chosen in found],
+        prove=prove,
         claim=claim,
-        subject=run.subject,
-        growth=growth(
-            decisive,
-            lambda part: bounded(part, methods[0]).epsilon,
-            seed=run.seed,
-            in_order=False,
-        ),
-        provenance=run.provenance,
+        subject=subject,
+        growth=measure_growth(decisive, prove, seed=run.seed, in_order=False),
+        estimates=estimates,
+        counted=False,  # a hold-out needs scores one by one
     )
 
 
-def _paid_for(
+def _pay_for_views(
     bound: EpsilonLowerBound,
     views: Views,
     best: str,
     confidence: float,
     caveats: tuple[str, ...],
 ) -> EpsilonLowerBound:
-    """The best of several views, each of which was given its share of what may go wrong."""
+    """Return the best of several views, each of which had its share of what may go wrong."""
     if len(views) > 1:
         looked = f"{len(views)} views shared 1 − confidence ({', '.join(views)}); best was {best}."
         caveats = (looked, *caveats)

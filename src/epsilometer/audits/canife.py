@@ -9,8 +9,8 @@ import numpy as np
 from epsilometer import _validate
 from epsilometer._extras import needs
 from epsilometer.accounting import rdp
-from epsilometer.errors import InvalidArgument
 from epsilometer.core.bound import EpsilonEstimate
+from epsilometer.errors import InvalidArgument
 from epsilometer.stats.gaussians import gaussian_sigma
 from epsilometer.types import FloatArray
 
@@ -92,6 +92,7 @@ def audit_canife(
             method="CANIFE: rounds by a crafted example, composed as Poisson sampling by RDP",
             direction="both",
             subject="federated training",
+            role="reference",
             adjacency="add_remove",
             cites=("maddock2023",),
             caveats=("Neither a lower nor an upper bound: nothing is known of its error.",),

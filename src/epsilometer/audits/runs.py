@@ -35,6 +35,7 @@ Play: TypeAlias = Callable[[int, np.random.Generator], Played]
 _UNITS = 100  # by default: enough to share among workers, to save and to watch
 _PILOT = 0.05  # of the units place the thresholds of an audit that may stop early
 _DRAWN = 60  # points of a growth curve
+_LOOKS = 20  # at a simulated audit; an audit looks after every unit
 
 
 @dataclass(frozen=True, eq=False)
@@ -276,6 +277,7 @@ class RunsJob:
                 subject=view.subject,
                 growth=[(scores.n_in + scores.n_out, bound.epsilon)],
                 power=view.power(self.claim, scores) if view.power and self.claim else None,
+                counted=False,
                 **counts,
             )
         if self.until is None:
@@ -347,23 +349,28 @@ def watched_power(claim: Claim, *, pairs: int, confidence: float, reach: float) 
     """Return the smallest true ε at which watched pairs refute the claim 4 times in 5."""
     if claim.epsilon >= reach:
         return float("inf")
+    pilot = max(1, round(pairs * _PILOT / (1 - _PILOT)))
 
     def prove(scores: Observed) -> float:
         assert isinstance(scores, Scores)
-        fewer = min(scores.n_in, scores.n_out)
-        # Pairs of the pilot are not seen again in an audit. Here they are drawn evenly, since
-        # simulated scores may be sorted, and are too few to matter.
-        every = fewer // pilots(fewer)
         sequence = ConfidenceSequence.from_pilot(
-            Scores(scores.inside[::every], scores.outside[::every]),
+            Scores(scores.inside[:pilot], scores.outside[:pilot]),
             delta=claim.delta,
             confidence=confidence,
         )
-        sequence.update(scores.inside[:fewer], scores.outside[:fewer])
+        for part in np.array_split(np.arange(pilot, pilot + pairs), min(pairs, _LOOKS)):
+            sequence.update(scores.inside[part], scores.outside[part])
+            if sequence.refuted(claim):
+                break
         return sequence.lower_bound().epsilon
 
     return compute_power(
-        prove, claim=claim.epsilon, delta=claim.delta, n_in=pairs, n_out=pairs, counted=False
+        prove,
+        claim=claim.epsilon,
+        delta=claim.delta,
+        n_in=pilot + pairs,
+        n_out=pilot + pairs,
+        counted=False,
     )
 
 

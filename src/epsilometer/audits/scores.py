@@ -95,6 +95,8 @@ def measure_scores(
             in_order=scores.method == "anytime",
         ),
         curves=curves,
+        # Other rules, and bets on pairs, need the scores one by one.
+        counted=isinstance(rule, RankGrid) and scores.method != "anytime",
         units=units,
         used=used,
         failed=failed,
@@ -113,6 +115,7 @@ def make_finding(
     curves: Sequence[Curve] = (),
     reach: float | None = None,
     power: float | None = None,
+    counted: bool = True,
     units: int = 1,
     used: int = 1,
     failed: int = 0,
@@ -131,6 +134,7 @@ def make_finding(
         curves: Trade-off curves to draw beside the attack's.
         reach: As of :class:`~epsilometer.core.findings.EpsilonFinding`, where it is known.
         power: Likewise.
+        counted: Whether ``prove`` takes scores that are counted at thresholds.
         units: Units of work that were planned.
         used: Units that gave the scores.
         failed: Units that failed.
@@ -142,7 +146,7 @@ def make_finding(
     if claim is not None and power is None:
         if computed:  # every larger ε is refuted, by computation
             power = claim.epsilon
-        elif claim.epsilon >= reach:
+        elif claim.epsilon >= reach or not decides.valid:  # it refutes nothing
             power = float("inf")
         else:
             power = compute_power(
@@ -151,6 +155,8 @@ def make_finding(
                 delta=decides.delta,
                 n_in=scores.n_in,
                 n_out=scores.n_out,
+                counted=counted,
+                like=scores,
             )
     curve = tradeoff_curve(scores)
     rates = curve.tpr_at(_LOW_FPR)

@@ -116,18 +116,20 @@ def _merge_asked(
     if not isinstance(audit, Mapping):
         return {}  # refused by whoever reads it
     audit = dict(audit)
-    stated = dict(claim) if isinstance(claim, Mapping) else {"epsilon": claim}
+    stated = dict(claim) if isinstance(claim, Mapping) else {}
+    if claim is not None and not isinstance(claim, Mapping):
+        stated["epsilon"] = claim
     if options.claim is not None:
         stated["epsilon"] = options.claim
     for name in ("delta", "confidence", "seed", "until"):
         if getattr(options, name) is not None:
             audit[name] = getattr(options, name)
+    if "delta" not in audit and (known := stated.get("delta", delta)) is not None:
+        audit["delta"] = known
+    if not stated:
+        return {"audit": audit}
     if options.delta is not None:
         stated["delta"] = options.delta
-    elif "delta" not in audit and (known := stated.get("delta", delta)) is not None:
-        audit["delta"] = known
-    if stated["epsilon"] is None:
-        return {"audit": audit}
-    if "delta" in audit:  # where both give one they must agree, which is checked by the reader
+    elif "delta" in audit:  # where both give one they must agree; whoever reads it checks that
         stated.setdefault("delta", audit["delta"])
-    return {"audit": audit, "claim": stated if "delta" in stated else stated["epsilon"]}
+    return {"audit": audit, "claim": stated.get("epsilon") if len(stated) == 1 else stated}

@@ -9,7 +9,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args, get_origin
 
 import click
 from click.shell_completion import CompletionItem
@@ -22,6 +22,10 @@ from epsilometer.engine.engines import Dask, Engine, InProcess, Local
 from epsilometer.engine.events import Listener
 from epsilometer.errors import InvalidArgument
 
+if TYPE_CHECKING:
+    ParamType: TypeAlias = click.ParamType[Any]  # generic since click 8.4
+else:
+    ParamType = click.ParamType
 Decorator: TypeAlias = Callable[[Any], Any]
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _ENGINES = ("local", "threads", "in-process", "dask")
@@ -73,7 +77,7 @@ class _Option(click.Option):
 option = functools.partial(click.option, cls=_Option)
 
 
-class Named(click.ParamType):
+class Named(ParamType):
     """A choice by its short name and, after a colon, its number: ``partial:1000``."""
 
     name = "choice"
@@ -81,15 +85,18 @@ class Named(click.ParamType):
     def __init__(self, what: str, *shown: str) -> None:
         """Take what is chosen, in words, and the names as help shows them: ``partial:BUFFER``."""
         self.what, self.shown = what, shown
-        self._known = tuple(each.partition(":")[0].partition("[")[0] for each in shown)
+        self._known = {each.partition(":")[0].partition("[")[0]: ":" in each for each in shown}
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the choice; a message with all names where there is none such."""
         if not isinstance(value, str):
             return value
+        name, colon, _ = value.partition(":")
         try:
+            if colon and not self._known.get(name):
+                raise InvalidArgument(f"Expected no number after {name!r}.")
             with needs("torch", extra="torch"):  # some choices import it
-                return parse_choice(value, among=self._known)
+                return parse_choice(value, among=tuple(self._known))
         except InvalidArgument as error:
             raise InvalidArgument(
                 f"Expected {self.what} of {', '.join(self.shown)}; got {value!r}."
@@ -108,7 +115,7 @@ class Named(click.ParamType):
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
-class Suggested(click.ParamType):
+class Suggested(ParamType):
     """A text for which a shell suggests names; whoever takes it says what is wrong with others."""
 
     name = "name"
@@ -124,7 +131,7 @@ class Suggested(click.ParamType):
         return [CompletionItem(name) for name in self.names if name.startswith(incomplete)]
 
 
-class Whole(click.ParamType):
+class Whole(ParamType):
     """A whole number, which may be written as 1e7."""
 
     name = "integer"
@@ -142,10 +149,10 @@ class Whole(click.ParamType):
         return int(number)
 
 
-class Listed(click.ParamType):
+class Listed(ParamType):
     """Values separated by commas."""
 
-    def __init__(self, each: click.ParamType) -> None:
+    def __init__(self, each: ParamType) -> None:
         """Take the type of one value."""
         self.each = each
         self.name = f"{each.name},..."
@@ -345,7 +352,7 @@ def field_options(
     helps: Mapping[str, str],
     *,
     into: str,
-    special: Mapping[str, click.ParamType] = types.MappingProxyType({}),
+    special: Mapping[str, ParamType] = types.MappingProxyType({}),
     defaults: Mapping[str, Any] = types.MappingProxyType({}),
     repeated: Sequence[str] = (),
 ) -> Decorator:
@@ -420,7 +427,7 @@ def _add(command: Any, *options: Decorator) -> Any:
     return command
 
 
-def _parameter_type(hint: Any) -> click.ParamType:
+def _parameter_type(hint: Any) -> ParamType:
     """Return click's type for a field's."""
     if get_origin(hint) in (types.UnionType, typing.Union):
         hint = next(part for part in get_args(hint) if part is not types.NoneType)
@@ -428,7 +435,7 @@ def _parameter_type(hint: Any) -> click.ParamType:
         return click.Choice(get_args(hint))
     if get_origin(hint) is tuple:
         return Listed(_parameter_type(get_args(hint)[0]))
-    known: dict[Any, click.ParamType] = {int: click.INT, float: click.FLOAT, bool: click.BOOL}
+    known: dict[Any, ParamType] = {int: click.INT, float: click.FLOAT, bool: click.BOOL}
     return known.get(hint, click.STRING)
 
 

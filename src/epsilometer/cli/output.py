@@ -78,7 +78,8 @@ def write_text(text: str, path: Path) -> None:
     """Write a page as one file, whole or not at all."""
     from epsilometer.engine.store import write_whole
 
+    whole = text if text.endswith("\n") else f"{text}\n"
     try:
-        write_whole(path, text.encode("utf-8"))
+        write_whole(path, whole.encode("utf-8"))
     except OSError as error:
         raise InvalidArgument(f"Could not write {str(path)!r}: {error.strerror}.") from error

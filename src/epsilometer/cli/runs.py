@@ -277,13 +277,12 @@ def _make_list(entries: Sequence[Entry]) -> RenderableType:
         cells = (
             history_words.date(entry),
             history_words.run(entry),
-            entry.audit or entry.kind,
+            entry.kind,
             words.one_line(entry.subject),
             history_words.claimed(entry),
             history_words.found(entry),
         )
-        seed = "–" if entry.seed is None else str(entry.seed)
-        table.add_row(*map(Text, cells), _show_verdict(entry), Text(seed))
+        table.add_row(*map(Text, cells), _show_verdict(entry), Text(str(entry.seed)))
     return table
 
 

@@ -2,180 +2,159 @@
 
 import csv
 import math
-import shlex
-import sys
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import click
 from rich import box
 from rich.table import Table
+from rich.text import Text
 
 from epsilometer.accounting.pld import poisson_epsilon
 from epsilometer.accounting.shuffle import shuffle_epsilon, shuffle_noise
-from epsilometer.audits.runs import UntilRefuted
-from epsilometer.audits.shuffling import ShufflingAudit, audit_shuffling
-from epsilometer.cli.completing import one_of
-from epsilometer.cli.printing import explain_option, show, show_explanation, show_result
-from epsilometer.cli.samplers import ORDERED, parse_sampler
-from epsilometer.cli.writing import html_option, write_page
+from epsilometer.audits.shuffling import ShuffledSGD
+from epsilometer.cli.calls import make_call, run_call
+from epsilometer.cli.options import (
+    ORDERED_SAMPLER,
+    Options,
+    Whole,
+    audit_options,
+    config_options,
+    field_options,
+)
+from epsilometer.cli.output import end_audit, show
+from epsilometer.core.audit import Audit
+from epsilometer.core.findings import SamplerFinding
+from epsilometer.core.words import claimed, number, number_up
 from epsilometer.errors import InvalidArgument, UnreadableFile
-from epsilometer.report.words import number
-from epsilometer.core.serialisation import to_json
 
-_SAMPLERS = ", ".join(ORDERED)
 _COLUMNS = ("name", "noise_multiplier", "steps", "epochs", "delta")
 
 
 @click.command()
-@click.option("--noise-multiplier", type=float, help="Noise over clipping norm.")
-@click.option("--steps", type=int, help="Batches an epoch; or give the two sizes.")
-@click.option("--dataset-size", type=int, help="Records.")
-@click.option("--batch-size", type=int, help="Records a batch.")
-@click.option("--epochs", type=int, default=1, show_default=True)
-@click.option("--delta", type=float, default=1e-5, show_default=True)
-@click.option("--claim", type=float, help="Reported ε; by default that of Poisson sampling.")
-@click.option(
-    "--sampler",
-    default="shuffle",
-    show_default=True,
-    help=f"One of {_SAMPLERS}.",
-    shell_complete=one_of(ORDERED),
+@field_options(
+    ShuffledSGD,
+    {
+        "noise_multiplier": "Set noise over clipping norm.",
+        "steps": "Make so many batches per epoch.",
+        "batch_size": "Put so many records into a batch.",
+        "epochs": "Pass over the records so often.",
+        "sampler": "Draw batches by this sampler.",
+        "observations": "Run so many trials of the game, as 1e7.",
+        "device": "Run trials on cpu or cuda.",
+        "title": "Name what is audited.",
+    },
+    into="settings",
+    special={"sampler": ORDERED_SAMPLER, "observations": Whole()},
+    defaults={"sampler": "shuffle"},
 )
-@click.option("--observations", type=float, help="Plays of the game, as 1e7.")
-@click.option("--until-refuted", is_flag=True, help="Stop the game when the claim has fallen.")
-@click.option("--confidence", type=float, default=0.95, show_default=True, help="One-sided.")
-@click.option("--device", default="cpu", show_default=True, help="cpu or cuda.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
-@explain_option
-@html_option
-@click.option("--sweep", help="A CSV of settings, or 'paper' for the six that are bundled.")
+@click.option("--dataset-size", type=int, help="Train on so many records; replaces --steps.")
 @click.option(
-    "--out",
+    "--sweep", metavar="FILE.csv", help="Compute a table of settings; paper for the bundled six."
+)
+@click.option(
+    "--table",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the table of a sweep here, as CSV.",
+    metavar="FILE.csv",
+    help="Write the table of a sweep to this file.",
 )
+@config_options
+@audit_options(delta=1e-5, until=True, units=True)
 def shuffle(
-    noise_multiplier: float | None,
-    steps: int | None,
+    settings: dict[str, Any],
     dataset_size: int | None,
-    batch_size: int | None,
-    epochs: int,
-    delta: float,
-    claim: float | None,
-    sampler: str,
-    observations: float | None,
-    until_refuted: bool,
-    confidence: float,
-    device: str,
-    seed: int,
-    as_json: bool,
-    explain: bool,
-    html: Path | None,
     sweep: str | None,
-    out: Path | None,
+    table: Path | None,
+    config: Path | None,
+    trust: bool,
+    options: Options,
 ) -> None:
-    """Say what DP-SGD leaks that shuffles and is accounted as if it sampled by Poisson.
+    """Compute the ε of shuffled DP-SGD accounted as Poisson-sampled.
+
+    Without --claim the ε is judged that accounting by Poisson sampling reports for these settings.
 
     Exit code 1 if the reported ε cannot be true.
 
     Example: epsilometer shuffle --noise-multiplier 1 --steps 100 --delta 1e-5
     """
     if sweep is not None:
-        _sweep(sweep, out)
+        _sweep(sweep, table)
         return
-    if noise_multiplier is None:
+    if config is None or dataset_size is not None:
+        settings["steps"] = _count_steps(settings, dataset_size)
+    if config is None and "noise_multiplier" not in settings:
         raise InvalidArgument("Expected --noise-multiplier, got none.")
-    steps = _steps(steps, dataset_size, batch_size)
-    audit = audit_shuffling(
-        noise_multiplier=noise_multiplier,
-        steps=steps,
-        epochs=epochs,
-        delta=delta,
-        claim=claim,
-        sampler=parse_sampler(sampler, known=ORDERED),
-        batch_size=batch_size,
-        observations=None if observations is None else _whole(observations),
-        confidence=confidence,
-        until=UntilRefuted() if until_refuted else None,
-        seed=seed,
-        device=device,
-        command=_command(),
-    )
-    if html is not None:
-        write_page(audit.result, html)
-    if as_json:
-        click.echo(to_json(audit.result))
-    else:
-        show_result(audit.result)
-        click.echo(answer(audit, claim, sampler))
-    if explain:
-        show_explanation(audit.result, aside=as_json)
-    if audit.result.verdict == "refuted":
-        raise SystemExit(1)
+    call = make_call("ShuffledSGD", settings, options, config=config, trust=trust, delta=1e-5)
+    if call.claim is None:
+        assert call.delta is not None  # make_call fills it in
+        call = replace(call, claim=call.subject.accounted_claim(call.delta))
+    audit = run_call(call, options)
+    end_audit(audit, options, further=(Text(word_answer(audit)),))
 
 
-def answer(audit: ShufflingAudit, claim: float | None, sampler: str) -> str:
-    """What a person needs to know, in a few lines."""
-    reported = audit.poisson_epsilon if claim is None else claim
-    result = audit.result
+def word_answer(audit: Audit) -> str:
+    """Say what a person needs to know, in a few lines."""
+    assert audit.claim is not None
+    sampling, (view,) = audit.one(SamplerFinding), audit.views
+    assert sampling is not None
+    assert view.computed is not None
+    reported, bound = claimed(audit.claim.epsilon), view.bound
     lines = [
-        f"You report ε = {reported:.2f} (Poisson: {audit.poisson_epsilon:.2f}). "
-        f"With {sampler} the mechanism's ε is at least {number(audit.exact.low)}; certified by "
-        f"{result.bound.n_in + result.bound.n_out:,} plays of the game: ε ≥ "
-        f"{number(result.bound.epsilon)} ({result.bound.confidence:.0%}).",
-        f"To keep ε = {reported:.2f} so you need noise ≥ {audit.needed_noise:.3f}; or sample by "
-        f"Poisson, or by balls in bins (ε = {audit.balls_in_bins.epsilon:.2f} with this noise).",
-        f"Without any shuffling ε would be {audit.deterministic_epsilon:.2f}."
-        + (f" Published lower bound: {audit.published:.2f}." if audit.published else ""),
+        f"You report ε = {reported} (Poisson: {sampling.accounted_epsilon:.2f}). "
+        f"With {sampling.sampler} the mechanism's ε is at least {number(view.computed.low)}; "
+        f"certified by {bound.n_in + bound.n_out:,} trials of the game: ε ≥ "
+        f"{number(bound.epsilon)} ({bound.confidence:.0%}).",
     ]
+    bins = f"balls in bins (ε = {sampling.balls_in_bins.epsilon:.2f} with this noise)"
+    if sampling.needed_noise is not None:
+        lines.append(
+            f"To satisfy ε = {reported} you need noise ≥ {sampling.needed_noise:.3f}; or sample by "
+            f"Poisson, or by {bins}."
+        )
+    if math.isfinite(audit.upper):
+        lines.append(f"Without any shuffling ε would be {number_up(audit.upper)}.")
+    if sampling.published:
+        lines.append(f"Published lower bound: {number(sampling.published)}.")
     return "\n".join(lines)
 
 
-def _steps(steps: int | None, dataset_size: int | None, batch_size: int | None) -> int:
+def _count_steps(settings: dict[str, Any], dataset_size: int | None) -> int:
+    steps, batch_size = settings.get("steps"), settings.get("batch_size")
     if steps is not None:
         if dataset_size is not None:
             raise InvalidArgument("Expected --steps or --dataset-size, got both.")
-        return steps
+        return int(steps)
     if dataset_size is None or batch_size is None:
         raise InvalidArgument("Expected --steps, or --dataset-size and --batch-size, got neither.")
     if not 1 <= batch_size <= dataset_size:
         raise InvalidArgument(f"Expected --batch-size from 1 to {dataset_size}, got {batch_size}.")
-    return dataset_size // batch_size  # a ragged last batch is dropped, as loaders for DP-SGD do
+    # A ragged last batch is dropped, as loaders for DP-SGD do.
+    return dataset_size // int(batch_size)
 
 
-def _whole(value: float) -> int:
-    if not math.isfinite(value) or value != int(value):
-        raise InvalidArgument(f"Expected a whole number of observations, got {value!r}.")
-    return int(value)
-
-
-def _command() -> str:
-    return shlex.join(["epsilometer", *sys.argv[1:]])
-
-
-def _sweep(source: str, out: Path | None) -> None:
-    rows = [_row(setting) for setting in _settings(source)]
-    table = Table(box=box.SIMPLE_HEAD)
+def _sweep(source: str, table: Path | None) -> None:
+    rows = [_make_row(setting) for setting in _read_settings(source)]
+    shown = Table(box=box.SIMPLE_HEAD)
     for column in rows[0]:
-        table.add_column(column, justify="left" if column == "name" else "right")
+        shown.add_column(column, justify="left" if column == "name" else "right")
     for row in rows:
-        table.add_row(*row.values())
-    show(table)
-    if out is not None:
+        shown.add_row(*row.values())
+    show(shown)
+    if table is not None:
         try:
-            with out.open("w", encoding="utf-8", newline="") as file:
+            with table.open("w", encoding="utf-8", newline="") as file:
                 writer = csv.DictWriter(file, rows[0])
                 writer.writeheader()
                 writer.writerows(rows)
         except OSError as error:
-            raise InvalidArgument(f"Could not write {str(out)!r}: {error.strerror}.") from error
-        click.echo(f"Table: {out}")
+            raise InvalidArgument(f"Could not write {str(table)!r}: {error.strerror}.") from error
+        click.echo(f"Table: {table}")
 
 
-def _row(setting: dict[str, str]) -> dict[str, str]:
-    """One setting: what is reported, what is true, and what it would have taken."""
+def _make_row(setting: dict[str, str]) -> dict[str, str]:
+    """Return one setting: what is reported, what is true, and what it would have taken."""
     try:
         noise, delta = float(setting["noise_multiplier"]), float(setting["delta"])
         steps, epochs = int(setting["steps"]), int(setting["epochs"])
@@ -203,7 +182,7 @@ def _row(setting: dict[str, str]) -> dict[str, str]:
     }
 
 
-def _settings(source: str) -> list[dict[str, str]]:
+def _read_settings(source: str) -> list[dict[str, str]]:
     try:
         if source == "paper":
             text = (

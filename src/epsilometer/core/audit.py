@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 # Of a printed audit, so that it has at most 25 lines and 2,000 characters.
 _WIDTH = 78
+_DEEPEST = 32  # levels of settings; real ones have four
 _LONGEST = 4 * _WIDTH  # of the first line
 _PRINTED = 10  # rules and views
 
@@ -67,6 +69,8 @@ class Provenance(Plain, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        _check_depth(self.settings)
+        _check_depth(self.until)
         _validate.open_unit(confidence=self.confidence)
         _validate.whole(0, seed=self.seed, units=self.units, used=self.used, failed=self.failed)
         if self.used + self.failed > self.units:
@@ -238,8 +242,21 @@ class Audit(Plain, frozen=True, kw_only=True):
         yield "verdict", self.verdict
 
     def _repr_html_(self) -> str:
-        rows = [tuple(line.strip().split(": ", 1)) for line in _summarise(self)[1:]]
-        return html_table(words.headline(self), [row for row in rows if any(row)])
+        title, *lines = _summarise(self)
+        rows = (tuple(line.strip().split(": ", 1)) for line in lines)
+        return html_table(title, rows)
+
+
+def _check_depth(settings: Any) -> None:
+    """Refuse settings that are nested so deeply that reading them would overflow the stack."""
+    level = [settings]
+    for _ in range(_DEEPEST):
+        parts = (each.values() if isinstance(each, dict) else each for each in level)
+        nested = (part for part in parts if not isinstance(part, (str, int, float, NoneType)))
+        level = [inner for part in nested for inner in part]
+        if not level:
+            return
+    raise InvalidArgument(f"Expected settings nested at most {_DEEPEST} deep, got deeper ones.")
 
 
 def _without_power(finding: Finding) -> Finding:

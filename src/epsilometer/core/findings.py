@@ -12,6 +12,13 @@ Standing: TypeAlias = Literal["below", "above", "unclear"]
 Swept: TypeAlias = Literal["samples", "unit"]
 
 
+def _check_counts(name: str, counts: tuple[int, ...]) -> None:
+    """Refuse anything but whole numbers from 0; hundreds of them in a few microseconds."""
+    if not set(map(type, counts)) <= {int} or min(counts, default=0) < 0:
+        for count in counts:
+            _validate.whole(0, **{name: count})
+
+
 class AttackSummary(Plain, frozen=True, kw_only=True):
     """How well the attack told the two worlds apart, before any bound.
 
@@ -89,8 +96,12 @@ class Evidence(Plain, frozen=True, kw_only=True):
                 f"Expected one more edge than bins of scores, got {len(self.edges)} for "
                 f"{len(self.inside_bins)}."
             )
-        for inside, outside in zip(self.inside_bins, self.outside_bins, strict=True):
-            _validate.whole(0, inside_bins=inside, outside_bins=outside)
+        for name in ("inside_bins", "outside_bins"):
+            _check_counts(name, getattr(self, name))
+        for name in ("fpr", "fnr", "fpr_low", "fpr_high", "fnr_low", "fnr_high"):
+            rates = getattr(self, name)
+            if rates and not 0 <= min(rates) <= max(rates) <= 1:
+                raise InvalidArgument(f"Expected {name} in [0, 1], got {_validate.short(rates)}.")
 
 
 class EpsilonFinding(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind"):
@@ -136,6 +147,9 @@ class EpsilonFinding(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind
                 f"Expected at most {self.units} units used and failed, "
                 f"got {self.used} and {self.failed}."
             )
+        for name, value in (("reach", self.reach), ("power", self.power)):
+            if value is not None:
+                _validate.at_least(0, **{name: value})
         if any(estimate.delta != self.bound.delta for estimate in self.estimates):
             raise InvalidArgument(f"Expected estimates at δ = {self.bound.delta!r}, got others.")
 
@@ -264,8 +278,8 @@ class LeaveOneOut(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind"):
                 f"Expected one more edge than bins of values, got {len(self.edges)} for "
                 f"{len(self.bins)}."
             )
-        for count in (*self.bins, *self.floor_bins):
-            _validate.whole(0, bins=count)
+        _check_counts("bins", self.bins)
+        _check_counts("floor_bins", self.floor_bins)
 
 
 class MembershipFinding(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind"):

@@ -15,10 +15,11 @@ from epsilometer.references import BIBLIOGRAPHY
 
 _LARGEST = 2**1000  # no count and no seed comes near what a float cannot hold
 _NUMBERS: dict[type, dict[str, type]] = {}  # by class: fields that hold one number
+_TUPLES: dict[type, dict[str, bool]] = {}  # by class: fields of many numbers; whether plain ones
 
 
 class Plain(msgspec.Struct, frozen=True, kw_only=True):
-    """A frozen record whose numbers are Python's own, so that JSON can hold it."""
+    """A frozen record whose numbers are Python's own and never nan, so that JSON can hold it."""
 
     def __post_init__(self) -> None:
         for name, kind in _number_fields(type(self)).items():
@@ -27,6 +28,13 @@ class Plain(msgspec.Struct, frozen=True, kw_only=True):
                 msgspec.structs.force_setattr(self, name, kind(value))
             elif kind is int and isinstance(value, int) and abs(value) > _LARGEST:
                 raise InvalidArgument(f"Expected {name} to fit into a float, it does not.")
+            elif kind is float and _has_nan(value):
+                raise InvalidArgument(f"Expected a number for {name}, got nan.")
+        for name, flat in _tuple_fields(type(self)).items():
+            value = getattr(self, name)
+            # The sum is nan too where infinities of both signs are added, which is no fault.
+            if (not flat or math.isnan(sum(value))) and _has_nan(value):
+                raise InvalidArgument(f"Expected numbers in {name}, got nan among them.")
 
 
 def to_plain(value: Any) -> Any:
@@ -70,6 +78,28 @@ def _number_fields(cls: type) -> dict[str, type]:
                 found[name] = kind
         _NUMBERS[cls] = found
     return _NUMBERS[cls]
+
+
+def _tuple_fields(cls: type) -> dict[str, bool]:
+    """Fields of a class that hold many floats, and whether they hold nothing else."""
+    if cls not in _TUPLES:
+        hints = get_type_hints(cls)
+        _TUPLES[cls] = {
+            name: hints[name] == tuple[float, ...]
+            for name in cls.__struct_fields__  # type: ignore[attr-defined]
+            if get_origin(hints[name]) is tuple and _holds_floats(hints[name])
+        }
+    return _TUPLES[cls]
+
+
+def _holds_floats(kind: Any) -> bool:
+    return kind is float or (get_origin(kind) is tuple and any(map(_holds_floats, get_args(kind))))
+
+
+def _has_nan(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return any(map(_has_nan, value))
+    return isinstance(value, (float, np.floating)) and math.isnan(value)
 
 
 def _write_values(value: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from epsilometer import _validate
+from epsilometer.core import judge
 from epsilometer.core.audit import Audit
 from epsilometer.core.plain import to_plain
 from epsilometer.errors import EpsilometerError, InvalidArgument, UnreadableFile
@@ -124,7 +125,17 @@ def json_schema() -> dict[str, Any]:
         >>> em.json_schema()["$schema"]
         'https://json-schema.org/draft/2020-12/schema'
     """
-    schema: dict[str, Any] = _allow_non_finite(msgspec.json.schema(Audit))
+    schema: dict[str, Any] = msgspec.json.schema(Audit)
+    for part in schema["$defs"].values():  # what a type is; the rest of its docstring is for Python
+        part["description"] = part["description"].partition("\n\n")[0]
+    audit = schema["$defs"]["Audit"]
+    audit["properties"] |= {
+        "verdict": {"enum": list(judge.GRAVEST_FIRST)},
+        **dict.fromkeys(("epsilon", "upper"), {"type": "number"}),
+        **dict.fromkeys(("reach", "power"), {"anyOf": [{"type": "number"}, {"type": "null"}]}),
+    }
+    audit["required"] = ["format", "verdict", *audit["required"]]
+    schema = _allow_non_finite(schema)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 

@@ -64,6 +64,7 @@ CHOICES: dict[str, str] = {
 }
 DATA = types.MappingProxyType({"data": True})  # metadata of a field that holds data
 _PLAIN = (bool, int, float, str, type(None))
+_PART: Any = str | int | float | list[Any]  # of a list: anything that the subject itself may read
 
 
 def data_field(**options: Any) -> Any:
@@ -124,20 +125,17 @@ def from_settings(cls: type, settings: Mapping[str, Any], *, trust: bool = False
                 f"Expected a setting of {name} among {', '.join(known)}, "
                 f"got {_validate.short(key)}."
             )
-    supplied = [key for key, value in settings.items() if has_supplied(value)]
-    if supplied:
-        raise InvalidArgument(
-            f"Expected {', '.join(supplied)} of {name}: supplied from Python when it was audited, "
-            "so not in this file. Make the same call again from Python."
-        )
+    refuse_supplied(name, settings)
     hints = typing.get_type_hints(cls)
     values = {
         key: _decode(f"{name}.{key}", value, hints[key], trust=trust)
         for key, value in settings.items()
         if value is not None or known[key].default is not dataclasses.MISSING
     }
-    if values.get("source") is not None:
-        return cls(**{**values["source"].load(), **values})
+    if (source := values.get("source")) is not None:
+        if not hasattr(source, "load"):
+            raise InvalidArgument(f"Expected {name}.source with its type, got none: score-file, say.")
+        values = {**source.load(), **values}
     for key, field in known.items():
         required = (
             field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
@@ -145,6 +143,16 @@ def from_settings(cls: type, settings: Mapping[str, Any], *, trust: bool = False
         if required and key not in values:
             raise InvalidArgument(f"Expected {name}.{key}, got none.")
     return cls(**values)
+
+
+def refuse_supplied(name: str, settings: Mapping[str, Any]) -> None:
+    """Refuse settings that do not hold all that was audited, and say what must be supplied."""
+    supplied = [key for key, value in settings.items() if has_supplied(value)]
+    if supplied:
+        raise InvalidArgument(
+            f"Expected {', '.join(supplied)} of {name}: supplied from Python when it was audited, "
+            "so not in this file. Make the same call again from Python."
+        )
 
 
 def parse_choice(text: str, *, among: tuple[str, ...] = ()) -> Any:
@@ -221,17 +229,30 @@ def _decode(where: str, value: Any, hint: Any, *, trust: bool) -> Any:
         return _import_function(where, value["function"], trust=trust)
     if _is_plain(hint):
         try:
-            if hint is Path:
-                return Path(msgspec.convert(value, str))
-            return msgspec.convert(value, hint, strict=not isinstance(value, str))
+            if hint in (Path, Path | None):
+                return None if value is None else Path(msgspec.convert(value, str))
+            non_finite = isinstance(value, str) and value in ("inf", "-inf", "nan")
+            return msgspec.convert(value, hint, strict=not non_finite)
         except msgspec.ValidationError as error:
             expected = str(error).partition(" - at ")[0].replace("`", "")
             raise InvalidArgument(f"{where}: {expected}, got {_validate.short(value)}.") from error
     if isinstance(value, str) and value.partition(":")[0] in CHOICES:
         return parse_choice(value)
-    if isinstance(value, (list, tuple)):
-        return tuple(_decode(where, part, Any, trust=trust) for part in value)
+    if isinstance(value, (list, tuple)):  # parts may be texts that the subject itself reads
+        return tuple(_decode(where, part, _PART, trust=trust) for part in value)
+    _refuse_bare(where, value, hint)
     return value
+
+
+def _refuse_bare(where: str, value: Any, hint: Any) -> None:
+    """Refuse a text or a number where only choices, functions or data can stand."""
+    union = get_origin(hint) in (types.UnionType, typing.Union)
+    taken = tuple(part for part in (get_args(hint) if union else (hint,)) if part in _PLAIN)
+    if isinstance(value, (str, int, float)) and not isinstance(value, taken):
+        raise InvalidArgument(
+            f"{where}: Expected the name of a choice ({', '.join(CHOICES)}), "
+            f"got {_validate.short(value)}."
+        )
 
 
 def _decode_choice(where: str, value: Mapping[str, Any], *, trust: bool) -> Any:
@@ -271,6 +292,9 @@ def _load(path: str) -> Any:
 
 
 def _build(name: str, cls: Any, arguments: tuple[Any, ...]) -> Any:
+    own = dataclasses.fields(cls)
+    if arguments and (not own or own[0].type is bool):  # the number would be taken for a switch
+        raise InvalidArgument(f"Expected no number after {name!r}, got {arguments[0]!r}.")
     try:
         return cls(*arguments)
     except TypeError as error:

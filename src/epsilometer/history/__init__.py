@@ -1,1 +1,1 @@
-"""Results that lie in a folder: what there is, two of them compared."""
+"""List the audits in a folder, compare two of them, follow one over time."""

@@ -1,4 +1,4 @@
-"""The results of a folder, by an index that is never the truth: the files are.
+"""Index the audits of a folder. The index is never the truth: the files are.
 
 The index is an SQLite file in the folder. Of files that did not change since, it knows what they
 say, with a sum by which damage shows; missing, damaged, of another version or thrown away, it is
@@ -15,18 +15,20 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from epsilometer.core import judge
+from epsilometer.core.serialisation import from_json
 from epsilometer.errors import InvalidArgument, UnreadableFile
-from epsilometer.history.entries import BAD, Entry, begins_a_result, entries_of, plain_result
+from epsilometer.history.entries import Entry, list_entries, looks_like_audit
 
 INDEX = ".epsilometer-index.sqlite"
 _COLUMNS = tuple(column.name for column in fields(Entry))
-_VERSION = zlib.crc32(" ".join(("2", *_COLUMNS)).encode()) & 0x7FFFFFFF
+_VERSION = zlib.crc32(" ".join(("3", *_COLUMNS)).encode()) & 0x7FFFFFFF
 _TABLES = {
     "files": "CREATE TABLE files (path PRIMARY KEY, size, changed, node, reason, sum)",
     "entries": f"CREATE TABLE entries ({', '.join(_COLUMNS)}, PRIMARY KEY (path, part))",
 }
 _PATIENCE = 30.0  # seconds to wait for another process that writes the index
-_LARGEST = 256 * 2**20  # bytes of a result
+_LARGEST = 256 * 2**20  # bytes of an audit
 _UNSETTLED = 2.0  # seconds within which a file may change again and look the same
 _OF_A_RUN = ("shards", "failures")
 _INTEGER = 2**63 - 1  # the largest that SQLite holds; larger ones are kept as text
@@ -35,7 +37,7 @@ _WHOLE = ("observations", "seed", "failed")
 
 @dataclass(frozen=True)
 class _File:
-    """A file that may be a result, as it was when looked at."""
+    """A file that may be an audit, as it was when looked at."""
 
     path: str
     size: int
@@ -45,7 +47,7 @@ class _File:
 
 @dataclass
 class _Folder:
-    """What lies in a folder and below it."""
+    """Files that lie in a folder and below it."""
 
     files: list[_File] = field(default_factory=list)
     closed: list[tuple[str, str]] = field(default_factory=list)
@@ -56,15 +58,15 @@ _Seen: TypeAlias = tuple[_File, list[Entry], str]  # a file, what it holds, why 
 
 
 class History:
-    """The results in a folder and below it, as they are now.
+    """The audits in a folder and below it, as they are now.
 
-    Guarantees: the same files give the same entries, whatever the index says or whether there is
+    Guarantee: the same files give the same entries, whatever the index says or whether there is
         one. A file that cannot be read is named in ``unreadable`` and hides nothing else. Several
         processes may do this at once. Only new and changed files are read.
-    Assumes: a file that changes gets another size, time or place on the disk.
+    Assumption: a file that changes gets another size, time or place on the disk.
 
     Attributes:
-        entries: One an audit, oldest first.
+        entries: One per view of an audit, oldest first.
         unreadable: (path, reason) pairs.
         unfinished: Directories of runs that have no result yet.
         read: How many files had to be read.
@@ -76,7 +78,7 @@ class History:
     """
 
     def __init__(self, folder: Path | str, *, rebuild: bool = False) -> None:
-        """Looks at all files; ``rebuild`` forgets the index first."""
+        """Look at all files; ``rebuild`` forgets the index first."""
         self.folder = Path(folder)
         if not self.folder.is_dir():
             raise UnreadableFile(f"Expected a folder of results, found none at {str(folder)!r}.")
@@ -99,42 +101,27 @@ class History:
         refuted: bool = False,
         since: float = -float("inf"),
     ) -> tuple[Entry, ...]:
-        """Entries of a kind (type or audit), whose subject or path has a text, from a time on.
+        """Return entries of a kind, whose subject or path has a text, from a time on.
 
         Args:
-            kind: As ``AuditResult``, ``dpsgd`` or ``audit_training``.
+            kind: Name of the audited subject, as ``Scores`` or ``dpsgd``, in letters of any size.
             subject: Part of the subject or of the path, in letters of any size.
-            refuted: Only where a claim fell, or a classifier should not be released.
+            refuted: Only where a claim is false, or a classifier should not be released.
             since: Seconds since 1970.
         """
         wanted = subject.casefold()
         return tuple(
             entry
             for entry in self.entries
-            if (not kind or kind.casefold() in (entry.kind.casefold(), entry.audit.casefold()))
+            if (not kind or kind.casefold() == entry.kind.casefold())
             and (wanted in entry.subject.casefold() or wanted in entry.path.casefold())
-            and (not refuted or entry.verdict in BAD)
+            and (not refuted or entry.verdict in judge.BAD)
             and entry.written >= since
         )
 
 
-def read_plain(path: Path) -> dict[str, Any]:
-    """The result in a file or in the directory of a run, as plain JSON values of any version."""
-    file = path / "result.json" if path.is_dir() else path
-    try:
-        if file.stat().st_size > _LARGEST:
-            raise InvalidArgument(f"Expected at most {_LARGEST:,} bytes, got more.")
-        return plain_result(file.read_text("utf-8"))
-    except UnicodeDecodeError as error:
-        raise UnreadableFile(f"{file}: Expected a result as JSON; this is no text.") from error
-    except OSError as error:
-        raise UnreadableFile(f"Could not read {str(file)!r}: {error.strerror}.") from error
-    except InvalidArgument as error:
-        raise UnreadableFile(f"{file}: {error}") from error
-
-
 def _look(top: Path) -> _Folder:
-    """Every file that may be a result. Links to folders are not followed: some lead in a ring."""
+    """List all files that may be audits. Links to folders are not followed: some form rings."""
     found, todo = _Folder(), [""]
     while todo:
         inner = todo.pop()
@@ -172,7 +159,7 @@ def _add(found: _Folder, path: str, item: "os.DirEntry[str]") -> None:
 
 
 def _indexed(folder: Path, files: list[_File]) -> tuple[list[Entry], list[tuple[str, str]], int]:
-    """Entries, unreadable files and how many were read; by the index where that is possible."""
+    """Return entries, unreadable files and how many were read; by the index where it can be."""
     index = folder / INDEX
     for place in () if index.is_symlink() else (index, index):
         try:
@@ -212,7 +199,7 @@ def _updated(
 
 
 def _known(base: sqlite3.Connection) -> tuple[dict[str, _Seen], set[str]]:
-    """What the index says of files, where its sum fits; and the paths of all that it lists."""
+    """Return what the index says of files, where its sum fits, and the paths of all it lists."""
     rows: dict[str, list[tuple[Any, ...]]] = {}
     for row in base.execute(f"SELECT {', '.join(_COLUMNS)} FROM entries ORDER BY rowid"):
         rows.setdefault(row[0], []).append(row)
@@ -227,12 +214,12 @@ def _known(base: sqlite3.Connection) -> tuple[dict[str, _Seen], set[str]]:
 
 
 def _sum(state: Iterable[Any], rows: Iterable[tuple[Any, ...]]) -> int:
-    """Of all that is kept of a file: what is damaged, and still a database, does not fit it."""
+    """Return a checksum of all that is kept of a file: damage that is still a database shows."""
     return zlib.crc32(repr((*state, *rows)).encode("utf-8", "surrogatepass"))
 
 
 def _prepare(base: sqlite3.Connection) -> None:
-    """Makes the tables where they are not there, or are another version's."""
+    """Make the tables where they are not there, or are another version's."""
     if base.execute("PRAGMA quick_check").fetchone() != ("ok",):
         raise sqlite3.DatabaseError("damaged")
     if base.execute("PRAGMA user_version").fetchone() != (_VERSION,):
@@ -276,26 +263,24 @@ def _write(
 
 
 def _read(folder: Path, file: _File) -> tuple[list[Entry], str]:
-    """The entries of a file, or why there are none; neither where it is no result."""
+    """Return the entries of a file, or why there are none; neither where it is no audit."""
     try:
         with (folder / file.path).open("rb") as opened:
             head = opened.read(256)
-            if not begins_a_result(head) and Path(file.path).name != "result.json":
+            if not looks_like_audit(head) and Path(file.path).name != "result.json":
                 return [], ""
             if file.size > _LARGEST:
                 return [], f"it has more than {_LARGEST:,} bytes"
-            text = (head + opened.read()).decode("utf-8")
-        return entries_of(plain_result(text), path=file.path, written=file.changed / 1e9), ""
+            data = head + opened.read()
+        return list_entries(from_json(data), path=file.path, written=file.changed / 1e9), ""
     except OSError as error:
         return [], f"it cannot be read: {error.strerror}"
-    except UnicodeDecodeError:
-        return [], "it is no text"
     except InvalidArgument as error:
         return [], str(error)
 
 
 def _kept(value: Any) -> Any:
-    """As SQLite gives it back."""
+    """Return a value as SQLite gives it back."""
     if isinstance(value, bool):
         return int(value)
     if isinstance(value, float):

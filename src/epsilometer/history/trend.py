@@ -1,4 +1,4 @@
-"""One thing audited again and again: its results in order."""
+"""Follow one subject over audits: its entries in order."""
 
 import re
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ By: TypeAlias = Literal["date", "name"]
 
 @dataclass(frozen=True, kw_only=True)
 class Trend:
-    """Audits of one subject, by one adversary, at one δ.
+    """Audits of one subject, as one adversary sees it, at one δ.
 
     Attributes:
         subject: What was audited.
@@ -28,23 +28,23 @@ class Trend:
 
     @property
     def measure(self) -> str:
-        """What ``values`` are."""
+        """Name what ``values`` are."""
         return "TPR − FPR" if self.delta is None else "ε"
 
     @property
     def values(self) -> tuple[float | None, ...]:
-        """ε of each entry; of classifiers, what the strongest attack gained over guessing."""
+        """Return ε of each entry; of classifiers, what the strongest attack gained."""
         return tuple(e.advantage if self.delta is None else e.epsilon for e in self.entries)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What else changed since the entry before: then a step is no step of the model alone."""
+        """Say what else changed since the entry before: a step may not be the model's alone."""
         steps = zip(self.entries, self.entries[1:], strict=False)
         return ("", *(_changes(before, after) for before, after in steps))
 
 
 def trends(entries: Iterable[Entry], *, by: By = "date") -> tuple[Trend, ...]:
-    """Entries of the same subject, adversary, kind and δ, in order of their dates or names."""
+    """Group entries of one subject, adversary, kind and δ, in order of their dates or names."""
     groups: dict[tuple[str, str, str, float | None], list[Entry]] = {}
     for entry in entries:
         key = (entry.subject, entry.adversary, entry.kind, entry.delta)
@@ -66,7 +66,7 @@ def _by_date(entry: Entry) -> tuple[float, str, int]:
 
 
 def _by_name(entry: Entry) -> list[tuple[int, str]]:
-    """v9 before v10: digits count as numbers."""
+    """Put v9 before v10: digits count as numbers."""
     pieces = re.split(r"(\d+)", f"{entry.path} {entry.part}")
     return [(int(p), "") if p.isdecimal() else (-1, p) for p in pieces]
 
@@ -78,7 +78,7 @@ def _changes(before: Entry, after: Entry) -> str:
             ("observations", before.observations, after.observations),
             ("method", before.method, after.method),
             ("confidence", before.confidence, after.confidence),
-            ("promised", before.claim, after.claim),
+            ("claimed ε", before.claim, after.claim),
         )
         if old != new
     ]

@@ -370,7 +370,8 @@ def _curves(view: EpsilonFinding, claim: Claim | None, grid: FloatArray) -> tupl
         curves.extend(_gdp_series(grid, claim.epsilon, claim.delta))
     for law in view.evidence.curves:
         curves.append(plotted(law.name, "line", "law", law.fpr, law.fnr))
-    name = f"(ε, δ) {'proved' if bound.valid else 'not a valid bound'}: ε = {number(bound.epsilon)}"
+    kind = "(ε, δ) proved" if bound.valid else "(ε, δ) not a valid bound"
+    name = f"{kind}: ε = {number(bound.epsilon)}"
     curves.append(_dp_series(name, "bound", grid, bound.epsilon, bound.delta, dashed=True))
     return tuple(curves)
 
@@ -464,9 +465,8 @@ def _rates_in_words(view: EpsilonFinding, claim: Claim | None) -> str:
     if claim is not None:
         allowed = _allowed(rates, claim)
         said.append(f"the claim of ε = {claimed(claim.epsilon)} allows {allowed}")
-    kind = "proved" if view.bound.valid else "not valid as a bound"
-    proved = f"ε = {number(view.bound.epsilon)}, {kind},"
-    said.append(f"{proved} allows {_allowed(rates, view.bound)}")
+    kind = ", proved," if view.bound.valid else ", not valid as a bound,"
+    said.append(f"ε = {number(view.bound.epsilon)}{kind} allows {_allowed(rates, view.bound)}")
     return f"At false positive rates of {_listed(rates)} {'; '.join(said)}."
 
 

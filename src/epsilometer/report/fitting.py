@@ -17,15 +17,14 @@ _T = TypeVar("_T")
 
 def fit_audit(audit: Audit, *, records: int) -> Audit:
     """Return the audit with its riskiest ``records`` and no text longer than a reader takes."""
-    every = audit.find(RecordRisk)
-    alone = len(every) == len(audit.findings)
-    count = max(records, 1) if alone else records  # an audit has a finding
-    kept = {id(record) for record in (every if len(every) <= count else riskiest(every, count))}
-    findings = [
-        cut(finding, _LONGEST_OF_RECORD) if isinstance(finding, RecordRisk) else finding
-        for finding in audit.findings
-        if not isinstance(finding, RecordRisk) or id(finding) in kept
-    ]
+    risks = {i: f.risk for i, f in enumerate(audit.findings) if isinstance(f, RecordRisk)}
+    count = max(records, 1) if len(risks) == len(audit.findings) else records  # some are left
+    kept = set(heapq.nlargest(count, risks, key=lambda place: risks[place]))
+    findings = (
+        cut(finding, _LONGEST_OF_RECORD) if place in kept else finding
+        for place, finding in enumerate(audit.findings)
+        if place in kept or place not in risks
+    )
     return cut(replace(audit, findings=tuple(findings)))
 
 
@@ -45,7 +44,7 @@ def _cut(value: Any, longest: int) -> Any:
     if isinstance(value, (tuple, list)):
         return type(value)(_cut(part, longest) for part in value)
     if isinstance(value, dict):
-        return {key: _cut(part, longest) for key, part in value.items()}
+        return {_cut(key, longest): _cut(part, longest) for key, part in value.items()}
     if isinstance(value, Struct):
         names = value.__struct_fields__
         return replace(value, **{name: _cut(getattr(value, name), longest) for name in names})

@@ -19,23 +19,21 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def date(entry: Entry) -> str:
-    """When it was written, in UTC: the same words everywhere."""
+    """Say when it was written, in UTC: the same words everywhere."""
     return f"{datetime.fromtimestamp(entry.written, UTC):%Y-%m-%d %H:%M}"
 
 
 def run(entry: Entry) -> str:
-    """The run, and which of its audits where it is not the first."""
+    """Name the run, and which of its views where it is not the first."""
     label = one_line(entry.label)
     return label if entry.part == 1 else f"{label} #{entry.part}"
 
 
 def found(entry: Entry) -> str:
-    """What was found: a bound, an estimate, or what an attack on a classifier gained."""
+    """Say what was found: a bound, or what an attack on a classifier gained."""
     if entry.epsilon is None:
         gained = entry.advantage
         return "–" if gained is None else f"TPR − FPR {number(gained)}"
-    if entry.kind == "EpsilonEstimate":
-        return f"ε = {number(entry.epsilon)}"
     return f"ε ≥ {number(entry.epsilon)}" + ("" if entry.valid else ", not valid")
 
 
@@ -45,7 +43,7 @@ def claimed(entry: Entry) -> str:
 
 
 def trend_title(trend: Trend) -> str:
-    """What is followed."""
+    """Say what is followed."""
     parts = [trend.subject]
     if trend.adversary not in ("", "unstated"):
         parts.append(f"adversary: {trend.adversary}")
@@ -55,7 +53,7 @@ def trend_title(trend: Trend) -> str:
 
 
 def trend_rows(trend: Trend) -> list[tuple[str, ...]]:
-    """One row an entry, as ``TREND_HEAD`` names them."""
+    """Return one row per entry, as ``TREND_HEAD`` names them."""
     return [
         (run(e), date(e), claimed(e), found(e), e.verdict, one_line(note))
         for e, note in zip(trend.entries, trend.notes, strict=True)
@@ -63,7 +61,7 @@ def trend_rows(trend: Trend) -> list[tuple[str, ...]]:
 
 
 def sparkline(values: Sequence[float | None]) -> str:
-    """Values as bars of eight heights from 0; a gap where there is none, ∞ where it is that."""
+    """Return values as bars of eight heights from 0: a gap for none, ∞ as itself."""
     finite = [value for value in values if value is not None and math.isfinite(value)]
     largest = max([*finite, 1e-9])
     return "".join(_bar(value, largest) for value in values)

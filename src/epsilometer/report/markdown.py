@@ -23,7 +23,8 @@ from epsilometer.report.tables import (
 )
 from epsilometer.report.tones import LOOKS, look_of, rule_tone
 
-_LONGEST = 300  # letters of a text; a comment holds 65,536 in all
+_LONGEST = 300  # letters of a text
+_LARGEST = 65_536  # letters of a comment
 _HEADLINE = 1_000
 _VIEWS = 20
 _RECORDS = 10
@@ -34,6 +35,17 @@ _LINKS = re.compile(r"@|#|:(?=//)|www(?=\.)|GH-", re.IGNORECASE)
 
 def as_markdown(audit: Audit) -> str:
     """Return the verdict, findings as tables, and folded away what is needed to do it again."""
+    text = _render(audit, views=_VIEWS)
+    return text if len(text) <= _LARGEST else _render(audit, views=0)
+
+
+def plain(text: str, longest: int = _LONGEST) -> str:
+    """Return text that Markdown shows as it is: no markup, HTML or links, nobody mentioned."""
+    return _MARKS.sub(_escape, _unlink(text, longest))
+
+
+def _render(audit: Audit, *, views: int) -> str:
+    """Return the audit with so many of its views one by one."""
     parts = [
         f"### {look_of(audit).emoji} {plain(headline(audit), _HEADLINE)}",
         plain(audit.subject),
@@ -41,16 +53,11 @@ def as_markdown(audit: Audit) -> str:
         *_findings(audit),
         *_bullets(advice_of(audit)),
         *_records(audit),
-        *_views(audit),
+        *_views(audit, views),
         _folded("What it means", _bullets(words.meaning(audit))),
         _folded("How to do it again", _provenance(audit.provenance)),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def plain(text: str, longest: int = _LONGEST) -> str:
-    """Return text that Markdown shows as it is: no markup, HTML or links, nobody mentioned."""
-    return _MARKS.sub(_escape, _unlink(text, longest))
 
 
 def _escape(mark: re.Match[str]) -> str:
@@ -90,10 +97,10 @@ def _listed(table: Table, most: int) -> Iterator[str]:
         yield f"And {len(table.rows) - most:,} more."
 
 
-def _views(audit: Audit) -> Iterator[str]:
+def _views(audit: Audit, most: int) -> Iterator[str]:
     """What each of several views proves, folded away."""
     views = words.own_views(audit)
-    for view in views[:_VIEWS] if len(views) > 1 else ():
+    for view in views[:most] if len(views) > 1 else ():
         verdict = judge.judge_finding(audit.claim, view)
         alone = words.take_view(audit, view)
         parts = [

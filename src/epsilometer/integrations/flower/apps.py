@@ -1,4 +1,4 @@
-"""A ServerApp whose run is audited."""
+"""Audit the run of a ServerApp."""
 
 import copy
 import functools
@@ -25,28 +25,29 @@ with needs("flwr", extra="flower"):
 
 
 def audit_server_app(server_app: ServerApp, **asked: Unpack[Asked]) -> ServerApp:
-    """The same ``ServerApp``, whose run is audited: put it into ``pyproject.toml`` in its place.
+    """Return the same ``ServerApp``, whose run is audited, to put into ``pyproject.toml``.
 
     A canary is a random direction in the space of the weights. Its node answers every training
     message with the weights that came plus that direction, as long as clipping allows. When the
     app ends, or fails, a run directory with ``result.json`` and ``report.html`` is written.
 
-    Guarantees: those of ``audits.one_shot.audit_cosines``; real clients, strategy and accountant
-        are not touched; integer arrays are handed back as they came.
-    Assumes: the app trains with a ``Strategy`` of ``flwr.serverapp``, or has a ``server_fn`` (then
-        the last weights are seen too), or sends its weights through the grid by itself.
+    Guarantee: that of ``epsilometer.Cosines``, for both views together (who sees the last weights,
+        and who sees those of every round); real clients, strategy and accountant are not touched;
+        integer arrays are handed back as they came.
+    Assumption: the app trains with a ``Strategy`` of ``flwr.serverapp``, or has a ``server_fn``
+        (then the last weights are seen too), or sends its weights through the grid by itself.
 
     Args:
         server_app: The app, with ``@app.main()`` or with ``server_fn``.
-        delta: δ of the bounds.
+        delta: δ of the bounds; not needed beside a ``Claim``, which has one.
         canaries: How many nodes are canaries, 1,000 by default. Below 300 the estimates say little.
         mode: ``replace``, the default: real nodes, chosen at random, whose clients then do not
             train: sampling and accounting stay as they are. ``virtual``: nodes that do not exist
             beside the real ones. ``mod``: the server only looks, :func:`canary_mod` plants in the
             clients.
         directory: Where to write; a number is added to the name where there is one already.
-        claim: What was promised; by default what the strategy's own accountant reports, where it
-            keeps one at this δ.
+        claim: The claimed ε, or a ``Claim``; by default what the strategy's own accountant reports,
+            where it keeps one at this δ.
         seed: Of directions and chosen nodes.
         family: ``hadamard`` (exactly orthogonal, fast) or ``sphere`` (independent).
         clip_norm: Norm of a canary. By default the clipping norm: that of the messages' config
@@ -60,16 +61,17 @@ def audit_server_app(server_app: ServerApp, **asked: Unpack[Asked]) -> ServerApp
         participation: ``hidden``: all canaries count, sampled or not, so that a claim may rest on
             amplification by sampling. ``known``: only those that took part, and the claim must
             hold without it.
-        confidence: One-sided.
+        confidence: One-sided, of all bounds together.
     """
     if not isinstance(server_app, ServerApp):
         raise InvalidArgument(f"Expected a ServerApp of flwr, got {type(server_app).__name__}.")
     settings = Settings(**asked)
+    call = settings.describe("audit_server_app", server_app=server_app)
     audited = ServerApp()
 
     @audited.main()
     def main(grid: Grid, context: Context) -> None:
-        with recorded(settings, settings.call("audit_server_app", "server_app")) as planting:
+        with recorded(settings, call) as planting:
             if server_app._main is None:
                 _with_canaries(server_app, planting)(grid, context)
             else:

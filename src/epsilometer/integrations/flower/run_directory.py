@@ -1,24 +1,26 @@
-"""What an audit of a Flower run leaves behind."""
+"""Write what an audit of a Flower run found."""
 
 import io
 import logging
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from epsilometer.audits.federated_run import audit_iterates
+from epsilometer.audits.federated_run import measure_iterates
+from epsilometer.core.audit import Audit, Provenance
 from epsilometer.core.claim import Claim
+from epsilometer.core.renderers import save
 from epsilometer.engine.plan import versions
 from epsilometer.engine.store import write_whole
 from epsilometer.errors import InvalidArgument
 from epsilometer.integrations.flower.planting import Planting
 from epsilometer.integrations.flower.settings import Settings
-from epsilometer.report.page import page
-from epsilometer.core.audit import AuditGroup, Provenance
-from epsilometer.core.serialisation import to_json
 
 _MODES = {
     "replace": "designated nodes were answered as canaries, their clients did not train",
@@ -29,8 +31,8 @@ _log = logging.getLogger("flwr")  # so that it stands among Flower's own lines
 
 
 @contextmanager
-def recorded(settings: Settings, call: str) -> Iterator[Planting]:
-    """A run; what was seen of its canaries is written when it ends, or fails."""
+def recorded(settings: Settings, call: dict[str, Any]) -> Iterator[Planting]:
+    """Run; write what was seen of the canaries when it ends, or fails."""
     planting, ended = Planting(settings), "The app ended with an error; this is what was seen."
     try:
         yield planting
@@ -39,28 +41,28 @@ def recorded(settings: Settings, call: str) -> Iterator[Planting]:
         write(planting, new_folder(settings.directory), call, ended)
 
 
-def write(planting: Planting, folder: Path, call: str, ended: str = "") -> None:
-    """Writes the run directory, and says where; what cannot be judged is told, and kept.
+def write(planting: Planting, folder: Path, call: dict[str, Any], ended: str = "") -> None:
+    """Write the run directory, and log where; what cannot be judged is logged, and kept.
 
     Args:
         planting: What was seen.
         folder: Where to write; what an earlier round left there is replaced.
-        call: The call that does it again.
+        call: The call that does it again, as JSON values.
         ended: What is to be said about the end of the run.
     """
     told = [line for line in (_mode(planting), ended, *_unseen(planting), *planting.told) if line]
-    files = {}
     try:
-        group = _judged(planting, call, tuple(told))
+        audit = _audit(planting, call, tuple(told))
     except InvalidArgument as problem:
         told = [str(problem), *told]
         _log.warning("epsilometer: nothing to judge. %s", problem)
     else:
-        files = {"result.json": to_json(group) + "\n", "report.html": page(group)}
-        for audit in group.audits:
-            _log.info("epsilometer: %s: %s, %s", audit.bound.adversary, audit.bound, audit.verdict)
-    for name, text in {**files, "told.txt": "\n".join(told) + "\n"}.items():
-        write_whole(folder / name, text.encode("utf-8"))
+        for name in ("result.json", "report.html"):
+            save(audit, folder / name)
+        for bound in audit.bounds:
+            _log.info("epsilometer: %s: %s", bound.adversary, bound)
+        _log.info("epsilometer: %s", audit.verdict)
+    write_whole(folder / "told.txt", ("\n".join(told) + "\n").encode("utf-8"))
     if planting.watch is not None:
         seen, packed = planting.watch.seen(), io.BytesIO()
         np.savez(packed, final=seen.final, largest=seen.largest, took=seen.took)
@@ -84,34 +86,47 @@ def new_folder(directory: str | Path) -> Path:
     )
 
 
-def _judged(planting: Planting, call: str, told: tuple[str, ...]) -> AuditGroup:
+def _audit(planting: Planting, call: dict[str, Any], told: tuple[str, ...]) -> Audit:
     if planting.watch is None or planting.layout is None:
         raise InvalidArgument("Expected weights that are sent to clients, saw none.")
     asked = planting.settings
+    request = asked.request
+    if request.claim is None:
+        request = replace(request, claim=_find_claim(planting, request.known_delta))
+    claim = request.fill_claim(adjacency="zero_out", unit="client")
     names = " of ".join(type(part).__name__ for part in planting.parts)
-    return audit_iterates(
-        planting.watch.seen(),
-        dimension=planting.layout.size,
-        delta=asked.delta,
-        claim=asked.claim or _promised(planting),
-        participation="unseen" if asked.mode == "mod" else asked.participation,
-        confidence=asked.confidence,
-        seed=asked.seed,
-        subject=f"Flower {names or 'ServerApp'}, {asked.canaries:,} canaries",
-        told=told,
-        provenance=Provenance(command=call, versions=(*versions(), ("flwr", version("flwr")))),
+    subject = f"Flower {names or 'ServerApp'}, {asked.canaries:,} canaries"
+    return Audit(
+        subject=subject,
+        claim=claim,
+        findings=measure_iterates(
+            planting.watch.seen(),
+            dimension=planting.layout.size,
+            delta=request.known_delta,
+            claim=claim,
+            participation="unseen" if asked.mode == "mod" else asked.participation,
+            confidence=request.confidence,
+            seed=request.seed,
+            subject=subject,
+            caveats=told,
+        ),
+        provenance=Provenance(
+            subject="flower",
+            settings=call,
+            delta=request.delta,
+            confidence=request.confidence,
+            seed=request.seed,
+            versions=(*versions(), ("flwr", version("flwr"))),
+        ),
     )
 
 
-def _promised(planting: Planting) -> Claim | None:
-    """What Flower's own accountant reports, where the strategy keeps one at this δ."""
-    delta = planting.settings.delta
+def _find_claim(planting: Planting, delta: float) -> Claim | None:
+    """Return what Flower's own accountant claims, where the strategy keeps one at this δ."""
     for part in planting.parts:
         spent = part.privacy_spent() if hasattr(part, "privacy_spent") else None
-        if spent is not None and spent.delta == delta:
-            return Claim(
-                epsilon=spent.epsilon, delta=delta, adjacency="add_remove", accountant="Flower's"
-            )
+        if spent is not None and spent.delta == delta and math.isfinite(spent.epsilon):
+            return Claim(spent.epsilon, delta, adjacency="add_remove", accountant="Flower's")
     return None
 
 

@@ -1,16 +1,18 @@
-"""What an audit of a Flower app was asked for, and the canaries that follow from it."""
+"""Hold what an audit of a Flower app was asked for, and make the canaries that follow from it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Required, TypeAlias, TypedDict, get_args
+from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
 import numpy as np
 
 from epsilometer import _validate
 from epsilometer.canaries.hadamard import HadamardCanaries
 from epsilometer.canaries.sphere import SphereCanaries
-from epsilometer.core.claim import Claim
+from epsilometer.core.claim import Claim, as_claim
+from epsilometer.core.settings import to_settings
+from epsilometer.engine.request import Request
 from epsilometer.errors import InvalidArgument
 
 Mode: TypeAlias = Literal["replace", "virtual", "mod"]
@@ -24,11 +26,11 @@ Canaries: TypeAlias = HadamardCanaries | SphereCanaries
 class Asked(TypedDict, total=False):
     """What an audit may be asked for; :func:`audit_server_app` says what each is."""
 
-    delta: Required[float]
+    delta: float | None
     canaries: int
     mode: Mode
     directory: str | Path
-    claim: Claim | None
+    claim: Claim | float | None
     seed: int
     family: Family
     clip_norm: float | None
@@ -44,11 +46,11 @@ class Asked(TypedDict, total=False):
 class Settings:
     """What an audit was asked for."""
 
-    delta: float
+    delta: float | None = None
     canaries: int = 1000
     mode: Mode = "replace"
     directory: str | Path = "epsilometer-flower"
-    claim: Claim | None = None
+    claim: Claim | float | None = None
     seed: int = 0
     family: Family = "hadamard"
     clip_norm: float | None = None
@@ -62,7 +64,7 @@ class Settings:
     def __post_init__(self) -> None:
         _validate.whole(1, canaries=self.canaries)
         _validate.whole(0, seed=self.seed)
-        _validate.open_unit(delta=self.delta, confidence=self.confidence)
+        _validate.open_unit(delta=self.request.known_delta, confidence=self.confidence)
         _validate.positive(weight=self.weight)
         if self.clip_norm is not None:
             _validate.positive(clip_norm=self.clip_norm)
@@ -72,21 +74,34 @@ class Settings:
                     f"Expected {name} to be one of {', '.join(get_args(choices))}, "
                     f"got {getattr(self, name)!r}."
                 )
-        if self.claim is not None and self.claim.delta != self.delta:  # told before the run
-            raise InvalidArgument(
-                f"Expected delta to be that of the claim, {self.claim.delta!r}, got {self.delta!r}."
-            )
         if self.nodes is not None and len(set(self.nodes)) != self.canaries:
             raise InvalidArgument(
                 f"Expected as many nodes as canaries, got {len(set(self.nodes))} different ones "
                 f"for {self.canaries}."
             )
 
-    def call(self, function: str, what: str) -> str:
-        """The call that does it again."""
-        names = ("canaries", "mode", "delta", "seed", "family", "clip_norm", "weight")
-        said = ", ".join(f"{name}={getattr(self, name)!r}" for name in (*names, "participation"))
-        return f"{function}({what}, {said})"
+    @property
+    def request(self) -> Request:
+        """Claim, δ, confidence and seed."""
+        claim = as_claim(self.claim, delta=self.delta)
+        return Request(
+            claim=claim,
+            delta=self.delta if claim is None else claim.delta,
+            confidence=self.confidence,
+            seed=self.seed,
+        )
+
+    def describe(self, function: str, **supplied: Any) -> dict[str, Any]:
+        """Return the call as JSON values, for whoever wants to make it again.
+
+        Args:
+            function: Which was called.
+            supplied: What it was called with, beside these settings.
+        """
+        apart = ("delta", "claim", "confidence", "seed", "directory")
+        own = {name: value for name, value in to_settings(self).items() if name not in apart}
+        given = {name: {"supplied": type(value).__name__} for name, value in supplied.items()}
+        return {"function": f"epsilometer.integrations.flower:{function}", **given, **own}
 
     def chosen(self, nodes: list[int]) -> list[int]:
         """Which of the real nodes are canaries."""

@@ -1,4 +1,4 @@
-"""A strategy whose run is audited, for whoever cannot have another ServerApp."""
+"""Audit the run of a strategy, for whoever cannot have another ServerApp."""
 
 import copy
 from collections.abc import Iterator
@@ -26,13 +26,13 @@ _AFTER_EVERY = "Written after every round: a run that ended early looks like a s
 
 
 def audited_strategy(strategy: _S, **asked: Unpack[Asked]) -> _S:
-    """The same strategy, whose run is audited: start it, or pass it on, in its place.
+    """Return the same strategy, whose run is audited, to start or pass on in its place.
 
     For whoever writes the strategy but not the ``ServerApp``, and for secure aggregation, where
     the strategy alone sees what the last round made of the weights.
 
-    Guarantees: those of :func:`audit_server_app`; the strategy that was given is not touched.
-    Assumes: one of ``flwr.serverapp`` is started by ``start``, and the run directory is written
+    Guarantee: that of :func:`audit_server_app`; the strategy that was given is not touched.
+    Assumption: one of ``flwr.serverapp`` is started by ``start``, and the run directory is written
         when that ends, or fails. One of ``flwr.server`` (in ``ServerAppComponents``, or in the
         ``LegacyContext`` of a workflow) is never told of an end, and writes after every round.
 
@@ -41,7 +41,7 @@ def audited_strategy(strategy: _S, **asked: Unpack[Asked]) -> _S:
         **asked: As for :func:`audit_server_app`.
     """
     settings = Settings(**asked)
-    call = settings.call("audited_strategy", "strategy")
+    call = settings.describe("audited_strategy", strategy=strategy)
     if isinstance(strategy, OldStrategy):
         return _old(strategy, settings, call)
     if not isinstance(strategy, Strategy):
@@ -87,7 +87,7 @@ def watched_strategy(
             strategy.aggregate_train = aggregate  # type: ignore[method-assign]
 
 
-def _old(strategy: OldStrategy, settings: Settings, call: str) -> OldStrategy:
+def _old(strategy: OldStrategy, settings: Settings, call: dict[str, Any]) -> OldStrategy:
     planting = Planting(settings)
     folders: list[Path] = []
 

@@ -1,6 +1,7 @@
-"""Does this optimiser keep what its engine promises? Canaries in the run that is done anyway."""
+"""Audit the optimiser of a training run by canaries in the run that is done anyway."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from typing import Any, Self
@@ -10,11 +11,21 @@ from numpy.typing import NDArray
 
 from epsilometer import _validate
 from epsilometer.attacks.canary_steps import CanarySteps
-from epsilometer.audits.canary_run import CanaryRun, audit_gradients, audit_steps, audit_weights
+from epsilometer.audits.canary_run import (
+    CanaryRun,
+    claim_of_steps,
+    measure_gradients,
+    measure_steps,
+    measure_weights,
+)
 from epsilometer.canaries.schedule import Schedule
 from epsilometer.canaries.sphere import SphereCanaries
-from epsilometer.core.claim import Claim
+from epsilometer.core.audit import Audit, Provenance
+from epsilometer.core.bound import EpsilonEstimate
+from epsilometer.core.claim import Claim, as_claim
+from epsilometer.core.findings import EpsilonFinding
 from epsilometer.engine.plan import versions
+from epsilometer.engine.request import Request
 from epsilometer.errors import InvalidArgument
 from epsilometer.integrations.opacus.objects import (
     batches_of,
@@ -26,7 +37,6 @@ from epsilometer.integrations.opacus.objects import (
     sampler_of,
 )
 from epsilometer.mechanisms.samplers import Poisson, Sequential, Shuffle
-from epsilometer.core.audit import AuditGroup, AuditResult, Provenance
 from epsilometer.types import FloatArray
 
 _LOUD = 10.0  # norm of a planted gradient in clipping norms: clipping is under test too
@@ -39,6 +49,7 @@ _STRANGE = (
     "The loader's sampler is none of torch's or Opacus's own: canaries took part as under Poisson "
     "sampling, so the sampler was not under test. check() watches it."
 )
+_NO_CLAIM = "Opacus reports ε = ∞, as there was a step without noise: that claims nothing."
 
 
 def audited(
@@ -49,7 +60,7 @@ def audited(
     canaries: int = 500,
     seed: int = 0,
 ) -> "Audited":
-    """Plants canaries in the one training run that is done anyway; the loop stays as it is.
+    """Plant canaries in the one training run that is done anyway; the loop stays as it is.
 
     One line after ``make_private``, ``audit = audited(privacy_engine, optimizer, loader)``, and
     ``audit.result(delta=...)`` after the loop. Every canary is a random direction in the space of
@@ -58,12 +69,12 @@ def audited(
     norm. Virtual steps, gradient accumulation, ghost clipping, any inner optimiser and schedulers
     keep working.
 
-    Guarantees: those of :meth:`Audited.result`; the records of the loader are as private as before.
-    Assumes: one process; canaries are few beside the parameters (a tenth is a good rule), or they
-        drown each other, which costs power and never validity.
+    Guarantee: that of :meth:`Audited.result`; the records of the loader are as private as before.
+    Assumption: one process; canaries are few beside the parameters (a tenth is a good rule), or
+        they drown each other, which costs power and never validity.
 
     Args:
-        privacy_engine: The engine that made the optimiser private; says what is promised.
+        privacy_engine: The engine that made the optimiser private; says what is claimed.
         optimizer: The ``DPOptimizer`` that ``make_private`` returned.
         loader: The loader that ``make_private`` returned.
         canaries: How many, half of them planted. One run proves an ε of about ln(canaries) − 2
@@ -102,6 +113,7 @@ class Audited:
         self, privacy_engine: Any, optimizer: Any, loader: Any, *, canaries: int, seed: int
     ) -> None:
         self._engine, self._optimizer, self._seed = privacy_engine, optimizer, seed
+        self._loader = type(loader).__name__
         self._ghost = is_ghost(optimizer)
         coins, batches, directions = np.random.default_rng(seed).spawn(3)
         self.included: NDArray[np.bool_] = coins.random(canaries) < 0.5
@@ -156,66 +168,89 @@ class Audited:
     def result(
         self,
         *,
-        delta: float,
-        claim: Claim | None = None,
+        delta: float | None = None,
+        claim: Claim | float | None = None,
         confidence: float = 0.95,
         method: str = "one_run",
-    ) -> AuditResult:
-        """Judges the promise by one who sees every noisy gradient and does not know the batches.
+    ) -> Audit:
+        """Judge the claim by who sees every noisy gradient and does not know the batches.
 
-        Guarantees: refutes a true claim with probability at most ``1 - confidence``.
-        Assumes: no more than the claim, with ``one_run``. ``one_run_fdp`` proves more, but assumes
-            a Gaussian trade-off curve: it is taken where every record is in every step (rate 1),
-            or their order is public, and refused elsewhere.
+        Guarantee: refutes a true claim in at most ``1 - confidence`` of audits.
+        Assumption: no more than the claim, with ``one_run``. ``one_run_fdp`` proves more, but
+            assumes a Gaussian trade-off curve: it is taken where every record is in every step
+            (rate 1), or their order is public, and refused elsewhere.
 
         Args:
-            delta: δ of the bound and of the engine's claim.
-            claim: What was promised; by default what the engine reports at ``delta``.
+            delta: δ of the bound and of the engine's claim; not needed beside a ``Claim``.
+            claim: The claimed ε, or a ``Claim``; by default what the engine reports at ``delta``.
             confidence: One-sided; what it costs to look at several views is paid.
             method: ``one_run`` or ``one_run_fdp``; the other is shown beside it.
         """
-        return audit_gradients(
+        request = self._ask(delta, claim, confidence)
+        found = measure_gradients(
             self._run(),
-            delta=delta,
-            claim=claim or self._promise(delta),
+            delta=request.known_delta,
+            claim=request.claim,
             confidence=confidence,
             method=method,
+            estimates=self._account(request.known_delta),
         )
+        return self._make_audit(request, [found], result="result", method=method)
 
-    def step_result(self, *, delta: float, confidence: float = 0.95) -> AuditResult:
-        """Judges clipping and noise themselves: by one who also knows the canaries' batches.
+    def step_result(self, *, delta: float, confidence: float = 0.95) -> Audit:
+        """Judge clipping and noise themselves, by who also knows the canaries' batches.
 
         The claim is not the engine's but that of a Gaussian mechanism taken as often as a canary
-        took part, since sampling hides nothing from him. A right optimiser meets it exactly, and
-        against a wrong one this finds by far the most.
+        took part, since sampling hides nothing from this adversary. A right optimiser meets it
+        exactly, and against a wrong one this finds by far the most.
 
-        Guarantees: refutes an optimiser that clips and adds noise as it says with probability at
-            most ``1 - confidence``.
+        Guarantee: refutes an optimiser that clips and adds noise as it says in at most
+            ``1 - confidence`` of audits.
         """
-        return audit_steps(self._run(), delta=delta, confidence=confidence)
+        run = self._run()
+        request = self._ask(delta, claim_of_steps(run, delta=delta), confidence)
+        assert request.claim is not None  # as given
+        found = measure_steps(run, claim=request.claim, confidence=confidence)
+        return self._make_audit(request, [found], result="step_result")
 
     def final_result(
-        self, *, delta: float, claim: Claim | None = None, confidence: float = 0.95
-    ) -> AuditResult:
-        """Judges the promise by one who sees the first and the last weights only."""
-        return audit_weights(
-            self._run(), delta=delta, claim=claim or self._promise(delta), confidence=confidence
+        self,
+        *,
+        delta: float | None = None,
+        claim: Claim | float | None = None,
+        confidence: float = 0.95,
+    ) -> Audit:
+        """Judge the claim by who sees the first and the last weights only; see :meth:`result`."""
+        request = self._ask(delta, claim, confidence)
+        found = measure_weights(
+            self._run(),
+            delta=request.known_delta,
+            claim=request.claim,
+            confidence=confidence,
+            estimates=self._account(request.known_delta),
         )
+        return self._make_audit(request, [found], result="final_result")
 
-    def report(self, *, delta: float, confidence: float = 0.95) -> AuditGroup:
-        """All three side by side; each keeps its own confidence."""
-        by_view = {
-            "every noisy gradient seen": self.result(delta=delta, confidence=confidence),
-            "batches known too": self.step_result(delta=delta, confidence=confidence),
-            "weights before and after seen": self.final_result(delta=delta, confidence=confidence),
-        }
-        return AuditGroup(
-            subject=self._subject,
-            results=tuple(
-                replace(found, subject=f"{found.subject}: {view}")
-                for view, found in by_view.items()
-            ),
-        )
+    def report(
+        self,
+        *,
+        delta: float | None = None,
+        claim: Claim | float | None = None,
+        confidence: float = 0.95,
+    ) -> Audit:
+        """Judge the claim by :meth:`result` and :meth:`final_result` together.
+
+        Both share the confidence. :meth:`step_result` is judged by a claim of its own.
+        """
+        request = self._ask(delta, claim, confidence)
+        run, each = self._run(), 1 - (1 - confidence) / 2
+        at = request.known_delta
+        estimates = self._account(at)
+        found = [
+            measure(run, delta=at, claim=request.claim, confidence=each, estimates=estimates)
+            for measure in (measure_gradients, measure_weights)
+        ]
+        return self._make_audit(request, found, result="report")
 
     def _watched_step(self, closure: Any = None) -> Any:
         """The optimiser's own ``pre_step``, with canaries in its batch and eyes on its gradient."""
@@ -301,7 +336,6 @@ class Audited:
         planted = chance / 2 * (1 - chance / 2)  # variance of a canary's being in a step
         sampler = self._schedule.sampler
         moved = (_flat(self._optimizer.params) - self._start).numpy()
-        call = f"canaries={self.included.size}, seed={self._seed}"
         return CanaryRun(
             included=self.included,
             steps=CanarySteps(
@@ -316,22 +350,72 @@ class Audited:
             public_order=isinstance(sampler, Sequential),
             subject=self._subject,
             caveats=self._caveats(),
-            provenance=Provenance(
-                command=f"audited(privacy_engine, optimizer, loader, {call})",
-                versions=(*versions(), *((name, version(name)) for name in ("torch", "opacus"))),
-            ),
             seed=self._seed,
         )
 
-    def _promise(self, delta: float) -> Claim:
-        _validate.open_unit(delta=delta)
+    def _ask(self, delta: float | None, claim: Claim | float | None, confidence: float) -> Request:
+        """Return what is asked, with the engine's own claim where no other is given."""
+        _validate.open_unit(confidence=confidence)
+        given = as_claim(claim, delta=delta)
+        request = Request(claim=given, delta=delta if given is None else given.delta)
+        at = request.known_delta
+        _validate.open_unit(delta=at)
+        epsilon, accountant = self._reported(at)
+        if given is None and math.isfinite(epsilon):
+            given = Claim(epsilon, at, sampler="Poisson", accountant=accountant)
+        request = Request(claim=given, delta=at, confidence=confidence, seed=self._seed)
+        return replace(request, claim=request.fill_claim(adjacency="add_remove"))
+
+    def _reported(self, delta: float) -> tuple[float, str]:
+        """Return the ε that the engine reports, and the accountant that computed it."""
         accountant = self._engine.accountant
-        return Claim(
-            epsilon=reported_epsilon(accountant, delta),
-            delta=delta,
-            adjacency="add_remove",
-            sampler="Poisson",
-            accountant=accountant.mechanism().upper(),
+        return reported_epsilon(accountant, delta), accountant.mechanism().upper()
+
+    def _account(self, delta: float) -> list[EpsilonEstimate]:
+        """Return what the engine reports, which decides nothing by itself."""
+        epsilon, accountant = self._reported(delta)
+        if math.isinf(epsilon):
+            return []
+        return [
+            EpsilonEstimate(
+                epsilon=epsilon,
+                low=epsilon,
+                high=epsilon,
+                delta=delta,
+                confidence=1.0,
+                method="accounting",
+                direction="both",
+                subject=f"what Opacus reports ({accountant}, Poisson sampling)",
+                role="reference",
+                adjacency="add_remove",
+            )
+        ]
+
+    def _make_audit(
+        self, request: Request, findings: Sequence[EpsilonFinding], **settings: str
+    ) -> Audit:
+        """Return the audit; what was audited must be supplied to do it again."""
+        unclaimed = request.claim is None
+        return Audit(
+            subject=self._subject,
+            claim=request.claim,
+            findings=tuple(findings),
+            caveats=(_NO_CLAIM,) if unclaimed else (),
+            provenance=Provenance(
+                subject="opacus",
+                settings={
+                    "function": "epsilometer.integrations.opacus:audited",
+                    "privacy_engine": {"supplied": type(self._engine).__name__},
+                    "optimizer": {"supplied": type(self._optimizer).__name__},
+                    "loader": {"supplied": self._loader},
+                    "canaries": self.included.size,
+                    **settings,
+                },
+                delta=request.delta,
+                confidence=request.confidence,
+                seed=request.seed,
+                versions=(*versions(), *((name, version(name)) for name in ("torch", "opacus"))),
+            ),
         )
 
     @property

@@ -1,4 +1,4 @@
-"""Makes docs/gallery.md: real reports and their pictures, of which the README shows the first.
+"""Make docs/gallery.md: real reports and their pictures, of which the README shows the first.
 
 Every report is made by the command that stands beside it, in a folder of its own. A page that is
 small enough is kept whole, of the others there is a picture. `make gallery` makes all of them
@@ -32,7 +32,7 @@ page itself. What its numbers mean, and what they do not say, stands on each pag
 
 
 def gaussian_scores(folder: Path) -> None:
-    """Scores of an attack on a Gaussian mechanism, whose ε is known."""
+    """Write scores of an attack on a Gaussian mechanism, whose ε is known."""
     rng = np.random.default_rng(0)
     rows = [f"{score},1" for score in rng.normal(1, 1, 10_000)]
     rows += [f"{score},0" for score in rng.normal(0, 1, 10_000)]
@@ -40,7 +40,7 @@ def gaussian_scores(folder: Path) -> None:
 
 
 def tumours(folder: Path) -> None:
-    """The table of tumours that comes with scikit-learn."""
+    """Write the table of tumours that comes with scikit-learn."""
     table = load_breast_cancer()
     names = [*(name.replace(" ", "_") for name in table.feature_names), "diagnosis"]
     rows = [
@@ -51,7 +51,7 @@ def tumours(folder: Path) -> None:
 
 
 def nothing(folder: Path) -> None:
-    """A command that needs no file."""
+    """Write nothing: the command needs no file."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,8 @@ class Report:
 REPORTS = (
     Report(
         "demo",
-        "Two trainings, one promise",
-        "Softmax regression on handwritten digits, trained thousands of times: as promised, and "
+        "Two trainings, one claim",
+        "Softmax regression on handwritten digits, trained thousands of times: as claimed, and "
         "with √σ where σ was meant. The second is refuted.",
         "epsilometer demo",
         "tutorial.md",
@@ -88,7 +88,7 @@ REPORTS = (
         "estimate",
         "Scores of an attack",
         "10,000 scores with the record and 10,000 without it, of a Gaussian mechanism whose true ε "
-        "is 4.38; ε = 2 was promised.",
+        "is 4.38; ε = 2 was claimed.",
         "epsilometer estimate scores.csv --delta 1e-5 --claim 2",
         "howto.md",
         gaussian_scores,
@@ -113,7 +113,7 @@ REPORTS = (
         "federated",
         "Federated training",
         "One simulated run of DP-FedAvg with 300 canaries among the clients: estimated, proved and "
-        "promised ε of a client.",
+        "claimed ε of a client.",
         "epsilometer federated --rounds 10 --canaries 300 --repetitions 1",
         "federated.md",
     ),
@@ -134,29 +134,22 @@ REPORTS = (
         "epsilometer posterior",
         "posterior.md",
     ),
-    Report(
-        "selfcheck",
-        "The auditor, audited",
-        "Mechanisms whose ε is known: sound ones are spared, broken ones refuted.",
-        "epsilometer selfcheck",
-        "calibration.md",
-    ),
 )
 
 
-def made(report: Report, folder: Path) -> Path:
-    """Calls the command; its page is in the folder then."""
+def make_page(report: Report, folder: Path) -> Path:
+    """Call the command; return the page that it wrote into the folder."""
     report.needs(folder)
     call = [*report.command.split(), "--html", "report.html"]
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     done = subprocess.run(call, cwd=folder, env={**os.environ, "PATH": path}, check=False)
-    if done.returncode not in (0, 1):  # 1: something was refuted
+    if done.returncode not in (0, 1, 4):  # 1: something was refuted; 4: it cannot be judged
         raise SystemExit(f"{report.command}: exit code {done.returncode}")
     return folder / "report.html"
 
 
-def pictured(browser: Browser, page: Path, picture: Path) -> None:
-    """The head of a page, as a browser shows it."""
+def take_picture(browser: Browser, page: Path, picture: Path) -> None:
+    """Save the head of a page, as a browser shows it."""
     view = browser.new_page(viewport=VIEW)
     view.goto(page.as_uri())
     for figure in view.locator("canvas").all():  # drawn when they come into view
@@ -168,8 +161,8 @@ def pictured(browser: Browser, page: Path, picture: Path) -> None:
         raise SystemExit(f"{picture.name}: {picture.stat().st_size:,} bytes, too large.")
 
 
-def entry(report: Report) -> str:
-    """How a report stands in the gallery."""
+def render_entry(report: Report) -> str:
+    """Return how a report stands in the gallery."""
     picture = f"![The report: {report.title}](gallery/{report.name}.png)"
     whole = (GALLERY / f"{report.name}.html").exists()
     return "\n\n".join(
@@ -183,7 +176,7 @@ def entry(report: Report) -> str:
 
 
 def main(names: list[str]) -> None:
-    """Makes the reports of these names, or all; then the page of all."""
+    """Make the reports of these names, or all; then the page of all."""
     GALLERY.mkdir(exist_ok=True)
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     with sync_playwright() as playwright:
@@ -192,14 +185,14 @@ def main(names: list[str]) -> None:
             if names and report.name not in names:
                 continue
             with tempfile.TemporaryDirectory() as folder:
-                page = made(report, Path(folder))
-                pictured(browser, page, GALLERY / f"{report.name}.png")
+                page = make_page(report, Path(folder))
+                take_picture(browser, page, GALLERY / f"{report.name}.png")
                 kept = GALLERY / f"{report.name}.html"
                 kept.unlink(missing_ok=True)
                 if page.stat().st_size <= KEPT:
                     shutil.copyfile(page, kept)
         browser.close()
-    text = "\n\n".join([HEAD.strip(), *map(entry, REPORTS)]) + "\n"
+    text = "\n\n".join([HEAD.strip(), *map(render_entry, REPORTS)]) + "\n"
     (DOCS / "gallery.md").write_text(text, "utf-8")
 
 

@@ -10,7 +10,7 @@ from typing import get_args
 import click
 import pytest
 
-from epsilometer.cli.main import _COMMANDS, main
+from epsilometer.cli.main import COMMANDS, main
 from epsilometer.references import BIBLIOGRAPHY
 from epsilometer.stats.estimators import REGISTRY
 from epsilometer.stats.thresholds import ThresholdRule
@@ -48,7 +48,7 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in slugs, target
 
 
-@pytest.mark.parametrize("command", _COMMANDS)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_is_documented(command: str) -> None:
     assert f"epsilometer {command}" in TEXT
 

@@ -10,7 +10,7 @@ import pytest
 from mkdocstrings import Inventory
 
 import epsilometer
-from epsilometer.cli.main import _COMMANDS
+from epsilometer.cli.main import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "docs"))
@@ -67,7 +67,7 @@ def test_every_public_name_has_its_entry(entries: set[str]) -> None:
 
 def test_every_command_has_its_entry_with_an_example(site: Path) -> None:
     page = (site / "reference/cli.html").read_text("utf-8")
-    for command in _COMMANDS:
+    for command in COMMANDS:
         _, heading, rest = page.partition(f'<h2 id="epsilometer-{command}">')
         assert heading, command
         _, _, example = rest.partition("<h2")[0].partition("Example: ")

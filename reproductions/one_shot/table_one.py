@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 
-from epsilometer.audits.gaussian_mechanism import mechanism_cosines
+from epsilometer.audits.gaussian_mechanism import Family, GaussianMechanism
 from epsilometer.stats.gaussians import gaussian_epsilon
 from epsilometer.stats.sphere_bounds import cosine_bound, one_shot_epsilon_lo, tied_bound
 from epsilometer.stats.sphere_estimates import cosine_epsilon
@@ -49,14 +49,15 @@ def measured(*, simulations: int, **_: object) -> dict[str, str]:
     return found
 
 
-def _cells(sigma: float, family: str, simulations: int, seed: int = 0) -> list[str]:
+def _cells(sigma: float, family: Family, simulations: int, seed: int = 0) -> list[str]:
     streams = np.random.default_rng(seed).spawn(simulations)
     rows = np.array([_row(sigma, family, rng) for rng in streams])
     return [f"{m:.3g} ± {s:.3g}" for m, s in zip(rows.mean(0), rows.std(0), strict=True)]
 
 
-def _row(sigma: float, family: str, rng: np.random.Generator) -> list[float]:
-    cosines = mechanism_cosines(sigma, DIMENSION, canaries=CANARIES, family=family, rng=rng)
+def _row(sigma: float, family: Family, rng: np.random.Generator) -> list[float]:
+    mechanism = GaussianMechanism(sigma, DIMENSION, canaries=CANARIES, family=family)
+    cosines = mechanism.cosines(rng)
     known = {"dimension": DIMENSION, "delta": DELTA}
     return [
         cosine_epsilon(cosines, spread="tied", **known),

@@ -13,7 +13,7 @@ from itertools import product
 
 import numpy as np
 
-from epsilometer.audits.gaussian_mechanism import mechanism_cosines
+from epsilometer.audits.gaussian_mechanism import GaussianMechanism
 from epsilometer.stats.sphere_estimates import cosine_epsilon
 
 ROUNDS, DELTA = 2048, 34_000**-1.1
@@ -30,16 +30,8 @@ def quantiles(noise: float, runs: int, experiments: int, dimension: int) -> str:
     """Of ε over experiments, each of as many runs, 1,000 canaries in all."""
     found = []
     for rng in np.random.default_rng([runs, int(1e4 * noise)]).spawn(experiments):
-        parts = [
-            mechanism_cosines(
-                noise * np.sqrt(ROUNDS),
-                dimension,
-                canaries=1000 // runs,
-                family="hadamard",
-                rng=stream,
-            )
-            for stream in rng.spawn(runs)
-        ]
+        mechanism = GaussianMechanism(noise * np.sqrt(ROUNDS), dimension, canaries=1000 // runs)
+        parts = [mechanism.cosines(stream) for stream in rng.spawn(runs)]
         cosines = np.concatenate(parts)
         found.append(cosine_epsilon(cosines, spread="fitted", dimension=dimension, delta=DELTA))
     return ", ".join(f"{value:.2f}" for value in np.quantile(found, LEVELS))

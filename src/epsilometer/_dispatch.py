@@ -347,7 +347,7 @@ def _section(name: str, plain: Any, kind: type[Any]) -> Any:
         return msgspec.convert(plain, kind)
     except msgspec.ValidationError as error:
         said = str(error).replace("`", "").replace("$.", f"{name}.")
-        raise InvalidArgument(f"[{name}]: {said}.") from error
+        raise InvalidArgument(f"[{name}]: {said[:300]}.") from error  # it may repeat the file
 
 
 def _call(

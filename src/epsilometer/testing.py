@@ -1,4 +1,4 @@
-"""Audits inside tests: a library that promises privacy can let its own tests try to refute it.
+"""Audit inside tests: a library that claims privacy can let its own tests try to refute it.
 
 Nothing here needs pytest. Where pytest is, the fixture ``assert_private`` of
 ``epsilometer.integrations.pytest`` is the same function, with options of the command line.
@@ -10,40 +10,34 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import scipy.special
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from epsilometer import _validate
-from epsilometer.audits.runs import UntilRefuted, pilots
-from epsilometer.audits.training import Score, Train, audit_training
-from epsilometer.core.claim import Adjacency, Claim
+from epsilometer._dispatch import audit
+from epsilometer.audits.runs import perfect_bound, pilots, watched_power
+from epsilometer.audits.training import Score, Train, TrainFunction
+from epsilometer.core import judge, words
+from epsilometer.core.audit import Audit
+from epsilometer.core.claim import Adjacency, Claim, as_claim
+from epsilometer.core.stopping import UntilRefuted
 from epsilometer.engine.engines import Call, Outcome, Outcomes
 from epsilometer.errors import InvalidArgument
-from epsilometer.observations import Scores
-from epsilometer.report.words import number, promised
-from epsilometer.core.audit import AuditResult
-from epsilometer.stats import search
-from epsilometer.stats.gaussians import gaussian_epsilon, gaussian_sigma
-from epsilometer.stats.sequential import ConfidenceSequence
-from epsilometer.types import FloatArray
+from epsilometer.stats.gaussians import gaussian_sigma
 
 RUNS = 1_000
-# One promise in a million that is kept is called broken: a thousand such tests, each changed a
-# hundred times, fail wrongly once in ten such projects. It takes two to three times the runs that a
-# confidence of 0.95 does.
+# One true claim in a million is refuted: a thousand such tests, each changed a hundred times, fail
+# wrongly once in ten such projects. It takes two to three times the runs that a confidence of 0.95
+# does.
 CONFIDENCE = 1 - 1e-6
 _MOST_RUNS = 2**24
-_LARGEST_SHIFT = 64.0
-_GOLDEN = (math.sqrt(5) - 1) / 2
 
 
-class PromiseBroken(AssertionError):
-    """The claim was refuted; ``result`` is the audit that did it."""
+class ClaimRefuted(AssertionError):
+    """The claim was refuted; ``audit`` is the audit that did it."""
 
-    def __init__(self, message: str, result: AuditResult) -> None:
+    def __init__(self, message: str, audit: Audit) -> None:
         super().__init__(message)
-        self.result = result
+        self.audit = audit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,21 +45,22 @@ class Reach:
     """What an audit of so many runs can notice at all. Computed; nothing is trained.
 
     Attributes:
-        most: No attack, however good, refutes a claim above this ε in so many runs.
-        epsilon: ε of an additive mechanism (Gaussian noise; Laplace where δ = 0) whose best attack
-            refutes the claim every second time or oftener. Infinite where none does.
+        reach: No attack, however good, refutes a claim above this ε in so many runs.
+        power: The smallest ε of an additive mechanism (Gaussian noise; Laplace where δ = 0) whose
+            best attack refutes the claim 4 times in 5. Infinite where none does.
         noise: Its noise, as a share of what the claim needs.
     """
 
-    most: float
-    epsilon: float
+    reach: float
+    power: float
     noise: float
 
 
 def assert_private(
-    claim: Claim,
+    claim: Claim | float,
     train: Train,
     *,
+    delta: float | None = None,
     data: tuple[ArrayLike, ArrayLike] | None = None,
     canary: Any = None,
     with_record: Any = None,
@@ -76,21 +71,23 @@ def assert_private(
     runs: int = RUNS,
     confidence: float = CONFIDENCE,
     seed: int = 0,
-) -> AuditResult:
-    """Trains with a record and without it until ``claim`` falls, or ``runs`` runs of each are used.
+) -> Audit:
+    """Train with a record and without it until the claim is refuted, or all runs are used.
 
-    Guarantees: of promises that are kept, at most a share ``1 - confidence`` is ever called broken,
-        although every pair of runs is looked at. The same arguments give the same outcome, which
-        is that of ``audit_training`` with ``until=UntilRefuted()``. It never passes where it could
-        not have failed: not where a run raises or scores nan, nor with too few runs for the claim.
-    Assumes: ``train`` takes all its randomness from its seed; the record was not chosen by looking
-        at runs of this audit.
+    Guarantee: of claims that are true, at most a share ``1 - confidence`` is ever refuted, although
+        every pair of runs is looked at. The same arguments give the same outcome, which is that of
+        ``epsilometer.audit`` with ``TrainFunction`` and ``until=UntilRefuted()``. It never passes
+        where it could not have failed: not where a run raises or scores nan, nor with too few
+        runs for the claim.
+    Assumption: ``train`` takes all its randomness from its seed; the record was not chosen by
+        looking at runs of this audit.
 
     Args:
-        claim: What is promised.
+        claim: The claimed ε, or a ``Claim``.
         train: ``train(data, seed)`` trains once and returns a score (a number, higher where the
             record was in) or a model.
-        data: Features and labels, as ``audit_training`` takes them.
+        delta: δ beside a claim that is a number.
+        data: Features and labels, as ``TrainFunction`` takes them.
         canary: The ``Record`` that is added to ``data``, or what ``score`` is to be given.
         with_record: In place of ``data``: whatever ``train`` is to be given, with the record.
         without_record: Its neighbour, without the record.
@@ -102,122 +99,100 @@ def assert_private(
         seed: From which the seeds of all runs are derived.
 
     Returns:
-        The audit, where the claim stands; ``summary`` says what it could have noticed.
+        The audit, where the claim is not refuted; ``summary`` says what it could have noticed.
 
     Raises:
-        PromiseBroken: The claim is refuted. An ``AssertionError``, with the audit as ``result``.
+        ClaimRefuted: The claim is refuted. An ``AssertionError``, with the audit as ``audit``.
         InvalidArgument: The call is wrong, or so few runs could not refute the claim at all.
 
     Example:
         >>> import numpy as np
-        >>> from epsilometer import Claim
         >>> def noisy_sum(numbers, seed):
         ...     return sum(numbers) + np.random.default_rng(seed).normal(0, 0.5)
-        >>> claim = Claim(epsilon=1.0, delta=1e-5)  # needs a noise of 3.73
-        >>> assert_private(claim, noisy_sum, with_record=[1, 1], without_record=[1])
+        >>> # ε = 1 needs a noise of 3.73
+        >>> assert_private(1.0, noisy_sum, delta=1e-5, with_record=[1, 1], without_record=[1])
         Traceback (most recent call last):
             ...
-        epsilometer.testing.PromiseBroken: ε = 1 at δ = 1e-05 was promised...
+        epsilometer.testing.ClaimRefuted: ε = 1 at δ = 1e-05 was claimed; refuted after...
     """
-    if not isinstance(claim, Claim):
-        raise InvalidArgument(f"Expected a Claim to refute, got {claim!r}.")
+    claimed = as_claim(claim, delta=delta)
+    if claimed is None:
+        raise InvalidArgument("Expected a claim to refute, a number or a Claim, got None.")
     _validate.whole(2, runs=runs)
     _validate.open_unit(confidence=confidence)
-    _can_fail(claim, runs=runs, confidence=confidence)
-    result = audit_training(
+    _check_runs(claimed, runs=runs, confidence=confidence)
+    subject = TrainFunction(
         train,
+        data,
+        canary,
         runs=runs,
-        delta=claim.delta,
-        data=data,
-        canary=canary,
         with_record=with_record,
         without_record=without_record,
-        claim=claim,
         score=score,
         adjacency=adjacency,
         replaced=replaced,
-        confidence=confidence,
-        until=UntilRefuted(),
-        seed=seed,
-        engine=_Here(),
     )
-    if result.verdict == "refuted":
-        raise PromiseBroken(summary(result), result)
-    return result
+    found = audit(
+        subject, claimed, confidence=confidence, seed=seed, until=UntilRefuted(), engine=_Here()
+    )
+    if found.verdict != judge.NOT_REFUTED:  # nothing else passes; runs that cannot refute are gone
+        raise ClaimRefuted(summary(found), found)
+    return found
 
 
-def summary(result: AuditResult) -> str:
-    """What an audit of ``assert_private`` found and what it could have found, in sentences."""
-    claim, bound, runs = result.claim, result.bound, result.provenance
+def summary(found: Audit) -> str:
+    """Say what an audit of ``assert_private`` found and what it could have found."""
+    claim, bound, runs = found.claim, found.bounds[0], found.provenance
     assert claim is not None  # there is none without
-    promise = f"ε = {promised(claim.epsilon)} at δ = {claim.delta:g}"
-    if result.verdict == "refuted":
+    said = f"ε = {words.claimed(claim.epsilon)} at δ = {claim.delta:g} was claimed"
+    if found.verdict in judge.BAD:
         return (
-            f"{promise} was promised; refuted after {runs.used:,} of {runs.units:,} pairs of "
-            f"runs: the attack proves ε ≥ {number(bound.epsilon)}. Of promises that are kept, "
-            f"{1 - bound.confidence:.1g} at most are called broken. "
-            f"The same again: seed={bound.seed}, runs={runs.units}."
+            f"{said}; refuted after {runs.used:,} of {runs.units:,} pairs of runs: the attack "
+            f"proves ε ≥ {words.number(bound.epsilon)}. Of true claims {1 - bound.confidence:.1g} "
+            f"at most are refuted. The same again: seed={bound.seed}, runs={runs.units}."
         )
-    can = reach(claim, runs=runs.units, confidence=bound.confidence)
+    assert found.power is not None  # there is a claim
+    share = _share_of_noise(claim, found.power)
     law = "Gaussian" if claim.delta else "Laplace"
-    noticed = (
-        f"Of {law} mechanisms they notice half or more at ε = {number(can.epsilon)} "
-        f"({can.noise:.0%} of the noise)"
-        if math.isfinite(can.epsilon)
-        else f"Of {law} mechanisms they notice none"
-    )
+    needed = f" That is {law} noise of {share:.0%} of what the claim needs." if share else ""
     return (
-        f"{promise} stands: {runs.used:,} pairs of runs prove ε ≥ {number(bound.epsilon)}. "
-        f"{noticed}; what they prove ends at ε = {number(can.most)}."
+        f"{said}; not refuted: {runs.used:,} pairs of runs prove "
+        f"ε ≥ {words.number(bound.epsilon)}. {words.word_reach(found)}{needed}"
     )
 
 
 def reach(claim: Claim, *, runs: int = RUNS, confidence: float = CONFIDENCE) -> Reach:
-    """What ``assert_private`` can notice with so many runs, before any is done.
+    """Compute what ``assert_private`` can notice with so many runs, before any is done.
 
-    Guarantees: ``most`` is exact. ``epsilon`` is where even quantiles of the mechanism's scores,
-        in place of random ones, just refute the claim: half of audits or more do there.
+    Guarantee: ``reach`` is exact.
+    Assumption: ``power`` is known to a few percent, by simulated audits.
 
     Example:
         >>> for epsilon, delta in [(1.0, 1e-5), (1.16, 0.1)]:
         ...     print(f"{reach(Claim(epsilon=epsilon, delta=delta)).noise:.0%}")
         23%
-        61%
+        62%
     """
     _validate.whole(2, runs=runs)
     _validate.open_unit(confidence=confidence)
-    laplace = claim.delta == 0
-    quantile = _laplace_quantile if laplace else scipy.special.ndtri
-    pilot, pairs = pilots(runs), runs - pilots(runs)
-    apart = np.argsort(np.arange(1, pairs + 1) * _GOLDEN % 1)  # pairs as if drawn apart
+    pairs = runs - pilots(runs)
+    most = perfect_bound(pairs, claim.delta, confidence)
+    power = watched_power(claim, pairs=pairs, confidence=confidence, reach=most)
+    return Reach(reach=most, power=power, noise=_share_of_noise(claim, power))
 
-    def stands(shift: FloatArray) -> NDArray[np.bool_]:
-        placing, even = quantile(_even(pilot)), quantile(_even(pairs))
-        sequence = ConfidenceSequence.from_pilot(
-            Scores(inside=placing + shift, outside=placing),
-            delta=claim.delta,
-            confidence=confidence,
-        )
-        sequence.update(even + shift, even[apart])
-        return np.asarray(not sequence.refuted(claim))
 
-    most = _most(pairs, delta=claim.delta, confidence=confidence)
-    if stands(np.asarray(_LARGEST_SHIFT)):
-        return Reach(most=most, epsilon=math.inf, noise=0.0)
-    _, shift = search.bisect(stands, 0.0, _LARGEST_SHIFT, relative=1e-4)
-    found = float(shift)
-    if laplace:
-        return Reach(most=most, epsilon=found, noise=claim.epsilon / found)
-    return Reach(
-        most=most,
-        epsilon=gaussian_epsilon(1 / found, claim.delta),
-        noise=1 / (found * gaussian_sigma(claim.epsilon, claim.delta)),
-    )
+def _share_of_noise(claim: Claim, power: float) -> float:
+    """Return the noise of a mechanism with ε = ``power``, as a share of what the claim needs."""
+    if math.isinf(power):
+        return 0.0
+    if claim.delta == 0:
+        return claim.epsilon / power
+    return gaussian_sigma(power, claim.delta) / gaussian_sigma(claim.epsilon, claim.delta)
 
 
 @dataclass(frozen=True)
 class _Here:
-    """One run after the other, in this thread; what one raises is the test's own business."""
+    """Runs one after the other, in this thread; what one raises is the test's own business."""
 
     workers: int = 1
 
@@ -233,11 +208,11 @@ class _Here:
             yield Outcome(unit=unit, arrays=arrays, error="", seconds=time.perf_counter() - start)
 
 
-def _can_fail(claim: Claim, *, runs: int, confidence: float) -> None:
-    """Refuses an audit that would pass whatever ``train`` does."""
+def _check_runs(claim: Claim, *, runs: int, confidence: float) -> None:
+    """Refuse an audit that would pass whatever ``train`` does."""
 
     def most(runs: int) -> float:
-        return _most(runs - pilots(runs), delta=claim.delta, confidence=confidence)
+        return perfect_bound(runs - pilots(runs), claim.delta, confidence)
 
     here = most(runs)
     if here > claim.epsilon:
@@ -247,23 +222,8 @@ def _can_fail(claim: Claim, *, runs: int, confidence: float) -> None:
         enough *= 2
     advice = f"Give runs={enough}" if enough <= _MOST_RUNS else "Too many would be needed"
     raise InvalidArgument(
-        f"Expected runs that can refute ε = {promised(claim.epsilon)}, got runs={runs}: even an "
-        f"attack that never errs proves only ε ≥ {number(here)} by so many, at confidence "
-        f"1 - {1 - confidence:.1g}. {advice}; or test what is promised at a larger δ, or with "
+        f"Expected runs that can refute ε = {words.claimed(claim.epsilon)}, got runs={runs}: even "
+        f"an attack that never errs proves only ε ≥ {words.number(here)} by so many, at confidence "
+        f"1 - {1 - confidence:.1g}. {advice}; or test what is claimed at a larger δ, or with "
         "more noise: there ε is smaller."
     )
-
-
-def _most(pairs: int, *, delta: float, confidence: float) -> float:
-    """What an attack that never errs proves: the threshold is right from the first pair on."""
-    perfect = ConfidenceSequence([0.0], delta=delta, confidence=confidence)
-    perfect.update(np.ones(pairs), -np.ones(pairs))
-    return perfect.lower_bound().epsilon
-
-
-def _even(count: int) -> FloatArray:
-    return (np.arange(count) + 0.5) / count
-
-
-def _laplace_quantile(share: FloatArray) -> FloatArray:
-    return np.where(share < 0.5, np.log(2 * share), -np.log(2 * (1 - share)))

@@ -165,12 +165,15 @@ def test_canaries_that_took_part_oftenest_do_not_set_the_claim(rng: np.random.Ge
     assert claim.epsilon == pytest.approx(gdp_epsilon(1.0, DELTA))
 
 
-@pytest.mark.parametrize("method", ["one_run", "one_run_fdp"])
-def test_claims_above_the_reach_cannot_be_judged(rng: np.random.Generator, method: str) -> None:
+# A hold-out of perfect scores is a matter of chance.
+@pytest.mark.parametrize(("method", "margin"), [("one_run", 0.01), ("one_run_fdp", 0.3)])
+def test_claims_above_the_reach_cannot_be_judged(
+    rng: np.random.Generator, method: str, margin: float
+) -> None:
     run = played(rng, chance=1.0, canaries=400, noise=10.0)
     reach = blind(run, None, method=method).reach
     assert reach is not None
-    below, above = Claim(0.99 * reach, delta=DELTA), Claim(1.01 * reach, delta=DELTA)
+    below, above = (Claim(part * reach, delta=DELTA) for part in (1 - margin, 1 + margin))
     found = {claim: blind(run, claim, method=method) for claim in (below, above)}
     assert found[above].power == float("inf")
     assert judge.judge_finding(above, found[above]) == "cannot judge"

@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from epsilometer import InProcess, PrivacyClaim, audit_training
+import epsilometer as em
 from epsilometer.canaries.data import Record
 from epsilometer.engine.engines import Engine
-from epsilometer.results import AuditResult
 
 DELTA = 0.05
 CANARY = Record([1.0, 0.0], label=1)
@@ -27,18 +26,28 @@ def slow_sum(data: Any, seed: int) -> float:
     return noisy_sum(data, seed)
 
 
-def audit(directory: Path | str, engine: Engine | None = None, **changed: Any) -> AuditResult:
+_ASKED = ("delta", "confidence", "seed", "out", "engine", "until", "listen")
+
+
+def audit_train(train: Any, *, claim: em.Claim | None = None, **options: Any) -> em.Audit:
+    """Audit a function by options of the subject and of the call, in any order."""
+    given = {"engine": em.InProcess(), **options}
+    asked = {name: given.pop(name) for name in _ASKED if name in given}
+    return em.audit(em.TrainFunction(train, **given), claim, **asked)
+
+
+def audit(out: Path | str, engine: Engine | None = None, **changed: Any) -> em.Audit:
     """An audit to be killed, and sent to clusters."""
     plain: dict[str, Any] = {
         "data": DATA,
         "canary": CANARY,
         "runs": 60,
         "delta": DELTA,
-        "claim": PrivacyClaim(epsilon=3.0, delta=DELTA),
-        "directory": directory,
-        "engine": engine or InProcess(),
+        "claim": em.Claim(3.0, delta=DELTA),
+        "out": out,
+        "engine": engine or em.InProcess(),
     }
-    return audit_training(slow_sum, **{**plain, **changed})
+    return audit_train(slow_sum, **{**plain, **changed})
 
 
 # scikit-learn: output perturbation. sklearn minimises ‖w‖²/2 + C Σ ln(1 + e^(−y⟨w, x⟩)), which is

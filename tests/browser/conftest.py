@@ -9,18 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
-from epsilometer import (
-    AuditGroup,
-    AuditResult,
-    PrivacyClaim,
-    RecordRisk,
-    Scores,
-    audit_scores,
-    gdp_curve,
-)
+from epsilometer import Claim, Scores, gdp_curve
+from epsilometer._dispatch import audit as run_audit
+from epsilometer.core.audit import Audit
+from epsilometer.core.findings import Curve, EpsilonFinding
 from epsilometer.report.page import page as page_of
-from epsilometer.results import Curve, Result
+from tests.examples import a_record
 
 ARGUMENTS = [
     "--no-sandbox",
@@ -68,9 +64,9 @@ class Opened:
 def open_page(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
     contexts = []
 
-    def opened(result: Result, **options: Any) -> Opened:
+    def opened(audit: Audit, **options: Any) -> Opened:
         path = tmp_path / "report.html"
-        path.write_text(page_of(result), "utf-8")
+        path.write_text(page_of(audit), "utf-8")
         context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
         contexts.append(context)
         page = context.new_page()
@@ -88,36 +84,42 @@ def open_page(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
 
 
 @pytest.fixture(scope="session")
-def refuted() -> AuditResult:
-    """An audit with everything a page can show."""
+def refuted() -> Audit:
+    """An audit with everything that the page of a view can show."""
     return _audit(1.9, records=250)
 
 
 @pytest.fixture(scope="session")
-def group(refuted: AuditResult) -> AuditGroup:
-    return AuditGroup(subject="Two programs", results=(refuted, _audit(0.6, records=0)))
+def views(refuted: Audit) -> Audit:
+    """Two views, of which one refutes the claim."""
+    other = replace(_audit(0.6, records=0).views[0], subject="The final model")
+    return replace(refuted, subject="Two views", findings=(*refuted.views, other))
 
 
-def _audit(mu: float, *, records: int) -> AuditResult:
+def _audit(mu: float, *, records: int) -> Audit:
     rng = np.random.default_rng(0)
     fpr = np.linspace(0, 1, 41)
     law = Curve(name="PLD", fpr=tuple(fpr.tolist()), fnr=tuple(gdp_curve(fpr, mu=0.6).tolist()))
-    return audit_scores(
-        Scores(inside=rng.normal(mu, 1, 3000), outside=rng.normal(0, 1, 3000)),
-        delta=1e-5,
-        claim=PrivacyClaim(epsilon=3.0, delta=1e-5, adjacency="add_remove", accountant="PLD"),
-        also=("gdp", "jeffreys"),
-        subject="DP-SGD with its noise halved",
-        adversary="Sees every noisy gradient.",
-        curves=(law,),
-        records=tuple(
-            RecordRisk(
-                record=f"patient-{i}",
-                risk=float("inf") if i == 77 else float(i * 37 % 250),
-                measure="attack score",
-                group="AB"[i % 2],
-                note="rare" if i % 50 == 0 else "",
-            )
-            for i in range(records)
+    audit = run_audit(
+        Scores(
+            inside=rng.normal(mu, 1, 3000),
+            outside=rng.normal(0, 1, 3000),
+            also=("gdp", "jeffreys"),
+            title="DP-SGD with its noise halved",
+            adversary="Sees every noisy gradient.",
         ),
+        Claim(3.0, delta=1e-5, adjacency="add_remove", accountant="PLD"),
     )
+    (view,) = audit.find(EpsilonFinding)
+    named = tuple(
+        a_record(
+            record=f"patient-{i}",
+            risk=float("inf") if i == 77 else float(i * 37 % 250),
+            measure="attack score",
+            group="AB"[i % 2],
+            note="rare" if i % 50 == 0 else "",
+        )
+        for i in range(records)
+    )
+    drawn = replace(view, evidence=replace(view.evidence, curves=(law,)))
+    return replace(audit, findings=(drawn, *named))

@@ -1,14 +1,13 @@
 """Nobody is kept out: axe finds nothing, and the keyboard reaches everything."""
 
 from collections.abc import Callable
-from typing import get_args
 
 import pytest
 
-from epsilometer import AuditGroup, AuditResult, PrivacyClaim
-from epsilometer.results import Verdict
+from epsilometer.core.audit import Audit
 from tests.browser.conftest import Opened
-from tests.examples import a_bound, a_provenance, a_series, an_audit
+from tests.examples import AUDITS, a_series
+from tests.report.hostile import full_views
 
 Open = Callable[..., Opened]
 
@@ -24,36 +23,27 @@ def found(page) -> list[str]:
     ]
 
 
-@pytest.fixture(scope="module")
-def every_verdict(group: AuditGroup) -> AuditGroup:
-    failed = an_audit(
-        claim=PrivacyClaim(epsilon=9.0, delta=1e-5),
-        provenance=a_provenance(units=9, used=6, failed=2),
-    )
-    others = (failed, an_audit(bound=a_bound(valid=False)), an_audit(claim=None))
-    every = AuditGroup(subject="all", results=(*group.results, *others))
-    assert {audit.verdict for audit in every.results} == set(get_args(Verdict))
-    return every
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(scheme: str, open_page: Open, views: Audit) -> None:
+    assert found(open_page(views, color_scheme=scheme).page) == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing(scheme: str, open_page: Open, every_verdict: AuditGroup) -> None:
-    assert found(open_page(every_verdict, color_scheme=scheme).page) == []
+@pytest.mark.parametrize("name", AUDITS)
+def test_axe_finds_nothing_in_any_kind(scheme: str, name: str, open_page: Open) -> None:
+    assert found(open_page(AUDITS[name], color_scheme=scheme).page) == []
 
 
-def test_axe_finds_nothing_with_a_lone_bound(open_page: Open) -> None:
-    assert found(open_page(a_bound()).page) == []
-
-
-def test_axe_finds_nothing_with_audits_side_by_side(open_page: Open) -> None:
+def test_axe_finds_nothing_with_views_side_by_side_and_failed_units(open_page: Open) -> None:
     assert found(open_page(a_series()).page) == []
+    assert found(open_page(full_views()).page) == []
 
 
-def test_axe_finds_nothing_on_a_phone(open_page: Open, refuted: AuditResult) -> None:
+def test_axe_finds_nothing_on_a_phone(open_page: Open, refuted: Audit) -> None:
     assert found(open_page(refuted, viewport={"width": 360, "height": 780}).page) == []
 
 
-def test_every_chart_has_a_name_and_a_text(open_page: Open, refuted: AuditResult) -> None:
+def test_every_chart_has_a_name_and_a_text(open_page: Open, refuted: Audit) -> None:
     page = open_page(refuted).page
     for chart in page.locator(".chart").all():
         assert chart.get_attribute("role") == "img"
@@ -62,7 +52,7 @@ def test_every_chart_has_a_name_and_a_text(open_page: Open, refuted: AuditResult
             assert len(told.text_content()) > 5
 
 
-def test_the_keyboard_sorts_the_table(open_page: Open, refuted: AuditResult) -> None:
+def test_the_keyboard_sorts_the_table(open_page: Open, refuted: Audit) -> None:
     page = open_page(refuted).page
     button = page.locator("th", has_text="Group").get_by_role("button")
     button.focus()

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
-from epsilometer import AuditGroup, AuditResult, from_json
+from epsilometer.core.audit import Audit
+from epsilometer.core.findings import RecordRisk
+from epsilometer.core.serialisation import from_json
 from epsilometer.report.figures import COLOURS
 from tests.browser.conftest import Opened
-from tests.examples import a_bound, a_series
-from tests.report.hostile import PAYLOADS, full_group, poisoned
+from tests.examples import AUDITS, a_series
+from tests.report.hostile import PAYLOADS, full_views, poisoned
 
 Open = Callable[..., Opened]
 
@@ -57,26 +59,26 @@ def ink(page: Any) -> list[list[int]]:
 
 
 def cells(page: Any, column: int) -> list[str]:
-    return page.locator(f"tbody tr td:nth-child({column})").all_text_contents()
+    return page.locator(f".records tbody tr td:nth-child({column})").all_text_contents()
 
 
-@pytest.mark.parametrize("kind", ["audit", "group", "bound"])
+@pytest.mark.parametrize("kind", ["audit", "views", "computed"])
 def test_nothing_complains_and_nothing_is_fetched(
-    kind: str, open_page: Open, refuted: AuditResult, group: AuditGroup
+    kind: str, open_page: Open, refuted: Audit, views: Audit
 ) -> None:
-    opened = open_page({"audit": refuted, "group": group, "bound": a_bound()}[kind])
+    opened = open_page({"audit": refuted, "views": views, "computed": AUDITS["computed"]}[kind])
     opened.page.wait_for_timeout(100)
     assert opened.complaints == []
     assert len(opened.requests) == 1
     assert opened.requests[0].startswith("file://")
-    charts = {"audit": 4, "group": 8, "bound": 0}[kind]
+    charts = {"audit": 4, "views": 8, "computed": 4}[kind]
     drawn = ink(opened.page)
     assert len(drawn) == charts
     assert all(count > 1500 and colours > 5 for count, colours in drawn)
 
 
 def test_the_first_screen_has_verdict_scale_and_threat_model(
-    open_page: Open, refuted: AuditResult
+    open_page: Open, refuted: Audit
 ) -> None:
     page = open_page(refuted).page
     for selector in (".hero .badge", ".hero h1", ".hero .scale", ".hero .threat"):
@@ -84,7 +86,7 @@ def test_the_first_screen_has_verdict_scale_and_threat_model(
         assert box["y"] + box["height"] < 800
 
 
-def test_pointing_at_a_chart_shows_values(open_page: Open, refuted: AuditResult) -> None:
+def test_pointing_at_a_chart_shows_values(open_page: Open, refuted: Audit) -> None:
     page = open_page(refuted).page
     chart, legend = page.locator(".chart").first, page.locator(".legend").first
     assert legend.locator(".value").first.text_content() == ""
@@ -95,7 +97,7 @@ def test_pointing_at_a_chart_shows_values(open_page: Open, refuted: AuditResult)
     assert " … " in values[0]  # the band has two
 
 
-def test_audits_side_by_side_are_bars_that_can_be_read(open_page: Open) -> None:
+def test_views_side_by_side_are_bars_that_can_be_read(open_page: Open) -> None:
     opened = open_page(a_series())
     page = opened.page
     part = page.locator("section", has=page.get_by_role("heading", name="Side by side"))
@@ -110,13 +112,13 @@ def test_audits_side_by_side_are_bars_that_can_be_read(open_page: Open) -> None:
     width = chart.locator(".u-over").bounding_box()["width"]
     for place in (0.42, 0.58):
         chart.locator(".u-over").hover(position={"x": place * width, "y": 60})
-        assert legend.locator(".value").all_text_contents() == ["5", "2", "6"]
+        assert legend.locator(".value").all_text_contents() == ["5", "2", "2.5"]
     with page.expect_download() as download:
         part.locator("button.png").last.click()
-    assert download.value.suggested_filename == "group-audits-2.png"
-    # Figures of single audits are still their own.
-    page.locator("#audit-1-scores").scroll_into_view_if_needed()
-    names = page.locator("#audit-1-scores .legend-name").all_text_contents()
+    assert download.value.suggested_filename == "views-views-2.png"
+    # Figures of single views are still their own.
+    page.locator("#view-1-scores").scroll_into_view_if_needed()
+    names = page.locator("#view-1-scores .legend-name").all_text_contents()
     assert names == ["without the record", "with the record"]
     assert opened.complaints == []
 
@@ -126,7 +128,7 @@ def test_bars_stand_on_either_side_of_their_name(width: int, open_page: Open) ->
     """Read off the canvas: left of the middle of three the estimate, right of it the bound."""
     page = open_page(a_series(), viewport={"width": width, "height": 800}).page
     assert page.evaluate("() => document.documentElement.scrollWidth") == width
-    chart = page.locator("#group-audits-1 .chart")
+    chart = page.locator("#views-views-1 .chart")
     box = chart.locator(".u-over").bounding_box()
     outer = chart.locator("canvas").bounding_box()
     top = box["y"] - outer["y"]
@@ -141,7 +143,7 @@ def test_bars_stand_on_either_side_of_their_name(width: int, open_page: Open) ->
     assert right * scale == pytest.approx(2, abs=0.2)
 
 
-def test_dragging_zooms_and_double_clicking_resets(open_page: Open, refuted: AuditResult) -> None:
+def test_dragging_zooms_and_double_clicking_resets(open_page: Open, refuted: Audit) -> None:
     page = open_page(refuted).page
     chart = page.locator(".chart").first
     chart.scroll_into_view_if_needed()
@@ -160,7 +162,7 @@ def test_dragging_zooms_and_double_clicking_resets(open_page: Open, refuted: Aud
     assert ink(page)[0] == before
 
 
-def test_a_curve_can_be_hidden(open_page: Open, refuted: AuditResult) -> None:
+def test_a_curve_can_be_hidden(open_page: Open, refuted: Audit) -> None:
     page = open_page(refuted).page
     before = ink(page)[0][0]
     button = page.locator(".legend button", has_text="PLD").first
@@ -171,19 +173,19 @@ def test_a_curve_can_be_hidden(open_page: Open, refuted: AuditResult) -> None:
     assert ink(page)[0][0] == before
 
 
-def test_a_chart_is_saved_as_a_picture(open_page: Open, refuted: AuditResult) -> None:
+def test_a_chart_is_saved_as_a_picture(open_page: Open, refuted: Audit) -> None:
     page = open_page(refuted).page
     with page.expect_download() as download:
         page.locator("button.png").first.click()
-    assert download.value.suggested_filename == "audit-1-tradeoff.png"
+    assert download.value.suggested_filename == "view-1-tradeoff.png"
     with open(download.value.path(), "rb") as file:
         assert file.read(8) == b"\x89PNG\r\n\x1a\n"
 
 
-def test_the_table_sorts(open_page: Open, refuted: AuditResult) -> None:
+def test_the_table_sorts(open_page: Open, refuted: Audit) -> None:
     page = open_page(refuted).page
     risk = page.locator("th", has_text="Risk")
-    every = sorted((r.risk for r in refuted.records), reverse=True)
+    every = sorted((r.risk for r in refuted.find(RecordRisk)), reverse=True)
     shown = [float(text.replace("∞", "inf")) for text in cells(page, 2)]
     assert shown == every[:100]  # the infinite one first
     assert risk.get_attribute("aria-sort") == "descending"
@@ -195,7 +197,7 @@ def test_the_table_sorts(open_page: Open, refuted: AuditResult) -> None:
     assert risk.get_attribute("aria-sort") is None
 
 
-def test_the_table_filters_and_shows_more(open_page: Open, refuted: AuditResult) -> None:
+def test_the_table_filters_and_shows_more(open_page: Open, refuted: Audit) -> None:
     page = open_page(refuted).page
     status, more = page.locator(".status"), page.locator(".more")
     assert status.text_content() == "100 of 250 shown"
@@ -210,19 +212,19 @@ def test_the_table_filters_and_shows_more(open_page: Open, refuted: AuditResult)
     assert status.text_content() == "0 of 0 shown"
 
 
-def test_the_result_can_be_downloaded(open_page: Open, group: AuditGroup) -> None:
-    page = open_page(group).page
+def test_the_audit_can_be_downloaded(open_page: Open, views: Audit) -> None:
+    page = open_page(views).page
     with page.expect_download() as download:
         page.locator("#download").click()
-    assert download.value.suggested_filename == "result.json"
+    assert download.value.suggested_filename == "audit.json"
     with open(download.value.path(), encoding="utf-8") as file:
-        assert from_json(file.read()) == group
+        assert from_json(file.read()) == views
 
 
 GROUND = "() => getComputedStyle(document.body).backgroundColor"
 
 
-def test_dark_mode_follows_the_system_and_the_button(open_page: Open, refuted: AuditResult) -> None:
+def test_dark_mode_follows_the_system_and_the_button(open_page: Open, refuted: Audit) -> None:
     page = open_page(refuted, color_scheme="dark").page
     dark, drawn_dark = page.evaluate(GROUND), page.locator(".chart canvas").first.screenshot()
     assert page.locator("#theme").text_content() == "Light"  # what it would do
@@ -236,7 +238,7 @@ def test_dark_mode_follows_the_system_and_the_button(open_page: Open, refuted: A
     assert page.locator(".chart canvas").first.screenshot() == drawn_dark
 
 
-def test_paper_is_light_and_has_no_buttons(open_page: Open, refuted: AuditResult) -> None:
+def test_paper_is_light_and_has_no_buttons(open_page: Open, refuted: Audit) -> None:
     page = open_page(refuted, color_scheme="dark").page
     day, night = COLOURS["claim"]
     assert (has_colour(page, day), has_colour(page, night)) == (False, True)
@@ -253,15 +255,15 @@ def test_paper_is_light_and_has_no_buttons(open_page: Open, refuted: AuditResult
 
 @pytest.mark.parametrize("width", [360, 820])
 def test_a_small_screen_needs_no_sideways_scrolling(
-    width: int, open_page: Open, group: AuditGroup
+    width: int, open_page: Open, views: Audit
 ) -> None:
-    page = open_page(group, viewport={"width": width, "height": 780}).page
+    page = open_page(views, viewport={"width": width, "height": 780}).page
     assert page.evaluate("() => document.documentElement.scrollWidth") == width
-    long = open_page(poisoned(full_group(), "x" * 500), viewport={"width": width, "height": 780})
+    long = open_page(poisoned(full_views(), "x" * 500), viewport={"width": width, "height": 780})
     assert long.page.evaluate("() => document.documentElement.scrollWidth") == width
 
 
-def test_charts_follow_the_width(open_page: Open, refuted: AuditResult) -> None:
+def test_charts_follow_the_width(open_page: Open, refuted: Audit) -> None:
     page = open_page(refuted).page
     page.set_viewport_size({"width": 400, "height": 800})
     page.wait_for_function("document.querySelector('.uplot').offsetWidth < 400")
@@ -270,16 +272,16 @@ def test_charts_follow_the_width(open_page: Open, refuted: AuditResult) -> None:
 
 @pytest.mark.parametrize("payload", PAYLOADS)
 def test_no_text_of_a_user_runs(payload: str, open_page: Open) -> None:
-    opened = open_page(poisoned(full_group(), payload))
+    opened = open_page(poisoned(full_views(), payload))
     opened.page.get_by_label("Search").first.fill(payload[:1])
-    assert opened.page.locator("tbody td").first.text_content()  # the table shows it
+    assert opened.page.locator(".records tbody td").first.text_content()  # the table shows it
     assert opened.page.evaluate("() => window.__xss") is None
     assert opened.complaints == []
     assert len(opened.requests) == 1
     assert opened.page.locator("iframe, main img, main script, [onerror], [onload]").count() == 0
 
 
-def test_the_policy_stops_what_is_not_ours(open_page: Open, refuted: AuditResult) -> None:
+def test_the_policy_stops_what_is_not_ours(open_page: Open, refuted: Audit) -> None:
     opened = open_page(refuted)
     opened.page.evaluate(
         """() => {
@@ -295,10 +297,10 @@ def test_the_policy_stops_what_is_not_ours(open_page: Open, refuted: AuditResult
     assert len(refused) >= 3
 
 
-def test_without_javascript_everything_is_told(open_page: Open, refuted: AuditResult) -> None:
+def test_without_javascript_everything_is_said(open_page: Open, refuted: Audit) -> None:
     page = open_page(refuted, java_script_enabled=False).page
     assert page.locator(".hero .badge").first.is_visible()
-    assert "ε\u00a0=\u00a03 was promised" in page.locator("h1").text_content()
+    assert "ε\u00a0=\u00a03 was claimed" in page.locator("h1").text_content()
     assert page.locator(".scale").first.is_visible()
     assert page.locator(".alt").count() == 4
     assert all(alt.is_visible() for alt in page.locator(".alt").all())
@@ -306,3 +308,24 @@ def test_without_javascript_everything_is_told(open_page: Open, refuted: AuditRe
     assert page.locator("#download").is_hidden()
     assert cells(page, 1)[0] == "patient-77"  # the infinite risk first
     assert len(cells(page, 1)) == 20
+
+
+TONES = {
+    "refuted": "rgb(179, 38, 30)",
+    "do not release": "rgb(179, 38, 30)",
+    "beyond reach": "rgb(135, 82, 0)",
+    "cannot tell": "rgb(135, 82, 0)",
+    "not refuted": "rgb(84, 93, 105)",
+    "no claim": "rgb(84, 93, 105)",
+    "proved": "rgb(30, 107, 60)",
+    "release": "rgb(30, 107, 60)",
+}
+
+
+@pytest.mark.parametrize("name", TONES)
+def test_the_verdict_is_shown_in_its_tone(name: str, open_page: Open) -> None:
+    page = open_page(AUDITS[name], color_scheme="light").page
+    badge = page.locator("h1 .badge")
+    assert badge.evaluate("badge => getComputedStyle(badge).color") == TONES[name]
+    assert AUDITS[name].verdict in badge.text_content()
+    assert page.locator("[data-verdict]").get_attribute("data-verdict") == AUDITS[name].verdict

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from epsilometer.cli.main import _COMMANDS, main
+from epsilometer.cli.main import COMMANDS, main
 from epsilometer.stats.estimators import REGISTRY
 from tests.test_imports import HEAVY, loaded_after
 
@@ -82,16 +82,19 @@ def with_runs(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
-        ("epsilometer ", list(_COMMANDS)),
+        ("epsilometer ", list(COMMANDS)),
         ("epsilometer est", ["estimate"]),
         ("epsilometer --ver", ["--version"]),
         ("epsilometer estimate x.csv --method ", list(REGISTRY)),
         ("epsilometer estimate --rule ho", ["hold-out"]),
         ("epsilometer estimate sc", ["compopt -o default", ""]),
-        ("epsilometer status ", ["demo-run"]),
-        ("epsilometer resume deep/d", ["deep/demo-deep"]),
-        ("epsilometer status nothing", ["compopt -o dirnames", ""]),
-        ("epsilometer status no/such/", ["compopt -o dirnames", ""]),
+        ("epsilometer shuffle --sampler p", ["partial:"]),
+        ("epsilometer dpsgd --optimizer ", ["sgd", "adam"]),
+        ("epsilometer runs st", ["status"]),
+        ("epsilometer runs status ", ["demo-run"]),
+        ("epsilometer runs resume deep/d", ["deep/demo-deep"]),
+        ("epsilometer runs status nothing", ["compopt -o dirnames", ""]),
+        ("epsilometer runs status no/such/", ["compopt -o dirnames", ""]),
     ],
 )
 def test_bash_completes(words: str, offered: list[str], with_runs: Path) -> None:
@@ -101,7 +104,7 @@ def test_bash_completes(words: str, offered: list[str], with_runs: Path) -> None
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
 def test_other_shells_are_answered_by_their_protocol(shell: str, with_runs: Path) -> None:
     assert "one_run_fdp" in "\n".join(asked(shell, "epsilometer estimate --method one", with_runs))
-    assert "demo-run" in "\n".join(asked(shell, "epsilometer status ", with_runs))
+    assert "demo-run" in "\n".join(asked(shell, "epsilometer runs status ", with_runs))
 
 
 @pytest.mark.parametrize("shell", SHELLS)

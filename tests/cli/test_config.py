@@ -1,198 +1,235 @@
-"""The file of ``epsilometer dpsgd``: what it may say, and how it is told what it may not."""
+"""Files of settings: every field of every subject, and ``epsilometer audit``, which runs any."""
 
+import dataclasses
 import json
 import tomllib
-from dataclasses import fields
+from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from epsilometer import DPSGD, Claim, UntilRefuted
+from epsilometer._dispatch import call_from_sections
 from epsilometer.canaries.gradient import IN_WORDS
-from epsilometer.cli.config import Audit, Config, Data, Model, Training, from_plain, read_config
-from epsilometer.errors import InvalidArgument, UnreadableFile
+from epsilometer.core import judge
+from epsilometer.core.serialisation import from_json
+from epsilometer.core.settings import from_settings, to_settings
+from tests.cli.calls import call, told
+from tests.cli.described import in_toml
 
 WHOLE = """
-[data]
-file = "records.npz"
-label = "class"
-records = 500
-divide_by = 255
-[model]
-name = "mlp"
-hidden = 16
-[training]
-batch_size = 50
-epochs = 2
+[dpsgd]
+runs = 100
 learning_rate = 1
-momentum = 0.9
-optimizer = "sgd"
-clip_norm = 0.5
+batch_size = 50
 noise_multiplier = 1.5
-sampler = "partial:100"
-device = "cpu"
-[audit]
 adversary = "worst_case"
 adjacency = "add_remove"
-claim = 3
-delta = 1e-6
-runs = 100
-views = ["model", "loss"]
+sampler = "partial:100"
+clip_norm = 0.5
+optimizer = {type = "sgd", momentum = 0.9}
+epochs = 2
+direction = "dirac"
+views = ["model", "updates"]
 canaries = 200
+initial = "given"
+device = "cpu"
+at_once = 10
+title = "mine"
+[dpsgd.source]
+type = "model-on-records"
+file = "records.npz"
+label = "class"
+records = 90
+divide_by = 255
+model = "mlp"
+hidden = 16
+[claim]
+epsilon = 3
+delta = 1e-6
+adjacency = "add_remove"
+unit = "record"
+sampler = "Poisson"
+accountant = "PLD"
+[audit]
 confidence = 0.99
-until_refuted = true
+until = "refuted"
 seed = 7
 """
-LEAST = """
-data.file = "records.csv"
-training = {batch_size = 50, learning_rate = 0.1}
-audit = {delta = 1e-5, runs = 100, claim = 1.0}
-"""
 
 
+@pytest.fixture
+def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import numpy as np
+
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    np.savez("records.npz", x=rng.random((90, 4)), **{"class": np.arange(90) % 2})
+
+
+@pytest.mark.usefixtures("records")
 def test_every_key_can_be_given() -> None:
     plain = tomllib.loads(WHOLE)
-    for name, kind in (("data", Data), ("model", Model), ("training", Training), ("audit", Audit)):
-        assert set(plain[name]) == {part.name for part in fields(kind)}
-    config = from_plain(plain)
-    assert config.training == Training(
-        batch_size=50,
-        epochs=2,
-        learning_rate=1.0,
-        momentum=0.9,
-        clip_norm=0.5,
-        noise_multiplier=1.5,
-        sampler="partial:100",
+    supplied = {"module", "data", "loss", "canary"}  # that a file cannot hold, but a source can
+    given = {field.name for field in dataclasses.fields(DPSGD)} - supplied
+    assert set(plain["dpsgd"]) == given
+    found = call_from_sections(plain)
+    assert found.claim == Claim(
+        3.0, 1e-6, adjacency="add_remove", sampler="Poisson", accountant="PLD"
     )
-    assert config.audit.views == ("model", "loss")
-    assert config.data == Data(file="records.npz", label="class", records=500, divide_by=255.0)
-    assert isinstance(config.audit.claim, float)
+    assert (found.confidence, found.seed, found.until) == (0.99, 7, UntilRefuted())
+    assert found.subject.views == ("model", "updates")
+    assert found.subject.title == "mine"
+    assert isinstance(found.claim.epsilon, float)
+    assert isinstance(found.subject.learning_rate, float)
 
 
-@pytest.mark.parametrize("text", [WHOLE, LEAST])
-def test_a_plan_gives_the_same_config_back(text: str) -> None:
-    config = from_plain(tomllib.loads(text))
-    assert from_plain(json.loads(json.dumps(config.plain()))) == config
+@pytest.mark.usefixtures("records")
+def test_settings_give_the_same_subject_back() -> None:
+    subject = call_from_sections(tomllib.loads(WHOLE)).subject
+    written = json.loads(json.dumps(to_settings(subject)))
+    assert to_settings(from_settings(DPSGD, written)) == written
 
 
-def test_one_and_one_point_nought_are_the_same_plan() -> None:
+@pytest.mark.usefixtures("records")
+def test_one_and_one_point_nought_are_the_same_settings() -> None:
     """A plan is hashed by its text."""
-    whole, point = (
-        json.dumps(from_plain(tomllib.loads(WHOLE.replace("= 3\n", text))).plain())
-        for text in ("= 3\n", "= 3.0\n")
+    one, point = (
+        json.dumps(to_settings(call_from_sections(tomllib.loads(text)).subject))
+        for text in (WHOLE, WHOLE.replace("learning_rate = 1\n", "learning_rate = 1.0\n"))
     )
-    assert whole == point
-
-
-def test_what_is_bundled_is_read_without_a_file() -> None:
-    config = read_config(None)
-    assert isinstance(config, Config)
-    assert config.data.file == "digits"
+    assert one == point
 
 
 @pytest.mark.parametrize("adversary", IN_WORDS)
+@pytest.mark.usefixtures("records")
 def test_every_adversary_can_be_asked_for(adversary: str) -> None:
-    plain = tomllib.loads(LEAST)
-    plain["audit"]["adversary"] = adversary
-    assert from_plain(plain).audit.adversary == adversary
+    plain = tomllib.loads(WHOLE)
+    plain["dpsgd"]["adversary"] = adversary
+    assert call_from_sections(plain).subject.adversary == adversary
+
+
+@pytest.mark.parametrize("name", ["dpsgd", "federated", "posterior"])
+def test_what_is_bundled_is_on_data_that_are_here(name: str) -> None:
+    text = resources.files("epsilometer").joinpath(f"data/{name}.toml").read_text("utf-8")
+    found = call_from_sections(tomllib.loads(text))
+    assert (found.delta if found.claim is None else found.claim.delta) == 1e-5
+    assert found.subject.source.fingerprints() == ()
+
+
+# ``epsilometer audit``
+
+
+def write(folder: Path, **sections: Any) -> Path:
+    lines = [
+        f"[{name}]\n" + "".join(f"{key} = {in_toml(each)}\n" for key, each in part.items())
+        for name, part in sections.items()
+    ]
+    path = folder / "audit.toml"
+    path.write_text("\n".join(lines), "utf-8")
+    return path
+
+
+def test_any_subject_is_run_from_a_file(tmp_path: Path) -> None:
+    file = write(
+        tmp_path,
+        gaussian_mechanism={"sigma": 0.5, "dimension": 10_000, "canaries": 200},
+        claim={"epsilon": 0.5, "delta": 1e-5},
+    )
+    done = call("audit", file, "--out", tmp_path / "run")
+    assert done.exit_code == 1, done.output
+    assert done.stdout.startswith("REFUTED: ")
+    assert f"Report: {tmp_path / 'run' / 'report.html'}" in done.stdout
+    again = call("audit", tmp_path / "run" / "result.json", "--json", "--html", tmp_path / "p.html")
+    assert again.stdout == (tmp_path / "run" / "result.json").read_text("utf-8")
+    assert (tmp_path / "p.html").read_bytes() == (tmp_path / "run" / "report.html").read_bytes()
+    assert call("audit", file, "--quiet").stdout == done.stdout.partition("╭")[0]
+
+
+def draw(runs: int, rng: Any) -> Any:
+    from epsilometer import Scores
+
+    return Scores(rng.normal(3, 1, runs), rng.normal(0, 1, runs))
+
+
+def test_functions_are_imported_only_if_trusted(tmp_path: Path) -> None:
+    file = write(
+        tmp_path,
+        runs={"play": {"function": "tests.cli.test_config:draw"}, "runs": 100},
+        audit={"delta": 1e-5},
+    )
+    assert "Expected --trust to import 'tests.cli.test_config:draw'" in told(call("audit", file))
+    options = ("--engine", "in-process", "--json")
+    done = call("audit", file, "--trust", *options)
+    assert done.exit_code == 0, done.output
+    assert from_json(done.stdout).verdict == judge.NO_CLAIM
+    result = tmp_path / "audit.json"
+    result.write_text(done.stdout, "utf-8")
+    assert "--trust" in told(call("audit", result))
+    assert call("audit", result, "--trust", *options).stdout == done.stdout
+
+
+def test_trusted_modules_are_looked_for_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("plays_here.py").write_text("from tests.cli.test_config import draw\n", "utf-8")
+    file = write(
+        tmp_path,
+        runs={"play": {"function": "plays_here:draw"}, "runs": 100},
+        audit={"delta": 1e-5},
+    )
+    assert call("audit", file, "--trust", "--engine", "in-process", "--quiet").exit_code == 0
+    for wrong in ("nowhere:draw", "plays_here:nothing", "plays_here"):
+        text = file.read_text("utf-8").replace("plays_here:draw", wrong)
+        (tmp_path / "wrong.toml").write_text(text, "utf-8")
+        assert "Runs.play as module:name" in told(call("audit", "wrong.toml", "--trust"))
+
+
+def test_files_are_read_from_the_folder_that_is_named(tmp_path: Path) -> None:
+    import numpy as np
+
+    there = tmp_path / "there"
+    there.mkdir()
+    np.savez(there / "scores.npz", inside=np.full(90, 2.0), outside=np.zeros(90))
+    done = call("estimate", there / "scores.npz", "--delta", 1e-5, "--claim", 1, "--json")
+    assert str(tmp_path) not in done.stdout  # where it lay is nobody's business
+    result = tmp_path / "audit.json"
+    result.write_text(done.stdout, "utf-8")
+    assert "scores.npz" in told(call("audit", result, "--json"))
+    assert call("audit", result, "--json", "--data", there).stdout == done.stdout
+    assert "nowhere" in told(call("audit", result, "--data", tmp_path / "nowhere"))
 
 
 WRONG = [
-    # section, key, value (None: not given), what is said
-    ("data", "file", None, "Expected data.file, text, got none."),
-    ("training", "batch_size", None, "Expected training.batch_size, a whole number, got none."),
-    ("training", "learning_rate", None, "Expected training.learning_rate, a number, got none."),
-    ("audit", "delta", None, "Expected audit.delta, a number, got none."),
-    ("audit", "runs", None, "Expected audit.runs, a whole number, got none."),
-    ("data", "fle", "x", "Expected a key of [data] of file, label, records, divide_by, got 'fle'."),
-    ("training", "lr", 0.1, "got 'lr'"),
-    ("audit", "epsilon", 1.0, "got 'epsilon'"),
-    ("data", "file", 3, "Expected data.file to be text, got 3."),
-    ("data", "label", 3, "Expected data.label to be text, got 3."),
-    ("data", "records", "all", "Expected data.records to be a whole number, got 'all'."),
-    ("data", "divide_by", 0, "Expected data.divide_by > 0 and finite, got 0.0."),
-    ("model", "name", "resnet", "Expected model.name to be one of mlp, lenet5, cnn, got 'resnet'."),
-    ("model", "hidden", 1.5, "Expected model.hidden to be a whole number, got 1.5."),
-    ("training", "batch_size", "50", "training.batch_size to be a whole number, got '50'."),
-    ("training", "batch_size", 50.0, "training.batch_size to be a whole number, got 50.0."),
-    ("training", "batch_size", True, "training.batch_size to be a whole number, got True."),
-    ("training", "learning_rate", "fast", "training.learning_rate to be a number, got 'fast'."),
-    ("training", "learning_rate", True, "training.learning_rate to be a number, got True."),
-    ("training", "optimizer", "lion", "training.optimizer to be one of sgd, adam, got 'lion'."),
-    ("training", "noise_multiplier", "auto", "to be a number, got 'auto'."),
-    ("training", "sampler", 1, "training.sampler to be text, got 1."),
-    ("audit", "adversary", "omniscient", "one of target_canary, partially_informed, worst_case"),
-    ("audit", "adjacency", "unstated", "one of zero_out, add_remove, replace, got 'unstated'."),
+    ({}, "Expected one section of [scores], "),
+    ({"dpsgd": {}, "posterior": {}}, "got 'dpsgd', 'posterior'"),
+    ({"shuffled_sgd": {"steps": 3}}, "Expected ShuffledSGD.noise_multiplier, got none"),
+    ({"shuffled_sgd": {"steps": 3, "noise": 1}}, "got 'noise'"),
+    ({"shuffled_sgd": {"steps": "3", "noise_multiplier": 1}}, "ShuffledSGD.steps"),
     (
-        "audit",
-        "views",
-        "updates",
-        "a list, each one of updates, model, loss, steps, got 'updates'.",
+        {"shuffled_sgd": {"steps": 3, "noise_multiplier": 1, "sampler": "poison"}},
+        "ShuffledSGD.sampler",
     ),
-    ("audit", "views", ["updates", "mind"], "got ['updates', 'mind']."),
-    ("audit", "views", [["updates"]], "got [['updates']]."),
-    ("audit", "views", [], "one or more of updates, model, loss"),
-    ("audit", "views", ["model", "model"], "each once, got ['model', 'model']."),
-    ("audit", "until_refuted", 1, "audit.until_refuted to be true or false, got 1."),
-    ("audit", "claim", [1.0], "audit.claim to be a number, got [1.0]."),
-    ("audit", "claim", None, "Expected audit.claim or training.noise_multiplier, got neither"),
+    ({"shuffled_sgd": {"steps": 3, "noise_multiplier": 1}, "audit": {"sed": 1}}, "got 'sed'"),
+    ({"shuffled_sgd": {"steps": 3, "noise_multiplier": 1}, "claim": {"epsilon": 1}}, "delta"),
+    ({"scores": {"source": {"path": "x.csv"}}, "audit": {"delta": 0.1}}, "Scores.source"),
+    (
+        {"scores": {"source": {"type": "os:system", "command": "ls"}}, "audit": {"delta": 0.1}},
+        "Expected --trust to import 'os:system'",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("section", "key", "value", "said"), WRONG)
-def test_wrong_keys_are_told_by_name(section: str, key: str, value: object, said: str) -> None:
-    plain = tomllib.loads(LEAST)
-    part = plain.setdefault(section, {})
-    part.pop(key, None)
-    if value is not None:
-        part[key] = value
-    with pytest.raises(InvalidArgument) as told:
-        from_plain(plain)
-    assert said in str(told.value)
+def test_a_missing_delta_is_told(tmp_path: Path) -> None:
+    file = write(tmp_path, shuffled_sgd={"steps": 3, "noise_multiplier": 1})
+    assert "Expected delta, got none" in told(call("audit", file))
 
 
-def test_keys_that_do_not_go_together_are_told() -> None:
-    for changed, said in [
-        ({"model": {"name": "cnn", "hidden": 8}}, "no model.hidden with model.name = 'cnn'"),
-        (
-            {"training": {"batch_size": 5, "learning_rate": 1, "optimizer": "adam", "momentum": 0}},
-            "no training.momentum with training.optimizer = 'adam'",
-        ),
-        (
-            {
-                "training": {"batch_size": 5, "learning_rate": 1, "noise_multiplier": 1},
-                "audit": {"delta": 0.1, "runs": 9, "until_refuted": True},
-            },
-            "Expected audit.claim with audit.until_refuted",
-        ),
-    ]:
-        with pytest.raises(InvalidArgument, match=said):
-            from_plain({**tomllib.loads(LEAST), **changed})
-
-
-def test_sections_are_told_by_name() -> None:
-    with pytest.raises(InvalidArgument, match="of data, model, training, audit, got 'trainnig'"):
-        from_plain({"trainnig": {}})
-    with pytest.raises(InvalidArgument, match=r"Expected a section \[data\], got data = 'x.csv'"):
-        from_plain({"data": "x.csv"})
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [(b"[data", "TOML"), (b"\xff", "Could not read"), (b"", "audit.toml: Expected data.file")],
-)
-def test_files_that_are_no_config_are_told(content: bytes, said: str, tmp_path: Path) -> None:
-    path = tmp_path / "audit.toml"
-    path.write_bytes(content)
-    with pytest.raises((UnreadableFile, InvalidArgument), match=said) as told:
-        read_config(path)
-    assert "audit.toml" in str(told.value)
-    with pytest.raises(UnreadableFile, match="nothing"):
-        read_config(tmp_path / "nothing.toml")
-    with pytest.raises(UnreadableFile, match=str(tmp_path.name)):
-        read_config(tmp_path)
-
-
-def test_windows_writes_a_mark_first(tmp_path: Path) -> None:
-    path = tmp_path / "audit.toml"
-    path.write_text(LEAST, "utf-8-sig")
-    assert read_config(path) == from_plain(tomllib.loads(LEAST))
+@pytest.mark.parametrize(("sections", "said"), WRONG, ids=str)
+def test_files_that_are_wrong_are_told(sections: dict[str, Any], said: str, tmp_path: Path) -> None:
+    file = write(tmp_path, **sections)
+    line = told(call("audit", file))
+    assert said in line
+    assert "audit.toml" in line

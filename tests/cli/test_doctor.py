@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from epsilometer.cli import examining
 from epsilometer.cli.examining import USES, WITHOUT, Check, examine, requirements, works_without
-from epsilometer.cli.main import _COMMANDS, main
+from epsilometer.cli.main import COMMANDS, main
 from tests.engine.test_dask import cluster
 from tests.test_imports import HEAVY, loaded_after
 
@@ -189,7 +189,7 @@ def test_every_extra_is_known_and_every_package_of_it_looked_at() -> None:
     for extra in set(project["optional-dependencies"]) - {"all", "dev"}:
         assert extra in USES
         assert extra in extras
-    assert set(WITHOUT) <= set(_COMMANDS)
+    assert set(WITHOUT) <= set(COMMANDS)
 
 
 def test_every_core_package_that_fails_is_vital(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,9 @@
-"""``epsilometer lint``: exit codes and the three forms of its report."""
+"""``epsilometer lint``: exit codes and the forms of its report."""
 
 import json
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner, Result
@@ -30,7 +31,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("form", ["text", "json", "sarif"])
+@pytest.mark.parametrize("form", ["text", "json", "github", "junit", "sarif"])
 @pytest.mark.usefixtures("folder")
 def test_exit_codes_tell_found_from_fine_from_unread(form: str) -> None:
     assert run("a train.py", "--format", form).exit_code == 1
@@ -152,10 +153,41 @@ def test_sarif_names_the_cell_of_a_notebook(tmp_path: Path) -> None:
     assert "n.ipynb:cell 1:2:47: SHUF001" in run(tmp_path).stdout
 
 
+@pytest.mark.usefixtures("folder")
+def test_github_annotates_the_line() -> None:
+    lines = run(".", "--format", "github").stdout.splitlines()
+    assert lines[0].startswith("::warning file=a train.py,line=2,col=47,title=SHUF001::")
+    assert "Run: epsilometer shuffle" in lines[0]
+    assert lines[1].startswith("::warning file=broken.py::Not checked: Not Python")
+    assert lines[-1] == "3 files, 0 errors, 1 warning, 1 not checked."
+    assert run("fine.py", "--format", "github").stdout == "1 file, 0 errors, 0 warnings.\n"
+
+
+@pytest.mark.usefixtures("folder")
+def test_junit_has_a_failure_per_finding_and_an_error_per_file_unread() -> None:
+    suite = ElementTree.fromstring(run(".", "--format", "junit").stdout)
+    assert [suite.attrib[name] for name in ("tests", "failures", "errors")] == ["2", "1", "1"]
+    found, unread = suite
+    assert found.attrib["name"] == "SHUF001 a train.py:2:47"
+    assert found.attrib["file"] == "a train.py"
+    assert "epsilometer shuffle" in found[0].attrib["message"]
+    assert (unread[0].tag, unread.attrib["file"]) == ("error", "broken.py")
+    (fine,) = ElementTree.fromstring(run("fine.py", "--format", "junit").stdout)
+    assert fine[0].tag == "system-out"
+
+
+def test_github_names_the_cell_of_a_notebook(tmp_path: Path) -> None:
+    cells = [{"cell_type": "code", "source": MISTAKE}]
+    (tmp_path / "n.ipynb").write_text(json.dumps({"cells": cells}), "utf-8")
+    line = run(tmp_path, "--format", "github").stdout.splitlines()[0]
+    assert "line=" not in line  # those of a cell are not those of the file
+    assert "::Cell 1, line 2: " in line
+
+
 def test_names_in_no_encoding_do_no_harm(tmp_path: Path) -> None:
     path = tmp_path / "t\udcff.py"
     path.write_text(MISTAKE, "utf-8")
-    for form in ("text", "json", "sarif"):
+    for form in ("text", "json", "github", "junit", "sarif"):
         assert run(tmp_path, "--format", form).exit_code == 1
 
 

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from epsilometer import __version__
-from epsilometer.cli import printing
+from epsilometer.cli import output
 from epsilometer.cli.main import main
 from epsilometer.cli.start import FIRST, STARTS, show_start
 
@@ -31,7 +31,7 @@ def test_it_says_what_to_type_and_succeeds() -> None:
 def test_it_fits_one_screen_of_a_terminal(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     screen = io.StringIO()
     terminal = Console(file=screen, force_terminal=True, width=width)
-    monkeypatch.setattr(printing, "Console", lambda **_: terminal)
+    monkeypatch.setattr(output, "Console", lambda **_: terminal)
     show_start()
     assert "\x1b[" in screen.getvalue()
     assert len(screen.getvalue().splitlines()) <= 24
@@ -48,4 +48,4 @@ def test_what_it_says_to_type_can_be_typed(typed: str) -> None:
 def test_help_stays_help() -> None:
     done = CliRunner().invoke(main, ["--help"])
     assert done.stdout.startswith("Usage:")
-    assert "Commands:" in done.stdout
+    assert "Judge and report:" in done.stdout

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import jsonschema
+import numpy as np
 import pytest
 from docs.result_schema import FILE, render_schema
 from hypothesis import example, given, settings
@@ -336,3 +337,54 @@ def test_forms_with_infinite_estimates_or_untested_ones_come_back() -> None:
     check_round_trip(a_posterior(forms=(a_form("label", raw=INF),), differences=(), theory=()))
     untested = dict.fromkeys(("accuracy", "ties", "calibration_error", "log_loss"))
     check_round_trip(a_posterior(claim=None, forms=(a_form("label", **untested),)))
+
+
+# What once got through.
+
+
+@pytest.mark.parametrize("word", ["inf", "-inf", "nan", "3"])
+def test_words_that_look_like_numbers_stay_words(word: str) -> None:
+    audit = an_audit(subject=word, bound=a_bound(adversary=word, method=word))
+    check_round_trip(audit)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"n_in": "inf"},
+        {"epsilon": 10**400},
+        {"threshold": 10**400},
+        {"seed": 10**400},
+        {"valid": "no"},
+        {"valid": 1.5},
+        {"method": 3},
+        {"direction": "up"},
+        {"adjacency": "friends"},
+        {"cites": {}},
+        {"cites": ["nobody1900"]},
+        {"caveats": "abc"},
+        {"seed": "x"},
+        {"adversary": None},
+        {"n_in": 3.5},
+    ],
+    ids=lambda changed: str(changed)[:40],
+)
+def test_wrong_values_of_a_bound_are_refused(changed: dict[str, Any]) -> None:
+    plain = to_object(an_audit())
+    plain["findings"][0]["bound"] |= changed
+    with pytest.raises(InvalidArgument, match="Expected"):
+        from_json(json.dumps(plain))
+
+
+@pytest.mark.parametrize(
+    "bound",
+    [
+        {"n_in": np.int64(3)},
+        {"epsilon": np.float32(1)},
+        {"valid": np.bool_(True)},
+        {"seed": np.uint32(7)},
+    ],
+    ids=str,
+)
+def test_numbers_of_numpy_are_written(bound: dict[str, Any]) -> None:
+    check_round_trip(an_audit(bound=a_bound(**bound)))

@@ -11,7 +11,7 @@ from epsilometer.engine.plan import Plan
 from epsilometer.engine.shards import Arrays
 from epsilometer.errors import InvalidArgument
 
-PLAN = Plan(audit="mine", parameters={}, units=7, seed=3, command="mine()")
+PLAN = Plan(audit="mine", parameters={}, units=7, seed=3)
 
 
 def drawn(unit: int) -> Arrays:
@@ -58,6 +58,6 @@ def test_tells_what_happens(tmp_path: Path) -> None:
 
 def test_another_plan_is_refused(tmp_path: Path) -> None:
     gather(PLAN, drawn, tmp_path, engine=InProcess())
-    other = Plan(audit="mine", parameters={}, units=7, seed=4, command="mine()")
+    other = Plan(audit="mine", parameters={}, units=7, seed=4)
     with pytest.raises(InvalidArgument, match="no other run"):
         gather(other, drawn, tmp_path, engine=InProcess())

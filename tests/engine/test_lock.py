@@ -46,7 +46,7 @@ def test_a_second_process_is_refused_until_the_first_is_killed(
         run(job, tmp_path, engine=InProcess())
     line = json.dumps({"event": "started", "process": 17, "host": "there"})
     (tmp_path / "log.jsonl").write_text('{"torn\n' + line + "\n[1]\n7\n")
-    with pytest.raises(RunBusy, match=r"process 17 on there works on .* epsilometer status"):
+    with pytest.raises(RunBusy, match=r"process 17 on there works on .* epsilometer runs status"):
         run(job, tmp_path, engine=InProcess())
     assert busy(tmp_path)
     assert not (tmp_path / "plan.json").exists()
@@ -161,7 +161,7 @@ def test_a_folder_that_may_not_be_written_is_told(folder: str, closed: Path) -> 
     said = without_keys(BEGIN, closed)
     assert said.startswith(f"CannotWrite Expected to be able to write in '{closed}'")
     assert "Permission denied" in said
-    assert f"Make it writable, then go on with: epsilometer resume {closed}" in said
+    assert f"Make it writable, then go on with: epsilometer runs resume {closed}" in said
 
 
 def test_a_closed_folder_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

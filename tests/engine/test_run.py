@@ -136,7 +136,7 @@ def test_a_watch_sees_units_in_their_order(order: list[int], limit: float) -> No
     given_ = [Outcome(unit=u, arrays=job.unit(u), error="", seconds=0.0) for u in order]
     closed: list[bool] = []
     result = run(job, engine=Listed(given=given_, closed=closed))
-    assert result.audits[0].provenance.used == shown
+    assert result.provenance.used == shown
     assert closed == [True]
 
 
@@ -209,7 +209,7 @@ def test_a_run_without_a_directory_leaves_nothing(
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     result = run(Digest(plan=a_plan(2)), engine=InProcess())
-    assert result.audits[0].provenance.used == 2
+    assert result.provenance.used == 2
     assert not list(tmp_path.iterdir())
 
 
@@ -230,8 +230,7 @@ def test_failed_units_are_noted_counted_and_tried_again(
         engine=engine,
         listen=[events.append],
     )
-    (audit,) = result.audits
-    assert (audit.provenance.used, audit.provenance.failed) == (UNITS - 3, 3)
+    assert (result.provenance.used, result.provenance.failed) == (UNITS - 3, 3)
     failures = Store.open(tmp_path).failures()
     assert set(failures) == broken
     assert all(f"Broken: unit {unit}" in failures[unit] for unit in broken)
@@ -239,7 +238,7 @@ def test_failed_units_are_noted_counted_and_tried_again(
 
     fewer = frozenset({5})
     again = run(Digest(plan=a_plan(UNITS), act=Raising(fewer)), tmp_path, engine=engine)
-    assert again.audits[0].provenance.failed == 1
+    assert again.provenance.failed == 1
     assert set(Store.open(tmp_path).failures()) == fewer
 
     assert bytes_of(tmp_path, engine) == expected
@@ -269,7 +268,7 @@ def test_the_sum_of_a_run_with_failures_is_that_of_what_they_count_as(tmp_path: 
     digest = hashlib.sha256()
     for arrays in replaced:
         digest.update(arrays["unit"].tobytes() + arrays["draws"].tobytes())
-    assert result.audits[0].subject == digest.hexdigest()
+    assert result.subject == digest.hexdigest()
 
 
 # Clocks

@@ -46,7 +46,7 @@ def interrupted(directory: Path, engine: str, number: int, delay: float, *, grou
         code, _, err = ended(family, directory)
         if (directory / "result.json").exists():
             return 0
-        said = f"What is finished is safe. Go on with: epsilometer resume {directory}"
+        said = f"What is finished is safe. Go on with: epsilometer runs resume {directory}"
         assert err.strip().splitlines()[-1] == f"Interrupted. {said}"
         assert "Traceback" not in err
         return code
@@ -141,7 +141,7 @@ def test_quiet_is_quiet_and_plain_lines_are_plain(tmp_path: Path) -> None:
 def test_the_demonstration_resumes_to_the_same_bytes_on_another_engine(tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
     script = "from epsilometer.cli.main import main; main()"
-    arguments = ("demo", "--runs", 1500, "--quiet", "--run")
+    arguments = ("demo", "--runs", 1500, "--quiet", "--out")
     with started("-c", script, *arguments, tmp_path / "whole", "--engine", "threads") as family:
         assert family.process.wait() == 0
     with started("-c", script, *arguments, tmp_path / "cut", "--workers", 2) as family:
@@ -153,7 +153,7 @@ def test_the_demonstration_resumes_to_the_same_bytes_on_another_engine(tmp_path:
     store = Store.open(tmp_path / "cut")
     store.look()
     assert 0 < len(store.finished) < store.plan.units
-    resume = ("resume", tmp_path / "cut", "--quiet", "--engine", "in-process")
+    resume = ("runs", "resume", tmp_path / "cut", "--quiet", "--engine", "in-process")
     with started("-c", script, *resume) as family:
         assert ended(family, tmp_path / "cut")[0] == 1  # one claim is refuted
     for name in ("result.json", "report.html"):

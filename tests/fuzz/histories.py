@@ -14,14 +14,13 @@ from zlib import crc32
 
 from click.testing import CliRunner
 
-from epsilometer import to_json
 from epsilometer.cli.main import main
 from epsilometer.cli.reproducing import Call, Paper, page, read_paper
 from epsilometer.errors import EpsilometerError
 from epsilometer.history import index
 from epsilometer.history.comparison import compare
 from epsilometer.history.index import INDEX, History
-from tests.examples import a_posterior, a_release, a_series, an_audit, an_estimate
+from tests.examples import a_posterior, a_release, a_series, a_shuffling, an_audit
 from tests.fuzz.edits import unzipped, zipped
 from tests.history.folders import NOON
 
@@ -43,15 +42,15 @@ _STATEMENTS = (
 
 @cache
 def _files() -> dict[str, bytes]:
-    results = {
+    audits = {
         "v1/result.json": an_audit(),
-        "v2/result.json": an_estimate(2.0),
+        "v2/result.json": a_shuffling(),
         "deep/er/group.json": a_series(),
         "release.json": a_release(),
         "forms.json": a_posterior(),
     }
     others = {"v1/plan.json": b"{}", "v3/plan.json": b"{}", "notes.json": b'{"no": "result"}'}
-    return {name: to_json(result).encode() for name, result in results.items()} | others
+    return {name: audit.to_json().encode() for name, audit in audits.items()} | others
 
 
 def _laid_out(files: dict[str, bytes], folder: Path) -> Path:
@@ -87,7 +86,7 @@ def _told(top: Path, *, rebuild: bool = False) -> tuple[object, ...]:
 def _shown(top: Path) -> None:
     """The commands say something of it, or why not."""
     for asked in (["list"], ["list", "--json"], ["trend"]):
-        said = CliRunner().invoke(main, ["log", asked[0], str(top), *asked[1:]])
+        said = CliRunner().invoke(main, ["runs", asked[0], str(top), *asked[1:]])
         if said.exception is not None and not isinstance(said.exception, SystemExit):
             raise said.exception
         assert said.exit_code == 0

@@ -11,27 +11,30 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from click.testing import CliRunner
 
-from epsilometer import from_json, read_scores, to_json
-from epsilometer.cli import posterior, shuffle
-from epsilometer.cli.config import Config, from_sections, read_sections
+from epsilometer import load, read_scores
+from epsilometer._dispatch import read_call
+from epsilometer.cli import shuffle
 from epsilometer.cli.main import main
-from epsilometer.cli.reading import read_result
-from epsilometer.cli.samplers import parse_sampler
+from epsilometer.core.serialisation import from_json, to_json
+from epsilometer.core.settings import from_settings, to_settings
 from epsilometer.engine.engines import InProcess
 from epsilometer.engine.plan import Plan
 from epsilometer.engine.run import run
 from epsilometer.engine.shards import pack, unpack
+from epsilometer.history.entries import list_entries
 from epsilometer.lint.run import lint, lint_source
 from epsilometer.records import read_records
-from epsilometer.report.markdown import markdown
+from epsilometer.report.markdown import as_markdown
 from epsilometer.report.page import page
+from epsilometer.sources import DropoutOnRecords, ModelOnRecords
 from epsilometer.tables import read_table
 from tests.engine.jobs import Digest, a_plan
-from tests.examples import a_bound, a_posterior, a_release, a_series, an_audit, an_estimate
+from tests.examples import AUDITS
 from tests.fuzz import edits
 from tests.fuzz.edits import ANYWHERE, Edit, in_archive, in_json, in_npz, unzipped, zipped
 from tests.fuzz.histories import folders, in_index, indexes, published
@@ -169,7 +172,7 @@ def _numbered_settings() -> list[bytes]:
 
 
 def _settings(data: bytes, folder: Path) -> None:
-    rows = shuffle._settings(str(_file(folder, "settings.csv", data)))
+    rows = shuffle._read_settings(str(_file(folder, "settings.csv", data)))
     assert rows
     assert all(set(row) == set(rows[0]) for row in rows)
 
@@ -179,44 +182,66 @@ def _settings(data: bytes, folder: Path) -> None:
 
 @cache
 def _results() -> list[bytes]:
-    every: tuple[Any, ...] = (
-        a_bound(),
-        an_estimate(2.0),
-        an_audit(),
-        a_series(),
-        a_release(),
-        a_posterior(),
-    )
-    return [to_json(result).encode() for result in every]
+    return [to_json(audit).encode() for audit in AUDITS.values()]
 
 
 def _result(data: bytes, folder: Path) -> None:
-    path = _file(folder, "result.json", data)
-    result = read_result(path)
-    assert from_json(to_json(result)) == result
-    if len(data) % 8 == 0 and not isinstance(result, type(a_bound())):  # what is read can be shown
-        assert markdown(result)
-        assert page(result).startswith("<!doctype html>")
+    audit = load(_file(folder, "result.json", data))
+    assert from_json(to_json(audit)) == audit
+    assert {entry.verdict for entry in list_entries(audit)} == {audit.verdict}
+    assert len(str(audit)) <= 2_000
+    if len(data) % 8 == 0:  # what is read can be shown
+        assert as_markdown(audit)
+        assert page(audit).startswith("<!doctype html>")
 
 
-# What is audited, in words
+# Subjects, as TOML
+
+_FEW = np.zeros((20, 4), np.float32), np.arange(20) % 2
 
 
-def _config(whole: type[Any], bundled: str) -> Callable[[bytes, Path], None]:
-    def read(data: bytes, folder: Path) -> None:
-        found = read_sections(whole, _file(folder, "config.toml", data), bundled=bundled)
-        from dataclasses import asdict
+def _load_model(source: ModelOnRecords) -> dict[str, Any]:
+    """Bring a small model in place of the one that the file asks for, which may be huge."""
+    from torch import nn
 
-        assert from_sections(whole, asdict(found)) == found
-        parse_sampler(found.training.sampler)
-        for form in getattr(found.audit, "forms", ()):
-            posterior._form(form)
-
-    return read
+    return {"module": nn.Linear(4, 2), "data": _FEW, "title": source.model}
 
 
-def _bundled(name: str, more: bytes = b"") -> Callable[[], list[bytes]]:
-    return lambda: [(DATA / name).read_bytes() + more]
+def _load_dropout(source: DropoutOnRecords) -> dict[str, Any]:
+    return {"factory": print, "data": _FEW, "record": 3, "title": source.model}
+
+
+def _config(data: bytes, folder: Path) -> None:
+    path = _file(folder, "config.toml", data)
+    with (
+        mock.patch.object(ModelOnRecords, "load", _load_model),
+        mock.patch.object(DropoutOnRecords, "load", _load_dropout),
+    ):
+        subject = read_call(path).subject
+        settings = to_settings(subject)
+        assert to_settings(from_settings(type(subject), settings)) == settings
+        assert json.loads(json.dumps(settings, allow_nan=False)) == settings
+
+
+_SHUFFLED = b"""claim = 3.0
+
+[shuffled_sgd]
+noise_multiplier = 0.75
+steps = 781
+epochs = 50
+sampler = "partial:60"
+observations = 1000
+
+[audit]
+delta = 1e-5
+until = "narrow:0.5"
+"""
+
+
+def _forms() -> list[bytes]:
+    whole = (DATA / "posterior.toml").read_bytes()
+    forms = b'[posterior]\nforms = ["mean:0.1", "label", {type = "form", kind = "mean"}]\n'
+    return [whole.replace(b"[posterior]\n", forms)]
 
 
 # Runs
@@ -295,7 +320,7 @@ def _run_directory(data: bytes, folder: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
     for more in ((), ("--json",)):
-        said = CliRunner().invoke(main, ["status", str(folder / "run"), *more])
+        said = CliRunner().invoke(main, ["runs", "status", str(folder / "run"), *more])
         if said.exception is not None and not isinstance(said.exception, SystemExit):
             raise said.exception
         assert said.exit_code in (0, 2)
@@ -375,11 +400,9 @@ _READERS = {
     "table-csv-gz": Reader(_gzipped, _table("csv.gz"), (*ANYWHERE, *[_in_gzip] * 8)),
     "settings-csv": Reader(_numbered_settings, _settings),
     "results": Reader(_results, _result, (*ANYWHERE, *[in_json] * 16)),
-    "config-dpsgd": Reader(_bundled("dpsgd.toml"), _config(Config, "dpsgd.toml")),
-    "config-posterior": Reader(
-        _bundled("posterior.toml", b'\nforms = ["mean:0.1", "label"]\n'),
-        _config(posterior.Config, "posterior.toml"),
-    ),
+    "config-dpsgd": Reader(lambda: [(DATA / "dpsgd.toml").read_bytes()], _config),
+    "config-posterior": Reader(_forms, _config),
+    "config-shuffle": Reader(lambda: [_SHUFFLED], _config),
     "plan": Reader(_plans, _plan, (*ANYWHERE, in_json, *[_rehashed] * 16)),
     "shards": Reader(_shards, _shard, (*ANYWHERE, *[_resummed] * 16)),
     "run-directory": Reader(

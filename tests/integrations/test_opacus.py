@@ -1,6 +1,7 @@
 """Canaries take part as records do, whatever the loop looks like, and nothing else changes."""
 
 import gc
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,11 @@ from opacus.schedulers import LambdaNoise
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
-from epsilometer import PrivacyClaim
+import epsilometer as em
+from epsilometer._dispatch import read_call
+from epsilometer.core.serialisation import from_json
 from epsilometer.errors import InvalidArgument
 from epsilometer.integrations.opacus import Audited, audited
-from epsilometer.results import from_json, to_json
 from tests.integrations.opacus_runs import Run, audited_run, backward, prepared, train
 
 QUIET = 1e-4  # noise that hides nothing
@@ -146,7 +148,7 @@ def test_schedulers_of_learning_rate_and_noise_keep_working() -> None:
     run = prepared(batch=16)
     rates = torch.optim.lr_scheduler.StepLR(run.optimizer, step_size=1, gamma=0.5)
     noise = LambdaNoise(run.optimizer, noise_lambda=lambda step: 1.0 + step)
-    audit = begin(run)
+    audit = begin(run, canaries=400)
     for features, labels in run.loader:
         run.optimizer.zero_grad()
         backward(run, features, labels)
@@ -203,41 +205,71 @@ def test_a_result_says_what_a_reader_must_know() -> None:
     result = audit.result(delta=DELTA)
     assert result.claim is not None
     assert (result.claim.accountant, result.claim.sampler) == ("PRV", "Poisson")
-    assert result.bound.method == "one_run"
-    assert [bound.method for bound in result.also] == ["one_run_fdp"]
-    assert result.bound.adjacency == "add_remove"
-    assert "sees every noisy gradient" in result.bound.adversary
+    (view,) = result.views
+    assert view.bound.method == "one_run"
+    assert [bound.method for bound in view.also] == ["one_run_fdp"]
+    assert view.bound.adjacency == "add_remove"
+    assert "sees every noisy gradient" in view.bound.adversary
+    assert [(e.method, e.role, e.epsilon) for e in result.estimates] == [
+        ("accounting", "reference", result.claim.epsilon)
+    ]
     assert {name for name, _ in result.provenance.versions} >= {"opacus", "torch", "epsilometer"}
     # Half of 200 unit vectors, nearly orthogonal, beside noise of 2 in each of 4,602 dimensions
     assert audit.noise_share == pytest.approx(10 / (2 * np.sqrt(4602)), rel=0.2)
-    assert f"{audit.noise_share:.3g} times the norm of the noise" in " ".join(result.bound.caveats)
-    group = audit.report(delta=DELTA)
-    assert len({audit.subject for audit in group.results}) == 3  # a table must tell them apart
-    assert from_json(to_json(group)) == group
+    assert f"{audit.noise_share:.3g} times the norm of the noise" in " ".join(view.bound.caveats)
+    report = audit.report(delta=DELTA)
+    assert len({view.subject for view in report.views}) == 2  # a table must tell them apart
+    assert [bound.confidence for bound in report.bounds] == pytest.approx([0.975] * 2)
+    for found in (report, result, audit.step_result(delta=DELTA), audit.final_result(delta=DELTA)):
+        assert from_json(found.to_json()) == found
 
 
 def test_same_seeds_same_result() -> None:
     one, other = (audited_run(DPOptimizer, canaries=100, batch=16, seed=4) for _ in range(2))
-    assert to_json(one.report(delta=DELTA)) == to_json(other.report(delta=DELTA))
+    for name in ("result", "step_result", "final_result", "report"):
+        first, second = (getattr(audit, name)(delta=DELTA) for audit in (one, other))
+        assert first.to_json() == second.to_json()
 
 
 def test_a_claim_may_be_given() -> None:
     audit = audited_run(DPOptimizer, canaries=500, noise=0.5, epochs=3)
-    claim = PrivacyClaim(epsilon=1.0, delta=DELTA)
-    assert audit.result(delta=DELTA, claim=claim).verdict == "refuted"
-    assert audit.final_result(delta=DELTA, claim=claim).verdict == "refuted"
+    claim = em.Claim(1.0, delta=DELTA)
+    for asked in ({"claim": claim}, {"claim": claim, "delta": DELTA}, {"claim": 1, "delta": DELTA}):
+        for found in (audit.result(**asked), audit.final_result(**asked)):
+            assert found.verdict == "refuted"
+            assert found.claim == em.Claim(1.0, delta=DELTA, adjacency="add_remove")
+    with pytest.raises(InvalidArgument, match="Expected delta beside claim"):
+        audit.result(claim=1.0)
+    with pytest.raises(InvalidArgument, match="a number, a Claim or None"):
+        audit.result(claim="1", delta=DELTA)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match="Expected delta, got none"):
+        audit.final_result()
+
+
+def test_doing_it_again_needs_what_was_supplied(tmp_path: Path) -> None:
+    audit = audited_run(DPOptimizer, canaries=20, batch=16)
+    found = audit.result(delta=DELTA, confidence=0.9)
+    source = found.provenance
+    assert (source.subject, source.confidence, source.delta) == ("opacus", 0.9, DELTA)
+    assert source.supplied == ("privacy_engine", "optimizer", "loader")
+    assert (source.settings["canaries"], source.settings["result"]) == (20, "result")
+    with pytest.raises(InvalidArgument, match="privacy_engine, optimizer, loader of opacus"):
+        read_call(found.save(tmp_path / "audit.json"))
+    for name in ("report.html", "report.md"):
+        assert found.save(tmp_path / name).stat().st_size > 100
+    assert len(str(found).splitlines()) <= 25
 
 
 def test_a_shuffled_loader_is_told_from_one_in_order() -> None:
     shuffled = audited_run(DPOptimizer, canaries=20, batch=16, poisson=False)
     in_order = audited_run(DPOptimizer, canaries=20, batch=16, poisson=False, shuffle=False)
-    assert "but not the batches" in shuffled.result(delta=DELTA).bound.adversary
-    assert "and the order of the records" in in_order.result(delta=DELTA).bound.adversary
+    assert "but not the batches" in shuffled.result(delta=DELTA).bounds[0].adversary
+    assert "and the order of the records" in in_order.result(delta=DELTA).bounds[0].adversary
 
 
 def test_ghost_clipping_and_strange_samplers_are_confessed() -> None:
     audit = audited_run_of_ghost()
-    assert any("Ghost clipping" in said for said in audit.result(delta=DELTA).bound.caveats)
+    assert any("Ghost clipping" in said for said in audit.result(delta=DELTA).bounds[0].caveats)
     run = prepared()
     dataset = run.loader.dataset
     strange = DataLoader(
@@ -245,7 +277,7 @@ def test_ghost_clipping_and_strange_samplers_are_confessed() -> None:
     )
     audit = audited(run.engine, run.optimizer, strange, canaries=20)
     train(run, loader=strange)
-    assert any("was not under test" in said for said in audit.result(delta=DELTA).bound.caveats)
+    assert any("was not under test" in said for said in audit.result(delta=DELTA).bounds[0].caveats)
 
 
 def audited_run_of_ghost() -> Audited:
@@ -258,9 +290,10 @@ def audited_run_of_ghost() -> Audited:
 def test_without_noise_nothing_is_promised_and_nothing_breaks() -> None:
     audit = audited_run(DPOptimizer, canaries=400, noise=0.0, batch=16)
     result = audit.result(delta=DELTA)
-    assert result.claim is not None
-    assert (result.claim.epsilon, result.verdict) == (float("inf"), "not refuted")
-    assert result.bound.epsilon > 1
+    assert (result.claim, result.verdict) == (None, "no claim")  # ε = ∞ is true of every program
+    assert "Opacus reports ε = ∞" in " ".join(result.caveats)
+    assert result.epsilon > 1
+    assert audit.result(delta=DELTA, claim=1.0).verdict == "refuted"
 
 
 def test_gradients_that_are_not_finite_count_as_nothing_seen() -> None:
@@ -271,7 +304,7 @@ def test_gradients_that_are_not_finite_count_as_nothing_seen() -> None:
         backward(run, features * (float("nan") if at == 3 else 1.0), labels)
         run.optimizer.step()
     result = audit.result(delta=DELTA)
-    assert any("1 steps had gradients that are not finite" in s for s in result.bound.caveats)
+    assert any("1 steps had gradients that are not finite" in s for s in result.bounds[0].caveats)
 
 
 def test_bad_calls_are_refused() -> None:

@@ -1,7 +1,7 @@
 """Demonstrate an audit: DP training on real data, as claimed and with a classic mistake."""
 
 import math
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from epsilometer.audits.runs import Program, RunsJob
 from epsilometer.core.audit import Audit
 from epsilometer.core.claim import Claim
 from epsilometer.core.findings import Curve
-from epsilometer.core.settings import data_field
+from epsilometer.core.settings import DATA
 from epsilometer.engine.engines import Local
 from epsilometer.engine.fingerprints import fingerprint
 from epsilometer.engine.request import Request
@@ -43,11 +43,11 @@ class Demo:
         source: What the images were read from, where it is known.
     """
 
-    features: FloatArray = data_field()
-    labels: IntArray = data_field()
+    features: FloatArray = field(metadata=DATA)
+    labels: IntArray = field(metadata=DATA)
     _: KW_ONLY
     runs: int = RUNS
-    source: Any = data_field(default=None)
+    source: Any = field(default=None, metadata=DATA)
 
     def __post_init__(self) -> None:
         _validate.whole(2, runs=self.runs)

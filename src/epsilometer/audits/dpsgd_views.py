@@ -86,7 +86,16 @@ def gradient_program(
         confidence: Of each bound.
         seed: Of whatever a bound draws.
     """
-    knobs = {"sampling_rate": rate, "steps": steps, "confidence": confidence}
+    bound = partial(
+        family.poisson_bound,
+        sampling_rate=rate,
+        steps=steps,
+        delta=delta,
+        confidence=confidence,
+        per="step",
+        seed=seed,
+    )
+    power = partial(_step_power, sampling_rate=rate, steps=steps, confidence=confidence)
     views = []
     for look in looks:
         who = IN_WORDS[adversary]
@@ -103,7 +112,6 @@ def gradient_program(
         else:
             _check_poisson(sampler)
             who = f"{who}; knows all other records and the batches"
-            bound = partial(family.poisson_bound, delta=delta, per="step", seed=seed, **knobs)
             views.append(
                 View(
                     name=look,
@@ -111,7 +119,7 @@ def gradient_program(
                     "noise",
                     adversary=who,
                     bound=partial(bound, adversary=who),
-                    power=partial(_step_power, **knobs),
+                    power=power,
                     each=2 * steps,  # the target may be in all runs
                 )
             )

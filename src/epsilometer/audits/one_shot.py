@@ -226,7 +226,7 @@ def compute_cosine_power(
     Example:
         >>> asked = {"dimension": 10**6, "delta": 1e-6, "confidence": 0.95}
         >>> round(compute_cosine_power(8.0, canaries=1000, **asked), 1)
-        15.4
+        14.5
     """
 
     def prove(part: Observed) -> float:

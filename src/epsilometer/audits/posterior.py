@@ -102,7 +102,7 @@ class Posterior:
         ('refuted', None)
     """
 
-    factory: Any
+    factory: Any = data_field()
     data: tuple[ArrayLike, ArrayLike] = data_field()
     _: KW_ONLY
     record: Record | int = data_field()

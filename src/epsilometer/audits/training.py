@@ -3,7 +3,7 @@
 import hashlib
 import numbers
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -17,7 +17,7 @@ from epsilometer.canaries.data import Record, records
 from epsilometer.core.audit import Audit
 from epsilometer.core.claim import Adjacency, Claim, check_adjacency
 from epsilometer.core.findings import EpsilonFinding
-from epsilometer.core.settings import data_field
+from epsilometer.core.settings import DATA
 from epsilometer.engine.engines import Local
 from epsilometer.engine.fingerprints import fingerprint, name_of
 from epsilometer.engine.plan import Plan
@@ -248,14 +248,14 @@ class TrainFunction:
         ('refuted', 'add_remove')
     """
 
-    train: Train = data_field()
-    data: tuple[ArrayLike, ArrayLike] | None = data_field(default=None)
-    canary: Any = data_field(default=None)
+    train: Train = field(metadata=DATA)
+    data: tuple[ArrayLike, ArrayLike] | None = field(default=None, metadata=DATA)
+    canary: Any = field(default=None, metadata=DATA)
     _: KW_ONLY
     runs: int
-    with_record: Any = data_field(default=None)
-    without_record: Any = data_field(default=None)
-    score: Score | None = data_field(default=None)
+    with_record: Any = field(default=None, metadata=DATA)
+    without_record: Any = field(default=None, metadata=DATA)
+    score: Score | None = field(default=None, metadata=DATA)
     adjacency: Adjacency | None = None
     replaced: int | None = None
     also: tuple[str, ...] = ()

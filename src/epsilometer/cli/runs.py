@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import click
@@ -36,11 +35,8 @@ from epsilometer.history.entries import Entry
 from epsilometer.history.index import History
 from epsilometer.history.trend import By, Trend, trends
 from epsilometer.report import history_words
+from epsilometer.report.tones import LOOKS
 from epsilometer.sources import look_here
-
-_COLOURS: MappingProxyType[judge.Tone, str] = MappingProxyType(
-    {"bad": "red", "unclear": "yellow", "neutral": "default", "good": "green"}
-)
 
 
 def _read_moment(ctx: click.Context, param: click.Parameter, text: str | None) -> float:
@@ -315,7 +311,7 @@ def _show_pair(audit: Compared) -> list[RenderableType]:
 
 
 def _show_verdict(entry: Entry) -> Text:
-    return Text(entry.verdict, style=_COLOURS[judge.tone(entry.verdict)])
+    return Text(entry.verdict, style=LOOKS[judge.tone(entry.verdict)].terminal)
 
 
 def _to_plain(found: Comparison) -> dict[str, Any]:

@@ -131,8 +131,8 @@ def json_schema() -> dict[str, Any]:
     audit = schema["$defs"]["Audit"]
     audit["properties"] |= {
         "verdict": {"enum": list(judge.GRAVEST_FIRST)},
-        **dict.fromkeys(("epsilon", "upper"), {"type": "number"}),
-        **dict.fromkeys(("reach", "power"), {"anyOf": [{"type": "number"}, {"type": "null"}]}),
+        **{name: {"type": "number"} for name in ("epsilon", "upper")},
+        **{name: {"anyOf": [{"type": "number"}, {"type": "null"}]} for name in ("reach", "power")},
     }
     audit["required"] = ["format", "verdict", *audit["required"]]
     schema = _allow_non_finite(schema)

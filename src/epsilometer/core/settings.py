@@ -63,6 +63,7 @@ CHOICES: dict[str, str] = {
     "digits": "epsilometer.integrations.sklearn:Digits",
 }
 DATA = types.MappingProxyType({"data": True})  # metadata of a field that holds data
+_SAID = 300  # characters of what msgspec says of a value
 _PLAIN = (bool, int, float, str, type(None))
 _PART: Any = str | int | float | list[Any]  # of a list: anything that the subject itself may read
 
@@ -235,7 +236,11 @@ def _decode(where: str, value: Any, hint: Any, *, trust: bool) -> Any:
             return msgspec.convert(value, hint, strict=not non_finite)
         except msgspec.ValidationError as error:
             expected = str(error).partition(" - at ")[0].replace("`", "")
-            raise InvalidArgument(f"{where}: {expected}, got {_validate.short(value)}.") from error
+            if get_origin(hint) is Literal:  # msgspec repeats the value, however long
+                expected = f"Expected one of {', '.join(map(str, get_args(hint)))}"
+            raise InvalidArgument(
+                f"{where}: {expected[:_SAID]}, got {_validate.short(value)}."
+            ) from error
     if isinstance(value, str) and value.partition(":")[0] in CHOICES:
         return parse_choice(value)
     if isinstance(value, (list, tuple)):  # parts may be texts that the subject itself reads
@@ -347,11 +352,7 @@ def _is_reference(encoded: Any) -> bool:
     return (
         encoded in (None, [])
         or isinstance(encoded, (str, int))
-        or (
-            isinstance(encoded, Mapping)
-            and bool({"type", "function"} & set(encoded))
-            and not has_supplied(encoded)  # a record: its label is data too
-        )
+        or (isinstance(encoded, Mapping) and bool({"type", "function"} & set(encoded)))
     )
 
 

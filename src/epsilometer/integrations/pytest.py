@@ -1,4 +1,4 @@
-"""pytest: the fixture ``assert_private``, two options, and what audits found below the tests.
+"""Plug into pytest: the fixture ``assert_private``, two options, what audits found below the tests.
 
 pytest loads this for everybody who has epsilometer installed, so it imports nothing but pytest, and
 names its types in quotes: older versions do not have them all.
@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from epsilometer.core.audit import Audit
     from epsilometer.core.claim import Claim
-    from epsilometer.core.audit import AuditResult
 
 _PROPERTY = "privacy audit"
 
 
 def pytest_addoption(parser: "pytest.Parser") -> None:
-    """Options that all audits of a session share, in place of what tests say."""
+    """Add options that all audits of a session share, in place of what tests say."""
     group = parser.getgroup("epsilometer", "privacy audits")
     group.addoption(
         "--audit-runs",
@@ -36,39 +36,39 @@ def pytest_addoption(parser: "pytest.Parser") -> None:
 
 
 @pytest.fixture
-def assert_private(request: "pytest.FixtureRequest") -> "Callable[..., AuditResult]":
-    """``epsilometer.testing.assert_private``, heeding --audit-runs and --audit-seed."""
-    from epsilometer.testing import PromiseBroken, summary
+def assert_private(request: "pytest.FixtureRequest") -> "Callable[..., Audit]":
+    """Return ``epsilometer.testing.assert_private`` with --audit-runs and --audit-seed applied."""
+    from epsilometer.testing import ClaimRefuted, summary
     from epsilometer.testing import assert_private as audit
 
     options = {name: request.config.getoption(f"--audit-{name}") for name in ("runs", "seed")}
     chosen = {name: value for name, value in options.items() if value is not None}
 
-    def say(result: "AuditResult") -> None:
-        # Reports carry properties from xdist's workers home, and into JUnit's files.
-        request.node.user_properties.append((_PROPERTY, summary(result)))
+    def report(found: "Audit") -> None:
+        # Properties travel from xdist's workers home, and into JUnit's files.
+        request.node.user_properties.append((_PROPERTY, summary(found)))
 
     @functools.wraps(audit)
-    def audited(claim: "Claim", train: Any, **arguments: Any) -> "AuditResult":
+    def audited(claim: "Claim | float", train: Any, **arguments: Any) -> "Audit":
         __tracebackhide__ = True
         try:
-            result = audit(claim, train, **{**arguments, **chosen})
-        except PromiseBroken as broken:
-            found = broken.result
-            say(found)
+            found = audit(claim, train, **{**arguments, **chosen})
+        except ClaimRefuted as refuted:
+            found = refuted.audit
+            report(found)
             again = (
-                f"pytest {shlex.quote(request.node.nodeid)} --audit-seed={found.bound.seed} "
-                f"--audit-runs={found.provenance.units}"
+                f"pytest {shlex.quote(request.node.nodeid)} "
+                f"--audit-seed={found.provenance.seed} --audit-runs={found.provenance.units}"
             )
-            raise PromiseBroken(f"{broken}\nOr: {again}", found) from None
-        say(result)
-        return result
+            raise ClaimRefuted(f"{refuted}\nOr: {again}", found) from None
+        report(found)
+        return found
 
     return audited
 
 
 def pytest_terminal_summary(terminalreporter: "pytest.TerminalReporter") -> None:
-    """What each audit found, where there was any."""
+    """Print what each audit found, where there was any."""
     reports = (report for some in terminalreporter.stats.values() for report in some)
     said = {
         (report.nodeid, text)

@@ -21,9 +21,10 @@ from epsilometer.types import FloatArray
 Bound: TypeAlias = Callable[[Observed], float]
 
 POWER = 0.8  # with which a claim is refuted at the ε that ``compute_power`` returns
-# Simulated audits. The r-th smallest of R crossings is passed by r / (R + 1) of all: 20 / 25, 8 / 10.
-_MANY, _FEW = 24, 9
-_FEW_FROM = 5_000  # scores: more of them spread less, and take longer
+# Simulated audits below so many scores: the more there are, the less they spread, and the longer
+# each takes. The r-th smallest of R crossings exceeds r / (R + 1) of all: 20 / 25, 8 / 10, 4 / 5.
+_AUDITS = {5_000: 24, 20_000: 9, math.inf: 4}
+_STRATIFIED = 40_000  # scores whose noise is kept for all audits
 _COUNTED_FROM = 200_000  # scores that are counted at thresholds instead of drawn one by one
 _THRESHOLDS = 400
 _SMALLEST_SHIFT, _LARGEST_SHIFT = 1e-3, 64.0
@@ -70,8 +71,8 @@ def compute_power(
 
     The family is scores N(0, 1) against N(μ, 1); Laplace where δ = 0, for no Gaussian has a finite
     ε there. Audits are simulated with the same random numbers at every μ, so that each of them
-    refutes the claim from some μ on; of these crossings the 0.8-quantile is returned. By 24
-    simulated audits, or 9 of many scores, it is known to a few percent.
+    refutes the claim from some μ on; of these crossings the 0.8-quantile is returned, which is
+    known to a few percent.
 
     Args:
         bound: ε proved by scores.
@@ -89,7 +90,7 @@ def compute_power(
         Infinite where no ε is large enough.
     """
     laplace = delta == 0
-    audits = _MANY if max(n_in, n_out) < _FEW_FROM else _FEW
+    audits = next(many for below, many in _AUDITS.items() if max(n_in, n_out) < below)
     draw = _Draw(n_in, n_out, laplace=laplace, counted=counted, like=like, audits=audits)
     crossings = _Crossings(lambda audit, mu: bound(draw(audit, mu)) > claim, audits=audits)
     found = crossings.quantile(largest=largest)
@@ -164,7 +165,7 @@ class _Draw:
         quantile = _laplace_quantile if laplace else scipy.special.ndtri
         self._noise = (
             quantile(_stratify(audits, n_in + n_out))
-            if audits == _MANY and not self._counted
+            if n_in + n_out < _STRATIFIED and not self._counted
             else None
         )
 
@@ -178,17 +179,15 @@ class _Draw:
         else:
             noise = rng.laplace(size=size) if self._laplace else rng.normal(size=size)
         scores = self._centre + self._spread * noise
-        return Scores(
-            inside=scores[: self._n_in] + self._spread * mu, outside=scores[self._n_in :]
-        )
+        return Scores(inside=scores[: self._n_in] + self._spread * mu, outside=scores[self._n_in :])
 
     def _count(self, rng: np.random.Generator, mu: float) -> ScoreCounts:
         """Draw counts at thresholds: 10⁹ scores are some hundred numbers."""
         cdf = _laplace_cdf if self._laplace else scipy.special.ndtr
         edge = 30.0 if self._laplace else 7.0
         if self._thresholds is None:
-            at = np.linspace(-edge, edge + mu, _THRESHOLDS)
-            thresholds = self._centre + self._spread * at
+            at: FloatArray = np.linspace(-edge, edge + mu, _THRESHOLDS)
+            thresholds: FloatArray = self._centre + self._spread * at
         else:
             thresholds = self._thresholds
             at = (thresholds - self._centre) / self._spread
@@ -217,9 +216,9 @@ def _measure_outside(observed: Observed) -> tuple[float, float]:
         low, centre, high = edges[places]
     else:
         low, centre, high = np.quantile(observed.outside, _SHARES, method="lower")
-    spread = (high - low) / 2
     if not np.isfinite(centre):
         return 0.0, 1.0
+    spread = (high - low) / 2  # of an infinite end, infinite; never ∞ − ∞
     return float(centre), float(spread) if np.isfinite(spread) and spread > 0 else 1.0
 
 
@@ -227,7 +226,7 @@ _SHARES = scipy.special.ndtr(np.array([-1.0, 0.0, 1.0]))
 
 
 def _laplace_quantile(share: FloatArray) -> FloatArray:
-    return np.sign(share - 0.5) * -np.log(1 - 2 * np.abs(share - 0.5))
+    return np.asarray(-np.sign(share - 0.5) * np.log(1 - 2 * np.abs(share - 0.5)))
 
 
 def _laplace_cdf(value: FloatArray) -> FloatArray:

@@ -8,8 +8,8 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from epsilometer import _validate
-from epsilometer.errors import InvalidArgument
 from epsilometer.core.bound import Direction, EpsilonLowerBound
+from epsilometer.errors import InvalidArgument
 from epsilometer.stats import binomial
 from epsilometer.stats.gaussians import gdp_epsilon
 from epsilometer.stats.sphere import (

@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from epsilometer import _validate
-from epsilometer.errors import InvalidArgument
 from epsilometer.core.bound import Direction, EpsilonEstimate
+from epsilometer.errors import InvalidArgument
 from epsilometer.stats.gaussians import two_gaussians_directions, two_gaussians_epsilon
 from epsilometer.stats.sphere import cosines_of, log_ratio
 from epsilometer.types import FloatArray

@@ -1,6 +1,7 @@
 """What is public, and what importing it costs."""
 
 import ast
+import doctest
 import subprocess
 import sys
 from pathlib import Path
@@ -46,7 +47,7 @@ assert CliRunner().invoke(main, ["--help"]).exit_code == 0
 
 def test_every_public_name_resolves_to_the_thing_of_that_name() -> None:
     for name in set(epsilometer.__all__) - {"__version__"}:
-        assert getattr(epsilometer, name).__name__ == name
+        assert getattr(epsilometer, name).__name__.removeprefix("epsilometer.") == name
     assert sorted(dir(epsilometer)) == sorted(epsilometer.__all__)
 
 
@@ -79,11 +80,17 @@ def test_unknown_names_are_missing_as_in_any_module() -> None:
     assert not hasattr(epsilometer, "numpy")
 
 
+def test_there_are_few_public_names() -> None:
+    assert len(epsilometer.__all__) <= 60
+
+
 @pytest.mark.parametrize("name", [n for n in epsilometer.__all__ if n != "__version__"])
-def test_every_public_name_says_what_it_is(name: str) -> None:
+def test_every_public_name_says_what_it_is_with_an_example(name: str) -> None:
+    """The examples themselves are run by ``make check``."""
     public = getattr(epsilometer, name)
     assert public.__doc__
     assert not public.__doc__.startswith(f"{name}(")  # what dataclass writes when nobody else does
+    assert doctest.DocTestParser().get_examples(public.__doc__), f"{name} has no example"
 
 
 def _public_definitions(path: Path) -> list[ast.AST]:

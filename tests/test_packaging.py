@@ -29,7 +29,7 @@ OPTIONAL = (
 # Commands, and what they may end with: 0 and 1 are answers.
 WORK = """
 estimate scores.csv --delta 1e-5 --explain
-check result.json --claim-epsilon 1 --delta 1e-5
+check result.json --claim 1 --delta 1e-5
 report result.json --html report.html
 shuffle --noise-multiplier 1 --steps 10 --observations 2000
 lint train.py
@@ -116,7 +116,7 @@ def test_the_wheel_has_every_file_of_the_package(unpacked: Path) -> None:
     for path in package.rglob("*"):
         if path.is_file() and "__pycache__" not in path.parts:
             assert (unpacked / "epsilometer" / path.relative_to(package)).is_file(), path
-    for name in ("py.typed", "schema/result.schema.json", "report/vendor/uplot/LICENSE"):
+    for name in ("py.typed", "data/dpsgd.toml", "report/vendor/uplot/LICENSE"):
         assert (unpacked / "epsilometer" / name).is_file()
     assert {path.name for path in unpacked.iterdir() if "dist-info" not in path.name} == {
         "epsilometer"
@@ -190,8 +190,8 @@ USE = """
 import numpy as np
 import epsilometer as em
 
-bound = em.epsilon_lower_bound(em.Scores(np.ones(9), np.zeros(9)), delta=1e-5)
-right: float = bound.epsilon
+audit = em.audit(em.Scores(np.ones(9), np.zeros(9)), em.Claim(1.0, delta=1e-5))
+right: float = audit.epsilon
 """
 
 
@@ -234,7 +234,7 @@ def _types_are_seen(python: Path, folder: Path) -> None:
     """Checked by mypy of here against what is installed there: right use passes, wrong does not."""
     pytest.importorskip("mypy")
     (folder / "right.py").write_text(USE, "utf-8")
-    (folder / "wrong.py").write_text(USE + "wrong: str = bound.epsilon\n", "utf-8")
+    (folder / "wrong.py").write_text(USE + "wrong: str = audit.epsilon\n", "utf-8")
     said = {}
     for name in ("right", "wrong"):
         done = subprocess.run(

@@ -14,11 +14,9 @@ from epsilometer.cli.main import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "docs"))
-from site_pages import public_modules, public_names  # noqa: E402
+from site_pages import GROUPS, public_modules, public_names  # noqa: E402
 
-ROOMS = sorted(
-    path.parent.name for path in ROOT.glob("src/epsilometer/*/__init__.py")
-)  # folders of the source
+PACKAGES = sorted(path.parent.name for path in ROOT.glob("src/epsilometer/*/__init__.py"))
 
 
 def build(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -48,16 +46,31 @@ def entries(site: Path) -> set[str]:
         return set(Inventory.parse_sphinx(inventory))
 
 
-def test_every_room_but_the_command_line_has_a_page() -> None:
+def test_every_package_but_the_command_line_has_a_page() -> None:
     pages = "".join(page.read_text("utf-8") for page in (ROOT / "docs/reference").glob("*.md"))
-    for room in ROOMS:
-        assert room == "cli" or f"<!-- modules of epsilometer.{room} -->" in pages, room
+    for package in PACKAGES:
+        assert package == "cli" or f"<!-- modules of epsilometer.{package} -->" in pages, package
+
+
+def test_every_public_name_is_in_one_group() -> None:
+    grouped = [name for group in GROUPS.values() for name in group]
+    assert sorted(grouped) == sorted(set(epsilometer.__all__) - {"__version__"})
+
+
+def test_the_reference_lists_the_groups(site: Path) -> None:
+    page = (site / "reference/python.html").read_text("utf-8")
+    for task, names in GROUPS.items():
+        _, heading, rest = page.partition(f">{task}<a")
+        assert heading, task
+        group = rest.partition("<h2")[0]
+        assert [name for name in names if f">{name}</code>" not in group] == []
 
 
 def test_every_public_name_has_its_entry(entries: set[str]) -> None:
     names = {f"epsilometer.{home}.{name}" for name, home in epsilometer._MODULE.items()}
-    for room in ["epsilometer", *(f"epsilometer.{room}" for room in ROOMS if room != "cli")]:
-        for module in public_modules(room):
+    shown = [f"epsilometer.{package}" for package in PACKAGES if package != "cli"]
+    for package in ["epsilometer", *shown]:
+        for module in public_modules(package):
             path = ROOT / "src" / module.replace(".", "/")
             source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
             names |= {f"{module}.{name}" for name in public_names(source)}
@@ -70,7 +83,7 @@ def test_every_command_has_its_entry_with_an_example(site: Path) -> None:
     for command in COMMANDS:
         _, heading, rest = page.partition(f'<h2 id="epsilometer-{command}">')
         assert heading, command
-        _, _, example = rest.partition("<h2")[0].partition("Example: ")
+        _, _, example = rest.partition("<h2")[0].partition("Example: ")  # of a group: its first
         assert f"epsilometer {command}" in example
 
 
@@ -79,8 +92,11 @@ def test_what_is_guaranteed_stands_in_the_reference(site: Path) -> None:
     _, heading, entry = page.partition('id="epsilometer.stats.estimators.epsilon_lower_bound"')
     assert heading
     entry = entry.partition("doc-section-title")[0]  # before its parameters
-    assert "<p><strong>Guarantees</strong> with the default method" in entry
-    assert "<p><strong>Assumes</strong> the scores are independent" in entry
+    assert "<p><strong>Guarantee:</strong> with the default method" in entry
+    assert "<p><strong>Assumption:</strong> the scores are independent" in entry
+    assert "<strong>Guarantee:</strong> all deciding bounds" in (
+        site / "reference/values.html"
+    ).read_text("utf-8")
 
 
 def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:

@@ -10,7 +10,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
+import epsilometer as em
 from epsilometer.cli.main import main
+from epsilometer.core import words
 
 TEXT = (Path(__file__).parents[1] / "docs/tutorial.md").read_text("utf-8")
 COMMANDS = re.findall(r"^    epsilometer (.*?) +# exit code (\d)", TEXT, re.MULTILINE)
@@ -59,12 +61,19 @@ def test_the_training_is_attacked_repaired_and_kept_so(desk: Path) -> None:
         [sys.executable, "-W", "ignore", "train.py"], capture_output=True, text=True, check=True
     )
     assert trained.stdout.strip() in TEXT  # ε = 0.88
-    refuted = re.findall(r"proves (?:only )?(ε ≥ [\d.]+)", printed(*_numbered(2)))
-    assert [f"| {bound} |" in TEXT for bound in refuted] == [True, True]
-    (all_updates, _) = re.findall(r"proves only (ε ≥ [\d.]+)", printed(*_numbered(3)))
-    assert f"proves {all_updates}, and the claim is *not refuted*" in TEXT
+    shuffled = printed(*_numbered(2))
+    for bound in em.load("shuffled").bounds:
+        assert f"| ε ≥ {words.number(bound.epsilon)} |" in TEXT
+    assert f"REFUTED: ε = 1 was claimed, the attack proves ε ≥ {_proved('shuffled')}" in shuffled
+    assert f"prove more than ε = {words.number(em.load('shuffled').reach)}" in TEXT
+    assert quoted("NOT REFUTED:") in printed(*_numbered(3))
+    assert f"proves ε ≥ {_proved('sampled')}, and the claim is *not refuted*" in TEXT
     printed(*_numbered(4))
     printed(*_numbered(5))
+
+
+def _proved(run: str) -> str:
+    return words.number(em.load(run).epsilon)
 
 
 def _numbered(number: int) -> tuple[list[str], int]:

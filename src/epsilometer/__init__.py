@@ -20,7 +20,11 @@ if TYPE_CHECKING:  # "as" says that a name is for others too, to their type chec
         samplers as samplers,
     )
     from epsilometer._dispatch import audit as audit
-    from epsilometer.accounting.shuffle import shuffle_delta as shuffle_delta, shuffle_epsilon as shuffle_epsilon, shuffle_noise as shuffle_noise
+    from epsilometer.accounting.shuffle import (
+        shuffle_delta as shuffle_delta,
+        shuffle_epsilon as shuffle_epsilon,
+        shuffle_noise as shuffle_noise,
+    )
     from epsilometer.attacks.disclosure import ReleaseForm as ReleaseForm
     from epsilometer.audits.classifier import Classifier as Classifier
     from epsilometer.audits.dpsgd import DPSGD as DPSGD
@@ -35,7 +39,10 @@ if TYPE_CHECKING:  # "as" says that a name is for others too, to their type chec
     from epsilometer.canaries.hadamard import HadamardCanaries as HadamardCanaries
     from epsilometer.canaries.sphere import SphereCanaries as SphereCanaries
     from epsilometer.core.audit import Audit as Audit
-    from epsilometer.core.bound import EpsilonEstimate as EpsilonEstimate, EpsilonLowerBound as EpsilonLowerBound
+    from epsilometer.core.bound import (
+        EpsilonEstimate as EpsilonEstimate,
+        EpsilonLowerBound as EpsilonLowerBound,
+    )
     from epsilometer.core.claim import Claim as Claim
     from epsilometer.core.serialisation import json_schema as json_schema, load as load
     from epsilometer.core.stopping import UntilNarrow as UntilNarrow, UntilRefuted as UntilRefuted
@@ -50,19 +57,44 @@ if TYPE_CHECKING:  # "as" says that a name is for others too, to their type chec
     from epsilometer.records import read_records as read_records
     from epsilometer.report.explaining import Explanation as Explanation, explain as explain
     from epsilometer.stats.estimators import epsilon_lower_bound as epsilon_lower_bound
-    from epsilometer.stats.gaussians import gaussian_delta as gaussian_delta, gaussian_epsilon as gaussian_epsilon, gaussian_sigma as gaussian_sigma, two_gaussians_epsilon as two_gaussians_epsilon
+    from epsilometer.stats.gaussians import (
+        gaussian_delta as gaussian_delta,
+        gaussian_epsilon as gaussian_epsilon,
+        gaussian_sigma as gaussian_sigma,
+        two_gaussians_epsilon as two_gaussians_epsilon,
+    )
     from epsilometer.stats.sequential import ConfidenceSequence as ConfidenceSequence
-    from epsilometer.stats.sphere import cosine_cdf as cosine_cdf, cosine_quantile as cosine_quantile
-    from epsilometer.stats.tradeoff import TradeoffCurve as TradeoffCurve, dp_curve as dp_curve, gdp_curve as gdp_curve, tradeoff_curve as tradeoff_curve
+    from epsilometer.stats.sphere import (
+        cosine_cdf as cosine_cdf,
+        cosine_quantile as cosine_quantile,
+    )
+    from epsilometer.stats.tradeoff import (
+        TradeoffCurve as TradeoffCurve,
+        dp_curve as dp_curve,
+        gdp_curve as gdp_curve,
+        tradeoff_curve as tradeoff_curve,
+    )
 
 _HOME = {
     "_dispatch": ("audit",),
     "core.audit": ("Audit",),
-    "core.serialisation": ("json_schema", "load",),
+    "core.serialisation": (
+        "json_schema",
+        "load",
+    ),
     "core.claim": ("Claim",),
-    "core.bound": ("EpsilonEstimate", "EpsilonLowerBound",),
-    "core.stopping": ("UntilNarrow", "UntilRefuted",),
-    "observations": ("ScoreCounts", "Scores",),
+    "core.bound": (
+        "EpsilonEstimate",
+        "EpsilonLowerBound",
+    ),
+    "core.stopping": (
+        "UntilNarrow",
+        "UntilRefuted",
+    ),
+    "observations": (
+        "ScoreCounts",
+        "Scores",
+    ),
     "audits.shuffling": ("ShuffledSGD",),
     "audits.training": ("TrainFunction",),
     "audits.runs": ("Runs",),
@@ -72,8 +104,16 @@ _HOME = {
     "audits.gaussian_mechanism": ("GaussianMechanism",),
     "audits.classifier": ("Classifier",),
     "audits.posterior": ("Posterior",),
-    "engine.engines": ("Dask", "InProcess", "Local",),
-    "accounting.shuffle": ("shuffle_delta", "shuffle_epsilon", "shuffle_noise",),
+    "engine.engines": (
+        "Dask",
+        "InProcess",
+        "Local",
+    ),
+    "accounting.shuffle": (
+        "shuffle_delta",
+        "shuffle_epsilon",
+        "shuffle_noise",
+    ),
     "attacks.disclosure": ("ReleaseForm",),
     "canaries.data": ("Record",),
     "canaries.hadamard": ("HadamardCanaries",),
@@ -81,16 +121,35 @@ _HOME = {
     "history.index": ("History",),
     "leave_one_out.bounds": ("dtp_upper_bound",),
     "leave_one_out.dtp": ("dtp_exact",),
-    "leave_one_out.pdtp": ("dtp_over", "pdtp",),
+    "leave_one_out.pdtp": (
+        "dtp_over",
+        "pdtp",
+    ),
     "mechanisms.loaders": ("watch_loader",),
     "readers": ("read_scores",),
     "records": ("read_records",),
-    "report.explaining": ("Explanation", "explain",),
+    "report.explaining": (
+        "Explanation",
+        "explain",
+    ),
     "stats.estimators": ("epsilon_lower_bound",),
-    "stats.gaussians": ("gaussian_delta", "gaussian_epsilon", "gaussian_sigma", "two_gaussians_epsilon",),
+    "stats.gaussians": (
+        "gaussian_delta",
+        "gaussian_epsilon",
+        "gaussian_sigma",
+        "two_gaussians_epsilon",
+    ),
     "stats.sequential": ("ConfidenceSequence",),
-    "stats.sphere": ("cosine_cdf", "cosine_quantile",),
-    "stats.tradeoff": ("TradeoffCurve", "dp_curve", "gdp_curve", "tradeoff_curve",),
+    "stats.sphere": (
+        "cosine_cdf",
+        "cosine_quantile",
+    ),
+    "stats.tradeoff": (
+        "TradeoffCurve",
+        "dp_curve",
+        "gdp_curve",
+        "tradeoff_curve",
+    ),
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
 # Whatever subjects are made of, by what it is.

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -9,27 +10,21 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.optimize
+import scipy.special
 import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epsilometer import PrivacyClaim, Scores, epsilon_lower_bound, to_json
-from epsilometer.audits.runs import (
-    Program,
-    RunsJob,
-    UntilNarrow,
-    UntilRefuted,
-    View,
-    audit_runs,
-    joined,
-)
+import epsilometer as em
+from epsilometer import Claim, Scores, UntilNarrow, UntilRefuted, epsilon_lower_bound
+from epsilometer.audits.runs import Program, RunsJob, View, join_scores
+from epsilometer.core.bound import EpsilonLowerBound
 from epsilometer.engine.engines import Engine, InProcess, Local
 from epsilometer.engine.plan import Plan
-from epsilometer.engine.run import run
+from epsilometer.engine.run import Done, run
 from epsilometer.engine.shards import Arrays
 from epsilometer.errors import InvalidArgument
 from epsilometer.observations import Sides
-from epsilometer.results import AuditResult, EpsilonLowerBound
 from tests import oracles
 from tests.engine.jobs import Shuffled
 
@@ -56,10 +51,19 @@ def epsilon_of(mu: float, delta: float) -> float:
     return float(scipy.optimize.brentq(excess, 0, 50))
 
 
-def audit(mu: float, *, claim: float | None, runs: int = 600, **more: Any) -> AuditResult:
-    promised = None if claim is None else PrivacyClaim(epsilon=claim, delta=DELTA)
-    settings_ = {"engine": HERE, "delta": DELTA, "claim": promised, "runs": runs, **more}
-    return audit_runs(Shift(mu), **settings_)
+def audit(mu: float, *, claim: float | None, runs: int = 600, **more: Any) -> em.Audit:
+    return audit_runs(Shift(mu), claim=claim, runs=runs, **more)
+
+
+def audit_runs(play: Any, *, claim: Any = None, **options: Any) -> em.Audit:
+    """Audit a function by options of the subject and of the call, in any order."""
+    given = {"engine": HERE, "delta": DELTA, **options}
+    asked = {
+        name: given.pop(name)
+        for name in ("engine", "delta", "confidence", "seed", "out", "until")
+        if name in given
+    }
+    return em.audit(em.Runs(play, **given), claim, **asked)
 
 
 # Stopping early
@@ -81,8 +85,8 @@ def test_a_false_claim_is_refuted_early_and_a_true_one_not_at_all() -> None:
     early = audit(3.0, claim=exact / 4, until=UntilRefuted(), runs=5000)
     assert early.verdict == "refuted"
     assert early.provenance.used < early.provenance.units / 2
-    assert early.bound.epsilon > exact / 4
-    assert early.bound.n_in < 5000 / 2
+    assert early.epsilon > exact / 4
+    assert early.bounds[0].n_in < 5000 / 2
     late = audit(3.0, claim=exact, until=UntilRefuted(), runs=2000)
     assert (late.verdict, late.provenance.used) == ("not refuted", late.provenance.units)
 
@@ -90,9 +94,9 @@ def test_a_false_claim_is_refuted_early_and_a_true_one_not_at_all() -> None:
 def test_what_was_seen_while_placing_thresholds_is_not_bet_on() -> None:
     """Five of a hundred units are the pilot's; the bound rests on the other runs only."""
     whole = audit(1.0, claim=40.0, until=UntilRefuted(), runs=1000)
-    assert whole.bound.n_in == whole.bound.n_out == 950
-    assert whole.attack.n_in == 1000
-    pairs, epsilons = zip(*whole.evidence.growth, strict=True)
+    assert whole.bounds[0].n_in == whole.bounds[0].n_out == 950
+    assert whole.views[0].attack.n_in == 1000
+    pairs, epsilons = zip(*whole.evidence[0].growth, strict=True)
     assert all(np.diff(epsilons) >= 0)
     assert all(np.diff(pairs) > 0)
     assert max(pairs) <= 1900
@@ -105,7 +109,7 @@ def test_a_narrow_audit_stops_when_more_runs_could_add_no_more(width: float) -> 
     assert 1 < found.provenance.used < found.provenance.units
     ideal = best_at_any_threshold(1.0, DELTA)
     # The attack's own ε is at most the ceiling, which is at most width above the bound.
-    assert found.bound.epsilon < ideal < found.bound.epsilon + width + 0.05
+    assert found.epsilon < ideal < found.epsilon + width + 0.05
 
 
 def best_at_any_threshold(mu: float, delta: float) -> float:
@@ -131,10 +135,10 @@ def test_the_order_and_the_engine_leave_no_trace(
     engines: list[Engine] = [HERE, Shuffled(rng=rng), Local(count=2, kind="threads")]
     plain = {"claim": 0.5, "until": until, "runs": 20_000, "block": 1000}
     made = [
-        audit(1.0, engine=engine, directory=tmp_path / str(i), **plain)
+        audit(1.0, engine=engine, out=tmp_path / str(i), **plain)
         for i, engine in enumerate(engines)
     ]
-    assert len({to_json(result) for result in made}) == 1
+    assert len({result.to_json() for result in made}) == 1
     if until is not None:
         assert made[0].provenance.used < made[0].provenance.units
     texts = {(tmp_path / str(i) / "result.json").read_bytes() for i in range(len(engines))}
@@ -144,12 +148,15 @@ def test_the_order_and_the_engine_leave_no_trace(
 # Failures
 
 
+PARAMETERS = {"settings": {}, "delta": DELTA, "confidence": 0.95, "until": None}
+
+
 def job_of(programs: int = 1, *, blocks: int = 8, mu: float = 2.0, **changed: Any) -> RunsJob:
-    claim = PrivacyClaim(epsilon=1.5, delta=DELTA)
-    program = Program(play=Shift(mu), subject="a shift", claim=claim, adversary="sees all")
+    program = Program(play=Shift(mu), subject="a shift", adversary="sees all")
     plain: dict[str, Any] = {
-        "plan": Plan(audit="x", parameters={}, units=programs * blocks, seed=0, command="x()"),
+        "plan": Plan(audit="x", parameters=PARAMETERS, units=programs * blocks, seed=0),
         "subject": "shifts",
+        "claim": Claim(epsilon=1.5, delta=DELTA),
         "programs": (program,) * programs,
         "runs": blocks * 25,
         "block": 25,
@@ -180,7 +187,7 @@ def test_a_failed_unit_never_raises_the_bound(
     job = job_of(blocks=len(units), runs=size * len(units), block=size)
     weaker = [job.missing(i) if i in failed else arrays for i, arrays in enumerate(units)]
     whole, less = (
-        epsilon_lower_bound(joined(part), delta=delta, confidence=confidence).epsilon
+        epsilon_lower_bound(join_scores(part), delta=delta, confidence=confidence).epsilon
         for part in (units, weaker)
     )
     assert less <= whole
@@ -198,7 +205,7 @@ def test_a_bound_with_failures_is_rarely_wrong_whatever_made_them_fail(
             arrays = {"inside": rng.normal(1, 1, 25), "outside": rng.normal(0, 1, 25)}
             private = arrays["inside"].mean() - arrays["outside"].mean() < 1
             units.append(job.missing(i) if private else arrays)
-        bound = epsilon_lower_bound(joined(units), delta=DELTA)
+        bound = epsilon_lower_bound(join_scores(units), delta=DELTA)
         wrong += bound.epsilon > exact
     assert not oracles.too_often(wrong, audits)
 
@@ -216,24 +223,24 @@ class Fragile:
         return Shift(self.mu)(runs, rng)
 
 
-def fragile(rate: float, *, claim: float, mu: float = 3.0, **more: Any) -> AuditResult:
-    promised = PrivacyClaim(epsilon=claim, delta=DELTA)
-    plain = {"runs": 2000, "delta": DELTA, "claim": promised, "engine": HERE}
-    return audit_runs(Fragile(mu, rate), **{**plain, **more})
+def fragile(rate: float, *, claim: float, mu: float = 3.0, **more: Any) -> em.Audit:
+    return audit_runs(Fragile(mu, rate), **{"runs": 2000, "claim": claim, **more})
 
 
 def test_failures_are_counted_and_refuse_a_verdict_that_they_could_hide() -> None:
-    found = fragile(0.1, claim=40.0)
+    found = fragile(0.1, claim=5.0)
+    assert fragile(0.0, claim=5.0).verdict == "not refuted"
     assert found.provenance.failed > 0
     assert found.provenance.used + found.provenance.failed == found.provenance.units == 100
-    assert found.verdict == "no verdict"
+    assert found.verdict == "cannot judge"
+    assert "units failed" in found.judgement.reason
 
 
 def test_a_claim_that_falls_although_runs_failed_has_fallen() -> None:
     found = fragile(0.1, claim=0.2)
     assert found.provenance.failed > 0
     assert found.verdict == "refuted"
-    assert found.bound.epsilon < fragile(0.0, claim=0.2).bound.epsilon
+    assert found.epsilon < fragile(0.0, claim=0.2).epsilon
 
 
 def test_runs_that_failed_do_not_make_an_attack_look_finished() -> None:
@@ -248,7 +255,7 @@ def test_runs_that_failed_do_not_make_an_attack_look_finished() -> None:
 @pytest.mark.parametrize("until", [None, UntilRefuted(), UntilNarrow(0.5)])
 def test_an_audit_of_which_everything_failed_says_nothing(until: Any) -> None:
     found = fragile(1.0, claim=0.0, until=until)
-    assert (found.verdict, found.bound.epsilon) == ("no verdict", 0.0)
+    assert (found.verdict, found.epsilon) == ("cannot judge", 0.0)
     assert (found.provenance.used, found.provenance.failed) == (0, 100)
 
 
@@ -260,21 +267,63 @@ def test_an_audit_resumed_after_failures_is_that_of_an_undisturbed_one(
     whole = run(job, tmp_path / "whole", engine=HERE)
     program = replace(job.programs[0], play=Fragile(2.0, 0.3))
     failed = run(replace(job, programs=(program,)), tmp_path / "run", engine=HERE)
-    assert failed.audits[0].provenance.failed
+    assert failed.provenance.failed
     assert run(job, tmp_path / "run", engine=HERE) == whole
     found, expected = (tmp_path / name / "result.json" for name in ("run", "whole"))
     assert found.read_bytes() == expected.read_bytes()
     assert not list((tmp_path / "run" / "failures").iterdir())
 
 
-def test_each_program_of_a_group_has_its_own_runs_and_failures() -> None:
+def test_each_program_has_its_own_runs_and_failures_and_all_share_the_confidence() -> None:
     job = job_of(programs=3)
-    group = run(job, engine=HERE)
-    assert [part.provenance.units for part in group.audits] == [8, 8, 8]
-    scores = [joined(job.unit(i) for i in range(start, start + 8)) for start in (0, 8, 16)]
-    for part, own in zip(group.audits, scores, strict=True):
-        assert part.bound.epsilon == epsilon_lower_bound(own, delta=DELTA).epsilon
-    assert len({part.bound.epsilon for part in group.audits}) == 3
+    views = job.findings((job.unit(i) for i in range(24)), done_of(job))
+    assert [view.units for view in views] == [8, 8, 8]
+    assert [view.failed for view in views] == [0, 0, 0]
+    scores = [join_scores(job.unit(i) for i in range(start, start + 8)) for start in (0, 8, 16)]
+    for view, own in zip(views, scores, strict=True):
+        alone = epsilon_lower_bound(own, delta=DELTA, confidence=1 - 0.05 / 3)
+        assert (view.bound.epsilon, view.bound.confidence) == (alone.epsilon, alone.confidence)
+    assert len({view.bound.epsilon for view in views}) == 3
+    failed = job.findings((job.unit(i) for i in range(24)), done_of(job, failed={0, 9, 10}))
+    assert [(view.used, view.failed) for view in failed] == [(7, 1), (6, 2), (8, 0)]
+    found = run(job, engine=HERE)
+    assert set(found.views) == set(views)
+    assert found.confidence == 0.95
+
+
+def done_of(job: RunsJob, *, failed: Iterable[int] = ()) -> Done:
+    return Done(plan=job.plan, seen=job.plan.units, failed=frozenset(failed))
+
+
+@pytest.mark.simulation
+def test_two_programs_are_wrong_together_no_more_often_than_one(rng: np.random.Generator) -> None:
+    """Both claims are exactly true: were each bound at 0.95, twice as many audits would err.
+
+    Randomised response has two outcomes, so that the bound errs nearly as often as it may.
+    """
+    audits, runs = 1500, 400
+    exact = Claim(epsilon=1.0, delta=0.0)
+    wrong = 0
+    for seed in rng.integers(2**32, size=audits).tolist():
+        job = job_of(
+            programs=2,
+            blocks=1,
+            runs=runs,
+            block=runs,
+            delta=0.0,
+            claim=None,  # a verdict needs no power here
+            plan=Plan(audit="x", parameters={**PARAMETERS, "delta": 0.0}, units=2, seed=seed),
+        )
+        program = replace(job.programs[0], play=randomised_response)
+        found = run(replace(job, programs=(program, program)), engine=HERE)
+        wrong += found.with_claim(exact).verdict == "refuted"
+    assert not oracles.too_often(wrong, audits)
+
+
+def randomised_response(runs: int, rng: np.random.Generator) -> Scores:
+    """The true bit with probability e/(1 + e), else the other."""
+    inside, outside = rng.random((2, runs)) < scipy.special.expit(1.0)
+    return Scores(inside=inside.astype(float), outside=(~outside).astype(float))
 
 
 # Views
@@ -311,36 +360,38 @@ def looked(*views: View, empty: bool = False, **changed: Any) -> RunsJob:
 def test_every_view_of_the_same_runs_has_its_own_result() -> None:
     parts = look("parts", bound=counted_bound, each=3)
     job = looked(look("sharp"), look("dim"), parts)
-    group = run(job, engine=HERE)
-    assert [each.subject for each in group.audits] == [
+    found = run(job, engine=HERE)
+    assert {view.subject for view in found.views} == {
         "the sharp view",
         "the dim view",
         "the parts view",
-    ]
-    assert [each.bound.adversary for each in group.audits[:2]] == [
-        "who looks sharp",
-        "who looks dim",
-    ]
+    }
+    sharp, dim, three = (found.view(name) for name in ("sharp view", "dim view", "parts view"))
+    assert [view.bound.adversary for view in (sharp, dim)] == ["who looks sharp", "who looks dim"]
     units = [job.unit(i) for i in range(8)]
-    for name, each in zip(("sharp", "dim"), group.audits, strict=False):
-        expected = epsilon_lower_bound(joined(units, name), delta=DELTA)
-        assert each.bound.epsilon == expected.epsilon
-    assert group.audits[0].bound.epsilon > group.audits[1].bound.epsilon
-    assert group.audits[2].bound.epsilon == counted_bound(joined(units, "parts")).epsilon
-    assert group.audits[2].bound.n_in == 600
-    assert len({each.provenance.units for each in group.audits}) == 1
+    for name, view in (("sharp", sharp), ("dim", dim)):
+        expected = epsilon_lower_bound(
+            join_scores(units, name), delta=DELTA, confidence=1 - 0.05 / 3
+        )
+        assert view.bound.epsilon == expected.epsilon
+    assert sharp.epsilon > dim.epsilon
+    assert three.bound.epsilon == counted_bound(join_scores(units, "parts")).epsilon
+    assert three.bound.n_in == 600
+    assert {view.units for view in found.views} == {8}
+    assert all(view.reach is not None and view.reach > view.epsilon for view in found.views)
+    assert all(view.power is not None for view in found.views)
 
 
-def test_one_view_is_no_group_and_others_are_not_kept() -> None:
+def test_views_that_nobody_asked_for_are_not_kept() -> None:
     job = looked(look("dim"))
-    assert isinstance(run(job, engine=HERE), AuditResult)
+    assert [view.subject for view in run(job, engine=HERE).views] == ["the dim view"]
     assert set(job.unit(0)) == {"diminside", "dimoutside"}
 
 
 def test_a_unit_may_be_empty_on_a_side_where_scores_are_as_many_as_they_are() -> None:
     found = run(looked(look("parts", bound=counted_bound, each=3), empty=True), engine=HERE)
-    assert found.audits[0].provenance.failed == 0
-    assert 0 < found.audits[0].bound.n_in < 600
+    assert found.provenance.failed == 0
+    assert 0 < found.bounds[0].n_in < 600
 
 
 def test_failed_units_count_against_every_view_as_often_as_they_could_have_scored() -> None:
@@ -357,7 +408,7 @@ def test_failed_units_count_against_every_view_as_often_as_they_could_have_score
 
 def test_a_view_that_lacks_scores_fails_with_the_reason(tmp_path: Path) -> None:
     found = run(looked(look("parts")), tmp_path, engine=HERE)  # three of each run, and no bound
-    assert found.audits[0].provenance.failed == 8
+    assert found.provenance.failed == 8
     note = (tmp_path / "failures" / "00000000.json").read_text("utf-8")
     assert "Expected play to return 25 scores inside and 25 outside, got 75 and 75" in note
 
@@ -365,9 +416,10 @@ def test_a_view_that_lacks_scores_fails_with_the_reason(tmp_path: Path) -> None:
 def test_the_first_view_decides_when_to_stop_and_all_hold() -> None:
     plain = {"blocks": 40, "until": UntilRefuted()}
     sharp, dim = (run(looked(*views, **plain), engine=HERE) for views in SHARP_AND_DIM)
-    assert len({each.provenance.used for each in sharp.audits}) == 1
-    assert sharp.audits[0].provenance.used < dim.audits[0].provenance.used
-    assert sharp.audits[0].verdict == dim.audits[1].verdict == "refuted"
+    assert len({view.used for view in sharp.views}) == 1
+    assert sharp.provenance.used < dim.provenance.used
+    assert sharp.verdict == dim.verdict == "refuted"
+    assert all(each.view("sharp view").bound.refutes(1.5) for each in (sharp, dim))
 
 
 SHARP_AND_DIM = [(look("sharp"), look("dim")), (look("dim"), look("sharp"))]
@@ -386,7 +438,7 @@ def test_a_play_that_returns_too_few_scores_fails_with_the_reason(tmp_path: Path
     def short(runs: int, rng: np.random.Generator) -> Scores:
         return Shift(1.0)(runs - 1, rng)
 
-    found = audit_runs(short, runs=20, block=10, delta=DELTA, engine=HERE, directory=tmp_path)
+    found = audit_runs(short, runs=20, block=10, out=tmp_path)
     assert found.provenance.failed == 2
     note = (tmp_path / "failures" / "00000000.json").read_text("utf-8")
     assert "Expected play to return 10 scores inside and 10 outside, got 9 and 9" in note
@@ -407,12 +459,12 @@ def test_a_play_that_returns_too_few_scores_fails_with_the_reason(tmp_path: Path
     ],
 )
 def test_bad_calls_are_told_before_anything_is_run(wrong: dict[str, Any], said: str) -> None:
-    claim = PrivacyClaim(epsilon=1.0, delta=DELTA)
+    claim = Claim(epsilon=1.0, delta=DELTA)
 
     def play(runs: int, rng: np.random.Generator) -> Scores:
         raise AssertionError("it was run")
 
-    plain = {"runs": 100, "delta": DELTA, "claim": claim, "engine": HERE}
+    plain = {"runs": 100, "claim": claim}
     with pytest.raises(InvalidArgument, match=said):
         audit_runs(play, **{**plain, **wrong})
 
@@ -430,7 +482,7 @@ def test_a_width_must_be_positive(width: float) -> None:
         {"runs": 101},
         {"confidence": 0.9},
         {"delta": 0.01, "claim": None},
-        {"claim": PrivacyClaim(epsilon=2.0, delta=DELTA)},
+        {"claim": Claim(epsilon=2.0, delta=DELTA)},
         {"until": UntilRefuted()},
         {"until": UntilNarrow(1.0)},
         {"block": 7},
@@ -442,8 +494,8 @@ def test_a_width_must_be_positive(width: float) -> None:
 def test_a_directory_is_never_continued_with_another_audit(
     changed: dict[str, Any], tmp_path: Path
 ) -> None:
-    plain = {"runs": 100, "delta": DELTA, "engine": HERE, "directory": tmp_path}
-    plain["claim"] = PrivacyClaim(epsilon=1.0, delta=DELTA)
+    plain = {"runs": 100, "out": tmp_path}
+    plain["claim"] = Claim(epsilon=1.0, delta=DELTA)
     audit_runs(Shift(1.0), **plain)
     with pytest.raises(InvalidArgument, match="Expected no other run"):
         audit_runs(Shift(1.0), **{**plain, **changed})

@@ -16,11 +16,13 @@ import torch
 
 import epsilometer as em
 from epsilometer import Claim, Dask, InProcess, Local, Scores, UntilRefuted
+from epsilometer._dispatch import read_call
 from epsilometer.attacks.loss import negative_loss
 from epsilometer.audits.training import run_seed
 from epsilometer.canaries.data import Record, mislabelled, noise_record
 from epsilometer.errors import EpsilometerWarning, InvalidArgument
 from tests import oracles
+from tests.audits import trainings
 from tests.audits.trainings import (
     CANARY,
     DATA,
@@ -287,7 +289,7 @@ def test_nan_counts_as_minus_infinity_inside_and_infinity_outside_and_is_told(
         f"Scored nan: {lost[True]} of 200 runs with the record, {lost[False]} of 200 without it."
     )
     assert [str(warning.message)[: len(words)] for warning in told] == [words]
-    assert told[0].filename == __file__  # points at the call
+    assert told[0].filename == trainings.__file__  # points at the call of ours
     (view,) = result.views
     for bound in (view.bound, *view.also):
         assert any(caveat.startswith(words) for caveat in bound.caveats)
@@ -455,6 +457,40 @@ def test_what_cannot_be_compared_is_told_only_where_it_would_have_to_be(tmp_path
     assert audited(train, **pair).provenance.used == 100
     with pytest.raises(InvalidArgument, match=r"continued with the same data.*lock"):
         audited(train, out=tmp_path, **pair)
+
+
+# Settings
+
+
+def test_a_result_names_functions_and_holds_no_data(rng: np.random.Generator) -> None:
+    data, canary = regression_data(rng)
+    found = audited(noisy_sum, data=data, canary=canary, score=negative_loss_of_sum)
+    settings = found.provenance.settings
+    assert settings["train"] == {"function": "tests.audits.trainings:noisy_sum"}
+    assert settings["score"] == {"function": f"{__name__}:negative_loss_of_sum"}
+    assert settings["data"] == {"supplied": "tuple"}
+    assert settings["canary"] == {"supplied": "Record"}
+    assert found.provenance.supplied == ("data", "canary")
+    assert {name for name, _ in found.provenance.inputs} == {"train", "score", "data", "canary"}
+    assert audited(lambda data, seed: 0.0).provenance.settings["train"] == {"supplied": "function"}
+
+
+def negative_loss_of_sum(model: float, record: Record) -> float:
+    return model
+
+
+def count_up(start: int, seed: int) -> float:
+    return start + float(np.random.default_rng(seed).normal())
+
+
+def test_an_audit_whose_settings_name_all_is_repeated_from_its_result(tmp_path: Path) -> None:
+    first = audit_train(
+        count_up, with_record=1, without_record=0, runs=30, claim=Claim(1.0, delta=DELTA), seed=4
+    )
+    with pytest.raises(InvalidArgument, match="--trust"):
+        read_call(first.save(tmp_path / "first.json"))
+    call = read_call(tmp_path / "first.json", trust=True)
+    assert call.run(engine=HERE) == first
 
 
 # Bad calls

@@ -18,7 +18,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from epsilometer import Scores, audit, json_schema, load, readers
+from epsilometer import Claim, Scores, audit, json_schema, load, readers
 from epsilometer.accounting import pld
 from epsilometer.cli.main import COMMANDS, HEADINGS, main
 from epsilometer.core import judge
@@ -28,6 +28,7 @@ from epsilometer.rules import Best, Bonferroni, Fixed, HoldOut, RankGrid
 from epsilometer.stats.estimators import REGISTRY
 from tests import oracles
 from tests.cli.calls import call, told
+from tests.cli.described import check_replay
 from tests.cli.test_classifier import people
 
 SPREAD = oracles.even_normals(300)
@@ -100,6 +101,61 @@ def test_the_verdict_decides_the_exit_code(
     assert quiet.stdout.startswith(f"{verdict.upper()}: ")
     assert len(quiet.stdout.splitlines()) == 1
     assert quiet.stderr == ""
+
+
+def test_a_claim_is_kept_to_its_last_digit(scores_csv: Path, tmp_path: Path) -> None:
+    """Stored as it is shown, with ``:g``, it could get another verdict when it is run again."""
+    proved = audit(SCORES, delta=1e-5).epsilon
+    for claim, verdict in ((proved - 1e-9, judge.REFUTED), (proved, judge.NOT_REFUTED)):
+        assert f"{claim:g}" == f"{proved:g}"
+        done = call("estimate", scores_csv, "--delta", "1e-5", "--claim", repr(claim), "--json")
+        found = from_json(done.stdout)
+        assert found.claim is not None
+        assert (found.claim.epsilon, found.verdict) == (claim, verdict)
+        file = tmp_path / "audit.json"
+        file.write_text(done.stdout, "utf-8")
+        check_replay(file, "--data", scores_csv.parent)
+
+
+def test_a_file_may_hold_all_settings(scores_csv: Path, tmp_path: Path) -> None:
+    file = tmp_path / "audit.toml"
+    file.write_text(
+        f'claim = 3.195138\n[scores]\nmethod = "joint_beta"\ntitle = "mine"\n'
+        f'source = {{type = "score-file", path = "{scores_csv}"}}\n[audit]\ndelta = 1e-5\n',
+        "utf-8",
+    )
+    done = call("estimate", "--config", file, "--json")
+    found = from_json(done.stdout)
+    assert (found.subject, found.bounds[0].method) == ("mine", "joint_beta")
+    assert found.claim == Claim(3.195138, delta=1e-5)
+    assert call("audit", file, "--json").stdout == done.stdout
+    for arguments in ([], [scores_csv, "--config", file]):
+        assert "Expected FILE or --config" in told(call("estimate", *arguments))
+
+
+def test_a_fault_of_ours_is_exit_code_3(scores_csv: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("epsilometer.cli.estimate.run_call", fail)
+    done = call("estimate", scores_csv, "--delta", "1e-5")
+    assert done.exit_code == 3
+    assert "ZeroDivisionError" in done.stderr
+
+
+def test_explain_says_how_the_number_came_about(scores_csv: Path) -> None:
+    plain = call("estimate", scores_csv, "--delta", "1e-5", "--explain")
+    assert "Clopper" in plain.stdout
+    aside = call("estimate", scores_csv, "--delta", "1e-5", "--explain", "--json")
+    json.loads(aside.stdout)
+    assert "Clopper" in aside.stderr
+
+
+def test_out_keeps_the_result_and_its_report(scores_csv: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    done = call("estimate", scores_csv, "--delta", "1e-5", "--out", run, "--json")
+    assert (run / "result.json").read_text("utf-8") == done.stdout
+    assert (run / "report.html").read_text("utf-8").lstrip().startswith("<!doctype html>")
 
 
 def test_estimate_for_people_fits_a_page_and_names_its_file(scores_csv: Path) -> None:
@@ -329,14 +385,14 @@ def test_demo_writes_the_report_it_names(tmp_path: Path) -> None:
     jsonschema.validate(json.loads(text), json_schema())
     found = load(directory)
     assert len(found.views) == 2
-    for view in found.views:
-        assert view.subject in " ".join(done.stdout.replace("│", "").split())
+    for program in ("as claimed", "with √σ"):
+        assert program in done.stdout
     assert done.stdout.startswith(found.verdict.upper())
 
 
 @pytest.mark.usefixtures("small_demo")
 def test_demo_exits_with_0_although_its_claim_is_refuted(tmp_path: Path) -> None:
-    options = ("--runs", "300", "--out", tmp_path / "run", "--engine", "in-process", "--quiet")
+    options = ("--runs", "1500", "--out", tmp_path / "run", "--engine", "in-process", "--quiet")
     done = call("demo", *options)
     assert done.stdout.startswith("REFUTED: ε = 3 was claimed")
     assert done.exit_code == 0

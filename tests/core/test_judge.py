@@ -109,6 +109,41 @@ def test_an_upper_bound_proves_claims_at_its_delta_and_larger_ones() -> None:
     assert verdict_of(a_claim(3.0, delta=1e-6), view) == "not refuted"
 
 
+@pytest.mark.parametrize(
+    ("claimed", "bound", "verdict"),
+    [
+        ("add_remove", "add_remove", "refuted"),
+        ("unstated", "replace", "refuted"),
+        ("replace", "unstated", "refuted"),
+        ("add_remove", "zero_out", "refuted"),  # the same sensitivity
+        ("add_remove", "replace", "cannot judge"),  # replacing may cost twice as much
+        ("replace", "add_remove", "cannot judge"),
+    ],
+)
+def test_an_epsilon_for_one_adjacency_judges_no_claim_for_another(
+    claimed: Any, bound: Any, verdict: str
+) -> None:
+    view = a_view(bound=a_bound(epsilon=2.0, adjacency=bound))
+    claim = Claim(1.0, view.bound.delta, adjacency=claimed)
+    assert verdict_of(claim, view) == verdict
+
+
+@pytest.mark.parametrize(
+    ("claim", "verdict"),
+    [
+        ({"adjacency": "zero_out"}, "proved"),
+        ({}, "proved"),
+        ({"adjacency": "replace"}, "cannot judge"),
+        ({"adjacency": "add_remove"}, "not refuted"),
+        ({"adjacency": "zero_out", "unit": "client"}, "not refuted"),
+    ],
+)
+def test_an_upper_bound_proves_only_what_it_is_about(claim: dict[str, Any], verdict: str) -> None:
+    upper = computed(3.0, 4.0, role="upper", adjacency="zero_out")
+    view = a_view(bound=a_bound(epsilon=1.0, adjacency="zero_out"), estimates=(upper,))
+    assert verdict_of(Claim(4.5, view.bound.delta, **claim), view) == verdict
+
+
 def test_a_refutation_stands_although_an_upper_bound_says_otherwise() -> None:
     view = a_view(bound=a_bound(epsilon=4.0), estimates=(computed(1.0, 3.0, role="upper"),))
     assert verdict_of(3.5, view) == "refuted"

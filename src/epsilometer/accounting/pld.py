@@ -1,6 +1,6 @@
 """DP-SGD by privacy loss distributions: a thin layer over dp-accounting.
 
-The numbers are dp-accounting's own, which rounds up: safe as a promise. They hold for batches drawn
+The numbers are dp-accounting's own, which rounds up: safe as a claim. They hold for batches drawn
 by Poisson sampling, or for the full batch; a loader that shuffles is another mechanism.
 """
 

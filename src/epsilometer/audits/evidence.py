@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from epsilometer.observations import ScoreCounts, Scores
 from epsilometer.core.findings import Curve, Evidence
+from epsilometer.observations import ScoreCounts, Scores
 from epsilometer.stats.thresholds import Observed
 from epsilometer.stats.tradeoff import TradeoffCurve
 from epsilometer.types import FloatArray, IntArray

@@ -8,7 +8,7 @@ predictions, so that none of them costs another training.
 import dataclasses
 import math
 from collections.abc import Iterable
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from epsilometer.audits.posterior_runs import AllFailed, Question, Shown
 from epsilometer.canaries.data import Record, records
 from epsilometer.core.audit import Audit
 from epsilometer.core.findings import Swept
-from epsilometer.core.settings import data_field
+from epsilometer.core.settings import DATA
 from epsilometer.engine.engines import InProcess, Local
 from epsilometer.engine.fingerprints import fingerprint, name_of
 from epsilometer.engine.request import Request
@@ -102,22 +102,22 @@ class Posterior:
         ('refuted', None)
     """
 
-    factory: Any = data_field()
-    data: tuple[ArrayLike, ArrayLike] = data_field()
+    factory: Any = field(metadata=DATA)
+    data: tuple[ArrayLike, ArrayLike] = field(metadata=DATA)
     _: KW_ONLY
-    record: Record | int = data_field()
+    record: Record | int = field(metadata=DATA)
     runs: int
     samples: int = 100
     forms: tuple[ReleaseForm, ...] = FORMS
     swept: tuple[ReleaseForm, ...] = SWEPT
     counts: tuple[int, ...] = COUNTS
     units: tuple[float, ...] = UNITS
-    test: tuple[ArrayLike, ArrayLike] | None = data_field(default=None)
+    test: tuple[ArrayLike, ArrayLike] | None = field(default=None, metadata=DATA)
     line: float | None = None
     advantage: float | None = None
     at_once: int | None = None
     title: str = "predictions with uncertainty"
-    source: Any = data_field(default=None)
+    source: Any = field(default=None, metadata=DATA)
 
     def __post_init__(self) -> None:
         _check_factory(self.factory)

@@ -1,5 +1,6 @@
 """Run a program again and again, with the record and without it, and bound ε by that."""
 
+import functools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -282,9 +283,7 @@ class RunsJob:
             )
         if self.until is None:
             return measure_scores(
-                name_scores(
-                    scores, title=view.subject, adversary=view.adversary, also=self.also
-                ),
+                name_scores(scores, title=view.subject, adversary=view.adversary, also=self.also),
                 delta=self.delta,
                 claim=self.claim,
                 confidence=self.each_confidence,
@@ -345,6 +344,7 @@ def perfect_bound(pairs: int, delta: float, confidence: float) -> float:
     return perfect.lower_bound().epsilon
 
 
+@functools.lru_cache(maxsize=1_000)
 def watched_power(claim: Claim, *, pairs: int, confidence: float, reach: float) -> float:
     """Return the smallest true ε at which watched pairs refute the claim 4 times in 5."""
     if claim.epsilon >= reach:

@@ -1,7 +1,9 @@
 """Bound ε from attack scores, and judge a claim by them."""
 
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from epsilometer.audits.evidence import condense_evidence, measure_growth
 from epsilometer.core.audit import Audit
@@ -11,8 +13,14 @@ from epsilometer.core.findings import AttackSummary, Curve, EpsilonFinding
 from epsilometer.engine.request import Request
 from epsilometer.observations import Observations, ScoreCounts, Scores
 from epsilometer.stats.estimators import epsilon_lower_bound
-from epsilometer.stats.reach import Bound, compute_power, compute_reach
-from epsilometer.stats.thresholds import Observed, RankGrid
+from epsilometer.stats.reach import (
+    Bound,
+    Outside,
+    compute_power,
+    compute_reach,
+    describe_outside,
+)
+from epsilometer.stats.thresholds import Fixed, Observed, RankGrid, ThresholdRule
 from epsilometer.stats.tradeoff import tradeoff_curve
 
 SUBJECTS: tuple[type[Observations], ...] = (Scores, ScoreCounts)
@@ -81,26 +89,75 @@ def measure_scores(
             adversary=scores.adversary,
         )
 
+    def prove(part: Observed) -> float:
+        return bounds[0].epsilon if part is scores else bound(part).epsilon
+
     bounds = [bound(scores, name) for name in (scores.method, *scores.also)]
+    reach = max(bounds[0].epsilon, compute_reach(prove, scores))
+    power = None
+    if claim is not None and bounds[0].valid and claim.epsilon < reach:
+        power = _compute_power(
+            _Question(scores.method, rule, claim.epsilon, delta, confidence),
+            scores.n_in,
+            scores.n_out,
+            _describe_outside(scores, rule),
+        )
     return make_finding(
         scores,
         bounds,
-        prove=lambda part: bounds[0].epsilon if part is scores else bound(part).epsilon,
+        prove=prove,
         claim=claim,
         subject=scores.title,
-        growth=measure_growth(
-            scores,
-            lambda part: bounds[0].epsilon if part is scores else bound(part).epsilon,
-            seed=seed,
-            in_order=scores.method == "anytime",
-        ),
+        growth=measure_growth(scores, prove, seed=seed, in_order=scores.method == "anytime"),
         curves=curves,
-        # Other rules, and bets on pairs, need the scores one by one.
-        counted=isinstance(rule, RankGrid) and scores.method != "anytime",
+        reach=reach,
+        power=power,
         units=units,
         used=used,
         failed=failed,
     )
+
+
+class _Question(NamedTuple):
+    """What decides, and what it is to refute."""
+
+    method: str
+    rule: ThresholdRule
+    claim: float
+    delta: float
+    confidence: float
+
+
+@functools.lru_cache(maxsize=1_000)
+def _compute_power(asked: _Question, n_in: int, n_out: int, outside: Outside) -> float:
+    """Compute the power of a method; views of as many scores share it."""
+
+    def prove(part: Observed) -> float:
+        return epsilon_lower_bound(
+            part,
+            delta=asked.delta,
+            confidence=asked.confidence,
+            method=asked.method,
+            rule=asked.rule,
+        ).epsilon
+
+    return compute_power(
+        prove,
+        claim=asked.claim,
+        delta=asked.delta,
+        n_in=n_in,
+        n_out=n_out,
+        # Other rules, and bets on pairs, need the scores one by one.
+        counted=isinstance(asked.rule, RankGrid) and asked.method != "anytime",
+        outside=outside,
+    )
+
+
+def _describe_outside(scores: Observed, rule: ThresholdRule) -> Outside:
+    """Describe the scores without the record, where what is proved depends on their scale."""
+    if isinstance(scores, ScoreCounts) or isinstance(rule, Fixed):
+        return describe_outside(scores)
+    return Outside()
 
 
 def make_finding(
@@ -156,7 +213,7 @@ def make_finding(
                 n_in=scores.n_in,
                 n_out=scores.n_out,
                 counted=counted,
-                like=scores,
+                outside=describe_outside(scores),
             )
     curve = tradeoff_curve(scores)
     rates = curve.tpr_at(_LOW_FPR)

@@ -240,7 +240,7 @@ def trend(
 
     Where dates were lost, as in a copy, --by name takes the order of the runs' names.
 
-    Example: epsilometer runs trend runs --subject digits --html trend.html
+    Example: epsilometer runs trend . --subject digits --html trend.html
     """
     history = History(folder, rebuild=rebuild)
     followed = trends(history.select(subject=subject, kind=kind), by=by)

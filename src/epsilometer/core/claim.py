@@ -98,7 +98,9 @@ def check_delta(delta: float) -> None:
     """Refuse a δ at which every claim is true."""
     _validate.probability(delta=delta)
     if delta >= 1:
-        raise InvalidArgument("Expected delta below 1, got 1: every program satisfies such a claim.")
+        raise InvalidArgument(
+            "Expected delta below 1, got 1: every program satisfies such a claim."
+        )
 
 
 def check_adjacency(value: str) -> None:

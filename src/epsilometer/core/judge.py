@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
 from epsilometer.core.bound import EpsilonEstimate, EpsilonLowerBound
-from epsilometer.core.claim import Claim
+from epsilometer.core.claim import Adjacency, Claim
 from epsilometer.core.findings import EpsilonFinding, Finding, FormFinding, Outcome, RuleFinding
 
 VIOLATED: Final = "violated"
@@ -118,27 +118,12 @@ def _judge_rules(rules: Sequence[RuleFinding], *, failed: int) -> Judgement:
 def _judge_views(claim: Claim | None, views: Sequence[EpsilonFinding]) -> Judgement:
     if claim is None:
         return Judgement(NO_CLAIM)
-    if not views:
-        return Judgement(CANNOT_JUDGE, "Nothing that bounds ε was measured.")
     if any(_refutes(claim, view) for view in views):
         return Judgement(REFUTED)
-    if any(
-        estimate.upper <= claim.epsilon and estimate.delta <= claim.delta
-        for view in views
-        for estimate in view.estimates
-    ):
+    if any(_proves(claim, estimate) for view in views for estimate in view.estimates):
         return Judgement(PROVED)
-    for view in views:
-        if obstacle := _find_obstacle(claim, view):
-            return Judgement(CANNOT_JUDGE, obstacle)
-    reach = max(reach_of(view) for view in views)
-    if claim.epsilon >= reach:
-        return Judgement(
-            CANNOT_JUDGE,
-            f"ε = {claim.epsilon:.4g} is beyond reach: even a perfect attack would prove only "
-            f"ε ≥ {reach:.4g} by so few observations.",
-        )
-    return Judgement(NOT_REFUTED)
+    obstacle = _find_obstacle(claim, views)
+    return Judgement(CANNOT_JUDGE, obstacle) if obstacle else Judgement(NOT_REFUTED)
 
 
 def _refutes(claim: Claim, view: EpsilonFinding) -> bool:
@@ -147,18 +132,63 @@ def _refutes(claim: Claim, view: EpsilonFinding) -> bool:
     A claim at a smaller δ than the bound's is a stronger one, and falls with the weaker.
     """
     proofs: tuple[EpsilonLowerBound | EpsilonEstimate, ...] = (view.bound, *view.estimates)
-    return any(claim.delta <= proof.delta and proof.refutes(claim.epsilon) for proof in proofs)
+    return any(
+        claim.delta <= proof.delta
+        and _is_comparable(claim, proof.adjacency)
+        and proof.refutes(claim.epsilon)
+        for proof in proofs
+    )
 
 
-def _find_obstacle(claim: Claim, view: EpsilonFinding) -> str:
-    """Say why a view that does not refute the claim says nothing about it; empty where it does."""
+def _proves(claim: Claim, estimate: EpsilonEstimate) -> bool:
+    """Tell whether a computed upper bound keeps the claim: for the very neighbours it names."""
+    return (
+        estimate.upper <= claim.epsilon
+        and estimate.delta <= claim.delta
+        and claim.adjacency in ("unstated", estimate.adjacency)
+        and claim.unit == "record"
+    )
+
+
+def _is_comparable(claim: Claim, adjacency: Adjacency) -> bool:
+    """Tell whether an ε for one adjacency speaks of a claim for another.
+
+    Replacing a record may cost twice what adding, removing or zeroing one does, so that an ε for
+    the one neither refutes nor keeps a claim for the other.
+    """
+    stated = {claim.adjacency, adjacency} - {"unstated"}
+    return len(stated) < 2 or "replace" not in stated
+
+
+def _find_obstacle(claim: Claim, views: Sequence[EpsilonFinding]) -> str:
+    """Say why views that do not refute a claim say nothing about it; empty where they do."""
+    if not views:
+        return "Nothing that bounds ε was measured."
+    for view in views:
+        if obstacle := _find_obstacle_in(claim, view):
+            return obstacle
+    reach = max(reach_of(view) for view in views)
+    if claim.epsilon < reach:
+        return ""
+    return (
+        f"ε = {claim.epsilon:.4g} is beyond reach: even a perfect attack would prove only "
+        f"ε ≥ {reach:.4g} by so few observations."
+    )
+
+
+def _find_obstacle_in(claim: Claim, view: EpsilonFinding) -> str:
     bound = view.bound
-    if view.computed is not None and claim.delta <= bound.delta:
-        return ""  # computed: no attack, no sample, no unit is needed
     if claim.delta > bound.delta:
         return (
             f"The bound is at δ = {bound.delta:g}, and says nothing at the larger {claim.delta:g}."
         )
+    if not _is_comparable(claim, bound.adjacency):
+        return (
+            f"The claim is for adjacency {claim.adjacency!r}, the bound for {bound.adjacency!r}: "
+            "an ε for one says nothing about the other."
+        )
+    if view.computed is not None:
+        return ""  # no attack, no sample and no unit is needed
     if not bound.valid:
         return f"ε ≥ {bound.epsilon:.4g} ({bound.method}) is not a valid bound."
     if view.failed:

@@ -68,11 +68,6 @@ _PLAIN = (bool, int, float, str, type(None))
 _PART: Any = str | int | float | list[Any]  # of a list: anything that the subject itself may read
 
 
-def data_field(**options: Any) -> Any:
-    """Declare a field that holds data: written as a reference, never by value."""
-    return dataclasses.field(metadata=DATA, **options)
-
-
 def to_settings(subject: Any) -> dict[str, Any]:
     """Return the fields of a subject as JSON values.
 
@@ -135,7 +130,9 @@ def from_settings(cls: type, settings: Mapping[str, Any], *, trust: bool = False
     }
     if (source := values.get("source")) is not None:
         if not hasattr(source, "load"):
-            raise InvalidArgument(f"Expected {name}.source with its type, got none: score-file, say.")
+            raise InvalidArgument(
+                f"Expected {name}.source with its type, got none: score-file, say."
+            )
         values = {**source.load(), **values}
     for key, field in known.items():
         required = (
@@ -170,9 +167,7 @@ def parse_choice(text: str, *, among: tuple[str, ...] = ()) -> Any:
     name, colon, number = text.partition(":")
     known = among or tuple(CHOICES)
     if name not in known or name not in CHOICES:
-        raise InvalidArgument(
-            f"Expected one of {', '.join(known)}, got {_validate.short(text)}."
-        )
+        raise InvalidArgument(f"Expected one of {', '.join(known)}, got {_validate.short(text)}.")
     cls = _load(CHOICES[name])
     if not colon:
         return _build(name, cls, ())
@@ -206,21 +201,25 @@ def _encode(value: Any) -> Any:
         return to_plain(value)
     if isinstance(value, Path):
         return _path_text(value)
-    if isinstance(value, (list, tuple)):
-        parts = [_encode(part) for part in value]
-        return parts if not any(map(_is_supplied, parts)) else _supplied(value)
-    if isinstance(value, Mapping):
-        encoded = {str(key): _encode(part) for key, part in value.items()}
-        return encoded if not any(map(_is_supplied, encoded.values())) else _supplied(value)
+    if isinstance(value, (list, tuple, Mapping)):
+        return _encode_parts(value)
     if (name := _choice_name(type(value))) is not None:
         settings = to_settings(value)
         declared = {field.name for field in dataclasses.fields(value) if field.metadata.get("data")}
         if any(_is_supplied(part) for key, part in settings.items() if key not in declared):
             return _supplied(value)  # as a Record: no part of it by value
         return {"type": name, **settings}
-    if (function := _function_name(value)) is not None:
-        return {"function": function}
-    return _supplied(value)
+    function = _function_name(value)
+    return _supplied(value) if function is None else {"function": function}
+
+
+def _encode_parts(value: Any) -> Any:
+    """Encode a list or a mapping; one part that cannot be encoded makes the whole supplied."""
+    if isinstance(value, Mapping):
+        named = {str(key): _encode(part) for key, part in value.items()}
+        return named if not any(map(_is_supplied, named.values())) else _supplied(value)
+    parts = [_encode(part) for part in value]
+    return parts if not any(map(_is_supplied, parts)) else _supplied(value)
 
 
 def _decode(where: str, value: Any, hint: Any, *, trust: bool) -> Any:
@@ -229,24 +228,29 @@ def _decode(where: str, value: Any, hint: Any, *, trust: bool) -> Any:
     if isinstance(value, Mapping) and set(value) == {"function"}:
         return _import_function(where, value["function"], trust=trust)
     if _is_plain(hint):
-        try:
-            if hint in (Path, Path | None):
-                return None if value is None else Path(msgspec.convert(value, str))
-            non_finite = isinstance(value, str) and value in ("inf", "-inf", "nan")
-            return msgspec.convert(value, hint, strict=not non_finite)
-        except msgspec.ValidationError as error:
-            expected = str(error).partition(" - at ")[0].replace("`", "")
-            if get_origin(hint) is Literal:  # msgspec repeats the value, however long
-                expected = f"Expected one of {', '.join(map(str, get_args(hint)))}"
-            raise InvalidArgument(
-                f"{where}: {expected[:_SAID]}, got {_validate.short(value)}."
-            ) from error
+        return _convert(where, value, hint)
     if isinstance(value, str) and value.partition(":")[0] in CHOICES:
         return parse_choice(value)
     if isinstance(value, (list, tuple)):  # parts may be texts that the subject itself reads
         return tuple(_decode(where, part, _PART, trust=trust) for part in value)
     _refuse_bare(where, value, hint)
     return value
+
+
+def _convert(where: str, value: Any, hint: Any) -> Any:
+    """Return a plain value as its field holds it."""
+    try:
+        if hint in (Path, Path | None):
+            return None if value is None else Path(msgspec.convert(value, str))
+        non_finite = isinstance(value, str) and value in ("inf", "-inf", "nan")
+        return msgspec.convert(value, hint, strict=not non_finite)
+    except msgspec.ValidationError as error:
+        expected = str(error).partition(" - at ")[0].replace("`", "")
+        if get_origin(hint) is Literal:  # msgspec repeats the value, however long
+            expected = f"Expected one of {', '.join(map(str, get_args(hint)))}"
+        raise InvalidArgument(
+            f"{where}: {expected[:_SAID]}, got {_validate.short(value)}."
+        ) from error
 
 
 def _refuse_bare(where: str, value: Any, hint: Any) -> None:
@@ -280,7 +284,9 @@ def _import_function(where: str, named: Any, *, trust: bool) -> Any:
     try:
         return _load(named)
     except (ImportError, AttributeError, ValueError) as error:
-        raise InvalidArgument(f"Expected {where} as module:name, got {named!r}: {error}.") from error
+        raise InvalidArgument(
+            f"Expected {where} as module:name, got {_validate.short(named)}: {error}."
+        ) from error
 
 
 def _refuse_code(where: str, named: Any, *, trust: bool) -> None:

@@ -53,7 +53,8 @@ def lock(directory: Path) -> Iterator[None]:
     except Timeout as error:
         raise RunBusy(
             f"Expected a run that nobody works on; {_holder(directory)} works on "
-            f"{str(directory)!r}. Wait for it, or follow it with: epsilometer runs status {directory}"
+            f"{str(directory)!r}. Wait for it, or follow it with: "
+            f"epsilometer runs status {directory}"
         ) from error
     try:
         yield

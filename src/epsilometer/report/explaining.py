@@ -52,6 +52,12 @@ class Explanation:
         sections: (title, lines) pairs.
         cites: Keys of ``references.BIBLIOGRAPHY``.
         parts: Explanations of what it is made of.
+
+    Example:
+        >>> import epsilometer as em
+        >>> bound = em.epsilon_lower_bound(em.Scores([2.0] * 90, [0.0] * 90), delta=1e-5)
+        >>> [title for title, _ in em.explain(bound).sections][:2]
+        ['What was counted', 'From that to ε']
     """
 
     title: str

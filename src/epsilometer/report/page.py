@@ -105,7 +105,9 @@ def _page(audit: Audit, *, records: int, drawn: bool) -> str:
         lead=reach or next(iter(meaning), ""),
         notes=words.run_notes(kept.provenance),
         scale=scale(kept),
-        verdicts=[(s.verdict, s.tone) for s in sections] if len(sections) > 1 else [],
+        verdicts=[(s.verdict, s.tone) for s in sections]
+        if len(sections) > 1 and kept.claim is not None
+        else [],
         sections=sections,
         threat=words.once(row for section in sections for row in section.threat),
         rules=[(rule, outcome, sure, rule_tone(rule)) for rule, outcome, sure in rule_rows(kept)],

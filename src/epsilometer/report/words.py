@@ -86,9 +86,10 @@ def word_claim(claim: Claim) -> str:
 
 def word_views(audit: Audit) -> str:
     """Say how far several bounds hold together."""
+    use = "the largest may be quoted" if audit.claim is None else "one of them suffices to refute"
     return (
         f"The {len(audit.views)} bounds hold together with {audit.confidence:.4g} confidence, so "
-        "that one of them suffices to refute."
+        f"that {use}."
     )
 
 

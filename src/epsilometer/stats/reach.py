@@ -6,7 +6,7 @@ separated ones for the reach, simulated ones of a known law for the power.
 
 import math
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import scipy.special
@@ -29,6 +29,7 @@ _COUNTED_FROM = 200_000  # scores that are counted at thresholds instead of draw
 _THRESHOLDS = 400
 _SMALLEST_SHIFT, _LARGEST_SHIFT = 1e-3, 64.0
 _STRIDE, _NEAR = 1.25, 1.02  # ratios of shifts: of neighbours that are tried, and of the answer's
+_SHARES = scipy.special.ndtr(np.array([-1.0, 0.0, 1.0]))  # of scores below one σ, 0, one σ
 _FAR = 1e150  # farther out than any threshold that somebody fixed
 
 
@@ -65,7 +66,7 @@ def compute_power(
     epsilon_of: Callable[[float], float] | None = None,
     counted: bool = True,
     largest: float = _LARGEST_SHIFT,
-    like: Observed | None = None,
+    outside: "Outside | None" = None,
 ) -> float:
     """Return the smallest true ε at which a claim is refuted with probability 0.8.
 
@@ -83,15 +84,17 @@ def compute_power(
         epsilon_of: The true ε of a shift μ, where the family is another one.
         counted: Whether ``bound`` takes scores counted at thresholds, which is faster for many.
         largest: Up to which shift ``bound`` rises, where it falls again.
-        like: Observed scores. Simulated ones get the centre and spread of those without the
-            record, which matters where a threshold was fixed, and are counted if these are.
+        outside: Scores without the record, as :func:`describe_outside` describes them: simulated
+            ones get their scale, which matters where a threshold was fixed.
 
     Returns:
         Infinite where no ε is large enough.
     """
     laplace = delta == 0
     audits = next(many for below, many in _AUDITS.items() if max(n_in, n_out) < below)
-    draw = _Draw(n_in, n_out, laplace=laplace, counted=counted, like=like, audits=audits)
+    draw = _Draw(
+        n_in, n_out, laplace=laplace, counted=counted, outside=outside or Outside(), audits=audits
+    )
     crossings = _Crossings(lambda audit, mu: bound(draw(audit, mu)) > claim, audits=audits)
     found = crossings.quantile(largest=largest)
     if math.isinf(found):
@@ -99,6 +102,31 @@ def compute_power(
     if epsilon_of is not None:
         return epsilon_of(found)
     return found if laplace else gdp_epsilon(found, delta)
+
+
+class Outside(NamedTuple):
+    """Scores without the record: their scale, and where they are counted, if they are."""
+
+    centre: float = 0.0
+    spread: float = 1.0
+    thresholds: tuple[float, ...] = ()
+
+
+def describe_outside(observed: Observed) -> Outside:
+    """Describe scores without the record by their quantiles; some of them may be infinite."""
+    thresholds: tuple[float, ...] = ()
+    if isinstance(observed, ScoreCounts):
+        thresholds = tuple(observed.thresholds.tolist())
+        edges = np.append(observed.thresholds, observed.thresholds[-1])
+        places = np.searchsorted(np.cumsum(observed.outside_bins), _SHARES * observed.n_out)
+        low, centre, high = edges[places]
+    else:
+        low, centre, high = np.quantile(observed.outside, _SHARES, method="lower")
+    if not np.isfinite(centre):
+        return Outside(thresholds=thresholds)
+    spread = (high - low) / 2
+    usable = bool(np.isfinite(spread) and spread > 0)
+    return Outside(float(centre), float(spread) if usable else 1.0, thresholds)
 
 
 class _Crossings:
@@ -153,15 +181,12 @@ class _Draw:
         *,
         laplace: bool,
         counted: bool,
-        like: Observed | None,
+        outside: "Outside",
         audits: int,
     ) -> None:
         self._n_in, self._n_out, self._laplace = n_in, n_out, laplace
-        self._centre, self._spread = (0.0, 1.0) if like is None else _measure_outside(like)
-        self._counted = isinstance(like, ScoreCounts) or (
-            counted and max(n_in, n_out) > _COUNTED_FROM
-        )
-        self._thresholds = like.thresholds if isinstance(like, ScoreCounts) else None
+        self._centre, self._spread, self._thresholds = outside
+        self._counted = bool(outside.thresholds) or (counted and max(n_in, n_out) > _COUNTED_FROM)
         quantile = _laplace_quantile if laplace else scipy.special.ndtri
         self._noise = (
             quantile(_stratify(audits, n_in + n_out))
@@ -185,12 +210,13 @@ class _Draw:
         """Draw counts at thresholds: 10⁹ scores are some hundred numbers."""
         cdf = _laplace_cdf if self._laplace else scipy.special.ndtr
         edge = 30.0 if self._laplace else 7.0
-        if self._thresholds is None:
-            at: FloatArray = np.linspace(-edge, edge + mu, _THRESHOLDS)
-            thresholds: FloatArray = self._centre + self._spread * at
-        else:
-            thresholds = self._thresholds
+        at: FloatArray
+        if self._thresholds:
+            thresholds = np.array(self._thresholds)
             at = (thresholds - self._centre) / self._spread
+        else:
+            at = np.linspace(-edge, edge + mu, _THRESHOLDS)
+            thresholds = self._centre + self._spread * at
         bins = [
             rng.multinomial(n, np.diff(np.concatenate([[0.0], cdf(at - shift), [1.0]])))
             for n, shift in ((self._n_in, mu), (self._n_out, 0.0))
@@ -206,23 +232,6 @@ def _stratify(audits: int, size: int) -> FloatArray:
     rng = np.random.default_rng(0)
     strata = rng.permuted(np.tile(np.arange(audits)[:, None], size), axis=0)
     return np.asarray((strata + rng.random((audits, size))) / audits)
-
-
-def _measure_outside(observed: Observed) -> tuple[float, float]:
-    """Return centre and spread of scores without the record; some of them may be infinite."""
-    if isinstance(observed, ScoreCounts):
-        edges = np.append(observed.thresholds, observed.thresholds[-1])
-        places = np.searchsorted(np.cumsum(observed.outside_bins), _SHARES * observed.n_out)
-        low, centre, high = edges[places]
-    else:
-        low, centre, high = np.quantile(observed.outside, _SHARES, method="lower")
-    if not np.isfinite(centre):
-        return 0.0, 1.0
-    spread = (high - low) / 2  # of an infinite end, infinite; never ∞ − ∞
-    return float(centre), float(spread) if np.isfinite(spread) and spread > 0 else 1.0
-
-
-_SHARES = scipy.special.ndtr(np.array([-1.0, 0.0, 1.0]))
 
 
 def _laplace_quantile(share: FloatArray) -> FloatArray:

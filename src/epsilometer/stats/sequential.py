@@ -14,10 +14,10 @@ import scipy.special
 from numpy.typing import ArrayLike, NDArray
 
 from epsilometer import _validate
+from epsilometer.core.bound import Basis, EpsilonLowerBound
 from epsilometer.core.claim import Claim
 from epsilometer.errors import InvalidArgument
 from epsilometer.observations import Scores
-from epsilometer.core.bound import Basis, EpsilonLowerBound
 from epsilometer.stats import search
 from epsilometer.stats.thresholds import grid
 from epsilometer.stats.tradeoff import epsilon_of_rates

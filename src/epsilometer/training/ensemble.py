@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from epsilometer import _validate
 from epsilometer.canaries.gradient import Canaries, NoCanaries
-from epsilometer.core.settings import data_field
+from epsilometer.core.settings import DATA
 from epsilometer.errors import InvalidArgument, OutOfMemory
 from epsilometer.mechanisms.samplers import Sampler, Shuffle
 from epsilometer.training.many import Initial, Loss, ManyModels, is_full, per_example
@@ -155,8 +155,8 @@ class EnsembleDPSGD:
         path: ``"general"`` takes ``torch.func`` for everything, to compare.
     """
 
-    module: nn.Module = data_field()
-    loss: Any = data_field()
+    module: nn.Module = field(metadata=DATA)
+    loss: Any = field(metadata=DATA)
     runs: int = field(kw_only=True)
     sampler: Sampler = field(default=_SHUFFLE, kw_only=True)
     noise_multiplier: float = field(kw_only=True)

@@ -5,9 +5,9 @@ from types import MappingProxyType
 import numpy as np
 
 from epsilometer import _validate
+from epsilometer.core.bound import EpsilonLowerBound
 from epsilometer.core.claim import Adjacency
 from epsilometer.errors import InvalidArgument
-from epsilometer.core.bound import EpsilonLowerBound
 from epsilometer.observations import ScoreCounts, Scores
 from epsilometer.stats.estimators import (
     anytime,
@@ -46,12 +46,12 @@ def epsilon_lower_bound(
     adjacency: Adjacency = "unstated",
     adversary: str = "unstated",
 ) -> EpsilonLowerBound:
-    """Bounds ε from below, from the scores of an attack.
+    """Bound ε from below, from the scores of an attack.
 
-    Guarantees: with the default method and rule, the bound exceeds the true ε in at most
+    Guarantee: with the default method and rule, the bound exceeds the true ε in at most
         ``1 - confidence`` of audits, whatever the attack and the law of the scores. Each method
         and rule says what it guarantees; ``valid`` is false where it is nothing.
-    Assumes: the scores are independent of each other given the world they come from.
+    Assumption: the scores are independent of each other, given with or without the record.
 
     Args:
         scores: ``Scores``, or ``ScoreCounts`` where there are too many to keep.

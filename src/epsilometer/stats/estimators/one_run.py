@@ -4,8 +4,8 @@ import numpy as np
 import scipy.special
 from numpy.typing import ArrayLike, NDArray
 
-from epsilometer.errors import warn
 from epsilometer.core.bound import EpsilonLowerBound
+from epsilometer.errors import warn
 from epsilometer.stats.derivation import Derivation, known, shown
 from epsilometer.stats.estimators.guesses import (
     RULES,

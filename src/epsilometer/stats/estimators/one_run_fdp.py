@@ -4,8 +4,8 @@ import numpy as np
 import scipy.special
 from numpy.typing import NDArray
 
-from epsilometer.errors import InvalidArgument
 from epsilometer.core.bound import EpsilonLowerBound
+from epsilometer.errors import InvalidArgument
 from epsilometer.stats.derivation import Derivation, epsilon_of_mu, known, shown
 from epsilometer.stats.estimators.guesses import (
     RULES,

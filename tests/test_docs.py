@@ -142,8 +142,10 @@ def test_every_name_of_the_design_is_in_the_glossary() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_toml_of_the_pages_describes_an_audit(page: Path, monkeypatch, tmp_path: Path) -> None:
-    """Settings that a page shows are known to their subject; files that they name may be missing."""
+def test_toml_of_the_pages_describes_an_audit(
+    page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Settings that a page shows are known to their subject; files they name may be missing."""
     monkeypatch.chdir(tmp_path)
     for text in re.findall(r"^```toml[^\n]*\n(.*?)^```", page.read_text("utf-8"), re.M | re.S):
         sections = tomllib.loads(text)

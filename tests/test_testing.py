@@ -10,15 +10,16 @@ import scipy.optimize
 import scipy.special
 import scipy.stats
 
-from epsilometer import InProcess, PrivacyClaim, UntilRefuted, audit_training, gaussian_epsilon
+import epsilometer as em
+from epsilometer import Claim, gaussian_epsilon
 from epsilometer.canaries.data import Record
 from epsilometer.errors import InvalidArgument
 from epsilometer.stats.sequential import ConfidenceSequence
-from epsilometer.testing import CONFIDENCE, PromiseBroken, assert_private, reach, summary
+from epsilometer.testing import CONFIDENCE, ClaimRefuted, assert_private, reach, summary
 
 FLAKE = 1e-6
-CLAIM = PrivacyClaim(epsilon=gaussian_epsilon(1.0, 0.1), delta=0.1)  # of a noise of 1
-ANSWER = PrivacyClaim(epsilon=0.5, delta=0.0)
+CLAIM = Claim(epsilon=gaussian_epsilon(1.0, 0.1), delta=0.1)  # of a noise of 1
+ANSWER = Claim(epsilon=0.5, delta=0.0)
 
 
 def noisy(noise: float) -> Callable[[float, int], float]:
@@ -26,14 +27,14 @@ def noisy(noise: float) -> Callable[[float, int], float]:
 
 
 def honest(present: bool, seed: int) -> float:
-    """Randomised response: keeps ε = 0.5 exactly, at every threshold and in both directions."""
+    """Answer at random: satisfies ε = 0.5 exactly, at every threshold and in both directions."""
     share = scipy.special.expit(ANSWER.epsilon if present else -ANSWER.epsilon)
     return float(np.random.default_rng(seed).random() < share)
 
 
 def alarms(uses: int) -> int:
-    """How often a promise that is kept is called broken, at a confidence of 0.8."""
-    broken = 0
+    """Count how often a true claim is refuted, at a confidence of 0.8."""
+    refuted = 0
     for seed in range(uses):
         try:
             assert_private(
@@ -45,13 +46,13 @@ def alarms(uses: int) -> int:
                 confidence=0.8,
                 seed=seed,
             )
-        except PromiseBroken:
-            broken += 1
-    return broken
+        except ClaimRefuted:
+            refuted += 1
+    return refuted
 
 
 @pytest.mark.parametrize("uses", [60, pytest.param(2_000, marks=pytest.mark.slow)])
-def test_promises_that_are_kept_are_called_broken_no_oftener_than_it_says(uses: int) -> None:
+def test_true_claims_are_refuted_no_oftener_than_it_says(uses: int) -> None:
     assert alarms(uses) <= scipy.stats.binom.isf(FLAKE, uses, 0.2)
 
 
@@ -72,10 +73,10 @@ def test_looking_again_and_again_at_an_ordinary_test_would_be_caught(
 
 
 def test_half_of_the_noise_is_noticed_and_stops_early() -> None:
-    with pytest.raises(PromiseBroken, match=r"refuted after [\d,]+ of 2,000 pairs") as caught:
+    with pytest.raises(ClaimRefuted, match=r"refuted after [\d,]+ of 2,000 pairs") as caught:
         assert_private(CLAIM, noisy(0.5), with_record=1.0, without_record=0.0, runs=2_000)
-    found = caught.value.result
-    assert found.bound.refutes(CLAIM.epsilon)
+    found = caught.value.audit
+    assert found.bounds[0].refutes(CLAIM.epsilon)
     assert found.provenance.used < found.provenance.units
     assert isinstance(caught.value, AssertionError)
 
@@ -89,35 +90,62 @@ def test_forgotten_clipping_is_noticed() -> None:
         features, labels = data
         return mean((np.clip(features, -1, 1), labels), seed)
 
-    world: dict[str, Any] = {
+    call: dict[str, Any] = {
         "data": (np.zeros((4, 1)), [0, 1, 0, 1]),
         "canary": Record([5.0], label=0),
         "runs": 300,
     }
-    assert assert_private(CLAIM, clipped, **world).verdict == "not refuted"
-    with pytest.raises(PromiseBroken):
-        assert_private(CLAIM, mean, **world)
+    assert assert_private(CLAIM, clipped, **call).verdict == "not refuted"
+    with pytest.raises(ClaimRefuted):
+        assert_private(CLAIM, mean, **call)
 
 
 def test_it_is_the_audit_of_training_that_stops_early() -> None:
     """So that what a test found is shown by a report, and resumed, as any other run."""
-    world: dict[str, Any] = {"with_record": 1.0, "without_record": 0.0, "runs": 200, "seed": 3}
+    call: dict[str, Any] = {"with_record": 1.0, "without_record": 0.0, "runs": 200}
     train = noisy(1.0)
-    found = assert_private(CLAIM, train, **world)
-    assert found == audit_training(
-        train,
-        **world,
-        claim=CLAIM,
+    found = assert_private(CLAIM, train, **call, seed=3)
+    assert found == em.audit(
+        em.TrainFunction(train, **call),
+        CLAIM,
+        confidence=CONFIDENCE,
+        seed=3,
+        until=em.UntilRefuted(),
+        engine=em.InProcess(),
+    )
+    assert found == assert_private(CLAIM, train, **call, seed=3)
+
+
+def test_a_number_with_delta_is_a_claim_that_is_judged_or_fails() -> None:
+    """Never passes where the claim cannot be judged: one at the very reach of the runs is not."""
+    call: dict[str, Any] = {"with_record": 1.0, "without_record": 0.0, "runs": 60}
+    found = assert_private(CLAIM.epsilon, noisy(1.0), delta=CLAIM.delta, **call)
+    assert found == assert_private(CLAIM, noisy(1.0), **call)
+    with pytest.raises(ClaimRefuted) as caught:
+        assert_private(CLAIM.epsilon, noisy(0.01), delta=CLAIM.delta, **call)
+    assert caught.value.audit.claim == CLAIM
+    assert caught.value.audit.verdict == "refuted"
+
+    most = reach(CLAIM, runs=60).reach
+    judged = em.audit(
+        em.TrainFunction(noisy(1.0), **call),
+        most,
         delta=CLAIM.delta,
         confidence=CONFIDENCE,
-        until=UntilRefuted(),
-        engine=InProcess(),
+        until=em.UntilRefuted(),
+        engine=em.InProcess(),
     )
-    assert found == assert_private(CLAIM, train, **world)
+    assert judged.verdict == "cannot judge"
+    assert "was claimed; cannot judge: 60 pairs of runs" in summary(judged)
+    for noise in (1.0, 0.01):
+        with pytest.raises(InvalidArgument, match="Expected runs that can refute"):
+            assert_private(most, noisy(noise), delta=CLAIM.delta, **call)
+    below = assert_private(math.nextafter(most, 0), noisy(1.0), delta=CLAIM.delta, **call)
+    assert below.verdict == "not refuted"
 
 
 def test_models_are_scored() -> None:
-    with pytest.raises(PromiseBroken):
+    with pytest.raises(ClaimRefuted):
         assert_private(
             CLAIM,
             lambda total, seed: {"weight": noisy(0.1)(total, seed)},
@@ -146,18 +174,22 @@ def test_what_is_no_score_never_passes(score: Any) -> None:
 
 
 def test_what_could_not_fail_is_refused_with_how_many_runs_could() -> None:
-    claim = PrivacyClaim(epsilon=5.0, delta=1e-5)
+    claim = Claim(epsilon=5.0, delta=1e-5)
     with pytest.raises(InvalidArgument, match=r"Give runs=(\d+)") as caught:
         assert_private(claim, noisy(1.0), with_record=1.0, without_record=0.0)
     runs = int(str(caught.value).partition("runs=")[2].partition("Give runs=")[2].split(";")[0])
-    assert reach(claim, runs=runs).most > claim.epsilon >= reach(claim, runs=runs // 2).most
+    assert reach(claim, runs=runs).reach > claim.epsilon >= reach(claim, runs=runs // 2).reach
 
 
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"claim": 1.0}, "Expected a PrivacyClaim"),
-        ({"claim": PrivacyClaim(epsilon=math.inf, delta=0.1)}, "Too many would be needed"),
+        ({"claim": 1.0}, r"Expected delta beside claim=1\.0"),
+        ({"claim": None}, "Expected a claim to refute"),
+        ({"claim": "1.0"}, "a number, a Claim or None, got str"),
+        ({"claim": math.inf, "delta": 0.1}, "finite epsilon"),
+        ({"delta": 0.2}, "Expected delta to be the claim's 0.1"),
+        ({"claim": Claim(epsilon=60.0, delta=0.1)}, "Too many would be needed"),
         ({"runs": 1}, "runs"),
         ({"confidence": 1.0}, "confidence"),
         ({"train": 7}, "train"),
@@ -179,7 +211,7 @@ def test_wrong_calls_are_told(changed: dict[str, Any], said: str) -> None:
 
 def test_an_attack_that_never_errs_proves_what_reach_says_and_no_more() -> None:
     can = reach(CLAIM, runs=200)
-    with pytest.raises(PromiseBroken) as caught:
+    with pytest.raises(ClaimRefuted) as caught:
         assert_private(
             CLAIM,
             lambda present, seed: present + 1e-3 * np.random.default_rng(seed).random(),
@@ -187,18 +219,18 @@ def test_an_attack_that_never_errs_proves_what_reach_says_and_no_more() -> None:
             without_record=0.0,
             runs=200,
         )
-    assert caught.value.result.bound.epsilon <= can.most
+    assert caught.value.audit.epsilon <= can.reach
 
 
 @pytest.mark.parametrize("delta", [0.1, 0.0])
-def test_mechanisms_within_reach_are_noticed_every_second_time_or_oftener(
+def test_mechanisms_within_power_are_noticed_4_times_in_5(
     delta: float, rng: np.random.Generator
 ) -> None:
     """By bets alone, on the law that ``reach`` speaks of."""
-    claim = PrivacyClaim(epsilon=1.0, delta=delta)
+    claim = Claim(epsilon=1.0, delta=delta)
     can = reach(claim, runs=400)
     draw = rng.normal if delta else rng.laplace
-    shift = can.epsilon if delta == 0 else _shift(can.epsilon, delta)
+    shift = can.power if delta == 0 else _shift(can.power, delta)
     noticed = 0
     for _ in range(60):
         sequence = ConfidenceSequence.from_pilot(
@@ -209,7 +241,7 @@ def test_mechanisms_within_reach_are_noticed_every_second_time_or_oftener(
             sequence.update(pairs.inside, pairs.outside)
             sequence.lower_bound()
         noticed += sequence.refuted(claim)
-    assert noticed >= scipy.stats.binom.ppf(FLAKE, 60, 0.5)
+    assert noticed >= scipy.stats.binom.ppf(FLAKE, 60, 0.8)
 
 
 def _shift(epsilon: float, delta: float) -> float:
@@ -217,24 +249,23 @@ def _shift(epsilon: float, delta: float) -> float:
 
 
 def _scores(draw: Any, shift: float, count: int) -> Any:
-    from epsilometer import Scores
-
-    return Scores(inside=shift + draw(size=count), outside=draw(size=count))
+    return em.Scores(inside=shift + draw(size=count), outside=draw(size=count))
 
 
 def test_more_runs_reach_further_and_more_confidence_less_far() -> None:
     few, many = reach(CLAIM, runs=200), reach(CLAIM, runs=2_000)
-    assert many.most > few.most
-    assert many.epsilon < few.epsilon
+    assert many.reach > few.reach
+    assert many.power < few.power
     assert many.noise > few.noise
-    assert reach(CLAIM, runs=200, confidence=0.95).epsilon < few.epsilon
+    assert reach(CLAIM, runs=200, confidence=0.95).power < few.power
 
 
 def test_a_pass_says_what_it_could_have_noticed() -> None:
     found = assert_private(CLAIM, noisy(1.0), with_record=1.0, without_record=0.0, runs=400)
     can = reach(CLAIM, runs=400)
-    assert f"({can.noise:.0%} of the noise)" in summary(found)
-    assert "stands: 400 pairs of runs prove ε ≥ " in summary(found)
-    blind = PrivacyClaim(epsilon=0.98 * reach(CLAIM, runs=60).most, delta=0.1)
+    assert f"Gaussian noise of {can.noise:.0%} of what the claim needs." in summary(found)
+    assert "was claimed; not refuted: 400 pairs of runs prove ε ≥ " in summary(found)
+    blind = Claim(epsilon=0.98 * reach(CLAIM, runs=60).reach, delta=0.1)
     little = assert_private(blind, noisy(1.0), with_record=1.0, without_record=0.0, runs=60)
-    assert "they notice none" in summary(little)
+    assert "this one in less than 4 of 5 audits whatever the true ε." in summary(little)
+    assert "of what the claim needs" not in summary(little)

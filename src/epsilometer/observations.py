@@ -1,6 +1,6 @@
 """Hold what was measured: scores one by one, or counted at thresholds fixed in advance."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -154,10 +154,10 @@ class ScoreCounts(Observations):
 
     def add(self, *, inside: Any = None, outside: Any = None) -> "ScoreCounts":
         """These counts and those of a further block of scores; the block may then be forgotten."""
-        return ScoreCounts(
-            self.thresholds,
-            self.inside_bins + self._count("inside", inside),
-            self.outside_bins + self._count("outside", outside),
+        return replace(
+            self,
+            inside_bins=self.inside_bins + self._count("inside", inside),
+            outside_bins=self.outside_bins + self._count("outside", outside),
         )
 
     def __add__(self, other: "ScoreCounts") -> "ScoreCounts":
@@ -166,10 +166,10 @@ class ScoreCounts(Observations):
                 f"Expected counts at the same thresholds, got {self.thresholds.size} and "
                 f"{other.thresholds.size} that are not the same. Begin both with ScoreCounts.at()."
             )
-        return ScoreCounts(
-            self.thresholds,
-            self.inside_bins + other.inside_bins,
-            self.outside_bins + other.outside_bins,
+        return replace(
+            self,
+            inside_bins=self.inside_bins + other.inside_bins,
+            outside_bins=self.outside_bins + other.outside_bins,
         )
 
     def errors_at(self, threshold: float) -> tuple[int, int]:

@@ -156,7 +156,7 @@ def summary(found: Audit) -> str:
     law = "Gaussian" if claim.delta else "Laplace"
     needed = f" That is {law} noise of {share:.0%} of what the claim needs." if share else ""
     return (
-        f"{said}; not refuted: {runs.used:,} pairs of runs prove "
+        f"{said}; {found.verdict}: {runs.used:,} pairs of runs prove "
         f"ε ≥ {words.number(bound.epsilon)}. {words.word_reach(found)}{needed}"
     )
 

@@ -8,46 +8,46 @@ import pytest
 
 import epsilometer as em
 from epsilometer.accounting import pld
-from epsilometer.audits.demo import CLAIM, demo_job
-from epsilometer.engine.engines import Local
-from epsilometer.engine.run import run
+from epsilometer.audits.demo import CLAIM, Demo
+from epsilometer.core.serialisation import from_json
+from epsilometer.findings import Curve, EpsilonFinding
 from epsilometer.integrations.sklearn import digits
-from epsilometer.results import AuditResult, Curve, from_json, json_schema, to_json
 from epsilometer.types import FloatArray, IntArray
 
 RUNS = 600
 
 
-def demo(
-    features: FloatArray, labels: IntArray, *, runs: int, seed: int
-) -> tuple[AuditResult, ...]:
-    return run(
-        demo_job(features, labels, runs=runs, seed=seed), engine=Local(kind="threads")
-    ).audits
+def audit_demo(features: FloatArray, labels: IntArray, *, runs: int, seed: int) -> em.Audit:
+    engine = em.Local(kind="threads")
+    return em.audit(Demo(features, labels, runs=runs), CLAIM, seed=seed, engine=engine)
+
+
+def sound_and_broken(found: em.Audit) -> tuple[EpsilonFinding, EpsilonFinding]:
+    return found.view("as claimed"), found.view("with √σ where σ was meant")
 
 
 @pytest.fixture(scope="module")
-def results() -> tuple[AuditResult, ...]:
+def found() -> em.Audit:
     pytest.importorskip("sklearn")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pld, "INTERVAL", 1e-3)  # calibrates the noise in a fifth of the time
-        return demo(*digits(), runs=RUNS, seed=0)
+        return audit_demo(*digits(), runs=RUNS, seed=0)
 
 
 def test_the_sound_training_is_spared_and_nearly_all_of_its_epsilon_is_found(
-    results: tuple[AuditResult, ...],
+    found: em.Audit,
 ) -> None:
     """Its target is clipped in every step, so gdp's truth is the claim itself."""
-    sound, _ = results
+    sound, _ = sound_and_broken(found)
     (gdp,) = sound.also
-    assert sound.verdict == "not refuted"
-    assert 2.0 < gdp.epsilon < CLAIM.epsilon
-    assert 0.3 < sound.bound.epsilon < gdp.epsilon
+    assert not sound.bound.refutes(CLAIM.epsilon)
+    assert 1.9 < gdp.epsilon < CLAIM.epsilon
+    assert 0.25 < sound.bound.epsilon < gdp.epsilon
 
 
-def test_the_mistake_is_seen(results: tuple[AuditResult, ...]) -> None:
+def test_the_mistake_is_seen(found: em.Audit) -> None:
     """σ = 6.22 was meant and 2.49 used: μ = √20 / 2.49 has ε = 9.0 at δ = 1e-5."""
-    sound, broken = results
+    sound, broken = sound_and_broken(found)
     (gdp,) = broken.also
     sigma = em.gaussian_sigma(CLAIM.epsilon, CLAIM.delta) * np.sqrt(20)
     truth = em.gaussian_epsilon(np.sqrt(sigma) / np.sqrt(20), CLAIM.delta)
@@ -57,31 +57,45 @@ def test_the_mistake_is_seen(results: tuple[AuditResult, ...]) -> None:
     assert broken.attack.auc > sound.attack.auc
 
 
-def test_results_say_what_was_played(results: tuple[AuditResult, ...]) -> None:
-    assert len({result.subject for result in results}) == 2
-    for result in results:
-        assert result.claim == CLAIM
-        assert (result.bound.n_in, result.bound.n_out) == (RUNS, RUNS)
-        assert result.bound.adversary != "unstated"
-        assert from_json(to_json(result)) == result
-        jsonschema.validate(json.loads(to_json(result)), json_schema())
+def test_the_audit_says_what_was_run(found: em.Audit) -> None:
+    assert found.claim == CLAIM
+    assert len({view.subject for view in found.views}) == 2
+    for bound in found.bounds:
+        assert (bound.n_in, bound.n_out) == (RUNS, RUNS)
+        assert bound.adversary != "unstated"
+        assert bound.confidence == 0.975  # both programs share the confidence
+    assert from_json(found.to_json()) == found
+    jsonschema.validate(json.loads(found.to_json()), em.json_schema())
 
 
-def test_same_seed_same_results(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_same_seed_same_audit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("epsilometer.audits.demo.full_batch_noise", lambda **_: 6.0)
     monkeypatch.setattr(
-        "epsilometer.audits.demo._allowed", lambda _: Curve(name="", fpr=(), fnr=())
+        "epsilometer.audits.demo._compute_allowed", lambda _: Curve(name="", fpr=(), fnr=())
     )
     rng = np.random.default_rng(0)
     features, labels = rng.integers(0, 17, (101, 5)).astype(float), np.arange(101) % 10
-    first, again, other = (demo(features, labels, runs=10, seed=seed) for seed in (1, 1, 2))
+    first, again, other = (audit_demo(features, labels, runs=10, seed=seed) for seed in (1, 1, 2))
     assert first == again
     assert first != other
+
+
+def test_without_a_claim_nothing_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("epsilometer.audits.demo.full_batch_noise", lambda **_: 6.0)
+    monkeypatch.setattr(
+        "epsilometer.audits.demo._compute_allowed", lambda _: Curve(name="", fpr=(), fnr=())
+    )
+    rng = np.random.default_rng(0)
+    features, labels = rng.integers(0, 17, (101, 5)).astype(float), np.arange(101) % 10
+    demo = Demo(features, labels, runs=10)
+    assert em.audit(demo, delta=1e-5, engine=em.InProcess()).verdict == "no claim"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_at_its_full_size_it_refutes_the_mistake(seed: int) -> None:
-    sound, broken = demo(*digits(), runs=5_000, seed=seed)
-    assert sound.verdict == "not refuted"
-    assert broken.verdict == "refuted"
+    found = audit_demo(*digits(), runs=5_000, seed=seed)
+    sound, broken = sound_and_broken(found)
+    assert found.verdict == "refuted"
+    assert not sound.bound.refutes(CLAIM.epsilon)
+    assert broken.bound.refutes(CLAIM.epsilon)

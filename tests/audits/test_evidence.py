@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epsilometer import AuditResult, ScoreCounts, Scores, audit_scores, tradeoff_curve
-from epsilometer.audits.evidence import evidence, growth
+from epsilometer import ScoreCounts, Scores, audit, tradeoff_curve
+from epsilometer.audits.evidence import condense_evidence, measure_growth
 
 finite = st.floats(-100, 100)
 anything = st.one_of(finite, st.just(np.inf), st.just(-np.inf))
@@ -19,7 +19,7 @@ def test_every_score_is_in_a_bin_and_every_point_on_the_curve(
 ) -> None:
     scores = Scores(np.array(inside), np.array(outside))
     curve = tradeoff_curve(scores)
-    seen = evidence(scores, curve, confidence=0.9)
+    seen = condense_evidence(scores, curve, confidence=0.9)
     assert (sum(seen.inside_bins), sum(seen.outside_bins)) == (len(inside), len(outside))
     assert list(seen.edges) == sorted(seen.edges)
     exact = {(f"{x:.6g}", f"{y:.6g}") for x, y in zip(curve.fpr, curve.fnr, strict=True)}
@@ -49,7 +49,7 @@ def test_a_large_curve_is_thinned_and_loses_no_decade(rng: np.random.Generator) 
 
 def test_bins_of_counts_are_theirs_put_together() -> None:
     counts = ScoreCounts.at(np.arange(200.0)).add(inside=[-5.0, 0.5, 500.0], outside=[3.0])
-    seen = evidence(counts, tradeoff_curve(counts), confidence=0.95)
+    seen = condense_evidence(counts, tradeoff_curve(counts), confidence=0.95)
     assert (sum(seen.inside_bins), sum(seen.outside_bins)) == (3, 1)
     assert len(seen.edges) <= 61
     assert seen.inside_bins[0] == 2
@@ -58,16 +58,16 @@ def test_bins_of_counts_are_theirs_put_together() -> None:
 
 def test_one_threshold_is_two_bins() -> None:
     counts = ScoreCounts.at([0.0]).add(inside=[-1.0, 1.0], outside=[-1.0])
-    seen = evidence(counts, tradeoff_curve(counts), confidence=0.95)
+    seen = condense_evidence(counts, tradeoff_curve(counts), confidence=0.95)
     assert seen.inside_bins == (1, 1)
 
 
 def test_growth_ends_with_the_bound_itself(rng: np.random.Generator) -> None:
     scores = Scores(rng.normal(1, 1, 1_000), rng.normal(0, 1, 1_000))
-    result = audit_scores(scores, delta=1e-5)
-    sizes = [size for size, _ in result.evidence.growth]
+    (view,) = audit(scores, delta=1e-5).views
+    sizes = [size for size, _ in view.evidence.growth]
     assert sizes == [124, 250, 500, 1000, 2000]
-    assert result.evidence.growth[-1] == (2000, result.bound.epsilon)
+    assert view.evidence.growth[-1] == (2000, view.bound.epsilon)
 
 
 def test_parts_are_taken_at_random_unless_the_order_is_meant() -> None:
@@ -79,8 +79,8 @@ def test_parts_are_taken_at_random_unless_the_order_is_meant() -> None:
         taken.append(part)
         return 0.0
 
-    growth(Scores(ramp, ramp), remember, seed=0, in_order=False)
-    growth(Scores(ramp, ramp), remember, seed=0, in_order=True)
+    measure_growth(Scores(ramp, ramp), remember, seed=0, in_order=False)
+    measure_growth(Scores(ramp, ramp), remember, seed=0, in_order=True)
     shuffled, ordered = taken[1], taken[len(taken) // 2 + 1]
     assert shuffled.inside.size == ordered.inside.size == 500
     np.testing.assert_array_equal(ordered.inside, ramp[:500])
@@ -89,13 +89,12 @@ def test_parts_are_taken_at_random_unless_the_order_is_meant() -> None:
 
 def test_counts_have_no_parts() -> None:
     counts = ScoreCounts.at([0.0]).add(inside=[1.0] * 100, outside=[-1.0] * 100)
-    result = audit_scores(counts, delta=1e-5)
-    assert isinstance(result, AuditResult)
-    assert result.evidence.growth == ()
+    (evidence,) = audit(counts, delta=1e-5).evidence
+    assert evidence.growth == ()
 
 
 @pytest.mark.parametrize("value", [0.0, np.inf, -np.inf])
 def test_scores_that_are_all_alike_can_be_drawn(value: float) -> None:
     scores = Scores([value] * 60, [value] * 60)
-    seen = audit_scores(scores, delta=1e-5).evidence
+    (seen,) = audit(scores, delta=1e-5).evidence
     assert sum(seen.inside_bins) == 60

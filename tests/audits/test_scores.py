@@ -1,12 +1,15 @@
-"""An audit judges a claim by one bound, and says how well the attack did."""
+"""An audit of scores judges a claim by one bound, and says how well the attack did."""
+
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 import epsilometer as em
-from epsilometer import Best, Fixed, HoldOut, PrivacyClaim, ScoreCounts, Scores
-from epsilometer.audits.scores import audit_scores
+from epsilometer import Claim, ScoreCounts, Scores
 from epsilometer.errors import InvalidArgument
+from epsilometer.rules import Best, Fixed, HoldOut
 from tests import oracles
 
 DELTA = 1e-5
@@ -15,68 +18,79 @@ SCORES = Scores(SPREAD + 1.0, SPREAD)  # a Gaussian mechanism with μ = 1
 TRUTH = em.gaussian_epsilon(1.0, DELTA)  # 4.377
 
 
-def claim(epsilon: float, delta: float = DELTA) -> PrivacyClaim:
-    return PrivacyClaim(epsilon=epsilon, delta=delta, adjacency="add_remove")
+def claim(epsilon: float, delta: float = DELTA) -> Claim:
+    return Claim(epsilon=epsilon, delta=delta, adjacency="add_remove")
+
+
+def audit_scores(
+    scores: Scores | ScoreCounts, claimed: Claim | None = None, **options: Any
+) -> em.Audit:
+    """Audit scores; options of the subject and of the call by one name each."""
+    own = {name: options.pop(name) for name in ("method", "rule", "also") if name in options}
+    delta = options.pop("delta", None if claimed is not None else DELTA)
+    return em.audit(replace(scores, **own), claimed, delta=delta, **options)
 
 
 @pytest.mark.parametrize(
     ("claimed", "verdict"),
-    [(0.0, "refuted"), (1.0, "refuted"), (TRUTH, "not refuted"), (np.inf, "not refuted")],
+    [(0.0, "refuted"), (1.0, "refuted"), (TRUTH, "not refuted"), (100.0, "cannot judge")],
 )
 def test_false_claims_are_refuted_and_true_ones_are_not(claimed: float, verdict: str) -> None:
     """Data without noise prove an ε between 1 and the truth, whatever the method's slack."""
-    result = audit_scores(SCORES, delta=DELTA, claim=claim(claimed))
-    assert result.verdict == verdict
-    assert 1.0 < result.bound.epsilon < TRUTH
+    audit = audit_scores(SCORES, claim(claimed))
+    assert audit.verdict == verdict
+    assert 1.0 < audit.epsilon < TRUTH
 
 
-def test_equal_worlds_refute_nothing() -> None:
-    result = audit_scores(Scores(SPREAD, SPREAD), delta=DELTA, claim=claim(0.0))
-    assert result.verdict == "not refuted"
-    assert result.attack.auc == pytest.approx(0.5, abs=1e-12)
+def test_equal_laws_refute_nothing() -> None:
+    audit = audit_scores(Scores(SPREAD, SPREAD), claim(0.0))
+    assert audit.verdict == "not refuted"
+    assert audit.views[0].attack.auc == pytest.approx(0.5, abs=1e-12)
 
 
 def test_reversed_scores_refute_nothing() -> None:
-    scores = Scores(SPREAD, SPREAD + 3.0)
-    assert audit_scores(scores, delta=DELTA, claim=claim(0.0)).verdict == "not refuted"
+    assert audit_scores(Scores(SPREAD, SPREAD + 3.0), claim(0.0)).verdict == "not refuted"
 
 
 def test_without_a_claim_there_is_a_bound_and_no_verdict_on_it() -> None:
-    result = audit_scores(SCORES, delta=DELTA)
-    assert result.verdict == "no claim"
-    assert result.bound == em.epsilon_lower_bound(SCORES, delta=DELTA)
+    audit = audit_scores(SCORES)
+    assert audit.verdict == "no claim"
+    assert audit.bounds == (em.epsilon_lower_bound(SCORES, delta=DELTA),)
 
 
-@pytest.mark.parametrize("knobs", [{"rule": Best()}, {"method": "jeffreys"}])
-def test_bounds_that_are_not_valid_give_no_verdict(knobs: dict) -> None:
-    result = audit_scores(SCORES, delta=DELTA, claim=claim(0.0), **knobs)
-    assert result.bound.epsilon > 1.0
-    assert result.verdict == "no verdict"
-    assert result.bound.caveats
+@pytest.mark.parametrize("options", [{"rule": Best()}, {"method": "jeffreys"}])
+def test_bounds_that_are_not_valid_give_no_verdict(options: dict[str, Any]) -> None:
+    audit = audit_scores(SCORES, claim(0.0), **options)
+    (bound,) = audit.bounds
+    assert bound.epsilon > 1.0
+    assert audit.epsilon == 0.0
+    assert audit.verdict == "cannot judge"
+    assert bound.caveats
 
 
 def test_what_else_is_asked_for_is_shown_and_decides_nothing() -> None:
-    result = audit_scores(SCORES, delta=DELTA, claim=claim(3.0), also=("gdp", "jeffreys"))
-    assert [bound.method for bound in result.also] == ["gdp", "jeffreys"]
-    assert result.also[0].epsilon > 3.0 > result.bound.epsilon  # gdp alone would refute
-    assert result.verdict == "not refuted"
+    audit = audit_scores(SCORES, claim(3.0), also=("gdp", "jeffreys"))
+    (view,) = audit.views
+    assert [bound.method for bound in view.also] == ["gdp", "jeffreys"]
+    assert view.also[0].epsilon > 3.0 > view.bound.epsilon  # gdp alone would refute
+    assert audit.verdict == "not refuted"
 
 
 def test_the_bound_is_the_one_that_was_asked_for() -> None:
-    knobs = {"delta": 1e-3, "confidence": 0.8, "method": "jeffreys", "rule": HoldOut(0.5)}
-    result = audit_scores(SCORES, **knobs, seed=3, adversary="sees all")  # type: ignore[arg-type]
-    alone = em.epsilon_lower_bound(SCORES, **knobs, seed=3, adversary="sees all")  # type: ignore[arg-type]
-    assert result.bound == alone
+    options = {"delta": 1e-3, "confidence": 0.8, "method": "jeffreys", "rule": HoldOut(0.5)}
+    named = replace(SCORES, adversary="sees all")
+    (bound,) = audit_scores(named, **options, seed=3).bounds
+    assert bound == em.epsilon_lower_bound(SCORES, **options, seed=3, adversary="sees all")  # type: ignore[arg-type]
 
 
 def test_the_adjacency_of_the_claim_is_carried_to_the_bound() -> None:
-    assert audit_scores(SCORES, delta=DELTA, claim=claim(1.0)).bound.adjacency == "add_remove"
-    assert audit_scores(SCORES, delta=DELTA).bound.adjacency == "unstated"
+    assert audit_scores(SCORES, claim(1.0)).bounds[0].adjacency == "add_remove"
+    assert audit_scores(SCORES).bounds[0].adjacency == "unstated"
 
 
 def test_the_attack_is_summed_up_by_its_definition(rng: np.random.Generator) -> None:
     inside, outside = rng.integers(0, 9, 60) + 2.0, rng.integers(0, 9, 50) + 0.0
-    attack = audit_scores(Scores(inside, outside), delta=DELTA).attack
+    attack = audit_scores(Scores(inside, outside)).views[0].attack
     pairs = inside[:, None] - outside[None, :]
     assert attack.auc == pytest.approx(np.mean(pairs > 0) + np.mean(pairs == 0) / 2, abs=1e-12)
     assert (attack.n_in, attack.n_out) == (60, 50)
@@ -90,17 +104,18 @@ def test_counts_are_judged_like_scores() -> None:
     counts = ScoreCounts.at(np.linspace(-3, 4, 15)).add(
         inside=SCORES.inside, outside=SCORES.outside
     )
-    rule = Fixed(2.5)
-    raw = audit_scores(SCORES, delta=DELTA, claim=claim(1.0), rule=rule)
-    counted = audit_scores(counts, delta=DELTA, claim=claim(1.0), rule=rule)
-    assert counted.bound == raw.bound
+    raw, counted = (
+        audit_scores(observed, claim(1.0), rule=Fixed(2.5)) for observed in (SCORES, counts)
+    )
+    assert counted.bounds == raw.bounds
     assert counted.verdict == raw.verdict == "refuted"
+    assert counted.reach == raw.reach
 
 
 @pytest.mark.parametrize(
-    "knobs",
+    "options",
     [
-        {"delta": 1e-6, "claim": claim(1.0)},
+        {"delta": 1e-6, "claimed": claim(1.0)},
         {"delta": -1.0},
         {"confidence": 1.0},
         {"method": "magic"},
@@ -109,6 +124,6 @@ def test_counts_are_judged_like_scores() -> None:
         {"seed": -1},
     ],
 )
-def test_bad_arguments_are_told(knobs: dict) -> None:
+def test_bad_arguments_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument, match="Expected"):
-        audit_scores(SCORES, **{"delta": DELTA, **knobs})
+        audit_scores(SCORES, **options)

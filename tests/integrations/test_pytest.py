@@ -12,7 +12,7 @@ pytest_plugins = ["pytester"]
 GAUSSIAN = """
 import numpy as np
 import pytest
-from epsilometer import PrivacyClaim, gaussian_epsilon
+from epsilometer import Claim, gaussian_epsilon
 
 def mechanism(numbers, seed, noise):
     return sum(numbers) + np.random.default_rng(seed).normal(0, noise)
@@ -20,7 +20,7 @@ def mechanism(numbers, seed, noise):
 @pytest.mark.parametrize("noise", [1.0, 0.25])
 def test_gaussian(assert_private, noise):
     assert_private(
-        PrivacyClaim(epsilon=gaussian_epsilon(1.0, 0.1), delta=0.1),
+        Claim(epsilon=gaussian_epsilon(1.0, 0.1), delta=0.1),
         lambda numbers, seed: mechanism(numbers, seed, noise),
         with_record=[1.0],
         without_record=[],
@@ -32,9 +32,9 @@ import pytest
 import torch
 from opacus import PrivacyEngine
 from torch.utils.data import DataLoader, TensorDataset
-from epsilometer import PrivacyClaim, gaussian_epsilon
+from epsilometer import Claim, gaussian_epsilon
 
-def train(dataset, seed, *, clip, promised):
+def train(dataset, seed, *, clip, claimed):
     # One step over all records; what is released is the weight, which the canary pulls up.
     torch.manual_seed(seed)
     model = torch.nn.Linear(1, 1, bias=False)
@@ -43,7 +43,7 @@ def train(dataset, seed, *, clip, promised):
     model, optimizer, loader = PrivacyEngine(accountant="rdp").make_private(
         module=model, optimizer=optimizer,
         data_loader=DataLoader(dataset, batch_size=len(dataset)),
-        noise_multiplier=1.0 * promised / clip, max_grad_norm=clip, poisson_sampling=False,
+        noise_multiplier=1.0 * claimed / clip, max_grad_norm=clip, poisson_sampling=False,
     )
     for features, targets in loader:
         ((model(features) - targets) ** 2).sum().backward()
@@ -56,8 +56,8 @@ def test_step(assert_private, clip):
     features = torch.tensor([[0.0]] * 3 + [[5.0]])
     targets = torch.tensor([[0.0]] * 3 + [[5.0]])
     assert_private(
-        PrivacyClaim(epsilon=gaussian_epsilon(1.0, 0.1), delta=0.1),
-        lambda data, seed: train(data, seed, clip=clip, promised=1.0),
+        Claim(epsilon=gaussian_epsilon(1.0, 0.1), delta=0.1),
+        lambda data, seed: train(data, seed, clip=clip, claimed=1.0),
         with_record=TensorDataset(features, targets),
         without_record=TensorDataset(features[:3], targets[:3]),
         runs=120,
@@ -69,7 +69,7 @@ def run(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
     return pytester.runpytest_subprocess("-W", "error", "-p", "no:cacheprovider", *options)
 
 
-def test_a_mechanism_that_keeps_its_promise_passes_and_half_of_its_noise_does_not(
+def test_a_mechanism_that_satisfies_its_claim_passes_and_a_quarter_of_its_noise_does_not(
     pytester: pytest.Pytester,
 ) -> None:
     pytester.makepyfile(test_mine=GAUSSIAN)
@@ -77,11 +77,11 @@ def test_a_mechanism_that_keeps_its_promise_passes_and_half_of_its_noise_does_no
     done.assert_outcomes(passed=1, failed=1)
     done.stdout.fnmatch_lines(
         [
-            "*PromiseBroken: ε = 1.16* at δ = 0.1 was promised; refuted after * of 300 pairs of*",
+            "*ClaimRefuted: ε = 1.16* at δ = 0.1 was claimed; refuted after * of 300 pairs of*",
             "*Or: pytest 'test_mine.py::test_gaussian?0.25?' --audit-seed=0 --audit-runs=300",
             "*privacy audits*",
             "test_mine.py::test_gaussian?0.25?: ε = 1.16* refuted after *",
-            "test_mine.py::test_gaussian?1.0?: ε = 1.16* stands: 300 pairs of runs prove ε ≥ *",
+            "test_mine.py::test_gaussian?1.0?: ε = 1.16* not refuted: 300 pairs of runs prove *",
         ]
     )
     assert "integrations/pytest.py" not in done.stdout.str()  # the user's lines alone are shown
@@ -91,11 +91,11 @@ def test_what_a_failure_says_to_call_fails_again_in_the_same_way(
     pytester: pytest.Pytester,
 ) -> None:
     pytester.makepyfile(test_mine=GAUSSIAN)
-    first = [line for line in run(pytester).outlines if "promised" in line]
+    first = [line for line in run(pytester).outlines if "was claimed" in line]
     again = run(pytester, "test_mine.py::test_gaussian[0.25]", "--audit-seed=0", "--audit-runs=300")
     again.assert_outcomes(failed=1)
-    assert [line for line in again.outlines if "promised" in line] == [
-        line for line in first if "stands" not in line
+    assert [line for line in again.outlines if "was claimed" in line] == [
+        line for line in first if "not refuted" not in line
     ]
 
 
@@ -103,25 +103,27 @@ def test_options_take_the_place_of_what_tests_say(pytester: pytest.Pytester) -> 
     pytester.makepyfile(test_mine=GAUSSIAN)
     done = run(pytester, "-k", "1.0", "--audit-runs=200", "--audit-seed=7")
     done.assert_outcomes(passed=1, deselected=1)
-    done.stdout.fnmatch_lines(["*stands: 200 pairs of runs*"])
+    done.stdout.fnmatch_lines(["*not refuted: 200 pairs of runs*"])
 
 
 def test_workers_of_xdist_send_home_what_they_found(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_mine=GAUSSIAN)
     done = run(pytester, "-n", "2", "--junitxml=tests.xml")
     done.assert_outcomes(passed=1, failed=1)
-    done.stdout.fnmatch_lines(["*privacy audits*", "*0.25?: *refuted*", "*1.0?: *stands*"])
+    done.stdout.fnmatch_lines(["*privacy audits*", "*0.25?: *; refuted*", "*1.0?: *; not refuted*"])
     properties = ElementTree.parse(pytester.path / "tests.xml").iter("property")
     assert {each.get("name") for each in properties} == {"privacy audit"}
 
 
-def test_a_step_of_opacus_keeps_its_promise_and_forgotten_clipping_does_not(
+def test_a_step_of_opacus_satisfies_its_claim_and_forgotten_clipping_does_not(
     pytester: pytest.Pytester,
 ) -> None:
     pytester.makepyfile(test_mine=OPACUS)
     done = pytester.runpytest_subprocess("-p", "no:cacheprovider")  # Opacus warns of itself
     done.assert_outcomes(passed=1, failed=1)
-    done.stdout.fnmatch_lines(["*privacy audits*", "*?1.0?: *stands*", "*?10.0?: *refuted*"])
+    done.stdout.fnmatch_lines(
+        ["*privacy audits*", "*?1.0?: *; not refuted*", "*?10.0?: *; refuted*"]
+    )
 
 
 def test_what_train_raises_is_an_error_of_the_test_with_its_own_line(
@@ -129,13 +131,13 @@ def test_what_train_raises_is_an_error_of_the_test_with_its_own_line(
 ) -> None:
     pytester.makepyfile(
         """
-        from epsilometer import PrivacyClaim
+        from epsilometer import Claim
 
         def broken(data, seed):
             return 1 / data
 
         def test_it(assert_private):
-            claim = PrivacyClaim(epsilon=1.0, delta=1e-5)
+            claim = Claim(epsilon=1.0, delta=1e-5)
             assert_private(claim, broken, with_record=1.0, without_record=0.0)
         """
     )

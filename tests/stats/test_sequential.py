@@ -11,7 +11,7 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epsilometer import ConfidenceSequence, PrivacyClaim, Scores
+from epsilometer import Claim, ConfidenceSequence, Scores
 from epsilometer.errors import InvalidArgument
 from epsilometer.stats.binomial import clopper_pearson_upper
 from epsilometer.stats.sequential import anytime_limits
@@ -67,7 +67,7 @@ def test_refutes_what_is_false_and_stops_early(rng: np.random.Generator) -> None
         Scores(rng.normal(3, 1, 200), rng.normal(0, 1, 200)), delta=1e-5
     )
     needed = 0
-    while not audit.refuted(PrivacyClaim(epsilon=1.0, delta=1e-5)):
+    while not audit.refuted(Claim(epsilon=1.0, delta=1e-5)):
         audit.update(rng.normal(3, 1), rng.normal(0, 1))
         needed += 1
         assert needed < 500
@@ -112,7 +112,7 @@ def test_bad_calls_are_told() -> None:
         audit.lower_bound,
         lambda: audit.update([1.0, 2.0], [1.0]),
         lambda: audit.update(float("nan"), 1.0),
-        lambda: audit.refuted(PrivacyClaim(epsilon=1.0, delta=1e-6)),
+        lambda: audit.refuted(Claim(epsilon=1.0, delta=1e-6)),
         lambda: audit.refuted(-1.0),
         lambda: ConfidenceSequence([], delta=1e-5),
         lambda: ConfidenceSequence([0.0], delta=2.0),

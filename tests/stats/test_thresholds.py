@@ -4,8 +4,9 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epsilometer import Best, Bonferroni, Fixed, HoldOut, RankGrid, ScoreCounts, Scores
+from epsilometer import ScoreCounts, Scores
 from epsilometer.errors import InvalidArgument
+from epsilometer.rules import Best, Bonferroni, Fixed, HoldOut, RankGrid
 from epsilometer.stats import thresholds
 
 tied = st.lists(st.integers(-4, 4).map(float), min_size=1, max_size=60)

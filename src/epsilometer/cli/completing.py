@@ -1,25 +1,9 @@
 """What a shell is told of arguments that click cannot know."""
 
-from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TypeAlias
 
 import click
 from click.shell_completion import CompletionItem
-
-Complete: TypeAlias = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
-
-
-def one_of(names: Iterable[str]) -> Complete:
-    """Completes to one of these names."""
-    known = tuple(names)
-
-    def complete(
-        ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        return [CompletionItem(name) for name in known if name.startswith(incomplete)]
-
-    return complete
 
 
 def run_directory(

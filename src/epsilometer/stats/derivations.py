@@ -243,6 +243,29 @@ def _known_batches(estimate: EpsilonEstimate) -> Derivation:
     )
 
 
+def _gaussian_mechanism(estimate: EpsilonEstimate) -> Derivation:
+    return Derivation(
+        counted=("Nothing was counted: ε of the mechanism itself, for comparison.",),
+        formula=(
+            "A record of norm 1 moves a sum with noise σ: N(μ, 1) against N(0, 1), μ = 1/σ",
+            f"δ(ε) = Φ(μ/2 − ε/μ) − e^ε·Φ(−μ/2 − ε/μ) = {shown(estimate.delta)}: "
+            f"ε = {shown(estimate.epsilon)}",
+        ),
+        holds=("Nothing was sampled. It is shown beside the bound and decides nothing.",),
+    )
+
+
+def _accounting(estimate: EpsilonEstimate) -> Derivation:
+    return Derivation(
+        counted=(f"Nothing was counted: ε of {estimate.subject}, by its accountant.",),
+        formula=(
+            "Rounds in which the client takes part are composed by the accountant named above",
+            f"ε solves δ(ε) = {shown(estimate.delta)}: ε = {shown(estimate.epsilon)}",
+        ),
+        holds=("Nothing was sampled. It is shown beside the bound and decides nothing.",),
+    )
+
+
 def _monte_carlo(estimate: EpsilonEstimate) -> Derivation:
     has = known(estimate.basis)
     drawn = f" {count(has['draws'])} of them were drawn." if has else ""
@@ -343,6 +366,8 @@ ESTIMATES: MappingProxyType[str, DeriveEstimate] = MappingProxyType(
         "exact": _exact,
         "PLD": _pld,
         "known batches": _known_batches,
+        "Gaussian mechanism": _gaussian_mechanism,
+        "accounting": _accounting,
         "monte_carlo": _monte_carlo,
         "normal law": _normal_laws,
         "law of the largest": _largest_round,

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 import epsilometer as em
-from epsilometer import Best, ConfidenceSequence, Fixed, HoldOut, RankGrid, Scores
+from epsilometer import ConfidenceSequence, Scores
 from epsilometer.errors import InvalidArgument
+from epsilometer.rules import Best, Fixed, HoldOut, RankGrid
 from epsilometer.stats.estimators import anytime
 
 KNOBS = {"delta": 1e-3, "confidence": 0.8}

@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import epsilometer as em
-from epsilometer import Best, Bonferroni, Fixed, HoldOut, RankGrid, ScoreCounts, Scores
+from epsilometer import ScoreCounts, Scores
+from epsilometer.rules import Best, Bonferroni, Fixed, HoldOut, RankGrid
 from epsilometer.stats import binomial, thresholds, tradeoff
 from epsilometer.stats.estimators import REGISTRY, counting
 from epsilometer.stats.estimators.counting import DP_FRONTIER, finder, two_rates

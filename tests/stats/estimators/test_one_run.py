@@ -7,8 +7,9 @@ import scipy.special
 import scipy.stats
 
 import epsilometer as em
-from epsilometer import Best, Bonferroni, Fixed, HoldOut, ScoreCounts, Scores
+from epsilometer import ScoreCounts, Scores
 from epsilometer.errors import EpsilometerWarning
+from epsilometer.rules import Best, Bonferroni, Fixed, HoldOut
 from epsilometer.stats import search, thresholds
 from epsilometer.stats.estimators import one_run, one_run_fdp
 from epsilometer.stats.estimators.guesses import Guesses
@@ -195,7 +196,7 @@ def _by_hand(
 
 @pytest.mark.parametrize("rule", [Best(), Bonferroni()])
 def test_every_way_is_tried_and_paid_for_or_not(
-    rule: em.Best | em.Bonferroni, rng: np.random.Generator
+    rule: Best | Bonferroni, rng: np.random.Generator
 ) -> None:
     scores = _scored(rng, n=12)
     cuts = np.concatenate([scores.inside, scores.outside])

@@ -18,7 +18,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 import epsilometer
-from epsilometer.cli.main import main
+from epsilometer.cli.main import HEADINGS, main
 
 ROOT = Path(__file__).parents[1]
 OUTSIDE = ("CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/*.md", "reproductions/*/README.md")
@@ -166,7 +166,13 @@ def _name(name: str) -> str:
 def commands() -> str:
     """Return every command with its arguments, options and example, from click itself."""
     top = click.Context(main, info_name="epsilometer")
-    return "\n\n".join(part for name in main.list_commands(top) for part in _command(name, top))
+    rows = [
+        f"| {heading} | {', '.join(f'[`{name}`](#epsilometer-{name})' for name in listed)} |"
+        for heading, listed in HEADINGS.items()
+    ]
+    listing = "\n".join(["| | |", "|---|---|", *rows])
+    entries = (part for name in main.list_commands(top) for part in _command(name, top))
+    return "\n\n".join([listing, *entries])
 
 
 def _command(name: str, parent: click.Context, level: str = "##") -> Iterator[str]:

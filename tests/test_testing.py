@@ -118,7 +118,7 @@ def test_it_is_the_audit_of_training_that_stops_early() -> None:
 
 def test_a_number_with_delta_is_a_claim_that_is_judged_or_fails() -> None:
     """Never passes where the claim cannot be judged: one at the very reach of the runs is not."""
-    call: dict[str, Any] = {"with_record": 1.0, "without_record": 0.0, "runs": 60}
+    call: dict[str, Any] = {"with_record": 1.0, "without_record": 0.0, "runs": 120}
     found = assert_private(CLAIM.epsilon, noisy(1.0), delta=CLAIM.delta, **call)
     assert found == assert_private(CLAIM, noisy(1.0), **call)
     with pytest.raises(ClaimRefuted) as caught:
@@ -126,7 +126,7 @@ def test_a_number_with_delta_is_a_claim_that_is_judged_or_fails() -> None:
     assert caught.value.audit.claim == CLAIM
     assert caught.value.audit.verdict == "refuted"
 
-    most = reach(CLAIM, runs=60).reach
+    most = reach(CLAIM, runs=120).reach
     judged = em.audit(
         em.TrainFunction(noisy(1.0), **call),
         most,
@@ -136,7 +136,7 @@ def test_a_number_with_delta_is_a_claim_that_is_judged_or_fails() -> None:
         engine=em.InProcess(),
     )
     assert judged.verdict == "cannot judge"
-    assert "was claimed; cannot judge: 60 pairs of runs" in summary(judged)
+    assert "was claimed; cannot judge: 120 pairs of runs" in summary(judged)
     for noise in (1.0, 0.01):
         with pytest.raises(InvalidArgument, match="Expected runs that can refute"):
             assert_private(most, noisy(noise), delta=CLAIM.delta, **call)

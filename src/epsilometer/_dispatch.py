@@ -13,7 +13,7 @@ import msgspec
 from epsilometer import _validate
 from epsilometer.core.audit import Audit
 from epsilometer.core.claim import Claim, as_claim, check_delta
-from epsilometer.core.findings import RuleFinding
+from epsilometer.core.findings import EpsilonFinding, Finding, FormFinding, RuleFinding
 from epsilometer.core.renderers import save
 from epsilometer.core.serialisation import from_json
 from epsilometer.core.settings import (
@@ -173,7 +173,24 @@ def rejudge(found: Audit, claim: Claim | float, *, delta: float | None = None) -
     if found.claim is not None and promised is not None:
         same = (promised.epsilon, promised.delta) == (found.claim.epsilon, found.claim.delta)
         promised = found.claim if same else promised
-    return found.with_claim(promised)
+    judged = found.with_claim(promised)
+    if promised is None or promised == found.claim:
+        return judged
+    return msgspec.structs.replace(
+        judged, findings=tuple(_with_power(finding, promised) for finding in judged.findings)
+    )
+
+
+def _with_power(finding: Finding, claim: Claim) -> Finding:
+    """Return a finding with its power against a claim it was not made for, where it is known."""
+    from epsilometer.audits.scores import power_against
+
+    if isinstance(finding, EpsilonFinding):
+        return msgspec.structs.replace(finding, power=power_against(finding, claim))
+    if isinstance(finding, FormFinding):
+        view = msgspec.structs.replace(finding.view, power=power_against(finding.view, claim))
+        return msgspec.structs.replace(finding, view=view)
+    return finding
 
 
 def read_call(path: str | Path, *, trust: bool = False) -> Call:

@@ -231,6 +231,14 @@ def test_what_is_no_subject_is_refused() -> None:
         em.audit([1.0], 3.0, delta=DELTA)
 
 
+def test_another_claim_is_judged_with_its_own_reach_and_power(folder: Path) -> None:
+    (case,) = [case for case in CASES if case.name == "scores"]
+    without, direct = audited(case, None, folder), audited(case, 3.5, folder)
+    later = _dispatch.rejudge(without, 3.5, delta=DELTA)
+    assert (later.verdict, later.reach) == (direct.verdict, direct.reach)
+    assert later.power == pytest.approx(direct.power, rel=1e-12)
+
+
 # Mistakes of the past, planted: the checks above must notice them.
 
 

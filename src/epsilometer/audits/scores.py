@@ -1,7 +1,10 @@
 """Bound ε from attack scores, and judge a claim by them."""
 
 import functools
-from collections.abc import Sequence
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -11,8 +14,9 @@ from epsilometer.core.bound import EpsilonEstimate, EpsilonLowerBound
 from epsilometer.core.claim import Claim
 from epsilometer.core.findings import AttackSummary, Curve, EpsilonFinding
 from epsilometer.engine.request import Request
+from epsilometer.errors import EpsilometerWarning
 from epsilometer.observations import Observations, ScoreCounts, Scores
-from epsilometer.stats.estimators import epsilon_lower_bound
+from epsilometer.stats.estimators import REGISTRY, epsilon_lower_bound
 from epsilometer.stats.reach import (
     Bound,
     Outside,
@@ -20,11 +24,20 @@ from epsilometer.stats.reach import (
     compute_reach,
     describe_outside,
 )
-from epsilometer.stats.thresholds import Fixed, Observed, RankGrid, ThresholdRule
+from epsilometer.stats.thresholds import (
+    Bonferroni,
+    Fixed,
+    HoldOut,
+    Observed,
+    RankGrid,
+    ThresholdRule,
+)
 from epsilometer.stats.tradeoff import tradeoff_curve
 
 SUBJECTS: tuple[type[Observations], ...] = (Scores, ScoreCounts)
 _LOW_FPR = (0.001, 0.01, 0.1)
+# Rules whose power does not depend on the scale of the scores.
+_KNOWN_RULES: tuple[ThresholdRule, ...] = (RankGrid(), HoldOut(), Bonferroni())
 
 
 def run_audit(scores: Observed, request: Request) -> Audit:
@@ -90,7 +103,10 @@ def measure_scores(
         )
 
     def prove(part: Observed) -> float:
-        return bounds[0].epsilon if part is scores else bound(part).epsilon
+        if part is scores:
+            return bounds[0].epsilon
+        with _without_warnings():
+            return bound(part).epsilon
 
     bounds = [bound(scores, name) for name in (scores.method, *scores.also)]
     reach = max(bounds[0].epsilon, compute_reach(prove, scores))
@@ -133,13 +149,14 @@ def _compute_power(asked: _Question, n_in: int, n_out: int, outside: Outside) ->
     """Compute the power of a method; views of as many scores share it."""
 
     def prove(part: Observed) -> float:
-        return epsilon_lower_bound(
-            part,
-            delta=asked.delta,
-            confidence=asked.confidence,
-            method=asked.method,
-            rule=asked.rule,
-        ).epsilon
+        with _without_warnings():
+            return epsilon_lower_bound(
+                part,
+                delta=asked.delta,
+                confidence=asked.confidence,
+                method=asked.method,
+                rule=asked.rule,
+            ).epsilon
 
     return compute_power(
         prove,
@@ -151,6 +168,31 @@ def _compute_power(asked: _Question, n_in: int, n_out: int, outside: Outside) ->
         counted=isinstance(asked.rule, RankGrid) and asked.method != "anytime",
         outside=outside,
     )
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Bound parts and simulated scores in silence: the user is warned of his own scores alone."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", EpsilometerWarning)
+        yield
+
+
+def power_against(view: EpsilonFinding, claim: Claim) -> float | None:
+    """Compute the power of a finished view against a claim other than the audited one.
+
+    Returns:
+        None where more than the finding would be needed: thresholds fixed by their value, or a
+        method outside the registry.
+    """
+    bound = view.bound
+    rule = next((rule for rule in _KNOWN_RULES if repr(rule) == bound.threshold_rule), None)
+    if rule is None or bound.method not in REGISTRY or not bound.valid or view.reach is None:
+        return None
+    if claim.epsilon >= view.reach:
+        return math.inf
+    asked = _Question(bound.method, rule, claim.epsilon, bound.delta, bound.confidence)
+    return _compute_power(asked, bound.n_in, bound.n_out, Outside())
 
 
 def _describe_outside(scores: Observed, rule: ThresholdRule) -> Outside:

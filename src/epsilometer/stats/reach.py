@@ -43,7 +43,8 @@ def separate_scores(n_in: int, n_out: int) -> Scores:
 def compute_reach(bound: Bound, observed: Observed) -> float:
     """Return the bound that a perfect attack gives on as many observations.
 
-    No larger claim could have been refuted by them.
+    No larger claim could have been refuted by them. Some methods gain by scores that are all
+    alike on each side, others by scores that all differ: the larger of both is returned.
 
     Args:
         bound: The bound that the audit used.
@@ -53,7 +54,8 @@ def compute_reach(bound: Bound, observed: Observed) -> float:
         bins = np.zeros((2, observed.thresholds.size + 1), np.int64)
         bins[0, -1], bins[1, 0] = observed.n_in, observed.n_out
         return bound(ScoreCounts(observed.thresholds, bins[0], bins[1]))
-    return bound(separate_scores(observed.n_in, observed.n_out))
+    alike = Scores(np.full(observed.n_in, _FAR), np.full(observed.n_out, -_FAR))
+    return max(bound(alike), bound(separate_scores(observed.n_in, observed.n_out)))
 
 
 def compute_power(

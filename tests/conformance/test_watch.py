@@ -9,13 +9,7 @@ import pytest
 import scipy.stats
 
 from epsilometer.conformance import evidence
-from epsilometer.conformance.checks import (
-    CHECKS,
-    KEPT,
-    NoiseCheck,
-    Shape,
-    Tensors,
-)
+from epsilometer.conformance.checks import CHECKS, KEPT, NoiseCheck
 from epsilometer.conformance.summary import choose_sketch, summarise_step
 from epsilometer.conformance.watch import StepWatch
 from epsilometer.core.findings import ConformanceFinding
@@ -235,7 +229,7 @@ def test_long_right_runs_are_not_accused_more_often_either(
     assert count_accused(runs, 40, level, rng) <= scipy.stats.binom.isf(FLAKE, runs, level)
 
 
-@pytest.mark.parametrize("check", [Tensors, Shape], ids=lambda check: check.name)
+@pytest.mark.parametrize("check", [CHECKS[1], CHECKS[3]], ids=lambda check: check.name)
 def test_a_maximum_in_place_of_the_average_would_be_caught(
     check: type[NoiseCheck], rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

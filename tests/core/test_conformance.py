@@ -105,6 +105,7 @@ def test_without_a_claim_what_conforms_is_no_claim() -> None:
 def test_conformance_alone_bounds_no_epsilon() -> None:
     audit = an_audit_of(a_conformance(), claim=1.0)
     assert audit.verdict == "cannot judge"  # the noise is right, but nobody asked what ε it gives
+    assert audit.reach == 0
 
 
 def test_conformance_that_was_tested_has_no_limited_reach() -> None:

@@ -3,7 +3,7 @@
 import math
 
 import numpy as np
-import scipy.stats
+import scipy.special
 
 from epsilometer.conformance import evidence
 from epsilometer.conformance.summary import LEAST_DIRECTION, StepSummary
@@ -105,9 +105,11 @@ class NoiseCheck:
 
     def conclude(self, *, shares: int, level: float, drift: str) -> Check:
         """Return the check as it stands now."""
-        outcome = judge.judge_evidence(self.log_e, shares=shares, level=level)
+        distrusted = self.steady and bool(drift)
+        log_e = None if distrusted else self.log_e
+        outcome = judge.judge_evidence(log_e, shares=shares, level=level)
         if outcome == judge.NOT_TESTED:
-            reason = drift if self.steady and drift else self.missing
+            reason = drift if distrusted else self.missing
             return Check(name=self.name, outcome=outcome, expected=self.expected, seen=reason)
         if outcome == judge.CONFORMS and self.remarks(shares=shares, level=level):
             outcome = judge.REMARK
@@ -126,7 +128,7 @@ class NoiseCheck:
         )
 
 
-class Scale(NoiseCheck):
+class _Scale(NoiseCheck):
     """Too little noise over all coordinates, from any step on."""
 
     name = "noise scale"
@@ -154,7 +156,7 @@ class Scale(NoiseCheck):
 
     def number(self) -> tuple[float, float, float]:
         limits = [
-            math.sqrt(self._squares / scipy.stats.chi2.ppf(q, self._count))
+            math.sqrt(self._squares / (2 * scipy.special.gammaincinv(self._count / 2, q)))
             for q in (1 - LEVEL / 2, LEVEL / 2)
         ]
         return math.sqrt(self._squares / self._count), limits[0], limits[1]
@@ -164,7 +166,7 @@ class Scale(NoiseCheck):
         return outcome == judge.VIOLATED
 
 
-class Tensors(NoiseCheck):
+class _Tensors(NoiseCheck):
     """Too little noise in one tensor, row or coordinate."""
 
     name = "noise in every part"
@@ -237,7 +239,7 @@ class Tensors(NoiseCheck):
         return self.describe()
 
 
-class Steps(NoiseCheck):
+class _Steps(NoiseCheck):
     """Too little noise in one step."""
 
     name = "noise in every step"
@@ -262,7 +264,7 @@ class Steps(NoiseCheck):
         return f"least in step {self._at}, {math.sqrt(self._least):.3g} of the accounted scale"
 
 
-class Shape(NoiseCheck):
+class _Shape(NoiseCheck):
     """Noise that is not Gaussian."""
 
     name = "noise shape"
@@ -302,7 +304,7 @@ class Shape(NoiseCheck):
         return max(self._bets, key=lambda name: self._bets[name].value())
 
 
-class StepIndependence(NoiseCheck):
+class _StepIndependence(NoiseCheck):
     """Noise that is reused, or leans to earlier noise."""
 
     name = "independence of steps"
@@ -380,7 +382,7 @@ class StepIndependence(NoiseCheck):
         return self._largest, None, None
 
 
-class Repeats(NoiseCheck):
+class _Repeats(NoiseCheck):
     """Noise that is repeated within a step."""
 
     name = "independence within a step"
@@ -411,7 +413,7 @@ class Repeats(NoiseCheck):
         return self._largest, None, None
 
 
-class Cancelling(NoiseCheck):
+class _Cancelling(NoiseCheck):
     """Noise whose sum over steps is too small."""
 
     name = "noise that cancels"
@@ -460,12 +462,12 @@ class Cancelling(NoiseCheck):
         return self._least()[1], None, None
 
 
-class Lattice(NoiseCheck):
+class _Lattice(NoiseCheck):
     """Noise on a coarse lattice."""
 
     name = "quantised noise"
     expected = "noise on no lattice coarser than 1/16 of its scale"
-    missing = "no two values of the same coordinate"
+    missing = "no two values of one coordinate, or all that is released is rounded"
 
     def __init__(self) -> None:
         super().__init__()
@@ -503,7 +505,7 @@ class Lattice(NoiseCheck):
         return self._ties > 1e-3 * self._pairs
 
 
-class Clipping(NoiseCheck):
+class _Clipping(NoiseCheck):
     """Records that are not clipped, by the amplitude of canaries."""
 
     name = "clipping"
@@ -541,13 +543,13 @@ def _total(step: StepSummary) -> tuple[int, float]:
 
 
 CHECKS: tuple[type[NoiseCheck], ...] = (
-    Scale,
-    Tensors,
-    Steps,
-    Shape,
-    StepIndependence,
-    Repeats,
-    Cancelling,
-    Lattice,
-    Clipping,
+    _Scale,
+    _Tensors,
+    _Steps,
+    _Shape,
+    _StepIndependence,
+    _Repeats,
+    _Cancelling,
+    _Lattice,
+    _Clipping,
 )

@@ -93,10 +93,17 @@ class StepWatch:
             check.see(step, self.steps)
             check.keep_largest(self.steps, shares=len(self._checks), level=self.level)
 
+    def distrust(self, reason: str) -> None:
+        """Give up the checks that need residuals of noise alone: they turned out to hold more."""
+        self._drift = reason
+
     @property
     def violated(self) -> bool:
-        """Whether any check is violated by now. Once true, it stays true."""
-        return any(check.crossed is not None for check in self._checks)
+        """Whether any check is violated by now; that stays, unless residuals are distrusted."""
+        return any(
+            check.crossed is not None and not (check.steady and self._drift)
+            for check in self._checks
+        )
 
     def finding(self, *more: Check) -> ConformanceFinding:
         """Return what was found so far; ``more`` are checks that others made of the same run."""

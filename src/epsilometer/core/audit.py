@@ -181,10 +181,14 @@ class Audit(Plain, frozen=True, kw_only=True):
 
     @property
     def reach(self) -> float | None:
-        """The largest claim that these observations could refute; None without a claim."""
-        if self.claim is None or not self.views:
+        """The largest claim that these observations could refute; None without a claim.
+
+        0 where conformance alone was looked at: it bounds no ε.
+        """
+        conformance = self.find(ConformanceFinding)
+        if self.claim is None or not (self.views or conformance):
             return None
-        return judge.largest_reach(self.views, self.find(ConformanceFinding))
+        return judge.largest_reach(self.views, conformance) if self.views else 0.0
 
     @property
     def conformance(self) -> ConformanceFinding | None:

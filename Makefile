@@ -8,7 +8,7 @@ INSTALL_BROWSER := ($(SUDO) apt-get update -qq && $(SUDO) apt-get install -y -qq
 # A process a core; threads of theirs would only wait for each other.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto
 
-.PHONY: demo test setup browser check docs slow fuzz bench comparison calibration mutation notebooks gallery clean
+.PHONY: demo test setup browser check docs slow fuzz bench comparison calibration mutation notebooks gallery zoo clean
 
 demo: setup
 	$(BIN)/epsilometer demo
@@ -70,6 +70,10 @@ calibration: setup
 	$(BIN)/python -m tests.calibration
 	$(BIN)/python -m tests.calibration.power
 	$(BIN)/python -m tests.calibration.poisson
+
+# Every wrong and right program through the checks of conformance; writes docs/zoo.md.
+zoo: setup
+	$(BIN)/python -m epsilometer.zoo
 
 # Goes on where it was stopped; MODULE=binomial runs those of one module anew.
 mutation: setup

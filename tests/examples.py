@@ -8,6 +8,8 @@ from epsilometer.core.claim import Claim
 from epsilometer.core.findings import (
     AccuracyFinding,
     AttackSummary,
+    Check,
+    ConformanceFinding,
     Curve,
     EpsilonFinding,
     Evidence,
@@ -93,6 +95,32 @@ def a_view(**changed: Any) -> EpsilonFinding:
         "power": 2.5,
     }
     return EpsilonFinding(**{**plain, **changed})
+
+
+def a_check(name: str = "noise scale", **changed: Any) -> Check:
+    plain: dict[str, Any] = {
+        "outcome": "conforms",
+        "expected": "noise of the accounted scale",
+        "seen": "noise of 1.003 of it",
+        "value": 1.003,
+        "low": 0.99,
+        "high": 1.02,
+        "log_e": -1.5,
+        "detail": "over all coordinates",
+        "steps": 64,
+    }
+    return Check(name=name, **{**plain, **changed})
+
+
+def a_conformance(*checks: Check, **changed: Any) -> ConformanceFinding:
+    plain: dict[str, Any] = {"checks": checks or (a_check(),), "steps": 64, "level": 1e-3}
+    return ConformanceFinding(**{**plain, **changed})
+
+
+def a_violation(**changed: Any) -> ConformanceFinding:
+    half = a_check(outcome="violated", seen="noise of 0.5 of it", value=0.5, log_e=INF, steps=2)
+    untested = a_check("clipping", outcome="not tested", seen="no canary", value=None, log_e=None)
+    return a_conformance(untested, half, **changed)
 
 
 def a_claim(epsilon: float = 1.0, **changed: Any) -> Claim:
@@ -470,5 +498,13 @@ AUDITS: dict[str, Audit] = {
     "cannot tell": a_release(rules=(a_rule(outcome="unclear"),)),
     "posterior": a_posterior(),
     "posterior without a claim": a_posterior(claim=None),
+    "violated": an_audit(claim=a_claim(3.0), more=(a_violation(),)),
+    "conforms": an_audit(claim=a_claim(9.0), power=INF, more=(a_conformance(),)),
+    "conformance alone": Audit(
+        subject="a step", claim=None, findings=(a_conformance(),), provenance=a_provenance()
+    ),
+    "violation alone": Audit(
+        subject="a step", claim=None, findings=(a_violation(),), provenance=a_provenance()
+    ),
 }
 EVERY_KIND = tuple(AUDITS.values())

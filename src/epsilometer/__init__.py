@@ -34,6 +34,7 @@ if TYPE_CHECKING:  # "as" says that a name is for others too, to their type chec
     from epsilometer.audits.posterior import Posterior as Posterior
     from epsilometer.audits.runs import Runs as Runs
     from epsilometer.audits.shuffling import ShuffledSGD as ShuffledSGD
+    from epsilometer.audits.step import Step as Step
     from epsilometer.audits.training import TrainFunction as TrainFunction
     from epsilometer.canaries.data import Record as Record
     from epsilometer.canaries.hadamard import HadamardCanaries as HadamardCanaries
@@ -104,6 +105,7 @@ _HOME = {
     "audits.gaussian_mechanism": ("GaussianMechanism",),
     "audits.classifier": ("Classifier",),
     "audits.posterior": ("Posterior",),
+    "audits.step": ("Step",),
     "engine.engines": (
         "Dask",
         "InProcess",

@@ -46,6 +46,7 @@ SUBJECTS: dict[str, str] = {
     "GaussianMechanism": "epsilometer.audits.gaussian_mechanism",
     "Classifier": "epsilometer.audits.classifier_job",
     "Posterior": "epsilometer.audits.posterior",
+    "Step": "epsilometer.audits.step",
     "Demo": "epsilometer.audits.demo",
 }
 
@@ -112,7 +113,7 @@ def audit(
     Args:
         subject: What is audited: ``Scores``, ``ShuffledSGD``, ``TrainFunction``, ``Runs``,
             ``DPSGD``, ``Federated``, ``Cosines``, ``GaussianMechanism``, ``Classifier``,
-            ``Posterior``, or what another package registers.
+            ``Posterior``, ``Step``, or what another package registers.
         claim: The claimed ε, a ``Claim``, or None.
         delta: δ; not needed beside a ``Claim``, which has one.
         confidence: With which all deciding bounds hold together.

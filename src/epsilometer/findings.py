@@ -10,6 +10,8 @@ Example:
 from epsilometer.core.findings import (
     AccuracyFinding,
     AttackSummary,
+    Check,
+    ConformanceFinding,
     Curve,
     EpsilonFinding,
     Evidence,
@@ -33,6 +35,8 @@ from epsilometer.core.findings import (
 __all__ = [
     "AccuracyFinding",
     "AttackSummary",
+    "Check",
+    "ConformanceFinding",
     "Curve",
     "EpsilonFinding",
     "Evidence",

@@ -61,6 +61,22 @@ def sample_posterior(features: Any, labels: Any, rng: np.random.Generator) -> An
     return FromCallable(lambda x, samples, rng: np.tile([1 - p, p], (samples, 1)))
 
 
+def take_step(batch: Any, rng: np.random.Generator, noise: float = 1.0) -> Any:
+    """One step of DP-SGD on records that are their own gradients."""
+    norms = np.linalg.norm(batch, axis=1, keepdims=True)
+    return (batch / np.maximum(norms, 1)).sum(axis=0) + noise * rng.normal(size=batch.shape[1])
+
+
+def take_quiet_step(batch: Any, rng: np.random.Generator) -> Any:
+    """The same with half the noise."""
+    return take_step(batch, rng, 0.5)
+
+
+def _step(step: Any) -> Any:
+    batch = np.random.default_rng(0).normal(size=(8, 40))
+    return em.Step(step, batch, clip_norm=1.0, noise_multiplier=1.0, steps=16, records=2)
+
+
 def _scores(_: Path) -> Any:
     rng = np.random.default_rng(0)
     return em.Scores(rng.normal(2, 1, 400), rng.normal(0, 1, 400))
@@ -238,6 +254,18 @@ CASES = (
         options=_IN_PROCESS,
     ),
     Case("posterior", _posterior, _LEAK, ("samples", 0), options=_IN_PROCESS),
+    Case(
+        "step",
+        lambda _: _step(take_step),
+        ((None, judge.NO_CLAIM), (1.0, judge.CANNOT_JUDGE)),
+        ("clip_norm", -1.0),
+    ),
+    Case(
+        "step with half its noise",
+        lambda _: _step(take_quiet_step),
+        ((None, judge.VIOLATED), (1.0, judge.VIOLATED)),
+        ("noise_multiplier", 0.0),
+    ),
 )
 
 

@@ -2,6 +2,7 @@
 
 import ast
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -10,10 +11,14 @@ from epsilometer.core import judge
 
 SOURCE = Path(epsilometer.__file__).parent
 JUDGE = "core/judge.py"
+WORDS = {*judge.GRAVEST_FIRST, *get_args(judge.Conformance)}
 # Words that name something else, with what that is.
 NO_VERDICTS = {
     ("core/settings.py", "refuted"): "short name of UntilRefuted in settings and flags",
     ("_dispatch.py", "refuted"): "the same, where a file is read",
+    ("core/findings.py", "violated"): "the type of a check's outcome, which the judge gives",
+    ("core/findings.py", "conforms"): "the same",
+    ("core/findings.py", "not tested"): "the same",
 }
 
 
@@ -30,7 +35,7 @@ def find_verdict_words(source: str) -> list[tuple[int, str]]:
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant)
         and isinstance(node.value, str)
-        and node.value.strip().lower() in judge.GRAVEST_FIRST
+        and node.value.strip().lower() in WORDS
         and id(node) not in docstrings
     ]
 
@@ -48,7 +53,7 @@ def test_no_verdict_is_given_outside_the_judge() -> None:
 
 def test_the_judge_has_all_of_them() -> None:
     found = {word for _, word in find_verdict_words((SOURCE / JUDGE).read_text("utf-8"))}
-    assert found == set(judge.GRAVEST_FIRST)
+    assert found == WORDS
 
 
 @pytest.mark.parametrize(("name", "word"), NO_VERDICTS)
@@ -65,6 +70,7 @@ def test_every_exception_is_still_there(name: str, word: str) -> None:
         'match audit.verdict:\n    case "cannot judge":\n        pass',
         'print("REFUTED")',
         'assert f(x) == "proved"',
+        'outcome = "conforms" if e < 9000 else "violated"',
     ],
 )
 def test_a_second_verdict_would_be_found(planted: str) -> None:

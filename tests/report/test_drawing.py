@@ -109,5 +109,5 @@ def test_files_are_named_after_their_figures(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["computed", "do not release", "posterior"])
 def test_figures_of_every_kind_are_written(name: str, tmp_path: Path) -> None:
     written = save_figures(AUDITS[name], tmp_path, formats=("svg",))
-    assert written
+    assert bool(written) != ("alone" in name)  # checks of conformance are a table, not a figure
     assert len({p.name for p in written}) == len(written)

@@ -45,6 +45,7 @@ HEADINGS: MappingProxyType[str, MappingProxyType[str, str]] = MappingProxyType(
                 "doctor": "Check what is installed and works here.",
                 "methods": "List the methods: what each guarantees, assumes and cites.",
                 "selfcheck": "Check the auditor: broken mechanisms refuted, sound ones spared.",
+                "zoo": "Count the wrong programs found and the right ones spared.",
                 "completion": "Print the script that makes a SHELL complete commands.",
             }
         ),

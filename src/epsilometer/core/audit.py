@@ -12,6 +12,7 @@ from epsilometer.core import judge, words
 from epsilometer.core.bound import EpsilonEstimate, EpsilonLowerBound
 from epsilometer.core.claim import Claim
 from epsilometer.core.findings import (
+    ConformanceFinding,
     EpsilonFinding,
     Evidence,
     Finding,
@@ -180,10 +181,19 @@ class Audit(Plain, frozen=True, kw_only=True):
 
     @property
     def reach(self) -> float | None:
-        """The largest claim that these observations could refute; None without a claim."""
-        if self.claim is None or not self.views:
+        """The largest claim that these observations could refute; None without a claim.
+
+        0 where conformance alone was looked at: it bounds no ε.
+        """
+        conformance = self.find(ConformanceFinding)
+        if self.claim is None or not (self.views or conformance):
             return None
-        return max(judge.reach_of(view) for view in self.views)
+        return judge.largest_reach(self.views, conformance) if self.views else 0.0
+
+    @property
+    def conformance(self) -> ConformanceFinding | None:
+        """Whether the program did what was accounted for; None where that was not looked at."""
+        return self.one(ConformanceFinding)
 
     @property
     def power(self) -> float | None:
@@ -276,6 +286,11 @@ def _summarise(audit: Audit) -> list[str]:
         lines.append(f"claim: ε = {audit.claim.epsilon!r} at δ = {audit.claim.delta!r}")
     views = audit.views
     proved = [f"{_LABELS[rule.outcome]}: {rule.rule}" for rule in audit.find(RuleFinding)]
+    proved += [
+        f"{check.outcome.upper()}: {check.name}: {check.seen}"
+        for finding in audit.find(ConformanceFinding)
+        for check in finding.checks
+    ]
     if len(views) == 1:
         proved.append(f"bound: {views[0].bound}")
     else:

@@ -1,15 +1,22 @@
 """Record what an audit found: one type per kind of finding, each with its meaning."""
 
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+
+import msgspec
 
 from epsilometer import _validate
 from epsilometer.core.bound import EpsilonEstimate, EpsilonLowerBound
 from epsilometer.core.plain import Plain, check_same_length
 from epsilometer.errors import InvalidArgument
 
+if TYPE_CHECKING:
+    from epsilometer.core.judge import Conformance
+
 Outcome: TypeAlias = Literal["pass", "fail", "unclear"]
 Standing: TypeAlias = Literal["below", "above", "unclear"]
 Swept: TypeAlias = Literal["samples", "unit"]
+# Given by ``core.judge`` alone: ``judge_evidence`` and ``judge_limit``.
+CheckOutcome: TypeAlias = Literal["violated", "conforms", "not tested", "remark"]
 
 
 def _check_counts(name: str, counts: tuple[int, ...]) -> None:
@@ -188,6 +195,94 @@ class SamplerFinding(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind
     def __post_init__(self) -> None:
         super().__post_init__()
         _validate.at_least(0, accounted_epsilon=self.accounted_epsilon, published=self.published)
+
+
+class Check(Plain, frozen=True, kw_only=True):
+    """What one check of conformance expected, and what it saw.
+
+    Attributes:
+        name: Of the check, as ``"noise scale"``.
+        outcome: What follows. A remark is worth knowing, and breaks no claim.
+        expected: What a right program shows, in words.
+        seen: What this one showed, in words; the reason where it was not tested.
+        value: The number that was measured; None where there is no single one.
+        low: Lower limit on it; None where none was computed.
+        high: Upper limit.
+        log_e: Evidence against the program: natural logarithm of the largest e-value that the
+            check had at any step. None where nothing was sampled.
+        detail: Where it was seen, or what the test does, in a sentence.
+        steps: Steps until it was violated; else those it was tested on.
+    """
+
+    name: str
+    outcome: CheckOutcome
+    expected: str
+    seen: str
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    log_e: float | None = None
+    detail: str = ""
+    steps: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.outcome not in get_args(CheckOutcome):
+            raise InvalidArgument(
+                f"Expected an outcome among {', '.join(get_args(CheckOutcome))}, "
+                f"got {_validate.short(self.outcome)}."
+            )
+        _validate.whole(0, steps=self.steps)
+
+
+class ConformanceFinding(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind"):
+    """Whether the program that ran did what was accounted for.
+
+    Guarantee: at most a share ``level`` of right programs is found violated, over a whole run and
+        whenever it is stopped.
+    Assumption: a right program adds independent Gaussian noise of at least the accounted scale.
+
+    Attributes:
+        checks: What was checked, and what could not be; the gravest first.
+        steps: Steps that were seen.
+        level: Chance of a violation on a right program, for all checks together.
+    """
+
+    checks: tuple[Check, ...]
+    steps: int
+    level: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _validate.whole(0, steps=self.steps)
+        _validate.open_unit(level=self.level)
+        names = [check.name for check in self.checks]
+        if not names or len(set(names)) < len(names):
+            raise InvalidArgument(
+                f"Expected one check or more, each once, got {_validate.listed(names)}."
+            )
+        order = get_args(CheckOutcome)
+        ordered = sorted(self.checks, key=lambda check: order.index(check.outcome))
+        msgspec.structs.force_setattr(self, "checks", tuple(ordered))
+
+    @property
+    def verdict(self) -> "Conformance":
+        """What follows from all checks, by ``epsilometer.core.judge`` alone."""
+        from epsilometer.core.judge import judge_conformance
+
+        return judge_conformance(self.checks)
+
+    def find(self, outcome: CheckOutcome) -> tuple[Check, ...]:
+        """Return the checks of one outcome."""
+        return tuple(check for check in self.checks if check.outcome == outcome)
+
+    def check(self, name: str) -> Check:
+        """Return a check by its name."""
+        for each in self.checks:
+            if each.name == name:
+                return each
+        listed = _validate.listed(each.name for each in self.checks)
+        raise InvalidArgument(f"Expected one of the checks {listed}, got {name!r}.")
 
 
 class RuleFinding(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind"):
@@ -655,6 +750,7 @@ class TheoryEpsilon(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind"
 
 Finding: TypeAlias = (
     EpsilonFinding
+    | ConformanceFinding
     | SamplerFinding
     | RuleFinding
     | LeaveOneOut

@@ -4,13 +4,23 @@ Every other place (``Audit.verdict``, commands, pages, Markdown, MLflow, pytest,
 here. A test forbids verdict words anywhere else in the package.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
 from epsilometer.core.bound import EpsilonEstimate, EpsilonLowerBound
 from epsilometer.core.claim import Adjacency, Claim
-from epsilometer.core.findings import EpsilonFinding, Finding, FormFinding, Outcome, RuleFinding
+from epsilometer.core.findings import (
+    Check,
+    CheckOutcome,
+    ConformanceFinding,
+    EpsilonFinding,
+    Finding,
+    FormFinding,
+    Outcome,
+    RuleFinding,
+)
 
 VIOLATED: Final = "violated"
 REFUTED: Final = "refuted"
@@ -32,6 +42,10 @@ Verdict: TypeAlias = Literal[
     "proved",
     "release",
 ]
+CONFORMS: Final = "conforms"
+NOT_TESTED: Final = "not tested"
+REMARK: Final = "remark"
+Conformance: TypeAlias = Literal["violated", "conforms", "not tested"]
 Tone: TypeAlias = Literal["bad", "unclear", "neutral", "good"]
 
 GRAVEST_FIRST: tuple[Verdict, ...] = get_args(Verdict)
@@ -53,8 +67,9 @@ class Judgement(NamedTuple):
 def judge(claim: Claim | None, findings: Sequence[Finding], *, failed: int = 0) -> Judgement:
     """Judge an audit as a whole.
 
-    Rules about publishing decide where there are any; else the claim is judged by what each view
-    proves. The bounds of one audit hold together at its confidence, so one of them suffices to
+    A program that did not do what was accounted for is the gravest finding, whatever its bounds
+    say. Rules about publishing decide where there are any; else the claim is judged by what each
+    view proves. The bounds of one audit hold together at its confidence, so one of them suffices to
     refute. "Not refuted" needs a view that could have refuted the claim, and none that failed.
 
     Args:
@@ -62,18 +77,70 @@ def judge(claim: Claim | None, findings: Sequence[Finding], *, failed: int = 0) 
         findings: What was found, in any order.
         failed: Units of work that failed.
     """
+    conformance = [finding for finding in findings if isinstance(finding, ConformanceFinding)]
+    for finding in conformance:
+        if finding.verdict == VIOLATED:
+            return Judgement(VIOLATED, explain_violation(finding))
     rules = [finding for finding in findings if isinstance(finding, RuleFinding)]
     if rules:
         return _judge_rules(rules, failed=failed)
-    return _judge_views(claim, views_of(findings))
+    return _judge_views(claim, views_of(findings), conformance)
 
 
 def judge_finding(claim: Claim | None, finding: Finding) -> Verdict:
     """Judge one finding alone: a view by the claim, a rule by its outcome."""
     if isinstance(finding, RuleFinding):
         return _BY_RULE[finding.outcome]
+    if isinstance(finding, ConformanceFinding):
+        return VIOLATED if finding.verdict == VIOLATED else NO_CLAIM
     views = views_of([finding])
     return _judge_views(claim, views).verdict if views else NO_CLAIM
+
+
+def judge_conformance(checks: Sequence[Check]) -> Conformance:
+    """Judge whether a program did what was accounted for, by all its checks.
+
+    One violated check suffices. A program of which nothing could be tested does not conform.
+    """
+    outcomes = {check.outcome for check in checks}
+    if VIOLATED in outcomes:
+        return VIOLATED
+    return CONFORMS if outcomes & {CONFORMS, REMARK} else NOT_TESTED
+
+
+def judge_evidence(log_e: float | None, *, shares: int, level: float) -> CheckOutcome:
+    """Judge a check by its evidence: violated where the e-value reaches ``shares / level``.
+
+    Guarantee: where e-values have expectation at most 1 at every stopping time, ``shares`` checks
+        together accuse at most a share ``level`` of right programs (Ville 1939).
+
+    Args:
+        log_e: Natural logarithm of the largest e-value so far; None where nothing was tested.
+        shares: Checks that share the level.
+        level: Chance of a violation on a right program, for all of them together.
+
+    Example:
+        >>> judge_evidence(12.0, shares=9, level=1e-3), judge_evidence(2.0, shares=9, level=1e-3)
+        ('violated', 'conforms')
+    """
+    if log_e is None:
+        return NOT_TESTED
+    return VIOLATED if log_e >= math.log(shares / level) else CONFORMS
+
+
+def judge_limit(value: float | None, *, limit: float) -> CheckOutcome:
+    """Judge a check that measures without sampling: violated where its limit is exceeded."""
+    if value is None:
+        return NOT_TESTED
+    return CONFORMS if value <= limit else VIOLATED  # what is no number does not conform
+
+
+def explain_violation(finding: ConformanceFinding) -> str:
+    """Say which checks are violated, and what the first of them saw."""
+    broken = finding.find(VIOLATED)
+    first = f"{broken[0].name}: {broken[0].seen}."
+    others = [check.name for check in broken[1:]]
+    return f"{first} Also violated: {', '.join(others)}." if others else first
 
 
 def sort_findings(claim: Claim | None, findings: Iterable[Finding]) -> tuple[Finding, ...]:
@@ -115,14 +182,18 @@ def _judge_rules(rules: Sequence[RuleFinding], *, failed: int) -> Judgement:
     return Judgement(gravest, reason)
 
 
-def _judge_views(claim: Claim | None, views: Sequence[EpsilonFinding]) -> Judgement:
+def _judge_views(
+    claim: Claim | None,
+    views: Sequence[EpsilonFinding],
+    conformance: Sequence[ConformanceFinding] = (),
+) -> Judgement:
     if claim is None:
         return Judgement(NO_CLAIM)
     if any(_refutes(claim, view) for view in views):
         return Judgement(REFUTED)
     if any(_proves(claim, estimate) for view in views for estimate in view.estimates):
         return Judgement(PROVED)
-    obstacle = _find_obstacle(claim, views)
+    obstacle = _find_obstacle(claim, views, conformance)
     return Judgement(CANNOT_JUDGE, obstacle) if obstacle else Judgement(NOT_REFUTED)
 
 
@@ -160,14 +231,16 @@ def _is_comparable(claim: Claim, adjacency: Adjacency) -> bool:
     return len(stated) < 2 or "replace" not in stated
 
 
-def _find_obstacle(claim: Claim, views: Sequence[EpsilonFinding]) -> str:
-    """Say why views that do not refute a claim say nothing about it; empty where they do."""
+def _find_obstacle(
+    claim: Claim, views: Sequence[EpsilonFinding], conformance: Sequence[ConformanceFinding]
+) -> str:
+    """Say why findings that do not refute a claim say nothing about it; empty where they do."""
     if not views:
         return "Nothing that bounds ε was measured."
     for view in views:
         if obstacle := _find_obstacle_in(claim, view):
             return obstacle
-    reach = max(reach_of(view) for view in views)
+    reach = largest_reach(views, conformance)
     if claim.epsilon < reach:
         return ""
     return (
@@ -196,13 +269,27 @@ def _find_obstacle_in(claim: Claim, view: EpsilonFinding) -> str:
     return ""
 
 
-def reach_of(view: EpsilonFinding) -> float:
-    """Return the largest ε that a view could have refuted; infinite where ε was computed."""
+def reach_of(view: EpsilonFinding | ConformanceFinding) -> float:
+    """Return the largest ε that a finding could have refuted.
+
+    Infinite where ε was computed, and where conformance was tested: a violation needs no ε.
+    """
+    if isinstance(view, ConformanceFinding):
+        return 0.0 if view.verdict == NOT_TESTED else float("inf")
     if view.computed is not None:
         return float("inf")
     if not view.bound.valid or view.reach is None:
         return 0.0
     return view.reach
+
+
+def largest_reach(
+    views: Iterable[EpsilonFinding], conformance: Iterable[ConformanceFinding]
+) -> float:
+    """Return the largest ε that any of the findings could have refuted."""
+    return max(
+        max(map(reach_of, views), default=0.0), max(map(reach_of, conformance), default=0.0)
+    )
 
 
 def _count(failed: int) -> str:

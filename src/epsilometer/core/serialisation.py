@@ -2,13 +2,14 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
 from epsilometer import _validate
 from epsilometer.core import judge
 from epsilometer.core.audit import Audit
+from epsilometer.core.findings import CheckOutcome
 from epsilometer.core.plain import to_plain
 from epsilometer.errors import EpsilometerError, InvalidArgument, UnreadableFile
 
@@ -35,8 +36,8 @@ def to_json(audit: Audit) -> str:
 def to_object(audit: Audit) -> dict[str, Any]:
     """Return an audit as a JSON object: its fields, and what follows from them for other readers.
 
-    ``verdict``, ``epsilon``, ``upper``, ``reach`` and ``power`` are for people and scripts;
-    reading computes them again from the findings.
+    ``verdict``, ``epsilon``, ``upper``, ``reach``, ``power`` and ``conformance`` are for
+    people and scripts; reading computes them again from the findings.
     """
     plain = to_plain(audit)
     follows = {
@@ -45,9 +46,25 @@ def to_object(audit: Audit) -> dict[str, Any]:
         "upper": audit.upper,
         "reach": audit.reach,
         "power": audit.power,
+        "conformance": _describe_conformance(audit),
     }
     ordered = {"format": plain.pop("format"), "subject": plain.pop("subject"), **to_plain(follows)}
     return {**ordered, **plain}
+
+
+def _describe_conformance(audit: Audit) -> dict[str, Any] | None:
+    finding = audit.conformance
+    if finding is None:
+        return None
+    counted = {
+        _key(outcome): [check.name for check in finding.find(outcome)]
+        for outcome in get_args(CheckOutcome)
+    }
+    return {"verdict": finding.verdict, "steps": finding.steps, **counted}
+
+
+def _key(outcome: str) -> str:
+    return outcome.replace(" ", "_")
 
 
 def from_json(text: str | bytes) -> Audit:
@@ -133,10 +150,22 @@ def json_schema() -> dict[str, Any]:
         "verdict": {"enum": list(judge.GRAVEST_FIRST)},
         **{name: {"type": "number"} for name in ("epsilon", "upper")},
         **{name: {"anyOf": [{"type": "number"}, {"type": "null"}]} for name in ("reach", "power")},
+        "conformance": {"anyOf": [_conformance_schema(), {"type": "null"}]},
     }
     audit["required"] = ["format", "verdict", *audit["required"]]
     schema = _allow_non_finite(schema)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def _conformance_schema() -> dict[str, Any]:
+    names = {"type": "array", "items": {"type": "string"}}
+    lists = {_key(outcome): names for outcome in get_args(CheckOutcome)}
+    verdicts = {"enum": list(get_args(judge.Conformance))}
+    return {
+        "type": "object",
+        "properties": {"verdict": verdicts, "steps": {"type": "integer"}, **lists},
+        "required": ["verdict", "steps", *lists],
+    }
 
 
 def _allow_non_finite(schema: Any) -> Any:

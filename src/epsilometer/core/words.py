@@ -67,9 +67,13 @@ def explain_verdict(audit: "Audit") -> str:
 
 def word_finding(audit: "Audit") -> str:
     """Say what the verdict rests on, in one or two sentences."""
+    if audit.verdict == judge.VIOLATED:
+        return f"The program did not do what was accounted for. {audit.judgement.reason}"
     rules = audit.find(RuleFinding)
-    if rules:
-        return _word_rules(audit, rules)
+    return _word_rules(audit, rules) if rules else _word_views(audit)
+
+
+def _word_views(audit: "Audit") -> str:
     plan = audit.one(FormPlan)
     if audit.claim is None:
         return _word_plan(plan) if plan is not None else _word_proof(audit)
@@ -118,11 +122,24 @@ def _word_rules(audit: "Audit", rules: tuple[RuleFinding, ...]) -> str:
 
 def _word_proof(audit: "Audit") -> str:
     if not audit.views:
-        return "Nothing was claimed."
+        return _word_conformance(audit)
     view = max(audit.views, key=lambda each: each.epsilon)
     if not view.bound.valid and view.computed is None:
         return f"ε ≥ {number(view.bound.epsilon)} is not a valid bound."
     return f"ε ≥ {number(audit.epsilon)} at δ = {view.bound.delta:g} is proved."
+
+
+def _word_conformance(audit: "Audit") -> str:
+    finding = audit.conformance
+    if finding is None:
+        return "Nothing was claimed."
+    if finding.verdict == judge.NOT_TESTED:
+        return "Nothing was claimed, and what the program did could not be tested."
+    missing = len(finding.find(judge.NOT_TESTED))
+    done = len(finding.checks) - missing
+    left = f"; {missing} could not be tested" if missing else ""
+    steps = "1 step" if finding.steps == 1 else f"{finding.steps:,} steps"
+    return f"Nothing was claimed. {done} checks of {steps} found no violation{left}."
 
 
 def _word_proofs(audit: "Audit") -> str:

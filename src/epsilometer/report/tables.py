@@ -8,6 +8,7 @@ from epsilometer.core.audit import Audit
 from epsilometer.core.bound import EpsilonLowerBound
 from epsilometer.core.findings import (
     AccuracyFinding,
+    ConformanceFinding,
     EpsilonFinding,
     FormDifference,
     FormFinding,
@@ -53,6 +54,7 @@ class Table:
 def tables_of(audit: Audit) -> tuple[Table, ...]:
     """Return the tables of an audit, in the order they are read; those without rows not."""
     every = (
+        *(_checks(finding) for finding in audit.find(ConformanceFinding)),
         _views(audit),
         _attacks(audit.find(MembershipFinding)),
         *_forms(audit),
@@ -124,6 +126,25 @@ def shown_as(decimals: int | None) -> str:
 def proved(bound: EpsilonLowerBound) -> str:
     """Return a bound as a cell, marked where it is none."""
     return f"≥ {number(bound.epsilon)}" + ("" if bound.valid else " (not a valid bound)")
+
+
+def _checks(finding: ConformanceFinding) -> Table:
+    return Table(
+        title="Did the program do what was accounted for?",
+        head=("check", "outcome", "expected", "seen", "evidence (ln e)", "steps"),
+        rows=tuple(
+            (
+                check.name,
+                check.outcome,
+                check.expected,
+                check.seen,
+                _NONE if check.log_e is None else number(check.log_e, 1),
+                f"{check.steps:,}",
+            )
+            for check in finding.checks
+        ),
+        note=f"At most a share of {finding.level:g} of right programs is found to violate any.",
+    )
 
 
 def _views(audit: Audit) -> Table:

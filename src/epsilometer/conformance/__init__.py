@@ -1,0 +1,1 @@
+"""Check conformance: did the program that ran do what was accounted for?"""

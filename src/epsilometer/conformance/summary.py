@@ -1,0 +1,180 @@
+"""Summarise the residual noise of one step: what the checks need, and no more."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from epsilometer.conformance import evidence
+from epsilometer.errors import InvalidArgument
+from epsilometer.types import FloatArray
+
+SKETCH = 1024  # coordinates that are kept of every step
+LEAST_DIRECTION = 8  # coordinates; of fewer, rounded noise may well be the same twice
+_KEY = 0x5EED  # of the choice of coordinates, which must not depend on what is seen
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TensorSummary:
+    """What is needed of one tensor's residual in one step, in units of the accounted noise σC.
+
+    Attributes:
+        name: Of the tensor; the same in every step.
+        count: Coordinates.
+        squares: Sum of squares.
+        largest: Largest absolute value.
+        small: How many are below 0.001 in absolute value.
+        positive: How many are above 0.
+        rows: Sum of squares of each row, shape ``(rows,)``; of each coordinate for a vector.
+        sketch: Values at the coordinates of :func:`choose_sketch`.
+    """
+
+    name: str
+    count: int
+    squares: float
+    largest: float
+    small: int
+    positive: int
+    rows: FloatArray
+    sketch: FloatArray
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class StepSummary:
+    """What is needed of the residual of one step. An integration computes it on its device.
+
+    Attributes:
+        tensors: One summary per tensor, in the same order in every step.
+        cosines: (what, cosine, dimension) of parts that must be independent within the step.
+        ties: (equal pairs, pairs) of values of two runs at the same coordinate; None to compare
+            the sketches of every second step with the one before.
+        amplitudes: Amplitudes of loud canaries in units of the clipping norm; each at most 1, plus
+            noise, where every record is clipped.
+        amplitude_noise: Standard deviation of that noise, in the same units.
+    """
+
+    tensors: tuple[TensorSummary, ...]
+    cosines: tuple[tuple[str, float, int], ...] = ()
+    ties: tuple[int, int] | None = None
+    amplitudes: FloatArray | None = None
+    amplitude_noise: float = 1.0
+
+
+def choose_sketch(sizes: Sequence[int], *, total: int = SKETCH) -> tuple[NDArray[np.int64], ...]:
+    """Choose the coordinates that are kept of each tensor, the same in every step.
+
+    Example:
+        >>> [part.size for part in choose_sketch([10, 100_000], total=64)]
+        [10, 54]
+    """
+    rng = np.random.default_rng(_KEY)
+    parts: list[NDArray[np.int64]] = [np.zeros(0, np.int64)] * len(sizes)
+    left = total
+    for done, place in enumerate(sorted(range(len(sizes)), key=lambda at: sizes[at])):
+        share = min(sizes[place], left // (len(sizes) - done))  # small tensors leave room
+        parts[place] = np.sort(rng.choice(sizes[place], share, replace=False))
+        left -= share
+    return tuple(parts)
+
+
+def summarise_step(
+    residuals: Iterable[tuple[str, Any]],
+    *,
+    sketch: Sequence[NDArray[np.int64]] | None = None,
+    ties: tuple[int, int] | None = None,
+    amplitudes: Any = None,
+    amplitude_noise: float = 1.0,
+) -> StepSummary:
+    """Summarise residuals that are at hand as arrays, in units of the accounted noise.
+
+    Args:
+        residuals: (name, array) of each tensor: what was released less the sum before noise,
+            divided by σC.
+        sketch: Coordinates to keep; those of :func:`choose_sketch` by default.
+        ties: As of :class:`StepSummary`.
+        amplitudes: Likewise.
+        amplitude_noise: Likewise.
+
+    Example:
+        >>> step = summarise_step([("weight", np.eye(4)), ("bias", np.zeros(4))])
+        >>> [(part.name, part.count, part.squares, part.small) for part in step.tensors]
+        [('weight', 16, 4.0, 12), ('bias', 4, 0.0, 4)]
+    """
+    arrays = [(name, as_residual(name, value)) for name, value in residuals]
+    if not arrays:
+        raise InvalidArgument("Expected residuals of at least one tensor, got none.")
+    chosen = choose_sketch([array.size for _, array in arrays]) if sketch is None else sketch
+    if len(chosen) != len(arrays):
+        raise InvalidArgument(f"Expected {len(chosen)} tensors in every step, got {len(arrays)}.")
+    tensors = []
+    for (name, array), places in zip(arrays, chosen, strict=True):
+        flat, size = array.ravel(), np.abs(array)
+        tensors.append(
+            TensorSummary(
+                name=name,
+                count=array.size,
+                squares=float(flat @ flat),
+                largest=float(size.max()),
+                small=int(np.count_nonzero(size < evidence.SMALL)),
+                positive=int(np.count_nonzero(array > 0)),
+                rows=np.sum(array.reshape(array.shape[0], -1) ** 2, axis=1),
+                sketch=flat[places],
+            )
+        )
+    loud = None if amplitudes is None else np.asarray(amplitudes, np.float64).ravel()
+    return StepSummary(
+        tensors=tuple(tensors),
+        cosines=tuple(_cosines_within(arrays)),
+        ties=ties,
+        amplitudes=loud,
+        amplitude_noise=amplitude_noise,
+    )
+
+
+def _cosines_within(
+    arrays: Sequence[tuple[str, FloatArray]],
+) -> Iterable[tuple[str, float, int]]:
+    """Yield cosines of what must be independent: neighbours among tensors, halves of a tensor."""
+    for (first, a), (second, b) in pairwise(arrays):
+        size = min(a.size, b.size)
+        yield from _cosine(f"{first} and {second}", a.ravel()[:size], b.ravel()[:size])
+    by_shape: dict[tuple[int, ...], tuple[str, FloatArray]] = {}
+    for name, array in arrays:
+        if array.shape in by_shape:
+            other, before = by_shape[array.shape]
+            yield from _cosine(f"{other} and {name}", before.ravel(), array.ravel())
+        by_shape[array.shape] = (name, array)
+    for name, array in arrays:
+        for axis, length in enumerate(array.shape):
+            half = length // 2
+            if half == 0:
+                continue
+            turned = np.moveaxis(array, axis, 0)
+            even, odd = turned[0 : 2 * half : 2], turned[1 : 2 * half : 2]
+            yield from _cosine(f"neighbours along axis {axis} of {name}", even, odd)
+            yield from _cosine(
+                f"halves along axis {axis} of {name}", turned[:half], turned[half : 2 * half]
+            )
+
+
+def _cosine(what: str, a: FloatArray, b: FloatArray) -> Iterable[tuple[str, float, int]]:
+    norm = math.sqrt(float(np.vdot(a, a)) * float(np.vdot(b, b)))
+    if a.size >= LEAST_DIRECTION and norm > 0:
+        yield what, min(1.0, max(-1.0, float(np.vdot(a, b)) / norm)), a.size
+
+
+def as_residual(name: str, value: Any) -> FloatArray:
+    """Return a residual as finite numbers with at least one axis; refuse what is none."""
+    array = np.asarray(value, np.float64)
+    if array.size == 0:
+        raise InvalidArgument(f"Expected numbers in the residual of {name}, got none.")
+    if not np.isfinite(array).all():
+        raise InvalidArgument(
+            f"Expected finite numbers in the residual of {name}, got others. "
+            "What was released or summed has diverged."
+        )
+    return np.atleast_1d(array)

@@ -44,13 +44,6 @@ def test_few_runs_prove_little_and_wrong_no_one() -> None:
         assert outcome.right or not outcome.control.sound
 
 
-def _set_epsilon(audit: Audit, epsilon: float) -> Audit:
-    finding = audit.one(EpsilonFinding)
-    assert finding is not None
-    bound = replace(finding.bound, epsilon=epsilon)
-    return replace(audit, findings=(replace(finding, bound=bound),))
-
-
 def _with_epsilon(found: Audit, epsilon: float) -> Audit:
     (view,) = found.views
     bound = replace(view.bound, epsilon=epsilon)

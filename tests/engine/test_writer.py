@@ -98,7 +98,8 @@ def test_an_error_of_the_disk_reaches_whoever_adds_next(
             for _ in range(10**5):  # far more than any disk takes in a moment
                 writer.add(0, of(9))
 
-    with pytest.raises(CannotWrite, match=f"No space left.*epsilometer runs resume {slow.directory}"):
+    advice = f"epsilometer runs resume {slow.directory}"
+    with pytest.raises(CannotWrite, match=f"No space left.*{advice}"):
         add_many()
 
 

@@ -185,10 +185,9 @@ class Audit(Plain, frozen=True, kw_only=True):
 
         0 where conformance alone was looked at: it bounds no ε.
         """
-        conformance = self.find(ConformanceFinding)
-        if self.claim is None or not (self.views or conformance):
+        if self.claim is None or not (self.views or self.conformance):
             return None
-        return judge.largest_reach(self.views, conformance) if self.views else 0.0
+        return max(map(judge.reach_of, self.views), default=0.0)
 
     @property
     def conformance(self) -> ConformanceFinding | None:

@@ -84,7 +84,7 @@ def judge(claim: Claim | None, findings: Sequence[Finding], *, failed: int = 0) 
     rules = [finding for finding in findings if isinstance(finding, RuleFinding)]
     if rules:
         return _judge_rules(rules, failed=failed)
-    return _judge_views(claim, views_of(findings), conformance)
+    return _judge_views(claim, views_of(findings))
 
 
 def judge_finding(claim: Claim | None, finding: Finding) -> Verdict:
@@ -182,18 +182,14 @@ def _judge_rules(rules: Sequence[RuleFinding], *, failed: int) -> Judgement:
     return Judgement(gravest, reason)
 
 
-def _judge_views(
-    claim: Claim | None,
-    views: Sequence[EpsilonFinding],
-    conformance: Sequence[ConformanceFinding] = (),
-) -> Judgement:
+def _judge_views(claim: Claim | None, views: Sequence[EpsilonFinding]) -> Judgement:
     if claim is None:
         return Judgement(NO_CLAIM)
     if any(_refutes(claim, view) for view in views):
         return Judgement(REFUTED)
     if any(_proves(claim, estimate) for view in views for estimate in view.estimates):
         return Judgement(PROVED)
-    obstacle = _find_obstacle(claim, views, conformance)
+    obstacle = _find_obstacle(claim, views)
     return Judgement(CANNOT_JUDGE, obstacle) if obstacle else Judgement(NOT_REFUTED)
 
 
@@ -231,16 +227,14 @@ def _is_comparable(claim: Claim, adjacency: Adjacency) -> bool:
     return len(stated) < 2 or "replace" not in stated
 
 
-def _find_obstacle(
-    claim: Claim, views: Sequence[EpsilonFinding], conformance: Sequence[ConformanceFinding]
-) -> str:
-    """Say why findings that do not refute a claim say nothing about it; empty where they do."""
+def _find_obstacle(claim: Claim, views: Sequence[EpsilonFinding]) -> str:
+    """Say why views that do not refute a claim say nothing about it; empty where they do."""
     if not views:
         return "Nothing that bounds ε was measured."
     for view in views:
         if obstacle := _find_obstacle_in(claim, view):
             return obstacle
-    reach = largest_reach(views, conformance)
+    reach = max(map(reach_of, views))
     if claim.epsilon < reach:
         return ""
     return (
@@ -269,27 +263,16 @@ def _find_obstacle_in(claim: Claim, view: EpsilonFinding) -> str:
     return ""
 
 
-def reach_of(view: EpsilonFinding | ConformanceFinding) -> float:
-    """Return the largest ε that a finding could have refuted.
+def reach_of(view: EpsilonFinding) -> float:
+    """Return the largest ε that a view could have refuted; infinite where ε was computed.
 
-    Infinite where ε was computed, and where conformance was tested: a violation needs no ε.
+    Conformance has none: that the noise is as accounted for does not say which ε it gives.
     """
-    if isinstance(view, ConformanceFinding):
-        return 0.0 if view.verdict == NOT_TESTED else float("inf")
     if view.computed is not None:
         return float("inf")
     if not view.bound.valid or view.reach is None:
         return 0.0
     return view.reach
-
-
-def largest_reach(
-    views: Iterable[EpsilonFinding], conformance: Iterable[ConformanceFinding]
-) -> float:
-    """Return the largest ε that any of the findings could have refuted."""
-    return max(
-        max(map(reach_of, views), default=0.0), max(map(reach_of, conformance), default=0.0)
-    )
 
 
 def _count(failed: int) -> str:

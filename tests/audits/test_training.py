@@ -479,18 +479,19 @@ def negative_loss_of_sum(model: float, record: Record) -> float:
     return model
 
 
-def count_up(start: int, seed: int) -> float:
-    return start + float(np.random.default_rng(seed).normal())
+def count_letters(record: object, seed: int) -> float:
+    return len(str(record)) + float(np.random.default_rng(seed).normal())
 
 
-def test_an_audit_whose_settings_name_all_is_repeated_from_its_result(tmp_path: Path) -> None:
-    first = audit_train(
-        count_up, with_record=1, without_record=0, runs=30, claim=Claim(1.0, delta=DELTA), seed=4
-    )
-    with pytest.raises(InvalidArgument, match="--trust"):
-        read_call(first.save(tmp_path / "first.json"))
-    call = read_call(tmp_path / "first.json", trust=True)
-    assert call.run(engine=HERE) == first
+@pytest.mark.parametrize(("present", "absent"), [(1, 0), ("Ann, 1970", "Bob, 1971")])
+def test_records_are_never_written_into_the_result(
+    present: object, absent: object, tmp_path: Path
+) -> None:
+    first = audit_train(count_letters, with_record=present, without_record=absent, runs=30, seed=4)
+    assert first.provenance.supplied == ("with_record", "without_record")
+    assert "Ann" not in first.to_json()
+    with pytest.raises(InvalidArgument, match="with_record, without_record of TrainFunction: supp"):
+        read_call(first.save(tmp_path / "first.json"), trust=True)
 
 
 # Bad calls

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from epsilometer.core.settings import (
     CHOICES,
     DATA,
+    NAMED_DATA,
     from_settings,
     parse_choice,
     section_name,
@@ -30,6 +31,7 @@ class Subject:
     """A subject as audits have them."""
 
     data: Any = field(default=None, metadata=DATA)
+    row: Any = field(default=None, metadata=NAMED_DATA)
     runs: int = 10
     noise: float = 1.0
     name: str = "x"
@@ -93,13 +95,13 @@ def test_numbers_of_numpy_are_written_as_those_of_python() -> None:
 
 
 def test_data_are_never_written_by_value() -> None:
-    for data in (np.arange(9), [1.0, 2.0], (1, 2), object(), {"a": np.arange(3)}):
+    for data in (np.arange(9), [1.0, 2.0], (1, 2), object(), {"a": np.arange(3)}, "Ann", 7, True):
         plain = to_settings(Subject(data=data))
         assert plain["data"] == {"supplied": type(data).__name__}
         with pytest.raises(InvalidArgument, match=r"Expected data of Subject: supplied from Pyt"):
             from_settings(Subject, plain)
     assert to_settings(Subject())["data"] is None
-    assert to_settings(Subject(data=7))["data"] == 7  # a row by its number
+    assert to_settings(Subject(row=7))["row"] == 7  # where a row is named by its number
 
 
 def test_objects_that_settings_do_not_know_must_be_supplied() -> None:

@@ -20,7 +20,7 @@ from epsilometer.attacks.threshold import threshold
 from epsilometer.attacks.untargeted import untargeted
 from epsilometer.audits.release import RULES, PdtpAtMost, ReleaseRule
 from epsilometer.audits.standing_out import Data
-from epsilometer.core.settings import DATA
+from epsilometer.core.settings import DATA, NAMED_DATA
 from epsilometer.engine.request import Request
 from epsilometer.errors import InvalidArgument
 from epsilometer.leave_one_out.estimators import labels
@@ -108,7 +108,7 @@ class Classifier:
     X: Any = field(metadata=DATA)
     y: Any = field(metadata=DATA)
     _: KW_ONLY
-    records: Sequence[int] | IntArray | str | None = field(default=None, metadata=DATA)
+    records: Sequence[int] | IntArray | str | None = field(default=None, metadata=NAMED_DATA)
     preprocessing: Preprocessing = "refit"
     patience: float = PATIENCE
     attacks: Sequence[str] | str = USUAL

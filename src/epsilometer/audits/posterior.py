@@ -24,7 +24,7 @@ from epsilometer.audits.posterior_runs import AllFailed, Question, Shown
 from epsilometer.canaries.data import Record, records
 from epsilometer.core.audit import Audit
 from epsilometer.core.findings import Swept
-from epsilometer.core.settings import DATA
+from epsilometer.core.settings import DATA, NAMED_DATA
 from epsilometer.engine.engines import InProcess, Local
 from epsilometer.engine.fingerprints import fingerprint, name_of
 from epsilometer.engine.request import Request
@@ -105,7 +105,7 @@ class Posterior:
     factory: Any = field(metadata=DATA)
     data: tuple[ArrayLike, ArrayLike] = field(metadata=DATA)
     _: KW_ONLY
-    record: Record | int = field(metadata=DATA)
+    record: Record | int = field(metadata=NAMED_DATA)
     runs: int
     samples: int = 100
     forms: tuple[ReleaseForm, ...] = FORMS

@@ -250,11 +250,11 @@ class TrainFunction:
 
     train: Train = field(metadata=DATA)
     data: tuple[ArrayLike, ArrayLike] | None = field(default=None, metadata=DATA)
-    canary: Any | str | int = field(default=None, metadata=DATA)
+    canary: Any = field(default=None, metadata=DATA)
     _: KW_ONLY
     runs: int
-    with_record: Any | str | int = field(default=None, metadata=DATA)
-    without_record: Any | str | int = field(default=None, metadata=DATA)
+    with_record: Any = field(default=None, metadata=DATA)
+    without_record: Any = field(default=None, metadata=DATA)
     score: Score | None = field(default=None, metadata=DATA)
     adjacency: Adjacency | None = None
     replaced: int | None = None

@@ -62,7 +62,9 @@ CHOICES: dict[str, str] = {
     "federated-task": "epsilometer.sources:FederatedTask",
     "digits": "epsilometer.integrations.sklearn:Digits",
 }
-DATA = types.MappingProxyType({"data": True})  # metadata of a field that holds data
+# Metadata of a field that holds data; and of one that may name them, by a row number or a text.
+DATA = types.MappingProxyType({"data": True})
+NAMED_DATA = types.MappingProxyType({"data": True, "named": True})
 _SAID = 300  # characters of what msgspec says of a value
 _PLAIN = (bool, int, float, str, type(None))
 _PART: Any = str | int | float | list[Any]  # of a list: anything that the subject itself may read
@@ -86,7 +88,7 @@ def to_settings(subject: Any) -> dict[str, Any]:
             encoded: Any = _supplied(value)  # without a look at what may be millions of values
         else:
             encoded = _encode(value)
-            if data and not _is_reference(encoded):
+            if data and not _is_reference(encoded, named=bool(field.metadata.get("named"))):
                 encoded = _supplied(value)
         if data and isinstance(encoded, Mapping) and "function" in encoded:
             functions.add(field.name)
@@ -353,11 +355,11 @@ def _is_supplied(value: Any) -> bool:
     return isinstance(value, Mapping) and set(value) == {"supplied"}
 
 
-def _is_reference(encoded: Any) -> bool:
-    """Tell whether a data field names its data: nothing, a file, a row number or a choice."""
+def _is_reference(encoded: Any, *, named: bool) -> bool:
+    """Tell whether a data field names its data: nothing, a choice, or a row where it may."""
     return (
         encoded in (None, [])
-        or isinstance(encoded, (str, int))
+        or (named and isinstance(encoded, (str, int)))
         or (isinstance(encoded, Mapping) and bool({"type", "function"} & set(encoded)))
     )
 

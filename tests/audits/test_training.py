@@ -487,7 +487,9 @@ def count_letters(record: object, seed: int) -> float:
 def test_records_are_never_written_into_the_result(
     present: object, absent: object, tmp_path: Path
 ) -> None:
-    first = audit_train(count_letters, with_record=present, without_record=absent, runs=30, seed=4)
+    first = audit_train(
+        count_letters, with_record=present, without_record=absent, runs=30, delta=DELTA, seed=4
+    )
     assert first.provenance.supplied == ("with_record", "without_record")
     assert "Ann" not in first.to_json()
     with pytest.raises(InvalidArgument, match="with_record, without_record of TrainFunction: supp"):

@@ -147,7 +147,7 @@ def test_paths_are_written_as_text_and_absolute_ones_by_their_name() -> None:
         ({"noise": [1]}, r"Subject\.noise: "),
         ({"kind": "c"}, r"Subject\.kind: "),
         ({"fast": 1}, r"Subject\.fast: "),
-        ({"nosie": 1.0}, "Expected a setting of Subject among data, runs, noise"),
+        ({"nosie": 1.0}, "Expected a setting of Subject among data, row, runs, noise"),
     ],
 )
 def test_bad_settings_name_the_field(plain: dict[str, Any], said: str) -> None:

@@ -166,10 +166,10 @@ def test_canaries_that_took_part_oftenest_do_not_set_the_claim(rng: np.random.Ge
 
 
 # A hold-out of perfect scores is a matter of chance.
-@pytest.mark.parametrize(("method", "margin"), [("one_run", 0.01), ("one_run_fdp", 0.3)])
-def test_claims_above_the_reach_cannot_be_judged(
-    rng: np.random.Generator, method: str, margin: float
-) -> None:
+@pytest.mark.parametrize("method", ["one_run", "one_run_fdp"])
+def test_claims_above_the_reach_cannot_be_judged(rng: np.random.Generator, method: str) -> None:
+    """Scores that all differ prove a quarter less than the best perfect attack, whose are tied."""
+    margin = 0.3
     run = played(rng, chance=1.0, canaries=400, noise=10.0)
     reach = blind(run, None, method=method).reach
     assert reach is not None

@@ -30,7 +30,7 @@ GROUPS = {
     "Audit": ("audit", "Claim", "UntilRefuted", "UntilNarrow"),
     "Subjects": (
         *("Scores", "ScoreCounts", "Runs", "TrainFunction", "ShuffledSGD", "DPSGD", "Federated"),
-        *("Cosines", "GaussianMechanism", "Classifier", "Posterior"),
+        *("Cosines", "GaussianMechanism", "Classifier", "Posterior", "Step"),
     ),
     "Results": (
         *("Audit", "findings", "EpsilonLowerBound", "EpsilonEstimate", "explain", "Explanation"),

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import scipy.integrate
+import scipy.special
 import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
@@ -70,6 +71,38 @@ def test_truncation_has_expectation_one_at_most(scale: float) -> None:
     assert (inside * np.exp(ratios)).max() <= 1 + 1e-12
 
 
+@pytest.mark.parametrize("scale", SCALES)
+def test_blurred_truncation_has_expectation_one_at_most(scale: float) -> None:
+    largest = largest_expectation(lambda x: evidence.blurred_ratios(np.array([x])), scale)
+    assert largest <= 1 + 1e-9
+    if scale == 1:
+        assert largest == pytest.approx(1, abs=1e-6)
+
+
+@pytest.mark.parametrize("spacing", [1 / 16, 1 / 17.3, 1 / 64])
+@pytest.mark.parametrize("offset", [0.0, 0.5])
+def test_truncation_holds_on_the_lattices_that_are_allowed(spacing: float, offset: float) -> None:
+    x = (np.arange(-400, 400) + offset) * spacing
+    weights = np.diff(scipy.stats.norm.cdf(np.append(x, x[-1] + spacing) - spacing / 2))
+    blurred = np.exp([evidence.blurred_ratios(np.array([each])) for each in x])
+    sharp = np.exp([evidence.truncation_ratios(abs(float(each)), 1) for each in x])
+    assert (weights @ blurred).max() <= 1 + 1e-9
+    assert (weights @ sharp).max() <= 1 + 1e-9
+
+
+def test_blurred_truncation_is_the_law_that_it_says(rng: np.random.Generator) -> None:
+    """Ratios are those of the density of truncated noise plus a Gaussian, by simulation."""
+    cut, blur = 2.0, float(evidence._BLURS[1])
+    drawn = scipy.stats.truncnorm.rvs(-cut, cut, size=200_000, random_state=rng)
+    blurred = math.sqrt(1 - blur) * drawn + math.sqrt(blur) * rng.normal(size=drawn.size)
+    for low, high in ((0.0, 0.5), (1.5, 2.0), (2.2, 2.6)):
+        x = np.linspace(low, high, 101)
+        ratios = [math.exp(evidence.blurred_ratios(np.array([each]))[1]) for each in x]
+        expected = scipy.integrate.simpson(np.array(ratios) * scipy.stats.norm.pdf(x), x=x)
+        share = float(np.mean((blurred > low) & (blurred < high)))
+        assert share == pytest.approx(expected, abs=6 * math.sqrt(share / drawn.size))
+
+
 @pytest.mark.parametrize("n", [1, 2, 5])
 @pytest.mark.parametrize("scale", [1.0, 1.4])
 def test_heavy_tails_have_expectation_one_at_most(
@@ -77,17 +110,6 @@ def test_heavy_tails_have_expectation_one_at_most(
 ) -> None:
     draws = rng.normal(0, scale, (20_000, n))
     values = np.exp([evidence.peaked_ratios(row) for row in draws])
-    spread = values.std(axis=0) / math.sqrt(len(draws))
-    assert (values.mean(axis=0) <= 1 + 6 * spread).all()
-
-
-@pytest.mark.parametrize("mean", [0.0, -1.0])
-@pytest.mark.parametrize("scale", [1.0, 1.4])
-def test_amplitudes_have_expectation_one_at_most(
-    mean: float, scale: float, rng: np.random.Generator
-) -> None:
-    draws = rng.normal(mean, scale, (20_000, 4))
-    values = np.exp([evidence.amplitude_ratios(row) for row in draws])
     spread = values.std(axis=0) / math.sqrt(len(draws))
     assert (values.mean(axis=0) <= 1 + 6 * spread).all()
 
@@ -149,6 +171,24 @@ def test_a_lost_term_would_be_noticed() -> None:
     assert lost != pytest.approx(1, abs=1e-3)
     silent = evidence.scale_ratios(100, 25.0) + 100 * np.log(evidence.SMALLER)
     assert silent.max() < 0 < evidence.scale_ratios(100, 25.0).max()
+
+
+def test_the_law_of_another_cut_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the probability of staying within a cut were that of a cut which is 1 % closer."""
+    closer = scipy.special.erf(0.99 * evidence._BLURRED_CUTS / math.sqrt(2))
+    monkeypatch.setattr(evidence, "_LOG_KEPT", np.log(closer))
+    largest = largest_expectation(lambda x: evidence.blurred_ratios(np.array([x])), 1.0)
+    assert largest > 1 + 1e-5
+
+
+def test_forgetting_that_rounding_is_allowed_would_be_noticed() -> None:
+    """A lattice with a point just below a cut rounds values from beyond it to within."""
+    cut, spacing = 3.0, 1 / 16
+    within = scipy.stats.norm.cdf(cut - 1e-9 + spacing / 2)
+    within -= scipy.stats.norm.cdf(-cut + 1e-9 - spacing / 2)
+    place = int(np.flatnonzero(cut == evidence._CUTS)[0])
+    assert within * math.exp(evidence.truncation_ratios(0.0, 1)[place]) <= 1
+    assert within / scipy.special.erf(cut / math.sqrt(2)) > 1 + 1e-4
 
 
 def test_a_maximum_over_the_grid_would_be_noticed(rng: np.random.Generator) -> None:

@@ -5,14 +5,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from epsilometer.conformance.neighbours import REMOVED, REPLACED
 from epsilometer.conformance.replay import (
-    REMOVED,
-    REPLACED,
     count_records,
     find_lattice,
     fresh_copy,
     measure_distance,
     read_release,
+    relabel_record,
     replay_step,
     run_step,
     scale_record,
@@ -117,6 +117,118 @@ def test_one_record_can_be_replaced_but_not_removed() -> None:
     found = replay(right, a_batch()[:1])
     assert found[REPLACED].outcome == "conforms"
     assert "one record" in found[REMOVED].seen
+
+
+def norms(gradients: Any) -> Any:
+    return np.linalg.norm(gradients, axis=1, keepdims=True)
+
+
+TOO_LOUD: dict[str, Any] = {  # clipping rules, and the C for which they let more than C through
+    "squared norm, C = 0.25": (0.25, lambda g, c: g * np.minimum(1, c / norms(g) ** 2)),
+    "squared norm, C = 0.5": (0.5, lambda g, c: g * np.minimum(1, c / norms(g) ** 2)),
+    "squared norm, C = 0.9": (0.9, lambda g, c: g * np.minimum(1, c / norms(g) ** 2)),
+    "squared norm, not below 1": (4.0, lambda g, c: g * c / norms(g) ** 2),
+    "power 0.9": (2.0, lambda g, c: g * c / norms(g) ** 0.9),
+    "power 1.1": (0.5, lambda g, c: g * np.minimum(1, c / norms(g) ** 1.1)),
+    "from 1.05 C on": (1.0, lambda g, c: np.where(norms(g) > 1.05 * c, g * c / norms(g), g)),
+    "from 1.02 C on": (4.0, lambda g, c: np.where(norms(g) > 1.02 * c, g * c / norms(g), g)),
+    "zero from 5 C on": (0.1, lambda g, c: np.where(norms(g) > 5 * c, 0 * g, g)),
+    "√C": (0.25, lambda g, c: g * np.minimum(1, np.sqrt(c) / norms(g))),
+    "largest coordinate": (
+        1.0,
+        lambda g, c: g * np.minimum(1, c / np.abs(g).max(axis=1, keepdims=True)),
+    ),
+    "logarithm": (1.0, lambda g, c: g * c * np.log1p(norms(g)) / norms(g)),
+}
+QUIET: dict[str, Any] = {  # other rules that let no more than C through
+    "plain": (0.25, lambda g, c: g * np.minimum(1, c / norms(g))),
+    "automatic": (4.0, lambda g, c: g * c / (norms(g) + 0.01)),
+    "squared norms": (0.5, lambda g, c: g * np.minimum(1, c**2 / norms(g) ** 2)),
+    "squared norm, C = 2": (2.0, lambda g, c: g * np.minimum(1, c / norms(g) ** 2)),
+    "squared norm, C = 4": (4.0, lambda g, c: g * np.minimum(1, c / norms(g) ** 2)),
+    "power 1.1, C = 2": (2.0, lambda g, c: g * np.minimum(1, c / norms(g) ** 1.1)),
+    "sum of absolute values": (
+        1.0,
+        lambda g, c: g * np.minimum(1, c / np.abs(g).sum(axis=1, keepdims=True)),
+    ),
+    "smooth": (0.5, lambda g, c: g * c * np.tanh(norms(g) / c) / norms(g)),
+    "zero from C on": (1.0, lambda g, c: np.where(norms(g) > c, 0 * g, g)),
+}
+
+
+def outcomes_of_rule(rule: Any, clip_norm: float, size: float) -> set[str]:
+    def step(batch: Any, rng: np.random.Generator) -> Any:
+        return rule(batch, clip_norm).sum(axis=0) + clip_norm * rng.normal(size=20)
+
+    found = replay(step, size * a_batch(), clip_norm)
+    return {check.outcome for check in found.values()}
+
+
+@pytest.mark.parametrize("name", TOO_LOUD)
+@pytest.mark.parametrize("size", [0.03, 1.0, 7.0])
+def test_a_rule_that_lets_more_through_at_some_norm_is_found(name: str, size: float) -> None:
+    clip_norm, rule = TOO_LOUD[name]
+    assert "violated" in outcomes_of_rule(rule, clip_norm, size)
+
+
+@pytest.mark.parametrize("name", QUIET)
+@pytest.mark.parametrize("size", [0.03, 1.0, 7.0])
+def test_a_rule_that_keeps_to_the_norm_is_spared(name: str, size: float) -> None:
+    clip_norm, rule = QUIET[name]
+    assert outcomes_of_rule(rule, clip_norm, size) == {"conforms"}
+
+
+def test_norms_are_searched_where_removal_cannot_be_compared() -> None:
+    def drop(batch: Any, rng: np.random.Generator) -> Any:
+        kept = batch * (rng.random(batch.shape) < 0.5)
+        clipped = kept * np.minimum(1, 0.25 / norms(kept) ** 2)
+        return clipped.sum(axis=0) + rng.normal(size=20)
+
+    found = replay(drop, clip_norm=0.25)
+    assert found[REPLACED].outcome == "violated"
+    assert found[REMOVED].outcome == "not tested"
+
+
+def test_a_search_takes_few_steps() -> None:
+    calls = 0
+
+    def counted(batch: Any, rng: np.random.Generator) -> Any:
+        nonlocal calls
+        calls += 1
+        return right(batch, rng)
+
+    replay(counted)
+    assert calls <= 200  # 8 records, of which 3 are searched
+
+
+def test_another_label_is_tried() -> None:
+    def weigh_class(batch: Any, rng: np.random.Generator) -> Any:
+        x, labels = batch
+        return (clip(x) * np.where(labels == 3, 9.0, 1.0)[:, None]).sum(axis=0)
+
+    labels = np.array([3] + 9 * [0])
+    found = replay(weigh_class, (a_batch(), labels))
+    assert found[REPLACED].outcome == found[REMOVED].outcome == "violated"
+    records = [(row, int(label)) for row, label in zip(a_batch(), labels, strict=True)]
+    swapped = relabel_record(records, 1, 0)
+    assert swapped[1][1] == 3
+    np.testing.assert_array_equal(swapped[1][0], records[1][0])
+    assert relabel_record([{"x": 0.5, "y": 1}, {"x": 0.1, "y": 2}], 0, 1)[0] == {"x": 0.5, "y": 2}
+
+
+def test_what_cannot_be_enlarged_and_is_never_clipped_is_not_tested() -> None:
+    tokens = np.random.default_rng(0).integers(0, 50, size=(8, 20))
+
+    def no_clipping(batch: Any, rng: np.random.Generator) -> Any:
+        return (batch / 1e4).sum(axis=0) + rng.normal(size=20)
+
+    found = replay(no_clipping, tokens)
+    assert {check.outcome for check in found.values()} == {"not tested"}
+    assert "enlarged" in found[REMOVED].seen
+    loud = replay(lambda b, rng: no_clipping(1000 * b, rng), tokens)
+    assert {check.outcome for check in loud.values()} == {"violated"}
+    spared = replay(lambda b, rng: clip(b).sum(axis=0) + rng.normal(size=20), tokens)
+    assert {check.outcome for check in spared.values()} == {"conforms"}
 
 
 def test_batches_are_tuples_arrays_or_lists() -> None:

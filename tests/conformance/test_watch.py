@@ -9,7 +9,8 @@ import pytest
 import scipy.stats
 
 from epsilometer.conformance import evidence
-from epsilometer.conformance.checks import CHECKS, KEPT, NoiseCheck
+from epsilometer.conformance.checks import CHECKS, KEPT
+from epsilometer.conformance.noise_check import Bets, NoiseCheck
 from epsilometer.conformance.summary import choose_sketch, summarise_step
 from epsilometer.conformance.watch import StepWatch
 from epsilometer.core.findings import ConformanceFinding
@@ -43,6 +44,16 @@ def resample(value: Any, cut: float) -> Any:
     levels = scipy.stats.norm.cdf(value)
     low = scipy.stats.norm.cdf(-cut)
     return scipy.stats.norm.ppf(low + levels * (1 - 2 * low))
+
+
+def truncate_and_blur(rng: np.random.Generator) -> Iterator[Noise]:
+    """As where the sum before noise is the mean of 31 other calls."""
+    while True:
+        noise, other = draw(rng), draw(rng)
+        yield {
+            name: (31 / 32) ** 0.5 * resample(noise[name], 3.0) + other[name] / 32**0.5
+            for name in noise
+        }
 
 
 def same(rng: np.random.Generator) -> Iterator[Noise]:
@@ -143,6 +154,7 @@ WRONG: dict[str, tuple[Callable[[np.random.Generator], Iterator[Noise]], str]] =
     ),
     "truncated at 2": (change(lambda _, v: resample(v, 2.0) / 0.8796), "noise shape"),
     "truncated at 3": (change(lambda _, v: resample(v, 3.0)), "noise shape"),
+    "truncated at 3, and blurred": (truncate_and_blur, "noise shape"),
     "one-sided": (change(lambda _, v: np.abs(v)), "noise shape"),
     "quantised": (change(lambda _, v: np.round(4 * v) / 4), "quantised noise"),
     "same in every step": (same, "independence of steps"),
@@ -196,7 +208,6 @@ def test_right_noise_is_spared(name: str, rng: np.random.Generator) -> None:
     remarked = {check.name for check in finding.find("remark")}
     expected = {"noise scale"} if "more" in name else set()
     assert remarked - {"quantised noise"} == expected
-    assert finding.check("clipping").outcome == "not tested"
 
 
 def test_rounding_is_a_remark(rng: np.random.Generator) -> None:
@@ -216,7 +227,7 @@ def count_accused(runs: int, steps: int, level: float, rng: np.random.Generator)
 
 @pytest.mark.simulation
 def test_right_runs_are_accused_no_more_often_than_the_level_says(rng: np.random.Generator) -> None:
-    runs, level = 2000, 0.05  # a level at which a mistake would show
+    runs, level = 600, 0.05  # a level at which a mistake would show
     assert count_accused(runs, 4, level, rng) <= scipy.stats.binom.isf(FLAKE, runs, level)
 
 
@@ -245,6 +256,9 @@ def test_a_maximum_in_place_of_the_average_would_be_caught(
     mean, error = measure_mean()
     assert mean <= 1 + 5 * error
     monkeypatch.setattr(evidence, "average", lambda logs, weights=None: float(np.max(logs)))
+    monkeypatch.setattr(
+        Bets, "value", lambda self: float(np.max(self._logs)) + math.log(self._logs.shape[1])
+    )
     mean, error = measure_mean()
     assert mean > 1 + 5 * error
 
@@ -260,21 +274,6 @@ def test_the_same_wrong_run_is_accused_however_long_it_was_right(rng: np.random.
     for _ in range(8):  # and once accused, it stays so
         watch.see((name, 2 * value) for name, value in draw(rng).items())
     assert watch.finding().verdict == "violated"
-
-
-def test_loud_canaries_show_whether_records_are_clipped(rng: np.random.Generator) -> None:
-    outcomes = []
-    for amplitude, noise in ((1.0, 1.0), (9.98, 1.0), (1.0, 2.0), (1.3, 1.0)):
-        watch = StepWatch()
-        for _ in range(30):
-            loud = amplitude + 0.3 * noise * rng.normal(size=20)
-            watch.see(
-                [(name, noise * value) for name, value in draw(rng).items()],
-                amplitudes=loud,
-                amplitude_noise=0.3,
-            )
-        outcomes.append(watch.finding().check("clipping").outcome)
-    assert outcomes == ["conforms", "violated", "conforms", "violated"]
 
 
 def test_a_drift_leaves_only_checks_that_hold_under_it(rng: np.random.Generator) -> None:

@@ -20,7 +20,7 @@ from epsilometer.integrations.opacus import Audited, audited
 from tests.integrations.opacus_runs import Run, audited_run, backward, prepared, train
 
 QUIET = 1e-4  # noise that hides nothing
-CROSSTALK = 0.35  # six deviations of what ten other canaries add in 4,600 dimensions
+NEAR = 1e-3
 DELTA = 1e-5
 
 
@@ -120,12 +120,11 @@ def assert_planted(audit: Audited) -> None:
     steps = audit._run().steps
     expected = (steps.took & audit.included).astype(float)
     assert expected.any()
-    np.testing.assert_allclose(steps.seen, expected, atol=CROSSTALK)
-    # Planted at ten times the clipping norm: without clipping it would be seen as ten.
+    np.testing.assert_allclose(steps.seen, expected, atol=NEAR)
 
 
 @pytest.mark.parametrize("mode", ["hooks", "ghost"])
-def test_without_planted_canaries_training_is_the_same_to_the_bit(mode: str) -> None:
+def test_without_planted_canaries_training_is_the_same(mode: str) -> None:
     weights = []
     for watched in (False, True):
         run = prepared(batch=16, mode=mode, poisson=False)
@@ -134,7 +133,9 @@ def test_without_planted_canaries_training_is_the_same_to_the_bit(mode: str) -> 
         torch.manual_seed(1)
         train(run)
         weights.append([p.detach().clone() for p in run.optimizer.params])
-    assert all(torch.equal(a, b) for a, b in zip(*weights, strict=True))
+    # Loud rows are taken out of the sum again, up to rounding; ghost clipping has none.
+    apart = [float((a - b).abs().max()) for a, b in zip(*weights, strict=True)]
+    assert max(apart) <= (0.0 if mode == "ghost" else 1e-7)
 
 
 def test_the_accountant_books_the_same_steps() -> None:
@@ -214,7 +215,7 @@ def test_a_result_says_what_a_reader_must_know() -> None:
         ("accounting", "reference", result.claim.epsilon)
     ]
     assert {name for name, _ in result.provenance.versions} >= {"opacus", "torch", "epsilometer"}
-    # Half of 200 unit vectors, nearly orthogonal, beside noise of 2 in each of 4,602 dimensions
+    # Half of 200 orthogonal unit vectors beside noise of 2 in each of 4,602 dimensions
     assert audit.noise_share == pytest.approx(10 / (2 * np.sqrt(4602)), rel=0.2)
     assert f"{audit.noise_share:.3g} times the norm of the noise" in " ".join(view.bound.caveats)
     report = audit.report(delta=DELTA)
@@ -268,8 +269,10 @@ def test_a_shuffled_loader_is_told_from_one_in_order() -> None:
 
 
 def test_ghost_clipping_and_strange_samplers_are_confessed() -> None:
-    audit = audited_run_of_ghost()
-    assert any("Ghost clipping" in said for said in audit.result(delta=DELTA).bounds[0].caveats)
+    found = audited_run_of_ghost().result(delta=DELTA)
+    assert found.conformance is not None
+    clipping = found.conformance.check("clipping")
+    assert (clipping.outcome, "ghost clipping" in clipping.seen) == ("not tested", True)
     run = prepared()
     dataset = run.loader.dataset
     strange = DataLoader(
@@ -328,14 +331,27 @@ def test_bad_calls_are_refused() -> None:
         audit.result(delta=DELTA, method="clopper_pearson")
 
 
-def test_processes_that_share_a_training_are_refused() -> None:
-    class DistributedThing(DPOptimizer):
+def test_shards_of_gradients_are_refused() -> None:
+    class FSDPOptimizerOfMine(DPOptimizer):
         pass
 
     run = prepared()
-    run.optimizer.__class__ = DistributedThing
-    with pytest.raises(InvalidArgument, match="one process"):
+    run.optimizer.__class__ = FSDPOptimizerOfMine
+    with pytest.raises(InvalidArgument, match="holds whole gradients"):
         begin(run)
+
+
+def test_training_by_the_inner_optimiser_alone_is_found() -> None:
+    run = prepared(batch=16)
+    audit = begin(run)
+    for features, labels in run.loader:
+        run.optimizer.zero_grad()
+        backward(run, features, labels)
+        run.optimizer.original_optimizer.step()
+    found = audit.result(delta=DELTA, claim=3.0)
+    assert found.verdict == "violated"
+    assert found.conformance is not None
+    assert found.conformance.check("updates").outcome == "violated"
 
 
 def test_streams_of_records_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""Optimisers that are broken on purpose are refuted; the one that is right is spared."""
+"""Optimisers that are broken on purpose are found; the one that is right is spared."""
 
 from typing import Any
 
@@ -17,17 +17,36 @@ from tests.integrations.opacus_runs import (
 
 FLAKE = 1e-6
 DELTA = 1e-5
+# σ = 1, q = 0.05, 100 steps: the claim is 3.5.
+ORDINARY: dict[str, Any] = {"canaries": 500, "records": 640, "batch": 32, "epochs": 5}
 SAMPLED: dict[str, Any] = {"canaries": 500, "noise": 4.0, "batch": 16, "epochs": 5, "hidden": 400}
 
 
 @pytest.mark.parametrize(
-    "kind", [NoClipping, NoiseOfTheMean, MomentumBeforeNoise, SameNoiseEveryStep]
+    ("kind", "check"),
+    [
+        (NoClipping, "clipping"),
+        (NoiseOfTheMean, "noise scale"),
+        (MomentumBeforeNoise, "records of earlier steps"),
+        (SameNoiseEveryStep, "independence of steps"),
+    ],
 )
 @pytest.mark.parametrize("poisson", [True, False])
-def test_a_broken_optimiser_is_refuted(kind: type[DPOptimizer], poisson: bool) -> None:
+def test_a_broken_optimiser_is_found(kind: type[DPOptimizer], check: str, poisson: bool) -> None:
     audit = audited_run(kind, **SAMPLED, poisson=poisson)
-    assert audit.result(delta=DELTA).verdict == "refuted"
-    assert audit.step_result(delta=DELTA).verdict == "refuted"
+    found = audit.result(delta=DELTA)
+    assert found.verdict == "violated"
+    assert found.conformance is not None
+    assert found.conformance.check(check).outcome == "violated"
+    assert audit.step_result(delta=DELTA).verdict == "violated"
+
+
+@pytest.mark.parametrize("kind", [NoiseOfTheMean, MomentumBeforeNoise, SameNoiseEveryStep])
+def test_canaries_alone_refute_it(kind: type[DPOptimizer]) -> None:
+    audit = audited_run(kind, **SAMPLED)
+    for found in (audit.result(delta=DELTA), audit.step_result(delta=DELTA)):
+        assert found.claim is not None
+        assert found.views[0].bound.refutes(found.claim.epsilon)
 
 
 def test_half_the_noise_is_refuted() -> None:
@@ -35,11 +54,26 @@ def test_half_the_noise_is_refuted() -> None:
     # is the ε of a Gaussian mechanism, and one_run_fdp assumes no more.
     settings: dict[str, Any] = {"canaries": 2000, "noise": 0.8, "hidden": 1400}
     audit = audited_run(HalfNoise, **settings)
-    assert audit.result(delta=DELTA, method="one_run_fdp").verdict == "refuted"
-    assert audit.step_result(delta=DELTA).verdict == "refuted"
+    for found in (audit.result(delta=DELTA, method="one_run_fdp"), audit.step_result(delta=DELTA)):
+        assert found.claim is not None
+        assert found.views[0].bound.refutes(found.claim.epsilon)
     spared = audited_run(DPOptimizer, **settings)
     assert spared.result(delta=DELTA, method="one_run_fdp").verdict == "not refuted"
     assert spared.step_result(delta=DELTA).verdict == "not refuted"
+
+
+def test_the_noise_that_ran_gives_an_epsilon_far_beyond_the_canaries() -> None:
+    wrong = audited_run(HalfNoise, **ORDINARY).result(delta=DELTA)
+    assert wrong.claim is not None
+    assert wrong.claim.epsilon == pytest.approx(3.5, abs=0.1)
+    assert wrong.conformance is not None and wrong.conformance.bound is not None
+    assert wrong.conformance.bound.epsilon > 10
+    assert wrong.epsilon == wrong.conformance.bound.epsilon
+    assert wrong.views[0].bound.epsilon < wrong.claim.epsilon  # by canaries it is not refuted
+    right = audited_run(DPOptimizer, **ORDINARY).result(delta=DELTA)
+    assert right.claim is not None
+    assert right.verdict == "not refuted"
+    assert 0.97 * right.claim.epsilon < right.epsilon <= right.claim.epsilon
 
 
 @pytest.mark.parametrize("settings", [SAMPLED, {"canaries": 500, "noise": 2.0, "epochs": 2}])

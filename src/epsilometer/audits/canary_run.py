@@ -66,12 +66,14 @@ def measure_gradients(
     delta: float,
     claim: Claim | None,
     confidence: float,
+    spent: float = 0.0,
     method: str = "one_run",
     estimates: Sequence[EpsilonEstimate] = (),
 ) -> EpsilonFinding:
     """Return what is proved by who sees every noisy gradient and does not know the batches.
 
-    Guarantee: refutes a true claim in at most ``1 - confidence`` of audits.
+    Guarantee: refutes a true claim in at most ``1 - confidence`` of audits, together with another
+        bound that is wrong in ``spent`` of them.
     Assumption: none with ``one_run``; a Gaussian trade-off curve with ``one_run_fdp``, which is
         therefore refused where batches are sampled.
     """
@@ -91,6 +93,7 @@ def measure_gradients(
         claim=claim,
         delta=delta,
         confidence=confidence,
+        spent=spent,
         methods=(method, *(other for other in METHODS if other != method)),
         subject=f"{run.subject}: every noisy gradient seen",
         adversary="sees every noisy gradient and knows all other records" + known,
@@ -116,7 +119,9 @@ def claim_of_steps(run: CanaryRun, *, delta: float) -> Claim:
     )
 
 
-def measure_steps(run: CanaryRun, *, claim: Claim, confidence: float) -> EpsilonFinding:
+def measure_steps(
+    run: CanaryRun, *, claim: Claim, confidence: float, spent: float = 0.0
+) -> EpsilonFinding:
     """Return what is proved of clipping and noise, by who also knows the canaries' batches.
 
     Guarantee: refutes the claim of :func:`claim_of_steps` in at most ``1 - confidence`` of audits
@@ -131,6 +136,7 @@ def measure_steps(run: CanaryRun, *, claim: Claim, confidence: float) -> Epsilon
         claim=claim,
         delta=claim.delta,
         confidence=confidence,
+        spent=spent,
         methods=("one_run_fdp", "one_run"),
         subject=f"{run.subject}: batches known too",
         adversary="sees every noisy gradient, knows all other records and all batches",
@@ -158,6 +164,7 @@ def measure_weights(
     delta: float,
     claim: Claim | None,
     confidence: float,
+    spent: float = 0.0,
     estimates: Sequence[EpsilonEstimate] = (),
 ) -> EpsilonFinding:
     """Return what is proved by who sees the first and the last weights, and no gradient.
@@ -171,6 +178,7 @@ def measure_weights(
         claim=claim,
         delta=delta,
         confidence=confidence,
+        spent=spent,
         methods=METHODS,
         subject=f"{run.subject}: weights before and after seen",
         adversary="sees the weights before and after training, and no gradient",
@@ -187,6 +195,7 @@ def _measure(
     claim: Claim | None,
     delta: float,
     confidence: float,
+    spent: float,
     methods: tuple[str, ...],
     subject: str,
     adversary: str,
@@ -201,7 +210,7 @@ def _measure(
             f"{outside.sum()} that took part. Plant more, or train longer."
         )
     observed = {name: Scores(view[inside], view[outside]) for name, view in views.items()}
-    paid = 1 - (1 - confidence) / len(views)
+    paid = 1 - (1 - confidence - spent) / len(views)
 
     def bound(scores: Observed, method: str) -> EpsilonLowerBound:
         with warnings.catch_warnings():  # what they say is in the caveats too

@@ -8,11 +8,9 @@ import numpy as np
 
 from epsilometer import _validate
 from epsilometer.conformance.evidence import COARSEST
+from epsilometer.conformance.neighbours import LIMITS, Comparisons, Replayed, conclude
 from epsilometer.conformance.replay import (
-    REMOVED,
-    REPLACED,
     Released,
-    Replayed,
     StepFunction,
     count_records,
     find_lattice,
@@ -24,7 +22,6 @@ from epsilometer.conformance.replay import (
 )
 from epsilometer.conformance.summary import choose_sketch
 from epsilometer.conformance.watch import StepWatch
-from epsilometer.core import judge
 from epsilometer.core.audit import Audit
 from epsilometer.core.findings import Check, ConformanceFinding
 from epsilometer.core.settings import DATA
@@ -213,12 +210,4 @@ def _is_same(first: Replayed, second: Replayed, subject: Step) -> bool:
 
 def _untested_replays() -> tuple[Check, ...]:
     reason = "two calls with the same batch and generator differ, so noise would not cancel"
-    return tuple(
-        Check(
-            name=name,
-            outcome=judge.NOT_TESTED,
-            expected=f"a change of {limit} at most",
-            seen=reason,
-        )
-        for name, limit in ((REPLACED, "2 clipping norms"), (REMOVED, "1 clipping norm"))
-    )
+    return tuple(conclude(name, Comparisons(skipped=[reason])) for name in LIMITS)

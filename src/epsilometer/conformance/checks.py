@@ -1,4 +1,4 @@
-"""Check the residual noise of a run: nine checks, each with its own evidence."""
+"""Check the residual noise of a run: eight checks, each with its own evidence."""
 
 import math
 
@@ -6,126 +6,16 @@ import numpy as np
 import scipy.special
 
 from epsilometer.conformance import evidence
-from epsilometer.conformance.summary import LEAST_DIRECTION, StepSummary
+from epsilometer.conformance.comparisons import LEAST_DIRECTION
+from epsilometer.conformance.noise_check import Bets, NoiseCheck, Once
+from epsilometer.conformance.summary import StepSummary
 from epsilometer.core import judge
-from epsilometer.core.findings import Check
 from epsilometer.types import FloatArray
 
 LEVEL = 1e-3
 KEPT = 256  # steps whose sketch is kept: the first half and the latest half of them
 MOST_ROWS = 1 << 20
 _LAGS = 16
-
-
-class _Bets:
-    """Average of bets, each a product of ratios. New ones begin at steps 1, 2, 4, 8, …
-
-    Those that begin late notice what goes wrong late. Bet j has the weight 1/((j+1)(j+2)).
-    """
-
-    def __init__(self) -> None:
-        self._logs: list[FloatArray] = []
-
-    def add(self, ratios: FloatArray, step: int) -> None:
-        if step & (step - 1) == 0:
-            self._logs.append(np.zeros(ratios.size))
-        for place, log in enumerate(self._logs):
-            self._logs[place] = log + ratios
-
-    def value(self) -> float:
-        values = [evidence.average(log) for log in self._logs]
-        return evidence.add_weighted(
-            value - math.log((place + 1) * (place + 2)) for place, value in enumerate(values)
-        )
-
-
-class _Once:
-    """Sum of e-values that belong to one step each, of which step t has the weight 1/(t(t+1))."""
-
-    def __init__(self) -> None:
-        self._log = -math.inf
-
-    def add(self, log_e: float, step: int) -> None:
-        self._log = evidence.add_weighted([self._log, log_e - math.log(step * (step + 1))])
-
-    def value(self) -> float:
-        return self._log
-
-
-class NoiseCheck:
-    """A check of noise: what it expects, its evidence, and the step at which it was violated."""
-
-    name = ""
-    expected = ""
-    steady = True  # whether it needs residuals that are noise alone
-    missing = "nothing to test it on"
-
-    def __init__(self) -> None:
-        self.log_e: float | None = None
-        self.crossed: int | None = None
-        self.tested = 0
-        self._detail = ""
-
-    def see(self, step: StepSummary, number: int) -> None:
-        """Take the next step, which has this number."""
-        raise NotImplementedError
-
-    def value_now(self) -> float | None:
-        """Evidence at this step; None where nothing was tested yet."""
-        raise NotImplementedError
-
-    def describe(self) -> str:
-        """Say what was seen, in a few words."""
-        raise NotImplementedError
-
-    def where(self) -> str:
-        """Say where it was seen."""
-        return ""
-
-    def number(self) -> tuple[float | None, float | None, float | None]:
-        """Return the number that was measured, with limits where there are any."""
-        return None, None, None
-
-    def remarks(self, *, shares: int, level: float) -> bool:
-        """Tell whether something is worth a remark where nothing is violated."""
-        return False
-
-    def keep_largest(self, step: int, *, shares: int, level: float) -> None:
-        """Keep the largest evidence so far, and when it sufficed."""
-        now = self.value_now()
-        if now is None:
-            return
-        self.tested = step
-        if self.log_e is None or now > self.log_e:
-            self.log_e = now
-            if self.crossed is None:
-                outcome = judge.judge_evidence(now, shares=shares, level=level)
-                if outcome == judge.VIOLATED:
-                    self.crossed, self._detail = step, self.where()
-
-    def conclude(self, *, shares: int, level: float, drift: str) -> Check:
-        """Return the check as it stands now."""
-        distrusted = self.steady and bool(drift)
-        log_e = None if distrusted else self.log_e
-        outcome = judge.judge_evidence(log_e, shares=shares, level=level)
-        if outcome == judge.NOT_TESTED:
-            reason = drift if distrusted else self.missing
-            return Check(name=self.name, outcome=outcome, expected=self.expected, seen=reason)
-        if outcome == judge.CONFORMS and self.remarks(shares=shares, level=level):
-            outcome = judge.REMARK
-        value, low, high = self.number()
-        return Check(
-            name=self.name,
-            outcome=outcome,
-            expected=self.expected,
-            seen=self.describe(),
-            value=value,
-            low=low,
-            high=high,
-            log_e=self.log_e,
-            detail=self._detail,
-            steps=self.tested if self.crossed is None else self.crossed,
-        )
 
 
 class _Scale(NoiseCheck):
@@ -137,7 +27,7 @@ class _Scale(NoiseCheck):
 
     def __init__(self) -> None:
         super().__init__()
-        self._less, self._more = _Bets(), _Bets()
+        self._less, self._more = Bets(), Bets()
         self._count, self._squares, self._most = 0, 0.0, -math.inf
 
     def see(self, step: StepSummary, number: int) -> None:
@@ -203,7 +93,7 @@ class _Tensors(NoiseCheck):
         count = sum(part.count for part in step.tensors)
         self._small_counts = (self._small_counts[0] + small, self._small_counts[1] + count)
 
-    def value_now(self) -> float:
+    def value_now(self) -> float | None:
         tensors = [
             evidence.average(ratios)
             for ratios in evidence.scale_ratios(self._counts, self._squares)
@@ -239,6 +129,31 @@ class _Tensors(NoiseCheck):
         return self.describe()
 
 
+class Unwhitened(_Tensors):
+    """Too little new noise in one tensor, row or coordinate, whatever earlier steps add to it.
+
+    Of declared noise that is too large to be whitened in full. Given the past a residual has an
+    unknown mean and the scale of what is new; the ratios hold under every mean.
+    """
+
+    name = "noise outside the sketch"
+    expected = "new noise of at least the declared scale in every tensor, row and coordinate"
+    missing = "every coordinate was whitened"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen = False
+
+    def see(self, step: StepSummary, number: int) -> None:
+        """Take the next step, in units of what is new in it."""
+        self._seen = True
+        super().see(step, number)
+
+    def value_now(self) -> float | None:
+        """Return evidence, where anything was seen."""
+        return super().value_now() if self._seen else None
+
+
 class _Steps(NoiseCheck):
     """Too little noise in one step."""
 
@@ -248,7 +163,7 @@ class _Steps(NoiseCheck):
 
     def __init__(self) -> None:
         super().__init__()
-        self._once = _Once()
+        self._once = Once()
         self._least, self._at = math.inf, 0
 
     def see(self, step: StepSummary, number: int) -> None:
@@ -273,10 +188,10 @@ class _Shape(NoiseCheck):
     def __init__(self) -> None:
         super().__init__()
         self._bets = {
-            "truncated": _Bets(),
-            "light tails": _Bets(),
-            "heavy tails": _Bets(),
-            "one-sided": _Bets(),
+            "truncated": Bets(),
+            "light tails": Bets(),
+            "heavy tails": Bets(),
+            "one-sided": Bets(),
         }
 
     def see(self, step: StepSummary, number: int) -> None:
@@ -284,8 +199,11 @@ class _Shape(NoiseCheck):
         largest = max(part.largest for part in step.tensors)
         positive = sum(part.positive for part in step.tensors)
         sketches = [part.sketch for part in step.tensors if part.sketch.size]
-        self._bets["truncated"].add(evidence.truncation_ratios(largest, count), number)
-        self._bets["light tails"].add(evidence.flat_ratios(np.concatenate(sketches)), number)
+        sketch = np.concatenate(sketches)
+        # The largest of all coordinates tells a sharp cut, the sketch one that is blurred.
+        cut = [evidence.truncation_ratios(largest, count), evidence.blurred_ratios(sketch)]
+        self._bets["truncated"].add(np.concatenate(cut), number)
+        self._bets["light tails"].add(evidence.flat_ratios(sketch), number)
         heavy = np.sum([evidence.peaked_ratios(sketch) for sketch in sketches], axis=0)
         self._bets["heavy tails"].add(heavy, number)
         self._bets["one-sided"].add(evidence.sign_ratios(positive, count), number)
@@ -315,7 +233,7 @@ class _StepIndependence(NoiseCheck):
         super().__init__()
         self._first: list[tuple[int, FloatArray]] = []
         self._latest: list[tuple[int, FloatArray]] = []
-        self._once = _Once()
+        self._once = Once()
         self._lags: dict[int, FloatArray] = {}
         self._largest, self._pair = 0.0, (0, 0)
         self._seen = False
@@ -350,10 +268,8 @@ class _StepIndependence(NoiseCheck):
         total = sum(sizes)
         overall = by_tensor @ (np.array(sizes) / total)
         largest = np.abs(by_tensor).max(axis=0)
-        log_p = evidence.smallest_log_p(
-            evidence.cosine_log_p(float(cosine), size) + math.log(len(earlier))
-            for cosine, size in zip(largest, sizes, strict=True)
-        )
+        _, log_p = evidence.find_least_likely(largest, sizes)
+        log_p += math.log(len(earlier))
         worst = int(np.argmax(np.abs(overall)))
         # Several tensors together are sub-Gaussian: 2 exp(−d c²/2), not the law of one direction.
         both = math.log(2 * len(earlier)) - total * float(overall[worst]) ** 2 / 2
@@ -391,17 +307,17 @@ class _Repeats(NoiseCheck):
 
     def __init__(self) -> None:
         super().__init__()
-        self._once = _Once()
+        self._once = Once()
         self._log_p, self._largest, self._what = 0.0, 0.0, ""
 
     def see(self, step: StepSummary, number: int) -> None:
         if not step.cosines:
             return
-        logs = [evidence.cosine_log_p(cosine, size) for _, cosine, size in step.cosines]
-        self._once.add(evidence.calibrate(evidence.smallest_log_p(logs)), number)
-        worst = int(np.argmin(logs))
-        if logs[worst] < self._log_p:
-            self._log_p, (self._what, self._largest, _) = logs[worst], step.cosines[worst]
+        _, cosines, sizes = zip(*step.cosines, strict=True)
+        worst, log_p = evidence.find_least_likely(cosines, sizes)
+        self._once.add(evidence.calibrate(log_p), number)
+        if not self._what or log_p < self._log_p:
+            self._log_p, (self._what, self._largest, _) = log_p, step.cosines[worst]
 
     def value_now(self) -> float | None:
         return self._once.value() if self._what else None
@@ -505,39 +421,6 @@ class _Lattice(NoiseCheck):
         return self._ties > 1e-3 * self._pairs
 
 
-class _Clipping(NoiseCheck):
-    """Records that are not clipped, by the amplitude of canaries."""
-
-    name = "clipping"
-    expected = "loud canaries of amplitude 1 or less"
-    missing = "no loud canary was inserted"
-    steady = False
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._bets = _Bets()
-        self._count, self._sum, self._seen = 0, 0.0, 0
-
-    def see(self, step: StepSummary, number: int) -> None:
-        loud = step.amplitudes
-        if loud is None or not loud.size:
-            return
-        self._count += loud.size
-        self._sum += float(loud.sum())
-        self._seen += 1
-        excess = (loud - 1) / step.amplitude_noise
-        self._bets.add(evidence.amplitude_ratios(excess), self._seen)
-
-    def value_now(self) -> float | None:
-        return self._bets.value() if self._count else None
-
-    def describe(self) -> str:
-        return f"amplitude {self._sum / self._count:.4g} on average"
-
-    def number(self) -> tuple[float, None, None]:
-        return self._sum / self._count, None, None
-
-
 def _total(step: StepSummary) -> tuple[int, float]:
     return sum(part.count for part in step.tensors), sum(part.squares for part in step.tensors)
 
@@ -551,5 +434,4 @@ CHECKS: tuple[type[NoiseCheck], ...] = (
     _Repeats,
     _Cancelling,
     _Lattice,
-    _Clipping,
 )

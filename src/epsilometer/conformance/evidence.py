@@ -7,7 +7,7 @@ units of the accounted σC, are independent Gaussian noise of scale *at least* 1
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import scipy.special
@@ -30,14 +30,16 @@ _SMALL_SHARES = np.array([0.03, 0.04, 0.06, 0.1, 0.2, 0.5, 0.9, 0.999])
 _TIE_SHARES = np.array([0.025, 0.04, 0.06, 0.1, 0.2, 0.4, 0.6, 0.8, 0.95, 0.999])
 _SIGN_SHARES = np.array([0.52, 0.55, 0.6, 0.75, 0.9, 0.99])
 _CUTS = np.array([1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0])
-_LOG_WITHIN = np.log(scipy.special.erf(_CUTS / math.sqrt(2)))
+# Of |x| < cut at most, on any lattice that is allowed: rounding moves a value by 1/32 at most.
+_LOG_WITHIN = np.log(scipy.special.erf((_CUTS + COARSEST / 2) / math.sqrt(2)))
+_BLURRED_CUTS = np.array([2.0, 2.5, 3.0, 3.5])[:, None]
+_BLURS = np.array([1 / 40, 1 / 10])  # variances of what was added to truncated noise
+_LOG_KEPT = np.log(scipy.special.erf(_BLURRED_CUTS / math.sqrt(2)))
 _FLAT = (2.25, 3.0, 4.0, 8.0)  # exponents of exp(−|x|^β); 2 is Gaussian, ∞ uniform
 _PEAKED = (1.0, 1.5)  # 1 is Laplace
 _PEAKED_SCALES = (1.0, math.sqrt(2))
 _BUMPS = (0.8, 0.95, 0.99)  # distance of two Gaussian bumps from 0, of variance 1 together
 _STAKES = np.array([0.5, 1.0, 2.0, 4.0, -0.5, -1.0, -2.0, -4.0])
-_SHIFTS = 0.25 * 1.5 ** np.arange(38)  # up to a million
-_SPREADS = np.maximum(1.0, _SHIFTS / 4)  # so wide that no shift falls between two
 _LOG_2PI = math.log(2 * math.pi)
 
 
@@ -51,8 +53,9 @@ def average(logs: ArrayLike, weights: ArrayLike | None = None) -> float:
     values = np.asarray(logs, np.float64).ravel()
     if values.size == 0:
         return -math.inf
-    shares = np.full(values.size, 1 / values.size) if weights is None else np.asarray(weights)
-    return float(np.logaddexp.reduce(values + np.log(shares)))
+    if weights is None:
+        return float(np.logaddexp.reduce(values)) - math.log(values.size)
+    return float(np.logaddexp.reduce(values + np.log(np.asarray(weights))))
 
 
 def add_weighted(logs: Iterable[float]) -> float:
@@ -106,6 +109,21 @@ def truncation_ratios(largest: float, count: int) -> FloatArray:
     Larger scales exceed a cut more often, so no scale of 1 or more needs to be known.
     """
     return np.where(largest < _CUTS, -count * _LOG_WITHIN, -np.inf)
+
+
+def blurred_ratios(residuals: FloatArray) -> FloatArray:
+    r"""Log ratios of noise that was truncated and then blurred, as by a mean that is estimated.
+
+    Let W be N(0, 1), and X = √(1−b) W + √b Z the residual. Truncating W at c multiplies the density
+    at x by :math:`P(|W| < c \mid X = x)/P(|W| < c)`, where W given x is N(√(1−b) x, b). Values
+    beyond the cut so lower the ratio, and do not end it. Larger scales exceed a cut more often.
+    """
+    size = np.abs(residuals)[:, None, None]
+    keep, spread = np.sqrt(1 - _BLURS), np.sqrt(_BLURS)
+    within = scipy.special.ndtr((_BLURRED_CUTS - keep * size) / spread)
+    within -= scipy.special.ndtr((-_BLURRED_CUTS - keep * size) / spread)
+    logs = np.log(np.maximum(within, 1e-300)).sum(axis=0)  # far beyond a cut nothing is left
+    return np.asarray(logs - residuals.size * _LOG_KEPT).ravel()
 
 
 def flat_ratios(residuals: FloatArray) -> FloatArray:
@@ -166,6 +184,27 @@ def smallest_log_p(logs: Iterable[float]) -> float:
     return min(0.0, min(every) + math.log(len(every))) if every else 0.0
 
 
+def find_least_likely(
+    cosines: Sequence[float] | FloatArray, sizes: Sequence[int]
+) -> tuple[int, float]:
+    """Find a cosine that independent noise hardly has, among many; return its place and ln p.
+
+    The p-value is that of one cosine times their number, at most 1. The one is chosen by how it
+    falls in its tail: where another one had a smaller p-value, this errs towards no evidence.
+
+    Example:
+        >>> place, log_p = find_least_likely([0.1, 0.5, -0.1], [100, 100, 2000])
+        >>> place, round(log_p, 1)
+        (1, -15.0)
+    """
+    squares = np.minimum(np.square(cosines), 1.0)
+    with np.errstate(divide="ignore"):
+        falls = -np.log1p(-squares) * (np.asarray(sizes) - 1)
+    worst = int(np.argmax(falls))
+    log_p = cosine_log_p(float(cosines[worst]), int(sizes[worst]))
+    return worst, min(0.0, log_p + math.log(len(sizes)))
+
+
 def stake_ratios(cosine: float, dimension: int) -> FloatArray:
     """Log ratios for cosines that lean to one side: λ√d·cos − λ²/2, for several λ.
 
@@ -173,20 +212,6 @@ def stake_ratios(cosine: float, dimension: int) -> FloatArray:
     (2k−1)!!/(d(d+2)…) are at most those of N(0, 1/d).
     """
     return _STAKES * math.sqrt(dimension) * cosine - _STAKES**2 / 2
-
-
-def amplitude_ratios(excess: FloatArray) -> FloatArray:
-    """Log ratios of amplitudes above their limit, against the likeliest noise of scale 1 or more.
-
-    Args:
-        excess: Amplitudes less the limit, in units of the noise: N(m, s²) with m ≤ 0 and s ≥ 1
-            where records are clipped.
-    """
-    above = np.maximum(excess, 0.0)  # the likeliest mean of what lies below is where it lies
-    square = max(1.0, float(np.mean(above**2)))
-    best = -excess.size * math.log(square) / 2 - np.sum(above**2) / (2 * square)
-    apart = np.sum(((excess[:, None] - _SHIFTS) / _SPREADS) ** 2, axis=0) / 2
-    return np.asarray(-excess.size * np.log(_SPREADS) - apart - best)
 
 
 def _binomial_ratios(hits: int, count: int, *, null: float, shares: FloatArray) -> FloatArray:

@@ -6,15 +6,21 @@ releases may then differ by 2C at most where the record was replaced, and by C w
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import combinations
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from epsilometer import _validate
-from epsilometer.core import judge
+from epsilometer.conformance.neighbours import (
+    REMOVED,
+    REPLACED,
+    Distance,
+    Neighbour,
+    Replayed,
+    compare_neighbours,
+    conclude,
+)
 from epsilometer.core.findings import Check
 from epsilometer.errors import InvalidArgument
 from epsilometer.types import FloatArray
@@ -22,30 +28,8 @@ from epsilometer.types import FloatArray
 StepFunction: TypeAlias = Callable[[Any, np.random.Generator], Any]
 Seed: TypeAlias = np.random.SeedSequence
 Released: TypeAlias = list[tuple[str, FloatArray]]
-REPLACED = "sensitivity to a replaced record"
-REMOVED = "sensitivity to a removed record"
-_TOLERANCE = 1e-3  # relative, for the program's own arithmetic
-_HUGE = 1e3  # times the record
-_LARGE = 10.0
 _LISTED = 4096  # values that a lattice is looked for in
 _PARTS = 100  # by which the smallest gap of values is divided at most
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Replayed:
-    """What a step released for a batch, and where it left its random stream.
-
-    Attributes:
-        what: What is special about the batch, in words.
-        released: (name, array) pairs; empty where the step raised an error.
-        state: Of the generator afterwards.
-        error: What the step raised; empty where nothing.
-    """
-
-    what: str
-    released: Released
-    state: str
-    error: str = ""
 
 
 def read_release(value: Any) -> Released:
@@ -101,7 +85,21 @@ def scale_record(batch: Any, place: int, factor: float) -> Any:
     return [_scale(record, factor) if at == place else record for at, record in enumerate(batch)]
 
 
-def run_step(step: StepFunction, batch: Any, seed: Seed, *, what: str = "") -> Replayed:
+def relabel_record(batch: Any, place: int, other: int) -> Any:
+    """Return the batch in which one record has the whole numbers, as labels, of another."""
+    if isinstance(batch, tuple):
+        return tuple(relabel_record(part, place, other) for part in batch)
+    if isinstance(batch, np.ndarray):
+        changed = batch.copy()
+        if batch.dtype.kind in "biu":
+            changed[place] = batch[other]
+        return changed
+    records = [copy.deepcopy(record) for record in batch]
+    records[place] = _relabel(records[place], records[other])
+    return records
+
+
+def run_step(step: StepFunction, batch: Any, seed: Seed) -> Replayed:
     """Call the step with a generator in the state that the seed gives."""
     rng = np.random.default_rng(seed)
     try:
@@ -110,8 +108,8 @@ def run_step(step: StepFunction, batch: Any, seed: Seed, *, what: str = "") -> R
     except InvalidArgument:
         raise
     except Exception as error:  # whatever the user's function raises: it is reported, not hidden
-        return Replayed(what=what, released=[], state="", error=f"{type(error).__name__}: {error}")
-    return Replayed(what=what, released=released, state=repr(rng.bit_generator.state))
+        return Replayed(released=[], state="", error=f"{type(error).__name__}: {error}")
+    return Replayed(released=released, state=repr(rng.bit_generator.state))
 
 
 def fresh_copy(step: StepFunction) -> StepFunction:
@@ -170,9 +168,10 @@ def replay_step(
     """Measure how much one record changes what a step releases, noise aside.
 
     For each of some records, the step is called on batches that differ in this record alone: as it
-    is, enlarged, enlarged with the other sign, replaced by another record, removed. All but the
-    last are each other's neighbours by replacement. The others of the batch are as they are, or
-    all alike, so that what records do to each other shows.
+    is, enlarged, enlarged with the other sign, replaced by another record, with another label,
+    removed. All but the last are each other's neighbours by replacement. The others of the batch
+    are as they are, or all alike, so that what records do to each other shows. For three records
+    the size is searched at which they change most, so that norms just above C are met.
 
     Guarantee: none of a right program is violated; nothing is sampled. Batches on which the step
         left its random stream elsewhere (dropout on a removed record, say) are not compared.
@@ -198,112 +197,69 @@ def replay_step(
     """
     _validate.positive(clip_norm=clip_norm)
     _validate.whole(1, records=records)
-    count = count_records(batch)
-    choice, *seeds = seed.spawn(1 + 2 * min(records, count))
-    rng = np.random.default_rng(choice)
-    places = rng.choice(count, min(records, count), replace=False)
-    found: dict[str, list[tuple[float, float, str]]] = {REPLACED: [], REMOVED: []}
-    skipped: list[str] = []
-    for at, place in enumerate(places):
-        other = int(rng.choice([each for each in range(count) if each != place] or [place]))
-        alike = take_records(
-            batch, [int(place) if each == place else other for each in range(count)]
-        )
-        for base, own, name in (
-            (batch, seeds[2 * at], ""),
-            (alike, seeds[2 * at + 1], ", others alike"),
-        ):
-            for check, distance, slack, what in _compare(
-                step, base, int(place), other, own, skipped
-            ):
-                found[check].append((distance, slack, what + name))
-    return (
-        _conclude(REPLACED, found[REPLACED], skipped, clip_norm=clip_norm, limit=2.0),
-        _conclude(REMOVED, found[REMOVED], skipped, clip_norm=clip_norm, limit=1.0),
+    choice, runs = seed.spawn(2)
+    found = compare_neighbours(
+        _StepReplayer(step, batch, clip_norm=clip_norm, seed=runs),
+        records=records,
+        rng=np.random.default_rng(choice),
     )
+    return conclude(REPLACED, found), conclude(REMOVED, found)
 
 
-def _compare(
-    step: StepFunction, batch: Any, place: int, other: int, seed: Seed, skipped: list[str]
-) -> Iterator[tuple[str, float, float, str]]:
-    """Yield distances of neighbours, with what rounding may add to them."""
-    count = count_records(batch)
-    swapped = [other if each == place else each for each in range(count)]
-    variants = [
-        ("as it is", batch),
-        (f"{_HUGE:g} times", scale_record(batch, place, _HUGE)),
-        (f"-{_HUGE:g} times", scale_record(batch, place, -_HUGE)),
-        (f"{_LARGE:g} times", scale_record(batch, place, _LARGE)),
-        (f"-{_LARGE:g} times", scale_record(batch, place, -_LARGE)),
-        ("another record", take_records(batch, swapped)),
-    ]
-    runs = [run_step(step, each, seed, what=what) for what, each in variants]
-    kept = [run for run in runs if _comparable(run, runs[0], skipped)]
-    for first, second in combinations(kept, 2):
+class _StepReplayer:
+    """Replay a function of a batch and a generator."""
+
+    def __init__(self, step: StepFunction, batch: Any, *, clip_norm: float, seed: Seed) -> None:
+        self._step, self._batch, self._clip_norm, self._seed = step, batch, clip_norm, seed
+        self._lattice: float | None = None
+        self.count = count_records(batch)
+        self.labelled = any(map(_has_label, batch)) if isinstance(batch, (tuple, list)) else False
+
+    def run(self, neighbour: Neighbour) -> Replayed:
+        if neighbour.change == "removed" and self.count < 2:
+            return Replayed(released=[], state="", refused="the batch has one record")
+        key = (neighbour.place, int(neighbour.alike))
+        own = Seed(self._seed.entropy, spawn_key=(*self._seed.spawn_key, *key))
+        return run_step(self._step, make_neighbour(self._batch, neighbour), own)
+
+    def measure(self, first: Replayed, second: Replayed) -> Distance:
+        if self._lattice is None:  # a property of the program: looked for once
+            self._lattice = find_lattice(first.released)
         distance = measure_distance(first.released, second.released)
-        yield REPLACED, distance, _rounding(first.released), f"{first.what} and {second.what}"
-    if count < 2:
-        skipped.append("the batch has one record")
-        return
-    rest = take_records(batch, [each for each in range(count) if each != place])
-    removed = run_step(step, rest, seed, what="removed")
-    if _comparable(removed, runs[0], skipped):
-        for run in kept:
-            distance = measure_distance(run.released, removed.released)
-            yield REMOVED, distance, _rounding(run.released), f"{run.what} and removed"
+        slack = _rounding(first.released, lattice=self._lattice)
+        return Distance(distance / self._clip_norm, slack / self._clip_norm)
+
+    def find_obstacle(self, run: Replayed, base: Replayed) -> str:
+        if run.error:
+            return f"the step raised {run.error[:80]}"
+        if run.state != base.state and not run.refused:
+            return "the random stream depends on the records of the batch"
+        return run.refused
 
 
-def _comparable(run: Replayed, first: Replayed, skipped: list[str]) -> bool:
-    if run.error:
-        skipped.append(f"the step raised {run.error[:80]}")
-        return False
-    if run.state != first.state and not first.error:
-        skipped.append("the random stream depends on the records of the batch")
-        return False
-    return True
+def make_neighbour(batch: Any, neighbour: Neighbour) -> Any:
+    """Return the batch in which one record is changed as the neighbour says."""
+    place, other, count = neighbour.place, neighbour.other, count_records(batch)
+    if neighbour.alike:
+        batch = take_records(batch, [place if at == place else other for at in range(count)])
+        other = (place + 1) % count  # any of those that are alike
+    match neighbour.change:
+        case "scaled":
+            return scale_record(batch, place, neighbour.factor)
+        case "another record":
+            return take_records(batch, [other if at == place else at for at in range(count)])
+        case "another label":
+            return relabel_record(batch, place, other)
+        case "removed":
+            return take_records(batch, [at for at in range(count) if at != place])
 
 
-def _conclude(
-    name: str,
-    found: list[tuple[float, float, str]],
-    skipped: list[str],
-    *,
-    clip_norm: float,
-    limit: float,
-) -> Check:
-    expected = f"a change of {limit:g} clipping norms at most"
-    # What rounding may add must be small beside the limit, or nothing can be told.
-    clear = [part for part in found if part[1] <= limit * clip_norm / 2]
-    if not clear:
-        reasons = dict.fromkeys(skipped) if not found else {"released values are rounded": None}
-        reason = "; ".join(list(reasons)[:2]) or "nothing to compare"
-        return Check(
-            name=name,
-            outcome=judge.judge_limit(None, limit=limit),
-            expected=expected,
-            seen=reason,
-        )
-    distance, slack, what = max(clear, key=lambda part: part[0] - part[1])
-    value = distance / clip_norm
-    allowed = limit * (1 + _TOLERANCE) + slack / clip_norm
-    return Check(
-        name=name,
-        outcome=judge.judge_limit(value, limit=allowed),
-        expected=expected,
-        seen=f"a change of {value:.4g} clipping norms",
-        value=value,
-        detail=f"record {what}; {len(clear):,} pairs of batches compared",
-        steps=1,
-    )
-
-
-def _rounding(released: Released) -> float:
+def _rounding(released: Released, *, lattice: float) -> float:
     """Return what rounding of released values may add to a distance, at most."""
     values = np.concatenate([array.ravel() for _, array in released])
     finite = values[np.isfinite(values)]
     if not finite.size:
         return 0.0
-    lattice = find_lattice(released) * np.sqrt(values.size)
     # Values of float32 or bfloat16 leave the last bits of float64 empty.
     bits = np.frexp(finite)[0] * 2.0**53
     used = int(np.bitwise_or.reduce(np.abs(bits).astype(np.int64)))
@@ -311,7 +267,7 @@ def _rounding(released: Released) -> float:
     relative = 2.0 ** (empty - 53)
     spread = 8 if empty < 45 else 1  # sums of float32 lose some bits more; coarser ones are final
     precision = spread * relative * float(np.abs(finite).max()) * np.sqrt(values.size)
-    return float(max(lattice, precision))
+    return float(max(lattice * np.sqrt(values.size), precision))
 
 
 def _scale(record: Any, factor: float) -> Any:
@@ -327,3 +283,23 @@ def _scale(record: Any, factor: float) -> Any:
         with np.errstate(over="ignore"):
             return record * np.asarray(factor, record.dtype)
     return record
+
+
+def _has_label(part: Any) -> bool:
+    """Tell whether a part of a batch, or one of its records, has whole numbers."""
+    if isinstance(part, np.ndarray):
+        return part.dtype.kind in "biu"
+    if isinstance(part, (tuple, list)):
+        return any(map(_has_label, part))
+    if isinstance(part, dict):
+        return any(map(_has_label, part.values()))
+    return isinstance(part, (int, np.integer))
+
+
+def _relabel(record: Any, other: Any) -> Any:
+    if isinstance(record, (tuple, list)) and type(record) is type(other):
+        pairs = zip(record, other, strict=False)
+        return type(record)(_relabel(part, its) for part, its in pairs)
+    if isinstance(record, dict) and isinstance(other, dict):
+        return {name: _relabel(part, other.get(name, part)) for name, part in record.items()}
+    return other if _has_label(record) and _has_label(other) else record

@@ -3,18 +3,17 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from epsilometer.conformance import evidence
+from epsilometer.conformance.comparisons import Comparisons
 from epsilometer.errors import InvalidArgument
 from epsilometer.types import FloatArray
 
 SKETCH = 1024  # coordinates that are kept of every step
-LEAST_DIRECTION = 8  # coordinates; of fewer, rounded noise may well be the same twice
 _KEY = 0x5EED  # of the choice of coordinates, which must not depend on what is seen
 
 
@@ -110,61 +109,34 @@ def summarise_step(
     chosen = choose_sketch([array.size for _, array in arrays]) if sketch is None else sketch
     if len(chosen) != len(arrays):
         raise InvalidArgument(f"Expected {len(chosen)} tensors in every step, got {len(arrays)}.")
-    tensors = []
-    for (name, array), places in zip(arrays, chosen, strict=True):
-        flat, size = array.ravel(), np.abs(array)
-        tensors.append(
-            TensorSummary(
-                name=name,
-                count=array.size,
-                squares=float(flat @ flat),
-                largest=float(size.max()),
-                small=int(np.count_nonzero(size < evidence.SMALL)),
-                positive=int(np.count_nonzero(array > 0)),
-                rows=np.sum(array.reshape(array.shape[0], -1) ** 2, axis=1),
-                sketch=flat[places],
-            )
-        )
+    tensors = tuple(
+        summarise_tensor(name, array, places)
+        for (name, array), places in zip(arrays, chosen, strict=True)
+    )
     loud = None if amplitudes is None else np.asarray(amplitudes, np.float64).ravel()
+    comparisons = Comparisons([(name, array.shape) for name, array in arrays])
     return StepSummary(
-        tensors=tuple(tensors),
-        cosines=tuple(_cosines_within(arrays)),
+        tensors=tensors,
+        cosines=comparisons.take([array for _, array in arrays]),
         ties=ties,
         amplitudes=loud,
         amplitude_noise=amplitude_noise,
     )
 
 
-def _cosines_within(
-    arrays: Sequence[tuple[str, FloatArray]],
-) -> Iterable[tuple[str, float, int]]:
-    """Yield cosines of what must be independent: neighbours among tensors, halves of a tensor."""
-    for (first, a), (second, b) in pairwise(arrays):
-        size = min(a.size, b.size)
-        yield from _cosine(f"{first} and {second}", a.ravel()[:size], b.ravel()[:size])
-    by_shape: dict[tuple[int, ...], tuple[str, FloatArray]] = {}
-    for name, array in arrays:
-        if array.shape in by_shape:
-            other, before = by_shape[array.shape]
-            yield from _cosine(f"{other} and {name}", before.ravel(), array.ravel())
-        by_shape[array.shape] = (name, array)
-    for name, array in arrays:
-        for axis, length in enumerate(array.shape):
-            half = length // 2
-            if half == 0:
-                continue
-            turned = np.moveaxis(array, axis, 0)
-            even, odd = turned[0 : 2 * half : 2], turned[1 : 2 * half : 2]
-            yield from _cosine(f"neighbours along axis {axis} of {name}", even, odd)
-            yield from _cosine(
-                f"halves along axis {axis} of {name}", turned[:half], turned[half : 2 * half]
-            )
-
-
-def _cosine(what: str, a: FloatArray, b: FloatArray) -> Iterable[tuple[str, float, int]]:
-    norm = math.sqrt(float(np.vdot(a, a)) * float(np.vdot(b, b)))
-    if a.size >= LEAST_DIRECTION and norm > 0:
-        yield what, min(1.0, max(-1.0, float(np.vdot(a, b)) / norm)), a.size
+def summarise_tensor(name: str, array: FloatArray, places: NDArray[np.int64]) -> TensorSummary:
+    """Summarise the residual of one tensor, keeping its values at ``places`` of its ravel."""
+    flat, size = array.ravel(), np.abs(array)
+    return TensorSummary(
+        name=name,
+        count=array.size,
+        squares=float(flat @ flat),
+        largest=float(size.max()),
+        small=int(np.count_nonzero(size < evidence.SMALL)),
+        positive=int(np.count_nonzero(array > 0)),
+        rows=np.sum(array.reshape(array.shape[0], -1) ** 2, axis=1),
+        sketch=flat[places],
+    )
 
 
 def as_residual(name: str, value: Any) -> FloatArray:
@@ -172,9 +144,14 @@ def as_residual(name: str, value: Any) -> FloatArray:
     array = np.asarray(value, np.float64)
     if array.size == 0:
         raise InvalidArgument(f"Expected numbers in the residual of {name}, got none.")
-    if not np.isfinite(array).all():
+    refuse_infinite(name, float(np.abs(array).max()))
+    return np.atleast_1d(array)
+
+
+def refuse_infinite(name: str, largest: float) -> None:
+    """Refuse a residual whose largest absolute value is not finite."""
+    if not math.isfinite(largest):
         raise InvalidArgument(
             f"Expected finite numbers in the residual of {name}, got others. "
             "What was released or summed has diverged."
         )
-    return np.atleast_1d(array)

@@ -1,30 +1,41 @@
 """Watch the noise of a run step by step, and say whether it is what was accounted for."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import scipy.special
 from numpy.typing import NDArray
 
 from epsilometer import _validate
-from epsilometer.conformance.checks import CHECKS, LEVEL
+from epsilometer.conformance.checks import CHECKS, LEVEL, Unwhitened
+from epsilometer.conformance.ran import RanNoise, round_up
 from epsilometer.conformance.summary import (
     StepSummary,
     as_residual,
     choose_sketch,
     summarise_step,
 )
+from epsilometer.conformance.whitening import Whitening
+from epsilometer.core.bound import EpsilonLowerBound
 from epsilometer.core.findings import Check, ConformanceFinding
 from epsilometer.errors import InvalidArgument
+
+_MOST_GROUPS = 256  # of steps with the same booked noise and rate
+_MOST_STEPS = 1 << 16  # of a group, whose noise is kept one by one
+_NOMINAL = 1e-8
+_COARSE = 1.01  # ratio of noise multipliers that are taken together where there are more
 
 
 class StepWatch:
     """Watch the noise that a program releases, one step after the other.
 
-    Nine checks share ``level``. Each keeps the largest e-value that it ever had: a check is
-    violated where that reaches 9/level. Evidence on scale, shape, signs, ties and sums of steps is
-    made of likelihood ratios. Cosines become p-values by their exact law and these e-values, of
-    which step t has the weight 1/(t(t+1)).
+    Eight checks share ``level``, nine where noise is declared to be correlated. Each keeps the
+    largest e-value that it ever had: it is violated where that reaches 8/level, or 9/level.
+    Evidence on scale, shape, signs, ties and sums of steps is made of likelihood ratios. Cosines
+    become p-values by their exact law and these e-values, of which step t has the weight
+    1/(t(t+1)).
 
     Guarantee: at most a share ``level`` of right runs is ever accused, whenever it is stopped and
         however often it is asked. Too much noise is a remark.
@@ -32,13 +43,17 @@ class StepWatch:
         tensor in one step have the same scale, of at least 1. Rounding to 1/16 of it
         or finer is allowed.
 
-    Memory is bounded: 1,024 coordinates of 256 steps, and two numbers for each of at most 2²⁰ rows.
+    Memory is bounded: 1,024 coordinates of 256 steps, two numbers for each of at most 2²⁰ rows, and
+    three for each step.
 
     Args:
         level: Chance of accusing a right run, for all checks together.
         steady: Whether the residuals are noise alone. False where the sum before noise is unknown
             and may drift: then only what holds under every drift is tested, that is scale.
         drift: Why they may not be, in a sentence.
+        noise: Correlated noise that is declared, as of :class:`Whitening`; it is whitened first.
+            Where earlier steps are too large to be kept, only the sketch is, and of the rest the
+            scale of what is new in every step is tested.
 
     Example:
         >>> import numpy as np
@@ -50,48 +65,160 @@ class StepWatch:
         ('violated', 1)
     """
 
-    def __init__(self, *, level: float = LEVEL, steady: bool = True, drift: str = "") -> None:
+    def __init__(
+        self, *, level: float = LEVEL, steady: bool = True, drift: str = "", noise: Any = None
+    ) -> None:
         _validate.open_unit(level=level)
         self.level, self.steps = level, 0
         self._drift = "" if steady else drift or "the sum before noise may change between steps"
         self._sketch: tuple[NDArray[np.int64], ...] | None = None
         self._layout: tuple[tuple[str, int, int, int], ...] = ()
         self._checks = tuple(check() for check in CHECKS)
+        self._groups: dict[tuple[float, float], _Group] = {}
+        self._unwhitened: Unwhitened | None = None
+        self._declared: Whitening | None = None
+        if noise is not None:
+            self._declared = Whitening(noise)
+            self._stream = self._declared.start()
+            self._unwhitened = Unwhitened()
+            self._checks = (*self._checks, self._unwhitened)
 
     def see(
         self,
         residuals: Iterable[tuple[str, Any]],
         *,
         ties: tuple[int, int] | None = None,
-        amplitudes: Any = None,
-        amplitude_noise: float = 1.0,
+        noise_multiplier: float | None = None,
+        rate: float | None = None,
     ) -> None:
-        """Take the residuals of the next step; arguments as of :func:`summarise_step`."""
+        """Take the residuals of the next step.
+
+        Args:
+            residuals: As of :func:`summarise_step`.
+            ties: Likewise.
+            noise_multiplier: σ that is booked for this step; None keeps it out of :meth:`ran`.
+            rate: Sampling rate that is booked for it; None likewise.
+        """
+        self._check_booked(noise_multiplier, rate)
         arrays = [(name, as_residual(name, value)) for name, value in residuals]
         if self._sketch is None:
             self._sketch = choose_sketch([array.size for _, array in arrays])
-        self.see_summary(
-            summarise_step(
-                arrays,
-                sketch=self._sketch,
-                ties=ties,
-                amplitudes=amplitudes,
-                amplitude_noise=amplitude_noise,
-            )
+        whole = self._declared is not None and self._declared.fits([a.size for _, a in arrays])
+        if whole:
+            self._check_layout(tuple((name, array.size, 0, 0) for name, array in arrays))
+            white = self._stream.next([array for _, array in arrays])
+            arrays = [(name, array) for (name, _), array in zip(arrays, white, strict=True)]
+        step = summarise_step(
+            arrays,
+            sketch=self._sketch,
+            ties=(0, 0) if whole and ties is None else ties,
         )
+        if whole:
+            self._take(step, noise_multiplier, rate)
+        else:
+            self.see_summary(step, noise_multiplier=noise_multiplier, rate=rate)
 
-    def see_summary(self, step: StepSummary) -> None:
-        """Take the summary of the next step, computed where its arrays are."""
-        layout = tuple((t.name, t.count, t.rows.size, t.sketch.size) for t in step.tensors)
+    def see_summary(
+        self,
+        step: StepSummary,
+        *,
+        noise_multiplier: float | None = None,
+        rate: float | None = None,
+    ) -> None:
+        """Take the summary of the next step, computed where its arrays are.
+
+        Args:
+            step: Of residuals in units of the accounted noise; of declared noise not whitened yet.
+            noise_multiplier: As of :meth:`see`.
+            rate: Likewise.
+        """
+        self._check_booked(noise_multiplier, rate)
+        self._check_layout(
+            tuple((t.name, t.count, t.rows.size, t.sketch.size) for t in step.tensors)
+        )
+        if self._declared is None:
+            self._take(step, noise_multiplier, rate)
+            return
+        own = self._declared.row(self.steps).own
+        new = replace(
+            step,
+            tensors=tuple(
+                replace(
+                    part,
+                    squares=part.squares * own**2,
+                    rows=part.rows * own**2,
+                    small=part.small if own <= 1 else 0,  # it was counted in other units
+                )
+                for part in step.tensors
+            ),
+        )
+        self._take(self._stream.whiten_sketches(step), noise_multiplier, rate, unwhitened=new)
+
+    def _check_layout(self, layout: tuple[tuple[str, int, int, int], ...]) -> None:
         if self.steps and layout != self._layout:
             raise InvalidArgument("Expected the same tensors in every step, got others.")
         self._layout = layout
+
+    def _take(
+        self,
+        step: StepSummary,
+        noise_multiplier: float | None,
+        rate: float | None,
+        *,
+        unwhitened: StepSummary | None = None,
+    ) -> None:
+        if noise_multiplier is not None and rate is not None:
+            self._book(step, noise_multiplier, rate)
         self.steps += 1
         for check in self._checks:
             if check.steady and self._drift:
                 continue
-            check.see(step, self.steps)
+            if check is not self._unwhitened:
+                check.see(step, self.steps)
+            elif unwhitened is not None:
+                check.see(unwhitened, self.steps)
             check.keep_largest(self.steps, shares=len(self._checks), level=self.level)
+
+    def _check_booked(self, noise_multiplier: float | None, rate: float | None) -> None:
+        if noise_multiplier is None or rate is None:
+            return
+        _validate.positive(noise_multiplier=noise_multiplier)
+        _validate.probability(rate=rate)
+        others = {noise for noise, _ in self._groups} - {noise_multiplier}
+        if self._declared is not None and others:
+            raise InvalidArgument(
+                "Expected the same noise multiplier in all steps of correlated noise, got another."
+            )
+
+    def _book(self, step: StepSummary, noise_multiplier: float, rate: float) -> None:
+        """Add a step to those with the same booked noise and rate; bounded in number."""
+        key = noise_multiplier, rate
+        if key not in self._groups and len(self._groups) >= _MOST_GROUPS:
+            # More noise and rarer batches leak less, so that a bound by them still holds.
+            key = round_up(noise_multiplier, _COARSE), rate and 1 / round_up(1 / rate, _COARSE)
+        if key not in self._groups:
+            self._groups[key] = _Group(step)
+        self._groups[key].add(step, self.steps + 1)
+
+    def ran(self) -> tuple[RanNoise, ...]:
+        """Return the noise that was seen, by what was booked for it.
+
+        Residuals with a mean make noise look larger, so that a bound by it still holds. Of declared
+        correlated noise, all steps together are one release of the whitened noise: its sensitivity
+        is that of the declared matrix. There is none where batches were sampled.
+        """
+        if self._declared is not None and any(rate != 1 for _, rate in self._groups):
+            return ()
+        return tuple(
+            RanNoise(
+                noise_multiplier=noise,
+                rate=rate,
+                steps=group.steps if self._declared is None else 1,
+                tensors=group.tensors(),
+                quietest=() if self._declared is not None else tuple(group.quietest),
+            )
+            for (noise, rate), group in self._groups.items()
+        )
 
     def distrust(self, reason: str) -> None:
         """Give up the checks that need residuals of noise alone: they turned out to hold more."""
@@ -105,10 +232,47 @@ class StepWatch:
             for check in self._checks
         )
 
-    def finding(self, *more: Check) -> ConformanceFinding:
-        """Return what was found so far; ``more`` are checks that others made of the same run."""
+    def finding(self, *more: Check, bound: EpsilonLowerBound | None = None) -> ConformanceFinding:
+        """Return what was found so far.
+
+        Args:
+            more: Checks that others made of the same run.
+            bound: The ε of what ran, as of :func:`bound_epsilon_of_run`.
+        """
         own = [
             check.conclude(shares=len(self._checks), level=self.level, drift=self._drift)
             for check in self._checks
         ]
-        return ConformanceFinding(checks=(*own, *more), steps=self.steps, level=self.level)
+        return ConformanceFinding(
+            checks=(*own, *more), steps=self.steps, level=self.level, bound=bound
+        )
+
+
+class _Group:
+    """Noise of the tensors in steps with the same booked noise and rate."""
+
+    def __init__(self, step: StepSummary) -> None:
+        self._names = [part.name for part in step.tensors]
+        self._counts = np.array([part.count for part in step.tensors])
+        self._squares = np.zeros(len(self._names))
+        self.steps = 0
+        self.quietest: list[tuple[int, int, float]] = []
+        # Which part is the quietest is chosen by limits at one level, whatever it will be.
+        every = np.append(self._counts, self._counts.sum())
+        self._quantiles = 2 * scipy.special.gammaincinv(every / 2, _NOMINAL)
+
+    def add(self, step: StepSummary, number: int) -> None:
+        """Add a step, which has this number in the run."""
+        squares = np.array([part.squares for part in step.tensors])
+        self._squares += squares
+        self.steps += 1
+        if len(self.quietest) < _MOST_STEPS:
+            every = np.append(squares, squares.sum())
+            least = int(np.argmin(every / self._quantiles))
+            counts = np.append(self._counts, self._counts.sum())
+            self.quietest.append((number, int(counts[least]), float(every[least])))
+
+    def tensors(self) -> tuple[tuple[str, int, float], ...]:
+        """Return name, residuals and squares of each tensor."""
+        counts = (self._counts * self.steps).tolist()
+        return tuple(zip(self._names, counts, self._squares.tolist(), strict=True))

@@ -172,7 +172,9 @@ class Audit(Plain, frozen=True, kw_only=True):
     @property
     def epsilon(self) -> float:
         """The largest valid lower bound on ε; 0 where nothing is proved."""
-        return max((view.epsilon for view in self.views), default=0.0)
+        ran = [finding.bound for finding in self.find(ConformanceFinding)]
+        proved = [bound.epsilon for bound in ran if bound is not None and bound.valid]
+        return max((*proved, *(view.epsilon for view in self.views)), default=0.0)
 
     @property
     def upper(self) -> float:
@@ -183,11 +185,15 @@ class Audit(Plain, frozen=True, kw_only=True):
     def reach(self) -> float | None:
         """The largest claim that these observations could refute; None without a claim.
 
-        0 where conformance alone was looked at: it bounds no ε.
+        0 where conformance alone was looked at and bounds no ε.
         """
-        if self.claim is None or not (self.views or self.conformance):
+        found: list[EpsilonFinding | ConformanceFinding] = [
+            *self.views,
+            *self.find(ConformanceFinding),
+        ]
+        if self.claim is None or not found:
             return None
-        return max(map(judge.reach_of, self.views), default=0.0)
+        return max(map(judge.reach_of, found))
 
     @property
     def conformance(self) -> ConformanceFinding | None:

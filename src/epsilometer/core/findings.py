@@ -246,11 +246,14 @@ class ConformanceFinding(Plain, frozen=True, kw_only=True, tag=True, tag_field="
         checks: What was checked, and what could not be; the gravest first.
         steps: Steps that were seen.
         level: Chance of a violation on a right program, for all checks together.
+        bound: The ε of what ran: of the noise that was measured, and of what a record was seen to
+            add, by an adversary who inserts any gradient. None where that was not computed.
     """
 
     checks: tuple[Check, ...]
     steps: int
     level: float
+    bound: EpsilonLowerBound | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -84,7 +84,8 @@ def judge(claim: Claim | None, findings: Sequence[Finding], *, failed: int = 0) 
     rules = [finding for finding in findings if isinstance(finding, RuleFinding)]
     if rules:
         return _judge_rules(rules, failed=failed)
-    return _judge_views(claim, views_of(findings))
+    ran = [finding.bound for finding in conformance if finding.bound is not None]
+    return _judge_views(claim, views_of(findings), ran)
 
 
 def judge_finding(claim: Claim | None, finding: Finding) -> Verdict:
@@ -92,7 +93,10 @@ def judge_finding(claim: Claim | None, finding: Finding) -> Verdict:
     if isinstance(finding, RuleFinding):
         return _BY_RULE[finding.outcome]
     if isinstance(finding, ConformanceFinding):
-        return VIOLATED if finding.verdict == VIOLATED else NO_CLAIM
+        if finding.verdict == VIOLATED:
+            return VIOLATED
+        ran = [] if finding.bound is None else [finding.bound]
+        return _judge_views(claim, (), ran).verdict if ran else NO_CLAIM
     views = views_of([finding])
     return _judge_views(claim, views).verdict if views else NO_CLAIM
 
@@ -182,28 +186,31 @@ def _judge_rules(rules: Sequence[RuleFinding], *, failed: int) -> Judgement:
     return Judgement(gravest, reason)
 
 
-def _judge_views(claim: Claim | None, views: Sequence[EpsilonFinding]) -> Judgement:
+def _judge_views(
+    claim: Claim | None, views: Sequence[EpsilonFinding], ran: Sequence[EpsilonLowerBound] = ()
+) -> Judgement:
     if claim is None:
         return Judgement(NO_CLAIM)
-    if any(_refutes(claim, view) for view in views):
+    proofs: list[EpsilonLowerBound | EpsilonEstimate] = [*ran]
+    for view in views:
+        proofs += [view.bound, *view.estimates]
+    if any(_refutes(claim, proof) for proof in proofs):
         return Judgement(REFUTED)
     if any(_proves(claim, estimate) for view in views for estimate in view.estimates):
         return Judgement(PROVED)
-    obstacle = _find_obstacle(claim, views)
+    obstacle = _find_obstacle(claim, views, ran)
     return Judgement(CANNOT_JUDGE, obstacle) if obstacle else Judgement(NOT_REFUTED)
 
 
-def _refutes(claim: Claim, view: EpsilonFinding) -> bool:
-    """Tell whether a view proves the claim false.
+def _refutes(claim: Claim, proof: EpsilonLowerBound | EpsilonEstimate) -> bool:
+    """Tell whether a bound, or an ε that was computed, proves the claim false.
 
     A claim at a smaller δ than the bound's is a stronger one, and falls with the weaker.
     """
-    proofs: tuple[EpsilonLowerBound | EpsilonEstimate, ...] = (view.bound, *view.estimates)
-    return any(
+    return (
         claim.delta <= proof.delta
         and _is_comparable(claim, proof.adjacency)
         and proof.refutes(claim.epsilon)
-        for proof in proofs
     )
 
 
@@ -227,20 +234,32 @@ def _is_comparable(claim: Claim, adjacency: Adjacency) -> bool:
     return len(stated) < 2 or "replace" not in stated
 
 
-def _find_obstacle(claim: Claim, views: Sequence[EpsilonFinding]) -> str:
-    """Say why views that do not refute a claim say nothing about it; empty where they do."""
-    if not views:
+def _find_obstacle(
+    claim: Claim, views: Sequence[EpsilonFinding], ran: Sequence[EpsilonLowerBound]
+) -> str:
+    """Say why what does not refute a claim says nothing about it; empty where it does."""
+    if not views and not ran:
         return "Nothing that bounds ε was measured."
     for view in views:
         if obstacle := _find_obstacle_in(claim, view):
             return obstacle
-    reach = max(map(reach_of, views))
+    if any(_could_refute(claim, bound) for bound in ran):
+        return ""
+    reach = max(map(reach_of, views), default=0.0)
     if claim.epsilon < reach:
         return ""
     return (
         f"ε = {claim.epsilon:.4g} is beyond reach: even a perfect attack would prove only "
         f"ε ≥ {reach:.4g} by so few observations."
     )
+
+
+def _could_refute(claim: Claim, bound: EpsilonLowerBound) -> bool:
+    """Tell whether the noise of a run was measured so that its lack would refute the claim.
+
+    A run without noise has no finite ε, so there is no claim that is out of reach.
+    """
+    return bound.valid and claim.delta <= bound.delta and _is_comparable(claim, bound.adjacency)
 
 
 def _find_obstacle_in(claim: Claim, view: EpsilonFinding) -> str:
@@ -263,11 +282,14 @@ def _find_obstacle_in(claim: Claim, view: EpsilonFinding) -> str:
     return ""
 
 
-def reach_of(view: EpsilonFinding) -> float:
-    """Return the largest ε that a view could have refuted; infinite where ε was computed.
+def reach_of(view: EpsilonFinding | ConformanceFinding) -> float:
+    """Return the largest ε that could have been refuted; infinite where ε was computed.
 
-    Conformance has none: that the noise is as accounted for does not say which ε it gives.
+    Infinite also where the noise of a run was measured and its ε bounded by that: without noise
+    there is no finite ε. Conformance without such a bound says nothing about an ε.
     """
+    if isinstance(view, ConformanceFinding):
+        return float("inf") if view.bound is not None and view.bound.valid else 0.0
     if view.computed is not None:
         return float("inf")
     if not view.bound.valid or view.reach is None:

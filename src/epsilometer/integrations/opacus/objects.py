@@ -22,18 +22,18 @@ def is_engine(thing: Any) -> bool:
 
 
 def check_optimizer(optimizer: Any) -> None:
-    """Refuses what is no ``DPOptimizer``, and one of several processes."""
+    """Refuse what is no ``DPOptimizer``, and one that holds shards of gradients."""
     from opacus.optimizers import DPOptimizer  # type: ignore[import-untyped]
 
     if not isinstance(optimizer, DPOptimizer):
         raise InvalidArgument(
             f"Expected the DPOptimizer that make_private returned, got {type(optimizer).__name__}."
         )
-    kinds = " ".join(kind.__name__ for kind in type(optimizer).__mro__)
-    if "Distributed" in kinds or "FSDP" in kinds:
+    if any("FSDP" in kind.__name__ for kind in type(optimizer).__mro__):
         raise InvalidArgument(
-            f"Expected an optimiser of one process, got {type(optimizer).__name__}. "
-            "Every process would plant its own canaries: audit the training on one."
+            f"Expected an optimiser that holds whole gradients, got {type(optimizer).__name__}: "
+            "with FSDP each process holds a shard of every tensor, so that neither the noise of a "
+            "tensor nor a record's whole gradient can be seen. Audit a run on one device or by DDP."
         )
 
 
@@ -77,26 +77,55 @@ def reported_epsilon(accountant: Any, delta: float) -> float:
 
 def sampler_of(loader: Any) -> Sampler | None:
     """The sampler of a loader by its type; None where that says nothing."""
-    from opacus.utils.batch_memory_manager import (  # type: ignore[import-untyped]
-        BatchSplittingSampler,
-    )
     from opacus.utils.uniform_sampler import (  # type: ignore[import-untyped]
         UniformWithReplacementSampler,
     )
     from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
-    source = loader.batch_sampler
-    if type(source) is BatchSplittingSampler:  # physical batches of logical ones
-        source = source.sampler
-    if type(source) is UniformWithReplacementSampler:
+    source: Any = None if loader.batch_sampler is None else find_logical_sampler(loader)
+    if find_type(source) is UniformWithReplacementSampler:
         return Poisson(rate=float(source.sample_rate), steps=len(source))
-    if type(source) is not BatchSampler:
+    if find_type(source) is not BatchSampler:
         return None
     order: Any = source.sampler
     whole = len(order) == len(loader.dataset)
     if type(order) is RandomSampler and not order.replacement and whole:
         return Shuffle(drop_last=source.drop_last)
     return Sequential(drop_last=source.drop_last) if type(order) is SequentialSampler else None
+
+
+def find_logical_sampler(loader: Any) -> Any:
+    """Return what draws the logical batches of a loader, or its single records."""
+    from opacus.utils.batch_memory_manager import (  # type: ignore[import-untyped]
+        BatchSplittingSampler,
+    )
+
+    source = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+    while isinstance(source, BatchSplittingSampler):  # physical batches of logical ones
+        source = source.sampler
+    return source
+
+
+def count_logical_batches(loader: Any) -> int:
+    """Return how many logical batches an epoch has, also where they are split."""
+    return len(loader) if loader.batch_sampler is None else len(find_logical_sampler(loader))
+
+
+def find_type(sampler: Any) -> type:
+    """Return the type of a sampler as its user made it, whoever watches it."""
+    kind = type(sampler)
+    while hasattr(kind, "watched_type"):
+        kind = kind.watched_type
+    return kind
+
+
+def count_taken(optimizer: Any) -> int | None:
+    """Return how many steps the optimiser's state counts; None where it counts none.
+
+    Adam and its kin count the steps of every parameter; plain SGD keeps no such number.
+    """
+    counts = [int(state["step"]) for state in optimizer.state.values() if "step" in state]
+    return max(counts, default=None)
 
 
 def in_words(sampler: Sampler) -> str:

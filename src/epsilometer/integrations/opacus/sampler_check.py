@@ -1,4 +1,4 @@
-"""Is the ε that Opacus reports the ε of this loader?"""
+"""Check whether the ε that Opacus reports is that of this loader."""
 
 from copy import copy
 from dataclasses import replace
@@ -9,10 +9,13 @@ import numpy as np
 from epsilometer import _validate
 from epsilometer.accounting.pld import poisson_epsilon
 from epsilometer.audits.sampling import SamplerCheck, compare_sampling
+from epsilometer.conformance.books import Booked, count_steps
 from epsilometer.errors import InvalidArgument
 from epsilometer.integrations.opacus.objects import (
     batches_of,
     check_optimizer,
+    count_logical_batches,
+    count_taken,
     in_words,
     is_engine,
     reported_epsilon,
@@ -31,82 +34,101 @@ def check(
     epochs: int | None = None,
     seed: int = 0,
 ) -> SamplerCheck:
-    """Says what sampler a loader is, what the accountant assumes, and the ε of both.
+    """Compare the sampler of a loader with what the accountant assumes, and give the ε of both.
 
-    Opacus with ``poisson_sampling=False`` reports the ε of Poisson sampling and says nothing.
+    Opacus with ``poisson_sampling=False`` reports the ε of Poisson sampling and says nothing. The ε
+    that is judged is the engine's own, for exactly the steps on its books; with ``epochs`` it is a
+    plan. Where no step is on the books, nothing stands.
 
-    Guarantees: no batch is loaded and nothing is trained; loaders of torch and Opacus are known by
+    Guarantee: no batch is loaded and nothing is trained; loaders of torch and Opacus are known by
         their samplers, and no random number of theirs is used up.
-    Assumes: the whole loader is gone through every epoch. Other samplers are watched (indices
-        only), which moves their randomness on. Where the noise changed from step to step, the real
-        ε is that of the most noise, which it is at least.
+    Assumption: the whole loader is gone through every epoch. Other samplers are watched (indices
+        only), which moves their randomness on. Where the loader shuffles, the real ε is that of
+        whole epochs and of the most noise, which it is at least.
 
     Args:
         privacy_engine_or_loader: The ``PrivacyEngine``, together with ``loader``; or the loader
             that ``make_private`` returned, together with ``optimizer``.
-        optimizer: The ``DPOptimizer``; with an engine it is needed only before the first step.
+        optimizer: The ``DPOptimizer``. Before the first step it says how much noise there will be;
+            after training, whether it took steps that are not on the books (where its state counts
+            them, as Adam's does).
         loader: The loader that ``make_private`` returned, where an engine comes first.
         delta: δ of both ε.
-        epochs: How many to account for; by default what the engine has on its books, else 1.
+        epochs: How many are planned; by default what is on the engine's books is checked, and a
+            plan of one epoch where no engine is given.
         seed: For watching unknown samplers.
     """
     engine = privacy_engine_or_loader
     if not is_engine(engine):
         engine, loader = None, privacy_engine_or_loader
-    batches = batches_of(loader)
+    batches_of(loader)
     _validate.open_unit(delta=delta)
     if epochs is not None:
         _validate.whole(1, epochs=epochs)
-    history = _history(engine, optimizer, batches)
-    rate = float(history[-1][1])
-    done, per_epoch = sum(steps for _, _, steps in history), max(1, round(1 / rate))
-    span = epochs or max(1, done // per_epoch)
-    noise = max(float(sigma) for sigma, _, _ in history)
-    if engine is None:
-        name = "PLD"
-        reported = poisson_epsilon(
-            noise_multiplier=noise, sampling_rate=rate, steps=per_epoch * span, delta=delta
-        )
-    else:
+    if optimizer is not None:
+        check_optimizer(optimizer)
+    booked = [] if engine is None else [*map(_as_booked, engine.accountant.history)]
+    history, planned = _plan(booked, engine, optimizer, loader, epochs)
+    name, reported = "PLD", 0.0
+    if engine is not None:
         name = engine.accountant.mechanism().upper()
-        planned = copy(engine.accountant)
-        planned.history = history if done == per_epoch * span else [(noise, rate, per_epoch * span)]
-        reported = reported_epsilon(planned, delta)
-    sampler, words, batch_size = _recognised(loader, seed)
+        accountant = copy(engine.accountant)
+        accountant.history = history if count_steps(history) else []
+        reported = reported_epsilon(accountant, delta)
+    else:
+        noise, rate, steps = history[0]
+        reported = poisson_epsilon(
+            noise_multiplier=noise, sampling_rate=rate, steps=steps, delta=delta
+        )
+    sampler, words, batch_size = _recognise(loader, history[-1][1], seed)
     return compare_sampling(
         sampler,
         name=words,
-        noise_multiplier=noise,
-        rate=rate,
-        epochs=span,
+        history=history,
         delta=delta,
         reported=reported,
         accountant=name,
         batch_size=batch_size,
+        planned=planned,
+        taken=None if optimizer is None else count_taken(optimizer),
     )
 
 
-def _history(engine: Any, optimizer: Any, batches: int) -> list[tuple[float, float, int]]:
-    """(noise, rate, steps) as on the accountant's books, or as they will be."""
-    booked = [] if engine is None else list(engine.accountant.history)
+def _as_booked(entry: Any) -> Booked:
+    noise, rate, steps = entry
+    return float(noise), float(rate), int(steps)
+
+
+def _plan(
+    booked: list[Booked], engine: Any, optimizer: Any, loader: Any, epochs: int | None
+) -> tuple[list[Booked], bool]:
+    """Return what is on the books or is planned, and whether it is a plan."""
     if booked:
-        return booked
-    if optimizer is None:
+        noise, rate = max(noise for noise, _, _ in booked), booked[-1][1]
+    elif optimizer is None:
         raise InvalidArgument(
             "Expected the DPOptimizer beside a loader, or an engine that has seen steps, got "
             "neither: how much noise there will be is not known. Give optimizer=."
         )
-    check_optimizer(optimizer)
-    return [(float(optimizer.noise_multiplier), 1 / batches, 0)]
+    else:
+        noise, rate = float(optimizer.noise_multiplier), 1 / count_logical_batches(loader)
+    if epochs is None and engine is not None:
+        return booked or [(noise, rate, 0)], False
+    steps = max(1, round(1 / rate)) * (epochs or 1)
+    if booked and steps == count_steps(booked):
+        return booked, False
+    return [(noise, rate, steps)], True
 
 
-def _recognised(loader: Any, seed: int) -> tuple[Sampler | None, str, int | None]:
-    """The sampler of a loader, its name and batch size; watched where its type says nothing."""
+def _recognise(loader: Any, booked: float, seed: int) -> tuple[Sampler | None, str, int | None]:
+    """Return a loader's sampler, its name and batch size; watched where its type says nothing."""
     known = sampler_of(loader)
     if known is not None:
         return known, in_words(known), loader.batch_size
     report = watch_loader(loader, rng=np.random.default_rng(seed))
     found = report.sampler
-    if isinstance(found, Poisson):
-        found = replace(found, rate=report.batch_size / report.records)
+    if isinstance(found, Poisson):  # its rate is known to half a record
+        rate = report.batch_size / report.records
+        close = abs(rate - booked) <= 0.5 / report.records
+        found = replace(found, rate=booked if close else rate)
     return found, f"{report.name} (as watched)", report.batch_size

@@ -1,0 +1,229 @@
+"""Compare the books of an accountant with the steps that were really taken."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeAlias
+
+from epsilometer import _validate
+from epsilometer.core import judge
+from epsilometer.core.findings import Check, CheckOutcome
+
+Booked: TypeAlias = tuple[float, float, int]  # noise multiplier, sampling rate, steps
+_Taken: TypeAlias = tuple[float, float | None, int]
+STEPS = "steps on the books"
+NOISE = "noise on the books"
+RATE = "rate on the books"
+EARLIER = "steps before the audit"
+_TOLERANCE = 1e-6  # relative, for rates that were computed in another way
+_NOTHING = "no step to compare"
+
+
+class Books:
+    """Keep what really happened in every step, and compare it with an accountant's history.
+
+    Guarantee: exact. A check is violated only where the books hold fewer steps, more noise or a
+        smaller rate than was used. Too much on the books is a remark, as it leaks nothing.
+    Assumption: what is reported here was seen at the optimiser, not read from the books.
+
+    Example:
+        >>> books = Books()
+        >>> for _ in range(60):
+        ...     books.take_step(1.0, 0.05)
+        >>> for check in books.check([(1.0, 0.05, 20)]):
+        ...     print(f"{check.name}: {check.outcome} ({check.seen})")
+        steps on the books: violated (60 steps taken, 20 booked)
+        noise on the books: conforms (noise multiplier at least 1 in 60 steps)
+        rate on the books: conforms (rate at most 0.05 in 60 steps)
+        steps before the audit: not tested (the optimiser does not count its steps)
+    """
+
+    def __init__(self) -> None:
+        self._taken: list[_Taken] = []
+
+    def take_step(self, noise_multiplier: float, rate: float | None) -> None:
+        """Keep one step.
+
+        Args:
+            noise_multiplier: With which noise was drawn in this step.
+            rate: At which records were drawn for it; None where that is not known.
+        """
+        _validate.at_least(0, noise_multiplier=noise_multiplier)
+        if rate is not None:
+            _validate.probability(rate=rate)
+        if self._taken and self._taken[-1][:2] == (noise_multiplier, rate):
+            self._taken[-1] = (noise_multiplier, rate, self._taken[-1][2] + 1)
+        else:
+            self._taken.append((noise_multiplier, rate, 1))
+
+    @property
+    def steps(self) -> int:
+        """Steps taken so far."""
+        return count_steps(self._taken)
+
+    def check(
+        self,
+        history: Sequence[Booked],
+        *,
+        before: Sequence[Booked] = (),
+        taken_before: int | None = None,
+    ) -> tuple[Check, ...]:
+        """Return what the books say beside what happened.
+
+        Args:
+            history: Of the accountant now: (noise multiplier, rate, steps), in order.
+            before: The same when the watch began.
+            taken_before: Steps that the optimiser's state counted then; None where it counts none.
+        """
+        booked = list(skip_steps(history, count_steps(before)))
+        return (
+            self._check_steps(count_steps(booked), lost=count_steps(history) < count_steps(before)),
+            self._check_noise(booked),
+            self._check_rate(booked),
+            _check_earlier(count_steps(before), taken_before),
+        )
+
+    def _check_steps(self, booked: int, *, lost: bool) -> Check:
+        taken = self.steps
+        seen = f"{_count(taken)} taken, {booked} booked"
+        detail = ""
+        if taken == 0:
+            seen = "no private step was taken"
+        elif lost:
+            detail = "The books were replaced by shorter ones while the run was watched."
+        elif booked == 0:
+            detail = "The hook that books a step was replaced, or belongs to another engine."
+        # The watch may have missed steps, never the accountant: more on the books is no fault.
+        short = max(0, taken - booked)
+        outcome = judge.judge_limit(short if taken else None, limit=0)
+        return Check(
+            name=STEPS,
+            outcome=_remark(outcome, booked > taken),
+            expected="every step is on the books",
+            seen=seen,
+            value=float(booked),
+            detail=detail,
+            steps=taken,
+        )
+
+    def _check_noise(self, booked: Sequence[Booked]) -> Check:
+        # Little noise is bad, a high rate is: with the sign turned one comparison serves both.
+        used = [(-noise, steps) for noise, _, steps in self._taken]
+        pairs = list(_pair(used, [(-noise, steps) for noise, _, steps in booked]))
+        least = -max((noise for noise, _ in used), default=0.0)
+        worst = max(pairs, key=_excess, default=(0.0, 0.0))
+        outcome = _judge_pairs(pairs)
+        seen = f"noise multiplier at least {least:.4g} in {_count(self.steps)}"
+        if outcome == judge.VIOLATED:
+            seen = f"noise multiplier {-worst[0]:.4g} where {-worst[1]:.4g} is booked"
+        return Check(
+            name=NOISE,
+            outcome=outcome,
+            expected="noise of at least the booked multiplier",
+            seen=seen if pairs else _NOTHING,
+            value=least if pairs else None,
+            steps=self.steps,
+        )
+
+    def _check_rate(self, booked: Sequence[Booked]) -> Check:
+        used = [(rate, steps) for _, rate, steps in self._taken if rate is not None]
+        pairs = list(_pair(used, [(rate, steps) for _, rate, steps in booked]))
+        most = max((rate for rate, _ in used), default=0.0)
+        worst = max(pairs, key=_excess, default=(0.0, 0.0))
+        outcome = _judge_pairs(pairs)
+        seen = f"rate at most {most:.4g} in {_count(sum(steps for _, steps in used))}"
+        if outcome == judge.VIOLATED:
+            seen = f"records drawn at rate {worst[0]:.4g} where {worst[1]:.4g} is booked"
+        missing = "the rate of records is not known" if self._taken and not used else _NOTHING
+        return Check(
+            name=RATE,
+            outcome=outcome,
+            expected="records drawn at the booked rate at most",
+            seen=seen if pairs else missing,
+            value=most if pairs else None,
+            steps=self.steps,
+        )
+
+
+def count_steps(history: Iterable[tuple[float, float | None, int]]) -> int:
+    """Return how many steps a history holds.
+
+    Example:
+        >>> count_steps([(1.0, 0.05, 20), (2.0, 0.05, 15)])
+        35
+    """
+    return sum(int(steps) for _, _, steps in history)
+
+
+def skip_steps(history: Iterable[Booked], skipped: int) -> Iterator[Booked]:
+    """Return what a history holds after its first steps.
+
+    Example:
+        >>> list(skip_steps([(1.0, 0.05, 20), (2.0, 0.05, 15)], 25))
+        [(2.0, 0.05, 10)]
+    """
+    for noise, rate, steps in history:
+        left = int(steps) - skipped
+        skipped = max(0, -left)
+        if left > 0:
+            yield float(noise), float(rate), left
+
+
+def _check_earlier(booked: int, taken: int | None) -> Check:
+    """Judge whether a run that was resumed still has the books of its first part."""
+    seen, detail = "the optimiser does not count its steps", ""
+    if taken is not None:
+        seen = f"the optimiser's state counts {_count(taken)}, {booked} booked"
+        if taken > booked:
+            detail = (
+                "Load the accountant's state with the optimiser's. If those steps saw no private "
+                "record, begin with a new optimiser."
+            )
+    return Check(
+        name=EARLIER,
+        outcome=judge.judge_limit(None if taken is None else max(0, taken - booked), limit=0),
+        expected="what the optimiser did before is on the books",
+        seen=seen,
+        value=None if taken is None else float(taken),
+        detail=detail,
+        steps=taken or 0,
+    )
+
+
+def _pair(
+    used: Sequence[tuple[float, int]], booked: Sequence[tuple[float, int]]
+) -> Iterator[tuple[float, float]]:
+    """Pair what was used with what is booked, larger being worse: in order where all are there.
+
+    Where steps are missing on one side their places are not known. Then the pairing is the one
+    that is best for the program.
+    """
+    counts = [sum(steps for _, steps in side) for side in (used, booked)]
+    if counts[0] != counts[1]:
+        worst_first = counts[1] > counts[0]
+        used, booked = (sorted(side, reverse=worst_first) for side in (used, booked))
+    mine, theirs = deque(used), deque(booked)
+    while mine and theirs:
+        (value, left), (limit, room) = mine.popleft(), theirs.popleft()
+        yield value, limit
+        if left > room:
+            mine.appendleft((value, left - room))
+        elif room > left:
+            theirs.appendleft((limit, room - left))
+
+
+def _excess(pair: tuple[float, float]) -> float:
+    return pair[0] - pair[1]
+
+
+def _judge_pairs(pairs: Sequence[tuple[float, float]]) -> CheckOutcome:
+    over = [_excess(pair) - _TOLERANCE * abs(pair[1]) for pair in pairs]
+    outcome = judge.judge_limit(max(over, default=None), limit=0)
+    return _remark(outcome, any(_excess(pair) < -_TOLERANCE * abs(pair[1]) for pair in pairs))
+
+
+def _remark(outcome: CheckOutcome, worth_saying: bool) -> CheckOutcome:
+    return judge.REMARK if outcome == judge.CONFORMS and worth_saying else outcome
+
+
+def _count(steps: int) -> str:
+    return "1 step" if steps == 1 else f"{steps} steps"

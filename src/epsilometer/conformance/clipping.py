@@ -1,0 +1,140 @@
+"""Check that a loud record is clipped, by what it adds to the program's own sum."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from epsilometer.conformance import evidence
+from epsilometer.core import judge
+from epsilometer.core.findings import Check
+from epsilometer.stats.sphere import cosine_logsf
+
+LEAST = 8  # coordinates of a part that is looked at by itself
+TOLERANCE = 1e-3  # relative, for the program's own arithmetic
+NAME = "clipping"
+_EXPECTED = "a loud record adds one clipping norm at most"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoudRecord:
+    """What a sum shows of a record in a random direction, in one part of the parameters.
+
+    Attributes:
+        part: Of the parameters, in words.
+        size: Coordinates.
+        along: Component of the sum in the record's direction, in clipping norms.
+        square: Squared norm of the sum, in the same units.
+    """
+
+    part: str
+    size: int
+    along: float
+    square: float
+
+
+class ClippingWatch:
+    """Watch what loud records add to sums, in every physical batch.
+
+    A sum is what the loud record adds, at most 1 in its direction, and what others add. The
+    direction is drawn after them, so that the cosine of what they add with it has an exact law.
+    Where sums with and without the record can be subtracted, the norm of the difference is taken as
+    it is.
+
+    Guarantee: at most a share ``level`` of right programs is ever accused.
+    Assumption: directions are uniform on the sphere, drawn anew for each batch, and unknown to the
+        program.
+
+    Example:
+        >>> watch = ClippingWatch(level=1e-4)
+        >>> watch.see([LoudRecord(part="all", size=1000, along=9.98, square=110.0)])
+        >>> watch.check().outcome
+        'violated'
+    """
+
+    def __init__(self, *, level: float, missing: str = "no loud record was inserted") -> None:
+        self._level, self._missing = level, missing
+        self._log = -math.inf
+        self._batches = self._exact = self._crossed = 0
+        self._largest: tuple[float, str] = (-math.inf, "")
+        self._difference: tuple[float, float, str] = (0.0, 1.0, "")
+
+    @property
+    def sensitivity(self) -> float:
+        """The largest norm, in clipping norms, that a record was seen to add; 0 if none was."""
+        return self._difference[0]
+
+    def see(self, sums: Sequence[LoudRecord], *, rounding: float = 0.0) -> None:
+        """Take what the sum of one batch shows; ``rounding`` is relative, of the program's type."""
+        allowed = 1 + max(TOLERANCE, 8 * rounding)
+        logs = []
+        for each in sums:
+            if each.size < LEAST:
+                continue
+            above = each.along - allowed
+            across = math.sqrt(max(0.0, each.square - each.along**2))
+            if above <= 0:
+                logs.append(0.0)
+            elif across == 0:
+                logs.append(-math.inf)
+            else:
+                cosine = min(1.0, above / math.hypot(above, across))
+                logs.append(float(cosine_logsf(cosine, each.size)))
+            self._largest = max(self._largest, (each.along, each.part))
+        if not logs:
+            return
+        self._batches += 1
+        log_e = evidence.calibrate(evidence.smallest_log_p(logs))
+        weight = math.log(self._batches * (self._batches + 1))
+        self._log = evidence.add_weighted([self._log, log_e - weight])
+        self._note()
+
+    def see_difference(self, norm: float, *, what: str, rounding: float = 0.0) -> None:
+        """Take the norm, in clipping norms, of what a record added to a sum, measured exactly."""
+        self._exact += 1
+        allowed = 1 + max(TOLERANCE, 8 * rounding)
+        norm = math.inf if math.isnan(norm) else norm
+        if self._exact == 1 or norm - allowed > self._difference[0] - self._difference[1]:
+            self._difference = norm, allowed, what
+        self._note()
+
+    def _outcomes(self) -> tuple[str, str]:
+        norm, limit, _ = self._difference
+        return (
+            judge.judge_limit(norm if self._exact else None, limit=limit),
+            judge.judge_evidence(self._log if self._batches else None, shares=1, level=self._level),
+        )
+
+    def _note(self) -> None:
+        """Keep when it was first violated."""
+        if not self._crossed and judge.VIOLATED in self._outcomes():
+            self._crossed = self._batches + self._exact
+
+    def check(self) -> Check:
+        """Return what was seen so far."""
+        if not self._batches and not self._exact:
+            return Check(
+                name=NAME,
+                outcome=judge.judge_limit(None, limit=1.0),
+                expected=_EXPECTED,
+                seen=self._missing,
+            )
+        norm, _, what = self._difference
+        by_norm, by_law = self._outcomes()
+        violated = judge.VIOLATED in (by_norm, by_law)
+        along, part = self._largest
+        if by_norm == judge.VIOLATED or not self._batches:
+            seen = f"{norm:.4g} clipping norms, {what}"
+        elif violated:
+            seen = f"{along:.4g} clipping norms in its direction, in {part}"
+        else:
+            seen = f"at most {norm:.4g} clipping norms, measured exactly in {self._exact} cases"
+        return Check(
+            name=NAME,
+            outcome=judge.VIOLATED if violated else judge.CONFORMS,
+            expected=_EXPECTED,
+            seen=seen,
+            value=norm if self._exact else None,
+            log_e=self._log if self._batches else None,
+            detail=f"{self._exact} differences of sums; loud records in {self._batches:,} batches",
+            steps=self._crossed or self._batches + self._exact,
+        )

@@ -1,0 +1,234 @@
+"""Put a loud record into every physical batch, see what clipping leaves of it, take it out again.
+
+Nothing here knows how a program clips: the optimiser's own method is called, on gradients of single
+records in which one row is changed.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from epsilometer.conformance.clipping import ClippingWatch, LoudRecord
+from epsilometer.integrations.opacus.rewinding import remember_attributes
+from epsilometer.integrations.opacus.streams import RandomStreams
+
+Own: TypeAlias = Callable[[], Any]
+LOUD = 1000.0  # norm of a loud record, in clipping norms
+_LADDER = (10.0, 2.0, 1.2, 0.5)  # of other records, since a rule may fail at one norm alone
+
+
+class LoudRows:
+    """Calls an optimiser's own clipping, with a loud record in the place of one of the batch.
+
+    In most batches the record whose row was taken is clipped in a second call, together with the
+    negative of the loud one: where records are clipped one by one, the sum is what it would have
+    been, to rounding. In batches 1, 2, 4, 8, … clipping is called on copies of the batch with a
+    loud row and with an empty one, and the difference is what the loud record adds, exactly.
+
+    Args:
+        optimizer: A ``DPOptimizer`` that holds gradients of single records.
+        names: Of its parameters.
+        watch: What is told.
+        seed: Of directions.
+    """
+
+    def __init__(
+        self, optimizer: Any, names: Callable[[], Sequence[str]], watch: ClippingWatch, seed: int
+    ) -> None:
+        import torch
+
+        self._optimizer, self._names, self._watch = optimizer, names, watch
+        device = optimizer.params[0].device
+        self._generator = torch.Generator(device=device).manual_seed(seed)
+        self._batches = 0
+
+    def clip(self, own: Own) -> Any:
+        """Clip and add up the batch that the optimiser holds, by its own method."""
+        rows = self._writable_rows()
+        if rows is None:
+            return own()
+        self._batches += 1
+        if self._batches & (self._batches - 1) == 0:
+            self._measure(own, rows)
+            return own()
+        return self._insert(own, rows)
+
+    def _writable_rows(self) -> list[Any] | None:
+        """Return the gradients of single records that hold the row; None for an empty batch."""
+        found, storages = [], set()
+        for p in self._optimizer.params:
+            parts = parts_of(p)
+            at = next((k for k in reversed(range(len(parts))) if len(parts[k])), None)
+            if at is None:
+                return None
+            part = parts[at]
+            storage = part.untyped_storage().data_ptr()
+            if storage in storages or 0 in part.stride():  # memory that others read too
+                part = _like(part.clone(), part)
+                if isinstance(p.grad_sample, list):
+                    p.grad_sample[at] = part
+                else:
+                    p.grad_sample = part
+            storages.add(part.untyped_storage().data_ptr())
+            found.append(part)
+        return found if len({len(part) for part in found}) == 1 else None
+
+    def _draw(self) -> list[Any]:
+        """Return a direction, uniform on the sphere over all parameters."""
+        import torch
+
+        drawn = [
+            torch.randn(p.shape, device=p.device, generator=self._generator)
+            for p in self._optimizer.params
+        ]
+        length = torch.stack([_dot(part, part) for part in drawn]).sum().sqrt()
+        return [part.div_(length) for part in drawn]
+
+    def _insert(self, own: Own, rows: list[Any]) -> Any:
+        import torch
+
+        optimizer, params = self._optimizer, self._optimizer.params
+        clip = float(optimizer.max_grad_norm)
+        directions = self._draw()
+        saved = [part[0].clone() for part in rows]
+        before = [p.summed_grad for p in params]
+        for p, part, direction in zip(params, rows, directions, strict=True):
+            part[0].copy_(direction).mul_(LOUD * clip)
+            p.summed_grad = None
+        try:
+            done = own()
+        except Exception:  # gradients that were not cleared, say: all is as it was
+            for p, part, record, total in zip(params, rows, saved, before, strict=True):
+                part[0].copy_(record)
+                p.summed_grad = total
+            raise
+        self._look(directions, clip)
+        # The record whose row was taken, and the loud one with the other sign.
+        counted = getattr(optimizer, "sample_size", None)  # adaptive clipping counts its rows
+        held = [p.grad_sample for p in params]
+        for p, part, record in zip(params, rows, saved, strict=True):
+            p.grad_sample = torch.stack([record, -part[0]])
+            part[0].copy_(record)
+        own()
+        if counted is not None:
+            optimizer.sample_size = counted
+        for p, samples, total in zip(params, held, before, strict=True):
+            p.grad_sample = samples
+            if total is not None:
+                p.summed_grad = total.add_(p.summed_grad)
+        return done
+
+    def _look(self, directions: list[Any], clip: float) -> None:
+        """Tell the watch what the sum shows in the loud record's direction."""
+        import torch
+
+        params = self._optimizer.params
+        if any(p.summed_grad is None for p in params):
+            return
+        found = torch.stack(
+            [
+                torch.stack(
+                    [
+                        _dot(p.summed_grad, u),
+                        _dot(p.summed_grad, p.summed_grad),
+                        _dot(u, u),
+                    ]
+                )
+                for p, u in zip(params, directions, strict=True)
+            ]
+        )
+        table = found.double().cpu().numpy()
+        table[:, 0] /= clip
+        table[:, 1] /= clip**2
+        if not np.isfinite(table).all():
+            return  # a diverged batch shows nothing
+        sizes = [p.numel() for p in params]
+        sums = [
+            LoudRecord(part=name, size=size, along=float(a / math.sqrt(u)), square=float(s))
+            for name, size, (a, s, u) in zip(self._names(), sizes, table, strict=True)
+            if u > 0
+        ]
+        along, square = float(table[:, 0].sum()), float(table[:, 1].sum())
+        whole = LoudRecord(part="all parameters", size=sum(sizes), along=along, square=square)
+        self._watch.see([whole, *sums], rounding=precision_of(params))
+
+    def _measure(self, own: Own, rows: list[Any]) -> None:
+        """Tell the watch what loud records add, by sums with and without them."""
+        params = self._optimizer.params
+        clip = float(self._optimizer.max_grad_norm)
+        directions = self._draw()
+        base = self._sum(own, rows, directions, 0.0)
+        if base is None:
+            return
+        length = math.sqrt(sum(float(_dot(part, part)) for part in base))
+        power = self._batches.bit_length() - 1
+        rounding = precision_of(params) * (1 + length / clip)
+        factors = (LOUD, *_LADDER) if power == 0 else (LOUD, _LADDER[power % len(_LADDER)])
+        for factor in factors:
+            sums = self._sum(own, rows, directions, factor * clip)
+            if sums is None:
+                return
+            for part, without in zip(sums, base, strict=True):
+                part.sub_(without)
+            norm = math.sqrt(sum(float(_dot(part, part)) for part in sums)) / clip
+            if math.isfinite(length):
+                what = f"by a record of {factor:g} in physical batch {self._batches}"
+                self._watch.see_difference(norm, what=what, rounding=rounding)
+
+    def _sum(
+        self, own: Own, rows: list[Any], directions: list[Any], norm: float
+    ) -> list[Any] | None:
+        """Return the optimiser's own sum with a row of this norm, and leave no trace."""
+        optimizer, params = self._optimizer, self._optimizer.params
+        saved = [part[0].clone() for part in rows]
+        sums = [p.summed_grad for p in params]
+        marks = [[dict(part.__dict__) for part in parts_of(p)] for p in params]
+        restore = remember_attributes(optimizer)
+        with RandomStreams(optimizer):
+            try:
+                for p, part, direction in zip(params, rows, directions, strict=True):
+                    part[0].copy_(direction).mul_(norm)
+                    p.summed_grad = None
+                own()
+                found = [p.summed_grad for p in params]
+            finally:
+                restore()
+                for p, part, record, total, mark in zip(
+                    params, rows, saved, sums, marks, strict=True
+                ):
+                    part[0].copy_(record)
+                    p.summed_grad = total
+                    for each, said in zip(parts_of(p), mark, strict=True):
+                        each.__dict__.clear()
+                        each.__dict__.update(said)
+        return None if any(part is None for part in found) else found
+
+
+def parts_of(parameter: Any) -> list[Any]:
+    """Return gradients of single records, one tensor for each batch that was accumulated."""
+    samples = getattr(parameter, "grad_sample", None)
+    if samples is None:
+        return []
+    return samples if isinstance(samples, list) else [samples]
+
+
+def precision_of(tensors: Sequence[Any]) -> float:
+    """Return the relative precision of the coarsest type among some tensors."""
+    import torch
+
+    return max(float(torch.finfo(each.dtype).eps) for each in tensors)
+
+
+def _dot(a: Any, b: Any) -> Any:
+    """Return the inner product, on the device, without a copy of float32."""
+    import torch
+
+    return torch.dot(a.reshape(-1).float(), b.reshape(-1).float())
+
+
+def _like(copy: Any, original: Any) -> Any:
+    """Return a copy with the marks of its original."""
+    copy.__dict__.update(original.__dict__)
+    return copy

@@ -1,0 +1,337 @@
+"""Set a training up on a data set and on its neighbours: does one record change what is public?
+
+Opacus divides the noisy sum by ⌊n·q⌋ and draws with q = 1/⌈n/batch⌉. Both may change with n, the
+number of records, which nothing hides.
+"""
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+from epsilometer import _validate
+from epsilometer.conformance.checks import LEVEL
+from epsilometer.conformance.neighbours import describe_norms
+from epsilometer.core import judge
+from epsilometer.core.audit import Audit, Provenance
+from epsilometer.core.claim import Claim, as_claim
+from epsilometer.core.findings import Check, CheckOutcome, ConformanceFinding
+from epsilometer.engine.plan import versions
+from epsilometer.errors import InvalidArgument
+from epsilometer.integrations.opacus.objects import batches_of, check_optimizer, sampler_of
+from epsilometer.integrations.opacus.step_replayer import Loss, as_step, read_scale
+from epsilometer.integrations.opacus.streams import RandomStreams
+from epsilometer.integrations.opacus.tensor_batches import take_records
+from epsilometer.mechanisms.samplers import Poisson
+
+NORMALISATION = "normalisation"
+RATE = "sampling rate"
+SETTINGS = "noise and clipping norm"
+_ROUNDING = 1e-5  # relative, of a divisor that is measured in float32
+_CAVEAT = (
+    "The set-up alone was compared, on data sets of one record more and one less; where neighbours "
+    "have as many records (zeroing out, replacing), n is public, and nothing here is a leak."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """What a training of n records is set up with, as one step shows it.
+
+    Attributes:
+        records: n.
+        divisor: What the step divides the noisy sum by, as measured.
+        rate: At which batches are drawn.
+        noise_multiplier: σ.
+        clip_norm: C.
+        parameters: Coordinates that are trained.
+    """
+
+    records: int
+    divisor: float
+    rate: float
+    noise_multiplier: float
+    clip_norm: float
+    parameters: int
+
+
+def replay_setup(
+    make: Callable[[Any], Sequence[Any]],
+    dataset: Any,
+    loss: Loss | None = None,
+    *,
+    claim: Claim | float | None = None,
+    delta: float | None = None,
+    seed: int = 0,
+) -> Audit:
+    """Set a training up on n, n − 1 and n + 1 records, and compare what its steps divide by.
+
+    ``make_private`` divides by ⌊n·q⌋. Where one record changes that number, it changes what all
+    others contribute, and the scale of the noise: by more than C. Where it stays for this n, the
+    nearest smaller size at which it changes is searched, and remarked.
+
+    Guarantee: a set-up with a fixed divisor, rate, noise and clipping norm is never violated.
+        Random streams are afterwards as they were.
+    Assumption: neighbours differ by adding or removing a record, as the accountants of Opacus
+        assume. A claim with adjacency ``"zero_out"`` or ``"replace"`` makes n public: what would
+        be violated is a remark then.
+
+    Args:
+        make: Your own set-up, a function of a data set. It returns what ``make_private`` did:
+            (model, optimizer, loader), with the criterion before the loader for ghost clipping.
+        dataset: A torch ``Dataset`` with indices, or a tuple of tensors.
+        loss: As of :func:`replay`; by default the criterion that ``make`` returned, or
+            ``CrossEntropyLoss``.
+        claim: What is claimed, if it is to be shown beside.
+        delta: δ of a claim that is a number.
+        seed: Of everything random in the set-up and its step.
+
+    Example:
+        >>> import torch, warnings
+        >>> from torch.utils.data import DataLoader, TensorDataset
+        >>> from opacus import PrivacyEngine
+        >>> def make(data):
+        ...     model = torch.nn.Linear(5, 2)
+        ...     with warnings.catch_warnings(action="ignore"):
+        ...         return PrivacyEngine().make_private(
+        ...             module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        ...             data_loader=DataLoader(data, batch_size=10), noise_multiplier=1.0,
+        ...             max_grad_norm=1.0)
+        >>> data = TensorDataset(torch.randn(100, 5), torch.randint(2, (100,)))
+        >>> audit = replay_setup(make, data)
+        >>> audit.conformance.check("normalisation").outcome, audit.conformance.checks[0].value
+        ('violated', 2.0)
+    """
+    _validate.whole(0, seed=seed)
+    given = as_claim(claim, delta=delta)
+    count = _count(dataset)
+    with RandomStreams() as streams:
+
+        def set_up(size: int) -> Setup:
+            streams.seed(seed)
+            places = [place % count for place in range(size)]  # a record more is one twice
+            return measure_setup(make(take_dataset(dataset, places)), loss, records=size)
+
+        setups = [set_up(size) for size in (count, count - 1, count + 1) if size > 0]
+        elsewhere = _search_change(set_up, setups[0]) if _agree(setups) else None
+    public = given is not None and given.adjacency in ("zero_out", "replace")
+    return Audit(
+        subject=f"the set-up of a training with Opacus on {count:,} records",
+        claim=given,
+        findings=(
+            ConformanceFinding(
+                checks=compare_setups(setups, elsewhere, public=public),
+                steps=len(setups),
+                level=LEVEL,
+            ),
+        ),
+        caveats=(_CAVEAT,),
+        provenance=Provenance(
+            subject="opacus",
+            settings={
+                "function": "epsilometer.integrations.opacus:replay_setup",
+                "make": {"supplied": type(make).__name__},
+                "dataset": {"supplied": type(dataset).__name__},
+                "loss": {"supplied": type(loss).__name__},
+            },
+            delta=None if given is None else given.delta,
+            confidence=1 - LEVEL,
+            seed=seed,
+            versions=(*versions(), *((name, version(name)) for name in ("torch", "opacus"))),
+        ),
+    )
+
+
+def compare_setups(
+    setups: Sequence[Setup], elsewhere: tuple[Setup, Setup] | None = None, *, public: bool = False
+) -> tuple[Check, ...]:
+    """Judge whether set-ups of neighbouring data sets agree.
+
+    Args:
+        setups: That of all records first, then those of its neighbours.
+        elsewhere: Set-ups of two other neighbours that do not agree, where these all do.
+        public: Whether the number of records is public.
+    """
+    own, *others = setups
+    size, worst = max((_bound_change(own, other), other.divisor) for other in others)
+    moved = abs(1 - own.divisor / worst) * own.noise_multiplier * own.parameters**0.5
+    checks = [
+        Check(
+            name=NORMALISATION,
+            outcome=_judge(size, limit=1.0 + 1e-9, public=public),
+            expected="division by a number that no record changes",
+            seen=_list_values(setups, "divisor", "division by"),
+            value=size,
+            detail=(
+                f"a record can change the sum by {describe_norms(size)} where as many are drawn as "
+                f"expected; the noise alone moves by {moved:.3g}"
+            ),
+            steps=1,
+        )
+    ]
+    for name, fields in ((RATE, ("rate",)), (SETTINGS, ("noise_multiplier", "clip_norm"))):
+        value = max(
+            abs(getattr(other, each) / getattr(own, each) - 1)
+            for other in others
+            for each in fields
+        )
+        checks.append(
+            Check(
+                name=name,
+                outcome=_judge(value, limit=1e-9, public=public),
+                expected="the same, whatever the number of records",
+                seen="; ".join(
+                    _list_values(setups, each, each.replace("_", " ")) for each in fields
+                ),
+                value=value,
+                steps=1,
+            )
+        )
+    if elsewhere is not None:
+        checks.append(_remark_elsewhere(*elsewhere))
+    return tuple(checks)
+
+
+def measure_setup(made: Sequence[Any], loss: Loss | None, *, records: int) -> Setup:
+    """Take one step with what ``make_private`` returned, and see what it divides by."""
+    import torch
+
+    if not isinstance(made, Sequence) or len(made) not in (3, 4):
+        raise InvalidArgument(
+            "Expected make(dataset) to return what make_private returned, (model, optimizer, "
+            f"loader), got {type(made).__name__}."
+        )
+    model, optimizer, loader = made[0], made[1], made[-1]
+    check_optimizer(optimizer)
+    batches = batches_of(loader)
+    criterion = loss or (made[2] if len(made) == 4 else torch.nn.CrossEntropyLoss())
+    sampler = sampler_of(loader)
+    drawn = sampler.rate if isinstance(sampler, Poisson) else None
+    return Setup(
+        records=records,
+        divisor=_measure_divisor(model, optimizer, as_step(criterion), _draw_batch(loader)),
+        rate=1 / batches if drawn is None else drawn,
+        noise_multiplier=float(optimizer.noise_multiplier),
+        clip_norm=float(optimizer.max_grad_norm),
+        parameters=sum(each.numel() for each in optimizer.params),
+    )
+
+
+def take_dataset(dataset: Any, places: Sequence[int]) -> Any:
+    """Return the data set of the records at some places; a place may come twice."""
+    from torch.utils.data import Subset, TensorDataset
+
+    if type(dataset) is TensorDataset:
+        return TensorDataset(*take_records(tuple(dataset.tensors), places))
+    if isinstance(dataset, tuple):
+        return take_records(dataset, places)
+    return Subset(dataset, list(places))
+
+
+def _count(dataset: Any) -> int:
+    count = len(dataset[0]) if isinstance(dataset, tuple) and dataset else None
+    try:
+        count = len(dataset) if count is None else count
+    except TypeError as error:
+        raise InvalidArgument(
+            "Expected a data set of records that have indices, got "
+            f"{type(dataset).__name__} without a length."
+        ) from error
+    if count < 2:
+        raise InvalidArgument(f"Expected a data set of two records or more, got {count}.")
+    return count
+
+
+def _draw_batch(loader: Any) -> Any:
+    """Return the first few records, put together as the loader does."""
+    records = [loader.dataset[place] for place in range(min(4, len(loader.dataset)))]
+    return loader.collate_fn(records)
+
+
+def _measure_divisor(model: Any, optimizer: Any, compute: Any, batch: Any) -> float:
+    """Return what a step divides the noisy sum by: its norm before, over its norm after."""
+    import torch
+
+    norms: dict[str, float] = {}
+    own_noise, said = optimizer.add_noise, read_scale(optimizer)
+
+    def measure() -> float:
+        parts = [each.grad.double().norm() for each in optimizer.params if each.grad is not None]
+        return float(torch.stack(parts).norm())
+
+    def add_noise(*args: Any, **kwargs: Any) -> Any:
+        done = own_noise(*args, **kwargs)
+        norms["before"] = measure()
+        return done
+
+    optimizer.add_noise = add_noise
+    optimizer.original_optimizer.step = lambda *args: norms.update(after=measure())
+    model.train()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Full backward hook", UserWarning)
+        optimizer.zero_grad()
+        value = compute(model, batch)
+        if value is not None:
+            value.backward()
+    if "after" not in norms:
+        optimizer.step()
+    if len(norms) < 2 or not norms["after"] > 0:
+        raise InvalidArgument("Expected a step that adds noise and hands it on, saw none.")
+    found = norms["before"] / norms["after"]
+    return said if abs(found / said - 1) < _ROUNDING else float(f"{found:.5g}")
+
+
+def _bound_change(own: Setup, other: Setup) -> float:
+    """Return what one record can change in the worst case, in clipping norms.
+
+    Divided by B with it and by B' without, sums S and S' with the same noise differ by S − S'·B/B'.
+    Where B' records point the other way, as many as are expected, that is 1 + |B − B'|.
+    """
+    return 1 + abs(own.divisor - other.divisor)
+
+
+def _agree(setups: Sequence[Setup]) -> bool:
+    return len({(each.divisor, each.rate) for each in setups}) == 1
+
+
+def _search_change(set_up: Callable[[int], Setup], own: Setup) -> tuple[Setup, Setup] | None:
+    """Search two neighbouring sizes below at which a set-up changes; None where it does not."""
+    low, high = set_up(max(1, own.records // 2)), own
+    if _agree([low, high]):
+        return None
+    while high.records - low.records > 1:
+        middle = set_up((low.records + high.records) // 2)
+        if _agree([middle, high]):
+            high = middle
+        else:
+            low = middle
+    return high, low
+
+
+def _judge(value: float, *, limit: float, public: bool) -> CheckOutcome:
+    outcome = judge.judge_limit(value, limit=limit)
+    return judge.REMARK if public and outcome == judge.VIOLATED else outcome
+
+
+def _remark_elsewhere(more: Setup, less: Setup) -> Check:
+    return Check(
+        name="set-up of other data sets",
+        outcome=judge.REMARK,
+        expected="the same divisor and rate, whatever the number of records",
+        seen=(
+            f"{more.records:,} records: division by {more.divisor:g} at rate {more.rate:.4g}; "
+            f"{less.records:,} records: by {less.divisor:g} at {less.rate:.4g}"
+        ),
+        value=_bound_change(more, less),
+        detail="these sizes are neighbours; those beside yours agree",
+        steps=1,
+    )
+
+
+def _list_values(setups: Sequence[Setup], name: str, words: str) -> str:
+    own, *others = setups
+    if all(getattr(each, name) == getattr(own, name) for each in others):
+        return f"{words} {getattr(own, name):.6g} with one record more or less"
+    values = ", ".join(f"{getattr(each, name):.6g} ({each.records:,} records)" for each in setups)
+    return f"{words} {values}"

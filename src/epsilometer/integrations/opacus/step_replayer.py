@@ -1,0 +1,327 @@
+"""Take one user's own Opacus step on a batch, and keep what it hands to the inner optimiser."""
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from epsilometer import _validate
+from epsilometer.conformance.neighbours import Distance, Neighbour, Replayed
+from epsilometer.errors import InvalidArgument
+from epsilometer.integrations.opacus.rewinding import Rewinder
+from epsilometer.integrations.opacus.tensor_batches import (
+    count_records,
+    find_labels,
+    make_neighbour,
+)
+
+Loss: TypeAlias = Callable[..., Any]
+
+
+@dataclass(eq=False)
+class _Release:
+    """What one step released.
+
+    Attributes:
+        clip_norm: C as it was when noise was added.
+        noisy: Gradients just after noise, for each time that noise was added.
+        sums: Gradients just before, likewise; empty where the optimiser keeps none.
+        final: What the inner optimiser was given, where that is kept.
+        scale: What a right optimiser divides by before that.
+        reached: Whether the inner optimiser was given anything.
+        coarsest: Relative precision of the coarsest arithmetic on the way.
+        moved: Whether an accelerator drew random numbers before the noise.
+        adjusted: σ as Opacus' adaptive ghost clipping sets it for a batch; None elsewhere.
+    """
+
+    clip_norm: float
+    noisy: list[list[Any]] = field(default_factory=list)
+    sums: list[list[Any]] = field(default_factory=list)
+    final: list[Any] = field(default_factory=list)
+    scale: float = 1.0
+    reached: bool = False
+    coarsest: float = 0.0
+    moved: bool = False
+    adjusted: float | None = None
+
+
+class StepReplayer:
+    """Take the user's step on neighbouring batches; see ``conformance.neighbours.Replayer``.
+
+    Compared is the gradient just after noise. What follows is post-processing if it makes the same
+    of the same noisy gradient, whatever the records: that can be tried, by ``noisy`` of a run.
+
+    Args:
+        rewinder: Takes the training back before every step.
+        model: The module.
+        optimizer: The ``DPOptimizer``.
+        loss: As of :func:`replay`.
+        batch: As of :func:`replay`.
+        seed: Of the randomness of all steps.
+    """
+
+    def __init__(
+        self, rewinder: Rewinder, model: Any, optimizer: Any, loss: Loss, batch: Any, *, seed: int
+    ) -> None:
+        self._rewinder, self._model, self._optimizer = rewinder, model, optimizer
+        self._compute_loss = as_step(loss)
+        self._batch = batch
+        self._seeds = np.random.SeedSequence(seed)
+        self._release: _Release | None = None
+        self._given: Sequence[Sequence[Any]] = ()  # noisy gradients to take in place of own ones
+        self._keeps = False
+        self.count = count_records(batch)
+        self.labelled = bool(find_labels(batch))
+        self.steps = 0
+        self.coarsest = 0.0  # relative precision met so far
+        self.endless: list[str] = []  # changes that made gradients infinite, in words
+        self.adjusted: set[float] = set()  # σ that Opacus set by the size of a batch
+        self.jitter = 0.0  # what two equal steps differ by, in clipping norms
+
+    def run(
+        self,
+        neighbour: Neighbour,
+        *,
+        noisy: Sequence[Sequence[Any]] = (),
+        keep: bool = False,
+    ) -> Replayed:
+        """Take the step on this batch, with the randomness of all batches of the same place.
+
+        Args:
+            neighbour: The batch.
+            noisy: Gradients that replace those of the step just after noise.
+            keep: Whether what the inner optimiser is given is kept.
+        """
+        key = (*self._seeds.spawn_key, neighbour.place, int(neighbour.alike))
+        entropy = np.random.SeedSequence(self._seeds.entropy, spawn_key=key)
+        self._rewinder.begin(int(entropy.generate_state(1)[0]))
+        if neighbour.weights != 1:
+            for parameter in self._rewinder.parameters:
+                if parameter.requires_grad:
+                    parameter.data.mul_(neighbour.weights)
+        self.steps += 1
+        self._given, self._keeps = noisy, keep
+        self._release = _Release(float(self._optimizer.max_grad_norm))
+        try:
+            self._take_step(make_neighbour(self._batch, neighbour))
+        except Exception as error:  # whatever the user's step raises: it is reported, not hidden
+            return Replayed(released=None, state="", error=f"{type(error).__name__}: {error}")
+        return self._conclude(neighbour, self._release)
+
+    def measure(self, first: Replayed, second: Replayed) -> Distance:
+        """Measure how far two releases are apart; sums before noise where noise hides them."""
+        one, two = first.released, second.released
+        if not (one.noisy and two.noisy):  # noise that is added elsewhere
+            scaled = [[each * release.scale for each in release.final] for release in (one, two)]
+            return self._measure(one, two, *scaled)
+        found = self._measure_largest(one, two, one.noisy, two.noisy)
+        if found.slack > 0.5 and one.sums and two.sums:
+            return self._measure_largest(one, two, one.sums, two.sums)
+        return found
+
+    def measure_final(self, first: Replayed, second: Replayed) -> float:
+        """Measure how far apart the gradients are that were applied, relative to their norm."""
+        distance, size, _ = _measure_distance(first.released.final, second.released.final)
+        return distance / size if size else distance
+
+    def find_obstacle(self, run: Replayed, base: Replayed) -> str:
+        """Say why a run cannot be compared with that of the batch as it is; empty if it can."""
+        if run.error:
+            return f"the step raised {run.error[:80]}"
+        if run.refused:
+            return run.refused
+        if not math.isclose(run.released.clip_norm, base.released.clip_norm, rel_tol=1e-9):
+            return "the clipping norm of the step depends on the records of the batch"
+        if run.released.adjusted != base.released.adjusted:
+            return "the noise multiplier of the step depends on the records of the batch"
+        if run.state != base.state:
+            return "the random stream depends on the records of the batch"
+        return ""
+
+    def _take_step(self, batch: Any) -> None:
+        import torch
+
+        optimizer = self._optimizer
+        own_noise = optimizer.add_noise
+        accelerators = self._rewinder.streams.read_accelerators()
+
+        def add_noise(*args: Any, **kwargs: Any) -> Any:
+            self._look_before_noise(accelerators)
+            done = own_noise(*args, **kwargs)
+            self._look_after_noise()
+            return done
+
+        # Instance attributes, which the rewinder takes off again.
+        optimizer.add_noise = add_noise
+        optimizer.original_optimizer.step = self._look_at_release
+        hook = self._model.register_forward_pre_hook(self._look_at_precision)
+        try:
+            with warnings.catch_warnings(), torch.enable_grad():
+                warnings.filterwarnings("ignore", "Full backward hook", UserWarning)
+                optimizer.zero_grad()
+                value = self._compute_loss(self._model, batch)
+                if value is not None:
+                    value.backward()
+                if not self._taken.reached:
+                    optimizer.step()
+        finally:
+            hook.remove()
+
+    @property
+    def _taken(self) -> _Release:
+        assert self._release is not None  # set before every step
+        return self._release
+
+    def _look_at_precision(self, module: Any, args: Any) -> None:
+        import torch
+
+        release = self._taken
+        for parameter in self._rewinder.parameters:
+            device, kind = parameter.device.type, parameter.dtype
+            if torch.is_autocast_enabled(device):
+                kind = torch.get_autocast_dtype(device)
+            elif device == "cuda" and (
+                torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32
+            ):
+                release.coarsest = max(release.coarsest, 2.0**-10)  # TF32 has 10 bits
+            # Small gradients of float16 lose far more bits than large ones do.
+            precision = 2.0**-6 if kind == torch.float16 else torch.finfo(kind).eps
+            release.coarsest = max(release.coarsest, precision)
+
+    def _look_before_noise(self, accelerators: str) -> None:
+        optimizer, release = self._optimizer, self._taken
+        release.clip_norm = float(optimizer.max_grad_norm)
+        release.adjusted = getattr(optimizer, "_adjusted_noise_multiplier", None)
+        if release.adjusted is not None:
+            self.adjusted.add(float(release.adjusted))
+        release.moved = accelerators != self._rewinder.streams.read_accelerators()
+        sums = [getattr(each, "summed_grad", None) for each in optimizer.params]
+        if all(each is not None for each in sums):
+            release.sums.append(sums)
+
+    def _look_after_noise(self) -> None:
+        """Keep the noisy gradients, or put those in their place that were given."""
+        parameters, release = list(self._optimizer.params), self._taken
+        turn = len(release.noisy)
+        if turn < len(self._given):
+            for parameter, gradient in zip(parameters, self._given[turn], strict=True):
+                parameter.grad = gradient.clone().view_as(parameter)
+        gradients = [each.grad for each in parameters if each.grad is not None]
+        # What follows may change them in place.
+        release.noisy.append([each.detach().clone() for each in gradients])
+        if release.sums and self._is_precise(release.noisy[-1], release.clip_norm):
+            release.sums.clear()  # memory: noise hides nothing
+
+    @staticmethod
+    def _is_precise(gradients: list[Any], clip_norm: float) -> bool:
+        size = math.sqrt(sum(float(each.float().norm()) ** 2 for each in gradients))
+        return 2 * max(map(_precision_of, gradients)) * size <= 0.25 * clip_norm
+
+    def _look_at_release(self, *args: Any, **kwargs: Any) -> None:
+        """Stand in for the step of the inner optimiser: keep what it is given."""
+        optimizer, release = self._optimizer, self._taken
+        gradients = [
+            parameter.grad.detach()
+            for group in optimizer.original_optimizer.param_groups
+            for parameter in group["params"]
+            if parameter.grad is not None
+        ]
+        release.reached |= bool(gradients)
+        release.coarsest = max([release.coarsest, *map(_precision_of, gradients)])
+        if self._keeps or not release.noisy:
+            release.scale = read_scale(optimizer)
+            release.final += [each.clone() for each in gradients]
+
+    def _conclude(self, neighbour: Neighbour, release: _Release) -> Replayed:
+        self.coarsest = max(self.coarsest, release.coarsest)
+        state = self._rewinder.streams.read()
+        if neighbour.change == "removed" and release.moved:
+            # An accelerator gives numbers by place: a record less shifts those of others, and the
+            # stream may end at the same place all the same.
+            state = "moved"
+        refused = "" if release.reached else "no gradient reached the optimiser inside"
+        released = [*(each for part in release.noisy for each in part), *release.final]
+        if neighbour.change == "scaled" and not all(bool(x.isfinite().all()) for x in released):
+            self.endless.append(str(neighbour))
+            refused = f"gradients are infinite where a record is {neighbour}"
+        return Replayed(released=release, state=state, refused=refused)
+
+    def _measure_largest(
+        self, one: _Release, two: _Release, first: list[list[Any]], second: list[list[Any]]
+    ) -> Distance:
+        """Measure the largest distance of all times that noise was added."""
+        if len(first) != len(second):
+            return Distance(math.inf, 0.0)
+        pairs = zip(first, second, strict=True)
+        return max(self._measure(one, two, *pair) for pair in pairs)
+
+    def _measure(
+        self, one: _Release, two: _Release, first: list[Any], second: list[Any]
+    ) -> Distance:
+        clip_norm = one.clip_norm
+        distance, size, final = _measure_distance(first, second)
+        # Rounding of what is released, and of the clipped gradients of all other records.
+        others = max(one.coarsest, two.coarsest) * self.count / 2
+        slack = 2 * final * size / clip_norm + others + 2 * self.jitter
+        return Distance(distance / clip_norm, slack)
+
+
+def as_step(loss: Loss) -> Callable[[Any, Any], Any]:
+    """Return the function of a model and a batch that computes the loss, as users give it."""
+    import torch
+
+    kinds = {kind.__name__ for kind in type(loss).__mro__}
+    origin = str(getattr(loss, "__module__", "") or "")
+    ready = isinstance(loss, torch.nn.Module) or "DPLossFastGradientClipping" in kinds
+    if not ready and not (origin == "torch" or origin.startswith("torch.")):
+        return loss
+
+    def compute(model: Any, batch: Any) -> Any:
+        if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+            raise InvalidArgument(
+                "Expected a batch (inputs, targets) beside a criterion, got "
+                f"{_validate.short(type(batch))}. Give a function loss(model, batch) for others."
+            )
+        inputs, targets = batch
+        if isinstance(inputs, dict):
+            return loss(model(**inputs), targets)
+        return loss(model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs), targets)
+
+    return compute
+
+
+def read_scale(optimizer: Any) -> float:
+    """Return what a right optimiser divides the noisy sum by."""
+    if optimizer.loss_reduction != "mean":
+        return 1.0
+    try:
+        batches = int(optimizer.accumulated_iterations)
+    except (AttributeError, IndexError, ValueError):  # no gradients of single records
+        batches = 1
+    return float(optimizer.expected_batch_size) * batches
+
+
+def _precision_of(tensor: Any) -> float:
+    import torch
+
+    return float(torch.finfo(tensor.dtype).eps)
+
+
+def _measure_distance(first: list[Any], second: list[Any]) -> tuple[float, float, float]:
+    """Return the distance, the norm of the larger, and the relative precision of the values."""
+    import torch
+
+    if [each.shape for each in first] != [each.shape for each in second]:
+        return math.inf, 0.0, 0.0
+    total = sizes = 0.0
+    for tensor, its in zip(first, second, strict=True):
+        kind = torch.promote_types(tensor.dtype, torch.float32)
+        one, two = tensor.to_dense().to(kind), its.to_dense().to(kind)
+        total += float(torch.linalg.vector_norm(one - two)) ** 2
+        sizes += float(torch.linalg.vector_norm(torch.maximum(one.abs(), two.abs()))) ** 2
+    distance = math.sqrt(total) if math.isfinite(total) else math.inf
+    precision = max(map(_precision_of, first), default=0.0)
+    return distance, math.sqrt(sizes) if math.isfinite(sizes) else 0.0, precision

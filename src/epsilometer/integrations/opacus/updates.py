@@ -1,0 +1,168 @@
+"""Watch which gradients move the parameters: those that were given noise, and no others."""
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from epsilometer.conformance.summary import choose_sketch
+from epsilometer.core import judge
+from epsilometer.core.findings import Check
+from epsilometer.integrations.opacus.hooks import call_weakly
+from epsilometer.integrations.opacus.loud_rows import precision_of
+from epsilometer.types import FloatArray
+
+NAME = "updates"
+_EXPECTED = "every update is made by a gradient with noise"
+_KEPT = 256  # coordinates of gradients and parameters that are compared
+_RELATIVE = 1e-3  # of the gradient, for rounding of float32
+
+
+class UpdateWatch:
+    """Watch every step of every torch optimiser that holds one of the parameters.
+
+    A step is explained where its gradient is a multiple of the last one that was given noise. A
+    gradient that was changed after its noise (cut, say) moves parameters in a private step, and is
+    told apart.
+
+    Args:
+        parameters: Which are trained.
+        inner: The optimiser inside the private one.
+        due: Called just before it applies a gradient of a private step.
+    """
+
+    def __init__(
+        self, parameters: Sequence[Any], inner: Any, *, due: Callable[[], None] = lambda: None
+    ) -> None:
+        import torch
+        from torch.optim.optimizer import (
+            register_optimizer_step_post_hook,
+            register_optimizer_step_pre_hook,
+        )
+
+        self._parameters, self._inner = list(parameters), inner
+        self._relative = max(_RELATIVE, 4 * precision_of(self._parameters))
+        self._owned = {id(each) for each in self._parameters}
+        places = choose_sketch([each.numel() for each in self._parameters], total=_KEPT)
+        self._places = [
+            torch.from_numpy(place).to(each.device)
+            for place, each in zip(places, self._parameters, strict=True)
+        ]
+        self._released: FloatArray | None = None  # the last gradient with noise
+        self._applied: FloatArray | None = None  # what the private step made of it
+        self._left: FloatArray | None = None  # parameters after the last step
+        self._call, self._due = due, False
+        self._private = self._changed = self._moved = 0
+        self._bare: list[str] = []
+        self._hooks = [
+            register_optimizer_step_pre_hook(call_weakly(self._before)),
+            register_optimizer_step_post_hook(call_weakly(self._after)),
+        ]
+        for hook in self._hooks:  # torch keeps them for all optimisers: an audit may be dropped
+            weakref.finalize(self, hook.remove)
+
+    def close(self) -> None:
+        """Watch no more."""
+        for hook in self._hooks:
+            hook.remove()
+
+    @property
+    def bare(self) -> int:
+        """Updates by gradients without noise."""
+        return len(self._bare)
+
+    def begin(self) -> None:
+        """Take note that a private step begins: parameters should be where the last one left."""
+        if self._left is not None and not np.array_equal(
+            self._left, self._sketch(self._parameters), equal_nan=True
+        ):
+            self._moved += 1
+            self._left = None
+
+    def release(self) -> None:
+        """Take note of gradients that have just been given their noise."""
+        self._released = self._sketch([each.grad for each in self._parameters])
+        self._due = True
+
+    def expect(self) -> None:
+        """Take note that noise was added, maybe by another process: the next step is due."""
+        self._released, self._due = None, True
+
+    def check(self) -> Check:
+        """Return what was seen so far."""
+        if self._bare:
+            kinds = ", ".join(dict.fromkeys(self._bare))
+            seen = f"{len(self._bare):,} updates by gradients without noise, by {kinds}"
+            value: float | None = float(len(self._bare))
+        elif self._moved:
+            seen = (
+                f"parameters changed {self._moved:,} times between steps, by no optimiser: harmless"
+                " where it is a projection or a checkpoint"
+            )
+            value = None
+        elif self._changed:
+            seen = (
+                f"{self._changed:,} of {self._private:,} gradients were changed after their noise: "
+                "harmless where no record was looked at again, which replay tests"
+            )
+            value = None
+        elif not self._private:
+            seen, value = "no update was seen", None
+        else:
+            seen, value = f"all of {self._private:,} updates explained", 0.0
+        return Check(
+            name=NAME,
+            outcome=judge.judge_limit(value, limit=0.0),
+            expected=_EXPECTED,
+            seen=seen,
+            value=value,
+            detail="start the audit after a warm-up on public records" if self._bare else "",
+            steps=self._private,
+        )
+
+    def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if not self._holds(optimizer):
+            return
+        gradient = self._sketch([each.grad for each in self._parameters])
+        if optimizer is self._inner and self._due:
+            self._due = False
+            self._private += 1
+            if self._released is not None:
+                self._changed += not self._is_multiple(gradient, self._released)
+            self._call()
+            self._applied = gradient
+            return
+        known = (self._released, self._applied)
+        if not any(self._is_multiple(gradient, each) for each in known):
+            self._bare.append(type(optimizer).__name__)
+
+    def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if self._holds(optimizer):
+            self._left = self._sketch(self._parameters)
+
+    def _holds(self, optimizer: Any) -> bool:
+        return any(
+            id(each) in self._owned for group in optimizer.param_groups for each in group["params"]
+        )
+
+    def _sketch(self, tensors: Sequence[Any]) -> FloatArray:
+        import torch
+
+        parts = [
+            torch.zeros(place.numel(), device=place.device)
+            if tensor is None
+            else tensor.detach().reshape(-1)[place].float()
+            for tensor, place in zip(tensors, self._places, strict=True)
+        ]
+        return np.asarray(torch.cat(parts).cpu().numpy(), np.float64)
+
+    def _is_multiple(self, vector: FloatArray, of: FloatArray | None) -> bool:
+        """Tell whether one vector is a multiple of another, or 0, to rounding."""
+        if of is None or not (np.isfinite(vector).all() and np.isfinite(of).all()):
+            return of is not None
+        size = float(of @ of)
+        if size == 0:
+            return not vector.any()
+        rest = vector - (float(vector @ of) / size) * of
+        return float(np.linalg.norm(rest)) <= self._relative * float(np.linalg.norm(vector))

@@ -219,7 +219,7 @@ def count_below(observed: Observed, thresholds: FloatArray, *, outside: bool) ->
         edges = np.concatenate([[-np.inf], observed.thresholds])
         total = np.append(0, np.cumsum(bins))
         return total[np.searchsorted(edges, thresholds)]
-    return _count_below(observed.outside if outside else observed.inside, thresholds)
+    return count_values_below(observed.outside if outside else observed.inside, thresholds)
 
 
 def split(
@@ -316,7 +316,7 @@ def _score_side(ranked: FloatArray, other: FloatArray, ratio: int, *, from_above
 
     def beyond(sample: int, cuts: FloatArray) -> IntArray:
         values = (ranked, other)[sample]
-        below = _count_below(values, cuts)
+        below = count_values_below(values, cuts)
         return np.where(np.isnan(cuts), 0, values.size - below) if from_above else below
 
     side = _side(ranks, above if from_above else values, ends, beyond, (ranked.size, other.size))
@@ -397,7 +397,7 @@ def _sample(values: FloatArray, rank: int) -> tuple[FloatArray, int, int]:
     return sample, round(rank / values.size * sample.size), math.ceil(5 * math.sqrt(sample.size))
 
 
-def _count_below(values: FloatArray, thresholds: FloatArray) -> IntArray:
+def count_values_below(values: FloatArray, thresholds: FloatArray) -> IntArray:
     counts = np.zeros(thresholds.size, np.int64)
     for start in range(0, values.size, _BLOCK):  # one pass over memory for all thresholds
         block = values[start : start + _BLOCK]

@@ -1,0 +1,178 @@
+"""Count scores beyond ranks of the other side, with ties broken at random.
+
+Equal scores are put in a random order, drawn once for all looks: that is post-processing, which
+proves nothing about a private mechanism, and afterwards the law of ranks is exact. Only groups of
+equal scores at which somebody looks are ordered, and of those only the places of the looks.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from epsilometer.observations import ScoreCounts
+from epsilometer.stats import thresholds
+from epsilometer.stats.thresholds import Observed
+from epsilometer.types import FloatArray, IntArray
+
+_SORTED = 1 << 24  # scores of a side up to which a sorted copy of them is quicker than selecting
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RankCounts:
+    """What stands beyond ranks.
+
+    Attributes:
+        inside_above: Inside scores above each rank of outside scores.
+        outside_below: Outside scores below each rank of inside scores.
+        at_out: The outside scores of those ranks.
+        at_in: The inside scores of those ranks.
+        tied: Whether equal scores had to be ordered at random.
+    """
+
+    inside_above: IntArray
+    outside_below: IntArray
+    at_out: FloatArray
+    at_in: FloatArray
+    tied: bool
+
+
+@dataclass(frozen=True, eq=False)
+class _Groups:
+    """Groups of equal scores at which somebody looks, rising.
+
+    Attributes:
+        values: The score of each group.
+        of_out: Which group each rank of outside scores is in.
+        of_in: Likewise inside.
+        below: Scores below each group, outside and inside.
+        size: Scores of each group, outside and inside.
+    """
+
+    values: FloatArray
+    of_out: IntArray
+    of_in: IntArray
+    below: tuple[IntArray, IntArray]
+    size: tuple[IntArray, IntArray]
+
+
+def count_ranks(
+    observed: Observed, ranks_out: IntArray, ranks_in: IntArray, rng: np.random.Generator
+) -> RankCounts:
+    """Count the inside scores above outside ranks, and the outside scores below inside ranks.
+
+    Args:
+        observed: Scores, or counts of them; scores in the same bin are equal.
+        ranks_out: Ranks of outside scores from above, rising.
+        ranks_in: Ranks of inside scores from below, rising.
+        rng: Breaks ties.
+    """
+    if isinstance(observed, ScoreCounts):
+        groups = _group_bins(observed, ranks_out, ranks_in)
+    else:
+        groups = _group_scores(observed.inside, observed.outside, ranks_out, ranks_in)
+    n_out, n_in = observed.n_out, observed.n_in
+    (out_below, in_below), (out_size, in_size) = groups.below, groups.size
+    above = (n_in - in_below - in_size)[groups.of_out]
+    below = out_below[groups.of_in]
+    mixed = np.flatnonzero((out_size > 0) & (in_size > 0))
+    wanted = np.union1d(groups.of_out, groups.of_in)
+    for group in mixed[np.isin(mixed, wanted)]:
+        outs, ins = groups.of_out == group, groups.of_in == group
+        sizes = int(out_size[group]), int(in_size[group])
+        places = (  # within the group, from above
+            ranks_out[outs] - (n_out - out_below[group] - sizes[0]),
+            sizes[1] + 1 - (ranks_in[ins] - in_below[group]),
+        )
+        in_front, out_front = _order_group(places, sizes, rng)
+        above[outs] += in_front
+        below[ins] += sizes[0] - out_front
+    return RankCounts(
+        inside_above=above,
+        outside_below=below,
+        at_out=groups.values[groups.of_out],
+        at_in=groups.values[groups.of_in],
+        tied=bool(mixed.size),
+    )
+
+
+def _order_group(
+    places: tuple[IntArray, IntArray], sizes: tuple[int, int], rng: np.random.Generator
+) -> tuple[IntArray, IntArray]:
+    """Order a group at random: inside scores in front of outside places, and the reverse.
+
+    Places are drawn as order statistics of uniform numbers; scores of the other side between two
+    of its own places fall anywhere between them.
+    """
+    out_rank, in_rank = places[0], places[1][::-1]  # both rise from above
+    out_at, in_at = (
+        _draw_places(rank, size, rng) for rank, size in zip((out_rank, in_rank), sizes, strict=True)
+    )
+    in_front = _count_front(out_at, in_rank, in_at, sizes[1], rng)
+    out_front = _count_front(in_at, out_rank, out_at, sizes[0], rng)
+    return in_front, out_front[::-1]
+
+
+def _draw_places(ranks: IntArray, size: int, rng: np.random.Generator) -> FloatArray:
+    """Order statistics of so many uniform numbers, at rising ranks."""
+    sums = np.cumsum(rng.standard_gamma(np.diff(ranks, prepend=0, append=size + 1)))
+    return np.asarray(sums[:-1] / sums[-1])
+
+
+def _count_front(
+    points: FloatArray,
+    ranks: IntArray,
+    places: FloatArray,
+    size: int,
+    rng: np.random.Generator,
+) -> IntArray:
+    """How many of so many uniform numbers lie in front of points, given some order statistics."""
+    ranks = np.concatenate([[0], ranks, [size + 1]])
+    places = np.concatenate([[0.0], places, [1.0]])
+    before = np.searchsorted(places, points) - 1
+    counts = np.zeros(points.size, np.int64)
+    for i, (point, interval) in enumerate(zip(points, before, strict=True)):
+        start, count = places[interval], int(ranks[interval])
+        if i and before[i - 1] == interval:
+            start, count = points[i - 1], int(counts[i - 1])
+        left = int(ranks[interval + 1]) - 1 - count
+        width = places[interval + 1] - start
+        share = (point - start) / width if width > 0 else 0.0
+        counts[i] = count + rng.binomial(left, min(max(share, 0.0), 1.0))
+    return counts
+
+
+def _group_scores(
+    inside: FloatArray, outside: FloatArray, ranks_out: IntArray, ranks_in: IntArray
+) -> _Groups:
+    if max(inside.size, outside.size) <= _SORTED:
+        low_out, low_in = np.sort(outside), np.sort(inside)
+        at_out, at_in = low_out[outside.size - ranks_out], low_in[ranks_in - 1]
+    else:
+        at_out = thresholds.extremes(outside, ranks_out, from_above=True)[0]
+        at_in = thresholds.extremes(inside, ranks_in, from_above=False)[0]
+        low_out = low_in = None
+    values, of = np.unique(np.concatenate([at_out, at_in]), return_inverse=True)
+    below, size = [], []
+    for scores, low in ((outside, low_out), (inside, low_in)):
+        if low is not None:
+            less, most = (np.searchsorted(low, values, side=side) for side in ("left", "right"))
+        else:
+            less = thresholds.count_values_below(scores, values)
+            above = thresholds.count_values_below(scores, thresholds.just_above(values))
+            most = np.where(np.isposinf(values), scores.size, above)
+        below.append(less)
+        size.append(most - less)
+    parts = of[: ranks_out.size], of[ranks_out.size :]
+    return _Groups(values, *parts, (below[0], below[1]), (size[0], size[1]))
+
+
+def _group_bins(counts: ScoreCounts, ranks_out: IntArray, ranks_in: IntArray) -> _Groups:
+    """Every bin is a group; it is called by its lower end."""
+    sums = np.cumsum(counts.outside_bins), np.cumsum(counts.inside_bins)
+    return _Groups(
+        np.concatenate([[-np.inf], counts.thresholds]),
+        np.searchsorted(sums[0], counts.n_out + 1 - ranks_out),
+        np.searchsorted(sums[1], ranks_in),
+        (sums[0] - counts.outside_bins, sums[1] - counts.inside_bins),
+        (counts.outside_bins, counts.inside_bins),
+    )

@@ -1,0 +1,281 @@
+"""Compute the exact law of rank looks under the worst (ε, δ)-DP mechanism.
+
+A look (k, x) happens where the x-th highest inside score is above the k-th highest outside one.
+Walk down all scores of both sides: after s = k − 1 + x steps the look has happened exactly where
+fewer than k of them were outside. So the chance that no look happens is that of a walk which is
+checked at a few times.
+
+The worst mechanism has four outcomes, in falling order: δ reveals inside; q′ outside and e^ε·q′
+inside; e^ε·q′ outside and q′ inside; δ reveals outside; q′ = (1 − δ)/(1 + e^ε). Within an outcome
+every order is equally likely. With s_r scores in outcome r, n outside and m inside, a given order
+has the probability n!·m!·Π w / s_r!, where w is each score's weight: steps are independent but for
+the factorials, so walks from both ends meet between the second outcome and the third.
+"""
+
+import functools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import bdtrc, gammaln
+
+from epsilometer.types import FloatArray, IntArray
+
+_BESIDE = 1e-4  # of α that may be lost at the edges of windows, on the safe side
+_SPARE = 1.2  # standard deviations by which windows are wider, for an ε nearby
+_STRIDE = 0.5  # standard deviations between two places where the walks meet
+_MARGIN = 5e-4  # of α: more than what adding up at strides is wrong by
+_LEAST_ALPHA = 1e-9  # below it too few digits of 1 − chance are left
+_REVEALED = 12  # scores that the δ outcomes may reveal before walks from each are too many
+_LARGEST = 200_000  # scores
+_DIRECT = 1 << 18  # products of a convolution that take less time than transforms
+_STEPS = 80
+_NEAR = 1e-6  # of the answer, on the safe side
+
+
+@dataclass(frozen=True, eq=False)
+class Looks:
+    """Looks of which any refutes: the x-th highest inside score above the k-th highest outside.
+
+    Both ranks rise strictly from look to look: others would add nothing.
+
+    Attributes:
+        k: Ranks of outside scores, from above.
+        x: Ranks of inside scores, from above.
+        n_out: Number of outside scores.
+        n_in: Number of inside scores.
+    """
+
+    k: IntArray
+    x: IntArray
+    n_out: int
+    n_in: int
+
+    @property
+    def turned(self) -> "Looks":
+        """The same looks from below, with the sides exchanged."""
+        return Looks(
+            (self.n_in - self.x + 1)[::-1], (self.n_out - self.k + 1)[::-1], self.n_in, self.n_out
+        )
+
+
+class WalkLaw:
+    """The chance that some look happens, as a function of ε near one ε.
+
+    Guarantee: at most ``_MARGIN`` of α too small, and too large by as little.
+    """
+
+    def __init__(self, looks: Looks, epsilon: float, *, delta: float, alpha: float) -> None:
+        self._looks, self._delta = looks, delta
+        n, m = looks.n_out, looks.n_in
+        high, low = compute_weights(epsilon, delta)
+        self._p_out = n * low / (m * high + n * low), n * high / (m * low + n * high)
+        reach = math.sqrt(2 * math.log(1 / (_BESIDE * alpha))) + _SPARE
+        inside_above = delta + high
+        sd = math.sqrt(m * inside_above * low + n * low * (1 - low))
+        #: How far from ``epsilon`` it may be asked: one standard deviation of what is above.
+        self.radius = 1 / max(1.0, math.sqrt(m * inside_above * low), math.sqrt(n * low))
+        self._stride, self._times = _place(m * inside_above + n * low, sd, reach, n + m)
+        front, back = (count_revealed(side, delta, alpha) for side in (m, n))
+        ends = (n + m - self._times)[::-1]
+        self._front = _walk(looks, self._p_out[0], front, self._times, reach)
+        self._back = _walk(looks.turned, 1 - self._p_out[1], back, ends, reach)[::-1]
+        self._overlaps = [self._overlap(row) for row in range(self._times.size)]
+
+    def _overlap(self, row: int) -> tuple[int, FloatArray, FloatArray]:
+        """Least number outside at which both walks may meet, and the chances of both there."""
+        (low, front), (left, back) = self._front[row], self._back[row]
+        other = int(self._times[row]) - self._looks.n_in + left  # of inside scores ``left`` remain
+        least, most = max(low, other), min(low + front.shape[1], other + back.shape[1])
+        most = max(least, most)
+        return least, front[:, least - low : most - low], back[:, least - other : most - other]
+
+    def hit(self, epsilon: float) -> float:
+        """Return the chance that some look happens at an ε no farther than ``radius``."""
+        n, m, times = self._looks.n_out, self._looks.n_in, self._times
+        high, low = compute_weights(epsilon, self._delta)
+        front, back = self._p_out
+        logs = (  # of a step's weight over its chance: in and out above, in and out below
+            math.log(high / (1 - front)),
+            math.log(low / front),
+            math.log(low / (1 - back)),
+            math.log(high / back),
+        )
+        at = (
+            math.lgamma(n + 1) + math.lgamma(m + 1)
+            - gammaln(times + 1.0) - gammaln(n + m - times + 1.0)
+            + times * logs[0] + (m - times) * logs[2] + n * logs[3]
+        )  # fmt: skip
+        tilt = logs[1] - logs[0] + logs[2] - logs[3]
+        revealed_in = self._reveal(self._front[0][1].shape[0], times, logs[0])
+        revealed_out = self._reveal(self._back[0][1].shape[0], n + m - times, logs[3])
+        missed = 0.0
+        for row, (least, above, below) in enumerate(self._overlaps):
+            outs = np.arange(least, least + above.shape[1])
+            weights = np.exp(at[row] + tilt * outs)
+            missed += float(((revealed_in[row] @ above) * (revealed_out[row] @ below)) @ weights)
+        return 1 - self._stride * missed
+
+    def _reveal(self, size: int, steps: IntArray, log_weight: float) -> FloatArray:
+        """Weights of a = 0, 1, … revealed scores: δ^a · C(s, a) in place of steps as usual."""
+        weights = np.ones((steps.size, size))
+        ratio = self._delta * math.exp(-log_weight)
+        for a in range(1, size):
+            weights[:, a] = weights[:, a - 1] * ratio * np.maximum(steps - a + 1, 0) / a
+        return weights
+
+
+def compute_weights(epsilon: float, delta: float) -> tuple[float, float]:
+    """Return the chances e^ε·q′ and q′ of the two outcomes that do not reveal."""
+    low = (1 - delta) / (1 + math.exp(epsilon))
+    return (1 - delta) / (1 + math.exp(-epsilon)), low
+
+
+def is_affordable(n_in: int, n_out: int, *, delta: float, alpha: float) -> bool:
+    """Whether the exact law takes milliseconds, and has digits enough."""
+    revealed = sum(count_revealed(side, delta, alpha) for side in (n_in, n_out))
+    return alpha >= _LEAST_ALPHA and n_in + n_out <= _LARGEST and revealed <= _REVEALED
+
+
+def find_epsilon(looks: Looks, guess: float, *, delta: float, alpha: float) -> float:
+    """Return the largest ε at which some look happens with chance ``alpha`` or less, or 0.
+
+    Args:
+        looks: Of which any refutes.
+        guess: About what is returned; a good one saves time.
+        delta: δ of the claim.
+        alpha: Chance of error.
+    """
+    target = math.log(alpha * (1 - _MARGIN))
+    centre = max(guess, 0.0)
+    law = WalkLaw(looks, centre, delta=delta, alpha=alpha)
+    low, high = 0.0, math.inf  # no look is rarer at a larger ε
+    seen: list[tuple[float, float]] = []
+    epsilon = centre
+    for _ in range(_STEPS):
+        if abs(epsilon - centre) > law.radius:
+            centre = epsilon
+            law = WalkLaw(looks, centre, delta=delta, alpha=alpha)
+        excess = math.log(max(law.hit(epsilon), 1e-300)) - target
+        if excess > 0:
+            high = epsilon
+        else:
+            low = epsilon
+        if high - low <= _NEAR or high <= _NEAR:
+            break
+        seen = [*seen[-1:], (epsilon, excess)]
+        epsilon = _step(seen, low, high, 2 * law.radius)
+    return low
+
+
+def _step(seen: list[tuple[float, float]], low: float, high: float, most: float) -> float:
+    """The next ε to try: by the secant, a little beyond, so that both sides of the root are seen."""
+    (first, f_first), (epsilon, excess) = seen[0], seen[-1]
+    rise = excess - f_first
+    if len(seen) > 1 and rise * (epsilon - first) > 0:
+        step = -excess * (epsilon - first) / rise
+        step -= math.copysign(_NEAR / 2, excess)
+    else:
+        step = -math.copysign(most / 8, excess)
+    epsilon = max(0.0, epsilon + min(max(step, -most), most))
+    if low < epsilon < high or (epsilon == 0.0 and low == 0.0 and len(seen) < 2):
+        return epsilon
+    return (low + high) / 2 if math.isfinite(high) else low + most
+
+
+def _place(centre: float, sd: float, reach: float, size: int) -> tuple[int, IntArray]:
+    """Times at which walks meet, and the stride between them."""
+    half = reach * sd + reach**2 / 3
+    first, last = max(0, math.floor(centre - half)), min(size, math.ceil(centre + half))
+    stride = max(1, int(_STRIDE * sd))
+    return stride, np.arange(first, last + 1, stride)
+
+
+@functools.lru_cache(maxsize=256)
+def count_revealed(size: int, delta: float, alpha: float) -> int:
+    """Return how many scores the δ outcome may reveal, up to a chance that does not matter."""
+    if delta <= 0:
+        return 0
+    limit = _BESIDE * alpha
+    least = size * delta
+    if least > 4 * _REVEALED:
+        return math.ceil(least)
+    return int(np.argmax(bdtrc(np.arange(size + 1), size, delta) <= limit))
+
+
+def _walk(
+    looks: Looks, p_out: float, revealed: int, times: IntArray, reach: float
+) -> list[tuple[int, FloatArray]]:
+    """Chances of the number outside before any look happens, a row for every number revealed.
+
+    Returns:
+        For each of the times the least number, and the chances of it and the following ones.
+    """
+    checks = dict(zip((looks.k - 1 + looks.x).tolist(), looks.k.tolist(), strict=True))
+    wanted = set(times.tolist())
+    last = int(times[-1])
+    found: list[tuple[int, FloatArray]] = []
+    at, low, chances = 0, 0, np.zeros((revealed + 1, 1))
+    chances[:, 0] = np.arange(revealed + 1) == 0
+    alive = revealed  # rows beyond have met a look among the revealed
+    for time in sorted(t for t in wanted | checks.keys() if t <= last):
+        if time > at:
+            low, chances = _advance(low, chances, at, time, alive, p_out, reach)
+        at = time
+        if time in checks:
+            alive = min(alive, time)
+            if low < checks[time]:
+                chances, low = chances[:, checks[time] - low :], checks[time]
+        if time in wanted:
+            found.append((low, chances))
+    return found
+
+
+def _advance(
+    low: int, chances: FloatArray, at: int, time: int, alive: int, p_out: float, reach: float
+) -> tuple[int, FloatArray]:
+    """Walk on from one time to the next, in a window that holds all but what does not matter."""
+    first, kernel = _binomial(time - at, p_out, reach)
+    born = [a for a in range(at + 1, min(time, alive) + 1) if a < chances.shape[0]]
+    walked = _convolve(chances, kernel)
+    low += first
+    if born:  # their first steps were revealed, and inside
+        walked = np.pad(walked, ((0, 0), (low, max(0, time + 1 - low - walked.shape[1]))))
+        low = 0
+        for a in born:
+            lowest, steps = _binomial(time - a, p_out, reach)
+            walked[a, lowest : lowest + steps.size] = steps
+    middle, spread = p_out * time, _half(time, p_out, reach)
+    least = max(low, math.floor(middle - spread))
+    return least, walked[:, least - low : max(least, math.ceil(middle + spread) + 1) - low]
+
+
+def _convolve(rows: FloatArray, kernel: FloatArray) -> FloatArray:
+    if rows.shape[1] * kernel.size <= _DIRECT:
+        if not rows.shape[1]:
+            return rows
+        return np.array([np.convolve(row, kernel) for row in rows])
+    size = rows.shape[1] + kernel.size - 1
+    length = 1 << (size - 1).bit_length()
+    if 3 * length >= 4 * size:
+        length = 3 * length // 4
+    product = np.fft.rfft(rows, length) * np.fft.rfft(kernel, length)
+    return np.fft.irfft(product, length)[:, :size]
+
+
+def _half(trials: int, p: float, reach: float) -> float:
+    return reach * math.sqrt(trials * p * (1 - p)) + reach**2 / 3
+
+
+def _binomial(trials: int, p: float, reach: float) -> tuple[int, FloatArray]:
+    half = _half(trials, p, reach)
+    first = max(0, math.floor(trials * p - half))
+    d = np.arange(first, min(trials, math.ceil(trials * p + half)) + 1)
+    logs = _log_factorials(1 << trials.bit_length())
+    odds = d * math.log(p) + (trials - d) * math.log1p(-p)
+    return first, np.exp(logs[trials] - logs[d] - logs[trials - d] + odds)
+
+
+@functools.lru_cache(maxsize=20)
+def _log_factorials(size: int) -> FloatArray:
+    return np.asarray(gammaln(np.arange(size + 1) + 1.0))

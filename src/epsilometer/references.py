@@ -38,6 +38,8 @@ BIBLIOGRAPHY = MappingProxyType(
         "Annals of Probability 18, 1990.",
         "nasr2023": "Nasr, Hayes, Steinke, Balle, Tramèr, Jagielski, Carlini, Terzis: Tight "
         "Auditing of Differentially Private Machine Learning. USENIX Security 2023.",
+        "paulson1942": "Paulson: An Approximate Normalization of the Analysis of Variance "
+        "Distribution. Annals of Mathematical Statistics 13, 1942.",
         "shibahara2021": "Shibahara, Miura, Kii, Ichikawa: Privacy Risk of Differentially Private "
         "Bayesian Neural Network (in Japanese). 2021.",
         "shokri2017": "Shokri, Stronati, Song, Shmatikov: Membership Inference Attacks Against "

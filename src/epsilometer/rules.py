@@ -8,10 +8,11 @@ Example:
 """
 
 from epsilometer.audits.release import AdvantageAtMost, CaughtAtMost, PdtpAtMost
-from epsilometer.stats.thresholds import Best, Bonferroni, Fixed, HoldOut, RankGrid
+from epsilometer.stats.thresholds import AllRanks, Best, Bonferroni, Fixed, HoldOut, RankGrid
 
 __all__ = [
     "AdvantageAtMost",
+    "AllRanks",
     "Best",
     "Bonferroni",
     "CaughtAtMost",

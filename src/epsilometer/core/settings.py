@@ -31,6 +31,7 @@ CHOICES: dict[str, str] = {
     "sequential": "epsilometer.mechanisms.samplers:Sequential",
     "poisson": "epsilometer.mechanisms.samplers:Poisson",
     "without-replacement": "epsilometer.mechanisms.samplers:WithoutReplacement",
+    "all-ranks": "epsilometer.stats.thresholds:AllRanks",
     "rank-grid": "epsilometer.stats.thresholds:RankGrid",
     "hold-out": "epsilometer.stats.thresholds:HoldOut",
     "bonferroni": "epsilometer.stats.thresholds:Bonferroni",

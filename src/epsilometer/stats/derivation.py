@@ -33,7 +33,7 @@ class Derivation:
 
 Derive: TypeAlias = Callable[[EpsilonLowerBound], Derivation]
 DeriveEstimate: TypeAlias = Callable[[EpsilonEstimate], Derivation]
-_NOT_KEPT = "This result does not say what was counted: it was made before results did, or by hand."
+NOT_KEPT = "This result does not say what was counted: it was made before results did, or by hand."
 _PAID = MappingProxyType(
     {
         "Fixed": "The threshold was fixed before any score was seen: nothing is paid for choosing "
@@ -141,7 +141,7 @@ def counted_at(bound: EpsilonLowerBound) -> tuple[str, ...]:
     """Errors at the threshold."""
     has = known(bound.basis)
     if not has:
-        return (_NOT_KEPT,)
+        return (NOT_KEPT,)
     used = has["scores inside"], has["scores outside"]
     kept = (
         ""

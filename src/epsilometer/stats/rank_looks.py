@@ -68,12 +68,14 @@ class LookFamily:
     """Sets of looks for so many scores, one for every mark; none depends on the scores.
 
     Attributes:
+        n_in: Number of inside scores.
+        n_out: Number of outside scores.
         ranks_out: Ranks of outside scores, from above.
         ranks_in: Ranks of inside scores, from below.
     """
 
     def __init__(self, n_in: int, n_out: int, *, delta: float, alpha: float) -> None:
-        self._n_in, self._n_out, self._delta = n_in, n_out, delta
+        self.n_in, self.n_out, self._delta = n_in, n_out, delta
         self._sides = tuple(
             _Side(ranks, others, _rates(ranks, size), _favour(ranks))
             for ranks, size, others in (
@@ -109,7 +111,7 @@ class LookFamily:
 
     def looks(self, mark: int) -> Looks:
         """Return the looks that reach a mark, without those that others make needless."""
-        n, m = self._n_out, self._n_in
+        n, m = self.n_out, self.n_in
         out, inside = (self._least(side, mark) for side in self._sides)
         k = np.concatenate([self.ranks_out, n + 1 - inside])
         x = np.concatenate([out, m + 1 - self.ranks_in])

@@ -15,16 +15,20 @@ the factorials, so walks from both ends meet between the second outcome and the 
 import functools
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
+from numpy.polynomial.legendre import legvander
 from scipy.special import bdtrc, gammaln
 
 from epsilometer.types import FloatArray, IntArray
 
 _BESIDE = 1e-4  # of α that may be lost at the edges of windows, on the safe side
 _SPARE = 1.2  # standard deviations by which windows are wider, for an ε nearby
-_STRIDE = 0.5  # standard deviations between two places where the walks meet
-_MARGIN = 5e-4  # of α: more than what adding up at strides is wrong by
+_PIECE = 2.5  # standard deviations that a few times stand for, at most
+_FEWEST_NODES = 6  # such times
+_ALL_TIMES = 160  # up to which none stands for others
+_MARGIN = 1e-3  # of α: more than what they are wrong by
 _LEAST_ALPHA = 1e-9  # below it too few digits of 1 − chance are left
 _REVEALED = 12  # scores that the δ outcomes may reveal before walks from each are too many
 _LARGEST = 200_000  # scores
@@ -62,7 +66,7 @@ class Looks:
 class WalkLaw:
     """The chance that some look happens, as a function of ε near one ε.
 
-    Guarantee: at most ``_MARGIN`` of α too small, and too large by as little.
+    Guarantee: too small by less than ``_MARGIN`` of α, where it is about α.
     """
 
     def __init__(self, looks: Looks, epsilon: float, *, delta: float, alpha: float) -> None:
@@ -75,20 +79,36 @@ class WalkLaw:
         sd = math.sqrt(m * inside_above * low + n * low * (1 - low))
         #: How far from ``epsilon`` it may be asked: one standard deviation of what is above.
         self.radius = 1 / max(1.0, math.sqrt(m * inside_above * low), math.sqrt(n * low))
-        self._stride, self._times = _place(m * inside_above + n * low, sd, reach, n + m)
+        checks = looks.k - 1 + looks.x
+        centre = m * inside_above + n * low
+        self._times, self._shares = _place(checks, centre, sd, reach, n + m)
         front, back = (count_revealed(side, delta, alpha) for side in (m, n))
         ends = (n + m - self._times)[::-1]
         self._front = _walk(looks, self._p_out[0], front, self._times, reach)
         self._back = _walk(looks.turned, 1 - self._p_out[1], back, ends, reach)[::-1]
-        self._overlaps = [self._overlap(row) for row in range(self._times.size)]
+        self._least, self._above, self._below = self._overlap()
 
-    def _overlap(self, row: int) -> tuple[int, FloatArray, FloatArray]:
-        """Least number outside at which both walks may meet, and the chances of both there."""
-        (low, front), (left, back) = self._front[row], self._back[row]
-        other = int(self._times[row]) - self._looks.n_in + left  # of inside scores ``left`` remain
-        least, most = max(low, other), min(low + front.shape[1], other + back.shape[1])
-        most = max(least, most)
-        return least, front[:, least - low : most - low], back[:, least - other : most - other]
+    def _overlap(self) -> tuple[IntArray, FloatArray, FloatArray]:
+        """Where both walks may meet: the least numbers outside, and the chances of both there.
+
+        Returns:
+            Shapes (times, 1), (times, revealed inside, numbers), (times, revealed outside, ...).
+        """
+        turns = self._times - self._looks.n_in  # of inside scores so many are left beyond it
+        pairs = zip(turns.tolist(), self._front, self._back, strict=True)
+        spans = []
+        for turn, (low, front), (left, back) in pairs:
+            least = max(low, turn + left)
+            most = max(least, min(low + front.shape[1], turn + left + back.shape[1]))
+            spans.append((least, most, low, turn + left))
+        width = max(most - least for least, most, _, _ in spans)
+        found = [
+            np.zeros((len(spans), side[0][1].shape[0], width)) for side in (self._front, self._back)
+        ]
+        for row, (least, most, *lows) in enumerate(spans):
+            for dense, side, low in zip(found, (self._front, self._back), lows, strict=True):
+                dense[row, :, : most - least] = side[row][1][:, least - low : most - low]
+        return np.array([[span[0]] for span in spans]), found[0], found[1]
 
     def hit(self, epsilon: float) -> float:
         """Return the chance that some look happens at an ε no farther than ``radius``."""
@@ -107,14 +127,13 @@ class WalkLaw:
             + times * logs[0] + (m - times) * logs[2] + n * logs[3]
         )  # fmt: skip
         tilt = logs[1] - logs[0] + logs[2] - logs[3]
-        revealed_in = self._reveal(self._front[0][1].shape[0], times, logs[0])
-        revealed_out = self._reveal(self._back[0][1].shape[0], n + m - times, logs[3])
-        missed = 0.0
-        for row, (least, above, below) in enumerate(self._overlaps):
-            outs = np.arange(least, least + above.shape[1])
-            weights = np.exp(at[row] + tilt * outs)
-            missed += float(((revealed_in[row] @ above) * (revealed_out[row] @ below)) @ weights)
-        return 1 - self._stride * missed
+        revealed_in = self._reveal(self._above.shape[1], times, logs[0])
+        revealed_out = self._reveal(self._below.shape[1], n + m - times, logs[3])
+        outs = self._least + np.arange(self._above.shape[2])
+        weights = np.exp(at[:, None] + tilt * outs)
+        above = (revealed_in[:, None] @ self._above)[:, 0]
+        below = (revealed_out[:, None] @ self._below)[:, 0]
+        return 1 - float((above * below * weights).sum(axis=1) @ self._shares)
 
     def _reveal(self, size: int, steps: IntArray, log_weight: float) -> FloatArray:
         """Weights of a = 0, 1, … revealed scores: δ^a · C(s, a) in place of steps as usual."""
@@ -183,12 +202,41 @@ def _step(seen: list[tuple[float, float]], low: float, high: float, most: float)
     return (low + high) / 2 if math.isfinite(high) else low + most
 
 
-def _place(centre: float, sd: float, reach: float, size: int) -> tuple[int, IntArray]:
-    """Times at which walks meet, and the stride between them."""
+def _place(
+    checks: IntArray, centre: float, sd: float, reach: float, size: int
+) -> tuple[IntArray, FloatArray]:
+    """Times at which walks meet, and the weights that make a sum over all times of one over them.
+
+    Between two checks what is added up is smooth, so a few times stand for all of them; at a check
+    it has a kink.
+    """
     half = reach * sd + reach**2 / 3
     first, last = max(0, math.floor(centre - half)), min(size, math.ceil(centre + half))
-    stride = max(1, int(_STRIDE * sd))
-    return stride, np.arange(first, last + 1, stride)
+    if last - first < _ALL_TIMES:
+        times = np.arange(first, last + 1)
+        return times, np.ones(times.size)
+    cuts = [first, *checks[(checks > first) & (checks < last)].tolist(), last]
+    weights: dict[int, float] = {last: 1.0}
+    for start, end in pairwise(cuts):
+        parts = max(1, math.ceil((end - start) / (_PIECE * sd)))
+        for low, high in pairwise(np.linspace(start, end, parts + 1).round().astype(int).tolist()):
+            nodes = min(high - low + 1, _FEWEST_NODES + int(2 * (high - low) / sd))
+            for at, weight in zip(*_summing_rule(high - low, nodes), strict=True):
+                weights[low + at] = weights.get(low + at, 0.0) + weight
+    times = np.array(sorted(weights))
+    return times, np.array([weights[time] for time in times.tolist()])
+
+
+@functools.lru_cache(maxsize=4096)
+def _summing_rule(length: int, nodes: int) -> tuple[list[int], list[float]]:
+    """Points of 0 … length and weights that add up polynomials over 0 … length − 1."""
+    if nodes > length:
+        return list(range(length)), [1.0] * length
+    spread = (1 - np.cos(np.pi * np.arange(nodes) / (nodes - 1))) / 2
+    at = np.unique((spread * length).round().astype(np.int64))
+    basis = legvander(2 * at / length - 1, at.size - 1)
+    sums = legvander(2 * np.arange(length) / length - 1, at.size - 1).sum(axis=0)
+    return at.tolist(), np.linalg.solve(basis.T, sums).tolist()
 
 
 @functools.lru_cache(maxsize=256)
@@ -235,7 +283,7 @@ def _advance(
     low: int, chances: FloatArray, at: int, time: int, alive: int, p_out: float, reach: float
 ) -> tuple[int, FloatArray]:
     """Walk on from one time to the next, in a window that holds all but what does not matter."""
-    first, kernel = _binomial(time - at, p_out, reach)
+    first, kernel = _step_law(time - at, p_out, reach)
     born = [a for a in range(at + 1, min(time, alive) + 1) if a < chances.shape[0]]
     walked = _convolve(chances, kernel)
     low += first
@@ -261,6 +309,11 @@ def _convolve(rows: FloatArray, kernel: FloatArray) -> FloatArray:
         length = 3 * length // 4
     product = np.fft.rfft(rows, length) * np.fft.rfft(kernel, length)
     return np.fft.irfft(product, length)[:, :size]
+
+
+@functools.lru_cache(maxsize=64)
+def _step_law(steps: int, p_out: float, reach: float) -> tuple[int, FloatArray]:
+    return _binomial(steps, p_out, reach)
 
 
 def _half(trials: int, p: float, reach: float) -> float:

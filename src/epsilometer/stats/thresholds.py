@@ -62,6 +62,15 @@ class RankGrid:
 
 
 @dataclass(frozen=True)
+class AllRanks:
+    """Ranks 1, 2, 3, 4, 6, 9, … of both sides, all in one test of one exact price. Valid.
+
+    Ties are broken at random by the seed. Under the worst mechanism that a claim allows, the law
+    of ranks is then known whatever the law of the scores, so nothing is shared out among looks.
+    """
+
+
+@dataclass(frozen=True)
 class Best:
     """The most favourable threshold at no cost, as papers report it. **Not valid**: for comparison.
 
@@ -69,7 +78,7 @@ class Best:
     """
 
 
-ThresholdRule: TypeAlias = Fixed | HoldOut | Bonferroni | RankGrid | Best
+ThresholdRule: TypeAlias = Fixed | HoldOut | Bonferroni | RankGrid | AllRanks | Best
 Observed: TypeAlias = Scores | ScoreCounts
 
 _BLOCK = 1 << 15  # elements of a block that stays in a core's cache

@@ -14,11 +14,12 @@ import epsilometer as em
 from epsilometer import ScoreCounts, Scores
 from epsilometer.errors import EpsilometerWarning, InvalidArgument
 from epsilometer.references import BIBLIOGRAPHY
-from epsilometer.rules import Best, Bonferroni, Fixed, HoldOut, RankGrid
+from epsilometer.rules import AllRanks, Best, Bonferroni, Fixed, HoldOut, RankGrid
 from epsilometer.stats.estimators import REGISTRY
 from tests import oracles
 
 RULES = {
+    AllRanks: AllRanks(),
     RankGrid: RankGrid(),
     HoldOut: HoldOut(),
     Bonferroni: Bonferroni(),

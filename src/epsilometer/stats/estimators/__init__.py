@@ -11,6 +11,7 @@ from epsilometer.errors import InvalidArgument
 from epsilometer.observations import ScoreCounts, Scores
 from epsilometer.stats.estimators import (
     anytime,
+    calibrated,
     clopper_pearson,
     gdp,
     jeffreys,
@@ -19,10 +20,11 @@ from epsilometer.stats.estimators import (
     one_run_fdp,
 )
 from epsilometer.stats.estimators.method import Method
-from epsilometer.stats.thresholds import Best, Observed, RankGrid, ThresholdRule
+from epsilometer.stats.thresholds import AllRanks, Best, Observed, RankGrid, ThresholdRule
 
 REGISTRY: MappingProxyType[str, Method] = MappingProxyType(
     {
+        "calibrated": calibrated.METHOD,
         "clopper_pearson": clopper_pearson.METHOD,
         "jeffreys": jeffreys.METHOD,
         "joint_beta": joint_beta.METHOD,
@@ -32,7 +34,17 @@ REGISTRY: MappingProxyType[str, Method] = MappingProxyType(
         "anytime": anytime.METHOD,
     }
 )
-_RANK_GRID = RankGrid()
+DEFAULT = "clopper_pearson"
+
+
+def choose_rule(method: str | None, rule: ThresholdRule | None) -> tuple[str, ThresholdRule]:
+    """Return a method and a rule that go together where one of them, or none, was named."""
+    if method is None:
+        named = DEFAULT if rule is None else "clopper_pearson"
+        method = "calibrated" if isinstance(rule, AllRanks) else named
+    if rule is None:
+        rule = AllRanks() if method == "calibrated" else RankGrid()
+    return method, rule
 
 
 def epsilon_lower_bound(
@@ -40,8 +52,8 @@ def epsilon_lower_bound(
     *,
     delta: float,
     confidence: float = 0.95,
-    method: str = "clopper_pearson",
-    rule: ThresholdRule = _RANK_GRID,
+    method: str | None = None,
+    rule: ThresholdRule | None = None,
     seed: int = 0,
     adjacency: Adjacency = "unstated",
     adversary: str = "unstated",
@@ -74,6 +86,7 @@ def epsilon_lower_bound(
     _validate.probability(delta=delta)
     _validate.open_unit(confidence=confidence)
     _validate.whole(0, seed=seed)
+    method, rule = choose_rule(method, rule)
     chosen = _method(method, rule)
     if not isinstance(scores, (Scores, ScoreCounts)):
         raise InvalidArgument(

@@ -8,11 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epsilometer.core.bound import Direction
+from epsilometer.errors import InvalidArgument
 from epsilometer.stats import binomial, thresholds
 from epsilometer.stats.estimators import ranks
 from epsilometer.stats.estimators.method import DIRECTIONS, Find, Found, Winner
 from epsilometer.stats.estimators.ranks import Frontier
 from epsilometer.stats.thresholds import (
+    AllRanks,
     Best,
     Bonferroni,
     Fixed,
@@ -130,6 +132,8 @@ def best_look(
         case Bonferroni() | Best():
             corrected = isinstance(rule, Bonferroni)
             return _best_corner(observed, judge, delta=delta, alpha=alpha, corrected=corrected)
+        case AllRanks():
+            raise InvalidArgument("Expected a rule that chooses a threshold, got AllRanks().")
 
 
 def _at(looks: Looks, judge: Judge, delta: float) -> Winner:

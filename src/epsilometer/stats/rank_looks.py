@@ -24,7 +24,8 @@ _RATIO = 1.5  # of neighbouring ranks
 _NODES = np.linspace(-4.0, 4.0, 21)
 _WEIGHTS = np.exp(-(_NODES**2) / 2) / np.exp(-(_NODES**2) / 2).sum()
 _EDGES = np.array([-0.5, 0, 0.5, 1, 1.5, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 10, 12, 15, 20, 30, 60.0])
-_PARTS = 128  # marks of a cell
+_PARTS = 128  # marks of a cell, of up to so many scores:
+_COARSE = 5_000
 _FEW = 40  # scores below which the law of a rate is computed without approximation
 _EXTREME = 0.7  # favour of the ranks below ten, in logarithms per decade
 _SPREAD, _OFFSET = 1.8, 1.4  # of the number of looks that are as good as independent
@@ -72,6 +73,7 @@ class LookFamily:
         n_out: Number of outside scores.
         ranks_out: Ranks of outside scores, from above.
         ranks_in: Ranks of inside scores, from below.
+        marks: Number of marks.
     """
 
     def __init__(self, n_in: int, n_out: int, *, delta: float, alpha: float) -> None:
@@ -86,6 +88,8 @@ class LookFamily:
         self.ranks_out, self.ranks_in = (side.ranks for side in self._sides)
         share = (1 - delta) / (1 + np.exp(_EDGES[:-1]))
         many = sum(np.log(np.maximum(size * share, 1.0)) for size in (n_in, n_out))
+        self._parts = _PARTS << max(0, math.ceil(math.log(max(n_in, n_out) / _COARSE, 4)))
+        self.marks = (_EDGES.size - 1) * self._parts
         self._levels = alpha / np.maximum(1.0, _SPREAD * many - _OFFSET)
 
     def reach(self, counts: tuple[IntArray, IntArray]) -> int | None:
@@ -94,13 +98,12 @@ class LookFamily:
         Args:
             counts: Inside scores above each of ``ranks_out``; outside ones below ``ranks_in``.
         """
-        cells = np.arange(_EDGES.size - 1)
-        passed = self._hits(counts, cells * _PARTS + _PARTS - 1)
-        failed = np.flatnonzero(~passed)
+        ends = np.arange(self._parts, self.marks + 1, self._parts) - 1
+        failed = np.flatnonzero(~self._hits(counts, ends))
         if not failed.size:
-            return int(cells[-1] * _PARTS + _PARTS - 1)
-        start = int(failed[0]) * _PARTS  # every mark before it is reached
-        low, high = start - 1, start + _PARTS - 1
+            return self.marks - 1
+        high = int(ends[failed[0]])
+        low = high - self._parts  # every mark up to it is reached
         while high - low > 1:  # within a cell levels are the same, so that hits end once
             middle = (low + high) // 2
             if self._hits(counts, np.array([middle]))[0]:
@@ -128,11 +131,17 @@ class LookFamily:
         side = int(margins[1].min() < margins[0].min())
         return side, int(np.argmin(margins[side]))
 
+    def value_of(self, mark: IntArray | int) -> FloatArray:
+        """Return the ε that marks speak for."""
+        cell, part = np.divmod(mark, self._parts)
+        width = _EDGES[cell + 1] - _EDGES[cell]
+        return np.asarray(_EDGES[cell] + width * part / self._parts)
+
     def _rarity(self, side: _Side, counts: IntArray, marks: IntArray) -> FloatArray:
-        return side.rarity(counts, value_of(marks)[:, None], self._delta)
+        return side.rarity(counts, self.value_of(marks)[:, None], self._delta)
 
     def _hits(self, counts: tuple[IntArray, IntArray], marks: IntArray) -> BoolArray:
-        level = self._levels[marks // _PARTS][:, None]
+        level = self._levels[marks // self._parts][:, None]
         hit = [
             (self._rarity(side, seen, marks) <= level * side.favour).any(axis=1)
             for side, seen in zip(self._sides, counts, strict=True)
@@ -143,19 +152,13 @@ class LookFamily:
         """The least counts that are hits; one more than there can be where none is."""
         low = np.zeros(side.ranks.size, np.int64)
         high = np.full(side.ranks.size, side.others + 1)
-        at, level = np.array([mark]), self._levels[mark // _PARTS] * side.favour
+        at, level = np.array([mark]), self._levels[mark // self._parts] * side.favour
         while np.any(high - low > 1):
             middle = (low + high) // 2
             hit = self._rarity(side, np.minimum(middle, side.others), at)[0] <= level
             hit &= middle > low
             low, high = np.where(hit, low, np.maximum(middle, low)), np.where(hit, middle, high)
         return high
-
-
-def value_of(mark: IntArray) -> FloatArray:
-    """Return the ε that marks speak for."""
-    cell, part = np.divmod(mark, _PARTS)
-    return np.asarray(_EDGES[cell] + (_EDGES[cell + 1] - _EDGES[cell]) * part / _PARTS)
 
 
 def _rates(ranks: IntArray, size: int) -> FloatArray:

@@ -19,7 +19,7 @@ from epsilometer.stats.estimators import ranks
 from epsilometer.stats.estimators.counting import DP_FRONTIER
 from epsilometer.stats.estimators.method import DIRECTIONS, Found, Method
 from epsilometer.stats.rank_counts import RankCounts, count_ranks
-from epsilometer.stats.rank_looks import LookFamily, get_family, value_of
+from epsilometer.stats.rank_looks import LookFamily, get_family
 from epsilometer.stats.rank_walk import Looks
 from epsilometer.stats.thresholds import AllRanks, Observed, RankGrid, ThresholdRule
 
@@ -52,11 +52,12 @@ def find(
 @functools.lru_cache(maxsize=4096)
 def find_epsilon(n_in: int, n_out: int, delta: float, alpha: float, mark: int) -> float:
     """Return the ε that whoever reaches a mark refutes; it depends on no score, and is kept."""
-    looks = get_family(n_in, n_out, delta, alpha).looks(mark)
+    family = get_family(n_in, n_out, delta, alpha)
+    looks = family.looks(mark)
     if looks.k.size == 0:  # no scores of this number can reach it
         return 0.0
     if rank_walk.is_affordable(n_in, n_out, delta=delta, alpha=alpha):
-        guess = float(value_of(np.array(mark)))
+        guess = float(family.value_of(mark))
         return rank_walk.find_epsilon(looks, guess, delta=delta, alpha=alpha)
     return rank_simulation.simulate_epsilon(looks, delta=delta, alpha=alpha)
 

@@ -1,0 +1,165 @@
+"""The exact law of rank looks: against closed forms, counted paths and simulated mechanisms."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import gammaln
+
+from epsilometer.stats import rank_walk
+from epsilometer.stats.rank_looks import LookFamily
+from epsilometer.stats.rank_walk import Looks, WalkLaw
+
+
+def separation(epsilon: float, m: int, n: int) -> float:
+    """Chance that the worst ε-DP mechanism separates all scores, in closed form."""
+    p = 1 / (1 + math.exp(-epsilon))
+    q = 1 - p
+
+    def choose(n: np.ndarray | int, k: np.ndarray | int) -> np.ndarray:
+        return np.asarray(gammaln(np.add(n, 1)) - gammaln(np.add(k, 1)) - gammaln(n - k + 1.0))
+
+    a, b = np.arange(n + 1), np.arange(m)
+    first = m * math.log(p) + choose(n, a) + a * math.log(q) + (n - a) * math.log(p)
+    second = n * math.log(p) + choose(m, b) + b * math.log(p) + (m - b) * math.log(q)
+    return float(
+        np.exp(first - choose(m + a, a)).sum() + np.exp(second - choose(n + m - b, n)).sum()
+    )
+
+
+def enumerate_hit(looks: Looks, epsilon: float, delta: float) -> float:
+    """Chance that some look happens: every score in every outcome, every order within them."""
+    high, low = rank_walk.compute_weights(epsilon, delta)
+    weights = np.array([[delta, high, low, 0.0], [0.0, low, high, delta]])
+    n, m = looks.n_out, looks.n_in
+    total = 0.0
+    for word in itertools.product((0, 1), repeat=n + m):  # 0 inside, 1 outside, from above
+        if sum(word) != n or not _hit(word, looks):
+            continue
+        state = {(0, 0): 1.0}  # (outcome, scores in it) → weight
+        for label in word:
+            following: dict[tuple[int, int], float] = {}
+            for (outcome, size), weight in state.items():
+                for to in range(outcome, 4):
+                    after = size + 1 if to == outcome else 1
+                    gain = weight * weights[label, to] / after
+                    if gain:
+                        following[to, after] = following.get((to, after), 0.0) + gain
+            state = following
+        total += sum(state.values())
+    return total * math.factorial(n) * math.factorial(m)
+
+
+def _hit(word: tuple[int, ...], looks: Looks) -> bool:
+    labels = np.array(word)
+    for k, x in zip(looks.k, looks.x, strict=True):
+        if np.flatnonzero(labels == 0)[x - 1] < np.flatnonzero(labels == 1)[k - 1]:
+            return True
+    return False
+
+
+def simulate(looks: Looks, epsilon: float, delta: float, draws: int) -> float:
+    rng = np.random.default_rng(3)
+    u = np.sort(rng.random((draws, looks.n_out)), axis=1)
+    w = np.sort(rng.random((draws, looks.n_in)), axis=1)
+    v = np.maximum(
+        0, np.maximum(np.exp(-epsilon) * (w - delta), 1 - delta - np.exp(epsilon) * (1 - w))
+    )
+    return float(np.mean((v[:, looks.x - 1] < u[:, looks.k - 1]).any(axis=1)))
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "epsilon"), [(50, 50, 3.4), (100, 100, 4.18), (1000, 1000, 6.5), (30, 400, 4.5)]
+)
+def test_perfect_separation_has_its_closed_form(m: int, n: int, epsilon: float) -> None:
+    law = WalkLaw(Looks(np.array([1]), np.array([m]), n, m), epsilon, delta=0.0, alpha=0.05)
+    for near in (epsilon, epsilon + law.radius / 2, epsilon - law.radius / 2):
+        assert law.hit(near) == pytest.approx(separation(near, m, n), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("size", "most"), [(50, 3.4726), (100, 4.1835), (1000, 6.5020), (10_000, 8.8061)]
+)
+def test_perfect_separation_proves_the_most_there_is(size: int, most: float) -> None:
+    looks = Looks(np.array([1]), np.array([size]), size, size)
+    found = rank_walk.find_epsilon(looks, most - 0.4, delta=0.0, alpha=0.05)
+    assert most - 5e-4 < found < most + 1e-4
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.integers(1, 6),
+    st.integers(1, 6),
+    st.floats(0, 3),
+    st.sampled_from([0.0, 0.01, 0.3]),
+    st.data(),
+)
+def test_agrees_with_all_orders(
+    m: int, n: int, epsilon: float, delta: float, data: st.DataObject
+) -> None:
+    size = data.draw(st.integers(1, min(m, n)))
+    k, x = (
+        np.array(sorted(data.draw(st.sets(st.integers(1, most), min_size=size, max_size=size))))
+        for most in (n, m)
+    )
+    looks = Looks(k, x, n, m)
+    found = WalkLaw(looks, epsilon, delta=delta, alpha=0.05).hit(epsilon)
+    # What the edges of windows leave out counts as a hit.
+    assert found == pytest.approx(enumerate_hit(looks, epsilon, delta), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "epsilon", "delta"),
+    [(40, 30, 0.5, 0.02), (200, 200, 1.0, 1e-3), (20, 300, 2.0, 0.0), (300, 20, 0.0, 0.01)],
+)
+def test_agrees_with_simulated_mechanisms(m: int, n: int, epsilon: float, delta: float) -> None:
+    family = LookFamily(m, n, delta=delta, alpha=0.1)
+    mark = next(mark for mark in range(family.marks) if family.value_of(mark) >= epsilon)
+    looks = family.looks(mark)
+    draws = 40_000
+    found = WalkLaw(looks, epsilon, delta=delta, alpha=0.05).hit(epsilon)
+    expected = simulate(looks, epsilon, delta, draws)
+    assert found == pytest.approx(expected, abs=4 * math.sqrt(expected / draws))
+
+
+@pytest.mark.parametrize(("m", "n"), [(1000, 1000), (3000, 3000), (20, 20_000), (5000, 300)])
+def test_few_times_stand_for_all(m: int, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    family = LookFamily(m, n, delta=1e-5, alpha=0.05)
+    for mark in range(70, 1200, 173):
+        looks, epsilon = family.looks(mark), max(0.0, float(family.value_of(mark)))
+        few = WalkLaw(looks, epsilon, delta=1e-5, alpha=0.05).hit(epsilon)
+        with monkeypatch.context() as patch:
+            patch.setattr(rank_walk, "_ALL_TIMES", 10**9)
+            every = WalkLaw(looks, epsilon, delta=1e-5, alpha=0.05).hit(epsilon)
+        assert abs(few - every) < rank_walk._MARGIN * every
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-4])
+def test_chance_is_alpha_at_what_is_found(delta: float) -> None:
+    family = LookFamily(200, 300, delta=delta, alpha=0.05)
+    for mark in (100, 200, 400, 700):
+        for off in (-0.3, 0.0, 0.4):  # a bad guess costs time alone
+            guess = float(family.value_of(mark)) + off
+            looks = family.looks(mark)
+            found = rank_walk.find_epsilon(looks, guess, delta=delta, alpha=0.05)
+            hit = WalkLaw(looks, found, delta=delta, alpha=0.05).hit(found)
+            assert hit > 0.0499
+            assert found == 0 or hit <= 0.05
+
+
+def test_transforms_give_what_sums_give(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = LookFamily(4000, 4000, delta=1e-5, alpha=0.05).looks(300)
+    direct = WalkLaw(looks, 0.7, delta=1e-5, alpha=0.05).hit(0.7)
+    monkeypatch.setattr(rank_walk, "_DIRECT", 0)
+    assert WalkLaw(looks, 0.7, delta=1e-5, alpha=0.05).hit(0.7) == pytest.approx(direct, rel=1e-9)
+
+
+@pytest.mark.parametrize("alpha", [0.2, 1e-3, 1e-8])
+def test_small_chances_are_right_too(alpha: float) -> None:
+    """A single look of few scores, whose chance is known."""
+    looks = Looks(np.array([1]), np.array([60]), 60, 60)
+    found = rank_walk.find_epsilon(looks, 1.0, delta=0.0, alpha=alpha)
+    assert separation(found, 60, 60) == pytest.approx(alpha, rel=5e-3)

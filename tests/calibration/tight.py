@@ -127,26 +127,22 @@ def _of_atoms(name: str, inside: np.ndarray, outside: np.ndarray, delta: float) 
     )
 
 
-def find_mark(mechanism: Mechanism, n_in: int, n_out: int, alpha: float = ALPHA) -> int:
+def find_mark(mechanism: Mechanism, n_in: int, n_out: int) -> int:
     """The first mark whose bound is above the truth, or that nobody reaches."""
-    family = get_family(n_in, n_out, mechanism.delta, alpha)
+    family = get_family(n_in, n_out, mechanism.delta, ALPHA)
     low, high = -1, family.marks
     while high - low > 1:
         middle = (low + high) // 2
-        bound = calibrated.find_epsilon(n_in, n_out, mechanism.delta, alpha, middle)
+        bound = calibrated.find_epsilon(n_in, n_out, mechanism.delta, ALPHA, middle)
         above = bound > mechanism.epsilon or not family.looks(middle).k.size
         low, high = (low, middle) if above else (middle, high)
     return high
 
 
-def least_counts(
-    mechanism: Mechanism, n_in: int, n_out: int, alpha: float = ALPHA
-) -> tuple[np.ndarray, np.ndarray]:
+def least_counts(mechanism: Mechanism, n_in: int, n_out: int) -> np.ndarray:
     """Counts of which any makes the bound exceed the truth."""
-    family = get_family(n_in, n_out, mechanism.delta, alpha)
-    mark = find_mark(mechanism, n_in, n_out, alpha)
-    outs, ins = (family._least(side, mark) for side in family._sides)
-    return outs, ins
+    family = get_family(n_in, n_out, mechanism.delta, ALPHA)
+    return family.find_least(find_mark(mechanism, n_in, n_out))
 
 
 def count_errors(
@@ -162,22 +158,21 @@ def count_errors(
         seed: Of all audits; None for one each.
     """
     family = get_family(n_in, n_out, mechanism.delta, ALPHA)
-    least_out, least_in = least_counts(mechanism, n_in, n_out)
+    least = least_counts(mechanism, n_in, n_out)
     rng = np.random.default_rng(1)
     wrong = 0
     for audit in range(audits):
         scores = mechanism.draw(rng, n_in, n_out)
         ties = np.random.default_rng(audit if seed is None else seed)
         counts = count_ranks(scores, family.ranks_out, family.ranks_in, ties)
-        above, below = counts.inside_above, counts.outside_below
-        wrong += bool((above >= least_out).any() or (below >= least_in).any())
+        wrong += bool((counts.beyond >= least).any())
     return wrong
 
 
 def count_errors_at_once(mechanism: Mechanism, n_in: int, n_out: int, *, audits: int) -> int:
     """The same of many scores, by the law of order statistics alone: all audits together."""
     family = get_family(n_in, n_out, mechanism.delta, ALPHA)
-    least_out, least_in = least_counts(mechanism, n_in, n_out)
+    least = least_counts(mechanism, n_in, n_out)
     rng = np.random.default_rng(2)
     outs = _draw_places(family.ranks_out, n_out, audits, rng)
     ins = _draw_places((n_in + 1 - family.ranks_in)[::-1], n_in, audits, rng)
@@ -185,8 +180,7 @@ def count_errors_at_once(mechanism: Mechanism, n_in: int, n_out: int, *, audits:
     above = _count_front(mechanism.most(outs), ranks_in, ins, n_in, rng)
     in_front = _count_front(mechanism.least(ins), family.ranks_out, outs, n_out, rng)
     below = (n_out - in_front)[::-1]
-    wrong = (above >= least_out[:, None]).any(axis=0) | (below >= least_in[:, None]).any(axis=0)
-    return int(wrong.sum())
+    return int((np.vstack([above, below]) >= least[:, None]).any(axis=0).sum())
 
 
 def _draw_places(ranks: np.ndarray, size: int, audits: int, rng: np.random.Generator) -> np.ndarray:

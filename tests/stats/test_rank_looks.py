@@ -24,26 +24,24 @@ def test_looks_are_rarer_the_larger_the_count_and_the_smaller_the_mark(
 ) -> None:
     """Else the set that is computed would be smaller than the one that scores can reach."""
     family = LookFamily(m, n, delta=delta, alpha=0.05)
-    marks = np.arange(0, family.marks, 37)
-    for side in family._sides:
-        counts = np.unique(np.linspace(0, side.others, 60).round().astype(np.int64))
-        table = np.array(
-            [family._rarity(side, np.full(side.ranks.size, c), marks) for c in counts]
-        )
-        assert np.all(np.diff(table, axis=0) <= 1e-15)
-        assert np.all(np.diff(table, axis=1) >= -1e-15)
+    roots = family._roots(np.arange(0, family.marks, 37))
+    shares = np.linspace(0, 1, 60)[:, None]
+    counts = np.unique((shares * family._others).round().astype(np.int64), axis=0)
+    table = np.array([family._rarity(roots, row) for row in counts])
+    assert np.all(np.diff(table, axis=0) <= 1e-15)
+    assert np.all(np.diff(table, axis=1) >= -1e-15)
 
 
 @pytest.mark.parametrize(("m", "n"), SIZES)
 def test_rates_are_quantiles_of_their_law(m: int, n: int) -> None:
-    for side, size in zip(LookFamily(m, n, delta=0.0, alpha=0.05)._sides, (n, m), strict=True):
-        inner = (rank_looks._NODES >= -1) & (rank_looks._NODES <= 3)  # small rates hardly matter
-        expected = beta.ppf(
-            norm.cdf(rank_looks._NODES), side.ranks[:, None], size + 1 - side.ranks[:, None]
-        )
-        error = np.abs(side.rates / expected - 1)[:, inner]
-        assert error.max() < 0.2  # near is enough: it costs power alone
-        assert error[side.ranks > 3].max(initial=0.0) < 0.02
+    family = LookFamily(m, n, delta=0.0, alpha=0.05)
+    inner = (rank_looks._NODES >= -1) & (rank_looks._NODES <= 3)  # small rates hardly matter
+    ranks = np.concatenate([family.ranks_out, family.ranks_in])[:, None]
+    sizes = np.where(np.arange(ranks.size) < family.ranks_out.size, n, m)[:, None]
+    expected = beta.ppf(norm.cdf(rank_looks._NODES), ranks, sizes + 1 - ranks)
+    error = np.abs(family._rates / expected - 1)[:, inner]
+    assert error.max() < 0.2  # near is enough: it costs power alone
+    assert error[ranks[:, 0] > 3].max(initial=0.0) < 0.02
 
 
 @settings(max_examples=60, deadline=None)
@@ -60,10 +58,9 @@ def test_scores_reach_exactly_the_marks_whose_looks_they_hit(
     rng = np.random.default_rng(seed)
     inside, outside = np.sort(rng.normal(shift, 1, m)), np.sort(rng.normal(0, 1, n))
     family = LookFamily(m, n, delta=delta, alpha=0.05)
-    counts = (
-        m - np.searchsorted(inside, outside[n - family.ranks_out]),
-        np.searchsorted(outside, inside[family.ranks_in - 1]),
-    )
+    above = m - np.searchsorted(inside, outside[n - family.ranks_out])
+    below = np.searchsorted(outside, inside[family.ranks_in - 1])
+    counts = np.concatenate([above, below])
 
     def hits(mark: int) -> bool:
         looks = family.looks(mark)

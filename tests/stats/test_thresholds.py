@@ -273,7 +273,7 @@ def test_extremes_of_many_in_order_and_of_few_apart() -> None:
 def test_blocks_of_any_size_count_the_same(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     values, cuts = np.arange(50.0) % 13, np.array([-np.inf, 0.0, 5.0, 5.5, 12.0, np.inf])
     monkeypatch.setattr(thresholds, "_BLOCK", block)
-    found = thresholds.count_values_below(values, cuts)
+    found = thresholds._count_below(values, cuts)
     assert found.tolist() == [int((values < cut).sum()) for cut in cuts]
 
 

@@ -25,7 +25,9 @@ from epsilometer.types import FloatArray, IntArray
 _Order: TypeAlias = Callable[
     [int, tuple[IntArray, IntArray], tuple[int, int]], tuple[IntArray, IntArray]
 ]
-_SORTED = 1 << 24  # scores of a side up to which a sorted copy of them is quicker than selecting
+_SORTED = 1 << 15  # scores of a side up to which a sorted copy of them is quicker than selecting
+_BINS = 1 << 12
+_BLOCK = 1 << 15  # scores of a block that stays in a core's cache
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -45,6 +47,11 @@ class RankCounts:
     at_out: FloatArray
     at_in: FloatArray
     tied: bool
+
+    @property
+    def beyond(self) -> IntArray:
+        """All counts, those above outside ranks first."""
+        return np.concatenate([self.inside_above, self.outside_below])
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,26 +183,56 @@ def _count_front(
 def _group_scores(
     inside: FloatArray, outside: FloatArray, ranks_out: IntArray, ranks_in: IntArray
 ) -> _Groups:
-    if max(inside.size, outside.size) <= _SORTED:
+    few = max(inside.size, outside.size) <= _SORTED
+    if few:
         low_out, low_in = np.sort(outside), np.sort(inside)
         at_out, at_in = low_out[outside.size - ranks_out], low_in[ranks_in - 1]
     else:
+        low_out, low_in = outside, inside
         at_out = thresholds.extremes(outside, ranks_out, from_above=True)[0]
         at_in = thresholds.extremes(inside, ranks_in, from_above=False)[0]
-        low_out = low_in = None
     values, of = np.unique(np.concatenate([at_out, at_in]), return_inverse=True)
-    below, size = [], []
-    for scores, low in ((outside, low_out), (inside, low_in)):
-        if low is not None:
-            less, most = (np.searchsorted(low, values, side=side) for side in ("left", "right"))
-        else:
-            less = thresholds.count_values_below(scores, values)
-            above = thresholds.count_values_below(scores, thresholds.just_above(values))
-            most = np.where(np.isposinf(values), scores.size, above)
-        below.append(less)
-        size.append(most - less)
-    parts = of[: ranks_out.size], of[ranks_out.size :]
-    return _Groups(values, *parts, (below[0], below[1]), (size[0], size[1]))
+    count = _count_sorted if few else _count_unsorted
+    (out_below, out_most), (in_below, in_most) = count(low_out, values), count(low_in, values)
+    return _Groups(
+        values,
+        of[: ranks_out.size],
+        of[ranks_out.size :],
+        (out_below, in_below),
+        (out_most - out_below, in_most - in_below),
+    )
+
+
+def _count_sorted(scores: FloatArray, values: FloatArray) -> tuple[IntArray, IntArray]:
+    """How many of rising scores are below each value, and how many at most it."""
+    return np.searchsorted(scores, values), np.searchsorted(scores, values, side="right")
+
+
+def _count_unsorted(scores: FloatArray, values: FloatArray) -> tuple[IntArray, IntArray]:
+    """The same of scores in any order: binned by their size, then compared in the values' bins."""
+    finite = values[np.isfinite(values)].astype(np.float64)
+    low, high = (finite[0], finite[-1]) if finite.size else (0.0, 0.0)
+    scale = _BINS / (high - low) if high > low else 0.0
+    if not np.isfinite(scale) or not np.isfinite(high - low):
+        scale = 0.0
+
+    def place(part: FloatArray) -> IntArray:  # never falls where scores rise
+        with np.errstate(invalid="ignore", over="ignore"):
+            at = (np.clip(part, low, high) - low) * scale
+        return at.astype(np.int64)
+
+    bins = place(values)
+    wanted = np.zeros(_BINS + 1, bool)
+    wanted[bins] = True
+    sums, near = np.zeros(_BINS + 1, np.int64), []
+    for start in range(0, scores.size, _BLOCK):
+        part = scores[start : start + _BLOCK]
+        at = place(part)
+        sums += np.bincount(at, minlength=_BINS + 1)
+        near.append(part[wanted[at]])
+    before = np.append(0, np.cumsum(np.where(wanted, 0, sums)))[bins]
+    below, most = _count_sorted(np.sort(np.concatenate(near)), values)
+    return before + below, before + most
 
 
 def _group_bins(counts: ScoreCounts, ranks_out: IntArray, ranks_in: IntArray) -> _Groups:

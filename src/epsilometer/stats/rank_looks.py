@@ -11,14 +11,13 @@ rarer the larger its count.
 
 import functools
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import ndtr
 
 from epsilometer.stats import binomial
 from epsilometer.stats.rank_walk import Looks
-from epsilometer.types import BoolArray, FloatArray, IntArray
+from epsilometer.types import FloatArray, IntArray
 
 _RATIO = 1.5  # of neighbouring ranks
 _NODES = np.linspace(-4.0, 4.0, 21)
@@ -39,34 +38,11 @@ def spread_ranks(size: int) -> IntArray:
     return np.array(ranks)
 
 
-@dataclass(frozen=True, eq=False)
-class _Side:
-    """Looks at ranks of one side; the other is counted."""
-
-    ranks: IntArray
-    others: int
-    rates: FloatArray  # at normal scores of the ranked score's rate, a row for each rank
-    favour: FloatArray
-
-    def rarity(self, counts: IntArray, marks: FloatArray, delta: float) -> FloatArray:
-        """About how rare so many beyond are: Paulson's law of a Beta variable's cube roots.
-
-        Falls in the count and rises in the mark, which a law that changes tails would not.
-        """
-        grow = np.exp(marks)[..., None]
-        rates = self.rates
-        most = np.minimum(grow * rates + delta, 1 - (1 - delta - rates) / grow)
-        most = np.clip(most, 1e-300, 1 - 1e-16)
-        c = np.maximum(counts, 1)[..., None].astype(np.float64)
-        b = self.others + 1 - c
-        root = np.cbrt(most * b / ((1 - most) * c))
-        fb, fc = 1 / (9 * b), 1 / (9 * c)
-        score = (root * (1 - fb) - (1 - fc)) / np.sqrt(root * root * fb + fc)
-        return np.where(counts > 0, ndtr(score) @ _WEIGHTS, 1.0)
-
-
 class LookFamily:
     """Sets of looks for so many scores, one for every mark; none depends on the scores.
+
+    Looks at ranks of outside scores come first, then those at ranks of inside scores; a count is of
+    inside scores above, or of outside scores below.
 
     Attributes:
         n_in: Number of inside scores.
@@ -78,58 +54,45 @@ class LookFamily:
 
     def __init__(self, n_in: int, n_out: int, *, delta: float, alpha: float) -> None:
         self.n_in, self.n_out, self._delta = n_in, n_out, delta
-        self._sides = tuple(
-            _Side(ranks, others, _rates(ranks, size), _favour(ranks))
-            for ranks, size, others in (
-                (spread_ranks(n_out), n_out, n_in),
-                (spread_ranks(n_in), n_in, n_out),
-            )
-        )
-        self.ranks_out, self.ranks_in = (side.ranks for side in self._sides)
-        share = (1 - delta) / (1 + np.exp(_EDGES[:-1]))
-        many = sum(np.log(np.maximum(size * share, 1.0)) for size in (n_in, n_out))
+        self.ranks_out, self.ranks_in = spread_ranks(n_out), spread_ranks(n_in)
+        ranks = np.concatenate([self.ranks_out, self.ranks_in])
+        self._others = np.repeat([n_in, n_out], [self.ranks_out.size, self.ranks_in.size])
+        self._rates = np.concatenate([_rates(self.ranks_out, n_out), _rates(self.ranks_in, n_in)])
+        self._favour = np.exp(_EXTREME * np.maximum(0.0, 1 - np.log10(ranks)))
         self._parts = _PARTS << max(0, math.ceil(math.log(max(n_in, n_out) / _COARSE, 4)))
         self.marks = (_EDGES.size - 1) * self._parts
+        share = (1 - delta) / (1 + np.exp(_EDGES[:-1]))
+        many = sum(np.log(np.maximum(size * share, 1.0)) for size in (n_in, n_out))
         self._levels = alpha / np.maximum(1.0, _SPREAD * many - _OFFSET)
+        self._ends = np.arange(self._parts, self.marks + 1, self._parts) - 1
+        self._roots_at_ends = self._roots(self._ends)
+        self._kept: dict[int, Looks] = {}
 
-    def reach(self, counts: tuple[IntArray, IntArray]) -> int | None:
-        """Return the last mark that counts reach, by its number; None where they reach none.
-
-        Args:
-            counts: Inside scores above each of ``ranks_out``; outside ones below ``ranks_in``.
-        """
-        ends = np.arange(self._parts, self.marks + 1, self._parts) - 1
-        failed = np.flatnonzero(~self._hits(counts, ends))
+    def reach(self, counts: IntArray) -> int | None:
+        """Return the last mark that counts reach, by its number; None where they reach none."""
+        rarity = self._rarity(self._roots_at_ends, counts)
+        failed = np.flatnonzero(~(rarity <= self._levels[:, None] * self._favour).any(axis=1))
         if not failed.size:
             return self.marks - 1
-        high = int(ends[failed[0]])
+        high = int(self._ends[failed[0]])
         low = high - self._parts  # every mark up to it is reached
+        level = self._levels[failed[0]] * self._favour
         while high - low > 1:  # within a cell levels are the same, so that hits end once
             middle = (low + high) // 2
-            if self._hits(counts, np.array([middle]))[0]:
-                low = middle
-            else:
-                high = middle
+            hit = self._rarity(self._roots(np.array([middle])), counts)[0] <= level
+            low, high = (middle, high) if hit.any() else (low, middle)
         return low if low >= 0 else None
 
     def looks(self, mark: int) -> Looks:
         """Return the looks that reach a mark, without those that others make needless."""
-        n, m = self.n_out, self.n_in
-        out, inside = (self._least(side, mark) for side in self._sides)
-        k = np.concatenate([self.ranks_out, n + 1 - inside])
-        x = np.concatenate([out, m + 1 - self.ranks_in])
-        possible = np.concatenate([out <= m, inside <= n])
-        return Looks(*_stairs(k[possible], x[possible]), n, m)
+        if mark not in self._kept:
+            self._kept[mark] = self._find_looks(mark)
+        return self._kept[mark]
 
-    def choose(self, counts: tuple[IntArray, IntArray], mark: int) -> tuple[int, int]:
-        """Return the side (0 outside, 1 inside) and place of the look that is hit most clearly."""
-        margins = [
-            np.log(np.maximum(self._rarity(side, seen, np.array([mark]))[0], 1e-300))
-            - np.log(side.favour)
-            for side, seen in zip(self._sides, counts, strict=True)
-        ]
-        side = int(margins[1].min() < margins[0].min())
-        return side, int(np.argmin(margins[side]))
+    def choose(self, counts: IntArray, mark: int) -> int:
+        """Return which look is hit most clearly."""
+        rarity = self._rarity(self._roots(np.array([mark])), counts)[0]
+        return int(np.argmin(rarity / self._favour))
 
     def value_of(self, mark: IntArray | int) -> FloatArray:
         """Return the ε that marks speak for."""
@@ -137,28 +100,49 @@ class LookFamily:
         width = _EDGES[cell + 1] - _EDGES[cell]
         return np.asarray(_EDGES[cell] + width * part / self._parts)
 
-    def _rarity(self, side: _Side, counts: IntArray, marks: IntArray) -> FloatArray:
-        return side.rarity(counts, self.value_of(marks)[:, None], self._delta)
-
-    def _hits(self, counts: tuple[IntArray, IntArray], marks: IntArray) -> BoolArray:
-        level = self._levels[marks // self._parts][:, None]
-        hit = [
-            (self._rarity(side, seen, marks) <= level * side.favour).any(axis=1)
-            for side, seen in zip(self._sides, counts, strict=True)
-        ]
-        return np.asarray(hit[0] | hit[1])
-
-    def _least(self, side: _Side, mark: int) -> IntArray:
-        """The least counts that are hits; one more than there can be where none is."""
-        low = np.zeros(side.ranks.size, np.int64)
-        high = np.full(side.ranks.size, side.others + 1)
-        at, level = np.array([mark]), self._levels[mark // self._parts] * side.favour
+    def find_least(self, mark: int) -> IntArray:
+        """Return the least counts that reach a mark; one more than there can be where none does."""
+        roots, level = self._roots(np.array([mark])), self._levels[mark // self._parts]
+        low, high = np.zeros_like(self._others), self._others + 1
         while np.any(high - low > 1):
             middle = (low + high) // 2
-            hit = self._rarity(side, np.minimum(middle, side.others), at)[0] <= level
-            hit &= middle > low
-            low, high = np.where(hit, low, np.maximum(middle, low)), np.where(hit, middle, high)
+            hit = self._rarity(roots, middle)[0] <= level * self._favour
+            open_ = high - low > 1
+            low, high = np.where(open_ & ~hit, middle, low), np.where(open_ & hit, middle, high)
         return high
+
+    def _find_looks(self, mark: int) -> Looks:
+        n, m, outs = self.n_out, self.n_in, self.ranks_out.size
+        least = self.find_least(mark)
+        k = np.concatenate([self.ranks_out, n + 1 - least[outs:]])
+        x = np.concatenate([least[:outs], m + 1 - self.ranks_in])
+        possible = least <= self._others
+        return Looks(*_keep_stairs(k[possible], x[possible]), n, m)
+
+    def _roots(self, marks: IntArray) -> FloatArray:
+        """Cube roots of the odds of the largest rate beyond that the marks' ε allow.
+
+        Returns:
+            Shape (marks, looks, nodes of the ranked score's rate).
+        """
+        grow = np.exp(self.value_of(marks))[:, None, None]
+        most = np.minimum(
+            grow * self._rates + self._delta, 1 - (1 - self._delta - self._rates) / grow
+        )
+        most = np.clip(most, 1e-300, 1 - 1e-16)
+        return np.asarray(np.cbrt(most / (1 - most)))
+
+    def _rarity(self, roots: FloatArray, counts: IntArray) -> FloatArray:
+        """About how rare such counts are: Paulson's law of a Beta variable's cube roots.
+
+        Falls in the count and rises in the mark, which a law that changes tails would not.
+        """
+        c = np.clip(counts, 1, self._others).astype(np.float64)
+        b = self._others + 1 - c
+        fb, fc = (1 / (9 * b))[:, None], (1 / (9 * c))[:, None]
+        root = roots * np.cbrt(b / c)[:, None]
+        score = (root * (1 - fb) - (1 - fc)) / np.sqrt(root * root * fb + fc)
+        return np.where(counts > 0, ndtr(score) @ _WEIGHTS, 1.0)
 
 
 def _rates(ranks: IntArray, size: int) -> FloatArray:
@@ -174,11 +158,7 @@ def _rates(ranks: IntArray, size: int) -> FloatArray:
     return np.asarray(odds / (1 + odds))
 
 
-def _favour(ranks: IntArray) -> FloatArray:
-    return np.asarray(np.exp(_EXTREME * np.maximum(0.0, 1 - np.log10(ranks))))
-
-
-def _stairs(k: IntArray, x: IntArray) -> tuple[IntArray, IntArray]:
+def _keep_stairs(k: IntArray, x: IntArray) -> tuple[IntArray, IntArray]:
     """Drop looks that happen only where another does: of larger k and smaller x."""
     order = np.lexsort((-k, x))  # x rises; of equal x the largest k first
     k, x = k[order], x[order]

@@ -228,7 +228,7 @@ def count_below(observed: Observed, thresholds: FloatArray, *, outside: bool) ->
         edges = np.concatenate([[-np.inf], observed.thresholds])
         total = np.append(0, np.cumsum(bins))
         return total[np.searchsorted(edges, thresholds)]
-    return count_values_below(observed.outside if outside else observed.inside, thresholds)
+    return _count_below(observed.outside if outside else observed.inside, thresholds)
 
 
 def split(
@@ -325,7 +325,7 @@ def _score_side(ranked: FloatArray, other: FloatArray, ratio: int, *, from_above
 
     def beyond(sample: int, cuts: FloatArray) -> IntArray:
         values = (ranked, other)[sample]
-        below = count_values_below(values, cuts)
+        below = _count_below(values, cuts)
         return np.where(np.isnan(cuts), 0, values.size - below) if from_above else below
 
     side = _side(ranks, above if from_above else values, ends, beyond, (ranked.size, other.size))
@@ -406,7 +406,7 @@ def _sample(values: FloatArray, rank: int) -> tuple[FloatArray, int, int]:
     return sample, round(rank / values.size * sample.size), math.ceil(5 * math.sqrt(sample.size))
 
 
-def count_values_below(values: FloatArray, thresholds: FloatArray) -> IntArray:
+def _count_below(values: FloatArray, thresholds: FloatArray) -> IntArray:
     counts = np.zeros(thresholds.size, np.int64)
     for start in range(0, values.size, _BLOCK):  # one pass over memory for all thresholds
         block = values[start : start + _BLOCK]

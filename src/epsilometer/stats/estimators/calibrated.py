@@ -43,8 +43,7 @@ def find(
         return _find_at_one_rank(observed, delta=delta, alpha=alpha)
     family = get_family(n_in, n_out, delta, alpha)
     counts = count_ranks(observed, family.ranks_out, family.ranks_in, rng)
-    beyond = counts.inside_above, counts.outside_below
-    mark = family.reach(beyond) if delta < 1 else None
+    mark = family.reach(counts.beyond) if delta < 1 else None
     epsilon = 0.0 if mark is None else find_epsilon(n_in, n_out, delta, alpha, mark)
     return _describe(family, counts, 0 if mark is None else mark, epsilon, alpha)
 
@@ -77,14 +76,12 @@ def _find_at_one_rank(observed: Observed, *, delta: float, alpha: float) -> Foun
 def _describe(
     family: LookFamily, counts: RankCounts, mark: int, epsilon: float, alpha: float
 ) -> Found:
-    beyond = counts.inside_above, counts.outside_below
-    side, place = family.choose(beyond, mark)
-    ranked, other = ("outside", "inside") if side == 0 else ("inside", "outside")
-    values, rank = (
-        (counts.at_out, family.ranks_out) if side == 0 else (counts.at_in, family.ranks_in)
-    )
-    threshold = values[place : place + 1]
-    if side == 0:
+    chosen, beyond = family.choose(counts.beyond, mark), counts.beyond
+    out = chosen < family.ranks_out.size
+    ranked, other = ("outside", "inside") if out else ("inside", "outside")
+    rank = np.concatenate([family.ranks_out, family.ranks_in])[chosen]
+    threshold = np.concatenate([counts.at_out, counts.at_in])[chosen : chosen + 1]
+    if out:
         threshold = thresholds.just_above(threshold)
     looks = family.looks(mark) if epsilon > 0 else None
     return Found(
@@ -92,8 +89,8 @@ def _describe(
         direction="both",
         threshold=float(threshold[0]),
         basis=(
-            (f"rank {ranked}", int(rank[place])),
-            (f"{other} beyond", int(beyond[side][place])),
+            (f"rank {ranked}", int(rank)),
+            (f"{other} beyond", int(beyond[chosen])),
             ("scores inside", family.n_in),
             ("scores outside", family.n_out),
             ("ties broken", int(counts.tied)),

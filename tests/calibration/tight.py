@@ -42,7 +42,9 @@ def respond(epsilon: float, delta: float = 0.0) -> Mechanism:
     """Randomised response; with δ, a third and a fourth answer that reveal."""
     low = (1 - delta) / (1 + np.exp(epsilon))
     inside = np.array([0.0, low, 1 - delta - low, delta])
-    return _of_atoms(f"randomised response ε = {epsilon:g}, δ = {delta:g}", inside, inside[::-1], delta)
+    return _of_atoms(
+        f"randomised response ε = {epsilon:g}, δ = {delta:g}", inside, inside[::-1], delta
+    )
 
 
 def respond_among(atoms: int, epsilon: float, mass: float) -> Mechanism:

@@ -27,6 +27,7 @@ _PARTS = 128  # marks of a cell, of up to so many scores:
 _COARSE = 5_000
 _FEW = 40  # scores below which the law of a rate is computed without approximation
 _EXTREME = 0.7  # favour of the ranks below ten, in logarithms per decade
+_MOST = 0.5  # level of a look
 _SPREAD, _OFFSET = 1.8, 1.4  # of the number of looks that are as good as independent
 
 
@@ -58,12 +59,13 @@ class LookFamily:
         ranks = np.concatenate([self.ranks_out, self.ranks_in])
         self._others = np.repeat([n_in, n_out], [self.ranks_out.size, self.ranks_in.size])
         self._rates = np.concatenate([_rates(self.ranks_out, n_out), _rates(self.ranks_in, n_in)])
-        self._favour = np.exp(_EXTREME * np.maximum(0.0, 1 - np.log10(ranks)))
+        favour = np.exp(_EXTREME * np.maximum(0.0, 1 - np.log10(ranks)))
         self._parts = _PARTS << max(0, math.ceil(math.log(max(n_in, n_out) / _COARSE, 4)))
         self.marks = (_EDGES.size - 1) * self._parts
         share = (1 - delta) / (1 + np.exp(_EDGES[:-1]))
         many = sum(np.log(np.maximum(size * share, 1.0)) for size in (n_in, n_out))
-        self._levels = alpha / np.maximum(1.0, _SPREAD * many - _OFFSET)
+        levels = alpha / np.maximum(1.0, _SPREAD * many - _OFFSET)
+        self._levels = np.minimum(levels[:, None] * favour, max(_MOST, alpha))
         self._ends = np.arange(self._parts, self.marks + 1, self._parts) - 1
         self._roots_at_ends = self._roots(self._ends)
         self._kept: dict[int, Looks] = {}
@@ -71,12 +73,12 @@ class LookFamily:
     def reach(self, counts: IntArray) -> int | None:
         """Return the last mark that counts reach, by its number; None where they reach none."""
         rarity = self._rarity(self._roots_at_ends, counts)
-        failed = np.flatnonzero(~(rarity <= self._levels[:, None] * self._favour).any(axis=1))
+        failed = np.flatnonzero(~(rarity <= self._levels).any(axis=1))
         if not failed.size:
             return self.marks - 1
         high = int(self._ends[failed[0]])
         low = high - self._parts  # every mark up to it is reached
-        level = self._levels[failed[0]] * self._favour
+        level = self._levels[failed[0]]
         while high - low > 1:  # within a cell levels are the same, so that hits end once
             middle = (low + high) // 2
             hit = self._rarity(self._roots(np.array([middle])), counts)[0] <= level
@@ -92,7 +94,7 @@ class LookFamily:
     def choose(self, counts: IntArray, mark: int) -> int:
         """Return which look is hit most clearly."""
         rarity = self._rarity(self._roots(np.array([mark])), counts)[0]
-        return int(np.argmin(rarity / self._favour))
+        return int(np.argmin(rarity / self._levels[mark // self._parts]))
 
     def value_of(self, mark: IntArray | int) -> FloatArray:
         """Return the ε that marks speak for."""
@@ -106,7 +108,7 @@ class LookFamily:
         low, high = np.zeros_like(self._others), self._others + 1
         while np.any(high - low > 1):
             middle = (low + high) // 2
-            hit = self._rarity(roots, middle)[0] <= level * self._favour
+            hit = self._rarity(roots, middle)[0] <= level
             open_ = high - low > 1
             low, high = np.where(open_ & ~hit, middle, low), np.where(open_ & hit, middle, high)
         return high

@@ -30,8 +30,9 @@ _FEWEST_NODES = 6  # such times
 _ALL_TIMES = 160  # up to which none stands for others
 _MARGIN = 1e-3  # of α: more than what they are wrong by
 _LEAST_ALPHA = 1e-9  # below it too few digits of 1 − chance are left
-_REVEALED = 12  # scores that the δ outcomes may reveal before walks from each are too many
-_LARGEST = 200_000  # scores
+# Scores up to which walks take milliseconds, by how many the δ outcomes may reveal: each number
+# of them is a walk of its own.
+_LARGEST = {12: 200_000, 60: 1_000}
 _DIRECT = 1 << 18  # products of a convolution that take less time than transforms
 _STEPS = 80
 _NEAR = 1e-6  # of the answer, on the safe side
@@ -73,7 +74,9 @@ class WalkLaw:
         self._looks, self._delta = looks, delta
         n, m = looks.n_out, looks.n_in
         high, low = compute_weights(epsilon, delta)
-        self._p_out = n * low / (m * high + n * low), n * high / (m * low + n * high)
+        above, below = m * high + n * low, m * low + n * high
+        # Chances of a step: in and out above, in and out below.
+        self._steps = m * high / above, n * low / above, m * low / below, n * high / below
         reach = math.sqrt(2 * math.log(1 / (_BESIDE * alpha))) + _SPARE
         inside_above = delta + high
         sd = math.sqrt(m * inside_above * low + n * low * (1 - low))
@@ -84,8 +87,8 @@ class WalkLaw:
         self._times, self._shares = _place(checks, centre, sd, reach, n + m)
         front, back = (count_revealed(side, delta, alpha) for side in (m, n))
         ends = (n + m - self._times)[::-1]
-        self._front = _walk(looks, self._p_out[0], front, self._times, reach)
-        self._back = _walk(looks.turned, 1 - self._p_out[1], back, ends, reach)[::-1]
+        self._front = _walk(looks, self._steps[1], front, self._times, reach)
+        self._back = _walk(looks.turned, self._steps[2], back, ends, reach)[::-1]
         self._least, self._above, self._below = self._overlap()
 
     def _overlap(self) -> tuple[IntArray, FloatArray, FloatArray]:
@@ -114,13 +117,10 @@ class WalkLaw:
         """Return the chance that some look happens at an ε no farther than ``radius``."""
         n, m, times = self._looks.n_out, self._looks.n_in, self._times
         high, low = compute_weights(epsilon, self._delta)
-        front, back = self._p_out
-        logs = (  # of a step's weight over its chance: in and out above, in and out below
-            math.log(high / (1 - front)),
-            math.log(low / front),
-            math.log(low / (1 - back)),
-            math.log(high / back),
-        )
+        logs = [
+            math.log(weight / chance)
+            for weight, chance in zip((high, low, low, high), self._steps, strict=True)
+        ]
         at = (
             math.lgamma(n + 1) + math.lgamma(m + 1)
             - gammaln(times + 1.0) - gammaln(n + m - times + 1.0)
@@ -153,7 +153,8 @@ def compute_weights(epsilon: float, delta: float) -> tuple[float, float]:
 def is_affordable(n_in: int, n_out: int, *, delta: float, alpha: float) -> bool:
     """Whether the exact law takes milliseconds, and has digits enough."""
     revealed = sum(count_revealed(side, delta, alpha) for side in (n_in, n_out))
-    return alpha >= _LEAST_ALPHA and n_in + n_out <= _LARGEST and revealed <= _REVEALED
+    largest = next((most for many, most in _LARGEST.items() if revealed <= many), 0)
+    return alpha >= _LEAST_ALPHA and n_in + n_out <= largest
 
 
 def find_epsilon(looks: Looks, guess: float, *, delta: float, alpha: float) -> float:
@@ -188,7 +189,7 @@ def find_epsilon(looks: Looks, guess: float, *, delta: float, alpha: float) -> f
 
 
 def _step(seen: list[tuple[float, float]], low: float, high: float, most: float) -> float:
-    """The next ε to try: by the secant, a little beyond, so that both sides of the root are seen."""
+    """The next ε to try: by the secant, a little beyond, to see both sides of the root."""
     (first, f_first), (epsilon, excess) = seen[0], seen[-1]
     rise = excess - f_first
     if len(seen) > 1 and rise * (epsilon - first) > 0:
@@ -245,9 +246,8 @@ def count_revealed(size: int, delta: float, alpha: float) -> int:
     if delta <= 0:
         return 0
     limit = _BESIDE * alpha
-    least = size * delta
-    if least > 4 * _REVEALED:
-        return math.ceil(least)
+    if size * delta > max(_LARGEST):  # more than walks are affordable for
+        return size
     return int(np.argmax(bdtrc(np.arange(size + 1), size, delta) <= limit))
 
 

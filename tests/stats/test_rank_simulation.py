@@ -6,6 +6,7 @@ import scipy.stats
 
 from epsilometer.stats import rank_simulation, rank_walk
 from epsilometer.stats.rank_looks import LookFamily
+from epsilometer.stats.rank_walk import Looks
 
 
 @pytest.mark.parametrize(("draws", "rank"), [(4_095, 163), (9_999, 434), (19_999, 906)])
@@ -32,9 +33,16 @@ def test_simulated_bound_is_a_little_below_the_exact_one(m: int, n: int, delta: 
         assert simulated >= least
 
 
-def test_order_statistics_keep_both_tails() -> None:
+def test_order_statistics_have_their_law() -> None:
     rng = np.random.default_rng(0)
-    front, back = rank_simulation._draw_order_statistics(np.array([1, 40, 100]), 100, 2000, rng)
-    assert np.allclose(front + back, 1.0)
-    for row, rank in zip(front, (1, 40, 100), strict=True):
+    rows = rank_simulation._draw_order_statistics(np.array([1, 40, 100]), 100, 2000, rng)
+    for row, rank in zip(rows, (1, 40, 100), strict=True):
         assert scipy.stats.kstest(row, scipy.stats.beta(rank, 101 - rank).cdf).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("size", [10**6, 10**9])
+def test_perfect_separation_of_very_many_scores(size: int) -> None:
+    """Its chance is nearly e^(−2n·e^(−ε)) where δ is 0."""
+    looks = Looks(np.array([1]), np.array([size]), size, size)
+    found = rank_simulation.simulate_epsilon(looks, delta=0.0, alpha=0.05)
+    assert found == pytest.approx(np.log(2 * size / np.log(1 / 0.05)), abs=0.03)

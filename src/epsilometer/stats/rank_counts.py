@@ -17,7 +17,6 @@ from typing import TypeAlias
 import numpy as np
 
 from epsilometer.observations import ScoreCounts, Scores
-from epsilometer.stats import thresholds
 from epsilometer.stats.thresholds import Observed
 from epsilometer.types import FloatArray, IntArray
 
@@ -84,8 +83,7 @@ def count_ranks(
         ranks_in: Ranks of inside scores from below, rising.
         rng: Breaks ties.
     """
-    counted = isinstance(observed, ScoreCounts)
-    if counted:
+    if isinstance(observed, ScoreCounts):
         groups = _group_bins(observed, ranks_out, ranks_in)
     else:
         groups = _group_scores(observed.inside, observed.outside, ranks_out, ranks_in)
@@ -98,7 +96,11 @@ def count_ranks(
     if mixed.size:
         sizes_drawn = np.concatenate([out_size[mixed], in_size[mixed]])
         fresh = np.random.default_rng([int(rng.integers(2**63)), *sizes_drawn.tolist()])
-        order = _order_counts(fresh) if counted else _order_scores(observed, groups.values, fresh)
+        order = (
+            _order_counts(fresh)
+            if isinstance(observed, ScoreCounts)
+            else _order_scores(observed, groups.values, fresh)
+        )
     for group in mixed.tolist():
         outs, ins = groups.of_out == group, groups.of_in == group
         sizes = int(out_size[group]), int(in_size[group])
@@ -189,8 +191,8 @@ def _group_scores(
         at_out, at_in = low_out[outside.size - ranks_out], low_in[ranks_in - 1]
     else:
         low_out, low_in = outside, inside
-        at_out = thresholds.extremes(outside, ranks_out, from_above=True)[0]
-        at_in = thresholds.extremes(inside, ranks_in, from_above=False)[0]
+        at_out = _select(outside, outside.size + 1 - ranks_out)
+        at_in = _select(inside, ranks_in)
     values, of = np.unique(np.concatenate([at_out, at_in]), return_inverse=True)
     count = _count_sorted if few else _count_unsorted
     (out_below, out_most), (in_below, in_most) = count(low_out, values), count(low_in, values)
@@ -208,30 +210,63 @@ def _count_sorted(scores: FloatArray, values: FloatArray) -> tuple[IntArray, Int
     return np.searchsorted(scores, values), np.searchsorted(scores, values, side="right")
 
 
-def _count_unsorted(scores: FloatArray, values: FloatArray) -> tuple[IntArray, IntArray]:
-    """The same of scores in any order: binned by their size, then compared in the values' bins."""
-    finite = values[np.isfinite(values)].astype(np.float64)
-    low, high = (finite[0], finite[-1]) if finite.size else (0.0, 0.0)
-    scale = _BINS / (high - low) if high > low else 0.0
-    if not np.isfinite(scale) or not np.isfinite(high - low):
-        scale = 0.0
+class _Bins:
+    """Bins of equal width between two scores; beyond them the first and the last go on."""
 
-    def place(part: FloatArray) -> IntArray:  # never falls where scores rise
-        with np.errstate(invalid="ignore", over="ignore"):
-            at = (np.clip(part, low, high) - low) * scale
+    def __init__(self, low: float, high: float) -> None:
+        self._low, self._high = low, high
+        with np.errstate(all="ignore"):
+            scale = np.float64(_BINS) / (np.float64(high) - np.float64(low))
+        self._scale = float(scale) if np.isfinite(scale) else 0.0
+
+    def place(self, scores: FloatArray) -> IntArray:
+        """Return each score's bin, which never falls where scores rise."""
+        at = (np.clip(scores, self._low, self._high) - self._low) * self._scale
         return at.astype(np.int64)
 
-    bins = place(values)
-    wanted = np.zeros(_BINS + 1, bool)
-    wanted[bins] = True
-    sums, near = np.zeros(_BINS + 1, np.int64), []
-    for start in range(0, scores.size, _BLOCK):
-        part = scores[start : start + _BLOCK]
-        at = place(part)
-        sums += np.bincount(at, minlength=_BINS + 1)
-        near.append(part[wanted[at]])
-    before = np.append(0, np.cumsum(np.where(wanted, 0, sums)))[bins]
-    below, most = _count_sorted(np.sort(np.concatenate(near)), values)
+    def count(self, scores: FloatArray) -> IntArray:
+        """Return how many scores are in each bin."""
+        sums = np.zeros(_BINS + 1, np.int64)
+        for start in range(0, scores.size, _BLOCK):
+            sums += np.bincount(self.place(scores[start : start + _BLOCK]), minlength=_BINS + 1)
+        return sums
+
+    def gather(self, scores: FloatArray, wanted: IntArray) -> FloatArray:
+        """Return the scores of some bins, rising."""
+        chosen = np.zeros(_BINS + 1, bool)
+        chosen[wanted] = True
+        parts = [
+            part[chosen[self.place(part)]]
+            for part in (scores[at : at + _BLOCK] for at in range(0, scores.size, _BLOCK))
+        ]
+        return np.sort(np.concatenate(parts))
+
+
+def _select(scores: FloatArray, ranks: IntArray) -> FloatArray:
+    """The scores of ranks from below: only those in the bins of the ranks are sorted."""
+    sample = scores[:: max(scores.size // _BLOCK, 1)]
+    low, high = np.quantile(sample[np.isfinite(sample)], (0.01, 0.99)) if _some(sample) else (0, 0)
+    bins = _Bins(float(low), float(high))
+    sums = bins.count(scores)
+    wanted = np.searchsorted(np.cumsum(sums), ranks)
+    gathered = np.zeros(_BINS + 1, np.int64)
+    gathered[wanted] = sums[wanted]
+    left_out = np.append(0, np.cumsum(sums - gathered))[wanted]
+    return bins.gather(scores, wanted)[ranks - left_out - 1]
+
+
+def _some(sample: FloatArray) -> bool:
+    return bool(np.isfinite(sample).any())
+
+
+def _count_unsorted(scores: FloatArray, values: FloatArray) -> tuple[IntArray, IntArray]:
+    """The same of scores in any order: they are binned, and compared in the values' bins only."""
+    finite = values[np.isfinite(values)]
+    bins = _Bins(float(finite[0]), float(finite[-1])) if finite.size else _Bins(0.0, 0.0)
+    wanted, sums = bins.place(values), bins.count(scores)
+    sums[wanted] = 0
+    before = np.append(0, np.cumsum(sums))[wanted]
+    below, most = _count_sorted(bins.gather(scores, wanted), values)
     return before + below, before + most
 
 

@@ -7,6 +7,7 @@ depend on ε, and the bound is a low order statistic of it.
 
 import functools
 import math
+from collections.abc import Iterator
 
 import numpy as np
 from scipy.special import betainc
@@ -37,23 +38,30 @@ def simulate_epsilon(looks: Looks, *, delta: float, alpha: float) -> float:
 def _draw_ratios(looks: Looks, draws: int, delta: float) -> FloatArray:
     """The least e^ε at which a look happens, for each draw."""
     rng = np.random.default_rng([_STREAM, looks.n_in, looks.n_out])
-    u, rest_u = _draw_order_statistics(looks.k, looks.n_out, draws, rng)
-    w, rest_w = _draw_order_statistics(looks.x, looks.n_in, draws, rng)
-    with np.errstate(divide="ignore"):
-        ratios = np.maximum((w - delta) / u, (rest_u - delta) / rest_w)
-    return np.asarray(ratios.min(axis=0))
+    least = np.full(draws, np.inf)
+    pairs = zip(
+        _draw_order_statistics(looks.k, looks.n_out, draws, rng),
+        _draw_order_statistics(looks.x, looks.n_in, draws, rng),
+        strict=True,
+    )
+    for u, w in pairs:
+        with np.errstate(divide="ignore"):
+            ratio = np.maximum((w - delta) / u, (1 - delta - u) / (1 - w))
+        np.minimum(least, ratio, out=least)
+    return least
 
 
 def _draw_order_statistics(
     ranks: IntArray, size: int, draws: int, rng: np.random.Generator
-) -> tuple[FloatArray, FloatArray]:
-    """Order statistics of so many uniform numbers, and what they leave of 1."""
-    steps = np.stack(
-        [_draw_gamma(int(shape), draws, rng) for shape in np.diff(ranks, prepend=0)]
-        + [_draw_gamma(size + 1 - int(ranks[-1]), draws, rng)]
-    )
-    front, back = np.cumsum(steps, axis=0), np.cumsum(steps[::-1], axis=0)[::-1]
-    return front[:-1] / front[-1], back[1:] / back[0]
+) -> Iterator[FloatArray]:
+    """Order statistics of so many uniform numbers, one rank after the other."""
+    shapes = np.diff(ranks, prepend=0, append=size + 1).tolist()
+    steps = [_draw_gamma(shape, draws, rng) for shape in shapes]
+    total = functools.reduce(np.add, steps)
+    front = np.zeros(draws)
+    for step in steps[:-1]:
+        front += step
+        yield front / total
 
 
 def _draw_gamma(shape: int, draws: int, rng: np.random.Generator) -> FloatArray:

@@ -263,7 +263,8 @@ def _walk(
     wanted = set(times.tolist())
     last = int(times[-1])
     found: list[tuple[int, FloatArray]] = []
-    at, low, chances = 0, 0, np.zeros((revealed + 1, 1))
+    at, low = 0, 0
+    chances: FloatArray = np.zeros((revealed + 1, 1))
     chances[:, 0] = np.arange(revealed + 1) == 0
     alive = revealed  # rows beyond have met a look among the revealed
     for time in sorted(t for t in wanted | checks.keys() if t <= last):

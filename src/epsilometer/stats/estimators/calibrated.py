@@ -140,8 +140,9 @@ def _derive(bound: EpsilonLowerBound) -> Derivation:
         formula=(
             "A look (k, x) happens where the x-th highest inside score is above the k-th highest "
             f"outside score. Counts so clear have one of these{looks}",
-            "U ~ uniform: FPR values of outside scores; V = max(e^(−ε)·(W − δ), 1 − δ − e^ε·(1 − W), "
-            "0), W ~ uniform: the least that those of inside scores can be under (ε, δ)-DP",
+            "U ~ uniform: FPR values of outside scores",
+            "V = max(e^(−ε)·(W − δ), 1 − δ − e^ε·(1 − W), 0), W ~ uniform: the least that FPR "
+            "values of inside scores can be under (ε, δ)-DP",
             "p(ε) = Pr[V₍x₎ < U₍k₎ for one of the looks], with n of U and m of V in order",
             last,
         ),

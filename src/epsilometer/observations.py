@@ -23,15 +23,17 @@ class Observations:
     """How observations are audited, whatever they are.
 
     Attributes:
-        method: The method that decides, by its name in ``epsilometer methods``.
-        rule: How thresholds are chosen; ``epsilometer.rules.RankGrid()`` by default.
+        method: The method that decides, by its name in ``epsilometer methods``; ``calibrated``
+            by default, or ``clopper_pearson`` with a rule that chooses one threshold.
+        rule: How thresholds are chosen; by default ``epsilometer.rules.AllRanks()`` for
+            ``calibrated``, ``RankGrid()`` for the other methods.
         also: Methods whose bounds are shown beside it and decide nothing.
         title: What was audited, in words.
         adversary: Whose view the scores are computed from, in words.
         source: The file they were read from, where there is one.
     """
 
-    method: str = "clopper_pearson"
+    method: str | None = None
     rule: Any = None
     also: tuple[str, ...] = ()
     title: str = "attack scores"
@@ -53,8 +55,10 @@ class Scores(Observations):
     Attributes:
         inside: Scores of runs or canaries with the record, shape ``(n_in,)``.
         outside: Scores of runs or canaries without it, shape ``(n_out,)``.
-        method: The method that decides, by its name in ``epsilometer methods``.
-        rule: How thresholds are chosen; ``epsilometer.rules.RankGrid()`` by default.
+        method: The method that decides, by its name in ``epsilometer methods``; ``calibrated``
+            by default, or ``clopper_pearson`` with a rule that chooses one threshold.
+        rule: How thresholds are chosen; by default ``epsilometer.rules.AllRanks()`` for
+            ``calibrated``, ``RankGrid()`` for the other methods.
         also: Methods whose bounds are shown beside it and decide nothing.
         title: What was audited, in words.
         adversary: Whose view the scores are computed from, in words.

@@ -16,7 +16,7 @@ from epsilometer.core.findings import AttackSummary, Curve, EpsilonFinding
 from epsilometer.engine.request import Request
 from epsilometer.errors import EpsilometerWarning
 from epsilometer.observations import Observations, ScoreCounts, Scores
-from epsilometer.stats.estimators import REGISTRY, epsilon_lower_bound
+from epsilometer.stats.estimators import REGISTRY, choose_rule, epsilon_lower_bound
 from epsilometer.stats.reach import (
     Bound,
     Outside,
@@ -25,6 +25,7 @@ from epsilometer.stats.reach import (
     describe_outside,
 )
 from epsilometer.stats.thresholds import (
+    AllRanks,
     Bonferroni,
     Fixed,
     HoldOut,
@@ -37,7 +38,7 @@ from epsilometer.stats.tradeoff import tradeoff_curve
 SUBJECTS: tuple[type[Observations], ...] = (Scores, ScoreCounts)
 _LOW_FPR = (0.001, 0.01, 0.1)
 # Rules whose power does not depend on the scale of the scores.
-_KNOWN_RULES: tuple[ThresholdRule, ...] = (RankGrid(), HoldOut(), Bonferroni())
+_KNOWN_RULES: tuple[ThresholdRule, ...] = (AllRanks(), RankGrid(), HoldOut(), Bonferroni())
 
 
 def run_audit(scores: Observed, request: Request) -> Audit:
@@ -88,15 +89,15 @@ def measure_scores(
         used: Units that gave them.
         failed: Units that failed.
     """
-    rule = RankGrid() if scores.rule is None else scores.rule
+    method, rule = choose_rule(scores.method, scores.rule)
 
-    def bound(part: Observed, name: str = scores.method) -> EpsilonLowerBound:
+    def bound(part: Observed, name: str = method) -> EpsilonLowerBound:
         return epsilon_lower_bound(
             part,
             delta=delta,
             confidence=confidence,
             method=name,
-            rule=rule,
+            rule=rule if name == method else scores.rule,
             seed=seed,
             adjacency="unstated" if claim is None else claim.adjacency,
             adversary=scores.adversary,
@@ -108,12 +109,12 @@ def measure_scores(
         with _without_warnings():
             return bound(part).epsilon
 
-    bounds = [bound(scores, name) for name in (scores.method, *scores.also)]
+    bounds = [bound(scores, name) for name in (method, *scores.also)]
     reach = max(bounds[0].epsilon, compute_reach(prove, scores))
     power = None
     if claim is not None and bounds[0].valid and claim.epsilon < reach:
         power = _compute_power(
-            _Question(scores.method, rule, claim.epsilon, delta, confidence),
+            _Question(method, rule, claim.epsilon, delta, confidence),
             scores.n_in,
             scores.n_out,
             _describe_outside(scores, rule),
@@ -124,7 +125,7 @@ def measure_scores(
         prove=prove,
         claim=claim,
         subject=scores.title,
-        growth=measure_growth(scores, prove, seed=seed, in_order=scores.method == "anytime"),
+        growth=measure_growth(scores, prove, seed=seed, in_order=method == "anytime"),
         curves=curves,
         reach=reach,
         power=power,
@@ -165,7 +166,7 @@ def _compute_power(asked: _Question, n_in: int, n_out: int, outside: Outside) ->
         n_in=n_in,
         n_out=n_out,
         # Other rules, and bets on pairs, need the scores one by one.
-        counted=isinstance(asked.rule, RankGrid) and asked.method != "anytime",
+        counted=isinstance(asked.rule, (AllRanks, RankGrid)) and asked.method != "anytime",
         outside=outside,
     )
 

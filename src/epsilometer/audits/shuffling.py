@@ -43,7 +43,7 @@ from epsilometer.mechanisms.samplers import (
 from epsilometer.observations import Scores
 from epsilometer.stats.estimators import epsilon_lower_bound
 from epsilometer.stats.gaussians import gaussian_epsilon
-from epsilometer.stats.thresholds import Best, Observed, RankGrid
+from epsilometer.stats.thresholds import AllRanks, Best, Observed
 from epsilometer.types import FloatArray
 
 _DRAWS = 6e8  # normal numbers that the game takes by default: some seconds
@@ -278,7 +278,7 @@ class _Game:
         else:
             scores = self.mechanism.count(runs, rng, thresholds=self._thresholds())
 
-        def bound(part: Observed, rule: RankGrid | Best) -> EpsilonLowerBound:
+        def bound(part: Observed, rule: AllRanks | Best) -> EpsilonLowerBound:
             return epsilon_lower_bound(
                 part,
                 delta=self.delta,
@@ -290,9 +290,9 @@ class _Game:
             )
 
         def prove(part: Observed) -> float:
-            return bounds[0].epsilon if part is scores else bound(part, RankGrid()).epsilon
+            return bounds[0].epsilon if part is scores else bound(part, AllRanks()).epsilon
 
-        bounds = [bound(scores, rule) for rule in (RankGrid(), Best())]
+        bounds = [bound(scores, rule) for rule in (AllRanks(), Best())]
         return make_finding(
             scores,
             bounds,

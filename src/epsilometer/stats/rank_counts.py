@@ -252,7 +252,7 @@ def _select(scores: FloatArray, ranks: IntArray) -> FloatArray:
     gathered = np.zeros(_BINS + 1, np.int64)
     gathered[wanted] = sums[wanted]
     left_out = np.append(0, np.cumsum(sums - gathered))[wanted]
-    return bins.gather(scores, wanted)[ranks - left_out - 1]
+    return np.asarray(bins.gather(scores, wanted)[ranks - left_out - 1])
 
 
 def _some(sample: FloatArray) -> bool:

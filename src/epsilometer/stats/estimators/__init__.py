@@ -34,7 +34,7 @@ REGISTRY: MappingProxyType[str, Method] = MappingProxyType(
         "anytime": anytime.METHOD,
     }
 )
-DEFAULT = "clopper_pearson"
+DEFAULT = "calibrated"
 
 
 def choose_rule(method: str | None, rule: ThresholdRule | None) -> tuple[str, ThresholdRule]:
@@ -63,15 +63,19 @@ def epsilon_lower_bound(
     Guarantee: with the default method and rule, the bound exceeds the true ε in at most
         ``1 - confidence`` of audits, whatever the attack and the law of the scores. Each method
         and rule says what it guarantees; ``valid`` is false where it is nothing.
-    Assumption: the scores are independent of each other, given with or without the record.
+    Assumption: the scores are independent of each other, given with or without the record, and
+        those without it are alike.
 
     Args:
         scores: ``Scores``, or ``ScoreCounts`` where there are too many to keep.
         delta: δ at which ε is bounded.
         confidence: One-sided.
-        method: A key of ``REGISTRY``.
-        rule: How thresholds are chosen, and so what is paid for them.
-        seed: For rules that split at random. Same seed, same bound.
+        method: A key of ``REGISTRY``; ``calibrated`` by default, or ``clopper_pearson`` with a
+            rule that chooses one threshold.
+        rule: How thresholds are chosen, and so what is paid for them. By default ``AllRanks()``
+            for ``calibrated``, ``RankGrid()`` for the other methods.
+        seed: For ties, which are broken at random, and rules that split at random. Same seed,
+            same bound.
         adjacency: The neighbouring relation the scores were made under; carried along.
         adversary: Whose view the scores are computed from, in words; carried along.
 

@@ -46,7 +46,7 @@ class EpsilonLowerBound(Plain, frozen=True, kw_only=True):
         >>> import epsilometer as em
         >>> scores = em.Scores(inside=[2.0] * 100, outside=[0.0] * 100)
         >>> print(em.epsilon_lower_bound(scores, delta=1e-5))
-        ε ≥ 3.026 at δ = 1e-05 (0.95 confidence, clopper_pearson)
+        ε ≥ 4.183 at δ = 1e-05 (0.95 confidence, calibrated)
     """
 
     epsilon: float

@@ -214,7 +214,7 @@ def test_every_method_says_what_it_is(method: str) -> None:
         {"confidence": 0.0},
         {"confidence": 1.0},
         {"method": "bayes"},
-        {"rule": None},
+        {"method": "calibrated", "rule": RankGrid()},
         {"rule": "best"},
         {"method": "anytime", "rule": Bonferroni()},
         {"method": "gdp", "delta": 0.0},
@@ -288,9 +288,9 @@ def test_a_bound_carries_along_what_it_was_told(method: str, rule: object) -> No
 
 def test_what_is_not_told_is_unstated() -> None:
     found = em.epsilon_lower_bound(Scores([1.0, 2.0], [0.0, 1.0]), delta=1e-5)
-    assert (found.method, found.confidence, found.seed) == ("clopper_pearson", 0.95, 0)
+    assert (found.method, found.confidence, found.seed) == ("calibrated", 0.95, 0)
     assert (found.adversary, found.adjacency) == ("unstated", "unstated")
-    assert found.threshold_rule == "RankGrid(ratio=4)"
+    assert found.threshold_rule == "AllRanks()"
 
 
 def test_seeds_split_otherwise() -> None:

@@ -85,7 +85,7 @@ def epsilon_lower_bound(
         >>> scores = Scores(inside=rng.normal(1, 1, 10_000), outside=rng.normal(0, 1, 10_000))
         >>> bound = epsilon_lower_bound(scores, delta=1e-5)  # the truth is 4.377
         >>> round(bound.epsilon, 2), bound.valid
-        (2.17, True)
+        (2.19, True)
     """
     _validate.probability(delta=delta)
     _validate.open_unit(confidence=confidence)

@@ -1,4 +1,4 @@
-"""Exact limits on both error rates: the default (Kairouz et al. 2015, Theorem 2.1)."""
+"""Exact limits on both error rates (Kairouz et al. 2015, Theorem 2.1)."""
 
 from epsilometer.stats import derivation
 from epsilometer.stats.estimators.counting import RULES, finder, two_rates

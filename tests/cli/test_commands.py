@@ -145,10 +145,10 @@ def test_a_fault_of_ours_is_exit_code_3(scores_csv: Path, monkeypatch: pytest.Mo
 
 def test_explain_says_how_the_number_came_about(scores_csv: Path) -> None:
     plain = call("estimate", scores_csv, "--delta", "1e-5", "--explain")
-    assert "Clopper" in plain.stdout
+    assert "Kairouz" in plain.stdout
     aside = call("estimate", scores_csv, "--delta", "1e-5", "--explain", "--json")
     json.loads(aside.stdout)
-    assert "Clopper" in aside.stderr
+    assert "Kairouz" in aside.stderr
 
 
 def test_out_keeps_the_result_and_its_report(scores_csv: Path, tmp_path: Path) -> None:

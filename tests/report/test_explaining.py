@@ -66,8 +66,8 @@ def test_an_audit_says_all_four_and_what_it_cites() -> None:
 @pytest.mark.parametrize(
     ("result", "part"),
     [
-        (an_attack(4.0), "What was not refuted was not proved either."),
-        (an_attack(4.0), "This audit could refute claims up to ε = "),
+        (an_attack(4.5), "What was not refuted was not proved either."),
+        (an_attack(4.5), "This audit could refute claims up to ε = "),
         (an_attack(100.0), "ε = 100 is beyond reach"),
         (an_audit(bound=a_bound(valid=False, caveats=("unpaid",))), "is not valid"),
         (an_audit(claim=None), "Nothing was claimed"),
@@ -196,7 +196,7 @@ def test_shuffle_explains_the_game_and_the_accountant() -> None:
     )
     assert done.exit_code in (0, 1), done.output
     assert "δ(ε) = E_P[max(0, 1 − e^(ε − L))]" in done.stdout
-    assert "A bound by clopper_pearson" in done.stdout
+    assert "A bound by calibrated" in done.stdout
 
 
 def test_selfcheck_explains_each_mechanism() -> None:

@@ -108,7 +108,7 @@ class Audit(Plain, frozen=True, kw_only=True):
         >>> scores = em.Scores(inside=[2.0] * 500, outside=[0.0] * 500)
         >>> audit = em.audit(scores, em.Claim(3.0, delta=1e-5))
         >>> audit.verdict, round(audit.epsilon, 2), round(audit.reach, 2)
-        ('refuted', 4.57, 4.57)
+        ('refuted', 5.81, 5.81)
     """
 
     format: Literal[2] = 2

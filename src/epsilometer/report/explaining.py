@@ -105,7 +105,7 @@ def explain(result: Audit | EpsilonLowerBound | EpsilonEstimate) -> Explanation:
         >>> scores = em.Scores(inside=[1.0] * 50, outside=[0.0] * 50)
         >>> audit = em.audit(scores, em.Claim(1.0, delta=1e-5))
         >>> print(em.explain(audit.bounds[0]).sections[0][1][0])  # doctest: +ELLIPSIS
-        The threshold stands at rank 1 of the 50 inside scores, ...
+        50 of 50 inside scores are above rank 1 of the 50 outside scores, ...
     """
     match result:
         case EpsilonLowerBound():

@@ -162,7 +162,7 @@ METHOD = Method(
     rules=(AllRanks,),
     exact=True,
     guarantees="The bound exceeds the true ε in at most 1 − confidence of audits, for any attack; "
-    "for no other statistic of its kind could it be larger at the same ranks.",
+    "of its statistic no larger bound is valid.",
     assumes="Runs are independent of each other, and those without the record alike.",
     cites=("kairouz2015", "wilks1941", "paulson1942"),
 )

@@ -6,8 +6,8 @@ equal scores at which somebody looks are ordered.
 
 Seeds are shared: most users keep the default. If a seed gave the same order to every audit, a lucky
 one would err in far more audits than it says (measured: 13 % of randomised response, 100 + 100, at
-seed 1, where 5 % were meant). So the order depends on two more things: a score's place in its array,
-and how large the groups are. Whatever the scores, all orders remain equally likely over the seeds.
+seed 1, where 5 % were meant). So the order depends on two more things: a score's place in its
+array, and how large the groups are. Over seeds, all orders remain equally likely for any scores.
 """
 
 from collections.abc import Callable

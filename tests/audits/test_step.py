@@ -34,7 +34,7 @@ def test_a_right_step_conforms() -> None:
     assert (audit.verdict, audit.exit_code) == ("no claim", 0)
     assert audit.conformance is not None
     assert audit.conformance.verdict == "conforms"
-    assert [check.name for check in audit.conformance.find("not tested")] == ["clipping"]
+    assert [check.name for check in audit.conformance.find("not tested")] == []
     assert audit.conformance.steps == 63
 
 

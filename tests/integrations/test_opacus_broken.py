@@ -66,7 +66,8 @@ def test_the_noise_that_ran_gives_an_epsilon_far_beyond_the_canaries() -> None:
     wrong = audited_run(HalfNoise, **ORDINARY).result(delta=DELTA)
     assert wrong.claim is not None
     assert wrong.claim.epsilon == pytest.approx(3.5, abs=0.1)
-    assert wrong.conformance is not None and wrong.conformance.bound is not None
+    assert wrong.conformance is not None
+    assert wrong.conformance.bound is not None
     assert wrong.conformance.bound.epsilon > 10
     assert wrong.epsilon == wrong.conformance.bound.epsilon
     assert wrong.views[0].bound.epsilon < wrong.claim.epsilon  # by canaries it is not refuted

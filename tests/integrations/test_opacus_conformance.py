@@ -11,6 +11,7 @@ import pytest
 import torch
 from opacus.optimizers import DPOptimizer
 
+import epsilometer as em
 from epsilometer.integrations.opacus import audited
 from tests.integrations.opacus_runs import (
     HalfNoise,
@@ -118,6 +119,17 @@ def test_a_right_run_conforms_and_the_json_says_so() -> None:
         "steps before the audit"  # plain SGD does not count them
     }
     assert json.loads(found.to_json())["conformance"]["verdict"] == "conforms"
+
+
+def test_a_claim_for_shuffling_is_not_held_to_poisson_sampling() -> None:
+    run = prepared(batch=16, poisson=False)
+    with audited(run.engine, run.optimizer, run.loader, canaries=50) as audit:
+        train(run, epochs=2)
+    assert audit.result(delta=DELTA).verdict == "violated"  # what Opacus books is Poisson sampling
+    own = audit.result(claim=em.Claim(12.0, delta=DELTA, sampler="shuffle"))
+    assert own.conformance is not None
+    assert own.conformance.check("participation").outcome == "not tested"
+    assert own.verdict == "not refuted"
 
 
 def test_two_processes_are_judged_by_the_gradient_that_they_share() -> None:

@@ -59,12 +59,10 @@ class StridedCanaries:
             import torch
         self.count, self.dimension = count, total
         self.period = next_prime(count)
-        self._starts = np.cumsum([0, *sizes[:-1]])
+        self._length = max(1, _CHUNK // self.period) * self.period
+        self._groups = _group_tensors(sizes, self._length)
         bits = np.unpackbits(np.frombuffer(np.random.default_rng(key).bytes(-(-total // 8)), "u1"))
-        signs = torch.from_numpy(bits[:total].astype(np.int8) * 2 - 1).to(device)
-        self._signs = [
-            signs[start : start + size] for start, size in zip(self._starts, sizes, strict=True)
-        ]
+        self._signs = torch.from_numpy(bits[:total].astype(np.int8) * 2 - 1).to(device)
         owners = np.arange(self.period)
         self._norms = np.sqrt((total - owners + self.period - 1) // self.period)
 
@@ -76,14 +74,20 @@ class StridedCanaries:
         wave[: self.count] = amplitudes / self._norms[: self.count]
         if not wave.any():
             return
-        for tensor, signs, start in zip(tensors, self._signs, self._starts, strict=True):
-            flat = tensor.view(-1)
-            turned = torch.from_numpy(np.roll(wave, -(int(start) % self.period))).to(flat)
-            for part, sign in self._chunks(flat, signs):
-                whole = part.numel() // self.period * self.period
-                rows = part[:whole].view(-1, self.period)
-                rows.add_(sign[:whole].view(-1, self.period) * turned)
-                part[whole:].add_(sign[whole:] * turned[: part.numel() - whole])
+        for places, start, end in self._groups:
+            flats = [tensors[place].view(-1) for place in places]
+            turned = torch.from_numpy(np.roll(wave, -(start % self.period))).to(flats[0])
+            for begin in range(start, end, self._length):
+                signs = self._signs[begin : min(begin + self._length, end)]
+                whole = signs.numel() // self.period * self.period
+                added = torch.empty(signs.numel(), dtype=turned.dtype, device=turned.device)
+                rows = signs[:whole].view(-1, self.period)
+                torch.mul(rows, turned, out=added[:whole].view(-1, self.period))
+                torch.mul(signs[whole:], turned[: signs.numel() - whole], out=added[whole:])
+                if len(flats) == 1:
+                    flats[0][begin - start : begin - start + signs.numel()].add_(added)
+                else:
+                    torch._foreach_add_(flats, added.split([flat.numel() for flat in flats]))
 
     def dots(
         self,
@@ -94,32 +98,48 @@ class StridedCanaries:
         import torch
 
         parts = []
-        others: Sequence[Any] = [None] * len(tensors) if less is None else less
-        for tensor, other, signs, start in zip(
-            tensors, others, self._signs, self._starts, strict=True
-        ):
-            flat = tensor.reshape(-1)
-            total = torch.zeros(self.period, dtype=torch.float64, device=flat.device)
-            base = None if other is None else other.reshape(-1)
-            at = 0
-            for part, sign in self._chunks(flat, signs):
-                values = part.float()
-                if base is not None:
-                    values = values - base[at : at + part.numel()]
-                at += part.numel()
-                values = values * sign
+        for places, start, end in self._groups:
+            first = _Flat([tensors[place] for place in places])
+            second = None if less is None else _Flat([less[place] for place in places])
+            total = torch.zeros(self.period, dtype=torch.float64, device=self._signs.device)
+            for begin in range(start, end, self._length):
+                stop = min(begin + self._length, end)
+                values = first.piece(begin - start, stop - start)
+                if second is not None:
+                    values = values - second.piece(begin - start, stop - start)
+                values = values * self._signs[begin:stop]
                 whole = values.numel() // self.period * self.period
                 total += values[:whole].view(-1, self.period).sum(0)
                 total[: values.numel() - whole] += values[whole:]
-            parts.append(torch.roll(total, int(start) % self.period))
-        found = torch.stack(parts).sum(0).cpu().numpy() if parts else np.zeros(self.period)
+            parts.append(torch.roll(total, start % self.period))
+        found = torch.stack(parts).sum(0).cpu().numpy()
         return np.asarray((found / self._norms)[: self.count], np.float64)
 
-    def _chunks(self, flat: "torch.Tensor", signs: "torch.Tensor") -> Any:
-        """Yield pieces of a tensor and its signs; each begins with the same canary as the first."""
-        length = max(1, _CHUNK // self.period) * self.period
-        for begin in range(0, flat.numel(), length):
-            yield flat[begin : begin + length], signs[begin : begin + length]
+
+class _Flat:
+    """Several tensors as one vector, in float32: a large one is not copied as a whole."""
+
+    def __init__(self, tensors: "Sequence[torch.Tensor]") -> None:
+        import torch
+
+        flats = [tensor.reshape(-1) for tensor in tensors]
+        self._flat = flats[0] if len(flats) == 1 else torch.cat([flat.float() for flat in flats])
+
+    def piece(self, begin: int, end: int) -> "torch.Tensor":
+        return self._flat[begin:end].float()
+
+
+def _group_tensors(sizes: Sequence[int], most: int) -> list[tuple[list[int], int, int]]:
+    """Return tensors that are worked on together, with the first and last of their coordinates."""
+    groups: list[tuple[list[int], int, int]] = []
+    end = 0
+    for place, size in enumerate(sizes):
+        start, end = end, end + size
+        if groups and end - groups[-1][1] <= most:
+            groups[-1] = [*groups[-1][0], place], groups[-1][1], end
+        else:
+            groups.append(([place], start, end))
+    return groups
 
 
 def next_prime(least: int) -> int:

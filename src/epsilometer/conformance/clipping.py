@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from epsilometer.conformance import evidence
+from epsilometer.conformance.neighbours import describe_norms
 from epsilometer.core import judge
 from epsilometer.core.findings import Check
 from epsilometer.stats.sphere import cosine_logsf
@@ -123,11 +124,11 @@ class ClippingWatch:
         violated = judge.VIOLATED in (by_norm, by_law)
         along, part = self._largest
         if by_norm == judge.VIOLATED or not self._batches:
-            seen = f"{norm:.4g} clipping norms, {what}"
+            seen = f"{describe_norms(norm)}, {what}"
         elif violated:
-            seen = f"{along:.4g} clipping norms in its direction, in {part}"
+            seen = f"{describe_norms(along)} in its direction, in {part}"
         else:
-            seen = f"at most {norm:.4g} clipping norms, measured exactly in {self._exact} cases"
+            seen = f"at most {describe_norms(norm)}, measured exactly in {self._exact} cases"
         return Check(
             name=NAME,
             outcome=judge.VIOLATED if violated else judge.CONFORMS,

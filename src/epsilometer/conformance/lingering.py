@@ -84,7 +84,7 @@ class LingeringWatch:
             name=NAME,
             outcome=judge.judge_evidence(self._largest, shares=1, level=self._level),
             expected=expected,
-            seen=f"{self._share(lag):.2g} of canaries of {lag} steps before, at most",
+            seen=f"{self._share(lag):.2g} of canaries of {_count_steps(lag)} before, at most",
             value=self._share(lag),
             log_e=self._largest,
             steps=self._crossed or self._steps,
@@ -98,3 +98,7 @@ class LingeringWatch:
     def _share(self, lag: int) -> float:
         total, weights = self._sums[lag]
         return total / weights
+
+
+def _count_steps(number: int) -> str:
+    return "1 step" if number == 1 else f"{number} steps"

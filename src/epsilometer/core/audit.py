@@ -204,8 +204,11 @@ class Audit(Plain, frozen=True, kw_only=True):
     def power(self) -> float | None:
         """The smallest true ε at which this audit refutes its claim 4 times in 5.
 
-        None without a claim, or where a claim other than the audited one is judged.
+        None without a claim, where a claim other than the audited one is judged, and where the
+        noise of the run was measured: then a little less of it suffices, however large the claim.
         """
+        if any(finding.bound is not None for finding in self.find(ConformanceFinding)):
+            return None
         known = [view.power for view in self.views if view.power is not None]
         return min(known) if self.claim is not None and known else None
 
@@ -288,7 +291,7 @@ def _summarise(audit: Audit) -> list[str]:
     """Return the audit in at most 20 lines of at most 78 letters, the first one longer."""
     lines = [f"subject: {audit.subject}"]
     if audit.claim is not None:
-        lines.append(f"claim: ε = {audit.claim.epsilon!r} at δ = {audit.claim.delta!r}")
+        lines.append(f"claim: ε = {audit.claim.epsilon:.6g} at δ = {audit.claim.delta:g}")
     views = audit.views
     proved = [f"{_LABELS[rule.outcome]}: {rule.rule}" for rule in audit.find(RuleFinding)]
     proved += [

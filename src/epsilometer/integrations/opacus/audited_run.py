@@ -317,6 +317,7 @@ class Audited:
         Bounds share what may go wrong: the ε of what ran takes next to nothing of it.
         """
         unclaimed = request.claim is None
+        sampler = "unstated" if request.claim is None else request.claim.sampler
         wrong = 1 - request.confidence
         spent = min(SHARE, wrong / 2)
         seen = self._canaries.steps or not self._watch.seen  # where nothing is, there is no result
@@ -326,7 +327,7 @@ class Audited:
         return Audit(
             subject=self._subject,
             claim=request.claim,
-            findings=(*found, self._watch.finding(ran)),
+            findings=(*found, self._watch.finding(bound=ran, sampler=sampler)),
             caveats=(_NO_CLAIM,) if unclaimed else (),
             provenance=Provenance(
                 subject="opacus",

@@ -75,42 +75,45 @@ class LoudRows:
             found.append(part)
         return found if len({len(part) for part in found}) == 1 else None
 
-    def _draw(self) -> list[Any]:
-        """Return a direction, uniform on the sphere over all parameters."""
+    def _draw(self) -> tuple[Any, list[Any]]:
+        """Return a direction, uniform on the sphere over all parameters: whole, and in parts."""
         import torch
 
-        drawn = [
-            torch.randn(p.shape, device=p.device, generator=self._generator)
-            for p in self._optimizer.params
-        ]
-        length = torch.stack([_dot(part, part) for part in drawn]).sum().sqrt()
-        return [part.div_(length) for part in drawn]
+        sizes = [p.numel() for p in self._optimizer.params]
+        device = self._optimizer.params[0].device
+        whole = torch.randn(sum(sizes), device=device, generator=self._generator)
+        whole.div_(whole.norm())
+        return whole, _split(whole, self._optimizer.params)
 
     def _insert(self, own: Own, rows: list[Any]) -> Any:
+        """Clip the batch with a loud row, then the record that it replaced."""
         import torch
 
         optimizer, params = self._optimizer, self._optimizer.params
         clip = float(optimizer.max_grad_norm)
-        directions = self._draw()
-        saved = [part[0].clone() for part in rows]
+        whole, directions = self._draw()
+        records = [part[0] for part in rows]
+        saved = _split(torch.cat([record.reshape(-1) for record in records]), params)
         before = [p.summed_grad for p in params]
-        for p, part, direction in zip(params, rows, directions, strict=True):
-            part[0].copy_(direction).mul_(LOUD * clip)
+        whole.mul_(LOUD * clip)
+        torch._foreach_copy_(records, directions)
+        for p in params:
             p.summed_grad = None
         try:
             done = own()
         except Exception:  # gradients that were not cleared, say: all is as it was
-            for p, part, record, total in zip(params, rows, saved, before, strict=True):
-                part[0].copy_(record)
+            torch._foreach_copy_(records, saved)
+            for p, total in zip(params, before, strict=True):
                 p.summed_grad = total
             raise
         self._look(directions, clip)
         # The record whose row was taken, and the loud one with the other sign.
         counted = getattr(optimizer, "sample_size", None)  # adaptive clipping counts its rows
         held = [p.grad_sample for p in params]
-        for p, part, record in zip(params, rows, saved, strict=True):
-            p.grad_sample = torch.stack([record, -part[0]])
-            part[0].copy_(record)
+        whole.neg_()
+        for p, record, loud in zip(params, saved, directions, strict=True):
+            p.grad_sample = torch.stack([record, loud.to(record.dtype)])
+        torch._foreach_copy_(records, saved)
         own()
         if counted is not None:
             optimizer.sample_size = counted
@@ -120,45 +123,47 @@ class LoudRows:
                 p.summed_grad = total.add_(p.summed_grad)
         return done
 
-    def _look(self, directions: list[Any], clip: float) -> None:
+    def _look(self, loud: list[Any], clip: float) -> None:
         """Tell the watch what the sum shows in the loud record's direction."""
         import torch
 
         params = self._optimizer.params
-        if any(p.summed_grad is None for p in params):
+        sums = [p.summed_grad for p in params]
+        if any(part is None for part in sums):
             return
         found = torch.stack(
             [
-                torch.stack(
-                    [
-                        _dot(p.summed_grad, u),
-                        _dot(p.summed_grad, p.summed_grad),
-                        _dot(u, u),
-                    ]
-                )
-                for p, u in zip(params, directions, strict=True)
+                torch.stack([_dot(part, u) for part, u in zip(sums, loud, strict=True)]),
+                torch.stack(torch._foreach_norm(sums)).float(),
+                torch.stack(torch._foreach_norm(loud)),
             ]
         )
-        table = found.double().cpu().numpy()
-        table[:, 0] /= clip
-        table[:, 1] /= clip**2
-        if not np.isfinite(table).all():
+        products, sizes, lengths = found.double().cpu().numpy()
+        if not np.isfinite(found.sum().item()):
             return  # a diverged batch shows nothing
-        sizes = [p.numel() for p in params]
-        sums = [
-            LoudRecord(part=name, size=size, along=float(a / math.sqrt(u)), square=float(s))
-            for name, size, (a, s, u) in zip(self._names(), sizes, table, strict=True)
-            if u > 0
+        counts = [p.numel() for p in params]
+        parts = [
+            LoudRecord(
+                part=name, size=count, along=product / length / clip, square=(size / clip) ** 2
+            )
+            for name, count, product, size, length in zip(
+                self._names(), counts, products, sizes, lengths, strict=True
+            )
+            if length > 0
         ]
-        along, square = float(table[:, 0].sum()), float(table[:, 1].sum())
-        whole = LoudRecord(part="all parameters", size=sum(sizes), along=along, square=square)
-        self._watch.see([whole, *sums], rounding=precision_of(params))
+        whole = LoudRecord(
+            part="all parameters",
+            size=sum(counts),
+            along=float(products.sum() / np.linalg.norm(lengths) / clip),
+            square=float(np.sum(sizes**2) / clip**2),
+        )
+        self._watch.see([whole, *parts], rounding=precision_of(params))
 
     def _measure(self, own: Own, rows: list[Any]) -> None:
         """Tell the watch what loud records add, by sums with and without them."""
         params = self._optimizer.params
         clip = float(self._optimizer.max_grad_norm)
-        directions = self._draw()
+        _, directions = self._draw()
         base = self._sum(own, rows, directions, 0.0)
         if base is None:
             return
@@ -226,6 +231,12 @@ def _dot(a: Any, b: Any) -> Any:
     import torch
 
     return torch.dot(a.reshape(-1).float(), b.reshape(-1).float())
+
+
+def _split(whole: Any, like: Sequence[Any]) -> list[Any]:
+    """Return a vector as views in the shapes of some tensors."""
+    parts = whole.split([each.numel() for each in like])
+    return [part.view(each.shape) for part, each in zip(parts, like, strict=True)]
 
 
 def _like(copy: Any, original: Any) -> Any:

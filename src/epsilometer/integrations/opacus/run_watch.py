@@ -103,11 +103,14 @@ class RunWatch:
         self._updates.close()
         self._loader.close()
 
-    def finding(self, bound: EpsilonLowerBound | None = None) -> ConformanceFinding:
+    def finding(
+        self, *, bound: EpsilonLowerBound | None = None, sampler: str = "Poisson"
+    ) -> ConformanceFinding:
         """Return whether the run did what was accounted for, as far as it was seen.
 
         Args:
             bound: The ε of what ran, as :meth:`bound_epsilon` returns it.
+            sampler: What the claim says of how batches are drawn.
         """
         found = self._noise.finding(
             self._clipping.check(),
@@ -115,7 +118,7 @@ class RunWatch:
             self._modules.check(),
             self._updates.check(),
             self._loader.check(self.steps),
-            *self._participation_checks(),
+            *self._check_participation(sampler),
             *self._books.check(
                 self._engine.accountant.history, before=self._history, taken_before=self._taken
             ),
@@ -147,10 +150,13 @@ class RunWatch:
         """Whether anything moved the parameters, privately or not."""
         return self.steps > 0 or self._updates.bare > 0
 
-    def _participation_checks(self) -> tuple[Check, ...]:
-        if self._world == 1:
+    def _check_participation(self, sampler: str) -> tuple[Check, ...]:
+        if self._world > 1:
+            reason = f"each of {self._world} processes draws from its own share of the records"
+        elif sampler.lower() not in ("poisson", "unstated"):
+            reason = f"the claim is not for Poisson sampling: {sampler}"
+        else:
             return self._participation.checks()
-        reason = f"each of {self._world} processes draws from its own share of the records"
         return (
             Check(
                 name="participation",

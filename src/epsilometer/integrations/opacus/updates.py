@@ -16,6 +16,7 @@ from epsilometer.types import FloatArray
 NAME = "updates"
 _EXPECTED = "every update is made by a gradient with noise"
 _KEPT = 256  # coordinates of gradients and parameters that are compared
+_LARGEST = 16  # tensors that they are taken from; of the others norms are compared
 _RELATIVE = 1e-3  # of the gradient, for rounding of float32
 
 
@@ -44,11 +45,10 @@ class UpdateWatch:
         self._parameters, self._inner = list(parameters), inner
         self._relative = max(_RELATIVE, 4 * precision_of(self._parameters))
         self._owned = {id(each) for each in self._parameters}
-        places = choose_sketch([each.numel() for each in self._parameters], total=_KEPT)
-        self._places = [
-            torch.from_numpy(place).to(each.device)
-            for place, each in zip(places, self._parameters, strict=True)
-        ]
+        sizes = np.array([each.numel() for each in self._parameters])
+        self._looked = np.sort(np.argsort(-sizes, kind="stable")[:_LARGEST])
+        places = choose_sketch(sizes[self._looked].tolist(), total=_KEPT)
+        self._places = [torch.from_numpy(place).to(self._parameters[0].device) for place in places]
         self._released: FloatArray | None = None  # the last gradient with noise
         self._applied: FloatArray | None = None  # what the private step made of it
         self._left: FloatArray | None = None  # parameters after the last step
@@ -147,22 +147,27 @@ class UpdateWatch:
         )
 
     def _sketch(self, tensors: Sequence[Any]) -> FloatArray:
+        """Return some coordinates of the largest tensors, and the norms of all."""
         import torch
 
-        parts = [
-            torch.zeros(place.numel(), device=place.device)
-            if tensor is None
-            else tensor.detach().reshape(-1)[place].float()
-            for tensor, place in zip(tensors, self._places, strict=True)
+        known = [
+            torch.zeros_like(own) if tensor is None else tensor.detach()
+            for tensor, own in zip(tensors, self._parameters, strict=True)
         ]
-        return np.asarray(torch.cat(parts).cpu().numpy(), np.float64)
+        parts = [
+            known[at].reshape(-1)[place].float()
+            for at, place in zip(self._looked, self._places, strict=True)
+        ]
+        norms = torch.stack(torch._foreach_norm(known)).float()
+        return np.asarray(torch.cat([*parts, norms]).cpu().numpy(), np.float64)
 
     def _is_multiple(self, vector: FloatArray, of: FloatArray | None) -> bool:
-        """Tell whether one vector is a multiple of another, or 0, to rounding."""
+        """Tell whether one sketch is a multiple of another, or 0, to rounding."""
         if of is None or not (np.isfinite(vector).all() and np.isfinite(of).all()):
             return of is not None
         size = float(of @ of)
         if size == 0:
             return not vector.any()
-        rest = vector - (float(vector @ of) / size) * of
-        return float(np.linalg.norm(rest)) <= self._relative * float(np.linalg.norm(vector))
+        factor = float(vector @ of) / size
+        rest = float(np.linalg.norm(vector - factor * of))
+        return rest <= self._relative * float(np.linalg.norm(vector))

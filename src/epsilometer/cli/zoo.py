@@ -1,35 +1,113 @@
 """``epsilometer zoo``."""
 
 import json
+import sys
+from collections.abc import Callable, Sequence
 
 import click
 from rich import box
 from rich.table import Table
 
-from epsilometer.cli.options import json_option, seed_option
+from epsilometer.cli.options import json_option, option, seed_option
 from epsilometer.cli.output import show
 from epsilometer.core.plain import to_plain
-from epsilometer.zoo.runner import Outcome, count_outcomes, run_zoo
+from epsilometer.errors import InvalidArgument
+from epsilometer.zoo.page import count_outcomes, list_mistakes
+from epsilometer.zoo.program import Kind, Program
+from epsilometer.zoo.programs import has_opacus, list_programs
+from epsilometer.zoo.runner import Outcome, run_zoo
+
+_WITHOUT_OPACUS = (
+    "The programs that train with Opacus were not run: it is not installed. "
+    "Get it with: pip install 'epsilometer[opacus]'"
+)
 
 
 @click.command()
+@click.argument("ids", nargs=-1, metavar="[ID]...")
+@option("--kind", type=click.Choice(["step", "opacus"]), help="Run programs of this kind only.")
+@option(
+    "--seeds",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Run each program with this many seeds.",
+)
+@option("--source", is_flag=True, help="Print the source of programs, and run none.")
 @seed_option
 @json_option
-def zoo(seed: int | None, as_json: bool) -> None:
+def zoo(
+    ids: tuple[str, ...],
+    kind: Kind | None,
+    seeds: int,
+    source: bool,
+    seed: int | None,
+    as_json: bool,
+) -> None:
     """Count the wrong programs found and the right ones spared.
 
-    Exit code 1 if a right program is accused.
+    All programs are run, or those with the given IDs. Exit code 1 if a right program is accused.
 
     Example: epsilometer zoo
     """
-    outcomes = run_zoo(seed=seed or 0)
+    programs = _choose(ids, kind)
+    if source:
+        click.echo("\n\n".join(_describe_source(program) for program in programs))
+        return
+    outcomes = run_zoo(
+        programs, seed=seed or 0, seeds=seeds, listener=_show_progress(programs, seeds)
+    )
     if as_json:
         rows = [_describe(outcome) for outcome in outcomes]
         click.echo(json.dumps(to_plain(rows), indent=2, ensure_ascii=False, allow_nan=False))
     else:
-        show(_make_table(outcomes), count_outcomes(outcomes))
+        click.echo(count_outcomes(outcomes))
+        for line in list_mistakes(outcomes):
+            click.echo(line)
+        show(_make_table(outcomes))
+    if kind is None and not ids and not has_opacus():
+        click.echo(_WITHOUT_OPACUS, err=as_json)
     if any(outcome.accused and outcome.program.right for outcome in outcomes):
         raise SystemExit(1)
+
+
+def _choose(ids: tuple[str, ...], kind: Kind | None) -> tuple[Program, ...]:
+    programs = list_programs(kind)
+    known = {program.id: program for program in programs}
+    unknown = [each for each in ids if each not in known]
+    if unknown:
+        raise InvalidArgument(
+            f"Expected ids from {programs[0].id} to {programs[-1].id}, got {unknown[0]!r}. "
+            "docs/zoo.md lists them."
+        )
+    return tuple(known[each] for each in ids) or programs
+
+
+def _show_progress(programs: Sequence[Program], seeds: int) -> Callable[[Outcome], None]:
+    """Return what counts programs on a terminal, and nothing elsewhere."""
+    total, done = len(programs) * seeds, 0
+
+    def count(outcome: Outcome) -> None:
+        nonlocal done
+        done += 1
+        if sys.stderr.isatty():
+            line = f"{done} of {total}: {outcome.program.title}"[:70]
+            click.echo(
+                f"\r{line:<70}" + ("\r" + " " * 70 + "\r") * (done == total), nl=False, err=True
+            )
+
+    return count
+
+
+def _describe_source(program: Program) -> str:
+    told = [
+        f"# {program.id}: {program.title}",
+        f"# breaks: {program.breaks}" if program.breaks else "# right",
+        f"# seen in: {program.seen}" if program.seen else "",
+        f"# settings: {program.settings}" if program.settings else "",
+        program.source.rstrip(),
+    ]
+    return "\n".join(filter(None, told))
 
 
 def _describe(outcome: Outcome) -> dict[str, object]:
@@ -37,10 +115,16 @@ def _describe(outcome: Outcome) -> dict[str, object]:
     return {
         "id": program.id,
         "title": program.title,
+        "kind": program.kind,
         "right": program.right,
+        "breaks": program.breaks,
+        "seen": program.seen,
+        "seed": outcome.seed,
         "accused": outcome.accused,
         "checks": list(outcome.checks),
+        "call": outcome.alarms[0].call if outcome.alarms else "",
         "steps": outcome.steps,
+        "untested": list(outcome.untested),
         "seconds": outcome.seconds,
     }
 

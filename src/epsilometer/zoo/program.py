@@ -1,27 +1,16 @@
-"""Describe programs of the zoo: steps of DP-SGD as plain functions, and what they are made of.
+"""Describe a program of the zoo: what it is, and what a tool is given to check."""
 
-Every program takes a batch and a generator and returns the noisy sum of clipped gradients of the
-same small network. σ and C are those of its record.
-"""
-
+import inspect
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
-import numpy as np
-
+from epsilometer.audits.step import Step
 from epsilometer.conformance.replay import StepFunction
-from epsilometer.types import FloatArray
-from epsilometer.zoo.network import (
-    Batch,
-    Gradients,
-    Sums,
-    add,
-    add_up,
-    clip,
-    compute_gradients,
-    draw_noise,
-)
+from epsilometer.zoo.network import make_batch
+
+Kind: TypeAlias = Literal["step", "opacus"]
 
 C = 1.0
 SIGMA = 1.0
@@ -29,61 +18,73 @@ SIGMA = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """A step of DP-SGD that is known to be wrong, or right.
+    """A program that is known to be wrong, or right.
 
     Attributes:
         id: ``EPS-0001`` and so on; it never changes, and is never given twice.
         title: What the program does, in a few words.
+        kind: ``step`` for one step of DP-SGD as a plain function, ``opacus`` for a training.
+        make: Makes from a seed what a tool is given: for ``step`` an ``epsilometer.Step``, for
+            ``opacus`` a ``Training`` that was made private and waits for its ``run``.
+        code: The function or class to read.
+        settings: What it sets beside, in words.
         breaks: What is wrong with it; empty for a right one.
         seen: Where it was seen; empty where that is not known.
-        step: The program.
-        clip_norm: C that is accounted for.
-        noise_multiplier: σ that is accounted for.
-        steady: As of ``epsilometer.Step``.
     """
 
     id: str
     title: str
+    kind: Kind
+    make: Callable[[int], Any]
+    code: Any
+    settings: str = ""
     breaks: str = ""
     seen: str = ""
-    step: StepFunction
-    clip_norm: float = C
-    noise_multiplier: float = SIGMA
-    steady: bool | None = None
 
     @property
     def right(self) -> bool:
         """Whether it does what is accounted for."""
         return not self.breaks
 
-
-def clipped_sum(batch: Batch, clip_norm: float = C) -> Sums:
-    """Return the sum of clipped gradients: what every program should add its noise to."""
-    return add_up(clip(compute_gradients(batch), clip_norm))
-
-
-def change_noise(change: Callable[[str, FloatArray], Any]) -> StepFunction:
-    """Return the right program with its noise changed, tensor by tensor."""
-
-    def step(batch: Batch, rng: np.random.Generator) -> Sums:
-        total = clipped_sum(batch)
-        noise = draw_noise(total, SIGMA * C, rng)
-        return {name: total[name] + change(name, noise[name]) for name in total}
-
-    return step
+    @property
+    def source(self) -> str:
+        """The source of what is wrong with it, or unusual."""
+        return inspect.getsource(self.code)
 
 
-def change_clipping(change: Callable[[Gradients], Gradients]) -> StepFunction:
-    """Return the right program with its clipping changed."""
+def describe_step(
+    id: str,  # noqa: A002 - the field's name
+    title: str,
+    step: StepFunction,
+    *,
+    clip_norm: float = C,
+    noise_multiplier: float = SIGMA,
+    steady: bool | None = None,
+    breaks: str = "",
+    seen: str = "",
+) -> Program:
+    """Return the program of one step that is a plain function.
 
-    def step(batch: Batch, rng: np.random.Generator) -> Sums:
-        total = add_up(change(compute_gradients(batch)))
-        return add(total, draw_noise(total, SIGMA * C, rng))
+    Args:
+        id: As of :class:`Program`.
+        title: As of :class:`Program`.
+        step: Called as ``step(batch, rng)``; returns the noisy sum of clipped gradients.
+        clip_norm: C that is accounted for.
+        noise_multiplier: σ that is accounted for.
+        steady: As of ``epsilometer.Step``.
+        breaks: As of :class:`Program`.
+        seen: As of :class:`Program`.
+    """
 
-    return step
+    def make(_: int) -> Step:
+        return Step(
+            deepcopy(step),  # one that keeps state begins anew
+            make_batch(),
+            clip_norm=clip_norm,
+            noise_multiplier=noise_multiplier,
+            steady=steady,
+        )
 
-
-def take_right_step(batch: Batch, rng: np.random.Generator) -> Sums:
-    """Clip every record, sum, add noise."""
-    total = clipped_sum(batch)
-    return add(total, draw_noise(total, SIGMA * C, rng))
+    changed = getattr(step, "changed", step)
+    code = changed if inspect.isfunction(changed) else type(changed)
+    return Program(id=id, title=title, kind="step", make=make, code=code, breaks=breaks, seen=seen)

@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import scipy.special
 
 from epsilometer.types import FloatArray
 from epsilometer.zoo.network import (
@@ -17,15 +18,8 @@ from epsilometer.zoo.network import (
     draw_noise,
     multiply,
 )
-from epsilometer.zoo.program import (
-    SIGMA,
-    C,
-    Program,
-    change_clipping,
-    change_noise,
-    clipped_sum,
-    take_right_step,
-)
+from epsilometer.zoo.program import SIGMA, C, describe_step
+from epsilometer.zoo.step import change_clipping, change_noise, clipped_sum, take_right_step
 
 
 def _accumulate(batch: Batch, rng: np.random.Generator) -> Sums:
@@ -117,6 +111,45 @@ class _UseOwnGenerator:
         return add(total, draw_noise(total, SIGMA * C, np.random.default_rng()))
 
 
+def _add_up_four_draws(batch: Batch, rng: np.random.Generator) -> Sums:
+    """Sum four draws and halve them, as Opacus' secure mode does."""
+    total = clipped_sum(batch)
+    for _ in range(4):
+        total = add(total, draw_noise(total, SIGMA * C / 2, rng))
+    return total
+
+
+def _invert_uniform(batch: Batch, rng: np.random.Generator) -> Sums:
+    """Draw Gaussian noise by the inverse of its distribution function."""
+    return {
+        name: value + SIGMA * C * scipy.special.ndtri(rng.random(value.shape))
+        for name, value in clipped_sum(batch).items()
+    }
+
+
+def _tie_layers(gradients: Gradients) -> Gradients:
+    """Use one matrix in two layers: a record's two gradients are added, then clipped."""
+    both = gradients["first.weight"] + gradients["second.weight"]
+    rest = {
+        name: g for name, g in gradients.items() if name not in ("first.weight", "second.weight")
+    }
+    return clip({**rest, "shared.weight": both}, C)
+
+
+def _use_half_precision(gradients: Gradients) -> Gradients:
+    """Compute gradients in float16, clip and add up in float64."""
+    halves: Gradients = {
+        name: g.astype(np.float16).astype(np.float64) for name, g in gradients.items()
+    }
+    return clip(halves, C)
+
+
+def _weigh_records(gradients: Gradients) -> Gradients:
+    """Weigh a record by its own norm, between 0 and 1, after clipping."""
+    norms = compute_norms(gradients)
+    return multiply(clip(gradients, C), norms / (1 + norms))
+
+
 _RIGHT: list[dict[str, Any]] = [
     {"title": "plain DP-SGD", "step": take_right_step},
     {"title": "accumulation over physical batches", "step": _accumulate},
@@ -144,7 +177,12 @@ _RIGHT: list[dict[str, Any]] = [
         "step": _UseOwnGenerator(),
         "steady": True,
     },
+    {"title": "noise of four draws, halved", "step": _add_up_four_draws},
+    {"title": "noise by inversion of uniform numbers", "step": _invert_uniform},
+    {"title": "one matrix in two layers", "step": change_clipping(_tie_layers)},
+    {"title": "gradients in float16", "step": change_clipping(_use_half_precision)},
+    {"title": "records weighed by their own norms", "step": change_clipping(_weigh_records)},
 ]
 RIGHT = tuple(
-    Program(id=f"EPS-{number:04d}", **fields) for number, fields in enumerate(_RIGHT, 1001)
+    describe_step(f"EPS-{number:04d}", **fields) for number, fields in enumerate(_RIGHT, 1001)
 )

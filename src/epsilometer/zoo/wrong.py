@@ -20,14 +20,8 @@ from epsilometer.zoo.network import (
     draw_noise,
     multiply,
 )
-from epsilometer.zoo.program import (
-    SIGMA,
-    C,
-    Program,
-    change_clipping,
-    change_noise,
-    clipped_sum,
-)
+from epsilometer.zoo.program import SIGMA, C, describe_step
+from epsilometer.zoo.step import change_clipping, change_noise, clipped_sum
 
 # Noise: its scale.
 
@@ -299,6 +293,7 @@ _WRONG: list[dict[str, Any]] = [
         "title": "noise divided by the batch size",
         "breaks": "noise",
         "step": _divide_noise_by_batch,
+        "seen": "Backpropagation Clipping (Tramèr et al. 2022)",
     },
     {
         "title": "noise only where the sum is large",
@@ -329,6 +324,7 @@ _WRONG: list[dict[str, Any]] = [
         "title": "every eighth coordinate without noise",
         "breaks": "noise of coordinates",
         "step": change_noise(_drop_every_eighth),
+        "seen": "NVFlare issue 343",
     },
     {
         "title": "8 % of steps without noise",
@@ -407,6 +403,7 @@ _WRONG: list[dict[str, Any]] = [
         "title": "the generator seeded anew for every tensor",
         "breaks": "independence",
         "step": _reseed_every_tensor,
+        "seen": "JAX's example of DP-SGD (jax pull request 3646)",
     },
     {
         "title": "half of the noise mirrored",
@@ -418,11 +415,13 @@ _WRONG: list[dict[str, Any]] = [
         "title": "clipping of the batch mean",
         "breaks": "clipping",
         "step": change_clipping(_clip_batch_mean),
+        "seen": "APPFL issue 349",
     },
     {
         "title": "clipping of each tensor to C",
         "breaks": "clipping",
         "step": change_clipping(_clip_each_tensor),
+        "seen": "Fed-BioMed issue 1443",
     },
     {
         "title": "first layer not clipped",
@@ -454,6 +453,7 @@ _WRONG: list[dict[str, Any]] = [
         "title": "clipping of sums of four records",
         "breaks": "clipping",
         "step": change_clipping(_clip_groups),
+        "seen": "TensorFlow Privacy issue 81",
     },
     {
         "title": "eight augmentations clipped as records",
@@ -464,12 +464,12 @@ _WRONG: list[dict[str, Any]] = [
         "title": "features normalised by the batch",
         "breaks": "sensitivity",
         "step": _normalise_batch,
-        "seen": "BatchNorm",
     },
     {
         "title": "release divided by the number of records drawn",
         "breaks": "sensitivity",
         "step": _divide_by_drawn,
+        "seen": "asked for in Opacus issue 420",
     },
     {
         "title": "sum divided by the number of records drawn, before noise",
@@ -487,4 +487,6 @@ _WRONG: list[dict[str, Any]] = [
         "step": _release_unclipped_bias,
     },
 ]
-WRONG = tuple(Program(id=f"EPS-{number:04d}", **fields) for number, fields in enumerate(_WRONG, 1))
+WRONG = tuple(
+    describe_step(f"EPS-{number:04d}", **fields) for number, fields in enumerate(_WRONG, 1)
+)

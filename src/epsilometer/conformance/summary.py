@@ -51,16 +51,11 @@ class StepSummary:
         cosines: (what, cosine, dimension) of parts that must be independent within the step.
         ties: (equal pairs, pairs) of values of two runs at the same coordinate; None to compare
             the sketches of every second step with the one before.
-        amplitudes: Amplitudes of loud canaries in units of the clipping norm; each at most 1, plus
-            noise, where every record is clipped.
-        amplitude_noise: Standard deviation of that noise, in the same units.
     """
 
     tensors: tuple[TensorSummary, ...]
     cosines: tuple[tuple[str, float, int], ...] = ()
     ties: tuple[int, int] | None = None
-    amplitudes: FloatArray | None = None
-    amplitude_noise: float = 1.0
 
 
 def choose_sketch(sizes: Sequence[int], *, total: int = SKETCH) -> tuple[NDArray[np.int64], ...]:
@@ -85,8 +80,6 @@ def summarise_step(
     *,
     sketch: Sequence[NDArray[np.int64]] | None = None,
     ties: tuple[int, int] | None = None,
-    amplitudes: Any = None,
-    amplitude_noise: float = 1.0,
 ) -> StepSummary:
     """Summarise residuals that are at hand as arrays, in units of the accounted noise.
 
@@ -95,8 +88,6 @@ def summarise_step(
             divided by σC.
         sketch: Coordinates to keep; those of :func:`choose_sketch` by default.
         ties: As of :class:`StepSummary`.
-        amplitudes: Likewise.
-        amplitude_noise: Likewise.
 
     Example:
         >>> step = summarise_step([("weight", np.eye(4)), ("bias", np.zeros(4))])
@@ -113,14 +104,11 @@ def summarise_step(
         summarise_tensor(name, array, places)
         for (name, array), places in zip(arrays, chosen, strict=True)
     )
-    loud = None if amplitudes is None else np.asarray(amplitudes, np.float64).ravel()
     comparisons = Comparisons([(name, array.shape) for name, array in arrays])
     return StepSummary(
         tensors=tensors,
         cosines=comparisons.take([array for _, array in arrays]),
         ties=ties,
-        amplitudes=loud,
-        amplitude_noise=amplitude_noise,
     )
 
 

@@ -318,7 +318,8 @@ def _power(
 
     chance, trials, joined = _chances(sampler, seen, records)
     level = error / (4 * records * chance.shape[1])
-    often, usual = int(binom.isf(level, trials[0], chance[0, 0])) + 1, trials[0] * chance[0, 0]
+    least, usual = binom.isf(level, trials[0], chance[0, 0]), trials[0] * chance[0, 0]
+    often = int(least) + 1 if math.isfinite(least) else trials[0] + 1  # a place that never was
     first = int((joined == 0).sum())
     where = "the first batch" if first == 1 else f"one of the first {first} batches"
     single = f"record 0 in {where} {often} times ({usual:.4g} expected), and others likewise"

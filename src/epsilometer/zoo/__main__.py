@@ -16,14 +16,15 @@ FILE = Path(__file__).parents[3] / "docs" / "zoo.md"
 @click.option(
     "--seeds", type=click.IntRange(min=1), help="Run right programs with this many seeds too."
 )
-def main(seeds: int | None) -> None:
+@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to use.")
+def main(seeds: int | None, jobs: int) -> None:
     """Run the zoo, write its page where the documentation is, and say what was counted."""
-    outcomes = run_zoo((*list_programs("step"), *list_programs("opacus")))
+    outcomes = run_zoo((*list_programs("step"), *list_programs("opacus")), jobs=jobs)
     told = read_seeds(FILE.read_text("utf-8")) if FILE.exists() else ""
     again: tuple[Outcome, ...] = ()
     if seeds:
         right = [outcome.program for outcome in outcomes if outcome.program.right]
-        again = run_zoo(right, seeds=seeds)
+        again = run_zoo(right, seeds=seeds, jobs=jobs)
         told = tell_seeds(again, f"make zoo SEEDS={seeds}")
     if FILE.parent.is_dir():
         FILE.write_text(render_page(outcomes, seeds=told), "utf-8")

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from joblib import Parallel, delayed
+
 from epsilometer.zoo.program import Program
 from epsilometer.zoo.programs import list_programs
 from epsilometer.zoo.tool import Alarm, Report, Tool, check_program, isolate_torch
@@ -78,6 +80,7 @@ def run_zoo(
     *,
     seed: int = 0,
     seeds: int = 1,
+    jobs: int = 1,
     tool: Tool = check_program,
     listener: Listener = lambda _: None,
 ) -> tuple[Outcome, ...]:
@@ -90,6 +93,7 @@ def run_zoo(
         programs: Which; by default all that can run here.
         seed: From which all randomness follows.
         seeds: How many: each program is run with ``seed``, ``seed + 1`` and so on.
+        jobs: Processes that share the work.
         tool: What checks a program. Another tool is compared by giving its function.
         listener: Called with every outcome as it comes.
 
@@ -99,8 +103,13 @@ def run_zoo(
         [True, True]
     """
     outcomes = []
-    for program in list_programs() if programs is None else programs:
-        for turn in range(seeds):
-            outcomes.append(run_program(program, seed=seed + turn, tool=tool))
-            listener(outcomes[-1])
+    run = delayed(run_program)
+    work = (
+        run(program, seed=seed + turn, tool=tool)
+        for program in (list_programs() if programs is None else programs)
+        for turn in range(seeds)
+    )
+    for outcome in Parallel(n_jobs=jobs, return_as="generator")(work):
+        outcomes.append(outcome)
+        listener(outcome)
     return tuple(outcomes)

@@ -69,7 +69,7 @@ def audited(
         privacy_engine: The engine that made the optimiser private; says what is claimed.
         optimizer: The ``DPOptimizer`` that ``make_private`` returned.
         loader: The loader that the loop goes through.
-        canaries: How many, half of them in, at most one a parameter. One run proves an ε of about
+        canaries: How many, half of them in; no more than parameters. One run proves an ε of about
             ln(canaries) − 2 at most by them.
         noise: Correlated noise that the optimiser declares (DP-FTRL, matrix factorisation): a
             mixing matrix, or what else ``conformance.whitening.Whitening`` takes. It is whitened
@@ -115,7 +115,12 @@ class Audited:
     ) -> None:
         self._engine, self._optimizer, self._seed = privacy_engine, optimizer, seed
         self._loader = type(loader).__name__
-        self._canaries = PlantedCanaries(optimizer.params, loader, count=canaries, seed=seed)
+        self._canaries = PlantedCanaries(
+            optimizer.params,
+            loader,
+            count=min(canaries, sum(p.numel() for p in optimizer.params)),
+            seed=seed,
+        )
         self._watch = RunWatch(
             privacy_engine,
             optimizer,

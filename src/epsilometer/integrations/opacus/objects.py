@@ -119,6 +119,19 @@ def find_type(sampler: Any) -> type:
     return kind
 
 
+def find_noise(optimizer: Any) -> float:
+    """Return the noise multiplier that gradients need, for the one that is booked.
+
+    Adaptive clipping also releases how many records were not clipped, with noise of its own: then
+    gradients need more, so that both together are what is booked (Andrew et al. 2021, Theorem 1).
+    """
+    booked, count = float(optimizer.noise_multiplier), getattr(optimizer, "unclipped_num_std", None)
+    if count is None or booked == 0:
+        return booked
+    left = booked**-2 - (2 * float(count)) ** -2
+    return left**-0.5 if left > 0 else booked
+
+
 def count_taken(optimizer: Any) -> int | None:
     """Return how many steps the optimiser's state counts; None where it counts none.
 

@@ -17,7 +17,7 @@ from epsilometer.conformance.checks import LEVEL
 from epsilometer.conformance.clipping import ClippingWatch
 from epsilometer.conformance.lingering import LingeringWatch
 from epsilometer.conformance.participation import ParticipationWatch
-from epsilometer.conformance.ran import bound_epsilon_of_run
+from epsilometer.conformance.ran import RanNoise, bound_epsilon_of_run
 from epsilometer.conformance.summary import StepSummary
 from epsilometer.conformance.tensors import TensorSummariser
 from epsilometer.conformance.watch import StepWatch
@@ -28,7 +28,7 @@ from epsilometer.errors import InvalidArgument
 from epsilometer.integrations.opacus.loader_watch import LoaderWatch
 from epsilometer.integrations.opacus.loud_rows import LoudRows, parts_of
 from epsilometer.integrations.opacus.modules import ModuleWatch
-from epsilometer.integrations.opacus.objects import count_taken, is_ghost
+from epsilometer.integrations.opacus.objects import count_taken, find_noise, is_ghost
 from epsilometer.integrations.opacus.planting import PlantedCanaries
 from epsilometer.integrations.opacus.updates import UpdateWatch
 from epsilometer.mechanisms.samplers import Poisson, Shuffle
@@ -74,6 +74,7 @@ class RunWatch:
         )
         self._noise = StepWatch(level=LEVEL / 2, noise=noise)
         self._summariser: TensorSummariser | None = None
+        self._silent: dict[float, RanNoise] = {}  # steps without noise, by their rate
         self._lingering = LingeringWatch(level=SHARE)
         self._clipping = ClippingWatch(level=SHARE, missing=_GHOST if self.ghost else "no batch")
         self._loud = LoudRows(optimizer, self._modules.names, self._clipping, seed)
@@ -133,13 +134,16 @@ class RunWatch:
             delta: δ.
             alpha: Chance of being wrong.
         """
-        noise, sampler = self._noise.ran(), self._canaries.sampler
+        noise, sampler = [*self._noise.ran(), *self._silent.values()], self._canaries.sampler
         known = isinstance(sampler, (Poisson, Shuffle)) and not self._canaries.strange
         if not noise or not known or len({group.rate for group in noise}) > 1:
             return None
+        clipped = (
+            self._clipping.check().outcome != judge.VIOLATED
+        )  # what rounding adds is not meant
         return bound_epsilon_of_run(
             noise,
-            sensitivity=max(1.0, self._clipping.sensitivity),
+            sensitivity=1.0 if clipped else max(1.0, self._clipping.sensitivity),
             delta=delta,
             confidence=1 - alpha,
             sampling="poisson" if isinstance(sampler, Poisson) else "shuffle",
@@ -196,6 +200,8 @@ class RunWatch:
             self._books.take_step(noise_multiplier=noise, rate=self._rate(batches))
             drawn = self._loader.take()
             self._loader.feed(self._participation)
+            if drawn is not None and batches > 1:
+                self._participation.see_joined(drawn)
             if not self.ghost:
                 self._participation.see_rows(
                     0 if drawn is None else len(drawn), self._rows, rate=self._rate(batches)
@@ -216,7 +222,7 @@ class RunWatch:
             added=self._canaries.draw(batches),
             rate=self._rate(batches),
             clip=float(optimizer.max_grad_norm),
-            sigma=float(optimizer.noise_multiplier),
+            sigma=find_noise(optimizer),
         )
         if self._rank == 0:
             self._canaries.add(sums, step.clip * step.added)
@@ -271,7 +277,11 @@ class RunWatch:
             self._canaries.see(None, noise_multiplier=step.sigma)
             return
         self._canaries.see(noise, noise_multiplier=step.sigma)
-        if step.sigma:
+        if not step.sigma:  # there is no unit that its noise could be told in
+            self._silent[step.rate] = RanNoise(
+                noise_multiplier=1.0, rate=step.rate, steps=1, tensors=(("all parameters", 1, 0.0),)
+            )
+        else:
             self._lingering.see(noise / step.sigma, step.added / step.sigma)
 
     def _summarise(

@@ -278,6 +278,8 @@ def _measure_divisor(model: Any, optimizer: Any, compute: Any, batch: Any) -> fl
         optimizer.step()
     if len(norms) < 2 or not norms["after"] > 0:
         raise InvalidArgument("Expected a step that adds noise and hands it on, saw none.")
+    if said == 0:  # fewer records than batches: Opacus then divides by ⌊n·q⌋ = 0
+        return 0.0
     found = norms["before"] / norms["after"]
     return said if abs(found / said - 1) < _ROUNDING else float(f"{found:.5g}")
 

@@ -138,8 +138,15 @@ class UpdateWatch:
             self._bare.append(type(optimizer).__name__)
 
     def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if self._holds(optimizer):
-            self._left = self._sketch(self._parameters)
+        if not self._holds(optimizer):
+            return
+        self._left = self._sketch(self._parameters)
+        if (args[0] if args else kwargs.get("closure")) is None:
+            return
+        # A closure computes gradients, after which those with noise are gone.
+        gradient = self._sketch([each.grad for each in self._parameters])
+        if not any(self._is_multiple(gradient, each) for each in (self._released, self._applied)):
+            self._bare.append(f"a closure given to {type(optimizer).__name__}")
 
     def _holds(self, optimizer: Any) -> bool:
         return any(

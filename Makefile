@@ -74,7 +74,7 @@ calibration: setup
 # Every wrong and right program through the checks of conformance; writes docs/zoo.md: two minutes of
 # CPU. With SEEDS=100 right ones are run with a hundred seeds too: hours.
 zoo: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m epsilometer.zoo $(if $(SEEDS),--seeds $(SEEDS))
+	OMP_NUM_THREADS=1 $(BIN)/python -m epsilometer.zoo $(if $(SEEDS),--seeds $(SEEDS)) $(if $(JOBS),--jobs $(JOBS))
 
 # Goes on where it was stopped; MODULE=binomial runs those of one module anew.
 mutation: setup

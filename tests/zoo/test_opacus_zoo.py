@@ -39,7 +39,7 @@ REASONS: dict[str, tuple[str, ...]] = {
     "shape of noise": ("noise shape",),
     "independence": ("independence of steps", "independence within a step"),
     "clipping": ("clipping", "sensitivity to a replaced record", "sensitivity to a removed record"),
-    "books": ("steps on the books", "rate on the books", "sampler and books"),
+    "books": ("steps on the books", "rate on the books", "sampler and books", "noise scale"),
     "updates": ("updates",),
 }
 

@@ -294,11 +294,8 @@ def _summarise(audit: Audit) -> list[str]:
         lines.append(f"claim: ε = {audit.claim.epsilon:.6g} at δ = {audit.claim.delta:g}")
     views = audit.views
     proved = [f"{_LABELS[rule.outcome]}: {rule.rule}" for rule in audit.find(RuleFinding)]
-    proved += [
-        f"{check.outcome.upper()}: {check.name}: {check.seen}"
-        for finding in audit.find(ConformanceFinding)
-        for check in finding.checks
-    ]
+    for finding in audit.find(ConformanceFinding):
+        proved += _summarise_checks(finding)
     if len(views) == 1:
         proved.append(f"bound: {views[0].bound}")
     else:
@@ -312,6 +309,24 @@ def _summarise(audit: Audit) -> list[str]:
     lines.append("save('report.html') writes the whole report.")
     first = _cut(words.headline(audit), _LONGEST)
     return [first, *(f"  {_cut(words.one_line(line), _WIDTH - 2)}" for line in lines)]
+
+
+def _summarise_checks(finding: ConformanceFinding) -> list[str]:
+    """Return what is not as it should be, check by check, then what is, in one line."""
+    fine = finding.find(judge.CONFORMS)
+    lines = [
+        f"{check.outcome.upper()}: {check.name}: {check.seen}"
+        for check in finding.checks
+        if check not in fine
+    ]
+    if fine:
+        named = ", ".join(check.name for check in fine)
+        lines.append(
+            f"{judge.CONFORMS.upper()}: {len(fine)} of {len(finding.checks)} checks: {named}"
+        )
+    if finding.bound is not None:
+        lines.append(f"what ran: {finding.bound}")
+    return lines
 
 
 def _word_bound(bound: EpsilonLowerBound) -> str:

@@ -140,11 +140,13 @@ def judge_limit(value: float | None, *, limit: float) -> CheckOutcome:
 
 
 def explain_violation(finding: ConformanceFinding) -> str:
-    """Say which checks are violated, and what the first of them saw."""
+    """Say what the first of the violated checks saw, and how many there are."""
     broken = finding.find(VIOLATED)
-    first = f"{broken[0].name}: {broken[0].seen}."
-    others = [check.name for check in broken[1:]]
-    return f"{first} Also violated: {', '.join(others)}." if others else first
+    first = f"{broken[0].name[0].upper()}{broken[0].name[1:]}: {broken[0].seen}"
+    others = len(broken) - 1
+    if not others:
+        return f"{first}."
+    return f"{first}; {others} more {'check' if others == 1 else 'checks'} violated."
 
 
 def sort_findings(claim: Claim | None, findings: Iterable[Finding]) -> tuple[Finding, ...]:

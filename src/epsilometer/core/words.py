@@ -85,7 +85,7 @@ def _word_views(audit: "Audit") -> str:
         return f"{claim}, by computation ε is at most {number_up(audit.upper)}."
     if audit.verdict == judge.CANNOT_JUDGE:
         return f"{claim}. {audit.judgement.reason}"
-    at = f" at δ = {audit.views[0].bound.delta:g}"
+    at = f" at δ = {_proved_delta(audit):g}"
     return f"{claim}, only ε ≥ {number(audit.epsilon, places)}{at} is proved."
 
 
@@ -95,6 +95,8 @@ def word_reach(audit: "Audit") -> str:
         return ""
     if any(view.computed is not None for view in audit.views):
         return "ε was computed: every smaller claim would have been refuted."
+    if audit.conformance is not None and audit.conformance.bound is not None:
+        return "The noise of the run was measured: with less of it, any claim would be refuted."
     reach = "any claim" if audit.reach == math.inf else f"claims up to ε = {number(audit.reach)}"
     power = audit.power
     if power is None:
@@ -104,6 +106,14 @@ def word_reach(audit: "Audit") -> str:
     else:
         noticed = f", and refutes this one 4 times in 5 where the true ε is {number_up(power)}"
     return f"This audit could refute {reach}{noticed}."
+
+
+def _proved_delta(audit: "Audit") -> float:
+    """Return δ at which an ε is proved."""
+    if audit.views:
+        return audit.views[0].bound.delta
+    bound = audit.conformance.bound if audit.conformance is not None else None
+    return 0.0 if bound is None else bound.delta
 
 
 def number_up(value: float) -> str:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from epsilometer.core.audit import Audit
 from epsilometer.core.bound import EpsilonEstimate, EpsilonLowerBound, Role
 from epsilometer.core.claim import Claim
-from epsilometer.core.findings import EpsilonFinding
+from epsilometer.core.findings import ConformanceFinding, EpsilonFinding
 from epsilometer.core.words import claimed, number, number_up
 from epsilometer.report.words import own_views
 
@@ -59,11 +59,17 @@ class Scale:
 def scale(audit: Audit) -> Scale | None:
     """Return the scale of an audit: of its one view, or of all of them; None without any."""
     views = own_views(audit)
-    if not views:
+    ran = [
+        _Part(finding.bound, "what ran", True)
+        for finding in audit.find(ConformanceFinding)
+        if finding.bound is not None
+    ]
+    if not views and not ran:
         return None
     if len(views) == 1:
-        return _scale(_parts(views[0]), audit.claim)
-    return _scale([_Part(_strongest(view), view.subject, True) for view in views], audit.claim)
+        return _scale([*ran, *_parts(views[0])], audit.claim)
+    parts = [_Part(_strongest(view), view.subject, True) for view in views]
+    return _scale([*ran, *parts], audit.claim)
 
 
 class _Part(NamedTuple):

@@ -42,6 +42,7 @@ class Table:
         rows: As many cells each; the first is a name.
         note: What must be known to read it.
         brief: Whether it also stands in Markdown and on the terminal, which have less room.
+        numeric: Whether all cells but the first are numbers; words are broken into lines.
     """
 
     title: str
@@ -49,6 +50,7 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
     note: str = ""
     brief: bool = True
+    numeric: bool = True
 
 
 def tables_of(audit: Audit) -> tuple[Table, ...]:
@@ -144,6 +146,7 @@ def _checks(finding: ConformanceFinding) -> Table:
             for check in finding.checks
         ),
         note=f"At most a share of {finding.level:g} of right programs is found to violate any.",
+        numeric=False,
     )
 
 

@@ -11,6 +11,7 @@ from epsilometer.core.audit import Audit, Provenance
 from epsilometer.core.bound import EpsilonEstimate, EpsilonLowerBound
 from epsilometer.core.claim import Claim
 from epsilometer.core.findings import (
+    ConformanceFinding,
     EpsilonFinding,
     FormFinding,
     FormPlan,
@@ -100,6 +101,9 @@ def meaning(audit: Audit) -> list[str]:
         lines += _word_rules(audit)
     if audit.find(FormFinding):
         lines += _word_forms(audit)
+    for finding in audit.find(ConformanceFinding):
+        if finding.bound is not None:
+            lines += bound_meaning(finding.bound)
     if len(views) == 1:
         lines += bound_meaning(views[0].bound)
     elif views:

@@ -352,12 +352,32 @@ def _setting(estimate: EpsilonEstimate) -> str:
     return f"Whose ε it is: {estimate.subject}."
 
 
+def _noise_of_run(bound: EpsilonLowerBound) -> Derivation:
+    has = known(bound.basis)
+    least, share, steps, level = has.values()
+    return Derivation(
+        counted=(
+            f"Residuals of {count(steps)} steps: what was released less the sum before noise, in "
+            "units of the booked noise. They say that the noise multiplier is at most "
+            f"s⁺ = {shown(least)}, {shown(share)} of the booked one.",
+        ),
+        formula=(
+            "s⁺ is the least upper limit on the noise of a tensor, or of all, over what one record "
+            f"adds; all limits hold together at level α = {shown(level)}, at every step",
+            "ε solves δ(ε) = δ for noise s⁺, by an accountant that rounds down: "
+            f"{shown(bound.epsilon)}",
+        ),
+        holds=bound.caveats,
+    )
+
+
 BOUNDS: MappingProxyType[str, Derive] = MappingProxyType(
     {
         **{name: method.derive for name, method in REGISTRY.items()},
         "cosines": _cosines,
         "mean_cosine": _mean_cosine,
         "poisson_family": _poisson_family,
+        "noise_of_run": _noise_of_run,
     }
 )
 # By how the name of their method begins: some names hold numbers.

@@ -61,10 +61,12 @@ bench: comparison
 	$(BIN)/python benchmarks/leave_one_out.py
 	$(BIN)/python benchmarks/membership.py
 	$(BIN)/python benchmarks/history.py
+	$(BIN)/python benchmarks/conformance.py
 
 # Each peer in an environment of its own, .venv-peers/, made when it is first asked.
 comparison: setup
 	$(BIN)/python benchmarks/comparison.py
+	$(BIN)/python benchmarks/zoo_peers.py
 
 calibration: setup
 	$(BIN)/python -m tests.calibration

@@ -133,7 +133,9 @@ def measure_closure() -> float:
     """``step(closure)`` with gradients of 0: standard deviation of the update, in σC."""
     _, model, optimizer, loader = set_up(noise=1.0)
     inputs, labels = next(iter(loader))
-    before = torch.cat([weight.detach().flatten().clone() for weight in model.parameters()])
+
+    def read_weights() -> Any:
+        return torch.cat([weight.detach().flatten().clone() for weight in model.parameters()])
 
     def closure() -> Any:
         optimizer.zero_grad()
@@ -141,14 +143,12 @@ def measure_closure() -> float:
         loss.backward()
         return loss
 
-    steps = 500
-    for _ in range(steps):
+    steps = [read_weights()]
+    for _ in range(500):
         closure()
         optimizer.step(closure)
-    after = torch.cat([weight.detach().flatten() for weight in model.parameters()])
-    # A walk of independent steps: its variance is that of one step, times their number.
-    moved = float((after - before).square().mean().sqrt()) / steps**0.5
-    return moved * optimizer.expected_batch_size / CLIP
+        steps.append(read_weights())
+    return float(torch.stack(steps).diff(dim=0).std() * optimizer.expected_batch_size / CLIP)
 
 
 def measure_adaptive_books() -> float:

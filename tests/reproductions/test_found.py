@@ -58,7 +58,9 @@ def test_scripts_of_the_page_are_there() -> None:
 
 
 def test_every_thread_is_named_by_its_repository() -> None:
-    assert {"571", "616", "819", "830"} <= set(re.findall(r"meta-pytorch/opacus#(\d+)", PAGE))
+    assert {"571", "616", "707", "751", "807", "819", "830"} <= set(
+        re.findall(r"meta-pytorch/opacus#(\d+)", PAGE)
+    )
     assert not re.search(r"(?<![\w/])#\d+", PAGE)
 
 
@@ -113,6 +115,52 @@ def test_a_script_without_a_training_is_not_passed(
     script.write_text("print('nothing')\n", "utf-8")
     monkeypatch.setattr(sys, "argv", ["watch_opacus.py", str(script)])
     assert watch_opacus.main() == 4
+
+
+@pytest.mark.parametrize(("bits", "largest"), [(8, 3.328), (11, 3.904)])
+def test_normals_from_uniforms_of_few_bits_end_where_the_page_says(
+    bits: int, largest: float, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import bfloat16_noise as script
+
+    dtype = {8: torch.bfloat16, 11: torch.float16}[bits]
+    assert float(torch.tensor(np.sqrt(2 * bits * np.log(2)), dtype=dtype)) == pytest.approx(
+        largest, abs=2e-3
+    )
+    assert f"| {largest} |" in PAGE
+    monkeypatch.setattr(sys, "argv", ["bfloat16_noise.py", "--draws", "200000"])
+    script.main()
+    assert f"{dtype}: largest" in capsys.readouterr().out
+    found = script.measure_draws(dtype, draws=200_000)
+    if found.largest > largest + 0.02:  # a torch that is right
+        assert found.deviation == pytest.approx(1, abs=0.01)
+        assert found.beyond == pytest.approx(0.0027, abs=0.0005)
+        assert found.impossible < 0.0015
+    else:
+        assert found.impossible > 0.0015
+
+
+def test_float32_is_right_everywhere() -> None:
+    import bfloat16_noise as script
+
+    found = script.measure_draws(torch.float32, draws=200_000)
+    assert found.largest > 4
+    assert found.zeros < 1e-4
+    assert found.impossible < 0.0015
+
+
+def test_defects_of_opacus_are_those_of_its_version() -> None:
+    import opacus_defects as script
+    from opacus import __version__
+
+    found = script.measure_all()
+    assert not [value for value in found.values() if isinstance(value, str)]
+    schedule = found.pop("ghost clipping with a schedule of C: a record adds, in C")
+    if __version__ == "1.6.0":
+        assert f"{schedule:.3f} C" in PAGE
+        assert schedule == pytest.approx(1 / 0.7, abs=0.01)
+    for value in found.values():  # fixed in 1.6
+        assert value == pytest.approx(1, abs=0.05)
 
 
 @pytest.mark.parametrize(("factor", "verdict"), [(1.0, "conforms"), (0.5, "violated")])

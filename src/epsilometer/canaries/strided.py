@@ -87,7 +87,8 @@ class StridedCanaries:
                 if len(flats) == 1:
                     flats[0][begin - start : begin - start + signs.numel()].add_(added)
                 else:
-                    torch._foreach_add_(flats, added.split([flat.numel() for flat in flats]))
+                    ends = np.cumsum([flat.numel() for flat in flats[:-1]]).tolist()
+                    torch._foreach_add_(flats, added.tensor_split(ends))
 
     def dots(
         self,

@@ -142,7 +142,7 @@ def judge_limit(value: float | None, *, limit: float) -> CheckOutcome:
 def explain_violation(finding: ConformanceFinding) -> str:
     """Say what the first of the violated checks saw, and how many there are."""
     broken = finding.find(VIOLATED)
-    first = f"{broken[0].name[0].upper()}{broken[0].name[1:]}: {broken[0].seen}"
+    first = f"{broken[0].name[:1].upper()}{broken[0].name[1:]}: {broken[0].seen}"
     others = len(broken) - 1
     if not others:
         return f"{first}."

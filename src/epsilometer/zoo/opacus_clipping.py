@@ -286,7 +286,7 @@ CLIPPING = (
         forget_ghost_clip_norm,
         make=forget_ghost_clip_norm,
         breaks="clipping",
-        seen="Opacus in August 2024 (pull request 664)",
+        seen="Opacus 1.5.2 (pull request 664)",
     ),
     describe_training(
         "EPS-0141",
@@ -310,7 +310,7 @@ CLIPPING = (
         "ghost clipping with a schedule of C",
         schedule_ghost_clip_norm,
         breaks="clipping",
-        seen="Opacus 1.6.0",
+        seen="Opacus 1.5.2 to 1.6.0",
         grad_sample_mode="ghost",
     ),
     describe_training(

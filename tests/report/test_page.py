@@ -16,6 +16,7 @@ from epsilometer._dispatch import audit as run_audit
 from epsilometer.core import judge
 from epsilometer.core.audit import Audit
 from epsilometer.core.findings import RecordRisk
+from epsilometer.core.printing import printable
 from epsilometer.core.serialisation import from_json, to_object
 from epsilometer.errors import InvalidArgument
 from epsilometer.report.page import LARGEST, page
@@ -54,8 +55,12 @@ def test_what_a_user_wrote_is_text_and_nothing_else(kind: str, payload: str) -> 
     ]
     assert hostile.scripts["script"] == harmless.scripts["script"]
     assert len(hostile.scripts["audit"]) == 1
-    shown = re.sub("[\x00-\x08\x0b-\x1f\ud800]", "\ufffd", payload)
-    assert " ".join(shown.split()) in hostile.text
+    assert " ".join(printable(payload).split()) in hostile.text
+    for text in (hostile.text, *hostile.scripts["audit"], *hostile.scripts["figures"]):
+        assert printable(text) == text
+    for name in ("audit", "figures"):
+        for text in texts_of(json.loads(hostile.scripts[name][0])):
+            assert printable(text) == text
 
 
 def texts_of(value: Any) -> set[str]:

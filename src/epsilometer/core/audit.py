@@ -20,6 +20,7 @@ from epsilometer.core.findings import (
     RuleFinding,
 )
 from epsilometer.core.plain import Plain, check_cites, html_table
+from epsilometer.core.printing import one_line
 from epsilometer.core.settings import has_supplied
 from epsilometer.errors import InvalidArgument
 
@@ -244,7 +245,7 @@ class Audit(Plain, frozen=True, kw_only=True):
         return "\n".join(_summarise(self))
 
     def __repr__(self) -> str:
-        return f"<Audit of {words.one_line(self.subject)[:60]!r}: {self.verdict}>"
+        return f"<Audit of {one_line(self.subject, 60)!r}: {self.verdict}>"
 
     def __rich_repr__(self) -> Any:
         yield self.subject
@@ -301,17 +302,13 @@ def _summarise(audit: Audit) -> list[str]:
     caveats = [*audit.caveats, *(views[0].bound.caveats if views else ())]
     lines += [f"caveat: {text}" for text in caveats[:3]]
     lines.append("save('report.html') writes the whole report.")
-    first = _cut(words.headline(audit), _LONGEST)
-    return [first, *(f"  {_cut(words.one_line(line), _WIDTH - 2)}" for line in lines)]
+    first = one_line(words.headline(audit), _LONGEST)
+    return [first, *(f"  {one_line(line, _WIDTH - 2)}" for line in lines)]
 
 
 def _word_bound(bound: EpsilonLowerBound) -> str:
     epsilon = f"ε ≥ {words.number(bound.epsilon)}"
     return epsilon if bound.valid else f"{epsilon}, NOT A VALID BOUND"
-
-
-def _cut(text: str, longest: int) -> str:
-    return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 _LABELS = {"pass": "PASS", "fail": "FAIL", "unclear": "UNCLEAR"}

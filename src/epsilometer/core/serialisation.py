@@ -1,6 +1,5 @@
 """Write audits as JSON and read them: one format, one code path."""
 
-import json
 from pathlib import Path
 from typing import Any, get_args
 
@@ -11,6 +10,7 @@ from epsilometer.core import judge
 from epsilometer.core.audit import Audit
 from epsilometer.core.findings import CheckOutcome
 from epsilometer.core.plain import to_plain
+from epsilometer.core.printing import to_json_text
 from epsilometer.errors import EpsilometerError, InvalidArgument, UnreadableFile
 
 FORMAT = 2
@@ -30,7 +30,7 @@ _HEAD = msgspec.json.Decoder(_Head)
 
 def to_json(audit: Audit) -> str:
     """Return an audit as JSON text, as :func:`to_object` has it."""
-    return json.dumps(to_object(audit), indent=2, ensure_ascii=False, allow_nan=False)
+    return to_json_text(to_object(audit))
 
 
 def to_object(audit: Audit) -> dict[str, Any]:

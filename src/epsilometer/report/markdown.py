@@ -9,9 +9,10 @@ from epsilometer.core import judge
 from epsilometer.core.audit import Audit, Provenance
 from epsilometer.core.bound import EpsilonLowerBound
 from epsilometer.core.findings import EpsilonFinding, RecordRisk
-from epsilometer.core.words import headline, one_line
+from epsilometer.core.printing import one_line
+from epsilometer.core.words import headline
 from epsilometer.report import words
-from epsilometer.report.fitting import cut, riskiest
+from epsilometer.report.fitting import riskiest
 from epsilometer.report.tables import (
     Table,
     advice_of,
@@ -66,7 +67,7 @@ def _escape(mark: re.Match[str]) -> str:
 
 def _unlink(text: str, longest: int = _LONGEST) -> str:
     """Return one line, with an invisible space wherever a site would link or call somebody."""
-    return _LINKS.sub("\\g<0>\u200b", one_line(cut(text, longest)))
+    return _LINKS.sub("\\g<0>\u200b", one_line(text, longest))
 
 
 def _findings(audit: Audit) -> Iterator[str]:

@@ -1,0 +1,102 @@
+"""Make text from outside safe to show: on a terminal, in Markdown, in JSON and in tables.
+
+Names of files, fields of results, texts of exceptions and answers of services are written by
+others. Whatever shows them calls :func:`one_line` first.
+"""
+
+import csv
+import io
+import json
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+# Unicode's Cc, Cf, Cs, Zl and Zp without tab and new line: controls of terminals (C0, C1), controls
+# of direction, invisible letters and tags, halves of letters, and further ends of lines.
+_UNSAFE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e"
+    "\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb\U000110bd\U000110cd"
+    "\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e007f]"
+)
+# Commands that CI services take from a log: GitHub's "::error::" at the start of a line, which may
+# be broken anywhere; GitHub's "##[error]" and Azure's "##vso[…]" within a line too.
+_COLONS = re.compile(r"::(?=\w)")
+_HASHES = re.compile(r"##(?=\[|vso\[)", re.IGNORECASE)
+_FORMULA = re.compile(r"\s*[=+\-@|%]")  # how spreadsheets recognise a formula, or a call of DDE
+LONGEST = 2_000  # letters of a text; nobody reads more in one line
+
+
+def printable(text: str) -> str:
+    """Return the text without characters that control a terminal, a direction or a line's end.
+
+    Tabs and new lines stay.
+
+    Example:
+        >>> printable("a\\x1b[2Jb\\u202ec\\td")
+        'a\ufffd[2Jb\ufffdc\\td'
+    """
+    return _UNSAFE.sub("\ufffd", text)
+
+
+def one_line(text: str, longest: int = LONGEST) -> str:
+    """Return text from outside as everything shows it: one printable line of limited length.
+
+    Guarantee: no control, C1 or bidi character, no line's end, no command of a CI service, at most
+        ``longest`` letters.
+    Assumption: the caller shows it as text: ``rich.text.Text``, ``markdown.plain``, autoescape.
+
+    Example:
+        >>> one_line("all\\nis\\r\\x07 well"), one_line("::error::no"), one_line("a" * 9, longest=4)
+        ('all is\ufffd\ufffd well', ': :error: :no', 'aaa…')
+    """
+    line = " ".join(printable(text[: 4 * longest]).split())
+    line = _HASHES.sub("# #", _COLONS.sub(": :", line))
+    return line if len(line) <= longest else line[: longest - 1] + "…"
+
+
+def to_json_text(plain: Any, *, indent: int | None = 2) -> str:
+    """Return JSON values as text that a terminal can show: unsafe characters are escaped.
+
+    Guarantee: it is read back as the same values.
+
+    Example:
+        >>> to_json_text({"é": "\\x9b\\u202e"}, indent=None)
+        '{"é": "\\\\u009b\\\\u202e"}'
+    """
+    text = json.dumps(plain, indent=indent, ensure_ascii=False, allow_nan=False)
+    return _HASHES.sub(r"#\\u0023", _UNSAFE.sub(_escape, text))
+
+
+def to_csv_text(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Return a table as CSV that no spreadsheet computes: texts never begin a formula.
+
+    Numbers are written as they are, negative ones too.
+
+    Example:
+        >>> to_csv_text(("name", "value"), [("=1+1", -2.5)])
+        "name,value\\n'=1+1,-2.5\\n"
+    """
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    for row in (head, *rows):
+        writer.writerow([_write_cell(cell) for cell in row])
+    return file.getvalue()
+
+
+def _write_cell(cell: Any) -> Any:
+    if not isinstance(cell, str):
+        return cell
+    line = one_line(cell)
+    return f"'{line}" if _FORMULA.match(line) and not _is_number(line) else line
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _escape(letter: re.Match[str]) -> str:
+    return json.dumps(letter[0])[1:-1] if letter[0] != "\x7f" else "\\u007f"

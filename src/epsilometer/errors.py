@@ -1,11 +1,29 @@
 """What can go wrong, in types a caller can tell apart."""
 
+import os
 import sys
 import warnings
 
+SHOW_ERRORS = "EPSILOMETER_SHOW_ERRORS"  # variable of the environment
+
 
 class EpsilometerError(Exception):
-    """Everything this package raises on purpose; the command line turns it into exit code 2."""
+    """Everything this package raises on purpose; the command line turns it into exit code 2.
+
+    Attributes:
+        shareable: What may stand in a log: the message without texts of users' exceptions, which
+            may hold data. ``str`` has both.
+
+    Example:
+        >>> error = EpsilometerError("Unit 3 failed.", withheld="ValueError: ssn=123")
+        >>> str(error), error.shareable
+        ('Unit 3 failed. ValueError: ssn=123', 'Unit 3 failed.')
+    """
+
+    def __init__(self, message: str = "", *, withheld: str = "") -> None:
+        """Take the message, and what only the caller's own process may see of the cause."""
+        super().__init__(f"{message} {withheld}" if withheld else message)
+        self.shareable = message
 
 
 class InvalidArgument(EpsilometerError, ValueError):
@@ -26,6 +44,11 @@ class OutOfMemory(EpsilometerError, MemoryError):
 
 class EpsilometerWarning(UserWarning):
     """The answer stands, but the user should know something about it."""
+
+
+def shows_errors() -> bool:
+    """Tell whether the user asked to see texts of exceptions of their code, which may hold data."""
+    return os.environ.get(SHOW_ERRORS, "") not in ("", "0")
 
 
 def warn(text: str) -> None:

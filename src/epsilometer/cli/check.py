@@ -1,6 +1,5 @@
 """``epsilometer check``."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from types import MappingProxyType
@@ -10,10 +9,12 @@ import click
 from epsilometer._dispatch import rejudge
 from epsilometer.cli.options import claim_option, delta_option, explain_option
 from epsilometer.cli.output import show_explanation
+from epsilometer.cli.saying import say
 from epsilometer.core import annotations, judge, words
 from epsilometer.core.audit import Audit
 from epsilometer.core.findings import RuleFinding
 from epsilometer.core.plain import to_plain
+from epsilometer.core.printing import one_line, to_json_text
 from epsilometer.core.serialisation import load
 from epsilometer.errors import InvalidArgument
 
@@ -52,7 +53,7 @@ def check(file: Path, claim: float | None, delta: float | None, form: str, expla
                 f"Its verdict is its own: {found.verdict}."
             )
         found = rejudge(found, claim, delta=delta)
-    click.echo(_FORMS[form](found))
+    say(_FORMS[form](found))
     if explain:
         show_explanation(found, aside=form != "text")
     if found.exit_code:
@@ -69,7 +70,7 @@ def _write_json(found: Audit) -> str:
         "reach": found.reach,
         "power": found.power,
     }
-    return json.dumps(to_plain(plain), indent=2, ensure_ascii=False, allow_nan=False)
+    return to_json_text(to_plain(plain))
 
 
 def _write_github(found: Audit) -> str:
@@ -80,7 +81,7 @@ def _write_github(found: Audit) -> str:
 def _write_junit(found: Audit) -> str:
     outcomes: dict[int, annotations.Outcome] = {0: "passed", 1: "failure", 4: "error"}
     case = annotations.Case(
-        name=words.one_line(found.subject),
+        name=one_line(found.subject),
         outcome=outcomes[judge.exit_code(found.verdict)],
         message=words.headline(found),
     )

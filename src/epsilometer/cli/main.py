@@ -13,7 +13,9 @@ import click
 from click.shell_completion import CompletionItem
 
 from epsilometer import __version__
-from epsilometer.errors import EpsilometerError, EpsilometerWarning
+from epsilometer.cli.saying import say, word_error
+from epsilometer.core.printing import printable
+from epsilometer.errors import SHOW_ERRORS, EpsilometerError, EpsilometerWarning, shows_errors
 
 HEADINGS: MappingProxyType[str, MappingProxyType[str, str]] = MappingProxyType(
     {
@@ -104,14 +106,28 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except EpsilometerError as error:  # only 1 may mean that a claim fell, so ours become 2
-            raise click.UsageError(str(error)) from error
-        except (click.ClickException, click.exceptions.Exit):
+            raise click.UsageError(word_error(error)) from error
+        except click.exceptions.Exit:
+            raise
+        except click.ClickException as error:
+            error.message = printable(error.message)  # it may name a file
             raise
         except (KeyboardInterrupt, click.Abort) as error:
             raise SystemExit(130) from error
         except Exception as error:  # a fault of ours must not read as a verdict either
-            traceback.print_exc()
+            say(_word_fault(error), err=True)
             raise SystemExit(3) from error
+
+
+def _word_fault(error: Exception) -> str:
+    """Return where a fault is; its text may hold data, and is shown only on request."""
+    if shows_errors() or isinstance(error, ImportError):  # which names a module
+        return "".join(traceback.format_exception(error))
+    frames = "".join(traceback.format_tb(error.__traceback__))
+    return (
+        f"{frames}{type(error).__name__}\nThis is a fault. Its text is not shown, because it may "
+        f"hold data; see it with {SHOW_ERRORS}=1."
+    )
 
 
 def _suggest(name: str) -> str:

@@ -1,6 +1,5 @@
 """``epsilometer runs``: what lies in folders of runs, how far a run is, and how it goes on."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -25,7 +24,9 @@ from epsilometer.cli.options import (
     trust_option,
 )
 from epsilometer.cli.output import end_audit, show, write_text
+from epsilometer.cli.saying import say
 from epsilometer.core import judge, words
+from epsilometer.core.printing import name_error, one_line, to_json_text
 from epsilometer.engine.run import finished_result
 from epsilometer.engine.store import Store, busy
 from epsilometer.errors import InvalidArgument
@@ -102,13 +103,13 @@ def list_(
             "unreadable": dict(history.unreadable),
             "unfinished": list(history.unfinished),
         }
-        click.echo(json.dumps(plain, indent=2, allow_nan=False))
+        say(to_json_text(plain))
         return
     shown = entries[-last:] if last else entries
     if shown:
         show(_make_list(shown))
     left = len(entries) - len(shown)
-    click.echo(
+    say(
         f"{_count_results(len(shown))}"
         + (f" of {len(entries):,}; all of them with --last 0" if left else "")
         + "."
@@ -135,29 +136,31 @@ def status(directory: Path, as_json: bool) -> None:
         plain = {
             "state": state,
             "audit": store.plan.audit,
-            "plan": store.plan.hash,
+            "plan": store.plan.public_hash,
             "units": store.plan.units,
             "finished": len(store.finished),
             "failed": sorted(failures),
             "damaged": damaged,
             "verdict": None if result is None else result.verdict,
         }
-        click.echo(json.dumps(plain, indent=2))
+        say(to_json_text(plain))
         return
     table = Table.grid(padding=(0, 2))
     table.add_row("state", state)
-    table.add_row("audit", Text(store.plan.audit))
-    table.add_row("plan", store.plan.hash)
+    table.add_row("audit", one_line(store.plan.audit))
+    table.add_row("plan", store.plan.public_hash)
     table.add_row("units", f"{len(store.finished):,} of {store.plan.units:,} finished")
     for unit, error in failures.items():
-        table.add_row("failed", Text(f"unit {unit}: {_last_line(error)}"))
+        table.add_row("failed", f"unit {unit}: {name_error(error)}")
     for name, reason in damaged.items():
-        table.add_row("damaged", Text(f"shards/{name}: {reason}; will be computed again"))
+        table.add_row("damaged", one_line(f"shards/{name}: {reason}; will be computed again"))
+    if failures:
+        table.add_row("", one_line(f"what they said is in {directory / 'failures'}"))
     if result is not None:
-        table.add_row("verdict", Text(words.headline(result)))
+        table.add_row("verdict", words.headline(result))
     show(table)
     if state == "stopped":
-        click.echo(f"Go on with: epsilometer runs resume {directory}")
+        say(f"Go on with: epsilometer runs resume {one_line(str(directory))}")
 
 
 @runs.command()
@@ -197,20 +200,20 @@ def compare(first: Path, second: Path, as_json: bool) -> None:
     """
     found = compare_results(first, second)
     if as_json:
-        click.echo(json.dumps(_to_plain(found), indent=2, allow_nan=False))
+        say(to_json_text(_to_plain(found)))
         return
     if found.settings:
         table = Table("setting", "A", "B", box=box.SIMPLE_HEAD, pad_edge=False)
         for row in found.settings:
-            table.add_row(*(Text(words.one_line(cell)) for cell in row))
+            table.add_row(*(Text(one_line(cell)) for cell in row))
         show(table)
     else:
-        click.echo("All settings are the same.")
+        say("All settings are the same.")
     for audit in found.audits:
         show(*_show_pair(audit))
     for which, subjects in (("A", found.only_first), ("B", found.only_second)):
         for subject in subjects:
-            click.echo(f"Only in {which}: {words.one_line(subject)}")
+            say(f"Only in {which}: {one_line(subject)}")
 
 
 @runs.command()
@@ -249,17 +252,17 @@ def trend(
             {"subject": t.subject, "entries": [entry.to_dict() for entry in t.entries]}
             for t in followed
         ]
-        click.echo(json.dumps(plain, indent=2, allow_nan=False))
+        say(to_json_text(plain))
     else:
         for each in followed:
             show(*_show_trend(each))
-        click.echo(history_words.CAUTION if followed else "No results.")
+        say(history_words.CAUTION if followed else "No results.")
         _warn(history)
     if html is not None:
         from epsilometer.report.trend_page import trend_page
 
         write_text(trend_page(followed, title=f"Results in {folder.resolve().name}"), html)
-        click.echo(f"Report: {html}", err=as_json)
+        say(f"Report: {one_line(str(html))}", err=as_json)
 
 
 def _make_list(entries: Sequence[Entry]) -> RenderableType:
@@ -273,8 +276,8 @@ def _make_list(entries: Sequence[Entry]) -> RenderableType:
         cells = (
             history_words.date(entry),
             history_words.run(entry),
-            entry.kind,
-            words.one_line(entry.subject),
+            one_line(entry.kind),
+            one_line(entry.subject),
             history_words.claimed(entry),
             history_words.found(entry),
         )
@@ -304,9 +307,9 @@ def _show_pair(audit: Compared) -> list[RenderableType]:
     table.add_row("verdict", *(_show_verdict(entry) for entry in both))
     change = "" if audit.difference is None else f"B less A: {audit.difference:+.3g}. "
     return [
-        Text(words.one_line(audit.first.subject), style="bold"),
+        Text(one_line(audit.first.subject), style="bold"),
         table,
-        Text(change + audit.meaning),
+        Text(one_line(change + audit.meaning)),
     ]
 
 
@@ -331,20 +334,15 @@ def _to_plain(found: Comparison) -> dict[str, Any]:
 def _warn(history: History) -> None:
     """Say what is missing in what was shown, on standard error."""
     for path, reason in history.unreadable:
-        click.echo(f"Skipped {words.one_line(path)}: {words.one_line(reason)}", err=True)
+        say(f"Skipped {one_line(path)}: {one_line(reason)}", err=True)
     if history.unfinished:
         many, first = len(history.unfinished), history.folder / history.unfinished[0]
-        click.echo(
+        say(
             f"{many:,} run{'' if many == 1 else 's'} without a result yet: "
-            f"epsilometer runs status {words.one_line(str(first))}",
+            f"epsilometer runs status {one_line(str(first))}",
             err=True,
         )
 
 
 def _count_results(number: int) -> str:
     return "1 result" if number == 1 else f"{number:,} results" if number else "No results"
-
-
-def _last_line(error: str) -> str:
-    *_, last = error.strip().splitlines() or ["nothing is known of why"]
-    return last

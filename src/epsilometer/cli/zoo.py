@@ -1,14 +1,15 @@
 """``epsilometer zoo``."""
 
-import json
-
 import click
 from rich import box
 from rich.table import Table
+from rich.text import Text
 
 from epsilometer.cli.options import json_option, seed_option
 from epsilometer.cli.output import show
+from epsilometer.cli.saying import say
 from epsilometer.core.plain import to_plain
+from epsilometer.core.printing import to_json_text
 from epsilometer.zoo.runner import Outcome, count_outcomes, run_zoo
 
 
@@ -25,7 +26,7 @@ def zoo(seed: int | None, as_json: bool) -> None:
     outcomes = run_zoo(seed=seed or 0)
     if as_json:
         rows = [_describe(outcome) for outcome in outcomes]
-        click.echo(json.dumps(to_plain(rows), indent=2, ensure_ascii=False, allow_nan=False))
+        say(to_json_text(to_plain(rows)))
     else:
         show(_make_table(outcomes), count_outcomes(outcomes))
     if any(outcome.accused and outcome.program.right for outcome in outcomes):
@@ -58,10 +59,12 @@ def _make_table(outcomes: tuple[Outcome, ...]) -> Table:
             outcome.checks[0] if outcome.accused else "–",
             str(outcome.steps) if outcome.accused else "–",
             f"{outcome.seconds:.2f}",
-            ""
-            if outcome.correct
-            else "[red]ACCUSED[/red]"
-            if program.right
-            else "[red]MISSED[/red]",
+            _word_mistake(outcome),
         )
     return table
+
+
+def _word_mistake(outcome: Outcome) -> Text:
+    if outcome.correct:
+        return Text()
+    return Text("ACCUSED" if outcome.program.right else "MISSED", style="red")

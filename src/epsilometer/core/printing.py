@@ -23,6 +23,7 @@ _UNSAFE = re.compile(
 _COLONS = re.compile(r"::(?=\w)")
 _HASHES = re.compile(r"##(?=\[|vso\[)", re.IGNORECASE)
 _FORMULA = re.compile(r"\s*[=+\-@|%]")  # how spreadsheets recognise a formula, or a call of DDE
+_DIED = "The worker died"  # as engines say it of a unit, in their own words
 LONGEST = 2_000  # letters of a text; nobody reads more in one line
 
 
@@ -52,6 +53,23 @@ def one_line(text: str, longest: int = LONGEST) -> str:
     line = " ".join(printable(text[: 4 * longest]).split())
     line = _HASHES.sub("# #", _COLONS.sub(": :", line))
     return line if len(line) <= longest else line[: longest - 1] + "…"
+
+
+def name_error(traceback: str) -> str:
+    """Return which exception a traceback ends with; its text may hold data, and is left out.
+
+    Example:
+        >>> name_error("Traceback (most recent call last):\\n  File …\\nValueError: ssn=123\\nmore")
+        'ValueError'
+        >>> name_error("The worker died 3 times.\\nsignal 9")
+        'The worker died 3 times.'
+    """
+    if traceback.startswith(_DIED):
+        return traceback.partition("\n")[0]
+    _, _, frames = traceback.rpartition("Traceback (most recent call last):\n")
+    last = next((line for line in frames.splitlines() if not line.startswith(" ")), "")
+    named = re.match(r"[A-Za-z_][\w.]*(?=:|$)", last)
+    return named[0].rpartition(".")[2] if named and traceback != frames else "an error"
 
 
 def to_json_text(plain: Any, *, indent: int | None = 2) -> str:

@@ -280,11 +280,14 @@ class Refits:
                 sure = np.where(self.classes == left[0], 0.0, -np.inf)
                 found = np.tile(sure, (count, 1))
             elif isinstance(error, InvalidArgument):
-                raise InvalidArgument(f"Without record {record}: {error}") from error
+                raise InvalidArgument(
+                    "Could not leave a record out.", withheld=f"Without record {record}: {error}"
+                ) from error
             else:
                 raise InvalidArgument(
-                    f"Expected {type(self.estimator).__name__} to be fitted without record "
-                    f"{record}, it raised {type(error).__name__}: {_line(error)}"
+                    f"Expected {type(self.estimator).__name__} to be fitted when a record is left "
+                    f"out, it raised {type(error).__name__}.",
+                    withheld=f"Without record {record}: {_line(error)}",
                 ) from error
         return found[0] if queries is None else found
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from epsilometer.engine.bytecode import digest_bytecode, find_changed_names, list_names
-from epsilometer.engine.fingerprints import fingerprint
+from epsilometer.engine.fingerprints import fingerprint, is_tensor
 from epsilometer.engine.user_modules import (
     Origin,
     digest_source,
@@ -172,7 +172,7 @@ class _Finder:
         self._todo += [own[name] for name in sorted(own) if not name.startswith("__dataclass_")]
 
     def _look_at_object(self, value: Any) -> None:
-        if hasattr(value, "detach") or hasattr(value, "to_numpy"):
+        if is_tensor(value) or hasattr(value, "to_numpy"):
             self._reach(type(value).__module__)
             return  # tensors and tables are data
         for name in ("__wrapped__", "py_func"):  # of caches, and of functions that numba compiles
@@ -278,9 +278,7 @@ def _digest_loaded(module: types.ModuleType) -> str:
 
 def _is_setting(value: Any) -> bool:
     """Tell whether a global is read for its value: a number, a text, an array, a list of such."""
-    if isinstance(value, (*_PLAIN, np.ndarray)) or hasattr(value, "to_numpy"):
-        return True
-    if hasattr(value, "detach"):
+    if isinstance(value, (*_PLAIN, np.ndarray)) or hasattr(value, "to_numpy") or is_tensor(value):
         return True
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return True

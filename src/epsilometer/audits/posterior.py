@@ -179,7 +179,7 @@ def run_audit(subject: Posterior, request: Request) -> Audit:
             listen=[*request.listen, failures],
         )
     except AllFailed as error:
-        raise AllFailed(f"{error} One said: {failures.reason}") from error
+        raise AllFailed(error.shareable, withheld=f"One said: {failures.reason}") from error
 
 
 def make_job(subject: Posterior, request: Request) -> PosteriorJob:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
+from epsilometer.core.printing import name_error
 from epsilometer.engine.engines import Engine, EngineLost, Local
 from epsilometer.engine.events import Event, Listener, log_to
 from epsilometer.engine.plan import Plan
@@ -28,6 +29,7 @@ class UnitFailed(EpsilometerError):
         *_, last = traceback.strip().splitlines() or ["Nothing is known of why."]
         kind, _, said = last.partition(": ")
         super().__init__(said if kind.endswith("InvalidArgument") else last)
+        self.shareable = f"Unit {unit} failed: {name_error(traceback)}."
 
 
 def gather(

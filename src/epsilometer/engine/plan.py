@@ -75,6 +75,12 @@ class Plan:
         """SHA-256 of everything above."""
         return hashlib.sha256(_canonical(self._plain())).hexdigest()
 
+    @property
+    def public_hash(self) -> str:
+        """SHA-256 of what may be shared."""
+        plain = {k: v for k, v in self._plain().items() if k != "inputs"}
+        return hashlib.sha256(_canonical(plain)).hexdigest()
+
     def stream(self, unit: int) -> np.random.Generator:
         """The unit's own random stream: counter-based, and never another unit's."""
         sequence = np.random.SeedSequence(self.seed, spawn_key=(unit,))

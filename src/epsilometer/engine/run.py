@@ -65,8 +65,8 @@ class Done:
             seed=self.plan.seed,
             until=parameters["until"],
             versions=self.plan.versions,
-            inputs=tuple(self.plan.inputs.items()),
-            plan=self.plan.hash,
+            shapes=tuple((name, shape) for name, shape in parameters["shapes"]),
+            plan=self.plan.public_hash,
             **self.counts(range(self.plan.units)),
         )
 
@@ -173,7 +173,7 @@ def finished_result(store: Store) -> "Audit | None":
     except InvalidArgument:
         return None  # torn or foreign: it is made again from the shards
     source = result.provenance
-    return result if source.plan == store.plan.hash and not source.failed else None
+    return result if source.plan == store.plan.public_hash and not source.failed else None
 
 
 @dataclass

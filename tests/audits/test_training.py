@@ -473,7 +473,7 @@ def test_a_result_names_functions_and_holds_no_data(rng: np.random.Generator) ->
     assert settings["data"] == {"supplied": "tuple"}
     assert settings["canary"] == {"supplied": "Record"}
     assert set(found.provenance.supplied) == {"data", "canary"}
-    assert {name for name, _ in found.provenance.inputs} == {"train", "score", "data", "canary"}
+    assert dict(found.provenance.shapes) == {"data": "40 × 3, 40"}
     assert audited(lambda data, seed: 0.0).provenance.settings["train"] == {"supplied": "function"}
 
 

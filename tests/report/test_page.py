@@ -210,7 +210,7 @@ def test_everything_needed_to_do_it_again_is_there() -> None:
     source = full_audit().provenance
     for part in ("epsilometer audit audit.json", source.plan, "epsilometer 1.0.0"):
         assert part in text
-    for part in (*source.inputs[0], "subject Scores", "rule null", "seed 7", "delta 1e-05"):
+    for part in (*source.shapes[0], "subject Scores", "rule null", "seed 7", "delta 1e-05"):
         assert part in text
     assert "Clopper, Pearson" in text  # what was used is cited
     assert "Dong, Roth, Su" in text  # and what the curves rest on
@@ -277,7 +277,7 @@ def test_an_invalid_bound_is_marked_wherever_it_is() -> None:
 
 def many_records(count: int, letters: int = 12) -> tuple[RecordRisk, ...]:
     few = [
-        a_record(record=f"{i}<&\u20ac" * letters, risk=float(i), measure="PDTP", note="<" * letters)
+        a_record(rank=count - i, risk=float(i), measure="PDTP", note="<&\u20ac" * letters)
         for i in range(1000)
     ]
     return tuple(few) * (count // 1000)
@@ -294,10 +294,10 @@ def test_a_million_records_fit() -> None:
 
 
 def test_five_thousand_short_records_are_all_kept() -> None:
-    records = tuple(a_record(record=f"r{i}", risk=i, note="") for i in range(6000))
+    records = tuple(a_record(rank=6000 - i, risk=i, note="") for i in range(6000))
     text = page(full_audit(more=records))
     kept = from_json(Skeleton(text).scripts["audit"][0]).find(RecordRisk)
-    assert {r.record for r in kept} == {f"r{i}" for i in range(1000, 6000)}
+    assert {r.rank for r in kept} == set(range(1, 5001))
     assert "the other 1,000 stand in the audit's JSON file alone" in Skeleton(text).text
 
 
@@ -313,6 +313,6 @@ def test_very_many_views_are_shown_without_figures_or_refused() -> None:
     forty = page(several_views(*[view] * 40))
     assert len(forty.encode()) <= LARGEST
     assert "The figures are left out" in forty
-    huge = a_provenance(inputs=(("scores.csv", "ab" * 32),) * 20_000)
+    huge = a_provenance(shapes=(("scores.csv", "ab" * 32),) * 20_000)
     with pytest.raises(InvalidArgument, match="whose page fits"):
         page(an_audit(provenance=huge))

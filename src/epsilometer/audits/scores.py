@@ -54,12 +54,11 @@ def run_audit(scores: Observed, request: Request) -> Audit:
         confidence=request.confidence,
         seed=request.seed,
     )
-    inputs = () if scores.source is None else scores.source.fingerprints()
     return Audit(
         subject=scores.title,
         claim=request.claim,
         findings=(finding,),
-        provenance=request.make_provenance(scores, inputs=inputs),
+        provenance=request.make_provenance(scores),
     )
 
 

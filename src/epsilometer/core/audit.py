@@ -49,8 +49,9 @@ class Provenance(Plain, frozen=True, kw_only=True):
         seed: From which all randomness followed.
         until: When it could stop early, as JSON values; None where it could not.
         versions: (package, version) pairs.
-        inputs: (name, SHA-256) pairs of what was read.
-        plan: Hash of the run's plan; empty where there was no run.
+        shapes: (field, shape in words) pairs of the data. No digest of them: it would tell whoever
+            knows all records but one what that one is.
+        plan: Hash of the run's plan without its data; empty where there was no run.
         units: Units of work that were planned.
         used: Units whose observations the result rests on; fewer where the run stopped early.
         failed: Units that raised or killed their worker.
@@ -66,7 +67,7 @@ class Provenance(Plain, frozen=True, kw_only=True):
     seed: int
     until: dict[str, Any] | None = None
     versions: tuple[tuple[str, str], ...]
-    inputs: tuple[tuple[str, str], ...] = ()
+    shapes: tuple[tuple[str, str], ...] = ()
     plan: str = ""
     units: int = 1
     used: int = 1

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from epsilometer.core.audit import Audit, Provenance
 from epsilometer.core.claim import Claim
 from epsilometer.core.plain import to_plain
-from epsilometer.core.settings import to_settings
+from epsilometer.core.settings import describe_shapes, to_settings
 from epsilometer.core.stopping import Until
 from epsilometer.engine.code import find_code
 from epsilometer.engine.engines import Engine
@@ -94,6 +94,7 @@ class Request:
                 "confidence": self.confidence,
                 "claim": None if self.claim is None else to_plain(self.claim),
                 "until": self.until_settings,
+                "shapes": [list(pair) for pair in describe_shapes(subject)],
                 "follows": further,
             },
             units=units,
@@ -133,9 +134,7 @@ class Request:
             accept_changes=self.accept_changes,
         )
 
-    def make_provenance(
-        self, subject: Any, *, inputs: Sequence[tuple[str, str]] = (), name: str = ""
-    ) -> Provenance:
+    def make_provenance(self, subject: Any, *, name: str = "") -> Provenance:
         """Return the provenance of an audit that is computed at once, without a run."""
         return Provenance(
             subject=name or type(subject).__name__,
@@ -145,7 +144,7 @@ class Request:
             seed=self.seed,
             until=self.until_settings,
             versions=versions(),
-            inputs=tuple(inputs),
+            shapes=describe_shapes(subject),
         )
 
     @property

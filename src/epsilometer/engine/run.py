@@ -80,6 +80,7 @@ class Done:
             seed=self.plan.seed,
             until=parameters["until"],
             versions=self.plan.versions,
+            shapes=tuple((name, shape) for name, shape in parameters.get("shapes", ())),
             plan=self.plan.public_hash,
             code=self.plan.source,
             accepted=self.accepted,

@@ -155,7 +155,8 @@ def _provenance(source: Provenance) -> list[str]:
     if source.plan:
         rows.append(("plan", source.plan))
     rows.append(("units", f"{source.used:,} used of {source.units:,}, {source.failed:,} failed"))
-    rows += [*source.versions[:_LISTED], *source.inputs[:_LISTED]]
+    rows += [(f"shape of {name}", shape) for name, shape in source.shapes[:_LISTED]]
+    rows += source.versions[:_LISTED]
     return [
         plain(words.again(source)),
         *([f"```text\n{command}\n```"] if command else []),

@@ -216,10 +216,7 @@ UNREADABLE = {
         r"\.csv, \.parquet or \.npz, got 'scores.json'",
     ),
     "no ending": (lambda folder: folder, r"\.csv, \.parquet or \.npz"),
-    "Latin-1": (
-        holding("scores.csv", "score,où\n1,à\n".encode("latin-1")),
-        "Expected text in .scores.csv",
-    ),
+    "Latin-1": (holding("scores.csv", "score,où\n1,à\n".encode("latin-1")), "scores.csv.*utf-8"),
     "UTF-16": (
         holding("scores.csv", "score,member\n".encode("utf-16")),
         "Expected text in .scores.csv",

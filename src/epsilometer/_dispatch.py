@@ -11,10 +11,11 @@ from typing import Any, TypeAlias
 import msgspec
 
 from epsilometer import _validate
+from epsilometer._files import make_private_folder, read_plain, write_whole
 from epsilometer.core.audit import Audit
 from epsilometer.core.claim import Claim, as_claim, check_delta
 from epsilometer.core.findings import EpsilonFinding, Finding, FormFinding, RuleFinding
-from epsilometer.core.renderers import save
+from epsilometer.core.renderers import render
 from epsilometer.core.serialisation import from_json
 from epsilometer.core.settings import (
     from_settings,
@@ -77,6 +78,7 @@ class Call:
         out: str | Path | None = None,
         engine: Engine | None = None,
         listen: Sequence[Listener] = (),
+        accept_changes: bool = False,
     ) -> Audit:
         """Audit the subject as the file says."""
         return audit(
@@ -89,6 +91,7 @@ class Call:
             engine=engine,
             until=self.until,
             listen=listen,
+            accept_changes=accept_changes,
         )
 
 
@@ -103,6 +106,7 @@ def audit(
     engine: Engine | None = None,
     until: Until | None = None,
     listen: Sequence[Listener] = (),
+    accept_changes: bool = False,
 ) -> Audit:
     """Audit a subject, and judge a claim by what is found.
 
@@ -118,10 +122,12 @@ def audit(
         delta: δ; not needed beside a ``Claim``, which has one.
         confidence: With which all deciding bounds hold together.
         seed: From which all randomness follows.
-        out: Directory of the run. The same call finishes it after a crash.
+        out: Directory of the run, for its owner alone. The same call finishes it after a crash; a
+            call with changed code is refused.
         engine: What executes units of work; ``Local()`` processes by default.
         until: When to stop early: ``UntilRefuted()`` or ``UntilNarrow(width)``.
         listen: Functions that are told what happens.
+        accept_changes: Go on with a run whose code has changed since; the result says what.
 
     Returns:
         The audit: ``verdict``, ``epsilon``, ``reach``, ``findings``, and ``save(path)``.
@@ -153,6 +159,7 @@ def audit(
         engine=engine,
         until=until,
         listen=tuple(listen),
+        accept_changes=accept_changes,
     )
     found = run(subject, request)
     if where is not None:
@@ -275,13 +282,14 @@ def _load_entry(name: str) -> Any:
 
 
 def _keep(found: Audit, where: Path) -> None:
-    """Write the audit and its page into the directory of the run."""
+    """Write the audit and its page into the directory of the run, for its owner alone."""
     try:
-        where.mkdir(parents=True, exist_ok=True)
+        make_private_folder(where)
+        if not (where / "plan.json").exists():  # a run has written its result already
+            write_whole(where / "result.json", render(found, ".json"))
+        write_whole(where / "report.html", render(found, ".html"))
     except OSError as error:
-        raise InvalidArgument(f"Could not make {str(where)!r}: {error.strerror}.") from error
-    save(found, where / "result.json")
-    save(found, where / "report.html")
+        raise InvalidArgument(f"Could not write {str(where)!r}: {error.strerror}.") from error
 
 
 def _call_of_plan(plan: Plan, *, trust: bool) -> Call:
@@ -407,7 +415,7 @@ def _decode_until(plain: Any) -> Until:
 
 def _read(file: Path) -> bytes:
     try:
-        return file.read_bytes()
+        return read_plain(file)
     except OSError as error:
         raise UnreadableFile(f"Could not read {str(file)!r}: {error.strerror}.") from error
 

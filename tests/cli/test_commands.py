@@ -484,7 +484,7 @@ def test_shared_options_are_spelled_and_explained_alike() -> None:
     for shared in (
         *("--claim", "--delta", "--confidence", "--seed", "--out", "--json", "--html", "--quiet"),
         *("--explain", "--engine", "--workers", "--address", "--log-json", "--until", "--data"),
-        *("--config", "--trust"),
+        *("--config", "--trust", "--accept-changes"),
     ):
         assert len(said[shared]) == 1, said[shared]
     assert not {"--run", "--claim-epsilon", "--until-refuted"} & set(said)

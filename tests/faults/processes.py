@@ -11,7 +11,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from epsilometer.engine.store import Store, lock
+from epsilometer.engine.locking import lock
+from epsilometer.engine.store import Store
 from tests.engine.jobs import ROOT
 
 MARK = "EPSILOMETER_TEST_MARK"  # a variable that descendants inherit, however they were left

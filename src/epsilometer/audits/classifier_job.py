@@ -26,7 +26,7 @@ from epsilometer.engine.events import Listener
 from epsilometer.engine.fingerprints import fingerprint, name_of
 from epsilometer.engine.plan import Plan
 from epsilometer.engine.request import Request
-from epsilometer.engine.run import Done, Unwatched, Watch, run
+from epsilometer.engine.run import Done, Unwatched, Watch
 from epsilometer.engine.shards import Arrays, checked
 from epsilometer.engine.store import write_whole
 from epsilometer.leave_one_out.pdtp import Pdtp, pdtp
@@ -38,7 +38,8 @@ _SCORES = 10_000  # of attacks, for which enough targets are attacked
 
 def run_audit(subject: Classifier, request: Request) -> Audit:
     """Measure the risk of records and what attacks find, and apply the rules to it."""
-    return run(make_job(subject, request), request.out, engine=_CallerProcess())
+    own = _CallerProcess()
+    return request.execute(make_job(subject, request), usual=own, engine=own, listen=())
 
 
 def make_job(subject: Classifier, request: Request) -> "ClassifierJob":

@@ -22,7 +22,7 @@ from epsilometer.engine.engines import Local
 from epsilometer.engine.fingerprints import name_of
 from epsilometer.engine.plan import Plan
 from epsilometer.engine.request import Request
-from epsilometer.engine.run import Counts, Done, run
+from epsilometer.engine.run import Counts, Done
 from epsilometer.engine.shards import Arrays
 from epsilometer.errors import InvalidArgument
 from epsilometer.observations import Scores, Sides
@@ -117,7 +117,7 @@ def run_audit(subject: Runs, request: Request) -> Audit:
         also=tuple(subject.also),
         until=request.until,
     )
-    return run(job, request.out, engine=request.engine or Local(), listen=request.listen)
+    return request.execute(job, usual=Local())
 
 
 @dataclass(frozen=True, kw_only=True)

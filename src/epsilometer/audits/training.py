@@ -22,7 +22,7 @@ from epsilometer.engine.engines import Local
 from epsilometer.engine.fingerprints import fingerprint, name_of
 from epsilometer.engine.plan import Plan
 from epsilometer.engine.request import Request
-from epsilometer.engine.run import Done, Watch, run
+from epsilometer.engine.run import Done, Watch
 from epsilometer.engine.shards import Arrays
 from epsilometer.errors import InvalidArgument, warn
 from epsilometer.observations import Scores
@@ -325,12 +325,7 @@ def run_audit(subject: TrainFunction, request: Request) -> Audit:
         adjacency=adjacency,
     )
     failures = Failures(WrongScore)
-    found = run(
-        job,
-        request.out,
-        engine=request.engine or Local(),
-        listen=[*request.listen, failures],
-    )
+    found = request.execute(job, usual=Local(), listen=[*request.listen, failures])
     _warn(found, failures)
     return found
 

@@ -76,7 +76,13 @@ def run_call(call: Call, options: Options, *, data: Path | None = None) -> Audit
     out = None if options.out is None else options.out.absolute()
     with visit(data):
         return run_interruptibly(
-            lambda: call.run(out=out, engine=options.engine, listen=options.listen), options.out
+            lambda: call.run(
+                out=out,
+                engine=options.engine,
+                listen=options.listen,
+                accept_changes=options.accept_changes,
+            ),
+            options.out,
         )
 
 

@@ -78,10 +78,10 @@ def write_page(audit: Audit, path: Path) -> None:
 
 def write_text(text: str, path: Path) -> None:
     """Write a page as one file, whole or not at all."""
-    from epsilometer.engine.store import write_whole
+    from epsilometer._files import write_whole
 
     whole = text if text.endswith("\n") else f"{text}\n"
     try:
-        write_whole(path, whole.encode("utf-8"))
+        write_whole(path, whole.encode("utf-8"), private=False)
     except OSError as error:
         raise InvalidArgument(f"Could not write {str(path)!r}: {error.strerror}.") from error

@@ -27,8 +27,9 @@ from epsilometer.cli.output import end_audit, show, write_text
 from epsilometer.cli.saying import say
 from epsilometer.core import judge, words
 from epsilometer.core.printing import name_error, one_line, to_json_text
+from epsilometer.engine.locking import busy
 from epsilometer.engine.run import finished_result
-from epsilometer.engine.store import Store, busy
+from epsilometer.engine.store import Store
 from epsilometer.errors import InvalidArgument
 from epsilometer.history.comparison import Compared, Comparison
 from epsilometer.history.comparison import compare as compare_results

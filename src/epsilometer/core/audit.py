@@ -55,6 +55,9 @@ class Provenance(Plain, frozen=True, kw_only=True):
         units: Units of work that were planned.
         used: Units whose observations the result rests on; fewer where the run stopped early.
         failed: Units that raised or killed their worker.
+        code: SHA-256 of what the user wrote of the code that ran, its values not counted; empty
+            where that is nothing.
+        accepted: What changed in the code during the run and was accepted, in words.
     """
 
     subject: str
@@ -69,6 +72,8 @@ class Provenance(Plain, frozen=True, kw_only=True):
     units: int = 1
     used: int = 1
     failed: int = 0
+    code: str = ""
+    accepted: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -178,7 +178,9 @@ def test_groups_of_many_people_are_named_and_those_of_few_are_not(name: str, mad
 
 def test_only_the_directory_of_the_run_says_who_is_at_risk(made: Any) -> None:
     _, _, _, folder = made("classifier")
-    private = (folder / "run" / "records.csv").read_text("utf-8")
+    file = folder / "run" / "records.csv"
+    assert file.stat().st_mode & 0o077 == 0
+    private = file.read_text("utf-8")
     assert all(name in private for name in NAMES)
     assert RARE in private
 

@@ -110,7 +110,7 @@ class _Commands(click.Group):
         except click.exceptions.Exit:
             raise
         except click.ClickException as error:
-            error.message = printable(error.message)  # it may name a file
+            object.__setattr__(error, "message", printable(error.message))  # it may name a file
             raise
         except (KeyboardInterrupt, click.Abort) as error:
             raise SystemExit(130) from error

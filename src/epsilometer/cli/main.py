@@ -14,7 +14,7 @@ from click.shell_completion import CompletionItem
 
 from epsilometer import __version__
 from epsilometer.cli.saying import say, word_error
-from epsilometer.core.printing import printable
+from epsilometer.core.printing import one_line
 from epsilometer.errors import SHOW_ERRORS, EpsilometerError, EpsilometerWarning, shows_errors
 
 HEADINGS: MappingProxyType[str, MappingProxyType[str, str]] = MappingProxyType(
@@ -110,7 +110,8 @@ class _Commands(click.Group):
         except click.exceptions.Exit:
             raise
         except click.ClickException as error:
-            object.__setattr__(error, "message", printable(error.message))  # it may name a file
+            lines = map(one_line, error.message.splitlines())  # it may name a file
+            object.__setattr__(error, "message", "\n".join(lines))
             raise
         except (KeyboardInterrupt, click.Abort) as error:
             raise SystemExit(130) from error

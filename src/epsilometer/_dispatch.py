@@ -94,6 +94,19 @@ class Call:
             accept_changes=accept_changes,
         )
 
+    def recompute(self, out: Path) -> Audit:
+        """Make the result of the run in a directory again from its shards; write nothing."""
+        request = Request(
+            claim=self.claim,
+            delta=self.delta if self.claim is None else self.claim.delta,
+            confidence=self.confidence,
+            seed=self.seed,
+            out=out,
+            until=self.until,
+            recompute=True,
+        )
+        return _find_runner(self.subject)(self.subject, request)
+
 
 def audit(
     subject: Any,
@@ -201,12 +214,13 @@ def _with_power(finding: Finding, claim: Claim) -> Finding:
     return finding
 
 
-def read_call(path: str | Path, *, trust: bool = False) -> Call:
+def read_call(path: str | Path, *, trust: bool = False, subject: Any = None) -> Call:
     """Read which audit a file describes: settings as TOML, or an audit or plan as JSON.
 
     Args:
         path: ``.toml``, ``.json``, or the directory of a run.
         trust: Import functions that the file names.
+        subject: What was audited, where the plan of a run cannot hold all of it.
     """
     file = Path(path)
     if file.is_dir():
@@ -214,7 +228,8 @@ def read_call(path: str | Path, *, trust: bool = False) -> Call:
     data = _read(file)
     try:
         if file.name == "plan.json":
-            return _call_of_plan(Plan.from_json(data.decode("utf-8")), trust=trust)
+            plan = Plan.from_json(data.decode("utf-8"))
+            return _call_of_plan(plan, trust=trust, subject=subject)
         if file.suffix == ".json":
             return _call_of_audit(from_json(data), trust=trust)
         return _call_of_toml(_parse_toml(data), trust=trust)
@@ -292,7 +307,7 @@ def _keep(found: Audit, where: Path) -> None:
         raise InvalidArgument(f"Could not write {str(where)!r}: {error.strerror}.") from error
 
 
-def _call_of_plan(plan: Plan, *, trust: bool) -> Call:
+def _call_of_plan(plan: Plan, *, trust: bool, subject: Any = None) -> Call:
     given = plan.parameters
     missing = {"settings", "claim", "delta", "confidence", "until"} - set(given)
     if missing:
@@ -309,6 +324,7 @@ def _call_of_plan(plan: Plan, *, trust: bool) -> Call:
         seed=plan.seed,
         until=given["until"],
         trust=trust,
+        subject=subject,
     )
 
 
@@ -386,15 +402,18 @@ def _call(
     seed: int,
     until: Any,
     trust: bool,
+    subject: Any = None,
 ) -> Call:
     if isinstance(until, str):
         until = parse_choice(until, among=("refuted", "narrow"))
     elif until is not None:
         until = _decode_until(until)
-    if name not in known_subjects() and isinstance(settings, Mapping):
-        refuse_supplied(name, settings)  # as those of Opacus and Flower, whose runs are users' own
+    if subject is None:
+        if name not in known_subjects() and isinstance(settings, Mapping):
+            refuse_supplied(name, settings)  # of Opacus and Flower, whose runs are users' own
+        subject = from_settings(subject_class(name), settings, trust=trust)
     return Call(
-        subject=from_settings(subject_class(name), settings, trust=trust),
+        subject=subject,
         claim=claim,
         delta=delta,
         confidence=confidence,

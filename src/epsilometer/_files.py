@@ -206,14 +206,13 @@ def read_plain(path: Path, *, largest: int = LARGEST_TEXT) -> bytes:
         UnreadableFile: It has more than ``largest`` bytes.
         OSError: It is not there, or closed.
     """
-    check_plain(path)
-    handle = os.open(path, os.O_RDONLY | _NO_WAIT | getattr(os, "O_BINARY", 0))
-    try:
-        _refuse_other(os.fstat(handle), path)
-    except NotPlain:
-        os.close(handle)
-        raise
-    return _read_all(handle, path, largest)
+    return _read_all(_open_plain(path), path, largest)
+
+
+def read_head(path: Path, count: int) -> bytes:
+    """Return the first bytes of a plain file that a user named; a link is followed."""
+    with os.fdopen(_open_plain(path), "rb") as file:
+        return file.read(count)
 
 
 def write_whole(path: Path, data: bytes, *, private: bool = True) -> None:
@@ -257,6 +256,17 @@ def make_private_folder(path: Path) -> None:
             path.chmod(path.stat().st_mode & OWNER_FOLDER)
     else:
         path.chmod(OWNER_FOLDER)  # whatever the umask took away
+
+
+def _open_plain(path: Path) -> int:
+    check_plain(path)
+    handle = os.open(path, os.O_RDONLY | _NO_WAIT | getattr(os, "O_BINARY", 0))
+    try:
+        _refuse_other(os.fstat(handle), path)
+    except NotPlain:
+        os.close(handle)
+        raise
+    return handle
 
 
 def _read_all(handle: int, path: Path, largest: int) -> bytes:

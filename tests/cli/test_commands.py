@@ -33,7 +33,7 @@ from tests.cli.test_classifier import people
 
 SPREAD = oracles.even_normals(300)
 SCORES = Scores(SPREAD + 3, SPREAD)  # proves an ε between 2 and 4
-RUNS = ("list", "status", "resume", "compare", "trend")
+RUNS = ("list", "status", "resume", "verify", "compare", "trend")
 
 
 def write_csv(path: Path) -> None:

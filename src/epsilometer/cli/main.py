@@ -38,7 +38,7 @@ HEADINGS: MappingProxyType[str, MappingProxyType[str, str]] = MappingProxyType(
             }
         ),
         "Runs": MappingProxyType(
-            {"runs": "List, resume, compare and follow runs and their results."}
+            {"runs": "List, resume, verify, compare and follow runs and their results."}
         ),
         "Other": MappingProxyType(
             {
@@ -56,7 +56,7 @@ HEADINGS: MappingProxyType[str, MappingProxyType[str, str]] = MappingProxyType(
 COMMANDS: MappingProxyType[str, str] = MappingProxyType(
     {name: text for commands in HEADINGS.values() for name, text in commands.items()}
 )
-_RUNS = ("list", "status", "resume", "compare", "trend")  # subcommands of runs, for suggestions
+_RUNS = ("list", "status", "resume", "verify", "compare", "trend")  # for suggestions
 
 
 class _Commands(click.Group):

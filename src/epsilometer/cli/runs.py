@@ -25,6 +25,7 @@ from epsilometer.cli.options import (
 )
 from epsilometer.cli.output import end_audit, show, write_text
 from epsilometer.cli.saying import say
+from epsilometer.cli.verifying import verify
 from epsilometer.core import judge, words
 from epsilometer.core.printing import name_error, one_line, to_json_text
 from epsilometer.engine.locking import busy
@@ -61,7 +62,10 @@ _kind_option = click.option("--kind", default="", help="Select by kind, as Score
 
 @click.group()
 def runs() -> None:
-    """List, resume, compare and follow runs and their results."""
+    """List, resume, verify, compare and follow runs and their results."""
+
+
+runs.add_command(verify)
 
 
 @runs.command(name="list")
@@ -92,7 +96,7 @@ def list_(
     """List the results in FOLDER and below it, oldest first.
 
     Dates are when files were written. Only new and changed files are read; the others are known
-    by an index in the folder, which may be deleted.
+    by an index among your caches, which may be deleted.
 
     Example: epsilometer runs list . --subject digits --since 2026-01-01
     """

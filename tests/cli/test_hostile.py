@@ -241,12 +241,15 @@ def test_what_a_unit_raises_is_named_and_not_shown(tmp_path: Path) -> None:
         assert FORGED not in text
         assert "\x1b]" not in text
         assert "\x9b" not in text
+    assert "RuntimeWarning from" in shown
     check_harmless(status, ["runs", "status"])
 
 
 _PROGRAM = f"""
+import warnings
 import epsilometer as em
 def play(runs, rng):
+    warnings.warn("ssn=123-45-6789 \\x1b]52;c;eA==\\x07", RuntimeWarning)
     if rng.random() < 0.1:
         raise ValueError("ssn=123-45-6789 \\x1b]52;c;eA==\\x07 \\x9b2J\\n{FORGED}")
     return em.Scores(inside=rng.normal(3, 1, runs), outside=rng.normal(0, 1, runs))

@@ -5,6 +5,7 @@ A secret is a text: a name, a label, a cell, digits of a number, or a digest of 
 
 import base64
 import hashlib
+import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -237,6 +238,21 @@ def _plant_classifier(_: Path, **how: Any) -> Planted:
     return Planted(subject, texts=(*NAMES, RARE, FEW), values=values, claim=None)
 
 
+def _plant_refits(_: Path) -> Planted:
+    """An estimator that is refitted without each record, and warns of what it sees."""
+    from sklearn.tree import DecisionTreeClassifier
+
+    class Talkative(DecisionTreeClassifier):
+        def fit(self, X: Any, y: Any) -> Any:  # noqa: N803
+            warnings.warn(f"{SAID}: {y[0]} {X[0]}", stacklevel=2)
+            return super().fit(X, y)
+
+    features, labels, _groups = _people()
+    features, labels = features[:60], labels[:60]
+    subject = em.Classifier(Talkative(max_depth=2), features, labels, attacks=())
+    return Planted(subject, texts=(RARE, SAID), values=(features, labels), claim=None)
+
+
 def write_table(folder: Path) -> Path:
     """Write the table of people, with their names and their rare disease."""
     features, labels, groups = _people()
@@ -293,6 +309,7 @@ SUBJECTS: Mapping[str, Callable[[Path], Planted]] = {
     "cosines": _plant_cosines,
     "classifier": _plant_classifier,
     "classifier, rows shown": lambda folder: _plant_classifier(folder, show_records=True),
+    "classifier, refitted": _plant_refits,
     "table": _plant_table,
     "posterior": _plant_posterior,
     "step": _plant_step,

@@ -44,6 +44,7 @@ _COMMANDS = (
     ("runs", "trend", "{}", "--json"),
     ("runs", "compare", "{}", "{}"),
     ("runs", "verify", "{}"),
+    ("runs", "trend", "{}", "--html", "{}/trend.html"),
     ("audit", "{}/result.json"),
 )
 
@@ -98,7 +99,7 @@ def call_commands(run: Path) -> Iterator[tuple[str, str]]:
         done = CliRunner().invoke(main, [part.format(run) for part in command])
         assert done.exit_code in (0, 1, 2, 4), done.output  # 2: no run, or data are missing
         yield " ".join(command), done.output
-    for name in ("result.json", "report.html"):
+    for name in ("result.json", "report.html", "trend.html"):
         yield name, (run / name).read_text("utf-8")
 
 
@@ -217,6 +218,24 @@ def test_who_knows_all_but_one_label_learns_nothing_from_digests(tmp_path: Path)
         for y in (labels, other)
     ]
     assert sources[0].provenance == sources[1].provenance
+
+
+def make_play(secret: str) -> Any:
+    """A program that closes over a secret, and has it as a default too."""
+
+    def play(runs: int, rng: Any, held: str = secret) -> em.Scores:
+        shift = 3 if secret == held else 0
+        return em.Scores(inside=rng.normal(shift, 1, runs), outside=rng.normal(0, 1, runs))
+
+    return play
+
+
+def test_code_is_identified_without_what_it_closes_over() -> None:
+    audits = [
+        em.audit(em.Runs(make_play(name), runs=100), delta=DELTA, engine=em.InProcess())
+        for name in NAMES[:2]
+    ]
+    assert audits[0].to_json() == audits[1].to_json()
 
 
 def test_mlflow_is_told_no_secret(made: Any, tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ import os
 import sys
 import warnings
 
+from epsilometer._printable import printable
+
 SHOW_ERRORS = "EPSILOMETER_SHOW_ERRORS"  # variable of the environment
 
 
@@ -22,8 +24,9 @@ class EpsilometerError(Exception):
 
     def __init__(self, message: str = "", *, withheld: str = "") -> None:
         """Take the message, and what only the caller's own process may see of the cause."""
-        super().__init__(f"{message} {withheld}" if withheld else message)
-        self.shareable = message
+        self.shareable = printable(message)  # it may repeat what a file or a service says
+        whole = f"{self.shareable} {printable(withheld)}" if withheld else self.shareable
+        super().__init__(whole)
 
 
 class InvalidArgument(EpsilometerError, ValueError):
@@ -56,7 +59,7 @@ def warn(text: str) -> None:
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and _is_ours(frame.f_globals):
         level, frame = level + 1, frame.f_back
-    warnings.warn(text, EpsilometerWarning, stacklevel=level)
+    warnings.warn(printable(text), EpsilometerWarning, stacklevel=level)
 
 
 def _is_ours(names: dict[str, object]) -> bool:

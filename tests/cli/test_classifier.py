@@ -171,7 +171,7 @@ def test_a_run_is_resumed_to_the_same_bytes(csv: Path, tmp_path: Path) -> None:
     done = CliRunner().invoke(main, arguments)
     assert done.exit_code == 2
     assert "Expected no other run" in " ".join(done.stderr.split())
-    assert "inputs" in done.stderr
+    assert "other data in people.csv" in done.stderr
 
 
 def test_rows_are_shown_only_where_asked_and_features_never(csv: Path, tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def test_the_verdict_comes_first(name: str) -> None:
     audit = AUDITS[name]
     first, _, subject, *_ = as_markdown(audit).splitlines()
     assert first.startswith(f"### {look_of(audit).emoji} {audit.verdict.upper()}: ")
-    assert subject == plain(audit.subject)
+    assert subject == f"Subject: {plain(audit.subject)}"
 
 
 def test_what_is_not_refuted_is_grey_and_names_reach_and_power() -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from epsilometer._files import write_whole
 from epsilometer.attacks.estimators import FitEstimator
 from epsilometer.attacks.membership import mismatch
 from epsilometer.attacks.shadows import ShadowPool, shadow_pool
@@ -28,7 +29,6 @@ from epsilometer.engine.plan import Plan
 from epsilometer.engine.request import Request
 from epsilometer.engine.run import Done, Unwatched, Watch
 from epsilometer.engine.shards import Arrays, checked
-from epsilometer.engine.store import write_whole
 from epsilometer.leave_one_out.pdtp import Pdtp, pdtp
 from epsilometer.types import BoolArray, FloatArray, IntArray
 

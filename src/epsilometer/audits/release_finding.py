@@ -15,6 +15,7 @@ from epsilometer.attacks.membership import RecordScores, evaluate
 from epsilometer.audits.classifier import ClassifierTask
 from epsilometer.audits.cures import Sawtooth, removal_plan, rounding_steps
 from epsilometer.audits.release import Measured, apply_rules
+from epsilometer.audits.scores import round_threshold
 from epsilometer.audits.standing_out import explained
 from epsilometer.core import judge
 from epsilometer.core.audit import Audit, Provenance
@@ -164,7 +165,9 @@ class PartResults:
             delta=self.task.delta,
             confidence=self.task.confidence,
         ).bound
-        return msgspec.structs.replace(finding, bound=bound)
+        return msgspec.structs.replace(
+            finding, bound=None if bound is None else round_threshold(bound)
+        )
 
     def _summarise_risk(self, at: Seen, floor: FloatArray | None) -> LeaveOneOut:
         arrays, confidence = self.found["leave-one-out"], self.task.confidence

@@ -57,7 +57,8 @@ class Runs:
         title: What was audited, in words.
         adversary: Whose view the scores are computed from, in words.
         curves: Trade-off curves to draw beside the attack's.
-        parameters: Whatever else determines what ``play`` does, as JSON values. A run directory is
+        parameters: Whatever else determines what ``play`` does, as JSON values; they are written
+            into results as they are, so put no data here. A run directory is
             never continued with other parameters; what is not named here cannot be checked.
 
     Example:

@@ -2,9 +2,12 @@
 
 import difflib
 import io
+import os
 import sys
 import traceback
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any
@@ -14,7 +17,7 @@ from click.shell_completion import CompletionItem
 
 from epsilometer import __version__
 from epsilometer.cli.saying import say, word_error
-from epsilometer.core.printing import printable
+from epsilometer.core.printing import one_line
 from epsilometer.errors import SHOW_ERRORS, EpsilometerError, EpsilometerWarning, shows_errors
 
 HEADINGS: MappingProxyType[str, MappingProxyType[str, str]] = MappingProxyType(
@@ -56,6 +59,7 @@ HEADINGS: MappingProxyType[str, MappingProxyType[str, str]] = MappingProxyType(
 COMMANDS: MappingProxyType[str, str] = MappingProxyType(
     {name: text for commands in HEADINGS.values() for name, text in commands.items()}
 )
+_WORKERS = "PYTHONWARNINGS"  # variable of the environment that workers inherit
 _RUNS = ("list", "status", "resume", "verify", "compare", "trend")  # for suggestions
 
 
@@ -102,21 +106,50 @@ class _Commands(click.Group):
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):  # an ASCII terminal gets ? for ε, not a crash
                 stream.reconfigure(errors="replace")
-        warnings.simplefilter("ignore", EpsilometerWarning)  # results carry them as caveats
         try:
-            return super().invoke(ctx)
+            with _quiet_warnings():
+                return super().invoke(ctx)
         except EpsilometerError as error:  # only 1 may mean that a claim fell, so ours become 2
             raise click.UsageError(word_error(error)) from error
         except click.exceptions.Exit:
             raise
         except click.ClickException as error:
-            error.message = printable(error.message)  # it may name a file
+            lines = map(one_line, error.message.splitlines())  # it may name a file
+            object.__setattr__(error, "message", "\n".join(lines))
             raise
         except (KeyboardInterrupt, click.Abort) as error:
             raise SystemExit(130) from error
         except Exception as error:  # a fault of ours must not read as a verdict either
             say(_word_fault(error), err=True)
             raise SystemExit(3) from error
+
+
+@contextmanager
+def _quiet_warnings() -> Iterator[None]:
+    """Name warnings of users' code and packages by their kind: what they say may hold data."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", EpsilometerWarning)  # results carry them as caveats
+        if shows_errors():
+            yield
+            return
+        warnings.showwarning = _show_warning
+        before = os.environ.get(_WORKERS)
+        os.environ.setdefault(_WORKERS, "ignore")
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ[_WORKERS]
+
+
+def _show_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any
+) -> None:
+    say(
+        f"{category.__name__} from {one_line(filename)}:{lineno}; what it says is shown with "
+        f"{SHOW_ERRORS}=1.",
+        err=True,
+    )
 
 
 def _word_fault(error: Exception) -> str:

@@ -298,7 +298,7 @@ def _show_trend(trend: Trend) -> list[RenderableType]:
         table.add_row(*map(Text, row[:4]), _show_verdict(entry), Text(row[5]))
     line = history_words.sparkline(trend.values)
     return [
-        Text(history_words.trend_title(trend), style="bold"),
+        Text(f"Subject: {history_words.trend_title(trend)}", style="bold"),
         Text(f"{trend.measure} {line}", style="cyan"),
         table,
     ]
@@ -312,7 +312,7 @@ def _show_pair(audit: Compared) -> list[RenderableType]:
     table.add_row("verdict", *(_show_verdict(entry) for entry in both))
     change = "" if audit.difference is None else f"B less A: {audit.difference:+.3g}. "
     return [
-        Text(one_line(audit.first.subject), style="bold"),
+        Text(f"Subject: {one_line(audit.first.subject)}", style="bold"),
         table,
         Text(one_line(change + audit.meaning)),
     ]

@@ -11,13 +11,9 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-# Unicode's Cc, Cf, Cs, Zl and Zp without tab and new line: controls of terminals (C0, C1), controls
-# of direction, invisible letters and tags, halves of letters, and further ends of lines.
-_UNSAFE = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e"
-    "\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb\U000110bd\U000110cd"
-    "\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e007f]"
-)
+from epsilometer._printable import UNSAFE, printable
+
+__all__ = ["LONGEST", "name_error", "one_line", "printable", "to_csv_text", "to_json_text"]
 # Commands that CI services take from a log: GitHub's "::error::" at the start of a line, which may
 # be broken anywhere; GitHub's "##[error]" and Azure's "##vso[…]" within a line too.
 _COLONS = re.compile(r"::(?=\w)")
@@ -25,18 +21,6 @@ _HASHES = re.compile(r"##(?=\[|vso\[)", re.IGNORECASE)
 _FORMULA = re.compile(r"\s*[=+\-@|%]")  # how spreadsheets recognise a formula, or a call of DDE
 _DIED = "The worker died"  # as engines say it of a unit, in their own words
 LONGEST = 2_000  # letters of a text; nobody reads more in one line
-
-
-def printable(text: str) -> str:
-    """Return the text without characters that control a terminal, a direction or a line's end.
-
-    Tabs and new lines stay.
-
-    Example:
-        >>> printable("a\\x1b[2Jb\\u202ec\\td")
-        'a\ufffd[2Jb\ufffdc\\td'
-    """
-    return _UNSAFE.sub("\ufffd", text)
 
 
 def one_line(text: str, longest: int = LONGEST) -> str:
@@ -82,7 +66,7 @@ def to_json_text(plain: Any, *, indent: int | None = 2) -> str:
         '{"é": "\\\\u009b\\\\u202e"}'
     """
     text = json.dumps(plain, indent=indent, ensure_ascii=False, allow_nan=False)
-    return _HASHES.sub(r"#\\u0023", _UNSAFE.sub(_escape, text))
+    return _HASHES.sub(r"#\\u0023", UNSAFE.sub(_escape, text))
 
 
 def to_csv_text(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

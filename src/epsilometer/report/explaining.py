@@ -78,7 +78,7 @@ class Explanation:
 
     def _lines(self, said: set[tuple[str, tuple[str, ...]]]) -> list[str]:
         """Return its lines; of what was said before only that it was."""
-        lines = [one_line(self.title), fill(one_line(self.finding), _WIDTH)]
+        lines = [f"Explanation: {one_line(self.title)}", fill(one_line(self.finding), _WIDTH)]
         for title, sentences in self.sections:
             if (title, sentences) in said:
                 lines += ["", f"{title}: as above."]

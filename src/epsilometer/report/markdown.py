@@ -49,7 +49,7 @@ def _render(audit: Audit, *, views: int) -> str:
     """Return the audit with so many of its views one by one."""
     parts = [
         f"### {look_of(audit).emoji} {plain(headline(audit), _HEADLINE)}",
-        plain(audit.subject),
+        f"Subject: {plain(audit.subject)}",
         *_bullets(words.run_notes(audit.provenance)),
         *_findings(audit),
         *_bullets(advice_of(audit)),

@@ -79,7 +79,8 @@ def test_an_edited_result_is_believed_by_nobody(run: Path) -> None:
     assert not history.entries
     assert "was changed since" in dict(history.unreadable)["run/result.json"]
     state = json.loads(call("runs", "status", run, "--json").stdout)
-    assert state["verdict"] is None
+    assert (state["verdict"], state["changed"]) == (None, "result.json was changed since")
+    assert "result.json was changed since" in call("runs", "status", run).stdout
     assert audited(run).verdict == "refuted"  # made again from the units
     assert (run / "result.json").read_bytes() == before
     assert call("check", run).exit_code == 1
@@ -176,6 +177,20 @@ def test_a_run_that_stopped_early_or_failed_in_part_is_recomputed(tmp_path: Path
 def _fail_third(unit: int) -> None:
     if unit == 3:
         raise ValueError("third")
+
+
+def test_a_classifier_is_recomputed_and_nothing_is_written(tmp_path: Path) -> None:
+    from sklearn.datasets import load_iris
+    from sklearn.naive_bayes import GaussianNB
+
+    subject = em.Classifier(GaussianNB(), *load_iris(return_X_y=True), shadows=8)
+    found = em.audit(subject, out=tmp_path / "run", engine=em.InProcess())
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")}
+    assert verify(tmp_path / "run", subject) == found
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")} == before
+    other = em.Classifier(GaussianNB(), *load_iris(return_X_y=True), shadows=6)
+    with pytest.raises(InvalidArgument, match="settings and data of the run"):
+        verify(tmp_path / "run", other)
 
 
 def test_what_is_no_run_cannot_be_recomputed(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def make_job(subject: Classifier, request: Request) -> "ClassifierJob":
     return ClassifierJob(
         plan=plan,
         task=task,
-        directory=request.out,
+        directory=None if request.recompute else request.out,  # which writes nothing
         engine=request.engine or Local(),
         listen=request.listen,
     )

@@ -27,6 +27,7 @@ from epsilometer.cli.output import end_audit, show, write_text
 from epsilometer.cli.saying import say
 from epsilometer.cli.verifying import verify
 from epsilometer.core import judge, words
+from epsilometer.core.chain import describe_break
 from epsilometer.core.printing import name_error, one_line, to_json_text
 from epsilometer.engine.locking import busy
 from epsilometer.engine.run import finished_result
@@ -134,7 +135,7 @@ def status(directory: Path, as_json: bool) -> None:
     """
     store = Store.open(directory)
     damaged, failures = store.look(), store.failures()
-    result = finished_result(store)
+    result, broken = finished_result(store), describe_break(directory)
     running = busy(directory)
     state = "running" if running else "finished" if result is not None else "stopped"
     if as_json:
@@ -146,6 +147,7 @@ def status(directory: Path, as_json: bool) -> None:
             "finished": len(store.finished),
             "failed": sorted(failures),
             "damaged": damaged,
+            "changed": broken,
             "verdict": None if result is None else result.verdict,
         }
         say(to_json_text(plain))
@@ -159,6 +161,8 @@ def status(directory: Path, as_json: bool) -> None:
         table.add_row("failed", f"unit {unit}: {name_error(error)}")
     for name, reason in damaged.items():
         table.add_row("damaged", one_line(f"shards/{name}: {reason}; will be computed again"))
+    if broken:
+        table.add_row("changed", one_line(f"{broken}; the result will be made again"))
     if failures:
         table.add_row("", one_line(f"what they said is in {directory / 'failures'}"))
     if result is not None:

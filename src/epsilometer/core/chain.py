@@ -24,7 +24,16 @@ _SUM = 64  # letters of a SHA-256, with which every shard begins
 
 
 class BrokenChain(UnreadableFile):
-    """A file of a run is not the one that the run wrote."""
+    """A file of a run is not the one that the run wrote.
+
+    Attributes:
+        what: Which, and how, in words.
+    """
+
+    def __init__(self, message: str, what: str) -> None:
+        """Take the sentence, and the part of it that says which file."""
+        super().__init__(message)
+        self.what = what
 
 
 def make_secret(home: Folder) -> bytes:
@@ -48,7 +57,8 @@ def read_secret(home: Folder) -> bytes:
         pass
     raise BrokenChain(
         f"Expected the secret of the run in {str(home.path / SECRET)!r}, found none. Without it "
-        "nobody can tell whether data and files are the same. Put it back, or begin a new run."
+        "nobody can tell whether data and files are the same. Put it back, or begin a new run.",
+        f"{SECRET} is lost",
     )
 
 
@@ -77,6 +87,17 @@ def check_chain(directory: Path) -> None:
         raise UnreadableFile(
             f"Expected to be able to read {str(directory)!r}: {error.strerror}."
         ) from error
+
+
+def describe_break(directory: Path) -> str:
+    """Return which file of a run was changed since its result was written; empty where none was."""
+    try:
+        check_chain(directory)
+    except BrokenChain as error:
+        return error.what
+    except UnreadableFile as error:
+        return str(error)
+    return ""
 
 
 def _check(home: Folder) -> None:
@@ -142,5 +163,6 @@ def _seal(secret: bytes, links: dict[str, Any]) -> str:
 def _break(home: Folder, what: str) -> BrokenChain:
     return BrokenChain(
         f"Expected the run in {str(home.path)!r} as it was written: {what} since. "
-        f"Make its result again from what is whole: epsilometer runs resume {home.path}"
+        f"Make its result again from what is whole: epsilometer runs resume {home.path}",
+        f"{what} since",
     )

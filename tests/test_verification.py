@@ -26,6 +26,12 @@ def play(runs: int, rng: np.random.Generator) -> em.Scores:
     return em.Scores(inside=rng.normal(3, 1, runs), outside=rng.normal(0, 1, runs))
 
 
+GAME = """
+import epsilometer as em
+
+def play(runs, rng):
+    return em.Scores(inside=rng.normal(3, 1, runs), outside=rng.normal(0, 1, runs))
+"""
 SUBJECT = em.Runs(play, runs=400, block=50)
 
 
@@ -183,20 +189,24 @@ def test_what_is_no_run_cannot_be_recomputed(tmp_path: Path) -> None:
 
 def test_the_commands_verify(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "verified_game.py").write_text(GAME)
     (tmp_path / "game.toml").write_text(
-        '[audit]\nuntil = "refuted"\n[shuffled_sgd]\nnoise_multiplier = 0.5\nsteps = 20\n'
-        "epochs = 2\nobservations = 4000\n[claim]\nepsilon = 0.5\ndelta = 1e-5\n"
+        '[runs]\nplay = {function = "verified_game:play"}\nruns = 400\n'
+        "[claim]\nepsilon = 1.0\ndelta = 1e-5\n"
     )
-    done = call("audit", "game.toml", "--out", "run", "--quiet")
+    start = ("audit", "game.toml", "--out", "run", "--quiet", "--engine", "in-process")
+    done = call(*start, "--trust")
     assert done.exit_code == 1, done.output
-    done = call("runs", "verify", "run")
+    done = call("runs", "verify", "run", "--trust")
     assert done.exit_code == 0, done.output
     assert done.stdout.startswith("Verified: ")
-    assert call("check", "run", "--verify").exit_code == 1
+    assert call("check", "run", "--verify", "--trust").exit_code == 1
+    assert "--trust" in call("check", "run", "--verify").output
     lower_epsilon(tmp_path / "run")
     forge_chain(tmp_path / "run")
     for arguments in (("runs", "verify", "run"), ("check", "run", "--verify")):
-        done = call(*arguments)
+        done = call(*arguments, "--trust")
         assert done.exit_code == 2, done.output
         assert "Expected the result that the units" in done.output
 

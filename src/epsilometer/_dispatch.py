@@ -1,7 +1,6 @@
 """Audit any subject: find its runner by a registry, ask it, and keep what it found."""
 
 import dataclasses
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -24,6 +23,7 @@ from epsilometer.core.settings import (
     section_name,
 )
 from epsilometer.core.stopping import Until, UntilNarrow, UntilRefuted
+from epsilometer.core.toml import parse_toml
 from epsilometer.engine.engines import Engine
 from epsilometer.engine.events import Listener
 from epsilometer.engine.plan import Plan
@@ -232,7 +232,7 @@ def read_call(path: str | Path, *, trust: bool = False, subject: Any = None) -> 
             return _call_of_plan(plan, trust=trust, subject=subject)
         if file.suffix == ".json":
             return _call_of_audit(from_json(data), trust=trust)
-        return _call_of_toml(_parse_toml(data), trust=trust)
+        return _call_of_toml(parse_toml(data), trust=trust)
     except UnicodeDecodeError as error:
         raise UnreadableFile(f"Expected text in {str(file)!r}, got other bytes.") from error
     except EpsilometerError as error:
@@ -243,7 +243,7 @@ def read_sections(path: str | Path) -> dict[str, Any]:
     """Return the sections of a TOML file, as :func:`call_from_sections` takes them."""
     file = Path(path)
     try:
-        return _parse_toml(_read(file))
+        return parse_toml(_read(file))
     except UnicodeDecodeError as error:
         raise UnreadableFile(f"Expected text in {str(file)!r}, got other bytes.") from error
     except EpsilometerError as error:
@@ -437,12 +437,3 @@ def _read(file: Path) -> bytes:
         return read_plain(file)
     except OSError as error:
         raise UnreadableFile(f"Could not read {str(file)!r}: {error.strerror}.") from error
-
-
-def _parse_toml(data: bytes) -> dict[str, Any]:
-    try:
-        return tomllib.loads(data.decode("utf-8-sig"))
-    except UnicodeDecodeError:
-        raise
-    except (ValueError, RecursionError) as error:  # numbers too long and lists too deep, too
-        raise UnreadableFile(f"Expected TOML: {_validate.excerpt(error)}.") from error

@@ -16,7 +16,7 @@ from epsilometer.errors import UnreadableFile
 
 OWNER_FILE = 0o600
 OWNER_FOLDER = 0o700
-LARGEST_TEXT = 32 * 2**20  # bytes of a result, a plan or a file of settings
+LARGEST_TEXT = 8 * 2**20  # bytes of a result or a plan; as Python objects, 250 MB at worst
 _SHARED_FILE = 0o666  # before the umask
 _KINDS = {
     stat.S_IFIFO: "a pipe",

@@ -12,6 +12,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from epsilometer._files import read_plain
 from epsilometer.accounting.pld import poisson_epsilon
 from epsilometer.accounting.shuffle import shuffle_epsilon, shuffle_noise
 from epsilometer.audits.shuffling import ShuffledSGD
@@ -189,7 +190,7 @@ def _read_settings(source: str) -> list[dict[str, str]]:
                 resources.files("epsilometer").joinpath("data/shuffling_settings.csv").read_text()
             )
         else:
-            text = Path(source).read_text("utf-8-sig")
+            text = read_plain(Path(source)).decode("utf-8-sig")
         rows = list(csv.DictReader(text.splitlines()))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UnreadableFile(f"Could not read {source!r}: {error}.") from error

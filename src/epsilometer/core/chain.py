@@ -18,7 +18,8 @@ from epsilometer.errors import UnreadableFile
 
 CHAIN, SECRET, PLAN, RESULT, SHARDS = "chain.json", "secret", "plan.json", "result.json", "shards"
 _LENGTH = 32  # bytes of a secret
-_LARGEST = 256 * 2**20  # bytes of a chain; a million shards have 90
+_LARGEST = 2**20  # bytes of a chain
+_NAMED = 5000  # shards that are named; more are known by one sum
 _SUM = 64  # letters of a SHA-256, with which every shard begins
 
 
@@ -85,11 +86,8 @@ def _check(home: Folder) -> None:
         return
     if stated.get("plan") != found["plan"]:
         raise _break(home, f"{PLAN} was changed")
-    before, now = stated.get("shards"), found["shards"]
-    if isinstance(before, dict) and before != now:
-        name = next(each for each in sorted({**before, **now}) if before.get(each) != now.get(each))
-        how = "is new" if name not in before else "was changed" if name in now else "is lost"
-        raise _break(home, f"{SHARDS}/{name} {how}")
+    if stated.get("shards") != found["shards"]:
+        raise _break(home, _name_shard(stated.get("named"), found["named"]))
     raise _break(home, f"{RESULT} was changed")
 
 
@@ -115,12 +113,25 @@ def _read_links(home: Folder, result: bytes) -> dict[str, Any]:
                 if name.endswith(".shard"):
                     with inner.open(name) as file:
                         shards[name] = file.read(_SUM).decode("ascii", "replace")
+    lines = [f"{name} {checksum}\n" for name, checksum in shards.items()]
     return {
         "format": 1,
         "plan": hashlib.sha256(home.read(PLAN, largest=LARGEST_TEXT)).hexdigest(),
-        "shards": shards,
+        "shards": hashlib.sha256("".join(lines).encode("utf-8", "surrogatepass")).hexdigest(),
+        "named": shards if len(shards) <= _NAMED else {},
         "result": hashlib.sha256(result).hexdigest(),
     }
+
+
+def _name_shard(before: Any, now: dict[str, str]) -> str:
+    """Return which shard is another, in words, where they are named."""
+    known = before if isinstance(before, dict) else {}
+    every = sorted({**known, **now})
+    name = next((each for each in every if known.get(each) != now.get(each)), None)
+    if name is None:  # too many to be named
+        return f"{SHARDS}/ was changed"
+    how = "is new" if name not in known else "was changed" if name in now else "is lost"
+    return f"{SHARDS}/{name} {how}"
 
 
 def _seal(secret: bytes, links: dict[str, Any]) -> str:

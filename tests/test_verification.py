@@ -133,7 +133,7 @@ def test_a_result_alone_needs_no_chain(run: Path, tmp_path: Path) -> None:
 
 def test_a_run_is_recomputed_from_its_units(run: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
-    assert em.verify(run, SUBJECT) == em.load(run)
+    assert verify(run, SUBJECT) == em.load(run)
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
 
 

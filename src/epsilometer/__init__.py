@@ -75,7 +75,6 @@ if TYPE_CHECKING:  # "as" says that a name is for others too, to their type chec
         gdp_curve as gdp_curve,
         tradeoff_curve as tradeoff_curve,
     )
-    from epsilometer.verification import verify as verify
 
 _HOME = {
     "_dispatch": ("audit",),
@@ -153,7 +152,6 @@ _HOME = {
         "gdp_curve",
         "tradeoff_curve",
     ),
-    "verification": ("verify",),
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
 # Whatever subjects are made of, by what it is.

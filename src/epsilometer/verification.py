@@ -46,12 +46,13 @@ def verify(directory: str | Path, subject: Any = None, *, trust: bool = False) -
 
     Example:
         >>> import tempfile, epsilometer as em
+        >>> from epsilometer.verification import verify
         >>> def play(runs, rng):
         ...     return em.Scores(inside=rng.normal(3, 1, runs), outside=rng.normal(0, 1, runs))
         >>> subject = em.Runs(play, runs=200)
         >>> with tempfile.TemporaryDirectory() as run:
         ...     found = em.audit(subject, 1.0, delta=1e-5, out=run, engine=em.InProcess())
-        ...     em.verify(run, subject) == found
+        ...     verify(run, subject) == found
         True
     """
     home = Path(directory)

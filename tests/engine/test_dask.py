@@ -31,7 +31,8 @@ pytest.importorskip("distributed")
 ENVIRONMENT = {
     **os.environ,
     "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "1",
-    "PYTHONPATH": str(ROOT),  # workers need the code of the units
+    # Workers need the code of the units.
+    "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
     "SPT_NOENV": "1",  # Dask writes its title over the environment, by which they are found
 }
 

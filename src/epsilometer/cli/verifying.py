@@ -23,7 +23,7 @@ def verify(directory: Path, trust: bool, data: Path | None) -> None:
     """Recompute the result of RUN from its units, and compare.
 
     Computes no unit and writes nothing. A run whose data were supplied from Python is verified
-    from there, by epsilometer.verify.
+    from there, by epsilometer.verification.verify.
 
     Exit code 2 if the result, the plan or a unit was changed or is missing.
 

@@ -5,6 +5,7 @@ exceptions. What a terminal gets is text, colours of ours, and nothing else.
 """
 
 import ast
+import contextlib
 import csv
 import json
 import os
@@ -23,6 +24,9 @@ from msgspec.structs import replace
 
 from epsilometer.core.audit import Audit
 from epsilometer.core.serialisation import to_json
+from epsilometer.engine.plan import Plan
+from epsilometer.engine.store import Store
+from epsilometer.errors import InvalidArgument
 from tests.cli.hostile_program import END
 from tests.core.test_printing import is_unsafe
 from tests.examples import AUDITS, a_conformance, a_posterior, a_release, an_audit
@@ -49,7 +53,7 @@ FULL: dict[str, Audit] = {
     "two views": full_views(),
     "release": a_release(),
     "posterior": a_posterior(),
-    "violated": an_audit(more=(a_conformance(),)),
+    "conforms": an_audit(more=(a_conformance(),)),
 }
 _KEPT = ("adjacency", "cites", "unit", "direction", "role", "outcome", "standing", "swept")
 
@@ -169,7 +173,8 @@ def poison_each(value: Any, text: str) -> Iterator[Any]:
         for name in value.__struct_fields__:
             if name not in _KEPT:
                 for changed in poison_each(getattr(value, name), text):
-                    yield replace(value, **{name: changed})
+                    with contextlib.suppress(InvalidArgument):  # checked where it is made
+                        yield replace(value, **{name: changed})
 
 
 def test_hostile_files_are_shown_as_text(tmp_path: Path) -> None:
@@ -200,6 +205,24 @@ def test_hostile_files_are_shown_as_text(tmp_path: Path) -> None:
         commands += [["runs", "status", str(folder)], ["runs", "list", str(folder)]]
         commands += [["check", str(folder / bad[:60])], ["check", str(table)]]
         commands += [["report", str(source)], [bad], [f"-{bad}"]]
+    check_commands(commands, tmp_path)
+
+
+def test_hostile_runs_are_shown_as_text(tmp_path: Path) -> None:
+    """Plans that name hostile audits and settings, in directories with hostile names."""
+    commands: list[list[str]] = []
+    for name in ("clipboard", "C1", "new lines", "markup", "bidi", "a verdict"):
+        bad = PAYLOADS[name].replace("/", "|")
+        directory = tmp_path / f"{bad[:60]} run"
+        plan = Plan(audit=bad, parameters={"settings": {bad: bad}}, units=2, seed=0)
+        directory.mkdir()
+        Store.create(directory, plan)
+        (directory / "failures").mkdir(exist_ok=True)
+        failure = {"unit": 1, "error": f"Traceback (most recent call last):\n{bad}"}
+        (directory / "failures" / "00000001.json").write_text(json.dumps(failure), "utf-8")
+        for command in ("status", "resume", "verify", "list"):
+            commands.append(["runs", command, str(directory)])
+        commands.append(["runs", "status", str(directory), "--json"])
     check_commands(commands, tmp_path)
 
 

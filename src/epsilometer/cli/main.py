@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TextIO
 
 import click
 from click.shell_completion import CompletionItem
@@ -143,8 +143,14 @@ def _quiet_warnings() -> Iterator[None]:
 
 
 def _show_warning(
-    message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
 ) -> None:
+    """Stand in for ``warnings.showwarning``."""
     say(
         f"{category.__name__} from {one_line(filename)}:{lineno}; what it says is shown with "
         f"{SHOW_ERRORS}=1.",

@@ -18,7 +18,8 @@ from epsilometer.engine.engines import Local
 from epsilometer.engine.plan import Plan
 from epsilometer.engine.run import Done, run
 from epsilometer.engine.shards import Arrays
-from epsilometer.engine.store import Store, Writer
+from epsilometer.engine.store import Store
+from epsilometer.engine.writer import Writer
 from epsilometer.observations import Scores
 
 _PAGE = Path(__file__).resolve().parent / "engine.md"

@@ -14,6 +14,12 @@ hypothesis.settings.load_profile("ours")
 REFERENCE = Path(__file__).parent / "reference"
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Indexes of results lie where the tests end, and not among the user's."""
+    os.environ["EPSILOMETER_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.fixture
 def rng(request: pytest.FixtureRequest) -> np.random.Generator:
     """Another stream for each test; EPSILOMETER_TEST_SEED (0 to 99, all must pass) shifts all."""

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from epsilometer import Scores, read_scores, readers
+from epsilometer import Scores, read_records, read_scores, readers
 from epsilometer.errors import EpsilometerError, InvalidArgument, UnreadableFile
 from tests.files import (
     Columns,
@@ -102,7 +102,7 @@ def test_membership_in_any_words(yes: str, no: str, tmp_path: Path) -> None:
 def test_one_long_cell_does_not_make_the_others_long(tmp_path: Path) -> None:
     path = csv_text(tmp_path, "score,member\n" + "2,1\n1,0\n" * 10_000 + f"3,{'x' * 1000}\n")
     tracemalloc.start()
-    with pytest.raises(InvalidArgument, match="found 'xxx"):
+    with pytest.raises(InvalidArgument, match="row 20001 of the data has another value"):
         read_scores(path)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -174,18 +174,24 @@ BAD_TEXTS = {
     "wrong columns": ("loss,label\n1,1\n2,0\n", "'score' and 'member'.*found 'loss', 'label'"),
     "half the columns": ("score,label\n1,1\n", "found 'score', 'label'"),
     "semicolons": ("score;member\n1;1\n", "found 'score;member'"),
-    "no header": ("0.5,1\n0.2,0\n", "found '0.5', '1'"),
+    "no header": ("0.5,1\n0.2,0\n", "found numbers in the first line"),
     "one class, in": ("score,member\n1,1\n2,1\n", "both kinds, got only inside"),
     "one class, out": ("score,member\n1,0\n2,0\n", "both kinds, got only outside"),
     "one side blank": ("inside,outside\n1,\n2,\n", "at least one score in outside"),
-    "not a number": ("score,member\nhigh,1\n2,0\n", "numbers in column 'score'.*'high'"),
-    "not a number, apart": ("inside,outside\n1,low\n", "numbers in column 'outside'.*'low'"),
+    "not a number": (
+        "score,member\nhigh,1\n2,0\n",
+        "numbers in column 'score', row 1 of the data has something",
+    ),
+    "not a number, apart": (
+        "inside,outside\n1,low\n",
+        "numbers in column 'outside', row 1 of the data",
+    ),
     "blank score": ("score,member\n,1\n2,0\n", "numbers in column 'score'"),
     "nan": ("score,member\nnan,1\n2,0\n", "no nan in inside.*±inf"),
     "nan, apart": ("inside,outside\n1,NaN\n", "no nan in outside.*±inf"),
-    "member unknown": ("score,member\n1,1\n2,perhaps\n", "found 'perhaps'"),
-    "member blank": ("score,member\n1,1\n2,\n", "found ''"),
-    "member 2": ("score,member\n1,1\n2,2\n", "found '2'"),
+    "member unknown": ("score,member\n1,1\n2,perhaps\n", "row 2 of the data has another value"),
+    "member blank": ("score,member\n1,1\n2,\n", "row 2 of the data has none"),
+    "member 2": ("score,member\n1,1\n2,2\n", "row 2 of the data has another value"),
     "ragged": ("score,member\n1,1\n2\n3,0\n", "2 cells in every line, line 3 has 1"),
     "unclosed quote": ('score,member\n1,1\n"2,0\n', "2 cells in every line"),
 }
@@ -202,16 +208,19 @@ UNREADABLE = {
     "missing csv": (missing("nothing.csv"), "Expected a file at .*nothing.csv', found none"),
     "missing parquet": (missing("nothing.parquet"), "found none"),
     "missing npz": (missing("nothing.npz"), "found none"),
-    "folder, csv": (folder_named("scores.csv"), "scores.csv.*[Dd]irectory"),
-    "folder, parquet": (folder_named("scores.parquet"), "scores.parquet.*[Dd]irectory"),
-    "folder, npz": (folder_named("scores.npz"), "scores.npz.*[Dd]irectory"),
+    "folder, csv": (folder_named("scores.csv"), "scores.csv.*found a folder"),
+    "folder, parquet": (folder_named("scores.parquet"), "scores.parquet.*found a folder"),
+    "folder, npz": (folder_named("scores.npz"), "scores.npz.*found a folder"),
     "unknown ending": (
         holding("scores.json", b"{}"),
         r"\.csv, \.parquet or \.npz, got 'scores.json'",
     ),
     "no ending": (lambda folder: folder, r"\.csv, \.parquet or \.npz"),
     "Latin-1": (holding("scores.csv", "score,où\n1,à\n".encode("latin-1")), "scores.csv.*utf-8"),
-    "UTF-16": (holding("scores.csv", "score,member\n".encode("utf-16")), "scores.csv.*utf-8"),
+    "UTF-16": (
+        holding("scores.csv", "score,member\n".encode("utf-16")),
+        "Expected text in .scores.csv",
+    ),
     "endless cell": (holding("scores.csv", b"score,member\n" + b"1" * 200_000), "scores.csv"),
     "empty parquet": (holding("scores.parquet", b""), "scores.parquet"),
     "corrupt parquet": (holding("scores.parquet", b"PAR1" + bytes(99) + b"PAR1"), "scores.parquet"),
@@ -235,8 +244,8 @@ def test_a_file_that_cannot_be_read_is_told_by_name(case: str, tmp_path: Path) -
     [
         ({"loss": [1.0], "label": [1]}, "found 'loss', 'label'"),
         ({"score": [1.0, 2.0], "member": [1, 1]}, "both kinds, got only inside"),
-        ({"score": [1.0, 2.0], "member": [0, 2]}, "0 or 1, found 2"),
-        ({"score": [1.0, 2.0], "member": [0.0, np.nan]}, "0 or 1, found nan"),
+        ({"score": [1.0, 2.0], "member": [0, 2]}, "0 or 1, row 2 of the data has another"),
+        ({"score": [1.0, 2.0], "member": [0.0, np.nan]}, "0 or 1, row 2 of the data has another"),
         ({"score": [1.0, np.nan], "member": [0, 1]}, "no nan in inside.*±inf"),
         ({"score": ["a", "b"], "member": [0, 1]}, "Expected numbers"),
         ({"inside": [1.0], "outside": ["b"]}, "Expected numbers for outside"),
@@ -388,3 +397,27 @@ def test_lying_array_headers_are_told(header: str, tmp_path: Path) -> None:
         archive.writestr("outside.npy", raw.getvalue())
     with pytest.raises(UnreadableFile, match=r"scores\.npz"):
         read_scores(path)
+
+
+TOKEN = "Jane-Q-2718"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("scores.csv", f"score,member\n1,1\n{TOKEN},0\n"),
+        ("scores.csv", f"score,member\n1,{TOKEN}\n2,0\n"),
+        ("scores.csv", f"0.5,{TOKEN}\n0.2,1\n"),
+        ("people.csv", f"0.5,{TOKEN}\n0.2,{TOKEN}\n"),
+        ("people.csv", f"{TOKEN},{TOKEN}\n1,2\n"),
+        ("people.csv", f"a,y\n1,2\n1,{TOKEN},3\n"),
+        ("people.csv", f"a,y\n1,2\n{TOKEN},\n"),
+    ],
+)
+def test_no_error_repeats_a_cell(name: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    read = read_scores if name == "scores.csv" else read_records
+    with pytest.raises(EpsilometerError) as refused:
+        read(tmp_path / name)
+    assert TOKEN not in str(refused.value)
+    assert name in str(refused.value)

@@ -79,9 +79,8 @@ def test_a_table_brings_all_that_a_classifier_needs(table: Path) -> None:
     subject = Classifier(**source.load(), source=source, attacks=())
     assert subject.feature_names == ("age", "town")
     assert set(subject.groups) == {"town", "age"}  # type: ignore[arg-type]
-    assert subject.record_names[:2] == ("row 1", "row 2")  # type: ignore[index]
     settings = to_settings(subject)
-    assert not {"estimator", "X", "y", "groups", "words", "record_names"} & set(settings)
+    assert not {"estimator", "X", "y", "groups"} & set(settings)
 
 
 def test_a_model_of_ones_own_is_written_by_its_name(table: Path) -> None:

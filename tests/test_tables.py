@@ -63,7 +63,7 @@ def test_columns_are_found_and_left_out() -> None:
     [
         ("people.csv", "a,b\n", "without any"),
         ("people.csv", "a,b\n1\n", "2 cells in every line"),
-        ("people.csv", "a,a\n1,2\n", "more than once"),
+        ("people.csv", "a,a\n1,2\n", "the same in columns 1 and 2"),
         ("people.txt", "a\n1\n", "ending in .csv"),
     ],
 )

@@ -1,7 +1,6 @@
 """Audit any subject: find its runner by a registry, ask it, and keep what it found."""
 
 import dataclasses
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -11,10 +10,11 @@ from typing import Any, TypeAlias
 import msgspec
 
 from epsilometer import _validate
+from epsilometer._files import make_private_folder, read_plain, write_whole
 from epsilometer.core.audit import Audit
 from epsilometer.core.claim import Claim, as_claim, check_delta
 from epsilometer.core.findings import EpsilonFinding, Finding, FormFinding, RuleFinding
-from epsilometer.core.renderers import save
+from epsilometer.core.renderers import render
 from epsilometer.core.serialisation import from_json
 from epsilometer.core.settings import (
     from_settings,
@@ -23,6 +23,7 @@ from epsilometer.core.settings import (
     section_name,
 )
 from epsilometer.core.stopping import Until, UntilNarrow, UntilRefuted
+from epsilometer.core.toml import parse_toml
 from epsilometer.engine.engines import Engine
 from epsilometer.engine.events import Listener
 from epsilometer.engine.plan import Plan
@@ -77,6 +78,7 @@ class Call:
         out: str | Path | None = None,
         engine: Engine | None = None,
         listen: Sequence[Listener] = (),
+        accept_changes: bool = False,
     ) -> Audit:
         """Audit the subject as the file says."""
         return audit(
@@ -89,7 +91,21 @@ class Call:
             engine=engine,
             until=self.until,
             listen=listen,
+            accept_changes=accept_changes,
         )
+
+    def recompute(self, out: Path) -> Audit:
+        """Make the result of the run in a directory again from its shards; write nothing."""
+        request = Request(
+            claim=self.claim,
+            delta=self.delta if self.claim is None else self.claim.delta,
+            confidence=self.confidence,
+            seed=self.seed,
+            out=out,
+            until=self.until,
+            recompute=True,
+        )
+        return _find_runner(self.subject)(self.subject, request)
 
 
 def audit(
@@ -103,6 +119,7 @@ def audit(
     engine: Engine | None = None,
     until: Until | None = None,
     listen: Sequence[Listener] = (),
+    accept_changes: bool = False,
 ) -> Audit:
     """Audit a subject, and judge a claim by what is found.
 
@@ -118,10 +135,12 @@ def audit(
         delta: δ; not needed beside a ``Claim``, which has one.
         confidence: With which all deciding bounds hold together.
         seed: From which all randomness follows.
-        out: Directory of the run. The same call finishes it after a crash.
+        out: Directory of the run, for its owner alone. The same call finishes it after a crash; a
+            call with changed code is refused.
         engine: What executes units of work; ``Local()`` processes by default.
         until: When to stop early: ``UntilRefuted()`` or ``UntilNarrow(width)``.
         listen: Functions that are told what happens.
+        accept_changes: Go on with a run whose code has changed since; the result says what.
 
     Returns:
         The audit: ``verdict``, ``epsilon``, ``reach``, ``findings``, and ``save(path)``.
@@ -153,6 +172,7 @@ def audit(
         engine=engine,
         until=until,
         listen=tuple(listen),
+        accept_changes=accept_changes,
     )
     found = run(subject, request)
     if where is not None:
@@ -194,12 +214,13 @@ def _with_power(finding: Finding, claim: Claim) -> Finding:
     return finding
 
 
-def read_call(path: str | Path, *, trust: bool = False) -> Call:
+def read_call(path: str | Path, *, trust: bool = False, subject: Any = None) -> Call:
     """Read which audit a file describes: settings as TOML, or an audit or plan as JSON.
 
     Args:
         path: ``.toml``, ``.json``, or the directory of a run.
         trust: Import functions that the file names.
+        subject: What was audited, where the plan of a run cannot hold all of it.
     """
     file = Path(path)
     if file.is_dir():
@@ -207,10 +228,11 @@ def read_call(path: str | Path, *, trust: bool = False) -> Call:
     data = _read(file)
     try:
         if file.name == "plan.json":
-            return _call_of_plan(Plan.from_json(data.decode("utf-8")), trust=trust)
+            plan = Plan.from_json(data.decode("utf-8"))
+            return _call_of_plan(plan, trust=trust, subject=subject)
         if file.suffix == ".json":
             return _call_of_audit(from_json(data), trust=trust)
-        return _call_of_toml(_parse_toml(data), trust=trust)
+        return _call_of_toml(parse_toml(data), trust=trust)
     except UnicodeDecodeError as error:
         raise UnreadableFile(f"Expected text in {str(file)!r}, got other bytes.") from error
     except EpsilometerError as error:
@@ -221,7 +243,7 @@ def read_sections(path: str | Path) -> dict[str, Any]:
     """Return the sections of a TOML file, as :func:`call_from_sections` takes them."""
     file = Path(path)
     try:
-        return _parse_toml(_read(file))
+        return parse_toml(_read(file))
     except UnicodeDecodeError as error:
         raise UnreadableFile(f"Expected text in {str(file)!r}, got other bytes.") from error
     except EpsilometerError as error:
@@ -275,16 +297,17 @@ def _load_entry(name: str) -> Any:
 
 
 def _keep(found: Audit, where: Path) -> None:
-    """Write the audit and its page into the directory of the run."""
+    """Write the audit and its page into the directory of the run, for its owner alone."""
     try:
-        where.mkdir(parents=True, exist_ok=True)
+        make_private_folder(where)
+        if not (where / "plan.json").exists():  # a run has written its result already
+            write_whole(where / "result.json", render(found, ".json"))
+        write_whole(where / "report.html", render(found, ".html"))
     except OSError as error:
-        raise InvalidArgument(f"Could not make {str(where)!r}: {error.strerror}.") from error
-    save(found, where / "result.json")
-    save(found, where / "report.html")
+        raise InvalidArgument(f"Could not write {str(where)!r}: {error.strerror}.") from error
 
 
-def _call_of_plan(plan: Plan, *, trust: bool) -> Call:
+def _call_of_plan(plan: Plan, *, trust: bool, subject: Any = None) -> Call:
     given = plan.parameters
     missing = {"settings", "claim", "delta", "confidence", "until"} - set(given)
     if missing:
@@ -301,6 +324,7 @@ def _call_of_plan(plan: Plan, *, trust: bool) -> Call:
         seed=plan.seed,
         until=given["until"],
         trust=trust,
+        subject=subject,
     )
 
 
@@ -378,15 +402,18 @@ def _call(
     seed: int,
     until: Any,
     trust: bool,
+    subject: Any = None,
 ) -> Call:
     if isinstance(until, str):
         until = parse_choice(until, among=("refuted", "narrow"))
     elif until is not None:
         until = _decode_until(until)
-    if name not in known_subjects() and isinstance(settings, Mapping):
-        refuse_supplied(name, settings)  # as those of Opacus and Flower, whose runs are users' own
+    if subject is None:
+        if name not in known_subjects() and isinstance(settings, Mapping):
+            refuse_supplied(name, settings)  # of Opacus and Flower, whose runs are users' own
+        subject = from_settings(subject_class(name), settings, trust=trust)
     return Call(
-        subject=from_settings(subject_class(name), settings, trust=trust),
+        subject=subject,
         claim=claim,
         delta=delta,
         confidence=confidence,
@@ -407,15 +434,6 @@ def _decode_until(plain: Any) -> Until:
 
 def _read(file: Path) -> bytes:
     try:
-        return file.read_bytes()
+        return read_plain(file)
     except OSError as error:
         raise UnreadableFile(f"Could not read {str(file)!r}: {error.strerror}.") from error
-
-
-def _parse_toml(data: bytes) -> dict[str, Any]:
-    try:
-        return tomllib.loads(data.decode("utf-8-sig"))
-    except UnicodeDecodeError:
-        raise
-    except (ValueError, RecursionError) as error:  # numbers too long and lists too deep, too
-        raise UnreadableFile(f"Expected TOML: {_validate.excerpt(error)}.") from error

@@ -3,7 +3,6 @@
 import csv
 import hashlib
 import os
-import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -14,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epsilometer import _validate
-from epsilometer._extras import needs
+from epsilometer._files import check_plain
 from epsilometer.errors import EpsilometerError, InvalidArgument, UnreadableFile
 from epsilometer.observations import Scores
+from epsilometer.packed import measure_archive, measure_text, open_parquet
 
 LARGEST = 4 * 2**30  # bytes that are taken into memory at once
 _INSIDE = {"1", "1.0", "true", "yes", "in", "inside", "member"}
@@ -44,8 +44,10 @@ class ScoreFile:
 
 def hash_file(path: Path) -> tuple[str, str]:
     """Return the name of a file and the SHA-256 of its contents."""
-    with told(path, ""), path.open("rb") as file:
-        return path.name, hashlib.file_digest(file, "sha256").hexdigest()
+    with told(path, ""):
+        check_plain(path)
+        with path.open("rb") as file:
+            return path.name, hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_scores(path: str | os.PathLike[str]) -> Scores:
@@ -105,9 +107,13 @@ def _wanted(found: Iterable[str]) -> dict[str, str]:
     for pair in (("score", "member"), ("inside", "outside")):
         if set(pair) <= set(names):
             return {name: names[name] for name in pair}
+    if any(is_number(name) for name in names):  # a record, which is nobody else's business
+        shown = "numbers in the first line, which names the columns"
+    else:
+        shown = _validate.listed(names)
     raise InvalidArgument(
         "Expected columns 'score' and 'member' (1 inside, 0 outside), or 'inside' and 'outside', "
-        f"found {_validate.listed(names)}."
+        f"found {shown}."
     )
 
 
@@ -118,9 +124,11 @@ def _members(values: Any) -> NDArray[np.bool_]:
     if array.dtype == bool:
         return array
     if array.dtype.kind in "iuf":
-        wrong = array[(array != 0) & (array != 1)]
+        wrong = np.flatnonzero((array != 0) & (array != 1))
         if wrong.size:
-            raise InvalidArgument(f"Expected 'member' to be 0 or 1, found {wrong[0]!s}.")
+            raise InvalidArgument(
+                f"Expected 'member' to be 0 or 1, row {wrong[0] + 1} of the data has another value."
+            )
         return np.asarray(array == 1)
     texts = array.astype(str) if array.dtype.kind == "S" else array
     return _said_to_be_inside([str(each) for each in texts.ravel().tolist()]).reshape(array.shape)
@@ -128,18 +136,20 @@ def _members(values: Any) -> NDArray[np.bool_]:
 
 def _said_to_be_inside(words: list[str]) -> NDArray[np.bool_]:
     plain = {word: word.strip().lower() for word in set(words)}
-    unknown = set(plain.values()) - _INSIDE - _OUTSIDE
+    unknown = {word for word, known in plain.items() if known not in _INSIDE | _OUTSIDE}
     if unknown:
+        row = next(row for row, word in enumerate(words, start=1) if word in unknown)
+        found = "another value" if words[row - 1].strip() else "none"
         raise InvalidArgument(
-            f"Expected 'member' to be 1 or 0 (or true/false, in/out), found "
-            f"{_validate.short(min(unknown))}."
+            f"Expected 'member' to be 1 or 0 (or true/false, in/out), row {row} of the data has "
+            f"{found}."
         )
     inside = {word: plain[word] in _INSIDE for word in plain}
     return np.fromiter(map(inside.__getitem__, words), bool, count=len(words))
 
 
 def _csv_columns(path: Path) -> Columns:
-    not_huge(path, path.stat().st_size, _COUNT)
+    not_huge(path, measure_text(path, largest=LARGEST), _COUNT)
     with path.open(newline="", encoding="utf-8-sig") as file:
         lines = csv.reader(file)
         rows = (row for row in lines if row)
@@ -170,15 +180,15 @@ def _unpadded(cells: list[str]) -> list[str]:
 def _numbers(name: str, cells: list[str]) -> NDArray[np.float64]:
     try:
         return np.fromiter(map(number, cells), np.float64, count=len(cells))
-    except ValueError as error:
+    except ValueError:
         row, cell = next(
             (row, cell) for row, cell in enumerate(cells, start=1) if not is_number(cell)
         )
+        found = "something else" if cell.strip() else "a blank"
         advice = "" if cell.strip() else " A run that diverged is an observation: score it ±inf."
         raise InvalidArgument(
-            f"Expected numbers in column {name!r}, row {row} of the data has "
-            f"{_validate.short(cell)}.{advice}"
-        ) from error
+            f"Expected numbers in column {name!r}, row {row} of the data has {found}.{advice}"
+        ) from None  # whose text is the cell
 
 
 def number(cell: str) -> float:
@@ -198,9 +208,7 @@ def is_number(cell: str) -> bool:
 
 
 def _parquet_columns(path: Path) -> Columns:
-    with needs("pyarrow", extra="parquet"):
-        import pyarrow.parquet
-    file = pyarrow.parquet.ParquetFile(path)
+    file = open_parquet(path, width=16)
     not_huge(path, 16 * file.metadata.num_rows, _COUNT)
     wanted = _wanted(file.schema_arrow.names)
     table = file.read(columns=list(wanted.values()))
@@ -214,8 +222,27 @@ def _parquet_columns(path: Path) -> Columns:
                 f"Expected no nulls in {name!r}, found {values.null_count}. "
                 "A run that diverged is an observation too: score it as ±inf, do not drop it."
             )
-        columns[name] = values.to_numpy(zero_copy_only=False)
+        columns[name] = take_words(values) if _is_words(values) else _to_numpy(values)
     return columns
+
+
+def take_words(values: Any) -> NDArray[Any]:
+    """Return the texts of a column of pyarrow that holds them as numbers of a list of words."""
+    whole = values.unify_dictionaries().combine_chunks()
+    words = np.array(whole.dictionary.to_pylist(), dtype=object)
+    found: NDArray[Any] = words[whole.indices.to_numpy(zero_copy_only=False)]
+    return found
+
+
+def _is_words(values: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_dictionary(values.type) and types.is_string(values.type.value_type))
+
+
+def _to_numpy(values: Any) -> NDArray[Any]:
+    found: NDArray[Any] = values.to_numpy(zero_copy_only=False)
+    return found
 
 
 def _trailing_nulls(values: Any) -> int:
@@ -224,8 +251,7 @@ def _trailing_nulls(values: Any) -> int:
 
 
 def _npz_columns(path: Path) -> Columns:
-    with zipfile.ZipFile(path) as archive:
-        not_huge(path, sum(member.file_size for member in archive.infolist()), _COUNT)
+    not_huge(path, measure_archive(path), _COUNT)
     with np.load(path, allow_pickle=False) as arrays:
         return {name: arrays[column] for name, column in _wanted(arrays.files).items()}
 
@@ -252,6 +278,18 @@ def told(path: Path, advice: str) -> Iterator[None]:
         raise UnreadableFile(f"Expected a file at {str(path)!r}, found none.") from error
     except MemoryError as error:
         raise UnreadableFile(f"{path.name!r} does not fit into memory. {advice}") from error
+    except OSError as error:
+        raise UnreadableFile(
+            f"Could not read {path.name!r}: {error.strerror or type(error).__name__}."
+        ) from error
+    except UnicodeDecodeError as error:
+        raise UnreadableFile(
+            f"Could not read {path.name!r}: it is no utf-8 text, at byte {error.start:,}."
+        ) from error
     except Exception as error:  # decoders of binary files raise almost anything
         said = str(error)[:_SAID].rstrip(".")
-        raise UnreadableFile(f"Could not read {path.name!r}: {said}.") from error
+        kind = type(error).__name__
+        raise UnreadableFile(
+            f"Could not read {path.name!r}: it is damaged, or of another kind ({kind}).",
+            withheld=f"The reader said: {said}.",  # it may repeat the file
+        ) from error

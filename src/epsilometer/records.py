@@ -1,7 +1,6 @@
 """Records for training from the files people have: CSV, Parquet, npz."""
 
 import os
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 
 from epsilometer import _validate
 from epsilometer.errors import InvalidArgument, UnreadableFile
+from epsilometer.packed import measure_archive
 from epsilometer.readers import not_huge, told
 from epsilometer.tables import FEWER, FILL, Column, table_reader
 from epsilometer.types import FloatArray, IntArray
@@ -128,8 +128,7 @@ def _finite(name: str, values: NDArray[Any]) -> None:
 
 
 def _npz_records(path: Path, label: str | None) -> tuple[FloatArray, IntArray]:
-    with zipfile.ZipFile(path) as archive:
-        not_huge(path, sum(member.file_size for member in archive.infolist()), FEWER)
+    not_huge(path, measure_archive(path), FEWER)
     with np.load(path, allow_pickle=False) as arrays:
         names = {name.lower(): name for name in arrays.files}
         x = next((names[name] for name in _FEATURES if name in names), None)

@@ -331,8 +331,6 @@ class TableModel:
             "groups": groups or None,
             "feature_names": ready.names,
             "categorical": ready.categorical,
-            "words": ready.words,
-            "record_names": tuple(f"row {i}" for i in range(1, len(y) + 1)),
             "caveats": ready.caveats,
             "title": f"{name} on {self.file.name}",
         }

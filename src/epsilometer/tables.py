@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epsilometer import _validate, readers
-from epsilometer._extras import needs
 from epsilometer.errors import InvalidArgument, UnreadableFile
+from epsilometer.packed import measure_text, open_parquet
 from epsilometer.readers import is_number, not_huge, number, told
 
 MISSING = {"na", "n/a", "nan", "null", "none", "?", "-", "."}
@@ -140,7 +140,7 @@ def _csv_table(path: Path, *, gaps: bool = False) -> list[Column]:
 
     Without ``gaps`` empty cells are refused.
     """
-    not_huge(path, _size(path), FEWER)
+    not_huge(path, measure_text(path, largest=readers.LARGEST), FEWER)
     names, texts, rows = _csv_kinds(path, gaps=gaps)
     not_huge(path, 8 * rows * len(names), FEWER)
     numbers = np.empty((rows, len(names)))
@@ -199,13 +199,20 @@ def _number(cell: str, gaps: bool) -> float:
 def _csv_header(path: Path) -> list[str]:
     with _opened(path) as file:
         names = [name.strip() for name in next((row for row in csv.reader(file) if row), [])]
-    twice = sorted(name for name, times in Counter(names).items() if times > 1)
-    data = [name for name in names if is_number(name) and not name.isdigit()]
-    if not names or twice or data:
-        raise InvalidArgument(
-            "Expected a first line of names of columns, all different, "
-            f"found {_validate.listed(twice or data) if twice or data else 'nothing'}"
-            f"{' more than once' if twice else ''}. Does the file begin with a record?"
+    count = Counter(names)
+    twice = [place for place, name in enumerate(names, start=1) if count[name] > 1]
+    numbers = [
+        place for place, name in enumerate(names, start=1) if is_number(name) and not name.isdigit()
+    ]
+    if not names or twice or numbers:
+        found = "nothing"
+        if numbers:
+            found = f"a number in column {numbers[0]}"
+        elif twice:
+            found = f"the same in columns {' and '.join(map(str, twice[:2]))}"
+        raise InvalidArgument(  # without what stands there: it may be a record
+            f"Expected a first line of names of columns, all different, found {found}. Does the "
+            "file begin with a record?"
         )
     return names
 
@@ -228,17 +235,6 @@ def _opened(path: Path) -> Iterator[TextIO]:
         yield cast("TextIO", file)
 
 
-def _size(path: Path) -> int:
-    """Bytes of text; of a compressed file no more are unpacked than are too many."""
-    if path.suffix.lower() != ".gz":
-        return path.stat().st_size
-    size = 0
-    with gzip.open(path, "rb") as file:
-        while size <= readers.LARGEST and (part := file.read(2**20)):
-            size += len(part)
-    return size
-
-
 def _sorted_words(name: str, codes: NDArray[np.int64], words: list[str]) -> Column:
     """A column of words that are numbered in sorted order."""
     order = sorted(range(len(words)), key=words.__getitem__)
@@ -248,9 +244,7 @@ def _sorted_words(name: str, codes: NDArray[np.int64], words: list[str]) -> Colu
 
 
 def _parquet_table(path: Path, *, gaps: bool = False) -> list[Column]:
-    with needs("pyarrow", extra="parquet"):
-        import pyarrow.parquet
-    file = pyarrow.parquet.ParquetFile(path)
+    file = open_parquet(path)
     not_huge(path, 8 * file.metadata.num_rows * file.metadata.num_columns, FEWER)
     table = file.read()
     if not table.column_names:
@@ -261,6 +255,24 @@ def _parquet_table(path: Path, *, gaps: bool = False) -> list[Column]:
     ]
 
 
+def _is_text(kind: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_string(kind) or types.is_large_string(kind))
+
+
+def _read_words(name: str, column: Any) -> Column:
+    """Return a column of texts by its list of words, which is never written out row by row."""
+    whole = column.unify_dictionaries().combine_chunks()
+    words = [*(word or "" for word in whole.dictionary.to_pylist()), ""]  # the last where none is
+    codes = whole.indices.fill_null(len(words) - 1).to_numpy(zero_copy_only=False)
+    order = sorted(set(words))
+    number = {word: place for place, word in enumerate(order)}
+    places = np.array([number[word] for word in words], np.int64)[codes]
+    used = np.unique(places)
+    return Column(name, np.searchsorted(used, places), tuple(order[place] for place in used))
+
+
 def _parquet_column(name: str, column: Any, *, gaps: bool) -> Column:
     from pyarrow import types
 
@@ -269,12 +281,12 @@ def _parquet_column(name: str, column: Any, *, gaps: bool) -> Column:
             f"Expected no nulls in column {_validate.short(name)}, found {column.null_count}. "
             f"{FILL}"
         )
+    if _is_text(column.type):
+        column = column.dictionary_encode()
     if types.is_dictionary(column.type):
+        if _is_text(column.type.value_type):
+            return _read_words(name, column)
         column = column.cast(column.type.value_type)
-    if types.is_string(column.type) or types.is_large_string(column.type):
-        found = column.fill_null("").combine_chunks().dictionary_encode()
-        codes = found.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-        return _sorted_words(name, codes, found.dictionary.to_pylist())
     known = (types.is_boolean, types.is_integer, types.is_floating, types.is_decimal)
     if not any(is_known(column.type) for is_known in known):
         raise InvalidArgument(

@@ -16,7 +16,7 @@ import pytest
 
 from epsilometer.attacks import service
 from epsilometer.attacks.service import HttpService, ServiceFailed
-from epsilometer.engine.store import CannotWrite
+from epsilometer.engine.locking import CannotWrite
 from epsilometer.errors import InvalidArgument, UnreadableFile
 
 X = np.array([[0.25, -1.0], [3.0, 1e-3]])

@@ -282,7 +282,7 @@ def test_a_run_is_continued_with_as_many_models_at_once_as_it_began_with(
     monkeypatch.setattr(memory, "at_once", lambda *_: 2)
     begun = audit(runs=6, claim=9.0, out=tmp_path)
     monkeypatch.setattr(memory, "at_once", lambda *_: 3)
-    assert job_of(runs=6, claim=9.0, out=tmp_path).plan.hash == begun.provenance.plan
+    assert job_of(runs=6, claim=9.0, out=tmp_path).plan.public_hash == begun.provenance.plan
     assert audit(runs=6, claim=9.0, out=tmp_path) == begun
     with pytest.raises(InvalidArgument, match="Expected no other run"):
         audit(runs=6, claim=9.0, out=tmp_path, at_once=3)

@@ -205,5 +205,5 @@ def test_every_adjacency_of_every_sampler(adjacency: Any, sampler: Any) -> None:
 def test_the_canary_of_the_loss_may_be_given() -> None:
     canary = Record(features=np.ones(64, np.float32), label=3)
     given, own = (audit(views=("loss",), canary=which, runs=4) for which in (canary, None))
-    assert given.provenance.inputs != own.provenance.inputs
+    assert given.provenance.shapes == own.provenance.shapes
     assert given.provenance.settings["canary"] == {"supplied": "Record"}

@@ -8,6 +8,7 @@ import pytest
 
 import epsilometer as em
 from epsilometer import Claim, ScoreCounts, Scores
+from epsilometer.audits.scores import round_threshold
 from epsilometer.errors import InvalidArgument
 from epsilometer.rules import Best, Fixed, HoldOut
 from tests import oracles
@@ -55,7 +56,10 @@ def test_reversed_scores_refute_nothing() -> None:
 def test_without_a_claim_there_is_a_bound_and_no_verdict_on_it() -> None:
     audit = audit_scores(SCORES)
     assert audit.verdict == "no claim"
-    assert audit.bounds == (em.epsilon_lower_bound(SCORES, delta=DELTA),)
+    bound = em.epsilon_lower_bound(SCORES, delta=DELTA)
+    assert audit.bounds == (round_threshold(bound),)
+    assert audit.bounds[0].threshold == pytest.approx(bound.threshold, rel=1e-5)
+    assert audit.bounds[0].threshold != bound.threshold  # which is the score of a single record
 
 
 @pytest.mark.parametrize("options", [{"rule": Best()}, {"method": "jeffreys"}])
@@ -80,7 +84,8 @@ def test_the_bound_is_the_one_that_was_asked_for() -> None:
     options = {"delta": 1e-3, "confidence": 0.8, "method": "jeffreys", "rule": HoldOut(0.5)}
     named = replace(SCORES, adversary="sees all")
     (bound,) = audit_scores(named, **options, seed=3).bounds
-    assert bound == em.epsilon_lower_bound(SCORES, **options, seed=3, adversary="sees all")  # type: ignore[arg-type]
+    asked = em.epsilon_lower_bound(SCORES, **options, seed=3, adversary="sees all")  # type: ignore[arg-type]
+    assert bound == round_threshold(asked)
 
 
 def test_the_adjacency_of_the_claim_is_carried_to_the_bound() -> None:

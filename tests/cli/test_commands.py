@@ -33,7 +33,7 @@ from tests.cli.test_classifier import people
 
 SPREAD = oracles.even_normals(300)
 SCORES = Scores(SPREAD + 3, SPREAD)  # proves an ε between 2 and 4
-RUNS = ("list", "status", "resume", "compare", "trend")
+RUNS = ("list", "status", "resume", "verify", "compare", "trend")
 
 
 def write_csv(path: Path) -> None:
@@ -71,7 +71,8 @@ def test_estimate_on_a_file_is_the_audit_of_its_scores(
     assert found.findings == audit(readers.read_scores(path), delta=1e-5).findings
     assert found.views[0].bound == audit(SCORES, delta=1e-5).bounds[0]
     assert found.subject == path.name
-    assert said.inputs == ((path.name, hashlib.sha256(path.read_bytes()).hexdigest()),)
+    assert said.shapes == (("inside", "300"), ("outside", "300"))
+    assert hashlib.sha256(path.read_bytes()).hexdigest() not in done.stdout
     assert done.stderr == ""
 
 
@@ -208,12 +209,12 @@ def test_the_seed_of_a_split_is_taken(scores_csv: Path) -> None:
         ("", "found none"),
         ("score,member\n", "scores.csv"),
         ("score,member\nnan,1\n1,0\n", "±inf"),
-        ("score,member\nhigh,1\n1,0\n", "'high'"),
+        ("score,member\nhigh,1\n1,0\n", "row 1 of the data has something else"),
         ("loss,label\n1,1\n1,0\n", "found 'loss', 'label'"),
         ("score,member\n1,1\n2,1\n", "only inside"),
         ("inside,outside\n1,\n2,\n", "outside"),
         ("score,member\n1,1\n2\n", "line 3"),
-        ("score,member\n1,maybe\n2,0\n", "'maybe'"),
+        ("score,member\n1,maybe\n2,0\n", "row 1 of the data has another value"),
     ],
 )
 def test_bad_files_are_told_in_one_line(text: str, part: str, tmp_path: Path) -> None:
@@ -483,7 +484,7 @@ def test_shared_options_are_spelled_and_explained_alike() -> None:
     for shared in (
         *("--claim", "--delta", "--confidence", "--seed", "--out", "--json", "--html", "--quiet"),
         *("--explain", "--engine", "--workers", "--address", "--log-json", "--until", "--data"),
-        *("--config", "--trust"),
+        *("--config", "--trust", "--accept-changes"),
     ):
         assert len(said[shared]) == 1, said[shared]
     assert not {"--run", "--claim-epsilon", "--until-refuted"} & set(said)

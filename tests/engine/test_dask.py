@@ -17,9 +17,10 @@ import numpy as np
 import pytest
 
 from epsilometer.engine.engines import Dask, EngineLost, InProcess
+from epsilometer.engine.locking import busy
 from epsilometer.engine.run import run
 from epsilometer.engine.shards import Arrays
-from epsilometer.engine.store import Store, busy
+from epsilometer.engine.store import Store
 from epsilometer.errors import InvalidArgument
 from tests.engine.jobs import ROOT, Digest, a_plan, in_order, wobble
 from tests.engine.test_engines import Holding, pools, touchy
@@ -30,7 +31,8 @@ pytest.importorskip("distributed")
 ENVIRONMENT = {
     **os.environ,
     "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "1",
-    "PYTHONPATH": str(ROOT),  # workers need the code of the units
+    # Workers need the code of the units.
+    "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
     "SPT_NOENV": "1",  # Dask writes its title over the environment, by which they are found
 }
 

@@ -11,16 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from epsilometer.engine import store as store_module
+from epsilometer.engine import locking as store_module
 from epsilometer.engine.engines import InProcess
+from epsilometer.engine.locking import CannotWrite, RunBusy, busy, lock
 from epsilometer.engine.run import run
-from epsilometer.engine.store import CannotRead, CannotWrite, RunBusy, Store, busy, lock
+from epsilometer.engine.store import CannotRead, Store
 from tests.engine.jobs import ROOT, Digest, a_plan, in_order
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from epsilometer.engine.store import lock
+from epsilometer.engine.locking import lock
 with lock(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)
@@ -167,10 +168,11 @@ def test_a_folder_that_may_not_be_written_is_told(folder: str, closed: Path) -> 
 def test_a_closed_folder_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As above, where root cannot be kept out."""
 
-    def shut(self: Path) -> Iterator[Path]:
-        raise PermissionError(13, "Permission denied", str(self))
+    def shut(path: object) -> list[str]:
+        raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(Path, "iterdir", shut)
+    (tmp_path / "shards").mkdir()
+    monkeypatch.setattr(os, "listdir", shut)
     with pytest.raises(CannotRead, match="Permission denied"):
         Store(tmp_path, a_plan()).look()
 

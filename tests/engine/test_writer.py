@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from epsilometer.engine import store as store_module
+from epsilometer.engine import writer as store_module
+from epsilometer.engine.locking import CannotWrite
 from epsilometer.engine.plan import Plan
-from epsilometer.engine.store import CannotWrite, Store, Writer
+from epsilometer.engine.store import Store
+from epsilometer.engine.writer import Writer
 from tests.engine.jobs import a_plan
 from tests.engine.test_store import of
 

@@ -11,7 +11,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from epsilometer.engine.store import Store, lock
+from epsilometer.engine.locking import lock
+from epsilometer.engine.shards import unpack
+from epsilometer.engine.store import Store
 from tests.engine.jobs import ROOT
 
 MARK = "EPSILOMETER_TEST_MARK"  # a variable that descendants inherit, however they were left
@@ -109,6 +111,6 @@ class Keeper:
             held = [
                 unit
                 for path in (self.directory / "shards").glob("*.shard")
-                for unit in store._unpacked(path)
+                for unit in unpack(path.read_bytes(), plans={store.plan.hash})
             ]
             assert len(held) == len(set(held))  # none double

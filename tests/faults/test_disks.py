@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from epsilometer.engine import store
+from epsilometer.engine import writer
 from epsilometer.engine.engines import Engine, InProcess, Local
+from epsilometer.engine.locking import CannotWrite, busy
 from epsilometer.engine.run import run
-from epsilometer.engine.store import CannotWrite, Store, busy
+from epsilometer.engine.store import Store
 from tests.engine.jobs import Digest, a_plan, in_order
 from tests.faults.processes import Keeper
 
@@ -29,7 +30,7 @@ JOB = Digest(plan=a_plan(40), act=pause, size=2000)  # 16 kB a unit, 640 kB in a
 
 @pytest.fixture(autouse=True)
 def no_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "_MOMENT", 0.0)
+    monkeypatch.setattr(writer, "_MOMENT", 0.0)
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,9 @@ from epsilometer.cli.main import main
 from epsilometer.cli.reproducing import Call, Paper, page, read_paper
 from epsilometer.errors import EpsilometerError
 from epsilometer.history import index
+from epsilometer.history.cache import find_index
 from epsilometer.history.comparison import compare
-from epsilometer.history.index import INDEX, History
+from epsilometer.history.index import History
 from tests.examples import a_posterior, a_release, a_series, a_shuffling, an_audit
 from tests.fuzz.edits import unzipped, zipped
 from tests.history.folders import NOON
@@ -70,7 +71,7 @@ def _laid_out(files: dict[str, bytes], folder: Path) -> Path:
 def _look_anywhere(top: Path) -> index._Folder:
     """What there is, with places on the disk that follow from names, so that an index fits."""
     found = _LOOK(top)
-    found.files = [replace(file, node=crc32(file.path.encode())) for file in found.files]
+    found.files = [replace(file, node=crc32(file.path.encode()), touched=0) for file in found.files]
     return found
 
 
@@ -101,15 +102,24 @@ class indexes:  # noqa: N801 - a namespace
         with tempfile.TemporaryDirectory() as place:
             top = _laid_out(_files(), Path(place))
             _told(top)
-            return [(top / INDEX).read_bytes()]
+            return [_index_of(top).read_bytes()]
 
     @staticmethod
     def read(data: bytes, folder: Path) -> None:
-        top = _laid_out(_files() | {INDEX: data}, folder)
+        top = _laid_out(_files(), folder)
+        _index_of(top).write_bytes(data)
         found = _told(top)
         assert found == _told(top, rebuild=True)  # whatever the index says
         if len(data) % 8 == 3:
-            _shown(_laid_out(_files() | {INDEX: data}, folder))
+            top = _laid_out(_files(), folder)
+            _index_of(top).write_bytes(data)
+            _shown(top)
+
+
+def _index_of(top: Path) -> Path:
+    found = find_index(top)
+    assert found is not None
+    return found
 
 
 def in_index(data: bytes, rng: random.Random) -> bytes:

@@ -291,7 +291,7 @@ def _resummed(data: bytes, rng: random.Random) -> bytes:
 
 
 def _shard(data: bytes, folder: Path) -> None:
-    for unit, arrays in unpack(data, plan="p").items():
+    for unit, arrays in unpack(data, plans={"p"}).items():
         assert isinstance(unit, int)
         assert all(array.dtype.kind in "biufcSU" for array in arrays.values())
 

@@ -197,7 +197,7 @@ def test_provenance_is_compared(tmp_path: Path) -> None:
             subject="DPSGD",
             settings={"rate": rate, "same": 1, "factory": {"type": "SGD", "momentum": rate}},
             versions=(("epsilometer", version),),
-            inputs=(("data", name),),
+            shapes=(("data", name),),
         )
         put(tmp_path / name / "result.json", an_audit(provenance=source))
     found = compare(tmp_path / "a", tmp_path / "b")
@@ -205,7 +205,7 @@ def test_provenance_is_compared(tmp_path: Path) -> None:
         ("rate", "0.5", "0.25"),
         ("factory.momentum", "0.5", "0.25"),
         ("version of epsilometer", "1", "2"),
-        ("input data", "a", "b"),
+        ("shape of data", "a", "b"),
     )
 
 

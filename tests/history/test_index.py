@@ -13,7 +13,8 @@ import pytest
 import epsilometer as em
 from epsilometer.errors import UnreadableFile
 from epsilometer.history import index
-from epsilometer.history.index import INDEX, History
+from epsilometer.history.cache import CACHE_FOLDER, find_index
+from epsilometer.history.index import History
 from tests.examples import a_posterior, a_provenance, a_release, a_series, an_audit
 from tests.history.folders import NOON, digits, put
 
@@ -28,6 +29,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def index_of(folder: Path) -> Path:
+    found = find_index(folder)
+    assert found is not None
+    return found
+
+
 def test_results_are_listed_oldest_first(folder: Path) -> None:
     history = em.History(folder)
     assert [(entry.path, entry.part) for entry in history.entries] == [
@@ -36,7 +43,8 @@ def test_results_are_listed_oldest_first(folder: Path) -> None:
         *(("group.json", part) for part in range(1, 7)),
     ]
     assert history.entries[0].written == NOON
-    assert (folder / INDEX).is_file()
+    assert index_of(folder).is_file()
+    assert {path.name for path in folder.iterdir()} == {"v1", "v2", "group.json"}
 
 
 def test_only_new_and_changed_files_are_read(folder: Path) -> None:
@@ -137,11 +145,11 @@ def ruin_by_a_link(path: Path) -> None:
 )
 def test_a_ruined_index_is_made_again(folder: Path, ruin: object) -> None:
     before = History(folder).entries
-    ruin(folder / INDEX)  # type: ignore[operator]
+    ruin(index_of(folder))  # type: ignore[operator]
     after = History(folder)
     assert after.entries == before
     assert after.read == 3
-    assert not (folder / "elsewhere").exists()
+    assert not (Path(os.environ[CACHE_FOLDER]) / "elsewhere").exists()
 
 
 @pytest.mark.parametrize(
@@ -155,7 +163,7 @@ def test_a_ruined_index_is_made_again(folder: Path, ruin: object) -> None:
 )
 def test_what_an_index_says_falsely_is_read_again(folder: Path, lie: str) -> None:
     before = History(folder)
-    base = sqlite3.connect(folder / INDEX)
+    base = sqlite3.connect(index_of(folder))
     base.execute(lie)
     base.commit()
     base.close()
@@ -163,6 +171,48 @@ def test_what_an_index_says_falsely_is_read_again(folder: Path, lie: str) -> Non
     assert (after.entries, after.unreadable) == (before.entries, before.unreadable)
     assert after.read == 1
     assert History(folder).read == 0
+
+
+def test_an_index_that_somebody_left_in_the_folder_is_not_believed(folder: Path) -> None:
+    """As measured: a forged one, its sums right, hid that a claim was refuted."""
+    before = History(folder).select(refuted=True)
+    assert before
+    real = index_of(folder)
+    for place in (folder / ".epsilometer-index.sqlite", folder / real.name):
+        shutil.copy(real, place)
+        base = sqlite3.connect(place)
+        base.execute("UPDATE entries SET verdict = 'not refuted', epsilon = 0.0")
+        rows = base.execute("SELECT * FROM entries ORDER BY rowid").fetchall()
+        for *state, _ in base.execute("SELECT * FROM files").fetchall():
+            own = [row for row in rows if row[0] == state[0]]
+            base.execute(
+                "UPDATE files SET sum = ? WHERE path = ?", (index._sum(state, own), state[0])
+            )
+        base.commit()
+        base.close()
+    assert History(folder).select(refuted=True) == before
+
+
+def test_a_cache_that_others_may_write_is_not_used(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv(CACHE_FOLDER, str(home))
+    assert find_index(folder) is not None
+    home.chmod(0o777)
+    assert find_index(folder) is None
+    assert len(History(folder).entries) == 8
+
+
+def test_a_file_whose_time_was_set_back_is_read_again(folder: Path) -> None:
+    path = folder / "v2" / "result.json"
+    state = path.stat()
+    History(folder)
+    text = path.read_text("utf-8")
+    path.write_text(text.replace('"confidence": 0.95', '"confidence": 0.85'), "utf-8")
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (state.st_size, state.st_mtime_ns)
+    assert 0.85 in [entry.confidence for entry in History(folder).entries]
 
 
 def test_rebuilding_reads_everything(folder: Path) -> None:
@@ -195,7 +245,7 @@ def test_a_folder_that_may_only_be_read_is_indexed_in_memory(folder: Path) -> No
                 check=False,
             )
             assert done.stdout.split()[:2] == ["8", "3"], done.stderr
-        assert not (shown / INDEX).exists()
+        assert {path.name for path in shown.iterdir()} == {"v1", "v2", "group.json"}
         shown.chmod(0o755)
 
 
@@ -276,7 +326,8 @@ def test_of_a_run_only_its_result_counts(folder: Path) -> None:
     put(folder / ".hidden" / "a.json", an_audit())
     put(folder / "begun" / "plan.json", "{}")
     history = History(folder)
-    assert len(history.entries) == 8
+    assert len(history.entries) == 7
+    assert dict(history.unreadable)["v1/result.json"].startswith("Expected the secret of the run")
     assert history.unfinished == ("begun",)
 
 

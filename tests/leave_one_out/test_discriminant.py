@@ -122,7 +122,9 @@ def test_means_on_a_line_are_refitted(rng: np.random.Generator) -> None:
 def test_a_class_of_two_is_refitted() -> None:
     y = SPECIES.copy()
     y[:2] = 3
-    assert QUADRATIC.refuses(QuadraticDiscriminantAnalysis(), IRIS, y) == "a class of two records"
+    assert (
+        QUADRATIC.refuses(QuadraticDiscriminantAnalysis(), IRIS, y) == "a class of too few records"
+    )
 
 
 def test_priors_of_another_number() -> None:

@@ -135,5 +135,5 @@ def test_fixed_structure_refuses() -> None:
     with pytest.raises(InvalidArgument, match="a fitted decision tree"):
         FixedStructure(DecisionTreeClassifier()).fit(IRIS, SPECIES)
     weighted = DecisionTreeClassifier(class_weight="balanced").fit(IRIS, SPECIES)
-    with pytest.raises(InvalidArgument, match="without class weights"):
+    with pytest.raises(InvalidArgument, match="without class_weight"):
         FixedStructure(weighted).fit(IRIS, SPECIES)

@@ -201,7 +201,7 @@ def test_shuffle_explains_the_game_and_the_accountant() -> None:
 
 def test_selfcheck_explains_each_mechanism() -> None:
     done = call("selfcheck", "--runs", "50", "--explain")
-    assert len(re.findall(r"^A bound by ", done.stdout, re.M)) == 6
+    assert len(re.findall(r"^Explanation: A bound by ", done.stdout, re.M)) == 6
 
 
 @pytest.mark.parametrize("name", ENDING_IN_A_RESULT)

@@ -12,7 +12,7 @@ from tests.report.hostile import full_audit, full_views
 
 
 def records(*risks: float) -> tuple[RecordRisk, ...]:
-    return tuple(a_record(record=f"r{i}", risk=risk) for i, risk in enumerate(risks))
+    return tuple(a_record(rank=i + 1, risk=risk) for i, risk in enumerate(risks))
 
 
 @pytest.mark.parametrize("audit", [full_audit(), full_views(), *AUDITS.values()])

@@ -108,8 +108,8 @@ def log_probabilities(
         classes[np.minimum(place, classes.size - 1)], known
     ):
         raise InvalidArgument(
-            f"Expected a model of classes among the {classes.size} of the labels, got columns "
-            f"for {known.tolist()[:10]}."
+            f"Expected a model of classes among the {classes.size} of the labels, got others.",
+            withheld=f"It has columns for {known.tolist()[:10]}.",
         )
     every = np.full((found.shape[0], classes.size), -np.inf)
     every[:, place] = found

@@ -20,8 +20,9 @@ from filelock import FileLock
 from numpy.typing import ArrayLike
 
 from epsilometer import _validate
+from epsilometer._files import OWNER_FILE, open_private
 from epsilometer.attacks.posterior import probabilities
-from epsilometer.engine.store import CannotWrite
+from epsilometer.engine.locking import CannotWrite
 from epsilometer.errors import EpsilometerError, InvalidArgument, UnreadableFile
 from epsilometer.types import FloatArray
 
@@ -303,7 +304,7 @@ class _Journal:
         """Held while asking, so that two processes do not ask the same; knows what is there."""
         with self._writing():
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(f"{self.path}.lock")
+            lock = FileLock(f"{self.path}.lock", mode=OWNER_FILE)
             lock.acquire()
         try:
             self._catch_up()
@@ -314,7 +315,7 @@ class _Journal:
     def add(self, name: str, answer: list[list[float]]) -> None:
         """On the disk when this returns."""
         line = json.dumps({"request": name, "answer": answer}).encode() + b"\n"
-        with self._writing(), self.path.open("ab") as file:
+        with self._writing(), open(self.path, "ab", opener=open_private) as file:
             file.write(line)
             file.flush()
             os.fsync(file.fileno())
@@ -323,7 +324,7 @@ class _Journal:
 
     def _catch_up(self) -> None:
         """Reads what was added, by whomever, since it last looked."""
-        with self._writing(), self.path.open("a+b") as file:
+        with self._writing(), open(self.path, "a+b", opener=open_private) as file:
             if file.seek(0, os.SEEK_END) < self._read:  # somebody began anew
                 self.answers.clear()
                 self.classes, self._read = None, 0

@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from epsilometer import _validate
 from epsilometer.attacks.estimators import FitEstimator
 from epsilometer.attacks.loss import is_module
+from epsilometer.core.printing import name_error
 from epsilometer.engine.engines import Engine, Local
 from epsilometer.engine.events import Listener
 from epsilometer.engine.fingerprints import fingerprint, name_of
@@ -449,9 +450,11 @@ def _trained(
         return gather(plan, block.unit, home, engine=engine, listen=listen)
     except UnitFailed as error:
         raise InvalidArgument(
-            f"Expected every shadow to be trained, model {first + error.unit} was not: {error} "
+            f"Expected every shadow to be trained, model {first + error.unit} was not: "
+            f"{name_error(error.traceback)}. "
             "A shadow sees half of the records: categories that only the others have must not be "
-            "an error (OneHotEncoder(handle_unknown='ignore')), and rare classes may be absent."
+            "an error (OneHotEncoder(handle_unknown='ignore')), and rare classes may be absent.",
+            withheld=str(error),
         ) from error
 
 

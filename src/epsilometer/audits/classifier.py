@@ -82,12 +82,13 @@ class Classifier:
             vary anyway; 0: none.
         feature_names: Of the columns of X.
         categorical: Which columns of X are mere names of something.
-        words: What numbers in these columns stand for, for ``show_records``.
-        record_names: Of the records; their numbers from 0 by default.
+        record_names: Of the records, for ``records.csv`` in the run's directory alone.
         target: ln p of a model that is there already, shape ``(records, classes)``, and which of
             the records it was trained on: attacked in place of models of the pool, and compared
             with them.
-        show_records: Write the features of the riskiest records into the result.
+        show_records: Write row numbers of the riskiest records into the result; without it they
+            are named by their rank alone, and ``records.csv`` in the run's directory says which
+            they are.
         title: What is audited, in words; the estimator's class by default.
         caveats: What a reader must know beforehand.
         source: Where the records came from, if from a file.
@@ -120,7 +121,6 @@ class Classifier:
     variation: int = 0
     feature_names: Sequence[str] | None = field(default=None, metadata=DATA)
     categorical: ArrayLike | None = field(default=None, metadata=DATA)
-    words: Sequence[Sequence[str] | None] | None = field(default=None, metadata=DATA)
     record_names: Sequence[str] | None = field(default=None, metadata=DATA)
     target: tuple[ArrayLike, ArrayLike] | None = field(default=None, metadata=DATA)
     show_records: bool = False
@@ -192,7 +192,6 @@ class ClassifierTask:
         data: The records, and what is trained on them.
         classes: The labels, in order.
         groups: (column, group of each record) pairs.
-        names: Of the records.
         target: ln p of a model that is there already, and who was in it; None: models of the pool.
         removal: Measurements of the removal plan; 0: there is none.
         confidence: Of the verdict.
@@ -204,12 +203,16 @@ class ClassifierTask:
     data: Data
     classes: NDArray[Any]
     groups: tuple[tuple[str, NDArray[Any]], ...]
-    names: Sequence[str]
     target: tuple[FloatArray, BoolArray] | None
     removal: int
     confidence: float
     delta: float
     seed: int
+
+    @property
+    def first_row(self) -> int:
+        """The number of the first record: 1 in a table, as people count lines; 0 in an array."""
+        return 0 if self.subject.source is None else 1
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -245,15 +248,14 @@ def prepare_task(subject: Classifier, request: Request) -> ClassifierTask:
     if subject.attack_names:
         _check_memory(classes.size, n, subject.shadows)
     fresh(subject.estimator, request.seed)  # refuses what cannot be cloned
-    names = tuple(map(str, range(n))) if subject.record_names is None else subject.record_names
-    if len(names) != n:
+    names = subject.record_names
+    if names is not None and len(names) != n:
         raise InvalidArgument(f"Expected {n} names of records in record_names, got {len(names)}.")
     return ClassifierTask(
         subject=subject,
         data=_prepare_data(subject, codes),
         classes=classes,
         groups=_prepare_groups(subject.groups, n),
-        names=names,
         target=_prepare_target(subject.target),
         removal=_count_measurements(subject, n),
         confidence=request.confidence,
@@ -283,7 +285,7 @@ def _check_memory(classes: int, records: int, shadows: int) -> None:
 
 def _prepare_data(subject: Classifier, codes: IntArray) -> Data:
     shape: tuple[int, ...] = getattr(subject.X, "shape", ())
-    for name in ("feature_names", "categorical", "words"):
+    for name in ("feature_names", "categorical"):
         given = getattr(subject, name)
         if given is not None and len(shape) == 2 and len(given) != shape[1]:
             raise InvalidArgument(

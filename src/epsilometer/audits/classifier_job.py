@@ -14,19 +14,20 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from epsilometer._files import write_whole
 from epsilometer.attacks.estimators import FitEstimator
 from epsilometer.attacks.membership import mismatch
 from epsilometer.attacks.shadows import ShadowPool, shadow_pool
 from epsilometer.audits.classifier import ATTACKS, Classifier, ClassifierTask, prepare_task
 from epsilometer.audits.cures import sawtooth, shown_advantages
-from epsilometer.audits.release_finding import PartResults
+from epsilometer.audits.release_finding import RECORDS, PartResults
 from epsilometer.core.audit import Audit
 from epsilometer.engine.engines import Call, Engine, Local, Outcome, Outcomes
 from epsilometer.engine.events import Listener
 from epsilometer.engine.fingerprints import fingerprint, name_of
 from epsilometer.engine.plan import Plan
 from epsilometer.engine.request import Request
-from epsilometer.engine.run import Done, Unwatched, Watch, run
+from epsilometer.engine.run import Done, Unwatched, Watch
 from epsilometer.engine.shards import Arrays, checked
 from epsilometer.leave_one_out.pdtp import Pdtp, pdtp
 from epsilometer.types import BoolArray, FloatArray, IntArray
@@ -37,7 +38,8 @@ _SCORES = 10_000  # of attacks, for which enough targets are attacked
 
 def run_audit(subject: Classifier, request: Request) -> Audit:
     """Measure the risk of records and what attacks find, and apply the rules to it."""
-    return run(make_job(subject, request), request.out, engine=_CallerProcess())
+    own = _CallerProcess()
+    return request.execute(make_job(subject, request), usual=own, engine=own, listen=())
 
 
 def make_job(subject: Classifier, request: Request) -> "ClassifierJob":
@@ -54,7 +56,7 @@ def make_job(subject: Classifier, request: Request) -> "ClassifierJob":
     return ClassifierJob(
         plan=plan,
         task=task,
-        directory=request.out,
+        directory=None if request.recompute else request.out,  # which writes nothing
         engine=request.engine or Local(),
         listen=request.listen,
     )
@@ -74,8 +76,6 @@ def _fingerprint_inputs(task: ClassifierTask) -> dict[str, str]:
         given[name] = np.asarray(given[name], np.str_)
     if "groups" in given:
         given["groups"] = dict(task.groups)
-    if "words" in given:
-        given["words"] = [None if w is None else np.asarray(w, np.str_) for w in given["words"]]
     files = {} if subject.source is None else dict(subject.source.fingerprints())
     return {**files, **{name: fingerprint(value) for name, value in given.items()}}
 
@@ -119,7 +119,10 @@ class ClassifierJob:
     def result(self, units: Iterable[Arrays], done: Done) -> Audit:
         """Return all parts together, with the rules applied to them."""
         found = dict(zip(self.task.parts, units, strict=True))
-        return PartResults(task=self.task, found=found).make_audit(done.provenance)
+        results = PartResults(task=self.task, found=found)
+        if self.directory is not None:
+            write_whole(self.directory / RECORDS, results.list_records().encode("utf-8"))
+        return results.make_audit(done.provenance)
 
     def _measure(self, X: Any, y: Any, *, where: str, every: bool = False) -> Pdtp:  # noqa: N803
         subject = self.task.subject

@@ -1,6 +1,6 @@
 """What would help: dropping the riskiest records, showing fewer decimals."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,8 +95,8 @@ def _stalled(exposed: Sequence[int]) -> bool:
     return len(exposed) - 1 - int(np.argmin(exposed)) >= _PATIENCE
 
 
-def removal_plan(found: Sawtooth, names: Sequence[str]) -> RemovalPlan:
-    """The saw-tooth, with what it comes to."""
+def removal_plan(found: Sawtooth, ranks: Mapping[int, int]) -> RemovalPlan:
+    """The saw-tooth, with what it comes to; ``ranks`` are those of records by row number."""
     best = int(np.argmin(found.exposed))
     dropped, first = int(found.removed[best]), int(found.exposed[0])
     fewest, last = int(found.exposed[best]), int(found.removed[-1])
@@ -115,7 +115,7 @@ def removal_plan(found: Sawtooth, names: Sequence[str]) -> RemovalPlan:
         largest=tuple(found.largest.tolist()),
         exposed=tuple(found.exposed.tolist()),
         accuracy=tuple(found.accuracy.tolist()),
-        records=tuple(names[record] for record in found.dropped),
+        ranks=tuple(ranks.get(record, 0) for record in found.dropped.tolist()),
         best=dropped,
         ended=ended,
     )

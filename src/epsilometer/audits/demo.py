@@ -16,7 +16,6 @@ from epsilometer.core.settings import DATA
 from epsilometer.engine.engines import Local
 from epsilometer.engine.fingerprints import fingerprint
 from epsilometer.engine.request import Request
-from epsilometer.engine.run import run
 from epsilometer.errors import InvalidArgument
 from epsilometer.mechanisms.gradient_descent import GradientDescent
 from epsilometer.types import FloatArray, IntArray
@@ -90,7 +89,7 @@ def run_audit(subject: Demo, request: Request) -> Audit:
         confidence=request.confidence,
         also=("gdp",),
     )
-    return run(job, request.out, engine=request.engine or Local(), listen=request.listen)
+    return request.execute(job, usual=Local())
 
 
 def _make_program(subject: Demo, name: str, noise: float, curves: tuple[Curve, ...]) -> Program:

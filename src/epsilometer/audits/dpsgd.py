@@ -35,7 +35,6 @@ from epsilometer.core.settings import DATA
 from epsilometer.engine.engines import InProcess, Local
 from epsilometer.engine.fingerprints import fingerprint, name_of
 from epsilometer.engine.request import Request
-from epsilometer.engine.run import run
 from epsilometer.engine.store import Store
 from epsilometer.errors import InvalidArgument
 from epsilometer.mechanisms.samplers import Poisson, Sampler, Shuffle
@@ -159,8 +158,7 @@ SUBJECTS = (DPSGD,)
 def run_audit(subject: DPSGD, request: Request) -> Audit:
     """Train with a canary and without it, and judge the claim by what each view proves."""
     job = make_job(subject, request)
-    engine = request.engine or (Local() if subject.device == "cpu" else InProcess())
-    return run(job, request.out, engine=engine, listen=request.listen)
+    return request.execute(job, usual=Local() if subject.device == "cpu" else InProcess())
 
 
 def make_job(subject: DPSGD, request: Request) -> DpsgdJob:

@@ -23,7 +23,7 @@ from epsilometer.engine.engines import InProcess, Local
 from epsilometer.engine.fingerprints import fingerprint, name_of
 from epsilometer.engine.plan import Plan
 from epsilometer.engine.request import Request
-from epsilometer.engine.run import Done, Unwatched, Watch, run
+from epsilometer.engine.run import Done, Unwatched, Watch
 from epsilometer.engine.shards import Arrays
 from epsilometer.errors import InvalidArgument
 from epsilometer.stats.sphere import cosine_quantile
@@ -162,8 +162,8 @@ SUBJECTS = (Federated,)
 
 def run_audit(subject: Federated, request: Request) -> Audit:
     """Train with canaries among the clients, and judge the claim by what is seen of them."""
-    engine = request.engine or (Local() if subject.device == "cpu" else InProcess())
-    return run(make_job(subject, request), request.out, engine=engine, listen=request.listen)
+    usual = Local() if subject.device == "cpu" else InProcess()
+    return request.execute(make_job(subject, request), usual=usual)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -28,7 +28,6 @@ from epsilometer.core.settings import DATA, NAMED_DATA
 from epsilometer.engine.engines import InProcess, Local
 from epsilometer.engine.fingerprints import fingerprint, name_of
 from epsilometer.engine.request import Request
-from epsilometer.engine.run import run
 from epsilometer.engine.store import Store
 from epsilometer.errors import InvalidArgument
 from epsilometer.mechanisms.samplers import Poisson
@@ -169,17 +168,13 @@ SUBJECTS = (Posterior,)
 def run_audit(subject: Posterior, request: Request) -> Audit:
     """Train models with the record and without it, and judge every form of publishing."""
     device = getattr(subject.factory, "device", "cpu")
-    engine = request.engine or (Local() if device == "cpu" else InProcess())
+    usual = Local() if device == "cpu" else InProcess()
     failures = Failures(InvalidArgument)
     try:
-        return run(
-            make_job(subject, request),
-            request.out,
-            engine=engine,
-            listen=[*request.listen, failures],
-        )
+        job = make_job(subject, request)
+        return request.execute(job, usual=usual, listen=[*request.listen, failures])
     except AllFailed as error:
-        raise AllFailed(f"{error} One said: {failures.reason}") from error
+        raise AllFailed(error.shareable, withheld=f"One said: {failures.reason}") from error
 
 
 def make_job(subject: Posterior, request: Request) -> PosteriorJob:

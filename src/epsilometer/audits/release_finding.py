@@ -15,7 +15,8 @@ from epsilometer.attacks.membership import RecordScores, evaluate
 from epsilometer.audits.classifier import ClassifierTask
 from epsilometer.audits.cures import Sawtooth, removal_plan, rounding_steps
 from epsilometer.audits.release import Measured, apply_rules
-from epsilometer.audits.standing_out import explained, features_of
+from epsilometer.audits.scores import round_threshold
+from epsilometer.audits.standing_out import explained
 from epsilometer.core import judge
 from epsilometer.core.audit import Audit, Provenance
 from epsilometer.core.findings import (
@@ -28,6 +29,7 @@ from epsilometer.core.findings import (
     RoundingStep,
     Variation,
 )
+from epsilometer.core.printing import to_csv_text
 from epsilometer.engine.shards import Arrays
 from epsilometer.leave_one_out.rounding import Seen, predicted, seen
 from epsilometer.observations import Scores
@@ -35,6 +37,7 @@ from epsilometer.stats import membership
 from epsilometer.stats.gaussians import gaussian_sigma
 from epsilometer.types import BoolArray, FloatArray
 
+RECORDS = "records.csv"  # in the run's directory: private
 SMALLEST = 20  # records of a group that is shown by itself
 _LISTED = 1000  # records in a result
 _EXPLAINED = 20  # of them with what makes them stand out
@@ -58,8 +61,7 @@ class PartResults:
     def make_audit(self, provenance: Provenance) -> Audit:
         """Return the audit: what the rules say, with all that it rests on."""
         subject, arrays = self.task.subject, self.found["leave-one-out"]
-        at = seen(arrays["full"], arrays["without"], decimals=subject.decimals)
-        floor = self._floor()
+        at, floor = self._seen(), self._floor()
         rules, attacks = apply_rules(
             Measured(
                 risk=at.risk,
@@ -101,6 +103,28 @@ class PartResults:
         )
         return msgspec.structs.replace(result, advice=tuple(_advise(result)))
 
+    def list_records(self) -> str:
+        """Return which records are at risk, as CSV: for the run's directory alone."""
+        task, at = self.task, self._seen()
+        records = self.found["leave-one-out"]["records"]
+        names = task.subject.record_names
+        rows = [
+            (
+                rank,
+                int(records[index]) + task.first_row,
+                "" if names is None else names[records[index]],
+                str(task.classes[task.data.codes[records[index]]]),
+                float(at.risk[index]),
+            )
+            for rank, index in enumerate(_rank(at.risk).tolist(), start=1)
+        ]
+        return to_csv_text(("rank", "row", "name", "class", "risk"), rows)
+
+    def _seen(self) -> Seen:
+        """Return the risk of each measured record, as probabilities are shown."""
+        arrays = self.found["leave-one-out"]
+        return seen(arrays["full"], arrays["without"], decimals=self.task.subject.decimals)
+
     def _floor(self) -> FloatArray | None:
         """What another seed alone changes, seen through as many decimals."""
         arrays = self.found["leave-one-out"]
@@ -141,7 +165,9 @@ class PartResults:
             delta=self.task.delta,
             confidence=self.task.confidence,
         ).bound
-        return msgspec.structs.replace(finding, bound=bound)
+        return msgspec.structs.replace(
+            finding, bound=None if bound is None else round_threshold(bound)
+        )
 
     def _summarise_risk(self, at: Seen, floor: FloatArray | None) -> LeaveOneOut:
         arrays, confidence = self.found["leave-one-out"], self.task.confidence
@@ -179,7 +205,7 @@ class PartResults:
     def _record_risks(self, at: Seen, floor: FloatArray | None) -> tuple[RecordRisk, ...]:
         task, subject = self.task, self.task.subject
         records = self.found["leave-one-out"]["records"]
-        order = np.argsort(-at.risk, kind="stable")[:_LISTED]
+        order = _rank(at.risk)[:_LISTED]
         worst = order[:_EXPLAINED]
         notes = explained(task.data, records[worst], decimals=subject.decimals, seed=task.seed)
         measure = "PDTP" if subject.decimals is None else f"PDTP, {subject.decimals} decimals"
@@ -192,15 +218,12 @@ class PartResults:
                 note.append("above the limit through the edge of a bin alone")
             if np.isinf(at.unbinned[index]):
                 note.append("a class is possible with it and impossible without, or the reverse")
-            if subject.show_records and place < _EXPLAINED:
-                words = subject.words or ()
-                note.append(features_of(subject.X, record, task.data.names, words))
             listed.append(
                 RecordRisk(
-                    record=task.names[record],
+                    rank=place + 1,
+                    row=record + task.first_row if subject.show_records else None,
                     risk=at.risk[index],
                     measure=measure,
-                    group=str(task.classes[task.data.codes[record]]),
                     note="; ".join(note),
                     shown=at.shown[index],
                     unbinned=at.unbinned[index],
@@ -265,7 +288,11 @@ class PartResults:
         if "removal" not in self.found:
             return ()
         found = Sawtooth(**self.found["removal"])
-        return (removal_plan(found, self.task.names),) if found.exposed[0] else ()
+        if not found.exposed[0]:
+            return ()
+        order = self.found["leave-one-out"]["records"][_rank(self._seen().risk)]
+        ranks = {record: place for place, record in enumerate(order.tolist(), start=1)}
+        return (removal_plan(found, ranks),)
 
     def _variations(self) -> tuple[Variation, ...]:
         subject, told = self.task.subject, []
@@ -301,6 +328,11 @@ class PartResults:
         if attacks:
             cited.append(["massart1990", "steinke2023"])
         return tuple(dict.fromkeys([*_CITES, *(str(key) for keys in cited for key in keys)]))
+
+
+def _rank(risk: FloatArray) -> NDArray[np.int64]:
+    """Return places of records, the riskiest first."""
+    return np.argsort(-risk, kind="stable")
 
 
 def _cells(values: NDArray[Any], records: NDArray[np.int64]) -> Iterator[tuple[str, BoolArray]]:
@@ -352,8 +384,9 @@ def _advise(result: Audit) -> Iterator[str]:
     (risk,) = result.find(LeaveOneOut)
     if risk.exposed:
         yield (
-            "Look at the riskiest records below: what makes them stand out may be a mistake in the "
-            "data, or a person who must not be in it."
+            f"Look at the riskiest records: {RECORDS} in the run's directory says which they are. "
+            "What makes them stand out may be a mistake in the data, or a person who must not be "
+            "in it."
         )
         yield _advise_rounding(result.find(RoundingStep), risk)
         yield from (plan.ended for plan in result.find(RemovalPlan))

@@ -22,7 +22,7 @@ from epsilometer.engine.engines import Local
 from epsilometer.engine.fingerprints import name_of
 from epsilometer.engine.plan import Plan
 from epsilometer.engine.request import Request
-from epsilometer.engine.run import Counts, Done, run
+from epsilometer.engine.run import Counts, Done
 from epsilometer.engine.shards import Arrays
 from epsilometer.errors import InvalidArgument
 from epsilometer.observations import Scores, Sides
@@ -57,7 +57,8 @@ class Runs:
         title: What was audited, in words.
         adversary: Whose view the scores are computed from, in words.
         curves: Trade-off curves to draw beside the attack's.
-        parameters: Whatever else determines what ``play`` does, as JSON values. A run directory is
+        parameters: Whatever else determines what ``play`` does, as JSON values; they are written
+            into results as they are, so put no data here. A run directory is
             never continued with other parameters; what is not named here cannot be checked.
 
     Example:
@@ -117,7 +118,7 @@ def run_audit(subject: Runs, request: Request) -> Audit:
         also=tuple(subject.also),
         until=request.until,
     )
-    return run(job, request.out, engine=request.engine or Local(), listen=request.listen)
+    return request.execute(job, usual=Local())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
 
+import msgspec
+
 from epsilometer.audits.evidence import condense_evidence, measure_growth
 from epsilometer.core.audit import Audit
 from epsilometer.core.bound import EpsilonEstimate, EpsilonLowerBound
@@ -54,12 +56,11 @@ def run_audit(scores: Observed, request: Request) -> Audit:
         confidence=request.confidence,
         seed=request.seed,
     )
-    inputs = () if scores.source is None else scores.source.fingerprints()
     return Audit(
         subject=scores.title,
         claim=request.claim,
         findings=(finding,),
-        provenance=request.make_provenance(scores, inputs=inputs),
+        provenance=request.make_provenance(scores),
     )
 
 
@@ -202,6 +203,11 @@ def _describe_outside(scores: Observed, rule: ThresholdRule) -> Outside:
     return Outside()
 
 
+def round_threshold(bound: EpsilonLowerBound) -> EpsilonLowerBound:
+    """Return a bound with six digits of its threshold: all of them would be one record's score."""
+    return msgspec.structs.replace(bound, threshold=float(f"{bound.threshold:.6g}"))
+
+
 def make_finding(
     scores: Observed,
     bounds: Sequence[EpsilonLowerBound],
@@ -238,6 +244,7 @@ def make_finding(
         used: Units that gave the scores.
         failed: Units that failed.
     """
+    bounds = [round_threshold(bound) for bound in bounds]
     decides = bounds[0]
     if reach is None:
         reach = max(decides.epsilon, compute_reach(prove, scores))

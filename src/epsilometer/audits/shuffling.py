@@ -27,7 +27,7 @@ from epsilometer.core.claim import Claim
 from epsilometer.core.findings import Curve, EpsilonFinding, SamplerFinding
 from epsilometer.engine.engines import InProcess
 from epsilometer.engine.request import Request
-from epsilometer.engine.run import Done, run
+from epsilometer.engine.run import Done
 from epsilometer.engine.shards import Arrays
 from epsilometer.errors import InvalidArgument
 from epsilometer.mechanisms.batched_gaussian import BatchedGaussian
@@ -171,7 +171,7 @@ def run_audit(subject: ShuffledSGD, request: Request) -> Audit:
         until=request.until,
         game=game,
     )
-    return run(job, request.out, engine=request.engine or InProcess(), listen=request.listen)
+    return request.execute(job, usual=InProcess())
 
 
 def audit_buffer(

@@ -8,7 +8,6 @@ import numpy as np
 
 from epsilometer.leave_one_out.families import family_of
 from epsilometer.leave_one_out.pipelines import unwrapped
-from epsilometer.leave_one_out.refits import rows
 from epsilometer.leave_one_out.rounding import seen
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
@@ -58,9 +57,8 @@ def explained(data: Data, records: IntArray, *, decimals: int | None, seed: int)
 
 
 def _rarity(count: int) -> str:
-    if count == 1:
-        return "the only record of its class"
-    return f"one of {count} records of its class" if count < _RARE else ""
+    """Say that a class is rare; how rare would single people out."""
+    return f"its class has fewer than {_RARE} records" if count < _RARE else ""
 
 
 def _neighbours(table: FloatArray, spread: FloatArray, data: Data, record: int) -> str:
@@ -142,20 +140,3 @@ def _numbers(X: Any) -> FloatArray | None:  # noqa: N803
     except (TypeError, ValueError):
         return None
     return table if table.ndim == 2 else None
-
-
-def features_of(
-    X: Any,  # noqa: N803
-    record: int,
-    names: Sequence[str],
-    words: Sequence[Sequence[str] | None],
-) -> str:
-    """A record's features, where somebody asked to see them."""
-    values = np.asarray(rows(X, np.array([record])), dtype=object)[0]
-    told = []
-    for i, value in enumerate(values):
-        name = names[i] if len(names) else f"feature {i}"
-        word = words[i] if len(words) else None
-        shown = value if word is None else word[int(value)]
-        told.append(f"{name} = {shown}")
-    return "features: " + ", ".join(told)

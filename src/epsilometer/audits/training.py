@@ -22,7 +22,7 @@ from epsilometer.engine.engines import Local
 from epsilometer.engine.fingerprints import fingerprint, name_of
 from epsilometer.engine.plan import Plan
 from epsilometer.engine.request import Request
-from epsilometer.engine.run import Done, Watch, run
+from epsilometer.engine.run import Done, Watch
 from epsilometer.engine.shards import Arrays
 from epsilometer.errors import InvalidArgument, warn
 from epsilometer.observations import Scores
@@ -325,13 +325,8 @@ def run_audit(subject: TrainFunction, request: Request) -> Audit:
         adjacency=adjacency,
     )
     failures = Failures(WrongScore)
-    found = run(
-        job,
-        request.out,
-        engine=request.engine or Local(),
-        listen=[*request.listen, failures],
-    )
-    _warn(found, failures.reason)
+    found = request.execute(job, usual=Local(), listen=[*request.listen, failures])
+    _warn(found, failures)
     return found
 
 
@@ -422,13 +417,14 @@ def _fingerprint_inputs(values: Mapping[str, Any], *, needed: bool) -> dict[str,
     return found
 
 
-def _warn(found: Audit, reason: str) -> None:
+def _warn(found: Audit, failures: Failures) -> None:
     """Warn of what must not be overlooked by somebody who reads the verdict alone."""
     failed, units = found.provenance.failed, found.provenance.units
     said = [text for text in found.bounds[0].caveats if text.startswith(_NAN)]
     if failed:
         said.append(
-            f"{failed} of {units} units failed and count against a refutation; one said: {reason}"
+            f"{failed} of {units} units failed and count against a refutation; "
+            f"{failures.describe()}"
         )
     for text in said:
         warn(text)

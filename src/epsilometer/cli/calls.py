@@ -7,11 +7,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import click
-
 from epsilometer._dispatch import Call, call_from_sections, read_sections
 from epsilometer.cli.options import Options
+from epsilometer.cli.saying import say
 from epsilometer.core.audit import Audit
+from epsilometer.core.printing import one_line
 from epsilometer.core.settings import section_name
 from epsilometer.engine.run import Terminated
 from epsilometer.errors import EpsilometerError, InvalidArgument
@@ -76,7 +76,13 @@ def run_call(call: Call, options: Options, *, data: Path | None = None) -> Audit
     out = None if options.out is None else options.out.absolute()
     with visit(data):
         return run_interruptibly(
-            lambda: call.run(out=out, engine=options.engine, listen=options.listen), options.out
+            lambda: call.run(
+                out=out,
+                engine=options.engine,
+                listen=options.listen,
+                accept_changes=options.accept_changes,
+            ),
+            options.out,
         )
 
 
@@ -90,8 +96,9 @@ def run_interruptibly(work: Callable[[], Audit], out: Path | None) -> Audit:
     try:
         return work()
     except KeyboardInterrupt as interrupt:
-        said = f" What is finished is safe. Go on with: epsilometer runs resume {out}"
-        click.echo(f"\nInterrupted.{'' if out is None else said}", err=True)
+        where = one_line(str(out))
+        said = f" What is finished is safe. Go on with: epsilometer runs resume {where}"
+        say(f"\nInterrupted.{'' if out is None else said}", err=True)
         raise SystemExit(143 if isinstance(interrupt, Terminated) else 130) from interrupt
 
 

@@ -48,7 +48,7 @@ from epsilometer.sources import TableModel, import_function
         "decimals": "Show probabilities with so many decimals.",
         "removal": "Plan the removal of records in so many steps.",
         "variation": "Train so many models with other seeds.",
-        "show_records": "Write the features of the riskiest records.",
+        "show_records": "Write row numbers of the riskiest records.",
     },
     into="settings",
     special={"attacks": Listed(Suggested(*ATTACKS))},
@@ -91,8 +91,9 @@ def classifier(
     """Judge whether a classifier trained on TABLE may be published.
 
     TABLE is .csv, .csv.gz or .parquet, with a line of names; cells may be empty. Nothing of what
-    is in a record is written, unless --show-records. A model as module:factory is imported from
-    this folder, and called without arguments.
+    is in a record is written: records are named by their rank of risk, and with --show-records by
+    their row. Which rows they are stands in records.csv of the run's directory alone. A model as
+    module:factory is imported from this folder, and called without arguments.
 
     Exit code 1 if it should not be released, 4 if that cannot be told.
 

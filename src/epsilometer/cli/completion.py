@@ -3,6 +3,8 @@
 import click
 from click.shell_completion import get_completion_class
 
+from epsilometer.cli.saying import say
+
 _VARIABLE = "_EPSILOMETER_COMPLETE"  # by which click recognises a shell that asks
 
 
@@ -26,4 +28,4 @@ def completion(shell: str) -> None:
     assert known is not None  # click has all three
     # The script alone: click's own ``source`` would ask the bash on the path for its version.
     script = known(main, {}, "epsilometer", _VARIABLE)
-    click.echo(script.source_template % script.source_vars())
+    say(script.source_template % script.source_vars())

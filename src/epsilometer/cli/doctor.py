@@ -1,12 +1,13 @@
 """``epsilometer doctor``."""
 
-import json
 import textwrap
 from dataclasses import asdict
 
 import click
 
 from epsilometer.cli.examining import Check, examine, works_without
+from epsilometer.cli.saying import say, say_marked, say_title
+from epsilometer.core.printing import one_line, to_json_text
 from epsilometer.errors import InvalidArgument
 
 _MARKS = {"works": "✓", "missing": "–", "broken": "✕", "slow": "?", "note": "·"}
@@ -35,14 +36,14 @@ def doctor(address: str | None, as_json: bool) -> None:
             "checks": [asdict(check) for check in checks],
             "sentences": sentences,
         }
-        click.echo(json.dumps(plain, indent=2, ensure_ascii=False))
+        say(to_json_text(plain))
     else:
         _show(checks)
-        click.echo()
+        say()
         for sentence in sentences:
-            click.echo(textwrap.fill(sentence, _WIDTH, subsequent_indent="  "))
+            say(textwrap.fill(sentence, _WIDTH, subsequent_indent="  "))
     if not healthy:
-        click.echo("epsilometer does not work here: see what is broken above.", err=True)
+        say("epsilometer does not work here: see what is broken above.", err=True)
         raise SystemExit(3)
     if any(check.name.startswith("Dask at") and check.state != "works" for check in checks):
         raise InvalidArgument(f"Expected a Dask scheduler with workers at {address!r}, found none.")
@@ -54,12 +55,14 @@ def _show(checks: list[Check]) -> None:
     for check in checks:
         if check.part != part:
             part = check.part
-            click.echo(("" if check is checks[0] else "\n") + click.style(part, bold=True))
-        mark = click.style(_MARKS[check.state], fg=_COLOURS[check.state])
+            if check is not checks[0]:
+                say()
+            say_title(part)
         indent = " " * (widest + 6)
         says = textwrap.fill(
-            check.says, _WIDTH, initial_indent=indent, subsequent_indent=indent
+            one_line(check.says), _WIDTH, initial_indent=indent, subsequent_indent=indent
         ).strip()
-        click.echo(f"  {mark} {check.name:<{widest}}  {says}")
+        line = f"{one_line(check.name):<{widest}}  {says}"
+        say_marked(_MARKS[check.state], line, colour=_COLOURS[check.state], indent=2)
         if check.advice and (check.state != "missing" or check.vital):  # extras are told below
-            click.echo(f"{indent}→ {check.advice}")
+            say(f"{indent}→ {one_line(check.advice)}")

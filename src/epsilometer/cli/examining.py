@@ -36,6 +36,7 @@ USES = MappingProxyType(
         "parquet": "files that end in .parquet",
         "figures": "report --figures",
         "mlflow": "logging of results with MLflow",
+        "signing": "check --signed-by",
     }
 )
 WITHOUT = (

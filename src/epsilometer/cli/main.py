@@ -2,18 +2,23 @@
 
 import difflib
 import io
+import os
 import sys
 import traceback
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TextIO
 
 import click
 from click.shell_completion import CompletionItem
 
 from epsilometer import __version__
-from epsilometer.errors import EpsilometerError, EpsilometerWarning
+from epsilometer.cli.saying import say, word_error
+from epsilometer.core.printing import one_line
+from epsilometer.errors import SHOW_ERRORS, EpsilometerError, EpsilometerWarning, shows_errors
 
 HEADINGS: MappingProxyType[str, MappingProxyType[str, str]] = MappingProxyType(
     {
@@ -36,7 +41,7 @@ HEADINGS: MappingProxyType[str, MappingProxyType[str, str]] = MappingProxyType(
             }
         ),
         "Runs": MappingProxyType(
-            {"runs": "List, resume, compare and follow runs and their results."}
+            {"runs": "List, resume, verify, compare and follow runs and their results."}
         ),
         "Other": MappingProxyType(
             {
@@ -54,7 +59,8 @@ HEADINGS: MappingProxyType[str, MappingProxyType[str, str]] = MappingProxyType(
 COMMANDS: MappingProxyType[str, str] = MappingProxyType(
     {name: text for commands in HEADINGS.values() for name, text in commands.items()}
 )
-_RUNS = ("list", "status", "resume", "compare", "trend")  # subcommands of runs, for suggestions
+_WORKERS = "PYTHONWARNINGS"  # variable of the environment that workers inherit
+_RUNS = ("list", "status", "resume", "verify", "compare", "trend")  # for suggestions
 
 
 class _Commands(click.Group):
@@ -100,18 +106,67 @@ class _Commands(click.Group):
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):  # an ASCII terminal gets ? for ε, not a crash
                 stream.reconfigure(errors="replace")
-        warnings.simplefilter("ignore", EpsilometerWarning)  # results carry them as caveats
         try:
-            return super().invoke(ctx)
+            with _quiet_warnings():
+                return super().invoke(ctx)
         except EpsilometerError as error:  # only 1 may mean that a claim fell, so ours become 2
-            raise click.UsageError(str(error)) from error
-        except (click.ClickException, click.exceptions.Exit):
+            raise click.UsageError(word_error(error)) from error
+        except click.exceptions.Exit:
+            raise
+        except click.ClickException as error:
+            lines = map(one_line, error.message.splitlines())  # it may name a file
+            object.__setattr__(error, "message", "\n".join(lines))
             raise
         except (KeyboardInterrupt, click.Abort) as error:
             raise SystemExit(130) from error
         except Exception as error:  # a fault of ours must not read as a verdict either
-            traceback.print_exc()
+            say(_word_fault(error), err=True)
             raise SystemExit(3) from error
+
+
+@contextmanager
+def _quiet_warnings() -> Iterator[None]:
+    """Name warnings of users' code and packages by their kind: what they say may hold data."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", EpsilometerWarning)  # results carry them as caveats
+        if shows_errors():
+            yield
+            return
+        warnings.showwarning = _show_warning
+        before = os.environ.get(_WORKERS)
+        os.environ.setdefault(_WORKERS, "ignore")
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ[_WORKERS]
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Stand in for ``warnings.showwarning``."""
+    say(
+        f"{category.__name__} from {one_line(filename)}:{lineno}; what it says is shown with "
+        f"{SHOW_ERRORS}=1.",
+        err=True,
+    )
+
+
+def _word_fault(error: Exception) -> str:
+    """Return where a fault is; its text may hold data, and is shown only on request."""
+    if shows_errors() or isinstance(error, ImportError):  # which names a module
+        return "".join(traceback.format_exception(error))
+    frames = "".join(traceback.format_tb(error.__traceback__))
+    return (
+        f"{frames}{type(error).__name__}\nThis is a fault. Its text is not shown, because it may "
+        f"hold data; see it with {SHOW_ERRORS}=1."
+    )
 
 
 def _suggest(name: str) -> str:

@@ -2,6 +2,7 @@
 
 import click
 from rich.table import Table
+from rich.text import Text
 
 from epsilometer.cli.output import show
 from epsilometer.references import BIBLIOGRAPHY
@@ -20,8 +21,8 @@ def methods() -> None:
         table.add_row("  assumes", method.assumes)
         table.add_row("  rules", ", ".join(rule.__name__ for rule in method.rules))
         table.add_row("  cites", ", ".join(method.cites))
-        said = "[green]valid[/green]" if method.exact else "[red]NOT VALID[/red]"
-        show(f"[bold]{name}[/bold]  {said}", table, "")
-    show("[bold]References[/bold]")
+        said = ("valid", "green") if method.exact else ("NOT VALID", "red")
+        show(Text.assemble((name, "bold"), "  ", said), table, "")
+    show(Text("References", style="bold"))
     for key in sorted({key for method in REGISTRY.values() for key in method.cites}):
-        show(f"  [bold]{key}[/bold]  {BIBLIOGRAPHY[key]}")
+        show(Text.assemble("  ", (key, "bold"), "  ", BIBLIOGRAPHY[key]))

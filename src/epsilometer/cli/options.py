@@ -44,6 +44,7 @@ class Options:
         out: Directory of the run.
         engine: What executes units of work; None for the subject's own choice.
         listen: Functions that are told what happens.
+        accept_changes: Go on with a run whose code has changed since it began.
         as_json: Print the audit as JSON.
         html: File of a further page.
         quiet: Print the verdict line only.
@@ -58,6 +59,7 @@ class Options:
     out: Path | None = None
     engine: Engine | None = None
     listen: tuple[Listener, ...] = ()
+    accept_changes: bool = False
     as_json: bool = False
     html: Path | None = None
     quiet: bool = False
@@ -241,6 +243,7 @@ _engine_options = (
     ),
     option("--address", help="Reach the Dask scheduler at tcp://host:8786."),
     option("--log-json", is_flag=True, help="Log progress as JSON to standard error."),
+    option("--accept-changes", is_flag=True, help="Continue a run although its code has changed."),
 )
 run_argument = click.argument(
     "directory", metavar="RUN", type=click.Path(path_type=Path), shell_complete=run_directory

@@ -3,12 +3,13 @@
 import sys
 from pathlib import Path
 
-import click
 from rich.console import Console, RenderableType
 
 from epsilometer.cli.options import Options
+from epsilometer.cli.saying import say
 from epsilometer.core import words
 from epsilometer.core.audit import Audit
+from epsilometer.core.printing import one_line
 from epsilometer.errors import InvalidArgument
 
 _PLAIN_WIDTH = 100
@@ -17,7 +18,8 @@ _PLAIN_WIDTH = 100
 def show(*renderables: RenderableType) -> None:
     """Print for people: with colours on a terminal, plain and of fixed width elsewhere."""
     wide = None if sys.stdout.isatty() else _PLAIN_WIDTH
-    console = Console(width=wide, file=sys.stdout)
+    # What is shown is text: no markup, no emoji, no links.
+    console = Console(width=wide, file=sys.stdout, markup=False, emoji=False, highlight=False)
     for renderable in renderables:
         console.print(renderable)
 
@@ -36,16 +38,16 @@ def end_audit(
     if options.html is not None:
         write_page(audit, options.html)
     if options.as_json:
-        click.echo(audit.to_json())
+        say(audit.to_json())
     elif options.quiet:
-        click.echo(words.headline(audit))
+        say(words.headline(audit))
     else:
         show_audit(audit)
         show(*further)
         if options.out is not None:
-            click.echo(f"Report: {options.out / 'report.html'}")
+            say(f"Report: {one_line(str(options.out / 'report.html'))}")
         if options.html is not None:
-            click.echo(f"Also written: {options.html}")
+            say(f"Also written: {one_line(str(options.html))}")
     if options.explain:
         show_explanation(audit, aside=options.as_json)
     if code and audit.exit_code:
@@ -64,7 +66,7 @@ def show_explanation(audit: Audit, *, aside: bool = False) -> None:
     """Print how an audit came about; aside: to standard error, where the audit itself is JSON."""
     from epsilometer.report.explaining import explain
 
-    click.echo(f"\n{explain(audit)}", err=aside)
+    say(f"\n{explain(audit)}", err=aside)
 
 
 def write_page(audit: Audit, path: Path) -> None:
@@ -76,10 +78,10 @@ def write_page(audit: Audit, path: Path) -> None:
 
 def write_text(text: str, path: Path) -> None:
     """Write a page as one file, whole or not at all."""
-    from epsilometer.engine.store import write_whole
+    from epsilometer._files import write_whole
 
     whole = text if text.endswith("\n") else f"{text}\n"
     try:
-        write_whole(path, whole.encode("utf-8"))
+        write_whole(path, whole.encode("utf-8"), private=False)
     except OSError as error:
         raise InvalidArgument(f"Could not write {str(path)!r}: {error.strerror}.") from error

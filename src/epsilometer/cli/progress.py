@@ -3,9 +3,9 @@
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-import click
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -15,7 +15,10 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.text import Text
 
+from epsilometer.cli.saying import say
+from epsilometer.core.printing import name_error, one_line
 from epsilometer.engine.events import Event, Listener
 
 _BETWEEN_LINES = 5.0  # seconds
@@ -24,7 +27,7 @@ _BETWEEN_LINES = 5.0  # seconds
 def listener(*, as_json: bool) -> Listener:
     """What suits standard error."""
     if as_json:
-        return lambda event: click.echo(event.to_json(), err=True)
+        return lambda event: say(_withhold_error(event).to_json(), err=True)
     return _Bar() if sys.stderr.isatty() else _Lines()
 
 
@@ -32,14 +35,25 @@ def _warning(event: Event) -> str:
     """What people must know whatever the display; empty for all else."""
     match event.name:
         case "damaged":
-            return f"{event.details['file']} is computed again: {event.details['reason']}."
+            return one_line(
+                f"{event.details['file']} is computed again: {event.details['reason']}."
+            )
         case "failed":
-            last = str(event.details["error"]).strip().splitlines()[-1:]
-            return f"Unit {event.details['unit']} failed: {''.join(last)}"
+            return f"Unit {event.details['unit']} failed: {name_error(event.details['error'])}."
         case "stopped":
-            return f"Stopped after {event.details['used']} units: {event.details['reason']}."
+            return one_line(
+                f"Stopped after {event.details['used']} units: {event.details['reason']}."
+            )
         case _:
             return ""
+
+
+def _withhold_error(event: Event) -> Event:
+    """Return the event as a log may have it: with the kind of an error, and not its text."""
+    if event.name != "failed":
+        return event
+    details = {**event.details, "error": name_error(str(event.details["error"]))}
+    return replace(event, details=details)
 
 
 class _Pace:
@@ -58,8 +72,8 @@ class _Pace:
 class _Lines:
     """A plain line now and then."""
 
-    def __init__(self, say: Callable[[str], Any] | None = None) -> None:
-        self._say = say or (lambda line: click.echo(line, err=True))
+    def __init__(self, write: Callable[[str], Any] | None = None) -> None:
+        self._say = write or (lambda line: say(line, err=True))
         self._pace, self._spoke = _Pace(), -_BETWEEN_LINES
 
     def __call__(self, event: Event) -> None:
@@ -123,4 +137,4 @@ class _Bar:
         elif event.name in ("finished", "cancelled"):
             self._progress.stop()
         if _warning(event):
-            self._progress.console.print(_warning(event), markup=False)
+            self._progress.console.print(Text(_warning(event)))

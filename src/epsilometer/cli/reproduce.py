@@ -10,6 +10,8 @@ from epsilometer.cli.options import data_option, device_option, out_option
 from epsilometer.cli.output import show
 from epsilometer.cli.reproducing import Call, Item, Paper, measure, papers, side_by_side
 from epsilometer.cli.reproducing import write_results as write
+from epsilometer.cli.saying import say
+from epsilometer.core.printing import one_line
 from epsilometer.errors import InvalidArgument
 from epsilometer.sources import DATA_FOLDER
 
@@ -43,10 +45,10 @@ def reproduce(
     paper = known[name]
     call = Call(full=not quick, data=data, device=device, out=out)
     for item in _chosen(paper, only):
-        click.echo(item.title)
+        say(item.title)
         _show(item, measure(paper, item, call))
         page = write(paper, call)
-    click.echo(f"Page: {page}")
+    say(f"Page: {one_line(str(page))}")
 
 
 def _list(known: dict[str, Paper]) -> None:

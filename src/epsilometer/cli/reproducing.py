@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from epsilometer import _validate
 from epsilometer._dispatch import read_sections
-from epsilometer.engine.store import write_whole
+from epsilometer._files import write_whole
 from epsilometer.errors import InvalidArgument
 
 STANDINGS = ("within error", "direction only", "not reproduced")
@@ -241,7 +241,7 @@ def write_results(paper: Paper, call: Call) -> Path:
     }
     _write(place / "results.json", found)
     text = page(paper, found, call)
-    write_whole(place / "page.md", text.encode("utf-8"))
+    write_whole(place / "page.md", text.encode("utf-8"), private=False)
     return place / "page.md"
 
 
@@ -279,4 +279,4 @@ def side_by_side(item: Item, measured: Mapping[str, str]) -> list[tuple[str, str
 def _write(path: Path, what: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(what, ensure_ascii=False, indent=1) + "\n"
-    write_whole(path, text.encode("utf-8"))
+    write_whole(path, text.encode("utf-8"), private=False)

@@ -1,6 +1,5 @@
 """``epsilometer runs``: what lies in folders of runs, how far a run is, and how it goes on."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -25,9 +24,14 @@ from epsilometer.cli.options import (
     trust_option,
 )
 from epsilometer.cli.output import end_audit, show, write_text
+from epsilometer.cli.saying import say
+from epsilometer.cli.verifying import verify
 from epsilometer.core import judge, words
+from epsilometer.core.chain import describe_break
+from epsilometer.core.printing import name_error, one_line, to_json_text
+from epsilometer.engine.locking import busy
 from epsilometer.engine.run import finished_result
-from epsilometer.engine.store import Store, busy
+from epsilometer.engine.store import Store
 from epsilometer.errors import InvalidArgument
 from epsilometer.history.comparison import Compared, Comparison
 from epsilometer.history.comparison import compare as compare_results
@@ -59,7 +63,10 @@ _kind_option = click.option("--kind", default="", help="Select by kind, as Score
 
 @click.group()
 def runs() -> None:
-    """List, resume, compare and follow runs and their results."""
+    """List, resume, verify, compare and follow runs and their results."""
+
+
+runs.add_command(verify)
 
 
 @runs.command(name="list")
@@ -90,7 +97,7 @@ def list_(
     """List the results in FOLDER and below it, oldest first.
 
     Dates are when files were written. Only new and changed files are read; the others are known
-    by an index in the folder, which may be deleted.
+    by an index among your caches, which may be deleted.
 
     Example: epsilometer runs list . --subject digits --since 2026-01-01
     """
@@ -102,13 +109,13 @@ def list_(
             "unreadable": dict(history.unreadable),
             "unfinished": list(history.unfinished),
         }
-        click.echo(json.dumps(plain, indent=2, allow_nan=False))
+        say(to_json_text(plain))
         return
     shown = entries[-last:] if last else entries
     if shown:
         show(_make_list(shown))
     left = len(entries) - len(shown)
-    click.echo(
+    say(
         f"{_count_results(len(shown))}"
         + (f" of {len(entries):,}; all of them with --last 0" if left else "")
         + "."
@@ -128,36 +135,41 @@ def status(directory: Path, as_json: bool) -> None:
     """
     store = Store.open(directory)
     damaged, failures = store.look(), store.failures()
-    result = finished_result(store)
+    result, broken = finished_result(store), describe_break(directory)
     running = busy(directory)
     state = "running" if running else "finished" if result is not None else "stopped"
     if as_json:
         plain = {
             "state": state,
             "audit": store.plan.audit,
-            "plan": store.plan.hash,
+            "plan": store.plan.public_hash,
             "units": store.plan.units,
             "finished": len(store.finished),
             "failed": sorted(failures),
             "damaged": damaged,
+            "changed": broken,
             "verdict": None if result is None else result.verdict,
         }
-        click.echo(json.dumps(plain, indent=2))
+        say(to_json_text(plain))
         return
     table = Table.grid(padding=(0, 2))
     table.add_row("state", state)
-    table.add_row("audit", Text(store.plan.audit))
-    table.add_row("plan", store.plan.hash)
+    table.add_row("audit", one_line(store.plan.audit))
+    table.add_row("plan", store.plan.public_hash)
     table.add_row("units", f"{len(store.finished):,} of {store.plan.units:,} finished")
     for unit, error in failures.items():
-        table.add_row("failed", Text(f"unit {unit}: {_last_line(error)}"))
+        table.add_row("failed", f"unit {unit}: {name_error(error)}")
     for name, reason in damaged.items():
-        table.add_row("damaged", Text(f"shards/{name}: {reason}; will be computed again"))
+        table.add_row("damaged", one_line(f"shards/{name}: {reason}; will be computed again"))
+    if broken:
+        table.add_row("changed", one_line(f"{broken}; the result will be made again"))
+    if failures:
+        table.add_row("", one_line(f"what they said is in {directory / 'failures'}"))
     if result is not None:
-        table.add_row("verdict", Text(words.headline(result)))
+        table.add_row("verdict", words.headline(result))
     show(table)
     if state == "stopped":
-        click.echo(f"Go on with: epsilometer runs resume {directory}")
+        say(f"Go on with: epsilometer runs resume {one_line(str(directory))}")
 
 
 @runs.command()
@@ -197,20 +209,20 @@ def compare(first: Path, second: Path, as_json: bool) -> None:
     """
     found = compare_results(first, second)
     if as_json:
-        click.echo(json.dumps(_to_plain(found), indent=2, allow_nan=False))
+        say(to_json_text(_to_plain(found)))
         return
     if found.settings:
         table = Table("setting", "A", "B", box=box.SIMPLE_HEAD, pad_edge=False)
         for row in found.settings:
-            table.add_row(*(Text(words.one_line(cell)) for cell in row))
+            table.add_row(*(Text(one_line(cell)) for cell in row))
         show(table)
     else:
-        click.echo("All settings are the same.")
+        say("All settings are the same.")
     for audit in found.audits:
         show(*_show_pair(audit))
     for which, subjects in (("A", found.only_first), ("B", found.only_second)):
         for subject in subjects:
-            click.echo(f"Only in {which}: {words.one_line(subject)}")
+            say(f"Only in {which}: {one_line(subject)}")
 
 
 @runs.command()
@@ -249,17 +261,17 @@ def trend(
             {"subject": t.subject, "entries": [entry.to_dict() for entry in t.entries]}
             for t in followed
         ]
-        click.echo(json.dumps(plain, indent=2, allow_nan=False))
+        say(to_json_text(plain))
     else:
         for each in followed:
             show(*_show_trend(each))
-        click.echo(history_words.CAUTION if followed else "No results.")
+        say(history_words.CAUTION if followed else "No results.")
         _warn(history)
     if html is not None:
         from epsilometer.report.trend_page import trend_page
 
         write_text(trend_page(followed, title=f"Results in {folder.resolve().name}"), html)
-        click.echo(f"Report: {html}", err=as_json)
+        say(f"Report: {one_line(str(html))}", err=as_json)
 
 
 def _make_list(entries: Sequence[Entry]) -> RenderableType:
@@ -273,8 +285,8 @@ def _make_list(entries: Sequence[Entry]) -> RenderableType:
         cells = (
             history_words.date(entry),
             history_words.run(entry),
-            entry.kind,
-            words.one_line(entry.subject),
+            one_line(entry.kind),
+            one_line(entry.subject),
             history_words.claimed(entry),
             history_words.found(entry),
         )
@@ -290,7 +302,7 @@ def _show_trend(trend: Trend) -> list[RenderableType]:
         table.add_row(*map(Text, row[:4]), _show_verdict(entry), Text(row[5]))
     line = history_words.sparkline(trend.values)
     return [
-        Text(history_words.trend_title(trend), style="bold"),
+        Text(f"Subject: {history_words.trend_title(trend)}", style="bold"),
         Text(f"{trend.measure} {line}", style="cyan"),
         table,
     ]
@@ -304,9 +316,9 @@ def _show_pair(audit: Compared) -> list[RenderableType]:
     table.add_row("verdict", *(_show_verdict(entry) for entry in both))
     change = "" if audit.difference is None else f"B less A: {audit.difference:+.3g}. "
     return [
-        Text(words.one_line(audit.first.subject), style="bold"),
+        Text(f"Subject: {one_line(audit.first.subject)}", style="bold"),
         table,
-        Text(change + audit.meaning),
+        Text(one_line(change + audit.meaning)),
     ]
 
 
@@ -331,20 +343,15 @@ def _to_plain(found: Comparison) -> dict[str, Any]:
 def _warn(history: History) -> None:
     """Say what is missing in what was shown, on standard error."""
     for path, reason in history.unreadable:
-        click.echo(f"Skipped {words.one_line(path)}: {words.one_line(reason)}", err=True)
+        say(f"Skipped {one_line(path)}: {one_line(reason)}", err=True)
     if history.unfinished:
         many, first = len(history.unfinished), history.folder / history.unfinished[0]
-        click.echo(
+        say(
             f"{many:,} run{'' if many == 1 else 's'} without a result yet: "
-            f"epsilometer runs status {words.one_line(str(first))}",
+            f"epsilometer runs status {one_line(str(first))}",
             err=True,
         )
 
 
 def _count_results(number: int) -> str:
     return "1 result" if number == 1 else f"{number:,} results" if number else "No results"
-
-
-def _last_line(error: str) -> str:
-    *_, last = error.strip().splitlines() or ["nothing is known of why"]
-    return last

@@ -1,16 +1,17 @@
 """``epsilometer selfcheck``."""
 
-import json
-
 import click
 from rich import box
 from rich.table import Table
+from rich.text import Text
 
 from epsilometer.audits.selfcheck import RUNS, Outcome
 from epsilometer.audits.selfcheck import selfcheck as run_selfcheck
 from epsilometer.cli.options import explain_option, json_option, seed_option
 from epsilometer.cli.output import show, show_explanation
+from epsilometer.cli.saying import say
 from epsilometer.core.plain import to_plain
+from epsilometer.core.printing import to_json_text
 
 
 @click.command()
@@ -35,7 +36,7 @@ def selfcheck(runs: int, seed: int | None, as_json: bool, explain: bool) -> None
     wrong = sum(not outcome.right for outcome in outcomes)
     if as_json:
         rows = [_describe(outcome) for outcome in outcomes]
-        click.echo(json.dumps(to_plain(rows), indent=2, ensure_ascii=False, allow_nan=False))
+        say(to_json_text(to_plain(rows)))
     else:
         show(_make_table(outcomes), f"{len(outcomes) - wrong} of {len(outcomes)} right.")
     if explain:
@@ -68,6 +69,6 @@ def _make_table(outcomes: tuple[Outcome, ...]) -> Table:
             f"{outcome.control.claim.epsilon:g} at δ = {outcome.control.claim.delta:g}",
             f"{outcome.audit.epsilon:.3f}",
             outcome.audit.verdict,
-            "[green]right[/green]" if outcome.right else "[red]WRONG[/red]",
+            Text("right", style="green") if outcome.right else Text("WRONG", style="red"),
         )
     return table

@@ -12,6 +12,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from epsilometer._files import read_plain
 from epsilometer.accounting.pld import poisson_epsilon
 from epsilometer.accounting.shuffle import shuffle_epsilon, shuffle_noise
 from epsilometer.audits.shuffling import ShuffledSGD
@@ -25,8 +26,10 @@ from epsilometer.cli.options import (
     field_options,
 )
 from epsilometer.cli.output import end_audit, show
+from epsilometer.cli.saying import say
 from epsilometer.core.audit import Audit
 from epsilometer.core.findings import SamplerFinding
+from epsilometer.core.printing import one_line, to_csv_text
 from epsilometer.core.words import claimed, number, number_up
 from epsilometer.errors import InvalidArgument, UnreadableFile
 
@@ -140,17 +143,15 @@ def _sweep(source: str, table: Path | None) -> None:
     for column in rows[0]:
         shown.add_column(column, justify="left" if column == "name" else "right")
     for row in rows:
-        shown.add_row(*row.values())
+        shown.add_row(*map(one_line, row.values()))
     show(shown)
     if table is not None:
         try:
-            with table.open("w", encoding="utf-8", newline="") as file:
-                writer = csv.DictWriter(file, rows[0])
-                writer.writeheader()
-                writer.writerows(rows)
+            text = to_csv_text(tuple(rows[0]), [tuple(row.values()) for row in rows])
+            table.write_bytes(text.encode("utf-8"))
         except OSError as error:
             raise InvalidArgument(f"Could not write {str(table)!r}: {error.strerror}.") from error
-        click.echo(f"Table: {table}")
+        say(f"Table: {one_line(str(table))}")
 
 
 def _make_row(setting: dict[str, str]) -> dict[str, str]:
@@ -189,7 +190,7 @@ def _read_settings(source: str) -> list[dict[str, str]]:
                 resources.files("epsilometer").joinpath("data/shuffling_settings.csv").read_text()
             )
         else:
-            text = Path(source).read_text("utf-8-sig")
+            text = read_plain(Path(source)).decode("utf-8-sig")
         rows = list(csv.DictReader(text.splitlines()))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UnreadableFile(f"Could not read {source!r}: {error}.") from error

@@ -1,16 +1,17 @@
 """``epsilometer zoo``."""
 
-import json
 import sys
-from collections.abc import Callable, Sequence
 
 import click
 from rich import box
 from rich.table import Table
+from rich.text import Text
 
 from epsilometer.cli.options import json_option, option, seed_option
 from epsilometer.cli.output import show
+from epsilometer.cli.saying import say
 from epsilometer.core.plain import to_plain
+from epsilometer.core.printing import to_json_text
 from epsilometer.errors import InvalidArgument
 from epsilometer.zoo.page import count_outcomes, list_mistakes
 from epsilometer.zoo.program import Kind, Program
@@ -52,21 +53,23 @@ def zoo(
     """
     programs = _choose(ids, kind)
     if source:
-        click.echo("\n\n".join(_describe_source(program) for program in programs))
+        say("\n\n".join(_describe_source(program) for program in programs))
         return
-    outcomes = run_zoo(
-        programs, seed=seed or 0, seeds=seeds, listener=_show_progress(programs, seeds)
-    )
+    hidden = not sys.stderr.isatty()
+    with click.progressbar(length=len(programs) * seeds, file=sys.stderr, hidden=hidden) as progress:
+        outcomes = run_zoo(
+            programs, seed=seed or 0, seeds=seeds, listener=lambda _: progress.update(1)
+        )
     if as_json:
         rows = [_describe(outcome) for outcome in outcomes]
-        click.echo(json.dumps(to_plain(rows), indent=2, ensure_ascii=False, allow_nan=False))
+        say(to_json_text(to_plain(rows)))
     else:
-        click.echo(count_outcomes(outcomes))
+        say(count_outcomes(outcomes))
         for line in list_mistakes(outcomes):
-            click.echo(line)
+            say(line)
         show(_make_table(outcomes))
     if kind is None and not ids and not has_opacus():
-        click.echo(_WITHOUT_OPACUS, err=as_json)
+        say(_WITHOUT_OPACUS, err=as_json)
     if any(outcome.accused and outcome.program.right for outcome in outcomes):
         raise SystemExit(1)
 
@@ -81,22 +84,6 @@ def _choose(ids: tuple[str, ...], kind: Kind | None) -> tuple[Program, ...]:
             "docs/zoo.md lists them."
         )
     return tuple(known[each] for each in ids) or programs
-
-
-def _show_progress(programs: Sequence[Program], seeds: int) -> Callable[[Outcome], None]:
-    """Return what counts programs on a terminal, and nothing elsewhere."""
-    total, done = len(programs) * seeds, 0
-
-    def count(outcome: Outcome) -> None:
-        nonlocal done
-        done += 1
-        if sys.stderr.isatty():
-            line = f"{done} of {total}: {outcome.program.title}"[:70]
-            click.echo(
-                f"\r{line:<70}" + ("\r" + " " * 70 + "\r") * (done == total), nl=False, err=True
-            )
-
-    return count
 
 
 def _describe_source(program: Program) -> str:
@@ -142,10 +129,12 @@ def _make_table(outcomes: tuple[Outcome, ...]) -> Table:
             outcome.checks[0] if outcome.accused else "–",
             str(outcome.steps) if outcome.accused else "–",
             f"{outcome.seconds:.2f}",
-            ""
-            if outcome.correct
-            else "[red]ACCUSED[/red]"
-            if program.right
-            else "[red]MISSED[/red]",
+            _word_mistake(outcome),
         )
     return table
+
+
+def _word_mistake(outcome: Outcome) -> Text:
+    if outcome.correct:
+        return Text()
+    return Text("ACCUSED" if outcome.program.right else "MISSED", style="red")

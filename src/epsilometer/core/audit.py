@@ -20,6 +20,7 @@ from epsilometer.core.findings import (
     RuleFinding,
 )
 from epsilometer.core.plain import Plain, check_cites, html_table
+from epsilometer.core.printing import one_line
 from epsilometer.core.settings import has_supplied
 from epsilometer.errors import InvalidArgument
 
@@ -48,11 +49,15 @@ class Provenance(Plain, frozen=True, kw_only=True):
         seed: From which all randomness followed.
         until: When it could stop early, as JSON values; None where it could not.
         versions: (package, version) pairs.
-        inputs: (name, SHA-256) pairs of what was read.
-        plan: Hash of the run's plan; empty where there was no run.
+        shapes: (field, shape in words) pairs of the data. No digest of them: it would tell whoever
+            knows all records but one what that one is.
+        plan: Hash of the run's plan without its data; empty where there was no run.
         units: Units of work that were planned.
         used: Units whose observations the result rests on; fewer where the run stopped early.
         failed: Units that raised or killed their worker.
+        code: SHA-256 of what the user wrote of the code that ran, its values not counted; empty
+            where that is nothing.
+        accepted: What changed in the code during the run and was accepted, in words.
     """
 
     subject: str
@@ -62,11 +67,13 @@ class Provenance(Plain, frozen=True, kw_only=True):
     seed: int
     until: dict[str, Any] | None = None
     versions: tuple[tuple[str, str], ...]
-    inputs: tuple[tuple[str, str], ...] = ()
+    shapes: tuple[tuple[str, str], ...] = ()
     plan: str = ""
     units: int = 1
     used: int = 1
     failed: int = 0
+    code: str = ""
+    accepted: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -253,7 +260,7 @@ class Audit(Plain, frozen=True, kw_only=True):
         return "\n".join(_summarise(self))
 
     def __repr__(self) -> str:
-        return f"<Audit of {words.one_line(self.subject)[:60]!r}: {self.verdict}>"
+        return f"<Audit of {one_line(self.subject, 60)!r}: {self.verdict}>"
 
     def __rich_repr__(self) -> Any:
         yield self.subject
@@ -307,8 +314,8 @@ def _summarise(audit: Audit) -> list[str]:
     caveats = [*audit.caveats, *(views[0].bound.caveats if views else ())]
     lines += [f"caveat: {text}" for text in caveats[:3]]
     lines.append("save('report.html') writes the whole report.")
-    first = _cut(words.headline(audit), _LONGEST)
-    return [first, *(f"  {_cut(words.one_line(line), _WIDTH - 2)}" for line in lines)]
+    first = one_line(words.headline(audit), _LONGEST)
+    return [first, *(f"  {one_line(line, _WIDTH - 2)}" for line in lines)]
 
 
 def _summarise_checks(finding: ConformanceFinding) -> list[str]:
@@ -332,10 +339,6 @@ def _summarise_checks(finding: ConformanceFinding) -> list[str]:
 def _word_bound(bound: EpsilonLowerBound) -> str:
     epsilon = f"ε ≥ {words.number(bound.epsilon)}"
     return epsilon if bound.valid else f"{epsilon}, NOT A VALID BOUND"
-
-
-def _cut(text: str, longest: int) -> str:
-    return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 _LABELS = {"pass": "PASS", "fail": "FAIL", "unclear": "UNCLEAR"}

@@ -458,14 +458,15 @@ class GroupRisk(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind"):
 
 
 class RecordRisk(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind"):
-    """One record, and what makes it stand out. Its features are not here.
+    """One record by its rank, and what makes it stand out. No value, label or name of it is here.
 
     Attributes:
-        record: Its number in the data, or its name.
+        rank: Its place by risk, from 1; 0 where that is not known.
+        row: Its number in the data where the user asked for it: from 1 in a table, from 0 in an
+            array.
         risk: What decides: the smaller of ``shown`` and ``unbinned``.
         measure: What ``risk`` is, in words.
-        group: Its class.
-        note: What makes it stand out, in words.
+        note: What makes it stand out, in words: never its values.
         shown: PDTP by probabilities with the decimals that are shown.
         unbinned: PDTP at full precision.
         floor: What a refit with nothing removed changes there; None where nothing is random.
@@ -473,10 +474,10 @@ class RecordRisk(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind"):
         scores: (attack, score) pairs, higher means "was in".
     """
 
-    record: str
+    rank: int = 0
+    row: int | None = None
     risk: float
     measure: str
-    group: str
     note: str
     shown: float
     unbinned: float
@@ -487,6 +488,9 @@ class RecordRisk(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind"):
     def __post_init__(self) -> None:
         super().__post_init__()
         _validate.number(risk=self.risk, shown=self.shown, unbinned=self.unbinned)
+        _validate.whole(0, rank=self.rank)
+        if self.row is not None:
+            _validate.whole(0, row=self.row)
 
 
 class RemovalPlan(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind"):
@@ -497,7 +501,7 @@ class RemovalPlan(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind"):
         largest: The largest risk of those left.
         exposed: How many of those left are above the limit.
         accuracy: Share of those left that the model then predicts rightly.
-        records: Which were dropped, in order.
+        ranks: Which were dropped, in order, by their rank of risk before; 0 where one had none.
         best: At how many dropped the fewest were exposed.
         ended: Why it was stopped.
     """
@@ -506,17 +510,17 @@ class RemovalPlan(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind"):
     largest: tuple[float, ...]
     exposed: tuple[int, ...]
     accuracy: tuple[float, ...]
-    records: tuple[str, ...]
+    ranks: tuple[int, ...] = ()
     best: int
     ended: str
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_same_length(self, "removed", "largest", "exposed", "accuracy")
-        if len(self.records) != (self.removed[-1] if self.removed else 0):
+        _check_counts("ranks", self.ranks)
+        if self.ranks and len(self.ranks) != (self.removed[-1] if self.removed else 0):
             raise InvalidArgument(
-                "Expected as many names of dropped records as were dropped, got "
-                f"{len(self.records)}."
+                f"Expected as many ranks of records as were dropped, got {len(self.ranks)}."
             )
 
 

@@ -34,14 +34,18 @@ def renderer(suffix: str) -> Render:
     )
 
 
+def render(audit: Any, suffix: str) -> bytes:
+    """Return an audit as a file of this suffix has it."""
+    text = renderer(suffix)(audit)
+    return (text if text.endswith("\n") else f"{text}\n").encode("utf-8")
+
+
 def save(audit: Any, path: Path) -> Path:
-    """Write an audit to a file, whole or not at all."""
-    text = renderer(path.suffix)(audit)
-    if not text.endswith("\n"):
-        text += "\n"
+    """Write an audit to a file, whole or not at all, for whoever the umask lets read it."""
+    data = render(audit, path.suffix)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        aside.write_bytes(text.encode("utf-8"))
+        aside.write_bytes(data)
         os.replace(aside, path)
     except OSError as error:
         aside.unlink(missing_ok=True)

@@ -65,6 +65,7 @@ CHOICES: dict[str, str] = {
 # Metadata of a field that holds data; and of one that may name them, by a row number or a text.
 DATA = types.MappingProxyType({"data": True})
 NAMED_DATA = types.MappingProxyType({"data": True, "named": True})
+_SHOWN = 4  # arrays of a tuple whose shapes are said one by one
 _SAID = 300  # characters of what msgspec says of a value
 _PLAIN = (bool, int, float, str, type(None))
 _PART: Any = str | int | float | list[Any]  # of a list: anything that the subject itself may read
@@ -100,6 +101,38 @@ def to_settings(subject: Any) -> dict[str, Any]:
             if name not in functions and not has_supplied(value)
         }
     return settings
+
+
+def describe_shapes(subject: Any) -> tuple[tuple[str, str], ...]:
+    """Return the data of a subject by field and shape: nothing that depends on their values.
+
+    A digest would tell whoever knows all records but one what that one is.
+
+    Example:
+        >>> import epsilometer as em
+        >>> describe_shapes(em.Scores(inside=[2.0, 3.0], outside=[0.0]))
+        (('inside', '2'), ('outside', '1'))
+    """
+    every = (
+        (field.name, _describe_shape(getattr(subject, field.name)))
+        for field in dataclasses.fields(subject)
+        if field.metadata.get("data")
+    )
+    return tuple((name, shape) for name, shape in every if shape)
+
+
+def _describe_shape(value: Any) -> str:
+    """Return the shape of arrays, the length of containers; nothing of anything else."""
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tuple):
+        return " × ".join(map(str, shape)) or "one number"
+    if isinstance(value, (list, tuple)) and len(value) <= _SHOWN:
+        shapes = [getattr(part, "shape", None) for part in value]
+        if value and all(isinstance(each, tuple) for each in shapes):
+            return ", ".join(map(_describe_shape, value))
+    if isinstance(value, (list, tuple, Mapping)):
+        return f"{type(value).__name__} of {len(value):,}"
+    return ""  # of a text not even its length
 
 
 def from_settings(cls: type, settings: Mapping[str, Any], *, trust: bool = False) -> Any:

@@ -1,28 +1,15 @@
 """Word numbers and verdicts: the sentences that every output shares."""
 
 import math
-import re
 from decimal import ROUND_FLOOR, Decimal
 from typing import TYPE_CHECKING
 
 from epsilometer.core import judge
 from epsilometer.core.findings import FormPlan, RuleFinding
+from epsilometer.core.printing import one_line
 
 if TYPE_CHECKING:
     from epsilometer.core.audit import Audit
-
-# What no page may hold, and halves of letters that no encoding can write.
-_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-
-
-def printable(text: str) -> str:
-    """Return the text without characters that cannot be printed."""
-    return _UNPRINTABLE.sub("\ufffd", text)
-
-
-def one_line(text: str) -> str:
-    """Return the text, printable, with single spaces in place of every other white space."""
-    return " ".join(printable(text).split())
 
 
 def number(value: float, decimals: int = 2) -> str:

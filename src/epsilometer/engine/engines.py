@@ -308,10 +308,10 @@ class _Cluster:
 
 
 def _refused(error: BaseException) -> EngineLost:
-    why = " ".join(f"{type(error).__name__}: {error}".split())
     return EngineLost(
-        f"The Dask cluster could not take the work ({why}). "
-        "Scheduler and workers need the packages and the code that this process has."
+        f"The Dask cluster could not take the work ({type(error).__name__}). "
+        "Scheduler and workers need the packages and the code that this process has.",
+        withheld=" ".join(str(error).split()),
     )
 
 

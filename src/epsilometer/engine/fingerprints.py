@@ -49,6 +49,11 @@ def name_of(function: Any) -> str:
     return f"{function.__module__}.{function.__qualname__}"
 
 
+def is_tensor(value: Any) -> bool:
+    """Tell whether a value is a tensor, as of torch; files have ``detach`` too, and lose by it."""
+    return hasattr(value, "detach") and hasattr(value, "cpu")
+
+
 def _add(digest: _Digest, value: Any, above: tuple[int, ...]) -> None:
     """Adds a value to the digest; ``above`` are those it is a part of."""
     kind = type(value)
@@ -60,7 +65,7 @@ def _add(digest: _Digest, value: Any, above: tuple[int, ...]) -> None:
     text = _text(value)
     if text is not None:
         _say(digest, text)
-    elif hasattr(value, "detach"):  # a torch tensor
+    elif is_tensor(value):
         plain = value.detach().cpu()
         _say(digest, str(plain.dtype))
         _array(digest, (plain.float() if "bfloat16" in str(plain.dtype) else plain).numpy(), inner)

@@ -5,14 +5,20 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
+from epsilometer.core.printing import name_error
+from epsilometer.engine.code import find_code
 from epsilometer.engine.engines import Engine, EngineLost, Local
+from epsilometer.engine.environment import read_environment, versions
 from epsilometer.engine.events import Event, Listener, log_to
+from epsilometer.engine.locking import lock
 from epsilometer.engine.plan import Plan
 from epsilometer.engine.run import heeding_sigterm
 from epsilometer.engine.shards import Arrays
-from epsilometer.engine.store import Store, Writer, lock
+from epsilometer.engine.store import Store
+from epsilometer.engine.writer import Writer
 from epsilometer.errors import EpsilometerError
 
 _LOCAL = Local()
@@ -28,6 +34,7 @@ class UnitFailed(EpsilometerError):
         *_, last = traceback.strip().splitlines() or ["Nothing is known of why."]
         kind, _, said = last.partition(": ")
         super().__init__(said if kind.endswith("InvalidArgument") else last)
+        self.shareable = f"Unit {unit} failed: {name_error(traceback)}."
 
 
 def gather(
@@ -67,6 +74,7 @@ def gather(
         _work(plan, unit, range(plan.units), held.__setitem__, engine=engine, listen=listen)
         return [held[index] for index in range(plan.units)]
     folder = Path(directory)
+    plan = _with_code(plan, unit)
     with lock(folder), heeding_sigterm():
         store = Store.create(folder, plan)
         store.prepare()
@@ -75,6 +83,18 @@ def gather(
         with Writer(store) as writer:
             _work(plan, unit, todo, writer.add, engine=engine, listen=told)
         return [store.read(index) for index in range(plan.units)]
+
+
+def _with_code(plan: Plan, unit: Callable[[int], Arrays]) -> Plan:
+    """Return the plan with the code of its units, so that other code does not go on with it."""
+    code = find_code(unit)
+    return replace(
+        plan,
+        code=code.digests,
+        source=code.source,
+        versions=versions(code.packages),
+        environment=read_environment(),
+    )
 
 
 def _work(

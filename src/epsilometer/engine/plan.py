@@ -1,29 +1,34 @@
 """A plan: everything that determines a result, and its hash."""
 
 import hashlib
+import hmac
 import json
-import platform
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from importlib.metadata import version
+from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import chain
 from typing import Any, Self
 
 import numpy as np
 
 from epsilometer import _validate
+from epsilometer.engine.environment import versions
 from epsilometer.errors import InvalidArgument
 
-SCHEMA = 2
+SCHEMA = 3
+_PUBLIC = ("audit", "parameters", "units", "seed", "versions", "source")
 
 
-def versions() -> tuple[tuple[str, str], ...]:
-    """What computes: (package, version) pairs."""
-    packages = ("epsilometer", "numpy", "scipy")
-    return (
-        ("python", ".".join(platform.python_version_tuple()[:2])),
-        *((package, version(package)) for package in packages),
-    )
+@dataclass(frozen=True, kw_only=True)
+class Accepted:
+    """An earlier plan of the same run, whose units count although code has changed since.
+
+    Attributes:
+        plan: Its hash.
+        changes: What changed, in words.
+    """
+
+    plan: str
+    changes: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +41,13 @@ class Plan:
         parameters: Its settings and whatever else determines the result, as JSON values.
         units: How many units of work there are.
         seed: From which every unit's stream is derived.
-        inputs: Name → SHA-256 of what is read.
-        versions: (package, version) pairs.
+        inputs: Name → SHA-256 of what is read; keyed once it is sealed.
+        code: Name → SHA-256 of the user's functions, of what they close over, and of the modules
+            that they reach; keyed once it is sealed.
+        source: SHA-256 of what the user wrote, without any values; empty where that is nothing.
+        versions: (distribution, version) pairs that a result names.
+        environment: Distribution → version of all that was imported when the run began.
+        accepted: Earlier plans of the same run whose units count.
 
     Example:
         >>> plan = Plan(audit="mine", parameters={"rate": 0.5}, units=10, seed=0)
@@ -50,16 +60,21 @@ class Plan:
     units: int
     seed: int
     inputs: Mapping[str, str] = field(default_factory=dict)
+    code: Mapping[str, str] = field(default_factory=dict)
+    source: str = ""
     versions: tuple[tuple[str, str], ...] = field(default_factory=versions)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    accepted: tuple[Accepted, ...] = ()
 
     def __post_init__(self) -> None:
         _validate.whole(1, units=self.units)
         _validate.whole(0, seed=self.seed)
-        told = (self.audit, *self.inputs, *self.inputs.values())
-        if not all(isinstance(each, str) for each in (*told, *chain(*self.versions))):
+        named = (self.inputs, self.code, self.environment)
+        texts = (self.audit, self.source, *chain(*(chain(*each.items()) for each in named)))
+        if not all(isinstance(each, str) for each in (*texts, *chain(*self.versions))):
             raise InvalidArgument(
-                "Expected the audit, inputs and versions of a plan as text, got "
-                f"{_validate.short((*told, *self.versions))}."
+                "Expected the audit, inputs, code and versions of a plan as text, got "
+                f"{_validate.short((*texts, *self.versions))}."
             )
         try:
             restored = json.loads(_canonical(self.parameters))
@@ -72,8 +87,24 @@ class Plan:
 
     @property
     def hash(self) -> str:
-        """SHA-256 of everything above."""
+        """SHA-256 of everything above. It follows from the data too, so it is not for sharing."""
         return hashlib.sha256(_canonical(self._plain())).hexdigest()
+
+    @property
+    def public_hash(self) -> str:
+        """SHA-256 of settings, source and versions: what a result may name, whoever reads it."""
+        plain = self._plain()
+        return hashlib.sha256(_canonical({name: plain[name] for name in _PUBLIC})).hexdigest()
+
+    def seal(self, secret: bytes) -> "Plan":
+        """Return the plan as a run keeps it: digests of data cannot be guessed without the secret.
+
+        Example:
+            >>> plan = Plan(audit="mine", parameters={}, units=1, seed=0, inputs={"y": "0" * 64})
+            >>> plan.seal(b"one").inputs == plan.seal(b"another").inputs
+            False
+        """
+        return replace(self, inputs=_key(secret, self.inputs), code=_key(secret, self.code))
 
     def stream(self, unit: int) -> np.random.Generator:
         """The unit's own random stream: counter-based, and never another unit's."""
@@ -91,6 +122,11 @@ class Plan:
             plain = json.loads(text)
             schema, stated = plain.pop("schema"), plain.pop("hash")
             plain["versions"] = tuple((name, number) for name, number in plain["versions"])
+            if "accepted" in plain:
+                plain["accepted"] = tuple(
+                    Accepted(plan=str(each["plan"]), changes=tuple(map(str, each["changes"])))
+                    for each in plain["accepted"]
+                )
             unknown = set(plain) ^ {part.name for part in fields(cls)}
             plan = None if schema != SCHEMA or unknown else cls(**plain)
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
@@ -112,6 +148,16 @@ class Plan:
 
     def _plain(self) -> dict[str, Any]:
         return {"schema": SCHEMA, **asdict(self)}
+
+
+def _key(secret: bytes, digests: Mapping[str, str]) -> dict[str, str]:
+    """Return digests that only somebody who has the secret can compute from the data."""
+    return {
+        name: hmac.digest(
+            secret, f"{name}\0{digest}".encode("utf-8", "surrogatepass"), "sha256"
+        ).hex()
+        for name, digest in digests.items()
+    }
 
 
 def _canonical(value: Any) -> bytes:

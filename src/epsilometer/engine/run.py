@@ -14,17 +14,26 @@ from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any, Protocol, TypedDict
 
+from msgspec.structs import replace
+
+from epsilometer._files import Folder
 from epsilometer.core.audit import Audit, Provenance
+from epsilometer.core.chain import check_chain, read_secret
 from epsilometer.core.serialisation import from_json, to_json
-from epsilometer.engine.engines import Engine, EngineLost, Local
+from epsilometer.engine.changes import accept_changes as accepting
+from epsilometer.engine.changes import describe_difference
+from epsilometer.engine.engines import Engine, EngineLost, InProcess, Local
 from epsilometer.engine.events import Event, Listener, log_to
+from epsilometer.engine.locking import lock
 from epsilometer.engine.plan import Plan
 from epsilometer.engine.shards import Arrays
-from epsilometer.engine.store import Store, Writer, lock
-from epsilometer.errors import InvalidArgument
+from epsilometer.engine.store import Store
+from epsilometer.engine.writer import Writer
+from epsilometer.errors import InvalidArgument, UnreadableFile
 
 _LOCAL = Local()
 _BETWEEN_WORDS = 0.5  # seconds
+_NAMED = 8  # changes that a caveat names
 
 
 class Terminated(KeyboardInterrupt):
@@ -54,6 +63,12 @@ class Done:
         return {"units": len(units), "used": used, "failed": failed}
 
     @property
+    def accepted(self) -> tuple[str, ...]:
+        """What changed in the code while the run was under way, in words."""
+        changes = (change for each in self.plan.accepted for change in each.changes)
+        return tuple(dict.fromkeys(changes))
+
+    @property
     def provenance(self) -> Provenance:
         """The settings of the whole plan, and what became of it."""
         parameters = self.plan.parameters
@@ -65,8 +80,10 @@ class Done:
             seed=self.plan.seed,
             until=parameters["until"],
             versions=self.plan.versions,
-            inputs=tuple(self.plan.inputs.items()),
-            plan=self.plan.hash,
+            shapes=tuple((name, shape) for name, shape in parameters.get("shapes", ())),
+            plan=self.plan.public_hash,
+            code=self.plan.source,
+            accepted=self.accepted,
             **self.counts(range(self.plan.units)),
         )
 
@@ -136,6 +153,7 @@ def run(
     *,
     engine: Engine = _LOCAL,
     listen: Sequence[Listener] = (),
+    accept_changes: bool = False,
 ) -> Audit:
     """Finishes a run, or begins it, and returns its result.
 
@@ -148,32 +166,57 @@ def run(
         directory: Where the run lives; a temporary one by default, which cannot be resumed.
         engine: What executes units.
         listen: Who is told what happens.
+        accept_changes: Go on with other code than the run began with; the result says so.
+
+    Raises:
+        CodeChanged: The code is another, and that is not accepted.
     """
     if directory is None:
         with TemporaryDirectory(prefix="epsilometer-") as passing:
             return run(job, Path(passing), engine=engine, listen=listen)
-    with lock(directory), heeding_sigterm():
+    with accepting(accept_changes), lock(directory), heeding_sigterm():
         store = Store.create(directory, job.plan)
         told = _Teller([log_to(directory / "log.jsonl"), *listen])
         result = finished_result(store)
         if result is None:
             result = _Run(job, store, engine, told).finish()
-            store.write("result.json", to_json(result) + "\n")
+            store.write_result(to_json(result) + "\n")
         told("finished", used=result.provenance.used, failed=result.provenance.failed)
         return result
 
 
+def recompute(job: Job, directory: Path) -> Audit:
+    """Make the result of a run again from its shards. No unit is computed, nothing is written.
+
+    Raises:
+        InvalidArgument: The job is another, or a unit is missing or damaged.
+    """
+    store = Store.open(directory)
+    with Folder.hold(directory) as home:
+        difference = describe_difference(store.plan, job.plan.seal(read_secret(home)))
+    if difference:
+        raise InvalidArgument(
+            f"Expected the settings and data of the run in {str(directory)!r}, got others: "
+            f"{difference}."
+        )
+    return _Run(job, store, InProcess(), _Teller(())).repeat()
+
+
 def finished_result(store: Store) -> "Audit | None":
-    """The result of a run that needs no more work: none of its units failed."""
-    text = store.text("result.json")
-    if text is None:
-        return None
+    """The result of a run that needs no more work: none of its units failed.
+
+    One that is torn, foreign or was changed is none: it is made again from the shards.
+    """
     try:
+        check_chain(store.directory)
+        text = store.text("result.json")
+        if text is None:
+            return None
         result = from_json(text)
-    except InvalidArgument:
-        return None  # torn or foreign: it is made again from the shards
+    except (InvalidArgument, UnreadableFile):
+        return None
     source = result.provenance
-    return result if source.plan == store.plan.hash and not source.failed else None
+    return result if source.plan == store.plan.public_hash and not source.failed else None
 
 
 @dataclass
@@ -230,12 +273,36 @@ class _Run:
                 f"Expected an outcome of each of {self.units} units, the engine gave none for "
                 f"unit {self.seen}. What is finished is safe."
             )
+        return self.conclude()
+
+    def repeat(self) -> Audit:
+        """The result by what lies in the store alone."""
+        damaged = self.store.look()
+        failed = self.store.failures()
+        for unit in sorted({*self.store.finished, *failed}):
+            if unit in failed:
+                self.failed.add(unit)
+                self.take(unit, partial(self.job.missing, unit))
+            else:
+                self.take(unit, partial(self.store.read, unit))
+        if not self.stopped and self.seen < self.units:
+            why = "".join(f"; shards/{name}: {reason}" for name, reason in damaged.items())
+            raise InvalidArgument(
+                f"Expected all {self.units} units in {str(self.store.directory)!r}, unit "
+                f"{self.seen} is missing{why}. Compute it again: epsilometer runs resume "
+                f"{self.store.directory}"
+            )
+        return self.conclude()
+
+    def conclude(self) -> Audit:
+        """The result of what was seen."""
         used = (
             self.job.missing(unit) if unit in self.failed else self.store.read(unit)
             for unit in range(self.seen)
         )
         failed = frozenset(unit for unit in self.failed if unit < self.seen)
-        return self.job.result(used, Done(plan=self.job.plan, seen=self.seen, failed=failed))
+        done = Done(plan=self.store.plan, seen=self.seen, failed=failed)
+        return _say_accepted(self.job.result(used, done), done.accepted)
 
     def work(self, todo: Sequence[int]) -> None:
         outcomes = self.engine.outcomes(self.job.unit, todo)
@@ -282,6 +349,18 @@ class _Run:
             self.watch.see(self.waiting.pop(self.seen)())
             self.seen += 1
             self.stopped = self.watch.enough()
+
+
+def _say_accepted(result: Audit, changes: Sequence[str]) -> Audit:
+    """Add what a reader must know where units of one run are of several programs."""
+    if not changes:
+        return result
+    more = f" and {len(changes) - _NAMED} more" if len(changes) > _NAMED else ""
+    caveat = (
+        f"The code changed during this run, and that was accepted: {'; '.join(changes[:_NAMED])}"
+        f"{more}. Its units are not all of one program."
+    )
+    return replace(result, caveats=(*result.caveats, caveat))
 
 
 def _itself(arrays: Arrays) -> Arrays:

@@ -238,7 +238,7 @@ def _list_settings(audit: Audit) -> dict[str, Any]:
         "seed": source.seed,
         "units": source.units,
         **{f"version of {name}": number for name, number in source.versions},
-        **{f"input {name}": total for name, total in source.inputs},
+        **{f"shape of {name}": shape for name, shape in source.shapes},
     }
 
 

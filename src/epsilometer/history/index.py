@@ -1,8 +1,9 @@
 """Index the audits of a folder. The index is never the truth: the files are.
 
-The index is an SQLite file in the folder. Of files that did not change since, it knows what they
-say, with a sum by which damage shows; missing, damaged, of another version or thrown away, it is
-made again. Where it cannot be written it is made in memory, and nothing else is different.
+The index is an SQLite file among the user's own caches, where nobody who writes results can write.
+Of files that did not change since, it knows what they say, with a sum by which damage shows;
+missing, damaged, of another version or thrown away, it is made again. Where it cannot be written it
+is made in memory, and nothing else is different.
 """
 
 import os
@@ -15,22 +16,24 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from epsilometer._files import read_head, read_plain
 from epsilometer.core import judge
+from epsilometer.core.chain import RESULT, check_chain
 from epsilometer.core.serialisation import from_json
 from epsilometer.errors import InvalidArgument, UnreadableFile
+from epsilometer.history.cache import find_index
 from epsilometer.history.entries import Entry, list_entries, looks_like_audit
 
-INDEX = ".epsilometer-index.sqlite"
 _COLUMNS = tuple(column.name for column in fields(Entry))
-_VERSION = zlib.crc32(" ".join(("3", *_COLUMNS)).encode()) & 0x7FFFFFFF
+_VERSION = zlib.crc32(" ".join(("4", *_COLUMNS)).encode()) & 0x7FFFFFFF
 _TABLES = {
-    "files": "CREATE TABLE files (path PRIMARY KEY, size, changed, node, reason, sum)",
+    "files": "CREATE TABLE files (path PRIMARY KEY, size, changed, touched, node, reason, sum)",
     "entries": f"CREATE TABLE entries ({', '.join(_COLUMNS)}, PRIMARY KEY (path, part))",
 }
 _PATIENCE = 30.0  # seconds to wait for another process that writes the index
-_LARGEST = 256 * 2**20  # bytes of an audit
 _UNSETTLED = 2.0  # seconds within which a file may change again and look the same
-_OF_A_RUN = ("shards", "failures")
+_HEAD = 256  # bytes by which an audit shows
+_OF_A_RUN = ("shards", "failures", "quarantine")
 _INTEGER = 2**63 - 1  # the largest that SQLite holds; larger ones are kept as text
 _WHOLE = ("observations", "seed", "failed")
 
@@ -42,6 +45,7 @@ class _File:
     path: str
     size: int
     changed: int
+    touched: int  # which nobody can set, as they can ``changed``
     node: int
 
 
@@ -61,8 +65,9 @@ class History:
     """The audits in a folder and below it, as they are now.
 
     Guarantee: the same files give the same entries, whatever the index says or whether there is
-        one. A file that cannot be read is named in ``unreadable`` and hides nothing else. Several
-        processes may do this at once. Only new and changed files are read.
+        one. A file that cannot be read is named in ``unreadable`` and hides nothing else; so is
+        the result of a run that was changed since. Several processes may do this at once. Only
+        new and changed files are read.
     Assumption: a file that changes gets another size, time or place on the disk.
 
     Attributes:
@@ -83,10 +88,10 @@ class History:
         if not self.folder.is_dir():
             raise UnreadableFile(f"Expected a folder of results, found none at {str(folder)!r}.")
         found = _look(self.folder)
-        index = self.folder / INDEX
-        if rebuild and not index.is_symlink():
+        index = find_index(self.folder)
+        if rebuild and index is not None:
             _forget(index)
-        rows, reasons, self.read = _indexed(self.folder, found.files)
+        rows, reasons, self.read = _indexed(self.folder, index, found.files)
         self.entries = tuple(
             sorted(rows, key=lambda entry: (entry.written, entry.path, entry.part))
         )
@@ -151,24 +156,26 @@ def _add(found: _Folder, path: str, item: "os.DirEntry[str]") -> None:
         if item.is_file():
             state = item.stat()
             node = state.st_ino & _INTEGER
-            found.files.append(_File(path, state.st_size, state.st_mtime_ns, node))
+            times = state.st_mtime_ns, state.st_ctime_ns
+            found.files.append(_File(path, state.st_size, *times, node))
     except UnicodeEncodeError:
         found.closed.append((ascii(path), "its name is no text"))
     except OSError as error:  # a link to nowhere, or gone since
         found.closed.append((path, f"it cannot be looked at: {error.strerror}"))
 
 
-def _indexed(folder: Path, files: list[_File]) -> tuple[list[Entry], list[tuple[str, str]], int]:
+def _indexed(
+    folder: Path, index: Path | None, files: list[_File]
+) -> tuple[list[Entry], list[tuple[str, str]], int]:
     """Return entries, unreadable files and how many were read; by the index where it can be."""
-    index = folder / INDEX
-    for place in () if index.is_symlink() else (index, index):
+    for place in () if index is None else (index, index):
         try:
             with closing(sqlite3.connect(place, timeout=_PATIENCE, isolation_level=None)) as base:
                 return _updated(base, folder, files)
         except sqlite3.OperationalError:  # read-only, full, or held for too long
             break
         except (sqlite3.DatabaseError, UnicodeDecodeError):  # not an index, or damaged
-            _forget(index)
+            _forget(place)
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as base:
         return _updated(base, folder, files)
 
@@ -204,12 +211,13 @@ def _known(base: sqlite3.Connection) -> tuple[dict[str, _Seen], set[str]]:
     for row in base.execute(f"SELECT {', '.join(_COLUMNS)} FROM entries ORDER BY rowid"):
         rows.setdefault(row[0], []).append(row)
     known, listed = {}, set()
-    for *state, kept in base.execute("SELECT path, size, changed, node, reason, sum FROM files"):
+    columns = "path, size, changed, touched, node, reason, sum"
+    for *state, kept in base.execute(f"SELECT {columns} FROM files"):
         path, *_, reason = state
         listed.add(path)
         if kept == _sum(state, rows.get(path, [])):
             entries = [_restored(row) for row in rows.get(path, [])]
-            known[path] = (_File(*state[:4]), entries, reason)
+            known[path] = (_File(*state[:5]), entries, reason)
     return known, listed
 
 
@@ -253,29 +261,29 @@ def _write(
         base.execute("DELETE FROM entries WHERE path = ?", (path,))
     for file, entries, reason in seen:
         settled = now - file.changed > _UNSETTLED * 1e9
-        state = (file.path, file.size, file.changed if settled else 0, file.node, reason)
+        changed = file.changed if settled else 0
+        state = (file.path, file.size, changed, file.touched, file.node, reason)
         rows = [tuple(_kept(getattr(entry, name)) for name in _COLUMNS) for entry in entries]
         base.execute("DELETE FROM entries WHERE path = ?", (file.path,))
         base.execute(
-            "INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?)", (*state, _sum(state, rows))
+            "INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?, ?)", (*state, _sum(state, rows))
         )
         base.executemany(f"INSERT INTO entries VALUES ({marks})", rows)
 
 
 def _read(folder: Path, file: _File) -> tuple[list[Entry], str]:
     """Return the entries of a file, or why there are none; neither where it is no audit."""
+    path = folder / file.path
     try:
-        with (folder / file.path).open("rb") as opened:
-            head = opened.read(256)
-            if not looks_like_audit(head) and Path(file.path).name != "result.json":
-                return [], ""
-            if file.size > _LARGEST:
-                return [], f"it has more than {_LARGEST:,} bytes"
-            data = head + opened.read()
-        return list_entries(from_json(data), path=file.path, written=file.changed / 1e9), ""
+        if path.name == RESULT:
+            check_chain(path.parent)
+        elif not looks_like_audit(read_head(path, _HEAD)):
+            return [], ""
+        found = from_json(read_plain(path))
+        return list_entries(found, path=file.path, written=file.changed / 1e9), ""
     except OSError as error:
         return [], f"it cannot be read: {error.strerror}"
-    except InvalidArgument as error:
+    except (InvalidArgument, UnreadableFile) as error:
         return [], str(error)
 
 

@@ -1,6 +1,5 @@
 """scikit-learn: data that ships with it, and its classifiers for tables of numbers and words."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,7 +51,6 @@ class Prepared:
         X: Numbers, nan where one is missing; words by their places.
         names: Of the columns.
         categorical: Which columns hold places of words, or of bins.
-        words: What places in a column stand for; None of numbers.
         caveats: What a reader must know.
     """
 
@@ -60,7 +58,6 @@ class Prepared:
     X: FloatArray | IntArray
     names: tuple[str, ...]
     categorical: BoolArray
-    words: tuple[Sequence[str] | None, ...]
     caveats: tuple[str, ...] = ()
 
 
@@ -138,7 +135,6 @@ def with_preprocessing(
         X=table,
         names=features.names,
         categorical=np.array([column.words is not None for column in columns]),
-        words=tuple(column.words for column in columns),
         caveats=(_KNOWN,) if names and spread else (),
     )
 
@@ -159,7 +155,6 @@ def _categorical(features: Table) -> Prepared:
         X=np.stack([column.values for column in cut], axis=1).astype(np.int64),
         names=features.names,
         categorical=np.ones(len(cut), bool),
-        words=tuple(column.words for column in cut),
         caveats=tuple(told),
     )
 

@@ -42,7 +42,7 @@ class Linear:
         if reason := _no_covariances(estimator, X, codes):
             return reason
         if estimator.priors is not None and np.bincount(codes).min() == 1:
-            return "priors are given, and a class has one record"
+            return "priors are given, and a class has too few records"
         features = matrix(X)
         spread = _Moments(features, codes).spread
         rounded = (spread > 0) & (spread <= _LEAST * np.abs(features).max(axis=0))
@@ -76,7 +76,7 @@ class Quadratic:
         if reason := _no_covariances(estimator, X, codes):
             return reason
         if np.bincount(codes).min() <= 2:
-            return "a class of two records"
+            return "a class of too few records"
         try:
             model = self.fit(estimator, X, y)
         except scipy.linalg.LinAlgError:

@@ -55,8 +55,9 @@ def matrix(X: Any, *, name: str = "X") -> FloatArray:  # noqa: N803 - as in scik
         array = np.asarray(X, np.float64)
     except (TypeError, ValueError) as error:
         raise InvalidArgument(
-            f"Expected numbers in {name}, got something else ({str(error)[:100]}). "
-            "Text columns are encoded in a pipeline."
+            f"Expected numbers in {name}, got something else. Text columns are encoded in a "
+            "pipeline.",
+            withheld=str(error)[:100],
         ) from error
     if array.ndim != 2:
         raise InvalidArgument(f"Expected {name} of shape (records, features), got {array.shape}.")

@@ -37,7 +37,7 @@ class Ridge:
         if estimator.positive:
             return "positive=True"
         if not are_known(getattr(estimator, "class_weight", None)):
-            return f"class_weight={estimator.class_weight!r}"
+            return "a class_weight that is not known here"
         if hasattr(X, "toarray"):
             return "sparse features"
         if np.shape(X)[1] > _MOST_FEATURES:

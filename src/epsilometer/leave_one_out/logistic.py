@@ -45,7 +45,7 @@ class Logistic:
             "no penalty: separable classes have no minimiser": no_penalty,
             "one model for each class against the rest": one_by_one
             or (estimator.solver == "liblinear" and several > 2),
-            f"class_weight={estimator.class_weight!r}": not are_known(estimator.class_weight),
+            "a class_weight that is not known here": not are_known(estimator.class_weight),
             "sparse features": hasattr(X, "toarray"),
             f"more than {_MOST_COEFFICIENTS:,} coefficients": coefficients > _MOST_COEFFICIENTS,
         }

@@ -9,6 +9,7 @@ import random
 import sys
 import time
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -280,11 +281,14 @@ class Refits:
                 sure = np.where(self.classes == left[0], 0.0, -np.inf)
                 found = np.tile(sure, (count, 1))
             elif isinstance(error, InvalidArgument):
-                raise InvalidArgument(f"Without record {record}: {error}") from error
+                raise InvalidArgument(
+                    "Could not leave a record out.", withheld=f"Without record {record}: {error}"
+                ) from error
             else:
                 raise InvalidArgument(
-                    f"Expected {type(self.estimator).__name__} to be fitted without record "
-                    f"{record}, it raised {type(error).__name__}: {_line(error)}"
+                    f"Expected {type(self.estimator).__name__} to be fitted when a record is left "
+                    f"out, it raised {type(error).__name__}.",
+                    withheld=f"Without record {record}: {_line(error)}",
                 ) from error
         return found[0] if queries is None else found
 
@@ -360,16 +364,17 @@ def _caveats(fits: Fits, first: Arrays, others: Sequence[Arrays]) -> tuple[str, 
             "Training with the same seed twice gave two models: it has randomness of its own, "
             "which is part of every value. Compare with the floor."
         )
-    heard: dict[str, list[str]] = {}  # kind of warning → in which words, once a unit
-    for arrays in (first, *others):
-        kinds = {text.partition(":")[0]: text for text in reversed(arrays["warnings"].tolist())}
-        for kind, text in kinds.items():
-            heard.setdefault(kind, []).append(text)
+    # By kind alone: what a warning says may hold a label or a cell.
+    heard = Counter(kind for arrays in (first, *others) for kind in _name_warnings(arrays))
     told += [
-        f"Warned in {len(texts)} of {1 + len(others)} units of work: {texts[0]}"
-        for _, texts in sorted(heard.items())
+        f"{kind} in {count} of {1 + len(others)} units of work."
+        for kind, count in sorted(heard.items())
     ]
     return tuple(told)
+
+
+def _name_warnings(arrays: Arrays) -> set[str]:
+    return {text.partition(":")[0] for text in arrays["warnings"].tolist()}
 
 
 def _inputs(fits: Fits, records: IntArray, features: Any) -> dict[str, str]:

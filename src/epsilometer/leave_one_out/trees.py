@@ -188,8 +188,7 @@ class FixedStructure(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         if self.tree.class_weight is not None:
             raise InvalidArgument(
-                "Expected a tree without class weights, got "
-                f"class_weight={self.tree.class_weight!r}: leaves here count records."
+                "Expected a tree without class_weight, got one with it: leaves here count records."
             )
         self.classes_, codes = labels(y)
         self.n_features_in_ = self.tree.n_features_in_

@@ -16,6 +16,8 @@ from epsilometer.lint.findings import Problem
 from epsilometer.lint.libraries import MARKERS
 
 SKIPPED = ("node_modules", "build", "dist", "__pycache__", "site-packages", "venv", "env")
+_LARGEST_NOTEBOOK = 256 * 2**20  # bytes, most of them pictures
+_SEARCHED = 64 * 2**20  # bytes that are searched for what is worth checking
 LARGEST = 5 * 2**20  # bytes; a tree takes a hundred times that, and no training script comes near
 
 _SUFFIXES = (".py", ".pyi", ".pyw", ".ipynb")
@@ -105,7 +107,12 @@ def read(path: Path) -> tuple[Source | None, list[Problem]]:
 def _content(path: Path) -> bytes:
     if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for its other end
         raise UnreadableFile("not a regular file")
-    return path.read_bytes()
+    most = _LARGEST_NOTEBOOK if path.suffix == ".ipynb" else _SEARCHED
+    with path.open("rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise UnreadableFile(f"larger than {most >> 20} MiB")
+    return content
 
 
 def _is_marked(content: bytes) -> bool:

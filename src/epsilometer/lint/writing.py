@@ -1,11 +1,11 @@
 """Write reports: text, JSON, SARIF, commands of GitHub Actions, JUnit."""
 
-import json
 import os
 import textwrap
 from typing import Any
 from urllib.parse import quote
 
+from epsilometer.core.printing import one_line, to_json_text
 from epsilometer.lint.findings import Finding, Problem, Report
 from epsilometer.lint.rules import RULES, Rule
 
@@ -18,7 +18,10 @@ _WIDTH = 100
 def to_text(report: Report) -> str:
     """For people: a line each, with why, what to do and what to run below it."""
     blocks = [_block(finding) for finding in report.findings]
-    blocks += [f"{_where(problem)}: not checked: {problem.message}" for problem in report.problems]
+    blocks += [
+        f"{_where(problem)}: not checked: {one_line(problem.message)}"
+        for problem in report.problems
+    ]
     blocks.append(_summary(report))
     return "\n".join(blocks)
 
@@ -30,18 +33,18 @@ def _block(finding: Finding) -> str:
         _indented("seen", finding.detail),
         _indented("why", rule.why),
         _indented("do", rule.remedy),
-        f"  run:  {finding.command}",  # never broken: it is to be copied
+        f"  run:  {one_line(finding.command)}",  # never broken: it is to be copied
     ]
     return "\n".join([head, *rows])
 
 
 def _indented(label: str, text: str) -> str:
     start = f"  {label}:".ljust(8)
-    return textwrap.fill(text, _WIDTH, initial_indent=start, subsequent_indent=" " * 8)
+    return textwrap.fill(one_line(text), _WIDTH, initial_indent=start, subsequent_indent=" " * 8)
 
 
 def _where(what: Finding | Problem) -> str:
-    parts = [what.path]
+    parts = [one_line(what.path)]
     if what.cell is not None:
         parts.append(f"cell {what.cell}")
     if what.line is not None:
@@ -73,7 +76,7 @@ def to_json(report: Report) -> str:
         "findings": [_plain_finding(finding) for finding in report.findings],
         "problems": [vars(problem) for problem in report.problems],
     }
-    return json.dumps(plain, indent=2, ensure_ascii=False)
+    return to_json_text(plain)
 
 
 def _plain_finding(finding: Finding) -> dict[str, Any]:
@@ -173,7 +176,7 @@ def to_sarif(report: Report, *, version: str) -> str:
         ],
     }
     plain = {"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}
-    return json.dumps(plain, indent=2, ensure_ascii=False)
+    return to_json_text(plain)
 
 
 def _sarif_rule(rule: Rule) -> dict[str, Any]:

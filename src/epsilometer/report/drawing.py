@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 from epsilometer._extras import needs
 from epsilometer.core.audit import Audit
-from epsilometer.core.words import one_line
+from epsilometer.core.printing import one_line
 from epsilometer.report.figures import (
     COLOURS,
     Axis,
@@ -177,7 +177,7 @@ def _dashes(series: Series) -> Any:
 
 def _plain(text: Text, name: str) -> None:
     text.set_parse_math(False)
-    text.set_text(one_line(name)[:60])
+    text.set_text(one_line(name, 60))
 
 
 def _handle(series: Series) -> Artist:

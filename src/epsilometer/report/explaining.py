@@ -15,13 +15,12 @@ from epsilometer.core.findings import (
     PosteriorRuns,
     RuleFinding,
 )
+from epsilometer.core.printing import one_line
 from epsilometer.core.words import (
     claimed,
     headline,
     number,
     number_up,
-    one_line,
-    printable,
     short,
     word_reach,
 )
@@ -79,7 +78,7 @@ class Explanation:
 
     def _lines(self, said: set[tuple[str, tuple[str, ...]]]) -> list[str]:
         """Return its lines; of what was said before only that it was."""
-        lines = [one_line(self.title), fill(printable(self.finding), _WIDTH)]
+        lines = [f"Explanation: {one_line(self.title)}", fill(one_line(self.finding), _WIDTH)]
         for title, sentences in self.sections:
             if (title, sentences) in said:
                 lines += ["", f"{title}: as above."]
@@ -87,7 +86,11 @@ class Explanation:
             said.add((title, sentences))
             # A formula is not broken: whoever copies it must get it whole.
             formula = title in (FORMULA, MEASURED)
-            lines += ["", title, *(f"    {s}" if formula else _bullet(s) for s in sentences)]
+            lines += [
+                "",
+                title,
+                *(f"    {one_line(s)}" if formula else _bullet(s) for s in sentences),
+            ]
         for part in self.parts:
             lines += ["", "―――", "", *part._lines(said)]
         return lines
@@ -369,4 +372,4 @@ def _form(form: FormFinding) -> str:
 
 
 def _bullet(text: str) -> str:
-    return fill(printable(text), _WIDTH, initial_indent="  · ", subsequent_indent="    ")
+    return fill(one_line(text), _WIDTH, initial_indent="  · ", subsequent_indent="    ")

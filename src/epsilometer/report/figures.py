@@ -18,7 +18,8 @@ from epsilometer.core.audit import Audit
 from epsilometer.core.bound import EpsilonEstimate, EpsilonLowerBound
 from epsilometer.core.claim import Claim
 from epsilometer.core.findings import EpsilonFinding, Evidence
-from epsilometer.core.words import claimed, number, one_line
+from epsilometer.core.printing import one_line
+from epsilometer.core.words import claimed, number
 from epsilometer.report.fitting import cut
 from epsilometer.report.words import own_views
 from epsilometer.stats.gaussians import gaussian_sigma

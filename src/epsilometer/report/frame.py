@@ -12,7 +12,8 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from epsilometer.core.words import number, printable, short
+from epsilometer.core.printing import printable
+from epsilometer.core.words import number, short
 from epsilometer.references import BIBLIOGRAPHY
 from epsilometer.report.explaining import FORMULA, MEASURED
 from epsilometer.report.figures import COLOURS, Figure
@@ -69,10 +70,19 @@ def framed(
 
 def _embedded(plain: Any) -> Markup:
     """Return JSON that cannot end its script element: pure ASCII without ``<``, ``>`` and ``&``."""
-    text = json.dumps(plain, allow_nan=False, separators=(",", ":"))
+    text = json.dumps(_clean(plain), allow_nan=False, separators=(",", ":"))
     for letter in "<>&":
         text = text.replace(letter, f"\\u{ord(letter):04x}")
     return Markup(text)
+
+
+def _clean(plain: Any) -> Any:
+    """Return JSON values without letters that the page's script must not show either."""
+    if isinstance(plain, str):
+        return printable(plain)
+    if isinstance(plain, dict):
+        return {printable(key): _clean(part) for key, part in plain.items()}
+    return [_clean(part) for part in plain] if isinstance(plain, (list, tuple)) else plain
 
 
 def _policy(scripts: Iterable[str], styles: Iterable[str]) -> str:

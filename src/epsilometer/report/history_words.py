@@ -4,8 +4,9 @@ import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from epsilometer.core.printing import one_line
 from epsilometer.core.words import claimed as claimed_epsilon
-from epsilometer.core.words import number, one_line
+from epsilometer.core.words import number
 from epsilometer.history.entries import Entry
 from epsilometer.history.trend import Trend
 

@@ -9,9 +9,10 @@ from epsilometer.core import judge
 from epsilometer.core.audit import Audit, Provenance
 from epsilometer.core.bound import EpsilonLowerBound
 from epsilometer.core.findings import EpsilonFinding, RecordRisk
-from epsilometer.core.words import headline, one_line
+from epsilometer.core.printing import one_line
+from epsilometer.core.words import headline
 from epsilometer.report import words
-from epsilometer.report.fitting import cut, riskiest
+from epsilometer.report.fitting import riskiest
 from epsilometer.report.tables import (
     Table,
     advice_of,
@@ -48,7 +49,7 @@ def _render(audit: Audit, *, views: int) -> str:
     """Return the audit with so many of its views one by one."""
     parts = [
         f"### {look_of(audit).emoji} {plain(headline(audit), _HEADLINE)}",
-        plain(audit.subject),
+        f"Subject: {plain(audit.subject)}",
         *_bullets(words.run_notes(audit.provenance)),
         *_findings(audit),
         *_bullets(advice_of(audit)),
@@ -66,7 +67,7 @@ def _escape(mark: re.Match[str]) -> str:
 
 def _unlink(text: str, longest: int = _LONGEST) -> str:
     """Return one line, with an invisible space wherever a site would link or call somebody."""
-    return _LINKS.sub("\\g<0>\u200b", one_line(cut(text, longest)))
+    return _LINKS.sub("\\g<0>\u200b", one_line(text, longest))
 
 
 def _findings(audit: Audit) -> Iterator[str]:
@@ -154,7 +155,8 @@ def _provenance(source: Provenance) -> list[str]:
     if source.plan:
         rows.append(("plan", source.plan))
     rows.append(("units", f"{source.used:,} used of {source.units:,}, {source.failed:,} failed"))
-    rows += [*source.versions[:_LISTED], *source.inputs[:_LISTED]]
+    rows += [(f"shape of {name}", shape) for name, shape in source.shapes[:_LISTED]]
+    rows += source.versions[:_LISTED]
     return [
         plain(words.again(source)),
         *([f"```text\n{command}\n```"] if command else []),

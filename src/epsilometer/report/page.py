@@ -120,7 +120,7 @@ def _page(audit: Audit, *, records: int, drawn: bool) -> str:
         first_records=riskiest(risks, FIRST_RECORDS),
         records_kept=len(risks),
         records_found=len(audit.find(RecordRisk)),
-        shows_features=any("features: " in record.note for record in risks),
+        shows_rows=any(record.row is not None for record in risks),
         meaning=meaning,
         explanation=explain_if_known(kept),
         provenance=kept.provenance,

@@ -108,11 +108,22 @@ def advice_of(audit: Audit) -> list[str]:
 
 
 def records_table(records: Iterable[RecordRisk]) -> Table:
-    """Return records with what makes them stand out."""
+    """Return records by their rank, with what makes them stand out; by their row where asked."""
+    listed = tuple(records)
+    rows = [r.row for r in listed if r.row is not None]
     return Table(
         title="Records at risk",
-        head=("record", "risk", "measured as", "group", "note"),
-        rows=tuple((r.record, number(r.risk, 4), r.measure, r.group, r.note) for r in records),
+        head=("rank", *(["row"] if rows else []), "risk", "measured as", "note"),
+        rows=tuple(
+            (
+                f"{r.rank:,}",
+                *([_NONE if r.row is None else str(r.row)] if rows else []),
+                number(r.risk, 4),
+                r.measure,
+                r.note,
+            )
+            for r in listed
+        ),
     )
 
 

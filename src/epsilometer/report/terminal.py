@@ -11,7 +11,8 @@ from rich.text import Text
 from epsilometer.core.audit import Audit
 from epsilometer.core.bound import EpsilonLowerBound
 from epsilometer.core.findings import EpsilonFinding, RecordRisk
-from epsilometer.core.words import headline, number, one_line, printable
+from epsilometer.core.printing import one_line
+from epsilometer.core.words import headline, number
 from epsilometer.report import words
 from epsilometer.report.fitting import riskiest
 from epsilometer.report.tables import (
@@ -143,9 +144,9 @@ def _name(bound: EpsilonLowerBound) -> str:
 
 
 def _lines(lines: Iterable[str], style: str = "") -> Text:
-    return Text("\n".join(f"· {printable(line)}" for line in lines), style=style)
+    return Text("\n".join(f"· {one_line(line)}" for line in lines), style=style)
 
 
 def _text(text: str) -> Text:
     """Return text, not markup: a file may be called "[red].csv"."""
-    return Text(printable(text))
+    return Text(one_line(text))

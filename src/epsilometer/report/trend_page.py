@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from epsilometer.core import judge
-from epsilometer.core.words import one_line
+from epsilometer.core.printing import one_line
 from epsilometer.errors import InvalidArgument
 from epsilometer.history.trend import Trend
 from epsilometer.report import history_words

@@ -18,7 +18,8 @@ from epsilometer.core.findings import (
     PosteriorRuns,
     RuleFinding,
 )
-from epsilometer.core.words import claimed, number, number_up, one_line, word_reach
+from epsilometer.core.printing import one_line
+from epsilometer.core.words import claimed, number, number_up, word_reach
 from epsilometer.stats.estimators import REGISTRY
 
 ADJACENCY = {

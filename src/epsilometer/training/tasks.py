@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from epsilometer import _validate
+from epsilometer._files import check_plain
 from epsilometer.errors import InvalidArgument, UnreadableFile
+from epsilometer.packed import measure_archive
 from epsilometer.readers import not_huge, told
 from epsilometer.training.ensemble import as_tensor, cross_entropy
 from epsilometer.training.models import lenet5, mlp
@@ -199,8 +200,7 @@ def _seeded(build: Any, rng: np.random.Generator) -> nn.Module:
 
 def _written(file: Path) -> tuple[FloatArray, IntArray, IntArray, Client]:
     with told(file, _FEWER):
-        with zipfile.ZipFile(file) as packed:
-            not_huge(file, sum(member.file_size for member in packed.infolist()), _FEWER)
+        not_huge(file, measure_archive(file), _FEWER)
         with np.load(file, allow_pickle=False) as archive:
             held = {name: archive[name] for name in archive.files}
     whole = {"x_train", "y_train", "writer_train", "x_test", "y_test"} <= set(held)
@@ -248,6 +248,7 @@ def _pixels(images: NDArray[Any]) -> NDArray[np.float32]:
 def _spoken(file: Path) -> list[str]:
     """What each role says, of those who say a window's worth."""
     with told(file, _FEWER):
+        check_plain(file)
         with gzip.open(file, "rb") as opened:
             text = opened.read(_LARGEST + 1)
         if len(text) > _LARGEST:

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from epsilometer._files import OWNER_FOLDER, write_whole
 from epsilometer.audits.federated_run import measure_iterates
 from epsilometer.core.audit import Audit, Provenance
 from epsilometer.core.claim import Claim
-from epsilometer.core.renderers import save
-from epsilometer.engine.plan import versions
-from epsilometer.engine.store import write_whole
+from epsilometer.core.renderers import render
+from epsilometer.engine.environment import versions
 from epsilometer.errors import InvalidArgument
 from epsilometer.integrations.flower.planting import Planting
 from epsilometer.integrations.flower.settings import Settings
@@ -58,7 +58,7 @@ def write(planting: Planting, folder: Path, call: dict[str, Any], ended: str = "
         _log.warning("epsilometer: nothing to judge. %s", problem)
     else:
         for name in ("result.json", "report.html"):
-            save(audit, folder / name)
+            write_whole(folder / name, render(audit, Path(name).suffix))
         for bound in audit.bounds:
             _log.info("epsilometer: %s: %s", bound.adversary, bound)
         _log.info("epsilometer: %s", audit.verdict)
@@ -76,7 +76,8 @@ def new_folder(directory: str | Path) -> Path:
     for number in range(1, 10**6):
         folder = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
         try:
-            folder.mkdir(parents=True)
+            folder.mkdir(mode=OWNER_FOLDER, parents=True)
+            folder.chmod(OWNER_FOLDER)  # whatever the umask took away
         except FileExistsError:
             continue
         return folder

@@ -22,7 +22,7 @@ from epsilometer.core.audit import Audit, Provenance
 from epsilometer.core.bound import EpsilonEstimate
 from epsilometer.core.claim import Claim, as_claim
 from epsilometer.core.findings import ConformanceFinding, EpsilonFinding
-from epsilometer.engine.plan import versions
+from epsilometer.engine.environment import versions
 from epsilometer.engine.request import Request
 from epsilometer.errors import InvalidArgument
 from epsilometer.integrations.opacus.objects import (

@@ -108,7 +108,7 @@ class StepReplayer:
         try:
             self._take_step(make_neighbour(self._batch, neighbour))
         except Exception as error:  # whatever the user's step raises: it is reported, not hidden
-            return Replayed(released=None, state="", error=f"{type(error).__name__}: {error}")
+            return Replayed(released=None, state="", error=type(error).__name__)
         return self._conclude(neighbour, self._release)
 
     def measure(self, first: Replayed, second: Replayed) -> Distance:

@@ -55,8 +55,10 @@ def zoo(
     if source:
         say("\n\n".join(_describe_source(program) for program in programs))
         return
-    hidden = not sys.stderr.isatty()
-    with click.progressbar(length=len(programs) * seeds, file=sys.stderr, hidden=hidden) as progress:
+    bar = click.progressbar(
+        length=len(programs) * seeds, file=sys.stderr, hidden=not sys.stderr.isatty()
+    )
+    with bar as progress:
         outcomes = run_zoo(
             programs, seed=seed or 0, seeds=seeds, listener=lambda _: progress.update(1)
         )

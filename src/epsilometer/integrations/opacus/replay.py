@@ -23,7 +23,7 @@ from epsilometer.core import judge
 from epsilometer.core.audit import Audit, Provenance
 from epsilometer.core.claim import Claim, as_claim
 from epsilometer.core.findings import Check, ConformanceFinding
-from epsilometer.engine.plan import versions
+from epsilometer.engine.environment import versions
 from epsilometer.errors import InvalidArgument
 from epsilometer.integrations.opacus.objects import check_optimizer, is_engine
 from epsilometer.integrations.opacus.rewinding import Rewinder

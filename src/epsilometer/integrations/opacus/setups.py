@@ -17,7 +17,7 @@ from epsilometer.core import judge
 from epsilometer.core.audit import Audit, Provenance
 from epsilometer.core.claim import Claim, as_claim
 from epsilometer.core.findings import Check, CheckOutcome, ConformanceFinding
-from epsilometer.engine.plan import versions
+from epsilometer.engine.environment import versions
 from epsilometer.errors import InvalidArgument
 from epsilometer.integrations.opacus.objects import batches_of, check_optimizer, sampler_of
 from epsilometer.integrations.opacus.step_replayer import Loss, as_step, read_scale

@@ -327,7 +327,7 @@ def test_of_a_run_only_its_result_counts(folder: Path) -> None:
     put(folder / "begun" / "plan.json", "{}")
     history = History(folder)
     assert len(history.entries) == 7
-    assert dict(history.unreadable)["v1/result.json"].startswith("Expected the secret of the run")
+    assert dict(history.unreadable)["v1/result.json"].startswith("secret is lost; ")
     assert history.unfinished == ("begun",)
 
 

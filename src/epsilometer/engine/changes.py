@@ -56,11 +56,8 @@ def list_code_changes(there: Plan, here: Plan) -> list[str]:
         if was != now
     ]
     found += [text for text in list_version_changes(there.environment) if text not in found]
-    code = _list_changed(there.code, here.code)
-    loaded = [
-        name for name in code if name.startswith(LOADED) and {name} <= {*there.code} & {*here.code}
-    ]
-    return found + [name for name in code if not name.startswith(LOADED) or name in loaded]
+    changed = _list_changed(there.code, here.code)
+    return found + [name for name in changed if _tells(name, changed, there, here)]
 
 
 def refuse_changes(directory: str, changes: list[str]) -> CodeChanged:
@@ -70,6 +67,14 @@ def refuse_changes(directory: str, changes: list[str]) -> CodeChanged:
         "Units of both would be mixed. Begin a new run in another directory, or undo the change; "
         "accept_changes=True (--accept-changes) goes on, and the result says so."
     )
+
+
+def _tells(name: str, changed: list[str], there: Plan, here: Plan) -> bool:
+    """Tell whether a name says something of its own: a module may be loaded here, and not there."""
+    if not name.startswith(LOADED):
+        return True
+    source = f"module {name.removeprefix(LOADED)}"
+    return name in there.code and name in here.code and source not in changed
 
 
 def _list_changed(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:

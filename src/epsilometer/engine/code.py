@@ -30,7 +30,7 @@ from epsilometer.engine.user_modules import (
 )
 from epsilometer.errors import EpsilometerError
 
-LOADED = "loaded "  # begins names that are compared only where both sides know them
+LOADED = "loaded module "  # begins names that are compared only where both sides know them
 _MOST = 100_000  # objects that are looked at
 _PLAIN = (str, bytes, bool, int, float, complex, Path, type(None), np.generic)
 

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 from epsilometer._files import read_head, read_plain
 from epsilometer.core import judge
-from epsilometer.core.chain import RESULT, check_chain
+from epsilometer.core.chain import RESULT, describe_break
 from epsilometer.core.serialisation import from_json
 from epsilometer.errors import InvalidArgument, UnreadableFile
 from epsilometer.history.cache import find_index
@@ -276,7 +276,8 @@ def _read(folder: Path, file: _File) -> tuple[list[Entry], str]:
     path = folder / file.path
     try:
         if path.name == RESULT:
-            check_chain(path.parent)
+            if broken := describe_break(path.parent):
+                return [], f"{broken}; epsilometer runs resume makes the result again"
         elif not looks_like_audit(read_head(path, _HEAD)):
             return [], ""
         found = from_json(read_plain(path))

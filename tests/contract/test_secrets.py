@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner
@@ -270,3 +271,101 @@ def test_shapes_tell_how_many_and_nothing_else() -> None:
     assert describe_shapes(one) == describe_shapes(other)
     text = em.TrainFunction(len, "x", canary="a text", runs=2)
     assert describe_shapes(text) == ()
+
+
+def list_figures(audit: em.Audit) -> dict[str, str]:
+    """All that figures are drawn from: names, titles, and numbers with every digit."""
+    from epsilometer.report.drawing import _named
+
+    return {name: f"{name} {figure!r}" for name, figure in _named(audit)}
+
+
+def read_picture(file: Path) -> str:
+    """What a picture says beside its lines: its name, its texts, and all that describes it."""
+    from PIL import Image
+
+    if file.suffix == ".png":
+        with Image.open(file) as picture:
+            picture.load()  # texts may follow the pixels
+            return f"{file.name} {picture.info}"
+    root = ElementTree.fromstring(file.read_bytes())
+    # Not the coordinates: among so many digits eight of a secret stand by chance.
+    words = [part for each in root.iter() for part in (each.text, each.tail, *_attributes(each))]
+    return " ".join([file.name, *(word for word in words if word)])
+
+
+def _attributes(element: ElementTree.Element) -> Iterator[str]:
+    places = {"d", "x", "y", "transform", "width", "height", "viewBox", "points"}
+    yield from (value for name, value in element.items() if name not in places)
+
+
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_figures_are_drawn_from_no_secret(name: str, made: Any) -> None:
+    planted, audit, *_ = made(name)
+    figures = list_figures(audit)
+    assert len(figures) > 2 or name == "step"  # which has checks only
+    assert find_secrets(figures, planted.list_secrets()) == []
+
+
+@pytest.mark.parametrize("name", ["classifier", "train function"])
+def test_pictures_have_no_secret(name: str, made: Any, tmp_path: Path) -> None:
+    planted, audit, _, folder = made(name)
+    command = ["report", str(folder / "run"), "--figures", str(tmp_path / "figures")]
+    done = CliRunner().invoke(main, command)
+    assert done.exit_code == 0, done.output
+    files = list((tmp_path / "figures").iterdir())
+    assert len(files) == 2 * len(list_figures(audit))
+    outputs = {"command": done.output} | {file.name: read_picture(file) for file in files}
+    assert find_secrets(outputs, planted.list_secrets()) == []
+
+
+def test_secrets_in_pictures_are_found(tmp_path: Path) -> None:
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    canvas = Figure()
+    canvas.text(0, 0, f"of {RARE}")
+    with mpl.rc_context({"svg.fonttype": "none"}):
+        canvas.savefig(tmp_path / "text.svg")
+    canvas.savefig(tmp_path / "described.svg", metadata={"Title": RARE})
+    canvas.savefig(tmp_path / "described.png", metadata={"Comment": RARE})
+    canvas.savefig(tmp_path / f"{RARE}.png")
+    outputs = {file.name: read_picture(file) for file in tmp_path.iterdir()}
+    found = find_secrets(outputs, {RARE: "a label"})
+    assert {where for where, *_ in found} == set(outputs)
+
+
+@pytest.mark.usefixtures("coarse")
+def test_audits_of_opacus_have_no_secret(tmp_path: Path) -> None:
+    pytest.importorskip("opacus")
+    from tests.contract.planted_integrations import People, audit_opacus
+
+    people, outputs = People(), {}
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        for name, found in audit_opacus(people):
+            outputs[name] = f"{found} {found!r} {pretty_repr(found)}"
+            if isinstance(found, em.Audit):
+                kept = {**dict(save_all(found, tmp_path)), **list_figures(found)}
+                outputs |= {f"{name}, {where}": text for where, text in kept.items()}
+    outputs["warnings"] = "\n".join(
+        str(each.message) for each in warned if "Full backward hook" not in str(each.message)
+    )
+    assert "the step raised ValueError" in outputs["DPOptimizer, replay, json"]
+    assert find_secrets(outputs, people.list_secrets()) == []
+
+
+def test_audits_of_flower_have_no_secret(tmp_path: Path) -> None:
+    pytest.importorskip("flwr")
+    from tests.contract.planted_integrations import Clients, audit_flower
+
+    clients = Clients()
+    audit, said = audit_flower(clients, tmp_path)
+    assert "1 replies of clients were errors" in audit.to_json()
+    assert "epsilometer: written to" in said
+    outputs = {"log": said, **dict(save_all(audit, tmp_path)), **list_figures(audit)}
+    outputs |= {
+        name: (tmp_path / "run" / name).read_text("utf-8")
+        for name in ("result.json", "report.html", "told.txt")
+    }
+    assert find_secrets(outputs, clients.list_secrets()) == []

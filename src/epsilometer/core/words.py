@@ -140,9 +140,13 @@ def _word_conformance(audit: "Audit") -> str:
 
 
 def _word_proofs(audit: "Audit") -> str:
-    """Say what refutes the claim: the attack, a computation, or both."""
+    """Say what refutes the claim: the attack, a computation, or the noise that was measured."""
     assert audit.claim is not None
     places, claim = _decimals(audit), audit.claim.epsilon
+    ran = None if audit.conformance is None else audit.conformance.bound
+    if ran is not None and ran.epsilon == audit.epsilon:
+        at = f" at δ = {ran.delta:g}"
+        return f"the noise that was measured proves ε ≥ {number(ran.epsilon, places)}{at}"
     refuting = [v for v in audit.views if judge.judge_finding(audit.claim, v) in judge.BAD]
     view = max(refuting, key=lambda each: each.epsilon)
     proofs = []

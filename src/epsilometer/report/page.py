@@ -1,6 +1,6 @@
 """Render an audit as one HTML file that needs nothing else: no network, no other file."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import TypeAlias
@@ -10,6 +10,7 @@ from epsilometer.core.audit import Audit
 from epsilometer.core.bound import EpsilonLowerBound
 from epsilometer.core.findings import (
     AttackSummary,
+    ConformanceFinding,
     EpsilonFinding,
     FormPlan,
     MembershipFinding,
@@ -105,9 +106,7 @@ def _page(audit: Audit, *, records: int, drawn: bool) -> str:
         lead=reach or next(iter(meaning), ""),
         notes=words.run_notes(kept.provenance),
         scale=scale(kept),
-        verdicts=[(s.verdict, s.tone) for s in sections]
-        if len(sections) > 1 and kept.claim is not None
-        else [],
+        verdicts=_word_verdicts(kept, sections),
         sections=sections,
         threat=words.once(row for section in sections for row in section.threat),
         rules=[(rule, outcome, sure, rule_tone(rule)) for rule, outcome, sure in rule_rows(kept)],
@@ -128,6 +127,19 @@ def _page(audit: Audit, *, records: int, drawn: bool) -> str:
         again_command=words.again_command(kept.provenance),
         settings=words.settings_rows(kept.provenance),
     )
+
+
+def _word_verdicts(audit: Audit, sections: Sequence[_Section]) -> list[tuple[Verdict, Tone]]:
+    """Return the verdict on each row of the scale, where there are several; see ``scale``."""
+    if len(sections) < 2 or audit.claim is None:
+        return []
+    ran = [
+        judge.judge_finding(audit.claim, finding)
+        for finding in audit.find(ConformanceFinding)
+        if finding.bound is not None
+    ]
+    rows = [(verdict, judge.tone(verdict)) for verdict in ran]
+    return [*rows, *((section.verdict, section.tone) for section in sections)]
 
 
 def _section(

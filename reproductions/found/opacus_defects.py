@@ -49,7 +49,7 @@ def set_up(*, noise: float = 0.0, **given: Any) -> tuple[Any, ...]:
         data_loader=DataLoader(records, batch_size=RECORDS),
         noise_multiplier=noise,
         max_grad_norm=CLIP,
-        poisson_sampling=False,
+        poisson_sampling=False,  # epsilometer: ignore[SHUF001] one step of all records
         **given,
     )
     return engine, *made

@@ -54,8 +54,8 @@ def test_every_chart_has_a_name_and_a_text(open_page: Open, refuted: Audit) -> N
 
 def test_the_keyboard_sorts_the_table(open_page: Open, refuted: Audit) -> None:
     page = open_page(refuted).page
-    button = page.locator("th", has_text="Group").get_by_role("button")
+    button = page.locator("th", has_text="Measured as").get_by_role("button")
     button.focus()
     page.keyboard.press("Enter")
-    assert page.locator("th", has_text="Group").get_attribute("aria-sort") == "ascending"
+    assert page.locator("th", has_text="Measured as").get_attribute("aria-sort") == "ascending"
     assert button.evaluate("button => document.activeElement === button")

@@ -116,8 +116,7 @@ class _Finder:
             case types.FunctionType():
                 self._look_at_function(value)
             case types.MethodType():
-                self._todo += [value.__func__, value.__self__]
-                self._add_value(f"object of {_name(value.__func__)}", value.__self__)
+                self._look_at_method(value)
             case functools.partial():
                 self._todo += [value.func, *value.args, *value.keywords.values()]
                 arguments = (value.args, value.keywords)
@@ -137,6 +136,12 @@ class _Finder:
                 self._todo += value
             case _:
                 self._look_at_object(value)
+
+    def _look_at_method(self, method: types.MethodType) -> None:
+        function: Any = method.__func__
+        self._todo += [function, method.__self__]
+        if self._is_users(str(getattr(function, "__module__", ""))):  # of others it is a cache
+            self._add_value(f"object of {_name(function)}", method.__self__)
 
     def _look_at_function(self, function: types.FunctionType) -> None:
         module = str(function.__globals__.get("__name__", ""))

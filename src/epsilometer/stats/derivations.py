@@ -353,21 +353,29 @@ def _setting(estimate: EpsilonEstimate) -> str:
 
 
 def _noise_of_run(bound: EpsilonLowerBound) -> Derivation:
-    has = known(bound.basis)
-    least, share, steps, level = has.values()
+    has, said, at = known(bound.basis), "", ""
+    if has:
+        least, share, _, level = has.values()
+        at = f" at level α = {shown(level)}"
+        said = (
+            f" They say that the noise multiplier is at most s⁺ = {shown(least)}, {shown(share)} "
+            "of the booked one."
+        )
     return Derivation(
         counted=(
-            f"Residuals of {count(steps)} steps: what was released less the sum before noise, in "
-            "units of the booked noise. They say that the noise multiplier is at most "
-            f"s⁺ = {shown(least)}, {shown(share)} of the booked one.",
+            f"Residuals of {count(bound.n_in)} steps: what was released less the sum before noise, "
+            f"in units of the booked noise.{said}",
         ),
         formula=(
             "s⁺ is the least upper limit on the noise of a tensor, or of all, over what one record "
-            f"adds; all limits hold together at level α = {shown(level)}, at every step",
+            f"adds; all limits hold together{at}, at every step",
             "ε solves δ(ε) = δ for noise s⁺, by an accountant that rounds down: "
             f"{shown(bound.epsilon)}",
         ),
-        holds=bound.caveats,
+        holds=(
+            "A limit is exceeded at any step with probability α at most (Ville 1939).",
+            *bound.caveats,
+        ),
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from epsilometer import _validate
 from epsilometer.conformance.neighbours import Distance, Neighbour, Replayed
-from epsilometer.errors import InvalidArgument
+from epsilometer.errors import EpsilometerError, InvalidArgument
 from epsilometer.integrations.opacus.rewinding import Rewinder
 from epsilometer.integrations.opacus.tensor_batches import (
     count_records,
@@ -107,7 +107,9 @@ class StepReplayer:
         self._release = _Release(float(self._optimizer.max_grad_norm))
         try:
             self._take_step(make_neighbour(self._batch, neighbour))
-        except Exception as error:  # whatever the user's step raises: it is reported, not hidden
+        except EpsilometerError as error:
+            return Replayed(released=None, state="", error=error.shareable)
+        except Exception as error:  # reported by its kind: its text may hold a record
             return Replayed(released=None, state="", error=type(error).__name__)
         return self._conclude(neighbour, self._release)
 

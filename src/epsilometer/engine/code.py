@@ -141,7 +141,14 @@ class _Finder:
         function: Any = method.__func__
         self._todo += [function, method.__self__]
         if self._is_users(str(getattr(function, "__module__", ""))):  # of others it is a cache
-            self._add_value(f"object of {_name(function)}", method.__self__)
+            held = getattr(method.__self__, "__dict__", {})
+            # Of its parts settings count; data are inputs, and caches differ between processes.
+            settings = {
+                name: part
+                for name, part in held.items()
+                if _is_setting(part) and not dataclasses.is_dataclass(part)
+            }
+            self._add_value(f"object of {_name(function)}", settings)
 
     def _look_at_function(self, function: types.FunctionType) -> None:
         module = str(function.__globals__.get("__name__", ""))

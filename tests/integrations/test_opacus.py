@@ -273,6 +273,8 @@ def test_ghost_clipping_and_strange_samplers_are_confessed() -> None:
     assert found.conformance is not None
     clipping = found.conformance.check("clipping")
     assert (clipping.outcome, "ghost clipping" in clipping.seen) == ("not tested", True)
+    # Noise alone is no all-clear for a claim that canaries cannot reach.
+    assert audited_run_of_ghost().result(delta=DELTA, claim=1e3).verdict == "cannot judge"
     run = prepared()
     dataset = run.loader.dataset
     strange = DataLoader(

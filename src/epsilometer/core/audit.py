@@ -214,7 +214,7 @@ class Audit(Plain, frozen=True, kw_only=True):
         None without a claim, where a claim other than the audited one is judged, and where the
         noise of the run was measured: then a little less of it suffices, however large the claim.
         """
-        if any(finding.bound is not None for finding in self.find(ConformanceFinding)):
+        if any(judge.reach_of(each) == math.inf for each in self.find(ConformanceFinding)):
             return None
         known = [view.power for view in self.views if view.power is not None]
         return min(known) if self.claim is not None and known else None

@@ -46,6 +46,12 @@ CONFORMS: Final = "conforms"
 NOT_TESTED: Final = "not tested"
 REMARK: Final = "remark"
 Conformance: TypeAlias = Literal["violated", "conforms", "not tested"]
+# Checks of what one record can add to a sum.
+SENSITIVITY: Final = (
+    "clipping",
+    "sensitivity to a replaced record",
+    "sensitivity to a removed record",
+)
 Tone: TypeAlias = Literal["bad", "unclear", "neutral", "good"]
 
 GRAVEST_FIRST: tuple[Verdict, ...] = get_args(Verdict)
@@ -84,8 +90,7 @@ def judge(claim: Claim | None, findings: Sequence[Finding], *, failed: int = 0) 
     rules = [finding for finding in findings if isinstance(finding, RuleFinding)]
     if rules:
         return _judge_rules(rules, failed=failed)
-    ran = [finding.bound for finding in conformance if finding.bound is not None]
-    return _judge_views(claim, views_of(findings), ran)
+    return _judge_views(claim, views_of(findings), conformance)
 
 
 def judge_finding(claim: Claim | None, finding: Finding) -> Verdict:
@@ -95,8 +100,7 @@ def judge_finding(claim: Claim | None, finding: Finding) -> Verdict:
     if isinstance(finding, ConformanceFinding):
         if finding.verdict == VIOLATED:
             return VIOLATED
-        ran = [] if finding.bound is None else [finding.bound]
-        return _judge_views(claim, (), ran).verdict if ran else NO_CLAIM
+        return NO_CLAIM if finding.bound is None else _judge_views(claim, (), [finding]).verdict
     views = views_of([finding])
     return _judge_views(claim, views).verdict if views else NO_CLAIM
 
@@ -189,11 +193,13 @@ def _judge_rules(rules: Sequence[RuleFinding], *, failed: int) -> Judgement:
 
 
 def _judge_views(
-    claim: Claim | None, views: Sequence[EpsilonFinding], ran: Sequence[EpsilonLowerBound] = ()
+    claim: Claim | None, views: Sequence[EpsilonFinding], ran: Sequence[ConformanceFinding] = ()
 ) -> Judgement:
     if claim is None:
         return Judgement(NO_CLAIM)
-    proofs: list[EpsilonLowerBound | EpsilonEstimate] = [*ran]
+    proofs: list[EpsilonLowerBound | EpsilonEstimate] = [
+        finding.bound for finding in ran if finding.bound is not None
+    ]
     for view in views:
         proofs += [view.bound, *view.estimates]
     if any(_refutes(claim, proof) for proof in proofs):
@@ -237,15 +243,15 @@ def _is_comparable(claim: Claim, adjacency: Adjacency) -> bool:
 
 
 def _find_obstacle(
-    claim: Claim, views: Sequence[EpsilonFinding], ran: Sequence[EpsilonLowerBound]
+    claim: Claim, views: Sequence[EpsilonFinding], ran: Sequence[ConformanceFinding]
 ) -> str:
     """Say why what does not refute a claim says nothing about it; empty where it does."""
-    if not views and not ran:
+    if not views and not any(finding.bound for finding in ran):
         return "Nothing that bounds ε was measured."
     for view in views:
         if obstacle := _find_obstacle_in(claim, view):
             return obstacle
-    if any(_could_refute(claim, bound) for bound in ran):
+    if any(_could_refute(claim, finding) for finding in ran):
         return ""
     reach = max(map(reach_of, views), default=0.0)
     if claim.epsilon < reach:
@@ -256,12 +262,18 @@ def _find_obstacle(
     )
 
 
-def _could_refute(claim: Claim, bound: EpsilonLowerBound) -> bool:
-    """Tell whether the noise of a run was measured so that its lack would refute the claim.
+def _could_refute(claim: Claim, finding: ConformanceFinding) -> bool:
+    """Tell whether noise and sensitivity were measured so that their lack would refute the claim.
 
     A run without noise has no finite ε, so there is no claim that is out of reach.
     """
-    return bound.valid and claim.delta <= bound.delta and _is_comparable(claim, bound.adjacency)
+    bound = finding.bound
+    return (
+        bound is not None
+        and reach_of(finding) > claim.epsilon
+        and claim.delta <= bound.delta
+        and _is_comparable(claim, bound.adjacency)
+    )
 
 
 def _find_obstacle_in(claim: Claim, view: EpsilonFinding) -> str:
@@ -287,11 +299,16 @@ def _find_obstacle_in(claim: Claim, view: EpsilonFinding) -> str:
 def reach_of(view: EpsilonFinding | ConformanceFinding) -> float:
     """Return the largest ε that could have been refuted; infinite where ε was computed.
 
-    Infinite also where the noise of a run was measured and its ε bounded by that: without noise
-    there is no finite ε. Conformance without such a bound says nothing about an ε.
+    Infinite also where the noise of a run and what a record adds were measured, and its ε bounded
+    by that: without noise there is no finite ε. Where clipping was not tested, as with ghost
+    clipping, noise alone says nothing about a claim that it does not refute.
     """
     if isinstance(view, ConformanceFinding):
-        return float("inf") if view.bound is not None and view.bound.valid else 0.0
+        bounded = view.bound is not None and view.bound.valid
+        clipped = any(
+            check.name in SENSITIVITY and check.outcome != NOT_TESTED for check in view.checks
+        )
+        return float("inf") if bounded and clipped else 0.0
     if view.computed is not None:
         return float("inf")
     if not view.bound.valid or view.reach is None:

@@ -82,7 +82,7 @@ def word_reach(audit: "Audit") -> str:
         return ""
     if any(view.computed is not None for view in audit.views):
         return "ε was computed: every smaller claim would have been refuted."
-    if audit.conformance is not None and audit.conformance.bound is not None:
+    if audit.conformance is not None and judge.reach_of(audit.conformance) == math.inf:
         return "The noise of the run was measured: with less of it, any claim would be refuted."
     reach = "any claim" if audit.reach == math.inf else f"claims up to ε = {number(audit.reach)}"
     power = audit.power

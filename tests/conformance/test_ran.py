@@ -11,6 +11,7 @@ import scipy.stats
 from epsilometer.accounting import family, pld
 from epsilometer.accounting.shuffle import shuffle_epsilon
 from epsilometer.conformance import ran
+from epsilometer.conformance.clipping import ClippingWatch
 from epsilometer.conformance.ran import RanNoise, bound_epsilon_of_run, limit_scale, merge_parts
 from epsilometer.conformance.watch import StepWatch
 from epsilometer.core.claim import Claim
@@ -148,8 +149,16 @@ def test_half_noise_is_far_above_its_claim_and_below_the_truth() -> None:
     bound = bound_epsilon_of_run([group(0.5, bias=0.5)], delta=DELTA)
     assert 10 < bound.epsilon < truth
     assert bound.refutes(claim)
-    finding = StepWatch().finding(bound=bound)
-    for epsilon, verdict in ((claim, "refuted"), (18.2, "not refuted")):
+    clipping = ClippingWatch(level=1e-4)
+    untested = StepWatch().finding(clipping.check(), bound=bound)
+    clipping.see_difference(1.0, what="by a record")
+    tested = StepWatch().finding(clipping.check(), bound=bound)
+    for epsilon, finding, verdict in (
+        (claim, tested, "refuted"),
+        (claim, untested, "refuted"),
+        (18.2, tested, "not refuted"),
+        (18.2, untested, "cannot judge"),  # nobody looked at what a record adds
+    ):
         assert judge(Claim(epsilon=epsilon, delta=DELTA), [finding]).verdict == verdict
 
 

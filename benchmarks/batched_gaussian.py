@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 from results import machine
 
-from epsilometer.mechanisms.batched_gaussian import BatchedGaussian, Engine
-from epsilometer.mechanisms.samplers import Poisson, Shuffle
+from epsilometer.sampling.batched_gaussian import BatchedGaussian, Engine
+from epsilometer.sampling.samplers import Poisson, Shuffle
 
 _PAGE = Path(__file__).resolve().parent / "batched_gaussian.md"
 _CARD = "## On a card"

@@ -12,15 +12,15 @@ import numpy as np
 from joblib import Parallel, delayed
 from results import machine
 
-from epsilometer.audits.scores import measure_scores
 from epsilometer.core.audit import Audit
+from epsilometer.core.scores import Scores
 from epsilometer.engine.engines import Local
 from epsilometer.engine.plan import Plan
 from epsilometer.engine.run import Done, run
 from epsilometer.engine.shards import Arrays
 from epsilometer.engine.store import Store
 from epsilometer.engine.writer import Writer
-from epsilometer.observations import Scores
+from epsilometer.stats.score_finding import measure_scores
 
 _PAGE = Path(__file__).resolve().parent / "engine.md"
 _UNITS, _SECONDS, _SCORES, _REPEATS = 10_000, 0.001, 10, 5

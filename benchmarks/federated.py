@@ -20,11 +20,11 @@ from measurement import watch
 from results import machine
 from torch import nn
 
-from epsilometer.canaries.hadamard import HadamardCanaries
-from epsilometer.canaries.sphere import SphereCanaries
-from epsilometer.training.ensemble import cross_entropy
-from epsilometer.training.federated import FederatedTraining
-from epsilometer.training.models import mlp
+from epsilometer.audits.federated.hadamard import HadamardCanaries
+from epsilometer.audits.federated.simulation import FederatedTraining
+from epsilometer.audits.federated.sphere import SphereCanaries
+from epsilometer.networks.ensemble import cross_entropy
+from epsilometer.networks.models import mlp
 
 _HERE = Path(__file__).resolve().parent
 _PAGE = _HERE / "federated.md"

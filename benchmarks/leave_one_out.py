@@ -29,8 +29,8 @@ from sklearn.naive_bayes import BernoulliNB, CategoricalNB, ComplementNB, Gaussi
 from sklearn.neighbors import KNeighborsClassifier
 from threadpoolctl import threadpool_limits
 
-from epsilometer.leave_one_out.pdtp import pdtp
-from epsilometer.leave_one_out.trees import RandomDecisionTrees
+from epsilometer.audits.classifier.leave_one_out.pdtp import pdtp
+from epsilometer.audits.classifier.leave_one_out.trees import RandomDecisionTrees
 
 _HERE = Path(__file__).resolve().parent
 _PAGE = _HERE / "leave_one_out.md"

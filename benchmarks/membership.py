@@ -19,14 +19,14 @@ from sklearn.naive_bayes import GaussianNB
 from sklearn.neural_network import MLPClassifier
 from sklearn.tree import DecisionTreeClassifier
 
-from epsilometer.attacks.distance import distance
-from epsilometer.attacks.frequency import frequency
-from epsilometer.attacks.lira import lira
-from epsilometer.attacks.membership import RecordScores
-from epsilometer.attacks.rmia import dominated, reference, rmia
-from epsilometer.attacks.shadows import ShadowPool, shadow_pool
-from epsilometer.attacks.threshold import threshold
-from epsilometer.attacks.untargeted import untargeted
+from epsilometer.audits.classifier.attacks.distance import distance
+from epsilometer.audits.classifier.attacks.frequency import frequency
+from epsilometer.audits.classifier.attacks.lira import lira
+from epsilometer.audits.classifier.attacks.membership import RecordScores
+from epsilometer.audits.classifier.attacks.rmia import dominated, reference, rmia
+from epsilometer.audits.classifier.attacks.shadows import ShadowPool, shadow_pool
+from epsilometer.audits.classifier.attacks.threshold import threshold
+from epsilometer.audits.classifier.attacks.untargeted import untargeted
 from epsilometer.stats.tradeoff import tradeoff_curve
 
 _PAGE = Path(__file__).resolve().parent / "membership.md"

@@ -23,12 +23,12 @@ from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.naive_bayes import GaussianNB
 from torch import nn
 
+from epsilometer.audits.classifier.leave_one_out.networks import NetworkClassifier
+from epsilometer.audits.classifier.leave_one_out.pdtp import Pdtp, dtp_over, pdtp
 from epsilometer.engine.engines import InProcess
 from epsilometer.errors import EpsilometerWarning
-from epsilometer.leave_one_out.networks import NetworkClassifier
-from epsilometer.leave_one_out.pdtp import Pdtp, dtp_over, pdtp
-from epsilometer.training.local import local_batches
-from epsilometer.training.models import mlp
+from epsilometer.networks.local import local_batches
+from epsilometer.networks.models import mlp
 
 _HERE = Path(__file__).resolve().parent
 _PAGE = _HERE / "networks.md"

@@ -13,9 +13,9 @@ import torch
 from results import machine
 from torch import nn
 
-from epsilometer.attacks.posterior import McDropout
-from epsilometer.training.ensemble import EnsembleDPSGD, Trained, cross_entropy
-from epsilometer.training.models import dropout_cnn
+from epsilometer.audits.posterior.forms import McDropout
+from epsilometer.networks.ensemble import EnsembleDPSGD, Trained, cross_entropy
+from epsilometer.networks.models import dropout_cnn
 
 _PAGE = Path(__file__).resolve().parent / "posterior.md"
 _MODELS, _SAMPLES, _REPEATS, _TARGET = 100, 1000, 5, 20

@@ -22,10 +22,11 @@ from results import machine
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from epsilometer.canaries.gradient import Adversary, NoCanaries, TargetCanary, random_direction
-from epsilometer.training import memory
-from epsilometer.training.ensemble import EnsembleDPSGD, cross_entropy
-from epsilometer.training.models import cnn, lenet5, mlp
+from epsilometer.audits.dpsgd.canaries import Adversary, TargetCanary, random_direction
+from epsilometer.networks import memory
+from epsilometer.networks.ensemble import EnsembleDPSGD, cross_entropy
+from epsilometer.networks.insertion import NoCanaries
+from epsilometer.networks.models import cnn, lenet5, mlp
 
 _PAGE = Path(__file__).resolve().parent / "training.md"
 _BATCH = 100

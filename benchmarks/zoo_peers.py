@@ -31,7 +31,7 @@ import zoo_peers_page
 from results import machine
 
 from epsilometer import gaussian_epsilon
-from epsilometer.audits.step import Step
+from epsilometer.audits.step.subject import Step
 from epsilometer.types import FloatArray
 from epsilometer.zoo.program import Program
 from epsilometer.zoo.programs import list_programs

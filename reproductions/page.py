@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from epsilometer.cli.reproducing import OURS_ALONE, STANDINGS, Item, Paper, papers
-from epsilometer.references import BIBLIOGRAPHY
+from epsilometer.core.references import BIBLIOGRAPHY
 
 PAGE = Path(__file__).parents[1] / "docs" / "reproductions.md"
 INTRO = """# Reproductions: every published number beside ours

@@ -31,8 +31,8 @@ from epsilometer._dispatch import read_call
 from epsilometer.engine.store import Store
 from epsilometer.errors import EpsilometerError
 from epsilometer.lint.sources import read as read_source
-from epsilometer.tables import read_table
-import epsilometer.audits.scores
+from epsilometer.files.tables import read_table
+import epsilometer.audits.scores.subject
 
 def unfinished(path):
     raise EpsilometerError(f"skipped: {em.History(path).unreadable}")
@@ -221,7 +221,7 @@ def test_no_refusal_takes_long_or_much(refusals: dict[str, Any]) -> None:
 
 def test_texts_that_repeat_are_read_and_not_written_out(tmp_path: Path) -> None:
     """A million rows of one text of 10 KB would be 10 GB; here they are numbers of one word."""
-    from epsilometer.tables import read_table
+    from epsilometer.files.tables import read_table
 
     words = pa.DictionaryArray.from_arrays(
         pa.array(np.zeros(10**6, np.int32)), pa.array(["x" * 10_000])

@@ -13,8 +13,8 @@ import pytest
 from epsilometer._dispatch import call_from_sections
 from epsilometer.cli.main import COMMANDS, main
 from epsilometer.core import judge
+from epsilometer.core.references import BIBLIOGRAPHY
 from epsilometer.errors import UnreadableFile
-from epsilometer.references import BIBLIOGRAPHY
 from epsilometer.stats.estimators import REGISTRY
 from epsilometer.stats.thresholds import ThresholdRule
 

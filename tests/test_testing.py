@@ -12,7 +12,7 @@ import scipy.stats
 
 import epsilometer as em
 from epsilometer import Claim, gaussian_epsilon
-from epsilometer.canaries.data import Record
+from epsilometer.core.record import Record
 from epsilometer.errors import InvalidArgument
 from epsilometer.stats.sequential import ConfidenceSequence
 from epsilometer.testing import CONFIDENCE, ClaimRefuted, assert_private, reach, summary

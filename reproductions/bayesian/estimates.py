@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from worlds import SAMPLES, WAYS, kept_at
 
-from epsilometer.attacks.disclosure import ReleaseForm, utility
+from epsilometer.audits.posterior.disclosure import ReleaseForm, utility
 from epsilometer.stats.joint_thresholds import joint_bound
 from epsilometer.stats.thresholds import Best
 

@@ -36,7 +36,7 @@ from estimates import (
 from worlds import BATCH, SIGMA, WAYS, Settings, kept_at, train, trials_in
 
 from epsilometer.accounting import pld, rdp
-from epsilometer.attacks.learned import learned_scores
+from epsilometer.audits.posterior.learned import learned_scores
 from epsilometer.stats.estimators import epsilon_lower_bound
 from epsilometer.stats.joint_thresholds import joint_bound
 

@@ -29,19 +29,19 @@ import torch
 
 from epsilometer import audit
 from epsilometer._extras import needs
-from epsilometer.audits.one_shot import Cosines
-from epsilometer.canaries.hadamard import HadamardCanaries
-from epsilometer.training.clipping import AdaptiveClip, FixedClip
-from epsilometer.training.ensemble import cross_entropy
-from epsilometer.training.federated import FederatedTraining
-from epsilometer.training.models import mlp
-from epsilometer.training.optimizers import SGD
-from epsilometer.training.tasks import (
+from epsilometer.audits.federated.clipping import AdaptiveClip, FixedClip
+from epsilometer.audits.federated.hadamard import HadamardCanaries
+from epsilometer.audits.federated.one_shot import Cosines
+from epsilometer.audits.federated.simulation import FederatedTraining
+from epsilometer.audits.federated.tasks import (
     accuracy,
     digits_by_chance,
     digits_by_writer,
     shakespeare_by_role,
 )
+from epsilometer.networks.ensemble import cross_entropy
+from epsilometer.networks.models import mlp
+from epsilometer.networks.optimizers import SGD
 
 NOISE = {
     "fashion": "0.2",

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from epsilometer.observations import Scores
+from epsilometer.core.scores import Scores
 from epsilometer.stats.estimators import epsilon_lower_bound
 from epsilometer.stats.gaussians import (
     gaussian_epsilon,

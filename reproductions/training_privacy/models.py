@@ -9,8 +9,8 @@ from records import Records
 from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import BernoulliNB, CategoricalNB, GaussianNB
 
-from epsilometer.leave_one_out.families import Removable, family_of
-from epsilometer.leave_one_out.naive_bayes import normalised
+from epsilometer.audits.classifier.leave_one_out.families import Removable, family_of
+from epsilometer.audits.classifier.leave_one_out.naive_bayes import normalised
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
 _FRESH = 1_000_000  # seeds from here on start networks that share nothing with others

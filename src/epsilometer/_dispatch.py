@@ -36,19 +36,19 @@ _GROUP = "epsilometer.subjects"
 # By class name: the module that has the class in SUBJECTS, and run_audit(subject, request). Other
 # packages add theirs by an entry point of the group above, named as the class.
 SUBJECTS: dict[str, str] = {
-    "Scores": "epsilometer.audits.scores",
-    "ScoreCounts": "epsilometer.audits.scores",
-    "Runs": "epsilometer.audits.runs",
-    "TrainFunction": "epsilometer.audits.training",
-    "ShuffledSGD": "epsilometer.audits.shuffling",
-    "DPSGD": "epsilometer.audits.dpsgd",
-    "Federated": "epsilometer.audits.federated",
-    "Cosines": "epsilometer.audits.one_shot",
-    "GaussianMechanism": "epsilometer.audits.gaussian_mechanism",
-    "Classifier": "epsilometer.audits.classifier_job",
-    "Posterior": "epsilometer.audits.posterior",
-    "Step": "epsilometer.audits.step",
-    "Demo": "epsilometer.audits.demo",
+    "Scores": "epsilometer.audits.scores.subject",
+    "ScoreCounts": "epsilometer.audits.scores.subject",
+    "Runs": "epsilometer.audits.training.runs",
+    "TrainFunction": "epsilometer.audits.training.subject",
+    "ShuffledSGD": "epsilometer.audits.shuffling.subject",
+    "DPSGD": "epsilometer.audits.dpsgd.subject",
+    "Federated": "epsilometer.audits.federated.subject",
+    "Cosines": "epsilometer.audits.federated.one_shot",
+    "GaussianMechanism": "epsilometer.audits.federated.gaussian_mechanism",
+    "Classifier": "epsilometer.audits.classifier.job",
+    "Posterior": "epsilometer.audits.posterior.subject",
+    "Step": "epsilometer.audits.step.subject",
+    "Demo": "epsilometer.audits.training.demo",
 }
 
 
@@ -204,7 +204,7 @@ def rejudge(found: Audit, claim: Claim | float, *, delta: float | None = None) -
 
 def _with_power(finding: Finding, claim: Claim) -> Finding:
     """Return a finding with its power against a claim it was not made for, where it is known."""
-    from epsilometer.audits.scores import power_against
+    from epsilometer.stats.score_finding import power_against
 
     if isinstance(finding, EpsilonFinding):
         return msgspec.structs.replace(finding, power=power_against(finding, claim))

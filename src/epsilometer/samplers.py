@@ -8,7 +8,7 @@ Example:
     ε = 0.6209 at δ = 1e-05 (0.6209 to 0.6209, numerical error, exact)
 """
 
-from epsilometer.mechanisms.samplers import (
+from epsilometer.sampling.samplers import (
     BallsInBins,
     BatchThenShuffle,
     PartialShuffle,

@@ -14,13 +14,13 @@ from numpy.typing import ArrayLike
 
 from epsilometer import _validate
 from epsilometer._dispatch import audit
-from epsilometer.audits.runs import perfect_bound, pilots, watched_power
-from epsilometer.audits.training import Score, Train, TrainFunction
+from epsilometer.audits.training.subject import Score, Train, TrainFunction
 from epsilometer.core import judge, words
 from epsilometer.core.audit import Audit
 from epsilometer.core.claim import Adjacency, Claim, as_claim
 from epsilometer.core.stopping import UntilRefuted
 from epsilometer.engine.engines import Call, Outcome, Outcomes
+from epsilometer.engine.runs import perfect_bound, pilots, watched_power
 from epsilometer.errors import InvalidArgument
 from epsilometer.stats.gaussians import gaussian_sigma
 

@@ -19,10 +19,9 @@ from epsilometer.accounting.family import (
     poisson_bound,
     step_power,
 )
-from epsilometer.attacks import likelihood_ratio
 from epsilometer.errors import InvalidArgument
 from epsilometer.rules import RankGrid
-from epsilometer.stats import search, thresholds
+from epsilometer.stats import likelihood_ratio, search, thresholds
 from epsilometer.stats.estimators import ranks
 from tests import oracles
 from tests.accounting.truths import one_step_epsilon

@@ -17,7 +17,7 @@ from epsilometer.accounting.monte_carlo import (
 )
 from epsilometer.accounting.shuffle import epoch_of
 from epsilometer.errors import InvalidArgument
-from epsilometer.mechanisms.samplers import (
+from epsilometer.sampling.samplers import (
     BallsInBins,
     BatchThenShuffle,
     PartialShuffle,

@@ -18,7 +18,7 @@ from epsilometer.accounting.shuffle import (
     shuffle_noise,
 )
 from epsilometer.errors import InvalidArgument
-from epsilometer.mechanisms.samplers import (
+from epsilometer.sampling.samplers import (
     BallsInBins,
     BatchThenShuffle,
     PartialShuffle,

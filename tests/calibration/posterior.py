@@ -6,9 +6,9 @@ import sys
 
 import numpy as np
 
-from epsilometer.attacks.disclosure import Kind, ReleaseForm
-from epsilometer.audits.posterior_finding import _Attack
-from epsilometer.audits.posterior_runs import Collected, Shown, Side
+from epsilometer.audits.posterior.disclosure import Kind, ReleaseForm
+from epsilometer.audits.posterior.finding import _Attack
+from epsilometer.audits.posterior.runs import Collected, Shown, Side
 from epsilometer.stats.estimators import epsilon_lower_bound
 from epsilometer.stats.thresholds import Best, HoldOut
 

@@ -18,12 +18,13 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from epsilometer import Claim, Scores, audit, json_schema, load, readers
+from epsilometer import Claim, Scores, audit, json_schema, load
 from epsilometer.accounting import pld
 from epsilometer.cli.main import COMMANDS, HEADINGS, main
 from epsilometer.core import judge
+from epsilometer.core.references import BIBLIOGRAPHY
 from epsilometer.core.serialisation import from_json
-from epsilometer.references import BIBLIOGRAPHY
+from epsilometer.files import readers
 from epsilometer.rules import Best, Bonferroni, Fixed, HoldOut, RankGrid
 from epsilometer.stats.estimators import REGISTRY
 from tests import oracles

@@ -19,12 +19,12 @@ from click.testing import Result
 from epsilometer import DPSGD, Audit, Claim, InProcess, load
 from epsilometer._dispatch import Call, call_from_sections
 from epsilometer.accounting import pld
+from epsilometer.cli.sources import ModelOnRecords
 from epsilometer.core import judge
 from epsilometer.engine.store import Store
+from epsilometer.networks import memory
+from epsilometer.networks.optimizers import SGD
 from epsilometer.samplers import PartialShuffle
-from epsilometer.sources import ModelOnRecords
-from epsilometer.training import memory
-from epsilometer.training.optimizers import SGD
 from tests.cli.calls import call, told
 from tests.cli.described import audit_of, check_replay, with_changes
 from tests.faults.processes import started, until

@@ -11,9 +11,9 @@ from click.testing import CliRunner, Result
 
 from epsilometer import Audit, load
 from epsilometer.cli.main import main
+from epsilometer.cli.sources import FederatedTask
 from epsilometer.core import judge
 from epsilometer.engine.store import Store
-from epsilometer.sources import FederatedTask
 from tests.cli.calls import call as call_main
 from tests.cli.described import check_replay
 

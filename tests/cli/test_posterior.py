@@ -14,11 +14,11 @@ from click.testing import Result
 
 from epsilometer import Audit, Posterior, load
 from epsilometer._dispatch import call_from_sections
+from epsilometer.cli.sources import DropoutOnRecords
 from epsilometer.core import judge
 from epsilometer.engine.store import Store
 from epsilometer.findings import FormFinding, FormPlan, PosteriorRuns, TheoryEpsilon
 from epsilometer.samplers import Poisson, Shuffle
-from epsilometer.sources import DropoutOnRecords
 from tests.cli.calls import call
 from tests.cli.described import audit_of, check_replay, with_changes
 

@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from epsilometer import Audit
 from epsilometer.accounting.shuffle import shuffle_epsilon
-from epsilometer.audits import shuffling
+from epsilometer.audits.shuffling import subject as shuffling
 from epsilometer.cli.main import main
 from epsilometer.core import judge
 from epsilometer.core.serialisation import from_json

@@ -11,7 +11,7 @@ from epsilometer.conformance import draws
 from epsilometer.conformance.participation import ParticipationWatch
 from epsilometer.core import judge
 from epsilometer.errors import InvalidArgument
-from epsilometer.mechanisms.samplers import (
+from epsilometer.sampling.samplers import (
     BallsInBins,
     BatchThenShuffle,
     PartialShuffle,

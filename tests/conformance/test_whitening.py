@@ -81,7 +81,7 @@ def test_whitening_undoes_mixing(name: str, rng: np.random.Generator) -> None:
 
 
 def test_all_ways_to_declare_agree(rng: np.random.Generator) -> None:
-    noise = pytest.importorskip("epsilometer.training.noise")
+    noise = pytest.importorskip("epsilometer.sampling.noise")
     residuals = rng.normal(size=(STEPS, 5))
 
     def whiten(declared: Whitening) -> list[FloatArray]:
@@ -106,7 +106,7 @@ def test_all_ways_to_declare_agree(rng: np.random.Generator) -> None:
 
 
 def test_noise_that_our_trainings_draw_becomes_white() -> None:
-    noise = pytest.importorskip("epsilometer.training.noise")
+    noise = pytest.importorskip("epsilometer.sampling.noise")
     torch = pytest.importorskip("torch")
     for law in (noise.TreeNoise(), noise.MatrixNoise(noise.SquareRoot(5))):
         drawn = law.start(4000, rounds=40, generator=torch.Generator().manual_seed(0))
@@ -291,7 +291,7 @@ def test_more_steps_than_were_declared_are_refused() -> None:
 
 
 def test_other_noise_of_ours_is_refused() -> None:
-    noise = pytest.importorskip("epsilometer.training.noise")
+    noise = pytest.importorskip("epsilometer.sampling.noise")
     with pytest.raises(InvalidArgument, match="4096 bands"):
         Whitening(noise.SquareRoot(5000))
     with pytest.raises(InvalidArgument, match="noise that is declared"):

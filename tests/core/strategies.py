@@ -15,7 +15,7 @@ from epsilometer.core.findings import (
     RecordRisk,
     RuleFinding,
 )
-from epsilometer.references import BIBLIOGRAPHY
+from epsilometer.core.references import BIBLIOGRAPHY
 
 unit = st.floats(0, 1)
 inner_unit = st.floats(0, 1, exclude_min=True, exclude_max=True)

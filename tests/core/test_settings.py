@@ -22,7 +22,7 @@ from epsilometer.core.settings import (
 )
 from epsilometer.core.stopping import UntilNarrow, UntilRefuted
 from epsilometer.errors import InvalidArgument
-from epsilometer.mechanisms.samplers import PartialShuffle, Shuffle
+from epsilometer.sampling.samplers import PartialShuffle, Shuffle
 from epsilometer.stats.thresholds import Fixed, HoldOut, RankGrid, ThresholdRule
 
 

@@ -17,13 +17,13 @@ from click.testing import CliRunner
 from epsilometer.cli.main import main
 from epsilometer.cli.reproducing import Call, Paper, page, read_paper
 from epsilometer.errors import EpsilometerError
-from epsilometer.history import index
-from epsilometer.history.cache import find_index
-from epsilometer.history.comparison import compare
-from epsilometer.history.index import History
+from epsilometer.files.history import index
+from epsilometer.files.history.cache import find_index
+from epsilometer.files.history.comparison import compare
+from epsilometer.files.history.index import History
 from tests.examples import a_posterior, a_release, a_series, a_shuffling, an_audit
+from tests.files.history.folders import NOON
 from tests.fuzz.edits import unzipped, zipped
-from tests.history.folders import NOON
 
 _REPRODUCTIONS = Path(__file__).parents[2] / "reproductions"
 _ODD = (None, "", "x" * 3000, -1, 2**63 - 1, 1.5, float("inf"), b"\xff\x00", "\ud7ff", "nan", "1e9")

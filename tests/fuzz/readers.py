@@ -20,19 +20,19 @@ from epsilometer import load, read_scores
 from epsilometer._dispatch import read_call
 from epsilometer.cli import shuffle
 from epsilometer.cli.main import main
+from epsilometer.cli.sources import DropoutOnRecords, ModelOnRecords
 from epsilometer.core.serialisation import from_json, to_json
 from epsilometer.core.settings import from_settings, to_settings
 from epsilometer.engine.engines import InProcess
 from epsilometer.engine.plan import Plan
 from epsilometer.engine.run import run
 from epsilometer.engine.shards import pack, unpack
-from epsilometer.history.entries import list_entries
+from epsilometer.files.history.entries import list_entries
+from epsilometer.files.records import read_records
+from epsilometer.files.tables import read_table
 from epsilometer.lint.run import lint, lint_source
-from epsilometer.records import read_records
 from epsilometer.report.markdown import as_markdown
 from epsilometer.report.page import page
-from epsilometer.sources import DropoutOnRecords, ModelOnRecords
-from epsilometer.tables import read_table
 from tests.engine.jobs import Digest, a_plan
 from tests.examples import AUDITS
 from tests.fuzz import edits
@@ -370,7 +370,7 @@ def _writers() -> list[bytes]:
 
 def _task(of: str, name: str) -> Callable[[bytes, Path], None]:
     def read(data: bytes, folder: Path) -> None:
-        from epsilometer.training import tasks
+        from epsilometer.audits.federated import tasks
 
         task = getattr(tasks, of)(_file(folder, name, data), rng=np.random.default_rng(0))
         assert task.clients

@@ -12,7 +12,7 @@ from epsilometer.accounting.shuffle import shuffle_epsilon
 from epsilometer.core import judge
 from epsilometer.errors import InvalidArgument
 from epsilometer.integrations.opacus import check
-from epsilometer.mechanisms.samplers import Sequential, Shuffle
+from epsilometer.sampling.samplers import Sequential, Shuffle
 from tests.integrations.opacus_runs import Run, backward, prepared, train
 
 DELTA = 1e-5

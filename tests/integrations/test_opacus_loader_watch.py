@@ -18,7 +18,7 @@ from epsilometer.conformance.participation import ParticipationWatch
 from epsilometer.core import judge
 from epsilometer.integrations.opacus.loader_watch import LoaderWatch
 from epsilometer.integrations.opacus.objects import sampler_of
-from epsilometer.mechanisms.samplers import Poisson, Sequential, Shuffle
+from epsilometer.sampling.samplers import Poisson, Sequential, Shuffle
 from tests.integrations.opacus_runs import prepared, train
 
 RECORDS = 60

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from epsilometer.errors import InvalidArgument
+from epsilometer.files.tables import Column, Table
 from epsilometer.integrations.sklearn import MODELS, Prepared, prepared, with_preprocessing
-from epsilometer.tables import Column, Table
 
 pytest.importorskip("sklearn")
 from sklearn.base import clone

@@ -16,9 +16,9 @@ from epsilometer.cli.main import main
 from epsilometer.core.audit import Audit
 from epsilometer.core.bound import EpsilonEstimate
 from epsilometer.core.findings import MembershipFinding, RuleFinding
+from epsilometer.core.references import BIBLIOGRAPHY
 from epsilometer.core.serialisation import from_json
 from epsilometer.errors import InvalidArgument
-from epsilometer.references import BIBLIOGRAPHY
 from epsilometer.report.explaining import COUNTED, FORMULA, HOLDS, MEASURED, NOT_SAID
 from epsilometer.report.page import page
 from tests.cli.calls import call

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from epsilometer.cli.main import main
 from epsilometer.cli.reproducing import OURS_ALONE, STANDINGS, _importable, papers
-from epsilometer.references import BIBLIOGRAPHY
+from epsilometer.core.references import BIBLIOGRAPHY
 
 pytest.importorskip("sklearn")
 pytest.importorskip("torch")

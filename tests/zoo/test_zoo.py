@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from epsilometer.audits.step import Step
+from epsilometer.audits.step.subject import Step
 from epsilometer.zoo.network import (
     add_up,
     clip,

@@ -5,8 +5,8 @@ import warnings
 import zoo_answers
 from zoo_answers import FloatArray
 
+from epsilometer.core.scores import Scores
 from epsilometer.errors import EpsilometerWarning
-from epsilometer.observations import Scores
 from epsilometer.stats.estimators import epsilon_lower_bound
 
 

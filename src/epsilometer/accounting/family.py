@@ -33,8 +33,8 @@ from epsilometer import _validate
 from epsilometer.accounting.losses import Losses
 from epsilometer.core.bound import EpsilonLowerBound
 from epsilometer.core.claim import Adjacency
+from epsilometer.core.scores import ScoreCounts, Scores
 from epsilometer.errors import InvalidArgument
-from epsilometer.observations import ScoreCounts, Scores
 from epsilometer.stats import search, thresholds
 from epsilometer.stats.estimators import ranks
 from epsilometer.stats.estimators.method import Winner

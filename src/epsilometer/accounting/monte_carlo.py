@@ -24,7 +24,7 @@ from epsilometer.accounting.losses import Losses
 from epsilometer.accounting.shuffle import CITES, law_of, setting_in_words
 from epsilometer.core.bound import Direction, EpsilonEstimate
 from epsilometer.errors import EpsilometerError
-from epsilometer.mechanisms.samplers import Sampler, Shuffle
+from epsilometer.sampling.samplers import Sampler, Shuffle
 from epsilometer.stats import search
 from epsilometer.types import FloatArray, IntArray
 

@@ -18,8 +18,9 @@ from epsilometer.accounting import epochs as exact
 from epsilometer.accounting.epochs import Epoch
 from epsilometer.core.bound import Direction, EpsilonEstimate
 from epsilometer.errors import InvalidArgument
-from epsilometer.mechanisms.batched_gaussian import BatchedGaussian, Law
-from epsilometer.mechanisms.samplers import BatchThenShuffle, PartialShuffle, Sampler, Shuffle
+from epsilometer.sampling.batched_gaussian import BatchedGaussian
+from epsilometer.sampling.laws import Law
+from epsilometer.sampling.samplers import BatchThenShuffle, PartialShuffle, Sampler, Shuffle
 from epsilometer.types import FloatArray
 
 CITES = ("annamalai2025", "chua2024")

@@ -8,7 +8,7 @@ from epsilometer._dispatch import read_call
 from epsilometer.cli.calls import run_call, visit
 from epsilometer.cli.options import Options, audit_options, data_option, trust_option
 from epsilometer.cli.output import end_audit
-from epsilometer.sources import look_here
+from epsilometer.cli.sources import look_here
 
 
 @click.command()

@@ -10,12 +10,12 @@ from typing import Any
 from epsilometer._dispatch import Call, call_from_sections, read_sections
 from epsilometer.cli.options import Options
 from epsilometer.cli.saying import say
+from epsilometer.cli.sources import look_here
 from epsilometer.core.audit import Audit
 from epsilometer.core.printing import one_line
 from epsilometer.core.settings import section_name
 from epsilometer.engine.run import Terminated
 from epsilometer.errors import EpsilometerError, InvalidArgument
-from epsilometer.sources import look_here
 
 
 def make_call(

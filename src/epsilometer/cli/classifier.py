@@ -5,8 +5,13 @@ from typing import Any
 
 import click
 
-from epsilometer.audits.classifier import ATTACKS, Classifier
-from epsilometer.audits.release import AdvantageAtMost, CaughtAtMost, PdtpAtMost, ReleaseRule
+from epsilometer.audits.classifier.release import (
+    AdvantageAtMost,
+    CaughtAtMost,
+    PdtpAtMost,
+    ReleaseRule,
+)
+from epsilometer.audits.classifier.subject import ATTACKS, Classifier
 from epsilometer.cli.calls import make_call, run_call
 from epsilometer.cli.options import (
     Listed,
@@ -18,9 +23,9 @@ from epsilometer.cli.options import (
     option,
 )
 from epsilometer.cli.output import end_audit
+from epsilometer.cli.sources import TableModel, import_function
 from epsilometer.errors import InvalidArgument
 from epsilometer.integrations.sklearn import MODELS
-from epsilometer.sources import TableModel, import_function
 
 
 @click.command()

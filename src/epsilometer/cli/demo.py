@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from epsilometer._dispatch import Call
-from epsilometer.audits.demo import CLAIM, Demo
+from epsilometer.audits.training.demo import CLAIM, Demo
 from epsilometer.cli.calls import run_call
 from epsilometer.cli.options import Options, audit_options, field_options, seed_option
 from epsilometer.cli.output import end_audit

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from epsilometer.audits.dpsgd import DPSGD
+from epsilometer.audits.dpsgd.subject import DPSGD
 from epsilometer.cli.calls import make_call, run_call
 from epsilometer.cli.options import (
     OPTIMIZER,
@@ -16,7 +16,7 @@ from epsilometer.cli.options import (
     field_options,
 )
 from epsilometer.cli.output import end_audit
-from epsilometer.sources import ModelOnRecords
+from epsilometer.cli.sources import ModelOnRecords
 
 
 @click.command()

@@ -15,8 +15,8 @@ from epsilometer.cli.options import (
     field_options,
 )
 from epsilometer.cli.output import end_audit
+from epsilometer.core.scores import Scores
 from epsilometer.errors import InvalidArgument
-from epsilometer.observations import Scores
 from epsilometer.stats.estimators import REGISTRY
 
 

@@ -7,7 +7,7 @@ import click
 from rich import box
 from rich.table import Table
 
-from epsilometer.audits.federated import Federated
+from epsilometer.audits.federated.subject import Federated
 from epsilometer.cli.calls import make_call, run_call
 from epsilometer.cli.options import (
     NOISE,
@@ -18,11 +18,11 @@ from epsilometer.cli.options import (
     field_options,
 )
 from epsilometer.cli.output import end_audit
+from epsilometer.cli.sources import FederatedTask
 from epsilometer.core.audit import Audit
 from epsilometer.core.findings import EpsilonFinding
 from epsilometer.core.words import number, number_up
 from epsilometer.errors import InvalidArgument
-from epsilometer.sources import FederatedTask
 
 _NONE = "–"
 

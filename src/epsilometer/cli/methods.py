@@ -5,7 +5,7 @@ from rich.table import Table
 from rich.text import Text
 
 from epsilometer.cli.output import show
-from epsilometer.references import BIBLIOGRAPHY
+from epsilometer.core.references import BIBLIOGRAPHY
 from epsilometer.stats.estimators import REGISTRY
 
 

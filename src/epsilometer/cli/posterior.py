@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from epsilometer.audits.posterior import Posterior
+from epsilometer.audits.posterior.subject import Posterior
 from epsilometer.cli.calls import make_call, run_call
 from epsilometer.cli.options import (
     SAMPLER,
@@ -16,7 +16,7 @@ from epsilometer.cli.options import (
     field_options,
 )
 from epsilometer.cli.output import end_audit
-from epsilometer.sources import DropoutOnRecords
+from epsilometer.cli.sources import DropoutOnRecords
 
 
 @click.command()

@@ -11,9 +11,9 @@ from epsilometer.cli.output import show
 from epsilometer.cli.reproducing import Call, Item, Paper, measure, papers, side_by_side
 from epsilometer.cli.reproducing import write_results as write
 from epsilometer.cli.saying import say
+from epsilometer.cli.sources import DATA_FOLDER
 from epsilometer.core.printing import one_line
 from epsilometer.errors import InvalidArgument
-from epsilometer.sources import DATA_FOLDER
 
 
 @click.command()

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from epsilometer._dispatch import read_call
+from epsilometer.cli import history_words
 from epsilometer.cli.calls import run_call, visit
 from epsilometer.cli.options import (
     Options,
@@ -25,6 +26,7 @@ from epsilometer.cli.options import (
 )
 from epsilometer.cli.output import end_audit, show, write_text
 from epsilometer.cli.saying import say
+from epsilometer.cli.sources import look_here
 from epsilometer.cli.verifying import verify
 from epsilometer.core import judge, words
 from epsilometer.core.chain import describe_break
@@ -33,14 +35,12 @@ from epsilometer.engine.locking import busy
 from epsilometer.engine.run import finished_result
 from epsilometer.engine.store import Store
 from epsilometer.errors import InvalidArgument
-from epsilometer.history.comparison import Compared, Comparison
-from epsilometer.history.comparison import compare as compare_results
-from epsilometer.history.entries import Entry
-from epsilometer.history.index import History
-from epsilometer.history.trend import By, Trend, trends
-from epsilometer.report import history_words
+from epsilometer.files.history.comparison import Compared, Comparison
+from epsilometer.files.history.comparison import compare as compare_results
+from epsilometer.files.history.entries import Entry
+from epsilometer.files.history.index import History
+from epsilometer.files.history.trend import By, Trend, trends
 from epsilometer.report.tones import LOOKS
-from epsilometer.sources import look_here
 
 
 def _read_moment(ctx: click.Context, param: click.Parameter, text: str | None) -> float:
@@ -268,7 +268,7 @@ def trend(
         say(history_words.CAUTION if followed else "No results.")
         _warn(history)
     if html is not None:
-        from epsilometer.report.trend_page import trend_page
+        from epsilometer.cli.trend_page import trend_page
 
         write_text(trend_page(followed, title=f"Results in {folder.resolve().name}"), html)
         say(f"Report: {one_line(str(html))}", err=as_json)

@@ -5,8 +5,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from epsilometer.audits.selfcheck import RUNS, Outcome
-from epsilometer.audits.selfcheck import selfcheck as run_selfcheck
+from epsilometer.audits.scores.selfcheck import RUNS, Outcome
+from epsilometer.audits.scores.selfcheck import selfcheck as run_selfcheck
 from epsilometer.cli.options import explain_option, json_option, seed_option
 from epsilometer.cli.output import show, show_explanation
 from epsilometer.cli.saying import say

@@ -15,7 +15,7 @@ from rich.text import Text
 from epsilometer._files import read_plain
 from epsilometer.accounting.pld import poisson_epsilon
 from epsilometer.accounting.shuffle import shuffle_epsilon, shuffle_noise
-from epsilometer.audits.shuffling import ShuffledSGD
+from epsilometer.audits.shuffling.subject import ShuffledSGD
 from epsilometer.cli.calls import make_call, run_call
 from epsilometer.cli.options import (
     ORDERED_SAMPLER,

@@ -7,11 +7,11 @@ import click
 from epsilometer.cli.calls import visit
 from epsilometer.cli.options import data_option, run_argument, trust_option
 from epsilometer.cli.saying import say
+from epsilometer.cli.sources import look_here
 from epsilometer.core import words
 from epsilometer.core.audit import Audit
 from epsilometer.core.chain import RESULT
 from epsilometer.errors import InvalidArgument
-from epsilometer.sources import look_here
 from epsilometer.verification import verify as recompute
 
 

@@ -133,7 +133,7 @@ class Stream:
 def _read_declaration(declared: Any) -> tuple[Callable[[int], Row], bool, int, str]:
     if isinstance(declared, Whitening):
         return declared._rows, declared._from_noise, declared.kept, declared.name
-    if type(declared).__module__.startswith("epsilometer.training"):
+    if type(declared).__module__.startswith("epsilometer.networks"):
         return _read_own(declared)
     matrix = _as_triangular(declared)
     name = f"a mixing matrix of {len(matrix)} steps"
@@ -141,8 +141,8 @@ def _read_declaration(declared: Any) -> tuple[Callable[[int], Row], bool, int, s
 
 
 def _read_own(declared: Any) -> tuple[Callable[[int], Row], bool, int, str]:
-    """Read a declaration of ``epsilometer.training``, which exists only where torch does."""
-    from epsilometer.training.noise import IndependentNoise, MatrixNoise, SquareRoot, TreeNoise
+    """Read a declaration of ``epsilometer.networks``, which exists only where torch does."""
+    from epsilometer.sampling.noise import IndependentNoise, MatrixNoise, SquareRoot, TreeNoise
 
     if isinstance(declared, TreeNoise):
         return _row_of_tree, True, _LEVELS, "a binary tree"

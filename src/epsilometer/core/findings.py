@@ -612,7 +612,7 @@ class FormFinding(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind"):
 
     Attributes:
         form: In words, as ``"mean+std, to 0.01"``.
-        shows: The kind of :class:`~epsilometer.attacks.disclosure.ReleaseForm`.
+        shows: The kind of :class:`~epsilometer.audits.posterior.disclosure.ReleaseForm`.
         unit: To which numbers are rounded; None for as they are.
         samples: Predictions that it is made of.
         view: Its bound, of a learned attack on runs it was not learned from, decides. Beside

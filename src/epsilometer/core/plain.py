@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 
 from epsilometer import _validate
+from epsilometer.core.references import BIBLIOGRAPHY
 from epsilometer.errors import InvalidArgument
-from epsilometer.references import BIBLIOGRAPHY
 
 _LARGEST = 2**1000  # no count and no seed comes near what a float cannot hold
 _NUMBERS: dict[type, dict[str, type]] = {}  # by class: fields that hold one number

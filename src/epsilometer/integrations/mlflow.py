@@ -14,7 +14,7 @@ from epsilometer.core.findings import (
     LeaveOneOut,
 )
 from epsilometer.core.printing import one_line
-from epsilometer.history.entries import Entry, list_entries
+from epsilometer.files.history.entries import Entry, list_entries
 from epsilometer.report.page import page
 
 _OF_A_BOUND = ("delta", "confidence", "method", "threshold_rule", "adjacency", "adversary")

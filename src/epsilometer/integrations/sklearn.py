@@ -8,7 +8,7 @@ import numpy as np
 from epsilometer._extras import needs
 from epsilometer.engine.fingerprints import fingerprint
 from epsilometer.errors import InvalidArgument
-from epsilometer.tables import Table, at_quantiles
+from epsilometer.files.tables import Table, at_quantiles
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
 MODELS = ("naive-bayes", "logistic", "knn", "random-forest", "mlp")

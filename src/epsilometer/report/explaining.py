@@ -16,6 +16,7 @@ from epsilometer.core.findings import (
     RuleFinding,
 )
 from epsilometer.core.printing import one_line
+from epsilometer.core.references import BIBLIOGRAPHY
 from epsilometer.core.words import (
     claimed,
     headline,
@@ -25,7 +26,6 @@ from epsilometer.core.words import (
     word_reach,
 )
 from epsilometer.errors import InvalidArgument
-from epsilometer.references import BIBLIOGRAPHY
 from epsilometer.report import words
 from epsilometer.report.tables import facts_of, rule_confidence
 from epsilometer.report.tones import OUTCOMES

@@ -13,8 +13,8 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from epsilometer.core.printing import printable
+from epsilometer.core.references import BIBLIOGRAPHY
 from epsilometer.core.words import number, short
-from epsilometer.references import BIBLIOGRAPHY
 from epsilometer.report.explaining import FORMULA, MEASURED
 from epsilometer.report.figures import COLOURS, Figure
 from epsilometer.report.tones import LOOKS

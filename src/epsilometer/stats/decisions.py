@@ -5,8 +5,8 @@ import math
 import numpy as np
 
 from epsilometer import _validate
+from epsilometer.core.scores import Scores
 from epsilometer.errors import InvalidArgument
-from epsilometer.observations import Scores
 from epsilometer.stats.membership import Limited
 from epsilometer.types import BoolArray
 

@@ -411,7 +411,7 @@ def derivation_of(result: EpsilonLowerBound | EpsilonEstimate) -> Derivation:
     Assumes: its method is one of ours; else ``InvalidArgument``.
 
     Example:
-        >>> from epsilometer.observations import Scores
+        >>> from epsilometer.core.scores import Scores
         >>> from epsilometer.stats.estimators import epsilon_lower_bound
         >>> from epsilometer.stats.thresholds import Fixed
         >>> scores = Scores(inside=[1.0] * 50, outside=[0.0] * 50)

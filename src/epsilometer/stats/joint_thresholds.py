@@ -23,8 +23,8 @@ from numpy.typing import ArrayLike
 
 from epsilometer.core.bound import EpsilonLowerBound
 from epsilometer.core.claim import Adjacency
+from epsilometer.core.scores import Scores
 from epsilometer.errors import InvalidArgument
-from epsilometer.observations import Scores
 from epsilometer.stats.binomial import clopper_pearson_upper
 from epsilometer.stats.estimators import epsilon_lower_bound
 from epsilometer.stats.thresholds import Best, Fixed, HoldOut

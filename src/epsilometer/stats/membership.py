@@ -7,7 +7,7 @@ import numpy as np
 from scipy import special
 
 from epsilometer import _validate
-from epsilometer.observations import Scores
+from epsilometer.core.scores import Scores
 from epsilometer.stats.binomial import clopper_pearson_lower, clopper_pearson_upper
 from epsilometer.stats.tradeoff import tradeoff_curve
 

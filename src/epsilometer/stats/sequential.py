@@ -16,8 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 from epsilometer import _validate
 from epsilometer.core.bound import Basis, EpsilonLowerBound
 from epsilometer.core.claim import Claim
+from epsilometer.core.scores import Scores
 from epsilometer.errors import InvalidArgument
-from epsilometer.observations import Scores
 from epsilometer.stats import search
 from epsilometer.stats.thresholds import grid
 from epsilometer.stats.tradeoff import epsilon_of_rates

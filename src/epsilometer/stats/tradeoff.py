@@ -7,7 +7,7 @@ import scipy.special
 from numpy.typing import ArrayLike
 
 from epsilometer import _validate
-from epsilometer.observations import ScoreCounts, Scores
+from epsilometer.core.scores import ScoreCounts, Scores
 from epsilometer.stats import binomial
 from epsilometer.types import FloatArray, IntArray
 

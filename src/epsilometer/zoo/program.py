@@ -6,7 +6,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from epsilometer.audits.step import Step
+from epsilometer.audits.step.subject import Step
 from epsilometer.conformance.replay import StepFunction
 from epsilometer.zoo.network import make_batch
 

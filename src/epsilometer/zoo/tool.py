@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from epsilometer.audits.step import check_step
+from epsilometer.audits.step.subject import check_step
 from epsilometer.core import judge
 from epsilometer.core.findings import ConformanceFinding
 from epsilometer.zoo.program import Program

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import epsilometer as em
 from epsilometer import ScoreCounts, Scores
+from epsilometer.core.references import BIBLIOGRAPHY
 from epsilometer.errors import EpsilometerWarning, InvalidArgument
-from epsilometer.references import BIBLIOGRAPHY
 from epsilometer.rules import Best, Bonferroni, Fixed, HoldOut, RankGrid
 from epsilometer.stats.estimators import REGISTRY
 from tests import oracles

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epsilometer._extras import needs
-from epsilometer.attacks.iterates import IterateWatch
-from epsilometer.canaries.layout import Layout
+from epsilometer.audits.federated.iterates import IterateWatch
+from epsilometer.audits.federated.layout import Layout
 from epsilometer.integrations.flower.records import (
     JUST_BELOW,
     NORM_BIT,

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from epsilometer._files import OWNER_FOLDER, write_whole
-from epsilometer.audits.federated_run import measure_iterates
+from epsilometer.audits.federated.run import measure_iterates
 from epsilometer.core.audit import Audit, Provenance
 from epsilometer.core.claim import Claim
 from epsilometer.core.renderers import render

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epsilometer import _validate
-from epsilometer.audits.canary_run import (
+from epsilometer.audits.dpsgd.canary_run import (
     CanaryRun,
     claim_of_steps,
     measure_gradients,

@@ -11,7 +11,7 @@ import numpy as np
 
 from epsilometer._extras import needs
 from epsilometer.errors import InvalidArgument
-from epsilometer.mechanisms.samplers import Poisson, Sampler, Sequential, Shuffle
+from epsilometer.sampling.samplers import Poisson, Sampler, Sequential, Shuffle
 
 
 def is_engine(thing: Any) -> bool:

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from epsilometer.attacks.canary_steps import CanarySteps
-from epsilometer.canaries.schedule import Schedule
-from epsilometer.canaries.strided import StridedCanaries
+from epsilometer.audits.dpsgd.canary_steps import CanarySteps
 from epsilometer.integrations.opacus.objects import count_logical_batches, sampler_of
-from epsilometer.mechanisms.samplers import Poisson, Sampler, Sequential, Shuffle
+from epsilometer.integrations.opacus.schedule import Schedule
+from epsilometer.integrations.opacus.strided import StridedCanaries
+from epsilometer.sampling.samplers import Poisson, Sampler, Sequential, Shuffle
 from epsilometer.types import FloatArray
 
 

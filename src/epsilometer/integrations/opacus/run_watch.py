@@ -31,7 +31,7 @@ from epsilometer.integrations.opacus.modules import ModuleWatch
 from epsilometer.integrations.opacus.objects import count_taken, find_noise, is_ghost
 from epsilometer.integrations.opacus.planting import PlantedCanaries
 from epsilometer.integrations.opacus.updates import UpdateWatch
-from epsilometer.mechanisms.samplers import Poisson, Shuffle
+from epsilometer.sampling.samplers import Poisson, Shuffle
 from epsilometer.types import FloatArray
 
 _GHOST = "ghost clipping holds no gradients of single records: replay tests it"

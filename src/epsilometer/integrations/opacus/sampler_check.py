@@ -8,8 +8,8 @@ import numpy as np
 
 from epsilometer import _validate
 from epsilometer.accounting.pld import poisson_epsilon
-from epsilometer.audits.sampling import SamplerCheck, compare_sampling
 from epsilometer.conformance.books import Booked, count_steps
+from epsilometer.conformance.sampling import SamplerCheck, compare_sampling
 from epsilometer.errors import InvalidArgument
 from epsilometer.integrations.opacus.objects import (
     batches_of,
@@ -21,8 +21,8 @@ from epsilometer.integrations.opacus.objects import (
     reported_epsilon,
     sampler_of,
 )
-from epsilometer.mechanisms.loaders import watch_loader
-from epsilometer.mechanisms.samplers import Poisson, Sampler
+from epsilometer.sampling.loaders import watch_loader
+from epsilometer.sampling.samplers import Poisson, Sampler
 
 
 def check(

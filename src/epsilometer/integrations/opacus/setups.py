@@ -23,7 +23,7 @@ from epsilometer.integrations.opacus.objects import batches_of, check_optimizer,
 from epsilometer.integrations.opacus.step_replayer import Loss, as_step, read_scale
 from epsilometer.integrations.opacus.streams import RandomStreams
 from epsilometer.integrations.opacus.tensor_batches import take_records
-from epsilometer.mechanisms.samplers import Poisson
+from epsilometer.sampling.samplers import Poisson
 
 NORMALISATION = "normalisation"
 RATE = "sampling rate"

@@ -7,8 +7,8 @@ import numpy as np
 from epsilometer import _validate
 from epsilometer.core.bound import EpsilonLowerBound
 from epsilometer.core.claim import Adjacency
+from epsilometer.core.scores import ScoreCounts, Scores
 from epsilometer.errors import InvalidArgument
-from epsilometer.observations import ScoreCounts, Scores
 from epsilometer.stats.estimators import (
     anytime,
     clopper_pearson,

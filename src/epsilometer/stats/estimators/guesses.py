@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epsilometer.core.bound import Basis, Direction, EpsilonLowerBound
-from epsilometer.observations import ScoreCounts
+from epsilometer.core.scores import ScoreCounts
 from epsilometer.stats import search, thresholds
 from epsilometer.stats.derivation import count, known, rule_of, shown
 from epsilometer.stats.thresholds import (

@@ -1,0 +1,455 @@
+"""Logistic regression without one record: Newton's method from the model with all of them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+import scipy.special
+from numpy.typing import NDArray
+
+from epsilometer.audits.classifier.leave_one_out.estimators import (
+    is_exactly,
+    labels,
+    matrix,
+    with_features,
+)
+from epsilometer.audits.classifier.leave_one_out.weighting import are_known, class_weights
+from epsilometer.errors import InvalidArgument
+from epsilometer.types import FloatArray, IntArray
+
+_MOST_COEFFICIENTS = 8000  # the factor of the Hessian has the square of it: half a gigabyte
+_TOLERANCE = 1e-12  # of the square root of the objective; rounding is four digits below
+_SHARED_STEPS = 40  # with one Hessian for all; who is not there by then has its own
+_PAIRS = 10  # steps that are remembered
+_ROUNDING = 1e-8  # below it a decrement that no longer falls is rounding
+_NEWTON_STEPS = 200
+_BLOCK = 1 << 20  # numbers of a working array
+
+
+@dataclass(frozen=True)
+class Logistic:
+    """``sklearn.linear_model.LogisticRegression`` with an l2 penalty."""
+
+    name: str = "logistic regression"
+
+    def recognises(self, estimator: Any) -> bool:
+        """Exactly ``LogisticRegression``."""
+        return is_exactly(estimator, "sklearn.linear_model", "LogisticRegression")
+
+    def refuses(self, estimator: Any, X: Any, y: Any) -> str | None:  # noqa: N803
+        """Penalties other than l2, none at all, one-versus-rest, and very many coefficients."""
+        several = np.unique(np.asarray(y)).size
+        coefficients = (np.shape(X)[1] + 1) * max(1, several - (several > 2))
+        l1 = estimator.penalty in {"l1", "elasticnet"}
+        no_penalty = estimator.penalty is None or np.isinf(estimator.C)
+        one_by_one = getattr(estimator, "multi_class", "auto") not in {"deprecated", "auto"}
+        reasons = {
+            "an l1 penalty": l1 or (estimator.penalty == "deprecated" and estimator.l1_ratio),
+            "no penalty: separable classes have no minimiser": no_penalty,
+            "one model for each class against the rest": one_by_one
+            or (estimator.solver == "liblinear" and several > 2),
+            "a class_weight that is not known here": not are_known(estimator.class_weight),
+            "sparse features": hasattr(X, "toarray"),
+            f"more than {_MOST_COEFFICIENTS:,} coefficients": coefficients > _MOST_COEFFICIENTS,
+        }
+        return next((reason for reason, holds in reasons.items() if holds), None)
+
+    def fit(self, estimator: Any, X: Any, y: Any) -> "LogisticMinimiser":  # noqa: N803
+        """The minimiser with all records; the solver and its tolerance do not matter."""
+        classes, codes = labels(y)
+        features = matrix(X)
+        penalty = np.ones(features.shape[1])
+        penalised = estimator.solver == "liblinear"  # the only solver to penalise the intercept
+        intercept = 0.0
+        if estimator.fit_intercept:
+            intercept = float(estimator.intercept_scaling) if penalised else 1.0
+            penalty = np.append(penalty, float(penalised))
+        return LogisticMinimiser(
+            features,
+            codes,
+            classes,
+            intercept=intercept,
+            penalty=penalty,
+            cost=float(estimator.C),
+            class_weight=estimator.class_weight,
+        )
+
+
+class LogisticMinimiser:
+    r"""The minimiser of :math:`C \sum_i s_i \ell_i(W) + \frac12 \|W\|^2`, and without one record.
+
+    Without record t the Hessian changes by its own term, of rank classes − 1. One factor of the
+    Hessian with all records and Woodbury's formula give each record's first step. Next ones are
+    by gradients computed afresh and what earlier steps did to them (L-BFGS); a record that is
+    led astray is given damped Newton steps with its own Hessian. Either way the gradient
+    vanishes to rounding: this is the minimiser, and no approximation.
+
+    "balanced" weights of everybody change with a record, in the same way for all records of a
+    class; there each class has its own start, with all records and the weights without one.
+    """
+
+    caveats = (
+        "The exact minimisers are compared: a solver at its default tolerance adds noise of its "
+        "own, often larger than a record's effect.",
+    )
+
+    def __init__(
+        self,
+        X: FloatArray,  # noqa: N803
+        codes: IntArray,
+        classes: NDArray[Any],
+        *,
+        intercept: float,
+        penalty: FloatArray,
+        cost: float,
+        class_weight: Any,
+    ) -> None:
+        self.classes = classes
+        self._intercept, self._penalty, self._cost = intercept, penalty, cost
+        self._class_weight = class_weight
+        self._features = X.shape[1]
+        self._design, self._codes = self._with_intercept(X), codes
+        self._counts = np.bincount(codes, minlength=classes.size).astype(np.float64)
+        self._all = _Start(self._problem(self._counts))
+        self._starts: dict[int, _Start] = {}
+
+    def log_proba(self, queries: Any) -> FloatArray:
+        """ln p of the model trained on all records."""
+        return self._predict(self._queries(queries), self._all.problem, self._all.coefficients)
+
+    def own(self, records: IntArray) -> FloatArray:
+        """ln p at a record's features of the model without it."""
+        records = np.asarray(records, np.int64)
+        result = np.empty((len(records), self.classes.size))
+        for c in range(self.classes.size):
+            places = np.flatnonzero(self._codes[records] == c)
+            if self._counts[c] == 1:
+                for place in places:
+                    record = int(records[place])
+                    result[place] = self._without_class(record, self._design[[record]])[0]
+                continue
+            start = self._start(c)
+            wide = max(len(self._codes), start.coefficients.size) * self.classes.size
+            block = max(1, _BLOCK // wide)
+            for first in range(0, len(places), block):
+                some = places[first : first + block]
+                at = self._design[records[some]]
+                logits = np.einsum("bd,bdm->bm", at, start.without(records[some]))
+                result[some] = _log_softmax(logits @ start.problem.code.T)
+        return result
+
+    def without(self, record: int, queries: Any) -> FloatArray:
+        """ln p of the model without that record."""
+        at = self._queries(queries)
+        c = int(self._codes[record])
+        if self._counts[c] == 1:
+            return self._without_class(record, at)
+        start = self._start(c)
+        return self._predict(at, start.problem, start.without(np.array([record]))[0])
+
+    def _start(self, c: int) -> "_Start":
+        if self._class_weight != "balanced":
+            return self._all
+        if c not in self._starts:
+            counts = self._counts.copy()
+            counts[c] -= 1
+            self._starts[c] = _Start(self._problem(counts), near=self._all.coefficients)
+        return self._starts[c]
+
+    def _problem(self, counts: FloatArray) -> "_Problem":
+        weights = self._cost * class_weights(self._class_weight, self.classes, counts)
+        return _Problem(
+            self._design, self._codes, weights[self._codes], self._penalty, self.classes.size
+        )
+
+    def _without_class(self, record: int, at: FloatArray) -> FloatArray:
+        """Without the only record of a class: what is left is a problem of fewer classes."""
+        gone = int(self._codes[record])
+        others = np.delete(np.arange(self.classes.size), gone)
+        result = np.full((len(at), self.classes.size), -np.inf)
+        if others.size == 1:
+            result[:, others] = 0.0
+            return result
+        kept = np.delete(np.arange(len(self._codes)), record)
+        counts = np.delete(self._counts, gone)
+        weights = self._cost * class_weights(self._class_weight, self.classes[others], counts)
+        codes = np.searchsorted(others, self._codes[kept])
+        problem = _Problem(self._design[kept], codes, weights[codes], self._penalty, others.size)
+        result[:, others] = self._predict(at, problem, problem.minimise(problem.zero()))
+        return result
+
+    def _predict(self, at: FloatArray, problem: "_Problem", coefficients: FloatArray) -> FloatArray:
+        return _log_softmax(at @ coefficients @ problem.code.T)
+
+    def _queries(self, queries: Any) -> FloatArray:
+        return self._with_intercept(with_features(matrix(queries, name="queries"), self._features))
+
+    def _with_intercept(self, X: FloatArray) -> FloatArray:  # noqa: N803
+        if not self._intercept:
+            return X
+        return np.column_stack([X, np.full(len(X), self._intercept)])
+
+
+class _Problem:
+    """Weighted records and a penalty: objective, gradient, Hessian and minimiser.
+
+    Coefficients have shape ``(features, m)``; class k's logit is that of row k of ``code``. Two
+    classes have one column of coefficients. More have orthonormal columns that
+    sum to 0: adding a constant to every class's logit changes nothing, so that the minimiser with
+    one column a class is of this form, and here no direction is left free.
+    """
+
+    def __init__(
+        self,
+        design: FloatArray,
+        codes: IntArray,
+        weights: FloatArray,
+        penalty: FloatArray,
+        classes: int,
+    ) -> None:
+        self.design, self.codes, self.weights, self.penalty = design, codes, weights, penalty
+        self.code = np.array([[0.0], [1.0]]) if classes == 2 else _contrasts(classes)
+
+    def zero(self) -> FloatArray:
+        """Coefficients to begin with."""
+        return np.zeros((self.design.shape[1], self.code.shape[1]))
+
+    def objective(self, coefficients: FloatArray) -> float:
+        """What is minimised."""
+        log_proba = _log_softmax(self.design @ coefficients @ self.code.T)
+        own = log_proba[np.arange(len(self.codes)), self.codes]
+        penalty = 0.5 * float(self.penalty @ (coefficients**2).sum(axis=1))
+        return penalty - float(self.weights @ own)
+
+    def gradients(self, coefficients: FloatArray, left_out: IntArray | None = None) -> FloatArray:
+        """Gradients at ``(b, features, m)`` coefficients, each without one record if given."""
+        b, d, m = coefficients.shape
+        wide = coefficients if m == 1 else coefficients @ self.code.T
+        across = np.ascontiguousarray(np.swapaxes(wide, 0, 1)).reshape(d, -1)
+        residuals = (self.design @ across).reshape(len(self.codes), b, -1)
+        self.residuals(residuals, np.arange(len(self.codes)))
+        if left_out is not None:
+            residuals[left_out, np.arange(b)] = 0.0
+        slopes = self.design.T @ residuals.reshape(len(self.codes), -1)
+        slopes = np.swapaxes(slopes.reshape(d, b, -1), 0, 1)
+        if m > 1:
+            slopes = slopes @ self.code
+        result: FloatArray = slopes + self.penalty[:, None] * coefficients
+        return result
+
+    def residuals(self, logits: FloatArray, records: IntArray) -> None:
+        """In place: weights times derivatives of these records' losses by their logits.
+
+        Logits have shape ``(records, b, classes)``, or ``(records, b, 1)`` of two classes. That
+        of the own class is minus the sum of the others: p − 1 loses digits where p is near 1.
+        """
+        codes, weights = self.codes[records], self.weights[records]
+        if self.code.shape[1] == 1:
+            signs = (2.0 * codes - 1.0)[:, None, None]
+            logits *= signs
+            with np.errstate(over="ignore"):  # e^η = inf: the derivative is 0
+                np.exp(logits, out=logits)
+            logits += 1.0
+            np.divide(-signs * weights[:, None, None], logits, out=logits)
+            return
+        logits -= logits.max(axis=2, keepdims=True)
+        np.exp(logits, out=logits)
+        logits *= weights[:, None, None] / logits.sum(axis=2, keepdims=True)
+        rows = np.arange(len(codes))
+        logits[rows, :, codes] = 0.0
+        logits[rows, :, codes] = -logits.sum(axis=2)
+
+    def without(self, record: int) -> "_Problem":
+        """The same with a record that counts nothing."""
+        weights = self.weights.copy()
+        weights[record] = 0.0
+        return _Problem(self.design, self.codes, weights, self.penalty, len(self.code))
+
+    def curvatures(self, coefficients: FloatArray, records: IntArray) -> FloatArray:
+        """Each record's weight times the second derivatives of its loss, shape ``(b, m, m)``."""
+        m = self.code.shape[1]
+        result = np.empty((len(records), m, m))
+        for a, b, values in self._curvatures(coefficients, records):
+            result[:, a, b] = result[:, b, a] = values
+        return result
+
+    def hessian(self, coefficients: FloatArray) -> FloatArray:
+        """Second derivatives over coefficients in C order."""
+        d, m = coefficients.shape
+        result = np.empty((d, m, d, m))
+        for a, b, values in self._curvatures(coefficients, np.arange(len(self.codes))):
+            part = self.design.T @ (self.design * values[:, None])
+            result[:, a, :, b] = result[:, b, :, a] = part
+        flat = result.reshape(d * m, d * m)
+        flat[np.diag_indices(d * m)] += np.repeat(self.penalty, m)
+        return flat
+
+    def _curvatures(
+        self, coefficients: FloatArray, records: IntArray
+    ) -> Iterator[tuple[int, int, FloatArray]]:
+        """Pair by pair: all of them would be many times the data."""
+        proba = np.exp(_log_softmax(self.design[records] @ coefficients @ self.code.T))
+        weights, m = self.weights[records], self.code.shape[1]
+        if m == 1:
+            yield 0, 0, weights * proba[:, 0] * proba[:, 1]
+            return
+        means = proba @ self.code
+        for a in range(m):
+            for b in range(a, m):
+                products = proba @ (self.code[:, a] * self.code[:, b])
+                yield a, b, weights * (products - means[:, a] * means[:, b])
+
+    def minimise(self, start: FloatArray) -> FloatArray:
+        """Newton's method, with steps halved until the objective falls."""
+        coefficients, value, last = start, self.objective(start), np.inf
+        for _ in range(_NEWTON_STEPS):
+            gradient = self.gradients(coefficients[None])[0]
+            step = scipy.linalg.cho_solve(self.factor(coefficients), gradient.ravel())
+            step = step.reshape(gradient.shape)
+            decrement = np.sqrt(max(0.0, float(np.sum(step * gradient)))) / np.sqrt(value)
+            if decrement <= _TOLERANCE or (decrement <= _ROUNDING and decrement > 0.5 * last):
+                return coefficients
+            # Near the minimum the objective no longer shows whether a step is good; it is
+            share = 1.0
+            while decrement > 1e-6 and share > 1e-10:
+                if self.objective(coefficients - share * step) < value:
+                    break
+                share /= 2
+            coefficients, last = coefficients - share * step, decrement
+            value = self.objective(coefficients)
+        raise _unsolvable()
+
+    def factor(self, coefficients: FloatArray) -> Any:
+        """Cholesky factor of the Hessian."""
+        try:
+            return scipy.linalg.cho_factor(self.hessian(coefficients), overwrite_a=True)
+        except scipy.linalg.LinAlgError as error:
+            raise _unsolvable() from error
+
+
+class _Start:
+    """A minimiser with all records, from which each can be taken."""
+
+    def __init__(self, problem: _Problem, near: FloatArray | None = None) -> None:
+        self.problem = problem
+        self.coefficients = problem.minimise(problem.zero() if near is None else near)
+        self._factor = problem.factor(self.coefficients)
+        self._scale = np.sqrt(problem.objective(self.coefficients))
+
+    def without(self, records: IntArray) -> FloatArray:
+        """Coefficients without each of these records, shape ``(records, features, m)``."""
+        problem = self.problem
+        shared = _SharedStep(problem, self.coefficients, self._factor, records)
+        result = self.coefficients - shared.first()
+        going = np.arange(len(records))
+        best = np.full(len(records), np.inf)
+        lost: list[int] = []
+        seen = _Seen(shared)
+        gradients = problem.gradients(result, records)
+        for _ in range(_SHARED_STEPS):
+            steps = seen.step(gradients, going)
+            squares = np.einsum("bdm,bdm->b", steps, gradients)
+            decrements = np.sqrt(np.maximum(squares, 0.0)) / self._scale
+            astray = ~(decrements < 2.0 * best[going])  # or nan
+            lost.extend(going[astray])
+            more = ~astray & (decrements > _TOLERANCE)
+            best[going] = np.minimum(best[going], decrements)
+            going, steps = going[more], steps[more]
+            if not going.size:
+                break
+            result[going] -= steps
+            later = problem.gradients(result[going], records[going])
+            seen.add(-steps, later - gradients[more], going)
+            gradients = later
+        for place in (*lost, *going):
+            result[place] = problem.without(int(records[place])).minimise(self.coefficients)
+        return result
+
+
+class _Seen:
+    """Steps and what they did to gradients, from which next ones are better (L-BFGS)."""
+
+    def __init__(self, shared: "_SharedStep") -> None:
+        self._shared = shared
+        self._pairs: list[tuple[FloatArray, FloatArray, FloatArray]] = []
+        self._size = shared.shape
+
+    def add(self, moves: FloatArray, changes: FloatArray, which: IntArray) -> None:
+        """Of some of the records; a pair that is all rounding is worth 0."""
+        products = np.einsum("bdm,bdm->b", moves, changes)
+        worth = np.zeros(self._size[0])
+        good = products > 0
+        worth[which[good]] = 1.0 / products[good]
+        pair = np.zeros((2, *self._size))
+        pair[0, which], pair[1, which] = moves, changes
+        self._pairs = [*self._pairs[1 - _PAIRS :], (pair[0], pair[1], worth)]
+
+    def step(self, gradients: FloatArray, which: IntArray) -> FloatArray:
+        """The inverse Hessian, as far as it is known, times the gradients of some records."""
+        left, shares = gradients.copy(), []
+        for moves, changes, worth in reversed(self._pairs):
+            share = worth[which] * np.einsum("bdm,bdm->b", moves[which], left)
+            left -= share[:, None, None] * changes[which]
+            shares.append(share)
+        result = self._shared.of(left, which)
+        for (moves, changes, worth), share in zip(self._pairs, reversed(shares), strict=True):
+            back = worth[which] * np.einsum("bdm,bdm->b", changes[which], result)
+            result += (share - back)[:, None, None] * moves[which]
+        return result
+
+
+class _SharedStep:
+    """Newton steps without a record each, from one factor of the Hessian with all (Woodbury)."""
+
+    def __init__(
+        self, problem: _Problem, coefficients: FloatArray, factor: Any, records: IntArray
+    ) -> None:
+        d, m = coefficients.shape
+        b = len(records)
+        self.shape = (b, d, m)
+        self._factor, self._at = factor, problem.design[records]
+        sides = np.einsum("bd,ac->dabc", self._at, np.eye(m)).reshape(d * m, b * m)
+        solved = scipy.linalg.cho_solve(factor, sides, overwrite_b=True).reshape(d, m, b, m)
+        self._solved = np.ascontiguousarray(solved.transpose(2, 3, 0, 1))  # (b, m, d, m)
+        leverage = np.einsum("bd,bcda->bac", self._at, self._solved)
+        curvatures = problem.curvatures(coefficients, records)
+        self._inner = curvatures @ np.linalg.inv(np.eye(m) - leverage @ curvatures)
+        wide = coefficients if m == 1 else coefficients @ problem.code.T
+        own = (self._at @ wide)[:, None, :]
+        problem.residuals(own, records)
+        self._own = own[:, 0] if m == 1 else own[:, 0] @ problem.code
+
+    def first(self) -> FloatArray:
+        """From the minimiser with all, where only the record's own slope is left."""
+        return self.of(-self._at[:, :, None] * self._own[:, None, :], np.arange(len(self._at)))
+
+    def of(self, gradients: FloatArray, which: IntArray) -> FloatArray:
+        """(H − x xᵀ ⊗ curvature)⁻¹ times the gradients of some of the records."""
+        b, d, m = gradients.shape
+        flat = gradients.reshape(b, d * m).T
+        plain = scipy.linalg.cho_solve(self._factor, flat).T.reshape(b, d, m)
+        seen = np.einsum("bd,bda->ba", self._at[which], plain)
+        ahead = np.einsum("bac,bc->ba", self._inner[which], seen)
+        turned = ahead[:, None, :] @ self._solved[which].reshape(b, m, d * m)
+        result: FloatArray = plain + turned.reshape(b, d, m)
+        return result
+
+
+def _contrasts(classes: int) -> FloatArray:
+    """Orthonormal columns that sum to 0 (Helmert), shape ``(classes, classes − 1)``."""
+    result: FloatArray = scipy.linalg.helmert(classes).T
+    return result
+
+
+def _log_softmax(logits: FloatArray) -> FloatArray:
+    result: FloatArray = scipy.special.log_softmax(logits, axis=-1)
+    return result
+
+
+def _unsolvable() -> InvalidArgument:
+    return InvalidArgument(
+        "Expected features from which the minimiser can be computed, got a Hessian that is "
+        "singular to rounding. Scale the features, or lower C."
+    )

@@ -1,0 +1,220 @@
+"""Trees whose structure does not come from the records they are fitted to: estimators.
+
+Both have scikit-learn's interface. Their leaves count labels, so that taking a record out is taking
+one from its leaves (``leaves``). A ``DecisionTreeClassifier`` is another algorithm: without a
+record it may split elsewhere, and has to be refitted.
+"""
+
+from typing import Any, Literal
+
+import numpy as np
+
+from epsilometer import _validate
+from epsilometer._extras import needs
+from epsilometer.audits.classifier.leave_one_out.estimators import labels, matrix
+from epsilometer.audits.classifier.leave_one_out.leaves import shares, votes
+from epsilometer.errors import InvalidArgument
+from epsilometer.types import FloatArray, IntArray
+
+with needs("sklearn", extra="sklearn"):
+    from sklearn.base import BaseEstimator, ClassifierMixin
+
+
+class RandomDecisionTrees(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Random decision trees (Fan, Wang, Yu and Ma 2003): drawn blindly, then filled.
+
+    Every inner node asks for a feature drawn evenly, at a threshold drawn evenly from what is left
+    of that feature's bounds on the way there. Only the number of features and the bounds are
+    used, so bounds have to be known beforehand: from the data they would leak.
+
+    Args:
+        trees: How many.
+        depth: Questions from root to leaf.
+        bounds: Least and largest value, of all features, or shape ``(features, 2)``.
+        smoothing: Laplace's: so many records of each class are added to each leaf.
+        average: "arithmetic" over trees as in Fan et al.; "geometric" as in training_privacy's
+            Proposition 6.8, which is proved before the classes are made to sum to 1, as here.
+        seed: Of the structure.
+
+    Example:
+        >>> model = RandomDecisionTrees(trees=50, depth=3).fit([[0.1], [0.2], [0.9]], [0, 0, 1])
+        >>> model.predict([[0.15], [0.95]])
+        array([0, 1])
+    """
+
+    def __init__(
+        self,
+        trees: int = 30,
+        *,
+        depth: int = 6,
+        bounds: Any = (0.0, 1.0),
+        smoothing: float = 1.0,
+        average: Literal["arithmetic", "geometric"] = "arithmetic",
+        seed: int = 0,
+    ) -> None:
+        self.trees, self.depth, self.bounds = trees, depth, bounds
+        self.smoothing, self.average, self.seed = smoothing, average, seed
+
+    def fit(self, X: Any, y: Any) -> "RandomDecisionTrees":  # noqa: N803
+        """Draws the structure, then counts the labels in every leaf."""
+        self._check()
+        features = matrix(X)
+        self.classes_, codes = labels(y)
+        self.n_features_in_ = features.shape[1]
+        low, high = self._limits(self.n_features_in_)
+        outside = np.flatnonzero(((features < low) | (features > high)).any(axis=0))
+        if outside.size:
+            raise InvalidArgument(
+                f"Expected features within their bounds, got others in column {outside[0]}. "
+                "Give bounds that are known without the data, as (low, high) for all "
+                "features or one pair for each."
+            )
+        rng = np.random.default_rng(self.seed)
+        drawn = [_structure(self.depth, low, high, rng) for _ in range(self.trees)]
+        self.features_ = np.stack([asked for asked, _ in drawn])
+        self.thresholds_ = np.stack([at for _, at in drawn])
+        self.counts_ = self._counted(self.apply(features), codes)
+        return self
+
+    def apply(self, X: Any) -> IntArray:  # noqa: N803
+        """The leaf of every row in every tree, shape ``(rows, trees)``."""
+        features = matrix(X)
+        if features.shape[1] != self.n_features_in_:
+            raise InvalidArgument(
+                f"Expected {self.n_features_in_} features, got {features.shape[1]}."
+            )
+        rows = np.arange(len(features))
+        leaves = np.empty((len(features), self.trees), np.int64)
+        for tree in range(self.trees):
+            node = np.zeros(len(features), np.int64)
+            for _ in range(self.depth):
+                asked, at = self.features_[tree, node], self.thresholds_[tree, node]
+                node = 2 * node + 1 + (features[rows, asked] > at)
+            leaves[:, tree] = node - (2**self.depth - 1)
+        return leaves
+
+    def predict_proba(self, X: Any) -> FloatArray:  # noqa: N803
+        """The trees' average of the share of each class in a row's leaf, smoothed."""
+        found = self.counts_[np.arange(self.trees), self.apply(X)]
+        return np.exp(votes(found, smoothing=self.smoothing, average=self.average))
+
+    def predict(self, X: Any) -> Any:  # noqa: N803
+        """The likeliest class."""
+        return self.classes_[self.predict_proba(X).argmax(axis=1)]
+
+    def _counted(self, leaves: IntArray, codes: IntArray) -> FloatArray:
+        several = self.classes_.size
+        shape = (self.trees, 2**self.depth, several)
+        places = (np.arange(self.trees) * shape[1] + leaves) * several + codes[:, None]
+        counts = np.bincount(places.ravel(), minlength=int(np.prod(shape)))
+        return counts.reshape(shape).astype(np.float64)
+
+    def _limits(self, features: int) -> tuple[FloatArray, FloatArray]:
+        try:
+            pairs = np.broadcast_to(np.asarray(self.bounds, np.float64), (features, 2))
+        except ValueError as error:
+            raise InvalidArgument(
+                f"Expected bounds (low, high) or one pair for each of {features} features, "
+                f"got shape {np.shape(self.bounds)}."
+            ) from error
+        if not (np.isfinite(pairs).all() and (pairs[:, 0] < pairs[:, 1]).all()):
+            raise InvalidArgument(
+                f"Expected finite bounds with low < high, got {_validate.short(self.bounds)}."
+            )
+        return pairs[:, 0], pairs[:, 1]
+
+    def _check(self) -> None:
+        _validate.whole(1, trees=self.trees, depth=self.depth)
+        _validate.whole(0, seed=self.seed)
+        _validate.positive(smoothing=self.smoothing)
+        if self.average not in {"arithmetic", "geometric"}:
+            raise InvalidArgument(
+                f"Expected average 'arithmetic' or 'geometric', got {self.average!r}."
+            )
+        if self.depth > 20:
+            raise InvalidArgument(f"Expected depth ≤ 20, got {self.depth}: leaves are 2^depth.")
+
+
+def _structure(
+    depth: int, low: FloatArray, high: FloatArray, rng: np.random.Generator
+) -> tuple[IntArray, FloatArray]:
+    """Features and thresholds of the inner nodes of one tree, children of i at 2i+1 and 2i+2."""
+    asked, at = [], []
+    lows, highs = low[None], high[None]  # of the nodes of a level, shape (nodes, features)
+    for _ in range(depth):
+        nodes = np.arange(len(lows))
+        feature = rng.integers(low.size, size=nodes.size)
+        left, right = lows[nodes, feature], highs[nodes, feature]
+        threshold = left + rng.random(nodes.size) * (right - left)
+        asked.append(feature)
+        at.append(threshold)
+        lows, highs = np.repeat(lows, 2, axis=0), np.repeat(highs, 2, axis=0)
+        highs[2 * nodes, feature] = threshold
+        lows[2 * nodes + 1, feature] = threshold
+    return np.concatenate(asked), np.concatenate(at)
+
+
+class FixedStructure(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """The leaves of a fitted decision tree, its questions held fixed.
+
+    Fitting counts labels in the leaves and leaves the questions as they are. Leave-one-out of this
+    asks how much a record shows in the *counts*, given that the structure is public or was
+    learned from others; it is not that of a ``DecisionTreeClassifier``, whose structure moves too.
+    A leaf that nobody is in answers as its nearest ancestor that somebody is in.
+
+    Args:
+        tree: A fitted ``DecisionTreeClassifier`` or ``ExtraTreeClassifier``, without class
+            weights. It is kept as it is, also by ``sklearn.clone``.
+
+    Example:
+        >>> from sklearn.tree import DecisionTreeClassifier
+        >>> tree = DecisionTreeClassifier().fit([[0], [1], [2]], ["no", "no", "yes"])
+        >>> FixedStructure(tree).fit([[0], [2]], ["no", "yes"]).predict_proba([[1]])
+        array([[1., 0.]])
+    """
+
+    def __init__(self, tree: Any) -> None:
+        self.tree = tree
+
+    def __sklearn_clone__(self) -> "FixedStructure":
+        return FixedStructure(self.tree)  # a clone of the tree would have no structure
+
+    def fit(self, X: Any, y: Any) -> "FixedStructure":  # noqa: N803
+        """Counts labels in every node."""
+        if not hasattr(self.tree, "tree_"):
+            raise InvalidArgument(
+                f"Expected a fitted decision tree, got {type(self.tree).__name__}. Fit it first: "
+                "its questions are what is held fixed."
+            )
+        if self.tree.class_weight is not None:
+            raise InvalidArgument(
+                "Expected a tree without class_weight, got one with it: leaves here count records."
+            )
+        self.classes_, codes = labels(y)
+        self.n_features_in_ = self.tree.n_features_in_
+        self.parents_ = _parents(self.tree.tree_)
+        self.counts_ = np.zeros((len(self.parents_), self.classes_.size))
+        np.add.at(self.counts_, (self.apply(X), codes), 1.0)
+        for node in range(len(self.parents_) - 1, 0, -1):  # children come after their parents
+            self.counts_[self.parents_[node]] += self.counts_[node]
+        return self
+
+    def apply(self, X: Any) -> IntArray:  # noqa: N803
+        """The leaf of every row, as a node of the tree."""
+        return np.asarray(self.tree.apply(X), np.int64)
+
+    def predict_proba(self, X: Any) -> FloatArray:  # noqa: N803
+        """The share of each class in a row's leaf."""
+        return np.exp(shares(self.counts_, self.parents_, self.apply(X)))
+
+    def predict(self, X: Any) -> Any:  # noqa: N803
+        """The likeliest class."""
+        return self.classes_[self.predict_proba(X).argmax(axis=1)]
+
+
+def _parents(tree: Any) -> IntArray:
+    parents = np.full(tree.node_count, -1, np.int64)
+    for children in (tree.children_left, tree.children_right):
+        inner = np.flatnonzero(children >= 0)
+        parents[children[inner]] = inner
+    return parents

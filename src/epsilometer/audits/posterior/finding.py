@@ -1,0 +1,321 @@
+"""Find what predictions prove of every form of publishing them."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from msgspec.structs import replace
+
+from epsilometer.audits.posterior.form_plan import no_better_than_coarser, plan_forms
+from epsilometer.audits.posterior.learned import learned_scores
+from epsilometer.audits.posterior.runs import LEARNED_FROM, Collected, Question, Shown, Side
+from epsilometer.core.audit import Audit
+from epsilometer.core.bound import EpsilonLowerBound
+from epsilometer.core.findings import (
+    EpsilonFinding,
+    FormDifference,
+    FormFinding,
+    PosteriorRuns,
+    Standing,
+    SweepPoint,
+    Swept,
+    TheoryEpsilon,
+)
+from epsilometer.core.scores import Scores
+from epsilometer.engine.run import Done
+from epsilometer.errors import InvalidArgument
+from epsilometer.stats.decisions import advantage_at, advantage_difference
+from epsilometer.stats.estimators import epsilon_lower_bound
+from epsilometer.stats.joint_thresholds import Joining, joint_bound
+from epsilometer.stats.membership import Limited
+from epsilometer.stats.score_finding import measure_scores, name_scores
+from epsilometer.stats.thresholds import Best, HoldOut
+from epsilometer.types import BoolArray, FloatArray
+
+_WORST = 1e9  # a statistic of a run that diverged: beyond all others, on the wrong side
+_LEARNED = "learned likelihood ratio, on runs it was not learned from"
+_CITES = ("gal2016", "kairouz2015", "shibahara2021")
+_UTILITY = ("accuracy", "ties", "calibration_error", "log_loss")
+
+
+def judge_forms(
+    collected: Collected,
+    question: Question,
+    *,
+    label: int,
+    theory: tuple[TheoryEpsilon, ...],
+    title: str,
+    done: Done,
+) -> Audit:
+    """Return all forms, their differences, sweeps, and the plan, as an audit."""
+    inside, outside = collected.inside, collected.outside
+    caveats = []
+    forms = question.forms
+    has_vector = inside.vector is not None or outside.vector is not None
+    if not has_vector and any(shown.form.kind == "vector" for shown in forms):
+        forms = tuple(shown for shown in forms if shown.form.kind != "vector")
+        caveats.append("These models predict nothing without sampling: no form 'vector'.")
+        if not forms:
+            raise InvalidArgument(
+                "Expected forms that these models have, got 'vector' alone: they predict nothing "
+                "without sampling."
+            )
+    if lost := _word_lost(inside, outside):
+        caveats.append(lost)
+    seed = done.plan.seed
+    attack = _Attack(collected=collected, label=label, delta=question.delta, seed=seed)
+    # Shared, so that the worst of all forms may refute a claim.
+    each = 1 - (1 - question.confidence) / len(forms)
+    findings: list[FormFinding] = []
+    decisions = []
+    for shown in forms:
+        scores = attack.scores(shown)
+        decisions.append((scores.inside >= 0, scores.outside >= 0))
+        view = measure_scores(
+            name_scores(
+                scores,
+                title=f"{title}, published: {shown.form}",
+                adversary=_word_adversary(shown),
+            ),
+            delta=question.delta,
+            # Power follows from the number of runs, which is that of the first form.
+            claim=None if findings else question.claim,
+            confidence=each,
+            seed=seed,
+            **done.counts(range(done.plan.units)),
+        )
+        if findings:
+            view = replace(view, power=findings[0].view.power)
+        findings.append(_measure_form(attack, shown, scores, question, view, caveats=caveats))
+    findings = no_better_than_coarser(findings, [shown.form for shown in forms])
+    plan = plan_forms(findings, question)
+    return Audit(
+        subject=title,
+        claim=question.claim,
+        findings=(
+            *findings,
+            plan,
+            PosteriorRuns(
+                delta=question.delta,
+                samples=question.samples,
+                runs=inside.runs,
+                diverged_inside=inside.lost,
+                diverged_outside=outside.lost,
+                tested=collected.tested,
+            ),
+            *_compare_forms(findings, decisions, question.confidence, seed),
+            *(
+                _measure_point(attack, swept, shown, question)
+                for swept, shown in question.sweeps
+                if has_vector or shown.form.kind != "vector"
+            ),
+            *theory,
+        ),
+        advice=plan.advice,
+        caveats=(
+            f"Bounds of {len(forms)} forms share the confidence; points of sweeps have it each "
+            "alone, and decide nothing.",
+            "Utility is that of models without the record."
+            if collected.tested
+            else "No test records were given: nothing is known of utility.",
+            *caveats,
+            *(said for shown in forms for said in _word_spread(shown)),
+        ),
+        cites=_CITES,
+        provenance=done.provenance,
+    )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _Attack:
+    """Attack what is shown, always on the same runs."""
+
+    collected: Collected
+    label: int
+    delta: float
+    seed: int
+
+    def scores(self, shown: Shown) -> Scores:
+        """Return log-odds of the learned attack, of runs it was not learned from, in one order.
+
+        Runs that were lost are all among these, each scored against the attack.
+        """
+        inside, outside = self.collected.inside, self.collected.outside
+        against = np.full(inside.lost, -np.inf), np.full(outside.lost, np.inf)
+        known = [self._compute(shown, side, "features") for side in (inside, outside)]
+        if min(map(len, known)) < 4:  # nothing to learn from
+            return Scores(np.full(inside.runs, -np.inf), np.full(outside.runs, np.inf))
+        rng = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(3,)))
+        learned = learned_scores(known[0], known[1], rng=rng, fraction=LEARNED_FROM)
+        return Scores(
+            np.concatenate([learned.inside, against[0]]),
+            np.concatenate([learned.outside, against[1]]),
+        )
+
+    def joint(
+        self, shown: Shown, rule: HoldOut | Best, confidence: float
+    ) -> tuple[EpsilonLowerBound, ...]:
+        """Return bounds by thresholds on statistics: all must be reached, or any."""
+        inside, outside = self.collected.inside, self.collected.outside
+        seen = [self._compute(shown, side, "statistics") for side in (inside, outside)]
+        wide = max(part.shape[1] for part in seen)
+        known = [
+            np.vstack([part.reshape(-1, wide), np.full((side.lost, wide), worst)])
+            for part, side, worst in zip(seen, (inside, outside), (-_WORST, _WORST), strict=True)
+        ]
+        joinings: tuple[Joining, ...] = ("all", "any") if wide > 1 else ("all",)
+        return tuple(
+            joint_bound(
+                known[0],
+                known[1],
+                joining=joining,
+                delta=self.delta,
+                confidence=confidence,
+                rule=rule,
+                seed=self.seed,
+                adversary=_word_adversary(shown),
+                adjacency="add_remove",
+            )
+            for joining in joinings
+        )
+
+    def _compute(self, shown: Shown, side: Side, what: str) -> FloatArray:
+        form = shown.form
+        if not len(side.samples):
+            return np.zeros((0, 1))
+        of = form.features if what == "features" else form.statistics
+        return of(side.samples[:, : shown.samples], label=self.label, vector=side.vector)
+
+
+def _measure_form(
+    attack: _Attack,
+    shown: Shown,
+    scores: Scores,
+    question: Question,
+    view: EpsilonFinding,
+    *,
+    caveats: Sequence[str],
+) -> FormFinding:
+    """Return all that is found of a form, given what its scores prove."""
+    confidence = view.bound.confidence
+    raw = attack.joint(shown, Best(), confidence)
+    view = replace(
+        view,
+        bound=replace(
+            view.bound,
+            threshold_rule=f"{view.bound.threshold_rule}, {_LEARNED}",
+            adjacency="add_remove",
+            caveats=(*view.bound.caveats, *_word_spread(shown), *caveats),
+        ),
+        also=(*attack.joint(shown, HoldOut(LEARNED_FROM), confidence), *raw),
+    )
+    advantage = _limit_advantage(scores, confidence)
+    worth = _find_worth(attack.collected, question, shown)
+    return FormFinding(
+        form=str(shown.form),
+        shows=shown.form.kind,
+        unit=shown.form.unit,
+        samples=shown.samples,
+        view=view,
+        raw=max(bound.epsilon for bound in raw),
+        advantage=advantage.value,
+        advantage_low=advantage.low,
+        advantage_high=advantage.high,
+        accuracy=worth["accuracy"],
+        ties=worth["ties"],
+        calibration_error=worth["calibration_error"],
+        log_loss=worth["log_loss"],
+        standing=_find_standing(view.bound.epsilon, advantage, question),
+    )
+
+
+def _measure_point(attack: _Attack, swept: Swept, shown: Shown, question: Question) -> SweepPoint:
+    scores = attack.scores(shown)
+    bound = epsilon_lower_bound(
+        scores, delta=question.delta, confidence=question.confidence, seed=attack.seed
+    )
+    raw = attack.joint(shown, Best(), question.confidence)
+    worth = _find_worth(attack.collected, question, shown)
+    return SweepPoint(
+        swept=swept,
+        shows=shown.form.kind,
+        unit=shown.form.unit,
+        samples=shown.samples,
+        epsilon=bound.epsilon,
+        raw=max(each.epsilon for each in raw),
+        advantage=advantage_at(scores, 0.0).value,
+        accuracy=worth["accuracy"],
+        ties=worth["ties"],
+    )
+
+
+def _find_worth(collected: Collected, question: Question, shown: Shown) -> dict[str, float | None]:
+    if collected.utility is None:
+        return dict.fromkeys(_UTILITY)
+    row = collected.utility[question.shown.index(shown)].tolist()
+    known = zip(_UTILITY, row, strict=True)
+    return {name: None if math.isnan(value) else value for name, value in known}
+
+
+def _limit_advantage(scores: Scores, confidence: float) -> Limited:
+    """Return the advantage, with limits that hold whatever lost runs would have shown.
+
+    The upper one also holds for the opposite of the attack, lest bad luck pass for safety.
+    """
+    against = advantage_at(scores, 0.0, confidence=confidence)
+    hopeful = Scores(
+        np.where(scores.inside == -np.inf, np.inf, scores.inside),
+        np.where(scores.outside == np.inf, -np.inf, scores.outside),
+    )
+    high = advantage_at(hopeful, 0.0, confidence=confidence).high
+    return against._replace(high=max(high, -against.low))
+
+
+def _find_standing(epsilon: float, advantage: Limited, question: Question) -> Standing:
+    if epsilon > question.line or advantage.low > question.advantage:
+        return "above"
+    return "below" if advantage.high <= question.advantage else "unclear"
+
+
+def _compare_forms(
+    findings: Sequence[FormFinding],
+    decisions: Sequence[tuple[BoolArray, BoolArray]],
+    confidence: float,
+    seed: int,
+) -> tuple[FormDifference, ...]:
+    said = []
+    for i, j in combinations(range(len(findings)), 2):
+        rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(4, i, j)))
+        gap = advantage_difference(decisions[i], decisions[j], confidence=confidence, rng=rng)
+        said.append(
+            FormDifference(
+                first=findings[i].form,
+                second=findings[j].form,
+                difference=gap.value,
+                low=gap.low,
+                high=gap.high,
+                confidence=confidence,
+            )
+        )
+    return tuple(said)
+
+
+def _word_spread(shown: Shown) -> tuple[str, ...]:
+    """Say what to know of a form of so few samples, as sentences."""
+    said = shown.form.caveats(shown.samples)
+    return tuple(f"{text[0].upper()}{text[1:]}." for text in said)
+
+
+def _word_adversary(shown: Shown) -> str:
+    return f"sees what is published of the record: {shown.form}, of {shown.samples} samples"
+
+
+def _word_lost(inside: Side, outside: Side) -> str:
+    if not inside.lost and not outside.lost:
+        return ""
+    return (
+        f"Diverged or failed: {inside.lost} of {inside.runs} runs with the record, {outside.lost} "
+        f"of {outside.runs} without it. They count against a refutation."
+    )

@@ -175,7 +175,7 @@ def audit(
     )
     found = run(subject, request)
     if where is not None:
-        _keep(found, where)
+        _write_audit(found, where)
     return found
 
 
@@ -197,18 +197,18 @@ def rejudge(found: Audit, claim: Claim | float, *, delta: float | None = None) -
     if promised is None or promised == found.claim:
         return judged
     return msgspec.structs.replace(
-        judged, findings=tuple(_with_power(finding, promised) for finding in judged.findings)
+        judged, findings=tuple(_update_power(finding, promised) for finding in judged.findings)
     )
 
 
-def _with_power(finding: Finding, claim: Claim) -> Finding:
+def _update_power(finding: Finding, claim: Claim) -> Finding:
     """Return a finding with its power against a claim it was not made for, where it is known."""
-    from epsilometer.stats.score_finding import power_against
+    from epsilometer.stats.score_finding import recompute_power
 
     if isinstance(finding, EpsilonFinding):
-        return msgspec.structs.replace(finding, power=power_against(finding, claim))
+        return msgspec.structs.replace(finding, power=recompute_power(finding, claim))
     if isinstance(finding, FormFinding):
-        view = msgspec.structs.replace(finding.view, power=power_against(finding.view, claim))
+        view = msgspec.structs.replace(finding.view, power=recompute_power(finding.view, claim))
         return msgspec.structs.replace(finding, view=view)
     return finding
 
@@ -228,10 +228,10 @@ def read_call(path: str | Path, *, trust: bool = False, subject: Any = None) -> 
     try:
         if file.name == "plan.json":
             plan = Plan.from_json(data.decode("utf-8"))
-            return _call_of_plan(plan, trust=trust, subject=subject)
+            return _call_from_plan(plan, trust=trust, subject=subject)
         if file.suffix == ".json":
-            return _call_of_audit(from_json(data), trust=trust)
-        return _call_of_toml(parse_toml(data), trust=trust)
+            return _call_from_audit(from_json(data), trust=trust)
+        return _call_from_toml(parse_toml(data), trust=trust)
     except UnicodeDecodeError as error:
         raise UnreadableFile(f"Expected text in {str(file)!r}, got other bytes.") from error
     except EpsilometerError as error:
@@ -251,10 +251,10 @@ def read_sections(path: str | Path) -> dict[str, Any]:
 
 def call_from_sections(sections: Mapping[str, Any], *, trust: bool = False) -> Call:
     """Return the call that the sections of a TOML file describe."""
-    return _call_of_toml(sections, trust=trust)
+    return _call_from_toml(sections, trust=trust)
 
 
-def subject_class(name: str) -> type:
+def find_subject_class(name: str) -> type:
     """Return the class of a subject by its name in the registry."""
     module = SUBJECTS.find(name, label="the subject")
     for cls in module.SUBJECTS:
@@ -275,7 +275,7 @@ def _find_runner(subject: Any) -> Run:
     )
 
 
-def _keep(found: Audit, where: Path) -> None:
+def _write_audit(found: Audit, where: Path) -> None:
     """Write the audit and its page into the directory of the run, for its owner alone."""
     try:
         make_private_folder(where)
@@ -286,7 +286,7 @@ def _keep(found: Audit, where: Path) -> None:
         raise InvalidArgument(f"Could not write {str(where)!r}: {error.strerror}.") from error
 
 
-def _call_of_plan(plan: Plan, *, trust: bool, subject: Any = None) -> Call:
+def _call_from_plan(plan: Plan, *, trust: bool, subject: Any = None) -> Call:
     given = plan.parameters
     missing = {"settings", "claim", "delta", "confidence", "until"} - set(given)
     if missing:
@@ -294,10 +294,10 @@ def _call_of_plan(plan: Plan, *, trust: bool, subject: Any = None) -> Call:
             f"Expected a plan that holds the settings of its run, got one without "
             f"{', '.join(sorted(missing))}. Make the same call again with out= its directory."
         )
-    return _call(
+    return _make_call(
         plan.audit,
         given["settings"],
-        claim=None if given["claim"] is None else _section("claim", given["claim"], Claim),
+        claim=None if given["claim"] is None else _parse_section("claim", given["claim"], Claim),
         delta=given["delta"],
         confidence=given["confidence"],
         seed=plan.seed,
@@ -307,9 +307,9 @@ def _call_of_plan(plan: Plan, *, trust: bool, subject: Any = None) -> Call:
     )
 
 
-def _call_of_audit(found: Audit, *, trust: bool) -> Call:
+def _call_from_audit(found: Audit, *, trust: bool) -> Call:
     source = found.provenance
-    return _call(
+    return _make_call(
         source.subject,
         source.settings,
         claim=found.claim,
@@ -321,7 +321,7 @@ def _call_of_audit(found: Audit, *, trust: bool) -> Call:
     )
 
 
-def _call_of_toml(plain: Mapping[str, Any], *, trust: bool) -> Call:
+def _call_from_toml(plain: Mapping[str, Any], *, trust: bool) -> Call:
     named = {section_name(name): name for name in SUBJECTS}
     given = [section for section in plain if section in named]
     others = [section for section in plain if section not in (*named, "claim", "audit")]
@@ -330,11 +330,11 @@ def _call_of_toml(plain: Mapping[str, Any], *, trust: bool) -> Call:
             f"Expected one section of {', '.join(f'[{name}]' for name in named)}, and perhaps "
             f"[claim] and [audit], got {_validate.listed(plain)}."
         )
-    options = _section("audit", plain.get("audit", {}), _Options)
+    options = _parse_section("audit", plain.get("audit", {}), _Options)
     claim = plain.get("claim")
     if isinstance(claim, Mapping):
-        claim = _section("claim", claim, Claim)
-    return _call(
+        claim = _parse_section("claim", claim, Claim)
+    return _make_call(
         named[given[0]],
         plain[given[0]],
         claim=as_claim(claim, delta=options.delta),
@@ -355,7 +355,7 @@ class _Options(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     until: str | None = None
 
 
-def _section(name: str, plain: Any, kind: type[Any]) -> Any:
+def _parse_section(name: str, plain: Any, kind: type[Any]) -> Any:
     try:
         if isinstance(plain, Mapping):
             known = kind.__struct_fields__
@@ -371,7 +371,7 @@ def _section(name: str, plain: Any, kind: type[Any]) -> Any:
         raise InvalidArgument(f"[{name}]: {said[:300]}.") from error  # it may repeat the file
 
 
-def _call(
+def _make_call(
     name: str,
     settings: Mapping[str, Any],
     *,
@@ -390,7 +390,7 @@ def _call(
     if subject is None:
         if name not in SUBJECTS and isinstance(settings, Mapping):
             refuse_supplied(name, settings)  # of Opacus and Flower, whose runs are users' own
-        subject = from_settings(subject_class(name), settings, trust=trust)
+        subject = from_settings(find_subject_class(name), settings, trust=trust)
     return Call(
         subject=subject,
         claim=claim,

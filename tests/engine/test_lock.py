@@ -14,7 +14,7 @@ import pytest
 from epsilometer.engine import store as store_module
 from epsilometer.engine.engines import InProcess
 from epsilometer.engine.run import run
-from epsilometer.engine.store import CannotRead, CannotWrite, RunBusy, Store, busy, lock
+from epsilometer.engine.store import CannotRead, CannotWrite, RunBusy, Store, is_busy, lock
 from tests.engine.jobs import ROOT, Digest, a_plan, in_order
 
 HOLD = """
@@ -48,13 +48,13 @@ def test_a_second_process_is_refused_until_the_first_is_killed(
     (tmp_path / "log.jsonl").write_text('{"torn\n' + line + "\n[1]\n7\n")
     with pytest.raises(RunBusy, match=r"process 17 on there works on .* epsilometer runs status"):
         run(job, tmp_path, engine=InProcess())
-    assert busy(tmp_path)
+    assert is_busy(tmp_path)
     assert not (tmp_path / "plan.json").exists()
     holder.kill()  # SIGKILL
     holder.wait()
-    assert not busy(tmp_path)
+    assert not is_busy(tmp_path)
     run(job, tmp_path, engine=InProcess())
-    assert not busy(tmp_path)
+    assert not is_busy(tmp_path)
 
 
 def test_a_second_thread_and_a_second_call_are_refused(
@@ -85,7 +85,7 @@ def test_who_only_asks_does_not_turn_away_who_works(tmp_path: Path) -> None:
 
     def ask() -> None:
         while not stop.is_set():
-            busy(tmp_path)
+            is_busy(tmp_path)
 
     thread = threading.Thread(target=ask)
     thread.start()

@@ -16,7 +16,7 @@ from epsilometer._files import NotPlain, write_whole
 from epsilometer.engine.engines import InProcess
 from epsilometer.engine.fingerprints import fingerprint
 from epsilometer.engine.run import gather, run
-from epsilometer.engine.store import Store, busy
+from epsilometer.engine.store import Store, is_busy
 from epsilometer.errors import EpsilometerError
 from tests.engine.jobs import Digest, a_plan, in_order
 from tests.engine.test_gather import PLAN, drawn
@@ -132,7 +132,7 @@ def test_a_status_changes_nothing(tmp_path: Path) -> None:
 
     done = CliRunner().invoke(main, ["runs", "status", str(tmp_path)])
     assert done.exit_code == 0, done.output
-    assert not busy(tmp_path)
+    assert not is_busy(tmp_path)
     after = {path: (path.lstat(), path.is_dir()) for path in [tmp_path, *tmp_path.rglob("*")]}
     assert after.keys() == before.keys()
     for path, (state, _) in before.items():

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from epsilometer.engine.engines import Engine, InProcess, Local, Outcome
 from epsilometer.engine.events import EVENTS, Event, log_to
 from epsilometer.engine.run import Terminated, run
-from epsilometer.engine.store import Store, busy
+from epsilometer.engine.store import Store, is_busy
 from tests.engine.jobs import Digest, Listed, Shuffled, Total, a_plan, in_order, names, wobble
 
 UNITS = 12
@@ -158,7 +158,7 @@ def test_an_interrupted_run_goes_on_to_the_same_bytes(
         store = Store.open(tmp_path)
         assert store.look() == {}
         assert store.finished == set(range(after))
-    assert not busy(tmp_path)
+    assert not is_busy(tmp_path)
     assert bytes_of(tmp_path) == expected
 
 
@@ -191,7 +191,7 @@ def test_a_signal_interrupts_a_run_and_the_handlers_are_put_back(
         started.set()
         sender.join()
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
-    assert not busy(tmp_path / "long")
+    assert not is_busy(tmp_path / "long")
     assert Store.open(tmp_path / "long").look() == {}
     assert bytes_of(tmp_path / "next", engine) == expected  # nothing is left broken
 
@@ -369,7 +369,7 @@ def test_a_listener_that_raises_loses_nothing(tmp_path: Path, expected: bytes) -
     store = Store.open(tmp_path)
     assert store.look() == {}
     assert store.finished == set(range(UNITS))
-    assert not busy(tmp_path)
+    assert not is_busy(tmp_path)
     assert bytes_of(tmp_path, act=Interrupting(0)) == expected
 
 

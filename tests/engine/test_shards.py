@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from epsilometer.engine.shards import Arrays, DamagedShard, checked, pack, unpack
+from epsilometer.engine.shards import Arrays, DamagedShard, check_arrays, pack, unpack
 from epsilometer.errors import InvalidArgument
 
 PLAN = "ab" * 32
@@ -172,15 +172,15 @@ def test_a_pickle_is_never_opened(data: bytes) -> None:
 )
 def test_what_cannot_be_kept_is_told(returned: Any, said: str) -> None:
     with pytest.raises(InvalidArgument, match=said):
-        checked(returned)
+        check_arrays(returned)
 
 
 @given(NAMED)
 def test_what_can_be_kept_is_kept_as_it_is(named: Arrays) -> None:
-    assert same(checked(named), named)
+    assert same(check_arrays(named), named)
 
 
 def test_plain_numbers_become_arrays() -> None:
-    kept = checked({"rate": 0.5, "names": ["a", "bc"]})
+    kept = check_arrays({"rate": 0.5, "names": ["a", "bc"]})
     assert kept["rate"].shape == ()
     assert kept["names"].dtype.kind == "U"

@@ -267,16 +267,16 @@ def test_few_tries_are_climbed_from(
 
 def test_what_is_tried_spans_all_values(monkeypatch: pytest.MonkeyPatch) -> None:
     inside = np.stack([np.arange(101.0)] * 4, axis=1)
-    assert len(list(joint_thresholds._others(inside[:50, :3]))) == 50  # all of them
+    assert len(list(joint_thresholds._list_others(inside[:50, :3]))) == 50  # all of them
     monkeypatch.setattr(joint_thresholds, "_TRIES", 36)
-    tried = list(joint_thresholds._others(inside))
+    tried = list(joint_thresholds._list_others(inside))
     assert len(tried) == 36  # six of each
     assert tried[0] == [0.0, 0.0]
     assert tried[-1] == [100.0, 100.0]
     assert [two for one, two in tried if one == 0] == [0, 20, 40, 60, 80, 100]
     monkeypatch.setattr(joint_thresholds, "_ALL_CELLS", 101**2 * 9)
-    assert len(list(joint_thresholds._others(inside))) == 9
-    assert len(list(joint_thresholds._others(inside[:, :3]))) == 9
+    assert len(list(joint_thresholds._list_others(inside))) == 9
+    assert len(list(joint_thresholds._list_others(inside[:, :3]))) == 9
 
 
 @pytest.mark.parametrize("joining", JOININGS)

@@ -122,7 +122,7 @@ def test_counting_holds_where_every_threshold_has_the_full_ratio(
 def test_looks_that_do_not_share_are_caught(
     monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
 ) -> None:
-    limit = sphere._least_rate
+    limit = sphere._limit_rate_below
     monkeypatch.setattr(
         sphere,
         "_least_rate",
@@ -195,18 +195,18 @@ def test_limits_at_ranks_are_clopper_pearsons() -> None:
     hits, k = np.array([2, 16, 64]), 100
     alpha = np.full(3, 0.01)
     lower = binomial.clopper_pearson_lower(hits, k, alpha=0.01)
-    np.testing.assert_allclose(sphere._least_rate(hits, k, alpha), lower, rtol=1e-9)
+    np.testing.assert_allclose(sphere._limit_rate_below(hits, k, alpha), lower, rtol=1e-9)
     upper = binomial.clopper_pearson_upper(hits, k, alpha=0.01)
-    np.testing.assert_allclose(sphere._largest_rate(hits, k, alpha), upper, rtol=1e-9)
+    np.testing.assert_allclose(sphere._limit_rate_above(hits, k, alpha), upper, rtol=1e-9)
 
 
 def test_one_hit_allows_for_canaries_of_unequal_rates() -> None:
-    [rate] = sphere._least_rate(np.array([1]), 100, np.array([0.01]))
+    [rate] = sphere._limit_rate_below(np.array([1]), 100, np.array([0.01]))
     # All may be one canary's: then it hits with probability 100 · rate.
     assert 100 * rate <= 0.01
     none, every = np.array([0]), np.array([100])
-    assert sphere._least_rate(none, 100, np.array([0.01])) == 0.0
-    assert sphere._largest_rate(every, 100, np.array([0.01])) == 1.0
+    assert sphere._limit_rate_below(none, 100, np.array([0.01])) == 0.0
+    assert sphere._limit_rate_above(every, 100, np.array([0.01])) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -278,7 +278,7 @@ def test_rounding_beyond_one_is_forgiven() -> None:
 
 def test_looks_at_ranks_know_how_many_are_beyond() -> None:
     known, k, alpha = np.arange(100.0), 100, 0.05
-    above, below = sphere._at_ranks(known, alpha)
+    above, below = sphere._look_at_ranks(known, alpha)
     ranks, share = [1, 4, 16, 64], alpha / 8
     assert [int((known >= t).sum()) for t in above.thresholds] == ranks
     assert [int((known < t).sum()) for t in below.thresholds] == [rank - 1 for rank in ranks]
@@ -290,7 +290,7 @@ def test_looks_at_ranks_know_how_many_are_beyond() -> None:
 
 def test_looks_at_quantiles_know_how_many_are_beyond() -> None:
     known = np.sort(_even(1.0, 200))
-    above, below = sphere._at_quantiles(known, DIMENSION, 0.05)
+    above, below = sphere._look_at_quantiles(known, DIMENSION, 0.05)
     np.testing.assert_allclose(np.diff(above.thresholds), 0.0005, rtol=1e-9)
     for i in (0, 3, 6):
         share = 0.05 / (2 * (i + 1) * (i + 2))
@@ -383,16 +383,16 @@ def test_nothing_is_proved_where_delta_is_large_or_cosines_are_low() -> None:
 def test_looks_at_quantiles_end_with_the_highest_cosine() -> None:
     for highest, looks in ((0.00249, 5), (0.0026, 6), (-0.001, 1)):
         known = np.array([-0.002, highest]) if highest > -0.002 else np.array([highest])
-        above, below = sphere._at_quantiles(np.sort(known), DIMENSION, 0.05)
+        above, below = sphere._look_at_quantiles(np.sort(known), DIMENSION, 0.05)
         assert above.thresholds.size == below.thresholds.size == looks
-    far, _ = sphere._at_quantiles(np.array([0.5, 1.0]), 10, 0.05)
+    far, _ = sphere._look_at_quantiles(np.array([0.5, 1.0]), 10, 0.05)
     assert far.thresholds.max() <= 1.0
-    beyond, _ = sphere._at_quantiles(np.array([1.0]), 5, 0.05)
+    beyond, _ = sphere._look_at_quantiles(np.array([1.0]), 5, 0.05)
     assert beyond.thresholds[-1] <= 1.0
 
 
 def test_looks_at_ranks_include_the_last_of_all() -> None:
-    above, below = sphere._at_ranks(np.arange(16.0), 0.06)
+    above, below = sphere._look_at_ranks(np.arange(16.0), 0.06)
     assert above.thresholds.tolist() == [15.0, 12.0, 0.0]
     assert below.thresholds.tolist() == [0.0, 3.0, 15.0]
     assert above.levels.tolist() == pytest.approx([0.01] * 3)

@@ -292,12 +292,12 @@ def test_limits_of_anderson_and_darling_are_stephens(size: int, limit: float) ->
 
 
 def test_caveats_begin_where_they_say() -> None:
-    few, enough = (sphere_estimates._few(np.zeros(n)) for n in (299, 300))
+    few, enough = (sphere_estimates._warn_of_few(np.zeros(n)) for n in (299, 300))
     assert few
     assert not enough
     odd = np.append(np.zeros(7), 50.0) + 0.01 * np.arange(8)
-    assert sphere_estimates._not_normal(odd)
-    assert not sphere_estimates._not_normal(odd[1:])
+    assert sphere_estimates._warn_of_shape(odd)
+    assert not sphere_estimates._warn_of_shape(odd[1:])
 
 
 @pytest.mark.parametrize("name", ["observed", "unobserved", "sample"])

@@ -120,9 +120,9 @@ def test_bad_calls_are_refused(mu: float, rounds: float, delta: float, told: str
 def test_the_highest_point_is_a_parabolas_vertex_and_stays_on_the_grid() -> None:
     at = np.linspace(0.5, 4.5, 9)
     vertices = np.array([0.9, 2.0, 2.6, 3.3])
-    found = sphere_estimates._peak(at, -((at - vertices[:, None]) ** 2))
+    found = sphere_estimates._find_peak(at, -((at - vertices[:, None]) ** 2))
     np.testing.assert_allclose(found, vertices)
-    ends = sphere_estimates._peak(at, np.stack([at, -at, np.zeros(9)]))
+    ends = sphere_estimates._find_peak(at, np.stack([at, -at, np.zeros(9)]))
     assert ends.tolist() == [4.5, 0.5, 0.5]
 
 
@@ -205,7 +205,7 @@ def test_a_law_fits_up_to_kolmogorovs_limit() -> None:
     def told(off: float) -> tuple[str, ...]:
         shares = np.clip(even + off, 1e-9, 1 - 1e-9)
         x = scipy.stats.norm.ppf(shares ** (1 / rounds))
-        return sphere_estimates._stray(x, x, 0.0, rounds)
+        return sphere_estimates._warn_of_misfit(x, x, 0.0, rounds)
 
     limit = sphere_estimates._STRAY / math.sqrt(k) - 0.5 / k
     for side in (-1, 1):

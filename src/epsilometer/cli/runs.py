@@ -31,8 +31,8 @@ from epsilometer.cli.verifying import verify
 from epsilometer.core import judge, words
 from epsilometer.core.chain import describe_break
 from epsilometer.core.printing import name_error, one_line, to_json_text
-from epsilometer.engine.run import finished_result
-from epsilometer.engine.store import Store, busy
+from epsilometer.engine.run import read_finished_result
+from epsilometer.engine.store import Store, is_busy
 from epsilometer.errors import InvalidArgument
 from epsilometer.files.history.comparison import Compared, Comparison
 from epsilometer.files.history.comparison import compare as compare_results
@@ -134,8 +134,8 @@ def status(directory: Path, as_json: bool) -> None:
     """
     store = Store.open(directory)
     damaged, failures = store.look(), store.failures()
-    result, broken = finished_result(store), describe_break(directory)
-    running = busy(directory)
+    result, broken = read_finished_result(store), describe_break(directory)
+    running = is_busy(directory)
     state = "running" if running else "finished" if result is not None else "stopped"
     if as_json:
         plain = {

@@ -17,7 +17,7 @@ from epsilometer.core.findings import (
     Finding,
     FormFinding,
 )
-from epsilometer.core.plain import Confidence, Count, Plain, check_cites, html_table
+from epsilometer.core.plain import Confidence, Count, Plain, check_cites, make_html_table
 from epsilometer.core.printing import one_line
 from epsilometer.core.renderers import RENDERERS, save
 from epsilometer.core.settings import has_supplied
@@ -231,7 +231,7 @@ class Audit(Plain, frozen=True, kw_only=True):
         if claim == self.claim:
             return self
         return msgspec.structs.replace(
-            self, claim=claim, findings=tuple(_without_power(each) for each in self.findings)
+            self, claim=claim, findings=tuple(_drop_power(each) for each in self.findings)
         )
 
     def save(self, path: str | Path) -> Path:
@@ -255,7 +255,7 @@ class Audit(Plain, frozen=True, kw_only=True):
     def _repr_html_(self) -> str:
         title, *lines = str(self).splitlines()
         rows = (tuple(line.strip().split(": ", 1)) for line in lines)
-        return html_table(title, rows)
+        return make_html_table(title, rows)
 
 
 def _check_depth(settings: Any) -> None:
@@ -270,7 +270,7 @@ def _check_depth(settings: Any) -> None:
     raise InvalidArgument(f"Expected settings nested at most {_DEEPEST} deep, got deeper ones.")
 
 
-def _without_power(finding: Finding) -> Finding:
+def _drop_power(finding: Finding) -> Finding:
     if isinstance(finding, EpsilonFinding):
         return msgspec.structs.replace(finding, power=None)
     if isinstance(finding, FormFinding):

@@ -16,7 +16,7 @@ from epsilometer.core.plain import (
     PositiveCount,
     Probability,
     check_cites,
-    html_table,
+    make_html_table,
     to_plain,
 )
 from epsilometer.errors import InvalidArgument
@@ -83,7 +83,7 @@ class EpsilonLowerBound(Plain, frozen=True, kw_only=True):
         if not isinstance(self.valid, (bool, np.bool_)):
             raise InvalidArgument(f"Expected valid to be True or False, got {self.valid!r}.")
         check_cites(self.cites)
-        _settle_basis(self)
+        _normalise_basis(self)
 
     def refutes(self, claimed_epsilon: float) -> bool:
         """Tell whether a claim of ``claimed_epsilon`` at this δ is false; invalid bounds never."""
@@ -101,7 +101,7 @@ class EpsilonLowerBound(Plain, frozen=True, kw_only=True):
     def _repr_html_(self) -> str:
         counts = f"{self.n_in:,} with the record, {self.n_out:,} without it"
         caveats = (("caveat", caveat) for caveat in self.caveats)
-        return html_table(str(self), [("observations", counts), *caveats])
+        return make_html_table(str(self), [("observations", counts), *caveats])
 
 
 class EpsilonEstimate(Plain, frozen=True, kw_only=True):
@@ -152,7 +152,7 @@ class EpsilonEstimate(Plain, frozen=True, kw_only=True):
             raise InvalidArgument(
                 f"Expected low ≤ epsilon ≤ high, got {self.low!r}, {self.epsilon!r}, {self.high!r}."
             )
-        _settle_basis(self)
+        _normalise_basis(self)
 
     @property
     def lower(self) -> float:
@@ -174,7 +174,7 @@ class EpsilonEstimate(Plain, frozen=True, kw_only=True):
         return f"ε = {self.epsilon:.4g} at δ = {self.delta:g} ({ends}, {self.method})"
 
 
-def _settle_basis(result: EpsilonLowerBound | EpsilonEstimate) -> None:
+def _normalise_basis(result: EpsilonLowerBound | EpsilonEstimate) -> None:
     """Check the numbers of a basis, and make them Python's own."""
     basis = tuple((name, float(value)) for name, value in result.basis)
     for name, value in basis:

@@ -30,7 +30,7 @@ class Plain(msgspec.Struct, frozen=True, kw_only=True):
     """A frozen record whose numbers are Python's own and never nan, so that JSON can hold it."""
 
     def __post_init__(self) -> None:
-        for name, kind, check in _number_fields(type(self)):
+        for name, kind, check in _find_number_fields(type(self)):
             value = getattr(self, name)
             if isinstance(value, np.generic):
                 msgspec.structs.force_setattr(self, name, kind(value))
@@ -40,7 +40,7 @@ class Plain(msgspec.Struct, frozen=True, kw_only=True):
                 raise InvalidArgument(f"Expected a number for {name}, got nan.")
             if check is not None and value is not None:
                 check(**{name: value})
-        for name, flat in _tuple_fields(type(self)).items():
+        for name, flat in _find_tuple_fields(type(self)).items():
             value = getattr(self, name)
             # The sum is nan too where infinities of both signs are added, which is no fault.
             if (not flat or math.isnan(sum(value))) and _has_nan(value):
@@ -52,7 +52,7 @@ def to_plain(value: Any) -> Any:
     return _write_values(msgspec.to_builtins(value))
 
 
-def html_table(title: str, rows: Iterable[tuple[str, ...]]) -> str:
+def make_html_table(title: str, rows: Iterable[tuple[str, ...]]) -> str:
     """Return a small table for notebooks, in which whatever somebody wrote stays text."""
     cells = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows)
     body = "".join(f"<tr>{line}</tr>" for line in cells)
@@ -83,7 +83,7 @@ def check_cites(cites: tuple[str, ...]) -> None:
 
 
 @functools.cache
-def _number_fields(cls: Any) -> tuple[tuple[str, type, Callable[..., None] | None], ...]:
+def _find_number_fields(cls: Any) -> tuple[tuple[str, type, Callable[..., None] | None], ...]:
     """Return fields of one number, or one number or None: their name, type and check."""
     found = []
     for name, hint in get_type_hints(cls, include_extras=True).items():
@@ -98,7 +98,7 @@ def _number_fields(cls: Any) -> tuple[tuple[str, type, Callable[..., None] | Non
 
 
 @functools.cache
-def _tuple_fields(cls: Any) -> dict[str, bool]:
+def _find_tuple_fields(cls: Any) -> dict[str, bool]:
     """Return fields of many floats, and whether they hold nothing else."""
     hints = get_type_hints(cls)
     return {

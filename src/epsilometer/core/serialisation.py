@@ -153,14 +153,14 @@ def json_schema() -> dict[str, Any]:
         "verdict": {"enum": list(judge.GRAVEST_FIRST)},
         **{name: {"type": "number"} for name in ("epsilon", "upper")},
         **{name: {"anyOf": [{"type": "number"}, {"type": "null"}]} for name in ("reach", "power")},
-        "conformance": {"anyOf": [_conformance_schema(), {"type": "null"}]},
+        "conformance": {"anyOf": [_make_conformance_schema(), {"type": "null"}]},
     }
     audit["required"] = ["format", "verdict", *audit["required"]]
     schema = _allow_non_finite(schema)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
-def _conformance_schema() -> dict[str, Any]:
+def _make_conformance_schema() -> dict[str, Any]:
     names = {"type": "array", "items": {"type": "string"}}
     lists = {_key(outcome): names for outcome in get_args(CheckOutcome)}
     verdicts = {"enum": list(get_args(judge.Conformance))}

@@ -89,11 +89,11 @@ def to_settings(subject: Any) -> dict[str, Any]:
         value = getattr(subject, field.name)
         data = field.metadata.get("data")
         if data and isinstance(value, (Mapping, list, tuple)) and value:
-            encoded: Any = _supplied(value)  # without a look at what may be millions of values
+            encoded: Any = _mark_supplied(value)  # without a look at what may be millions of values
         else:
             encoded = _encode(value)
             if data and not _is_reference(encoded, named=bool(field.metadata.get("named"))):
-                encoded = _supplied(value)
+                encoded = _mark_supplied(value)
         if data and isinstance(encoded, Mapping) and "function" in encoded:
             functions.add(field.name)
         settings[field.name] = encoded
@@ -238,26 +238,26 @@ def _encode(value: Any) -> Any:
     if isinstance(value, _PLAIN):
         return to_plain(value)
     if isinstance(value, Path):
-        return _path_text(value)
+        return _write_path(value)
     if isinstance(value, (list, tuple, Mapping)):
         return _encode_parts(value)
-    if (name := _choice_name(type(value))) is not None:
+    if (name := _find_choice_name(type(value))) is not None:
         settings = to_settings(value)
         declared = {field.name for field in dataclasses.fields(value) if field.metadata.get("data")}
         if any(_is_supplied(part) for key, part in settings.items() if key not in declared):
-            return _supplied(value)  # as a Record: no part of it by value
+            return _mark_supplied(value)  # as a Record: no part of it by value
         return {"type": name, **settings}
-    function = _function_name(value)
-    return _supplied(value) if function is None else {"function": function}
+    function = _find_function_name(value)
+    return _mark_supplied(value) if function is None else {"function": function}
 
 
 def _encode_parts(value: Any) -> Any:
     """Encode a list or a mapping; one part that cannot be encoded makes the whole supplied."""
     if isinstance(value, Mapping):
         named = {str(key): _encode(part) for key, part in value.items()}
-        return named if not any(map(_is_supplied, named.values())) else _supplied(value)
+        return named if not any(map(_is_supplied, named.values())) else _mark_supplied(value)
     parts = [_encode(part) for part in value]
-    return parts if not any(map(_is_supplied, parts)) else _supplied(value)
+    return parts if not any(map(_is_supplied, parts)) else _mark_supplied(value)
 
 
 def _decode(where: str, value: Any, hint: Any, *, trust: bool) -> Any:
@@ -345,7 +345,7 @@ def _build(name: str, cls: Any, arguments: tuple[Any, ...]) -> Any:
         raise InvalidArgument(f"Expected {name} with its number, as {name}:4 ({error}).") from error
 
 
-def _choice_name(cls: type) -> str | None:
+def _find_choice_name(cls: type) -> str | None:
     """Return the name under which a class is written: its own, or module:class for others."""
     if not dataclasses.is_dataclass(cls):
         return None
@@ -355,7 +355,7 @@ def _choice_name(cls: type) -> str | None:
     return path if _can_import(path, cls) else None
 
 
-def _function_name(value: Any) -> str | None:
+def _find_function_name(value: Any) -> str | None:
     if not callable(value) or not hasattr(value, "__qualname__"):
         return None
     path = f"{getattr(value, '__module__', '')}:{value.__qualname__}"
@@ -371,7 +371,7 @@ def _can_import(path: str, value: Any) -> bool:
         return False
 
 
-def _supplied(value: Any) -> dict[str, str]:
+def _mark_supplied(value: Any) -> dict[str, str]:
     return {"supplied": type(value).__name__}
 
 
@@ -406,6 +406,6 @@ def _is_plain(hint: Any) -> bool:
     return False
 
 
-def _path_text(path: Path) -> str:
+def _write_path(path: Path) -> str:
     """Return a path as shared results may show it: an absolute one by its name alone."""
     return path.name if path.is_absolute() else path.as_posix()

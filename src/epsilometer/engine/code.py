@@ -159,7 +159,7 @@ class _Finder:
 
     def _look_at_function(self, function: types.FunctionType) -> None:
         module = str(function.__globals__.get("__name__", ""))
-        captured = _captured(function)
+        captured = _find_captured(function)
         self._todo += captured.values()
         self._todo.append(getattr(function, "__wrapped__", None))
         if not self._reach(module):
@@ -201,7 +201,7 @@ class _Finder:
         if isinstance(state, dict):
             self._todo += [state[name] for name in sorted(state, key=str)]
         for cls in type(value).__mro__:
-            for name in _slots(cls):
+            for name in _list_slots(cls):
                 self._todo.append(inspect.getattr_static(value, name, None))
                 self._todo.append(getattr(value, name, None))
 
@@ -248,7 +248,7 @@ def _name(function: Any) -> str:
     return f"{function.__module__}.{function.__qualname__}"
 
 
-def _captured(function: types.FunctionType) -> dict[str, Any]:
+def _find_captured(function: types.FunctionType) -> dict[str, Any]:
     """Return what a function holds besides its code: defaults, and what it closes over."""
     held: dict[str, Any] = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
@@ -310,7 +310,7 @@ def _is_constant(name: str, value: Any) -> bool:
     return isinstance(value, _PLAIN) and not (name.startswith("__") and name.endswith("__"))
 
 
-def _slots(cls: type) -> tuple[str, ...]:
+def _list_slots(cls: type) -> tuple[str, ...]:
     slots = vars(cls).get("__slots__", ())
     return (slots,) if isinstance(slots, str) else tuple(slots)
 
@@ -364,9 +364,9 @@ def find_changed_names(code: types.CodeType) -> set[str]:
             if step.opname in _STORES:
                 changed.add(step.argval)
             elif _changes_object(step):
-                changed |= _loaded_name(steps, place - 1)
+                changed |= _find_loaded_name(steps, place - 1)
             elif step.opname in ("STORE_SUBSCR", "DELETE_SUBSCR"):
-                changed |= _loaded_name(steps, _skip_expression(steps, place - 1))
+                changed |= _find_loaded_name(steps, _skip_expression(steps, place - 1))
     return changed
 
 
@@ -399,7 +399,7 @@ def _describe_constant(constant: Any) -> Iterator[str]:
         yield f"{type(constant).__name__} {constant!r}"
 
 
-def _loaded_name(steps: Sequence[dis.Instruction], place: int) -> set[str]:
+def _find_loaded_name(steps: Sequence[dis.Instruction], place: int) -> set[str]:
     """Return the name that an expression begins with, as ``a`` of ``a.b[c]``; none of a local."""
     while place >= 0:
         step = steps[place]

@@ -29,7 +29,7 @@ from threadpoolctl import ThreadpoolController, threadpool_limits
 from epsilometer import _validate
 from epsilometer._extras import needs
 from epsilometer.core.registry import Registry
-from epsilometer.engine.shards import Arrays, checked
+from epsilometer.engine.shards import Arrays, check_arrays
 from epsilometer.errors import EpsilometerError, InvalidArgument
 
 Call: TypeAlias = Callable[[int], Any]
@@ -146,7 +146,7 @@ class Local:
                 yield from _stream(call, units, workers=self.workers, home="another thread")
             return
         for tracker in (resource_tracker, resource_tracker_of_loky):
-            tracker.ensure_running()  # begun later, they would undo ``_ctrl_c_held``
+            tracker.ensure_running()  # begun later, they would undo ``_hold_ctrl_c``
         # That a worker grew and is replaced. Where warnings are errors, the thread that replaces it
         # would die of this one, and everybody wait for ever.
         warnings.filterwarnings("ignore", "A worker stopped while some jobs", UserWarning)
@@ -156,7 +156,7 @@ class Local:
             initializer=_begin_worker,
             initargs=(os.getpid(),),
         ):
-            yield from _persistent(call, units, workers=self.workers, tries=self.retries)
+            yield from _stream_persistently(call, units, workers=self.workers, tries=self.retries)
 
 
 @dataclass(frozen=True)
@@ -189,16 +189,16 @@ class Dask:
     @property
     def workers(self) -> int:
         """How many units the cluster executes at a time now."""
-        with self._client() as client:
+        with self._connect() as client:
             return sum(client.ncores().values())
 
     def outcomes(self, call: Call, units: Iterable[int]) -> Outcomes:
         """Yields outcomes as they come."""
-        with self._client() as client:
+        with self._connect() as client:
             yield from _Cluster(client, call, self).outcomes(units)
 
     @contextmanager
-    def _client(self) -> Iterator[Any]:
+    def _connect(self) -> Iterator[Any]:
         with needs("distributed", extra="dask"):
             from distributed import Client
         try:
@@ -276,23 +276,23 @@ class _Cluster:
                 else:
                     yield outcome
             elif given_up:
-                yield self._alone(given_up.pop(0))
+                yield self._retry_alone(given_up.pop(0))
             else:
                 return
 
     def _share(self) -> None:
         """The call as a task of its own: sent once, and made again where its worker died."""
         try:
-            self._shared = self._client.submit(_itself, self._call, pure=False)
+            self._shared = self._client.submit(_return_call, self._call, pure=False)
         except (TypeError, PicklingError) as error:
-            raise _unsendable(error) from error
+            raise _make_pickling_error(error) from error
 
     def _send(self, unit: int) -> None:
         future = self._client.submit(_attempt, self._shared, unit, _HERE, pure=False)
         self._flying[future.key] = future, unit
         future.add_done_callback(self._back.put)
 
-    def _alone(self, unit: int) -> Outcome:
+    def _retry_alone(self, unit: int) -> Outcome:
         """One unit that Dask gave up on, with nobody beside it to blame."""
         for _ in range(self._engine.retries):
             self._share()
@@ -300,7 +300,7 @@ class _Cluster:
             _, outcome = self._take()
             if outcome is not None:
                 return outcome
-        return _hopeless(unit, "Dask says: KilledWorker", tries=self._engine.retries)
+        return _give_up(unit, "Dask says: KilledWorker", tries=self._engine.retries)
 
     def _take(self) -> tuple[int, Outcome | None]:
         """The next unit that came back, and None where its workers died."""
@@ -314,7 +314,7 @@ class _Cluster:
             except KilledWorker:
                 outcome = None
             except (Empty, TimeoutError) as error:
-                seen = time.monotonic() if self._somebody_works() else seen
+                seen = time.monotonic() if self._has_workers() else seen
                 if time.monotonic() - seen > self._engine.patience:
                     raise EngineLost(
                         f"Expected a worker at the Dask scheduler {self._engine.address!r}, there "
@@ -325,25 +325,25 @@ class _Cluster:
                 continue
             except CancelledError as error:
                 if self._shared.status == "error":
-                    raise _refused(self._shared.exception()) from error
-                raise self._lost() from error
+                    raise _make_refused_error(self._shared.exception()) from error
+                raise self._make_lost_error() from error
             except Exception as error:  # not the unit's, whose are outcomes
-                raise _refused(error) from error
+                raise _make_refused_error(error) from error
             return self._flying.pop(future.key)[1], outcome
 
-    def _somebody_works(self) -> bool:
+    def _has_workers(self) -> bool:
         try:
             return bool(self._client.ncores())
         except (OSError, TimeoutError, CancelledError, ValueError) as error:
-            raise self._lost() from error
+            raise self._make_lost_error() from error
 
-    def _lost(self) -> EngineLost:
+    def _make_lost_error(self) -> EngineLost:
         return EngineLost(
             f"The Dask scheduler {self._engine.address!r} went away. What is finished is safe."
         )
 
 
-def _refused(error: BaseException) -> EngineLost:
+def _make_refused_error(error: BaseException) -> EngineLost:
     return EngineLost(
         f"The Dask cluster could not take the work ({type(error).__name__}). "
         "Scheduler and workers need the packages and the code that this process has.",
@@ -351,35 +351,37 @@ def _refused(error: BaseException) -> EngineLost:
     )
 
 
-def _itself(call: Call) -> Call:
+def _return_call(call: Call) -> Call:
     return call
 
 
-def _persistent(call: Call, units: Iterable[int], *, workers: int, tries: int) -> Outcomes:
+def _stream_persistently(call: Call, units: Iterable[int], *, workers: int, tries: int) -> Outcomes:
     """Streams outcomes; when a worker dies, tries what was under way one by one, and goes on."""
     left = dict.fromkeys(units)  # those without an outcome, in order
     while left:
         under_way: list[int] = []
 
-        def fed(under_way: list[int] = under_way) -> Iterator[int]:
+        def feed(under_way: list[int] = under_way) -> Iterator[int]:
             for unit in tuple(left):
                 under_way.append(unit)
                 yield unit
 
         try:
-            for outcome in _stream(call, fed(), workers=workers):
+            for outcome in _stream(call, feed(), workers=workers):
                 del left[outcome.unit]
                 yield outcome
             return
         except BrokenProcessPool as error:
             for unit in tuple(under_way):
                 if unit in left:
-                    outcome = _alone(call, unit, error, workers=workers, tries=tries)
+                    outcome = _retry_alone(call, unit, error, workers=workers, tries=tries)
                     del left[unit]
                     yield outcome
 
 
-def _alone(call: Call, unit: int, error: BaseException, *, workers: int, tries: int) -> Outcome:
+def _retry_alone(
+    call: Call, unit: int, error: BaseException, *, workers: int, tries: int
+) -> Outcome:
     """One unit that was under way when a worker died, with nobody beside it to blame."""
     for _ in range(tries):
         try:
@@ -387,10 +389,10 @@ def _alone(call: Call, unit: int, error: BaseException, *, workers: int, tries: 
                 return outcome
         except BrokenProcessPool as again:
             error = again
-    return _hopeless(unit, str(error), tries=tries)
+    return _give_up(unit, str(error), tries=tries)
 
 
-def _hopeless(unit: int, why: str, *, tries: int) -> Outcome:
+def _give_up(unit: int, why: str, *, tries: int) -> Outcome:
     said = f"The worker died {tries} times with nothing but this unit to do.\n{why}"
     return Outcome(unit=unit, arrays=None, error=said, seconds=0.0)
 
@@ -399,20 +401,20 @@ def _stream(call: Call, units: Iterable[int], *, workers: int, home: str = _HERE
     # joblib would run a single worker's calls in this very process: two then, of which one rests.
     ahead: int | str = 1 if workers == 1 else "2 * n_jobs"
     parallel = Parallel(n_jobs=max(2, workers), pre_dispatch=ahead, return_as="generator_unordered")
-    with _ctrl_c_held():
+    with _hold_ctrl_c():
         stream = parallel(delayed(_attempt)(call, unit, home) for unit in units)
     try:
         for outcome in stream:  # noqa: UP028 – ``yield from`` would close it before we do
             yield outcome
     except PicklingError as error:
-        raise _unsendable(error) from error
+        raise _make_pickling_error(error) from error
     finally:
         with warnings.catch_warnings():  # joblib's, that work was left undone: that is meant
             warnings.simplefilter("ignore", UserWarning)
             stream.close()
 
 
-def _unsendable(error: BaseException) -> InvalidArgument:
+def _make_pickling_error(error: BaseException) -> InvalidArgument:
     *_, why = str(error.__cause__ or error).strip('"\n').splitlines()
     return InvalidArgument(
         f"Expected work that can be sent to another process ({why}). "
@@ -423,10 +425,10 @@ def _unsendable(error: BaseException) -> InvalidArgument:
 def _attempt(call: Call, unit: int, home: str = _HERE) -> Outcome:
     """Calls the unit; whatever it raises is its outcome, also where it calls ``sys.exit``."""
     if home != _HERE:
-        _settle_worker()
+        _prepare_worker()
     start = time.perf_counter()
     try:
-        arrays = checked(call(unit))
+        arrays = check_arrays(call(unit))
         return Outcome(unit=unit, arrays=arrays, error="", seconds=time.perf_counter() - start)
     except KeyboardInterrupt:  # the user's
         raise
@@ -435,7 +437,7 @@ def _attempt(call: Call, unit: int, home: str = _HERE) -> Outcome:
         return Outcome(unit=unit, arrays=None, error=error, seconds=time.perf_counter() - start)
 
 
-def _settle_worker() -> None:
+def _prepare_worker() -> None:
     """Once in each thread that works, since OpenMP counts for each: sums in one order."""
     if not getattr(_SETTLED, "done", False):
         ThreadpoolController().limit(limits=1)
@@ -444,19 +446,19 @@ def _settle_worker() -> None:
 
 def _begin_worker(master: int) -> None:
     """In each process we start: Ctrl-C is the master's, and nobody works for a master that died."""
-    _settle_worker()
+    _prepare_worker()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_die_with, args=(master,), daemon=True).start()
+    threading.Thread(target=_exit_with, args=(master,), daemon=True).start()
 
 
-def _die_with(master: int) -> None:
+def _exit_with(master: int) -> None:
     while os.getppid() == master:
         time.sleep(_GLANCE)
     os._exit(1)
 
 
 @contextmanager
-def _ctrl_c_held() -> Iterator[None]:
+def _hold_ctrl_c() -> Iterator[None]:
     """Processes started here do not see Ctrl-C, not even before their first line is reached."""
     if not hasattr(signal, "pthread_sigmask"):
         yield

@@ -79,7 +79,7 @@ def find_distributions(package: str) -> tuple[str, ...]:
     usual = _USUAL.get(package, package)
     if find_version(usual) is not None:
         return (usual,)
-    return tuple(sorted(set(_every_package().get(package, ()))))
+    return tuple(sorted(set(_list_packages().get(package, ()))))
 
 
 @cache
@@ -92,7 +92,7 @@ def find_version(distribution: str) -> str | None:
 
 
 @cache
-def _every_package() -> Mapping[str, list[str]]:
+def _list_packages() -> Mapping[str, list[str]]:
     """Return the distributions of every package; it takes long, so once per process."""
     return packages_distributions()
 
@@ -157,7 +157,7 @@ def find_package(origin: Origin) -> str:
         'scipy'
     """
     where = str(origin.path) if origin.path is not None else next(iter(origin.folders), "")
-    for home in dict(_homes())["package"]:
+    for home in dict(_find_homes())["package"]:
         if Path(where).is_relative_to(home):
             return Path(where).relative_to(home).parts[0].partition(".")[0]
     return ""
@@ -232,23 +232,23 @@ def _classify(file: str | None, folders: tuple[str, ...]) -> Origin:
         return Origin("unknown")
     path = None if file is None else Path(file)
     lies = {Path(where).absolute(), Path(where).resolve()}
-    for kind, homes in _homes():
+    for kind, homes in _find_homes():
         if any(each.is_relative_to(home) for each in lies for home in homes):
             return Origin(kind, path, folders)
     return Origin("user", path, folders)
 
 
 @cache
-def _homes() -> tuple[tuple[Kind, tuple[Path, ...]], ...]:
+def _find_homes() -> tuple[tuple[Kind, tuple[Path, ...]], ...]:
     """Return the folders of installed packages, and then those of Python, which contain them."""
     paths = sysconfig.get_paths()
     packages = {paths["purelib"], paths["platlib"], *site.getsitepackages()}
     packages.add(site.getusersitepackages())
     python = {paths["stdlib"], paths["platstdlib"]}
-    return ("package", _both(packages)), ("python", _both(python))
+    return ("package", _resolve_folders(packages)), ("python", _resolve_folders(python))
 
 
-def _both(folders: set[str]) -> tuple[Path, ...]:
+def _resolve_folders(folders: set[str]) -> tuple[Path, ...]:
     return tuple(
         {each for text in folders for each in (Path(text).absolute(), Path(text).resolve())}
     )
@@ -268,10 +268,10 @@ def _read_source(path: Path, changed: int, size: int) -> Source:
         digest = hashlib.sha256(ast.dump(tree).encode("utf-8", "surrogatepass")).hexdigest()
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return Source(plain)
-    return Source(digest, tuple(_imports(tree)))
+    return Source(digest, tuple(_list_imports(tree)))
 
 
-def _imports(tree: ast.AST) -> list[tuple[int, str, tuple[str, ...]]]:
+def _list_imports(tree: ast.AST) -> list[tuple[int, str, tuple[str, ...]]]:
     found: list[tuple[int, str, tuple[str, ...]]] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -49,7 +49,7 @@ def log_to(path: Path) -> Listener:
     A log that cannot be written stops nothing: the disk may be full, and what matters is told by
     whoever writes what matters. A line that a crash cut off stays one.
     """
-    start = "\n" if _cut_off(path) else ""
+    start = "\n" if _is_cut_off(path) else ""
 
     def listen(event: Event) -> None:
         nonlocal start
@@ -61,7 +61,7 @@ def log_to(path: Path) -> Listener:
     return listen
 
 
-def _cut_off(path: Path) -> bool:
+def _is_cut_off(path: Path) -> bool:
     try:
         with Folder.hold(path.parent) as folder, folder.open(path.name) as file:
             file.seek(-1, os.SEEK_END)

@@ -57,25 +57,27 @@ def is_tensor(value: Any) -> bool:
 def _add(digest: _Digest, value: Any, above: tuple[int, ...]) -> None:
     """Adds a value to the digest; ``above`` are those it is a part of."""
     kind = type(value)
-    _say(digest, f"{kind.__module__}.{kind.__qualname__}")
+    _add_text(digest, f"{kind.__module__}.{kind.__qualname__}")
     if id(value) in above:  # part of itself
-        _say(digest, f"again {len(above) - above.index(id(value))}")
+        _add_text(digest, f"again {len(above) - above.index(id(value))}")
         return
     inner = (*above, id(value))
-    text = _text(value)
+    text = _describe_leaf(value)
     if text is not None:
-        _say(digest, text)
+        _add_text(digest, text)
     elif is_tensor(value):
         plain = value.detach().cpu()
-        _say(digest, str(plain.dtype))
-        _array(digest, (plain.float() if "bfloat16" in str(plain.dtype) else plain).numpy(), inner)
+        _add_text(digest, str(plain.dtype))
+        _add_array(
+            digest, (plain.float() if "bfloat16" in str(plain.dtype) else plain).numpy(), inner
+        )
     elif isinstance(value, (np.ndarray, np.generic)):
-        _array(digest, np.asarray(value), inner)
+        _add_array(digest, np.asarray(value), inner)
     else:
-        _parts(digest, _inside(value), inner)
+        _add_parts(digest, _list_parts(value), inner)
 
 
-def _text(value: Any) -> str | None:
+def _describe_leaf(value: Any) -> str | None:
     """What has no parts, as text; None for anything else."""
     if isinstance(value, (str, Path)) and os.path.isfile(value):
         with open(value, "rb") as file:
@@ -86,7 +88,7 @@ def _text(value: Any) -> str | None:
     return repr(value) if isinstance(value, plain) and not isinstance(value, np.generic) else None
 
 
-def _inside(value: Any) -> list[Any]:
+def _list_parts(value: Any) -> list[Any]:
     """The parts of a value, in an order of their own."""
     parts: list[Any]
     match value:
@@ -104,31 +106,31 @@ def _inside(value: Any) -> list[Any]:
         case _ if hasattr(value, "to_numpy"):  # a column or a table, as of pandas
             parts = [list(getattr(value, "columns", ())), value.to_numpy()]
         case _:
-            parts = _reduced(value)
+            parts = _reduce(value)
     return parts
 
 
-def _parts(digest: _Digest, parts: list[Any], above: tuple[int, ...]) -> None:
-    _say(digest, f"{len(parts)} parts")
+def _add_parts(digest: _Digest, parts: list[Any], above: tuple[int, ...]) -> None:
+    _add_text(digest, f"{len(parts)} parts")
     for part in parts:
         _add(digest, part, above)
 
 
-def _array(digest: _Digest, array: "np.ndarray[Any, Any]", above: tuple[int, ...]) -> None:
-    _say(digest, f"{array.dtype.str} {array.shape}")
+def _add_array(digest: _Digest, array: "np.ndarray[Any, Any]", above: tuple[int, ...]) -> None:
+    _add_text(digest, f"{array.dtype.str} {array.shape}")
     if array.dtype.hasobject:
-        _parts(digest, array.ravel().tolist(), above)
+        _add_parts(digest, array.ravel().tolist(), above)
     else:
         digest.update(np.ascontiguousarray(array).tobytes())
 
 
-def _say(digest: _Digest, text: str) -> None:
+def _add_text(digest: _Digest, text: str) -> None:
     data = text.encode("utf-8", "surrogatepass")
     digest.update(f"{len(data)}:".encode())  # so that no two parts can be cut otherwise
     digest.update(data)
 
 
-def _reduced(value: Any) -> list[Any]:
+def _reduce(value: Any) -> list[Any]:
     """What a pickle would hold of an object; pickles themselves differ by who shares what."""
     try:
         parts = value.__reduce_ex__(4)

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field, fields, replace
-from itertools import chain
 from typing import Any, Self
 
+import msgspec
 import numpy as np
 
 from epsilometer import _validate
@@ -75,15 +75,8 @@ class Plan:
     def __post_init__(self) -> None:
         _validate.whole(1, units=self.units)
         _validate.whole(0, seed=self.seed)
-        named = (self.inputs, self.code, self.environment)
-        texts = (self.audit, self.source, *chain(*(chain(*each.items()) for each in named)))
-        if not all(isinstance(each, str) for each in (*texts, *chain(*self.versions))):
-            raise InvalidArgument(
-                "Expected the audit, inputs, code and versions of a plan as text, got "
-                f"{_validate.short((*texts, *self.versions))}."
-            )
         try:
-            restored = json.loads(_canonical(self.parameters))
+            restored = json.loads(_encode_canonically(self.parameters))
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidArgument(
                 f"Expected parameters of a plan to be JSON values ({error}). "
@@ -94,13 +87,15 @@ class Plan:
     @property
     def hash(self) -> str:
         """SHA-256 of everything above. It follows from the data too, so it is not for sharing."""
-        return hashlib.sha256(_canonical(self._plain())).hexdigest()
+        return hashlib.sha256(_encode_canonically(self._to_plain())).hexdigest()
 
     @property
     def public_hash(self) -> str:
         """SHA-256 of settings, source and versions: what a result may name, whoever reads it."""
-        plain = self._plain()
-        return hashlib.sha256(_canonical({name: plain[name] for name in _PUBLIC})).hexdigest()
+        plain = self._to_plain()
+        return hashlib.sha256(
+            _encode_canonically({name: plain[name] for name in _PUBLIC})
+        ).hexdigest()
 
     def seal(self, secret: bytes) -> "Plan":
         """Return the plan as a run keeps it: digests of data cannot be guessed without the secret.
@@ -119,7 +114,7 @@ class Plan:
 
     def to_json(self) -> str:
         """The plan and its hash."""
-        return json.dumps({**self._plain(), "hash": self.hash}, indent=2, ensure_ascii=False)
+        return json.dumps({**self._to_plain(), "hash": self.hash}, indent=2, ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -127,14 +122,8 @@ class Plan:
         try:
             plain = json.loads(text)
             schema, stated = plain.pop("schema"), plain.pop("hash")
-            plain["versions"] = tuple((name, number) for name, number in plain["versions"])
-            if "accepted" in plain:
-                plain["accepted"] = tuple(
-                    Accepted(plan=str(each["plan"]), changes=tuple(map(str, each["changes"])))
-                    for each in plain["accepted"]
-                )
             unknown = set(plain) ^ {part.name for part in fields(cls)}
-            plan = None if schema != SCHEMA or unknown else cls(**plain)
+            plan = None if schema != SCHEMA or unknown else msgspec.convert(plain, cls)
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
             raise InvalidArgument(
                 f"Expected a plan as JSON, got something else: {str(error)[:200]}."
@@ -152,7 +141,7 @@ class Plan:
             )
         return plan
 
-    def _plain(self) -> dict[str, Any]:
+    def _to_plain(self) -> dict[str, Any]:
         return {"schema": SCHEMA, **asdict(self)}
 
 
@@ -166,7 +155,7 @@ def _key(secret: bytes, digests: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _canonical(value: Any) -> bytes:
+def _encode_canonically(value: Any) -> bytes:
     text = json.dumps(value, sort_keys=True, allow_nan=False, separators=(",", ":"))
     return text.encode("utf-8")
 
@@ -193,7 +182,7 @@ def accepts_changes() -> bool:
 def describe_difference(there: Plan, here: Plan) -> str:
     """Return how two plans differ in settings and data, which makes them two runs; or nothing."""
     found = [
-        f"{name} {_short(old)} there, {_short(new)} here"
+        f"{name} {_shorten(old)} there, {_shorten(new)} here"
         for part in _SETTINGS
         for name, old, new in _list_differences(part, getattr(there, part), getattr(here, part))
     ]
@@ -212,7 +201,7 @@ def list_code_changes(there: Plan, here: Plan) -> list[str]:
     ]
     found += [text for text in list_version_changes(there.environment) if text not in found]
     changed = _list_changed(there.code, here.code)
-    return found + [name for name in changed if _tells(name, changed, there, here)]
+    return found + [name for name in changed if _is_meaningful(name, changed, there, here)]
 
 
 def refuse_changes(directory: str, changes: list[str]) -> CodeChanged:
@@ -224,7 +213,7 @@ def refuse_changes(directory: str, changes: list[str]) -> CodeChanged:
     )
 
 
-def _tells(name: str, changed: list[str], there: Plan, here: Plan) -> bool:
+def _is_meaningful(name: str, changed: list[str], there: Plan, here: Plan) -> bool:
     """Tell whether a name says something of its own: a module may be loaded here, and not there."""
     if not name.startswith(LOADED):
         return True
@@ -250,6 +239,6 @@ def _join(parts: list[str]) -> str:
     return "; ".join(parts[:_NAMED]) + (f"; and {more} more" if more > 0 else "")
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 80 else text[:77] + "..."

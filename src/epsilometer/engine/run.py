@@ -190,7 +190,7 @@ def run(
     with accepting(accept_changes), lock(directory), handle_sigterm():
         store = Store.create(directory, job.plan)
         execution = _Run(job, store, engine, [log_to(directory / "log.jsonl"), *listen])
-        result = finished_result(store)
+        result = read_finished_result(store)
         if result is None:
             result = execution.finish()
             store.write_result(to_json(result) + "\n")
@@ -268,7 +268,7 @@ def _gather_units(
     return [store.read(unit) for unit in range(job.plan.units)]
 
 
-def finished_result(store: Store) -> "Audit | None":
+def read_finished_result(store: Store) -> "Audit | None":
     """The result of a run that needs no more work: none of its units failed.
 
     One that is torn, foreign or was changed is none: it is made again from the shards.

@@ -129,7 +129,7 @@ class RunsJob:
 
     def unit(self, index: int) -> Arrays:
         """Plays one block."""
-        size, program = self._size(index), self.programs[index // self.blocks]
+        size, program = self._find_size(index), self.programs[index // self.blocks]
         played = program.play(size, self.plan.stream(index))
         arrays = {}
         for view in program.looks:
@@ -150,17 +150,19 @@ class RunsJob:
         Inside at −∞ and outside at +∞ raise both error counts at every threshold, so that the
         bound holds whatever the runs would have shown, and whatever made them fail.
         """
-        size, worst = self._size(index), {"inside": -np.inf, "outside": np.inf}
+        size, worst = self._find_size(index), {"inside": -np.inf, "outside": np.inf}
         return {
             view.name + side: np.full(size * view.each, score)
             for view in self.programs[index // self.blocks].looks
             for side, score in worst.items()
         }
 
-    def watch(self) -> "_Shown | _Bets":
+    def watch(self) -> "_ProgressWatch | _BettingWatch":
         """Bets where the run may stop early; else only computes what is shown."""
         first = self.programs[0].looks[0].name
-        return _Shown(self) if self.until is None else _Bets(self, self.until, first)
+        return (
+            _ProgressWatch(self) if self.until is None else _BettingWatch(self, self.until, first)
+        )
 
     def result(self, units: Iterable[Arrays], done: Done) -> Audit:
         """Return the audit: one finding per view of each program."""
@@ -175,7 +177,7 @@ class RunsJob:
         """Return what each view of each program proves, in their order."""
         every = iter(units)
         found = []
-        for program, start in zip(self.programs, self._starts(), strict=True):
+        for program, start in zip(self.programs, self._list_starts(), strict=True):
             own = list(islice(every, self.blocks))
             counts = done.counts(range(start, start + self.blocks))
             found += [self._measure(program, view, own, counts) for view in program.looks]
@@ -209,7 +211,7 @@ class RunsJob:
                 curves=program.curves,
                 **counts,
             )
-        bets = _Bets(self, self.until, view.name)
+        bets = _BettingWatch(self, self.until, view.name)
         for arrays in units:
             bets.see(arrays)
         bound = replace(
@@ -219,7 +221,7 @@ class RunsJob:
             seed=self.plan.seed,
         )
         pairs = bound.n_in
-        reach = max(bound.epsilon, perfect_bound(pairs, self.delta, self.each_confidence))
+        reach = max(bound.epsilon, bound_perfect_attack(pairs, self.delta, self.each_confidence))
         return make_finding(
             scores,
             [bound],
@@ -231,21 +233,21 @@ class RunsJob:
             reach=reach,
             power=None
             if self.claim is None
-            else watched_power(
+            else compute_watched_power(
                 self.claim, pairs=pairs, confidence=self.each_confidence, reach=reach
             ),
             **counts,
         )
 
-    def _starts(self) -> range:
+    def _list_starts(self) -> range:
         return range(0, len(self.programs) * self.blocks, self.blocks)
 
-    def _size(self, index: int) -> int:
+    def _find_size(self, index: int) -> int:
         start = index % self.blocks * self.block
         return min(self.block, self.runs - start)
 
 
-def default_block(runs: int) -> int:
+def choose_block(runs: int) -> int:
     """Return how many runs of either kind make a unit of work where nobody says it."""
     return -(-runs // _UNITS)
 
@@ -255,7 +257,7 @@ def share_confidence(confidence: float, bounds: int) -> float:
     return 1 - (1 - confidence) / bounds if bounds > 1 else confidence
 
 
-def perfect_bound(pairs: int, delta: float, confidence: float) -> float:
+def bound_perfect_attack(pairs: int, delta: float, confidence: float) -> float:
     """Return what an attack that never errs proves of pairs that are watched one by one."""
     perfect = ConfidenceSequence([0.0], delta=delta, confidence=confidence)
     perfect.update(np.ones(pairs), -np.ones(pairs))
@@ -263,7 +265,7 @@ def perfect_bound(pairs: int, delta: float, confidence: float) -> float:
 
 
 @functools.lru_cache(maxsize=1_000)
-def watched_power(claim: Claim, *, pairs: int, confidence: float, reach: float) -> float:
+def compute_watched_power(claim: Claim, *, pairs: int, confidence: float, reach: float) -> float:
     """Return the smallest true ε at which watched pairs refute the claim 4 times in 5."""
     if claim.epsilon >= reach:
         return float("inf")
@@ -292,7 +294,7 @@ def watched_power(claim: Claim, *, pairs: int, confidence: float, reach: float) 
     )
 
 
-def pilots(blocks: int) -> int:
+def count_pilots(blocks: int) -> int:
     """How many of the first blocks place the thresholds, where a rule may stop early."""
     return min(max(1, round(_PILOT * blocks)), blocks - 1)
 
@@ -306,7 +308,7 @@ def join_scores(units: Iterable[Arrays], view: str = "") -> Scores:
     )
 
 
-class _Shown:
+class _ProgressWatch:
     """Computes the bound anew when a tenth more has been seen; it decides nothing."""
 
     def __init__(self, job: RunsJob) -> None:
@@ -334,13 +336,13 @@ class _Shown:
         return ""
 
 
-class _Bets:
+class _BettingWatch:
     """Bets on the runs in their order; the first of them only place the thresholds."""
 
     def __init__(self, job: RunsJob, until: Until, view: str) -> None:
         self._job, self._until, self._view = job, until, view
         self._pilot: list[Arrays] = []
-        self._pilots = pilots(job.blocks)
+        self._pilots = count_pilots(job.blocks)
         self._sequence: ConfidenceSequence | None = None
         self._hopeful: ConfidenceSequence | None = None  # for what failed runs might have shown
         self.growth: list[tuple[int, float]] = []
@@ -450,13 +452,13 @@ class Failures:
         self.reason, self.kind = self.reason or last, self.kind or name_error(error)
 
 
-def lost_scores(arrays: Arrays, view: str = "") -> IntArray:
+def count_lost_scores(arrays: Arrays, view: str = "") -> IntArray:
     """Return how many scores diverged, with the target and without it."""
     inside, outside = arrays[f"{view}inside"], arrays[f"{view}outside"]
     return np.array([np.sum(inside == -np.inf), np.sum(outside == np.inf)])
 
 
-def told_of_lost(finding: EpsilonFinding, lost: IntArray, what: str) -> EpsilonFinding:
+def add_lost_caveat(finding: EpsilonFinding, lost: IntArray, what: str) -> EpsilonFinding:
     """Return the finding with what a reader must know of runs that diverged."""
     if not lost.any():
         return finding

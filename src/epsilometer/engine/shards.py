@@ -30,7 +30,7 @@ class DamagedShard(EpsilometerError):
     """Bytes that are not, or no longer, what a unit of this plan returned."""
 
 
-def checked(returned: Any) -> Arrays:
+def check_arrays(returned: Any) -> Arrays:
     """What a unit returned, if that can be kept: arrays of numbers, truth values or text."""
     if not isinstance(returned, Mapping) or not all(isinstance(name, str) for name in returned):
         raise InvalidArgument(
@@ -84,10 +84,10 @@ def scan(file: BinaryIO, *, plans: Container[str]) -> list[int]:
         size += len(part)
     if digest.hexdigest().encode("ascii") != checksum[:_SUM]:
         raise DamagedShard(_TORN)
-    described = _described(line, plans)
+    described = _describe_arrays(line, plans)
     try:
         fits = size >= sum(
-            _dtype(kind, shape).itemsize * math.prod(shape)
+            _parse_dtype(kind, shape).itemsize * math.prod(shape)
             for _, arrays in described
             for _, kind, shape in arrays
         )
@@ -105,12 +105,12 @@ def unpack(data: bytes, *, plans: Container[str]) -> dict[int, Arrays]:
         raise DamagedShard(_TORN)
     line, _, contents = body.partition(b"\n")
     try:
-        return _arrays(_described(line, plans), contents)
+        return _read_arrays(_describe_arrays(line, plans), contents)
     except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise DamagedShard(_UNFIT) from error
 
 
-def _described(line: bytes, plans: Container[str]) -> list[tuple[Any, Any]]:
+def _describe_arrays(line: bytes, plans: Container[str]) -> list[tuple[Any, Any]]:
     """Return whose arrays these are, as the second line says: pairs of a unit and its arrays."""
     try:
         whose = json.loads(line)
@@ -121,20 +121,20 @@ def _described(line: bytes, plans: Container[str]) -> list[tuple[Any, Any]]:
         raise DamagedShard(_UNFIT) from error
 
 
-def _dtype(kind: Any, shape: Any) -> np.dtype[Any]:
+def _parse_dtype(kind: Any, shape: Any) -> np.dtype[Any]:
     if not _DTYPE.fullmatch(kind) or min(shape, default=0) < 0:
         raise ValueError(f"arrays of {kind} and shape {shape} are never kept")
     dtype: np.dtype[Any] = np.dtype(kind)
     return dtype
 
 
-def _arrays(described: Any, contents: bytes) -> dict[int, Arrays]:
+def _read_arrays(described: Any, contents: bytes) -> dict[int, Arrays]:
     units: dict[int, Arrays] = {}
     at = 0
     for unit, arrays in described:
         found = {}
         for name, kind, shape in arrays:
-            array: NDArray[Any] = np.ndarray(tuple(shape), _dtype(kind, shape), contents, at)
+            array: NDArray[Any] = np.ndarray(tuple(shape), _parse_dtype(kind, shape), contents, at)
             found[str(name)] = array.copy()  # aligned, and free of the rest of the file
             at += array.nbytes
         units[unit] = found

@@ -138,7 +138,7 @@ class Store:
 
     def look(self) -> dict[str, str]:
         """Reads and checks every shard, and remembers where units are; returns what is damaged."""
-        with self._reading(_SHARDS) as shards:
+        with self._open_to_read(_SHARDS) as shards:
             if shards is not None:
                 return self._look(shards)
         self._home.clear()
@@ -170,10 +170,10 @@ class Store:
         if name in self._recent:
             return self._recent[name][unit]
         try:
-            with self._reading(_SHARDS) as shards:
+            with self._open_to_read(_SHARDS) as shards:
                 if shards is None:
                     raise DamagedShard("it is gone")
-                return self._unpacked(shards, name)[unit]
+                return self._read_units(shards, name)[unit]
         except DamagedShard as error:
             where = self.directory / _SHARDS / name
             raise DamagedShard(f"{where} was whole a moment ago; now {error}") from error
@@ -181,11 +181,11 @@ class Store:
     def write_shard(self, units: Mapping[int, Arrays]) -> None:
         """Keeps what units returned in one file, and forgets that they had failed before."""
         name = _shard_name(units)
-        with self._writing(_SHARDS) as shards:
+        with self._open_to_write(_SHARDS) as shards:
             shards.write(name, pack(units, plan=self._hash))
             shards.sync()
         self._home.update(dict.fromkeys(units, name))
-        with self._writing(_FAILURES) as failures:
+        with self._open_to_write(_FAILURES) as failures:
             for unit in units:
                 with suppress(FileNotFoundError):
                     failures.remove(_failure_name(unit))
@@ -193,14 +193,14 @@ class Store:
     def write_failure(self, unit: int, error: str) -> None:
         """Keeps why a unit failed."""
         text = json.dumps({"unit": unit, "error": error}, indent=2, ensure_ascii=False)
-        with self._writing(_FAILURES) as failures:
+        with self._open_to_write(_FAILURES) as failures:
             failures.write(_failure_name(unit), text.encode("utf-8", "backslashreplace"))
             failures.sync()
 
     def failures(self) -> dict[int, str]:
         """Unit → traceback of each that failed and was not finished since."""
         found: dict[int, str] = {}
-        with self._reading(_FAILURES) as failures:
+        with self._open_to_read(_FAILURES) as failures:
             for unit in [] if failures is None else _list_noted(failures):
                 # A torn note is no evidence.
                 with suppress(OSError, UnreadableFile, ValueError, LookupError, TypeError):
@@ -212,20 +212,20 @@ class Store:
 
     def forget_failures(self, first: int) -> None:
         """Takes away why units from ``first`` on failed: nobody needs them any more."""
-        with self._writing(_FAILURES) as failures:
+        with self._open_to_write(_FAILURES) as failures:
             for unit in _list_noted(failures):
                 if unit >= first:
                     failures.remove(_failure_name(unit))
 
     def write(self, name: str, text: str) -> None:
         """Writes a JSON file of the run, whole or not at all."""
-        with self._writing() as home:
+        with self._open_to_write() as home:
             home.write(name, text.encode("utf-8", "backslashreplace"))
             home.sync()
 
     def write_result(self, text: str) -> None:
         """Writes the result, after what ties it to the plan and the shards."""
-        with self._writing() as home:
+        with self._open_to_write() as home:
             write_chain(home, text.encode("utf-8"))
             home.write("result.json", text.encode("utf-8"))
             home.sync()
@@ -239,7 +239,7 @@ class Store:
             return None
 
     @contextmanager
-    def _writing(self, name: str = "") -> Iterator[Folder]:
+    def _open_to_write(self, name: str = "") -> Iterator[Folder]:
         """Holds the directory, or a folder in it, to write into."""
         with explain_write_errors(self.directory), Folder.hold(self.directory) as home:
             if not name:
@@ -249,7 +249,7 @@ class Store:
                 yield inner
 
     @contextmanager
-    def _reading(self, name: str) -> Iterator[Folder | None]:
+    def _open_to_read(self, name: str) -> Iterator[Folder | None]:
         """Holds a folder to read from; None where there is none. A closed one is not empty."""
         try:
             with Folder.hold(self.directory) as home:
@@ -264,7 +264,7 @@ class Store:
                 f"Expected to be able to read {str(self.directory / where)!r}: {error.strerror}."
             ) from error
 
-    def _unpacked(self, shards: Folder, name: str) -> dict[int, Arrays]:
+    def _read_units(self, shards: Folder, name: str) -> dict[int, Arrays]:
         units = _read_shard(shards, name, self._unpack)
         self._check(name, units)
         while len(self._recent) >= _RECENT:
@@ -421,7 +421,7 @@ def lock(directory: Path) -> Iterator[None]:
         held.release()
 
 
-def busy(directory: Path) -> bool:
+def is_busy(directory: Path) -> bool:
     """Tell whether somebody works on the run now. Nothing is written, not even a lock."""
     try:
         import fcntl

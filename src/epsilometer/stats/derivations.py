@@ -28,12 +28,14 @@ from epsilometer.stats.estimators import REGISTRY
 from epsilometer.stats.sphere import cosine_cdf, cosine_logsf
 
 
-def _of_cosines(bound: EpsilonLowerBound, *, exact: bool) -> Derivation:
+def _derive_cosines(bound: EpsilonLowerBound, *, exact: bool) -> Derivation:
     """Of bounds whose FPR is known exactly: only one rate is limited."""
     has, row = known(bound.basis), int(bound.direction == "absent→present")
     if not has:
         return Derivation(
-            counted=counted_at(bound), formula=_known_null(row, "", ""), holds=(_null_paid(exact),)
+            counted=counted_at(bound),
+            formula=_write_known_null(row, "", ""),
+            holds=(_explain_null_cost(exact),),
         )
     k, level, d = has["cosines"], has["level"], has["dimension"]
     missed = has.get("cosines that miss it", k - has.get("cosines that reach it", 0))
@@ -69,20 +71,20 @@ def _of_cosines(bound: EpsilonLowerBound, *, exact: bool) -> Derivation:
         formula=(
             f"{limit} = {shown(rate)}",
             f"{null}    (a canary that took no part, in {count(d)} dimensions: exact)",
-            *_known_null(
+            *_write_known_null(
                 row, "TPR⁻" if exact else "1 − FNR⁺", f"{put_in}) = {shown(bound.epsilon)}"
             ),
         ),
-        holds=(_null_paid(exact),),
+        holds=(_explain_null_cost(exact),),
     )
 
 
-def _known_null(row: int, rate: str, numbers: str) -> tuple[str, ...]:
+def _write_known_null(row: int, rate: str, numbers: str) -> tuple[str, ...]:
     formula = f"ln({rate or 'TPR⁻'} − δ) − ln FPR" if row == 0 else "ln(TNR − δ) − ln FNR⁺"
     return (f"ε = max(0, {formula})" + (f" = max(0, {numbers}" if numbers else ""),)
 
 
-def _null_paid(exact: bool) -> str:
+def _explain_null_cost(exact: bool) -> str:
     if not exact:
         return (
             "It does not: every cosine was tried as threshold at no cost, and Jeffreys' limit "
@@ -96,7 +98,7 @@ def _null_paid(exact: bool) -> str:
     )
 
 
-def _joint_raw(bound: EpsilonLowerBound) -> Derivation:
+def _derive_joint(bound: EpsilonLowerBound) -> Derivation:
     """Of joint thresholds as a paper has them: rates as counted, floored at one run."""
     has, row = known(bound.basis), int(bound.direction == "absent→present")
     floor = has["rates floored at"]
@@ -134,7 +136,7 @@ def _fill_table(name: str) -> dict[str, Any]:
 BOUNDS: MappingProxyType[str, Derive] = MappingProxyType(
     {
         **{name: method.derive for name, method in REGISTRY.items()},
-        "cosines": functools.partial(_of_cosines, exact=True),
+        "cosines": functools.partial(_derive_cosines, exact=True),
         **_fill_table("bounds"),
     }
 )
@@ -175,9 +177,9 @@ def _find_row(result: EpsilonLowerBound | EpsilonEstimate) -> Callable[[Any], De
             if result.method.startswith(begun):
                 return derive
     elif "rates floored at" in known(result.basis):
-        return _joint_raw
+        return _derive_joint
     elif result.method == "jeffreys" and result.n_out == 0:
-        return functools.partial(_of_cosines, exact=False)
+        return functools.partial(_derive_cosines, exact=False)
     elif result.method in BOUNDS:
         return BOUNDS[result.method]
     raise InvalidArgument(

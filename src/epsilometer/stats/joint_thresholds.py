@@ -135,11 +135,11 @@ def best_thresholds(
         >>> found.thresholds, round(found.epsilon, 3)
         ((2.0, 2.0), 1.897)
     """
-    known_in, known_out = _statistics(inside, outside)
+    known_in, known_out = _check_statistics(inside, outside)
     if joining == "all":
-        worth, thresholds = _best_of_all(known_in, known_out, rates)
+        worth, thresholds = _find_best_of_all(known_in, known_out, rates)
     else:
-        worth, thresholds = _best_of_all(-known_out, -known_in, rates.opposite)
+        worth, thresholds = _find_best_of_all(-known_out, -known_in, rates.opposite)
         thresholds = np.nextafter(-thresholds, np.inf)  # any > is any ≥ the next number
     epsilon = max(0.0, math.inf if worth > _ENDLESS / 2 else worth)
     return JointThresholds(joining=joining, thresholds=tuple(thresholds.tolist()), epsilon=epsilon)
@@ -175,7 +175,7 @@ def joint_bound(
         adversary: Whose view the statistics are computed from.
         adjacency: The neighbouring relation.
     """
-    known_in, known_out = _statistics(inside, outside)
+    known_in, known_out = _check_statistics(inside, outside)
     rng = np.random.default_rng(seed)
     if isinstance(rule, Best):
         n_in, n_out = len(known_in), len(known_out)
@@ -190,7 +190,7 @@ def joint_bound(
         bound = replace(bound, epsilon=found.epsilon, valid=False, caveats=caveats, basis=basis)
     else:
         (chosen_in, used_in), (chosen_out, used_out) = (
-            _halves(known, rule.fraction, rng) for known in (known_in, known_out)
+            _split_halves(known, rule.fraction, rng) for known in (known_in, known_out)
         )
         rates = limited_rates(
             len(chosen_in), len(chosen_out), delta=delta, alpha=(1 - confidence) / 2
@@ -220,22 +220,28 @@ def _bound_of(
     )
 
 
-def _best_of_all(inside: FloatArray, outside: FloatArray, rates: Rates) -> tuple[float, FloatArray]:
+def _find_best_of_all(
+    inside: FloatArray, outside: FloatArray, rates: Rates
+) -> tuple[float, FloatArray]:
     k = inside.shape[1]
     if k == 1:
-        worth, thresholds = _best_pair(np.hstack([inside] * 2), np.hstack([outside] * 2), rates, 0)
+        worth, thresholds = _find_best_pair(
+            np.hstack([inside] * 2), np.hstack([outside] * 2), rates, 0
+        )
         return worth, thresholds[1:]
     if k == 2:
-        return _best_pair(inside, outside, rates, 0)
+        return _find_best_pair(inside, outside, rates, 0)
     best = -math.inf, np.full(k, -math.inf)
-    for others in _others(inside):
-        worth, two = _best_given(inside, outside, rates, [0, 1], np.array([-math.inf] * 2 + others))
+    for others in _list_others(inside):
+        worth, two = _find_best_given(
+            inside, outside, rates, [0, 1], np.array([-math.inf] * 2 + others)
+        )
         if worth > best[0]:
             best = worth, np.array([*two, *others])
-    return _climbed(inside, outside, rates, *best)
+    return _climb(inside, outside, rates, *best)
 
 
-def _others(inside: FloatArray) -> Iterator[list[float]]:
+def _list_others(inside: FloatArray) -> Iterator[list[float]]:
     """Thresholds of the third and fourth statistic that are tried: all of them, or quantiles."""
     n, k = inside.shape
     tries = min(_TRIES, _ALL_CELLS // n**2)
@@ -248,7 +254,7 @@ def _others(inside: FloatArray) -> Iterator[list[float]]:
     return map(list, product(*columns))
 
 
-def _climbed(
+def _climb(
     inside: FloatArray, outside: FloatArray, rates: Rates, worth: float, thresholds: FloatArray
 ) -> tuple[float, FloatArray]:
     """Two thresholds at a time are chosen anew, until none of the pairs is worth more."""
@@ -256,14 +262,14 @@ def _climbed(
     while improved:
         improved = False
         for pair in map(list, combinations(range(thresholds.size), 2)):
-            better, two = _best_given(inside, outside, rates, pair, thresholds)
+            better, two = _find_best_given(inside, outside, rates, pair, thresholds)
             if better > worth + _GAIN:
                 worth, improved = better, True
                 thresholds[pair] = two
     return worth, thresholds
 
 
-def _best_given(
+def _find_best_given(
     inside: FloatArray, outside: FloatArray, rates: Rates, pair: list[int], thresholds: FloatArray
 ) -> tuple[float, FloatArray]:
     """The best two thresholds where the others stay as they are."""
@@ -272,22 +278,22 @@ def _best_given(
     in_left, out_left = (known[(known >= others).all(1)][:, pair] for known in (inside, outside))
     if not len(in_left):
         return -math.inf, others[pair]
-    return _best_pair(in_left, out_left, rates, len(inside) - len(in_left))
+    return _find_best_pair(in_left, out_left, rates, len(inside) - len(in_left))
 
 
-def _best_pair(
+def _find_best_pair(
     inside: FloatArray, outside: FloatArray, rates: Rates, missed: int
 ) -> tuple[float, FloatArray]:
     """Of all pairs of values inside; ``missed`` runs are so already."""
-    (first, second), places_in = _places(inside, inside)
-    _, places_out = _places(inside, outside)
+    (first, second), places_in = _find_places(inside, inside)
+    _, places_out = _find_places(inside, outside)
     best = (-math.inf, np.full(2, -math.inf))
     rows = max(1, _CELLS // second.size)
     seen = np.zeros((2, second.size), np.int64)
     for stop in range(first.size, 0, -rows):
         start = max(0, stop - rows)
         hits, alarms = (
-            _reached(places, start, stop, second.size, row)
+            _count_reached(places, start, stop, second.size, row)
             for places, row in zip((places_in, places_out), seen, strict=True)
         )
         worth = rates.worth(missed + len(inside) - hits, alarms)
@@ -297,7 +303,7 @@ def _best_pair(
     return best
 
 
-def _places(inside: FloatArray, known: FloatArray) -> tuple[tuple[FloatArray, ...], IntArray]:
+def _find_places(inside: FloatArray, known: FloatArray) -> tuple[tuple[FloatArray, ...], IntArray]:
     """Values inside, rising, and how many of them each run reaches, less one."""
     values = tuple(np.unique(column) for column in inside.T)
     places = [
@@ -308,7 +314,9 @@ def _places(inside: FloatArray, known: FloatArray) -> tuple[tuple[FloatArray, ..
     return values, reached[(reached >= 0).all(1)]
 
 
-def _reached(places: IntArray, start: int, stop: int, width: int, above: IntArray) -> IntArray:
+def _count_reached(
+    places: IntArray, start: int, stop: int, width: int, above: IntArray
+) -> IntArray:
     """Runs that reach both thresholds, for rows of first ones; ``above`` counts rows after them."""
     here = places[(places[:, 0] >= start) & (places[:, 0] < stop)]
     cells = np.bincount(
@@ -319,7 +327,7 @@ def _reached(places: IntArray, start: int, stop: int, width: int, above: IntArra
     return np.asarray(columns[:, ::-1].cumsum(1)[:, ::-1])
 
 
-def _halves(
+def _split_halves(
     known: FloatArray, fraction: float, rng: np.random.Generator
 ) -> tuple[FloatArray, FloatArray]:
     part = round(fraction * len(known))
@@ -332,7 +340,7 @@ def _halves(
     return known[order[:part]], known[order[part:]]
 
 
-def _statistics(inside: ArrayLike, outside: ArrayLike) -> tuple[FloatArray, FloatArray]:
+def _check_statistics(inside: ArrayLike, outside: ArrayLike) -> tuple[FloatArray, FloatArray]:
     known = [np.asarray(side, np.float64) for side in (inside, outside)]
     for side in known:
         if side.ndim != 2 or 0 in side.shape or side.shape[1] != known[0].shape[1]:

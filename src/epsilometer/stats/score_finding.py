@@ -85,7 +85,7 @@ def measure_scores(
     def prove(part: Observed) -> float:
         if part is scores:
             return bounds[0].epsilon
-        with _without_warnings():
+        with _silence_warnings():
             return bound(part).epsilon
 
     bounds = [bound(scores, name) for name in (scores.method, *scores.also)]
@@ -129,7 +129,7 @@ def _compute_power(asked: _Question, n_in: int, n_out: int, outside: Outside) ->
     """Compute the power of a method; views of as many scores share it."""
 
     def prove(part: Observed) -> float:
-        with _without_warnings():
+        with _silence_warnings():
             return epsilon_lower_bound(
                 part,
                 delta=asked.delta,
@@ -151,14 +151,14 @@ def _compute_power(asked: _Question, n_in: int, n_out: int, outside: Outside) ->
 
 
 @contextmanager
-def _without_warnings() -> Iterator[None]:
+def _silence_warnings() -> Iterator[None]:
     """Bound parts and simulated scores in silence: the user is warned of his own scores alone."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", EpsilometerWarning)
         yield
 
 
-def power_against(view: EpsilonFinding, claim: Claim) -> float | None:
+def recompute_power(view: EpsilonFinding, claim: Claim) -> float | None:
     """Compute the power of a finished view against a claim other than the audited one.
 
     Returns:
@@ -283,16 +283,16 @@ def condense_evidence(
     """Thins the curve, bins the scores; ``confidence`` is that of the band."""
     thin = curve.thinned()
     fpr_low, fpr_high, fnr_low, fnr_high = thin.band(confidence)
-    edges, inside_bins, outside_bins = _binned(scores)
+    edges, inside_bins, outside_bins = _bin_scores(scores)
     return Evidence(
-        fpr=_few_digits(thin.fpr),
-        fnr=_few_digits(thin.fnr),
-        fpr_low=_few_digits(fpr_low),
-        fpr_high=_few_digits(fpr_high),
-        fnr_low=_few_digits(fnr_low),
-        fnr_high=_few_digits(fnr_high),
+        fpr=_round_digits(thin.fpr),
+        fnr=_round_digits(thin.fnr),
+        fpr_low=_round_digits(fpr_low),
+        fpr_high=_round_digits(fpr_high),
+        fnr_low=_round_digits(fnr_low),
+        fnr_high=_round_digits(fnr_high),
         band_confidence=confidence,
-        edges=_few_digits(edges),
+        edges=_round_digits(edges),
         inside_bins=tuple(inside_bins.tolist()),
         outside_bins=tuple(outside_bins.tolist()),
         growth=tuple(growth),
@@ -327,9 +327,9 @@ def measure_growth(
     return tuple(reversed(points))
 
 
-def _binned(scores: Observed) -> tuple[FloatArray, IntArray, IntArray]:
+def _bin_scores(scores: Observed) -> tuple[FloatArray, IntArray, IntArray]:
     if isinstance(scores, ScoreCounts):
-        return _merged(scores)
+        return _merge_bins(scores)
     every = np.concatenate([scores.inside, scores.outside]).astype(np.float64)
     finite = every[np.isfinite(every)]
     low, high = np.quantile(finite, [0.001, 0.999]) if finite.size else (0.0, 0.0)
@@ -342,7 +342,7 @@ def _binned(scores: Observed) -> tuple[FloatArray, IntArray, IntArray]:
     return edges, inside_bins, outside_bins
 
 
-def _merged(counts: ScoreCounts) -> tuple[FloatArray, IntArray, IntArray]:
+def _merge_bins(counts: ScoreCounts) -> tuple[FloatArray, IntArray, IntArray]:
     """The bins of counts, neighbours together until they are few enough to draw."""
     thresholds = counts.thresholds
     step = float(np.mean(np.diff(thresholds))) if thresholds.size > 1 else 1.0
@@ -354,6 +354,6 @@ def _merged(counts: ScoreCounts) -> tuple[FloatArray, IntArray, IntArray]:
     return np.append(edges[starts], edges[-1]), inside_bins, outside_bins
 
 
-def _few_digits(values: FloatArray) -> tuple[float, ...]:
+def _round_digits(values: FloatArray) -> tuple[float, ...]:
     """Six digits: enough to draw, and half the size."""
     return tuple(float(f"{value:.6g}") for value in values)

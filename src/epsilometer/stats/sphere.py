@@ -35,7 +35,7 @@ def cosine_cdf(x: ArrayLike, dimension: int) -> FloatArray:
 
 def cosine_sf(x: ArrayLike, dimension: int) -> FloatArray:
     """Chance that the cosine exceeds ``x``, precise in the upper tail."""
-    x, half = _checked(x, dimension)
+    x, half = _check_arguments(x, dimension)
     # cos² is Beta(½, (d−1)/2): squares of small cosines are exact, 1 − cos² would not be.
     beyond, within = (f(0.5, half, x * x) / 2 for f in (special.betaincc, special.betainc))
     return np.asarray(np.where(x > 0, beyond, 0.5 + within))
@@ -43,7 +43,7 @@ def cosine_sf(x: ArrayLike, dimension: int) -> FloatArray:
 
 def cosine_logsf(x: ArrayLike, dimension: int) -> FloatArray:
     """Logarithm of ``cosine_sf``; does not underflow."""
-    x, half = _checked(x, dimension)
+    x, half = _check_arguments(x, dimension)
     with np.errstate(divide="ignore"):
         plain = np.log(cosine_sf(x, dimension))
         far = np.isneginf(plain) & (x < 1)
@@ -65,7 +65,7 @@ def cosine_quantile(q: ArrayLike, dimension: int) -> FloatArray:
     q = np.asarray(q, np.float64)
     if np.any(~((q >= 0) & (q <= 1))):
         raise InvalidArgument(f"Expected q in [0, 1], got {q!r}.")
-    _, half = _checked(0.0, dimension)
+    _, half = _check_arguments(0.0, dimension)
     tail = np.minimum(q, 1 - q)
     inner = (tail > 0) & (tail < 0.5)
     square = binomial.beta_quantile(0.5, half, np.where(inner, 2 * tail, 0.5), from_above=True)
@@ -73,7 +73,7 @@ def cosine_quantile(q: ArrayLike, dimension: int) -> FloatArray:
     return np.asarray(np.where(q < 0.5, -size, size))
 
 
-def cosines_of(cosines: ArrayLike, *, dimension: int) -> FloatArray:
+def check_cosines(cosines: ArrayLike, *, dimension: int) -> FloatArray:
     """Cosines of canaries that took part, as float64; what cannot be that is refused."""
     _validate.whole(2, dimension=dimension)
     known = np.atleast_1d(np.asarray(cosines, np.float64))
@@ -112,7 +112,7 @@ def log_ratio(gain: FloatArray, log_loss: FloatArray) -> FloatArray:
         return np.nan_to_num(np.log(gain) - log_loss, posinf=np.inf).clip(min=0.0)
 
 
-def _checked(x: ArrayLike, dimension: int) -> tuple[FloatArray, float]:
+def _check_arguments(x: ArrayLike, dimension: int) -> tuple[FloatArray, float]:
     _validate.whole(2, dimension=dimension)
     array = np.asarray(x, np.float64)
     if np.any(~(np.abs(array) <= 1)):
@@ -168,9 +168,13 @@ def cosine_bound(
     _validate.probability(delta=delta)
     if rule not in ("ranks", "quantiles"):
         raise InvalidArgument(f"Expected rule to be 'ranks' or 'quantiles', got {rule!r}.")
-    known = np.sort(cosines_of(cosines, dimension=dimension))
+    known = np.sort(check_cosines(cosines, dimension=dimension))
     alpha = 1 - confidence
-    looks = _at_ranks(known, alpha) if rule == "ranks" else _at_quantiles(known, dimension, alpha)
+    looks = (
+        _look_at_ranks(known, alpha)
+        if rule == "ranks"
+        else _look_at_quantiles(known, dimension, alpha)
+    )
     tnr = cosine_cdf(looks[1].thresholds, dimension)
     above, below = (
         log_ratio(looks[0].rates - delta, cosine_logsf(looks[0].thresholds, dimension)),
@@ -225,7 +229,7 @@ def tied_bound(
         25.9
     """
     _validate.open_unit(confidence=confidence, delta=delta)
-    known = cosines_of(cosines, dimension=dimension)
+    known = check_cosines(cosines, dimension=dimension)
     error = -float(cosine_quantile(1 - confidence, dimension)) / math.sqrt(known.size)
     sure = math.sqrt(dimension) * (float(known.mean()) - error)
     return EpsilonLowerBound(
@@ -307,19 +311,19 @@ class _Looks(NamedTuple):
     levels: FloatArray  # what each limit may cost
 
 
-def _at_ranks(known: FloatArray, alpha: float) -> tuple[_Looks, _Looks]:
+def _look_at_ranks(known: FloatArray, alpha: float) -> tuple[_Looks, _Looks]:
     k = known.size
     ranks: IntArray = np.array(
         [_RANK_RATIO**i for i in range(64) if _RANK_RATIO**i <= k], dtype=np.int64
     )
     share = np.full(ranks.size, alpha / (2 * ranks.size))
     return (
-        _Looks(known[k - ranks], _least_rate(ranks, k, share), ranks, share),
-        _Looks(known[ranks - 1], _largest_rate(ranks - 1, k, share), ranks - 1, share),
+        _Looks(known[k - ranks], _limit_rate_below(ranks, k, share), ranks, share),
+        _Looks(known[ranks - 1], _limit_rate_above(ranks - 1, k, share), ranks - 1, share),
     )
 
 
-def _at_quantiles(known: FloatArray, dimension: int, alpha: float) -> tuple[_Looks, _Looks]:
+def _look_at_quantiles(known: FloatArray, dimension: int, alpha: float) -> tuple[_Looks, _Looks]:
     k, step = known.size, _STEP / math.sqrt(dimension)
     count = 1 + int(max(float(known[-1]), 0.0) / step)  # above the highest cosine is nothing
     at = np.arange(count)
@@ -327,12 +331,12 @@ def _at_quantiles(known: FloatArray, dimension: int, alpha: float) -> tuple[_Loo
     share = alpha / (2 * (at + 1.0) * (at + 2.0))
     missed = np.searchsorted(known, thresholds)
     return (
-        _Looks(thresholds, _least_rate(k - missed, k, share), k - missed, share),
-        _Looks(thresholds, _largest_rate(missed, k, share), missed, share),
+        _Looks(thresholds, _limit_rate_below(k - missed, k, share), k - missed, share),
+        _Looks(thresholds, _limit_rate_above(missed, k, share), missed, share),
     )
 
 
-def _least_rate(hits: IntArray, k: int, alpha: FloatArray) -> FloatArray:
+def _limit_rate_below(hits: IntArray, k: int, alpha: FloatArray) -> FloatArray:
     """Clopper–Pearson's lower limit of a mean rate, also where canaries have rates of their own.
 
     Hoeffding's comparison with equal rates begins at two hits. For one, the chance that any of k
@@ -343,7 +347,7 @@ def _least_rate(hits: IntArray, k: int, alpha: FloatArray) -> FloatArray:
     return np.where(hits > 1, limit, np.where(hits == 1, np.minimum(limit, alpha / k), 0.0))
 
 
-def _largest_rate(missed: IntArray, k: int, alpha: FloatArray) -> FloatArray:
+def _limit_rate_above(missed: IntArray, k: int, alpha: FloatArray) -> FloatArray:
     """Clopper–Pearson's upper limit of a mean rate."""
     fewer = np.minimum(missed, k - 1)
     limit = binomial.beta_at(fewer + 1, k - fewer, -special.ndtri(alpha))

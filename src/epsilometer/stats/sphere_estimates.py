@@ -18,7 +18,7 @@ from epsilometer.core.claim import DEFAULT_CONFIDENCE
 from epsilometer.errors import InvalidArgument
 from epsilometer.stats import search
 from epsilometer.stats.gaussians import gdp_epsilon, two_gaussians_directions, two_gaussians_epsilon
-from epsilometer.stats.sphere import cosines_of
+from epsilometer.stats.sphere import check_cosines
 from epsilometer.types import FloatArray
 
 Spread: TypeAlias = Literal["fitted", "tied"]
@@ -51,7 +51,7 @@ def fit_cosines(cosines: ArrayLike, *, dimension: int, spread: Spread = "fitted"
         spread: ``"fitted"`` has divisor k, as the papers have it; ``"tied"`` takes the 1/√d of the
             null, which is right where every canary takes part equally often.
     """
-    known = cosines_of(cosines, dimension=dimension)
+    known = check_cosines(cosines, dimension=dimension)
     if spread not in ("fitted", "tied"):
         raise InvalidArgument(f"Expected spread to be 'fitted' or 'tied', got {spread!r}.")
     if known.size < 2:
@@ -116,11 +116,11 @@ def cosine_estimate(
     Assumes: cosines are normal, and independent.
     """
     _validate.open_unit(confidence=confidence)
-    known = cosines_of(cosines, dimension=dimension)
+    known = check_cosines(cosines, dimension=dimension)
     fit = fit_cosines(known, dimension=dimension, spread=spread)
     epsilon = _epsilon_of(fit, dimension, delta, rule)
     ends = [(1 - confidence) / 2, (1 + confidence) / 2]
-    means, stds = _resampled(known, rng)
+    means, stds = _resample(known, rng)
     if spread == "tied":  # ε rises with the mean: two evaluations instead of hundreds
         limits = [
             _epsilon_of(Fit(float(mean), fit.std), dimension, delta, rule)
@@ -146,7 +146,7 @@ def cosine_estimate(
         direction=_DIRECTIONS[0] if forward >= backward else _DIRECTIONS[1],
         subject=subject,
         cites=("andrew2024",),
-        caveats=(*_few(known), *_not_normal(known), *_of_spread(spread)),
+        caveats=(*_warn_of_few(known), *_warn_of_shape(known), *_warn_of_fit(spread)),
         basis=(
             ("mean present", fit.mean),
             ("spread present", fit.std),
@@ -186,7 +186,7 @@ def two_sample_estimate(
 
     epsilon = apart(fits[0], fits[1])
     resampled = [
-        [Fit(float(m), float(s)) for m, s in zip(*_resampled(sample, rng), strict=True)]
+        [Fit(float(m), float(s)) for m, s in zip(*_resample(sample, rng), strict=True)]
         for sample in samples
     ]
     again = [
@@ -196,8 +196,10 @@ def two_sample_estimate(
     ]
     low, high = np.quantile(again, [(1 - confidence) / 2, (1 + confidence) / 2])
     forward, backward = two_gaussians_directions(*fits[1], *fits[0], delta, rule, relative=_NEAR)
-    caveats = [text for sample in samples for text in (*_few(sample), *_not_normal(sample))]
-    caveats += _uneven(*fits)
+    caveats = [
+        text for sample in samples for text in (*_warn_of_few(sample), *_warn_of_shape(sample))
+    ]
+    caveats += _warn_of_spreads(*fits)
     return EpsilonEstimate(
         epsilon=epsilon,
         low=min(float(low), epsilon),
@@ -265,7 +267,7 @@ def _fit_of(sample: FloatArray, divisor_less: int = 0) -> Fit:
     return fit
 
 
-def _resampled(known: FloatArray, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
+def _resample(known: FloatArray, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
     """Means and standard deviations of resamples with replacement."""
     fits = np.empty((2, _RESAMPLES))
     for i in range(_RESAMPLES):
@@ -274,12 +276,12 @@ def _resampled(known: FloatArray, rng: np.random.Generator) -> tuple[FloatArray,
     return fits[0], fits[1]
 
 
-def _few(known: FloatArray) -> tuple[str, ...]:
+def _warn_of_few(known: FloatArray) -> tuple[str, ...]:
     few = f"{known.size} canaries are few: below {FEW} the estimate scatters widely."
     return (few,) if known.size < FEW else ()
 
 
-def _not_normal(known: FloatArray) -> tuple[str, ...]:
+def _warn_of_shape(known: FloatArray) -> tuple[str, ...]:
     if known.size < 8:
         return ()
     found, limit = anderson_darling(known), anderson_darling_limit(known.size)
@@ -291,7 +293,7 @@ def _not_normal(known: FloatArray) -> tuple[str, ...]:
     )
 
 
-def _uneven(present: Fit, absent: Fit) -> tuple[str, ...]:
+def _warn_of_spreads(present: Fit, absent: Fit) -> tuple[str, ...]:
     wider, narrower = max(present.std, absent.std), min(present.std, absent.std)
     if wider < _UNEVEN * narrower:
         return ()
@@ -301,7 +303,7 @@ def _uneven(present: Fit, absent: Fit) -> tuple[str, ...]:
     )
 
 
-def _of_spread(spread: Spread) -> tuple[str, ...]:
+def _warn_of_fit(spread: Spread) -> tuple[str, ...]:
     if spread == "tied":
         return ("Right only where all canaries take part equally often.",)
     return (
@@ -354,12 +356,12 @@ def rounds_epsilon(mu: float, rounds: float, delta: float) -> float:
         return math.exp(absent) - math.exp(present - log_ratio(t)) - delta
 
     far = mu + _FARTHEST_THRESHOLD
-    even = _last(lambda t: log_ratio(t) <= 0, -far, far)  # where ε is 0
+    even = _find_last(lambda t: log_ratio(t) <= 0, -far, far)  # where ε is 0
     found = [0.0]
     if above(even) > 0:
-        found.append(log_ratio(_last(lambda t: above(t) > 0, even, far)))
+        found.append(log_ratio(_find_last(lambda t: above(t) > 0, even, far)))
     if below(even) > 0:
-        found.append(-log_ratio(_last(lambda t: below(t) <= 0, -far, even)))
+        found.append(-log_ratio(_find_last(lambda t: below(t) <= 0, -far, even)))
     return max(found)
 
 
@@ -387,15 +389,15 @@ def largest_estimate(
     _validate.open_unit(confidence=confidence, delta=delta)
     scale = math.sqrt(dimension)
     inside, outside = (
-        scale * cosines_of(sample, dimension=dimension) for sample in (observed, unobserved)
+        scale * check_cosines(sample, dimension=dimension) for sample in (observed, unobserved)
     )
     rounds = max(1.0, outside.size / max(-float(special.log_ndtr(outside).sum()), 1 / _MOST))
     shifts = np.linspace(0.0, max(float(inside.max()), 0.0) + _FARTHEST, _GRID)
     likely = _log_likelihood(inside, shifts, rounds)
     again = rng.multinomial(inside.size, np.full(inside.size, 1 / inside.size), size=_RESAMPLES)
     ends = [(1 - confidence) / 2, (1 + confidence) / 2]
-    best = _peak(shifts, likely.sum(axis=1)[None])[0]
-    low, high = np.quantile(_peak(shifts, again @ likely.T), ends)
+    best = _find_peak(shifts, likely.sum(axis=1)[None])[0]
+    low, high = np.quantile(_find_peak(shifts, again @ likely.T), ends)
     epsilon, least, most = (
         rounds_epsilon(float(mu), rounds, delta) for mu in (best, min(low, best), max(high, best))
     )
@@ -409,12 +411,12 @@ def largest_estimate(
         direction="both",
         subject=subject,
         cites=("andrew2024",),
-        caveats=_stray(inside, outside, float(best), rounds),
+        caveats=_warn_of_misfit(inside, outside, float(best), rounds),
         basis=(("rounds", rounds), ("shift", float(best))),
     )
 
 
-def _last(holds: Callable[[float], bool], low: float, high: float) -> float:
+def _find_last(holds: Callable[[float], bool], low: float, high: float) -> float:
     """The last point at which ``holds`` is true, between one where it is and one where not."""
     return float(search.bisect(lambda t: np.asarray(holds(float(t))), low, high)[0])
 
@@ -436,7 +438,7 @@ def _log_likelihood(x: FloatArray, shifts: FloatArray, rounds: float) -> FloatAr
     return np.asarray(np.logaddexp(here, elsewhere))
 
 
-def _peak(at: FloatArray, heights: FloatArray) -> FloatArray:
+def _find_peak(at: FloatArray, heights: FloatArray) -> FloatArray:
     """Where each row of heights is highest, by the parabola through the three highest points."""
     rows, top = np.arange(len(heights)), heights.argmax(axis=1)
     inner = np.clip(top, 1, at.size - 2)
@@ -447,7 +449,9 @@ def _peak(at: FloatArray, heights: FloatArray) -> FloatArray:
     return np.asarray(at[top] + off * (at[1] - at[0]))
 
 
-def _stray(inside: FloatArray, outside: FloatArray, mu: float, rounds: float) -> tuple[str, ...]:
+def _warn_of_misfit(
+    inside: FloatArray, outside: FloatArray, mu: float, rounds: float
+) -> tuple[str, ...]:
     """Says which of the samples the law does not fit."""
     absent = np.exp(rounds * special.log_ndtr(outside))
     present = np.exp(special.log_ndtr(inside - mu) + (rounds - 1) * special.log_ndtr(inside))

@@ -29,7 +29,7 @@ from epsilometer.engine.fingerprints import fingerprint, name_of
 from epsilometer.engine.plan import Plan
 from epsilometer.engine.request import Request
 from epsilometer.engine.run import Done, Unwatched, Watch
-from epsilometer.engine.shards import Arrays, checked
+from epsilometer.engine.shards import Arrays, check_arrays
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
 SUBJECTS = (Classifier,)
@@ -250,5 +250,5 @@ class _CallerProcess:
         """Yield outcomes in the order of ``units``; none of them failed."""
         for unit in units:
             with threadpool_limits(1):  # sums in one order, on any machine
-                arrays = checked(call(unit))
+                arrays = check_arrays(call(unit))
             yield Outcome(unit=unit, arrays=arrays, error="", seconds=0.0)

@@ -14,7 +14,7 @@ from epsilometer.core.claim import Adjacency
 from epsilometer.core.findings import EpsilonFinding
 from epsilometer.engine.plan import Plan
 from epsilometer.engine.run import Done, Watch
-from epsilometer.engine.runs import RunsJob, View, lost_scores, told_of_lost
+from epsilometer.engine.runs import RunsJob, View, add_lost_caveat, count_lost_scores
 from epsilometer.engine.shards import Arrays
 from epsilometer.types import IntArray
 
@@ -68,7 +68,7 @@ class DpsgdJob:
             for index, arrays in enumerate(islice(every, self._many)):
                 if index not in done.failed:
                     for view in programs[index // blocks].looks:
-                        lost[index // blocks, view.name] += lost_scores(arrays, view.name)
+                        lost[index // blocks, view.name] += count_lost_scores(arrays, view.name)
                 yield arrays
 
         found = [
@@ -88,7 +88,7 @@ class DpsgdJob:
 
     def _finish(self, view: View, finding: EpsilonFinding, lost: IntArray) -> EpsilonFinding:
         """Add what a reader must know of a view: its adjacency, lost runs, whether it is proved."""
-        finding = told_of_lost(finding, lost, "runs" if view.bound is None else "steps")
+        finding = add_lost_caveat(finding, lost, "runs" if view.bound is None else "steps")
         bound = replace(finding.bound, adjacency=self.adjacency)
         if not self.unproven or view.name == "loss":
             return replace(finding, bound=bound)

@@ -11,7 +11,7 @@ from epsilometer.audits.dpsgd.canaries import ManyCanaries, TargetCanary, random
 from epsilometer.core.claim import Claim
 from epsilometer.core.findings import EpsilonFinding
 from epsilometer.engine.run import Done
-from epsilometer.engine.runs import join_scores, lost_scores, told_of_lost
+from epsilometer.engine.runs import add_lost_caveat, count_lost_scores, join_scores
 from epsilometer.engine.shards import Arrays
 from epsilometer.errors import InvalidArgument
 from epsilometer.stats.score_finding import measure_scores, name_scores
@@ -105,8 +105,8 @@ class OneRun:
         )
         found = replace(found, bound=replace(found.bound, adjacency="zero_out"))
         none = np.zeros(2, np.int64)
-        return told_of_lost(
-            found, none if units[0] in done.failed else lost_scores(arrays), "canaries"
+        return add_lost_caveat(
+            found, none if units[0] in done.failed else count_lost_scores(arrays), "canaries"
         )
 
 

@@ -23,9 +23,9 @@ from epsilometer.stats.estimators import epsilon_lower_bound
 from epsilometer.stats.reach import compute_power
 from epsilometer.stats.score_finding import make_finding, measure_growth
 from epsilometer.stats.sphere import (
+    check_cosines,
     cosine_bound,
     cosine_quantile,
-    cosines_of,
     one_shot_epsilon_lo,
     tied_bound,
 )
@@ -92,7 +92,7 @@ class Cosines:
             )
         for name in ("cosines", "unobserved"):
             if (given := getattr(self, name)) is not None:
-                known = cosines_of(given, dimension=self.dimension)
+                known = check_cosines(given, dimension=self.dimension)
                 object.__setattr__(self, name, _validate.frozen(known))
 
 

@@ -25,7 +25,7 @@ from epsilometer.core.scores import Scores
 from epsilometer.engine.engines import InProcess
 from epsilometer.engine.request import Request
 from epsilometer.engine.run import Done
-from epsilometer.engine.runs import Program, RunsJob, check_until, default_block
+from epsilometer.engine.runs import Program, RunsJob, check_until, choose_block
 from epsilometer.engine.shards import Arrays
 from epsilometer.errors import InvalidArgument
 from epsilometer.sampling.batched_gaussian import BatchedGaussian
@@ -149,7 +149,7 @@ def run_audit(subject: ShuffledSGD, request: Request) -> Audit:
             provenance=request.make_provenance(subject),
         )
     runs = _count_trials(subject) // 2
-    block = default_block(runs)
+    block = choose_block(runs)
     check_until(request, also=(), blocks=-(-runs // block))
     job = _WatchedGame(
         plan=request.make_plan(subject, units=-(-runs // block), block=block, runs=runs),

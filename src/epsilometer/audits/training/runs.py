@@ -17,7 +17,7 @@ from epsilometer.engine.runs import (
     RunsJob,
     check_parameters,
     check_until,
-    default_block,
+    choose_block,
 )
 from epsilometer.errors import InvalidArgument
 
@@ -78,7 +78,7 @@ SUBJECTS = (Runs,)
 
 def run_audit(subject: Runs, request: Request) -> Audit:
     """Play runs with the record and as many without it, and judge the claim by them."""
-    block = subject.block or default_block(subject.runs)
+    block = subject.block or choose_block(subject.runs)
     check_until(request, also=subject.also, blocks=-(-subject.runs // block))
     job = RunsJob(
         plan=request.make_plan(

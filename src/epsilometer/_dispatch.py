@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -29,6 +29,7 @@ from epsilometer.engine.plan import Plan
 from epsilometer.engine.request import Request
 from epsilometer.errors import EpsilometerError, InvalidArgument, UnreadableFile
 
+_T = TypeVar("_T")
 Run: TypeAlias = Callable[[Any, Request], Audit]
 # By class name: the module that has the class in SUBJECTS, and run_audit(subject, request).
 SUBJECTS: Registry[Any] = Registry(
@@ -52,24 +53,10 @@ SUBJECTS: Registry[Any] = Registry(
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Call:
-    """A call of :func:`audit` that a file describes.
-
-    Attributes:
-        subject: What is audited.
-        claim: What was claimed, if anything.
-        delta: δ, where there is no claim.
-        confidence: Of all bounds together.
-        seed: From which all randomness follows.
-        until: When to stop early.
-    """
+class Call(Request):
+    """A call of :func:`audit` that a file describes: a request, and its subject."""
 
     subject: Any
-    claim: Claim | None = None
-    delta: float | None = None
-    confidence: float = DEFAULT_CONFIDENCE
-    seed: int = 0
-    until: Until | None = None
 
     def run(
         self,
@@ -93,17 +80,10 @@ class Call:
             accept_changes=accept_changes,
         )
 
-    def recompute(self, out: Path) -> Audit:
+    def recompute_from(self, out: Path) -> Audit:
         """Make the result of the run in a directory again from its shards; write nothing."""
-        request = Request(
-            claim=self.claim,
-            delta=self.delta if self.claim is None else self.claim.delta,
-            confidence=self.confidence,
-            seed=self.seed,
-            out=out,
-            until=self.until,
-            recompute=True,
-        )
+        delta = self.delta if self.claim is None else self.claim.delta
+        request = dataclasses.replace(self, delta=delta, out=out, recompute=True)
         return _find_runner(self.subject)(self.subject, request)
 
 
@@ -224,34 +204,35 @@ def read_call(path: str | Path, *, trust: bool = False, subject: Any = None) -> 
     file = Path(path)
     if file.is_dir():
         file /= "plan.json"
-    data = _read(file)
-    try:
+
+    def parse(data: bytes) -> Call:
         if file.name == "plan.json":
             plan = Plan.from_json(data.decode("utf-8"))
             return _call_from_plan(plan, trust=trust, subject=subject)
         if file.suffix == ".json":
             return _call_from_audit(from_json(data), trust=trust)
-        return _call_from_toml(parse_toml(data), trust=trust)
-    except UnicodeDecodeError as error:
-        raise UnreadableFile(f"Expected text in {str(file)!r}, got other bytes.") from error
-    except EpsilometerError as error:
-        raise InvalidArgument(f"{file}: {error}") from error
+        return call_from_sections(parse_toml(data), trust=trust)
+
+    return _parse_file(file, parse, InvalidArgument)
 
 
 def read_sections(path: str | Path) -> dict[str, Any]:
     """Return the sections of a TOML file, as :func:`call_from_sections` takes them."""
-    file = Path(path)
+    return _parse_file(Path(path), parse_toml, UnreadableFile)
+
+
+def _parse_file(file: Path, parse: Callable[[bytes], _T], fault: type[EpsilometerError]) -> _T:
+    """Parse a file, and name it in every error."""
     try:
-        return parse_toml(_read(file))
+        data = read_plain(file)
+    except OSError as error:
+        raise UnreadableFile(f"Could not read {str(file)!r}: {error.strerror}.") from error
+    try:
+        return parse(data)
     except UnicodeDecodeError as error:
         raise UnreadableFile(f"Expected text in {str(file)!r}, got other bytes.") from error
     except EpsilometerError as error:
-        raise UnreadableFile(f"{file}: {error}") from error
-
-
-def call_from_sections(sections: Mapping[str, Any], *, trust: bool = False) -> Call:
-    """Return the call that the sections of a TOML file describe."""
-    return _call_from_toml(sections, trust=trust)
+        raise fault(f"{file}: {error}") from error
 
 
 def find_subject_class(name: str) -> type:
@@ -298,12 +279,10 @@ def _call_from_plan(plan: Plan, *, trust: bool, subject: Any = None) -> Call:
         plan.audit,
         given["settings"],
         claim=None if given["claim"] is None else _parse_section("claim", given["claim"], Claim),
-        delta=given["delta"],
-        confidence=given["confidence"],
         seed=plan.seed,
-        until=given["until"],
         trust=trust,
         subject=subject,
+        **{name: given[name] for name in ("delta", "confidence", "until")},
     )
 
 
@@ -321,7 +300,8 @@ def _call_from_audit(found: Audit, *, trust: bool) -> Call:
     )
 
 
-def _call_from_toml(plain: Mapping[str, Any], *, trust: bool) -> Call:
+def call_from_sections(plain: Mapping[str, Any], *, trust: bool = False) -> Call:
+    """Return the call that the sections of a TOML file describe."""
     named = {section_name(name): name for name in SUBJECTS}
     given = [section for section in plain if section in named]
     others = [section for section in plain if section not in (*named, "claim", "audit")]
@@ -338,11 +318,8 @@ def _call_from_toml(plain: Mapping[str, Any], *, trust: bool) -> Call:
         named[given[0]],
         plain[given[0]],
         claim=as_claim(claim, delta=options.delta),
-        delta=options.delta,
-        confidence=options.confidence,
-        seed=options.seed,
-        until=options.until,
         trust=trust,
+        **msgspec.structs.asdict(options),
     )
 
 
@@ -375,13 +352,10 @@ def _make_call(
     name: str,
     settings: Mapping[str, Any],
     *,
-    claim: Claim | None,
-    delta: float | None,
-    confidence: float,
-    seed: int,
-    until: Any,
     trust: bool,
+    until: Any,
     subject: Any = None,
+    **options: Any,
 ) -> Call:
     if isinstance(until, str):
         until = parse_choice(until, among=("refuted", "narrow"))
@@ -391,14 +365,7 @@ def _make_call(
         if name not in SUBJECTS and isinstance(settings, Mapping):
             refuse_supplied(name, settings)  # of Opacus and Flower, whose runs are users' own
         subject = from_settings(find_subject_class(name), settings, trust=trust)
-    return Call(
-        subject=subject,
-        claim=claim,
-        delta=delta,
-        confidence=confidence,
-        seed=seed,
-        until=until,
-    )
+    return Call(subject=subject, until=until, **options)
 
 
 def _decode_until(plain: Any) -> Until:
@@ -409,10 +376,3 @@ def _decode_until(plain: Any) -> Until:
     rest = {name: value for name, value in plain.items() if name != "type"}
     until: Until = from_settings(kind, rest)
     return until
-
-
-def _read(file: Path) -> bytes:
-    try:
-        return read_plain(file)
-    except OSError as error:
-        raise UnreadableFile(f"Could not read {str(file)!r}: {error.strerror}.") from error

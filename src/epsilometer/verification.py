@@ -63,7 +63,7 @@ def verify(directory: str | Path, subject: Any = None, *, trust: bool = False) -
                 "recomputed. Give the directory of a run."
             )
     check_chain(home)
-    found = read_call(home, trust=trust, subject=subject).recompute(home)
+    found = read_call(home, trust=trust, subject=subject).recompute_from(home)
     stated, computed = read_plain(home / RESULT), render(found, ".json")
     if stated != computed:
         raise NotVerified(

@@ -5,8 +5,8 @@ its cosine is known. An estimate is no bound; ``stats.sphere_bounds`` has those.
 """
 
 import math
-from collections.abc import Callable
-from typing import Literal, NamedTuple, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -95,7 +95,7 @@ def cosine_epsilon(
         3.01
     """
     fit = fit_cosines(cosines, dimension=dimension, spread=spread)
-    return _epsilon_of(fit, dimension, delta, rule)
+    return _epsilon_between(fit, Fit(0.0, 1 / math.sqrt(dimension)), delta, rule)
 
 
 def cosine_estimate(
@@ -117,42 +117,27 @@ def cosine_estimate(
     """
     _validate.open_unit(confidence=confidence)
     known = check_cosines(cosines, dimension=dimension)
-    fit = fit_cosines(known, dimension=dimension, spread=spread)
-    epsilon = _epsilon_of(fit, dimension, delta, rule)
-    ends = [(1 - confidence) / 2, (1 + confidence) / 2]
-    means, stds = _resample(known, rng)
+    present = fit_cosines(known, dimension=dimension, spread=spread)
+    absent = Fit(0.0, 1 / math.sqrt(dimension))
+    again = _resample(known, rng)
+    ends = _list_ends(confidence)
     if spread == "tied":  # ε rises with the mean: two evaluations instead of hundreds
+        means = np.quantile([fit.mean for fit in again], ends)
         limits = [
-            _epsilon_of(Fit(float(mean), fit.std), dimension, delta, rule)
-            for mean in np.quantile(means, ends)
+            _epsilon_between(Fit(float(mean), present.std), absent, delta, rule) for mean in means
         ]
     else:
-        again = [
-            _epsilon_of(Fit(float(m), float(s)), dimension, delta, rule, relative=_NEAR)
-            for m, s in zip(means, stds, strict=True)
-            if s > 0
-        ]
-        limits = [float(limit) for limit in np.quantile(again, ends)]
-    forward, backward = two_gaussians_directions(
-        0.0, 1 / math.sqrt(dimension), fit.mean, fit.std, delta, rule, relative=_NEAR
-    )
-    return EpsilonEstimate(
-        epsilon=epsilon,
-        low=min(limits[0], epsilon),
-        high=max(limits[1], epsilon),
+        limits = _limit_by_resampling(again, [absent] * len(again), ends, delta, rule)
+    return _make_estimate(
+        present,
+        absent,
+        limits,
+        rule=rule,
         delta=delta,
         confidence=confidence,
         method=f"normal law of {known.size} cosines, {spread} spread, {rule} rule",
-        direction=_DIRECTIONS[0] if forward >= backward else _DIRECTIONS[1],
         subject=subject,
-        cites=("andrew2024",),
         caveats=(*_warn_of_few(known), *_warn_of_shape(known), *_warn_of_fit(spread)),
-        basis=(
-            ("mean present", fit.mean),
-            ("spread present", fit.std),
-            ("mean absent", 0.0),
-            ("spread absent", 1 / math.sqrt(dimension)),
-        ),
     )
 
 
@@ -177,48 +162,63 @@ def two_sample_estimate(
     """
     _validate.open_unit(confidence=confidence)
     samples = [_validate.scores("observed", observed), _validate.scores("unobserved", unobserved)]
-    fits = [_fit_of(sample.astype(np.float64)) for sample in samples]
-
-    def apart(present: Fit, absent: Fit, relative: float = 0.0) -> float:
-        if present.mean <= absent.mean:
-            return 0.0
-        return two_gaussians_epsilon(*absent, *present, delta, rule, relative=relative)
-
-    epsilon = apart(fits[0], fits[1])
-    resampled = [
-        [Fit(float(m), float(s)) for m, s in zip(*_resample(sample, rng), strict=True)]
-        for sample in samples
-    ]
-    again = [
-        apart(present, absent, _NEAR)
-        for present, absent in zip(*resampled, strict=True)
-        if min(present.std, absent.std) > 0
-    ]
-    low, high = np.quantile(again, [(1 - confidence) / 2, (1 + confidence) / 2])
-    forward, backward = two_gaussians_directions(*fits[1], *fits[0], delta, rule, relative=_NEAR)
+    present, absent = (_fit_of(sample.astype(np.float64)) for sample in samples)
+    again_present, again_absent = (_resample(sample, rng) for sample in samples)
+    limits = _limit_by_resampling(again_present, again_absent, _list_ends(confidence), delta, rule)
     caveats = [
         text for sample in samples for text in (*_warn_of_few(sample), *_warn_of_shape(sample))
     ]
-    caveats += _warn_of_spreads(*fits)
-    return EpsilonEstimate(
-        epsilon=epsilon,
-        low=min(float(low), epsilon),
-        high=max(float(high), epsilon),
+    return _make_estimate(
+        present,
+        absent,
+        limits,
+        rule=rule,
         delta=delta,
         confidence=confidence,
         method=f"normal laws of {samples[0].size} observed and {samples[1].size} unobserved "
         f"canaries, {rule} rule",
-        direction=_DIRECTIONS[0] if forward >= backward else _DIRECTIONS[1],
         subject=subject,
-        cites=("andrew2024",),
-        caveats=tuple(dict.fromkeys(caveats)),
-        basis=(
-            ("mean present", fits[0].mean),
-            ("spread present", fits[0].std),
-            ("mean absent", fits[1].mean),
-            ("spread absent", fits[1].std),
-        ),
+        caveats=tuple(dict.fromkeys((*caveats, *_warn_of_spreads(present, absent)))),
     )
+
+
+def _make_estimate(
+    present: Fit, absent: Fit, limits: Sequence[float], *, rule: Attack, delta: float, **said: Any
+) -> EpsilonEstimate:
+    """Return the ε between two normal laws, with its direction and what it rests on."""
+    epsilon = _epsilon_between(present, absent, delta, rule)
+    forward, backward = two_gaussians_directions(*absent, *present, delta, rule, relative=_NEAR)
+    return EpsilonEstimate(
+        epsilon=epsilon,
+        low=min(limits[0], epsilon),
+        high=max(limits[1], epsilon),
+        delta=delta,
+        direction=_DIRECTIONS[0] if forward >= backward else _DIRECTIONS[1],
+        cites=("andrew2024",),
+        basis=(
+            ("mean present", present.mean),
+            ("spread present", present.std),
+            ("mean absent", absent.mean),
+            ("spread absent", absent.std),
+        ),
+        **said,
+    )
+
+
+def _limit_by_resampling(
+    present: Sequence[Fit], absent: Sequence[Fit], ends: list[float], delta: float, rule: Attack
+) -> list[float]:
+    """Return percentiles of ε over resamples; those without any spread have no law."""
+    again = [
+        _epsilon_between(one, other, delta, rule, relative=_NEAR)
+        for one, other in zip(present, absent, strict=True)
+        if min(one.std, other.std) > 0
+    ]
+    return [float(limit) for limit in np.quantile(again, ends)]
+
+
+def _list_ends(confidence: float) -> list[float]:
+    return [(1 - confidence) / 2, (1 + confidence) / 2]
 
 
 def anderson_darling(sample: ArrayLike) -> float:
@@ -247,13 +247,12 @@ def anderson_darling_limit(size: int) -> float:
     return 1.092 / (1 + 4 / size - 25 / size**2)
 
 
-def _epsilon_of(
-    fit: Fit, dimension: int, delta: float, rule: Attack, relative: float = 0.0
+def _epsilon_between(
+    present: Fit, absent: Fit, delta: float, rule: Attack, relative: float = 0.0
 ) -> float:
-    if fit.mean <= 0:  # no leakage was seen; symmetry would make some of it
+    if present.mean <= absent.mean:  # no leakage was seen; symmetry would make some of it
         return 0.0
-    null = 1 / math.sqrt(dimension)
-    return two_gaussians_epsilon(0.0, null, fit.mean, fit.std, delta, rule, relative=relative)
+    return two_gaussians_epsilon(*absent, *present, delta, rule, relative=relative)
 
 
 def _fit_of(sample: FloatArray, divisor_less: int = 0) -> Fit:
@@ -267,13 +266,13 @@ def _fit_of(sample: FloatArray, divisor_less: int = 0) -> Fit:
     return fit
 
 
-def _resample(known: FloatArray, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
-    """Means and standard deviations of resamples with replacement."""
-    fits = np.empty((2, _RESAMPLES))
-    for i in range(_RESAMPLES):
+def _resample(known: FloatArray, rng: np.random.Generator) -> list[Fit]:
+    """Return the laws of resamples with replacement."""
+    fits = []
+    for _ in range(_RESAMPLES):
         again = known[rng.integers(known.size, size=known.size)]
-        fits[:, i] = again.mean(), again.std()
-    return fits[0], fits[1]
+        fits.append(Fit(float(again.mean()), float(again.std())))
+    return fits
 
 
 def _warn_of_few(known: FloatArray) -> tuple[str, ...]:
@@ -455,7 +454,7 @@ def _warn_of_misfit(
     """Says which of the samples the law does not fit."""
     absent = np.exp(rounds * special.log_ndtr(outside))
     present = np.exp(special.log_ndtr(inside - mu) + (rounds - 1) * special.log_ndtr(inside))
-    told = []
+    caveats = []
     for shares, who in ((present, "that took part"), (absent, "that did not take part")):
         k, ranked = shares.size, np.sort(shares)
         apart = max(
@@ -463,9 +462,9 @@ def _warn_of_misfit(
             float((ranked - np.arange(k) / k).max()),
         )
         if math.sqrt(k) * apart > _STRAY:
-            told.append(
+            caveats.append(
                 f"The largest cosines of canaries {who} do not have the law of a maximum of "
                 f"independent rounds (Kolmogorov's distance {apart:.2g}): the estimate rests on "
                 "that they have, the bound does not."
             )
-    return tuple(told)
+    return tuple(caveats)

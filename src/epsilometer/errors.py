@@ -1,4 +1,4 @@
-"""What can go wrong, in types a caller can tell apart."""
+"""Define errors by type, so that a caller can tell them apart."""
 
 import os
 import sys
@@ -55,7 +55,7 @@ def shows_errors() -> bool:
 
 
 def warn(text: str) -> None:
-    """Warns at the line that called this package, however many calls of ours lie between."""
+    """Warn at the line that called this package, however many calls of ours lie between."""
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and _is_ours(frame.f_globals):
         level, frame = level + 1, frame.f_back

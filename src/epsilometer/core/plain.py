@@ -1,4 +1,4 @@
-"""Base of everything that is written to JSON: frozen, of plain Python numbers."""
+"""Define the base of all JSON records: frozen, with plain Python numbers in their domains."""
 
 import functools
 import math

@@ -1,4 +1,4 @@
-"""The bibliography. Every result cites what it used by these keys."""
+"""List the bibliography: every result cites what it used by these keys."""
 
 from types import MappingProxyType
 

@@ -92,7 +92,7 @@ class Scores(Observations):
         return self.outside.size
 
     def errors_at(self, threshold: float) -> tuple[int, int]:
-        """False positives and false negatives of the rule "in iff score ≥ threshold"."""
+        """Count false positives and false negatives of the rule "in iff score ≥ threshold"."""
         at = np.float64(threshold)  # a bare float would be rounded to float32 beside such scores
         return int(np.sum(self.outside >= at)), int(np.sum(self.inside < at))
 
@@ -137,7 +137,7 @@ class ScoreCounts(Observations):
 
     @classmethod
     def at(cls, thresholds: Any) -> "ScoreCounts":
-        """Nothing counted yet, at these thresholds."""
+        """Return counts of no scores yet, at these thresholds."""
         fixed = _validate.scores("thresholds", thresholds)
         bins = np.zeros(fixed.size + 1, np.int64)
         return cls(fixed, bins, bins)
@@ -153,7 +153,7 @@ class ScoreCounts(Observations):
         return int(self.outside_bins.sum())
 
     def add(self, *, inside: Any = None, outside: Any = None) -> "ScoreCounts":
-        """These counts and those of a further block of scores; the block may then be forgotten."""
+        """Return these counts plus those of a further block, which may then be dropped."""
         return replace(
             self,
             inside_bins=self.inside_bins + self._count("inside", inside),
@@ -173,7 +173,7 @@ class ScoreCounts(Observations):
         )
 
     def errors_at(self, threshold: float) -> tuple[int, int]:
-        """False positives and false negatives of the rule "in iff score ≥ threshold"."""
+        """Count false positives and false negatives of the rule "in iff score ≥ threshold"."""
         index = int(np.searchsorted(self.thresholds, threshold))
         if index == self.thresholds.size or self.thresholds[index] != threshold:
             raise InvalidArgument(

@@ -56,7 +56,7 @@ class BaseFinding(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind"):
 
 
 class AttackSummary(Plain, frozen=True, kw_only=True):
-    """How well the attack told the two worlds apart, before any bound.
+    """How well the attack told runs with the record from runs without it, before any bound.
 
     Attributes:
         auc: Chance that a score from inside exceeds one from outside, ties counted half.

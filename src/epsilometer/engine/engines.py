@@ -1,4 +1,4 @@
-"""What executes units: this machine, or a Dask cluster. Outcomes come back as they come.
+"""Execute units on this machine or on a Dask cluster, and yield outcomes as they finish.
 
 A unit that raises is an outcome like any other. A worker that *dies* (killed, out of memory, a
 crash in native code) takes the units it held with it; those are tried again one by one, so that
@@ -75,7 +75,7 @@ class Engine(Protocol):
         ...
 
     def outcomes(self, call: Call, units: Iterable[int]) -> Outcomes:
-        """Calls ``call`` with each unit, and yields outcomes as they come."""
+        """Call ``call`` with each unit, and yield outcomes as they finish."""
         ...
 
 
@@ -105,7 +105,7 @@ class InProcess:
         return 1
 
     def outcomes(self, call: Call, units: Iterable[int]) -> Outcomes:
-        """Yields outcomes in the order of ``units``."""
+        """Yield outcomes in the order of ``units``."""
         for unit in units:
             with threadpool_limits(1):
                 outcome = _attempt(call, unit)
@@ -140,7 +140,7 @@ class Local:
         return self.count or int(cpu_count())
 
     def outcomes(self, call: Call, units: Iterable[int]) -> Outcomes:
-        """Yields outcomes as they come."""
+        """Yield outcomes as they finish."""
         if self.kind == "threads":
             with threadpool_limits(1), parallel_config(backend="threading"):
                 yield from _stream(call, units, workers=self.workers, home="another thread")
@@ -193,7 +193,7 @@ class Dask:
             return sum(client.ncores().values())
 
     def outcomes(self, call: Call, units: Iterable[int]) -> Outcomes:
-        """Yields outcomes as they come."""
+        """Yield outcomes as they finish."""
         with self._connect() as client:
             yield from _Cluster(client, call, self).outcomes(units)
 
@@ -281,7 +281,7 @@ class _Cluster:
                 return
 
     def _share(self) -> None:
-        """The call as a task of its own: sent once, and made again where its worker died."""
+        """Send the call as a task of its own: once, and again where its worker died."""
         try:
             self._shared = self._client.submit(_return_call, self._call, pure=False)
         except (TypeError, PicklingError) as error:
@@ -293,7 +293,7 @@ class _Cluster:
         future.add_done_callback(self._back.put)
 
     def _retry_alone(self, unit: int) -> Outcome:
-        """One unit that Dask gave up on, with nobody beside it to blame."""
+        """Retry one unit that Dask gave up on, alone."""
         for _ in range(self._engine.retries):
             self._share()
             self._send(unit)
@@ -303,7 +303,7 @@ class _Cluster:
         return _give_up(unit, "Dask says: KilledWorker", tries=self._engine.retries)
 
     def _take(self) -> tuple[int, Outcome | None]:
-        """The next unit that came back, and None where its workers died."""
+        """Return the next unit that came back; its outcome is None where its workers died."""
         from distributed.scheduler import KilledWorker
 
         seen = time.monotonic()
@@ -356,7 +356,7 @@ def _return_call(call: Call) -> Call:
 
 
 def _stream_persistently(call: Call, units: Iterable[int], *, workers: int, tries: int) -> Outcomes:
-    """Streams outcomes; when a worker dies, tries what was under way one by one, and goes on."""
+    """Yield outcomes; when a worker dies, retry what it may have held one by one, then continue."""
     left = dict.fromkeys(units)  # those without an outcome, in order
     while left:
         under_way: list[int] = []
@@ -382,7 +382,7 @@ def _stream_persistently(call: Call, units: Iterable[int], *, workers: int, trie
 def _retry_alone(
     call: Call, unit: int, error: BaseException, *, workers: int, tries: int
 ) -> Outcome:
-    """One unit that was under way when a worker died, with nobody beside it to blame."""
+    """Retry one unit alone, so that no other unit can be the one that kills the worker."""
     for _ in range(tries):
         try:
             for outcome in _stream(call, [unit], workers=workers):
@@ -423,7 +423,7 @@ def _make_pickling_error(error: BaseException) -> InvalidArgument:
 
 
 def _attempt(call: Call, unit: int, home: str = _HERE) -> Outcome:
-    """Calls the unit; whatever it raises is its outcome, also where it calls ``sys.exit``."""
+    """Call a unit; whatever it raises, ``SystemExit`` included, is its outcome."""
     if home != _HERE:
         _prepare_worker()
     start = time.perf_counter()
@@ -438,14 +438,14 @@ def _attempt(call: Call, unit: int, home: str = _HERE) -> Outcome:
 
 
 def _prepare_worker() -> None:
-    """Once in each thread that works, since OpenMP counts for each: sums in one order."""
+    """Limit native threads to one per working thread, so that sums have one order."""
     if not getattr(_SETTLED, "done", False):
         ThreadpoolController().limit(limits=1)
         _SETTLED.done = True
 
 
 def _begin_worker(master: int) -> None:
-    """In each process we start: Ctrl-C is the master's, and nobody works for a master that died."""
+    """Ignore Ctrl-C in a worker process, and end it when its parent dies."""
     _prepare_worker()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_exit_with, args=(master,), daemon=True).start()
@@ -459,7 +459,7 @@ def _exit_with(master: int) -> None:
 
 @contextmanager
 def _hold_ctrl_c() -> Iterator[None]:
-    """Processes started here do not see Ctrl-C, not even before their first line is reached."""
+    """Block SIGINT while processes start, so that they never see Ctrl-C."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return

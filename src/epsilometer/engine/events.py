@@ -1,4 +1,4 @@
-"""What happens during a run, told to whoever listens: a bar, lines, a log."""
+"""Report what happens during a run to listeners: a progress bar, lines, a log."""
 
 import json
 import os
@@ -35,7 +35,7 @@ class Event:
     time: float = field(default_factory=time.time)
 
     def to_json(self) -> str:
-        """One line."""
+        """Return the event as one line of JSON."""
         plain = {"time": round(self.time, 3), "event": self.name, **self.details}
         return json.dumps(plain, ensure_ascii=False)
 
@@ -44,7 +44,7 @@ Listener: TypeAlias = Callable[[Event], None]
 
 
 def log_to(path: Path) -> Listener:
-    """Appends events to a file of the owner's, never through a link.
+    """Return a listener that appends events to a private file, never through a link.
 
     A log that cannot be written stops nothing: the disk may be full, and what matters is told by
     whoever writes what matters. A line that a crash cut off stays one.

@@ -1,4 +1,4 @@
-"""What an audit was given, as a hash: a run is never continued with something else."""
+"""Fingerprint the inputs of an audit, so that a run never continues with other inputs."""
 
 import functools
 import hashlib
@@ -18,7 +18,7 @@ class _Digest(Protocol):
 
 
 def fingerprint(value: Any) -> str:
-    """SHA-256 of a value by its contents: the same in every process, another for other contents.
+    """Return the SHA-256 of a value by its contents, the same in every process.
 
     Arrays and tensors count by type, shape and bytes; containers and objects by their parts; a
     path, or a text that is one, by the contents of its file; a function by its name alone.
@@ -41,7 +41,7 @@ def fingerprint(value: Any) -> str:
 
 
 def name_of(function: Any) -> str:
-    """Module and qualified name; those of the type where it is an object that can be called."""
+    """Return module and qualified name of a function, or of the type of a callable object."""
     while isinstance(function, functools.partial):
         function = function.func
     if not hasattr(function, "__qualname__"):
@@ -55,7 +55,7 @@ def is_tensor(value: Any) -> bool:
 
 
 def _add(digest: _Digest, value: Any, above: tuple[int, ...]) -> None:
-    """Adds a value to the digest; ``above`` are those it is a part of."""
+    """Add a value to the digest; ``above`` are the values it is a part of."""
     kind = type(value)
     _add_text(digest, f"{kind.__module__}.{kind.__qualname__}")
     if id(value) in above:  # part of itself
@@ -78,7 +78,7 @@ def _add(digest: _Digest, value: Any, above: tuple[int, ...]) -> None:
 
 
 def _describe_leaf(value: Any) -> str | None:
-    """What has no parts, as text; None for anything else."""
+    """Return a value without parts as text; None for anything else."""
     if isinstance(value, (str, Path)) and os.path.isfile(value):
         with open(value, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -89,7 +89,7 @@ def _describe_leaf(value: Any) -> str | None:
 
 
 def _list_parts(value: Any) -> list[Any]:
-    """The parts of a value, in an order of their own."""
+    """Return the parts of a value, in a fixed order."""
     parts: list[Any]
     match value:
         case functools.partial():
@@ -131,7 +131,7 @@ def _add_text(digest: _Digest, text: str) -> None:
 
 
 def _reduce(value: Any) -> list[Any]:
-    """What a pickle would hold of an object; pickles themselves differ by who shares what."""
+    """Return what a pickle would hold; pickles themselves differ by which parts are shared."""
     try:
         parts = value.__reduce_ex__(4)
     except Exception as error:  # objects raise almost anything when asked for their contents

@@ -108,17 +108,17 @@ class Plan:
         return replace(self, inputs=_key(secret, self.inputs), code=_key(secret, self.code))
 
     def stream(self, unit: int) -> np.random.Generator:
-        """The unit's own random stream: counter-based, and never another unit's."""
+        """Return the unit's own random stream: counter-based, and never another unit's."""
         sequence = np.random.SeedSequence(self.seed, spawn_key=(unit,))
         return np.random.Generator(np.random.Philox(sequence))
 
     def to_json(self) -> str:
-        """The plan and its hash."""
+        """Return the plan and its hash as JSON text."""
         return json.dumps({**self._to_plain(), "hash": self.hash}, indent=2, ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The plan that ``to_json`` wrote; anything else, and any change by hand, is refused."""
+        """Read a plan that ``to_json`` wrote; refuse anything else, and any change by hand."""
         try:
             plain = json.loads(text)
             schema, stated = plain.pop("schema"), plain.pop("hash")

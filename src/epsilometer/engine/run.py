@@ -38,7 +38,7 @@ _NAMED = 8  # changes that a caveat names
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, which is heeded like Ctrl-C."""
+    """SIGTERM, which ends a run like Ctrl-C."""
 
 
 class UnitFailed(EpsilometerError):
@@ -105,15 +105,15 @@ class Watch(Protocol):
     """Sees what units returned, in the order of units whatever the order they finish in."""
 
     def see(self, arrays: Arrays) -> None:
-        """Takes the next unit's arrays."""
+        """Take the next unit's arrays."""
         ...
 
     def epsilon(self) -> float | None:
-        """What is proved so far, to show; None where nothing can be said yet."""
+        """Return the ε that is proved so far; None where nothing is known yet."""
         ...
 
     def enough(self) -> str:
-        """Why no further unit is needed, or nothing. Must depend on what was seen alone."""
+        """Return why no further unit is needed, or "". Must depend on the units seen alone."""
         ...
 
 
@@ -121,14 +121,14 @@ class Unwatched:
     """The watch of a job that proves nothing before all its units are there."""
 
     def see(self, arrays: Arrays) -> None:
-        """Looks away."""
+        """Ignore the arrays."""
 
     def epsilon(self) -> float | None:
-        """Nothing."""
+        """Return None: nothing is shown."""
         return None
 
     def enough(self) -> str:
-        """Never."""
+        """Return "": all units are needed."""
         return ""
 
 
@@ -144,19 +144,19 @@ class Job(Protocol):
         ...
 
     def unit(self, index: int) -> Arrays:
-        """One piece of the work, as named arrays."""
+        """Compute one piece of the work, as named arrays."""
         ...
 
     def missing(self, index: int) -> Arrays:
-        """What a failed unit counts as: arrays that can only weaken what is proved."""
+        """Return what a failed unit counts as: arrays that can only weaken what is proved."""
         ...
 
     def watch(self) -> Watch:
-        """A new watch over the units."""
+        """Return a new watch over the units."""
         ...
 
     def result(self, units: Iterable[Arrays], done: "Done") -> Audit:
-        """The result of the first units, as many as were needed, in their order."""
+        """Return the result of the first units, as many as were needed, in their order."""
         ...
 
 
@@ -168,11 +168,11 @@ def run(
     listen: Sequence[Listener] = (),
     accept_changes: bool = False,
 ) -> Audit:
-    """Finishes a run, or begins it, and returns its result.
+    """Finish a run, or begin it, and return its result.
 
-    Guarantees: the same plan gives the same result, byte for byte, on every engine, with any number
+    Guarantee: the same plan gives the same result, byte for byte, on every engine, with any number
         of workers, however often it was killed and called again.
-    Assumes: the same versions and kind of processor; units are pure functions of the plan.
+    Assumption: the same versions and kind of processor; units are pure functions of the plan.
 
     Args:
         job: What to compute.
@@ -225,9 +225,9 @@ def gather(
 ) -> list[Arrays]:
     """Return what each unit of a plan returned, in the order of units.
 
-    Guarantees: the same plan gives the same arrays, byte for byte, on every engine, with any number
+    Guarantee: the same plan gives the same arrays, byte for byte, on every engine, with any number
         of workers, however often it was killed and called again with the same directory.
-    Assumes: ``unit`` is a pure function of the plan and its argument, and can be pickled.
+    Assumption: ``unit`` is a pure function of the plan and its argument, and can be pickled.
 
     Args:
         plan: Everything that determines the arrays.
@@ -269,7 +269,7 @@ def _gather_units(
 
 
 def read_finished_result(store: Store) -> "Audit | None":
-    """The result of a run that needs no more work: none of its units failed.
+    """Return the result of a run of which no unit failed; None where work is left.
 
     One that is torn, foreign or was changed is none: it is made again from the shards.
     """
@@ -494,7 +494,7 @@ def _return_arrays(arrays: Arrays) -> Arrays:
 
 @contextmanager
 def handle_sigterm() -> Iterator[None]:
-    """SIGTERM ends a run as Ctrl-C does; signals can only be set in the main thread."""
+    """Let SIGTERM end a run as Ctrl-C does; signals can only be set in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -128,7 +128,7 @@ class RunsJob:
         return -(-self.runs // self.block)
 
     def unit(self, index: int) -> Arrays:
-        """Plays one block."""
+        """Run one block of trials."""
         size, program = self._find_size(index), self.programs[index // self.blocks]
         played = program.play(size, self.plan.stream(index))
         arrays = {}
@@ -145,7 +145,7 @@ class RunsJob:
         return arrays
 
     def missing(self, index: int) -> Arrays:
-        """Runs that failed, scored as if each had spoken against the attack.
+        """Return failed runs, scored as if each had spoken against the attack.
 
         Inside at −∞ and outside at +∞ raise both error counts at every threshold, so that the
         bound holds whatever the runs would have shown, and whatever made them fail.
@@ -158,7 +158,7 @@ class RunsJob:
         }
 
     def watch(self) -> "_ProgressWatch | _BettingWatch":
-        """Bets where the run may stop early; else only computes what is shown."""
+        """Return a watch that bets where the run may stop early, else shows a bound."""
         first = self.programs[0].looks[0].name
         return (
             _ProgressWatch(self) if self.until is None else _BettingWatch(self, self.until, first)
@@ -295,12 +295,12 @@ def compute_watched_power(claim: Claim, *, pairs: int, confidence: float, reach:
 
 
 def count_pilots(blocks: int) -> int:
-    """How many of the first blocks place the thresholds, where a rule may stop early."""
+    """Return how many of the first blocks place the thresholds, where a run may stop early."""
     return min(max(1, round(_PILOT * blocks)), blocks - 1)
 
 
 def join_scores(units: Iterable[Arrays], view: str = "") -> Scores:
-    """The scores of all units in a view, in their order."""
+    """Return the scores of all units in a view, in their order."""
     parts = list(units)
     return Scores(
         inside=np.concatenate([part[f"{view}inside"] for part in parts]),

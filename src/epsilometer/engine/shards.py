@@ -1,4 +1,4 @@
-"""Finished units as bytes: named arrays, whose they are, and a checksum over both."""
+"""Pack finished units into bytes: named arrays, their plan, and a checksum over both."""
 
 import hashlib
 import json
@@ -31,7 +31,7 @@ class DamagedShard(EpsilometerError):
 
 
 def check_arrays(returned: Any) -> Arrays:
-    """What a unit returned, if that can be kept: arrays of numbers, truth values or text."""
+    """Return what a unit returned, if it can be stored: arrays of numbers, booleans or text."""
     if not isinstance(returned, Mapping) or not all(isinstance(name, str) for name in returned):
         raise InvalidArgument(
             f"Expected a unit to return named arrays as a dict, got {type(returned).__name__}."
@@ -53,7 +53,7 @@ def check_arrays(returned: Any) -> Arrays:
 
 
 def pack(units: Mapping[int, Arrays], *, plan: str) -> bytes:
-    """Line 1: SHA-256 of the rest. Line 2: whose arrays these are. Then their bytes, C order.
+    """Pack units: a line with the SHA-256 of the rest, a line of JSON, the arrays' bytes.
 
     Not .npy, whose headers are Python literals that cost more to read than a short array.
     """
@@ -99,7 +99,7 @@ def scan(file: BinaryIO, *, plans: Container[str]) -> list[int]:
 
 
 def unpack(data: bytes, *, plans: Container[str]) -> dict[int, Arrays]:
-    """What ``pack`` was given by one of these plans; ``DamagedShard`` says what is wrong."""
+    """Unpack what ``pack`` packed for one of these plans; ``DamagedShard`` says what is wrong."""
     checksum, _, body = data.partition(b"\n")
     if hashlib.sha256(body).hexdigest().encode("ascii") != checksum:
         raise DamagedShard(_TORN)

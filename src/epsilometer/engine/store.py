@@ -1,4 +1,4 @@
-"""A run's directory. Whatever is written there is whole or absent, at every moment.
+"""Store a run in its directory: every file is whole or absent, at every moment.
 
 plan.json      everything that determines the result, with its hash
 secret         with which digests of data in the plan are keyed
@@ -56,7 +56,7 @@ class Store:
     """The directory of one run and its plan. Hold its ``lock`` to write."""
 
     def __init__(self, directory: Path, plan: Plan) -> None:
-        """Knows where things are; reads and writes nothing yet."""
+        """Take the place of a run and its plan; read and write nothing yet."""
         self.directory, self.plan, self._hash = directory, plan, plan.hash
         self._counted = {self._hash, *(each.plan for each in plan.accepted)}
         self._home: dict[int, str] = {}  # finished unit → its file
@@ -64,7 +64,7 @@ class Store:
 
     @classmethod
     def create(cls, directory: Path, plan: Plan) -> "Store":
-        """A new run, or the one that is already there if it has the same plan.
+        """Return a new run, or the one that is already there if it has the same plan.
 
         Raises:
             CodeChanged: The code is another than the run began with, and that is not accepted.
@@ -79,7 +79,7 @@ class Store:
 
     @classmethod
     def open(cls, directory: Path) -> "Store":
-        """The run in this directory."""
+        """Return the run in this directory."""
         try:
             with Folder.hold(directory) as home:
                 text = home.read("plan.json", largest=LARGEST_TEXT).decode("utf-8")
@@ -93,7 +93,7 @@ class Store:
             raise InvalidArgument(f"{directory / 'plan.json'}: {error}") from error
 
     def _compare(self, wanted: Plan) -> "Store":
-        """The run that is there, if it is the one that is wanted; changed code is recorded."""
+        """Return the run that is there if it has the wanted plan; record changed code."""
         difference = describe_difference(self.plan, wanted)
         if difference:
             raise InvalidArgument(
@@ -112,7 +112,7 @@ class Store:
         return now
 
     def prepare(self) -> dict[str, str]:
-        """Makes the directories and looks at the shards; what is torn or foreign is set aside.
+        """Make the directories and check the shards; set aside what is torn or foreign.
 
         Returns:
             File name → what was wrong with it. Its units are computed again.
@@ -137,7 +137,7 @@ class Store:
         return damaged
 
     def look(self) -> dict[str, str]:
-        """Reads and checks every shard, and remembers where units are; returns what is damaged."""
+        """Check every shard, remember where units are, and return what is damaged."""
         with self._open_to_read(_SHARDS) as shards:
             if shards is not None:
                 return self._look(shards)
@@ -165,7 +165,7 @@ class Store:
         return frozenset(self._home)
 
     def read(self, unit: int) -> Arrays:
-        """What a finished unit returned; units in order are read fast."""
+        """Return what a finished unit returned; units in order are read fast."""
         name = self._home[unit]
         if name in self._recent:
             return self._recent[name][unit]
@@ -179,7 +179,7 @@ class Store:
             raise DamagedShard(f"{where} was whole a moment ago; now {error}") from error
 
     def write_shard(self, units: Mapping[int, Arrays]) -> None:
-        """Keeps what units returned in one file, and forgets that they had failed before."""
+        """Write what units returned into one file, and forget that they had failed before."""
         name = _shard_name(units)
         with self._open_to_write(_SHARDS) as shards:
             shards.write(name, pack(units, plan=self._hash))
@@ -191,14 +191,14 @@ class Store:
                     failures.remove(_failure_name(unit))
 
     def write_failure(self, unit: int, error: str) -> None:
-        """Keeps why a unit failed."""
+        """Write why a unit failed."""
         text = json.dumps({"unit": unit, "error": error}, indent=2, ensure_ascii=False)
         with self._open_to_write(_FAILURES) as failures:
             failures.write(_failure_name(unit), text.encode("utf-8", "backslashreplace"))
             failures.sync()
 
     def failures(self) -> dict[int, str]:
-        """Unit → traceback of each that failed and was not finished since."""
+        """Return the traceback of each unit that failed and was not finished since."""
         found: dict[int, str] = {}
         with self._open_to_read(_FAILURES) as failures:
             for unit in [] if failures is None else _list_noted(failures):
@@ -211,27 +211,27 @@ class Store:
         return found
 
     def forget_failures(self, first: int) -> None:
-        """Takes away why units from ``first`` on failed: nobody needs them any more."""
+        """Remove notes of failed units from ``first`` on, which are not needed any more."""
         with self._open_to_write(_FAILURES) as failures:
             for unit in _list_noted(failures):
                 if unit >= first:
                     failures.remove(_failure_name(unit))
 
     def write(self, name: str, text: str) -> None:
-        """Writes a JSON file of the run, whole or not at all."""
+        """Write a JSON file of the run, whole or not at all."""
         with self._open_to_write() as home:
             home.write(name, text.encode("utf-8", "backslashreplace"))
             home.sync()
 
     def write_result(self, text: str) -> None:
-        """Writes the result, after what ties it to the plan and the shards."""
+        """Write the result, after the chain that ties it to the plan and the shards."""
         with self._open_to_write() as home:
             write_chain(home, text.encode("utf-8"))
             home.write("result.json", text.encode("utf-8"))
             home.sync()
 
     def text(self, name: str) -> str | None:
-        """A file of the run, or None where there is none to read."""
+        """Return a file of the run as text, or None where there is none to read."""
         try:
             with Folder.hold(self.directory) as home:
                 return home.read(name, largest=LARGEST_TEXT).decode("utf-8", "replace")
@@ -240,7 +240,7 @@ class Store:
 
     @contextmanager
     def _open_to_write(self, name: str = "") -> Iterator[Folder]:
-        """Holds the directory, or a folder in it, to write into."""
+        """Hold the directory, or a folder in it, to write into."""
         with explain_write_errors(self.directory), Folder.hold(self.directory) as home:
             if not name:
                 yield home
@@ -250,7 +250,7 @@ class Store:
 
     @contextmanager
     def _open_to_read(self, name: str) -> Iterator[Folder | None]:
-        """Holds a folder to read from; None where there is none. A closed one is not empty."""
+        """Hold a folder to read from; None where there is none. A closed one is not empty."""
         try:
             with Folder.hold(self.directory) as home:
                 if home.look(name) is None:
@@ -329,12 +329,12 @@ def _failure_name(unit: int) -> str:
 
 
 def _shard_name(units: Iterable[int]) -> str:
-    """After its lowest unit, which no other file holds."""
+    """Return a name after the lowest unit, which no other file holds."""
     return f"{min(units):08d}.shard"
 
 
 class Writer:
-    """A thread that writes shards; an error of its is raised by the next call."""
+    """A thread that writes shards; its error is raised by the next call."""
 
     def __init__(self, write: Callable[[dict[int, Arrays]], None]) -> None:
         """Take what writes finished units, as ``Store.write_shard``."""
@@ -351,7 +351,7 @@ class Writer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Waits until everything is on the disk."""
+        """Wait until everything is on the disk."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -359,7 +359,7 @@ class Writer:
         self._raise()
 
     def add(self, unit: int, arrays: Arrays) -> None:
-        """Takes a unit to write; waits where too much does."""
+        """Take a unit to write; wait where too much waits for the disk."""
         with self._changed:
             while self._bytes > _HELD and self._error is None:
                 self._changed.wait()
@@ -382,7 +382,7 @@ class Writer:
                 self._changed.notify_all()
 
     def _wait_for_units(self) -> bool:
-        """Waits for a unit and a moment more; False when there will be none."""
+        """Wait for a unit and a moment more; return False when there will be none."""
         with self._changed:
             self._changed.wait_for(lambda: self._units or self._closed)
             self._changed.wait_for(lambda: self._closed or self._bytes > _HELD, timeout=_MOMENT)
@@ -403,7 +403,7 @@ class CannotWrite(EpsilometerError):
 
 @contextmanager
 def lock(directory: Path) -> Iterator[None]:
-    """Holds a run. The kernel lets go when the process ends, however it ends."""
+    """Lock a run. The kernel releases the lock when the process ends, however it ends."""
     held = FileLock(directory / "lock", mode=OWNER_FILE)
     try:
         with explain_write_errors(directory):
@@ -444,7 +444,7 @@ def is_busy(directory: Path) -> bool:
 
 @contextmanager
 def explain_write_errors(directory: Path) -> Iterator[None]:
-    """Errors of the disk in words a user can act on."""
+    """Turn errors of the disk into sentences that a user can act on."""
     try:
         yield
     except OSError as error:
@@ -477,7 +477,7 @@ def _can_lock(directory: Path) -> bool:
 
 
 def _find_holder(directory: Path) -> str:
-    """Who said last that they began; the log may be torn, and then it is somebody."""
+    """Return which process began last by the log, which may be torn."""
     with suppress(OSError, EpsilometerError), Folder.hold(directory) as home:
         text = home.read("log.jsonl", largest=_LOG).decode("utf-8", "replace")
         for line in reversed(text.splitlines()):

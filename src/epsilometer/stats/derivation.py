@@ -1,4 +1,4 @@
-"""How a bound came about, in words and with its formula: what was counted, and why it holds.
+"""Explain a bound by its formula: what was counted, and why it holds.
 
 Every method has a function that says it, beside the method itself; here is what they share. The
 numbers come from the bound's ``basis``, so that a reader can put them into the formula.
@@ -73,34 +73,34 @@ def fill_lines(
 
 
 def known(basis: Basis) -> dict[str, float]:
-    """The numbers by their names."""
+    """Return the numbers of a basis by their names."""
     return dict(basis)
 
 
 def shown(value: float) -> str:
-    """A number as it stands in a formula."""
+    """Format a number as it stands in a formula."""
     if math.isinf(value):
         return "∞" if value > 0 else "−∞"
     return f"{value:.{_DIGITS}g}"
 
 
 def count(value: float) -> str:
-    """A count as it stands in a sentence."""
+    """Format a count as it stands in a sentence."""
     return f"{int(value):,}"
 
 
 def rule_of(bound: EpsilonLowerBound) -> str:
-    """The name of the rule by which its threshold was chosen."""
+    """Return the name of the rule by which a threshold was chosen."""
     return bound.threshold_rule.partition("(")[0]
 
 
 def paid(bound: EpsilonLowerBound) -> str:
-    """What choosing the threshold cost, where errors are counted at it."""
+    """Explain what choosing the threshold cost, where errors are counted at it."""
     return str(TEXTS["paid"].get(rule_of(bound), f"Thresholds: {bound.threshold_rule}."))
 
 
 def two_rates(kind: Literal["clopper_pearson", "jeffreys"]) -> Derive:
-    """Of methods that limit both error rates, by (ε, δ)-DP."""
+    """Return the derivation of methods that limit both error rates, by (ε, δ)-DP."""
 
     def derive(bound: EpsilonLowerBound) -> Derivation:
         has = known(bound.basis)
@@ -128,7 +128,7 @@ def two_rates(kind: Literal["clopper_pearson", "jeffreys"]) -> Derive:
 
 
 def gaussian_dp(bound: EpsilonLowerBound) -> Derivation:
-    """Of the method that takes the trade-off curve for Gaussian."""
+    """Derive a bound of the method that takes the trade-off curve for Gaussian."""
     has = known(bound.basis)
     last = epsilon_of_mu(bound)
     if "level" in has:
@@ -151,7 +151,7 @@ def epsilon_of_mu(result: EpsilonLowerBound | EpsilonEstimate) -> tuple[str, ...
 
 
 def counted_at(bound: EpsilonLowerBound) -> tuple[str, ...]:
-    """Errors at the threshold."""
+    """Say how many errors the attack makes at its threshold."""
     has = known(bound.basis)
     if not has:
         return tuple(TEXTS["lines"]["not_kept"])
@@ -173,7 +173,7 @@ def counted_at(bound: EpsilonLowerBound) -> tuple[str, ...]:
 def limits(
     bound: EpsilonLowerBound, kind: Literal["clopper_pearson", "jeffreys"]
 ) -> tuple[tuple[str, ...], tuple[float, float]]:
-    """The lines of both rates' upper limits, and the limits."""
+    """Return the lines of both rates' upper limits, and the limits."""
     has = known(bound.basis)
     sides = (
         ("FPR", "false positives", "scores outside"),
@@ -206,7 +206,7 @@ def _at_rank(
     *,
     merit: str = "ε",
 ) -> Derivation:
-    """The exact test at a rank: of what stands there one rate has a known law."""
+    """Derive the exact test at a rank, where one error rate has a known law."""
     out = "rank outside" in has
     ranked, other = ("outside", "inside") if out else ("inside", "outside")
     rate, hits = ("false positive rate", "TPR") if out else ("false negative rate", "1 − FPR")

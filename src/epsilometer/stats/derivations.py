@@ -29,7 +29,7 @@ from epsilometer.stats.sphere import cosine_cdf, cosine_logsf
 
 
 def _derive_cosines(bound: EpsilonLowerBound, *, exact: bool) -> Derivation:
-    """Of bounds whose FPR is known exactly: only one rate is limited."""
+    """Derive bounds whose FPR is known exactly, so that only one rate is limited."""
     has, row = known(bound.basis), int(bound.direction == "absent→present")
     if not has:
         return Derivation(
@@ -99,7 +99,7 @@ def _explain_null_cost(exact: bool) -> str:
 
 
 def _derive_joint(bound: EpsilonLowerBound) -> Derivation:
-    """Of joint thresholds as a paper has them: rates as counted, floored at one run."""
+    """Derive bounds of joint thresholds as a paper has them: rates floored at one run."""
     has, row = known(bound.basis), int(bound.direction == "absent→present")
     floor = has["rates floored at"]
     fpr = max(has["false positives"] / has["scores outside"], floor)

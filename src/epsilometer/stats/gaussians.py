@@ -1,4 +1,4 @@
-r"""Privacy of Gaussian pairs, exactly: one mechanism, or two fitted normals of unequal spread.
+r"""Compute the privacy of Gaussian pairs: one mechanism, or two normals of unequal spread.
 
 Everything rests on Mills' ratio :math:`M(x) = \\Phi(-x)/\\varphi(x)`: where the privacy loss is ε
 the densities satisfy :math:`p = e^\\varepsilon q`, so the two tails beyond share one factor and the
@@ -24,7 +24,7 @@ _SMALL_MU = 0.5
 
 
 def gaussian_delta(sigma: float, epsilon: float, *, log: bool = False) -> float:
-    """δ of the Gaussian mechanism of sensitivity 1 at ``epsilon`` (Balle & Wang 2018, Theorem 8).
+    """Return δ of the Gaussian mechanism of sensitivity 1 (Balle & Wang 2018, Theorem 8).
 
     Args:
         sigma: Standard deviation of the noise for sensitivity 1.
@@ -42,7 +42,7 @@ def gaussian_delta(sigma: float, epsilon: float, *, log: bool = False) -> float:
 
 
 def gaussian_epsilon(sigma: float, delta: float) -> float:
-    """The ε of the Gaussian mechanism of sensitivity 1 at ``delta``, to 1e-12 relative.
+    """Return ε of the Gaussian mechanism of sensitivity 1 at ``delta``, to 1e-12 relative.
 
     0 where the mechanism is (0, δ)-DP, infinite at δ = 0. Equals the ε of μ-GDP with μ = 1/σ.
 
@@ -65,7 +65,7 @@ def gaussian_epsilon(sigma: float, delta: float) -> float:
 
 
 def gaussian_sigma(epsilon: float, delta: float) -> float:
-    """The least σ with which the Gaussian mechanism of sensitivity 1 is (ε, δ)-DP, to 1e-12.
+    """Return the least σ with which the Gaussian mechanism is (ε, δ)-DP, to 1e-12.
 
     Example:
         >>> round(gaussian_sigma(1.0, 1e-5), 5)
@@ -84,7 +84,7 @@ def gaussian_sigma(epsilon: float, delta: float) -> float:
 
 
 def gdp_epsilon(mu: float, delta: float) -> float:
-    """The ε at ``delta`` of μ-Gaussian differential privacy (Dong et al. 2022, Corollary 1).
+    """Return ε at ``delta`` of μ-Gaussian DP (Dong et al. 2022, Corollary 1).
 
     Example:
         >>> gdp_epsilon(0.0, 1e-5)
@@ -104,7 +104,7 @@ def two_gaussians_epsilon(
     *,
     relative: float = 0.0,
 ) -> float:
-    """The ε at ``delta`` that separates two normal laws: the larger of both directions.
+    """Return ε at ``delta`` between two normal laws: the larger of both directions.
 
     Args:
         mean_absent: Mean of the score without the record.
@@ -140,7 +140,7 @@ def two_gaussians_directions(
     *,
     relative: float = 0.0,
 ) -> tuple[float, float]:
-    """Both directions of ``two_gaussians_epsilon``: present→absent, then absent→present."""
+    """Return both directions of ``two_gaussians_epsilon``: present→absent, absent→present."""
     _validate.positive(std_absent=std_absent, std_present=std_present)
     _validate.number(mean_absent=mean_absent, mean_present=mean_present)
     _validate.probability(delta=delta)
@@ -149,7 +149,7 @@ def two_gaussians_directions(
     gap = mean_present - mean_absent
     thresholds_only = rule == "threshold"
     forward = _Pair(gap / std_absent, std_present / std_absent, thresholds_only)
-    # Seen from the other world, and mirrored so that higher still means "this one".
+    # With the roles of both laws swapped, and mirrored so that higher still means "this one".
     backward = _Pair(gap / std_present, std_absent / std_present, thresholds_only)
     return forward.epsilon(delta, relative), backward.epsilon(delta, relative)
 
@@ -157,7 +157,7 @@ def two_gaussians_directions(
 def two_gaussians_delta(
     mean_absent: float, std_absent: float, mean_present: float, std_present: float, epsilon: float
 ) -> tuple[float, float]:
-    """δ at ``epsilon`` of two normal laws: present→absent, then absent→present."""
+    """Return δ at ``epsilon`` of two normal laws: present→absent, then absent→present."""
     _validate.positive(std_absent=std_absent, std_present=std_present)
     _validate.at_least(0, epsilon=epsilon)
     gap = mean_present - mean_absent
@@ -174,7 +174,7 @@ class _Pair:
         self.shift = shift if self.thresholds_only else abs(shift)  # a region may be mirrored
 
     def epsilon(self, delta: float, relative: float) -> float:
-        """The least ε at which P − e^ε Q is at most ``delta`` everywhere."""
+        """Return the least ε at which P − e^ε Q is at most ``delta`` everywhere."""
         if self.delta(0.0) <= delta:
             return 0.0
         if delta == 0:
@@ -187,13 +187,13 @@ class _Pair:
         return float(search.bisect(exceeded, 0.0, high, relative=relative)[1])
 
     def _largest_loss(self) -> float:
-        """The supremum of ln(p/q): finite only where P is the narrower."""
+        """Return the supremum of ln(p/q): finite only where P is the narrower."""
         if self.spread >= 1 or self.thresholds_only:
             return math.inf
         return -math.log(self.spread) + self.shift**2 / (2 * (1 - self.spread**2))
 
     def delta(self, epsilon: float) -> float:
-        """P − e^ε Q over the region where the attack says P."""
+        """Return P − e^ε Q over the region where the attack says P."""
         m, s = self.shift, self.spread
         if s == 1:
             return self._above((epsilon + m * m / 2) / m, epsilon) if m > 0 else 0.0
@@ -229,7 +229,7 @@ def _tail_gap(u: float, z: float, s: float, epsilon: float) -> float:
 
 
 def _roots(a: float, b: float, c: float, root: float) -> tuple[float, float]:
-    """Roots of a z² + b z + c in order, without cancellation; ``root`` is √(b² − 4ac) > 0."""
+    """Return the roots of a z² + b z + c without cancellation; ``root`` is √(b² − 4ac) > 0."""
     q = -0.5 * (b + math.copysign(root, b))
     return min(q / a, c / q), max(q / a, c / q)
 

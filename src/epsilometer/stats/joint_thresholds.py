@@ -1,4 +1,4 @@
-"""Several statistics of one run, a threshold for each: "in iff all" or "in iff any" reach theirs.
+"""Decide by several statistics per run: "in" iff all, or any, reach their thresholds.
 
 What thresholds are worth depends on two counts alone: runs with the record that are missed, and
 runs without it that are taken for such. The best pair of thresholds is found exactly: a threshold
@@ -53,7 +53,7 @@ class JointThresholds:
     epsilon: float
 
     def decides(self, statistics: ArrayLike) -> BoolArray:
-        """Which runs it takes for such with the record; statistics of shape ``(runs, k)``."""
+        """Return which runs are taken for runs with the record, by statistics ``(runs, k)``."""
         reached = np.asarray(statistics, np.float64) >= np.array(self.thresholds)
         return np.asarray(reached.all(1) if self.joining == "all" else reached.any(1))
 
@@ -73,7 +73,7 @@ class Rates:
     delta: float
 
     def worth(self, missed: IntArray, alarms: IntArray) -> FloatArray:
-        """ε of the two rates, the larger direction; below 0 where they show nothing."""
+        """Return ε of the two rates, the larger direction; below 0 where they show nothing."""
         hit, quiet = self._logs
         first = hit[0][missed] - hit[1][alarms]
         return np.maximum(first, quiet[0][alarms] - quiet[1][missed])
@@ -94,7 +94,7 @@ class Rates:
 
 
 def raw_rates(n_in: int, n_out: int, *, delta: float, least: float = 0.0) -> Rates:
-    """Shares of errors as counted, floored at ``least``; what they are worth is no bound.
+    """Return shares of errors as counted, floored at ``least``; they give no bound.
 
     The paper of these decisions has no floor and does not say how it stayed finite: with none, a
     single run beyond all others is worth ∞.
@@ -104,7 +104,7 @@ def raw_rates(n_in: int, n_out: int, *, delta: float, least: float = 0.0) -> Rat
 
 
 def limited_rates(n_in: int, n_out: int, *, delta: float, alpha: float) -> Rates:
-    """Clopper and Pearson's upper limits, each at ``alpha``."""
+    """Return Clopper and Pearson's upper limits, each at ``alpha``."""
     fnr, fpr = (clopper_pearson_upper(np.arange(n + 1), n, alpha=alpha) for n in (n_in, n_out))
     return Rates(fnr, fpr, delta)
 
@@ -116,11 +116,11 @@ def best_thresholds(
     joining: Joining,
     rates: Rates,
 ) -> JointThresholds:
-    """The thresholds that are worth most on these runs; what they are worth there is no bound.
+    """Return the thresholds with the largest ε on these runs; that ε is no bound.
 
-    Guarantees: with one or two statistics no thresholds are worth more; nor with three of up to
+    Guarantee: with one or two statistics no thresholds are worth more; nor with three of up to
         some 300 runs a side, or four of up to 40.
-    Assumes: rates rise with counts.
+    Assumption: rates rise with counts.
 
     Args:
         inside: Statistics of runs with the record, shape ``(runs, k)``; larger speaks for it.
@@ -157,11 +157,11 @@ def joint_bound(
     adversary: str = "unstated",
     adjacency: Adjacency = "unstated",
 ) -> EpsilonLowerBound:
-    """Bounds ε from below, by a decision on several statistics.
+    """Bound ε from below, by a decision on several statistics.
 
-    Guarantees: with ``HoldOut``, exceeds the true ε in at most ``1 - confidence`` of audits,
+    Guarantee: with ``HoldOut``, exceeds the true ε in at most ``1 - confidence`` of audits,
         whatever the statistics: thresholds are chosen on runs that the bound then never sees.
-    Assumes: runs are independent.
+    Assumption: runs are independent.
 
     Args:
         inside: Statistics of runs with the record, shape ``(runs, k)``; larger speaks for it.
@@ -213,7 +213,7 @@ def _bound_of(
     confidence: float,
     seed: int,
 ) -> EpsilonLowerBound:
-    """Of the decision, as a score of 0 or 1."""
+    """Bound ε by the decision, as a score of 0 or 1."""
     decided = Scores(*(found.decides(known).astype(np.float64) for known in (inside, outside)))
     return epsilon_lower_bound(
         decided, delta=delta, confidence=confidence, rule=Fixed(0.5), seed=seed
@@ -242,7 +242,7 @@ def _find_best_of_all(
 
 
 def _list_others(inside: FloatArray) -> Iterator[list[float]]:
-    """Thresholds of the third and fourth statistic that are tried: all of them, or quantiles."""
+    """Yield thresholds of the third and fourth statistic: all of them, or quantiles."""
     n, k = inside.shape
     tries = min(_TRIES, _ALL_CELLS // n**2)
     each = max(2, int(tries ** (1 / (k - 2))))
@@ -257,7 +257,7 @@ def _list_others(inside: FloatArray) -> Iterator[list[float]]:
 def _climb(
     inside: FloatArray, outside: FloatArray, rates: Rates, worth: float, thresholds: FloatArray
 ) -> tuple[float, FloatArray]:
-    """Two thresholds at a time are chosen anew, until none of the pairs is worth more."""
+    """Choose two thresholds at a time anew, until no pair gives a larger ε."""
     improved = True
     while improved:
         improved = False
@@ -272,7 +272,7 @@ def _climb(
 def _find_best_given(
     inside: FloatArray, outside: FloatArray, rates: Rates, pair: list[int], thresholds: FloatArray
 ) -> tuple[float, FloatArray]:
-    """The best two thresholds where the others stay as they are."""
+    """Return the best two thresholds where the others stay as they are."""
     others = thresholds.copy()
     others[pair] = -math.inf
     in_left, out_left = (known[(known >= others).all(1)][:, pair] for known in (inside, outside))
@@ -284,7 +284,7 @@ def _find_best_given(
 def _find_best_pair(
     inside: FloatArray, outside: FloatArray, rates: Rates, missed: int
 ) -> tuple[float, FloatArray]:
-    """Of all pairs of values inside; ``missed`` runs are so already."""
+    """Return the best of all pairs of inside values; ``missed`` runs are missed already."""
     (first, second), places_in = _find_places(inside, inside)
     _, places_out = _find_places(inside, outside)
     best = (-math.inf, np.full(2, -math.inf))
@@ -304,7 +304,7 @@ def _find_best_pair(
 
 
 def _find_places(inside: FloatArray, known: FloatArray) -> tuple[tuple[FloatArray, ...], IntArray]:
-    """Values inside, rising, and how many of them each run reaches, less one."""
+    """Return inside values, rising, and how many of them each run reaches, less one."""
     values = tuple(np.unique(column) for column in inside.T)
     places = [
         np.searchsorted(value, column, "right") - 1
@@ -317,7 +317,7 @@ def _find_places(inside: FloatArray, known: FloatArray) -> tuple[tuple[FloatArra
 def _count_reached(
     places: IntArray, start: int, stop: int, width: int, above: IntArray
 ) -> IntArray:
-    """Runs that reach both thresholds, for rows of first ones; ``above`` counts rows after them."""
+    """Count runs that reach both thresholds; ``above`` holds the counts of later rows."""
     here = places[(places[:, 0] >= start) & (places[:, 0] < stop)]
     cells = np.bincount(
         (here[:, 0] - start) * width + here[:, 1], minlength=(stop - start) * width

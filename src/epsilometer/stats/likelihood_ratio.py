@@ -1,6 +1,6 @@
-r"""Log-likelihood ratios of noisy sums, with the target record and with it zeroed out.
+r"""Compute log-likelihood ratios of noisy sums, with the target record and without it.
 
-An adversary sees one noisy sum :math:`o_t` for each step of an epoch, along a direction of her
+An adversary sees one noisy sum :math:`o_t` for each step of an epoch, along a direction of their
 choice, in units of the clipping norm and *not* divided by the batch size; the noise has standard
 deviation σ. She knows the means but not which batch the target was in. After a shift that takes
 the other batches to mean 0, the target's batch has mean :math:`a` with it and :math:`b` without:
@@ -101,7 +101,7 @@ def worst_case(observations: ArrayLike, *, sigma: float, batch_size: int = 1) ->
 def batch_then_shuffle(observations: ArrayLike, *, sigma: float, batch_size: int) -> FloatArray:
     """Whole batches are shuffled: the target's has mean B or B − 1, the others −B.
 
-    The target's companions are always the same, so the adversary lets them all be +1: her batch
+    The target's companions are always the same, so the adversary lets them all be +1: that batch
     stands out by 2B, and the shuffling hides nothing.
 
     Args:

@@ -26,12 +26,12 @@ class Limited(NamedTuple):
 
 
 def advantage(scores: Scores, *, confidence: float = DEFAULT_CONFIDENCE) -> Limited:
-    """The largest TPR − FPR of any threshold.
+    """Return the largest TPR − FPR of any threshold.
 
-    Guarantees: both limits hold together with probability at least ``confidence``, though the
+    Guarantee: both limits hold together with probability at least ``confidence``, though the
         threshold was chosen on the same scores: the error of an empirical distribution is limited
         at all thresholds at once (Massart 1990), for each of the two samples.
-    Assumes: scores are independent.
+    Assumption: scores are independent.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -47,12 +47,12 @@ def advantage(scores: Scores, *, confidence: float = DEFAULT_CONFIDENCE) -> Limi
 
 
 def tpr_at(scores: Scores, fpr: float, *, confidence: float = DEFAULT_CONFIDENCE) -> Limited:
-    """Share of those inside that the best threshold catches whose true FPR is at most ``fpr``.
+    """Return the TPR of the best threshold whose true FPR is at most ``fpr``.
 
-    Guarantees: both limits hold together with probability at least ``confidence``. Thresholds
+    Guarantee: both limits hold together with probability at least ``confidence``. Thresholds
         stand at ranks of the outside scores, where the true FPR is Beta distributed, whatever the
         law of the scores; inside scores are counted there afterwards.
-    Assumes: scores are independent.
+    Assumption: scores are independent.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -82,11 +82,11 @@ def tpr_at(scores: Scores, fpr: float, *, confidence: float = DEFAULT_CONFIDENCE
 
 
 def auc(scores: Scores, *, confidence: float = DEFAULT_CONFIDENCE) -> Limited:
-    """Chance that a score inside exceeds one outside, ties counted half.
+    """Return the chance that a score inside exceeds one outside, ties counted half.
 
-    Guarantees: both limits hold together with probability at least ``confidence`` (Hoeffding 1963,
+    Guarantee: both limits hold together with probability at least ``confidence`` (Hoeffding 1963,
         for means over pairs).
-    Assumes: scores are independent.
+    Assumption: scores are independent.
 
     Example:
         >>> auc(Scores(inside=[1.0] * 500, outside=[1.0] * 500)).value
@@ -101,11 +101,11 @@ def auc(scores: Scores, *, confidence: float = DEFAULT_CONFIDENCE) -> Limited:
 def share_above(
     above: int, measured: int, of: int, *, confidence: float = DEFAULT_CONFIDENCE
 ) -> Limited:
-    """Share of all ``of`` records above a line, of which ``above`` of ``measured`` are.
+    """Return the share of records above a limit, of which ``above`` of ``measured`` are.
 
-    Guarantees: both limits hold together with probability at least ``confidence``; none is needed
+    Guarantee: both limits hold together with probability at least ``confidence``; none is needed
         where all were measured.
-    Assumes: which were measured was drawn by chance. The limits are those of drawing with
+    Assumption: which were measured was drawn by chance. The limits are those of drawing with
         replacement, whose tails are the heavier ones.
 
     Example:
@@ -125,7 +125,7 @@ def share_above(
 
 
 def _deviation(n: int, alpha: float) -> float:
-    """By how much a mean over n values in [0, 1], or an empirical distribution, exceeds the truth.
+    """Return how far a mean of n values in [0, 1], or an empirical law, exceeds the truth.
 
     With probability at most ``alpha``, one-sided; for distributions where α ≤ 1/2.
     """
@@ -135,11 +135,11 @@ def _deviation(n: int, alpha: float) -> float:
 def advantage_at(
     scores: Scores, threshold: float, *, confidence: float = DEFAULT_CONFIDENCE
 ) -> Limited:
-    """TPR − FPR of the rule "in iff score ≥ threshold".
+    """Return TPR − FPR of the rule "in iff score ≥ threshold".
 
-    Guarantees: both limits hold together with probability at least ``confidence`` (Hoeffding 1963,
+    Guarantee: both limits hold together with probability at least ``confidence`` (Hoeffding 1963,
         for a sum over both samples).
-    Assumes: scores are independent, and the threshold was fixed without them.
+    Assumption: scores are independent, and the threshold was fixed without them.
 
     Example:
         >>> scores = Scores(inside=[1.0] * 80 + [0.0] * 20, outside=[1.0] * 30 + [0.0] * 70)
@@ -155,7 +155,7 @@ def advantage_at(
 
 
 def scores_needed(width: float, *, confidence: float = DEFAULT_CONFIDENCE) -> int:
-    """Scores of either side with which :func:`advantage_at` errs by at most ``width``.
+    """Return the scores per side with which :func:`advantage_at` errs by at most ``width``.
 
     Example:
         >>> scores_needed(0.1)
@@ -173,12 +173,12 @@ def advantage_difference(
     confidence: float = DEFAULT_CONFIDENCE,
     rng: np.random.Generator,
 ) -> Limited:
-    """By how much one attack's advantage exceeds another's, on the very same runs.
+    """Return how much one attack's advantage exceeds another's, on the same runs.
 
-    The interval is a bootstrap's over runs, of either world apart; what two attacks get right or
-    wrong together cancels out.
+    The interval is a bootstrap's over runs, resampled with the record and without it apart. What
+    two attacks get right or wrong together cancels out.
 
-    Assumes: decisions of one run stand at the same place in both; runs are many: some tens.
+    Assumption: decisions of one run stand at the same place in both; runs are many: some tens.
 
     Args:
         first: Decisions "in" of runs with the record, and of runs without it.

@@ -152,7 +152,7 @@ def _compute_power(asked: _Question, n_in: int, n_out: int, outside: Outside) ->
 
 @contextmanager
 def _silence_warnings() -> Iterator[None]:
-    """Bound parts and simulated scores in silence: the user is warned of his own scores alone."""
+    """Bound parts and simulated scores in silence: users are warned of their own scores alone."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", EpsilometerWarning)
         yield
@@ -280,7 +280,7 @@ def condense_evidence(
     growth: Sequence[tuple[int, float]] = (),
     curves: Sequence[Curve] = (),
 ) -> Evidence:
-    """Thins the curve, bins the scores; ``confidence`` is that of the band."""
+    """Thin the curve and bin the scores; ``confidence`` is that of the band."""
     thin = curve.thinned()
     fpr_low, fpr_high, fnr_low, fnr_high = thin.band(confidence)
     edges, inside_bins, outside_bins = _bin_scores(scores)
@@ -303,7 +303,7 @@ def condense_evidence(
 def measure_growth(
     scores: Observed, bound: Callable[[Scores], float], *, seed: int, in_order: bool
 ) -> tuple[tuple[int, float], ...]:
-    """What halves, quarters, … of the observations prove; counts have no parts, and give nothing.
+    """Return what halves, quarters, … of the observations prove; nothing for counts.
 
     Args:
         scores: All observations.
@@ -343,7 +343,7 @@ def _bin_scores(scores: Observed) -> tuple[FloatArray, IntArray, IntArray]:
 
 
 def _merge_bins(counts: ScoreCounts) -> tuple[FloatArray, IntArray, IntArray]:
-    """The bins of counts, neighbours together until they are few enough to draw."""
+    """Merge neighbouring bins of counts until they are few enough to draw."""
     thresholds = counts.thresholds
     step = float(np.mean(np.diff(thresholds))) if thresholds.size > 1 else 1.0
     edges = np.concatenate([[thresholds[0] - step], thresholds, [thresholds[-1] + step]])
@@ -355,5 +355,5 @@ def _merge_bins(counts: ScoreCounts) -> tuple[FloatArray, IntArray, IntArray]:
 
 
 def _round_digits(values: FloatArray) -> tuple[float, ...]:
-    """Six digits: enough to draw, and half the size."""
+    """Round to six digits: enough to draw, and half the size."""
     return tuple(float(f"{value:.6g}") for value in values)

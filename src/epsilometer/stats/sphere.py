@@ -21,7 +21,7 @@ _DIRECTIONS: tuple[Direction, Direction] = ("present→absent", "absent→presen
 
 
 def cosine_cdf(x: ArrayLike, dimension: int) -> FloatArray:
-    """Chance that a random direction has cosine at most ``x`` with a fixed one.
+    """Return the chance that a random direction has cosine at most ``x`` with a fixed one.
 
     Exact in every dimension: (1 + cos)/2 is Beta((d−1)/2, (d−1)/2) distributed (one-shot paper,
     Theorem 3.1); N(0, 1/d) is only its limit.
@@ -34,7 +34,7 @@ def cosine_cdf(x: ArrayLike, dimension: int) -> FloatArray:
 
 
 def cosine_sf(x: ArrayLike, dimension: int) -> FloatArray:
-    """Chance that the cosine exceeds ``x``, precise in the upper tail."""
+    """Return the chance that the cosine exceeds ``x``, precise in the upper tail."""
     x, half = _check_arguments(x, dimension)
     # cos² is Beta(½, (d−1)/2): squares of small cosines are exact, 1 − cos² would not be.
     beyond, within = (f(0.5, half, x * x) / 2 for f in (special.betaincc, special.betainc))
@@ -42,7 +42,7 @@ def cosine_sf(x: ArrayLike, dimension: int) -> FloatArray:
 
 
 def cosine_logsf(x: ArrayLike, dimension: int) -> FloatArray:
-    """Logarithm of ``cosine_sf``; does not underflow."""
+    """Return the logarithm of ``cosine_sf``; it does not underflow."""
     x, half = _check_arguments(x, dimension)
     with np.errstate(divide="ignore"):
         plain = np.log(cosine_sf(x, dimension))
@@ -53,7 +53,7 @@ def cosine_logsf(x: ArrayLike, dimension: int) -> FloatArray:
 
 
 def cosine_quantile(q: ArrayLike, dimension: int) -> FloatArray:
-    """The cosine below which a random direction falls with probability ``q``.
+    """Return the cosine below which a random direction falls with probability ``q``.
 
     For the upper tail ask for ``-cosine_quantile(1 - q)`` with ``1 - q`` written out: the law is
     symmetric, and 1 − 1e-20 is 1 in floating point.
@@ -74,7 +74,7 @@ def cosine_quantile(q: ArrayLike, dimension: int) -> FloatArray:
 
 
 def check_cosines(cosines: ArrayLike, *, dimension: int) -> FloatArray:
-    """Cosines of canaries that took part, as float64; what cannot be that is refused."""
+    """Return cosines of canaries that took part as float64; refuse what cannot be cosines."""
     _validate.whole(2, dimension=dimension)
     known = np.atleast_1d(np.asarray(cosines, np.float64))
     if known.ndim != 1 or known.size == 0:
@@ -107,7 +107,7 @@ def check_cosines(cosines: ArrayLike, *, dimension: int) -> FloatArray:
 
 
 def log_ratio(gain: FloatArray, log_loss: FloatArray) -> FloatArray:
-    """ε of a rate less δ over the other rate; 0 where they show nothing, ∞ where that one is 0."""
+    """Return ln of (a rate less δ) over the other rate: 0 for no evidence, ∞ where that is 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.nan_to_num(np.log(gain) - log_loss, posinf=np.inf).clip(min=0.0)
 
@@ -121,7 +121,7 @@ def _check_arguments(x: ArrayLike, dimension: int) -> tuple[FloatArray, float]:
 
 
 def _log_tail(x: FloatArray, half: float) -> FloatArray:
-    """ln of half the tail of cos² by its continued fraction (DLMF 8.17.22), for deep tails."""
+    """Return ln of half the tail of cos² by its continued fraction (DLMF 8.17.22)."""
     a, b, y = half, 0.5, (1 - x) * (1 + x)  # 1 − cos² is Beta(half, ½), and small here
     fraction = np.ones_like(y)
     for m in range(60, 0, -1):
@@ -152,10 +152,10 @@ def cosine_bound(
     - ``"quantiles"``: thresholds every half standard deviation of the null, the i-th at a share
       of 1/((i+1)(i+2)). Proves less, since none of them is where the cosines happen to be.
 
-    Guarantees: exceeds the true ε with probability at most ``1 - confidence``, whatever the law of
+    Guarantee: exceeds the true ε with probability at most ``1 - confidence``, whatever the law of
         the cosines. Canaries need not take part equally often: their mean rate is bounded, and
         unequal rates make counts only less variable (Hoeffding 1956).
-    Assumes: cosines are independent of each other, nearly so where canaries are far fewer than
+    Assumption: cosines are independent of each other, nearly so where canaries are far fewer than
         dimensions; directions could not be foreseen.
 
     Example:
@@ -219,9 +219,9 @@ def tied_bound(
     is too large is 1 − confidence without leakage, and less with it, since canaries lengthen the
     sum. The normal quantile instead of the null's would err by 0.012/d more.
 
-    Guarantees: exceeds the true ε with probability at most ``1 - confidence`` for canaries that
+    Guarantee: exceeds the true ε with probability at most ``1 - confidence`` for canaries that
         take part equally often in sums with Gaussian noise.
-    Assumes: exactly that: all cosines have one mean and the spread 1/√d of the null.
+    Assumption: exactly that: all cosines have one mean and the spread 1/√d of the null.
 
     Example:
         >>> even = special.ndtri((np.arange(1000) + 0.5) / 1000)
@@ -261,7 +261,7 @@ def tied_bound(
 def one_shot_epsilon_lo(
     cosines: ArrayLike, *, dimension: int, delta: float, confidence: float = DEFAULT_CONFIDENCE
 ) -> EpsilonLowerBound:
-    """ε_lo of the one-shot papers. **Not a valid bound**: to reproduce them.
+    """Return ε_lo of the one-shot papers. **Not a valid bound**: to reproduce them.
 
     Every cosine is tried as threshold ("present" iff at or above it); the FPR there is known
     exactly, the FNR has Jeffreys' upper limit, and the largest ε of both directions is taken at
@@ -337,7 +337,7 @@ def _look_at_quantiles(known: FloatArray, dimension: int, alpha: float) -> tuple
 
 
 def _limit_rate_below(hits: IntArray, k: int, alpha: FloatArray) -> FloatArray:
-    """Clopper–Pearson's lower limit of a mean rate, also where canaries have rates of their own.
+    """Return Clopper–Pearson's lower limit of a mean rate, also where canaries' rates differ.
 
     Hoeffding's comparison with equal rates begins at two hits. For one, the chance that any of k
     canaries hits is at most the sum of their rates.
@@ -348,7 +348,7 @@ def _limit_rate_below(hits: IntArray, k: int, alpha: FloatArray) -> FloatArray:
 
 
 def _limit_rate_above(missed: IntArray, k: int, alpha: FloatArray) -> FloatArray:
-    """Clopper–Pearson's upper limit of a mean rate."""
+    """Return Clopper–Pearson's upper limit of a mean rate."""
     fewer = np.minimum(missed, k - 1)
     limit = binomial.beta_at(fewer + 1, k - fewer, -special.ndtri(alpha))
     return np.where(missed < k, limit, 1.0)

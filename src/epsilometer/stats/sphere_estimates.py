@@ -1,4 +1,4 @@
-"""What the cosines of canaries estimate: ε between normal laws, as the one-shot papers have it.
+"""Estimate ε from cosines of canaries: between normal laws, as in the one-shot papers.
 
 One run shows one cosine for each of k canaries that took part; for one that did not, the law of
 its cosine is known. An estimate is no bound; ``stats.sphere_bounds`` has those.
@@ -43,7 +43,7 @@ class Fit(NamedTuple):
 
 
 def fit_cosines(cosines: ArrayLike, *, dimension: int, spread: Spread = "fitted") -> Fit:
-    """The normal law of the cosines of canaries that took part.
+    """Fit the normal law of the cosines of canaries that took part.
 
     Args:
         cosines: One for each canary, shape ``(k,)``; two or more.
@@ -76,7 +76,7 @@ def cosine_epsilon(
     spread: Spread = "fitted",
     rule: Attack = "exact",
 ) -> float:
-    """The ε between the fitted law of the cosines and their null law, N(0, 1/d).
+    """Return ε between the fitted law of the cosines and their null law, N(0, 1/d).
 
     A mean of 0 or below shows no leakage and gives 0, whatever its spread.
 
@@ -109,11 +109,11 @@ def cosine_estimate(
     rng: np.random.Generator,
     subject: str = "cosines of canaries",
 ) -> EpsilonEstimate:
-    """``cosine_epsilon`` with a bootstrap interval (percentiles of 400 resamples).
+    """Return ``cosine_epsilon`` with a bootstrap interval (percentiles of 400 resamples).
 
-    Guarantees: none; an estimate is no bound, and never refutes. ``caveats`` says where the
+    Guarantee: none; an estimate is no bound, and never refutes. ``caveats`` says where the
         cosines are few, or not normal.
-    Assumes: cosines are normal, and independent.
+    Assumption: cosines are normal, and independent.
     """
     _validate.open_unit(confidence=confidence)
     known = check_cosines(cosines, dimension=dimension)
@@ -151,14 +151,14 @@ def two_sample_estimate(
     rng: np.random.Generator,
     subject: str = "largest cosines of canaries",
 ) -> EpsilonEstimate:
-    """The ε between normal laws fitted to canaries that took part and to canaries that did not.
+    """Return ε between normal laws of canaries that took part and of those that did not.
 
     For statistics whose null law is not known exactly. The one-shot papers take it for the largest
     cosine of all rounds, which is not normal; ``stats.sphere_rounds`` has its law.
 
-    Guarantees: none; see ``cosine_estimate``. Where the spreads differ much the estimate may lie
+    Guarantee: none; see ``cosine_estimate``. Where the spreads differ much the estimate may lie
         far above the true ε, and ``caveats`` says so.
-    Assumes: both samples are normal, and independent.
+    Assumption: both samples are normal, and independent.
     """
     _validate.open_unit(confidence=confidence)
     samples = [_validate.scores("observed", observed), _validate.scores("unobserved", unobserved)]
@@ -222,7 +222,7 @@ def _list_ends(confidence: float) -> list[float]:
 
 
 def anderson_darling(sample: ArrayLike) -> float:
-    """The Anderson–Darling statistic against a normal law of unknown mean and spread.
+    """Return the Anderson–Darling statistic against a normal law of unknown mean and spread.
 
     Example:
         >>> even = special.ndtri((np.arange(1000) + 0.5) / 1000)
@@ -237,7 +237,7 @@ def anderson_darling(sample: ArrayLike) -> float:
 
 
 def anderson_darling_limit(size: int) -> float:
-    """What the statistic of a normal sample exceeds in one of a hundred (Stephens 1974).
+    """Return what 1 in 100 statistics of normal samples exceeds (Stephens 1974).
 
     Example:
         >>> round(anderson_darling_limit(1000), 3)
@@ -325,7 +325,7 @@ def rounds_epsilon(mu: float, rounds: float, delta: float) -> float:
     show, so this ε is never above that of the Gaussian mechanism with σ = 1/μ. Two fitted normal
     laws of unequal spread can be any distance apart.
 
-    Guarantees: at most ``gdp_epsilon(mu, delta)``, which it is for one round; falls with rounds.
+    Guarantee: at most ``gdp_epsilon(mu, delta)``, which it is for one round; falls with rounds.
 
     Example:
         >>> round(rounds_epsilon(5.0, 1, 1e-5), 2), round(rounds_epsilon(5.0, 500, 1e-5), 2)
@@ -345,7 +345,7 @@ def rounds_epsilon(mu: float, rounds: float, delta: float) -> float:
         return float(np.logaddexp(here, elsewhere)) - math.log(rounds)
 
     def above(t: float) -> float:
-        """By how much the attack at threshold t, where the ratio of densities is e^ε, exceeds δ."""
+        """Return how much the attack at t, where the density ratio is e^ε, exceeds δ."""
         present = -math.expm1(special.log_ndtr(t - mu) + (rounds - 1) * special.log_ndtr(t))
         return present - math.exp(log_ratio(t) + _log_exceeded(t, rounds)) - delta
 
@@ -374,16 +374,16 @@ def largest_estimate(
     rng: np.random.Generator,
     subject: str = "largest cosines of canaries",
 ) -> EpsilonEstimate:
-    """ε from the largest cosines over rounds, by the law of a maximum.
+    """Estimate ε from the largest cosines over rounds, by the law of a maximum.
 
     The number of rounds is fitted to canaries that took no part (rounds that resemble each other
     count for fewer), the shift to those that did, both by their likelihood; the interval is that
     of resampling canaries that took part.
 
-    Guarantees: none; an estimate is no bound, and never refutes. It is at most the ε of the
+    Guarantee: none; an estimate is no bound, and never refutes. It is at most the ε of the
         Gaussian mechanism with the fitted shift.
-    Assumes: every canary took part in one round, and none moves the update of another. Taking part
-        oftener looks like a larger shift. ``caveats`` says where the law does not fit.
+    Assumption: every canary took part in one round, and none moves the update of another. Taking
+        part more often looks like a larger shift. ``caveats`` says where the law does not fit.
     """
     _validate.open_unit(confidence=confidence, delta=delta)
     scale = math.sqrt(dimension)
@@ -416,12 +416,12 @@ def largest_estimate(
 
 
 def _find_last(holds: Callable[[float], bool], low: float, high: float) -> float:
-    """The last point at which ``holds`` is true, between one where it is and one where not."""
+    """Return the last point at which ``holds`` is true, between one that is and one that is not."""
     return float(search.bisect(lambda t: np.asarray(holds(float(t))), low, high)[0])
 
 
 def _log_exceeded(t: float, rounds: float) -> float:
-    """ln of the chance that the largest of some normal numbers exceeds t; does not underflow."""
+    """Return ln of the chance that the largest of some normal numbers exceeds t."""
     all_below = rounds * float(special.log_ndtr(t))
     if all_below < -1e-9:
         return math.log(-math.expm1(all_below))
@@ -429,7 +429,7 @@ def _log_exceeded(t: float, rounds: float) -> float:
 
 
 def _log_likelihood(x: FloatArray, shifts: FloatArray, rounds: float) -> FloatArray:
-    """Of every cosine at every shift, up to what does not depend on the shift: (shifts, k)."""
+    """Return the log-likelihood of cosines per shift, up to a constant: ``(shifts, k)``."""
     here = shifts[:, None] * x - shifts[:, None] ** 2 / 2
     if rounds == 1:
         return here
@@ -438,7 +438,7 @@ def _log_likelihood(x: FloatArray, shifts: FloatArray, rounds: float) -> FloatAr
 
 
 def _find_peak(at: FloatArray, heights: FloatArray) -> FloatArray:
-    """Where each row of heights is highest, by the parabola through the three highest points."""
+    """Return where each row is highest, by the parabola through the three highest points."""
     rows, top = np.arange(len(heights)), heights.argmax(axis=1)
     inner = np.clip(top, 1, at.size - 2)
     left, mid, right = (heights[rows, inner + i] for i in (-1, 0, 1))
@@ -451,7 +451,7 @@ def _find_peak(at: FloatArray, heights: FloatArray) -> FloatArray:
 def _warn_of_misfit(
     inside: FloatArray, outside: FloatArray, mu: float, rounds: float
 ) -> tuple[str, ...]:
-    """Says which of the samples the law does not fit."""
+    """Say which of the samples the law does not fit."""
     absent = np.exp(rounds * special.log_ndtr(outside))
     present = np.exp(special.log_ndtr(inside - mu) + (rounds - 1) * special.log_ndtr(inside))
     caveats = []

@@ -49,22 +49,22 @@ class _Number(float):
 
 
 def fill_lines(
-    lines: Iterable[str], result: EpsilonLowerBound | EpsilonEstimate
+    lines: Iterable[str], result: EpsilonLowerBound | EpsilonEstimate, **more: float | str
 ) -> tuple[str, ...]:
-    """Put the numbers of a result into templates of ``derivations.toml``."""
+    """Put the numbers of a result, and ``more``, into templates of ``derivations.toml``."""
     has = known(result.basis)
     fields = {name: getattr(result, name) for name in result.__struct_fields__}
-    numbers = {**fields, **has, **{f"1/{name}": 1 / value for name, value in has.items() if value}}
+    inverses = {f"1/{name}": 1 / value for name, value in has.items() if value}
     values = {
         name: _Number(value) if isinstance(value, (int, float)) else value
-        for name, value in numbers.items()
+        for name, value in {**fields, **has, **inverses, **more}.items()
     }
     filled: list[str] = []
     for line in lines:
         if line == "@caveats":
             filled += result.caveats
         elif line.startswith("@"):
-            filled += fill_lines(TEXTS["lines"][line[1:]], result)
+            filled += fill_lines(TEXTS["lines"][line[1:]], result, **more)
         else:
             text = _KNOWN_ONLY.sub(r"\1" if has else "", line)
             places = map(_Number, has.values())  # {0} is the first number of the basis
@@ -105,7 +105,7 @@ def two_rates(kind: Literal["clopper_pearson", "jeffreys"]) -> Derive:
     def derive(bound: EpsilonLowerBound) -> Derivation:
         has = known(bound.basis)
         if "level" in has:
-            return _at_rank(bound, has, "e^ε·F + δ", (f"p({shown(bound.epsilon)})",))
+            return _at_rank(bound, has, "e^ε·F + δ", f"p({shown(bound.epsilon)})")
         lines, (fpr, fnr) = limits(bound, kind)
         gains, losses = ("1 − δ − FNR⁺", "1 − δ − FPR⁺"), ("FPR⁺", "FNR⁺")
         row = int(bound.direction == "absent→present")
@@ -132,7 +132,7 @@ def gaussian_dp(bound: EpsilonLowerBound) -> Derivation:
     has = known(bound.basis)
     last = epsilon_of_mu(bound)
     if "level" in has:
-        at = _at_rank(bound, has, "Φ(Φ⁻¹(F) + μ)", (f"p({shown(has['μ'])})",), merit="μ")
+        at = _at_rank(bound, has, "Φ(Φ⁻¹(F) + μ)", f"p({shown(has['μ'])})", merit="μ")
         return Derivation(counted=at.counted, formula=(*at.formula, *last), holds=at.holds)
     lines, (fpr, fnr) = limits(bound, "clopper_pearson")
     numbers = (
@@ -153,21 +153,8 @@ def epsilon_of_mu(result: EpsilonLowerBound | EpsilonEstimate) -> tuple[str, ...
 def counted_at(bound: EpsilonLowerBound) -> tuple[str, ...]:
     """Say how many errors the attack makes at its threshold."""
     has = known(bound.basis)
-    if not has:
-        return tuple(TEXTS["lines"]["not_kept"])
-    used = has["scores inside"], has["scores outside"]
-    kept = (
-        ""
-        if used == (bound.n_in, bound.n_out)
-        else f" These are the scores that may be used: of {count(bound.n_in)} inside and "
-        f"{count(bound.n_out)} outside the others placed the threshold."
-    )
-    return (
-        f"The attack says “in” where a score is at least {shown(bound.threshold)}. So it takes "
-        f"{count(has['false positives'])} of {count(used[1])} scores outside for inside (false "
-        f"positives), and misses {count(has['false negatives'])} of {count(used[0])} inside "
-        f"(false negatives).{kept}",
-    )
+    every = (has.get("scores inside"), has.get("scores outside")) == (bound.n_in, bound.n_out)
+    return fill_lines(["@errors" if every or not has else "@errors_of_part"], bound)
 
 
 def limits(
@@ -202,35 +189,29 @@ def _at_rank(
     bound: EpsilonLowerBound,
     has: dict[str, float],
     allows: str,
-    at: tuple[str, ...],
+    at: str,
     *,
     merit: str = "ε",
 ) -> Derivation:
     """Derive the exact test at a rank, where one error rate has a known law."""
     out = "rank outside" in has
     ranked, other = ("outside", "inside") if out else ("inside", "outside")
-    rate, hits = ("false positive rate", "TPR") if out else ("false negative rate", "1 − FPR")
     k, n = has[f"rank {ranked}"], has[f"scores {ranked}"]
     x, m = has[f"{other} beyond"], has[f"scores {other}"]
-    level = shown(has["level"])
-    place = "highest" if out else "lowest"
-    counted = (
-        f"The threshold stands at rank {count(k)} of the {count(n)} {ranked} scores, counted from "
-        f"the {place}; {count(x)} of {count(m)} {other} scores lie beyond it."
-    )
-    if bound.epsilon == 0:
-        last = f"No rank has p(0) ≤ its level α′ (here {level}): nothing is refuted, ε = 0"
-    else:
-        last = f"the largest {merit} that is refuted has p({merit}) = α′: {at[0]} = {level}"
+    numbers = {"k": k, "n": n, "x": x, "m": m, "rest": n - k + 1, "rest_beyond": m - x + 1}
+    words = {
+        "ranked": ranked,
+        "other": other,
+        "place": "highest" if out else "lowest",
+        "rate": "false positive rate" if out else "false negative rate",
+        "hits": "TPR" if out else "1 − FPR",
+        "allows": allows,
+        "merit": merit,
+        "at": at,
+    }
+    last = "@nothing_at_rank" if bound.epsilon == 0 else "@level_at_rank"
     return Derivation(
-        counted=(counted,),
-        formula=(
-            f"F ~ Beta(k, n − k + 1) = Beta({shown(k)}, {shown(n - k + 1)}): the {rate} there",
-            f"B ~ Beta(x, m − x + 1) = Beta({shown(x)}, {shown(m - x + 1)}): what the {other} "
-            "scores beyond say",
-            f"A mechanism allows {hits} ≤ g(F) = {allows}. So the chance of x or more beyond is at "
-            f"most p({merit}) = Pr[B ≤ g(F)].",
-            last,
-        ),
+        counted=fill_lines(["@rank"], bound, **numbers, **words),
+        formula=fill_lines(["@test_at_rank", last], bound, **numbers, **words),
         holds=(f"{paid(bound)} An eighth of it is kept for looks at groups of equal scores.",),
     )

@@ -5,7 +5,20 @@ from typing import Literal, TypeAlias, get_args
 import msgspec
 
 from epsilometer import _validate
-from epsilometer.core.bound import EpsilonEstimate, EpsilonLowerBound
+from epsilometer.core.bound import (
+    AttackSummary,
+    BaseFinding,
+    Check,
+    CheckedRun,
+    CheckOutcome,
+    Curve,
+    EpsilonEstimate,
+    EpsilonFinding,
+    EpsilonLowerBound,
+    Evidence,
+    Outcome,
+    RuleFinding,
+)
 from epsilometer.core.judge import Conformance, judge_conformance
 from epsilometer.core.plain import (
     Confidence,
@@ -17,21 +30,9 @@ from epsilometer.core.plain import (
     check_counts,
     check_same_length,
 )
-from epsilometer.core.views import (
-    AttackSummary,
-    BaseFinding,
-    Check,
-    CheckedRun,
-    CheckOutcome,
-    Curve,
-    EpsilonFinding,
-    Evidence,
-    Outcome,
-    RuleFinding,
-)
 from epsilometer.errors import InvalidArgument
 
-__all__ = [  # of ``core.views``, below the judge: offered here with all other findings
+__all__ = [  # of ``core.bound``, below the judge: offered here with all other findings
     "AttackSummary",
     "Check",
     "CheckOutcome",

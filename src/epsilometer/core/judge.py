@@ -9,17 +9,18 @@ from collections.abc import Iterable, Sequence
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
-from epsilometer.core.bound import EpsilonEstimate, EpsilonLowerBound
-from epsilometer.core.claim import Adjacency, Claim
-from epsilometer.core.views import (
+from epsilometer.core.bound import (
     BaseFinding,
     Check,
     CheckedRun,
     CheckOutcome,
+    EpsilonEstimate,
     EpsilonFinding,
+    EpsilonLowerBound,
     Outcome,
     RuleFinding,
 )
+from epsilometer.core.claim import Adjacency, Claim
 
 _Finding = TypeVar("_Finding", bound=BaseFinding)
 VIOLATED: Final = "violated"

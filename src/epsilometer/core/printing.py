@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from epsilometer._printable import UNSAFE, printable
+from epsilometer.errors import UNSAFE, printable
 
 __all__ = ["LONGEST", "name_error", "one_line", "printable", "to_csv_text", "to_json_text"]
 # Commands that CI services take from a log: GitHub's "::error::" at the start of a line, which may

@@ -1,6 +1,6 @@
 """Random directions as canaries: drawn anew whenever they are needed, never all in memory.
 
-A direction is normal numbers, divided by their norm. They are those of ``mechanisms.stream``, which
+A direction is normal numbers, divided by their norm. They are those of ``sampling.stream``, which
 any device draws from a counter: block i of the stream is canary i, and a run makes four
 of its coordinates. Thirty-two runs are written side by side, so that both kinds of processors
 write rows: of every 128 coordinates the first 32 are the first normals of 32 runs, and so on.

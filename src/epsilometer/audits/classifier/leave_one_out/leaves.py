@@ -20,7 +20,7 @@ _BLOCK = 1 << 20  # numbers of a working array
 
 @dataclass(frozen=True)
 class RandomTrees:
-    """``leave_one_out.trees.RandomDecisionTrees``."""
+    """``audits.classifier.leave_one_out.trees.RandomDecisionTrees``."""
 
     name: str = "random decision trees"
 
@@ -42,7 +42,7 @@ class RandomTrees:
 
 @dataclass(frozen=True)
 class FixedTree:
-    """``leave_one_out.trees.FixedStructure``: leaves of a decision tree whose questions stay."""
+    """``trees.FixedStructure``: leaves of a decision tree whose questions stay."""
 
     name: str = "leaf counts, structure held fixed"
 

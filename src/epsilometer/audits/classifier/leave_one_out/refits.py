@@ -144,7 +144,7 @@ def refit(
 
     Args:
         estimator: With scikit-learn's manners; it is not fitted itself. Without ``predict_proba``
-            its decision function counts, as ``leave_one_out.decision`` says. One
+            its decision function counts, as ``audits.classifier.leave_one_out.decision`` says. One
             that can train many models at once says so by ``leave_one_out``, as
             :class:`~epsilometer.audits.classifier.leave_one_out.networks.NetworkClassifier` does.
         X: Features.

@@ -1,4 +1,4 @@
-"""Count the modules that an audit enters: ``python -m tests.journey [NAME …]``.
+"""Count the modules that an audit enters: ``python -m tests.journey [NAME … | write]``.
 
 A module is entered when one of its functions runs outside an import. Whoever wants to understand
 an audit must open these files; docs/design.md has the table, and a test keeps it.
@@ -9,6 +9,7 @@ import os
 import sys
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -17,6 +18,7 @@ from typing import Any
 import epsilometer
 
 SOURCE = str(Path(epsilometer.__file__).parent) + os.sep
+BEGIN, END = "<!-- journeys -->\n", "<!-- end of journeys -->\n"
 _IS_FUNCTION = 1  # co_flags of a function's code; a class body has it not
 LIMITS = {"estimate": 20, "shuffle": 28, "dpsgd": 45, "classifier": 45, "federated": 45}
 _SMALL_RUN = ("--out", "run", "--engine", "in-process")
@@ -86,7 +88,29 @@ def write_example(path: Path, line: Callable[[int], str]) -> None:
     path.write_text("\n".join(["score,member", *map(line, range(200))]) + "\n", "utf-8")
 
 
+def make_table(journeys: dict[str, list[str]]) -> str:
+    """Return the table of docs/design.md: how many modules of which packages."""
+    lines = ["| audit | modules entered | at most | of which |", "|---|---|---|---|"]
+    for name, modules in journeys.items():
+        packages = Counter(module.partition("/")[0].removesuffix(".py") for module in modules)
+        parts = ", ".join(f"{package} {count}" for package, count in packages.items() if count > 1)
+        lines.append(f"| `epsilometer {name}` | {len(modules)} | {LIMITS[name]} | {parts} |")
+    return "\n".join(lines) + "\n"
+
+
+def write_table() -> None:
+    """Replace the table of docs/design.md."""
+    page = Path(__file__).parents[1] / "docs" / "design.md"
+    before, _, rest = page.read_text("utf-8").partition(BEGIN)
+    _, _, after = rest.partition(END)
+    table = make_table({name: count_modules(name) for name in CALLS})
+    page.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}", "utf-8")
+
+
 if __name__ == "__main__":
+    if sys.argv[1:] == ["write"]:
+        write_table()
+        sys.exit()
     for journey in sys.argv[1:] or CALLS:
         modules = count_modules(journey)
         print(f"{journey}: {len(modules)} modules entered, at most {LIMITS[journey]}")

@@ -19,7 +19,7 @@ from epsilometer.engine.plan import Plan
 from epsilometer.engine.run import Done, run
 from epsilometer.engine.shards import Arrays
 from epsilometer.engine.store import Store
-from epsilometer.engine.writer import Writer
+from epsilometer.engine.store import Writer
 from epsilometer.stats.score_finding import measure_scores
 
 _PAGE = Path(__file__).resolve().parent / "engine.md"
@@ -134,7 +134,7 @@ def _stored(job: Idle) -> float:
         store = Store.create(Path(folder), job.plan)
         store.prepare()
         start = time.perf_counter()
-        with Writer(store) as writer:
+        with Writer(store.write_shard) as writer:
             for unit in range(_UNITS):
                 writer.add(unit, arrays)
         return _UNITS / (time.perf_counter() - start)

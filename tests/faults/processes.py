@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from epsilometer.engine.locking import lock
+from epsilometer.engine.store import lock
 from epsilometer.engine.shards import unpack
 from epsilometer.engine.store import Store
 from tests.engine.jobs import ROOT

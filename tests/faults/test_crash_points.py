@@ -9,7 +9,7 @@ import pytest
 
 from epsilometer.engine.engines import InProcess
 from epsilometer.engine.run import run
-from epsilometer.engine.writer import Writer
+from epsilometer.engine.store import Writer
 from epsilometer.errors import EpsilometerError
 from tests.engine.jobs import Digest, a_plan, in_order
 from tests.engine.test_run import Raising

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from epsilometer.engine import writer
+from epsilometer.engine import store as writer
 from epsilometer.engine.engines import Engine, InProcess, Local
-from epsilometer.engine.locking import CannotWrite, busy
+from epsilometer.engine.store import CannotWrite, busy
 from epsilometer.engine.run import run
 from epsilometer.engine.store import Store
 from tests.engine.jobs import Digest, a_plan, in_order

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from epsilometer.engine.locking import busy
+from epsilometer.engine.store import busy
 from epsilometer.engine.store import Store
 from tests.engine.jobs import in_order
 from tests.faults.processes import Keeper, started, until, works

@@ -10,7 +10,7 @@ import pytest
 
 from epsilometer.engine.engines import InProcess
 from epsilometer.engine.events import EVENTS
-from epsilometer.engine.locking import busy
+from epsilometer.engine.store import busy
 from epsilometer.engine.run import run
 from epsilometer.engine.store import Store
 from tests.engine.jobs import in_order

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 from epsilometer import _validate
 from epsilometer._files import OWNER_FILE, open_private
 from epsilometer.audits.posterior.forms import probabilities
-from epsilometer.engine.locking import CannotWrite
+from epsilometer.engine.store import CannotWrite
 from epsilometer.errors import EpsilometerError, InvalidArgument, UnreadableFile
 from epsilometer.types import FloatArray
 

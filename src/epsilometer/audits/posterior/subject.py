@@ -25,9 +25,9 @@ from epsilometer.core.findings import Swept
 from epsilometer.core.record import Record, check_records
 from epsilometer.core.settings import DATA, NAMED_DATA
 from epsilometer.engine.engines import InProcess, Local
-from epsilometer.engine.failures import Failures
 from epsilometer.engine.fingerprints import fingerprint, name_of
 from epsilometer.engine.request import Request
+from epsilometer.engine.runs import Failures
 from epsilometer.engine.store import Store
 from epsilometer.errors import InvalidArgument
 from epsilometer.sampling.samplers import Poisson

@@ -26,8 +26,8 @@ from epsilometer.audits.classifier.attacks.estimators import fresh, log_probabil
 from epsilometer.audits.classifier.leave_one_out.estimators import labels
 from epsilometer.engine.engines import Engine, InProcess, Local
 from epsilometer.engine.fingerprints import fingerprint
-from epsilometer.engine.gather import gather
 from epsilometer.engine.plan import Plan
+from epsilometer.engine.run import gather
 from epsilometer.engine.shards import Arrays
 from epsilometer.errors import InvalidArgument, warn
 from epsilometer.types import FloatArray, IntArray

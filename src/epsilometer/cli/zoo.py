@@ -89,14 +89,14 @@ def _choose(ids: tuple[str, ...], kind: Kind | None) -> tuple[Program, ...]:
 
 
 def _describe_source(program: Program) -> str:
-    told = [
+    lines = [
         f"# {program.id}: {program.title}",
         f"# breaks: {program.breaks}" if program.breaks else "# right",
         f"# seen in: {program.seen}" if program.seen else "",
         f"# settings: {program.settings}" if program.settings else "",
         program.source.rstrip(),
     ]
-    return "\n".join(filter(None, told))
+    return "\n".join(filter(None, lines))
 
 
 def _describe(outcome: Outcome) -> dict[str, object]:

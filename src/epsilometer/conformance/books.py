@@ -108,36 +108,50 @@ class Books:
     def _check_noise(self, booked: Sequence[Booked]) -> Check:
         # Little noise is bad, a high rate is: with the sign turned one comparison serves both.
         used = [(-noise, steps) for noise, _, steps in self._taken]
-        pairs = list(_pair(used, [(-noise, steps) for noise, _, steps in booked]))
-        least = -max((noise for noise, _ in used), default=0.0)
-        worst = max(pairs, key=_excess, default=(0.0, 0.0))
-        outcome = _judge_pairs(pairs)
-        seen = f"noise multiplier at least {least:.4g} in {_count(self.steps)}"
-        if outcome == judge.VIOLATED:
-            seen = f"noise multiplier {-worst[0]:.4g} where {-worst[1]:.4g} is booked"
-        return Check(
-            name=NOISE,
-            outcome=outcome,
+        return self._compare(
+            NOISE,
+            used,
+            [(-noise, steps) for noise, _, steps in booked],
+            sign=-1,
             expected="noise of at least the booked multiplier",
-            seen=seen if pairs else _NOTHING,
-            value=least if pairs else None,
-            steps=self.steps,
+            words=("noise multiplier at least", "noise multiplier"),
         )
 
     def _check_rate(self, booked: Sequence[Booked]) -> Check:
         used = [(rate, steps) for _, rate, steps in self._taken if rate is not None]
-        pairs = list(_pair(used, [(rate, steps) for _, rate, steps in booked]))
-        most = max((rate for rate, _ in used), default=0.0)
-        worst = max(pairs, key=_excess, default=(0.0, 0.0))
-        outcome = _judge_pairs(pairs)
-        seen = f"rate at most {most:.4g} in {_count(sum(steps for _, steps in used))}"
-        if outcome == judge.VIOLATED:
-            seen = f"records drawn at rate {worst[0]:.4g} where {worst[1]:.4g} is booked"
-        missing = "the rate of records is not known" if self._taken and not used else _NOTHING
-        return Check(
-            name=RATE,
-            outcome=outcome,
+        return self._compare(
+            RATE,
+            used,
+            [(rate, steps) for _, rate, steps in booked],
+            sign=1,
             expected="records drawn at the booked rate at most",
+            words=("rate at most", "records drawn at rate"),
+            missing="the rate of records is not known" if self._taken and not used else _NOTHING,
+        )
+
+    def _compare(
+        self,
+        name: str,
+        used: Sequence[tuple[float, int]],
+        booked: Sequence[tuple[float, int]],
+        *,
+        sign: int,
+        expected: str,
+        words: tuple[str, str],
+        missing: str = _NOTHING,
+    ) -> Check:
+        """Compare (value, steps) pairs of what was used and booked, in which larger is worse."""
+        pairs = list(_pair(used, booked))
+        worst = max(pairs, key=_excess, default=(0.0, 0.0))
+        most = sign * max((value for value, _ in used), default=0.0)
+        outcome = _judge_pairs(pairs)
+        seen = f"{words[0]} {most:.4g} in {_count(sum(steps for _, steps in used))}"
+        if outcome == judge.VIOLATED:
+            seen = f"{words[1]} {sign * worst[0]:.4g} where {sign * worst[1]:.4g} is booked"
+        return Check(
+            name=name,
+            outcome=outcome,
+            expected=expected,
             seen=seen if pairs else missing,
             value=most if pairs else None,
             steps=self.steps,

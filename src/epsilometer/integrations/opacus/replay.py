@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from epsilometer import _validate
-from epsilometer.conformance.checks import LEVEL
+from epsilometer.conformance.batches import count_records
 from epsilometer.conformance.neighbours import (
     LIMITS,
     REMOVED,
@@ -19,6 +19,7 @@ from epsilometer.conformance.neighbours import (
     compare_neighbours,
     conclude,
 )
+from epsilometer.conformance.noise_checks import LEVEL
 from epsilometer.core import judge
 from epsilometer.core.audit import Audit, Provenance
 from epsilometer.core.claim import Claim, as_claim
@@ -28,7 +29,6 @@ from epsilometer.errors import InvalidArgument
 from epsilometer.integrations.opacus.objects import check_optimizer, is_engine
 from epsilometer.integrations.opacus.rewinding import Rewinder
 from epsilometer.integrations.opacus.step_replayer import Loss, StepReplayer
-from epsilometer.integrations.opacus.tensor_batches import count_records
 
 _FINITE = "finite gradients of enlarged records"
 _PROCESSING = "processing after noise"

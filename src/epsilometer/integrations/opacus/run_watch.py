@@ -13,11 +13,11 @@ import numpy as np
 from msgspec.structs import replace
 
 from epsilometer.conformance.books import Books
-from epsilometer.conformance.checks import LEVEL
+from epsilometer.conformance.carryover import CarryoverCheck
 from epsilometer.conformance.clipping import ClippingWatch
-from epsilometer.conformance.lingering import LingeringWatch
+from epsilometer.conformance.noise_checks import LEVEL
 from epsilometer.conformance.participation import ParticipationWatch
-from epsilometer.conformance.ran import RanNoise, bound_epsilon_of_run
+from epsilometer.conformance.run_epsilon import NoiseGroup, bound_epsilon_of_run
 from epsilometer.conformance.summary import StepSummary
 from epsilometer.conformance.tensors import TensorSummariser
 from epsilometer.conformance.watch import StepWatch
@@ -74,8 +74,8 @@ class RunWatch:
         )
         self._noise = StepWatch(level=LEVEL / 2, noise=noise)
         self._summariser: TensorSummariser | None = None
-        self._silent: dict[float, RanNoise] = {}  # steps without noise, by their rate
-        self._lingering = LingeringWatch(level=SHARE)
+        self._silent: dict[float, NoiseGroup] = {}  # steps without noise, by their rate
+        self._lingering = CarryoverCheck(level=SHARE)
         self._clipping = ClippingWatch(level=SHARE, missing=_GHOST if self.ghost else "no batch")
         self._loud = LoudRows(optimizer, self._modules.names, self._clipping, seed)
         self._loader = LoaderWatch(loader)
@@ -134,7 +134,10 @@ class RunWatch:
             delta: δ.
             alpha: Chance of being wrong.
         """
-        noise, sampler = [*self._noise.ran(), *self._silent.values()], self._canaries.sampler
+        noise, sampler = (
+            [*self._noise.group_noise(), *self._silent.values()],
+            self._canaries.sampler,
+        )
         known = isinstance(sampler, (Poisson, Shuffle)) and not self._canaries.strange
         if not noise or not known or len({group.rate for group in noise}) > 1:
             return None
@@ -278,7 +281,7 @@ class RunWatch:
             return
         self._canaries.see(noise, noise_multiplier=step.sigma)
         if not step.sigma:  # there is no unit that its noise could be told in
-            self._silent[step.rate] = RanNoise(
+            self._silent[step.rate] = NoiseGroup(
                 noise_multiplier=1.0, rate=step.rate, steps=1, tensors=(("all parameters", 1, 0.0),)
             )
         else:

@@ -11,8 +11,9 @@ from importlib.metadata import version
 from typing import Any
 
 from epsilometer import _validate
-from epsilometer.conformance.checks import LEVEL
+from epsilometer.conformance.batches import take_records
 from epsilometer.conformance.neighbours import describe_norms
+from epsilometer.conformance.noise_checks import LEVEL
 from epsilometer.core import judge
 from epsilometer.core.audit import Audit, Provenance
 from epsilometer.core.claim import Claim, as_claim
@@ -22,7 +23,6 @@ from epsilometer.errors import InvalidArgument
 from epsilometer.integrations.opacus.objects import batches_of, check_optimizer, sampler_of
 from epsilometer.integrations.opacus.step_replayer import Loss, as_step, read_scale
 from epsilometer.integrations.opacus.streams import RandomStreams
-from epsilometer.integrations.opacus.tensor_batches import take_records
 from epsilometer.sampling.samplers import Poisson
 
 NORMALISATION = "normalisation"

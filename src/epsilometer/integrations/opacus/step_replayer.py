@@ -9,14 +9,14 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from epsilometer import _validate
-from epsilometer.conformance.neighbours import Distance, Neighbour, Replayed
-from epsilometer.errors import EpsilometerError, InvalidArgument
-from epsilometer.integrations.opacus.rewinding import Rewinder
-from epsilometer.integrations.opacus.tensor_batches import (
+from epsilometer.conformance.batches import (
     count_records,
     find_labels,
     make_neighbour,
 )
+from epsilometer.conformance.neighbours import Distance, Neighbour, Replayed
+from epsilometer.errors import EpsilometerError, InvalidArgument
+from epsilometer.integrations.opacus.rewinding import Rewinder
 
 Loss: TypeAlias = Callable[..., Any]
 

@@ -6,16 +6,14 @@ from collections import deque
 import numpy as np
 
 from epsilometer.conformance import evidence
-from epsilometer.core import judge
-from epsilometer.core.findings import Check
+from epsilometer.conformance.evidence_check import EvidenceCheck
 from epsilometer.types import FloatArray
 
-NAME = "records of earlier steps"
 _LAGS = 8
 _SHARES = np.array([0.05, 0.1, 0.2, 0.4, 0.7, 1.0])  # of an earlier canary that is still there
 
 
-class LingeringWatch:
+class CarryoverCheck(EvidenceCheck):
     """Watch whether canaries of earlier steps are still in the sum that is released.
 
     Momentum of sums before noise, gradients that are not cleared, and noise meant for one step
@@ -27,7 +25,7 @@ class LingeringWatch:
 
     Example:
         >>> rng = np.random.default_rng(0)
-        >>> watch = LingeringWatch(level=1e-4)
+        >>> watch = CarryoverCheck(level=1e-4)
         >>> before = np.zeros(100)
         >>> for _ in range(20):
         ...     now = (rng.random(100) < 0.3) * 1.0
@@ -37,12 +35,16 @@ class LingeringWatch:
         'violated'
     """
 
+    name = "records of earlier steps"
+    expected = "canaries of earlier steps are not in the sum"
+    missing = "fewer than two steps with canaries"
+
     def __init__(self, *, level: float) -> None:
-        self._level = level
+        super().__init__(level=level)
         self._earlier: deque[FloatArray] = deque(maxlen=_LAGS)
         self._logs: dict[int, FloatArray] = {}
         self._sums: dict[int, tuple[float, float]] = {}
-        self._largest, self._steps, self._crossed = -math.inf, 0, 0
+        self._steps = 0
 
     def see(self, noise: FloatArray, planted: FloatArray) -> None:
         """Take the next step.
@@ -67,38 +69,26 @@ class LingeringWatch:
             total, weights = self._sums.get(lag, (0.0, 0.0))
             self._sums[lag] = total + product, weights + weight
         self._earlier.append(np.asarray(planted, np.float64))
-        self._largest = max(self._largest, self._value())
-        outcome = judge.judge_evidence(self._largest, shares=1, level=self._level)
-        if not self._crossed and outcome == judge.VIOLATED:
-            self._crossed = self._steps
+        self.keep_largest(self._steps)
 
-    def check(self) -> Check:
-        """Return what was seen so far."""
-        expected = "canaries of earlier steps are not in the sum"
+    def value_now(self) -> float | None:
+        """Return the evidence at this step; None before the second step with canaries."""
         if not self._logs:
-            outcome = judge.judge_evidence(None, shares=1, level=self._level)
-            reason = "fewer than two steps with canaries"
-            return Check(name=NAME, outcome=outcome, expected=expected, seen=reason)
-        lag = max(self._sums, key=self._share)
-        return Check(
-            name=NAME,
-            outcome=judge.judge_evidence(self._largest, shares=1, level=self._level),
-            expected=expected,
-            seen=f"{self._share(lag):.2g} of canaries of {_count_steps(lag)} before, at most",
-            value=self._share(lag),
-            log_e=self._largest,
-            steps=self._crossed or self._steps,
-        )
-
-    def _value(self) -> float:
+            return None
         return evidence.add_weighted(
             evidence.average(logs) - math.log(lag * (lag + 1)) for lag, logs in self._logs.items()
         )
 
+    def measure(self) -> tuple[float, None, None]:
+        """Return the largest share of an earlier canary that is still there."""
+        return max(map(self._share, self._sums)), None, None
+
+    def describe(self) -> str:
+        """Say how much of which canaries is still there."""
+        lag = max(self._sums, key=self._share)
+        before = "1 step" if lag == 1 else f"{lag} steps"
+        return f"{self._share(lag):.2g} of canaries of {before} before, at most"
+
     def _share(self, lag: int) -> float:
         total, weights = self._sums[lag]
         return total / weights
-
-
-def _count_steps(number: int) -> str:
-    return "1 step" if number == 1 else f"{number} steps"

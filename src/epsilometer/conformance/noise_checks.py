@@ -1,13 +1,14 @@
 """Check the residual noise of a run: eight checks, each with its own evidence."""
 
 import math
+from typing import Any
 
 import numpy as np
 import scipy.special
 
 from epsilometer.conformance import evidence
 from epsilometer.conformance.comparisons import LEAST_DIRECTION
-from epsilometer.conformance.noise_check import Bets, NoiseCheck, Once
+from epsilometer.conformance.evidence_check import Bets, EvidenceCheck, WeightedSum
 from epsilometer.conformance.summary import StepSummary
 from epsilometer.core import judge
 from epsilometer.types import FloatArray
@@ -18,6 +19,14 @@ MOST_ROWS = 1 << 20
 _LAGS = 16
 
 
+class NoiseCheck(EvidenceCheck):
+    """A check of the residual noise of every step."""
+
+    def see(self, step: StepSummary, number: int) -> None:
+        """Take the next step, which has this number."""
+        raise NotImplementedError
+
+
 class _Scale(NoiseCheck):
     """Too little noise over all coordinates, from any step on."""
 
@@ -25,8 +34,8 @@ class _Scale(NoiseCheck):
     expected = "noise of at least the accounted scale"
     steady = False
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, **shared: Any) -> None:
+        super().__init__(**shared)
         self._less, self._more = Bets(), Bets()
         self._count, self._squares, self._most = 0, 0.0, -math.inf
 
@@ -42,18 +51,17 @@ class _Scale(NoiseCheck):
         return self._less.value()
 
     def describe(self) -> str:
-        return f"{math.sqrt(self._squares / self._count):.4g} of the accounted scale"
+        return f"{self.measure()[0]:.4g} of the accounted scale"
 
-    def number(self) -> tuple[float, float, float]:
+    def measure(self) -> tuple[float, float, float]:
         limits = [
             math.sqrt(self._squares / (2 * scipy.special.gammaincinv(self._count / 2, q)))
             for q in (1 - LEVEL / 2, LEVEL / 2)
         ]
         return math.sqrt(self._squares / self._count), limits[0], limits[1]
 
-    def remarks(self, *, shares: int, level: float) -> bool:
-        outcome = judge.judge_evidence(self._most, shares=shares, level=level)
-        return outcome == judge.VIOLATED
+    def deserves_remark(self) -> bool:
+        return self.judge(self._most) == judge.VIOLATED
 
 
 class _Tensors(NoiseCheck):
@@ -63,48 +71,43 @@ class _Tensors(NoiseCheck):
     expected = "noise of at least the accounted scale in every tensor, row and coordinate"
     steady = False
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, **shared: Any) -> None:
+        super().__init__(**shared)
         self._names: tuple[str, ...] = ()
         self._counts = self._squares = np.zeros(0)
         self._row_sizes = self._rows = np.zeros(0)
-        self._row_names: list[tuple[str, int]] = []
-        self._small = np.zeros(0)
-        self._small_counts = (0, 0)
-        self._steps = 0
+        self._small = self._count = self._steps = 0
 
     def see(self, step: StepSummary, number: int) -> None:
         if not self._names:
             self._names = tuple(part.name for part in step.tensors)
             self._counts, self._squares = np.zeros((2, len(self._names)))
             sizes = [part.rows.size for part in step.tensors]
-            self._kept_rows = sum(sizes) <= MOST_ROWS
+            self._has_rows = sum(sizes) <= MOST_ROWS
             self._row_sizes = np.concatenate(
                 [np.full(part.rows.size, part.count / part.rows.size) for part in step.tensors]
             )
-            self._rows = np.zeros(self._row_sizes.size if self._kept_rows else 0)
+            self._rows = np.zeros(self._row_sizes.size if self._has_rows else 0)
             self._starts = np.cumsum([0, *sizes])
         self._steps += 1
         self._counts += [part.count for part in step.tensors]
         self._squares += [part.squares for part in step.tensors]
-        if self._kept_rows:
+        if self._has_rows:
             self._rows += np.concatenate([part.rows for part in step.tensors])
-        small = sum(part.small for part in step.tensors)
-        count = sum(part.count for part in step.tensors)
-        self._small_counts = (self._small_counts[0] + small, self._small_counts[1] + count)
+        self._small += sum(part.small for part in step.tensors)
+        self._count += sum(part.count for part in step.tensors)
 
     def value_now(self) -> float | None:
         tensors = [
             evidence.average(ratios)
             for ratios in evidence.scale_ratios(self._counts, self._squares)
         ]
-        small = evidence.average(evidence.small_ratios(*self._small_counts))
-        parts = [evidence.average(tensors), self._row_value(), small]
-        return evidence.average(parts)
+        small = evidence.average(evidence.small_ratios(self._small, self._count))
+        return evidence.average([evidence.average(tensors), self._row_value(), small])
 
     def _row_value(self) -> float:
         """Return evidence of the quietest row; the average over all is at least its share of it."""
-        if not self._kept_rows:
+        if not self._has_rows:
             return -math.inf
         row = self._quietest()
         ratios = evidence.scale_ratios(self._row_sizes[row] * self._steps, self._rows[row])
@@ -116,16 +119,15 @@ class _Tensors(NoiseCheck):
     def describe(self) -> str:
         worst = int(np.argmin(self._squares / self._counts))
         rms = math.sqrt(self._squares[worst] / self._counts[worst])
-        said = f"least in {self._names[worst]}, {rms:.3g} of the accounted scale"
-        if self._kept_rows:
+        least = f"least in {self._names[worst]}, {rms:.3g} of the accounted scale"
+        if self._has_rows:
             row = self._quietest()
             tensor = int(np.searchsorted(self._starts, row, side="right")) - 1
             rms = math.sqrt(self._rows[row] / (self._row_sizes[row] * self._steps))
-            said += f"; in row {row - self._starts[tensor]} of {self._names[tensor]} {rms:.3g}"
-        share = self._small_counts[0] / self._small_counts[1]
-        return f"{said}; {share:.2%} of values near 0"
+            least += f"; in row {row - self._starts[tensor]} of {self._names[tensor]} {rms:.3g}"
+        return f"{least}; {self._small / self._count:.2%} of values near 0"
 
-    def where(self) -> str:
+    def locate(self) -> str:
         return self.describe()
 
 
@@ -140,18 +142,9 @@ class Unwhitened(_Tensors):
     expected = "new noise of at least the declared scale in every tensor, row and coordinate"
     missing = "every coordinate was whitened"
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._seen = False
-
-    def see(self, step: StepSummary, number: int) -> None:
-        """Take the next step, in units of what is new in it."""
-        self._seen = True
-        super().see(step, number)
-
     def value_now(self) -> float | None:
         """Return evidence, where anything was seen."""
-        return super().value_now() if self._seen else None
+        return super().value_now() if self._names else None
 
 
 class _Steps(NoiseCheck):
@@ -161,19 +154,19 @@ class _Steps(NoiseCheck):
     expected = "noise of at least the accounted scale in every step"
     steady = False
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._once = Once()
+    def __init__(self, **shared: Any) -> None:
+        super().__init__(**shared)
+        self._sum = WeightedSum()
         self._least, self._at = math.inf, 0
 
     def see(self, step: StepSummary, number: int) -> None:
         count, squares = _total(step)
-        self._once.add(evidence.average(evidence.scale_ratios(count, squares)), number)
+        self._sum.add(evidence.average(evidence.scale_ratios(count, squares)), number)
         if squares / count < self._least:
             self._least, self._at = squares / count, number
 
     def value_now(self) -> float:
-        return self._once.value()
+        return self._sum.value
 
     def describe(self) -> str:
         return f"least in step {self._at}, {math.sqrt(self._least):.3g} of the accounted scale"
@@ -185,8 +178,8 @@ class _Shape(NoiseCheck):
     name = "noise shape"
     expected = "Gaussian noise"
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, **shared: Any) -> None:
+        super().__init__(**shared)
         self._bets = {
             "truncated": Bets(),
             "light tails": Bets(),
@@ -218,7 +211,7 @@ class _Shape(NoiseCheck):
             return "no evidence against it"
         return f"{name}, evidence e^{values[name]:.1f}"
 
-    def where(self) -> str:
+    def locate(self) -> str:
         return max(self._bets, key=lambda name: self._bets[name].value())
 
 
@@ -229,11 +222,11 @@ class _StepIndependence(NoiseCheck):
     expected = "noise of any two steps is independent"
     missing = "fewer than two steps with noise in 8 coordinates or more"
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, **shared: Any) -> None:
+        super().__init__(**shared)
         self._first: list[tuple[int, FloatArray]] = []
         self._latest: list[tuple[int, FloatArray]] = []
-        self._once = Once()
+        self._sum = WeightedSum()
         self._lags: dict[int, FloatArray] = {}
         self._largest, self._pair = 0.0, (0, 0)
         self._seen = False
@@ -273,7 +266,7 @@ class _StepIndependence(NoiseCheck):
         worst = int(np.argmax(np.abs(overall)))
         # Several tensors together are sub-Gaussian: 2 exp(−d c²/2), not the law of one direction.
         both = math.log(2 * len(earlier)) - total * float(overall[worst]) ** 2 / 2
-        self._once.add(evidence.calibrate(evidence.smallest_log_p([log_p, both])), number)
+        self._sum.add(evidence.calibrate(evidence.smallest_log_p([log_p, both])), number)
         if abs(overall[worst]) > abs(self._largest):
             self._largest, self._pair = float(overall[worst]), (earlier[worst][0], number)
         for (before, _), cosine in zip(earlier, overall, strict=True):
@@ -288,13 +281,13 @@ class _StepIndependence(NoiseCheck):
         lags = evidence.add_weighted(
             evidence.average(logs) - math.log(lag * (lag + 1)) for lag, logs in self._lags.items()
         )
-        return evidence.average([self._once.value(), lags])
+        return evidence.average([self._sum.value, lags])
 
     def describe(self) -> str:
         first, second = self._pair
         return f"largest cosine {self._largest:.3g}, of steps {first} and {second}"
 
-    def number(self) -> tuple[float, None, None]:
+    def measure(self) -> tuple[float, None, None]:
         return self._largest, None, None
 
 
@@ -305,9 +298,9 @@ class _Repeats(NoiseCheck):
     expected = "noise of tensors, rows and columns is independent"
     missing = "no tensor that can be compared with another or with a part of itself"
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._once = Once()
+    def __init__(self, **shared: Any) -> None:
+        super().__init__(**shared)
+        self._sum = WeightedSum()
         self._log_p, self._largest, self._what = 0.0, 0.0, ""
 
     def see(self, step: StepSummary, number: int) -> None:
@@ -315,17 +308,17 @@ class _Repeats(NoiseCheck):
             return
         _, cosines, sizes = zip(*step.cosines, strict=True)
         worst, log_p = evidence.find_least_likely(cosines, sizes)
-        self._once.add(evidence.calibrate(log_p), number)
+        self._sum.add(evidence.calibrate(log_p), number)
         if not self._what or log_p < self._log_p:
             self._log_p, (self._what, self._largest, _) = log_p, step.cosines[worst]
 
     def value_now(self) -> float | None:
-        return self._once.value() if self._what else None
+        return self._sum.value if self._what else None
 
     def describe(self) -> str:
         return f"least likely cosine {self._largest:.3g}, of {self._what}"
 
-    def number(self) -> tuple[float, None, None]:
+    def measure(self) -> tuple[float, None, None]:
         return self._largest, None, None
 
 
@@ -336,8 +329,8 @@ class _Cancelling(NoiseCheck):
     expected = "noise of consecutive steps adds up"
     missing = "fewer than two steps"
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, **shared: Any) -> None:
+        super().__init__(**shared)
         self._sums: dict[int, FloatArray] = {}
         self._logs: dict[int, FloatArray] = {}
         self._totals: dict[int, tuple[int, float]] = {}
@@ -374,7 +367,7 @@ class _Cancelling(NoiseCheck):
         length, scale = self._least()
         return f"sums of {length} steps have {scale:.3g} of the scale of independent noise, or more"
 
-    def number(self) -> tuple[float, None, None]:
+    def measure(self) -> tuple[float, None, None]:
         return self._least()[1], None, None
 
 
@@ -385,8 +378,8 @@ class _Lattice(NoiseCheck):
     expected = "noise on no lattice coarser than 1/16 of its scale"
     missing = "no two values of one coordinate, or all that is released is rounded"
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, **shared: Any) -> None:
+        super().__init__(**shared)
         self._before: FloatArray | None = None
         self._ties = self._pairs = 0
 
@@ -414,10 +407,10 @@ class _Lattice(NoiseCheck):
         spacing = 2 * math.sqrt(math.pi) * share
         return f"{share:.2%} of values come twice, as on a lattice of {spacing:.2g} of the scale"
 
-    def number(self) -> tuple[float, None, None]:
+    def measure(self) -> tuple[float, None, None]:
         return self._ties / self._pairs, None, None
 
-    def remarks(self, *, shares: int, level: float) -> bool:
+    def deserves_remark(self) -> bool:
         return self._ties > 1e-3 * self._pairs
 
 

@@ -1,13 +1,12 @@
-"""Share what checks of noise have in common: bets over steps, and how a check is concluded."""
+"""Turn e-values of a run into a check: bets over steps, and how a check is concluded."""
 
 import math
 
 import numpy as np
 
 from epsilometer.conformance import evidence
-from epsilometer.conformance.summary import StepSummary
 from epsilometer.core import judge
-from epsilometer.core.findings import Check
+from epsilometer.core.findings import Check, CheckOutcome
 from epsilometer.types import FloatArray
 
 
@@ -35,60 +34,73 @@ class Bets:
         return float(np.logaddexp.reduce(self._logs, axis=None))
 
 
-class Once:
+class WeightedSum:
     """Sum of e-values that belong to one step each, of which step t has the weight 1/(t(t+1))."""
 
     def __init__(self) -> None:
-        self._log = -math.inf
+        self.value = -math.inf  # as a logarithm
 
     def add(self, log_e: float, step: int) -> None:
         """Add the e-value of a step, as a logarithm."""
-        self._log = evidence.add_weighted([self._log, log_e - math.log(step * (step + 1))])
-
-    def value(self) -> float:
-        """Return the evidence so far, as a logarithm."""
-        return self._log
+        self.value = evidence.add_weighted([self.value, log_e - math.log(step * (step + 1))])
 
 
-class NoiseCheck:
-    """A check of noise: what it expects, its evidence, and the step at which it was violated."""
+class EvidenceCheck:
+    """A check by e-values: its largest evidence, and the step at which it was violated.
+
+    A subclass takes what it is shown of a step, then calls :meth:`keep_largest`.
+
+    Args:
+        shares: Checks that share the level.
+        level: Chance of accusing a right program, for all of them together.
+
+    Attributes:
+        name: Of the check.
+        expected: What a right program shows, in words.
+        missing: Why nothing was tested, where nothing was.
+        steady: Whether it needs residuals that are noise alone.
+        log_e: The largest evidence so far, as a logarithm; None where nothing was tested.
+        crossed: The step at which it sufficed; None where it did not.
+        tested: The last step that was tested.
+    """
 
     name = ""
     expected = ""
-    steady = True  # whether it needs residuals that are noise alone
     missing = "nothing to test it on"
+    steady = True
 
-    def __init__(self) -> None:
+    def __init__(self, *, shares: int = 1, level: float) -> None:
+        self._shares, self._level = shares, level
         self.log_e: float | None = None
         self.crossed: int | None = None
         self.tested = 0
         self._detail = ""
 
-    def see(self, step: StepSummary, number: int) -> None:
-        """Take the next step, which has this number."""
-        raise NotImplementedError
-
     def value_now(self) -> float | None:
-        """Evidence at this step; None where nothing was tested yet."""
+        """Return the evidence at this step; None where nothing was tested yet."""
         raise NotImplementedError
 
     def describe(self) -> str:
         """Say what was seen, in a few words."""
         raise NotImplementedError
 
-    def where(self) -> str:
+    def locate(self) -> str:
         """Say where it was seen."""
         return ""
 
-    def number(self) -> tuple[float | None, float | None, float | None]:
+    def measure(self) -> tuple[float | None, float | None, float | None]:
         """Return the number that was measured, with limits where there are any."""
         return None, None, None
 
-    def remarks(self, *, shares: int, level: float) -> bool:
+    def deserves_remark(self) -> bool:
         """Tell whether something is worth a remark where nothing is violated."""
         return False
 
-    def keep_largest(self, step: int, *, shares: int, level: float) -> None:
+    def judge(self, log_e: float | None) -> CheckOutcome:
+        """Judge evidence at this check's share of the level."""
+        return judge.judge_evidence(log_e, shares=self._shares, level=self._level)
+
+    def keep_largest(self, step: int) -> None:
         """Keep the largest evidence so far, and when it sufficed."""
         now = self.value_now()
         if now is None:
@@ -96,22 +108,23 @@ class NoiseCheck:
         self.tested = step
         if self.log_e is None or now > self.log_e:
             self.log_e = now
-            if self.crossed is None:
-                outcome = judge.judge_evidence(now, shares=shares, level=level)
-                if outcome == judge.VIOLATED:
-                    self.crossed, self._detail = step, self.where()
+            if self.crossed is None and self.judge(now) == judge.VIOLATED:
+                self.crossed, self._detail = step, self.locate()
 
-    def conclude(self, *, shares: int, level: float, drift: str) -> Check:
-        """Return the check as it stands now."""
+    def check(self, *, drift: str = "") -> Check:
+        """Return the check as it stands now.
+
+        Args:
+            drift: Why residuals may not be noise alone; then a steady check is not tested.
+        """
         distrusted = self.steady and bool(drift)
-        log_e = None if distrusted else self.log_e
-        outcome = judge.judge_evidence(log_e, shares=shares, level=level)
+        outcome = self.judge(None if distrusted else self.log_e)
         if outcome == judge.NOT_TESTED:
             reason = drift if distrusted else self.missing
             return Check(name=self.name, outcome=outcome, expected=self.expected, seen=reason)
-        if outcome == judge.CONFORMS and self.remarks(shares=shares, level=level):
+        if outcome == judge.CONFORMS and self.deserves_remark():
             outcome = judge.REMARK
-        value, low, high = self.number()
+        value, low, high = self.measure()
         return Check(
             name=self.name,
             outcome=outcome,

@@ -10,9 +10,14 @@ import scipy.stats
 
 from epsilometer.accounting import family, pld
 from epsilometer.accounting.shuffle import shuffle_epsilon
-from epsilometer.conformance import ran
+from epsilometer.conformance import run_epsilon
 from epsilometer.conformance.clipping import ClippingWatch
-from epsilometer.conformance.ran import RanNoise, bound_epsilon_of_run, limit_scale, merge_parts
+from epsilometer.conformance.run_epsilon import (
+    NoiseGroup,
+    bound_epsilon_of_run,
+    limit_scale,
+    merge_parts,
+)
 from epsilometer.conformance.watch import StepWatch
 from epsilometer.core.claim import Claim
 from epsilometer.core.judge import judge
@@ -32,9 +37,9 @@ def group(
     steps: int = 100,
     size: int = 25_000,
     **others: float,
-) -> RanNoise:
+) -> NoiseGroup:
     """Steps whose squares are exactly those of a scale; ``others`` are tensors of 400."""
-    return RanNoise(
+    return NoiseGroup(
         noise_multiplier=noise_multiplier,
         rate=rate,
         steps=steps,
@@ -94,7 +99,7 @@ def test_steps_without_noise_leave_no_finite_epsilon_unless_they_hardly_matter()
 @pytest.mark.parametrize("n", [1, 2, 7, 300])
 @pytest.mark.parametrize("quotient", [0.2, 0.9])
 def test_the_mixture_is_the_integral_that_it_says(n: int, quotient: float) -> None:
-    q, kappa = quotient * n, ran._KAPPA
+    q, kappa = quotient * n, run_epsilon._KAPPA
 
     def log_density(t: float) -> float:
         return math.log(kappa) + (n / 2 - 1 - kappa) * math.log(t) - (t - 1) * q / 2
@@ -102,13 +107,13 @@ def test_the_mixture_is_the_integral_that_it_says(n: int, quotient: float) -> No
     top = max(map(log_density, np.geomspace(1, 1000, 2001)))
     value, _ = scipy.integrate.quad(lambda t: math.exp(log_density(t) - top), 1, 50, limit=400)
     rest, _ = scipy.integrate.quad(lambda t: math.exp(log_density(t) - top), 50, 1000, limit=400)
-    found = float(ran._log_mixture(np.array([float(n)]), np.array([q]))[0])
+    found = float(run_epsilon._log_mixture(np.array([float(n)]), np.array([q]))[0])
     assert found == pytest.approx(math.log(value + rest) + top, abs=1e-6)
 
 
 def test_the_mixture_is_smooth_where_stirling_begins() -> None:
-    n = 2 * (ran._LARGE + ran._KAPPA) * np.array([1 - 1e-6, 1 + 1e-6])
-    below, above = ran._log_mixture(n, n * (1 - 4 / np.sqrt(n)))
+    n = 2 * (run_epsilon._LARGE + run_epsilon._KAPPA) * np.array([1 - 1e-6, 1 + 1e-6])
+    below, above = run_epsilon._log_mixture(n, n * (1 - 4 / np.sqrt(n)))
     assert below == pytest.approx(above, abs=1e-4)
 
 
@@ -185,7 +190,9 @@ def test_steps_without_noise_are_found_by_themselves(rng: np.random.Generator) -
         noise = rng.normal(size=(60, 60))
         right.see([("a", noise)], noise_multiplier=1.0, rate=0.05)
         watch.see([("a", noise * (step != 13))], noise_multiplier=1.0, rate=0.05)
-    silent, usual = (bound_epsilon_of_run(each.ran(), delta=DELTA) for each in (watch, right))
+    silent, usual = (
+        bound_epsilon_of_run(each.group_noise(), delta=DELTA) for each in (watch, right)
+    )
     assert silent.epsilon == math.inf
     assert usual.epsilon < pld.poisson_epsilon_at_least([(1.0, 0.05, 40)], delta=DELTA)
 
@@ -195,7 +202,7 @@ def test_noise_that_decays_unbooked_leaks_what_its_last_steps_do(rng: np.random.
     for step in range(40):
         noise = rng.normal(size=(60, 60)) * (2 if step < 36 else 0.4)  # rms 1.9 over all
         watch.see([("a", noise)], noise_multiplier=1.0, rate=0.05)
-    bound = bound_epsilon_of_run(watch.ran(), delta=DELTA)
+    bound = bound_epsilon_of_run(watch.group_noise(), delta=DELTA)
     truth = pld.poisson_epsilon_at_least([(2.0, 0.05, 36), (0.4, 0.05, 4)], delta=DELTA)
     claim = pld.poisson_epsilon_at_least([(1.0, 0.05, 40)], delta=DELTA)
     assert claim < 0.85 * truth < bound.epsilon < truth
@@ -269,7 +276,7 @@ def count_above(
     for _ in range(runs):
         by_step = scale**2 * rng.chisquare(30, (4, tensors))
         squares = by_step.sum(axis=0)
-        noise = RanNoise(
+        noise = NoiseGroup(
             noise_multiplier=1.0,
             rate=1.0,
             steps=4,
@@ -287,7 +294,7 @@ def count_above(
 def test_it_exceeds_the_truth_no_more_often_than_it_says(
     scale: float, runs: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ran, "_ROUNDING", 1.0)  # or it would hide what is wrong
+    monkeypatch.setattr(run_epsilon, "_ROUNDING", 1.0)  # or it would hide what is wrong
     wrong = count_above(scale, runs=runs, tensors=8, confidence=0.95, rng=rng)
     assert wrong <= scipy.stats.binom.isf(FLAKE, runs, 0.05)
 
@@ -299,7 +306,7 @@ def test_forgetting_to_pay_for_the_tensors_would_be_caught(
         n, total = np.asarray(count, np.float64), np.asarray(squares, np.float64)
         return np.sqrt(total / scipy.stats.chi2.ppf(0.05, n))  # of one tensor, at one step
 
-    monkeypatch.setattr(ran, "limit_scale", fixed)
+    monkeypatch.setattr(run_epsilon, "limit_scale", fixed)
     wrong = count_above(1.0, runs=150, tensors=8, confidence=0.95, rng=rng)
     assert wrong > scipy.stats.binom.isf(FLAKE, 150, 0.05)
 
@@ -313,12 +320,12 @@ def test_a_watch_adds_up_steps_of_the_same_noise_and_rate(rng: np.random.Generat
         noise = [("a", rng.normal(size=(20, 20))), ("b", rng.normal(size=20))]
         watch.see(noise, noise_multiplier=1.0 if step < 8 else 2.0, rate=0.1)
     watch.see(noise)  # of which nothing was booked
-    first, second = watch.ran()
+    first, second = watch.group_noise()
     assert (first.steps, second.steps) == (8, 4)
     assert [name for name, _, _ in first.tensors] == ["a", "b"]
     assert [count for _, count, _ in second.tensors] == [1600, 80]
     assert first.tensors[0][2] == pytest.approx(3200, rel=0.2)
-    bound = bound_epsilon_of_run(watch.ran(), delta=DELTA)
+    bound = bound_epsilon_of_run(watch.group_noise(), delta=DELTA)
     claim = pld.poisson_epsilon_at_least([(1.0, 0.1, 8), (2.0, 0.1, 4)], delta=DELTA)
     assert 0 < bound.epsilon < claim
 
@@ -328,7 +335,7 @@ def test_a_watch_keeps_few_groups(rng: np.random.Generator) -> None:
     noise = [("a", rng.normal(size=9))]
     for step in range(600):
         watch.see(noise, noise_multiplier=1 + step / 600, rate=0.1)
-    ran_noise = watch.ran()
+    ran_noise = watch.group_noise()
     assert sum(each.steps for each in ran_noise) == 600
     assert len(ran_noise) < 400
 
@@ -341,9 +348,9 @@ def test_what_is_no_noise_of_a_run_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="sensitivity"):
         bound_epsilon_of_run([group()], sensitivity=0.0, delta=DELTA)
     with pytest.raises(InvalidArgument, match="at least one tensor"):
-        RanNoise(noise_multiplier=1.0, rate=0.1, steps=1, tensors=())
+        NoiseGroup(noise_multiplier=1.0, rate=0.1, steps=1, tensors=())
     with pytest.raises(InvalidArgument, match="1 single steps"):
-        RanNoise(
+        NoiseGroup(
             noise_multiplier=1.0,
             rate=0.1,
             steps=1,
@@ -351,4 +358,4 @@ def test_what_is_no_noise_of_a_run_is_refused() -> None:
             quietest=((1, 1, 1.0), (2, 1, 1.0)),
         )
     with pytest.raises(InvalidArgument, match="noise_multiplier"):
-        RanNoise(noise_multiplier=0.0, rate=0.1, steps=1, tensors=(("a", 1, 1.0),))
+        NoiseGroup(noise_multiplier=0.0, rate=0.1, steps=1, tensors=(("a", 1, 1.0),))

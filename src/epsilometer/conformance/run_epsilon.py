@@ -40,7 +40,7 @@ _SAMPLING: dict[Sampling, str] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class RanNoise:
+class NoiseGroup:
     """Noise that was seen in all steps with the same booked noise multiplier and rate.
 
     Attributes:
@@ -113,7 +113,7 @@ def _find_least_quotient(count: float, alpha: float) -> float:
 
 
 def bound_epsilon_of_run(
-    noise: Sequence[RanNoise],
+    noise: Sequence[NoiseGroup],
     *,
     sensitivity: float | Mapping[str, float] = 1.0,
     delta: float,
@@ -134,7 +134,7 @@ def bound_epsilon_of_run(
         batches are drawn as ``sampling`` says; a record may have any gradient of ``sensitivity``.
 
     Args:
-        noise: What was seen, as of ``StepWatch.ran``. Steps that are left out only lower the bound.
+        noise: What was seen, as of ``StepWatch.group_noise``. Steps that are left out only lower the bound.
         sensitivity: How far one record moves the sum, in clipping norms: 1 unless clearly more was
             measured. Of each tensor by its name, where each is clipped on its own.
         delta: δ.
@@ -148,7 +148,7 @@ def bound_epsilon_of_run(
         multiplier that was found, at most, and ``n_in`` the number of steps.
 
     Example:
-        >>> half = RanNoise(noise_multiplier=1.0, rate=0.05, steps=100,
+        >>> half = NoiseGroup(noise_multiplier=1.0, rate=0.05, steps=100,
         ...                 tensors=(("weight", 10**6, 0.25 * 10**6),))
         >>> print(bound_epsilon_of_run([half], delta=1e-5))
         ε ≥ 17.83 at δ = 1e-05 (0.999 confidence, noise_of_run)
@@ -231,7 +231,7 @@ def round_up(value: float, ratio: float) -> float:
 
 
 def _limit_noise(
-    noise: Sequence[RanNoise], sensitivity: float | Mapping[str, float], *, alpha: float
+    noise: Sequence[NoiseGroup], sensitivity: float | Mapping[str, float], *, alpha: float
 ) -> list[float]:
     """Return an upper limit on the noise of each group, over its sensitivity, in booked noise."""
     if isinstance(sensitivity, Mapping):
@@ -259,7 +259,7 @@ def _limit_noise(
 
 
 def _limit_single_steps(
-    noise: Sequence[RanNoise], sensitivity: float, *, alpha: float
+    noise: Sequence[NoiseGroup], sensitivity: float, *, alpha: float
 ) -> list[Part]:
     """Return steps as parts, each with an upper limit on the least noise in it.
 

@@ -16,8 +16,7 @@ from pathlib import Path
 import numpy as np
 from results import machine
 
-from epsilometer.audits.federated.hadamard import HadamardCanaries
-from epsilometer.audits.federated.sphere import SphereCanaries
+from epsilometer.audits.federated.directions import HadamardCanaries, SphereCanaries
 
 _PAGE = Path(__file__).resolve().parent / "canaries.md"
 _CARD = "## On a card"

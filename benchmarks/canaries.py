@@ -17,8 +17,7 @@ import numpy as np
 from results import machine
 from sizes import ARGUMENTS, choose_size, repeat_arguments, write_page
 
-from epsilometer.audits.federated.hadamard import HadamardCanaries
-from epsilometer.audits.federated.sphere import SphereCanaries
+from epsilometer.audits.federated.directions import HadamardCanaries, SphereCanaries
 
 _PAGE = Path(__file__).resolve().parent / "canaries.md"
 _CARD = "## On a card"

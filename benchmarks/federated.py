@@ -21,9 +21,8 @@ from results import machine
 from sizes import TINY, choose_size, write_page
 from torch import nn
 
-from epsilometer.audits.federated.hadamard import HadamardCanaries
+from epsilometer.audits.federated.directions import HadamardCanaries, SphereCanaries
 from epsilometer.audits.federated.simulation import FederatedTraining
-from epsilometer.audits.federated.sphere import SphereCanaries
 from epsilometer.networks.ensemble import cross_entropy
 from epsilometer.networks.models import mlp
 

@@ -6,7 +6,7 @@ from typing import TypeAlias
 import numpy as np
 
 from epsilometer._extras import needs
-from epsilometer.audits.federated.layout import Layout
+from epsilometer.audits.federated.iterates import Layout
 from epsilometer.errors import InvalidArgument
 from epsilometer.integrations.flower.records import (
     JUST_BELOW,

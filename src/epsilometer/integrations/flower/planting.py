@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epsilometer._extras import needs
-from epsilometer.audits.federated.iterates import IterateWatch
-from epsilometer.audits.federated.layout import Layout
+from epsilometer.audits.federated.iterates import IterateWatch, Layout
 from epsilometer.integrations.flower.records import (
     JUST_BELOW,
     NORM_BIT,
@@ -90,9 +89,9 @@ class Planting:
         if self.layout is None or self.watch is None:
             self.layout = Layout(arrays, without=asked.without)
             self._canaries = directions(asked.family, asked.canaries, self.layout.size, asked.seed)
-            self.watch = IterateWatch(self._canaries, self.layout.flat(arrays))
+            self.watch = IterateWatch(self._canaries, self.layout.flatten(arrays))
         else:
-            self.watch.see(self.layout.flat(arrays))
+            self.watch.see(self.layout.flatten(arrays))
 
     def begin_round(self, nodes: Callable[[], Iterable[int]]) -> None:
         """A round of training begins; who is a canary among real nodes is drawn in the first."""
@@ -129,7 +128,7 @@ class Planting:
     ) -> RecordDict:
         assert self.layout is not None
         key, weight = self.weighted_by_key, self.settings.weight
-        planted = record(self.layout.moved(sent, direction))
+        planted = record(self.layout.move(sent, direction))
         if self.example is None:
             name = next(iter(asked.array_records))
             return RecordDict({name: planted, "metrics": MetricRecord({key: weight})})
@@ -169,8 +168,10 @@ class Planting:
     def _usual_norm(self, sent: Arrays, replies: list[RecordDict]) -> float:
         """The median norm of the clients' updates; 1 where none moved."""
         assert self.layout is not None
-        start = self.layout.flat(sent)
-        norms = [np.linalg.norm(self.layout.flat(weights_in(reply)) - start) for reply in replies]
+        start = self.layout.flatten(sent)
+        norms = [
+            np.linalg.norm(self.layout.flatten(weights_in(reply)) - start) for reply in replies
+        ]
         usual = float(np.median(norms)) if norms else 0.0
         if not usual > 0:  # nan too: a client that diverged
             self._odd[_ZERO] = None

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from epsilometer._files import OWNER_FOLDER, write_whole
-from epsilometer.audits.federated.run import measure_iterates
+from epsilometer.audits.federated.subject import measure_iterates
 from epsilometer.core.audit import Audit, Provenance
 from epsilometer.core.claim import Claim
 from epsilometer.core.renderers import render
@@ -64,7 +64,7 @@ def write(planting: Planting, folder: Path, call: dict[str, Any], ended: str = "
         _log.info("epsilometer: %s", audit.verdict)
     write_whole(folder / "told.txt", ("\n".join(told) + "\n").encode("utf-8"))
     if planting.watch is not None:
-        seen, packed = planting.watch.seen(), io.BytesIO()
+        seen, packed = planting.watch.summarise(), io.BytesIO()
         np.savez(packed, final=seen.final, largest=seen.largest, took=seen.took)
         write_whole(folder / "cosines.npz", packed.getvalue())
     _log.info("epsilometer: written to %s", folder)
@@ -101,7 +101,7 @@ def _audit(planting: Planting, call: dict[str, Any], told: tuple[str, ...]) -> A
         subject=subject,
         claim=claim,
         findings=measure_iterates(
-            planting.watch.seen(),
+            planting.watch.summarise(),
             dimension=planting.layout.size,
             delta=request.known_delta,
             claim=claim,

@@ -8,8 +8,7 @@ from typing import Any, Literal, TypeAlias, TypedDict, get_args
 import numpy as np
 
 from epsilometer import _validate
-from epsilometer.audits.federated.hadamard import HadamardCanaries
-from epsilometer.audits.federated.sphere import SphereCanaries
+from epsilometer.audits.federated.directions import HadamardCanaries, SphereCanaries
 from epsilometer.core.claim import Claim, as_claim
 from epsilometer.core.settings import to_settings
 from epsilometer.engine.request import Request

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import epsilometer as em
-from epsilometer.audits.federated.one_shot import compute_cosine_power
+from epsilometer.audits.federated.cosine_audit import compute_cosine_power
 from epsilometer.core.serialisation import from_json
 from epsilometer.errors import EpsilometerWarning, InvalidArgument
 from epsilometer.report import page

@@ -1,9 +1,11 @@
-"""Bound ε by the cosines of one run with its canaries, and judge a claim by them."""
+"""Bound ε by the cosines of one run with its canaries; try that on the Gaussian mechanism."""
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, Literal
+from functools import singledispatch
+from typing import Any, Literal, get_args
 
 import numpy as np
 from msgspec.structs import replace
@@ -11,6 +13,7 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from epsilometer import _validate
+from epsilometer.audits.federated.directions import Family, make_directions
 from epsilometer.core.audit import Audit
 from epsilometer.core.bound import EpsilonEstimate, EpsilonLowerBound
 from epsilometer.core.claim import Adjacency, Claim
@@ -21,6 +24,7 @@ from epsilometer.engine.request import Request
 from epsilometer.errors import InvalidArgument, warn
 from epsilometer.stats.estimators import epsilon_lower_bound
 from epsilometer.stats.evidence import measure_growth
+from epsilometer.stats.gaussians import gaussian_epsilon
 from epsilometer.stats.reach import compute_power
 from epsilometer.stats.score_finding import make_finding
 from epsilometer.stats.sphere import cosine_quantile, cosines_of
@@ -88,24 +92,138 @@ class Cosines:
                 object.__setattr__(self, name, _validate.frozen(known))
 
 
-SUBJECTS = (Cosines,)
+@dataclass(frozen=True, eq=False)
+class GaussianMechanism:
+    """The Gaussian mechanism, run once with many canaries: a check of the audit itself.
+
+    The mechanism sums unit vectors and adds noise of standard deviation ``sigma`` to every
+    coordinate. All records are canaries; each is then looked for in the one noisy sum.
+
+    Guarantee: that of ``Cosines``. Estimates are those of the cosines, tied spread first, and the
+        true ε as a reference.
+    Assumption: nothing further; the mechanism is run, not imitated.
+
+    Attributes:
+        sigma: Standard deviation of the noise, for records of norm 1.
+        dimension: Of the records.
+        canaries: How many records.
+        family: Directions from a Hadamard transform, or drawn one by one: slower, and the papers'.
+
+    Example:
+        >>> import epsilometer as em
+        >>> audit = em.audit(em.GaussianMechanism(1.54, 100_000), 3.02, delta=1e-6)
+        >>> tied, _, true = audit.estimates
+        >>> round(true.epsilon, 2), round(tied.epsilon, 1), audit.verdict
+        (3.01, 3.0, 'not refuted')
+    """
+
+    sigma: float
+    dimension: int
+    _: KW_ONLY
+    canaries: int = 1000
+    family: Family = "hadamard"
+
+    def __post_init__(self) -> None:
+        _validate.positive(sigma=self.sigma)
+        _validate.whole(2, dimension=self.dimension)
+        _validate.whole(1, canaries=self.canaries)
+        if self.family not in get_args(Family):
+            raise InvalidArgument(
+                f"Expected family to be 'hadamard' or 'sphere', got {self.family!r}."
+            )
+        if self.canaries > self.dimension:
+            raise InvalidArgument(
+                f"Expected at most as many canaries as dimensions, got {self.canaries} in "
+                f"{self.dimension}."
+            )
+
+    def cosines(self, rng: np.random.Generator) -> FloatArray:
+        """Run the mechanism; return the cosines of its canaries, shape ``(canaries,)``."""
+        planted = make_directions(
+            self.family, count=self.canaries, dimension=self.dimension, key=int(rng.integers(2**63))
+        )
+        total = planted.inject(np.arange(self.canaries), 1.0)
+        total += rng.standard_normal(self.dimension, dtype=np.float32) * np.float32(self.sigma)
+        return planted.cosines(total)
 
 
-def run_audit(subject: Cosines, request: Request) -> Audit:
+SUBJECTS = (Cosines, GaussianMechanism)
+
+
+@singledispatch
+def run_audit(subject: Any, request: Request) -> Audit:
     """Bound ε by cosines, and judge the claim by it."""
+    raise InvalidArgument(f"Expected cosines to audit, got {type(subject).__name__}.")
+
+
+@run_audit.register
+def audit_cosines(subject: Cosines, request: Request) -> Audit:
+    """Bound ε by the cosines of a run."""
+    finding = measure_cosines(
+        subject,
+        delta=request.known_delta,
+        claim=request.claim,
+        confidence=request.confidence,
+        seed=request.seed,
+    )
     return Audit(
         subject=subject.title,
         claim=request.claim,
-        findings=(
-            measure_cosines(
-                subject,
-                delta=request.known_delta,
-                claim=request.claim,
-                confidence=request.confidence,
-                seed=request.seed,
-            ),
-        ),
+        findings=(finding,),
         provenance=request.make_provenance(subject),
+    )
+
+
+@run_audit.register
+def audit_gaussian_mechanism(subject: GaussianMechanism, request: Request) -> Audit:
+    """Run the mechanism once, and judge the claim by what its canaries show."""
+    request = dataclasses.replace(request, claim=request.fill_claim(adjacency="add_remove"))
+    delta = request.known_delta
+    _validate.open_unit(delta=delta)
+    title = f"the Gaussian mechanism with σ = {subject.sigma:g} in {subject.dimension:,} dimensions"
+    true = make_reference(
+        gaussian_epsilon(subject.sigma, delta),
+        delta,
+        method="Gaussian mechanism",
+        subject="the mechanism itself, by its σ",
+        adjacency="add_remove",
+        cites=("balle2018",),
+    )
+    finding = measure_cosines(
+        Cosines(
+            subject.cosines(np.random.default_rng(request.seed)),
+            dimension=subject.dimension,
+            title=title,
+            adversary="sees the noisy sum, knows all other records",
+        ),
+        delta=delta,
+        claim=request.claim,
+        confidence=request.confidence,
+        seed=request.seed,
+        adjacency="add_remove",
+        estimates=(true,),
+    )
+    fitted, tied, true = finding.estimates
+    return Audit(
+        subject=title,
+        claim=request.claim,
+        # All canaries took part once: of the two estimates the tied one is right.
+        findings=(replace(finding, estimates=(tied, fitted, true)),),
+        provenance=request.make_provenance(subject),
+    )
+
+
+def make_reference(epsilon: float, delta: float, **described: Any) -> EpsilonEstimate:
+    """Return an ε that was computed, not estimated, to be shown beside what was measured."""
+    return EpsilonEstimate(
+        epsilon=epsilon,
+        low=epsilon,
+        high=epsilon,
+        delta=delta,
+        confidence=1.0,
+        direction="both",
+        role="reference",
+        **described,
     )
 
 
@@ -118,9 +236,7 @@ def measure_cosines(
     seed: int,
     adjacency: Adjacency = "unstated",
     estimates: Sequence[EpsilonEstimate] = (),
-    units: int = 1,
-    used: int = 1,
-    failed: int = 0,
+    **counts: int,
 ) -> EpsilonFinding:
     """Return what cosines prove and estimate.
 
@@ -132,14 +248,12 @@ def measure_cosines(
         seed: Of resampling.
         adjacency: Under which it was measured, where the claim does not state one.
         estimates: Further ε by theory, after those of the cosines.
-        units: Units of work that were planned for the cosines.
-        used: Units that gave them.
-        failed: Units that failed.
+        **counts: Units of work that were planned, used and failed, where there are any.
     """
     _validate.open_unit(delta=delta)
     inside = np.asarray(subject.cosines, np.float64)
     outside = None if subject.unobserved is None else np.asarray(subject.unobserved, np.float64)
-    _warn_of_few(inside.size if outside is None else min(inside.size, outside.size))
+    _warn_if_few(inside.size if outside is None else min(inside.size, outside.size))
     asked: dict[str, Any] = {"delta": delta, "confidence": confidence}
     named: dict[str, Any] = {"rng": np.random.default_rng(seed), "subject": subject.title}
     reach = power = None
@@ -206,9 +320,7 @@ def measure_cosines(
         curves=subject.curves,
         reach=reach,
         power=power,
-        units=units,
-        used=used,
-        failed=failed,
+        **counts,
     )
 
 
@@ -260,7 +372,7 @@ def _bound_one_sample(
     return [*bounds, one_shot_epsilon_lo(inside, **of_space)]
 
 
-def _warn_of_few(fewest: int) -> None:
+def _warn_if_few(fewest: int) -> None:
     if fewest < FEW:
         warn(
             f"{fewest} canaries are few: below {FEW} the estimate scatters widely and the bound "

@@ -1,21 +1,22 @@
-"""CANIFE, an audit of federated training to compare with: single rounds, then composition."""
+"""Audit federated training by CANIFE, to compare with: single rounds, then composition."""
 
+import copy
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor, nn
 
 from epsilometer import _validate
-from epsilometer._extras import needs
 from epsilometer.accounting import rdp
+from epsilometer.audits.federated.simulation import FederatedTraining
 from epsilometer.core.bound import EpsilonEstimate
 from epsilometer.errors import InvalidArgument
+from epsilometer.networks.ensemble import as_tensor
 from epsilometer.stats.gaussians import gaussian_sigma
 from epsilometer.types import FloatArray
-
-if TYPE_CHECKING:
-    from epsilometer.audits.federated.simulation import FederatedTraining
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +36,7 @@ class CanifeAudit:
 
 
 def audit_canife(
-    training: "FederatedTraining",
+    training: FederatedTraining,
     *,
     delta: float,
     every: int = 10,
@@ -77,7 +78,7 @@ def audit_canife(
     trains, crafts = np.random.default_rng(seed).spawn(2)
     rounds = _Rounds(training, delta, every, pool, scores, steps, crafts)
     training.train(rng=trains, visit=rounds)
-    noise = noise_of(rounds.found, delta=delta, every=every, rounds=training.rounds)
+    noise = find_noise(rounds.found, delta=delta, every=every, rounds=training.rounds)
     epsilon = math.inf
     if all(multiplier > 0 for multiplier, _ in noise):
         rate = training.cohort / len(training.clients)
@@ -111,7 +112,7 @@ def audit_canife(
 class _Rounds:
     """Visits rounds, and audits some of them."""
 
-    training: "FederatedTraining"
+    training: FederatedTraining
     delta: float
     every: int
     pool: int
@@ -123,14 +124,10 @@ class _Rounds:
     def __call__(self, number: int, clip: float, weights: Any) -> None:
         if number % self.every:
             return
-        with needs("torch", extra="torch"):
-            from epsilometer.audits.federated.crafting import crafted_update
-            from epsilometer.networks.ensemble import as_tensor
-
         training, rng = self.training, self.rng
         picked = rng.permutation(len(training.clients))[: 2 * self.pool]
         designed, others = np.array_split(picked, 2)
-        update = crafted_update(
+        update = craft_update(
             training.module,
             weights,
             self._clipped(weights, designed, clip),
@@ -147,7 +144,7 @@ class _Rounds:
         noise = training.clip.value_noise(training.noise_multiplier)
         drawn += noise * rng.standard_normal(drawn.shape)
         present = drawn[0] + min(1.0, length / clip)
-        self.found.append((number, most_accurate_epsilon(present, drawn[1], delta=self.delta)))
+        self.found.append((number, compute_round_epsilon(present, drawn[1], delta=self.delta)))
 
     def _clipped(self, weights: Any, clients: Any, clip: float) -> Any:
         """Finite updates of some clients, ``(clients, size)``."""
@@ -156,14 +153,14 @@ class _Rounds:
         return (updates * (clip / norms).clamp(max=1.0))[norms[:, 0].isfinite()]
 
 
-def most_accurate_epsilon(present: FloatArray, absent: FloatArray, *, delta: float) -> float:
+def compute_round_epsilon(present: FloatArray, absent: FloatArray, *, delta: float) -> float:
     """ε of the plain error rates at the threshold that errs least.
 
     Of the two directions only those whose rate of errors is not 0 count; infinite if neither is.
 
     Example:
         >>> present, absent = np.repeat([0, 1], [1, 99]), np.repeat([0, 1], [99, 1])
-        >>> round(most_accurate_epsilon(present, absent, delta=1e-5), 2)
+        >>> round(compute_round_epsilon(present, absent, delta=1e-5), 2)
         4.6
     """
     ends = np.unique(np.concatenate([present, absent]))
@@ -177,7 +174,7 @@ def most_accurate_epsilon(present: FloatArray, absent: FloatArray, *, delta: flo
     return math.log(max(1.0, *ratios))
 
 
-def noise_of(
+def find_noise(
     found: list[tuple[int, float]], *, delta: float, every: int, rounds: int
 ) -> tuple[tuple[float, int], ...]:
     """Noise multipliers with which the Gaussian mechanism has the ε of audited rounds.
@@ -195,3 +192,78 @@ def noise_of(
         for number, epsilon in found
         if epsilon > 0
     )
+
+
+def craft_update(
+    module: nn.Module,
+    weights: Tensor,
+    pool: Tensor,
+    *,
+    example: Tensor,
+    clip: float,
+    learning_rate: float = 1.0,
+    steps: int = 200,
+    rate: float = 0.1,
+) -> Tensor:
+    r"""Return the update of a client that makes one step on a crafted example: ``(size,)``.
+
+    It is not clipped.
+
+    Pixels and a soft label are optimised by Adam until the update c is orthogonal to the pool's
+    updates u and as long as the clipping norm C: the least
+    :math:`\sum_u \langle u, C c / \|c\| \rangle^2 + \max(C - \|c\|, 0)^2` (Maddock et al.
+    2023; brought to length C as in their code, lest being short pass for being orthogonal).
+
+    Assumes: a classifier of real features; parameters in the order of ``module.parameters()``.
+
+    Args:
+        module: The architecture; it is copied.
+        weights: Its trainable parameters now, ``(size,)``.
+        pool: Clipped updates of other clients, ``(clients, size)``.
+        example: Where pixels begin, of the shape of one record.
+        clip: C.
+        learning_rate: Of the client.
+        steps: Of crafting.
+        rate: Its learning rate.
+    """
+    _validate.whole(0, steps=steps)
+    _validate.positive(clip=clip, learning_rate=learning_rate, rate=rate)
+    if not example.is_floating_point():
+        raise InvalidArgument(
+            "Expected real features to craft an example of, got whole numbers. Audit by random "
+            "canaries instead."
+        )
+    plain = copy.deepcopy(module).to(weights.device).eval()
+    own = [part for part in plain.parameters() if part.requires_grad]
+    with torch.no_grad():
+        start = 0
+        for part in own:
+            part.copy_(weights[start : start + part.numel()].view_as(part))
+            start += part.numel()
+        outputs = plain(example[None])
+    if outputs.ndim != 2:
+        raise InvalidArgument(
+            f"Expected one output per class to craft an example of, got outputs of shape "
+            f"{tuple(outputs.shape[1:])}."
+        )
+    pixels = example.clone().requires_grad_()
+    label = torch.zeros(outputs.shape[1], device=example.device, requires_grad=True)
+    adam = torch.optim.Adam([pixels, label], lr=rate)
+    with torch.enable_grad():
+        for _ in range(steps):
+            update = -learning_rate * _gradient(plain, own, pixels, label, further=True)
+            length = update.norm()
+            overlaps = pool @ (update * (clip / length.clamp(min=1e-12)))
+            badness = overlaps.square().sum() + (clip - length).clamp(min=0).square()
+            pixels.grad, label.grad = torch.autograd.grad(badness, [pixels, label])
+            adam.step()
+        return -learning_rate * _gradient(plain, own, pixels, label, further=False)
+
+
+def _gradient(
+    module: nn.Module, own: list[nn.Parameter], pixels: Tensor, label: Tensor, *, further: bool
+) -> Tensor:
+    said = module(pixels[None])[0].log_softmax(0)
+    loss = -(label.softmax(0) * said).sum()
+    found = torch.autograd.grad(loss, own, create_graph=further)
+    return torch.cat([part.flatten() for part in found])

@@ -55,7 +55,7 @@ CHOICES: dict[str, str] = {
     "fixed-clip": "epsilometer.audits.federated.clipping:FixedClip",
     "adaptive-clip": "epsilometer.audits.federated.clipping:AdaptiveClip",
     "form": "epsilometer.audits.posterior.disclosure:ReleaseForm",
-    "score-file": "epsilometer.files.readers:ScoreFile",
+    "score-file": "epsilometer.files.score_files:ScoreFile",
     "model-on-records": "epsilometer.cli.sources:ModelOnRecords",
     "dropout-on-records": "epsilometer.cli.sources:DropoutOnRecords",
     "table-model": "epsilometer.cli.sources:TableModel",

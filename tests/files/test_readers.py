@@ -134,6 +134,6 @@ def test_every_reader_of_the_registry_exists(tmp_path: Path) -> None:
     for ending in READERS:
         with (
             pytest.raises(EpsilometerError, match="found none"),
-            open_columns(tmp_path / f"no{ending}", advice=""),
+            open_columns(tmp_path / f"no.{ending}", advice=""),
         ):
             pass

@@ -9,8 +9,6 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import import_module
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,17 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epsilometer._files import check_plain
+from epsilometer.core.registry import Registry
 from epsilometer.errors import EpsilometerError, InvalidArgument, UnreadableFile
 from epsilometer.types import BoolArray
 
 LARGEST = 4 * 2**30  # bytes that are taken into memory at once
-READERS: dict[str, str] = {
-    ".csv": "epsilometer.files.csv_text:open_csv",
-    ".csv.gz": "epsilometer.files.csv_text:open_csv",
-    ".parquet": "epsilometer.files.parquet:open_parquet",
-    ".npz": "epsilometer.files.npz:open_npz",
-}
-_GROUP = "epsilometer.readers"
 _SMALL = 256 * 2**20  # bytes below which growth harms nobody
 _EXCERPT = 300  # characters of what a decoder says: it may repeat the file
 
@@ -103,19 +95,22 @@ def open_columns(path: Path, *, advice: str) -> Iterator[Content]:
         yield _find_reader(path)(path)
 
 
+READERS: Registry[Callable[[Path], Content]] = Registry(
+    "readers",
+    {
+        "csv": "epsilometer.files.csv_text:open_csv",
+        "csv.gz": "epsilometer.files.csv_text:open_csv",
+        "parquet": "epsilometer.files.parquet:open_parquet",
+        "npz": "epsilometer.files.npz:open_npz",
+    },
+)
+
+
 def _find_reader(path: Path) -> Callable[[Path], Content]:
-    name = path.name.lower()
-    for ending, where in READERS.items():
-        if name.endswith(ending):
-            module, _, function = where.partition(":")
-            known: Callable[[Path], Content] = getattr(import_module(module), function)
-            return known
-    entries = {f".{entry.name.lower()}": entry for entry in entry_points(group=_GROUP)}
-    for ending, entry in entries.items():
-        if name.endswith(ending):
-            added: Callable[[Path], Content] = entry.load()
-            return added
-    *others, last = (*READERS, *entries)
+    for ending in READERS:
+        if path.name.lower().endswith(f".{ending}"):
+            return READERS[ending]
+    *others, last = (f".{ending}" for ending in READERS)
     raise UnreadableFile(
         f"Expected a file ending in {', '.join(others)} or {last}, got {path.name!r}."
     )

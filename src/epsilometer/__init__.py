@@ -60,7 +60,7 @@ if TYPE_CHECKING:  # "as" says that a name is for others too, to their type chec
     from epsilometer.audits.classifier.leave_one_out.pdtp import dtp_over as dtp_over, pdtp as pdtp
     from epsilometer.sampling.loaders import watch_loader as watch_loader
     from epsilometer.core.scores import ScoreCounts as ScoreCounts, Scores as Scores
-    from epsilometer.files.readers import read_scores as read_scores
+    from epsilometer.files.score_files import read_scores as read_scores
     from epsilometer.files.records import read_records as read_records
     from epsilometer.report.explaining import Explanation as Explanation, explain as explain
     from epsilometer.stats.estimators import epsilon_lower_bound as epsilon_lower_bound
@@ -132,7 +132,7 @@ _HOME = {
         "pdtp",
     ),
     "sampling.loaders": ("watch_loader",),
-    "files.readers": ("read_scores",),
+    "files.score_files": ("read_scores",),
     "files.records": ("read_records",),
     "report.explaining": (
         "Explanation",

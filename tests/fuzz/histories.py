@@ -13,9 +13,10 @@ from unittest import mock
 from zlib import crc32
 
 from click.testing import CliRunner
+from msgspec import structs
 
 from epsilometer.cli.main import main
-from epsilometer.cli.reproducing import Call, Paper, page, read_paper
+from epsilometer.cli.reproduce import Call, Paper, make_page, read_paper
 from epsilometer.errors import EpsilometerError
 from epsilometer.files.history import index
 from epsilometer.files.history.cache import find_index
@@ -179,7 +180,7 @@ class published:  # noqa: N801 - a namespace
         assert isinstance(paper, Paper)
         assert all(isinstance(word, str) for item in paper.items for word in item.files)
         call = Call(full=True, data=None, device="cpu", out=folder)
-        without_files = [replace(item, files=()) for item in paper.items]
+        without_files = [structs.replace(item, files=()) for item in paper.items]
         measured = {item.name: {row.name: "1" for row in item.rows} for item in paper.items}
-        shown = page(replace(paper, items=tuple(without_files)), measured, call)
+        shown = make_page(structs.replace(paper, items=tuple(without_files)), measured, call)
         assert all(item.title in shown for item in paper.items)

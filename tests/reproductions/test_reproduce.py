@@ -14,13 +14,13 @@ import pytest
 from click.testing import CliRunner
 
 from epsilometer.cli.main import main
-from epsilometer.cli.reproducing import OURS_ALONE, STANDINGS, _importable, papers
+from epsilometer.cli.reproduce import OURS_ALONE, STANDINGS, import_from, list_papers
 from epsilometer.core.references import BIBLIOGRAPHY
 
 pytest.importorskip("sklearn")
 pytest.importorskip("torch")
 ROOT = Path(__file__).parents[2]
-PAPERS = papers()
+PAPERS = list_papers()
 ROWS = [row for paper in PAPERS.values() for item in paper.items for row in item.rows]
 NUMBER = re.compile(r"(-?\d+(?:\.\d+)?)(?: ± (\d+(?:\.\d+)?))?$")
 
@@ -138,7 +138,7 @@ def test_wrong_calls_are_told(words, said, tmp_path):
 @pytest.mark.parametrize("paper", PAPERS.values(), ids=PAPERS)
 def test_every_function_is_there(paper):
     assert paper.key in BIBLIOGRAPHY
-    with _importable(paper.folder):
+    with import_from(paper.folder):
         for item in paper.items:
             script, _, function = item.measure.partition(":")
             assert callable(getattr(importlib.import_module(script), function))

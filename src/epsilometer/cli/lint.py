@@ -8,7 +8,7 @@ from types import MappingProxyType
 import click
 
 from epsilometer import __version__
-from epsilometer.cli.saying import say
+from epsilometer.cli.output import say
 from epsilometer.errors import UnreadableFile
 from epsilometer.lint import lint as lint_paths
 from epsilometer.lint import writing

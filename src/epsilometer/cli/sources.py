@@ -24,7 +24,7 @@ from epsilometer.core.record import Record, mislabel
 from epsilometer.errors import InvalidArgument
 from epsilometer.files.readers import hash_file
 from epsilometer.files.records import read_records
-from epsilometer.files.tables import Column, Table, at_quantiles, read_table
+from epsilometer.files.tables import Column, Table, cut_at_quantiles, read_table
 from epsilometer.integrations.sklearn import Prepared, digits, prepared, with_preprocessing
 from epsilometer.sampling.samplers import Poisson
 from epsilometer.types import FloatArray, IntArray
@@ -498,7 +498,7 @@ def _find_groups(column: Column) -> NDArray[Any]:
     """Return the group of each record: its word, its number, or the quarter of its number."""
     if column.words is None and np.unique(column.values).size <= _FEW:
         return np.array([f"{value:g}" for value in column.values.tolist()])
-    return _take_words(at_quantiles(column, _QUARTILES))
+    return _take_words(cut_at_quantiles(column, _QUARTILES))
 
 
 def _take_words(column: Column) -> NDArray[Any]:

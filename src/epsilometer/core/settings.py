@@ -57,7 +57,7 @@ CHOICES: Registry[type] = Registry(
         "fixed-clip": "epsilometer.audits.federated.rounds:FixedClip",
         "adaptive-clip": "epsilometer.audits.federated.rounds:AdaptiveClip",
         "form": "epsilometer.audits.posterior.disclosure:ReleaseForm",
-        "score-file": "epsilometer.files.readers:ScoreFile",
+        "score-file": "epsilometer.files.score_files:ScoreFile",
         "model-on-records": "epsilometer.cli.sources:ModelOnRecords",
         "dropout-on-records": "epsilometer.cli.sources:DropoutOnRecords",
         "table-model": "epsilometer.cli.sources:TableModel",

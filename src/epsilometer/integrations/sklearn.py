@@ -8,7 +8,7 @@ import numpy as np
 from epsilometer._extras import needs
 from epsilometer.engine.fingerprints import fingerprint
 from epsilometer.errors import InvalidArgument
-from epsilometer.files.tables import Table, at_quantiles
+from epsilometer.files.tables import Table, cut_at_quantiles
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
 MODELS = ("naive-bayes", "logistic", "knn", "random-forest", "mlp")
@@ -142,7 +142,7 @@ def with_preprocessing(
 def _categorical(features: Table) -> Prepared:
     with needs("sklearn", extra="sklearn"):
         from sklearn.naive_bayes import CategoricalNB
-    cut = [at_quantiles(column, _BINS) for column in features.columns]
+    cut = [cut_at_quantiles(column, _BINS) for column in features.columns]
     numbers = [column.name for column in features.columns if column.words is None]
     told = [_KNOWN]
     if numbers:

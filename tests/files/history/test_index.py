@@ -18,7 +18,7 @@ from epsilometer.files.history.index import History
 from tests.examples import a_posterior, a_provenance, a_release, a_series, an_audit
 from tests.files.history.folders import NOON, digits, put
 
-FIRST = Path(__file__).parents[1] / "data" / "first_result.json"
+FIRST = Path(__file__).parents[2] / "data" / "first_result.json"
 
 
 @pytest.fixture

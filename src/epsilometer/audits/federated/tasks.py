@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from epsilometer import _validate
 from epsilometer._files import check_plain
 from epsilometer.errors import InvalidArgument, UnreadableFile
-from epsilometer.files.packed import measure_archive
-from epsilometer.files.readers import not_huge, told
+from epsilometer.files.readers import open_columns, wrap_decoder_errors
 from epsilometer.networks.ensemble import cross_entropy
 from epsilometer.networks.models import lenet5, mlp
 from epsilometer.types import FloatArray, IntArray
@@ -181,10 +180,8 @@ def _seeded(build: Any, rng: np.random.Generator) -> nn.Module:
 
 
 def _written(file: Path) -> tuple[FloatArray, IntArray, IntArray, Client]:
-    with told(file, _FEWER):
-        not_huge(file, measure_archive(file), _FEWER)
-        with np.load(file, allow_pickle=False) as archive:
-            held = {name: archive[name] for name in archive.files}
+    with open_columns(file, advice=_FEWER) as content:
+        held = {column.name: column.values for column in content.read()}
     whole = {"x_train", "y_train", "writer_train", "x_test", "y_test"} <= set(held)
     if whole:
         images, labels, writers = (held[f"{part}_train"] for part in ("x", "y", "writer"))
@@ -229,7 +226,7 @@ def _pixels(images: NDArray[Any]) -> NDArray[np.float32]:
 
 def _spoken(file: Path) -> list[str]:
     """What each role says, of those who say a window's worth."""
-    with told(file, _FEWER):
+    with wrap_decoder_errors(file, _FEWER):
         check_plain(file)
         with gzip.open(file, "rb") as opened:
             text = opened.read(_LARGEST + 1)

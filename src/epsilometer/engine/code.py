@@ -33,6 +33,13 @@ from epsilometer.errors import EpsilometerError
 LOADED = "loaded module "  # begins names that are compared only where both sides know them
 _MOST = 100_000  # objects that are looked at
 _PLAIN = (str, bytes, bool, int, float, complex, Path, type(None), np.generic)
+_LOADS = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF"}
+_STORES = {"STORE_GLOBAL", "STORE_DEREF", "DELETE_GLOBAL", "DELETE_DEREF"}
+_ATTRIBUTES = {"LOAD_METHOD", "LOAD_ATTR"}
+_CHANGING = {
+    *("append", "appendleft", "extend", "insert", "remove", "pop", "popleft", "popitem", "clear"),
+    *("add", "discard", "update", "setdefault", "sort", "reverse"),
+}
 
 
 @dataclass(frozen=True)
@@ -308,14 +315,7 @@ def _slots(cls: type) -> tuple[str, ...]:
     return (slots,) if isinstance(slots, str) else tuple(slots)
 
 
-_LOADS = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF"}
-_STORES = {"STORE_GLOBAL", "STORE_DEREF", "DELETE_GLOBAL", "DELETE_DEREF"}
-_ATTRIBUTES = {"LOAD_METHOD", "LOAD_ATTR"}
 # Methods of lists, sets, dictionaries and deques that change them.
-_CHANGING = {
-    *("append", "appendleft", "extend", "insert", "remove", "pop", "popleft", "popitem", "clear"),
-    *("add", "discard", "update", "setdefault", "sort", "reverse"),
-}
 
 
 def digest_bytecode(code: types.CodeType) -> str:

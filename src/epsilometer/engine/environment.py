@@ -31,6 +31,10 @@ _USUAL = {  # packages that lie under another name than their distribution: a se
     "attr": "attrs",
     "dateutil": "python-dateutil",
 }
+Kind: TypeAlias = Literal["user", "package", "ours", "python", "unknown"]
+_OURS = __name__.partition(".")[0]
+_LARGEST = 16 * 2**20  # bytes of a source file
+_SOURCES = {".py", ".pyw"}
 
 
 def versions(packages: Iterable[str] = ()) -> tuple[tuple[str, str], ...]:
@@ -91,12 +95,6 @@ def find_version(distribution: str) -> str | None:
 def _every_package() -> Mapping[str, list[str]]:
     """Return the distributions of every package; it takes long, so once per process."""
     return packages_distributions()
-
-
-Kind: TypeAlias = Literal["user", "package", "ours", "python", "unknown"]
-_OURS = __name__.partition(".")[0]
-_LARGEST = 16 * 2**20  # bytes of a source file
-_SOURCES = {".py", ".pyw"}
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,9 @@ from epsilometer.errors import InvalidArgument
 
 SCHEMA = 3
 _PUBLIC = ("audit", "parameters", "units", "seed", "versions", "source")
+_NAMED = 8  # differences that a message names
+_SETTINGS = ("audit", "parameters", "units", "seed")
+_ACCEPTING: ContextVar[bool] = ContextVar("accepting changed code", default=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,11 +169,6 @@ def _key(secret: bytes, digests: Mapping[str, str]) -> dict[str, str]:
 def _canonical(value: Any) -> bytes:
     text = json.dumps(value, sort_keys=True, allow_nan=False, separators=(",", ":"))
     return text.encode("utf-8")
-
-
-_NAMED = 8  # differences that a message names
-_SETTINGS = ("audit", "parameters", "units", "seed")
-_ACCEPTING: ContextVar[bool] = ContextVar("accepting changed code", default=False)
 
 
 class CodeChanged(InvalidArgument):

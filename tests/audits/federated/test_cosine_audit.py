@@ -10,8 +10,8 @@ from epsilometer.audits.federated.cosine_audit import compute_cosine_power
 from epsilometer.core.serialisation import from_json
 from epsilometer.errors import EpsilometerWarning, InvalidArgument
 from epsilometer.report import page
-from epsilometer.stats.sphere_bounds import cosine_bound
-from epsilometer.stats.sphere_rounds import rounds_epsilon
+from epsilometer.stats.sphere import cosine_bound
+from epsilometer.stats.sphere_estimates import rounds_epsilon
 from tests.oracles import even_normals, too_often
 
 DIMENSION, DELTA = 10**6, 1e-6

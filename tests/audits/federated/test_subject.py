@@ -21,7 +21,7 @@ from epsilometer.errors import InvalidArgument
 from epsilometer.networks.ensemble import cross_entropy
 from epsilometer.networks.optimizers import Adam
 from epsilometer.sampling.noise import IndependentNoise, MatrixNoise, SquareRoot, TreeNoise
-from epsilometer.stats.sphere_bounds import cosine_bound
+from epsilometer.stats.sphere import cosine_bound
 from epsilometer.stats.sphere_estimates import cosine_epsilon
 from tests.oracles import FLAKE
 

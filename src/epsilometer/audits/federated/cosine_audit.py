@@ -23,14 +23,22 @@ from epsilometer.core.settings import DATA
 from epsilometer.engine.request import Request
 from epsilometer.errors import InvalidArgument, warn
 from epsilometer.stats.estimators import epsilon_lower_bound
-from epsilometer.stats.evidence import measure_growth
 from epsilometer.stats.gaussians import gaussian_epsilon
 from epsilometer.stats.reach import compute_power
-from epsilometer.stats.score_finding import make_finding
-from epsilometer.stats.sphere import cosine_quantile, cosines_of
-from epsilometer.stats.sphere_bounds import cosine_bound, one_shot_epsilon_lo, tied_bound
-from epsilometer.stats.sphere_estimates import FEW, cosine_estimate, two_sample_estimate
-from epsilometer.stats.sphere_rounds import largest_estimate
+from epsilometer.stats.score_finding import make_finding, measure_growth
+from epsilometer.stats.sphere import (
+    cosine_bound,
+    cosine_quantile,
+    cosines_of,
+    one_shot_epsilon_lo,
+    tied_bound,
+)
+from epsilometer.stats.sphere_estimates import (
+    FEW,
+    cosine_estimate,
+    largest_estimate,
+    two_sample_estimate,
+)
 from epsilometer.stats.thresholds import Best, Observed
 from epsilometer.types import FloatArray
 

@@ -26,10 +26,9 @@ from epsilometer.core.findings import (
 from epsilometer.core.scores import Scores
 from epsilometer.engine.run import Done
 from epsilometer.errors import InvalidArgument
-from epsilometer.stats.decisions import advantage_at, advantage_difference
 from epsilometer.stats.estimators import epsilon_lower_bound
 from epsilometer.stats.joint_thresholds import Joining, joint_bound
-from epsilometer.stats.membership import Limited
+from epsilometer.stats.membership import Limited, advantage_at, advantage_difference
 from epsilometer.stats.score_finding import measure_scores, name_scores
 from epsilometer.stats.thresholds import Best, HoldOut
 from epsilometer.types import BoolArray, FloatArray

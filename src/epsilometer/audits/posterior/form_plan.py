@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from epsilometer.audits.posterior.disclosure import ReleaseForm
 from epsilometer.audits.posterior.runs import LEARNED_FROM, Question
 from epsilometer.core.findings import FormFinding, FormPlan, Standing
-from epsilometer.stats.decisions import scores_needed
+from epsilometer.stats.membership import scores_needed
 
 _WORST_FIRST: tuple[Standing, ...] = ("above", "unclear", "below")
 _MADE_OF: dict[str, tuple[str, ...]] = {

@@ -39,10 +39,9 @@ from epsilometer.sampling.samplers import (
     Shuffle,
 )
 from epsilometer.stats.estimators import epsilon_lower_bound
-from epsilometer.stats.evidence import measure_growth
 from epsilometer.stats.gaussians import gaussian_epsilon
 from epsilometer.stats.likelihood_ratio import one_of
-from epsilometer.stats.score_finding import make_finding
+from epsilometer.stats.score_finding import make_finding, measure_growth
 from epsilometer.stats.thresholds import Best, Observed, RankGrid
 from epsilometer.types import FloatArray
 

@@ -23,7 +23,6 @@ from epsilometer.integrations.opacus.objects import batches_of, check_optimizer,
 from epsilometer.integrations.opacus.step_replayer import Loss, as_step, read_scale
 from epsilometer.integrations.opacus.streams import RandomStreams
 from epsilometer.integrations.opacus.tensor_batches import take_records
-from epsilometer.sampling.samplers import Poisson
 
 NORMALISATION = "normalisation"
 RATE = "sampling rate"
@@ -206,8 +205,7 @@ def measure_setup(made: Sequence[Any], loss: Loss | None, *, records: int) -> Se
     check_optimizer(optimizer)
     batches = batches_of(loader)
     criterion = loss or (made[2] if len(made) == 4 else torch.nn.CrossEntropyLoss())
-    sampler = sampler_of(loader)
-    drawn = sampler.rate if isinstance(sampler, Poisson) else None
+    drawn: float | None = getattr(sampler_of(loader), "rate", None)
     return Setup(
         records=records,
         divisor=_measure_divisor(model, optimizer, as_step(criterion), _draw_batch(loader)),

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from epsilometer.core.audit import Audit
 from epsilometer.core.bound import EpsilonLowerBound
-from epsilometer.core.claim import Claim
+from epsilometer.core.claim import DEFAULT_CONFIDENCE, Claim
 from epsilometer.core.findings import Curve, EpsilonFinding
 from epsilometer.core.scores import Scores, Sides
 from epsilometer.core.stopping import Until, UntilNarrow, UntilRefuted
@@ -108,7 +108,7 @@ class RunsJob:
     runs: int
     block: int
     delta: float
-    confidence: float = 0.95
+    confidence: float = DEFAULT_CONFIDENCE
     also: tuple[str, ...] = ()
     until: Until | None = None
     further: int = 0

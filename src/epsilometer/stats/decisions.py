@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from epsilometer import _validate
+from epsilometer.core.claim import DEFAULT_CONFIDENCE
 from epsilometer.core.scores import Scores
 from epsilometer.errors import InvalidArgument
 from epsilometer.stats.membership import Limited
@@ -13,7 +14,9 @@ from epsilometer.types import BoolArray
 _RESAMPLES = 2000
 
 
-def advantage_at(scores: Scores, threshold: float, *, confidence: float = 0.95) -> Limited:
+def advantage_at(
+    scores: Scores, threshold: float, *, confidence: float = DEFAULT_CONFIDENCE
+) -> Limited:
     """TPR − FPR of the rule "in iff score ≥ threshold".
 
     Guarantees: both limits hold together with probability at least ``confidence`` (Hoeffding 1963,
@@ -33,7 +36,7 @@ def advantage_at(scores: Scores, threshold: float, *, confidence: float = 0.95) 
     return Limited(value, max(-1.0, value - off), min(1.0, value + off))
 
 
-def scores_needed(width: float, *, confidence: float = 0.95) -> int:
+def scores_needed(width: float, *, confidence: float = DEFAULT_CONFIDENCE) -> int:
     """Scores of either side with which :func:`advantage_at` errs by at most ``width``.
 
     Example:
@@ -49,7 +52,7 @@ def advantage_difference(
     first: tuple[BoolArray, BoolArray],
     second: tuple[BoolArray, BoolArray],
     *,
-    confidence: float = 0.95,
+    confidence: float = DEFAULT_CONFIDENCE,
     rng: np.random.Generator,
 ) -> Limited:
     """By how much one attack's advantage exceeds another's, on the very same runs.

@@ -7,6 +7,7 @@ import numpy as np
 from scipy import special
 
 from epsilometer import _validate
+from epsilometer.core.claim import DEFAULT_CONFIDENCE
 from epsilometer.core.scores import Scores
 from epsilometer.stats.binomial import clopper_pearson_lower, clopper_pearson_upper
 from epsilometer.stats.tradeoff import tradeoff_curve
@@ -20,7 +21,7 @@ class Limited(NamedTuple):
     high: float
 
 
-def advantage(scores: Scores, *, confidence: float = 0.95) -> Limited:
+def advantage(scores: Scores, *, confidence: float = DEFAULT_CONFIDENCE) -> Limited:
     """The largest TPR − FPR of any threshold.
 
     Guarantees: both limits hold together with probability at least ``confidence``, though the
@@ -41,7 +42,7 @@ def advantage(scores: Scores, *, confidence: float = 0.95) -> Limited:
     return Limited(value, max(0.0, value - off), min(1.0, value + off))
 
 
-def tpr_at(scores: Scores, fpr: float, *, confidence: float = 0.95) -> Limited:
+def tpr_at(scores: Scores, fpr: float, *, confidence: float = DEFAULT_CONFIDENCE) -> Limited:
     """Share of those inside that the best threshold catches whose true FPR is at most ``fpr``.
 
     Guarantees: both limits hold together with probability at least ``confidence``. Thresholds
@@ -76,7 +77,7 @@ def tpr_at(scores: Scores, fpr: float, *, confidence: float = 0.95) -> Limited:
     return Limited(value, min(low, value), max(high, value))
 
 
-def auc(scores: Scores, *, confidence: float = 0.95) -> Limited:
+def auc(scores: Scores, *, confidence: float = DEFAULT_CONFIDENCE) -> Limited:
     """Chance that a score inside exceeds one outside, ties counted half.
 
     Guarantees: both limits hold together with probability at least ``confidence`` (Hoeffding 1963,
@@ -93,7 +94,9 @@ def auc(scores: Scores, *, confidence: float = 0.95) -> Limited:
     return Limited(value, max(0.0, value - off), min(1.0, value + off))
 
 
-def share_above(above: int, measured: int, of: int, *, confidence: float = 0.95) -> Limited:
+def share_above(
+    above: int, measured: int, of: int, *, confidence: float = DEFAULT_CONFIDENCE
+) -> Limited:
     """Share of all ``of`` records above a line, of which ``above`` of ``measured`` are.
 
     Guarantees: both limits hold together with probability at least ``confidence``; none is needed

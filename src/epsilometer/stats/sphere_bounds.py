@@ -9,6 +9,7 @@ from scipy import special
 
 from epsilometer import _validate
 from epsilometer.core.bound import Direction, EpsilonLowerBound
+from epsilometer.core.claim import DEFAULT_CONFIDENCE
 from epsilometer.errors import InvalidArgument
 from epsilometer.stats import binomial
 from epsilometer.stats.gaussians import gdp_epsilon
@@ -31,7 +32,7 @@ def cosine_bound(
     *,
     dimension: int,
     delta: float,
-    confidence: float = 0.95,
+    confidence: float = DEFAULT_CONFIDENCE,
     rule: Literal["ranks", "quantiles"] = "ranks",
 ) -> EpsilonLowerBound:
     r"""Lower bound on ε from the cosines of canaries that took part, by counting.
@@ -99,7 +100,7 @@ def cosine_bound(
 
 
 def tied_bound(
-    cosines: ArrayLike, *, dimension: int, delta: float, confidence: float = 0.95
+    cosines: ArrayLike, *, dimension: int, delta: float, confidence: float = DEFAULT_CONFIDENCE
 ) -> EpsilonLowerBound:
     r"""Lower bound on ε from the mean of the cosines: ε at μ̂ − q/√k, q a quantile of the null.
 
@@ -149,7 +150,7 @@ def tied_bound(
 
 
 def one_shot_epsilon_lo(
-    cosines: ArrayLike, *, dimension: int, delta: float, confidence: float = 0.95
+    cosines: ArrayLike, *, dimension: int, delta: float, confidence: float = DEFAULT_CONFIDENCE
 ) -> EpsilonLowerBound:
     """ε_lo of the one-shot papers. **Not a valid bound**: to reproduce them.
 

@@ -13,6 +13,7 @@ from scipy import special
 
 from epsilometer import _validate
 from epsilometer.core.bound import Direction, EpsilonEstimate
+from epsilometer.core.claim import DEFAULT_CONFIDENCE
 from epsilometer.errors import InvalidArgument
 from epsilometer.stats.gaussians import two_gaussians_directions, two_gaussians_epsilon
 from epsilometer.stats.sphere import cosines_of, log_ratio
@@ -97,7 +98,7 @@ def cosine_estimate(
     delta: float,
     spread: Spread = "fitted",
     rule: Attack = "exact",
-    confidence: float = 0.95,
+    confidence: float = DEFAULT_CONFIDENCE,
     rng: np.random.Generator,
     subject: str = "cosines of canaries",
 ) -> EpsilonEstimate:
@@ -154,7 +155,7 @@ def two_sample_estimate(
     *,
     delta: float,
     rule: Attack = "exact",
-    confidence: float = 0.95,
+    confidence: float = DEFAULT_CONFIDENCE,
     rng: np.random.Generator,
     subject: str = "largest cosines of canaries",
 ) -> EpsilonEstimate:

@@ -21,6 +21,7 @@ from scipy import special
 
 from epsilometer import _validate
 from epsilometer.core.bound import EpsilonEstimate
+from epsilometer.core.claim import DEFAULT_CONFIDENCE
 from epsilometer.stats import search
 from epsilometer.stats.gaussians import gdp_epsilon
 from epsilometer.stats.sphere import cosines_of
@@ -82,7 +83,7 @@ def largest_estimate(
     *,
     dimension: int,
     delta: float,
-    confidence: float = 0.95,
+    confidence: float = DEFAULT_CONFIDENCE,
     rng: np.random.Generator,
     subject: str = "largest cosines of canaries",
 ) -> EpsilonEstimate:

@@ -13,7 +13,7 @@ from epsilometer.core import judge
 from epsilometer.core.bound import EpsilonEstimate
 from epsilometer.core.findings import CheckOutcome
 from epsilometer.errors import InvalidArgument
-from epsilometer.sampling.samplers import Poisson, Sampler
+from epsilometer.sampling.samplers import Sampler, is_poisson
 
 _SAME = 1e-6  # relative, of two rates that were computed in different ways
 _ALL = "taking all records in every step"
@@ -185,9 +185,10 @@ def _count(number: int, what: str) -> str:
 
 def _rate_of_step(sampler: Sampler | None, booked: float) -> float:
     """Return the rate of a step, which may accumulate batches; infinite where there is none."""
-    if not isinstance(sampler, Poisson) or sampler.rate is None:
+    rate: float | None = getattr(sampler, "rate", None)
+    if rate is None:
         return math.inf
-    return min(1.0, sampler.rate * max(1, round(booked / sampler.rate)))
+    return min(1.0, rate * max(1, round(booked / rate)))
 
 
 def _count_epochs(history: Sequence[Booked]) -> int:
@@ -207,7 +208,7 @@ def _compute_real(
     if sampler is None or not history or any(noise == 0 for noise, _, _ in history):
         return None
     try:
-        if isinstance(sampler, Poisson):
+        if is_poisson(sampler):
             return _compute_poisson(sampler, history, delta)
         epochs = _count_epochs(history)
         if epochs == 0:
@@ -226,9 +227,9 @@ def _compute_real(
         return None
 
 
-def _compute_poisson(sampler: Poisson, history: Sequence[Booked], delta: float) -> EpsilonEstimate:
+def _compute_poisson(sampler: Sampler, history: Sequence[Booked], delta: float) -> EpsilonEstimate:
     parts = [
-        (noise, _rate_of_step(sampler, booked) if sampler.rate else booked, count)
+        (noise, _rate_of_step(sampler, booked) if getattr(sampler, "rate", None) else booked, count)
         for noise, booked, count in history
     ]
     rates = {rate for _, rate, _ in parts}

@@ -64,6 +64,7 @@ CHOICES: Registry[type] = Registry(
         "federated-task": "epsilometer.cli.sources:FederatedTask",
         "digits": "epsilometer.integrations.sklearn:Digits",
     },
+    also=("samplers",),
 )
 # Metadata of a field that holds data; and of one that may name them, by a row number or a text.
 DATA = types.MappingProxyType({"data": True})

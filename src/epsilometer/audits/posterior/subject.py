@@ -30,7 +30,7 @@ from epsilometer.engine.request import Request
 from epsilometer.engine.runs import Failures
 from epsilometer.engine.store import Store
 from epsilometer.errors import InvalidArgument
-from epsilometer.sampling.samplers import Poisson
+from epsilometer.sampling.samplers import expected_rate, is_poisson, pin_sampler
 from epsilometer.types import FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -297,10 +297,10 @@ def _prepare_ensemble(
     sampler, rate = training.sampler, training.batch_size / len(known)
     batches = sampler.batches(len(known), training.batch_size, rng=np.random.default_rng(0))
     steps = sum(1 for _ in batches)
-    poisson = isinstance(sampler, Poisson)
-    if isinstance(sampler, Poisson):
-        rate = rate if sampler.rate is None else sampler.rate
-        sampler = Poisson(rate=rate, steps=steps)  # the same with the record and without it
+    poisson = is_poisson(sampler)
+    if poisson:
+        rate = expected_rate(sampler, len(known), training.batch_size)
+    sampler = pin_sampler(sampler, len(known), training.batch_size)  # the same without the record
     one = dataclasses.replace(training, runs=1, sampler=sampler)
     DropoutRuns(training=one, features=every, labels=known).check()
     check_same_steps(one.sampler, batch_size=one.batch_size, records=len(known))

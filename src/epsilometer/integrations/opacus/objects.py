@@ -11,7 +11,7 @@ import numpy as np
 
 from epsilometer._extras import needs
 from epsilometer.errors import InvalidArgument
-from epsilometer.sampling.samplers import Poisson, Sampler, Sequential, Shuffle
+from epsilometer.sampling.samplers import Poisson, Sampler, Sequential, Shuffle, label_sampler
 
 
 def is_engine(thing: Any) -> bool:
@@ -143,10 +143,4 @@ def count_taken(optimizer: Any) -> int | None:
 
 def in_words(sampler: Sampler) -> str:
     """The sampler, for people."""
-    match sampler:
-        case Poisson(rate):
-            return f"Poisson sampling at rate {rate:.4g}"
-        case Shuffle():
-            return "shuffling every epoch"
-        case _:
-            return "going through the records in order"
+    return str(getattr(sampler, "words", label_sampler(sampler)))

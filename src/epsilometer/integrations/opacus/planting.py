@@ -10,7 +10,7 @@ from epsilometer.audits.dpsgd.canary_steps import CanarySteps
 from epsilometer.integrations.opacus.objects import count_logical_batches, sampler_of
 from epsilometer.integrations.opacus.schedule import Schedule
 from epsilometer.integrations.opacus.strided import StridedCanaries
-from epsilometer.sampling.samplers import Poisson, Sampler, Sequential, Shuffle
+from epsilometer.sampling.samplers import Poisson, Sampler, has_known_order, is_poisson
 from epsilometer.types import FloatArray
 
 
@@ -102,13 +102,14 @@ class PlantedCanaries:
     def steps_seen(self) -> CanarySteps:
         """Return what all steps showed."""
         noise, chance, epoch, _ = zip(*self._rest, strict=True)
+        once = not is_poisson(self.sampler) and not self.public_order  # per epoch, who knows where
         return CanarySteps(
             seen=np.stack(self._seen),
             took=np.stack(self._took),
             noise=np.array(noise),
             chance=np.array(chance),
             blur=np.zeros(len(noise)),
-            epoch=np.array(epoch) if isinstance(self.sampler, Shuffle) else None,
+            epoch=np.array(epoch) if once else None,
         )
 
     def weights_seen(self) -> FloatArray:
@@ -119,4 +120,4 @@ class PlantedCanaries:
     @property
     def public_order(self) -> bool:
         """Whether everybody knows which records are in a batch."""
-        return isinstance(self.sampler, Sequential)
+        return has_known_order(self.sampler)

@@ -31,7 +31,7 @@ from epsilometer.integrations.opacus.modules import ModuleWatch
 from epsilometer.integrations.opacus.objects import count_taken, find_noise, is_ghost
 from epsilometer.integrations.opacus.planting import PlantedCanaries
 from epsilometer.integrations.opacus.updates import UpdateWatch
-from epsilometer.sampling.samplers import Poisson, Shuffle
+from epsilometer.sampling.samplers import has_known_order, is_poisson
 from epsilometer.types import FloatArray
 
 _GHOST = "ghost clipping holds no gradients of single records: replay tests it"
@@ -149,7 +149,7 @@ class RunWatch:
             sensitivity=1.0 if clipped else max(1.0, self._clipping.sensitivity),
             delta=delta,
             confidence=1 - alpha,
-            sampling="poisson" if isinstance(sampler, Poisson) else "shuffle",
+            sampling="poisson" if is_poisson(sampler) else "shuffle",
         )
 
     @property

@@ -1,7 +1,6 @@
 """Check whether the ε that Opacus reports is that of this loader."""
 
 from copy import copy
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from epsilometer.integrations.opacus.objects import (
     sampler_of,
 )
 from epsilometer.sampling.loaders import watch_loader
-from epsilometer.sampling.samplers import Poisson, Sampler
+from epsilometer.sampling.samplers import Poisson, Sampler, is_poisson
 
 
 def check(
@@ -127,8 +126,8 @@ def _recognise(loader: Any, booked: float, seed: int) -> tuple[Sampler | None, s
         return known, in_words(known), loader.batch_size
     report = watch_loader(loader, rng=np.random.default_rng(seed))
     found = report.sampler
-    if isinstance(found, Poisson):  # its rate is known to half a record
+    if found is not None and is_poisson(found):  # its rate is known to half a record
         rate = report.batch_size / report.records
         close = abs(rate - booked) <= 0.5 / report.records
-        found = replace(found, rate=booked if close else rate)
+        found = Poisson(rate=booked if close else rate, steps=getattr(found, "steps", None))
     return found, f"{report.name} (as watched)", report.batch_size

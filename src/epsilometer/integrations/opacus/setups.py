@@ -206,8 +206,7 @@ def measure_setup(made: Sequence[Any], loss: Loss | None, *, records: int) -> Se
     check_optimizer(optimizer)
     batches = batches_of(loader)
     criterion = loss or (made[2] if len(made) == 4 else torch.nn.CrossEntropyLoss())
-    sampler = sampler_of(loader)
-    drawn = sampler.rate if isinstance(sampler, Poisson) else None
+    drawn: float | None = getattr(sampler_of(loader), "rate", None)
     return Setup(
         records=records,
         divisor=_measure_divisor(model, optimizer, as_step(criterion), _draw_batch(loader)),

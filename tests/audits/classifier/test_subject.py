@@ -12,6 +12,7 @@ import pytest
 
 import epsilometer as em
 from epsilometer import Audit, Claim, Classifier, InProcess, Local, UntilRefuted
+from epsilometer.audits.classifier.attacks.shadow_attacks import ATTACKS
 from epsilometer.audits.classifier.finding import (
     SMALLEST,
     describe_removal,
@@ -19,7 +20,6 @@ from epsilometer.audits.classifier.finding import (
 )
 from epsilometer.audits.classifier.job import make_job, plan_removal
 from epsilometer.audits.classifier.leave_one_out.pdtp import dtp_over, pdtp
-from epsilometer.audits.classifier.subject import ATTACKS
 from epsilometer.core.serialisation import from_json, to_json
 from epsilometer.core.settings import from_settings, has_supplied, to_settings
 from epsilometer.engine.request import Request

@@ -40,6 +40,14 @@ def identify(estimator: object) -> str:
     return f"{kind.__module__.partition('.')[0]}.{kind.__qualname__}"
 
 
+def check_choice(choices: Any, **named: Any) -> None:
+    """Refuse values that are not among the choices of a ``Literal``."""
+    for name, value in named.items():
+        if value not in get_args(choices):
+            known = " or ".join(map(repr, get_args(choices)))
+            raise InvalidArgument(f"Expected {name} {known}, got {value!r}.")
+
+
 def read_labels(y: Any) -> tuple[NDArray[Any], IntArray]:
     """Return the sorted classes, and the position of each record's label among them.
 
@@ -308,8 +316,7 @@ def unwrap_pipeline(
         >>> unwrap_pipeline(pipeline, X, y).estimator is pipeline
         True
     """
-    if preprocessing not in get_args(Preprocessing):
-        raise InvalidArgument(f"Expected preprocessing 'refit' or 'fixed', got {preprocessing!r}.")
+    check_choice(Preprocessing, preprocessing=preprocessing)
     whole = Unwrapped(estimator=estimator, features=X, transform=lambda queries: queries)
     if identify(estimator) != "sklearn.Pipeline":
         return whole

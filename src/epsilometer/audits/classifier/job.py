@@ -16,6 +16,7 @@ from threadpoolctl import threadpool_limits
 
 from epsilometer._files import write_whole
 from epsilometer.audits.classifier.attacks.membership import find_mismatch
+from epsilometer.audits.classifier.attacks.shadow_attacks import ATTACKS
 from epsilometer.audits.classifier.attacks.shadows import ShadowPool, shadow_pool
 from epsilometer.audits.classifier.estimators import FitEstimator, take_rows
 from epsilometer.audits.classifier.finding import RECORDS, PartResults
@@ -26,7 +27,7 @@ from epsilometer.audits.classifier.leave_one_out.rounding import (
     predict_class,
     show,
 )
-from epsilometer.audits.classifier.subject import ATTACKS, Classifier, ClassifierTask, prepare_task
+from epsilometer.audits.classifier.subject import Classifier, ClassifierTask, prepare_task
 from epsilometer.core.audit import Audit
 from epsilometer.core.scores import Scores
 from epsilometer.engine.code import find_code

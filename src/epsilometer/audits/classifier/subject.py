@@ -12,6 +12,7 @@ from epsilometer.audits.classifier.attacks.membership import DELTA
 from epsilometer.audits.classifier.attacks.shadow_attacks import ATTACKS
 from epsilometer.audits.classifier.estimators import (
     Preprocessing,
+    check_choice,
     clone_with_seed,
     read_labels,
     unwrap_pipeline,
@@ -116,10 +117,7 @@ class Classifier:
                 "Expected an estimator with fit and predict_proba, got "
                 f"{type(self.estimator).__name__}."
             )
-        if self.preprocessing not in get_args(Preprocessing):
-            raise InvalidArgument(
-                f"Expected preprocessing 'refit' or 'fixed', got {self.preprocessing!r}."
-            )
+        check_choice(Preprocessing, preprocessing=self.preprocessing)
         self._check_lists()
         _validate.at_least(0, patience=self.patience)
         _validate.whole(4, shadows=self.shadows)

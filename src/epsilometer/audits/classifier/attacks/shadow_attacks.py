@@ -32,6 +32,7 @@ from epsilometer.audits.classifier.attacks.shadows import (
     mean_by_side,
     own_and_rest,
 )
+from epsilometer.audits.classifier.estimators import check_choice
 from epsilometer.audits.classifier.leave_one_out.rounding import bin_centres
 from epsilometer.core.registry import Registry
 from epsilometer.errors import InvalidArgument
@@ -79,10 +80,7 @@ def threshold(
         >>> threshold(pool, np.log([[0.95, 0.05], [0.5, 0.5], [0.1, 0.9]])).values > 0
         array([ True, False,  True])
     """
-    if statistic not in ("loss", "confidence"):
-        raise InvalidArgument(
-            f"Expected statistic to be 'loss' or 'confidence', got {statistic!r}."
-        )
+    check_choice(Statistic, statistic=statistic)
     if statistic == "confidence" and pool.kept == "own":
         raise InvalidArgument(
             "Expected a pool with all classes for statistic='confidence', got one that kept own "
@@ -313,11 +311,8 @@ def lira(
         >>> lira(pool, np.log([[0.9, 0.1], [0.4, 0.6]])).values > 0
         array([ True, False])
     """
-    if variance not in ("auto", "record", "global") or centre not in ("mean", "median"):
-        raise InvalidArgument(
-            "Expected variance to be 'auto', 'record' or 'global' and centre 'mean' or 'median', "
-            f"got {variance!r} and {centre!r}."
-        )
+    check_choice(Variance, variance=variance)
+    check_choice(Centre, centre=centre)
     shadows, found = pool.against(target)
     seen = shadows.margins_of(own_and_rest(found.astype(np.float32), shadows.columns))
     sides = (True, False) if online else (False,)

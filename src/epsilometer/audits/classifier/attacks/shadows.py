@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from epsilometer import _validate
 from epsilometer.audits.classifier.estimators import (
     FitEstimator,
+    check_choice,
     count_rows,
     read_labels,
     take_rows,
@@ -38,7 +39,6 @@ Fit: TypeAlias = Callable[[Any, IntArray, int], Callable[[Any], ArrayLike]]
 Keep: TypeAlias = Literal["all", "own"]
 Draw: TypeAlias = Literal["coins", "halves"]
 FLOOR = math.log(1e-45)  # ln p below it counts as it: what is impossible stays comparable
-_BY_MODEL = ("log_proba", "member", "train_accuracy", "test_accuracy")  # arrays by model
 _SUM = 1e-2  # by which probabilities may miss 1: people round what they keep
 
 
@@ -183,7 +183,17 @@ class ShadowPool:
             )
         twins = (self.member != self.member[model]).all(axis=1)
         twins[model] = True
-        return self._pick(np.flatnonzero(~twins))
+        if twins.all():
+            raise InvalidArgument(
+                "Expected shadows besides the target, got none. Train more models."
+            )
+        return replace(
+            self,
+            log_proba=self.log_proba[~twins],
+            member=self.member[~twins],
+            train_accuracy=self.train_accuracy[~twins],
+            test_accuracy=self.test_accuracy[~twins],
+        )
 
     def against(self, target: "int | ArrayLike") -> "tuple[ShadowPool, FloatArray]":
         """Return shadows to attack a target with, and its predictions, shape ``(n, columns)``.
@@ -201,27 +211,6 @@ class ShadowPool:
             )
         _check_logs(found)
         return self, found if self.kept == "all" else own_and_rest(found, self.labels)
-
-    def __add__(self, other: "ShadowPool") -> "ShadowPool":
-        """Join the models of both, which must be of the same records."""
-        same = np.array_equal(self.labels, other.labels) and self.kept == other.kept
-        if not same or not np.array_equal(self.classes, other.classes):
-            raise InvalidArgument(
-                f"Expected pools of the same records, kept alike, got {self.labels.size} records "
-                f"of {self.classes.size} classes with {self.kept!r} kept, and {other.labels.size} "
-                f"of {other.classes.size} with {other.kept!r}."
-            )
-        joined = {
-            name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in _BY_MODEL
-        }
-        return replace(self, **joined, coins=self.coins and other.coins)
-
-    def _pick(self, models: NDArray[np.intp]) -> "ShadowPool":
-        if models.size == 0:
-            raise InvalidArgument(
-                "Expected shadows besides the target, got none. Train more models."
-            )
-        return replace(self, **{name: getattr(self, name)[models] for name in _BY_MODEL})
 
 
 def shadow_pool(
@@ -270,9 +259,8 @@ def shadow_pool(
         ((4, 60, 2), {2})
     """
     _validate.whole(2, models=models)
-    for name, value, known in (("draw", draw, ("coins", "halves")), ("keep", keep, ("all", "own"))):
-        if value not in known:
-            raise InvalidArgument(f"Expected {name} to be one of {known}, got {value!r}.")
+    check_choice(Draw, draw=draw)
+    check_choice(Keep, keep=keep)
     classes, places = read_labels(y)
     n = count_rows(X)
     if n != places.size:

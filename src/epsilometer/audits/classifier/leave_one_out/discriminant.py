@@ -22,7 +22,7 @@ from epsilometer.audits.classifier.estimators import (
     read_matrix,
 )
 from epsilometer.audits.classifier.leave_one_out.families import Family, Removable
-from epsilometer.types import FloatArray, IntArray
+from epsilometer.types import BoolArray, FloatArray, IntArray
 
 _MOST = 10**8  # numbers in all covariances
 _LEAST = 1e-9  # of an eigenvalue of a correlation matrix: below it rounding shows
@@ -47,34 +47,20 @@ class _Discriminant(Removable):
         """Say why scikit-learn might not fit what is fitted here."""
 
     @abstractmethod
-    def _score(self, label: int, records: IntArray, at: FloatArray) -> tuple[FloatArray, Any]:
-        """Return scores without records of a class, and which of them rounding does not spoil.
+    def _score(
+        self, label: int, records: IntArray, at: FloatArray | None
+    ) -> tuple[FloatArray, BoolArray]:
+        """Return scores without records of a class, and which of them rounding does not spoil."""
 
-        Either one record is removed and there are many rows in ``at``, or row i of ``at`` is asked
-        without record i.
-        """
-
-    def own(self, records: IntArray) -> FloatArray:
-        """Return ln p at each record's features without it."""
-        records = np.asarray(records, np.int64)
-        result = np.empty((len(records), self.classes.size))
-        for c, places in self.group_by_class(records):
-            result[places] = self._remove(c, records[places], self.features[records[places]])
-        return result
-
-    def without(self, record: int, queries: Any) -> FloatArray:
-        """Return ln p of the model without that record."""
-        at = self.read_queries(queries)
-        return self._remove(int(self.codes[record]), np.array([record]), at)
-
-    def _remove(self, label: int, records: IntArray, at: FloatArray) -> FloatArray:
+    def remove(self, label: int, records: IntArray, at: FloatArray | None) -> FloatArray:
+        """Return ln p without records of one class."""
         with np.errstate(divide="ignore", invalid="ignore"):  # those that are refitted
             scores, safe = self._score(label, records, at)
             result = _log_softmax(scores + self.log_priors(self.count_without(label)))
-        if records.size == 1:
-            return result if safe.all() else self._refit(int(records[0]), at)
         for place in np.flatnonzero(~safe):
-            result[place] = self._refit(int(records[place]), at[[place]])[0]
+            queries = self.features[records[[place]]] if at is None else at
+            refitted = self._refit(int(records[place]), queries)
+            result[place if at is None else slice(None)] = refitted
         return result
 
     def _refit(self, record: int, at: FloatArray) -> FloatArray:
@@ -126,17 +112,22 @@ class LinearModel(_Discriminant):
             return "means of classes that lie nearly on a plane"
         return None
 
-    def _score(self, label: int, records: IntArray, at: FloatArray) -> tuple[FloatArray, Any]:
+    def _score(
+        self, label: int, records: IntArray, at: FloatArray | None
+    ) -> tuple[FloatArray, BoolArray]:
         start, count = self._start(label), self.counts[label]
         # What is subtracted from the covariance is this share of (x − m)(x − m)ᵀ
-        share = 0.0 if count == 1 else count / (count - 1) * self._weigh(label)
+        weight = float(self._weights(self.count_without(label))[label])
+        share = 0.0 if count == 1 else count / (count - 1) * weight
         away = self._rotate(start, self._within[records])
         squared = (away**2).sum(axis=1)
         left = 1.0 - share * squared
         # x − m of another class is (x − own mean) + (own mean − m): no differences of far points
         means = self._rotate(start, self._means)
         apart = means[label] - means
-        from_own = self._rotate(start, at - self._centre) - means[label]
+        from_own = away
+        if at is not None:
+            from_own = self._rotate(start, at - self._centre) - means[label]
         product = (from_own * away).sum(axis=1)
         lengths = (from_own**2).sum(axis=1)[:, None] + 2 * from_own @ apart.T
         lengths += (apart**2).sum(axis=1)
@@ -148,14 +139,9 @@ class LinearModel(_Discriminant):
         scores = -0.5 * (lengths + (share / left)[:, None] * along**2)
         return scores, start.smallest * left > self._threshold
 
-    def _weigh(self, label: int) -> float:
-        """Return the weight of a class's scatter when one of its records is removed."""
-        counts = self.count_without(label)
-        return float(self._weights(counts)[label])
-
     def _weights(self, counts: FloatArray) -> FloatArray:
         if self._shares is not None:
-            return self._shares / counts
+            return np.asarray(self._shares / counts)
         divisor = counts.sum() - self._unbiased * np.count_nonzero(counts)
         return np.full(counts.size, 1.0 / divisor)
 
@@ -194,15 +180,20 @@ class QuadraticModel(_Discriminant):
             return "features within a class that are collinear but for rounding"
         return None
 
-    def _score(self, label: int, records: IntArray, at: FloatArray) -> tuple[FloatArray, Any]:
+    def _score(
+        self, label: int, records: IntArray, at: FloatArray | None
+    ) -> tuple[FloatArray, BoolArray]:
         start, count = self._start(label), self.counts[label]
         share = (1 - self._ridge) * count / (count - 1) / (count - 1 - self._unbiased)
         away = start.rotate(self._within[records])
         left = 1.0 - share * (away**2).sum(axis=1)
-        from_mean = start.rotate(at - self._centre - self._means[label]) + away / (count - 1)
+        from_own = away
+        if at is not None:
+            from_own = start.rotate(at - self._centre - self._means[label])
+        from_mean = from_own + away / (count - 1)
         along = (from_mean * away).sum(axis=1)
         squares = (from_mean**2).sum(axis=1) + share / left * along**2
-        scores = self._measure(at)
+        scores = self._measure(self.features[records] if at is None else at)
         scores[:, label] = -0.5 * (squares + start.log_det + np.log(left))
         # An eigenvalue of what is left is at least ``left`` times the smallest there was
         return scores, (start.least * left > self._least) & (start.smallest * left > _LEAST)

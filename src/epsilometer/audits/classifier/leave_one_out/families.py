@@ -1,7 +1,7 @@
 """Register families of classifiers from which one record can be removed without a refit."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,9 +31,11 @@ class Removable(ABC):
         codes: Position of each record's label among them.
         counts: Records of each class.
         caveats: Sentences that a reader of its numbers must know.
+        block: Records that ``own`` removes at a time, so that working arrays stay small.
     """
 
     caveats: tuple[str, ...] = ()
+    block: int = 1 << 30
 
     def __init__(self, features: Any, y: Any, *, priors: Any = None, counted: bool = True) -> None:
         self.features = features
@@ -51,12 +53,31 @@ class Removable(ABC):
         """Return ln p of the model trained on all records, shape ``(queries, classes)``."""
 
     @abstractmethod
+    def remove(self, label: int, records: IntArray, at: FloatArray | None) -> FloatArray:
+        """Return ln p without records of one class, shape ``(rows, classes)``.
+
+        Args:
+            label: Position of their class.
+            records: Which; one where ``at`` is given.
+            at: Queries, as ``read_queries`` returns them; None: each record's own features.
+        """
+
     def own(self, records: IntArray) -> FloatArray:
         """Return ln p at each record's features without it, shape ``(records, classes)``."""
+        records = np.asarray(records, np.int64)
+        result = np.empty((records.size, self.classes.size))
+        codes = self.codes[records]
+        for label in np.unique(codes).tolist():
+            places = np.flatnonzero(codes == label)
+            for start in range(0, places.size, self.block):
+                some = places[start : start + self.block]
+                result[some] = self.remove(label, records[some], None)
+        return result
 
-    @abstractmethod
     def without(self, record: int, queries: Any) -> FloatArray:
         """Return ln p of the model without that record, shape ``(queries, classes)``."""
+        at = self.read_queries(queries)
+        return self.remove(int(self.codes[record]), np.array([record]), at)
 
     def count_without(self, label: int) -> FloatArray:
         """Return how many records each class has when one of class ``label`` is removed."""
@@ -72,22 +93,17 @@ class Removable(ABC):
         with np.errstate(divide="ignore"):
             return np.log(np.where(counts > 0, weights, 0.0))
 
-    def group_by_class(self, records: IntArray) -> Iterator[tuple[int, IntArray]]:
-        """Yield each class and the positions of its members in ``records``."""
-        codes = self.codes[np.asarray(records, np.int64)]
-        for label in np.unique(codes).tolist():
-            yield label, np.flatnonzero(codes == label)
-
     def read_queries(self, queries: Any) -> FloatArray:
         """Return the queries as a matrix with as many columns as the training set."""
-        return self.check_width(read_matrix(queries, name="queries"), self.features.shape[1])
+        at = read_matrix(queries, name="queries")
+        check_width(at, self.features.shape[1])
+        return at
 
-    @staticmethod
-    def check_width(queries: Any, width: int) -> Any:
-        """Return the queries if they have so many columns."""
-        if queries.shape[1] != width:
-            raise InvalidArgument(f"Expected queries of {width} features, got {queries.shape[1]}.")
-        return queries
+
+def check_width(queries: Any, width: int) -> None:
+    """Refuse queries that have not so many columns."""
+    if queries.shape[1] != width:
+        raise InvalidArgument(f"Expected queries of {width} features, got {queries.shape[1]}.")
 
 
 def _refuse_nothing(estimator: Any, X: Any, y: Any) -> None:  # noqa: N803

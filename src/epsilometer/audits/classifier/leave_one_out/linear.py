@@ -54,26 +54,19 @@ class LeastSquares(Removable):
 
     def log_proba(self, queries: Any) -> FloatArray:
         """Return ln p of the model trained on all records."""
-        return self._to_logs(self._all.predict(self._read(queries)), self.counts)
+        return self._to_logs(self._all.predict(self.read_queries(queries)), self.counts)
 
-    def own(self, records: IntArray) -> FloatArray:
-        """Return ln p at each record's features without it."""
-        records = np.asarray(records, np.int64)
-        result = np.empty((len(records), self.classes.size))
-        for c, places in self.group_by_class(records):
-            predicted = self._fit_without(c).own(records[places])
-            result[places] = self._to_logs(predicted, self.count_without(c))
-        return result
+    def remove(self, label: int, records: IntArray, at: FloatArray | None) -> FloatArray:
+        """Return ln p without records of one class."""
+        fit = self._all
+        if self._class_weight == "balanced":
+            fit = self._fit_class(label)
+        predicted = fit.remove(records, at)
+        return self._to_logs(predicted, self.count_without(label))
 
-    def without(self, record: int, queries: Any) -> FloatArray:
-        """Return ln p of the model without that record."""
-        c = int(self.codes[record])
-        predicted = self._fit_without(c).without(record, self._read(queries))
-        return self._to_logs(predicted, self.count_without(c))
-
-    def _fit_without(self, label: int) -> "_Fit":
-        """Return the fit of all records with the weights they have when one of a class is gone."""
-        return self._fit_class(label) if self._class_weight == "balanced" else self._all
+    def read_queries(self, queries: Any) -> FloatArray:
+        """Return the queries with their intercept."""
+        return self._add_intercept(super().read_queries(queries))
 
     def _fit(self, counts: FloatArray) -> "_Fit":
         weights = class_weights(self._class_weight, self.classes, counts)[self.codes]
@@ -89,9 +82,6 @@ class LeastSquares(Removable):
             columns = present[1] if present.size == 2 else present
             result[:, present] = decision_logs(predicted[:, columns])
         return result
-
-    def _read(self, queries: Any) -> FloatArray:
-        return self._add_intercept(self.read_queries(queries))
 
     def _add_intercept(self, X: FloatArray) -> FloatArray:  # noqa: N803
         return np.column_stack([X - self._centre, np.ones(len(X))]) if self._intercept else X
@@ -119,31 +109,21 @@ class _Fit:
         """Return predictions with all records."""
         return self._rotate(at) @ self._coefficients
 
-    def own(self, records: IntArray) -> FloatArray:
-        """Return the prediction at each record without it."""
-        at = self._rotate(self._design[records])
-        predicted = at @ self._coefficients
-        leverage = self._weights[records] * np.einsum("bd,bd->b", at, at)
-        left = 1.0 - leverage
-        errors = self._targets[records] - predicted
-        safe = left > _LEAST
-        predicted[safe] -= (leverage[safe] / left[safe])[:, None] * errors[safe]
-        for place in np.flatnonzero(~safe):
-            record = int(records[place])
-            predicted[place] = self._design[record] @ self._refit(record)
-        return predicted
-
-    def without(self, record: int, at: FloatArray) -> FloatArray:
-        """Return predictions at any features without a record."""
-        itself = self._rotate(self._design[[record]])[0]
-        left = 1.0 - self._weights[record] * float(itself @ itself)
-        if left <= _LEAST:
-            return at @ self._refit(record)
-        error = self._targets[record] - itself @ self._coefficients
-        turned = self._rotate(at)
-        share = (turned @ itself) * (self._weights[record] / left)
-        result: FloatArray = turned @ self._coefficients - share[:, None] * error
-        return result
+    def remove(self, records: IntArray, at: FloatArray | None) -> FloatArray:
+        """Return predictions without each of the records, or without one at any features."""
+        gone = self._rotate(self._design[records])
+        turned = gone if at is None else self._rotate(at)
+        errors = self._targets[records] - gone @ self._coefficients
+        left = 1.0 - self._weights[records] * np.einsum("bd,bd->b", gone, gone)
+        with np.errstate(divide="ignore", invalid="ignore"):  # those that are refitted
+            share = np.einsum("bd,bd->b", turned, np.broadcast_to(gone, turned.shape))
+            share *= self._weights[records] / left
+            predicted = turned @ self._coefficients - share[:, None] * errors
+        for place in np.flatnonzero(left <= _LEAST):
+            rows = slice(None) if at is not None else [place]
+            design = self._design[records] if at is None else at
+            predicted[rows] = design[rows] @ self._refit(int(records[place]))
+        return np.asarray(predicted)
 
     def _rotate(self, at: FloatArray) -> FloatArray:
         turned: FloatArray = scipy.linalg.solve_triangular(self._triangle, at.T, trans="T").T

@@ -56,6 +56,8 @@ class LogisticMinimiser(Removable):
         self._cost, self._class_weight = float(estimator.C), estimator.class_weight
         self._design = self._add_intercept(self.features)
         self._all = _Start(self._problem(self.counts))
+        wide = max(len(self.codes), self._all.coefficients.size) * self.classes.size
+        self.block = max(1, _BLOCK // wide)
         self._start_class = cache(
             lambda label: _Start(
                 self._problem(self.count_without(label)), near=self._all.coefficients
@@ -64,37 +66,23 @@ class LogisticMinimiser(Removable):
 
     def log_proba(self, queries: Any) -> FloatArray:
         """Return ln p of the model trained on all records."""
-        return self._all.problem.predict(self._read(queries), self._all.coefficients)
+        return self._all.problem.predict(self.read_queries(queries), self._all.coefficients)
 
-    def own(self, records: IntArray) -> FloatArray:
-        """Return ln p at each record's features without it."""
-        records = np.asarray(records, np.int64)
-        result = np.empty((len(records), self.classes.size))
-        for c, places in self.group_by_class(records):
-            if self.counts[c] == 1:
-                record = int(records[places[0]])
-                result[places] = self._remove_class(record, self._design[[record]])
-                continue
-            start = self._start(c)
-            wide = max(len(self.codes), start.coefficients.size) * self.classes.size
-            block = max(1, _BLOCK // wide)
-            for first in range(0, len(places), block):
-                some = places[first : first + block]
-                at = self._design[records[some]]
-                logits = np.einsum("bd,bdm->bm", at, start.without(records[some]))
-                result[some] = _log_softmax(logits @ start.problem.code.T)
-        return result
+    def remove(self, label: int, records: IntArray, at: FloatArray | None) -> FloatArray:
+        """Return ln p without records of one class."""
+        design = self._design[records] if at is None else at
+        if self.counts[label] == 1:
+            return self._remove_class(int(records[0]), design)
+        start = self._start_class(label) if self._class_weight == "balanced" else self._all
+        coefficients = start.without(records)
+        if at is not None:
+            return start.problem.predict(at, coefficients[0])
+        logits = np.einsum("bd,bdm->bm", design, coefficients)
+        return _log_softmax(logits @ start.problem.code.T)
 
-    def without(self, record: int, queries: Any) -> FloatArray:
-        """Return ln p of the model without that record."""
-        at, c = self._read(queries), int(self.codes[record])
-        if self.counts[c] == 1:
-            return self._remove_class(record, at)
-        start = self._start(c)
-        return start.problem.predict(at, start.without(np.array([record]))[0])
-
-    def _start(self, label: int) -> "_Start":
-        return self._start_class(label) if self._class_weight == "balanced" else self._all
+    def read_queries(self, queries: Any) -> FloatArray:
+        """Return the queries with their intercept."""
+        return self._add_intercept(super().read_queries(queries))
 
     def _problem(self, counts: FloatArray) -> "_Problem":
         weights = self._cost * class_weights(self._class_weight, self.classes, counts)
@@ -117,9 +105,6 @@ class LogisticMinimiser(Removable):
         problem = _Problem(self._design[rows], codes, weights[codes], self._penalty, others.size)
         result[:, others] = problem.predict(at, problem.minimise())
         return result
-
-    def _read(self, queries: Any) -> FloatArray:
-        return self._add_intercept(self.read_queries(queries))
 
     def _add_intercept(self, X: FloatArray) -> FloatArray:  # noqa: N803
         if not self._intercept:

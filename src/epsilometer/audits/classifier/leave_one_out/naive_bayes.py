@@ -5,7 +5,6 @@ features that the record has; so removing it costs as much as it has features.
 """
 
 from abc import abstractmethod
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from epsilometer.audits.classifier.estimators import read_matrix
-from epsilometer.audits.classifier.leave_one_out.families import Family, Removable
+from epsilometer.audits.classifier.leave_one_out.families import Family, Removable, check_width
 from epsilometer.errors import InvalidArgument
 from epsilometer.types import FloatArray, IntArray
 
@@ -29,12 +28,6 @@ def normalise(joint: FloatArray) -> FloatArray:
         shifted = joint - joint.max(axis=1, keepdims=True)
     result: FloatArray = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
     return result
-
-
-def _split_rows(rows: int, width: int, size: int) -> Iterator[slice]:
-    """Yield blocks of rows whose working arrays, of that width, have about ``size`` numbers."""
-    step = max(1, size // max(1, width))
-    return (slice(start, start + step) for start in range(0, rows, step))
 
 
 class GaussianModel(Removable):
@@ -55,38 +48,22 @@ class GaussianModel(Removable):
         self._moments = [_Moments(self.features[self.codes == c]) for c in range(self.classes.size)]
         self._all = _Moments(self.features)
         self._epsilon = self._smoothing * float((self._all.squares / self._all.count).max())
+        self.block = max(1, _BLOCK // self.features.shape[1])
 
     def log_proba(self, queries: Any) -> FloatArray:
         """Return ln p of the model trained on all records."""
         joint = self._joint(self.read_queries(queries), self._epsilon)
         return normalise(joint + self.log_priors(self.counts))
 
-    def own(self, records: IntArray) -> FloatArray:
-        """Return ln p at each record's features without it."""
-        result = np.empty((len(records), self.classes.size))
-        for part in _split_rows(len(records), self.features.shape[1], _BLOCK):
-            at = self.features[records[part]]
-            epsilon = self._epsilon_without(at)
-            joint = self._joint(at, epsilon[:, None])
-            for c, rows in self.group_by_class(records[part]):
-                counts = self.count_without(c)
-                if counts[c]:
-                    mean, squares = self._moments[c].without(at[rows])
-                    variance = squares / counts[c] + epsilon[rows, None]
-                    joint[rows, c] = _log_density(at[rows], mean, variance)
-                joint[rows] += self.log_priors(counts)
-            result[part] = normalise(joint)
-        return result
-
-    def without(self, record: int, queries: Any) -> FloatArray:
-        """Return ln p of the model without that record."""
-        X, c = self.read_queries(queries), int(self.codes[record])  # noqa: N806
-        at, counts = self.features[[record]], self.count_without(c)
-        epsilon = float(self._epsilon_without(at)[0])
+    def remove(self, label: int, records: IntArray, at: FloatArray | None) -> FloatArray:
+        """Return ln p without records of one class."""
+        gone, counts = self.features[records], self.count_without(label)
+        X = gone if at is None else at  # noqa: N806
+        epsilon = self._epsilon_without(gone)[:, None]
         joint = self._joint(X, epsilon)
-        if counts[c]:
-            mean, squares = self._moments[c].without(at)
-            joint[:, c] = _log_density(X, mean, squares / counts[c] + epsilon)
+        if counts[label]:
+            mean, squares = self._moments[label].without(gone)
+            joint[:, label] = _log_density(X, mean, squares / counts[label] + epsilon)
         return normalise(joint + self.log_priors(counts))
 
     def _joint(self, X: FloatArray, epsilon: FloatArray | float) -> FloatArray:  # noqa: N803
@@ -133,7 +110,8 @@ def _log_density(X: FloatArray, mean: FloatArray, variance: FloatArray) -> Float
     squares = X - mean
     squares *= squares
     with np.errstate(divide="ignore", invalid="ignore"):  # no smoothing, and a constant feature
-        if variance.ndim == 1:
+        if variance.ndim == 1 or len(variance) < len(X):  # one for all rows
+            variance = variance.reshape(-1)
             total = squares @ (1 / variance) + np.log(variance).sum()
         else:
             squares /= variance
@@ -160,6 +138,7 @@ class CountModel(Removable):
             (np.ones(n), (self.codes, np.arange(n))), (self.classes.size, n)
         )
         self.sums: FloatArray = (member @ self.features).toarray()
+        self.block = max(1, _COUNT_BLOCK // (1 + self.features.nnz * self.classes.size // n))
 
     def read_settings(self, estimator: Any) -> None:
         """Keep what ``encode`` needs of the estimator."""
@@ -184,7 +163,9 @@ class CountModel(Removable):
 
     def read_queries(self, queries: Any) -> Any:
         """Return the encoded queries."""
-        return self.check_width(self.encode(queries), self.sums.shape[1])
+        at = self.encode(queries)
+        check_width(at, self.sums.shape[1])
+        return at
 
     def log_proba(self, queries: Any) -> FloatArray:
         """Return ln p of the model trained on all records."""
@@ -194,23 +175,24 @@ class CountModel(Removable):
     def own(self, records: IntArray) -> FloatArray:
         """Return ln p at each record's features without it."""
         result = np.empty((len(records), self.classes.size))
-        width = 1 + self.features.nnz * self.classes.size // max(1, self.codes.size)
         priors = np.stack(
             [self.log_priors(self.count_without(c)) for c in range(self.classes.size)]
         )
-        for part in _split_rows(len(records), width, _COUNT_BLOCK):
+        for start in range(0, len(records), self.block):
+            part = slice(start, start + self.block)
             codes = self.codes[records[part]]
             joint = self.joint_own(self.features[records[part]], codes)
             result[part] = normalise(joint + priors[codes])
         return result
 
-    def without(self, record: int, queries: Any) -> FloatArray:
-        """Return ln p of the model without that record."""
-        at, c = self.read_queries(queries), int(self.codes[record])
-        sums, counts = self.sums.copy(), self.count_without(c)
+    def remove(self, label: int, records: IntArray, at: Any) -> FloatArray:
+        """Return ln p without one record at queries; ``own`` is quicker for many."""
+        gone, counts = self.features[records], self.count_without(label)
+        sums = self.sums.copy()
         # Sums of decimal fractions may miss 0 by rounding, and have a logarithm to be taken
-        sums[c] = np.maximum(sums[c] - self.features[[record]].toarray()[0], 0.0)
-        return normalise(self.joint(sums, counts, at) + self.log_priors(counts))
+        sums[label] = np.maximum(sums[label] - gone.toarray()[0], 0.0)
+        joint = self.joint(sums, counts, gone if at is None else at)
+        return normalise(joint + self.log_priors(counts))
 
 
 class MultinomialModel(CountModel):
@@ -326,7 +308,7 @@ class CategoricalModel(CountModel):
     def encode(self, X: Any) -> Any:  # noqa: N803
         """Return a 1 for the value of each column."""
         table = _read_categories(X, name="queries")
-        self.check_width(table, self.values.size)
+        check_width(table, self.values.size)
         unknown = np.flatnonzero(table.max(axis=0) >= self.values)
         if unknown.size:
             j = int(unknown[0])
@@ -342,7 +324,8 @@ class CategoricalModel(CountModel):
     def joint(self, sums: FloatArray, counts: FloatArray, at: Any) -> FloatArray:
         """Return ln p(x | class)."""
         with np.errstate(divide="ignore"):  # alpha = 0: never seen is impossible
-            return _to_dense(at @ np.log(sums + self.alpha).T - self._log_totals(counts))
+            logs = np.log(sums + self.alpha)
+        return _to_dense(at @ logs.T - self._log_totals(counts))
 
     def joint_own(self, at: Any, codes: IntArray) -> FloatArray:
         """Return ln p(x | class) without the record itself."""

@@ -36,16 +36,23 @@ class NearestLabels(Removable):
         return self._count_votes(distances[:, :-1], nearest[:, :-1])
 
     def own(self, records: IntArray) -> FloatArray:
-        """Return ln p at each record's features without it."""
-        records = np.asarray(records, np.int64)
-        if not records.size:
+        """Return ln p at each record's features without it, by one search for all."""
+        if not len(records):
             return np.empty((0, self.classes.size))
-        return self._drop(records, *self._find_nearest(take_rows(self.features, records)))
+        return self.remove(0, np.asarray(records, np.int64), None)
 
-    def without(self, record: int, queries: Any) -> FloatArray:
-        """Return ln p of the model without that record."""
+    def read_queries(self, queries: Any) -> Any:
+        """Return the queries as they are: the search checks them."""
+        return queries
+
+    def remove(self, label: int, records: IntArray, at: Any) -> FloatArray:
+        """Return ln p without records of any class."""
+        queries = take_rows(self.features, records) if at is None else at
         distances, nearest = self._find_nearest(queries)
-        return self._drop(np.full(len(nearest), record), distances, nearest)
+        stays = nearest != records[:, None]
+        stays[stays.all(axis=1), -1] = False  # not among them: the k nearest stay as they are
+        shape = (len(nearest), self._k)
+        return self._count_votes(distances[stays].reshape(shape), nearest[stays].reshape(shape))
 
     def _find_nearest(self, queries: Any) -> tuple[FloatArray, IntArray]:
         # The same records are asked for with all of them and without each: one search for both
@@ -53,12 +60,6 @@ class NearestLabels(Removable):
             self._answer = self._index.kneighbors(queries, n_neighbors=self._k + 1)
             self._asked = queries
         return self._answer
-
-    def _drop(self, gone: IntArray, distances: FloatArray, nearest: IntArray) -> FloatArray:
-        stays = nearest != gone[:, None]
-        stays[stays.all(axis=1), -1] = False  # not among them: the k nearest stay as they are
-        shape = (len(nearest), self._k)
-        return self._count_votes(distances[stays].reshape(shape), nearest[stays].reshape(shape))
 
     def _count_votes(self, distances: FloatArray, nearest: IntArray) -> FloatArray:
         weights = _weigh(distances, self._index.weights)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from epsilometer import _validate
 from epsilometer._extras import needs
-from epsilometer.audits.classifier.estimators import read_labels
+from epsilometer.audits.classifier.estimators import check_choice, read_labels
 from epsilometer.audits.classifier.leave_one_out.refits import Fits
 from epsilometer.errors import InvalidArgument
 from epsilometer.types import FloatArray, IntArray
@@ -165,8 +165,7 @@ class Networks(Fits):
             raise InvalidArgument(
                 f"Expected a CUDA device for {how.device!r}, torch sees none here."
             )
-        if how.initial not in ("fresh", "given"):
-            raise InvalidArgument(f"Expected initial 'fresh' or 'given', got {how.initial!r}.")
+        check_choice(Start, initial=how.initial)
         _validate.whole(1, epochs=how.epochs, batch_size=how.batch_size)
         _validate.positive(learning_rate=how.learning_rate)
         if how.at_once is not None:

@@ -5,20 +5,26 @@ one from each of its leaves. A ``DecisionTreeClassifier`` is another algorithm: 
 may split elsewhere, and has to be refitted.
 """
 
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from epsilometer import _validate
 from epsilometer._extras import needs
-from epsilometer.audits.classifier.estimators import clone_estimator, read_labels, read_matrix
+from epsilometer.audits.classifier.estimators import (
+    check_choice,
+    clone_estimator,
+    read_labels,
+    read_matrix,
+)
 from epsilometer.audits.classifier.leave_one_out.families import Family, Removable
 from epsilometer.errors import InvalidArgument
-from epsilometer.types import BoolArray, FloatArray, IntArray
+from epsilometer.types import FloatArray, IntArray
 
 with needs("sklearn", extra="sklearn"):
     from sklearn.base import BaseEstimator, ClassifierMixin
 
+Average: TypeAlias = Literal["arithmetic", "geometric"]
 _BLOCK = 1 << 20  # numbers of a working array
 
 
@@ -27,7 +33,7 @@ class _LeafClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict_proba(self, X: Any) -> FloatArray:  # noqa: N803
         """Return the probability of each class, shape ``(rows, classes)``."""
-        return np.exp(self.predict_log_proba(X))
+        return np.asarray(np.exp(self.predict_log_proba(X)))
 
     def predict(self, X: Any) -> Any:  # noqa: N803
         """Return the likeliest class."""
@@ -63,7 +69,7 @@ class RandomDecisionTrees(_LeafClassifier):
         depth: int = 6,
         bounds: Any = (0.0, 1.0),
         smoothing: float = 1.0,
-        average: Literal["arithmetic", "geometric"] = "arithmetic",
+        average: Average = "arithmetic",
         seed: int = 0,
     ) -> None:
         self.trees, self.depth, self.bounds = trees, depth, bounds
@@ -146,10 +152,7 @@ class RandomDecisionTrees(_LeafClassifier):
         _validate.whole(1, trees=self.trees, depth=self.depth)
         _validate.whole(0, seed=self.seed)
         _validate.positive(smoothing=self.smoothing)
-        if self.average not in {"arithmetic", "geometric"}:
-            raise InvalidArgument(
-                f"Expected average 'arithmetic' or 'geometric', got {self.average!r}."
-            )
+        check_choice(Average, average=self.average)
         if self.depth > 20:
             raise InvalidArgument(f"Expected depth ≤ 20, got {self.depth}: leaves are 2^depth.")
 
@@ -265,6 +268,10 @@ class _Leaves(Removable):
         self._model = clone_estimator(estimator).fit(X, y)
         self._leaves = self._model.apply(X)
 
+    def read_queries(self, queries: Any) -> Any:
+        """Return the queries as they are: the estimator checks them."""
+        return queries
+
     def log_proba(self, queries: Any) -> FloatArray:
         """Return ln p of the model trained on all records."""
         return np.asarray(self._model.predict_log_proba(queries))
@@ -276,29 +283,19 @@ class RandomLeaves(_Leaves):
     Where the last record of a class goes, its column goes from the smoothing too.
     """
 
-    def own(self, records: IntArray) -> FloatArray:
-        """Return ln p at each record's features without it."""
-        records = np.asarray(records, np.int64)
-        same = np.ones((len(records), self._model.trees), bool)
-        return self._remove(self._leaves[records], same, self.codes[records])
+    def __init__(self, estimator: Any, X: Any, y: Any) -> None:  # noqa: N803
+        super().__init__(estimator, X, y)
+        self.block = max(1, _BLOCK // (self._model.trees * self.classes.size))
 
-    def without(self, record: int, queries: Any) -> FloatArray:
-        """Return ln p of the model without that record."""
-        leaves = self._model.apply(queries)
-        codes = np.full(len(leaves), self.codes[record])
-        return self._remove(leaves, leaves == self._leaves[record], codes)
-
-    def _remove(self, leaves: IntArray, same: BoolArray, codes: IntArray) -> FloatArray:
+    def remove(self, label: int, records: IntArray, at: Any) -> FloatArray:
+        """Return ln p without records of one class."""
+        gone = self._leaves[records]
+        leaves = gone if at is None else self._model.apply(at)
+        left = np.flatnonzero(self.count_without(label))
         result = np.full((len(leaves), self.classes.size), -np.inf)
-        block = max(1, _BLOCK // (self._model.trees * self.classes.size))
-        for c in np.unique(codes):
-            left = np.flatnonzero(self.count_without(c))
-            places = np.flatnonzero(codes == c)
-            for first in range(0, places.size, block):
-                some = places[first : first + block]
-                counts = self._model.counts_[np.arange(self._model.trees), leaves[some]]
-                counts[:, :, c] -= same[some]
-                result[np.ix_(some, left)] = self._model.average_leaves(counts[:, :, left])
+        counts = self._model.counts_[np.arange(self._model.trees), leaves]
+        counts[:, :, label] -= leaves == gone
+        result[:, left] = self._model.average_leaves(counts[:, :, left])
         return result
 
 
@@ -310,20 +307,17 @@ class FixedLeaves(_Leaves):
         "trained again may also split elsewhere.",
     )
 
-    def own(self, records: IntArray) -> FloatArray:
-        """Return ln p at each record's features without it."""
-        records = np.asarray(records, np.int64)
-        gone = np.eye(self.classes.size)[self.codes[records]]
-        model = self._model
-        return log_shares(model.counts_, model.parents_, self._leaves[records], gone)
-
-    def without(self, record: int, queries: Any) -> FloatArray:
-        """Return ln p of the model without that record."""
-        counts, node = self._model.counts_.copy(), int(self._leaves[record])
+    def remove(self, label: int, records: IntArray, at: Any) -> FloatArray:
+        """Return ln p without records of one class."""
+        counts, parents = self._model.counts_, self._model.parents_
+        if at is None:
+            gone = np.eye(self.classes.size)[self.codes[records]]
+            return log_shares(counts, parents, self._leaves[records], gone)
+        counts, node = counts.copy(), int(self._leaves[records[0]])
         while node >= 0:
-            counts[node, self.codes[record]] -= 1
-            node = int(self._model.parents_[node])
-        return log_shares(counts, self._model.parents_, self._model.apply(queries))
+            counts[node, label] -= 1
+            node = int(parents[node])
+        return log_shares(counts, parents, self._model.apply(at))
 
 
 RANDOM_TREES = Family("random decision trees", RandomLeaves)

@@ -20,14 +20,18 @@ from sklearn.naive_bayes import GaussianNB
 from sklearn.neural_network import MLPClassifier
 from sklearn.tree import DecisionTreeClassifier
 
-from epsilometer.audits.classifier.attacks.distance import distance
-from epsilometer.audits.classifier.attacks.frequency import frequency
-from epsilometer.audits.classifier.attacks.lira import lira
 from epsilometer.audits.classifier.attacks.membership import RecordScores
-from epsilometer.audits.classifier.attacks.rmia import dominated, reference, rmia
+from epsilometer.audits.classifier.attacks.shadow_attacks import (
+    distance,
+    frequency,
+    lira,
+    rank_below,
+    reference,
+    rmia,
+    threshold,
+    untargeted,
+)
 from epsilometer.audits.classifier.attacks.shadows import ShadowPool, shadow_pool
-from epsilometer.audits.classifier.attacks.threshold import threshold
-from epsilometer.audits.classifier.attacks.untargeted import untargeted
 from epsilometer.stats.tradeoff import tradeoff_curve
 
 _PAGE = Path(__file__).resolve().parent / "membership.md"
@@ -126,7 +130,7 @@ def main() -> None:
         _row(
             f"its comparison with {_RECORDS:,} others alone",
             lambda: gained,
-            lambda each: dominated(each, each, gamma=2.0),
+            lambda each: rank_below(each, each, gamma=2.0),
         ),
     ]
     here = lira(pool(), target, variance="record").values

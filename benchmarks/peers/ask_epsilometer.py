@@ -10,7 +10,7 @@ import subjects
 from stopwatch import BoolArray, FloatArray
 
 from epsilometer.audits.classifier.attacks.membership import evaluate
-from epsilometer.audits.classifier.attacks.rmia import rmia
+from epsilometer.audits.classifier.attacks.shadow_attacks import rmia
 from epsilometer.audits.classifier.attacks.shadows import shadow_pool
 from epsilometer.core.scores import ScoreCounts, Scores
 from epsilometer.engine.engines import InProcess

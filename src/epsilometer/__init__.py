@@ -56,8 +56,11 @@ if TYPE_CHECKING:  # "as" says that a name is for others too, to their type chec
     from epsilometer.audits.classifier.leave_one_out.bounds import (
         dtp_upper_bound as dtp_upper_bound,
     )
-    from epsilometer.audits.classifier.leave_one_out.dtp import dtp_exact as dtp_exact
-    from epsilometer.audits.classifier.leave_one_out.pdtp import dtp_over as dtp_over, pdtp as pdtp
+    from epsilometer.audits.classifier.leave_one_out.pdtp import (
+        dtp_exact as dtp_exact,
+        dtp_over as dtp_over,
+        pdtp as pdtp,
+    )
     from epsilometer.sampling.loaders import watch_loader as watch_loader
     from epsilometer.core.scores import ScoreCounts as ScoreCounts, Scores as Scores
     from epsilometer.files.score_files import read_scores as read_scores
@@ -126,8 +129,8 @@ _HOME = {
     "audits.federated.directions": ("HadamardCanaries", "SphereCanaries"),
     "files.history.index": ("History",),
     "audits.classifier.leave_one_out.bounds": ("dtp_upper_bound",),
-    "audits.classifier.leave_one_out.dtp": ("dtp_exact",),
     "audits.classifier.leave_one_out.pdtp": (
+        "dtp_exact",
         "dtp_over",
         "pdtp",
     ),

@@ -138,7 +138,7 @@ class RunWatch:
             [*self._noise.group_noise(), *self._silent.values()],
             self._canaries.sampler,
         )
-        known = isinstance(sampler, (Poisson, Shuffle)) and not self._canaries.strange
+        known = sampler is not None and not has_known_order(sampler) and not self._canaries.strange
         if not noise or not known or len({group.rate for group in noise}) > 1:
             return None
         clipped = (

@@ -23,7 +23,6 @@ from epsilometer.errors import InvalidArgument
 from epsilometer.integrations.opacus.objects import batches_of, check_optimizer, sampler_of
 from epsilometer.integrations.opacus.step_replayer import Loss, as_step, read_scale
 from epsilometer.integrations.opacus.streams import RandomStreams
-from epsilometer.sampling.samplers import Poisson
 
 NORMALISATION = "normalisation"
 RATE = "sampling rate"

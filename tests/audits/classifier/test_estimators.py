@@ -10,7 +10,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 from sklearn.tree import DecisionTreeClassifier
 
-from epsilometer.audits.classifier.attacks.estimators import FitEstimator, fresh, log_probabilities
+from epsilometer.audits.classifier.estimators import FitEstimator, clone_with_seed, predict_logs
 from epsilometer.errors import InvalidArgument
 
 X, Y = load_iris(return_X_y=True)
@@ -26,12 +26,12 @@ def test_the_estimator_itself_stays_as_it_is() -> None:
 
 def test_a_warm_start_does_not_remember_who_was_there() -> None:
     forest = RandomForestClassifier(3, warm_start=True, random_state=0).fit(X, Y)
-    assert not hasattr(fresh(forest, 1), "estimators_")
+    assert not hasattr(clone_with_seed(forest, 1), "estimators_")
 
 
 def test_every_random_state_is_set() -> None:
     nested = make_pipeline(StandardScaler(), BaggingClassifier(DecisionTreeClassifier()))
-    made = fresh(nested, 2**32 + 5)
+    made = clone_with_seed(nested, 2**32 + 5)
     states = {name: value for name, value in made.get_params().items() if "random_state" in name}
     assert set(states.values()) == {5}
     assert len(states) == 2
@@ -48,14 +48,14 @@ def test_classes_that_are_absent_have_a_column_of_nothing() -> None:
 @pytest.mark.parametrize("estimator", [RidgeClassifier(), LinearSVC()])
 def test_decisions_are_mapped_as_it_says(estimator: BaseEstimator) -> None:
     model = estimator.fit(X, Y)
-    found = log_probabilities(model, X, classes=CLASSES)
+    found = predict_logs(model, X, classes=CLASSES)
     decision = model.decision_function(X)
     np.testing.assert_allclose(
         np.exp(found), np.exp(decision) / np.exp(decision).sum(axis=1, keepdims=True), rtol=1e-9
     )
     two = Y < 2
     model = estimator.fit(X[two], Y[two])
-    found = log_probabilities(model, X, classes=CLASSES[:2])
+    found = predict_logs(model, X, classes=CLASSES[:2])
     expected = 1 / (1 + np.exp(-model.decision_function(X)))
     np.testing.assert_allclose(np.exp(found[:, 1]), expected, rtol=1e-9)
 
@@ -69,8 +69,8 @@ class Stubborn(BaseEstimator):  # type: ignore[misc]
 
 def test_what_cannot_be_used_is_refused_with_advice() -> None:
     with pytest.raises(InvalidArgument, match="can be cloned, got Stubborn"):
-        fresh(Stubborn(), 0)
+        clone_with_seed(Stubborn(), 0)
     with pytest.raises(InvalidArgument, match="predict_proba or decision_function, got Scaler"):
-        log_probabilities(type("Scaler", (), {})(), X, classes=CLASSES)
+        predict_logs(type("Scaler", (), {})(), X, classes=CLASSES)
     with pytest.raises(InvalidArgument, match="classes among the 2"):
-        log_probabilities(GaussianNB().fit(X, Y), X, classes=CLASSES[:2])
+        predict_logs(GaussianNB().fit(X, Y), X, classes=CLASSES[:2])

@@ -19,8 +19,8 @@ from sklearn.preprocessing import (
 )
 from sklearn.tree import DecisionTreeClassifier
 
+from epsilometer.audits.classifier.estimators import unwrap_pipeline
 from epsilometer.audits.classifier.leave_one_out.pdtp import pdtp
-from epsilometer.audits.classifier.leave_one_out.pipelines import unwrapped
 from epsilometer.engine.engines import InProcess
 from epsilometer.errors import InvalidArgument
 
@@ -95,8 +95,8 @@ def test_steps_that_learn_nothing_leave_the_exact_path_open(steps: list[Any]) ->
 )
 def test_steps_that_learn_are_never_taken_off_unasked(step: Any) -> None:
     pipeline = make_pipeline(step, GaussianNB())
-    assert unwrapped(pipeline, X, Y).estimator is pipeline
-    fixed = unwrapped(pipeline, X, Y, preprocessing="fixed")
+    assert unwrap_pipeline(pipeline, X, Y).estimator is pipeline
+    fixed = unwrap_pipeline(pipeline, X, Y, preprocessing="fixed")
     assert isinstance(fixed.estimator, GaussianNB)
     assert len(fixed.held) == 1
 
@@ -104,8 +104,8 @@ def test_steps_that_learn_are_never_taken_off_unasked(step: Any) -> None:
 def test_pipelines_within_pipelines_and_queries() -> None:
     inner = make_pipeline(StandardScaler(), GaussianNB())
     outer = make_pipeline(Normalizer(), inner)
-    assert unwrapped(outer, X, Y).estimator is inner  # what learns nothing is off
-    fixed = unwrapped(outer, X, Y, preprocessing="fixed")
+    assert unwrap_pipeline(outer, X, Y).estimator is inner  # what learns nothing is off
+    fixed = unwrap_pipeline(outer, X, Y, preprocessing="fixed")
     assert fixed.held == ("StandardScaler",)
     wanted = StandardScaler().fit_transform(Normalizer().fit_transform(X))
     np.testing.assert_allclose(fixed.features, wanted)
@@ -114,9 +114,9 @@ def test_pipelines_within_pipelines_and_queries() -> None:
 
 def test_what_is_no_pipeline_stays_as_it_is() -> None:
     model = GaussianNB()
-    found = unwrapped(model, X, Y, preprocessing="fixed")
+    found = unwrap_pipeline(model, X, Y, preprocessing="fixed")
     assert found.estimator is model
     assert found.features is X
     assert not found.held
     with pytest.raises(InvalidArgument, match="'refit' or 'fixed'"):
-        unwrapped(model, X, Y, preprocessing="frozen")  # type: ignore[arg-type]
+        unwrap_pipeline(model, X, Y, preprocessing="frozen")  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from msgspec.structs import replace
 
 from epsilometer.conformance.books import Books
@@ -25,11 +26,16 @@ from epsilometer.core import judge
 from epsilometer.core.bound import EpsilonLowerBound
 from epsilometer.core.findings import Check, ConformanceFinding
 from epsilometer.errors import InvalidArgument
+from epsilometer.integrations.opacus.canaries import PlantedCanaries
 from epsilometer.integrations.opacus.loader_watch import LoaderWatch
-from epsilometer.integrations.opacus.loud_rows import LoudRows, parts_of
+from epsilometer.integrations.opacus.loud_rows import LoudRows
 from epsilometer.integrations.opacus.modules import ModuleWatch
-from epsilometer.integrations.opacus.objects import count_taken, find_noise, is_ghost
-from epsilometer.integrations.opacus.planting import PlantedCanaries
+from epsilometer.integrations.opacus.objects import (
+    count_taken,
+    find_noise,
+    is_ghost,
+    list_gradients,
+)
 from epsilometer.integrations.opacus.updates import UpdateWatch
 from epsilometer.sampling.samplers import Poisson, Shuffle
 from epsilometer.types import FloatArray
@@ -188,7 +194,7 @@ class RunWatch:
         """Clip and add up one physical batch, by the optimiser's own method."""
         if self.ghost:
             return own()
-        self._rows += sum(len(part) for part in parts_of(self._params[0]))
+        self._rows += sum(len(part) for part in list_gradients(self._params[0]))
         return self._loud.clip(own)
 
     def _pre_step(self, own: Callable[[], Any]) -> Any:
@@ -251,8 +257,6 @@ class RunWatch:
         """Look at the gradient that all processes share, just before it is applied."""
         if self._pending is None:
             return
-        import torch
-
         (step, kept), self._pending = self._pending, None
         optimizer = self._optimizer
         factor = 1.0

@@ -216,19 +216,6 @@ def test_sensitivity_counts_like_less_noise() -> None:
     assert unclipped.epsilon == math.inf
 
 
-def test_a_tensor_that_is_clipped_on_its_own_moves_no_further_than_its_limit() -> None:
-    noise = [group(bias=0.5)]
-    flat = bound_epsilon_of_run(noise, delta=DELTA)
-    layers = bound_epsilon_of_run(noise, sensitivity={"weight": 0.95, "bias": 0.3}, delta=DELTA)
-    alone = bound_epsilon_of_run(noise, sensitivity={"weight": 0.95, "bias": 0.0}, delta=DELTA)
-    # 0.95² + (0.3/0.5)² = 1.123²
-    expected = bound_epsilon_of_run([group(1 / 1.123)], delta=DELTA)
-    assert alone.epsilon < layers.epsilon < flat.epsilon
-    assert layers.epsilon == pytest.approx(expected.epsilon, rel=0.02)
-    with pytest.raises(InvalidArgument, match="sensitivity of bias"):
-        bound_epsilon_of_run(noise, sensitivity={"weight": 1.0}, delta=DELTA)
-
-
 def test_groups_of_other_noise_are_composed() -> None:
     one = bound_epsilon_of_run([group(steps=50)], delta=DELTA)
     both = bound_epsilon_of_run([group(steps=50), group(steps=50, rate=0.04)], delta=DELTA)

@@ -39,8 +39,8 @@ class CarryoverCheck(EvidenceCheck):
     expected = "canaries of earlier steps are not in the sum"
     missing = "fewer than two steps with canaries"
 
-    def __init__(self, *, level: float) -> None:
-        super().__init__(level=level)
+    def begin(self) -> None:
+        """Begin with nothing seen."""
         self._earlier: deque[FloatArray] = deque(maxlen=_LAGS)
         self._logs: dict[int, FloatArray] = {}
         self._sums: dict[int, tuple[float, float]] = {}

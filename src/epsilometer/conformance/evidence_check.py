@@ -75,6 +75,10 @@ class EvidenceCheck:
         self.crossed: int | None = None
         self.tested = 0
         self._detail = ""
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin with nothing seen."""
 
     def value_now(self) -> float | None:
         """Return the evidence at this step; None where nothing was tested yet."""

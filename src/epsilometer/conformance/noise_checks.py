@@ -1,7 +1,6 @@
 """Check the residual noise of a run: eight checks, each with its own evidence."""
 
 import math
-from typing import Any
 
 import numpy as np
 import scipy.special
@@ -34,17 +33,15 @@ class _Scale(NoiseCheck):
     expected = "noise of at least the accounted scale"
     steady = False
 
-    def __init__(self, **shared: Any) -> None:
-        super().__init__(**shared)
+    def begin(self) -> None:
         self._less, self._more = Bets(), Bets()
         self._count, self._squares, self._most = 0, 0.0, -math.inf
 
     def see(self, step: StepSummary, number: int) -> None:
-        count, squares = _total(step)
-        self._count += count
-        self._squares += squares
-        self._less.add(evidence.scale_ratios(count, squares), number)
-        self._more.add(evidence.scale_ratios(count, squares, evidence.LARGER), number)
+        self._count += step.count
+        self._squares += step.squares
+        self._less.add(evidence.scale_ratios(step.count, step.squares), number)
+        self._more.add(evidence.scale_ratios(step.count, step.squares, evidence.LARGER), number)
         self._most = max(self._most, self._more.value())
 
     def value_now(self) -> float:
@@ -71,8 +68,7 @@ class _Tensors(NoiseCheck):
     expected = "noise of at least the accounted scale in every tensor, row and coordinate"
     steady = False
 
-    def __init__(self, **shared: Any) -> None:
-        super().__init__(**shared)
+    def begin(self) -> None:
         self._names: tuple[str, ...] = ()
         self._counts = self._squares = np.zeros(0)
         self._row_sizes = self._rows = np.zeros(0)
@@ -95,7 +91,7 @@ class _Tensors(NoiseCheck):
         if self._has_rows:
             self._rows += np.concatenate([part.rows for part in step.tensors])
         self._small += sum(part.small for part in step.tensors)
-        self._count += sum(part.count for part in step.tensors)
+        self._count += step.count
 
     def value_now(self) -> float | None:
         tensors = [
@@ -154,16 +150,14 @@ class _Steps(NoiseCheck):
     expected = "noise of at least the accounted scale in every step"
     steady = False
 
-    def __init__(self, **shared: Any) -> None:
-        super().__init__(**shared)
+    def begin(self) -> None:
         self._sum = WeightedSum()
         self._least, self._at = math.inf, 0
 
     def see(self, step: StepSummary, number: int) -> None:
-        count, squares = _total(step)
-        self._sum.add(evidence.average(evidence.scale_ratios(count, squares)), number)
-        if squares / count < self._least:
-            self._least, self._at = squares / count, number
+        ratios = evidence.scale_ratios(step.count, step.squares)
+        self._sum.add(evidence.average(ratios), number)
+        self._least, self._at = min((self._least, self._at), (step.squares / step.count, number))
 
     def value_now(self) -> float:
         return self._sum.value
@@ -178,8 +172,7 @@ class _Shape(NoiseCheck):
     name = "noise shape"
     expected = "Gaussian noise"
 
-    def __init__(self, **shared: Any) -> None:
-        super().__init__(**shared)
+    def begin(self) -> None:
         self._bets = {
             "truncated": Bets(),
             "light tails": Bets(),
@@ -188,11 +181,11 @@ class _Shape(NoiseCheck):
         }
 
     def see(self, step: StepSummary, number: int) -> None:
-        count, _ = _total(step)
+        count = step.count
         largest = max(part.largest for part in step.tensors)
         positive = sum(part.positive for part in step.tensors)
         sketches = [part.sketch for part in step.tensors if part.sketch.size]
-        sketch = np.concatenate(sketches)
+        sketch = step.sketch
         # The largest of all coordinates tells a sharp cut, the sketch one that is blurred.
         cut = [evidence.truncation_ratios(largest, count), evidence.blurred_ratios(sketch)]
         self._bets["truncated"].add(np.concatenate(cut), number)
@@ -222,8 +215,7 @@ class _StepIndependence(NoiseCheck):
     expected = "noise of any two steps is independent"
     missing = "fewer than two steps with noise in 8 coordinates or more"
 
-    def __init__(self, **shared: Any) -> None:
-        super().__init__(**shared)
+    def begin(self) -> None:
         self._first: list[tuple[int, FloatArray]] = []
         self._latest: list[tuple[int, FloatArray]] = []
         self._sum = WeightedSum()
@@ -298,8 +290,7 @@ class _Repeats(NoiseCheck):
     expected = "noise of tensors, rows and columns is independent"
     missing = "no tensor that can be compared with another or with a part of itself"
 
-    def __init__(self, **shared: Any) -> None:
-        super().__init__(**shared)
+    def begin(self) -> None:
         self._sum = WeightedSum()
         self._log_p, self._largest, self._what = 0.0, 0.0, ""
 
@@ -329,14 +320,13 @@ class _Cancelling(NoiseCheck):
     expected = "noise of consecutive steps adds up"
     missing = "fewer than two steps"
 
-    def __init__(self, **shared: Any) -> None:
-        super().__init__(**shared)
+    def begin(self) -> None:
         self._sums: dict[int, FloatArray] = {}
         self._logs: dict[int, FloatArray] = {}
         self._totals: dict[int, tuple[int, float]] = {}
 
     def see(self, step: StepSummary, number: int) -> None:
-        sketch = np.concatenate([part.sketch for part in step.tensors])
+        sketch = step.sketch
         for power in range(1, 11):
             length = 2**power
             self._sums[length] = self._sums.get(length, np.zeros(sketch.size)) + sketch
@@ -378,15 +368,14 @@ class _Lattice(NoiseCheck):
     expected = "noise on no lattice coarser than 1/16 of its scale"
     missing = "no two values of one coordinate, or all that is released is rounded"
 
-    def __init__(self, **shared: Any) -> None:
-        super().__init__(**shared)
+    def begin(self) -> None:
         self._before: FloatArray | None = None
         self._ties = self._pairs = 0
 
     def see(self, step: StepSummary, number: int) -> None:
         ties = step.ties
         if ties is None:
-            sketch = np.concatenate([part.sketch for part in step.tensors])
+            sketch = step.sketch
             if self._before is None:
                 self._before = sketch
                 return
@@ -412,10 +401,6 @@ class _Lattice(NoiseCheck):
 
     def deserves_remark(self) -> bool:
         return self._ties > 1e-3 * self._pairs
-
-
-def _total(step: StepSummary) -> tuple[int, float]:
-    return sum(part.count for part in step.tensors), sum(part.squares for part in step.tensors)
 
 
 CHECKS: tuple[type[NoiseCheck], ...] = (

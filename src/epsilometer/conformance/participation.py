@@ -101,9 +101,9 @@ class _Question(EvidenceCheck):
 
     missing = "no batch was seen"
 
-    def __init__(self, **shared: Any) -> None:
-        super().__init__(**shared)
+    def __init__(self, *, shares: int, level: float) -> None:
         self._bets = Bets()
+        super().__init__(shares=shares, level=level)
 
     def ratios(self, draw: _Draw) -> FloatArray | None:
         """Return the log ratios of a batch; None where it says nothing."""
@@ -128,8 +128,7 @@ class _Rate(_Question):
     expected = "every record enters a batch with the booked rate at most"
     what = "of the records in a batch"
 
-    def __init__(self, **shared: Any) -> None:
-        super().__init__(**shared)
+    def begin(self) -> None:
         self._fewer = Bets()
         self._fewest = -math.inf
         self._drawn, self._booked, self._records = 0, 0.0, 0
@@ -177,8 +176,7 @@ class _Sizes(_Question):
     missing = "fewer than two batches were seen"
     what = "batches", "records"
 
-    def __init__(self, **shared: Any) -> None:
-        super().__init__(**shared)
+    def begin(self) -> None:
         self._sizes: Counter[int] = Counter()
         self._batches = 0
 
@@ -212,8 +210,7 @@ class _Again(_Question):
     name = "records drawn again"
     expected = "a record's chance is the same after it was drawn in an epoch"
 
-    def __init__(self, **shared: Any) -> None:
-        super().__init__(**shared)
+    def begin(self) -> None:
         self._new, self._expected, self._drawn = 0, 0.0, 0
 
     def ratios(self, draw: _Draw) -> FloatArray:
@@ -239,8 +236,7 @@ class _Often(_Question):
     name = "equal chances"
     expected = "all records have the same chance, however often they were drawn"
 
-    def __init__(self, **shared: Any) -> None:
-        super().__init__(**shared)
+    def begin(self) -> None:
         self._seen, self._expected, self._drawn = 0, 0.0, 0
 
     def ratios(self, draw: _Draw) -> FloatArray:
@@ -270,8 +266,7 @@ class _Repeats(_Question):
     name = "fresh batches"
     expected = "every batch is drawn anew"
 
-    def __init__(self, **shared: Any) -> None:
-        super().__init__(**shared)
+    def begin(self) -> None:
         self._equal = 0
 
     def ratios(self, draw: _Draw) -> FloatArray:
@@ -289,7 +284,6 @@ class _Repeats(_Question):
 
 
 _BY_BATCH = (_Rate, _Sizes, _Again, _Often, _Repeats)
-_BY_STEP = (_RowRate, _RowSizes)
 
 
 class ParticipationWatch:
@@ -326,9 +320,10 @@ class ParticipationWatch:
         self.records, self.rate, self.level = records, rate, level
         self.batches = 0
         self._past = _Past(records)
-        shared: dict[str, Any] = {"shares": len(_BY_BATCH) + len(_BY_STEP), "level": level}
-        self._by_batch = [question(**shared) for question in _BY_BATCH]
-        self._by_step = self._row_rate, self._row_sizes = [each(**shared) for each in _BY_STEP]
+        shares = len(_BY_BATCH) + 2
+        self._by_batch = [question(shares=shares, level=level) for question in _BY_BATCH]
+        self._row_rate = _RowRate(shares=shares, level=level)
+        self._row_sizes = _RowSizes(shares=shares, level=level)
         self._twice: tuple[int, int] | None = None  # batch, and how many records too many
         self._joined = 0  # records that came twice in a step of several batches
         self._drawn = self._rows = self._row_steps = 0
@@ -391,14 +386,18 @@ class ParticipationWatch:
         self._joined += every.size - np.unique(every).size
 
     @property
+    def _questions(self) -> list[_Question]:
+        return [*self._by_batch, self._row_rate, self._row_sizes]
+
+    @property
     def violated(self) -> bool:
         """Whether any check is violated by now; that stays."""
-        crossed = any(question.crossed for question in (*self._by_batch, *self._by_step))
+        crossed = any(question.crossed for question in self._questions)
         return crossed or self._twice is not None or self._excess is not None
 
     def checks(self) -> tuple[Check, ...]:
         """Return what was found so far."""
-        sampled = [question.check() for question in (*self._by_batch, *self._by_step)]
+        sampled = [question.check() for question in self._questions]
         return (*sampled, self._check_twice(), self._check_rows())
 
     def _check_twice(self) -> Check:

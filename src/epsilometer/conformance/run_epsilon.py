@@ -1,7 +1,7 @@
 """Bound the ε of a run from the noise that it was seen to add, not from what was booked."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, TypeAlias
@@ -115,10 +115,9 @@ def _find_least_quotient(count: float, alpha: float) -> float:
 def bound_epsilon_of_run(
     noise: Sequence[NoiseGroup],
     *,
-    sensitivity: float | Mapping[str, float] = 1.0,
+    sensitivity: float = 1.0,
     delta: float,
     confidence: float = 0.999,
-    adversary: str = "sees every noisy sum and inserts any gradient",
     sampling: Sampling = "poisson",
 ) -> EpsilonLowerBound:
     """Bound the ε of a run from below, by the noise that was seen and the accountant's lower end.
@@ -134,13 +133,13 @@ def bound_epsilon_of_run(
         batches are drawn as ``sampling`` says; a record may have any gradient of ``sensitivity``.
 
     Args:
-        noise: What was seen, as of ``StepWatch.group_noise``. Steps that are left out only lower the bound.
+        noise: What was seen, as of ``StepWatch.group_noise``. Steps that are left out only lower
+            the bound.
         sensitivity: How far one record moves the sum, in clipping norms: 1 unless clearly more was
-            measured. Of each tensor by its name, where each is clipped on its own.
+            measured.
         delta: δ.
         confidence: One-sided. Bounds of one audit must hold together: what is spent here is
             missing elsewhere, and so little costs next to nothing.
-        adversary: Whose view it is, in words.
         sampling: How batches are drawn. ``"shuffle"`` takes an epoch to have 1/rate steps.
 
     Returns:
@@ -165,7 +164,7 @@ def bound_epsilon_of_run(
         for group, limit in zip(noise, limits, strict=True)
     ]
     epsilon, least = account(parts, delta), min(part[0] for part in parts)
-    if not isinstance(sensitivity, Mapping) and sampling == "poisson":
+    if sampling == "poisson":
         single = _limit_single_steps(noise, sensitivity, alpha=(1 - confidence) / 2)
         if single and (least_single := min(part[0] for part in single)) < least:
             epsilon, least = max(epsilon, account(single, delta)), least_single
@@ -182,7 +181,7 @@ def bound_epsilon_of_run(
         n_in=steps,
         n_out=0,
         adjacency="add_remove" if sampling == "poisson" else "zero_out",
-        adversary=adversary,
+        adversary="sees every noisy sum and inserts any gradient",
         cites=("nasr2023", "ville1939"),
         caveats=(_GAUSSIAN, _SAMPLING[sampling], _GRADIENT),
         basis=(
@@ -230,29 +229,17 @@ def round_up(value: float, ratio: float) -> float:
     return max(value, ratio**power)
 
 
-def _limit_noise(
-    noise: Sequence[NoiseGroup], sensitivity: float | Mapping[str, float], *, alpha: float
-) -> list[float]:
+def _limit_noise(noise: Sequence[NoiseGroup], sensitivity: float, *, alpha: float) -> list[float]:
     """Return an upper limit on the noise of each group, over its sensitivity, in booked noise."""
-    if isinstance(sensitivity, Mapping):
-        _validate.at_least(0, **sensitivity)
-    else:
-        _validate.number(sensitivity=sensitivity)
-        if not sensitivity > 0:
-            raise InvalidArgument(f"Expected sensitivity > 0, got {sensitivity!r}.")
+    _validate.number(sensitivity=sensitivity)
+    if not sensitivity > 0:
+        raise InvalidArgument(f"Expected sensitivity > 0, got {sensitivity!r}.")
     every = sum(len(group.tensors) for group in noise)
     limits = []
     for group in noise:
-        names, counts, squares = zip(*group.tensors, strict=True)
+        _, counts, squares = zip(*group.tensors, strict=True)
         # Half of the level is for tensors, half for all of them together: both limit the least.
         own = limit_scale(counts, squares, alpha=alpha / 2 / every)
-        if isinstance(sensitivity, Mapping):
-            reach = np.array([_find_sensitivity(sensitivity, name) for name in names])
-            with np.errstate(divide="ignore", invalid="ignore"):
-                ratios = np.where(reach > 0, reach / own, 0.0)
-            signal = math.sqrt(float(np.sum(ratios**2)))
-            limits.append(_ROUNDING / signal if signal else math.inf)
-            continue
         all_of_them = limit_scale(sum(counts), sum(squares), alpha=alpha / 2 / len(noise))
         limits.append(_ROUNDING * min(float(own.min()), float(all_of_them)) / sensitivity)
     return limits
@@ -277,12 +264,6 @@ def _limit_single_steps(
         unit = _ROUNDING * group.noise_multiplier / sensitivity
         parts += [(float(unit * limit), group.rate, 1) for limit in limits]
     return parts
-
-
-def _find_sensitivity(by_name: Mapping[str, float], name: str) -> float:
-    if name not in by_name:
-        raise InvalidArgument(f"Expected a sensitivity of {name}, got none.")
-    return by_name[name]
 
 
 def _bound_sampled(parts: Sequence[Part], delta: float) -> float:

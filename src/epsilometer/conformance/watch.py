@@ -94,7 +94,8 @@ class StepWatch:
         Args:
             residuals: As of :func:`summarise_step`.
             ties: Likewise.
-            noise_multiplier: σ that is booked for this step; None keeps it out of :meth:`group_noise`.
+            noise_multiplier: σ that is booked for this step; None keeps it out of
+                :meth:`group_noise`.
             rate: Sampling rate that is booked for it; None likewise.
         """
         self._check_booked(noise_multiplier, rate)

@@ -121,13 +121,13 @@ def take_step(training: Training, features: Any, labels: Any) -> None:
     training.optimizer.step()
 
 
-def make_data(seed: int, records: int = RECORDS, features: int = FEATURES) -> TensorDataset:
+def make_data(seed: int, records: int) -> TensorDataset:
     """Return records of four classes that overlap."""
     generator = torch.Generator().manual_seed(seed)
-    centres = torch.randn(CLASSES, features, generator=generator)
+    centres = torch.randn(CLASSES, FEATURES, generator=generator)
     labels = torch.randint(CLASSES, (records,), generator=generator)
     return TensorDataset(
-        centres[labels] + 2 * torch.randn(records, features, generator=generator), labels
+        centres[labels] + 2 * torch.randn(records, FEATURES, generator=generator), labels
     )
 
 
@@ -193,6 +193,11 @@ def change_optimizer(
     return Changed
 
 
+def shuffle(data: TensorDataset, batch_size: int) -> DataLoader[Any]:
+    """Return the loader of anybody's tutorial."""
+    return DataLoader(data, batch_size=batch_size, shuffle=True)
+
+
 def make_training(
     seed: int,
     *,
@@ -209,10 +214,8 @@ def make_training(
     noise: float = 1.0,
     clip: Any = 1.0,
     records: int = RECORDS,
-    batch_size: int = BATCH_SIZE,
     epochs: int = EPOCHS,
-    accountant: str = "rdp",  # the quickest
-    make_loader: Callable[[TensorDataset, int], DataLoader[Any]] | None = None,
+    make_loader: Callable[[TensorDataset, int], DataLoader[Any]] = shuffle,
     engine: Any = None,
     **settings: Any,
 ) -> Training:
@@ -233,9 +236,7 @@ def make_training(
         noise: σ.
         clip: C.
         records: Size of the data set.
-        batch_size: That of the loader before ``make_private``.
         epochs: How many.
-        accountant: As of ``PrivacyEngine``.
         make_loader: Makes the loader before ``make_private`` from a data set and a batch size.
         engine: In place of a new ``PrivacyEngine``.
         settings: More of ``make_private``.
@@ -248,8 +249,8 @@ def make_training(
     def set_up(data: Any, before: dict[str, Any]) -> tuple[Any, ...]:
         model = network()
         before["optimizer"] = inner([p for p in model.parameters() if p.requires_grad])
-        before["loader"] = (make_loader or _shuffle)(data, batch_size)
-        before["engine"] = engine or PrivacyEngine(accountant=accountant)
+        before["loader"] = make_loader(data, BATCH_SIZE)
+        before["engine"] = engine or PrivacyEngine(accountant="rdp")  # the quickest
         made: tuple[Any, ...] = before["engine"].make_private(
             module=model,
             optimizer=before["optimizer"],
@@ -282,10 +283,6 @@ def make_training(
     )
     prepare(training)
     return training
-
-
-def _shuffle(data: TensorDataset, batch_size: int) -> DataLoader[Any]:
-    return DataLoader(data, batch_size=batch_size, shuffle=True)
 
 
 program = Register("opacus", make_training)

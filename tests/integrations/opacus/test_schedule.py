@@ -3,14 +3,8 @@ import pytest
 import scipy.stats
 
 from epsilometer.errors import InvalidArgument
-from epsilometer.integrations.opacus.schedule import Schedule
-from epsilometer.sampling.samplers import (
-    Poisson,
-    Sampler,
-    Sequential,
-    Shuffle,
-    WithoutReplacement,
-)
+from epsilometer.integrations.opacus.canaries import Schedule
+from epsilometer.sampling.samplers import BallsInBins, Poisson, Sampler, Sequential, Shuffle
 
 FLAKE = 1e-6
 
@@ -63,6 +57,6 @@ def test_steps_of_several_batches_may_cross_the_end_of_an_epoch(
 
 def test_other_samplers_are_refused(rng: np.random.Generator) -> None:
     with pytest.raises(InvalidArgument, match="Poisson, Shuffle or Sequential"):
-        Schedule(count=1, batches=1, sampler=WithoutReplacement(), rng=rng)
+        Schedule(count=1, batches=1, sampler=BallsInBins(), rng=rng)
     with pytest.raises(InvalidArgument, match="batches"):
         Schedule(count=1, batches=1, sampler=Shuffle(), rng=rng).step(0)

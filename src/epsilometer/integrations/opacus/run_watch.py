@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from msgspec.structs import replace
 
 from epsilometer.conformance.books import Books
@@ -25,13 +26,18 @@ from epsilometer.core import judge
 from epsilometer.core.bound import EpsilonLowerBound
 from epsilometer.core.findings import Check, ConformanceFinding
 from epsilometer.errors import InvalidArgument
+from epsilometer.integrations.opacus.canaries import PlantedCanaries
 from epsilometer.integrations.opacus.loader_watch import LoaderWatch
-from epsilometer.integrations.opacus.loud_rows import LoudRows, parts_of
+from epsilometer.integrations.opacus.loud_rows import LoudRows
 from epsilometer.integrations.opacus.modules import ModuleWatch
-from epsilometer.integrations.opacus.objects import count_taken, find_noise, is_ghost
-from epsilometer.integrations.opacus.planting import PlantedCanaries
+from epsilometer.integrations.opacus.objects import (
+    count_taken,
+    find_noise,
+    is_ghost,
+    list_gradients,
+)
 from epsilometer.integrations.opacus.updates import UpdateWatch
-from epsilometer.sampling.samplers import has_known_order, is_poisson
+from epsilometer.sampling.samplers import Poisson, Shuffle
 from epsilometer.types import FloatArray
 
 _GHOST = "ghost clipping holds no gradients of single records: replay tests it"
@@ -138,7 +144,7 @@ class RunWatch:
             [*self._noise.group_noise(), *self._silent.values()],
             self._canaries.sampler,
         )
-        known = sampler is not None and not has_known_order(sampler) and not self._canaries.strange
+        known = isinstance(sampler, (Poisson, Shuffle)) and not self._canaries.strange
         if not noise or not known or len({group.rate for group in noise}) > 1:
             return None
         clipped = (
@@ -149,7 +155,7 @@ class RunWatch:
             sensitivity=1.0 if clipped else max(1.0, self._clipping.sensitivity),
             delta=delta,
             confidence=1 - alpha,
-            sampling="poisson" if is_poisson(sampler) else "shuffle",
+            sampling="poisson" if isinstance(sampler, Poisson) else "shuffle",
         )
 
     @property
@@ -188,7 +194,7 @@ class RunWatch:
         """Clip and add up one physical batch, by the optimiser's own method."""
         if self.ghost:
             return own()
-        self._rows += sum(len(part) for part in parts_of(self._params[0]))
+        self._rows += sum(len(part) for part in list_gradients(self._params[0]))
         return self._loud.clip(own)
 
     def _pre_step(self, own: Callable[[], Any]) -> Any:
@@ -251,8 +257,6 @@ class RunWatch:
         """Look at the gradient that all processes share, just before it is applied."""
         if self._pending is None:
             return
-        import torch
-
         (step, kept), self._pending = self._pending, None
         optimizer = self._optimizer
         factor = 1.0

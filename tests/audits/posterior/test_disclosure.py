@@ -12,8 +12,8 @@ from epsilometer.audits.posterior.disclosure import (
     Kind,
     ReleaseForm,
     entropy,
+    measure_utility,
     mutual_information,
-    utility,
     variation_ratio,
 )
 from epsilometer.errors import InvalidArgument
@@ -215,7 +215,7 @@ def test_utility_is_that_of_a_loop(rng: np.random.Generator) -> None:
     p[:20, 2:] = 0.2 / 3
     p[20] = [0.0, 1.0, 0.0, 0.0, 0.0]  # the last bin
     y[20] = 1
-    found = utility(p, y)
+    found = measure_utility(p, y)
     expected = naive_utility(p, y)
     assert found.ties == 0.04
     np.testing.assert_allclose(
@@ -226,28 +226,28 @@ def test_utility_is_that_of_a_loop(rng: np.random.Generator) -> None:
 def test_a_tie_is_wrong_whatever_the_label() -> None:
     p = np.array([[0.5, 0.5, 0.0], [0.4, 0.3, 0.3]])
     for y in ([0, 0], [1, 0]):
-        found = utility(p, y)
+        found = measure_utility(p, y)
         assert (found.accuracy, found.ties) == (0.5, 0.5)
 
 
 def test_ties_of_means_of_rounded_samples_are_seen_through_rounding_errors() -> None:
     samples = np.array([[[0.1, 0.3], [0.1, 0.0], [0.1, 0.0]]])
     central = ReleaseForm("samples", unit=0.1).central(samples)
-    assert utility(central, [0]).ties == 1
+    assert measure_utility(central, [0]).ties == 1
 
 
 def test_what_was_rounded_to_nothing_counts_as_half_a_unit() -> None:
-    assert utility([[0.0, 1.0]], [0], unit=0.01).log_loss == pytest.approx(-math.log(0.005))
-    assert utility([[0.0, 1.0]], [0]).log_loss == pytest.approx(-math.log(1e-12))
-    assert utility([[1.2, 0.0]], [0], unit=0.6).log_loss == 0  # rounded beyond 1
+    assert measure_utility([[0.0, 1.0]], [0], unit=0.01).log_loss == pytest.approx(-math.log(0.005))
+    assert measure_utility([[0.0, 1.0]], [0]).log_loss == pytest.approx(-math.log(1e-12))
+    assert measure_utility([[1.2, 0.0]], [0], unit=0.6).log_loss == 0  # rounded beyond 1
 
 
 def test_rounding_costs_accuracy_by_ties_alone(rng: np.random.Generator) -> None:
     p, y = rng.dirichlet([0.7] * 5, 2000), rng.integers(0, 5, 2000)
-    before = utility(p, y)
+    before = measure_utility(p, y)
     for unit in (1e-3, 1e-2, 1e-1):
         form = ReleaseForm("vector", unit)
-        after = utility(form.central(p[:, None], p), y, unit=unit)
+        after = measure_utility(form.central(p[:, None], p), y, unit=unit)
         assert before.accuracy - after.ties <= after.accuracy <= before.accuracy
         assert after.ties > 0
 
@@ -270,13 +270,13 @@ def test_rounding_costs_accuracy_by_ties_alone(rng: np.random.Generator) -> None
         (lambda: ReleaseForm("mean").published([[np.nan, 1.0]]), "nan or infinity"),
         (lambda: ReleaseForm("mean").statistics(SAMPLES, label=2), "from 0 to 1.*got 2"),
         (lambda: ReleaseForm("mean").statistics(SAMPLES, label=-1), "label ≥ 0"),
-        (lambda: utility([0.5, 0.5], [0]), "records, classes"),
-        (lambda: utility([[1.0]], [0]), "two classes or more"),
-        (lambda: utility(np.zeros((0, 2)), []), "as many labels"),
-        (lambda: utility([[0.5, 0.5]], [0, 1]), "as many labels"),
-        (lambda: utility([[0.5, 0.5]], [2]), "labels from 0 to 1, got 2 to 2"),
-        (lambda: utility([[0.5, 0.5]], [-1]), "labels from 0 to 1, got -1"),
-        (lambda: utility([[0.5, np.nan]], [0]), "nan or infinity"),
+        (lambda: measure_utility([0.5, 0.5], [0]), "records, classes"),
+        (lambda: measure_utility([[1.0]], [0]), "two classes or more"),
+        (lambda: measure_utility(np.zeros((0, 2)), []), "as many labels"),
+        (lambda: measure_utility([[0.5, 0.5]], [0, 1]), "as many labels"),
+        (lambda: measure_utility([[0.5, 0.5]], [2]), "labels from 0 to 1, got 2 to 2"),
+        (lambda: measure_utility([[0.5, 0.5]], [-1]), "labels from 0 to 1, got -1"),
+        (lambda: measure_utility([[0.5, np.nan]], [0]), "nan or infinity"),
     ],
 )
 def test_bad_calls_are_told(call: Any, said: str) -> None:

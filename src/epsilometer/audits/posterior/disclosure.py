@@ -233,7 +233,7 @@ class Utility:
     log_loss: float
 
 
-def utility(central: ArrayLike, labels: ArrayLike, *, unit: float | None = None) -> Utility:
+def measure_utility(central: ArrayLike, labels: ArrayLike, *, unit: float | None = None) -> Utility:
     """Of published predictions ``(records, C)`` with the records' labels.
 
     What was rounded to 0 counts as half a unit in the log loss: nobody takes it for impossible.

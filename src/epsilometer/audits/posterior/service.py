@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 
 from epsilometer import _validate
 from epsilometer._files import OWNER_FILE, open_private
-from epsilometer.audits.posterior.forms import probabilities
+from epsilometer.audits.posterior.forms import check_probabilities
 from epsilometer.engine.locking import CannotWrite
 from epsilometer.errors import EpsilometerError, InvalidArgument, UnreadableFile
 from epsilometer.types import FloatArray
@@ -171,7 +171,7 @@ class HttpService:
     def _checked(self, given: Any, samples: int) -> FloatArray:
         classes = self.classes or self._kept.classes
         try:
-            return probabilities(given, samples, classes, unit=self.unit)
+            return check_probabilities(given, samples, classes, unit=self.unit)
         except InvalidArgument as error:
             raise ServiceFailed(
                 f"{error} So {self._where} answered {self._so_far}. Was another model put in its "

@@ -339,7 +339,7 @@ def test_what_is_said_to_derive_does(
     samples = rng.dirichlet(np.ones(2), (3000, 2)).round(1)
     vectors = rng.dirichlet(np.ones(2), 3000).round(1)
     known: dict[bytes, bytes] = {}
-    shown = zip(fine.published(samples, vectors), coarse.published(samples, vectors), strict=True)
+    shown = zip(fine.publish(samples, vectors), coarse.publish(samples, vectors), strict=True)
     for mine, other in shown:
         looks = other.round(6).tobytes()
         assert known.setdefault(mine.round(6).tobytes(), looks) == looks

@@ -244,7 +244,7 @@ def measure_cosines(
     seed: int,
     adjacency: Adjacency = "unstated",
     estimates: Sequence[EpsilonEstimate] = (),
-    **counts: int,
+    **counts: Any,
 ) -> EpsilonFinding:
     """Return what cosines prove and estimate.
 

@@ -136,8 +136,8 @@ def measure_accuracy(module: nn.Module, test: tuple[ArrayLike, ArrayLike]) -> fl
     x, y = (as_tensor(part, "cpu") for part in test)
     with torch.no_grad():
         right = [
-            (module(some.to(device)).argmax(-1).cpu() == labels).float().flatten()
-            for some, labels in zip(x.split(_SEEN), y.split(_SEEN), strict=True)
+            (module(x[part].to(device)).argmax(-1).cpu() == y[part]).float().flatten()
+            for part in (slice(start, start + _SEEN) for start in range(0, len(x), _SEEN))
         ]
     return float(torch.cat(right).mean())
 

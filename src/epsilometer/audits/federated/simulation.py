@@ -140,7 +140,7 @@ class FederatedTraining:
             from epsilometer.networks.ensemble import cross_entropy
             from epsilometer.networks.optimizers import SGD
             from epsilometer.sampling.noise import IndependentNoise
-        usual = {
+        usual: dict[str, Any] = {
             "loss": cross_entropy,
             "noise": IndependentNoise(),
             "client_optimizer": SGD(),

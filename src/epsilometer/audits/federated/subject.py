@@ -310,7 +310,7 @@ def measure_iterates(
     subject: str = "one federated run",
     caveats: Sequence[str] = (),
     estimates: Sequence[EpsilonEstimate] = (),
-    **counts: int,
+    **counts: Any,
 ) -> tuple[EpsilonFinding, ...]:
     """Return what is proved by who sees the final model, and by who sees that of every round.
 

@@ -58,10 +58,10 @@ CHOICES: Registry[type] = Registry(
         "adaptive-clip": "epsilometer.audits.federated.clipping:AdaptiveClip",
         "form": "epsilometer.audits.posterior.disclosure:ReleaseForm",
         "score-file": "epsilometer.files.score_files:ScoreFile",
-        "model-on-records": "epsilometer.cli.sources:ModelOnRecords",
+        "model-on-records": "epsilometer.audits.dpsgd.source:ModelOnRecords",
         "dropout-on-records": "epsilometer.cli.sources:DropoutOnRecords",
-        "table-model": "epsilometer.cli.sources:TableModel",
-        "federated-task": "epsilometer.cli.sources:FederatedTask",
+        "table-model": "epsilometer.integrations.sklearn:TableModel",
+        "federated-task": "epsilometer.audits.federated.source:FederatedTask",
         "digits": "epsilometer.integrations.sklearn:Digits",
     },
 )

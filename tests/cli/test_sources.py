@@ -8,15 +8,13 @@ import numpy as np
 import pytest
 
 from epsilometer import Classifier
+from epsilometer.audits.dpsgd.source import ModelOnRecords
+from epsilometer.audits.federated.source import FederatedTask
 from epsilometer.cli.audit import import_function
-from epsilometer.cli.sources import (
-    DropoutOnRecords,
-    FederatedTask,
-    ModelOnRecords,
-    TableModel,
-)
+from epsilometer.cli.sources import DropoutOnRecords
 from epsilometer.core.settings import from_settings, to_settings
 from epsilometer.errors import InvalidArgument, UnreadableFile
+from epsilometer.integrations.sklearn import TableModel
 
 pytest.importorskip("sklearn")
 pytest.importorskip("torch")
@@ -106,7 +104,7 @@ def test_functions_are_imported_by_module_and_name() -> None:
         with pytest.raises(InvalidArgument, match="module:factory"):
             import_function(wrong)
     with pytest.raises(InvalidArgument, match="Expected a function"):
-        import_function("epsilometer.cli.sources:DIGITS")
+        import_function("epsilometer.integrations.sklearn:MODELS")
 
 
 def test_a_task_is_looked_for_in_its_folder_and_then_where_the_environment_says(

@@ -23,9 +23,8 @@ from epsilometer.cli.options import (
     option,
 )
 from epsilometer.cli.output import end_audit
-from epsilometer.cli.sources import TableModel
 from epsilometer.errors import InvalidArgument
-from epsilometer.integrations.sklearn import MODELS
+from epsilometer.integrations.sklearn import MODELS, TableModel
 
 
 @click.command()

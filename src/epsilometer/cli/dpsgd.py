@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from epsilometer.audits.dpsgd.source import ModelOnRecords
 from epsilometer.audits.dpsgd.subject import DPSGD
 from epsilometer.cli.audit import make_call, run_call
 from epsilometer.cli.options import (
@@ -14,7 +15,6 @@ from epsilometer.cli.options import (
     field_options,
 )
 from epsilometer.cli.output import end_audit
-from epsilometer.cli.sources import ModelOnRecords
 
 
 @click.command()

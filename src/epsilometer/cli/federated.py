@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from epsilometer.audits.federated.source import FederatedTask
 from epsilometer.audits.federated.subject import Federated
 from epsilometer.cli.audit import make_call, run_call
 from epsilometer.cli.options import (
@@ -15,7 +16,6 @@ from epsilometer.cli.options import (
     field_options,
 )
 from epsilometer.cli.output import end_audit, make_table
-from epsilometer.cli.sources import FederatedTask
 from epsilometer.core.findings import EpsilonFinding
 from epsilometer.core.words import number, number_up
 from epsilometer.errors import InvalidArgument

@@ -8,11 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epsilometer import _validate
+from epsilometer.core.settings import parse_choice
 from epsilometer.errors import InvalidArgument
-from epsilometer.files.readers import Column, Content, open_columns, refuse_huge
+from epsilometer.files.readers import Column, Content, hash_file, open_columns, refuse_huge
 from epsilometer.files.tables import FEWER
 from epsilometer.types import FloatArray, IntArray
 
+_DIGITS = Path("digits")
 FILL = "Fill them in, or leave those records out."
 WORDS = 1000  # different texts of a column that become columns of their own
 _FEATURES = ("x", "features", "x_train")
@@ -57,6 +59,37 @@ def read_records(
         if content.is_arrays:
             return _read_arrays(content, label)
         return _encode_table(path, content.read(), label)
+
+
+def read_named_records(
+    file: Path, *, label: str | None = None, divide_by: float | None = None
+) -> tuple[FloatArray, IntArray]:
+    """Read all records of a file, or the digits that ship with scikit-learn.
+
+    Args:
+        file: As :func:`read_records` takes it; or "digits".
+        label: The column or array of labels.
+        divide_by: Every feature is divided by this.
+    """
+    if divide_by is not None:
+        _validate.positive(divide_by=divide_by)
+    if file != _DIGITS:
+        features, labels = read_records(file, label=label)
+        if divide_by is not None:
+            features = features / features.dtype.type(divide_by)
+        return features, labels
+    if label is not None or divide_by is not None:
+        raise InvalidArgument(
+            f"Expected no label and no divide_by with the digits, got {label!r} and "
+            f"{divide_by!r}: they are known, and scaled to [0, 1]."
+        )
+    digits = parse_choice("digits").load()
+    return digits["features"].reshape(-1, 8, 8) / 16.0, digits["labels"]
+
+
+def hash_records(file: Path) -> tuple[tuple[str, str], ...]:
+    """Return the name and the SHA-256 of a file of records; nothing for the digits."""
+    return () if file == _DIGITS else (hash_file(file),)
 
 
 def _encode_table(

@@ -9,7 +9,7 @@ import pytest
 from epsilometer.core.audit import Audit
 from epsilometer.core.findings import RecordRisk
 from epsilometer.core.serialisation import from_json
-from epsilometer.report.figures import COLOURS
+from epsilometer.report.tones import COLOURS
 from tests.browser.conftest import Opened
 from tests.examples import AUDITS, a_series
 from tests.report.hostile import PAYLOADS, full_views, poisoned

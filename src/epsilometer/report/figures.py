@@ -254,8 +254,8 @@ def _list_guarantees(
 def _add_corners(grid: FloatArray, law: Claim | EpsilonLowerBound) -> FloatArray:
     """Return the grid with the rates at which the straight parts of a guarantee meet."""
     corner = (1 - law.delta) / (1 + math.exp(min(law.epsilon, _LARGEST_EPSILON)))
-    x: FloatArray = np.unique(np.append(grid, [corner, 1 - law.delta]))
-    return x[x >= grid[0]]
+    corners = [x for x in (corner, 1 - law.delta) if x >= grid[0]]
+    return np.unique(np.append(grid, corners))
 
 
 def _allow(rates: ArrayLike, law: Claim | EpsilonLowerBound) -> FloatArray:

@@ -70,6 +70,7 @@ def render_page(document: Document, plain: Any, *, is_cut: bool, drawn: bool = T
         is_cut=is_cut,
         drawn=drawn,
         next_chart=count().__next__,
+        next_table=count(1).__next__,  # labels of regions must differ
         icons={tone: look.icon for tone, look in LOOKS.items()},
         policy=_write_policy(scripts, styles),
         # Ours, not a user's: their sums are in the policy.

@@ -7,7 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epsilometer.accounting.loss_distribution import LossDistribution, compose, find_epsilon, normal_masses
+from epsilometer.accounting.loss_distribution import (
+    LossDistribution,
+    compose,
+    find_epsilon,
+)
 from tests import oracles
 
 ROUNDING = 1e-12  # sums of a few hundred masses in float64
@@ -75,7 +79,9 @@ def test_two_laws_on_points_have_the_epsilon_of_their_divergence(rng: np.random.
         outside = np.convolve(outside, [keep, 1 - keep])
     for delta in (1e-4, 1e-2, 0.3):
         truth = oracles.discrete_epsilon(inside, outside, delta)
-        assert find_epsilon([(one, rounds)], delta, rounding="nearest") == pytest.approx(truth, abs=1e-9)
+        assert find_epsilon([(one, rounds)], delta, rounding="nearest") == pytest.approx(
+            truth, abs=1e-9
+        )
 
 
 def test_mass_that_is_missing_counts_for_nothing() -> None:

@@ -263,9 +263,7 @@ def _raise_spectrum(
     return raised, 2.0**-52 * math.log2(size) * float(wrong) / raised.size
 
 
-def _find_window(
-    tilted: Sequence[tuple[FloatArray, int]], outside: float
-) -> tuple[int, int]:
+def _find_window(tilted: Sequence[tuple[FloatArray, int]], outside: float) -> tuple[int, int]:
     """Return ends of the sum of cells, beyond which lies less than ``outside`` (Chernoff)."""
     most = sum(times * (masses.size - 1) for masses, times in tilted)
     longest = max(masses.size for masses, _ in tilted)

@@ -233,7 +233,7 @@ def poisson_epsilon_at_least(parts: Sequence[tuple[float, float, int]], *, delta
     """
     _validate.open_unit(delta=delta)
     # A step of endless noise adds nothing, and one of nearly so much next to nothing.
-    every = _read_parts([part for part in parts if not _MOST_NOISE < part[0]])
+    every = _read_parts([part for part in parts if not part[0] > _MOST_NOISE])
     # ln of the probability that the record is in no step without noise; log1p(−1) is −∞.
     missed = sum(
         part.steps * (math.log1p(-part.rate) if part.rate < 1 else -math.inf)

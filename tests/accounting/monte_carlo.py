@@ -1,6 +1,6 @@
 """The Monte-Carlo accountant: ε from sampled privacy losses, for any sampler whose ratio is known.
 
-δ(ε) = E[(1 − e^{ε − L})₊] needs no error counting. LossDistribution of one unit (an epoch, or a step where
+δ(ε) = E[(1 − e^{ε − L})₊] needs no error counting. Losses of one unit (an epoch, or a step where
 steps are independent) are drawn from a *defensive mixture*: the law itself, and laws under which
 large losses are common (the target's batch shifted, another batch shifted; for losses of the other
 direction, which no single batch makes, all batches tilted a little). Weights are taken against the
@@ -64,7 +64,7 @@ class Unit(Protocol):
     def draw(
         self, count: int, shares: FloatArray, *, present: bool, rng: np.random.Generator
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """LossDistribution, weights, and the chance of each component given the draw, (count, components)."""
+        """Losses, weights, and the chance of each component given the draw, (count, components)."""
         ...
 
 

@@ -186,8 +186,8 @@ def epoch_of(
     law = law_of(sampler, noise_multiplier, steps, batch_size)
     if law.rate is not None:
         raise InvalidArgument(
-            f"Expected a sampler that takes every record once an epoch, got {sampler!r}. Poisson "
-            "sampling has accounting.pld, and both have accounting.monte_carlo."
+            f"Expected a sampler that takes every record once an epoch, got {sampler!r}. For "
+            "Poisson sampling take accounting.pld.poisson_epsilon."
         )
     return Epoch(steps=law.steps, noise=noise_multiplier, absent=law.absent)
 

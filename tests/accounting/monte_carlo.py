@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from epsilometer import _validate
 from epsilometer.accounting.epochs import check_direction
-from epsilometer.accounting.losses import Losses
+from epsilometer.accounting.loss_distribution import LossDistribution, compose
 from epsilometer.accounting.shuffle import CITES, law_of, setting_in_words
 from epsilometer.core.bound import Direction, EpsilonEstimate
 from epsilometer.errors import EpsilometerError
@@ -385,18 +385,18 @@ class _Sample:
     def influence(self, times: int, delta: float) -> tuple[float, FloatArray, float]:
         """ε, how much mass at each draw's loss moves δ(ε), and how fast δ falls with ε there."""
         law = self._law()
-        composed = law.composed(times)
+        composed = compose([(law, times)], rounding="nearest")
         epsilon = composed.epsilon(delta)
         if times == 1:
             moves = -np.expm1(np.minimum(epsilon - self.losses, 0.0))
         else:
-            moves = law.composed(times - 1).delta(epsilon - self.losses)
+            moves = compose([(law, times - 1)], rounding="nearest").delta(epsilon - self.losses)
         gap = 1e-3 * max(epsilon, 0.1)
         near = composed.delta([max(epsilon - gap, 0.0), epsilon + gap])
         slope = (float(near[0]) - float(near[1])) / (2 * gap)
         return epsilon, np.asarray(moves), max(slope, 1e-300)
 
-    def _law(self) -> Losses:
+    def _law(self) -> LossDistribution:
         """The losses on a grid, each split between its neighbours so that its mean is kept."""
         low, high = float(self.losses.min()), float(self.losses.max())
         step = max((high - low) / _CELLS, 1e-12)
@@ -406,7 +406,7 @@ class _Sample:
         weights = self.weights / self.losses.size
         masses = np.bincount(cell, weights * (1 - part), _CELLS + 1)
         masses += np.bincount(cell + 1, weights * part, _CELLS + 1)
-        return Losses(start=low, step=step, masses=masses / masses.sum())
+        return LossDistribution(start=low, step=step, masses=masses / masses.sum())
 
 
 def _blocks(draws: int, at_once: int) -> Iterator[int]:

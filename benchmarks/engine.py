@@ -18,8 +18,7 @@ from epsilometer.engine.engines import Local
 from epsilometer.engine.plan import Plan
 from epsilometer.engine.run import Done, run
 from epsilometer.engine.shards import Arrays
-from epsilometer.engine.store import Store
-from epsilometer.engine.store import Writer
+from epsilometer.engine.store import Store, Writer
 from epsilometer.stats.score_finding import measure_scores
 
 _PAGE = Path(__file__).resolve().parent / "engine.md"

@@ -13,9 +13,8 @@ import pytest
 
 from epsilometer.engine import store as writer
 from epsilometer.engine.engines import Engine, InProcess, Local
-from epsilometer.engine.store import CannotWrite, busy
 from epsilometer.engine.run import run
-from epsilometer.engine.store import Store
+from epsilometer.engine.store import CannotWrite, Store, busy
 from tests.engine.jobs import Digest, a_plan, in_order
 from tests.faults.processes import Keeper
 

@@ -138,7 +138,7 @@ def share_above(
     )
 
 
-def count_unseen(sampled: int, of: int, *, confidence: float = 0.95) -> int:
+def count_unseen(sampled: int, of: int, *, confidence: float = DEFAULT_CONFIDENCE) -> int:
     r"""Return how many records may have a larger value than the largest of a sample.
 
     A sample of s of n records without replacement misses the k largest with probability
@@ -180,8 +180,10 @@ def limit_share(successes: int, trials: int, *, alpha: float) -> Limited:
     return Limited(successes / trials, low, high)
 
 
-def advantage_at(scores: Scores, threshold: float, *, confidence: float = 0.95) -> Limited:
-    """Return TPR − FPR at a threshold that was chosen without these scores."""
+def exact_advantage_at(
+    scores: Scores, threshold: float, *, confidence: float = DEFAULT_CONFIDENCE
+) -> Limited:
+    """Return TPR − FPR at a threshold that was chosen without these scores, by exact limits."""
     _validate.open_unit(confidence=confidence)
     quarter = (1 - confidence) / 4  # each end pays half its error for either rate
     tpr = limit_share(int((scores.inside > threshold).sum()), scores.n_in, alpha=quarter)
@@ -189,7 +191,7 @@ def advantage_at(scores: Scores, threshold: float, *, confidence: float = 0.95) 
     return Limited(tpr.value - fpr.value, tpr.low - fpr.high, tpr.high - fpr.low)
 
 
-def rate_at(scores: Scores, fpr: float, *, confidence: float = 0.95) -> RateAt:
+def rate_at(scores: Scores, fpr: float, *, confidence: float = DEFAULT_CONFIDENCE) -> RateAt:
     """Return the TPR at a low FPR of the sample, and how large the true FPR may be there.
 
     The threshold is placed by outside scores alone, so those inside are fresh beside it.
@@ -203,7 +205,7 @@ def rate_at(scores: Scores, fpr: float, *, confidence: float = 0.95) -> RateAt:
     return RateAt(fpr, limit_share(hits, scores.n_in, alpha=half), high)
 
 
-def approximate_auc(scores: Scores, *, confidence: float = 0.95) -> Limited:
+def approximate_auc(scores: Scores, *, confidence: float = DEFAULT_CONFIDENCE) -> Limited:
     """Return the AUC with DeLong's limits, an approximation for many scores.
 
     The standard error is never taken to be less than that of half a pair of records.

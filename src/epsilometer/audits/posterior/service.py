@@ -21,8 +21,8 @@ from numpy.typing import ArrayLike
 
 from epsilometer import _validate
 from epsilometer._files import OWNER_FILE, open_private
-from epsilometer.engine.store import CannotWrite
 from epsilometer.audits.posterior.forms import check_probabilities
+from epsilometer.engine.store import CannotWrite
 from epsilometer.errors import EpsilometerError, InvalidArgument, UnreadableFile
 from epsilometer.types import FloatArray
 

@@ -37,8 +37,8 @@ from epsilometer.engine.engines import InProcess, Local
 from epsilometer.engine.fingerprints import fingerprint, name_of
 from epsilometer.engine.plan import Plan
 from epsilometer.engine.request import Request
-from epsilometer.engine.runs import Failures
 from epsilometer.engine.run import Done, Unwatched, Watch
+from epsilometer.engine.runs import Failures
 from epsilometer.engine.shards import Arrays
 from epsilometer.engine.store import Store
 from epsilometer.errors import InvalidArgument

@@ -41,7 +41,12 @@ def test_without_a_name_all_are_listed():
         assert name in found.output
 
 
-@pytest.mark.parametrize("name", PAPERS)
+LONG = {"training-privacy", "shuffling"}  # each takes about a minute
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in PAPERS]
+)
 def test_everything_runs_quickly(name, tmp_path):
     found = called(name, "--out", tmp_path)
     assert found.exit_code == 0, found.output
@@ -86,6 +91,7 @@ COMMAND = "from epsilometer.cli.main import main; main()"
 PART = ("shuffling", "--only", "figure-9", "--only", "figure-10")
 
 
+@pytest.mark.slow  # kills of runs are tested at a smaller size in tests/faults
 def test_killed_and_called_again_it_ends_with_the_same_bytes(tmp_path):
     assert called(*PART, "--out", tmp_path / "whole").exit_code == 0
     where = tmp_path / "killed" / "shuffling-quick"

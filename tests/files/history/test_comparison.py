@@ -217,7 +217,7 @@ def test_claims_are_compared(tmp_path: Path) -> None:
 
 
 def test_audits_of_other_formats_are_refused(tmp_path: Path) -> None:
-    old = (Path(__file__).parents[1] / "data" / "first_result.json").read_text("utf-8")
+    old = (Path(__file__).parents[2] / "data" / "first_result.json").read_text("utf-8")
     with pytest.raises(UnreadableFile, match=r"a\.json: Expected an audit of format 2"):
         both(tmp_path, old, an_audit())
 

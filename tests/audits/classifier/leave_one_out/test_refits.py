@@ -239,7 +239,7 @@ def test_a_record_that_spoils_the_fit_is_named(how: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        (Stubborn(), "scikit-learn can clone"),
+        (Stubborn(), "can be cloned"),
         (OnlyLabels(), "has neither"),
         (DecisionTreeClassifier, "with fit and predict_proba"),
         ("tree", "with fit and predict_proba"),

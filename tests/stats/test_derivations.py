@@ -328,22 +328,24 @@ def test_estimates_are_explained_with_their_numbers() -> None:
     assert shift > 0
 
 
-def _methods_of(name: str) -> set[str]:
+def _methods_of(*names: str) -> set[str]:
     """What is given as ``method`` wherever such a result is made, as far as it is a text."""
+    root = Path(epsilometer.__file__).parents[2]
+    places = ("src", "reproductions", "tests/accounting")
     methods = set()
-    for path in Path(epsilometer.__file__).parent.rglob("*.py"):
+    for path in (path for place in places for path in (root / place).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == name:
-                (given,) = (word.value for word in node.keywords if word.arg == "method")
-                parts = given.values if isinstance(given, ast.JoinedStr) else [given]
-                if isinstance(parts[0], ast.Constant):
-                    methods.add(parts[0].value)
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in names:
+                for given in (word.value for word in node.keywords if word.arg == "method"):
+                    parts = given.values if isinstance(given, ast.JoinedStr) else [given]
+                    if isinstance(parts[0], ast.Constant):
+                        methods.add(parts[0].value)
     return methods
 
 
 def test_no_method_is_without_an_explanation() -> None:
     assert {"cosines", "mean_cosine", "anytime"} <= _methods_of("EpsilonLowerBound") <= set(BOUNDS)
-    estimates = _methods_of("EpsilonEstimate")
+    estimates = _methods_of("EpsilonEstimate", "_make_estimate")
     assert len(estimates) >= len(ESTIMATES)
     for method in estimates:
         assert method.startswith(tuple(ESTIMATES)), method

@@ -81,4 +81,5 @@ def warn(text: str) -> None:
 
 
 def _is_ours(names: dict[str, object]) -> bool:
-    return str(names.get("__name__")).partition(".")[0] == __name__.partition(".")[0]
+    """Tell whether a frame is of this package, or of ``functools``, which dispatches for it."""
+    return str(names.get("__name__")).partition(".")[0] in (__name__.partition(".")[0], "functools")

@@ -111,12 +111,8 @@ def list_(
     shown = entries[-last:] if last else entries
     if shown:
         show(_make_list(shown))
-    left = len(entries) - len(shown)
-    say(
-        f"{_count_results(len(shown))}"
-        + (f" of {len(entries):,}; all of them with --last 0" if left else "")
-        + "."
-    )
+    more = f" of {len(entries):,}; all of them with --last 0" if len(entries) > len(shown) else ""
+    say(f"{_count_results(len(shown))}{more}.")
     _warn(history)
 
 

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from epsilometer import _validate
 from epsilometer.core.scores import Scores
 from epsilometer.errors import InvalidArgument
-from epsilometer.files.csv_text import parse_number
-from epsilometer.files.readers import Column, hash_file, open_columns
+from epsilometer.files.readers import Column, hash_file, open_columns, parse_number
 from epsilometer.types import BoolArray
 
 _INSIDE = {"1", "1.0", "true", "yes", "in", "inside", "member"}

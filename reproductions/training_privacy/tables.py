@@ -29,10 +29,7 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from epsilometer.audits.classifier.attacks.distance import distance
-from epsilometer.audits.classifier.attacks.frequency import frequency
-from epsilometer.audits.classifier.attacks.lira import lira
-from epsilometer.audits.classifier.attacks.rmia import rmia
+from epsilometer.audits.classifier.attacks.shadow_attacks import distance, frequency, lira, rmia
 from epsilometer.audits.classifier.attacks.shadows import ShadowPool
 from epsilometer.audits.classifier.leave_one_out.pdtp import changes
 from epsilometer.types import BoolArray, FloatArray, IntArray

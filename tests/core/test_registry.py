@@ -25,7 +25,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: outside\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(
-        "[epsilometer.renderers]\n.txt = outside:render\n"
+        "[epsilometer.renderers]\n.log = outside:render\n"
         "[epsilometer.estimators]\nmine = outside:METHOD\n"
         "[epsilometer.engines]\nslow = outside:make_engine\n"
     )
@@ -70,7 +70,7 @@ def test_everything_registered_can_be_loaded(registry: Registry[Any]) -> None:
 def test_entry_points_are_used(package: Path) -> None:
     scores = em.Scores([2.0] * 90, [0.0] * 90)
     audit = em.audit(scores, em.Claim(1.0, delta=1e-5))
-    assert audit.save(package / "audit.txt").read_text() == f"{audit.verdict}\n"
+    assert audit.save(package / "audit.log").read_text() == f"{audit.verdict}\n"
     bound = em.epsilon_lower_bound(scores, delta=1e-5, method="mine")
     assert (bound.method, bound.valid) == ("mine", True)
     assert ENGINES.find("slow")(workers=0, address=None) == em.InProcess()

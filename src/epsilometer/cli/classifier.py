@@ -5,13 +5,14 @@ from typing import Any
 
 import click
 
+from epsilometer.audits.classifier.attacks.shadow_attacks import ATTACKS
 from epsilometer.audits.classifier.release import (
     AdvantageAtMost,
     CaughtAtMost,
     PdtpAtMost,
     ReleaseRule,
 )
-from epsilometer.audits.classifier.subject import ATTACKS, Classifier
+from epsilometer.audits.classifier.subject import Classifier
 from epsilometer.cli.audit import import_function, make_call, run_call
 from epsilometer.cli.options import (
     Listed,

@@ -12,7 +12,7 @@ from epsilometer.cli.output import say
 from epsilometer.errors import UnreadableFile
 from epsilometer.lint import lint as lint_paths
 from epsilometer.lint import writing
-from epsilometer.lint.findings import Report
+from epsilometer.lint.rules import Report
 
 _FORMS: MappingProxyType[str, Callable[[Report], str]] = MappingProxyType(
     {

@@ -17,6 +17,7 @@ from click.shell_completion import CompletionItem
 from epsilometer._extras import needs
 from epsilometer.cli.completion import complete_run
 from epsilometer.cli.progress import listener
+from epsilometer.core.registry import Registry
 from epsilometer.core.settings import parse_choice
 from epsilometer.engine.engines import ENGINES, Engine, make_engine
 from epsilometer.engine.events import Listener
@@ -86,9 +87,12 @@ class Named(ParamType):
 
     name = "choice"
 
-    def __init__(self, what: str, *shown: str) -> None:
-        """Take what is chosen, in words, and the names as help shows them: ``partial:BUFFER``."""
-        self.what, self.shown = what, shown
+    def __init__(self, what: str, *shown: str, kind: str = "") -> None:
+        """Take what is chosen, and the names as help shows them: ``partial:BUFFER``.
+
+        Choices of other packages are entry points of the group ``epsilometer.<kind>``.
+        """
+        self.what, self.shown, self._others = what, shown, Registry[type](kind)
         self._known = {each.partition(":")[0].partition("[")[0]: ":" in each for each in shown}
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -97,6 +101,8 @@ class Named(ParamType):
             return value
         name, colon, _ = value.partition(":")
         try:
+            if name in self._others:
+                return parse_choice(value)
             if colon and not self._known.get(name):
                 raise InvalidArgument(f"Expected no number after {name!r}.")
             with needs("torch", extra="torch"):  # some choices import it
@@ -173,8 +179,8 @@ class Listed(ParamType):
 
 
 SAMPLERS = ("shuffle", "partial:BUFFER", "batch-then-shuffle", "balls-in-bins", "sequential")
-SAMPLER = Named("a sampler", *SAMPLERS, "poisson", "without-replacement")
-ORDERED_SAMPLER = Named("a sampler", *SAMPLERS)  # each record once per epoch
+SAMPLER = Named("a sampler", *SAMPLERS, "poisson", "without-replacement", kind="samplers")
+ORDERED_SAMPLER = Named("a sampler", *SAMPLERS, kind="samplers")  # each record once per epoch
 RULE = Named(
     "a rule", "rank-grid[:RATIO]", "hold-out[:FRACTION]", "bonferroni", "fixed:THRESHOLD", "best"
 )

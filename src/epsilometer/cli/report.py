@@ -60,9 +60,10 @@ def report(
 
 
 def _draw(audit: Audit, folder: Path) -> None:
+    from epsilometer.report.build import build
     from epsilometer.report.drawing import save_figures
 
     try:
-        save_figures(audit, folder)
+        save_figures(build(audit), folder)
     except OSError as error:
         raise InvalidArgument(f"Could not write into {str(folder)!r}: {error.strerror}.") from error

@@ -28,9 +28,8 @@ from epsilometer.cli.output import end_audit, make_table, say, show, write_text
 from epsilometer.core import judge, words
 from epsilometer.core.chain import describe_break
 from epsilometer.core.printing import name_error, one_line, to_json_text
-from epsilometer.engine.locking import busy
 from epsilometer.engine.run import finished_result
-from epsilometer.engine.store import Store
+from epsilometer.engine.store import Store, busy
 from epsilometer.errors import InvalidArgument
 from epsilometer.files.history.comparison import Compared, Comparison
 from epsilometer.files.history.comparison import compare as compare_results

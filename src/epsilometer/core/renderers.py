@@ -12,6 +12,7 @@ Render: TypeAlias = Callable[[Any], str]
 RENDERERS: Registry[Render] = Registry(  # by suffix
     "renderers",
     {
+        ".txt": "epsilometer.core.words:summarise",
         ".json": "epsilometer.core.serialisation:to_json",
         ".html": "epsilometer.report.page:page",
         ".md": "epsilometer.report.markdown:as_markdown",

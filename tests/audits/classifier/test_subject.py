@@ -12,11 +12,14 @@ import pytest
 
 import epsilometer as em
 from epsilometer import Audit, Claim, Classifier, InProcess, Local, UntilRefuted
-from epsilometer.audits.classifier.finding import SMALLEST
-from epsilometer.audits.classifier.job import make_job
+from epsilometer.audits.classifier.attacks.shadow_attacks import ATTACKS
+from epsilometer.audits.classifier.finding import (
+    SMALLEST,
+    describe_removal,
+    list_rounding_steps,
+)
+from epsilometer.audits.classifier.job import make_job, plan_removal
 from epsilometer.audits.classifier.leave_one_out.pdtp import dtp_over, pdtp
-from epsilometer.audits.classifier.remedies import removal_plan, rounding_steps, sawtooth
-from epsilometer.audits.classifier.subject import ATTACKS
 from epsilometer.core.serialisation import from_json, to_json
 from epsilometer.core.settings import from_settings, has_supplied, to_settings
 from epsilometer.engine.request import Request
@@ -244,7 +247,7 @@ def test_dropping_the_riskiest_is_measured_again_and_ends() -> None:
 def test_a_class_is_not_dropped_whole() -> None:
     X, y = IRIS  # noqa: N806
     y = np.where(np.arange(y.size) == 5, 9, y)
-    found = sawtooth(
+    found = plan_removal(
         lambda X, y: pdtp(GaussianNB(), X, y),  # noqa: N803
         X,
         y,
@@ -252,13 +255,13 @@ def test_a_class_is_not_dropped_whole() -> None:
         decimals=2,
         steps=9,
     )
-    assert found.removed.tolist() == [0]
-    assert "did not help" in removal_plan(found, {}).ended
+    assert found["removed"].tolist() == [0]
+    assert "did not help" in describe_removal(found, {}).ended
 
 
 def test_fewer_decimals_show_less(rng: np.random.Generator) -> None:
     found = pdtp(GaussianNB(), *CANCER)
-    steps = rounding_steps(found.full, found.without, CANCER[1], limit=1.0, advantages=None)
+    steps = list_rounding_steps(found.full, found.without, CANCER[1], limit=1.0, advantages=None)
     assert [step.decimals for step in steps] == [None, 4, 3, 2, 1, -1]
     exposed = [step.exposed for step in steps]
     assert exposed == sorted(exposed, reverse=True)

@@ -13,7 +13,7 @@ from epsilometer import Audit, Scores
 from epsilometer.core.findings import Evidence, MembershipFinding
 from epsilometer.errors import UnreadableFile
 from epsilometer.files.history.comparison import Comparison, compare, compare_audits, find_beyond
-from epsilometer.stats.evidence import condense_evidence
+from epsilometer.stats.score_finding import condense_evidence
 from epsilometer.stats.tradeoff import tradeoff_curve
 from tests.examples import (
     AUDITS,

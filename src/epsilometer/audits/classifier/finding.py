@@ -8,14 +8,19 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import scipy.special
 from numpy.typing import NDArray
 
-from epsilometer.audits.classifier.attacks.membership import RecordScores, evaluate
-from epsilometer.audits.classifier.leave_one_out.rounding import Seen, predicted, seen
-from epsilometer.audits.classifier.outliers import explained
+from epsilometer.audits.classifier.attacks.membership import RecordScores, bound_one_run
+from epsilometer.audits.classifier.leave_one_out.rounding import (
+    SHOWN,
+    Changes,
+    find_flips,
+    measure_changes,
+    predict_class,
+    show,
+)
+from epsilometer.audits.classifier.outliers import explain_records
 from epsilometer.audits.classifier.release import Measured, apply_rules
-from epsilometer.audits.classifier.remedies import Sawtooth, removal_plan, rounding_steps
 from epsilometer.audits.classifier.subject import ClassifierTask
 from epsilometer.core import judge
 from epsilometer.core.audit import Audit, Provenance
@@ -35,7 +40,7 @@ from epsilometer.engine.shards import Arrays
 from epsilometer.stats import membership
 from epsilometer.stats.gaussians import gaussian_sigma
 from epsilometer.stats.score_finding import round_threshold
-from epsilometer.types import BoolArray, FloatArray
+from epsilometer.types import BoolArray, FloatArray, IntArray
 
 RECORDS = "records.csv"  # in the run's directory: private
 SMALLEST = 20  # records of a group that is shown by itself
@@ -61,22 +66,22 @@ class PartResults:
     def make_audit(self, provenance: Provenance) -> Audit:
         """Return the audit: what the rules say, with all that it rests on."""
         subject, arrays = self.task.subject, self.found["leave-one-out"]
-        at, floor = self._seen(), self._floor()
+        at, floor = self._changes(), self._floor()
         rules, attacks = apply_rules(
             Measured(
                 risk=at.risk,
                 floor=floor,
-                of=self.task.data.codes.size,
+                of=self.task.codes.size,
                 drawn=bool(arrays["drawn"]),
-                attacks=[(self._named(name), self._scores(name)) for name in subject.attack_names],
-                mismatch=" ".join(self._mismatch()),
+                attacks=[(self._name(name), self._split(name)) for name in subject.attack_names],
+                mismatch=" ".join(self._mismatch),
             ),
             subject.deciding_rules,
             confidence=self.task.confidence,
         )
         attacks = tuple(map(self._add_bound, subject.attack_names, attacks))
-        codes = self.task.data.codes[arrays["records"]]
-        rounding = rounding_steps(
+        codes = self.task.codes[arrays["records"]]
+        rounding = list_rounding_steps(
             arrays["full"],
             arrays["without"],
             codes,
@@ -95,7 +100,7 @@ class PartResults:
                 *self._removal(),
                 *rounding,
                 *self._variations(),
-                AccuracyFinding(accuracy=float(np.mean(predicted(arrays["full"]) == codes))),
+                AccuracyFinding(accuracy=float(np.mean(predict_class(arrays["full"]) == codes))),
             ),
             caveats=self._caveats(),
             cites=self._cites(),
@@ -105,7 +110,7 @@ class PartResults:
 
     def list_records(self) -> str:
         """Return which records are at risk, as CSV: for the run's directory alone."""
-        task, at = self.task, self._seen()
+        task, at = self.task, self._changes()
         records = self.found["leave-one-out"]["records"]
         names = task.subject.record_names
         rows = [
@@ -113,65 +118,58 @@ class PartResults:
                 rank,
                 int(records[index]) + task.first_row,
                 "" if names is None else names[records[index]],
-                str(task.classes[task.data.codes[records[index]]]),
+                str(task.classes[task.codes[records[index]]]),
                 float(at.risk[index]),
             )
             for rank, index in enumerate(_rank(at.risk).tolist(), start=1)
         ]
         return to_csv_text(("rank", "row", "name", "class", "risk"), rows)
 
-    def _seen(self) -> Seen:
+    def _changes(self, other: str = "without") -> Changes:
         """Return the risk of each measured record, as probabilities are shown."""
-        arrays = self.found["leave-one-out"]
-        return seen(arrays["full"], arrays["without"], decimals=self.task.subject.decimals)
+        arrays, decimals = self.found["leave-one-out"], self.task.subject.decimals
+        return measure_changes(arrays["full"], arrays[other], decimals=decimals)
 
     def _floor(self) -> FloatArray | None:
-        """What another seed alone changes, seen through as many decimals."""
-        arrays = self.found["leave-one-out"]
-        if not arrays["null"].size:
-            return None
-        decimals = self.task.subject.decimals
-        return seen(arrays["full"], arrays["null"], decimals=decimals).risk
+        """Return what another seed alone changes, seen through as many decimals."""
+        return self._changes("null").risk if self.found["leave-one-out"]["null"].size else None
 
+    @property
     def _mismatch(self) -> list[str]:
         """How the target differs from its shadows."""
-        if "attacks" not in self.found:
-            return []
-        return [str(line) for line in self.found["attacks"]["mismatch"]]
+        return [str(line) for line in self.found.get("attacks", {}).get("mismatch", ())]
 
-    def _named(self, name: str) -> str:
-        """The attack as it calls itself."""
+    def _name(self, name: str) -> str:
+        """Return the attack as it calls itself."""
         return str(self.found["attacks"][f"named {name}"])
 
-    def _scores(self, name: str) -> Scores:
-        """Of all attacked models together."""
+    def _split(self, name: str, at: Any = slice(None)) -> Scores:
+        """Return scores of all attacked models together, of some records."""
         found = self.found["attacks"]
-        values, member = found[f"scores {name}"], found["member"]
+        values, member = found[f"scores {name}"][:, at], found["member"][:, at]
         return Scores(inside=values[member], outside=values[~member])
 
     def _add_bound(self, name: str, finding: MembershipFinding) -> MembershipFinding:
         """Add the bound of the first model that was attacked: one run, one bound."""
         found = self.found["attacks"]
         scores = RecordScores(
-            attack=self._named(name),
+            attack=self._name(name),
             values=found[f"scores {name}"][0],
             threshold=float(found[f"cut {name}"][0]),
             convention="",
         )
-        bound = evaluate(
+        bound = bound_one_run(
             scores,
             found["member"][0],
             coins=self.task.target is None,  # of a target from elsewhere nobody knows
             delta=self.task.delta,
             confidence=self.task.confidence,
-        ).bound
-        return msgspec.structs.replace(
-            finding, bound=None if bound is None else round_threshold(bound)
         )
+        return msgspec.structs.replace(finding, bound=round_threshold(bound))
 
-    def _summarise_risk(self, at: Seen, floor: FloatArray | None) -> LeaveOneOut:
+    def _summarise_risk(self, at: Changes, floor: FloatArray | None) -> LeaveOneOut:
         arrays, confidence = self.found["leave-one-out"], self.task.confidence
-        limit, of = self.task.subject.limit, self.task.data.codes.size
+        limit, of = self.task.subject.limit, self.task.codes.size
         above = at.risk > limit
         measured = at.risk.size
         coverage = ""
@@ -195,19 +193,19 @@ class PartResults:
             largest=float(at.risk.max()),
             median_floor=None if floor is None else float(np.median(floor)),
             largest_floor=None if floor is None else float(floor.max()),
-            separation=None if floor is None else _separation(at.risk, floor),
+            separation=None if floor is None else membership.rank_sum_pvalue(at.risk, floor),
             coverage=coverage,
             edges=tuple(float(f"{edge:.6g}") for edge in _EDGES),
-            bins=_binned(at.risk),
-            floor_bins=() if floor is None else _binned(floor),
+            bins=_count_bins(at.risk),
+            floor_bins=() if floor is None else _count_bins(floor),
         )
 
-    def _record_risks(self, at: Seen, floor: FloatArray | None) -> tuple[RecordRisk, ...]:
+    def _record_risks(self, at: Changes, floor: FloatArray | None) -> tuple[RecordRisk, ...]:
         task, subject = self.task, self.task.subject
         records = self.found["leave-one-out"]["records"]
         order = _rank(at.risk)[:_LISTED]
         worst = order[:_EXPLAINED]
-        notes = explained(task.data, records[worst], decimals=subject.decimals, seed=task.seed)
+        notes = explain_records(task, records[worst])
         measure = "PDTP" if subject.decimals is None else f"PDTP, {subject.decimals} decimals"
         listed = []
         for place, index in enumerate(order.tolist()):
@@ -235,15 +233,16 @@ class PartResults:
         return tuple(listed)
 
     def _scores_of(self, record: int) -> tuple[tuple[str, float], ...]:
-        """Each attack's mean score of the record over the attacked models it was in."""
-        told = []
-        for name in self.task.subject.attack_names:
-            found = self.found["attacks"]
-            inside = found["member"][:, record]
-            if inside.any():
-                score = float(found[f"scores {name}"][inside, record].mean())
-                told.append((self._named(name), score))
-        return tuple(told)
+        """Return each attack's mean score of the record over the models it was in."""
+        if "attacks" not in self.found:
+            return ()
+        found = self.found["attacks"]
+        inside = found["member"][:, record]
+        return tuple(
+            (self._name(name), float(found[f"scores {name}"][inside, record].mean()))
+            for name in self.task.subject.attack_names
+            if inside.any()
+        )
 
     def _group_risks(
         self, risk: FloatArray, findings: tuple[MembershipFinding, ...]
@@ -255,70 +254,75 @@ class PartResults:
             key=lambda pair: pair[0].auc,
             default=None,
         )
-        told = []
-        labels = np.asarray(task.classes[task.data.codes]).astype(np.str_)
+        listed = []
+        labels = np.asarray(task.classes[task.codes]).astype(np.str_)
         for column, values in (("class", labels), *task.groups):
-            for name, at in _cells(values, records):
+            for name, at in _list_groups(values, records):
                 inside = at[records]
                 auc = self._auc(strongest[1], at) if strongest else None
-                told.append(
+                listed.append(
                     GroupRisk(
                         column=column,
                         name=name,
                         records=int(inside.sum()),
                         exposed=float(np.mean(risk[inside] > limit)),
                         median=float(np.median(risk[inside])),
-                        auc=None if auc is None else auc.value,
-                        auc_low=None if auc is None else auc.low,
-                        auc_high=None if auc is None else auc.high,
+                        auc=auc and auc.value,
+                        auc_low=auc and auc.low,
+                        auc_high=auc and auc.high,
                     )
                 )
-        return tuple(told)
+        return tuple(listed)
 
     def _auc(self, name: str, at: BoolArray) -> membership.Limited | None:
-        """Of an attack within a group; None where too few of it were inside, or outside."""
-        found = self.found["attacks"]
-        values, member = found[f"scores {name}"][:, at], found["member"][:, at]
-        if min(int(member[0].sum()), int((~member[0]).sum())) < SMALLEST:
+        """Return the AUC of an attack within a group; None where too few were in, or out."""
+        member = self.found["attacks"]["member"][0, at]
+        if min(int(member.sum()), int((~member).sum())) < SMALLEST:
             return None
-        scores = Scores(inside=values[member], outside=values[~member])
-        return membership.auc(scores, confidence=self.task.confidence)
+        return membership.auc(self._split(name, at), confidence=self.task.confidence)
 
     def _removal(self) -> tuple[RemovalPlan, ...]:
         if "removal" not in self.found:
             return ()
-        found = Sawtooth(**self.found["removal"])
-        if not found.exposed[0]:
+        found = self.found["removal"]
+        if not found["exposed"][0]:
             return ()
-        order = self.found["leave-one-out"]["records"][_rank(self._seen().risk)]
+        order = self.found["leave-one-out"]["records"][_rank(self._changes().risk)]
         ranks = {record: place for place, record in enumerate(order.tolist(), start=1)}
-        return (removal_plan(found, ranks),)
+        return (describe_removal(found, ranks),)
 
     def _variations(self) -> tuple[Variation, ...]:
-        subject, told = self.task.subject, []
+        subject, causes = self.task.subject, []
         if "variation" in self.found:
-            spread = self.found["variation"]["spread"]
-            told.append(_variation("initialisation", subject.variation, spread))
+            causes.append(("initialisation", subject.variation, "variation"))
         if subject.attack_names and subject.variation:
-            spread = self.found["attacks"]["spread"]
-            told.append(_variation("which half of the records is drawn", subject.shadows, spread))
-        return tuple(told)
+            causes.append(("which half of the records is drawn", subject.shadows, "attacks"))
+        return tuple(
+            Variation(
+                cause=cause,
+                models=models,
+                deciles=tuple(
+                    np.quantile(self.found[part]["spread"], np.linspace(0, 1, 11)).tolist()
+                ),
+            )
+            for cause, models, part in causes
+        )
 
     def _caveats(self) -> tuple[str, ...]:
         found = self.found["leave-one-out"]
-        told = [*self.task.subject.caveats, *map(str, found["caveats"].tolist())]
+        caveats = [*self.task.subject.caveats, *map(str, found["caveats"].tolist())]
         if "attacks" in self.found:
             found = self.found["attacks"]
             train, test = found["accuracy"].tolist()
             halves = f"{len(found['member'])} models trained on halves of the records"
-            told.append(
+            caveats.append(
                 f"Attacks were made on {halves if self.task.target is None else 'the target'}; "
                 f"shadows are right on {train:.1%} of the records they were trained on and on "
                 f"{test:.1%} of the others. Limits take scores for independent, and hold for "
                 "models and records like these."
             )
-            told += self._mismatch()
-        return tuple(told)
+            caveats += self._mismatch
+        return tuple(caveats)
 
     def _cites(self) -> tuple[str, ...]:
         attacks = self.task.subject.attack_names
@@ -335,11 +339,13 @@ def _rank(risk: FloatArray) -> NDArray[np.int64]:
     return np.argsort(-risk, kind="stable")
 
 
-def _cells(values: NDArray[Any], records: NDArray[np.int64]) -> Iterator[tuple[str, BoolArray]]:
-    """Groups with who is in them, the small ones together; none where those are few as well."""
+def _list_groups(
+    values: NDArray[Any], records: NDArray[np.int64]
+) -> Iterator[tuple[str, BoolArray]]:
+    """Yield groups with who is in them, the small ones together, unless those are few too."""
     small = np.zeros(values.size, bool)
     measured = values[records]
-    for name in sorted(np.unique(values).tolist(), key=_place):
+    for name in sorted(np.unique(values).tolist(), key=_sort_key):
         at = values == name
         if np.sum(measured == name) >= SMALLEST:
             yield name, at
@@ -349,34 +355,79 @@ def _cells(values: NDArray[Any], records: NDArray[np.int64]) -> Iterator[tuple[s
         yield f"(fewer than {SMALLEST} each)", small
 
 
-def _place(name: str) -> tuple[float, str]:
-    """Where a group stands: those that begin by a number in its order, all others after them."""
+def _sort_key(name: str) -> tuple[float, str]:
+    """Sort groups that begin with a number by it, and all others after them."""
     number = re.match(r"-?\d+(\.\d+)?(e[+-]?\d+)?", name)
     if name.startswith("…"):
         return -math.inf, name
     return (float(number[0]) if number else math.inf), name
 
 
-def _binned(values: FloatArray) -> tuple[int, ...]:
+def _count_bins(values: FloatArray) -> tuple[int, ...]:
     counts = np.histogram(np.clip(values, _EDGES[0], _EDGES[-1]), _EDGES)[0]
     return tuple(counts.tolist())
 
 
-def _separation(values: FloatArray, floor: FloatArray) -> float:
-    """One-sided p-value of the rank sum test: are values above their floor?"""
-    n, m = values.size, floor.size
-    auc = membership.auc(Scores(inside=values, outside=floor)).value
-    _, ties = np.unique(np.concatenate([values, floor]), return_counts=True)
-    tied = float(np.sum(ties.astype(np.float64) ** 3 - ties)) / ((n + m) * (n + m - 1))
-    variance = (n + m + 1 - tied) / (12 * n * m)
-    if variance <= 0:  # all are equal
-        return 1.0
-    return float(scipy.special.ndtr(-(auc - 0.5) / np.sqrt(variance)))
+def describe_removal(found: Mapping[str, Any], ranks: Mapping[int, int]) -> RemovalPlan:
+    """Return the removal plan, with what it comes to; ``ranks`` are those of records by row."""
+    best = int(np.argmin(found["exposed"]))
+    dropped, first = int(found["removed"][best]), int(found["exposed"][0])
+    fewest, last = int(found["exposed"][best]), int(found["removed"][-1])
+    lost = float(found["accuracy"][0] - found["accuracy"][best])
+    if not dropped:
+        ended = f"Dropping {last:,} of the riskiest did not help: {first:,} were exposed, no fewer."
+    elif fewest:
+        ended = (
+            f"Dropping {dropped:,} brings {first:,} exposed records down to {fewest:,}, not to "
+            f"none; {last:,} were tried. Others come out where the riskiest leave."
+        )
+    else:
+        ended = f"After dropping {dropped:,} no record is exposed; accuracy falls by {lost:.3f}."
+    curves = ("removed", "largest", "exposed", "accuracy")
+    return RemovalPlan(
+        **{name: tuple(found[name].tolist()) for name in curves},
+        ranks=tuple(ranks.get(record, 0) for record in found["dropped"].tolist()),
+        best=dropped,
+        ended=ended,
+    )
 
 
-def _variation(cause: str, models: int, spread: FloatArray) -> Variation:
-    deciles = np.quantile(spread, np.linspace(0, 1, 11))
-    return Variation(cause=cause, models=models, deciles=tuple(deciles.tolist()))
+def list_rounding_steps(
+    full: FloatArray,
+    without: FloatArray,
+    codes: IntArray,
+    *,
+    limit: float,
+    advantages: FloatArray | None,
+) -> tuple[RoundingStep, ...]:
+    """Return risk and accuracy with fewer and fewer decimals, down to the class alone.
+
+    Args:
+        full: ln p of the model trained on all, shape ``(records, classes)``.
+        without: ln p without the record.
+        codes: Position of each record's label.
+        limit: Above which a record is exposed.
+        advantages: Of an attack on what is shown, one for each of ``SHOWN``.
+    """
+    steps = []
+    for place, decimals in enumerate(SHOWN):
+        if decimals == -1:
+            change = measure_changes(full, without, decimals=None).risk
+            risk = np.where(find_flips(full, without), change, 0.0)
+            right = predict_class(full) == codes
+        else:
+            risk = measure_changes(full, without, decimals=decimals).risk
+            right = predict_class(show(full, decimals)) == codes
+        steps.append(
+            RoundingStep(
+                decimals=decimals,
+                exposed=int(np.sum(risk > limit)),
+                largest=float(risk.max()),
+                accuracy=float(right.mean()),
+                advantage=None if advantages is None else float(advantages[place]),
+            )
+        )
+    return tuple(steps)
 
 
 def _advise(result: Audit) -> Iterator[str]:
@@ -406,14 +457,12 @@ def _advise(result: Audit) -> Iterator[str]:
             "any change, audit again."
         )
     if risk.decimals is not None and risk.hidden:
+        hidden = risk.hidden
+        more = "1 more record is" if hidden == 1 else f"{hidden:,} more records are"
         yield (
             f"Show no more than {risk.decimals} decimals, and do not give the model itself "
-            f"away: at full precision {_more(risk.hidden)} exposed."
+            f"away: at full precision {more} exposed."
         )
-
-
-def _more(count: int) -> str:
-    return "1 more record is" if count == 1 else f"{count:,} more records are"
 
 
 def _advise_rounding(steps: Sequence[RoundingStep], risk: LeaveOneOut) -> str:

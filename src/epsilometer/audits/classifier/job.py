@@ -5,7 +5,7 @@ is kept when it is finished, and inside the longer ones the engine keeps smaller
 """
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,22 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from epsilometer._files import write_whole
-from epsilometer.audits.classifier.attacks.estimators import FitEstimator
-from epsilometer.audits.classifier.attacks.membership import mismatch
+from epsilometer.audits.classifier.attacks.membership import find_mismatch
+from epsilometer.audits.classifier.attacks.shadow_attacks import ATTACKS
 from epsilometer.audits.classifier.attacks.shadows import ShadowPool, shadow_pool
+from epsilometer.audits.classifier.estimators import FitEstimator, take_rows
 from epsilometer.audits.classifier.finding import RECORDS, PartResults
 from epsilometer.audits.classifier.leave_one_out.pdtp import Pdtp, pdtp
-from epsilometer.audits.classifier.remedies import sawtooth, shown_advantages
-from epsilometer.audits.classifier.subject import ATTACKS, Classifier, ClassifierTask, prepare_task
+from epsilometer.audits.classifier.leave_one_out.rounding import (
+    SHOWN,
+    measure_changes,
+    predict_class,
+    show,
+)
+from epsilometer.audits.classifier.subject import Classifier, ClassifierTask, prepare_task
 from epsilometer.core.audit import Audit
+from epsilometer.core.scores import Scores
+from epsilometer.engine.code import find_code
 from epsilometer.engine.engines import Call, Engine, Local, Outcome, Outcomes
 from epsilometer.engine.events import Listener
 from epsilometer.engine.fingerprints import fingerprint, name_of
@@ -30,10 +38,14 @@ from epsilometer.engine.plan import Plan
 from epsilometer.engine.request import Request
 from epsilometer.engine.run import Done, Unwatched, Watch
 from epsilometer.engine.shards import Arrays, checked
-from epsilometer.types import BoolArray, FloatArray, IntArray
+from epsilometer.stats.tradeoff import tradeoff_curve
+from epsilometer.types import BoolArray, FloatArray
 
 SUBJECTS = (Classifier,)
 _SCORES = 10_000  # of attacks, for which enough targets are attacked
+_VARIATION = 7  # number of the random stream that varies training; attacks have the others
+_PATIENCE = 5  # measurements of a removal plan without a new best
+_SHARE = 10  # of the exposed records, one in so many is dropped at a time
 
 
 def run_audit(subject: Classifier, request: Request) -> Audit:
@@ -70,12 +82,16 @@ def _fingerprint_inputs(task: ClassifierTask) -> dict[str, str]:
         for field in dataclasses.fields(subject)
         if field.metadata.get("data") and getattr(subject, field.name) is not None
     }
-    given["y"] = task.classes, task.data.codes
+    given["y"] = task.classes, task.codes
     # Texts as arrays: one by one they would be looked for among files, which takes long.
     for name in {"feature_names", "record_names"} & set(given):
         given[name] = np.asarray(given[name], np.str_)
     if "groups" in given:
         given["groups"] = dict(task.groups)
+    # An attack from elsewhere is known to the plan by its code: settings have its name alone.
+    for name in subject.attack_names:
+        if not name_of(ATTACKS[name]).startswith("epsilometer."):
+            given[f"attack {name}"] = find_code(ATTACKS[name]).digests
     files = {} if subject.source is None else dict(subject.source.fingerprints())
     return {**files, **{name: fingerprint(value) for name, value in given.items()}}
 
@@ -126,12 +142,14 @@ class ClassifierJob:
 
     def _measure(self, X: Any, y: Any, *, where: str, every: bool = False) -> Pdtp:  # noqa: N803
         subject = self.task.subject
-        chosen = subject.records
+        records: Any = None if every else subject.records
+        if not isinstance(records, (str, type(None))):
+            records = np.asarray(records)
         return pdtp(
             subject.estimator,
             X,
             y,
-            records=None if every else chosen if isinstance(chosen, str) else _rows(chosen),
+            records=records,
             preprocessing=subject.preprocessing,
             seed=self.task.seed,
             engine=self.engine,
@@ -172,13 +190,13 @@ class ClassifierJob:
         arrays: dict[str, NDArray[Any]] = {
             "member": member,
             "mismatch": np.array(unlike, np.str_),
-            "advantages": shown_advantages(pool),
+            "advantages": measure_shown(pool),
             "spread": own.std(axis=0),
             "accuracy": np.array([pool.train_accuracy.mean(), pool.test_accuracy.mean()]),
         }
         for place, name in enumerate(subject.attack_names):
             scores = [
-                ATTACKS[name](pool, target, self._stream(place, number))
+                ATTACKS[name](pool, target, self._stream(place + (place >= _VARIATION), number))
                 for number, target in enumerate(targets)
             ]
             arrays[f"scores {name}"] = np.stack([score.values for score in scores])
@@ -193,14 +211,14 @@ class ClassifierJob:
         """Return what is attacked, who was in it, and how it differs from its shadows."""
         if self.task.target is not None:
             log_proba, member = self.task.target
-            return [log_proba], member[None], mismatch(pool, log_proba, member)
+            return [log_proba], member[None], find_mismatch(pool, log_proba, member)
         enough = min(pool.models // 2, max(1, -(-_SCORES // pool.records)))
         targets = range(0, 2 * enough, 2)  # one of each pair
         return [*targets], pool.member[targets], ()
 
     def _remove(self) -> Arrays:
         subject = self.task.subject
-        found = sawtooth(
+        return plan_removal(
             lambda X, y: self._measure(X, y, where=f"removal-{len(y)}", every=True),  # noqa: N803
             subject.X,
             subject.y,
@@ -208,22 +226,14 @@ class ClassifierJob:
             decimals=subject.decimals,
             steps=self.task.removal,
         )
-        return {
-            "dropped": found.dropped,
-            "removed": found.removed,
-            "largest": found.largest,
-            "exposed": found.exposed,
-            "accuracy": found.accuracy,
-        }
 
     def _vary(self) -> Arrays:
-        data = self.task.data
-        fit = FitEstimator(data.estimator, self.task.classes)
-        rng = self._stream(len(ATTACKS), 0)
+        subject, codes = self.task.subject, self.task.codes
+        fit = FitEstimator(subject.estimator, self.task.classes)
         own = []
-        for seed in rng.integers(2**31, size=self.task.subject.variation).tolist():
-            log_proba = fit(data.X, data.codes, seed)(data.X)
-            own.append(np.exp(log_proba[np.arange(data.codes.size), data.codes]))
+        for seed in self._stream(_VARIATION, 0).integers(2**31, size=subject.variation).tolist():
+            log_proba = fit(subject.X, codes, seed)(subject.X)
+            own.append(np.exp(log_proba[np.arange(codes.size), codes]))
         return {"spread": np.std(own, axis=0)}
 
     def _folder(self, name: str) -> Path | None:
@@ -233,8 +243,84 @@ class ClassifierJob:
         return np.random.default_rng(np.random.SeedSequence(self.task.seed, spawn_key=(2, *key)))
 
 
-def _rows(records: Sequence[int] | IntArray | None) -> IntArray | None:
-    return None if records is None else np.asarray(records)
+def plan_removal(
+    measure: Callable[[Any, Any], Pdtp],
+    X: Any,  # noqa: N803 - as in scikit-learn
+    y: Any,
+    *,
+    limit: float,
+    decimals: int | None,
+    steps: int,
+) -> Arrays:
+    """Drop the riskiest tenth of those above the limit, measure all again, and so on.
+
+    It ends where none is above the limit, where five measurements brought no new best, where a
+    class would vanish, or after ``steps`` measurements.
+
+    Args:
+        measure: PDTP of all records of given features and labels.
+        X: Features.
+        y: Labels.
+        limit: Above which a record is exposed.
+        decimals: With how many decimals probabilities are shown.
+        steps: Measurements at most, the first not counted.
+
+    Returns:
+        ``dropped``: row numbers, in the order they were dropped. At each measurement ``removed``:
+        how many had been dropped; ``largest``: the largest risk; ``exposed``: records above the
+        limit; ``accuracy``: share of those left that were predicted rightly.
+    """
+    labels = np.asarray(y)
+    left = np.arange(labels.size)
+    dropped: list[int] = []
+    removed, largest, exposed, accuracy = [], [], [], []
+    while True:
+        found = measure(take_rows(X, left), labels[left])
+        risk = measure_changes(found.full, found.without, decimals=decimals).risk
+        above = int(np.sum(risk > limit))
+        right = found.classes[predict_class(found.full)] == labels[left]
+        removed.append(len(dropped))
+        largest.append(float(risk.max()))
+        exposed.append(above)
+        accuracy.append(float(right.mean()))
+        stalled = len(exposed) - 1 - int(np.argmin(exposed)) >= _PATIENCE
+        if not above or len(removed) > steps or stalled:
+            break
+        worst = np.argsort(-risk, kind="stable")[: max(1, above // _SHARE)]
+        after = np.delete(left, worst)
+        if np.unique(labels[after]).size < np.unique(labels[left]).size:
+            break
+        dropped += left[worst].tolist()
+        left = after
+    return {
+        "dropped": np.array(dropped, np.int64),
+        "removed": np.array(removed, np.int64),
+        "largest": np.array(largest),
+        "exposed": np.array(exposed, np.int64),
+        "accuracy": np.array(accuracy),
+    }
+
+
+def measure_shown(pool: ShadowPool) -> FloatArray:
+    """Return TPR − FPR of a threshold on the own class's shown probability, for ``SHOWN``.
+
+    The simplest attack, on what is left of probabilities: the best threshold over all models of
+    the pool, so that these numbers are to be compared with each other, not with a limit.
+    """
+    advantages = []
+    for decimals in SHOWN:
+        values = []
+        for each in pool.log_proba:
+            log_proba = each.astype(np.float64)
+            if decimals == -1:
+                values.append((predict_class(log_proba) == pool.labels).astype(np.float64))
+            else:
+                own = show(log_proba, decimals)[np.arange(pool.records), pool.labels]
+                values.append(own)
+        scores = np.stack(values)
+        curve = tradeoff_curve(Scores(scores[pool.member], scores[~pool.member]))
+        advantages.append(float(np.max(1 - curve.fnr - curve.fpr)))
+    return np.array(advantages)
 
 
 @dataclass(frozen=True)

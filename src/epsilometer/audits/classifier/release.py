@@ -5,17 +5,18 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
-import scipy.special
 
 from epsilometer import _validate
 from epsilometer.core.findings import MembershipFinding, Outcome, RuleFinding
 from epsilometer.core.scores import Scores
 from epsilometer.errors import InvalidArgument
 from epsilometer.stats import membership
+from epsilometer.stats.membership import Limited
 from epsilometer.stats.tradeoff import tradeoff_curve
 from epsilometer.types import FloatArray
 
 _DRAWN = 60  # points of a curve
+_UNKNOWN = Limited(0.0, 0.0, 1.0)  # where nothing was measured
 
 
 @dataclass(frozen=True)
@@ -152,8 +153,8 @@ def measure_attack(
         confidence=confidence,
         n_in=scores.n_in,
         n_out=scores.n_out,
-        roc_fpr=_few(thin.fpr),
-        roc_tpr=_few(1 - thin.fnr),
+        roc_fpr=_round_digits(thin.fpr),
+        roc_tpr=_round_digits(1 - thin.fnr),
     )
 
 
@@ -172,12 +173,14 @@ def _apply_rule(
             return _limit_risk(rule, measured, confidence)
         case AdvantageAtMost(limit):
             name = f"no attack's TPR − FPR above {limit:g}"
-            limits = [(f, f.advantage, f.advantage_low, f.advantage_high) for f in findings]
+            limits = [
+                (f, Limited(f.advantage, f.advantage_low, f.advantage_high)) for f in findings
+            ]
             return _limit_attacks(name, limit, limits, "TPR − FPR", measured.mismatch, confidence)
         case CaughtAtMost(limit, fpr):
             name = f"no attack catches more than {limit:.3g} at {fpr:.3g} false positives"
             limits = [
-                (f, *membership.tpr_at(scores, fpr, confidence=confidence))
+                (f, membership.tpr_at(scores, fpr, confidence=confidence))
                 for f, (_, scores) in zip(findings, measured.attacks, strict=True)
             ]
             what = f"TPR at FPR {fpr:.3g}"
@@ -187,43 +190,32 @@ def _apply_rule(
 def _limit_attacks(
     rule: str,
     limit: float,
-    limits: Sequence[tuple[MembershipFinding, float, float, float]],
+    limits: Sequence[tuple[MembershipFinding, Limited]],
     what: str,
     mismatch: str,
     confidence: float,
 ) -> RuleFinding:
-    if not limits:
-        return RuleFinding(
-            rule=rule,
-            outcome="unclear",
-            finding="No attack was run.",
-            value=0.0,
-            low=0.0,
-            high=1.0,
-            limit=limit,
-            confidence=confidence,
-        )
-    convicting = max(limits, key=lambda each: each[2])
-    strongest = convicting if convicting[2] > limit else max(limits, key=lambda each: each[3])
-    attack, value, low, high = strongest
-    measured = f"{what} of {attack.attack} is {value:.3f} ({low:.3f} to {high:.3f})"
-    outcome: Outcome
-    if low > limit:
-        outcome, why = "fail", f"{measured}, above {limit:g}."
-    elif high > limit:
-        outcome = "unclear"
-        why = f"{measured}: it may be on either side of {limit:g}. More scores would narrow it."
-    elif mismatch:
-        outcome, why = "unclear", f"{measured}, at most {limit:g}; but {mismatch}"
-    else:
-        outcome, why = "pass", f"{measured}, the largest; at most {limit:g} is allowed."
+    outcome: Outcome = "unclear"
+    interval, why = _UNKNOWN, "No attack was run."
+    if limits:
+        convicting = max(limits, key=lambda each: each[1].low)
+        strongest = max(limits, key=lambda each: each[1].high)
+        attack, interval = convicting if convicting[1].low > limit else strongest
+        value, low, high = interval
+        why = f"{what} of {attack.attack} is {value:.3f} ({low:.3f} to {high:.3f})"
+        if low > limit:
+            outcome, why = "fail", f"{why}, above {limit:g}."
+        elif high > limit:
+            why += f": it may be on either side of {limit:g}. More scores would narrow it."
+        elif mismatch:
+            why += f", at most {limit:g}; but {mismatch}"
+        else:
+            outcome, why = "pass", f"{why}, the largest; at most {limit:g} is allowed."
     return RuleFinding(
         rule=rule,
         outcome=outcome,
         finding=why,
-        value=value,
-        low=low,
-        high=high,
+        **interval._asdict(),
         limit=limit,
         confidence=confidence,
     )
@@ -233,27 +225,17 @@ def _limit_risk(rule: PdtpAtMost, measured: Measured, confidence: float) -> Rule
     name = f"PDTP at most {rule.limit:g}"
     if rule.share:
         name += f" for all but {rule.share:.3g} of records"
-    risk = measured.risk
-    if risk is None:
-        return RuleFinding(
-            rule=name,
-            outcome="unclear",
-            finding="Leave-one-out risk was not measured.",
-            value=0.0,
-            low=0.0,
-            high=1.0,
-            limit=rule.share,
-            confidence=confidence,
-        )
-    outcome, why, share = _compare_share(rule, measured, risk, confidence)
-    whole = risk.size == measured.of and measured.floor is None
+    risk, whole = measured.risk, False
+    outcome: Outcome = "unclear"
+    share, why = _UNKNOWN, "Leave-one-out risk was not measured."
+    if risk is not None:
+        outcome, why, share = _compare_share(rule, measured, risk, confidence)
+        whole = risk.size == measured.of and measured.floor is None
     return RuleFinding(
         rule=name,
         outcome=outcome,
         finding=why,
-        value=share.value,
-        low=share.low,
-        high=share.high,
+        **share._asdict(),
         limit=rule.share,
         confidence=1.0 if whole else confidence,
     )
@@ -261,16 +243,17 @@ def _limit_risk(rule: PdtpAtMost, measured: Measured, confidence: float) -> Rule
 
 def _compare_share(
     rule: PdtpAtMost, measured: Measured, risk: FloatArray, confidence: float
-) -> tuple[Outcome, str, membership.Limited]:
+) -> tuple[Outcome, str, Limited]:
     """Decide by the share of records above the limit, beyond what refits alone put there."""
     above = int(np.sum(risk > rule.limit))
     counted = f"{above:,} of {risk.size:,} measured records are above {rule.limit:g}"
-    found = f"{counted}; the largest has {_number(float(risk.max()))}."
+    largest = float(risk.max())
+    found = f"{counted}; the largest has {'∞' if np.isinf(largest) else f'{largest:.3g}'}."
     share = membership.share_above(above, risk.size, measured.of, confidence=confidence)
     known = risk.size == measured.of or measured.drawn
     if not known:  # of the others nothing is known at all
         most = 1 - (risk.size - above) / measured.of
-        share = membership.Limited(share.value, above / measured.of, most)
+        share = Limited(share.value, above / measured.of, most)
     if share.low > rule.share:
         beyond, why = _test_floor(rule, risk, measured.floor, confidence)
         if beyond:
@@ -301,15 +284,11 @@ def _test_floor(
         return True, ""
     above, by_chance = risk > rule.limit, floor > rule.limit
     only_risk, only_floor = int(np.sum(above & ~by_chance)), int(np.sum(by_chance & ~above))
-    pvalue = float(scipy.special.bdtrc(only_risk - 1, only_risk + only_floor, 0.5))
-    told = f"{int(by_chance.sum()):,} with another seed and nothing removed (sign test: p = "
-    return only_risk > 0 and pvalue <= 1 - confidence, f"{told}{pvalue:.2g})."
+    pvalue = membership.sign_test_pvalue(only_risk, only_floor)
+    why = f"{int(by_chance.sum()):,} with another seed and nothing removed (sign test: p = "
+    return only_risk > 0 and pvalue <= 1 - confidence, f"{why}{pvalue:.2g})."
 
 
-def _number(value: float) -> str:
-    return "∞" if np.isinf(value) else f"{value:.3g}"
-
-
-def _few(values: FloatArray) -> tuple[float, ...]:
-    """Six digits: enough to draw."""
+def _round_digits(values: FloatArray) -> tuple[float, ...]:
+    """Return six digits: enough to draw."""
     return tuple(float(f"{value:.6g}") for value in values)

@@ -1,51 +1,34 @@
-"""Describe a classifier that may be published, its records, and what is measured of it."""
+"""Describe the audit of a classifier: its settings, and the task that follows from them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from types import MappingProxyType
-from typing import Any, TypeAlias, get_args
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from epsilometer import _validate
-from epsilometer.audits.classifier.attacks.distance import distance
-from epsilometer.audits.classifier.attacks.estimators import fresh
-from epsilometer.audits.classifier.attacks.frequency import frequency
-from epsilometer.audits.classifier.attacks.lira import lira
-from epsilometer.audits.classifier.attacks.membership import DELTA, RecordScores
-from epsilometer.audits.classifier.attacks.rmia import rmia
-from epsilometer.audits.classifier.attacks.shadows import ShadowPool
-from epsilometer.audits.classifier.attacks.threshold import threshold
-from epsilometer.audits.classifier.attacks.untargeted import untargeted
-from epsilometer.audits.classifier.leave_one_out.estimators import labels
+from epsilometer.audits.classifier.attacks.membership import DELTA
+from epsilometer.audits.classifier.attacks.shadow_attacks import ATTACKS
+from epsilometer.audits.classifier.estimators import (
+    Preprocessing,
+    check_choice,
+    clone_with_seed,
+    read_labels,
+    unwrap_pipeline,
+)
 from epsilometer.audits.classifier.leave_one_out.families import family_of
-from epsilometer.audits.classifier.leave_one_out.pipelines import Preprocessing, unwrapped
 from epsilometer.audits.classifier.leave_one_out.refits import PATIENCE
-from epsilometer.audits.classifier.outliers import Data
 from epsilometer.audits.classifier.release import RULES, PdtpAtMost, ReleaseRule
 from epsilometer.core.settings import DATA, NAMED_DATA
 from epsilometer.engine.request import Request
 from epsilometer.errors import InvalidArgument
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
-Attack: TypeAlias = Callable[[ShadowPool, int | FloatArray, np.random.Generator], RecordScores]
-ATTACKS: MappingProxyType[str, Attack] = MappingProxyType(
-    {
-        "loss": lambda pool, target, rng: threshold(pool, target),
-        "lira": lambda pool, target, rng: lira(pool, target),
-        "rmia": lambda pool, target, rng: rmia(pool, target),
-        "lira-offline": lambda pool, target, rng: lira(pool, target, online=False),
-        "distance": lambda pool, target, rng: distance(pool, target),
-        "frequency": lambda pool, target, rng: frequency(pool, target),
-        "untargeted": lambda pool, target, rng: untargeted(pool, target, rng=rng),
-    }
-)
 USUAL = ("loss", "lira", "rmia")
-PARTS = ("leave-one-out", "attacks", "removal", "variation")
 _STEPS = 25  # measurements of a removal plan
-_LARGEST = 4 << 30  # bytes of predictions of shadows
-_SMALL = 20_000  # records beyond which no removal plan is made unless asked
+_MOST_BYTES = 4 << 30  # of predictions of shadows
+_MOST_RECORDS = 20_000  # beyond which no removal plan is made unless asked
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,33 +117,35 @@ class Classifier:
                 "Expected an estimator with fit and predict_proba, got "
                 f"{type(self.estimator).__name__}."
             )
-        if self.preprocessing not in get_args(Preprocessing):
-            raise InvalidArgument(
-                f"Expected preprocessing 'refit' or 'fixed', got {self.preprocessing!r}."
-            )
+        check_choice(Preprocessing, preprocessing=self.preprocessing)
+        self._check_lists()
+        _validate.at_least(0, patience=self.patience)
+        _validate.whole(4, shadows=self.shadows)
+        _validate.whole(0, variation=self.variation, removal=self.removal or 0)
+        _validate.whole(1, decimals=1 if self.decimals is None else self.decimals)
+        if self.variation == 1:
+            raise InvalidArgument("Expected variation of at least 2 models, or 0 for none, got 1.")
+        for name in ("feature_names", "record_names"):  # a text is taken letter by letter
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, tuple(map(str, getattr(self, name))))
+
+    def _check_lists(self) -> None:
         for name in ("attacks", "rules"):
             if not isinstance(getattr(self, name), (str, list, tuple, type(None))):
                 raise InvalidArgument(
                     f"Expected {name} as a list, got {_validate.short(getattr(self, name))}."
                 )
-        unknown = [name for name in self.attack_names if name not in ATTACKS]
-        if unknown:
-            raise InvalidArgument(
-                f"Expected attacks among {', '.join(ATTACKS)}, or 'all', got {unknown[0]!r}."
-            )
-        _validate.at_least(0, patience=self.patience)
-        _validate.whole(4, shadows=self.shadows)
-        _validate.whole(0, variation=self.variation)
-        if self.variation == 1:
-            raise InvalidArgument("Expected variation of at least 2 models, or 0 for none, got 1.")
-        if self.decimals is not None:
-            _validate.whole(1, decimals=self.decimals)
-        if self.removal is not None:
-            _validate.whole(0, removal=self.removal)
-        _check_rules(self.deciding_rules)
-        for name in ("feature_names", "record_names"):  # a text is taken letter by letter
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, tuple(map(str, getattr(self, name))))
+        for attack in self.attack_names:
+            if attack not in ATTACKS:
+                raise InvalidArgument(
+                    f"Expected attacks among {', '.join(ATTACKS)}, or 'all', got {attack!r}."
+                )
+        if not self.deciding_rules:
+            raise InvalidArgument("Expected at least one rule in rules, got none.")
+        for rule in self.deciding_rules:
+            if not isinstance(rule, ReleaseRule):
+                known = ", ".join(kind.__name__ for kind in get_args(ReleaseRule))
+                raise InvalidArgument(f"Expected rules of {known}, got {_validate.short(rule)}.")
 
     @property
     def attack_names(self) -> tuple[str, ...]:
@@ -189,8 +174,9 @@ class ClassifierTask:
 
     Attributes:
         subject: The settings.
-        data: The records, and what is trained on them.
         classes: The labels, in order.
+        codes: Positions of the records' labels among them.
+        categorical: Which features are names of something; None: none are.
         groups: (column, group of each record) pairs.
         target: ln p of a model that is there already, and who was in it; None: models of the pool.
         removal: Measurements of the removal plan; 0: there is none.
@@ -200,8 +186,9 @@ class ClassifierTask:
     """
 
     subject: Classifier
-    data: Data
     classes: NDArray[Any]
+    codes: IntArray
+    categorical: BoolArray | None
     groups: tuple[tuple[str, NDArray[Any]], ...]
     target: tuple[FloatArray, BoolArray] | None
     removal: int
@@ -223,7 +210,7 @@ class ClassifierTask:
             "removal": self.removal > 0,
             "variation": self.subject.variation > 0,
         }
-        return tuple(part for part in PARTS if wanted[part])
+        return tuple(part for part, needed in wanted.items() if needed)
 
 
 def prepare_task(subject: Classifier, request: Request) -> ClassifierTask:
@@ -238,52 +225,41 @@ def prepare_task(subject: Classifier, request: Request) -> ClassifierTask:
             f"Expected no until for Classifier, got {request.until!r}: its rules are applied when "
             "all is measured."
         )
-    classes, codes = labels(subject.y)
-    n = codes.size
-    if classes.size > n // 2:
-        raise InvalidArgument(
-            f"Expected no more classes than a shadow has records, got {classes.size} classes of "
-            f"{n} records. If y is a number, cut it into classes first."
-        )
-    if subject.attack_names:
-        _check_memory(classes.size, n, subject.shadows)
-    fresh(subject.estimator, request.seed)  # refuses what cannot be cloned
-    names = subject.record_names
-    if names is not None and len(names) != n:
-        raise InvalidArgument(f"Expected {n} names of records in record_names, got {len(names)}.")
+    classes, codes = read_labels(subject.y)
+    _check_sizes(subject, classes.size, codes.size)
+    clone_with_seed(subject.estimator, request.seed)  # refuses what cannot be cloned
+    categorical, target = subject.categorical, subject.target
     return ClassifierTask(
         subject=subject,
-        data=_prepare_data(subject, codes),
         classes=classes,
-        groups=_prepare_groups(subject.groups, n),
-        target=_prepare_target(subject.target),
-        removal=_count_measurements(subject, n),
+        codes=codes,
+        categorical=None if categorical is None else np.asarray(categorical, bool),
+        groups=_read_groups(subject.groups, codes.size),
+        target=target and (np.asarray(target[0], np.float64), np.asarray(target[1], bool)),
+        removal=_count_measurements(subject, codes.size),
         confidence=request.confidence,
         delta=DELTA if request.delta is None else request.delta,
         seed=request.seed,
     )
 
 
-def _check_rules(rules: Sequence[ReleaseRule]) -> None:
-    if not rules:
-        raise InvalidArgument("Expected at least one rule in rules, got none.")
-    for rule in rules:
-        if not isinstance(rule, ReleaseRule):
-            known = ", ".join(kind.__name__ for kind in get_args(ReleaseRule))
-            raise InvalidArgument(f"Expected rules of {known}, got {_validate.short(rule)}.")
-
-
-def _check_memory(classes: int, records: int, shadows: int) -> None:
-    size = 4 * classes * records * shadows
-    if size > _LARGEST:
+def _check_sizes(subject: Classifier, classes: int, n: int) -> None:
+    if classes > n // 2:
         raise InvalidArgument(
-            f"Expected predictions of all shadows to fit into {_LARGEST >> 30} GiB, {shadows} of "
-            f"{records:,} records and {classes:,} classes need {size / 2**30:.1f}. Take fewer "
-            "shadows, or no attacks, or cut a label that is a number into classes."
+            f"Expected no more classes than a shadow has records, got {classes} classes of "
+            f"{n} records. If y is a number, cut it into classes first."
         )
-
-
-def _prepare_data(subject: Classifier, codes: IntArray) -> Data:
+    size = 4 * classes * n * subject.shadows
+    if subject.attack_names and size > _MOST_BYTES:
+        raise InvalidArgument(
+            f"Expected predictions of all shadows to fit into {_MOST_BYTES >> 30} GiB, "
+            f"{subject.shadows} of {n:,} records and {classes:,} classes need "
+            f"{size / 2**30:.1f}. Take fewer shadows, or no attacks, or cut a label that is a "
+            "number into classes."
+        )
+    names = subject.record_names
+    if names is not None and len(names) != n:
+        raise InvalidArgument(f"Expected {n} names of records in record_names, got {len(names)}.")
     shape: tuple[int, ...] = getattr(subject.X, "shape", ())
     for name in ("feature_names", "categorical"):
         given = getattr(subject, name)
@@ -291,49 +267,30 @@ def _prepare_data(subject: Classifier, codes: IntArray) -> Data:
             raise InvalidArgument(
                 f"Expected {name} for each of {shape[1]} columns of X, got {len(given)}."
             )
-    categorical = subject.categorical
-    return Data(
-        estimator=subject.estimator,
-        X=subject.X,
-        y=subject.y,
-        codes=codes,
-        names=subject.feature_names or (),
-        categorical=None if categorical is None else np.asarray(categorical, bool),
-    )
 
 
-def _prepare_groups(
+def _read_groups(
     groups: Mapping[str, ArrayLike] | None, n: int
 ) -> tuple[tuple[str, NDArray[Any]], ...]:
-    found = []
-    for column, values in (groups or {}).items():
-        array = np.asarray(values).astype(np.str_)
+    arrays = {name: np.asarray(values).astype(np.str_) for name, values in (groups or {}).items()}
+    for column, array in arrays.items():
         if array.shape != (n,):
             raise InvalidArgument(
                 f"Expected a group for each of {n} records in groups[{column!r}], got shape "
                 f"{array.shape}."
             )
-        found.append((column, array))
-    return tuple(found)
-
-
-def _prepare_target(
-    target: tuple[ArrayLike, ArrayLike] | None,
-) -> tuple[FloatArray, BoolArray] | None:
-    if target is None:
-        return None
-    return np.asarray(target[0], np.float64), np.asarray(target[1], bool)
+    return tuple(arrays.items())
 
 
 def _count_measurements(subject: Classifier, n: int) -> int:
     """Return how often a removal plan measures; unasked, only where that needs no refits."""
     if subject.removal is not None:
         return subject.removal
-    return _STEPS if n <= _SMALL and subject.records is None and _is_exact(subject) else 0
-
-
-def _is_exact(subject: Classifier) -> bool:
-    """Tell whether records can be left out without fitting again."""
-    way = unwrapped(subject.estimator, subject.X, subject.y, preprocessing=subject.preprocessing)
-    family = family_of(way.estimator)
-    return family is not None and family.refuses(way.estimator, way.features, subject.y) is None
+    if n > _MOST_RECORDS or subject.records is not None:
+        return 0
+    inner = unwrap_pipeline(
+        subject.estimator, subject.X, subject.y, preprocessing=subject.preprocessing
+    )
+    family = family_of(inner.estimator)
+    exact = family is not None and not family.refuses(inner.estimator, inner.features, subject.y)
+    return _STEPS if exact else 0

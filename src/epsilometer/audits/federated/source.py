@@ -54,7 +54,7 @@ class FederatedTask:
     def load(self) -> dict[str, Any]:
         """Read the task: ``module``, ``loss``, ``clients``, ``test``, and settings that suit it."""
         with needs("torch", extra="torch"):
-            from epsilometer.audits.federated.clipping import FixedClip
+            from epsilometer.audits.federated.rounds import FixedClip
             from epsilometer.networks.optimizers import SGD
 
         task = self._read()

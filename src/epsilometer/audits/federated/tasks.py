@@ -8,21 +8,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from epsilometer import _validate
 from epsilometer._files import check_plain
 from epsilometer.errors import InvalidArgument, UnreadableFile
 from epsilometer.files.readers import open_columns, wrap_decoder_errors
-from epsilometer.networks.ensemble import as_tensor, cross_entropy
+from epsilometer.networks.ensemble import cross_entropy
 from epsilometer.networks.models import lenet5, mlp
 from epsilometer.types import FloatArray, IntArray
 
 Client = tuple[NDArray[Any], NDArray[Any]]
 _LENGTH = 40  # characters of a window
 _MOST = 64  # windows of one role, so that no round waits for Hamlet
-_SEEN = 256  # records tried at once
 _TESTED = 2000  # records the final model is tried on
 _LARGEST = 256 << 20  # bytes of all roles' lines
 _FEWER = "Give fewer of them."
@@ -170,23 +169,6 @@ def shakespeare_by_role(file: Path | str, *, rng: np.random.Generator) -> Federa
         clip=1.0,
         momentum=0.9,
     )
-
-
-def accuracy(module: nn.Module, test: tuple[ArrayLike, ArrayLike]) -> float:
-    """Share of labels that a model foretells, the likeliest output of each."""
-    own = next(module.parameters())
-    x, y = (as_tensor(part, "cpu") for part in test)
-    with torch.no_grad():
-        right = [
-            (
-                module(x[start : start + _SEEN].to(own.device)).argmax(-1).cpu()
-                == y[start : start + _SEEN]
-            )
-            .float()
-            .flatten()
-            for start in range(0, len(x), _SEEN)
-        ]
-    return float(torch.cat(right).mean())
 
 
 def _seeded(build: Any, rng: np.random.Generator) -> nn.Module:

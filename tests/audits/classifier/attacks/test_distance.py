@@ -2,7 +2,11 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from epsilometer.audits.classifier.attacks.distance import distance, first, shown
+from epsilometer.audits.classifier.attacks.shadow_attacks import (
+    choose_models,
+    distance,
+    show_predictions,
+)
 from epsilometer.audits.classifier.attacks.shadows import ShadowPool
 from epsilometer.errors import InvalidArgument
 from tests.audits.classifier.attacks.pools import a_pool
@@ -16,8 +20,8 @@ def test_is_the_difference_of_divergences(
     pool = a_pool(rng, models=9, n=25, effect=1.0)
     target = a_pool(rng, models=2, n=25).log_proba[0]
     found = distance(pool, target, pairs=pairs, binned=binned).values
-    q = shown(target, binned=binned)
-    p = np.stack([shown(each, binned=binned) for each in pool.log_proba])
+    q = show_predictions(target, binned=binned)
+    p = np.stack([show_predictions(each, binned=binned) for each in pool.log_proba])
     for record in range(25):
         at = pool.member[:, record]
         inside, outside = (p[side, record][:pairs].mean(axis=0) for side in (at, ~at))
@@ -26,7 +30,7 @@ def test_is_the_difference_of_divergences(
 
 
 def test_bins_are_those_of_the_paper() -> None:
-    p = shown(np.log([[0.29, 0.7, 0.01]]), binned=True)[0]
+    p = show_predictions(np.log([[0.29, 0.7, 0.01]]), binned=True)[0]
     np.testing.assert_allclose(p, np.array([0.295, 0.705, 0.015]) / 1.015, rtol=1e-12)
 
 
@@ -35,7 +39,7 @@ def test_single_precision_crosses_no_edge() -> None:
     p = np.arange(101)[:, None] / 100
     with np.errstate(divide="ignore"):
         rows = np.log(np.concatenate([p, 1 - p], axis=1)).astype(np.float32)
-    seen = shown(rows, binned=True)
+    seen = show_predictions(rows, binned=True)
     ratio = np.minimum(np.arange(101), 99) + 0.5
     np.testing.assert_allclose(seen[:, 0] / seen[:, 1], ratio / ratio[::-1], rtol=1e-9)
 
@@ -43,12 +47,12 @@ def test_single_precision_crosses_no_edge() -> None:
 def test_pairs_are_the_first_models_of_either_side(rng: np.random.Generator) -> None:
     pool = a_pool(rng, models=8, n=40)
     for side in (True, False):
-        used = first(pool, 2, inside=side)
+        used = choose_models(pool, 2, inside=side)
         assert set(used.sum(axis=0)) == {2}
         assert not (used & (pool.member != side)).any()
         assert not used[4:].any()  # two pairs have one of each
     with pytest.raises(InvalidArgument, match="pairs ≥ 1"):
-        first(pool, 0, inside=True)
+        choose_models(pool, 0, inside=True)
 
 
 def test_a_record_that_is_in_no_shadow_is_an_error(rng: np.random.Generator) -> None:

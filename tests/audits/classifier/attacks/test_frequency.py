@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from epsilometer.audits.classifier.attacks.frequency import frequency
+from epsilometer.audits.classifier.attacks.shadow_attacks import frequency
 from epsilometer.errors import InvalidArgument
 from tests.audits.classifier.attacks.pools import a_pool
 

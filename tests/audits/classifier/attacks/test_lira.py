@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from epsilometer.audits.classifier.attacks.lira import lira, normals
+from epsilometer.audits.classifier.attacks.shadow_attacks import fit_normals, lira
 from epsilometer.audits.classifier.attacks.shadows import ShadowPool, own_and_rest
 from epsilometer.errors import InvalidArgument
 from epsilometer.types import BoolArray, FloatArray
@@ -30,7 +30,7 @@ THERE = np.array([[True, True, True, False]] * 2)
 )
 @pytest.mark.parametrize("sign", [1, -1])
 def test_tf_privacy_cases(sign: int, variance: Any, expected: list[float], centre: Any) -> None:
-    fit = normals(sign * INSIDE, THERE, variance=variance, centre=centre)
+    fit = fit_normals(sign * INSIDE, THERE, variance=variance, centre=centre)
     # The other side is mirrored, with the target at the same distance from both.
     found = -fit.log_density(sign * TARGET)
     np.testing.assert_allclose(found, expected, atol=1e-7)  # as many digits as are printed
@@ -40,7 +40,7 @@ def test_tf_privacy_cases(sign: int, variance: Any, expected: list[float], centr
 def test_tf_privacy_case_of_two_augmentations(centre: Any) -> None:
     """Augmentations are averaged: here one column each."""
     values = np.array([[-1.0, 0.0], [1.0, 20.0]])
-    fit = normals(values, np.ones((2, 2), bool), variance="record", centre=centre)
+    fit = fit_normals(values, np.ones((2, 2), bool), variance="record", centre=centre)
     found = -fit.log_density(np.array([1.0, 0.0])).mean()
     np.testing.assert_allclose(found, 2.57023108, atol=1e-7)
 
@@ -112,7 +112,7 @@ def test_is_the_likelihood_ratio_where_laws_are_known(rng: np.random.Generator) 
     """With many models of N(2, 1) against N(0, 1) the score is 2(x − 1)."""
     member: BoolArray = np.arange(4000)[:, None] % 2 == np.zeros(3, int)
     fits = [
-        normals(rng.normal(2.0 * member, 1), member == side, variance="global")
+        fit_normals(rng.normal(2.0 * member, 1), member == side, variance="global")
         for side in (True, False)
     ]
     x = np.array([-1.0, 1.0, 3.0])
@@ -135,4 +135,4 @@ def test_what_it_does_not_know_is_refused(rng: np.random.Generator) -> None:
     with pytest.raises(InvalidArgument, match="Expected variance"):
         lira(pool, 0, variance="both")  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match="some model on this side"):
-        normals(pool.margin, np.zeros_like(pool.member), variance="record")
+        fit_normals(pool.margin, np.zeros_like(pool.member), variance="record")

@@ -19,20 +19,22 @@ from sklearn.preprocessing import OneHotEncoder
 from sklearn.tree import DecisionTreeClassifier
 
 from epsilometer import InProcess
-from epsilometer.audits.classifier.attacks.distance import distance
-from epsilometer.audits.classifier.attacks.frequency import frequency
-from epsilometer.audits.classifier.attacks.lira import lira
 from epsilometer.audits.classifier.attacks.membership import (
     RecordScores,
     evaluate,
     evaluate_groups,
-    mismatch,
+    find_mismatch,
     pool_pdtp,
 )
-from epsilometer.audits.classifier.attacks.rmia import rmia
+from epsilometer.audits.classifier.attacks.shadow_attacks import (
+    distance,
+    frequency,
+    lira,
+    rmia,
+    threshold,
+    untargeted,
+)
 from epsilometer.audits.classifier.attacks.shadows import ShadowPool, shadow_pool
-from epsilometer.audits.classifier.attacks.threshold import threshold
-from epsilometer.audits.classifier.attacks.untargeted import untargeted
 from epsilometer.errors import InvalidArgument
 from epsilometer.types import FloatArray, IntArray
 from tests.audits.classifier.attacks.pools import FLAKE, a_pool, memberships
@@ -76,7 +78,7 @@ def test_an_overfitted_model_is_found_out(
 
 def adult() -> tuple[Any, Any]:
     """Categories, as texts."""
-    path = Path(__file__).parents[1] / "data" / "adult_1500.csv.gz"
+    path = Path(__file__).parents[3] / "data" / "adult_1500.csv.gz"
     with gzip.open(path, "rt", encoding="utf-8") as file:
         rows = np.array(list(csv.reader(file))[1:])
     return rows[:, :-1], rows[:, -1]
@@ -177,7 +179,9 @@ def test_lira_and_rmia_need_own_labels_only(rng: np.random.Generator) -> None:
     with pytest.raises(InvalidArgument, match="pool with all classes"):
         threshold(lean, 0, statistic="confidence")
     for target in (0, whole.log_proba[0].astype(np.float64)):
-        assert mismatch(lean, target, lean.member[0]) == mismatch(whole, target, whole.member[0])
+        assert find_mismatch(lean, target, lean.member[0]) == find_mismatch(
+            whole, target, whole.member[0]
+        )
 
 
 # How attacks are judged.
@@ -310,19 +314,19 @@ def test_a_target_trained_in_another_way_is_noticed() -> None:
     X, y = load_breast_cancer(return_X_y=True)  # noqa: N806
     shallow = shadow_pool(DecisionTreeClassifier(max_depth=1), X, y, models=20, engine=HERE)
     deep = shadow_pool(DecisionTreeClassifier(), X, y, models=20, engine=HERE)
-    said = mismatch(shallow, deep.log_proba[0], deep.member[0])
+    said = find_mismatch(shallow, deep.log_proba[0], deep.member[0])
     assert "accuracy on records inside is 1.000" in said[0]
-    assert mismatch(shallow, 0, shallow.member[0]) == ()
+    assert find_mismatch(shallow, 0, shallow.member[0]) == ()
     some = np.arange(569) < 60
     model = DecisionTreeClassifier(max_depth=1, random_state=0).fit(X[some], y[some])
-    said = mismatch(shallow, model.predict_log_proba(X), some)
+    said = find_mismatch(shallow, model.predict_log_proba(X), some)
     assert "trained on 60 of these records" in said[-1]
 
 
 def test_a_target_trained_as_its_shadows_is_seldom_called_unlike() -> None:
     X, y = load_breast_cancer(return_X_y=True)  # noqa: N806
     pool = shadow_pool(GaussianNB(), X, y, models=80, engine=HERE)
-    alarms = sum(bool(mismatch(pool, at, pool.member[at])) for at in range(80))
+    alarms = sum(bool(find_mismatch(pool, at, pool.member[at])) for at in range(80))
     # three comparisons at 1 % each; accuracies of 80 overlapping halves are not independent
     assert alarms <= scipy.stats.binom.isf(FLAKE, 80, 0.03)
 
@@ -330,7 +334,7 @@ def test_a_target_trained_as_its_shadows_is_seldom_called_unlike() -> None:
 def test_shadows_that_nobody_was_in_have_no_accuracy_to_compare(rng: np.random.Generator) -> None:
     pool = a_pool(rng, models=6, n=40)
     held_out = ShadowPool.from_arrays(pool.log_proba, np.zeros_like(pool.member), pool.labels)
-    said = mismatch(held_out, pool.log_proba[0], pool.member[0])
+    said = find_mismatch(held_out, pool.log_proba[0], pool.member[0])
     assert not any("nan" in sentence for sentence in said)
     assert "the shadows on 0 to 0" in said[-1]
 

@@ -3,7 +3,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from epsilometer.audits.classifier.attacks.rmia import dominated, rmia
+from epsilometer.audits.classifier.attacks.shadow_attacks import rank_below, rmia
 from epsilometer.audits.classifier.attacks.shadows import ShadowPool
 from epsilometer.errors import InvalidArgument
 from epsilometer.types import FloatArray
@@ -45,8 +45,8 @@ def test_gamma_of_one_is_the_rank_and_others_change_no_order(rng: np.random.Gene
 
 
 def test_ties_count(rng: np.random.Generator) -> None:
-    np.testing.assert_array_equal(dominated(np.zeros(3), np.zeros(4), gamma=1.0), np.ones(3))
-    np.testing.assert_array_equal(dominated(np.zeros(3), np.zeros(4), gamma=1.01), np.zeros(3))
+    np.testing.assert_array_equal(rank_below(np.zeros(3), np.zeros(4), gamma=1.0), np.ones(3))
+    np.testing.assert_array_equal(rank_below(np.zeros(3), np.zeros(4), gamma=1.01), np.zeros(3))
 
 
 def test_only_the_population_is_compared_with(rng: np.random.Generator) -> None:
@@ -70,7 +70,7 @@ def test_nothing_is_quadratic() -> None:
     n = 20_000  # n × n truth values would be 400 MB
     gained = np.random.default_rng(0).normal(size=n)
     tracemalloc.start()
-    dominated(gained, gained, gamma=2.0)
+    rank_below(gained, gained, gamma=2.0)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2e6

@@ -247,14 +247,6 @@ def test_whoever_attacks_a_model_has_neither_it_nor_its_twin(rng: np.random.Gene
         pool.against(np.zeros((3, 3)))
 
 
-def test_pools_of_the_same_records_are_added(rng: np.random.Generator) -> None:
-    pool = a_pool(rng, models=6)
-    whole = pool.without(0) + pool.without(2)
-    assert whole.models == 8
-    with pytest.raises(InvalidArgument, match="same records"):
-        pool + a_pool(rng, models=6, n=30)
-
-
 def test_digits_of_what_is_nearly_certain_are_not_lost() -> None:
     """1 − p in double precision would be 0 here."""
     tiny = np.log([1e-30, 3e-30])

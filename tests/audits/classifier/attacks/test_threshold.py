@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from epsilometer.audits.classifier.attacks.shadow_attacks import find_best_cut, threshold
 from epsilometer.audits.classifier.attacks.shadows import ShadowPool
-from epsilometer.audits.classifier.attacks.threshold import best_cut, threshold
 from epsilometer.errors import InvalidArgument
 from tests.audits.classifier.attacks.pools import a_pool
 
@@ -14,13 +14,13 @@ def balanced(values: np.ndarray, member: np.ndarray, cut: float) -> float:
 def test_no_cut_is_better(rng: np.random.Generator) -> None:
     for _ in range(20):
         values, member = rng.integers(0, 12, 40).astype(float), rng.random(40) < 0.5
-        best = balanced(values, member, best_cut(values, member))
+        best = balanced(values, member, find_best_cut(values, member))
         inner = [balanced(values, member, each) for each in np.unique(values)[:-1]]
         assert best == pytest.approx(max(inner), abs=1e-12)
 
 
 def test_equal_values_stay_together() -> None:
-    assert best_cut(np.ones(4), np.array([True, True, False, False])) == 1.0
+    assert find_best_cut(np.ones(4), np.array([True, True, False, False])) == 1.0
 
 
 def test_a_class_may_have_its_own(rng: np.random.Generator) -> None:

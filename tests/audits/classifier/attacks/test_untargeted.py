@@ -2,15 +2,15 @@ import numpy as np
 import pytest
 import torch
 
-from epsilometer.audits.classifier.attacks import untargeted as module
-from epsilometer.audits.classifier.attacks.untargeted import untargeted
+from epsilometer.audits.classifier.attacks import shadow_attacks as module
+from epsilometer.audits.classifier.attacks.shadow_attacks import untargeted
 from epsilometer.errors import InvalidArgument
 from tests.audits.classifier.attacks.pools import a_pool
 
 
 def test_the_gradient_is_that_of_the_likelihood(rng: np.random.Generator) -> None:
     seen, was_in = rng.normal(size=(50, 4)).astype(np.float32), rng.random(50) < 0.5
-    net = module._learned(seen, was_in, rng)
+    net = module._train(seen, was_in, rng)
     scaled = (seen - net.centre) / net.scale
     weights = [torch.tensor(part, requires_grad=True) for part in net.weights]
     hidden = torch.relu(torch.tensor(scaled) @ weights[0] + weights[1])

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-REFERENCE = Path(__file__).parents[1] / "reference"
+REFERENCE = Path(__file__).parents[3] / "reference"
 
 
 def reference(name: str) -> dict[str, Any]:

@@ -20,8 +20,7 @@ from epsilometer.audits.classifier.leave_one_out.bounds import (
     lipschitz_bound,
     stable_upper_bound,
 )
-from epsilometer.audits.classifier.leave_one_out.dtp import dtp_exact
-from epsilometer.audits.classifier.leave_one_out.pdtp import pdtp
+from epsilometer.audits.classifier.leave_one_out.pdtp import dtp_exact, pdtp
 from epsilometer.errors import InvalidArgument
 from tests.audits.classifier.leave_one_out.reference import REFERENCE
 from tests.conftest import cases

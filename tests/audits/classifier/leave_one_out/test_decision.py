@@ -3,7 +3,7 @@ import pytest
 from sklearn.datasets import load_iris
 from sklearn.linear_model import LogisticRegression
 
-from epsilometer.audits.classifier.leave_one_out.decision import log_proba_of
+from epsilometer.audits.classifier.estimators import decision_logs
 from epsilometer.errors import InvalidArgument
 
 
@@ -13,15 +13,15 @@ def test_is_the_map_of_logistic_regression(classes: int) -> None:
     features, species = load_iris(return_X_y=True)
     kept = species < classes
     model = LogisticRegression(max_iter=1000).fit(features[kept], species[kept])
-    found = log_proba_of(model.decision_function(features[kept]))
+    found = decision_logs(model.decision_function(features[kept]))
     np.testing.assert_allclose(np.exp(found), model.predict_proba(features[kept]), atol=1e-15)
 
 
 def test_far_decisions_keep_their_digits() -> None:
-    np.testing.assert_allclose(log_proba_of([800.0])[0], [-800.0, -0.0])
+    np.testing.assert_allclose(decision_logs([800.0])[0], [-800.0, -0.0])
 
 
 @pytest.mark.parametrize("decision", [np.zeros((3, 1)), np.zeros((2, 2, 2))])
 def test_other_shapes(decision: object) -> None:
     with pytest.raises(InvalidArgument, match="decision function of shape"):
-        log_proba_of(decision)
+        decision_logs(decision)

@@ -17,7 +17,7 @@ from epsilometer.audits.classifier.leave_one_out import discriminant
 from epsilometer.errors import InvalidArgument
 from tests.audits.classifier.leave_one_out.brute_force import assert_is_leave_one_out
 
-LINEAR, QUADRATIC = discriminant.Linear(), discriminant.Quadratic()
+LINEAR, QUADRATIC = discriminant.LINEAR, discriminant.QUADRATIC
 IRIS, SPECIES = load_iris(return_X_y=True)
 CANCER, MALIGNANT = load_breast_cancer(return_X_y=True)
 GIVEN = {"priors": [0.2, 0.5, 0.3]}
@@ -39,13 +39,13 @@ def test_linear_with_features_on_wild_scales(solver: str) -> None:
 def test_linear_with_columns_that_live_by_one_record(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without such a record scikit-learn drops the column: it is refitted."""
     refitted = []
-    kept = discriminant._Discriminant._refitted
+    kept = discriminant._Discriminant._refit
 
     def counted(model: Any, record: int, at: Any) -> Any:
         refitted.append(record)
         return kept(model, record, at)
 
-    monkeypatch.setattr(discriminant._Discriminant, "_refitted", counted)
+    monkeypatch.setattr(discriminant._Discriminant, "_refit", counted)
     X, y = load_digits(return_X_y=True)
     X, y = X[:400], y[:400]
     alone = [int(np.flatnonzero(c)[0]) for c in X.T if np.count_nonzero(c) == 1]

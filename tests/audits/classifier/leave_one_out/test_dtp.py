@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from sklearn.naive_bayes import BernoulliNB, CategoricalNB, GaussianNB
 
-from epsilometer.audits.classifier.leave_one_out.dtp import dtp_exact, enumerated
-from epsilometer.audits.classifier.leave_one_out.pdtp import pdtp
+from epsilometer.audits.classifier.leave_one_out.pdtp import dtp_exact, enumerate_domain, pdtp
 from epsilometer.errors import InvalidArgument
 from tests.audits.classifier.leave_one_out.test_pdtp import coded, numbers
 from tests.conftest import cases
@@ -72,9 +71,9 @@ def test_any_family_is_asked_about_a_domain_that_is_given() -> None:
         ([range(2000), range(2000)], "4,000,000. dtp_over"),
     ],
 )
-def test_domains_that_cannot_be_enumerated(domain: Any, words: str) -> None:
+def test_domains_that_cannot_be_enumerate_domain(domain: Any, words: str) -> None:
     with pytest.raises(InvalidArgument, match=words):
-        enumerated(domain, 2)
+        enumerate_domain(domain, 2)
 
 
 def test_a_domain_that_nobody_knows() -> None:

@@ -15,13 +15,18 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
 from sklearn.tree import DecisionTreeClassifier, ExtraTreeClassifier
 
-from epsilometer.audits.classifier.leave_one_out import families, leaves
+from epsilometer.audits.classifier.leave_one_out import families
 from epsilometer.audits.classifier.leave_one_out.pdtp import pdtp
-from epsilometer.audits.classifier.leave_one_out.trees import FixedStructure, RandomDecisionTrees
+from epsilometer.audits.classifier.leave_one_out.trees import (
+    FIXED_TREE,
+    RANDOM_TREES,
+    FixedStructure,
+    RandomDecisionTrees,
+)
 from epsilometer.errors import InvalidArgument
 from tests.audits.classifier.leave_one_out.brute_force import assert_is_leave_one_out
 
-REFERENCE = Path(__file__).parents[1] / "reference" / "pdtp"
+REFERENCE = Path(__file__).parents[3] / "reference" / "pdtp"
 IRIS, SPECIES = load_iris(return_X_y=True)
 NAMED = np.array(["b", "c", "d"])[SPECIES]
 NAMED[7] = "a"  # the only one
@@ -31,7 +36,7 @@ NAMED[7] = "a"  # the only one
 @pytest.mark.parametrize("depth", [1, 5])
 def test_random_trees_agree_with_refits(depth: int, average: Any) -> None:
     model = RandomDecisionTrees(12, depth=depth, bounds=(0, 8), average=average, seed=3)
-    family = leaves.RandomTrees()
+    family = RANDOM_TREES
     records = np.arange(0, 150, 7)
     assert_is_leave_one_out(family, model, IRIS, NAMED, records=records, atol=1e-12)
 
@@ -100,7 +105,7 @@ def test_random_trees_refuse(changed: dict[str, Any], message: str) -> None:
 def test_fixed_structure_agrees_with_refits(kind: Any, depth: int | None) -> None:
     """Grown to the end, most records are alone in their leaf: their ancestors answer."""
     tree = kind(max_depth=depth, random_state=0).fit(IRIS, NAMED)
-    family = leaves.FixedTree()
+    family = FIXED_TREE
     assert_is_leave_one_out(family, FixedStructure(tree), IRIS, NAMED, atol=1e-14)
 
 

@@ -15,7 +15,7 @@ from epsilometer.audits.classifier.leave_one_out.pdtp import pdtp
 from epsilometer.errors import InvalidArgument
 from tests.audits.classifier.leave_one_out.brute_force import assert_is_leave_one_out
 
-FAMILY = linear.Ridge()
+FAMILY = linear.RIDGE
 IRIS, SPECIES = load_iris(return_X_y=True)
 CANCER, MALIGNANT = load_breast_cancer(return_X_y=True)
 

@@ -13,12 +13,13 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import scale
 
 from epsilometer.audits.classifier.leave_one_out import logistic
+from epsilometer.audits.classifier.leave_one_out.families import family_of
 from epsilometer.audits.classifier.leave_one_out.pdtp import pdtp
 from epsilometer.errors import InvalidArgument
 from tests.audits.classifier.leave_one_out.brute_force import assert_is_leave_one_out, refitted
 
-FAMILY = logistic.Logistic()
-REFERENCE = Path(__file__).parents[1] / "reference" / "pdtp"
+FAMILY = logistic.LOGISTIC
+REFERENCE = Path(__file__).parents[3] / "reference" / "pdtp"
 IRIS, SPECIES = load_iris(return_X_y=True)
 CANCER, MALIGNANT = load_breast_cancer(return_X_y=True)
 CANCER = scale(CANCER)
@@ -160,7 +161,7 @@ def test_subclasses_are_not_recognised() -> None:
     class Mine(LogisticRegression):  # type: ignore[misc]
         pass
 
-    assert not FAMILY.recognises(Mine())
+    assert family_of(Mine()) is None
 
 
 def test_queries_of_another_width() -> None:

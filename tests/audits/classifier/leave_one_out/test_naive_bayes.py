@@ -16,8 +16,8 @@ from sklearn.naive_bayes import (
 )
 
 from epsilometer.audits.classifier.leave_one_out import naive_bayes
-from epsilometer.audits.classifier.leave_one_out.families import family_of
-from epsilometer.audits.classifier.leave_one_out.naive_bayes import GaussianMoments, Priors
+from epsilometer.audits.classifier.leave_one_out.families import Removable, family_of
+from epsilometer.audits.classifier.leave_one_out.naive_bayes import GaussianModel
 from epsilometer.errors import InvalidArgument
 from tests.audits.classifier.leave_one_out.brute_force import refitted_logs
 from tests.audits.classifier.leave_one_out.reference import adult
@@ -178,11 +178,11 @@ def test_planted_mistakes_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with monkeypatch.context() as patch:  # the smoothing stays as of all records
         patch.setattr(
-            GaussianMoments, "_epsilon_without", lambda self, X: np.full(len(X), self._epsilon)
+            GaussianModel, "_epsilon_without", lambda self, X: np.full(len(X), self._epsilon)
         )
         noticed(GaussianNB(var_smoothing=1e-3), X, y)
     with monkeypatch.context() as patch:  # the prior stays as of all records
-        patch.setattr(Priors, "log", lambda _, counts: np.zeros_like(counts))
+        patch.setattr(Removable, "log_priors", lambda _, counts: np.zeros_like(counts))
         noticed(GaussianNB(), X, y)
         noticed(CategoricalNB(min_categories=9), np.floor(X), y)
     with monkeypatch.context() as patch:  # differences, whatever is left of them

@@ -10,9 +10,10 @@ from sklearn.datasets import load_iris
 from sklearn.naive_bayes import BernoulliNB, CategoricalNB, GaussianNB
 from sklearn.tree import DecisionTreeClassifier
 
-from epsilometer.audits.classifier.leave_one_out.pdtp import changes, dtp_over, larger_at_most, pdtp
+from epsilometer.audits.classifier.leave_one_out.pdtp import changes, dtp_over, pdtp
 from epsilometer.engine.engines import InProcess
 from epsilometer.errors import InvalidArgument
+from epsilometer.stats.membership import count_unseen
 from tests.audits.classifier.leave_one_out.brute_force import refitted_logs
 from tests.audits.classifier.leave_one_out.reference import reference
 from tests.conftest import cases
@@ -139,7 +140,7 @@ def test_a_sample_says_what_it_leaves_open() -> None:
     again = pdtp(GaussianNB(), X, y, records="sample:60", seed=3)
     assert np.unique(drawn.records).size == 60
     np.testing.assert_array_equal(drawn.records, again.records)
-    assert drawn.unseen == larger_at_most(60, 150) == 5
+    assert drawn.unseen == count_unseen(60, 150) == 5
     assert "60 of 150 records were drawn: with 95% confidence at most 5" in drawn.caveats[-1]
     assert pdtp(GaussianNB(), X, y, records="sample:500").records.size == 150
 
@@ -147,7 +148,7 @@ def test_a_sample_says_what_it_leaves_open() -> None:
 @pytest.mark.parametrize(("sampled", "of"), [(1, 2), (5, 40), (60, 150), (500, 10_000), (39, 40)])
 @pytest.mark.parametrize("confidence", [0.5, 0.95, 0.999])
 def test_limit_solves_its_defining_equation(sampled: int, of: int, confidence: float) -> None:
-    limit = larger_at_most(sampled, of, confidence=confidence)
+    limit = count_unseen(sampled, of, confidence=confidence)
 
     def missed(largest: int) -> float:
         return float(scipy.stats.hypergeom.pmf(0, of, largest, sampled))
@@ -160,7 +161,7 @@ def test_a_sample_is_wrong_no_oftener_than_it_says(rng: np.random.Generator) -> 
     """With ties too; and hardly less often, so that it says all it may."""
     values, sampled, samples = rng.exponential(size=400), 40, 2_000
     for law, least in ((values, 0.02), (np.floor(values), 0.0)):
-        limit = larger_at_most(sampled, law.size)
+        limit = count_unseen(sampled, law.size)
         wrong = sum(
             np.sum(law > law[rng.choice(law.size, sampled, replace=False)].max()) > limit
             for _ in range(samples)

@@ -1,4 +1,4 @@
-"""Was each record in? What an attack says of all of them, and how often it is right."""
+"""Evaluate membership attacks: what one says of every record, and how often it is right."""
 
 import math
 from dataclasses import dataclass, replace
@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import scipy.special
 from numpy.typing import ArrayLike, NDArray
 
 from epsilometer import _validate
@@ -14,9 +13,9 @@ from epsilometer.audits.classifier.attacks.shadows import ShadowPool, mean_by_si
 from epsilometer.core.bound import EpsilonLowerBound
 from epsilometer.core.scores import Scores
 from epsilometer.errors import InvalidArgument
-from epsilometer.stats import binomial
+from epsilometer.stats import membership
 from epsilometer.stats.estimators import epsilon_lower_bound
-from epsilometer.stats.tradeoff import tradeoff_curve
+from epsilometer.stats.membership import Limited, RateAt
 from epsilometer.types import BoolArray, FloatArray
 
 LEAST = 20  # records inside, and outside, below which a group has no figures
@@ -52,7 +51,7 @@ class RecordScores:
         object.__setattr__(self, "values", _validate.scores(self.attack, self.values))
 
     def split(self, member: ArrayLike) -> Scores:
-        """Scores of records that were in, and of those that were not.
+        """Return scores of records that were in, and of those that were not.
 
         Example:
             >>> found = RecordScores(attack="mine", values=[3.0, 1.0, 2.0], threshold=1.5,
@@ -60,32 +59,8 @@ class RecordScores:
             >>> found.split([True, False, True]).inside
             array([3., 2.])
         """
-        was_in = _member(member, self.values.size)
+        was_in = _read_member(member, self.values.size)
         return Scores(inside=self.values[was_in], outside=self.values[~was_in])
-
-
-@dataclass(frozen=True, kw_only=True)
-class Interval:
-    """A value and the two ends between which the truth lies, each with its own error of α/2."""
-
-    value: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class RateAt:
-    """True positive rate at a low false positive rate.
-
-    Attributes:
-        fpr: The false positive rate asked for.
-        tpr: Share of records inside above the lowest threshold that keeps it, and its interval.
-        fpr_high: Upper limit of the true false positive rate there.
-    """
-
-    fpr: float
-    tpr: Interval
-    fpr_high: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,10 +92,10 @@ class Performance:
     attack: str
     n_in: int
     n_out: int
-    auc: Interval
+    auc: Limited
     p_value: float
-    accuracy: Interval
-    advantage: Interval
+    accuracy: Limited
+    advantage: Limited
     precision: float
     recall: float
     f1: float
@@ -147,15 +122,15 @@ def evaluate(
     confidence: float = 0.95,
     fpr: tuple[float, ...] = LOW_FPR,
 ) -> Performance:
-    """How well an attack does against what is true.
+    """Measure how well an attack does against what is true.
 
     The bound on ε is that of one run with many records in it (Steinke et al. 2023). Scores of one
     model's records are *not* independent runs, so no other method is valid for them, and this one
     only where membership was drawn by fair coins: say so by ``coins``.
 
-    Guarantees: with ``coins``, the bound exceeds the true ε of training (a record added or removed)
+    Guarantee: with ``coins``, the bound exceeds the true ε of training (a record added or removed)
         in at most ``1 − confidence`` of audits; without, its ``valid`` is false.
-    Assumes: the attack saw nothing that depends on who was in, but the target.
+    Assumption: the attack saw nothing that depends on who was in, but the target.
 
     Args:
         scores: What the attack says.
@@ -174,32 +149,24 @@ def evaluate(
         >>> round(result.auc.value, 2), result.bound.valid, result.bound.epsilon > 1
         (0.93, True, True)
     """
-    _validate.open_unit(confidence=confidence)
     parts = scores.split(member)
-    curve = tradeoff_curve(parts)
-    tail = (1 - confidence) / 2
     hits = int((parts.inside > scores.threshold).sum())
     alarms = int((parts.outside > scores.threshold).sum())
-    advantage = _advantage(hits, parts.n_in, alarms, parts.n_out, tail)
-    recall = hits / parts.n_in
-    precision = hits / (hits + alarms) if hits + alarms else math.nan
+    advantage = membership.exact_advantage_at(parts, scores.threshold, confidence=confidence)
     return Performance(
         attack=scores.attack,
         n_in=parts.n_in,
         n_out=parts.n_out,
-        auc=_auc(parts, curve.auc, tail),
-        p_value=_p_value(parts, curve.auc),
-        accuracy=Interval(
-            value=(1 + advantage.value) / 2,
-            low=(1 + advantage.low) / 2,
-            high=(1 + advantage.high) / 2,
-        ),
+        auc=membership.approximate_auc(parts, confidence=confidence),
+        # U moves in steps of 1: half a step is taken off as continuity correction
+        p_value=membership.rank_sum_pvalue(parts.inside, parts.outside, continuity=0.5),
+        accuracy=Limited(*((1 + each) / 2 for each in advantage)),
         advantage=advantage,
-        precision=precision,
-        recall=recall,
+        precision=hits / (hits + alarms) if hits + alarms else math.nan,
+        recall=hits / parts.n_in,
         f1=2 * hits / (hits + alarms + parts.n_in),
-        at_low_fpr=tuple(_rate_at(parts, rate, tail) for rate in fpr),
-        bound=_bound(parts, coins=coins, delta=delta, confidence=confidence, who=scores.attack),
+        at_low_fpr=tuple(membership.rate_at(parts, rate, confidence=confidence) for rate in fpr),
+        bound=bound_one_run(scores, member, coins=coins, delta=delta, confidence=confidence),
         confidence=confidence,
         caveats=tuple(
             f"With {parts.n_out:,} records outside, an FPR of {rate:g} is below one of them: "
@@ -210,6 +177,23 @@ def evaluate(
     )
 
 
+def bound_one_run(
+    scores: RecordScores, member: ArrayLike, *, coins: bool, delta: float, confidence: float
+) -> EpsilonLowerBound:
+    """Return the bound of ``evaluate``: valid where membership was drawn by fair coins."""
+    bound = epsilon_lower_bound(
+        scores.split(member),
+        delta=delta,
+        confidence=confidence,
+        method="one_run",
+        adjacency="add_remove",
+        adversary=f"sees the target's predictions: {scores.attack}",
+    )
+    if coins:
+        return bound
+    return msgspec.structs.replace(bound, valid=False, caveats=(*bound.caveats, _NO_COINS))
+
+
 def evaluate_groups(
     scores: RecordScores,
     member: ArrayLike,
@@ -218,9 +202,9 @@ def evaluate_groups(
     smallest: int = LEAST,
     **how: Any,
 ) -> tuple[GroupPerformance, ...]:
-    """``evaluate`` for each group of records: its class, or whatever column a user names.
+    """Evaluate an attack on each group of records: its class, or any column of groups.
 
-    Guarantees: a group with fewer than ``smallest`` records inside, or outside, has no figures, so
+    Guarantee: a group with fewer than ``smallest`` records inside, or outside, has no figures, so
         that no figure is about a handful of people.
 
     Args:
@@ -238,7 +222,7 @@ def evaluate_groups(
         [('few', True), ('many', False)]
     """
     _validate.whole(1, smallest=smallest)
-    was_in = _member(member, scores.values.size)
+    was_in = _read_member(member, scores.values.size)
     names: NDArray[Any] = np.asarray(groups)
     if names.shape != was_in.shape:
         raise InvalidArgument(
@@ -259,14 +243,14 @@ def evaluate_groups(
     return tuple(found)
 
 
-def mismatch(pool: ShadowPool, target: int | ArrayLike, member: ArrayLike) -> tuple[str, ...]:
-    """How the target differs from its shadows, in words: nothing where it could be one of them.
+def find_mismatch(pool: ShadowPool, target: int | ArrayLike, member: ArrayLike) -> tuple[str, ...]:
+    """Say how the target differs from its shadows; nothing where it could be one of them.
 
     Compared are accuracy on the records inside, accuracy on those outside, the gap between them,
     and how many records were inside. Attacks through shadows that were trained in another way are
     weaker than what the target's makers, or a better-informed adversary, could do.
 
-    Guarantees: a target trained as its shadows were is called unlike in about 1 % of cases for
+    Guarantee: a target trained as its shadows were is called unlike in about 1 % of cases for
         each of these (the interval is Student's, for one more of normal values).
 
     Args:
@@ -274,7 +258,7 @@ def mismatch(pool: ShadowPool, target: int | ArrayLike, member: ArrayLike) -> tu
         target: ln p of the target, shape ``(n, classes)``, or the number of a model of the pool.
         member: Who was in the target, shape ``(n,)``.
     """
-    was_in = _member(member, pool.records)
+    was_in = _read_member(member, pool.records)
     shadows, _ = pool.against(target)
     if shadows.models < 3:
         return ("Too few shadows to say whether the target is like them: train some more.",)
@@ -294,7 +278,9 @@ def mismatch(pool: ShadowPool, target: int | ArrayLike, member: ArrayLike) -> tu
         others = accuracies[np.isfinite(accuracies)]  # a shadow of all records has none outside
         if others.size < 3:
             continue
-        low, high = _next(others, 1 / min(int(was_in.sum()), int((~was_in).sum())))
+        # An accuracy is no finer than one record
+        resolution = 1 / min(int(was_in.sum()), int((~was_in).sum()))
+        low, high = membership.predict_next(others, alpha=_ALARM, resolution=resolution)
         if not low <= value <= high:
             said.append(
                 f"The target's {what} is {value:.3f}, that of a model trained as the shadows were "
@@ -327,7 +313,7 @@ class PoolRisk:
 
 
 def pool_pdtp(pool: ShadowPool, *, rng: np.random.Generator) -> PoolRisk:
-    """Estimates how much each record changes predictions at itself, from the shadows alone.
+    """Estimate how much each record changes predictions at itself, from the shadows alone.
 
     PDTP compares training on all records with training on all but one. Here both sides are means
     over models of half the records, so that what a record does is larger than it would be among
@@ -356,7 +342,7 @@ def pool_pdtp(pool: ShadowPool, *, rng: np.random.Generator) -> PoolRisk:
     )
 
 
-def _member(member: ArrayLike, n: int) -> BoolArray:
+def _read_member(member: ArrayLike, n: int) -> BoolArray:
     found = np.asarray(member)
     if found.shape != (n,) or not np.isin(found, (0, 1)).all():
         raise InvalidArgument(
@@ -370,86 +356,3 @@ def _member(member: ArrayLike, n: int) -> BoolArray:
             "Hold some records out of the target."
         )
     return was_in
-
-
-def _advantage(hits: int, n_in: int, alarms: int, n_out: int, tail: float) -> Interval:
-    """TPR − FPR; each end pays half its error for either rate."""
-    low, high = binomial.clopper_pearson_lower, binomial.clopper_pearson_upper
-    each = tail / 2
-    return Interval(
-        value=hits / n_in - alarms / n_out,
-        low=float(low(hits, n_in, alpha=each) - high(alarms, n_out, alpha=each)),
-        high=float(high(hits, n_in, alpha=each) - low(alarms, n_out, alpha=each)),
-    )
-
-
-def _rate_at(parts: Scores, fpr: float, tail: float) -> RateAt:
-    """The threshold is placed by outside scores alone, so those inside are fresh beside it."""
-    allowed = math.floor(fpr * parts.n_out * (1 + 1e-12))
-    barrier = np.partition(parts.outside, parts.n_out - 1 - allowed)[parts.n_out - 1 - allowed]
-    hits = int((parts.inside > barrier).sum())
-    alarms = int((parts.outside > barrier).sum())
-    return RateAt(
-        fpr=fpr,
-        tpr=Interval(
-            value=hits / parts.n_in,
-            low=float(binomial.clopper_pearson_lower(hits, parts.n_in, alpha=tail)),
-            high=float(binomial.clopper_pearson_upper(hits, parts.n_in, alpha=tail)),
-        ),
-        fpr_high=float(binomial.clopper_pearson_upper(alarms, parts.n_out, alpha=tail)),
-    )
-
-
-def _auc(parts: Scores, auc: float, tail: float) -> Interval:
-    """DeLong's standard error, and never less than that of half a pair of records."""
-    inside, outside = np.sort(parts.inside), np.sort(parts.outside)
-    beaten = _placed(outside, parts.inside)
-    beating = 1 - _placed(inside, parts.outside)
-    variance = beaten.var() / max(parts.n_in - 1, 1) + beating.var() / max(parts.n_out - 1, 1)
-    least = 0.5 / min(parts.n_in, parts.n_out)
-    half = -float(scipy.special.ndtri(tail)) * max(math.sqrt(float(variance)), least)
-    return Interval(value=auc, low=max(auc - half, 0.0), high=min(auc + half, 1.0))
-
-
-def _placed(sorted_others: FloatArray, values: FloatArray) -> FloatArray:
-    """Share of the others below each value, equal ones counted half."""
-    below = np.searchsorted(sorted_others, values)
-    upto = np.searchsorted(sorted_others, values, side="right")
-    return np.asarray((below + upto) / (2 * sorted_others.size))
-
-
-def _p_value(parts: Scores, auc: float) -> float:
-    """Of the Mann–Whitney test, with ties and the continuity correction."""
-    n_in, n_out = parts.n_in, parts.n_out
-    n = n_in + n_out
-    _, ties = np.unique(np.concatenate([parts.inside, parts.outside]), return_counts=True)
-    t = ties.astype(np.float64)
-    variance = n_in * n_out / 12 * (n + 1 - float((t**3 - t).sum()) / (n * (n - 1)))
-    if variance <= 0:  # all scores are equal
-        return 1.0
-    z = ((auc - 0.5) * n_in * n_out - 0.5) / math.sqrt(variance)
-    return float(scipy.special.ndtr(-z))
-
-
-def _bound(
-    parts: Scores, *, coins: bool, delta: float, confidence: float, who: str
-) -> EpsilonLowerBound:
-    bound = epsilon_lower_bound(
-        parts,
-        delta=delta,
-        confidence=confidence,
-        method="one_run",
-        adjacency="add_remove",
-        adversary=f"sees the target's predictions: {who}",
-    )
-    if coins:
-        return bound
-    return msgspec.structs.replace(bound, valid=False, caveats=(*bound.caveats, _NO_COINS))
-
-
-def _next(others: FloatArray, resolution: float) -> tuple[float, float]:
-    """Between which one more of these lies; an accuracy is no finer than one record."""
-    m = others.size
-    spread = math.hypot(float(others.std(ddof=1)), resolution) * math.sqrt(1 + 1 / m)
-    half = -float(scipy.special.stdtrit(m - 1, _ALARM)) * spread
-    return float(others.mean()) - half, float(others.mean()) + half

@@ -1,4 +1,4 @@
-"""One pool of shadow models for all attacks: who was in which, and what each said of everybody.
+"""Train one pool of shadow models for all attacks, and ask each about every record.
 
 Models come in pairs. The first of a pair is trained on the records that fair coins put in (or on a
 random half), the second on all others. So every record is in exactly half of an even number of
@@ -17,14 +17,19 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from epsilometer import _validate
-from epsilometer.audits.classifier.attacks.estimators import FitEstimator
-from epsilometer.audits.classifier.leave_one_out.estimators import labels as classes_and_places
+from epsilometer.audits.classifier.estimators import (
+    FitEstimator,
+    check_choice,
+    count_rows,
+    read_labels,
+    take_rows,
+)
 from epsilometer.core.printing import name_error
 from epsilometer.engine.engines import Engine, Local
 from epsilometer.engine.events import Listener
 from epsilometer.engine.fingerprints import fingerprint, name_of
-from epsilometer.engine.gather import UnitFailed, gather
 from epsilometer.engine.plan import Plan
+from epsilometer.engine.run import UnitFailed, gather
 from epsilometer.engine.shards import Arrays
 from epsilometer.errors import InvalidArgument
 from epsilometer.networks.loss import is_module
@@ -34,7 +39,6 @@ Fit: TypeAlias = Callable[[Any, IntArray, int], Callable[[Any], ArrayLike]]
 Keep: TypeAlias = Literal["all", "own"]
 Draw: TypeAlias = Literal["coins", "halves"]
 FLOOR = math.log(1e-45)  # ln p below it counts as it: what is impossible stays comparable
-_LOCAL = Local()
 _SUM = 1e-2  # by which probabilities may miss 1: people round what they keep
 
 
@@ -78,7 +82,7 @@ class ShadowPool:
     def from_arrays(
         cls, log_proba: ArrayLike, member: ArrayLike, labels: ArrayLike
     ) -> "ShadowPool":
-        """A pool of predictions that are there already.
+        """Make a pool of predictions that are there already.
 
         Args:
             log_proba: ln p, shape ``(models, n, classes)``; columns in the order of sorted labels.
@@ -92,8 +96,8 @@ class ShadowPool:
             >>> pool.models, pool.records, pool.member.sum(axis=0)
             (4, 3, array([2, 2, 2]))
         """
-        classes, places = classes_and_places(labels)
-        was_in = _members(member)
+        classes, places = read_labels(labels)
+        was_in = _read_members(member)
         found = np.asarray(log_proba, np.float32)
         if found.shape != (*was_in.shape, classes.size) or places.size != was_in.shape[1]:
             raise InvalidArgument(
@@ -102,26 +106,26 @@ class ShadowPool:
                 f"of shape {was_in.shape}."
             )
         for each in found:
-            _log_probabilities(each)
+            _check_logs(each)
         right = found.argmax(axis=2) == places
-        train, test = zip(*map(_accuracies, right, was_in), strict=True)
+        train, test = np.array([*map(_measure_accuracy, right, was_in)]).T
         return cls(
             log_proba=found,
             member=was_in,
             labels=places,
             classes=classes,
-            train_accuracy=np.array(train),
-            test_accuracy=np.array(test),
+            train_accuracy=train,
+            test_accuracy=test,
         )
 
     @property
     def models(self) -> int:
-        """How many."""
+        """How many models there are."""
         return len(self.member)
 
     @property
     def records(self) -> int:
-        """n."""
+        """How many records there are."""
         return len(self.labels)
 
     @property
@@ -151,7 +155,7 @@ class ShadowPool:
         return self.margins_of(self.pairs)
 
     def margins_of(self, pairs: FloatArray) -> FloatArray:
-        """ln p/(1−p) where p and 1−p are given as ``own_and_rest`` does, shape ``(…, 2)``.
+        """Return ln p/(1−p) where p and 1−p are given as ``own_and_rest`` does, shape ``(…, 2)``.
 
         What no tree or neighbour voted for is not impossible: 0 counts as half of the smallest
         probability above it that the shadows gave, and as 1e-45 at least. With a fixed tiny number
@@ -168,7 +172,7 @@ class ShadowPool:
         return max(float(possible) - math.log(2), FLOOR)
 
     def without(self, model: int) -> "ShadowPool":
-        """The pool of an adversary who attacks one of its models.
+        """Return the pool of an adversary who attacks one of its models.
 
         The other model of its pair is left out too: it was trained on all others, so whoever has
         it knows who was in the target.
@@ -179,10 +183,20 @@ class ShadowPool:
             )
         twins = (self.member != self.member[model]).all(axis=1)
         twins[model] = True
-        return self._pick(np.flatnonzero(~twins))
+        if twins.all():
+            raise InvalidArgument(
+                "Expected shadows besides the target, got none. Train more models."
+            )
+        return replace(
+            self,
+            log_proba=self.log_proba[~twins],
+            member=self.member[~twins],
+            train_accuracy=self.train_accuracy[~twins],
+            test_accuracy=self.test_accuracy[~twins],
+        )
 
     def against(self, target: "int | ArrayLike") -> "tuple[ShadowPool, FloatArray]":
-        """Shadows to attack a target with, and what the target says, shape ``(n, columns)``.
+        """Return shadows to attack a target with, and its predictions, shape ``(n, columns)``.
 
         Args:
             target: One of the pool's models, or ln p of the target, shape ``(n, classes)``.
@@ -195,39 +209,8 @@ class ShadowPool:
                 f"Expected ln p of the target, of shape {(self.records, self.classes.size)}, "
                 f"or the number of a model of the pool, got shape {found.shape}."
             )
-        _log_probabilities(found)
+        _check_logs(found)
         return self, found if self.kept == "all" else own_and_rest(found, self.labels)
-
-    def __add__(self, other: "ShadowPool") -> "ShadowPool":
-        """The models of both, which must be of the same records."""
-        same = np.array_equal(self.labels, other.labels) and self.kept == other.kept
-        if not same or not np.array_equal(self.classes, other.classes):
-            raise InvalidArgument(
-                f"Expected pools of the same records, kept alike, got {self.labels.size} records "
-                f"of {self.classes.size} classes with {self.kept!r} kept, and {other.labels.size} "
-                f"of {other.classes.size} with {other.kept!r}."
-            )
-        return replace(
-            self,
-            log_proba=np.concatenate([self.log_proba, other.log_proba]),
-            member=np.concatenate([self.member, other.member]),
-            train_accuracy=np.concatenate([self.train_accuracy, other.train_accuracy]),
-            test_accuracy=np.concatenate([self.test_accuracy, other.test_accuracy]),
-            coins=self.coins and other.coins,
-        )
-
-    def _pick(self, models: NDArray[np.intp]) -> "ShadowPool":
-        if models.size == 0:
-            raise InvalidArgument(
-                "Expected shadows besides the target, got none. Train more models."
-            )
-        return replace(
-            self,
-            log_proba=self.log_proba[models],
-            member=self.member[models],
-            train_accuracy=self.train_accuracy[models],
-            test_accuracy=self.test_accuracy[models],
-        )
 
 
 def shadow_pool(
@@ -239,16 +222,16 @@ def shadow_pool(
     draw: Draw = "coins",
     keep: Keep = "all",
     seed: int = 0,
-    engine: Engine = _LOCAL,
+    engine: Engine | None = None,
     directory: Path | str | None = None,
     listen: Sequence[Listener] = (),
 ) -> ShadowPool:
-    """Trains shadow models, each on about half of the records, and asks them about all.
+    """Train shadow models, each on about half of the records, and ask them about all.
 
-    Guarantees: every record is in exactly half of an even number of models; the same arguments give
+    Guarantee: every record is in exactly half of an even number of models; the same arguments give
         the same pool, byte for byte, on every engine, however often it was killed; with the same
         directory, asking for more models keeps those that are there.
-    Assumes: all randomness of training comes from its seed.
+    Assumption: all randomness of training comes from its seed.
 
     Args:
         estimator: Anything with scikit-learn's manners, or a function ``fit(X, y, seed)`` that
@@ -259,10 +242,10 @@ def shadow_pool(
         models: How many.
         draw: ``"coins"`` puts each record in by its own fair coin, as bounds from one run need;
             ``"halves"`` takes halves of equal size, as the paper does.
-        keep: ``"own"`` keeps two numbers a record instead of one a class: ln p of its own label
+        keep: ``"own"`` keeps two numbers per record instead of one per class: ln p of its own label
             and of all others together, which is all that LiRA, RMIA and loss thresholds need.
         seed: From which records and the seeds of training are drawn.
-        engine: What executes training; a model is a unit.
+        engine: What executes training, processes of this machine by default; a model is a unit.
         directory: Where the pool lives, so that the same call can finish or extend it.
         listen: Who is told what happens.
 
@@ -276,11 +259,10 @@ def shadow_pool(
         ((4, 60, 2), {2})
     """
     _validate.whole(2, models=models)
-    for name, value, known in (("draw", draw, ("coins", "halves")), ("keep", keep, ("all", "own"))):
-        if value not in known:
-            raise InvalidArgument(f"Expected {name} to be one of {known}, got {value!r}.")
-    classes, places = classes_and_places(y)
-    n = X.shape[0] if hasattr(X, "shape") else len(X)
+    check_choice(Draw, draw=draw)
+    check_choice(Keep, keep=keep)
+    classes, places = read_labels(y)
+    n = count_rows(X)
     if n != places.size:
         raise InvalidArgument(f"Expected a label for each of {n} records, got {places.size}.")
     if classes.size > n // 2:
@@ -302,17 +284,15 @@ def shadow_pool(
         keep=keep,
         seed=seed,
     )
+    home = None if directory is None else Path(directory)
     found = [
         arrays
-        for first, last in _blocks(None if directory is None else Path(directory), models)
-        for arrays in _trained(training, first, last, directory, engine=engine, listen=listen)
+        for block in _list_blocks(home, models)
+        for arrays in _train_block(training, *block, home, engine=engine or Local(), listen=listen)
     ][:models]
-    log_proba = np.empty((models, *found[0]["log_proba"].shape), np.float32)
-    for model, arrays in enumerate(found):
-        log_proba[model] = arrays["log_proba"]
     accuracy = np.stack([arrays["accuracy"] for arrays in found])
     return ShadowPool(
-        log_proba=log_proba,
+        log_proba=np.stack([arrays["log_proba"] for arrays in found]),
         member=np.stack([training.members(model) for model in range(models)]),
         labels=places,
         classes=classes,
@@ -348,34 +328,34 @@ class Training:
     first: int = 0
 
     def members(self, model: int) -> BoolArray:
-        """Who is in a model; the two of a pair share all records between them."""
+        """Return who is in a model; the two of a pair share all records between them."""
         rng = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(0, model // 2)))
         n = self.labels.size
         coins = rng.random(n) < 0.5 if self.draw == "coins" else rng.permutation(n) < n // 2
         return coins if model % 2 == 0 else ~coins
 
     def unit(self, index: int) -> Arrays:
-        """Trains one model."""
+        """Train one model."""
         model = self.first + index
         member = self.members(model)
         rows = np.flatnonzero(member)
         sequence = np.random.SeedSequence(self.seed, spawn_key=(1, model))
         seed = int(sequence.generate_state(1)[0])
-        predict = self.fit(_rows(self.features, rows), self.labels[rows], seed)
+        predict = self.fit(take_rows(self.features, rows), self.labels[rows], seed)
         log_proba = np.asarray(predict(self.features), np.float64)
         if log_proba.shape != (self.labels.size, self.classes):
             raise InvalidArgument(
                 f"Expected predictions of shape {(self.labels.size, self.classes)}, got "
                 f"{log_proba.shape}. A class that a shadow never saw has ln p = -inf."
             )
-        _log_probabilities(log_proba)
-        accuracy = np.array(_accuracies(log_proba.argmax(axis=1) == self.labels, member))
+        _check_logs(log_proba)
+        accuracy = np.array(_measure_accuracy(log_proba.argmax(axis=1) == self.labels, member))
         kept = log_proba if self.keep == "all" else own_and_rest(log_proba, self.labels)
         return {"log_proba": kept.astype(np.float32), "accuracy": accuracy}
 
 
 def own_and_rest(log_proba: ArrayLike, columns: IntArray) -> FloatArray:
-    """ln p of one column a row, and ln of the sum of the others, shape ``(n, 2)``.
+    """Return ln p of one column per row, and ln of the sum of the others, shape ``(n, 2)``.
 
     Not ln(1 − p), which has lost its digits where p is nearly 1. Single precision stays single.
 
@@ -399,7 +379,7 @@ def own_and_rest(log_proba: ArrayLike, columns: IntArray) -> FloatArray:
 
 
 def mean_by_side(pool: ShadowPool, values: FloatArray, *, inside: bool) -> FloatArray:
-    """Mean of ``values`` over the models with each record, or without it; in double precision.
+    """Return the mean of ``values`` over models with each record, or without it, in doubles.
 
     Args:
         pool: Says who was in which.
@@ -407,12 +387,12 @@ def mean_by_side(pool: ShadowPool, values: FloatArray, *, inside: bool) -> Float
         inside: Which models.
     """
     where = pool.member if inside else ~pool.member
-    counts = sided(pool, inside=inside)
+    counts = count_side(pool, inside=inside)
     return np.asarray(np.sum(values, axis=0, where=where, dtype=np.float64) / counts)
 
 
-def sided(pool: ShadowPool, *, inside: bool) -> IntArray:
-    """How many models have each record, or lack it; refuses a pool where some record has none."""
+def count_side(pool: ShadowPool, *, inside: bool) -> IntArray:
+    """Count models with each record, or without it; refuse a pool where a record has none."""
     counts = (pool.member if inside else ~pool.member).sum(axis=0)
     if not counts.all():
         raise InvalidArgument(
@@ -422,16 +402,16 @@ def sided(pool: ShadowPool, *, inside: bool) -> IntArray:
     return np.asarray(counts, np.int64)
 
 
-def _trained(
+def _train_block(
     training: Training,
     first: int,
     last: int,
-    directory: Path | str | None,
+    directory: Path | None,
     *,
     engine: Engine,
     listen: Sequence[Listener],
 ) -> list[Arrays]:
-    """Models ``first`` to ``last``, a run of their own."""
+    """Train models ``first`` to ``last``, a run of their own."""
     block = replace(training, first=first)
     plan = Plan(
         audit="shadow_pool",
@@ -443,9 +423,9 @@ def _trained(
         },
         units=last - first,
         seed=training.seed,
-        inputs={} if directory is None else {"training": _identity(training)},
+        inputs={} if directory is None else {"training": _fingerprint_training(training)},
     )
-    home = None if directory is None else Path(directory) / _name(first, last)
+    home = None if directory is None else directory / f"models-{first:05d}-{last - 1:05d}"
     try:
         return gather(plan, block.unit, home, engine=engine, listen=listen)
     except UnitFailed as error:
@@ -458,8 +438,8 @@ def _trained(
         ) from error
 
 
-def _blocks(directory: Path | None, models: int) -> list[tuple[int, int]]:
-    """Ranges of models that are there, in order, and what is missing after them."""
+def _list_blocks(directory: Path | None, models: int) -> list[tuple[int, int]]:
+    """Return ranges of models that are there, in order, and what is missing after them."""
     there = []
     if directory is not None and directory.is_dir():
         found = (re.fullmatch(r"models-(\d+)-(\d+)", path.name) for path in directory.iterdir())
@@ -472,22 +452,14 @@ def _blocks(directory: Path | None, models: int) -> list[tuple[int, int]]:
     return wanted if end >= models else [*wanted, (end, models)]
 
 
-def _name(first: int, last: int) -> str:
-    return f"models-{first:05d}-{last - 1:05d}"
-
-
-def _identity(training: Training) -> str:
+def _fingerprint_training(training: Training) -> str:
     features = training.features
     if hasattr(features, "iloc"):  # a table: by its columns, whatever it keeps beside them
         features = {str(name): np.asarray(features[name]) for name in features.columns}
     return fingerprint([training.fit, features, training.labels])
 
 
-def _rows(features: Any, rows: NDArray[np.intp]) -> Any:
-    return features.iloc[rows] if hasattr(features, "iloc") else features[rows]
-
-
-def _members(member: ArrayLike) -> BoolArray:
+def _read_members(member: ArrayLike) -> BoolArray:
     found = np.asarray(member)
     if found.ndim != 2 or found.dtype.kind not in "biu" or not np.isin(found, (0, 1)).all():
         raise InvalidArgument(
@@ -497,15 +469,15 @@ def _members(member: ArrayLike) -> BoolArray:
     return found.astype(bool)
 
 
-def _accuracies(right: BoolArray, member: BoolArray) -> tuple[float, float]:
-    """On the records inside, and on those outside; nan where there are none."""
+def _measure_accuracy(right: BoolArray, member: BoolArray) -> tuple[float, float]:
+    """Return the accuracy inside, and outside; nan where there are no records."""
     return tuple(  # type: ignore[return-value]
         float(right[side].mean()) if side.any() else math.nan for side in (member, ~member)
     )
 
 
-def _log_probabilities(found: FloatArray) -> None:
-    """Refuses what are no log-probabilities of classes that exclude each other."""
+def _check_logs(found: FloatArray) -> None:
+    """Refuse what are no log-probabilities of classes that exclude each other."""
     if np.isnan(found).any() or (found > 1e-6).any():
         raise InvalidArgument(
             f"Expected ln p, at most 0 and never nan, got {np.isnan(found).sum()} nan and up to "

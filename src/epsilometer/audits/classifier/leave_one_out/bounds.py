@@ -1,4 +1,4 @@
-r"""What a record can change at most, anywhere: upper bounds of DTP, where one is proven.
+r"""Bound DTP from above: what a record can change at most, at any query, where that is proven.
 
 Naive Bayes. Without record t only the likelihood of its own class changes, and the prior's weight:
 the odds of that class against any other by :math:`e^{r(x)}`, with
@@ -18,19 +18,21 @@ from typing import Any
 import numpy as np
 
 from epsilometer import _validate
-from epsilometer.audits.classifier.leave_one_out import category_bayes, count_bayes, families
-from epsilometer.audits.classifier.leave_one_out.pdtp import Pdtp, chosen_records
+from epsilometer._extras import needs
+from epsilometer.audits.classifier.estimators import identify
+from epsilometer.audits.classifier.leave_one_out.families import family_of
+from epsilometer.audits.classifier.leave_one_out.naive_bayes import CategoricalModel, binarise
+from epsilometer.audits.classifier.leave_one_out.pdtp import Pdtp, choose_records
 from epsilometer.errors import InvalidArgument
 from epsilometer.types import FloatArray, IntArray
 
 COUNTED = 1.5  # training stability of a conditional frequency; the paper's Proposition 6.3 has 4/3
-_NEIGHBOURS = ("KNeighborsClassifier", "RadiusNeighborsClassifier")
-_UNBOUNDED = ("GaussianNB", "MultinomialNB", "ComplementNB")
+_SHARED = ("alpha", "force_alpha", "fit_prior", "class_prior")  # settings of both models
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class DtpBound:
-    """Upper bounds of DTP, one a record.
+    """Upper bounds of DTP, one per record.
 
     Attributes:
         records: Which records, as row numbers.
@@ -53,10 +55,10 @@ def dtp_upper_bound(
     records: IntArray | str | None = None,
     seed: int = 0,
 ) -> DtpBound:
-    """Bounds DTP from above, without asking the model about anything.
+    """Bound DTP from above, without asking the model about anything.
 
-    Guarantees: no query changes by more when the record is taken out.
-    Assumes: categorical or Bernoulli naive Bayes; queries have values that the model knows.
+    Guarantee: no query changes by more when the record is taken out.
+    Assumption: categorical or Bernoulli naive Bayes; queries have values that the model knows.
 
     Example:
         >>> from sklearn.naive_bayes import CategoricalNB
@@ -64,11 +66,11 @@ def dtp_upper_bound(
         >>> dtp_upper_bound(CategoricalNB(), X, y).values.round(3)
         array([0.77 , 1.058, 1.058, 0.929, 0.929])
     """
-    model = _counted(estimator, X, y)
-    chosen, _ = chosen_records(records, len(model.codes), seed=seed)
+    model = _fit_counts(estimator, X, y)
+    chosen, _ = choose_records(records, len(model.codes), seed=seed)
     return DtpBound(
         records=chosen,
-        values=model.largest_change(chosen),
+        values=model.bound_change(chosen),
         of=len(model.codes),
         proof="the odds of the record's class change by a product over features, whose largest "
         "and least value are products of the largest and least factors",
@@ -76,11 +78,11 @@ def dtp_upper_bound(
 
 
 def stable_upper_bound(found: Pdtp, *, stability: float) -> DtpBound:
-    """DTP is at most max(PDTP, ln δ) of a δ-training stable algorithm (Theorem 6.2).
+    """Bound DTP by max(PDTP, ln δ) of a δ-training stable algorithm (Theorem 6.2).
 
-    Guarantees: what the theorem does, for PDTP over all classes.
-    Assumes: the algorithm is δ-training stable: whoever calls has a proof. A conditional frequency
-        (a leaf of a tree whose structure does not depend on the data) is, with 3/2.
+    Guarantee: what the theorem does, for PDTP over all classes.
+    Assumption: the algorithm is δ-training stable: the caller has a proof. A conditional
+        frequency (a leaf of a tree whose structure does not depend on the data) is, with 3/2.
     """
     if not 1 <= stability < np.inf:
         raise InvalidArgument(f"Expected stability δ ≥ 1 and finite, got {stability!r}.")
@@ -93,10 +95,12 @@ def stable_upper_bound(found: Pdtp, *, stability: float) -> DtpBound:
 
 
 def lipschitz_bound(parameters: Any, without: Any, *, lipschitz: float) -> FloatArray:
-    """DTP of models whose ln p is Lipschitz in their parameters, in the largest norm (Theorem 6.9).
+    """Bound DTP of models whose ln p is Lipschitz in their parameters (Theorem 6.9).
 
-    Guarantees: no ln p of any class changes by more, at any query.
-    Assumes: |ln p_u(y | x) − ln p_v(y | x)| ≤ lipschitz · max|u − v| for all x and y that count.
+    Distances are in the largest norm.
+
+    Guarantee: no ln p of any class changes by more, at any query.
+    Assumption: |ln p_u(y | x) − ln p_v(y | x)| ≤ lipschitz · max|u − v| for all x and y that count.
 
     Args:
         parameters: Of the model trained on all records, shape ``(d,)``.
@@ -118,30 +122,37 @@ def lipschitz_bound(parameters: Any, without: Any, *, lipschitz: float) -> Float
     return np.asarray(lipschitz * np.abs(v - u).max(axis=1, initial=0.0))
 
 
-def _counted(estimator: Any, X: Any, y: Any) -> category_bayes.CategoryCounts:  # noqa: N803
-    family = families.family_of(estimator)
-    if isinstance(family, (category_bayes.Categorical, count_bayes.Bernoulli)):
+def _fit_counts(estimator: Any, X: Any, y: Any) -> CategoricalModel:  # noqa: N803
+    """Return counts of values; Bernoulli naive Bayes is a model of the categories 0 and 1."""
+    kind = identify(estimator)
+    family = family_of(estimator)
+    if family is not None and kind in {"sklearn.CategoricalNB", "sklearn.BernoulliNB"}:
         refused = family.refuses(estimator, X, y)
         if refused is not None:
             raise InvalidArgument(f"Expected {family.name} with smoothing, got {refused}.")
-        if isinstance(family, count_bayes.Bernoulli):
-            return family.as_categories(estimator, X, y)
-        return family.fit(estimator, X, y)
-    name = type(estimator).__name__
-    if name in _NEIGHBOURS:
-        raise InvalidArgument(
-            "Expected a classifier for which a bound is proven, got nearest neighbours, which are "
-            "not training stable: a record can turn a prediction elsewhere from 1 to 0 and leave "
-            "its own as it is. dtp_over asks about points you choose."
-        )
-    if name in _UNBOUNDED:
-        raise InvalidArgument(
-            f"Expected a classifier for which a bound is proven, got {name}: its features have no "
-            "largest value, and nor has what a record changes. dtp_over asks about points you "
-            "choose."
-        )
-    raise InvalidArgument(
-        "Expected a classifier for which a bound is proven (categorical or Bernoulli naive Bayes), "
-        f"got {name}. stable_upper_bound takes a training stability that you have proven, "
-        "lipschitz_bound a constant of Lipschitz."
-    )
+        if kind == "sklearn.BernoulliNB":
+            with needs("sklearn", extra="sklearn"):
+                from sklearn.naive_bayes import CategoricalNB
+            X = binarise(X, estimator.binarize).toarray().astype(np.uint8)  # noqa: N806
+            settings = {name: getattr(estimator, name) for name in _SHARED}
+            estimator = CategoricalNB(min_categories=2, **settings)
+        return CategoricalModel(estimator, X, y)
+    name = kind.partition(".")[2]
+    match name:
+        case "KNeighborsClassifier" | "RadiusNeighborsClassifier":
+            why = (
+                ", got nearest neighbours, which are not training stable: a record can turn a "
+                "prediction elsewhere from 1 to 0 and leave its own as it is. dtp_over asks about "
+                "points you choose."
+            )
+        case "GaussianNB" | "MultinomialNB" | "ComplementNB":
+            why = (
+                f", got {name}: its features have no largest value, and nor has what a record "
+                "changes. dtp_over asks about points you choose."
+            )
+        case _:
+            why = (
+                f" (categorical or Bernoulli naive Bayes), got {name}. stable_upper_bound takes a "
+                "training stability that you have proven, lipschitz_bound a constant of Lipschitz."
+            )
+    raise InvalidArgument(f"Expected a classifier for which a bound is proven{why}")

@@ -1,21 +1,20 @@
-"""Logistic regression without one record: Newton's method from the model with all of them."""
+"""Remove one record from logistic regression: Newton's method from the model with all records."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 import scipy.linalg
 import scipy.special
-from numpy.typing import NDArray
 
-from epsilometer.audits.classifier.leave_one_out.estimators import (
-    is_exactly,
-    labels,
-    matrix,
-    with_features,
+from epsilometer.audits.classifier.estimators import read_matrix
+from epsilometer.audits.classifier.leave_one_out.families import (
+    Family,
+    Removable,
+    class_weights,
+    refuse_weights,
 )
-from epsilometer.audits.classifier.leave_one_out.weighting import are_known, class_weights
 from epsilometer.errors import InvalidArgument
 from epsilometer.types import FloatArray, IntArray
 
@@ -28,66 +27,18 @@ _NEWTON_STEPS = 200
 _BLOCK = 1 << 20  # numbers of a working array
 
 
-@dataclass(frozen=True)
-class Logistic:
-    """``sklearn.linear_model.LogisticRegression`` with an l2 penalty."""
-
-    name: str = "logistic regression"
-
-    def recognises(self, estimator: Any) -> bool:
-        """Exactly ``LogisticRegression``."""
-        return is_exactly(estimator, "sklearn.linear_model", "LogisticRegression")
-
-    def refuses(self, estimator: Any, X: Any, y: Any) -> str | None:  # noqa: N803
-        """Penalties other than l2, none at all, one-versus-rest, and very many coefficients."""
-        several = np.unique(np.asarray(y)).size
-        coefficients = (np.shape(X)[1] + 1) * max(1, several - (several > 2))
-        l1 = estimator.penalty in {"l1", "elasticnet"}
-        no_penalty = estimator.penalty is None or np.isinf(estimator.C)
-        one_by_one = getattr(estimator, "multi_class", "auto") not in {"deprecated", "auto"}
-        reasons = {
-            "an l1 penalty": l1 or (estimator.penalty == "deprecated" and estimator.l1_ratio),
-            "no penalty: separable classes have no minimiser": no_penalty,
-            "one model for each class against the rest": one_by_one
-            or (estimator.solver == "liblinear" and several > 2),
-            "a class_weight that is not known here": not are_known(estimator.class_weight),
-            "sparse features": hasattr(X, "toarray"),
-            f"more than {_MOST_COEFFICIENTS:,} coefficients": coefficients > _MOST_COEFFICIENTS,
-        }
-        return next((reason for reason, holds in reasons.items() if holds), None)
-
-    def fit(self, estimator: Any, X: Any, y: Any) -> "LogisticMinimiser":  # noqa: N803
-        """The minimiser with all records; the solver and its tolerance do not matter."""
-        classes, codes = labels(y)
-        features = matrix(X)
-        penalty = np.ones(features.shape[1])
-        penalised = estimator.solver == "liblinear"  # the only solver to penalise the intercept
-        intercept = 0.0
-        if estimator.fit_intercept:
-            intercept = float(estimator.intercept_scaling) if penalised else 1.0
-            penalty = np.append(penalty, float(penalised))
-        return LogisticMinimiser(
-            features,
-            codes,
-            classes,
-            intercept=intercept,
-            penalty=penalty,
-            cost=float(estimator.C),
-            class_weight=estimator.class_weight,
-        )
-
-
-class LogisticMinimiser:
+class LogisticMinimiser(Removable):
     r"""The minimiser of :math:`C \sum_i s_i \ell_i(W) + \frac12 \|W\|^2`, and without one record.
 
     Without record t the Hessian changes by its own term, of rank classes − 1. One factor of the
     Hessian with all records and Woodbury's formula give each record's first step. Next ones are
-    by gradients computed afresh and what earlier steps did to them (L-BFGS); a record that is
-    led astray is given damped Newton steps with its own Hessian. Either way the gradient
+    by gradients computed afresh and what earlier steps did to them (L-BFGS); a record for which
+    that diverges gets damped Newton steps with its own Hessian. Either way the gradient
     vanishes to rounding: this is the minimiser, and no approximation.
 
     "balanced" weights of everybody change with a record, in the same way for all records of a
     class; there each class has its own start, with all records and the weights without one.
+    The solver and its tolerance do not matter.
     """
 
     caveats = (
@@ -95,98 +46,67 @@ class LogisticMinimiser:
         "own, often larger than a record's effect.",
     )
 
-    def __init__(
-        self,
-        X: FloatArray,  # noqa: N803
-        codes: IntArray,
-        classes: NDArray[Any],
-        *,
-        intercept: float,
-        penalty: FloatArray,
-        cost: float,
-        class_weight: Any,
-    ) -> None:
-        self.classes = classes
-        self._intercept, self._penalty, self._cost = intercept, penalty, cost
-        self._class_weight = class_weight
-        self._features = X.shape[1]
-        self._design, self._codes = self._with_intercept(X), codes
-        self._counts = np.bincount(codes, minlength=classes.size).astype(np.float64)
-        self._all = _Start(self._problem(self._counts))
-        self._starts: dict[int, _Start] = {}
+    def __init__(self, estimator: Any, X: Any, y: Any) -> None:  # noqa: N803
+        super().__init__(read_matrix(X), y)
+        penalised = estimator.solver == "liblinear"  # the only solver to penalise the intercept
+        self._intercept, self._penalty = 0.0, np.ones(self.features.shape[1])
+        if estimator.fit_intercept:
+            self._intercept = float(estimator.intercept_scaling) if penalised else 1.0
+            self._penalty = np.append(self._penalty, float(penalised))
+        self._cost, self._class_weight = float(estimator.C), estimator.class_weight
+        self._design = self._add_intercept(self.features)
+        self._all = _Start(self._problem(self.counts))
+        wide = max(len(self.codes), self._all.coefficients.size) * self.classes.size
+        self.block = max(1, _BLOCK // wide)
+        self._start_class = cache(
+            lambda label: _Start(
+                self._problem(self.count_without(label)), near=self._all.coefficients
+            )
+        )
 
     def log_proba(self, queries: Any) -> FloatArray:
-        """ln p of the model trained on all records."""
-        return self._predict(self._queries(queries), self._all.problem, self._all.coefficients)
+        """Return ln p of the model trained on all records."""
+        return self._all.problem.predict(self.read_queries(queries), self._all.coefficients)
 
-    def own(self, records: IntArray) -> FloatArray:
-        """ln p at a record's features of the model without it."""
-        records = np.asarray(records, np.int64)
-        result = np.empty((len(records), self.classes.size))
-        for c in range(self.classes.size):
-            places = np.flatnonzero(self._codes[records] == c)
-            if self._counts[c] == 1:
-                for place in places:
-                    record = int(records[place])
-                    result[place] = self._without_class(record, self._design[[record]])[0]
-                continue
-            start = self._start(c)
-            wide = max(len(self._codes), start.coefficients.size) * self.classes.size
-            block = max(1, _BLOCK // wide)
-            for first in range(0, len(places), block):
-                some = places[first : first + block]
-                at = self._design[records[some]]
-                logits = np.einsum("bd,bdm->bm", at, start.without(records[some]))
-                result[some] = _log_softmax(logits @ start.problem.code.T)
-        return result
+    def remove(self, label: int, records: IntArray, at: FloatArray | None) -> FloatArray:
+        """Return ln p without records of one class."""
+        design = self._design[records] if at is None else at
+        if self.counts[label] == 1:
+            return self._remove_class(int(records[0]), design)
+        start = self._start_class(label) if self._class_weight == "balanced" else self._all
+        coefficients = start.without(records)
+        if at is not None:
+            return start.problem.predict(at, coefficients[0])
+        logits = np.einsum("bd,bdm->bm", design, coefficients)
+        return _log_softmax(logits @ start.problem.code.T)
 
-    def without(self, record: int, queries: Any) -> FloatArray:
-        """ln p of the model without that record."""
-        at = self._queries(queries)
-        c = int(self._codes[record])
-        if self._counts[c] == 1:
-            return self._without_class(record, at)
-        start = self._start(c)
-        return self._predict(at, start.problem, start.without(np.array([record]))[0])
-
-    def _start(self, c: int) -> "_Start":
-        if self._class_weight != "balanced":
-            return self._all
-        if c not in self._starts:
-            counts = self._counts.copy()
-            counts[c] -= 1
-            self._starts[c] = _Start(self._problem(counts), near=self._all.coefficients)
-        return self._starts[c]
+    def read_queries(self, queries: Any) -> FloatArray:
+        """Return the queries with their intercept."""
+        return self._add_intercept(super().read_queries(queries))
 
     def _problem(self, counts: FloatArray) -> "_Problem":
         weights = self._cost * class_weights(self._class_weight, self.classes, counts)
         return _Problem(
-            self._design, self._codes, weights[self._codes], self._penalty, self.classes.size
+            self._design, self.codes, weights[self.codes], self._penalty, self.classes.size
         )
 
-    def _without_class(self, record: int, at: FloatArray) -> FloatArray:
-        """Without the only record of a class: what is left is a problem of fewer classes."""
-        gone = int(self._codes[record])
+    def _remove_class(self, record: int, at: FloatArray) -> FloatArray:
+        """Remove the only record of a class: what is left is a problem of fewer classes."""
+        gone = int(self.codes[record])
         others = np.delete(np.arange(self.classes.size), gone)
         result = np.full((len(at), self.classes.size), -np.inf)
         if others.size == 1:
             result[:, others] = 0.0
             return result
-        kept = np.delete(np.arange(len(self._codes)), record)
-        counts = np.delete(self._counts, gone)
+        rows = np.delete(np.arange(len(self.codes)), record)
+        counts = np.delete(self.counts, gone)
         weights = self._cost * class_weights(self._class_weight, self.classes[others], counts)
-        codes = np.searchsorted(others, self._codes[kept])
-        problem = _Problem(self._design[kept], codes, weights[codes], self._penalty, others.size)
-        result[:, others] = self._predict(at, problem, problem.minimise(problem.zero()))
+        codes = np.searchsorted(others, self.codes[rows])
+        problem = _Problem(self._design[rows], codes, weights[codes], self._penalty, others.size)
+        result[:, others] = problem.predict(at, problem.minimise())
         return result
 
-    def _predict(self, at: FloatArray, problem: "_Problem", coefficients: FloatArray) -> FloatArray:
-        return _log_softmax(at @ coefficients @ problem.code.T)
-
-    def _queries(self, queries: Any) -> FloatArray:
-        return self._with_intercept(with_features(matrix(queries, name="queries"), self._features))
-
-    def _with_intercept(self, X: FloatArray) -> FloatArray:  # noqa: N803
+    def _add_intercept(self, X: FloatArray) -> FloatArray:  # noqa: N803
         if not self._intercept:
             return X
         return np.column_stack([X, np.full(len(X), self._intercept)])
@@ -210,21 +130,22 @@ class _Problem:
         classes: int,
     ) -> None:
         self.design, self.codes, self.weights, self.penalty = design, codes, weights, penalty
-        self.code = np.array([[0.0], [1.0]]) if classes == 2 else _contrasts(classes)
+        # Of more than two classes, orthonormal columns that sum to 0
+        self.code = np.array([[0.0], [1.0]]) if classes == 2 else scipy.linalg.helmert(classes).T
 
-    def zero(self) -> FloatArray:
-        """Coefficients to begin with."""
-        return np.zeros((self.design.shape[1], self.code.shape[1]))
+    def predict(self, at: FloatArray, coefficients: FloatArray) -> FloatArray:
+        """Return ln p at rows of a design."""
+        return _log_softmax(at @ coefficients @ self.code.T)
 
     def objective(self, coefficients: FloatArray) -> float:
-        """What is minimised."""
-        log_proba = _log_softmax(self.design @ coefficients @ self.code.T)
+        """Return what is minimised."""
+        log_proba = self.predict(self.design, coefficients)
         own = log_proba[np.arange(len(self.codes)), self.codes]
         penalty = 0.5 * float(self.penalty @ (coefficients**2).sum(axis=1))
         return penalty - float(self.weights @ own)
 
     def gradients(self, coefficients: FloatArray, left_out: IntArray | None = None) -> FloatArray:
-        """Gradients at ``(b, features, m)`` coefficients, each without one record if given."""
+        """Return gradients at ``(b, features, m)`` coefficients; each without a record if given."""
         b, d, m = coefficients.shape
         wide = coefficients if m == 1 else coefficients @ self.code.T
         across = np.ascontiguousarray(np.swapaxes(wide, 0, 1)).reshape(d, -1)
@@ -240,7 +161,7 @@ class _Problem:
         return result
 
     def residuals(self, logits: FloatArray, records: IntArray) -> None:
-        """In place: weights times derivatives of these records' losses by their logits.
+        """Replace logits by weights times derivatives of these records' losses by them.
 
         Logits have shape ``(records, b, classes)``, or ``(records, b, 1)`` of two classes. That
         of the own class is minus the sum of the others: p − 1 loses digits where p is near 1.
@@ -262,13 +183,13 @@ class _Problem:
         logits[rows, :, codes] = -logits.sum(axis=2)
 
     def without(self, record: int) -> "_Problem":
-        """The same with a record that counts nothing."""
+        """Return the same problem with a record of weight 0."""
         weights = self.weights.copy()
         weights[record] = 0.0
         return _Problem(self.design, self.codes, weights, self.penalty, len(self.code))
 
     def curvatures(self, coefficients: FloatArray, records: IntArray) -> FloatArray:
-        """Each record's weight times the second derivatives of its loss, shape ``(b, m, m)``."""
+        """Return each record's weight times second derivatives of its loss, ``(b, m, m)``."""
         m = self.code.shape[1]
         result = np.empty((len(records), m, m))
         for a, b, values in self._curvatures(coefficients, records):
@@ -276,7 +197,7 @@ class _Problem:
         return result
 
     def hessian(self, coefficients: FloatArray) -> FloatArray:
-        """Second derivatives over coefficients in C order."""
+        """Return second derivatives over coefficients in C order."""
         d, m = coefficients.shape
         result = np.empty((d, m, d, m))
         for a, b, values in self._curvatures(coefficients, np.arange(len(self.codes))):
@@ -289,8 +210,8 @@ class _Problem:
     def _curvatures(
         self, coefficients: FloatArray, records: IntArray
     ) -> Iterator[tuple[int, int, FloatArray]]:
-        """Pair by pair: all of them would be many times the data."""
-        proba = np.exp(_log_softmax(self.design[records] @ coefficients @ self.code.T))
+        """Yield second derivatives pair by pair: all of them would be many times the data."""
+        proba = np.exp(self.predict(self.design[records], coefficients))
         weights, m = self.weights[records], self.code.shape[1]
         if m == 1:
             yield 0, 0, weights * proba[:, 0] * proba[:, 1]
@@ -301,9 +222,11 @@ class _Problem:
                 products = proba @ (self.code[:, a] * self.code[:, b])
                 yield a, b, weights * (products - means[:, a] * means[:, b])
 
-    def minimise(self, start: FloatArray) -> FloatArray:
-        """Newton's method, with steps halved until the objective falls."""
-        coefficients, value, last = start, self.objective(start), np.inf
+    def minimise(self, start: FloatArray | None = None) -> FloatArray:
+        """Minimise by Newton's method, with steps halved until the objective falls."""
+        zero = np.zeros((self.design.shape[1], self.code.shape[1]))
+        coefficients, last = zero if start is None else start, np.inf
+        value = self.objective(coefficients)
         for _ in range(_NEWTON_STEPS):
             gradient = self.gradients(coefficients[None])[0]
             step = scipy.linalg.cho_solve(self.factor(coefficients), gradient.ravel())
@@ -319,14 +242,14 @@ class _Problem:
                 share /= 2
             coefficients, last = coefficients - share * step, decrement
             value = self.objective(coefficients)
-        raise _unsolvable()
+        raise _refuse_hessian()
 
     def factor(self, coefficients: FloatArray) -> Any:
-        """Cholesky factor of the Hessian."""
+        """Return the Cholesky factor of the Hessian."""
         try:
             return scipy.linalg.cho_factor(self.hessian(coefficients), overwrite_a=True)
         except scipy.linalg.LinAlgError as error:
-            raise _unsolvable() from error
+            raise _refuse_hessian() from error
 
 
 class _Start:
@@ -334,22 +257,22 @@ class _Start:
 
     def __init__(self, problem: _Problem, near: FloatArray | None = None) -> None:
         self.problem = problem
-        self.coefficients = problem.minimise(problem.zero() if near is None else near)
+        self.coefficients = problem.minimise(near)
         self._factor = problem.factor(self.coefficients)
         self._scale = np.sqrt(problem.objective(self.coefficients))
 
     def without(self, records: IntArray) -> FloatArray:
-        """Coefficients without each of these records, shape ``(records, features, m)``."""
+        """Return coefficients without each of these records, ``(records, features, m)``."""
         problem = self.problem
         shared = _SharedStep(problem, self.coefficients, self._factor, records)
         result = self.coefficients - shared.first()
         going = np.arange(len(records))
         best = np.full(len(records), np.inf)
         lost: list[int] = []
-        seen = _Seen(shared)
+        memory = _Memory(shared)
         gradients = problem.gradients(result, records)
         for _ in range(_SHARED_STEPS):
-            steps = seen.step(gradients, going)
+            steps = memory.step(gradients, going)
             squares = np.einsum("bdm,bdm->b", steps, gradients)
             decrements = np.sqrt(np.maximum(squares, 0.0)) / self._scale
             astray = ~(decrements < 2.0 * best[going])  # or nan
@@ -361,14 +284,14 @@ class _Start:
                 break
             result[going] -= steps
             later = problem.gradients(result[going], records[going])
-            seen.add(-steps, later - gradients[more], going)
+            memory.add(-steps, later - gradients[more], going)
             gradients = later
         for place in (*lost, *going):
             result[place] = problem.without(int(records[place])).minimise(self.coefficients)
         return result
 
 
-class _Seen:
+class _Memory:
     """Steps and what they did to gradients, from which next ones are better (L-BFGS)."""
 
     def __init__(self, shared: "_SharedStep") -> None:
@@ -377,7 +300,7 @@ class _Seen:
         self._size = shared.shape
 
     def add(self, moves: FloatArray, changes: FloatArray, which: IntArray) -> None:
-        """Of some of the records; a pair that is all rounding is worth 0."""
+        """Remember steps of some of the records; a pair that is all rounding is worth 0."""
         products = np.einsum("bdm,bdm->b", moves, changes)
         worth = np.zeros(self._size[0])
         good = products > 0
@@ -387,13 +310,13 @@ class _Seen:
         self._pairs = [*self._pairs[1 - _PAIRS :], (pair[0], pair[1], worth)]
 
     def step(self, gradients: FloatArray, which: IntArray) -> FloatArray:
-        """The inverse Hessian, as far as it is known, times the gradients of some records."""
+        """Return the inverse Hessian, as far as it is known, times gradients of some records."""
         left, shares = gradients.copy(), []
         for moves, changes, worth in reversed(self._pairs):
             share = worth[which] * np.einsum("bdm,bdm->b", moves[which], left)
             left -= share[:, None, None] * changes[which]
             shares.append(share)
-        result = self._shared.of(left, which)
+        result = self._shared.solve(left, which)
         for (moves, changes, worth), share in zip(self._pairs, reversed(shares), strict=True):
             back = worth[which] * np.einsum("bdm,bdm->b", changes[which], result)
             result += (share - back)[:, None, None] * moves[which]
@@ -422,11 +345,11 @@ class _SharedStep:
         self._own = own[:, 0] if m == 1 else own[:, 0] @ problem.code
 
     def first(self) -> FloatArray:
-        """From the minimiser with all, where only the record's own slope is left."""
-        return self.of(-self._at[:, :, None] * self._own[:, None, :], np.arange(len(self._at)))
+        """Return the step from the minimiser with all, where only the record's slope is left."""
+        return self.solve(-self._at[:, :, None] * self._own[:, None, :], np.arange(len(self._at)))
 
-    def of(self, gradients: FloatArray, which: IntArray) -> FloatArray:
-        """(H − x xᵀ ⊗ curvature)⁻¹ times the gradients of some of the records."""
+    def solve(self, gradients: FloatArray, which: IntArray) -> FloatArray:
+        """Return (H − x xᵀ ⊗ curvature)⁻¹ times the gradients of some of the records."""
         b, d, m = gradients.shape
         flat = gradients.reshape(b, d * m).T
         plain = scipy.linalg.cho_solve(self._factor, flat).T.reshape(b, d, m)
@@ -437,19 +360,34 @@ class _SharedStep:
         return result
 
 
-def _contrasts(classes: int) -> FloatArray:
-    """Orthonormal columns that sum to 0 (Helmert), shape ``(classes, classes − 1)``."""
-    result: FloatArray = scipy.linalg.helmert(classes).T
-    return result
-
-
 def _log_softmax(logits: FloatArray) -> FloatArray:
     result: FloatArray = scipy.special.log_softmax(logits, axis=-1)
     return result
 
 
-def _unsolvable() -> InvalidArgument:
+def _refuse_hessian() -> InvalidArgument:
     return InvalidArgument(
         "Expected features from which the minimiser can be computed, got a Hessian that is "
         "singular to rounding. Scale the features, or lower C."
     )
+
+
+def _refuse(estimator: Any, X: Any, y: Any) -> str | None:  # noqa: N803
+    several = np.unique(np.asarray(y)).size
+    coefficients = (np.shape(X)[1] + 1) * max(1, several - (several > 2))
+    l1 = estimator.penalty in {"l1", "elasticnet"}
+    no_penalty = estimator.penalty is None or np.isinf(estimator.C)
+    one_by_one = getattr(estimator, "multi_class", "auto") not in {"deprecated", "auto"}
+    reasons = {
+        "an l1 penalty": l1 or (estimator.penalty == "deprecated" and estimator.l1_ratio),
+        "no penalty: separable classes have no minimiser": no_penalty,
+        "one model for each class against the rest": one_by_one
+        or (estimator.solver == "liblinear" and several > 2),
+        refuse_weights(estimator): refuse_weights(estimator),
+        "sparse features": hasattr(X, "toarray"),
+        f"more than {_MOST_COEFFICIENTS:,} coefficients": coefficients > _MOST_COEFFICIENTS,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
+
+
+LOGISTIC = Family("logistic regression", LogisticMinimiser, _refuse)

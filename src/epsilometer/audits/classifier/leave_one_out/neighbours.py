@@ -1,44 +1,15 @@
-"""k nearest neighbours without one record: one neighbour more is looked up for everybody."""
+"""Remove one record from k nearest neighbours: look up one neighbour more for every query."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from epsilometer._extras import needs
-from epsilometer.audits.classifier.leave_one_out.estimators import is_exactly, labels
+from epsilometer.audits.classifier.estimators import clone_estimator, take_rows
+from epsilometer.audits.classifier.leave_one_out.families import Family, Removable
 from epsilometer.types import FloatArray, IntArray
 
 
-@dataclass(frozen=True)
-class Neighbours:
-    """``sklearn.neighbors.KNeighborsClassifier``, with any metric and weights it has."""
-
-    name: str = "k nearest neighbours"
-
-    def recognises(self, estimator: Any) -> bool:
-        """Exactly ``KNeighborsClassifier``."""
-        return is_exactly(estimator, "sklearn.neighbors", "KNeighborsClassifier")
-
-    def refuses(self, estimator: Any, X: Any, y: Any) -> str | None:  # noqa: N803
-        """Precomputed distances, and as many neighbours as there are records."""
-        if estimator.metric == "precomputed":
-            return "precomputed distances"
-        if np.shape(y)[0] <= estimator.n_neighbors:
-            return "as many neighbours as records"
-        return None
-
-    def fit(self, estimator: Any, X: Any, y: Any) -> "NearestLabels":  # noqa: N803
-        """An index of all records."""
-        with needs("sklearn", extra="sklearn"):
-            from sklearn.base import clone
-        classes, codes = labels(y)
-        index = clone(estimator).fit(X, codes)
-        return NearestLabels(index, X, codes, classes)
-
-
-class NearestLabels:
+class NearestLabels(Removable):
     """Votes of the k nearest, and of the k nearest others.
 
     The k + 1 nearest are looked up once. Without a record that is among them the last moves
@@ -52,62 +23,57 @@ class NearestLabels:
         "break them otherwise.",
     )
 
-    def __init__(
-        self,
-        index: Any,
-        X: Any,  # noqa: N803
-        codes: IntArray,
-        classes: NDArray[Any],
-    ) -> None:
-        self.classes = classes
-        self._index, self._records, self._codes = index, X, codes
-        self._k = int(index.n_neighbors)
+    def __init__(self, estimator: Any, X: Any, y: Any) -> None:  # noqa: N803
+        super().__init__(X, y)
+        self._index = clone_estimator(estimator).fit(X, self.codes)
+        self._k = int(self._index.n_neighbors)
         self._asked: Any = None
         self._answer: tuple[FloatArray, IntArray]
 
     def log_proba(self, queries: Any) -> FloatArray:
-        """ln p of the model trained on all records."""
-        distances, found = self._nearest(queries)
-        return self._votes(distances[:, :-1], found[:, :-1])
+        """Return ln p of the model trained on all records."""
+        distances, nearest = self._find_nearest(queries)
+        return self._count_votes(distances[:, :-1], nearest[:, :-1])
 
     def own(self, records: IntArray) -> FloatArray:
-        """ln p at a record's features of the model without it."""
-        records = np.asarray(records, np.int64)
-        if not records.size:
+        """Return ln p at each record's features without it, by one search for all."""
+        if not len(records):
             return np.empty((0, self.classes.size))
-        return self._others(records, *self._nearest(_rows(self._records, records)))
+        return self.remove(0, np.asarray(records, np.int64), None)
 
-    def without(self, record: int, queries: Any) -> FloatArray:
-        """ln p of the model without that record."""
-        distances, found = self._nearest(queries)
-        return self._others(np.full(len(found), record), distances, found)
+    def read_queries(self, queries: Any) -> Any:
+        """Return the queries as they are: the search checks them."""
+        return queries
 
-    def _nearest(self, queries: Any) -> tuple[FloatArray, IntArray]:
+    def remove(self, label: int, records: IntArray, at: Any) -> FloatArray:
+        """Return ln p without records of any class."""
+        queries = take_rows(self.features, records) if at is None else at
+        distances, nearest = self._find_nearest(queries)
+        stays = nearest != records[:, None]
+        stays[stays.all(axis=1), -1] = False  # not among them: the k nearest stay as they are
+        shape = (len(nearest), self._k)
+        return self._count_votes(distances[stays].reshape(shape), nearest[stays].reshape(shape))
+
+    def _find_nearest(self, queries: Any) -> tuple[FloatArray, IntArray]:
         # The same records are asked for with all of them and without each: one search for both
         if not (isinstance(queries, np.ndarray) and np.array_equal(self._asked, queries)):
             self._answer = self._index.kneighbors(queries, n_neighbors=self._k + 1)
             self._asked = queries
         return self._answer
 
-    def _others(self, gone: IntArray, distances: FloatArray, found: IntArray) -> FloatArray:
-        kept = found != gone[:, None]
-        kept[kept.all(axis=1), -1] = False  # not among them: the k nearest stay as they are
-        shape = (len(found), self._k)
-        return self._votes(distances[kept].reshape(shape), found[kept].reshape(shape))
-
-    def _votes(self, distances: FloatArray, found: IntArray) -> FloatArray:
-        weights = _weights(distances, self._index.weights)
-        votes = np.zeros((len(found), self.classes.size))
-        rows = np.arange(len(found))
-        for place in range(self._k):
-            votes[rows, self._codes[found[:, place]]] += weights[:, place]
+    def _count_votes(self, distances: FloatArray, nearest: IntArray) -> FloatArray:
+        weights = _weigh(distances, self._index.weights)
+        votes = np.zeros((len(nearest), self.classes.size))
+        rows = np.arange(len(nearest))
+        for place in range(self._k):  # rows are distinct within one place, so += loses none
+            votes[rows, self.codes[nearest[:, place]]] += weights[:, place]
         with np.errstate(divide="ignore", invalid="ignore"):  # classes without votes; none at all
             result: FloatArray = np.log(votes / votes.sum(axis=1, keepdims=True))
         return result
 
 
-def _weights(distances: FloatArray, setting: Any) -> FloatArray:
-    """Votes by distance, as scikit-learn has them: at distance 0 only those at 0 vote."""
+def _weigh(distances: FloatArray, setting: Any) -> FloatArray:
+    """Return votes by distance, as scikit-learn has them: at distance 0 only those at 0 vote."""
     if setting is None or setting == "uniform":
         return np.ones_like(distances)
     if setting != "distance":
@@ -118,7 +84,12 @@ def _weights(distances: FloatArray, setting: Any) -> FloatArray:
     return np.where(same.any(axis=1, keepdims=True), same, inverse)
 
 
-def _rows(X: Any, records: IntArray) -> Any:  # noqa: N803
-    if hasattr(X, "iloc"):
-        return X.iloc[records]
-    return (X if hasattr(X, "shape") else np.asarray(X))[records]
+def _refuse(estimator: Any, X: Any, y: Any) -> str | None:  # noqa: N803
+    if estimator.metric == "precomputed":
+        return "precomputed distances"
+    if np.shape(y)[0] <= estimator.n_neighbors:
+        return "as many neighbours as records"
+    return None
+
+
+NEIGHBOURS = Family("k nearest neighbours", NearestLabels, _refuse)

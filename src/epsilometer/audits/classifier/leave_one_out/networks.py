@@ -1,4 +1,4 @@
-"""Neural networks without one record: all of them trained at once, on the same batches.
+"""Train neural networks without one record each: all at once, on the same batches.
 
 All models of a comparison begin with the same weights and see the same records in the same order;
 the batch that has a record simply lacks it. What another initialisation does is the null floor.
@@ -8,14 +8,15 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from epsilometer import _validate
 from epsilometer._extras import needs
-from epsilometer.audits.classifier.leave_one_out.estimators import labels
+from epsilometer.audits.classifier.estimators import check_choice, read_labels
+from epsilometer.audits.classifier.leave_one_out.refits import Fits
 from epsilometer.errors import InvalidArgument
 from epsilometer.types import FloatArray, IntArray
 
@@ -36,9 +37,9 @@ class NetworkClassifier:
 
     ``pdtp`` trains all its leave-one-out models at once.
 
-    Guarantees: the same ``random_state`` gives the same model on the same device; the module itself
+    Guarantee: the same ``random_state`` gives the same model on the same device; the module itself
         is never trained. Batches are shuffled anew in each epoch, the last may be shorter.
-    Assumes: the module treats the records of a batch one by one (no batch normalisation) and has
+    Assumption: the module treats the records of a batch one by one (no batch normalisation) and has
         an output for each class, in the order of sorted labels; their softmax is what it predicts.
 
     Attributes:
@@ -48,7 +49,7 @@ class NetworkClassifier:
         learning_rate: Of the mean gradient.
         optimizer: ``"adam"``, ``"sgd"``, or one of :mod:`~epsilometer.networks.optimizers` with
             parameters of its own.
-        loss: ``loss(outputs, classes)``, one number a record; cross-entropy by default.
+        loss: ``loss(outputs, classes)``, one number per record; cross-entropy by default.
         initial: ``"fresh"``: first weights are drawn from ``random_state``, as ``reset_parameters``
             of each layer would; ``"given"``: they are those of the module.
         random_state: Of first weights, batches and dropout; None counts as 0.
@@ -78,11 +79,11 @@ class NetworkClassifier:
     at_once: int | None = None
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """What it was made of, by name, as ``sklearn.base.clone`` asks for it."""
+        """Return what it was made of, by name, as ``sklearn.base.clone`` asks for it."""
         return {part.name: getattr(self, part.name) for part in fields(self)}
 
     def set_params(self, **changed: Any) -> "NetworkClassifier":
-        """Changes what it was made of."""
+        """Change what it was made of."""
         unknown = sorted(set(changed) - {part.name for part in fields(self)})
         if unknown:
             raise InvalidArgument(f"Expected parameters of NetworkClassifier, got {unknown}.")
@@ -91,7 +92,7 @@ class NetworkClassifier:
         return self
 
     def __sklearn_tags__(self) -> Any:
-        """That it is a classifier, for scikit-learn's own checks."""
+        """Say that it is a classifier, for scikit-learn's own checks."""
         from sklearn.utils import ClassifierTags, InputTags, Tags, TargetTags
 
         return Tags(
@@ -102,35 +103,35 @@ class NetworkClassifier:
         )
 
     def fit(self, X: Any, y: Any) -> "NetworkClassifier":  # noqa: N803 - as in scikit-learn
-        """Trains a copy of the module."""
-        self.classes_, _ = labels(y)
-        self.network_ = Networks.of(self, X, y, seed=0)
-        self._model = self.network_.model(seed=None)
+        """Train a copy of the module."""
+        self.classes_, _ = read_labels(y)
+        self.network_ = Networks.prepare(self, X, y, seed=0)
+        self._model = self.network_.train(np.array([-1]))
         return self
 
     def predict_proba(self, X: Any) -> FloatArray:  # noqa: N803
-        """Probabilities, ``(records, classes)``."""
+        """Return probabilities, ``(records, classes)``."""
         return np.exp(self.predict_log_proba(X))
 
     def predict_log_proba(self, X: Any) -> FloatArray:  # noqa: N803
-        """Their logarithms, in double precision."""
+        """Return their logarithms, in double precision."""
         if not hasattr(self, "network_"):
             raise InvalidArgument("Expected a classifier that was fitted. Call fit first.")
-        return self.network_.asked(self._model, X)
+        return self.network_.ask(self._model, X)
 
     def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803
-        """The likeliest label of each record."""
+        """Return the likeliest label of each record."""
         likeliest = self.predict_log_proba(X).argmax(axis=1)
         return np.asarray(self.classes_[likeliest])
 
     def leave_one_out(self, X: Any, y: Any, *, seed: int) -> "Networks":  # noqa: N803
-        """All its models without a record, for ``refit``."""
-        return Networks.of(self, X, y, seed=seed)
+        """Return all its models without a record, for ``refit``."""
+        return Networks.prepare(self, X, y, seed=seed)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Networks:
-    """Networks of all records, or of all but one: ``Fits`` of :mod:`refits`.
+class Networks(Fits):
+    """Networks of all records, or of all but one.
 
     Attributes:
         how: Module and training.
@@ -139,6 +140,8 @@ class Networks:
         classes: How many.
         seed: Of first weights, batches and dropout.
         block: Models trained at once.
+        alone: Whether it fills a card by one process.
+        caveats: What a reader must know.
     """
 
     how: NetworkClassifier
@@ -147,11 +150,13 @@ class Networks:
     classes: int
     seed: int
     block: int
-    path: str = "many models at once"
+    alone: bool
+    caveats: tuple[str, ...]
+    path: ClassVar[str] = "many models at once"
 
     @classmethod
-    def of(cls, how: NetworkClassifier, X: Any, y: Any, *, seed: int) -> "Networks":  # noqa: N803
-        """Refuses what cannot be trained."""
+    def prepare(cls, how: NetworkClassifier, X: Any, y: Any, *, seed: int) -> "Networks":  # noqa: N803
+        """Refuse what cannot be trained."""
         with needs("torch", extra="torch"):
             import torch
         if not isinstance(how.module, torch.nn.Module):
@@ -160,8 +165,7 @@ class Networks:
             raise InvalidArgument(
                 f"Expected a CUDA device for {how.device!r}, torch sees none here."
             )
-        if how.initial not in ("fresh", "given"):
-            raise InvalidArgument(f"Expected initial 'fresh' or 'given', got {how.initial!r}.")
+        check_choice(Start, initial=how.initial)
         _validate.whole(1, epochs=how.epochs, batch_size=how.batch_size)
         _validate.positive(learning_rate=how.learning_rate)
         if how.at_once is not None:
@@ -169,42 +173,37 @@ class Networks:
         if how.random_state is not None:
             _validate.whole(0, random_state=how.random_state)
             seed = int(how.random_state)
-        classes, places = labels(y)
-        features = _array(X, whole=_takes_words(how.module))
-        block = how.at_once or _at_once(how, features)
+        classes, places = read_labels(y)
+        # An embedding takes the numbers of words
+        words = any(type(part).__name__ == "Embedding" for part in how.module.modules())
+        features = _read_array(X, whole=words)
+        given = "First weights are those of the module: the floor is of other batches alone."
         return cls(
             how=how,
             features=features,
             places=places,
             classes=classes.size,
             seed=seed,
-            block=block,
+            block=how.at_once or _choose_block(how, features),
+            alone=how.device != "cpu",
+            caveats=() if how.initial == "fresh" else (given,),
         )
 
     def describe(self) -> dict[str, Any]:
-        """As of ``Fits``."""
-        kept = ("epochs", "batch_size", "learning_rate", "optimizer", "loss")
-        told = {name: getattr(self.how, name) for name in kept}
-        # By its first weights: those that are drawn anew are the same in the next process.
-        told |= {"module": self._begun(self.seed), "device": self.how.device.partition(":")[0]}
-        return {"network": told, "X": self.features, "y": self.places}
+        """Return the module by its first weights, its training and the records.
 
-    @property
-    def alone(self) -> bool:
-        """As of ``Fits``: a card is filled by one process."""
-        return self.how.device != "cpu"
-
-    @property
-    def caveats(self) -> tuple[str, ...]:
-        """As of ``Fits``."""
-        if self.how.initial == "fresh":
-            return ()
-        return ("First weights are those of the module: the floor is of other batches alone.",)
+        Weights that are drawn anew are the same in the next process, the module is not.
+        """
+        names = ("epochs", "batch_size", "learning_rate", "optimizer", "loss")
+        described = {name: getattr(self.how, name) for name in names}
+        described |= {
+            "module": self._initialise(self.seed),
+            "device": self.how.device.partition(":")[0],
+        }
+        return {"network": described, "X": self.features, "y": self.places}
 
     def seconds(self, records: IntArray, queries: Any) -> float:
-        """As of ``Fits``, by an epoch of one block, and by two: what is done once is not counted
-        for each.
-        """
+        """Time an epoch of one block, and two: what is done once is not counted for each."""
         one, two = (replace(self, how=replace(self.how, epochs=epochs)) for epochs in (1, 2))
         one.without(records[:1], queries)  # imports and the like
         took = []
@@ -217,44 +216,46 @@ class Networks:
         return -(-records.size // self.block) * (once + (self.how.epochs - 1) * each)
 
     def whole(self, queries: Any, *, seed: int | None) -> FloatArray:
-        """As of ``Fits``."""
-        return self.asked(self.model(seed=seed), queries)
+        """Return ln p of a network of all records."""
+        return self.ask(self.train(np.array([-1]), seed=seed), queries)
 
     def without(self, records: IntArray, queries: Any) -> FloatArray:
-        """As of ``Fits``; all models at once."""
-        models = self._trained(records, seed=self.seed)
+        """Return ln p of networks without one record each, all trained at once."""
+        models = self.train(records)
         if queries is None:
-            return self._log_proba(models, self.features[records][:, None])[:, 0]
-        asked = self._array(queries)
+            return self._predict(models, self.features[records][:, None])[:, 0]
         return np.concatenate(
             [
-                self._log_proba(models, np.broadcast_to(part, (records.size, *part.shape)))
-                for part in _parts(asked)
+                self._predict(models, np.broadcast_to(part, (records.size, *part.shape)))
+                for part in self._split(queries)
             ],
             axis=1,
         )
 
-    def model(self, *, seed: int | None) -> Any:
-        """One network trained on all records."""
-        return self._trained(np.array([-1]), seed=self.seed if seed is None else seed)
-
-    def asked(self, model: Any, queries: Any) -> FloatArray:
-        """ln p of one network, ``(queries, classes)``."""
+    def ask(self, model: Any, queries: Any) -> FloatArray:
+        """Return ln p of one network, ``(queries, classes)``."""
         return np.concatenate(
-            [self._log_proba(model, part[None])[0] for part in _parts(self._array(queries))]
+            [self._predict(model, part[None])[0] for part in self._split(queries)]
         )
 
-    def _trained(self, left_out: IntArray, *, seed: int) -> Any:
-        from epsilometer.networks.ensemble import as_tensor, one_thread, own_randomness, told
+    def train(self, left_out: IntArray, *, seed: int | None = None) -> Any:
+        """Train one network per record, without it; −1 leaves none out."""
+        from epsilometer.networks.ensemble import (
+            as_tensor,
+            cross_entropy,
+            one_thread,
+            own_randomness,
+            told,
+        )
         from epsilometer.networks.local import local_batches
         from epsilometer.networks.same_batches import many_models, train_without
 
-        how = self.how
+        how, seed = self.how, self.seed if seed is None else seed
         _, order, dropped = np.random.default_rng(seed).spawn(3)
         with told(how.device), one_thread(how.device):
             x, y = as_tensor(self.features, how.device), as_tensor(self.places, how.device)
-            module = self._begun(seed)
-            models = many_models(module, left_out.size, loss=_loss(how.loss), x=x, y=y)
+            module = self._initialise(seed)
+            models = many_models(module, left_out.size, loss=how.loss or cross_entropy, x=x, y=y)
             with own_randomness(how.device, dropped):
                 train_without(
                     models,
@@ -262,13 +263,13 @@ class Networks:
                     y,
                     local_batches(len(x), how.batch_size, epochs=how.epochs, rng=order),
                     left_out=left_out,
-                    optimizer=_optimizer(how.optimizer),
+                    optimizer=_find_optimizer(how.optimizer),
                     rate=how.learning_rate,
                 )
         return models
 
-    def _begun(self, seed: int) -> "nn.Module":
-        """The module with its first weights."""
+    def _initialise(self, seed: int) -> "nn.Module":
+        """Return the module with its first weights."""
         import torch
 
         from epsilometer.networks.ensemble import own_randomness
@@ -284,11 +285,13 @@ class Networks:
             one.reset("fresh", generator)
         return one.model(0)
 
-    def _array(self, queries: Any) -> NDArray[Any]:
-        return _array(queries, whole=self.features.dtype.kind != "f")
+    def _split(self, queries: Any) -> Iterator[NDArray[Any]]:
+        """Yield the queries that all models answer at once."""
+        at = _read_array(queries, whole=self.features.dtype.kind != "f")
+        return (at[start : start + _ASKED] for start in range(0, len(at), _ASKED))
 
-    def _log_proba(self, models: Any, x: NDArray[Any]) -> FloatArray:
-        """Of every model's own records, ``(models, records, …)``."""
+    def _predict(self, models: Any, x: NDArray[Any]) -> FloatArray:
+        """Return ln p of every model's own records, ``(models, records, …)``."""
         from epsilometer.networks.ensemble import as_tensor, one_thread
 
         with one_thread(self.how.device):
@@ -303,7 +306,7 @@ class Networks:
         return np.asarray(found)
 
 
-def _optimizer(given: Any) -> "Optimizer":
+def _find_optimizer(given: Any) -> "Optimizer":
     from epsilometer.networks.optimizers import SGD, Adam
 
     if isinstance(given, str):
@@ -319,40 +322,31 @@ def _optimizer(given: Any) -> "Optimizer":
     return cast("Optimizer", given)
 
 
-def _loss(given: Any) -> Any:
-    from epsilometer.networks.ensemble import cross_entropy
-
-    return cross_entropy if given is None else given
-
-
-def _at_once(how: NetworkClassifier, features: NDArray[Any]) -> int:
-    """By what a model takes in memory: a function of shapes alone, since it is part of the plan."""
+def _choose_block(how: NetworkClassifier, features: NDArray[Any]) -> int:
+    """Return how many models fit: by shapes alone, since it is part of the plan."""
     size = sum(part.numel() for part in how.module.parameters())
-    each = 4 * (5 * size + how.batch_size * (features[0].size + 3 * _given(how.module, features)))
+    each = 4 * (
+        5 * size + how.batch_size * (features[0].size + 3 * _count_outputs(how.module, features))
+    )
     if how.device == "cpu":
         return int(np.clip(_CACHED / each, _LEAST, _MOST))
     return int(np.clip(_ON_CARD / each, 1, _MOST_ON_CARD))
 
 
-def _takes_words(module: "nn.Module") -> bool:
-    """Whether features are the numbers of words."""
-    return any(type(part).__name__ == "Embedding" for part in module.modules())
-
-
-def _given(module: "nn.Module", features: NDArray[Any]) -> int:
-    """Numbers that all layers of a module give for one record, patches of convolutions too."""
+def _count_outputs(module: "nn.Module", features: NDArray[Any]) -> int:
+    """Return how many numbers all layers give for one record, patches of convolutions too."""
     import torch
     from torch import nn
 
     sizes = []
 
-    def heed(layer: nn.Module, _: Any, gave: Any) -> None:
+    def count(layer: nn.Module, _: Any, gave: Any) -> None:
         if isinstance(gave, torch.Tensor):
             patch = np.prod(layer.kernel_size) if isinstance(layer, nn.Conv2d) else 1
             sizes.append(int(gave.numel() * patch))
 
     layers = [layer for layer in module.modules() if not list(layer.children())]
-    handles = [layer.register_forward_hook(heed) for layer in layers]
+    handles = [layer.register_forward_hook(count) for layer in layers]
     # Dropout may draw; training itself will tell what is wrong.
     with torch.no_grad(), torch.random.fork_rng([]), suppress(Exception):
         module(torch.from_numpy(features[:1]).to(next(module.parameters()).device))
@@ -361,8 +355,8 @@ def _given(module: "nn.Module", features: NDArray[Any]) -> int:
     return sum(sizes)
 
 
-def _array(X: Any, *, whole: bool) -> NDArray[Any]:  # noqa: N803
-    """Features as torch takes them: single precision, or whole numbers for words."""
+def _read_array(X: Any, *, whole: bool) -> NDArray[Any]:  # noqa: N803
+    """Return features as torch takes them: single precision, or whole numbers for words."""
     found = np.asarray(X.toarray() if hasattr(X, "toarray") else X)
     if found.ndim < 2 or found.dtype.kind not in "fiub":
         raise InvalidArgument(
@@ -374,7 +368,3 @@ def _array(X: Any, *, whole: bool) -> NDArray[Any]:  # noqa: N803
     if not np.isfinite(found).all():
         raise InvalidArgument("Expected finite features, found nan or inf among them.")
     return found
-
-
-def _parts(queries: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    return (queries[start : start + _ASKED] for start in range(0, len(queries), _ASKED))

@@ -1,35 +1,47 @@
-"""How much each record of a training set shows in the classifier's predictions.
+"""Measure how much each record shows in a classifier's predictions: PDTP and DTP.
 
 PDTP (pointwise differential training privacy; training_privacy, Definition 4.3) of record t is the
 largest |ln p(y | x_t) − ln p'(y | x_t)| over classes y, with p trained on all records and p' on all
-but t. It looks at the record's own features only; ``dtp_over`` looks at any others.
+but t. It looks at the record's own features only. DTP looks at all features there could be:
+``dtp_over`` bounds it from below, ``dtp_exact`` computes it, ``bounds`` bounds it from above.
 """
 
+import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from epsilometer import _validate
-from epsilometer.audits.classifier.leave_one_out import binning, families
-from epsilometer.audits.classifier.leave_one_out.estimators import labels
-from epsilometer.audits.classifier.leave_one_out.pipelines import Preprocessing, unwrapped
-from epsilometer.audits.classifier.leave_one_out.refits import PATIENCE, refit, rows
+from epsilometer.audits.classifier.estimators import (
+    Preprocessing,
+    count_rows,
+    identify,
+    read_labels,
+    take_rows,
+    unwrap_pipeline,
+)
+from epsilometer.audits.classifier.leave_one_out.families import Removable, family_of
+from epsilometer.audits.classifier.leave_one_out.refits import PATIENCE, LeaveOneOut, refit
+from epsilometer.audits.classifier.leave_one_out.rounding import (
+    DECIMALS,
+    LARGEST,
+    measure_changes,
+)
 from epsilometer.errors import InvalidArgument
+from epsilometer.stats.membership import count_unseen
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
-LINE = 1.0  # the DTP-1 hypothesis: above it a classifier should not be published
+LIMIT = 1.0  # the DTP-1 hypothesis: above it a classifier should not be published
+LARGEST_DOMAIN = 1 << 20  # combinations of values
 _CONFIDENCE = 0.95
-_BLOCK = 1 << 16  # rows at a time, so that working arrays stay small
-_SMALLEST = math.log(math.ulp(0.0))  # ln of the smallest double above 0
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Pdtp:
-    """Leave-one-out risk of records; every array has one entry (or row) a record.
+    """Leave-one-out risk of records; every array has one entry (or row) per record.
 
     Attributes:
         records: Which records, as row numbers.
@@ -86,11 +98,11 @@ def pdtp(
     directory: Any = None,
     patience: float = PATIENCE,
 ) -> Pdtp:
-    """PDTP of records: how much a model's prediction at a record depends on the record.
+    """Compute PDTP: how much a model's prediction at a record depends on the record.
 
-    Guarantees: what ``path`` calls exact agrees with refitting but for rounding; all else is
+    Guarantee: what ``path`` calls exact agrees with refitting but for rounding; all else is
         refitted, with the same random numbers in both fits.
-    Assumes: one record a row; labels in y are those that the estimator is trained on.
+    Assumption: one record per row; labels in y are those that the estimator is trained on.
 
     Args:
         estimator: Any classifier with scikit-learn's interface; it is not fitted itself.
@@ -111,41 +123,39 @@ def pdtp(
         >>> result.path, int(result.values.argmax()), round(float(result.values.max()), 2)
         ('exact: Gaussian naive Bayes', 43, 1.85)
     """
-    classes, codes = labels(y)
-    _same_length(X, codes)
-    chosen, unseen = chosen_records(records, codes.size, seed=seed)
-    way = _Way.to(estimator, X, y, preprocessing=preprocessing, seed=seed)
-    null: FloatArray | None = None
-    caveats = way.caveats
-    if way.model is not None:
-        at = way.features if records is None else rows(way.features, chosen)
-        full, without = way.model.log_proba(at), way.model.own(chosen)
-        path = way.path
-        _has_answers(way.estimator, full)
-    else:
-        refits = {"seed": seed, "engine": engine, "directory": directory, "patience": patience}
-        fitted = refit(way.estimator, way.features, y, chosen, **refits)
+    comparison = _Comparison.prepare(
+        estimator,
+        X,
+        y,
+        records=records,
+        preprocessing=preprocessing,
+        seed=seed,
+        engine=engine,
+        directory=directory,
+        patience=patience,
+    )
+    model, chosen = comparison.model, comparison.records
+    if model is None:
+        fitted = comparison.refit()
         full, without, null = fitted.full, fitted.without, fitted.null
-        path, caveats = fitted.path + way.path, (*caveats, *fitted.caveats)
+        path, caveats = fitted.path, fitted.caveats
+    else:
+        at = comparison.features if records is None else take_rows(comparison.features, chosen)
+        full, without, null = model.log_proba(at), model.own(chosen), None
+        path, caveats = "", ()
+        silent = np.isnan(full).any(axis=1)
+        if silent.any():
+            raise InvalidArgument(
+                f"Expected probabilities from {type(comparison.estimator).__name__}, got nan at "
+                f"{silent.sum()} of {silent.size} records it was trained on. More smoothing may "
+                "help."
+            )
     values, binned = changes(full, without)
     return Pdtp(
-        records=chosen,
-        values=values,
-        binned=binned,
-        edge=(binned > LINE) & (values <= LINE),
         floor=None if null is None else changes(full, null)[0],
-        of=codes.size,
-        unseen=unseen,
-        path=path,
-        caveats=(
-            *caveats,
-            *_explained(values, without, codes, chosen),
-            *_left(chosen, unseen, of=codes.size),
-        ),
         full=full,
-        without=without,
         null=null,
-        classes=classes,
+        **comparison.describe(values, binned, without, path, caveats),
     )
 
 
@@ -154,22 +164,23 @@ def dtp_over(
     X: Any,  # noqa: N803
     y: Any,
     queries: Any,
-    *,
-    records: IntArray | str | None = None,
-    preprocessing: Preprocessing = "refit",
-    seed: int = 0,
-    engine: Any = None,
-    directory: Any = None,
-    patience: float = PATIENCE,
+    **options: Any,
 ) -> DtpOver:
-    """The largest change over queries that a record makes: DTP from below.
+    """Compute the largest change over queries that a record makes: DTP from below.
 
     DTP asks about all features there could be, PDTP about the record's own. With the training set
     itself as queries this is what a well-known toolbox calls PDTP (without its logarithm); it
     is never smaller than PDTP, and often much larger.
 
-    Guarantees: no more than DTP; what ``path`` calls exact agrees with refitting.
-    Assumes: as ``pdtp``, whose arguments these are.
+    Guarantee: no more than DTP; what ``path`` calls exact agrees with refitting.
+    Assumption: as of ``pdtp``.
+
+    Args:
+        estimator: As for ``pdtp``.
+        X: Features.
+        y: Labels.
+        queries: Features to ask about.
+        options: All others as for ``pdtp``.
 
     Example:
         >>> from sklearn.datasets import load_iris
@@ -179,213 +190,203 @@ def dtp_over(
         >>> found.values.round(2), found.query
         (array([12.73, 65.48]), array([118, 144]))
     """
-    classes, codes = labels(y)
-    _same_length(X, codes)
-    chosen, unseen = chosen_records(records, codes.size, seed=seed)
-    way = _Way.to(estimator, X, y, preprocessing=preprocessing, seed=seed)
-    asked = way.transform(queries)
-    caveats = way.caveats
-    null: FloatArray | None = None
-    if way.model is not None:
-        full, path = way.model.log_proba(asked), way.path
-        first, same = _alike(way.features, codes, chosen)
-        kinds = [_worst(full, way.model.without(int(record), asked)) for record in first]
-        worst = [kinds[place] for place in same]
+    comparison = _Comparison.prepare(estimator, X, y, **options)
+    at = comparison.transform(queries)
+    if comparison.model is None:
+        fitted = comparison.refit(at)
+        full, path, caveats = fitted.full, fitted.path, fitted.caveats
+        floor = np.full(comparison.records.size, changes(full, fitted.null)[0].max())
+        worst = [_find_worst(full, without) for without in fitted.without]
     else:
-        refits = {"seed": seed, "engine": engine, "directory": directory, "patience": patience}
-        fitted = refit(way.estimator, way.features, y, chosen, queries=asked, **refits)
-        full, path, null = fitted.full, fitted.path + way.path, fitted.null
-        caveats = (*caveats, *fitted.caveats)
-        worst = [_worst(full, without) for without in fitted.without]
-    values = np.array([each.value for each in worst])
-    binned = np.array([each.binned for each in worst])
-    query = np.array([each.query for each in worst], np.int64)
-    without = np.stack([each.without for each in worst])
-    floor = None if null is None else np.full(chosen.size, changes(full, null)[0].max())
+        full, path, caveats, floor = comparison.model.log_proba(at), "", (), None
+        worst = list(comparison.find_worst(comparison.model, full, at))
+    values, binned, query = (np.array([each[i] for each in worst]) for i in range(3))
+    without = np.stack([each[3] for each in worst])
+    noted = f"Over {len(full):,} queries: a lower bound of DTP, which has all there could be."
     return DtpOver(
-        records=chosen,
-        values=values,
-        binned=binned,
-        edge=(binned > LINE) & (values <= LINE),
         floor=floor,
-        of=codes.size,
-        unseen=unseen,
-        path=path,
-        caveats=(
-            *caveats,
-            f"Over {len(full):,} queries: a lower bound of DTP, which has all there could be.",
-            *_explained(values, without, codes, chosen),
-            *_left(chosen, unseen, of=codes.size),
-        ),
         full=full[query],
-        without=without,
-        classes=classes,
         query=query,
+        **comparison.describe(values, binned, without, path, (*caveats, noted)),
     )
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class _Way:
-    """How models without a record are had: exactly (``model``), or by fitting ``estimator``."""
+class _Comparison:
+    """Models with and without records: exact (``model``), or by fitting ``estimator`` again."""
 
-    model: families.Removable | None
+    classes: NDArray[Any]
+    codes: IntArray
+    records: IntArray
+    unseen: int | None
+    model: Removable | None
     estimator: Any
     features: Any
     transform: Callable[[Any], Any]
     path: str
     caveats: tuple[str, ...]
+    refit_options: dict[str, Any]
 
     @classmethod
-    def to(
+    def prepare(
         cls,
         estimator: Any,
         X: Any,  # noqa: N803
         y: Any,
         *,
-        preprocessing: Preprocessing,
-        seed: int,
-    ) -> "_Way":
-        inner = unwrapped(estimator, X, y, preprocessing=preprocessing, seed=seed)
-        family = families.family_of(inner.estimator)
-        refused = None if family is None else family.refuses(inner.estimator, inner.features, y)
-        model, path, caveats = None, inner.said, inner.caveats
-        if family is not None and refused is None:
+        records: IntArray | str | None = None,
+        preprocessing: Preprocessing = "refit",
+        seed: int = 0,
+        **refit_options: Any,
+    ) -> "_Comparison":
+        classes, codes = read_labels(y)
+        if count_rows(X) != codes.size:
+            raise InvalidArgument(
+                f"Expected as many rows in X as labels in y, got {count_rows(X)} and {codes.size}."
+            )
+        chosen, unseen = choose_records(records, codes.size, seed=seed)
+        inner = unwrap_pipeline(estimator, X, y, preprocessing=preprocessing, seed=seed)
+        family = family_of(inner.estimator)
+        refused = family and family.refuses(inner.estimator, inner.features, y)
+        model, path, caveats = None, inner.path_suffix, inner.caveats
+        if family and refused is None:
             model = family.fit(inner.estimator, inner.features, y)
-            path = f"exact: {family.name}{inner.said}"
-            caveats = (*caveats, *getattr(model, "caveats", ()))
-        elif family is not None:
+            path = f"exact: {family.name}{path}"
+            caveats = (*caveats, *model.caveats)
+        elif family:
             caveats = (f"{family.name} was refitted: {refused}.", *caveats)
         return cls(
+            classes=classes,
+            codes=codes,
+            records=chosen,
+            unseen=unseen,
             model=model,
             estimator=inner.estimator,
             features=inner.features,
             transform=inner.transform,
             path=path,
             caveats=caveats,
+            refit_options={"y": y, "seed": seed, **refit_options},
         )
 
-
-def _has_answers(estimator: Any, full: FloatArray) -> None:
-    silent = np.isnan(full).any(axis=1)
-    if silent.any():
-        raise InvalidArgument(
-            f"Expected probabilities from {type(estimator).__name__}, got nan at {silent.sum()} of "
-            f"{silent.size} records it was trained on. More smoothing may help."
+    def refit(self, queries: Any = None) -> LeaveOneOut:
+        """Fit once per record without it."""
+        return refit(
+            self.estimator,
+            self.features,
+            records=self.records,
+            queries=queries,
+            **self.refit_options,
         )
 
+    def find_worst(
+        self, model: Removable, full: FloatArray, at: Any
+    ) -> Iterator[tuple[float, float, int, FloatArray]]:
+        """Yield the largest change of each record; records that are equal are asked once."""
+        first, same = self.records, np.arange(self.records.size)
+        those = take_rows(self.features, self.records)
+        if isinstance(those, np.ndarray) and those.dtype.kind in "iufb":
+            table = np.column_stack([those, self.codes[self.records]])
+            _, places, same = np.unique(table, axis=0, return_index=True, return_inverse=True)
+            first = self.records[places]
+        worst = [_find_worst(full, model.without(int(record), at)) for record in first]
+        return (worst[place] for place in same.reshape(-1))
 
-@dataclass(frozen=True, eq=False)
-class _Worst:
-    value: float
-    binned: float
-    query: int
-    without: FloatArray
+    def describe(
+        self,
+        values: FloatArray,
+        binned: FloatArray,
+        without: FloatArray,
+        path: str,
+        caveats: tuple[str, ...],
+    ) -> dict[str, Any]:
+        """Return the fields that PDTP and DTP have in common."""
+        return {
+            "records": self.records,
+            "values": values,
+            "binned": binned,
+            "edge": (binned > LIMIT) & (values <= LIMIT),
+            "of": self.codes.size,
+            "unseen": self.unseen,
+            "path": path + self.path,
+            "caveats": (
+                *self.caveats,
+                *caveats,
+                *self._explain_infinite(values, without),
+                *self._describe_sample(),
+            ),
+            "without": without,
+            "classes": self.classes,
+        }
+
+    def _explain_infinite(self, values: FloatArray, without: FloatArray) -> Iterator[str]:
+        """Yield why values are infinite."""
+        infinite = np.isinf(values)
+        last = infinite & (np.bincount(self.codes)[self.codes[self.records]] == 1)
+        silent = infinite & np.isnan(without).any(axis=1)
+        reasons = (
+            (last, "the last of its class, which without it has probability 0."),
+            (silent, "without it the model has no prediction there (0/0)."),
+            (
+                infinite & ~last & ~silent,
+                "one of the two models holds a class to be impossible that the other does not.",
+            ),
+        )
+        for which, reason in reasons:
+            count = int(np.count_nonzero(which))
+            who = "1 record is" if count == 1 else f"{count:,} records are each"
+            if count:
+                yield f"{who} infinite: {reason}"
+
+    def _describe_sample(self) -> Iterator[str]:
+        """Yield what a choice of records leaves open."""
+        size, of = self.records.size, self.codes.size
+        if self.unseen is None:
+            yield f"{size:,} of {of:,} records, as asked for: others may be higher."
+        elif size < of:
+            yield (
+                f"{size:,} of {of:,} records were drawn: with {_CONFIDENCE:.0%} confidence at most "
+                f"{self.unseen:,} of all ({self.unseen / of:.2%}) are above the largest value here."
+            )
 
 
-def _worst(full: FloatArray, without: FloatArray) -> _Worst:
+def _find_worst(full: FloatArray, without: FloatArray) -> tuple[float, float, int, FloatArray]:
+    """Return the largest change over queries, plain and binned, its query, and ln p' there."""
     values, binned = changes(full, without)
     query = int(values.argmax())
-    return _Worst(float(values[query]), float(binned.max()), query, without[query])
-
-
-def _alike(X: Any, codes: IntArray, chosen: IntArray) -> tuple[IntArray, IntArray]:  # noqa: N803
-    """One record of each kind, and which of them each record is like: twins have one model."""
-    those = rows(X, chosen)
-    if not isinstance(those, np.ndarray) or those.dtype.kind not in "iufb":
-        return chosen, np.arange(chosen.size)
-    table = np.column_stack([those, codes[chosen]])
-    _, first, same = np.unique(table, axis=0, return_index=True, return_inverse=True)
-    return chosen[first], np.asarray(same, np.int64).reshape(-1)
+    return float(values[query]), float(binned.max()), query, without[query]
 
 
 def changes(full: FloatArray, without: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """The largest |ln p − ln p'| over classes, row by row: as it is, and binned.
-
-    A class impossible to both models does not count; a probability too small for a double counts
-    as the smallest one, since no more is seen of it. A row of nan, a model without a prediction
-    (0/0), against one with a prediction counts as infinite: whoever asks sees the difference.
+    """Return the largest |ln p − ln p'| over classes, row by row: as it is, and binned.
 
     Example:
         >>> changes(np.log([[0.5, 0.5]]), np.log([[0.25, 0.75]]))[0].round(4)
         array([0.6931])
     """
-    values, binned = np.empty(len(full)), np.empty(len(full))
-    for start in range(0, len(full), _BLOCK):
-        part = slice(start, start + _BLOCK)
-        values[part], binned[part] = _changes(full[part], without[part])
-    return values, binned
+    found = measure_changes(full, without, decimals=DECIMALS)
+    return found.unbinned, np.minimum(found.shown, LARGEST)
 
 
-def _changes(full: FloatArray, without: FloatArray) -> tuple[FloatArray, FloatArray]:
-    with np.errstate(invalid="ignore"):  # −inf − −inf
-        moved = np.abs(_seen(full) - _seen(without))
-    moved[(full == -np.inf) & (without == -np.inf)] = 0.0
-    values = moved.max(axis=1)
-    centres = binning.centres(np.exp(full)), binning.centres(np.exp(without))
-    binned = np.abs(np.log(centres[0] / centres[1])).max(axis=1)
-    silent, silent_too = np.isnan(full).any(axis=1), np.isnan(without).any(axis=1)
-    values[silent != silent_too], binned[silent != silent_too] = np.inf, binning.LARGEST
-    values[silent & silent_too] = binned[silent & silent_too] = 0.0
-    return values, binned
-
-
-def _seen(log_proba: FloatArray) -> FloatArray:
-    return np.where(log_proba == -np.inf, log_proba, np.maximum(log_proba, _SMALLEST))
-
-
-def larger_at_most(sampled: int, of: int, *, confidence: float = _CONFIDENCE) -> int:
-    r"""How many of all records may have a larger value than the largest of a sample.
-
-    A sample of s of n records without replacement misses the k largest with probability
-    :math:`\binom{n-k}{s} / \binom{n}{s}`; the answer is the largest k for which that is still
-    above 1 − confidence.
-
-    Guarantees: with probability ``confidence`` at most so many have a larger value, whatever
-        the values are.
-    Assumes: the sample was drawn evenly, without looking at values.
-
-    Example:
-        >>> larger_at_most(500, 1_000_000)
-        5972
-        >>> larger_at_most(1_000, 1_000)
-        0
-    """
-    _validate.whole(1, sampled=sampled)
-    _validate.whole(sampled, of=of)
-    _validate.open_unit(confidence=confidence)
-    left = of - np.arange(sampled)  # records still there at each draw
-
-    def missed(largest: int) -> float:
-        return float(np.exp(np.log1p(-largest / left).sum())) if largest <= of - sampled else 0.0
-
-    low, high = 0, of - sampled + 1  # missed at low, not at high
-    while high - low > 1:
-        middle = (low + high) // 2
-        if missed(middle) > 1 - confidence:
-            low = middle
-        else:
-            high = middle
-    return low
-
-
-def chosen_records(
+def choose_records(
     records: IntArray | str | None, of: int, *, seed: int
 ) -> tuple[IntArray, int | None]:
-    """Row numbers, and how many may be above their largest value (None: nobody knows)."""
+    """Return row numbers, and how many may be above their largest value (None: unknown)."""
     if records is None:
         return np.arange(of), 0
+    expected = "Expected row numbers, None or 'sample:500' for records, got"
     if isinstance(records, str):
-        size = _sample_size(records)
+        word, _, number = records.partition(":")
+        if word != "sample" or not number.isdecimal() or int(number) == 0:
+            raise InvalidArgument(f"{expected} {records!r}.")
+        size = int(number)
         if size >= of:
             return np.arange(of), 0
-        wanted = np.random.default_rng(seed).choice(of, size, replace=False)
-        return np.sort(wanted).astype(np.int64), larger_at_most(size, of)
+        drawn = np.random.default_rng(seed).choice(of, size, replace=False)
+        return np.sort(drawn).astype(np.int64), count_unseen(size, of)
     wanted = np.asarray(records)
     if wanted.ndim != 1 or wanted.dtype.kind not in "iu" or wanted.size == 0:
-        raise InvalidArgument(
-            "Expected row numbers, None or 'sample:500' for records, got "
-            f"an array of {wanted.dtype} with shape {wanted.shape}."
-        )
+        raise InvalidArgument(f"{expected} an array of {wanted.dtype} with shape {wanted.shape}.")
     if wanted.min() < 0 or wanted.max() >= of:
         raise InvalidArgument(
             f"Expected records in [0, {of}), got {wanted.min()} to {wanted.max()}."
@@ -393,60 +394,69 @@ def chosen_records(
     return wanted.astype(np.int64), None
 
 
-def _sample_size(text: str) -> int:
-    word, _, number = text.partition(":")
-    if word != "sample" or not number.isdecimal() or int(number) == 0:
+def dtp_exact(
+    estimator: Any,
+    X: Any,  # noqa: N803 - as in scikit-learn
+    y: Any,
+    *,
+    domain: Sequence[Sequence[Any]] | None = None,
+    records: IntArray | str | None = None,
+    **options: Any,
+) -> DtpOver:
+    """Compute DTP by asking about every combination of values (training_privacy, Definition 4.1).
+
+    Guarantee: the maximum over the whole domain and all classes; ``query`` counts through the
+        domain with the last column fastest.
+    Assumption: nobody can ask about values outside the domain.
+
+    Args:
+        estimator: As for ``pdtp``.
+        X: Features.
+        y: Labels.
+        domain: Values of each column; for categorical and Bernoulli naive Bayes what they know.
+        records: As for ``pdtp``.
+        options: As for ``dtp_over``.
+
+    Example:
+        >>> from sklearn.naive_bayes import CategoricalNB
+        >>> X, y = [[0, 0], [0, 1], [1, 0], [1, 1], [1, 1]], [0, 0, 0, 1, 1]
+        >>> found = dtp_exact(CategoricalNB(), X, y)
+        >>> found.values.round(3)
+        array([0.656, 0.561, 0.561, 0.552, 0.552])
+        >>> enumerate_domain([[0, 1], [0, 1]], 2)[found.query[0]]  # where the first shows most
+        array([0, 0])
+    """
+    columns = np.shape(X)[1]
+    grid = enumerate_domain(_known_domain(estimator, X) if domain is None else domain, columns)
+    found = dtp_over(estimator, X, y, grid, records=records, **options)
+    caveats = tuple(text for text in found.caveats if "lower bound of DTP" not in text)
+    return dataclasses.replace(found, caveats=caveats)
+
+
+def enumerate_domain(domain: Sequence[Sequence[Any]], columns: int) -> NDArray[Any]:
+    """Return all combinations, one per row, the last column fastest."""
+    if len(domain) != columns:
+        raise InvalidArgument(f"Expected values of {columns} columns, got {len(domain)}.")
+    size = math.prod(len(values) for values in domain)
+    if not 0 < size <= LARGEST_DOMAIN:
         raise InvalidArgument(
-            f"Expected row numbers, None or 'sample:500' for records, got {text!r}."
+            f"Expected 1 to {LARGEST_DOMAIN:,} combinations of values, got {size:,}. "
+            "dtp_over asks about some of them, dtp_upper_bound needs none."
         )
-    return int(number)
+    axes = np.meshgrid(*(np.asarray(values) for values in domain), indexing="ij")
+    return np.stack([axis.ravel() for axis in axes], axis=1)
 
 
-def _same_length(X: Any, codes: IntArray) -> None:  # noqa: N803
-    count = X.shape[0] if hasattr(X, "shape") else len(X)
-    if count != codes.size:
-        raise InvalidArgument(
-            f"Expected as many rows in X as labels in y, got {count} and {codes.size}."
-        )
-
-
-def _explained(
-    values: FloatArray, without: FloatArray, codes: IntArray, chosen: IntArray
-) -> tuple[str, ...]:
-    """Why values are infinite."""
-    infinite = np.isinf(values)
-    last = infinite & (np.bincount(codes)[codes[chosen]] == 1)
-    silent = infinite & np.isnan(without).any(axis=1)
-    others = infinite & ~last & ~silent
-    told = []
-    if last.any():
-        told.append(
-            f"{_counted(last)} infinite: the last of its class, which without it has probability 0."
-        )
-    if silent.any():
-        told.append(
-            f"{_counted(silent)} infinite: without it the model has no prediction there (0/0)."
-        )
-    if others.any():
-        told.append(
-            f"{_counted(others)} infinite: one of the two models holds a class to be impossible "
-            "that the other does not."
-        )
-    return tuple(told)
-
-
-def _left(chosen: IntArray, unseen: int | None, *, of: int) -> tuple[str, ...]:
-    """What a choice of records leaves open."""
-    if unseen is None:
-        return (f"{chosen.size:,} of {of:,} records, as asked for: others may be higher.",)
-    if chosen.size == of:
-        return ()
-    return (
-        f"{chosen.size:,} of {of:,} records were drawn: with {_CONFIDENCE:.0%} confidence at most "
-        f"{unseen:,} of all ({unseen / of:.2%}) are above the largest value here.",
+def _known_domain(estimator: Any, X: Any) -> list[Sequence[Any]]:  # noqa: N803
+    columns = np.shape(X)[1]
+    if identify(estimator) == "sklearn.CategoricalNB":
+        known = np.asarray(X).max(axis=0).astype(np.int64) + 1
+        least = 0 if estimator.min_categories is None else estimator.min_categories
+        return [range(values) for values in np.maximum(known, least)]
+    if identify(estimator) == "sklearn.BernoulliNB":
+        edge = estimator.binarize
+        return [(0, 1) if edge is None else (edge, edge + 1)] * columns
+    raise InvalidArgument(
+        f"Expected domain=[values of each column] for {type(estimator).__name__}, got none. "
+        "Where values are not few, dtp_over asks about those you choose."
     )
-
-
-def _counted(which: BoolArray | np.bool_) -> str:
-    count = int(np.count_nonzero(which))
-    return "1 record is" if count == 1 else f"{count:,} records are each"

@@ -1,26 +1,46 @@
-"""Trees whose structure does not come from the records they are fitted to: estimators.
+"""Count labels in trees of fixed structure, with and without one record: two estimators.
 
-Both have scikit-learn's interface. Their leaves count labels, so that taking a record out is taking
-one from its leaves (``leaves``). A ``DecisionTreeClassifier`` is another algorithm: without a
-record it may split elsewhere, and has to be refitted.
+Both have scikit-learn's interface. Their leaves count labels, so that removing a record subtracts
+one from each of its leaves. A ``DecisionTreeClassifier`` is another algorithm: without a record it
+may split elsewhere, and has to be refitted.
 """
 
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from epsilometer import _validate
 from epsilometer._extras import needs
-from epsilometer.audits.classifier.leave_one_out.estimators import labels, matrix
-from epsilometer.audits.classifier.leave_one_out.leaves import shares, votes
+from epsilometer.audits.classifier.estimators import (
+    check_choice,
+    clone_estimator,
+    read_labels,
+    read_matrix,
+)
+from epsilometer.audits.classifier.leave_one_out.families import Family, Removable
 from epsilometer.errors import InvalidArgument
 from epsilometer.types import FloatArray, IntArray
 
 with needs("sklearn", extra="sklearn"):
     from sklearn.base import BaseEstimator, ClassifierMixin
 
+Average: TypeAlias = Literal["arithmetic", "geometric"]
+_BLOCK = 1 << 20  # numbers of a working array
 
-class RandomDecisionTrees(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+
+class _LeafClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Predict the likeliest class; subclasses compute ln p from counts of leaves."""
+
+    def predict_proba(self, X: Any) -> FloatArray:  # noqa: N803
+        """Return the probability of each class, shape ``(rows, classes)``."""
+        return np.asarray(np.exp(self.predict_log_proba(X)))
+
+    def predict(self, X: Any) -> Any:  # noqa: N803
+        """Return the likeliest class."""
+        return self.classes_[self.predict_log_proba(X).argmax(axis=1)]
+
+
+class RandomDecisionTrees(_LeafClassifier):
     """Random decision trees (Fan, Wang, Yu and Ma 2003): drawn blindly, then filled.
 
     Every inner node asks for a feature drawn evenly, at a threshold drawn evenly from what is left
@@ -49,19 +69,19 @@ class RandomDecisionTrees(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         depth: int = 6,
         bounds: Any = (0.0, 1.0),
         smoothing: float = 1.0,
-        average: Literal["arithmetic", "geometric"] = "arithmetic",
+        average: Average = "arithmetic",
         seed: int = 0,
     ) -> None:
         self.trees, self.depth, self.bounds = trees, depth, bounds
         self.smoothing, self.average, self.seed = smoothing, average, seed
 
     def fit(self, X: Any, y: Any) -> "RandomDecisionTrees":  # noqa: N803
-        """Draws the structure, then counts the labels in every leaf."""
+        """Draw the structure, then count the labels in every leaf."""
         self._check()
-        features = matrix(X)
-        self.classes_, codes = labels(y)
+        features = read_matrix(X)
+        self.classes_, codes = read_labels(y)
         self.n_features_in_ = features.shape[1]
-        low, high = self._limits(self.n_features_in_)
+        low, high = self._read_bounds()
         outside = np.flatnonzero(((features < low) | (features > high)).any(axis=0))
         if outside.size:
             raise InvalidArgument(
@@ -70,15 +90,20 @@ class RandomDecisionTrees(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 "features or one pair for each."
             )
         rng = np.random.default_rng(self.seed)
-        drawn = [_structure(self.depth, low, high, rng) for _ in range(self.trees)]
+        drawn = [_draw_structure(self.depth, low, high, rng) for _ in range(self.trees)]
         self.features_ = np.stack([asked for asked, _ in drawn])
         self.thresholds_ = np.stack([at for _, at in drawn])
-        self.counts_ = self._counted(self.apply(features), codes)
+        shape = (self.trees, 2**self.depth, self.classes_.size)
+        places = np.ravel_multi_index(
+            (np.arange(self.trees), self.apply(features), codes[:, None]), shape
+        )
+        counts = np.bincount(places.ravel(), minlength=int(np.prod(shape)))
+        self.counts_ = counts.reshape(shape).astype(np.float64)
         return self
 
     def apply(self, X: Any) -> IntArray:  # noqa: N803
-        """The leaf of every row in every tree, shape ``(rows, trees)``."""
-        features = matrix(X)
+        """Return the leaf of every row in every tree, shape ``(rows, trees)``."""
+        features = read_matrix(X)
         if features.shape[1] != self.n_features_in_:
             raise InvalidArgument(
                 f"Expected {self.n_features_in_} features, got {features.shape[1]}."
@@ -93,23 +118,23 @@ class RandomDecisionTrees(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             leaves[:, tree] = node - (2**self.depth - 1)
         return leaves
 
-    def predict_proba(self, X: Any) -> FloatArray:  # noqa: N803
-        """The trees' average of the share of each class in a row's leaf, smoothed."""
-        found = self.counts_[np.arange(self.trees), self.apply(X)]
-        return np.exp(votes(found, smoothing=self.smoothing, average=self.average))
+    def predict_log_proba(self, X: Any) -> FloatArray:  # noqa: N803
+        """Return ln of the trees' average of the smoothed share of each class in a row's leaf."""
+        return self.average_leaves(self.counts_[np.arange(self.trees), self.apply(X)])
 
-    def predict(self, X: Any) -> Any:  # noqa: N803
-        """The likeliest class."""
-        return self.classes_[self.predict_proba(X).argmax(axis=1)]
+    def average_leaves(self, counts: FloatArray) -> FloatArray:
+        """Return ln p of trees whose leaves hold these counts, shape ``(rows, trees, classes)``."""
+        smoothed = counts + self.smoothing
+        shares = smoothed / smoothed.sum(axis=2, keepdims=True)
+        if self.average == "arithmetic":
+            arithmetic: FloatArray = np.log(shares.mean(axis=1))
+            return arithmetic
+        joint = np.log(shares).mean(axis=1)
+        geometric: FloatArray = joint - np.log(np.exp(joint).sum(axis=1, keepdims=True))
+        return geometric
 
-    def _counted(self, leaves: IntArray, codes: IntArray) -> FloatArray:
-        several = self.classes_.size
-        shape = (self.trees, 2**self.depth, several)
-        places = (np.arange(self.trees) * shape[1] + leaves) * several + codes[:, None]
-        counts = np.bincount(places.ravel(), minlength=int(np.prod(shape)))
-        return counts.reshape(shape).astype(np.float64)
-
-    def _limits(self, features: int) -> tuple[FloatArray, FloatArray]:
+    def _read_bounds(self) -> tuple[FloatArray, FloatArray]:
+        features = self.n_features_in_
         try:
             pairs = np.broadcast_to(np.asarray(self.bounds, np.float64), (features, 2))
         except ValueError as error:
@@ -127,18 +152,15 @@ class RandomDecisionTrees(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         _validate.whole(1, trees=self.trees, depth=self.depth)
         _validate.whole(0, seed=self.seed)
         _validate.positive(smoothing=self.smoothing)
-        if self.average not in {"arithmetic", "geometric"}:
-            raise InvalidArgument(
-                f"Expected average 'arithmetic' or 'geometric', got {self.average!r}."
-            )
+        check_choice(Average, average=self.average)
         if self.depth > 20:
             raise InvalidArgument(f"Expected depth ≤ 20, got {self.depth}: leaves are 2^depth.")
 
 
-def _structure(
+def _draw_structure(
     depth: int, low: FloatArray, high: FloatArray, rng: np.random.Generator
 ) -> tuple[IntArray, FloatArray]:
-    """Features and thresholds of the inner nodes of one tree, children of i at 2i+1 and 2i+2."""
+    """Return features and thresholds of inner nodes; the children of i are 2i + 1 and 2i + 2."""
     asked, at = [], []
     lows, highs = low[None], high[None]  # of the nodes of a level, shape (nodes, features)
     for _ in range(depth):
@@ -154,10 +176,10 @@ def _structure(
     return np.concatenate(asked), np.concatenate(at)
 
 
-class FixedStructure(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class FixedStructure(_LeafClassifier):
     """The leaves of a fitted decision tree, its questions held fixed.
 
-    Fitting counts labels in the leaves and leaves the questions as they are. Leave-one-out of this
+    Fitting counts labels in the leaves and does not change the questions. Leave-one-out of this
     asks how much a record shows in the *counts*, given that the structure is public or was
     learned from others; it is not that of a ``DecisionTreeClassifier``, whose structure moves too.
     A leaf that nobody is in answers as its nearest ancestor that somebody is in.
@@ -180,7 +202,7 @@ class FixedStructure(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return FixedStructure(self.tree)  # a clone of the tree would have no structure
 
     def fit(self, X: Any, y: Any) -> "FixedStructure":  # noqa: N803
-        """Counts labels in every node."""
+        """Count labels in every node."""
         if not hasattr(self.tree, "tree_"):
             raise InvalidArgument(
                 f"Expected a fitted decision tree, got {type(self.tree).__name__}. Fit it first: "
@@ -190,9 +212,9 @@ class FixedStructure(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise InvalidArgument(
                 "Expected a tree without class_weight, got one with it: leaves here count records."
             )
-        self.classes_, codes = labels(y)
+        self.classes_, codes = read_labels(y)
         self.n_features_in_ = self.tree.n_features_in_
-        self.parents_ = _parents(self.tree.tree_)
+        self.parents_ = _find_parents(self.tree.tree_)
         self.counts_ = np.zeros((len(self.parents_), self.classes_.size))
         np.add.at(self.counts_, (self.apply(X), codes), 1.0)
         for node in range(len(self.parents_) - 1, 0, -1):  # children come after their parents
@@ -200,21 +222,103 @@ class FixedStructure(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def apply(self, X: Any) -> IntArray:  # noqa: N803
-        """The leaf of every row, as a node of the tree."""
+        """Return the leaf of every row, as a node of the tree."""
         return np.asarray(self.tree.apply(X), np.int64)
 
-    def predict_proba(self, X: Any) -> FloatArray:  # noqa: N803
-        """The share of each class in a row's leaf."""
-        return np.exp(shares(self.counts_, self.parents_, self.apply(X)))
-
-    def predict(self, X: Any) -> Any:  # noqa: N803
-        """The likeliest class."""
-        return self.classes_[self.predict_proba(X).argmax(axis=1)]
+    def predict_log_proba(self, X: Any) -> FloatArray:  # noqa: N803
+        """Return ln of the share of each class in a row's leaf."""
+        return log_shares(self.counts_, self.parents_, self.apply(X))
 
 
-def _parents(tree: Any) -> IntArray:
+def _find_parents(tree: Any) -> IntArray:
     parents = np.full(tree.node_count, -1, np.int64)
     for children in (tree.children_left, tree.children_right):
         inner = np.flatnonzero(children >= 0)
         parents[children[inner]] = inner
     return parents
+
+
+def log_shares(
+    counts: FloatArray, parents: IntArray, nodes: IntArray, gone: FloatArray | None = None
+) -> FloatArray:
+    """Return ln of each class's share in nodes, or in the nearest ancestor that is not empty.
+
+    ``gone`` is subtracted from the counts of a node and its ancestors, shape ``(nodes, classes)``.
+
+    Example:
+        >>> counts, parents = np.array([[1.0, 1.0], [0.0, 0.0]]), np.array([-1, 0])
+        >>> log_shares(counts, parents, np.array([1])).round(2)
+        array([[-0.69, -0.69]])
+    """
+    taken = np.zeros((len(nodes), counts.shape[1])) if gone is None else gone
+    nodes, left = nodes.copy(), counts[nodes] - taken
+    while (empty := left.sum(axis=1) == 0).any():
+        nodes[empty] = parents[nodes[empty]]
+        left[empty] = counts[nodes[empty]] - taken[empty]
+    with np.errstate(divide="ignore"):  # a class that nobody has there
+        result: FloatArray = np.log(left / left.sum(axis=1, keepdims=True))
+    return result
+
+
+class _Leaves(Removable):
+    """Counts of every leaf, from which a record can be removed."""
+
+    def __init__(self, estimator: Any, X: Any, y: Any) -> None:  # noqa: N803
+        super().__init__(X, y)
+        self._model = clone_estimator(estimator).fit(X, y)
+        self._leaves = self._model.apply(X)
+
+    def read_queries(self, queries: Any) -> Any:
+        """Return the queries as they are: the estimator checks them."""
+        return queries
+
+    def log_proba(self, queries: Any) -> FloatArray:
+        """Return ln p of the model trained on all records."""
+        return np.asarray(self._model.predict_log_proba(queries))
+
+
+class RandomLeaves(_Leaves):
+    """Leaves of random trees.
+
+    Where the last record of a class goes, its column goes from the smoothing too.
+    """
+
+    def __init__(self, estimator: Any, X: Any, y: Any) -> None:  # noqa: N803
+        super().__init__(estimator, X, y)
+        self.block = max(1, _BLOCK // (self._model.trees * self.classes.size))
+
+    def remove(self, label: int, records: IntArray, at: Any) -> FloatArray:
+        """Return ln p without records of one class."""
+        gone = self._leaves[records]
+        leaves = gone if at is None else self._model.apply(at)
+        left = np.flatnonzero(self.count_without(label))
+        result = np.full((len(leaves), self.classes.size), -np.inf)
+        counts = self._model.counts_[np.arange(self._model.trees), leaves]
+        counts[:, :, label] -= leaves == gone
+        result[:, left] = self._model.average_leaves(counts[:, :, left])
+        return result
+
+
+class FixedLeaves(_Leaves):
+    """Leaves of one tree, and all nodes above them."""
+
+    caveats = (
+        "The tree's structure was held fixed: only leaf counts move with a record. A decision tree "
+        "trained again may also split elsewhere.",
+    )
+
+    def remove(self, label: int, records: IntArray, at: Any) -> FloatArray:
+        """Return ln p without records of one class."""
+        counts, parents = self._model.counts_, self._model.parents_
+        if at is None:
+            gone = np.eye(self.classes.size)[self.codes[records]]
+            return log_shares(counts, parents, self._leaves[records], gone)
+        counts, node = counts.copy(), int(self._leaves[records[0]])
+        while node >= 0:
+            counts[node, label] -= 1
+            node = int(parents[node])
+        return log_shares(counts, parents, self._model.apply(at))
+
+
+RANDOM_TREES = Family("random decision trees", RandomLeaves)
+FIXED_TREE = Family("leaf counts, structure held fixed", FixedLeaves)

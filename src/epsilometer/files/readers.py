@@ -12,6 +12,7 @@ and says what is wrong with the others.
 import csv
 import gzip
 import hashlib
+import io
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -377,15 +378,9 @@ def _is_packed(path: Path) -> bool:
     return path.suffix.lower() == ".gz"
 
 
-@contextmanager
-def _open_bytes(path: Path) -> Iterator[BinaryIO]:
-    opener: Any = gzip.open if _is_packed(path) else open
-    with opener(path, "rb") as file:
-        yield file
+def _open_bytes(path: Path) -> BinaryIO:
+    return cast("BinaryIO", gzip.open(path, "rb")) if _is_packed(path) else path.open("rb")
 
 
-@contextmanager
-def _open_text(path: Path) -> Iterator[TextIO]:
-    opener = gzip.open if _is_packed(path) else open
-    with opener(path, "rt", newline="", encoding="utf-8-sig") as file:
-        yield cast("TextIO", file)
+def _open_text(path: Path) -> TextIO:
+    return io.TextIOWrapper(_open_bytes(path), encoding="utf-8-sig", newline="")

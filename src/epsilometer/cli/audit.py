@@ -21,7 +21,8 @@ from epsilometer.cli.options import (
     field_options,
     trust_option,
 )
-from epsilometer.cli.output import end_audit, say, show
+from epsilometer.cli.output import say, show, show_audit, show_explanation, write_page
+from epsilometer.core import words
 from epsilometer.core.audit import Audit
 from epsilometer.core.printing import one_line
 from epsilometer.core.references import BIBLIOGRAPHY
@@ -177,6 +178,40 @@ def run_call(call: Call, options: Options, *, data: Path | None = None) -> Audit
             ),
             options.out,
         )
+
+
+def end_audit(
+    audit: Audit,
+    options: Options,
+    *,
+    further: tuple[Any, ...] = (),
+    code: bool = True,
+) -> None:
+    """Show an audit as the options say, and exit with its code.
+
+    Args:
+        audit: What was found.
+        options: How it is shown.
+        further: What people are told beside it.
+        code: Whether the verdict decides the exit code.
+    """
+    if options.html is not None:
+        write_page(audit, options.html)
+    if options.as_json:
+        say(audit.to_json())
+    elif options.quiet:
+        say(words.headline(audit))
+    else:
+        show_audit(audit)
+        show(*further)
+        if options.out is not None:
+            say(f"Report: {one_line(str(options.out / 'report.html'))}")
+        if options.html is not None:
+            say(f"Also written: {one_line(str(options.html))}")
+    if options.explain:
+        show_explanation(audit, aside=options.as_json)
+    if code and audit.exit_code:
+        raise SystemExit(audit.exit_code)
 
 
 def visit(folder: Path | None, *, trust: bool = False) -> AbstractContextManager[None]:

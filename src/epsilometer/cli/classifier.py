@@ -13,7 +13,7 @@ from epsilometer.audits.classifier.release import (
     ReleaseRule,
 )
 from epsilometer.audits.classifier.subject import Classifier
-from epsilometer.cli.audit import import_function, make_call, run_call
+from epsilometer.cli.audit import end_audit, import_function, make_call, run_call
 from epsilometer.cli.options import (
     Listed,
     Options,
@@ -22,7 +22,6 @@ from epsilometer.cli.options import (
     field_options,
     option,
 )
-from epsilometer.cli.output import end_audit
 from epsilometer.errors import InvalidArgument
 from epsilometer.integrations.sklearn import MODELS, TableModel
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from epsilometer.accounting.pld import poisson_epsilon
 from epsilometer.accounting.shuffle import shuffle_epsilon, shuffle_noise
 from epsilometer.audits.shuffling.subject import ShuffledSGD
-from epsilometer.cli.audit import make_call, run_call
+from epsilometer.cli.audit import end_audit, make_call, run_call
 from epsilometer.cli.options import (
     ORDERED_SAMPLER,
     Options,
@@ -21,7 +21,7 @@ from epsilometer.cli.options import (
     audit_options,
     field_options,
 )
-from epsilometer.cli.output import end_audit, make_table, say, show, write_text
+from epsilometer.cli.output import make_table, say, show, write_text
 from epsilometer.core.audit import Audit
 from epsilometer.core.findings import SamplerFinding
 from epsilometer.core.printing import one_line, to_csv_text

@@ -98,7 +98,7 @@ def test_a_plan_cannot_name_what_is_called(demo_run: Path) -> None:
     plan = Store.open(demo_run).plan
     (demo_run / "plan.json").write_text(replace(plan, audit="os.system").to_json(), "utf-8")
     line = told(call("runs", "resume", demo_run))
-    assert "Expected a subject of Scores, " in line
+    assert "one of Scores, " in line
     assert "got 'os.system'" in line
 
 

@@ -246,5 +246,5 @@ def test_an_interrupt_is_no_refutation(tmp_path, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("epsilometer.cli.estimate.make_call", interrupted)
+    monkeypatch.setattr("epsilometer.cli.audit.make_call", interrupted)
     assert CliRunner().invoke(main, ["estimate", "x.csv", "--delta", "0.1"]).exit_code != 1

@@ -19,7 +19,6 @@ import pyarrow.parquet
 import pytest
 
 from epsilometer import Claim, Scores, audit, json_schema, load
-from epsilometer.accounting import pld
 from epsilometer.cli.main import COMMANDS, HEADINGS, main
 from epsilometer.core import judge
 from epsilometer.core.references import BIBLIOGRAPHY
@@ -139,7 +138,7 @@ def test_a_fault_of_ours_is_exit_code_3(scores_csv: Path, monkeypatch: pytest.Mo
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("epsilometer.cli.estimate.run_call", fail)
+    monkeypatch.setattr("epsilometer.cli.audit.run_call", fail)
     done = call("estimate", scores_csv, "--delta", "1e-5")
     assert done.exit_code == 3
     assert "ZeroDivisionError" in done.stderr
@@ -370,9 +369,8 @@ def test_bad_options_of_other_commands_are_told(arguments: list[str]) -> None:
 
 
 @pytest.fixture
-def small_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_demo() -> None:
     pytest.importorskip("sklearn")
-    monkeypatch.setattr(pld, "INTERVAL", 1e-3)  # calibrates the noise in a fifth of the time
 
 
 @pytest.mark.usefixtures("small_demo")

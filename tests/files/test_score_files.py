@@ -329,7 +329,7 @@ def test_what_does_not_fit_into_memory_is_told_to_be_counted(
     def too_much(path: Path) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("epsilometer.files.csv_text.open_csv", too_much)
+    monkeypatch.setattr("epsilometer.files.readers.open_csv", too_much)
     with pytest.raises(UnreadableFile, match="ScoreCounts"):
         read_scores(csv_text(tmp_path, "score,member\n1,1\n2,0\n"))
 

@@ -1,4 +1,4 @@
-"""Run audits that options and files describe; ``epsilometer audit``."""
+"""Run audits that options and files describe: ``epsilometer audit``, ``estimate``, ``methods``."""
 
 import os
 import sys
@@ -12,12 +12,24 @@ from typing import Any
 import click
 
 from epsilometer._dispatch import Call, call_from_sections, read_call, read_sections
-from epsilometer.cli.options import Options, audit_options, data_option, trust_option
-from epsilometer.cli.output import end_audit, say
+from epsilometer.cli.options import (
+    RULE,
+    Options,
+    Suggested,
+    audit_options,
+    data_option,
+    field_options,
+    trust_option,
+)
+from epsilometer.cli.output import say, show, show_audit, show_explanation, write_page
+from epsilometer.core import words
 from epsilometer.core.audit import Audit
 from epsilometer.core.printing import one_line
+from epsilometer.core.references import BIBLIOGRAPHY
+from epsilometer.core.scores import Scores
 from epsilometer.core.settings import section_name
 from epsilometer.errors import EpsilometerError, InvalidArgument
+from epsilometer.stats.estimators import REGISTRY
 
 
 @click.command()
@@ -36,6 +48,63 @@ def audit(file: Path, data: Path | None, options: Options) -> None:
     Example: epsilometer audit audit.json --out again
     """
     end_audit(run_file(file, options, data), options)
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path), required=False)
+@field_options(
+    Scores,
+    {
+        "method": "Bound by this method; see epsilometer methods.",
+        "rule": "Choose thresholds by this rule.",
+        "also": "Show the bounds of these methods beside it.",
+        "title": "Name what was attacked.",
+        "adversary": "Describe who sees what.",
+    },
+    into="settings",
+    special={"rule": RULE, "method": Suggested(*REGISTRY)},
+    defaults={"rule": "rank-grid"},
+)
+@audit_options(config=True)
+def estimate(file: Path | None, settings: dict[str, Any], options: Options) -> None:
+    """Bound ε from below, from the attack scores in FILE.
+
+    FILE is .csv, .parquet or .npz with columns score and member (1 inside, 0 outside), or inside
+    and outside. Higher scores must mean "was in".
+
+    Exit code 1 if the claim is refuted, 4 if so few scores cannot judge it.
+
+    Example: epsilometer estimate scores.csv --delta 1e-5 --claim 3
+    """
+    if (file is None) == (options.config is None):
+        raise InvalidArgument("Expected FILE or --config FILE.toml, got neither or both.")
+    if file is not None and options.delta is None:
+        raise InvalidArgument("Expected --delta beside FILE, got none: 1e-5, say.")
+    source = None if file is None else {"type": "score-file", "path": str(file)}
+    call = make_call("Scores", settings, options, source=source)
+    end_audit(run_call(call, options), options)
+
+
+@click.command()
+def methods() -> None:
+    """List the methods: what each guarantees, assumes and cites.
+
+    Example: epsilometer methods
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    for name, method in REGISTRY.items():
+        table = Table.grid(padding=(0, 2))
+        table.add_row("  guarantees", method.guarantees)
+        table.add_row("  assumes", method.assumes)
+        table.add_row("  rules", ", ".join(rule.__name__ for rule in method.rules))
+        table.add_row("  cites", ", ".join(method.cites))
+        validity = ("valid", "green") if method.exact else ("NOT VALID", "red")
+        show(Text.assemble((name, "bold"), "  ", validity), table, "")
+    show(Text("References", style="bold"))
+    for key in sorted({key for method in REGISTRY.values() for key in method.cites}):
+        show(Text.assemble("  ", (key, "bold"), "  ", BIBLIOGRAPHY[key]))
 
 
 def run_file(file: Path, options: Options, data: Path | None) -> Audit:
@@ -109,6 +178,40 @@ def run_call(call: Call, options: Options, *, data: Path | None = None) -> Audit
             ),
             options.out,
         )
+
+
+def end_audit(
+    audit: Audit,
+    options: Options,
+    *,
+    further: tuple[Any, ...] = (),
+    code: bool = True,
+) -> None:
+    """Show an audit as the options say, and exit with its code.
+
+    Args:
+        audit: What was found.
+        options: How it is shown.
+        further: What people are told beside it.
+        code: Whether the verdict decides the exit code.
+    """
+    if options.html is not None:
+        write_page(audit, options.html)
+    if options.as_json:
+        say(audit.to_json())
+    elif options.quiet:
+        say(words.headline(audit))
+    else:
+        show_audit(audit)
+        show(*further)
+        if options.out is not None:
+            say(f"Report: {one_line(str(options.out / 'report.html'))}")
+        if options.html is not None:
+            say(f"Also written: {one_line(str(options.html))}")
+    if options.explain:
+        show_explanation(audit, aside=options.as_json)
+    if code and audit.exit_code:
+        raise SystemExit(audit.exit_code)
 
 
 def visit(folder: Path | None, *, trust: bool = False) -> AbstractContextManager[None]:

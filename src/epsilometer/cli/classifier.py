@@ -13,7 +13,7 @@ from epsilometer.audits.classifier.release import (
     ReleaseRule,
 )
 from epsilometer.audits.classifier.subject import Classifier
-from epsilometer.cli.audit import import_function, make_call, run_call
+from epsilometer.cli.audit import end_audit, import_function, make_call, run_call
 from epsilometer.cli.options import (
     Listed,
     Options,
@@ -22,9 +22,24 @@ from epsilometer.cli.options import (
     field_options,
     option,
 )
-from epsilometer.cli.output import end_audit
 from epsilometer.errors import InvalidArgument
 from epsilometer.integrations.sklearn import MODELS, TableModel
+
+# Option → the rule and its field that it sets, and its help.
+_LIMITS: dict[str, tuple[type[ReleaseRule], str, str]] = {
+    "pdtp_limit": (PdtpAtMost, "limit", "Allow records this PDTP at most."),
+    "share": (PdtpAtMost, "share", "Allow this fraction of records above --pdtp-limit."),
+    "advantage_limit": (AdvantageAtMost, "limit", "Allow attacks this TPR − FPR."),
+    "caught_limit": (CaughtAtMost, "limit", "Allow attacks this TPR at 1 % FPR."),
+}
+
+
+def _limit_options(command: Any) -> Any:
+    for name, (rule, field, text) in reversed(_LIMITS.items()):
+        usual = f"{getattr(rule, field):g}"
+        flag = f"--{name.replace('_', '-')}"
+        command = option(flag, type=float, show_default=usual, help=text)(command)
+    return command
 
 
 @click.command()
@@ -57,30 +72,7 @@ from epsilometer.integrations.sklearn import MODELS, TableModel
     into="settings",
     special={"attacks": Listed(Suggested(*ATTACKS))},
 )
-@option(
-    "--pdtp-limit",
-    type=float,
-    show_default=f"{PdtpAtMost.limit:g}",
-    help="Allow records this PDTP at most.",
-)
-@option(
-    "--share",
-    type=float,
-    show_default=f"{PdtpAtMost.share:g}",
-    help="Allow this fraction of records above --pdtp-limit.",
-)
-@option(
-    "--advantage-limit",
-    type=float,
-    show_default=f"{AdvantageAtMost.limit:g}",
-    help="Allow attacks this TPR − FPR.",
-)
-@option(
-    "--caught-limit",
-    type=float,
-    show_default=f"{CaughtAtMost.limit:g}",
-    help="Allow attacks this TPR at 1 % FPR.",
-)
+@_limit_options
 @audit_options(config=True, claim=False, units=True, home="epsilometer-classifier")
 def classifier(
     file: Path | None,
@@ -119,18 +111,11 @@ def classifier(
 
 def _make_rules(limits: dict[str, float | None], *, attacks: bool) -> tuple[ReleaseRule, ...]:
     """Return the rules with the limits that were given; none where the usual ones are meant."""
-    given = {name: value for name, value in limits.items() if value is not None}
-    if not given:
+    if all(value is None for value in limits.values()):
         return ()
-
-    def take(**names: str) -> dict[str, float]:
-        return {field: given[name] for field, name in names.items() if name in given}
-
-    pdtp = PdtpAtMost(**take(limit="pdtp_limit", share="share"))
-    if not attacks:
-        return (pdtp,)
-    return (
-        pdtp,
-        AdvantageAtMost(**take(limit="advantage_limit")),
-        CaughtAtMost(**take(limit="caught_limit")),
-    )
+    fields: dict[type[ReleaseRule], dict[str, float]] = {}
+    for option_name, (rule, field, _) in _LIMITS.items():
+        own, value = fields.setdefault(rule, {}), limits[option_name]
+        if value is not None:
+            own[field] = value
+    return tuple(rule(**own) for rule, own in fields.items() if attacks or rule is PdtpAtMost)

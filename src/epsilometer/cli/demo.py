@@ -8,7 +8,7 @@ from epsilometer._dispatch import Call
 from epsilometer.audits.scores.selfcheck import RUNS, Outcome
 from epsilometer.audits.scores.selfcheck import selfcheck as run_selfcheck
 from epsilometer.audits.training.demo import CLAIM, Demo
-from epsilometer.cli.audit import run_call
+from epsilometer.cli.audit import end_audit, run_call
 from epsilometer.cli.options import (
     Options,
     audit_options,
@@ -17,7 +17,7 @@ from epsilometer.cli.options import (
     json_option,
     seed_option,
 )
-from epsilometer.cli.output import end_audit, make_table, say, show, show_explanation
+from epsilometer.cli.output import make_table, say, show, show_explanation
 from epsilometer.core.plain import to_plain
 from epsilometer.core.printing import to_json_text
 from epsilometer.core.settings import from_settings

@@ -6,7 +6,7 @@ import click
 
 from epsilometer.audits.dpsgd.source import ModelOnRecords
 from epsilometer.audits.dpsgd.subject import DPSGD
-from epsilometer.cli.audit import make_call, run_call
+from epsilometer.cli.audit import end_audit, make_call, run_call
 from epsilometer.cli.options import (
     OPTIMIZER,
     SAMPLER,
@@ -14,7 +14,6 @@ from epsilometer.cli.options import (
     audit_options,
     field_options,
 )
-from epsilometer.cli.output import end_audit
 
 
 @click.command()

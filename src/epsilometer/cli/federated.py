@@ -7,7 +7,7 @@ import click
 
 from epsilometer.audits.federated.source import FederatedTask
 from epsilometer.audits.federated.subject import Federated
-from epsilometer.cli.audit import make_call, run_call
+from epsilometer.cli.audit import end_audit, make_call, run_call
 from epsilometer.cli.options import (
     NOISE,
     Options,
@@ -15,7 +15,7 @@ from epsilometer.cli.options import (
     data_option,
     field_options,
 )
-from epsilometer.cli.output import end_audit, make_table
+from epsilometer.cli.output import make_table
 from epsilometer.core.findings import EpsilonFinding
 from epsilometer.core.words import number, number_up
 from epsilometer.errors import InvalidArgument

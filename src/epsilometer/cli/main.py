@@ -66,7 +66,11 @@ _HELP = (
     ("how a number came about", "--explain, with any of them"),
 )
 _WORKERS = "PYTHONWARNINGS"  # variable of the environment that workers inherit
-_MODULES = {"methods": "estimate", "selfcheck": "demo"}  # those that are not named as they are
+_MODULES = {
+    "estimate": "audit",
+    "methods": "audit",
+    "selfcheck": "demo",
+}  # those that are not named as they are
 _RUNS = ("list", "status", "resume", "verify", "compare", "trend")  # for suggestions
 
 

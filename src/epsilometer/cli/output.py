@@ -1,4 +1,4 @@
-"""Print what commands found, and end them: the only module that writes to a terminal.
+"""Print what commands found: the only module that writes to a terminal.
 
 rich is imported only to show tables: it may be what is broken, and JSON does not wait for it.
 """
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from epsilometer.cli.options import Options
     from epsilometer.core.audit import Audit
 
 _PLAIN_WIDTH = 100
@@ -85,42 +84,6 @@ def make_table(
     for row in rows:
         table.add_row(*row)
     return table
-
-
-def end_audit(
-    audit: "Audit",
-    options: "Options",
-    *,
-    further: "tuple[RenderableType, ...]" = (),
-    code: bool = True,
-) -> None:
-    """Show an audit as the options say, and exit with its code.
-
-    Args:
-        audit: What was found.
-        options: How it is shown.
-        further: What people are told beside it.
-        code: Whether the verdict decides the exit code.
-    """
-    from epsilometer.core import words
-
-    if options.html is not None:
-        write_page(audit, options.html)
-    if options.as_json:
-        say(audit.to_json())
-    elif options.quiet:
-        say(words.headline(audit))
-    else:
-        show_audit(audit)
-        show(*further)
-        if options.out is not None:
-            say(f"Report: {one_line(str(options.out / 'report.html'))}")
-        if options.html is not None:
-            say(f"Also written: {one_line(str(options.html))}")
-    if options.explain:
-        show_explanation(audit, aside=options.as_json)
-    if code and audit.exit_code:
-        raise SystemExit(audit.exit_code)
 
 
 def show_audit(audit: "Audit") -> None:

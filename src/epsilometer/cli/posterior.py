@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from epsilometer.audits.posterior.subject import Posterior
-from epsilometer.cli.audit import make_call, run_call
+from epsilometer.cli.audit import end_audit, make_call, run_call
 from epsilometer.cli.options import (
     SAMPLER,
     Listed,
@@ -13,7 +13,6 @@ from epsilometer.cli.options import (
     audit_options,
     field_options,
 )
-from epsilometer.cli.output import end_audit
 from epsilometer.cli.sources import DropoutOnRecords
 
 

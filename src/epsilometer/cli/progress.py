@@ -1,4 +1,4 @@
-"""Progress of a run: a bar on a terminal, lines elsewhere, JSON where a machine reads."""
+"""Show the progress of a run: a bar on a terminal, lines elsewhere, JSON for machines."""
 
 import sys
 import time
@@ -25,25 +25,22 @@ _BETWEEN_LINES = 5.0  # seconds
 
 
 def listener(*, as_json: bool) -> Listener:
-    """What suits standard error."""
+    """Return what suits standard error."""
     if as_json:
         return lambda event: say(_withhold_error(event).to_json(), err=True)
     return _Bar() if sys.stderr.isatty() else _Lines()
 
 
-def _warning(event: Event) -> str:
-    """What people must know whatever the display; empty for all else."""
+def _word_warning(event: Event) -> str:
+    """Say what people must know whatever the display; nothing of all else."""
+    about = event.details
     match event.name:
         case "damaged":
-            return one_line(
-                f"{event.details['file']} is computed again: {event.details['reason']}."
-            )
+            return one_line(f"{about['file']} is computed again: {about['reason']}.")
         case "failed":
-            return f"Unit {event.details['unit']} failed: {name_error(event.details['error'])}."
+            return f"Unit {about['unit']} failed: {name_error(about['error'])}."
         case "stopped":
-            return one_line(
-                f"Stopped after {event.details['used']} units: {event.details['reason']}."
-            )
+            return one_line(f"Stopped after {about['used']} units: {about['reason']}.")
         case _:
             return ""
 
@@ -57,10 +54,10 @@ def _withhold_error(event: Event) -> Event:
 
 
 class _Pace:
-    """Units a second since this call began; units finished before it do not count."""
+    """Units per second since this call began; units finished before it do not count."""
 
     def __init__(self) -> None:
-        self._start, self._before = time.monotonic(), 0
+        self.begin(0)
 
     def begin(self, finished: int) -> None:
         self._start, self._before = time.monotonic(), finished
@@ -87,8 +84,8 @@ class _Lines:
             if last or time.monotonic() - self._spoke >= _BETWEEN_LINES:
                 self._spoke = time.monotonic()
                 self._say(self._line(details))
-        elif _warning(event):
-            self._say(_warning(event))
+        elif warning := _word_warning(event):
+            self._say(warning)
 
     def _line(self, details: Any) -> str:
         rate = self._pace.rate(details["finished"])
@@ -136,5 +133,5 @@ class _Bar:
             )
         elif event.name in ("finished", "cancelled"):
             self._progress.stop()
-        if _warning(event):
-            self._progress.console.print(Text(_warning(event)))
+        if warning := _word_warning(event):
+            self._progress.console.print(Text(warning))

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from epsilometer.cli import history_words
-from epsilometer.cli.audit import run_file
+from epsilometer.cli.audit import end_audit, run_file
 from epsilometer.cli.check import verify
 from epsilometer.cli.options import (
     Options,
@@ -24,7 +24,7 @@ from epsilometer.cli.options import (
     run_argument,
     trust_option,
 )
-from epsilometer.cli.output import end_audit, make_table, say, show, write_text
+from epsilometer.cli.output import make_table, say, show, write_text
 from epsilometer.core import judge, words
 from epsilometer.core.chain import describe_break
 from epsilometer.core.printing import name_error, one_line, to_json_text
@@ -110,12 +110,8 @@ def list_(
     shown = entries[-last:] if last else entries
     if shown:
         show(_make_list(shown))
-    left = len(entries) - len(shown)
-    say(
-        f"{_count_results(len(shown))}"
-        + (f" of {len(entries):,}; all of them with --last 0" if left else "")
-        + "."
-    )
+    more = f" of {len(entries):,}; all of them with --last 0" if len(entries) > len(shown) else ""
+    say(f"{_count_results(len(shown))}{more}.")
     _warn(history)
 
 

@@ -321,6 +321,8 @@ def _decode_choice(where: str, value: Mapping[str, Any], *, trust: bool) -> Any:
 def _import_function(where: str, named: Any, *, trust: bool) -> Any:
     _refuse_code(where, named, trust=trust)
     try:
+        if ":" not in named:  # which would be a module
+            raise ValueError("it has no colon")
         return pkgutil.resolve_name(named)
     except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise InvalidArgument(

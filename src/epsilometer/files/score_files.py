@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from epsilometer import _validate
 from epsilometer.core.scores import Scores
 from epsilometer.errors import InvalidArgument
-from epsilometer.files.csv_text import parse_number
-from epsilometer.files.readers import Column, hash_file, open_columns
+from epsilometer.files.readers import Column, hash_file, open_columns, parse_number
 from epsilometer.types import BoolArray
 
 _INSIDE = {"1", "1.0", "true", "yes", "in", "inside", "member"}
@@ -63,8 +62,8 @@ def read_scores(path: str | os.PathLike[str]) -> Scores:
         wanted = _choose_columns(content.names)
         found = dict(zip(wanted, content.read(list(wanted.values())), strict=True))
         if "inside" in found:
-            sides = {name: _take_scores(name, _cut_padding(c)) for name, c in found.items()}
-            scores = Scores(**sides)
+            inside, outside = (_take_scores(n, _cut_padding(c)) for n, c in found.items())
+            scores = Scores(inside=inside, outside=outside)
         else:
             score = _take_scores("score", found["score"])
             scores = _divide_scores(score, _read_members(found["member"]))
@@ -128,7 +127,8 @@ def _take_scores(name: str, column: Column) -> NDArray[Any]:
             f"Expected numbers in column {name!r}, row {wrong[0] + 1} of the data has something "
             "else."
         )
-    return np.array(numbers, np.float64)[column.values]
+    found: NDArray[Any] = np.array(numbers, np.float64)[column.values]
+    return found
 
 
 def _read_members(column: Column) -> BoolArray:

@@ -4,8 +4,10 @@ import os
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from epsilometer import _validate
 from epsilometer.errors import InvalidArgument
@@ -66,6 +68,14 @@ def cut_at_quantiles(column: Column, bins: int) -> Column:
         places = np.where(missing, len(words), places)
         words.append("missing")
     return Column(column.name, places, tuple(words))
+
+
+def take_words(column: Column) -> NDArray[Any]:
+    """Return the text of each row: its word, or its number in few digits."""
+    if column.words is None:
+        return np.array([f"{value:g}" for value in column.values.tolist()])
+    found: NDArray[Any] = np.array(column.words)[column.values]
+    return found
 
 
 def read_table(path: str | os.PathLike[str]) -> Table:

@@ -13,7 +13,7 @@ from epsilometer._extras import needs
 from epsilometer.engine.fingerprints import fingerprint
 from epsilometer.errors import InvalidArgument
 from epsilometer.files.readers import Column, hash_file
-from epsilometer.files.tables import Table, cut_at_quantiles, read_table
+from epsilometer.files.tables import Table, cut_at_quantiles, read_table, take_words
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
 MODELS = ("naive-bayes", "logistic", "knn", "random-forest", "mlp")
@@ -257,32 +257,20 @@ class TableModel:
 
 
 def _read_labels(column: Column) -> NDArray[Any]:
-    if column.words is not None:
-        if "" in column.words:
-            blanks = int(np.sum(column.values == column.words.index("")))
-            raise InvalidArgument(
-                f"Expected a label in every row, {blanks:,} have none in {column.name!r}. Leave "
-                "those records out."
-            )
-        return _take_words(column)
-    if np.isnan(column.values).any():
+    missing = np.isnan(column.values) if column.words is None else take_words(column) == ""
+    if missing.any():
         raise InvalidArgument(
-            f"Expected a label in every row, {int(np.isnan(column.values).sum()):,} have none in "
-            f"{column.name!r}. Leave those records out."
+            f"Expected a label in every row, {int(missing.sum()):,} have none in {column.name!r}. "
+            "Leave those records out."
         )
-    return np.array([f"{value:g}" for value in column.values.tolist()])
+    return take_words(column)
 
 
 def _find_groups(column: Column) -> NDArray[Any]:
     """Return the group of each record: its word, its number, or the quarter of its number."""
-    if column.words is None and np.unique(column.values).size <= _FEW:
-        return np.array([f"{value:g}" for value in column.values.tolist()])
-    return _take_words(cut_at_quantiles(column, _QUARTILES))
-
-
-def _take_words(column: Column) -> NDArray[Any]:
-    found: NDArray[Any] = np.array(column.words)[column.values]
-    return found
+    if column.words is None and np.unique(column.values).size > _FEW:
+        column = cut_at_quantiles(column, _QUARTILES)
+    return take_words(column)
 
 
 def _name_function(function: Callable[..., Any]) -> str:

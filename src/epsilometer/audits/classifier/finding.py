@@ -256,7 +256,7 @@ class PartResults:
         )
         listed = []
         labels = np.asarray(task.classes[task.codes]).astype(np.str_)
-        for column, values in (("class", labels), *task.groups):
+        for column, values in (("class", labels), *task.groups.items()):
             for name, at in _list_groups(values, records):
                 inside = at[records]
                 auc = self._auc(strongest[1], at) if strongest else None

@@ -8,7 +8,7 @@ but t. It looks at the record's own features only. DTP looks at all features the
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -123,7 +123,7 @@ def pdtp(
         >>> result.path, int(result.values.argmax()), round(float(result.values.max()), 2)
         ('exact: Gaussian naive Bayes', 43, 1.85)
     """
-    comparison = _Comparison.prepare(
+    comparison = _Comparison(
         estimator,
         X,
         y,
@@ -190,7 +190,7 @@ def dtp_over(
         >>> found.values.round(2), found.query
         (array([12.73, 65.48]), array([118, 144]))
     """
-    comparison = _Comparison.prepare(estimator, X, y, **options)
+    comparison = _Comparison(estimator, X, y, **options)
     at = comparison.transform(queries)
     if comparison.model is None:
         fitted = comparison.refit(at)
@@ -211,25 +211,11 @@ def dtp_over(
     )
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
 class _Comparison:
     """Models with and without records: exact (``model``), or by fitting ``estimator`` again."""
 
-    classes: NDArray[Any]
-    codes: IntArray
-    records: IntArray
-    unseen: int | None
-    model: Removable | None
-    estimator: Any
-    features: Any
-    transform: Callable[[Any], Any]
-    path: str
-    caveats: tuple[str, ...]
-    refit_options: dict[str, Any]
-
-    @classmethod
-    def prepare(
-        cls,
+    def __init__(
+        self,
         estimator: Any,
         X: Any,  # noqa: N803
         y: Any,
@@ -238,36 +224,27 @@ class _Comparison:
         preprocessing: Preprocessing = "refit",
         seed: int = 0,
         **refit_options: Any,
-    ) -> "_Comparison":
-        classes, codes = read_labels(y)
-        if count_rows(X) != codes.size:
+    ) -> None:
+        self.classes, self.codes = read_labels(y)
+        rows, self.of = count_rows(X), self.codes.size
+        if rows != self.of:
             raise InvalidArgument(
-                f"Expected as many rows in X as labels in y, got {count_rows(X)} and {codes.size}."
+                f"Expected as many rows in X as labels in y, got {rows} and {self.of}."
             )
-        chosen, unseen = choose_records(records, codes.size, seed=seed)
+        self.records, self.unseen = choose_records(records, self.of, seed=seed)
         inner = unwrap_pipeline(estimator, X, y, preprocessing=preprocessing, seed=seed)
+        self.estimator, self.features = inner.estimator, inner.features
+        self.transform, self.path, self.caveats = inner.transform, inner.path_suffix, inner.caveats
+        self.refit_options = {"y": y, "seed": seed, **refit_options}
+        self.model: Removable | None = None
         family = family_of(inner.estimator)
         refused = family and family.refuses(inner.estimator, inner.features, y)
-        model, path, caveats = None, inner.path_suffix, inner.caveats
         if family and refused is None:
-            model = family.fit(inner.estimator, inner.features, y)
-            path = f"exact: {family.name}{path}"
-            caveats = (*caveats, *model.caveats)
+            self.model = family.fit(inner.estimator, inner.features, y)
+            self.path = f"exact: {family.name}{self.path}"
+            self.caveats = (*self.caveats, *self.model.caveats)
         elif family:
-            caveats = (f"{family.name} was refitted: {refused}.", *caveats)
-        return cls(
-            classes=classes,
-            codes=codes,
-            records=chosen,
-            unseen=unseen,
-            model=model,
-            estimator=inner.estimator,
-            features=inner.features,
-            transform=inner.transform,
-            path=path,
-            caveats=caveats,
-            refit_options={"y": y, "seed": seed, **refit_options},
-        )
+            self.caveats = (f"{family.name} was refitted: {refused}.", *self.caveats)
 
     def refit(self, queries: Any = None) -> LeaveOneOut:
         """Fit once per record without it."""
@@ -306,7 +283,7 @@ class _Comparison:
             "values": values,
             "binned": binned,
             "edge": (binned > LIMIT) & (values <= LIMIT),
-            "of": self.codes.size,
+            "of": self.of,
             "unseen": self.unseen,
             "path": path + self.path,
             "caveats": (
@@ -340,7 +317,7 @@ class _Comparison:
 
     def _describe_sample(self) -> Iterator[str]:
         """Yield what a choice of records leaves open."""
-        size, of = self.records.size, self.codes.size
+        size, of = self.records.size, self.of
         if self.unseen is None:
             yield f"{size:,} of {of:,} records, as asked for: others may be higher."
         elif size < of:

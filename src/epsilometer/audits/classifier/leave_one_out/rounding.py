@@ -68,19 +68,17 @@ def measure_changes(full: FloatArray, without: FloatArray, *, decimals: int | No
 def _compare(
     full: FloatArray, without: FloatArray, decimals: int | None
 ) -> tuple[FloatArray, FloatArray]:
-    def floor(logs: FloatArray) -> FloatArray:  # what underflows is not infinitely small
-        return np.where(logs == -np.inf, logs, np.maximum(logs, _SMALLEST))
-
-    with np.errstate(invalid="ignore"):  # −inf − −inf
-        exact = np.abs(floor(full) - floor(without))
-    exact[(full == -np.inf) & (without == -np.inf)] = 0.0
+    # What underflows is not infinitely small; what is impossible to one model alone is
+    exact = np.abs(np.maximum(full, _SMALLEST) - np.maximum(without, _SMALLEST))
+    exact[(full == -np.inf) != (without == -np.inf)] = np.inf
     rounded = exact
     if decimals is not None:
-        rounded = np.abs(np.log(show(full, decimals)) - np.log(show(without, decimals)))
-    silent, silent_too = np.isnan(full).any(axis=1), np.isnan(without).any(axis=1)
-    for moved in (exact, rounded):
-        moved[silent != silent_too] = np.inf
-        moved[silent & silent_too] = 0.0
+        rounded = np.abs(np.log(show(full, decimals) / show(without, decimals)))
+    if np.isnan(exact).any():
+        silent, silent_too = np.isnan(full).any(axis=1), np.isnan(without).any(axis=1)
+        for moved in (exact, rounded):
+            moved[silent != silent_too] = np.inf
+            moved[silent & silent_too] = 0.0
     return exact, rounded
 
 

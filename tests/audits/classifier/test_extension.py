@@ -11,7 +11,7 @@ from sklearn.dummy import DummyClassifier
 from sklearn.naive_bayes import GaussianNB
 
 import epsilometer as em
-from epsilometer.audits.classifier.attacks.membership import RecordScores
+from epsilometer.audits.classifier.attacks.evaluation import RecordScores
 from epsilometer.audits.classifier.attacks.shadow_attacks import ATTACKS
 from epsilometer.audits.classifier.attacks.shadows import ShadowPool
 from epsilometer.audits.classifier.job import make_job

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from epsilometer.audits.classifier.attacks.membership import RecordScores, bound_one_run
+from epsilometer.audits.classifier.attacks.evaluation import RecordScores, bound_one_run
 from epsilometer.audits.classifier.leave_one_out.rounding import (
     SHOWN,
     Changes,

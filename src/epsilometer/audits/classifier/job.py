@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from epsilometer._files import write_whole
-from epsilometer.audits.classifier.attacks.membership import find_mismatch
+from epsilometer.audits.classifier.attacks.evaluation import find_mismatch
 from epsilometer.audits.classifier.attacks.shadow_attacks import ATTACKS
 from epsilometer.audits.classifier.attacks.shadows import ShadowPool, shadow_pool
-from epsilometer.audits.classifier.estimators import FitEstimator, take_rows
 from epsilometer.audits.classifier.finding import RECORDS, PartResults
 from epsilometer.audits.classifier.leave_one_out.pdtp import Pdtp, pdtp
 from epsilometer.audits.classifier.leave_one_out.rounding import (
@@ -27,6 +26,7 @@ from epsilometer.audits.classifier.leave_one_out.rounding import (
     predict_class,
     show,
 )
+from epsilometer.audits.classifier.sklearn_models import FitEstimator, take_rows
 from epsilometer.audits.classifier.subject import Classifier, ClassifierTask
 from epsilometer.core.audit import Audit
 from epsilometer.core.scores import Scores

@@ -8,18 +8,18 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from epsilometer import _validate
-from epsilometer.audits.classifier.attacks.membership import DELTA
+from epsilometer.audits.classifier.attacks.evaluation import DELTA
 from epsilometer.audits.classifier.attacks.shadow_attacks import ATTACKS
-from epsilometer.audits.classifier.estimators import (
+from epsilometer.audits.classifier.leave_one_out.families import family_of
+from epsilometer.audits.classifier.leave_one_out.refits import PATIENCE
+from epsilometer.audits.classifier.release import RULES, PdtpAtMost, ReleaseRule
+from epsilometer.audits.classifier.sklearn_models import (
     Preprocessing,
     check_choice,
     clone_with_seed,
     read_labels,
     unwrap_pipeline,
 )
-from epsilometer.audits.classifier.leave_one_out.families import family_of
-from epsilometer.audits.classifier.leave_one_out.refits import PATIENCE
-from epsilometer.audits.classifier.release import RULES, PdtpAtMost, ReleaseRule
 from epsilometer.core.settings import DATA, NAMED_DATA
 from epsilometer.engine.request import Request
 from epsilometer.errors import InvalidArgument

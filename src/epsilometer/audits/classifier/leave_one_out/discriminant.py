@@ -15,13 +15,13 @@ import scipy.linalg
 import scipy.special
 
 from epsilometer._extras import needs
-from epsilometer.audits.classifier.estimators import (
+from epsilometer.audits.classifier.leave_one_out.families import Family, Removable
+from epsilometer.audits.classifier.sklearn_models import (
     clone_estimator,
     decision_logs,
     read_labels,
     read_matrix,
 )
-from epsilometer.audits.classifier.leave_one_out.families import Family, Removable
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
 _MOST = 10**8  # numbers in all covariances

@@ -11,8 +11,8 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from epsilometer.audits.classifier.estimators import read_matrix
 from epsilometer.audits.classifier.leave_one_out.families import Family, Removable, check_width
+from epsilometer.audits.classifier.sklearn_models import read_matrix
 from epsilometer.errors import InvalidArgument
 from epsilometer.types import FloatArray, IntArray
 

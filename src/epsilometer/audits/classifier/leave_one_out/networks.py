@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from epsilometer import _validate
 from epsilometer._extras import needs
-from epsilometer.audits.classifier.estimators import check_choice, read_labels
 from epsilometer.audits.classifier.leave_one_out.refits import Fits
+from epsilometer.audits.classifier.sklearn_models import check_choice, read_labels
 from epsilometer.errors import InvalidArgument
 from epsilometer.types import FloatArray, IntArray
 

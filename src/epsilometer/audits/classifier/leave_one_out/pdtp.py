@@ -15,20 +15,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from epsilometer.audits.classifier.estimators import (
-    Preprocessing,
-    count_rows,
-    identify,
-    read_labels,
-    take_rows,
-    unwrap_pipeline,
-)
 from epsilometer.audits.classifier.leave_one_out.families import Removable, family_of
 from epsilometer.audits.classifier.leave_one_out.refits import PATIENCE, LeaveOneOut, refit
 from epsilometer.audits.classifier.leave_one_out.rounding import (
     DECIMALS,
     LARGEST,
     measure_changes,
+)
+from epsilometer.audits.classifier.sklearn_models import (
+    Preprocessing,
+    count_rows,
+    identify,
+    read_labels,
+    take_rows,
+    unwrap_pipeline,
 )
 from epsilometer.errors import InvalidArgument
 from epsilometer.stats.membership import count_unseen

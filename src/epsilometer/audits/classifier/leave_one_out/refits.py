@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from epsilometer import _validate
-from epsilometer.audits.classifier.estimators import (
+from epsilometer.audits.classifier.sklearn_models import (
     SEEDS,
     clone_estimator,
     clone_with_seed,

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from opacus import PrivacyEngine
+from sizes import choose_size
 from threadpoolctl import threadpool_limits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -24,7 +25,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from epsilometer.integrations.opacus import audited
 from epsilometer.integrations.sklearn import digits
 
-EPOCHS = 20
+EPOCHS = choose_size(20, 1)
 DELTA = 1e-5
 HELD_OUT = 360
 
@@ -125,7 +126,7 @@ def main() -> None:
     warnings.simplefilter("ignore")  # of Opacus and torch, about themselves
     torch.set_num_threads(1)
     numbers = [int(word) for word in sys.argv[1:] if word.isdigit()]
-    seeds = range(numbers[0] if numbers else 10)
+    seeds = range(numbers[0] if numbers else choose_size(10, 2))
     if "--known" in sys.argv:
         know_batches(seeds)
         return
@@ -138,7 +139,7 @@ def main() -> None:
         plain = [trained(0, noise, seed) for seed in seeds]
         accuracy = np.mean([run.accuracy for run in plain])
         print(f"| {noise:g} | none | {accuracy:.2%} | | | 1 | | | | |", flush=True)
-        for canaries in (100, 500, 1000):
+        for canaries in choose_size((100, 500, 1000), (50,)):
             runs = [trained(canaries, noise, seed) for seed in seeds]
             lost = np.array([p.accuracy - r.accuracy for p, r in zip(plain, runs, strict=True)])
             error = lost.std(ddof=1) / np.sqrt(lost.size)

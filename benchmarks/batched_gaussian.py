@@ -13,14 +13,15 @@ from pathlib import Path
 
 import numpy as np
 from results import machine
+from sizes import ARGUMENTS, choose_size, write_page
 
 from epsilometer.sampling.batched_gaussian import BatchedGaussian, Engine
 from epsilometer.sampling.samplers import Poisson, Shuffle
 
 _PAGE = Path(__file__).resolve().parent / "batched_gaussian.md"
 _CARD = "## On a card"
-_STEPS, _SIGMA, _REPEATS = 100, 1.0, 5
-_RUNS = 100_000  # of either kind
+_STEPS, _SIGMA, _REPEATS = 100, 1.0, choose_size(5, 1)
+_RUNS = choose_size(100_000, 1_000)  # of either kind
 _AT_ONCE = 1_000  # of NumPy and torch: what fits their caches best, tried from 100 to 100,000
 _THRESHOLDS = np.linspace(-5, 8, 400)
 _TEXT = """# Plays of the batched Gaussian mechanism
@@ -83,7 +84,7 @@ class _WithoutTriton(BatchedGaussian):
 
 def main() -> None:
     """Measure and write the page, or print the part for the card."""
-    if sys.argv[1:] == ["cuda"]:
+    if ARGUMENTS == ["cuda"]:
         sys.stdout.write(_cuda())
         return
     plays = BatchedGaussian(sampler=Shuffle(), noise_multiplier=_SIGMA, steps=_STEPS)
@@ -121,8 +122,7 @@ def main() -> None:
     )
     old = _PAGE.read_text("utf-8") if _PAGE.exists() else ""
     text += old[old.find(_CARD) :] if _CARD in old else ""  # needs a card: kept as it was measured
-    _PAGE.write_text(text, "utf-8")
-    sys.stdout.write(text)
+    write_page(_PAGE, text)
 
 
 def _plain(rng: np.random.Generator) -> list[np.ndarray]:

@@ -13,6 +13,7 @@ import numpy as np
 import scipy.special
 import scipy.stats
 from results import machine
+from sizes import choose_size, write_page
 from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.naive_bayes import GaussianNB
@@ -34,8 +35,9 @@ from epsilometer.audits.classifier.attacks.shadows import ShadowPool, shadow_poo
 from epsilometer.stats.tradeoff import tradeoff_curve
 
 _PAGE = Path(__file__).resolve().parent / "membership.md"
-_RECORDS, _MODELS, _CLASSES, _REPEATS = 10_000, 100, 10, 5
-_POOL, _TARGETS = 32, 8
+_RECORDS, _MODELS, _CLASSES, _REPEATS = *choose_size((10_000, 100), (200, 8)), 10, choose_size(5, 1)
+_POOL, _TARGETS = choose_size((32, 8), (12, 1))
+_DIGITS = choose_size(1_797, 100)
 _ATTACKS: dict[str, Callable[[ShadowPool, int], RecordScores]] = {
     "confidence": lambda pool, at: threshold(pool, at, statistic="confidence"),
     "loss": threshold,
@@ -133,7 +135,8 @@ def main() -> None:
     ]
     here = lira(pool(), target, variance="record").values
     beside = rmia(pool(), target, gamma=2.0).values
-    _PAGE.write_text(
+    write_page(
+        _PAGE,
         _TEXT.format(
             records=_RECORDS,
             models=_MODELS,
@@ -147,7 +150,6 @@ def main() -> None:
             rmia_apart=float(np.abs(beside - naive_scores["rmia"]).max()),
             **_found(),
         ),
-        "utf-8",
     )
 
 
@@ -226,6 +228,7 @@ def _found() -> dict[str, Any]:
 
 def _subjects() -> list[tuple[str, Any, Any]]:
     digits, cancer = (load(return_X_y=True) for load in (load_digits, load_breast_cancer))
+    digits = digits[0][:_DIGITS], digits[1][:_DIGITS]
     few = digits[0][:600] / 16, digits[1][:600]
     return [
         ("forest of 10, digits", RandomForestClassifier(10), digits),

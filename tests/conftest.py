@@ -46,8 +46,7 @@ def peer_values(name: str) -> list[Any]:
 @pytest.fixture
 def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
     """Accountants on grids that are a quarter as fine: right to 1e-3, and quick."""
-    from epsilometer.accounting import epochs, pld
+    from epsilometer.accounting import epochs
 
     grid = epochs._Grid(points=2**12, nodes=80, cells=2**12)
     monkeypatch.setattr(epochs, "_grid", lambda *_: grid)
-    monkeypatch.setattr(pld, "INTERVAL", 1e-3)

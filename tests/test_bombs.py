@@ -30,7 +30,7 @@ import epsilometer as em
 from epsilometer._dispatch import read_call
 from epsilometer.engine.store import Store
 from epsilometer.errors import EpsilometerError
-from epsilometer.lint.sources import read as read_source
+from epsilometer.lint.sources import read_source
 from epsilometer.files.tables import read_table
 import epsilometer.audits.scores.subject
 

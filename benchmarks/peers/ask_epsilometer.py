@@ -90,8 +90,8 @@ def training(given: str) -> dict[str, Any]:
 
 def federated(given: str) -> dict[str, Any]:
     """The audit ``SITUATION:SEED``: cosines of canaries with how far the model moved."""
+    from epsilometer.audits.federated.directions import SphereCanaries
     from epsilometer.audits.federated.simulation import FederatedTraining
-    from epsilometer.audits.federated.sphere import SphereCanaries
     from epsilometer.networks.ensemble import cross_entropy
     from epsilometer.networks.models import mlp
 

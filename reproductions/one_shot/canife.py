@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from canife_audit import audit_canife
 from federated import Setting, cell, fashion, options, trained
 
 from epsilometer._extras import needs
 from epsilometer.accounting import pld
-from epsilometer.audits.federated.canife import audit_canife
 from epsilometer.audits.federated.simulation import FederatedTraining
 from epsilometer.networks.ensemble import cross_entropy
 from epsilometer.networks.models import mlp

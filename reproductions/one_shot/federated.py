@@ -29,12 +29,12 @@ import torch
 
 from epsilometer import audit
 from epsilometer._extras import needs
-from epsilometer.audits.federated.clipping import AdaptiveClip, FixedClip
-from epsilometer.audits.federated.hadamard import HadamardCanaries
-from epsilometer.audits.federated.one_shot import Cosines
+from epsilometer.audits.federated.cosine_audit import Cosines
+from epsilometer.audits.federated.directions import HadamardCanaries
+from epsilometer.audits.federated.rounds import AdaptiveClip, FixedClip
+from epsilometer.audits.federated.server import measure_accuracy
 from epsilometer.audits.federated.simulation import FederatedTraining
 from epsilometer.audits.federated.tasks import (
-    accuracy,
     digits_by_chance,
     digits_by_writer,
     shakespeare_by_role,
@@ -240,8 +240,8 @@ def _row(asked: argparse.Namespace, noise: float, times: int, seed: int) -> dict
         "final_mean": float(np.sqrt(training.size) * run.moved.mean()),
         "final_spread": float(np.sqrt(training.size) * run.moved.std()),
         "anderson": anderson(run.moved),
-        "accuracy": 100 * accuracy(run.module, setting.test),
-        "without": 100 * accuracy(plain.module, setting.test),
+        "accuracy": 100 * measure_accuracy(run.module, setting.test),
+        "without": 100 * measure_accuracy(plain.module, setting.test),
         "dimension": training.size,
         "seconds": round(time.perf_counter() - start, 1),
     }

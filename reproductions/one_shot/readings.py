@@ -24,7 +24,7 @@ from epsilometer.stats.gaussians import (
     two_gaussians_directions,
     two_gaussians_epsilon,
 )
-from epsilometer.stats.sphere_bounds import one_shot_epsilon_lo
+from epsilometer.stats.sphere import one_shot_epsilon_lo
 from epsilometer.stats.sphere_estimates import cosine_epsilon
 from epsilometer.stats.thresholds import Best
 

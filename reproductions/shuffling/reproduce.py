@@ -26,8 +26,8 @@ from epsilometer.audits.dpsgd.canaries import TargetCanary, random_direction
 from epsilometer.audits.dpsgd.game import GradientGame
 from epsilometer.core.scores import Scores, Sides
 from epsilometer.engine.engines import Engine, InProcess, Local
-from epsilometer.engine.gather import gather
 from epsilometer.engine.plan import Plan
+from epsilometer.engine.run import gather
 from epsilometer.engine.shards import Arrays
 from epsilometer.networks import memory
 from epsilometer.networks.ensemble import EnsembleDPSGD, cross_entropy

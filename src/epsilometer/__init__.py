@@ -29,18 +29,20 @@ if TYPE_CHECKING:  # "as" says that a name is for others too, to their type chec
     from epsilometer.audits.classifier.subject import Classifier as Classifier
     from epsilometer.audits.dpsgd.subject import DPSGD as DPSGD
     from epsilometer.audits.federated.subject import Federated as Federated
-    from epsilometer.audits.federated.gaussian_mechanism import (
+    from epsilometer.audits.federated.cosine_audit import (
+        Cosines as Cosines,
         GaussianMechanism as GaussianMechanism,
     )
-    from epsilometer.audits.federated.one_shot import Cosines as Cosines
     from epsilometer.audits.posterior.subject import Posterior as Posterior
     from epsilometer.audits.training.runs import Runs as Runs
     from epsilometer.audits.shuffling.subject import ShuffledSGD as ShuffledSGD
     from epsilometer.audits.step.subject import Step as Step
     from epsilometer.audits.training.subject import TrainFunction as TrainFunction
     from epsilometer.core.record import Record as Record
-    from epsilometer.audits.federated.hadamard import HadamardCanaries as HadamardCanaries
-    from epsilometer.audits.federated.sphere import SphereCanaries as SphereCanaries
+    from epsilometer.audits.federated.directions import (
+        HadamardCanaries as HadamardCanaries,
+        SphereCanaries as SphereCanaries,
+    )
     from epsilometer.core.audit import Audit as Audit
     from epsilometer.core.bound import (
         EpsilonEstimate as EpsilonEstimate,
@@ -61,7 +63,7 @@ if TYPE_CHECKING:  # "as" says that a name is for others too, to their type chec
     )
     from epsilometer.sampling.loaders import watch_loader as watch_loader
     from epsilometer.core.scores import ScoreCounts as ScoreCounts, Scores as Scores
-    from epsilometer.files.readers import read_scores as read_scores
+    from epsilometer.files.score_files import read_scores as read_scores
     from epsilometer.files.records import read_records as read_records
     from epsilometer.report.explaining import Explanation as Explanation, explain as explain
     from epsilometer.stats.estimators import epsilon_lower_bound as epsilon_lower_bound
@@ -108,8 +110,7 @@ _HOME = {
     "audits.training.runs": ("Runs",),
     "audits.dpsgd.subject": ("DPSGD",),
     "audits.federated.subject": ("Federated",),
-    "audits.federated.one_shot": ("Cosines",),
-    "audits.federated.gaussian_mechanism": ("GaussianMechanism",),
+    "audits.federated.cosine_audit": ("Cosines", "GaussianMechanism"),
     "audits.classifier.subject": ("Classifier",),
     "audits.posterior.subject": ("Posterior",),
     "audits.step.subject": ("Step",),
@@ -125,8 +126,7 @@ _HOME = {
     ),
     "audits.posterior.disclosure": ("ReleaseForm",),
     "core.record": ("Record",),
-    "audits.federated.hadamard": ("HadamardCanaries",),
-    "audits.federated.sphere": ("SphereCanaries",),
+    "audits.federated.directions": ("HadamardCanaries", "SphereCanaries"),
     "files.history.index": ("History",),
     "audits.classifier.leave_one_out.bounds": ("dtp_upper_bound",),
     "audits.classifier.leave_one_out.pdtp": (
@@ -135,7 +135,7 @@ _HOME = {
         "pdtp",
     ),
     "sampling.loaders": ("watch_loader",),
-    "files.readers": ("read_scores",),
+    "files.score_files": ("read_scores",),
     "files.records": ("read_records",),
     "report.explaining": (
         "Explanation",

@@ -2,8 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -12,8 +10,9 @@ import msgspec
 from epsilometer import _validate
 from epsilometer._files import make_private_folder, read_plain, write_whole
 from epsilometer.core.audit import Audit
-from epsilometer.core.claim import Claim, as_claim, check_delta
+from epsilometer.core.claim import DEFAULT_CONFIDENCE, Claim, as_claim, check_delta
 from epsilometer.core.findings import EpsilonFinding, Finding, FormFinding, RuleFinding
+from epsilometer.core.registry import Registry
 from epsilometer.core.renderers import render
 from epsilometer.core.serialisation import from_json
 from epsilometer.core.settings import (
@@ -31,25 +30,25 @@ from epsilometer.engine.request import Request
 from epsilometer.errors import EpsilometerError, InvalidArgument, UnreadableFile
 
 Run: TypeAlias = Callable[[Any, Request], Audit]
-CONFIDENCE = 0.95
-_GROUP = "epsilometer.subjects"
-# By class name: the module that has the class in SUBJECTS, and run_audit(subject, request). Other
-# packages add theirs by an entry point of the group above, named as the class.
-SUBJECTS: dict[str, str] = {
-    "Scores": "epsilometer.audits.scores.subject",
-    "ScoreCounts": "epsilometer.audits.scores.subject",
-    "Runs": "epsilometer.audits.training.runs",
-    "TrainFunction": "epsilometer.audits.training.subject",
-    "ShuffledSGD": "epsilometer.audits.shuffling.subject",
-    "DPSGD": "epsilometer.audits.dpsgd.subject",
-    "Federated": "epsilometer.audits.federated.subject",
-    "Cosines": "epsilometer.audits.federated.one_shot",
-    "GaussianMechanism": "epsilometer.audits.federated.gaussian_mechanism",
-    "Classifier": "epsilometer.audits.classifier.job",
-    "Posterior": "epsilometer.audits.posterior.subject",
-    "Step": "epsilometer.audits.step.subject",
-    "Demo": "epsilometer.audits.training.demo",
-}
+# By class name: the module that has the class in SUBJECTS, and run_audit(subject, request).
+SUBJECTS: Registry[Any] = Registry(
+    "subjects",
+    {
+        "Scores": "epsilometer.audits.scores.subject",
+        "ScoreCounts": "epsilometer.audits.scores.subject",
+        "Runs": "epsilometer.audits.training.runs",
+        "TrainFunction": "epsilometer.audits.training.subject",
+        "ShuffledSGD": "epsilometer.audits.shuffling.subject",
+        "DPSGD": "epsilometer.audits.dpsgd.subject",
+        "Federated": "epsilometer.audits.federated.subject",
+        "Cosines": "epsilometer.audits.federated.cosine_audit",
+        "GaussianMechanism": "epsilometer.audits.federated.cosine_audit",
+        "Classifier": "epsilometer.audits.classifier.job",
+        "Posterior": "epsilometer.audits.posterior.subject",
+        "Step": "epsilometer.audits.step.subject",
+        "Demo": "epsilometer.audits.training.demo",
+    },
+)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -68,7 +67,7 @@ class Call:
     subject: Any
     claim: Claim | None = None
     delta: float | None = None
-    confidence: float = CONFIDENCE
+    confidence: float = DEFAULT_CONFIDENCE
     seed: int = 0
     until: Until | None = None
 
@@ -113,7 +112,7 @@ def audit(
     claim: Claim | float | None = None,
     *,
     delta: float | None = None,
-    confidence: float = CONFIDENCE,
+    confidence: float = DEFAULT_CONFIDENCE,
     seed: int = 0,
     out: str | Path | None = None,
     engine: Engine | None = None,
@@ -257,7 +256,7 @@ def call_from_sections(sections: Mapping[str, Any], *, trust: bool = False) -> C
 
 def subject_class(name: str) -> type:
     """Return the class of a subject by its name in the registry."""
-    module = import_module(SUBJECTS[name]) if name in SUBJECTS else _load_entry(name)
+    module = SUBJECTS.find(name, label="the subject")
     for cls in module.SUBJECTS:
         if cls.__name__ == name:
             found: type = cls
@@ -267,33 +266,13 @@ def subject_class(name: str) -> type:
 
 def _find_runner(subject: Any) -> Run:
     name = type(subject).__name__
-    if name in SUBJECTS or name in _entries():
-        module = import_module(SUBJECTS[name]) if name in SUBJECTS else _load_entry(name)
-        if isinstance(subject, module.SUBJECTS):
-            run: Run = module.run_audit
-            return run
+    if name in SUBJECTS and isinstance(subject, SUBJECTS[name].SUBJECTS):
+        run: Run = SUBJECTS[name].run_audit
+        return run
     raise InvalidArgument(
-        f"Expected a subject ({', '.join(known_subjects())}), got {name}. "
+        f"Expected a subject ({', '.join(SUBJECTS)}), got {name}. "
         "Scores(inside, outside) audits attack scores, say."
     )
-
-
-def known_subjects() -> tuple[str, ...]:
-    """Return the names of all registered subjects."""
-    return (*SUBJECTS, *_entries())
-
-
-def _entries() -> dict[str, Any]:
-    return {entry.name: entry for entry in entry_points(group=_GROUP)}
-
-
-def _load_entry(name: str) -> Any:
-    entries = _entries()
-    if name not in entries:
-        raise InvalidArgument(
-            f"Expected a subject of {', '.join(known_subjects())}, got {_validate.short(name)}."
-        )
-    return entries[name].load()
 
 
 def _keep(found: Audit, where: Path) -> None:
@@ -343,7 +322,7 @@ def _call_of_audit(found: Audit, *, trust: bool) -> Call:
 
 
 def _call_of_toml(plain: Mapping[str, Any], *, trust: bool) -> Call:
-    named = {section_name(name): name for name in known_subjects()}
+    named = {section_name(name): name for name in SUBJECTS}
     given = [section for section in plain if section in named]
     others = [section for section in plain if section not in (*named, "claim", "audit")]
     if len(given) != 1 or others:
@@ -371,7 +350,7 @@ class _Options(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Section ``[audit]`` of a TOML file."""
 
     delta: float | None = None
-    confidence: float = CONFIDENCE
+    confidence: float = DEFAULT_CONFIDENCE
     seed: int = 0
     until: str | None = None
 
@@ -409,7 +388,7 @@ def _call(
     elif until is not None:
         until = _decode_until(until)
     if subject is None:
-        if name not in known_subjects() and isinstance(settings, Mapping):
+        if name not in SUBJECTS and isinstance(settings, Mapping):
             refuse_supplied(name, settings)  # of Opacus and Flower, whose runs are users' own
         subject = from_settings(subject_class(name), settings, trust=trust)
     return Call(

@@ -9,9 +9,10 @@ Example:
 from epsilometer._extras import needs
 
 with needs("torch", extra="torch"):
-    from epsilometer.audits.federated.clipping import AdaptiveClip, FixedClip
-    from epsilometer.audits.federated.participation import (
+    from epsilometer.audits.federated.rounds import (
+        AdaptiveClip,
         EveryEpoch,
+        FixedClip,
         OnceIn,
         PoissonCohorts,
         UniformCohorts,

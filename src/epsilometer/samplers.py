@@ -11,6 +11,7 @@ Example:
 from epsilometer.sampling.samplers import (
     BallsInBins,
     BatchThenShuffle,
+    Law,
     PartialShuffle,
     Poisson,
     Sampler,
@@ -22,6 +23,7 @@ from epsilometer.sampling.samplers import (
 __all__ = [
     "BallsInBins",
     "BatchThenShuffle",
+    "Law",
     "PartialShuffle",
     "Poisson",
     "Sampler",

@@ -68,10 +68,10 @@ def test_laws_are_normalised_and_have_the_simulated_mean(
     # its ends, which adds width²/8 at most, here below 1e-5; a grid of 4,096 sums some 1e-5 too.
     assert present.masses.sum() == pytest.approx(1, abs=1e-9)
     assert absent.masses.sum() == pytest.approx(1, abs=1e-9)
-    assert np.sum(present.masses * np.exp(-present.values)) == pytest.approx(1, abs=5e-5)
-    assert np.sum(absent.masses * np.exp(-absent.values)) == pytest.approx(1, abs=5e-5)
+    assert np.sum(present.masses * np.exp(-present.losses)) == pytest.approx(1, abs=5e-5)
+    assert np.sum(absent.masses * np.exp(-absent.losses)) == pytest.approx(1, abs=5e-5)
     drawn = drawn_losses(epoch, 20_000, rng, present=True)
-    z = (drawn.mean() - present.masses @ present.values) / (drawn.std() / math.sqrt(drawn.size))
+    z = (drawn.mean() - present.masses @ present.losses) / (drawn.std() / math.sqrt(drawn.size))
     assert abs(z) <= scipy.stats.norm.isf(FLAKE / 2)
 
 

@@ -243,7 +243,7 @@ def test_bad_settings_are_refused(changed: dict) -> None:
 # --- samplers
 @pytest.mark.parametrize("sampler", [Poisson(), WithoutReplacement()], ids=str)
 def test_samplers_of_independent_steps_are_sent_elsewhere(sampler: Sampler) -> None:
-    with pytest.raises(InvalidArgument, match=r"accounting\.monte_carlo"):
+    with pytest.raises(InvalidArgument, match=r"accounting\.pld"):
         shuffle_epsilon(noise_multiplier=1.0, steps=100, delta=1e-5, sampler=sampler)
 
 

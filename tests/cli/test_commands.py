@@ -24,7 +24,7 @@ from epsilometer.cli.main import COMMANDS, HEADINGS, main
 from epsilometer.core import judge
 from epsilometer.core.references import BIBLIOGRAPHY
 from epsilometer.core.serialisation import from_json
-from epsilometer.files import readers
+from epsilometer.files import score_files
 from epsilometer.rules import Best, Bonferroni, Fixed, HoldOut, RankGrid
 from epsilometer.stats.estimators import REGISTRY
 from tests import oracles
@@ -69,7 +69,7 @@ def test_estimate_on_a_file_is_the_audit_of_its_scores(
     assert done.exit_code == 0, done.output
     found = from_json(done.stdout)
     said = found.provenance
-    assert found.findings == audit(readers.read_scores(path), delta=1e-5).findings
+    assert found.findings == audit(score_files.read_scores(path), delta=1e-5).findings
     assert found.views[0].bound == audit(SCORES, delta=1e-5).bounds[0]
     assert found.subject == path.name
     assert said.shapes == (("inside", "300"), ("outside", "300"))
@@ -252,7 +252,7 @@ def test_mismatched_shapes_are_told_in_one_line(tmp_path: Path) -> None:
 
 
 def test_a_huge_file_is_told_in_one_line(scores_csv: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "LARGEST", 100)
+    monkeypatch.setattr("epsilometer.files.readers.LARGEST", 100)
     assert "ScoreCounts" in told(call("estimate", scores_csv, "--delta", "1e-5"))
 
 

@@ -19,7 +19,7 @@ from click.testing import Result
 from epsilometer import DPSGD, Audit, Claim, InProcess, load
 from epsilometer._dispatch import Call, call_from_sections
 from epsilometer.accounting import pld
-from epsilometer.cli.sources import ModelOnRecords
+from epsilometer.audits.dpsgd.source import ModelOnRecords
 from epsilometer.core import judge
 from epsilometer.engine.store import Store
 from epsilometer.networks import memory

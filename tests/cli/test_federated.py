@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from epsilometer import Audit, load
+from epsilometer.audits.federated.source import FederatedTask
 from epsilometer.cli.main import main
-from epsilometer.cli.sources import FederatedTask
 from epsilometer.core import judge
 from epsilometer.engine.store import Store
 from tests.cli.calls import call as call_main

@@ -8,15 +8,13 @@ import numpy as np
 import pytest
 
 from epsilometer import Classifier
-from epsilometer.cli.sources import (
-    DropoutOnRecords,
-    FederatedTask,
-    ModelOnRecords,
-    TableModel,
-    import_function,
-)
+from epsilometer.audits.dpsgd.source import ModelOnRecords
+from epsilometer.audits.federated.source import FederatedTask
+from epsilometer.cli.audit import import_function
+from epsilometer.cli.sources import DropoutOnRecords
 from epsilometer.core.settings import from_settings, to_settings
 from epsilometer.errors import InvalidArgument, UnreadableFile
+from epsilometer.integrations.sklearn import TableModel
 
 pytest.importorskip("sklearn")
 pytest.importorskip("torch")
@@ -85,9 +83,9 @@ def test_a_table_brings_all_that_a_classifier_needs(table: Path) -> None:
 
 def test_a_model_of_ones_own_is_written_by_its_name(table: Path) -> None:
     source = TableModel(table, "sick", nearest)
-    assert source.load()["title"] == "tests.test_sources:nearest on people.csv"
+    assert source.load()["title"] == "tests.cli.test_sources:nearest on people.csv"
     written = to_settings(source)
-    assert written["model"] == {"function": "tests.test_sources:nearest"}
+    assert written["model"] == {"function": "tests.cli.test_sources:nearest"}
     with pytest.raises(InvalidArgument, match="--trust"):
         from_settings(TableModel, written)
     assert from_settings(TableModel, written, trust=True).model is nearest
@@ -96,12 +94,17 @@ def test_a_model_of_ones_own_is_written_by_its_name(table: Path) -> None:
 
 
 def test_functions_are_imported_by_module_and_name() -> None:
-    assert import_function("tests.test_sources:nearest") is nearest
-    for wrong in ("nowhere:make", "tests.test_sources:nothing", "tests.test_sources:", ":make"):
+    assert import_function("tests.cli.test_sources:nearest") is nearest
+    for wrong in (
+        "nowhere:make",
+        "tests.cli.test_sources:nothing",
+        "tests.cli.test_sources:",
+        ":make",
+    ):
         with pytest.raises(InvalidArgument, match="module:factory"):
             import_function(wrong)
     with pytest.raises(InvalidArgument, match="Expected a function"):
-        import_function("epsilometer.cli.sources:DIGITS")
+        import_function("epsilometer.integrations.sklearn:MODELS")
 
 
 def test_a_task_is_looked_for_in_its_folder_and_then_where_the_environment_says(

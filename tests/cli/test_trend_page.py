@@ -12,7 +12,7 @@ from epsilometer.core.audit import Audit
 from epsilometer.errors import InvalidArgument
 from epsilometer.files.history.entries import list_entries
 from epsilometer.files.history.trend import Trend, trends
-from epsilometer.report.frame import LARGEST
+from epsilometer.report.page import LARGEST
 from tests.examples import RULES, a_bound, a_release, a_series, an_audit, computed
 
 NOON = 1_750_000_000
@@ -125,4 +125,4 @@ def test_verdicts_are_those_of_the_audits() -> None:
 def test_the_template_is_packaged() -> None:
     import epsilometer.report
 
-    assert (Path(epsilometer.report.__file__).parent / "templates" / "trend.html").is_file()
+    assert (Path(epsilometer.report.__file__).parent / "templates" / "page.html").is_file()

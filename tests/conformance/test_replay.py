@@ -5,18 +5,20 @@ from typing import Any
 import numpy as np
 import pytest
 
+from epsilometer.conformance.batches import (
+    count_records,
+    relabel_record,
+    scale_record,
+    take_records,
+)
 from epsilometer.conformance.neighbours import REMOVED, REPLACED
 from epsilometer.conformance.replay import (
-    count_records,
     find_lattice,
     fresh_copy,
     measure_distance,
     read_release,
-    relabel_record,
     replay_step,
     run_step,
-    scale_record,
-    take_records,
 )
 from epsilometer.core.findings import Check
 from epsilometer.errors import InvalidArgument

@@ -9,8 +9,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from epsilometer.conformance.checks import MOST_ROWS
 from epsilometer.conformance.comparisons import COMPARED, Comparisons, choose_compared
+from epsilometer.conformance.noise_checks import MOST_ROWS
 from epsilometer.conformance.summary import StepSummary, summarise_step
 from epsilometer.conformance.tensors import TensorSummariser
 from epsilometer.conformance.watch import StepWatch

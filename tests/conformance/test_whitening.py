@@ -8,7 +8,7 @@ import pytest
 import scipy.stats
 
 from epsilometer.conformance import whitening
-from epsilometer.conformance.ran import bound_epsilon_of_run
+from epsilometer.conformance.run_epsilon import bound_epsilon_of_run
 from epsilometer.conformance.summary import summarise_step
 from epsilometer.conformance.watch import StepWatch
 from epsilometer.conformance.whitening import Whitening
@@ -250,7 +250,7 @@ def test_all_steps_are_one_release_for_the_bound(rng: np.random.Generator) -> No
     watch = StepWatch(noise=mixing)
     for residuals in draw(mixing, rng, scale=0.5):
         watch.see(residuals, noise_multiplier=4.0, rate=1.0)
-    (ran,) = watch.ran()
+    (ran,) = watch.group_noise()
     assert (ran.steps, ran.rate) == (1, 1.0)
     right = bound_epsilon_of_run([ran], delta=1e-5, sensitivity=6**0.5)
     booked = StepWatch(noise=mixing)
@@ -258,11 +258,11 @@ def test_all_steps_are_one_release_for_the_bound(rng: np.random.Generator) -> No
         booked.see(residuals, noise_multiplier=4.0, rate=1.0)
     assert (
         right.epsilon
-        > 1.8 * bound_epsilon_of_run(booked.ran(), delta=1e-5, sensitivity=6**0.5).epsilon
+        > 1.8 * bound_epsilon_of_run(booked.group_noise(), delta=1e-5, sensitivity=6**0.5).epsilon
     )
     sampled = StepWatch(noise=mixing)
     sampled.see(residuals, noise_multiplier=4.0, rate=0.1)
-    assert sampled.ran() == ()
+    assert sampled.group_noise() == ()
     with pytest.raises(InvalidArgument, match="same noise multiplier"):
         sampled.see(residuals, noise_multiplier=3.0, rate=0.1)
     sampled.see(residuals, noise_multiplier=4.0, rate=0.1)

@@ -275,9 +275,12 @@ def test_shapes_tell_how_many_and_nothing_else() -> None:
 
 def list_figures(audit: em.Audit) -> dict[str, str]:
     """All that figures are drawn from: names, titles, and numbers with every digit."""
-    from epsilometer.report.drawing import _named
+    from epsilometer.core.document import find_figures
+    from epsilometer.report.build import build
 
-    return {name: f"{name} {figure!r}" for name, figure in _named(audit)}
+    blocks = list(find_figures(build(audit)))
+    named = {f"{block.stem}{figure.key}": figure for block in blocks for figure in block.figures}
+    return {name: f"{name} {figure!r}" for name, figure in named.items()}
 
 
 def read_picture(file: Path) -> str:

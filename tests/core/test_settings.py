@@ -193,10 +193,7 @@ def test_only_the_choices_that_fit_are_taken() -> None:
 
 @pytest.mark.parametrize("name", CHOICES)
 def test_every_choice_can_be_loaded(name: str) -> None:
-    from importlib import import_module
-
-    module, _, cls = CHOICES[name].partition(":")
-    assert dataclasses.is_dataclass(getattr(import_module(module), cls))
+    assert dataclasses.is_dataclass(CHOICES[name])
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,9 @@ import pytest
 
 import epsilometer as em
 from epsilometer.engine import environment
-from epsilometer.engine.changes import CodeChanged
 from epsilometer.engine.code import Code, find_code
-from epsilometer.engine.gather import gather
-from epsilometer.engine.plan import Plan
+from epsilometer.engine.plan import CodeChanged, Plan
+from epsilometer.engine.run import gather
 from epsilometer.errors import InvalidArgument
 
 PLAY = """

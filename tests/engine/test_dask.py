@@ -17,10 +17,9 @@ import numpy as np
 import pytest
 
 from epsilometer.engine.engines import Dask, EngineLost, InProcess
-from epsilometer.engine.locking import busy
 from epsilometer.engine.run import run
 from epsilometer.engine.shards import Arrays
-from epsilometer.engine.store import Store
+from epsilometer.engine.store import Store, busy
 from epsilometer.errors import InvalidArgument
 from tests.engine.jobs import ROOT, Digest, a_plan, in_order, wobble
 from tests.engine.test_engines import Holding, pools, touchy

@@ -6,8 +6,8 @@ import pytest
 
 from epsilometer.engine.engines import Engine, InProcess, Local
 from epsilometer.engine.events import Event
-from epsilometer.engine.gather import UnitFailed, gather
 from epsilometer.engine.plan import Plan
+from epsilometer.engine.run import UnitFailed, gather
 from epsilometer.engine.shards import Arrays
 from epsilometer.errors import InvalidArgument
 

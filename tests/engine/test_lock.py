@@ -11,17 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from epsilometer.engine import locking as store_module
+from epsilometer.engine import store as store_module
 from epsilometer.engine.engines import InProcess
-from epsilometer.engine.locking import CannotWrite, RunBusy, busy, lock
 from epsilometer.engine.run import run
-from epsilometer.engine.store import CannotRead, Store
+from epsilometer.engine.store import CannotRead, CannotWrite, RunBusy, Store, busy, lock
 from tests.engine.jobs import ROOT, Digest, a_plan, in_order
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from epsilometer.engine.locking import lock
+from epsilometer.engine.store import lock
 with lock(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)

@@ -15,10 +15,8 @@ import epsilometer as em
 from epsilometer._files import NotPlain, write_whole
 from epsilometer.engine.engines import InProcess
 from epsilometer.engine.fingerprints import fingerprint
-from epsilometer.engine.gather import gather
-from epsilometer.engine.locking import busy
-from epsilometer.engine.run import run
-from epsilometer.engine.store import Store
+from epsilometer.engine.run import gather, run
+from epsilometer.engine.store import Store, busy
 from epsilometer.errors import EpsilometerError
 from tests.engine.jobs import Digest, a_plan, in_order
 from tests.engine.test_gather import PLAN, drawn

@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 
 from epsilometer.engine.engines import Engine, InProcess, Local, Outcome
 from epsilometer.engine.events import EVENTS, Event, log_to
-from epsilometer.engine.locking import busy
 from epsilometer.engine.run import Terminated, run
-from epsilometer.engine.store import Store
+from epsilometer.engine.store import Store, busy
 from tests.engine.jobs import Digest, Listed, Shuffled, Total, a_plan, in_order, names, wobble
 
 UNITS = 12

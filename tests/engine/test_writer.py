@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from epsilometer.engine import writer as store_module
-from epsilometer.engine.locking import CannotWrite
+from epsilometer.engine import store as store_module
 from epsilometer.engine.plan import Plan
-from epsilometer.engine.store import Store
-from epsilometer.engine.writer import Writer
+from epsilometer.engine.store import CannotWrite, Store, Writer
 from tests.engine.jobs import a_plan
 from tests.engine.test_store import of
 
@@ -46,7 +44,7 @@ def slow(tmp_path: Path) -> Slow:
 
 
 def test_units_of_a_moment_share_a_file_and_none_is_lost(slow: Slow) -> None:
-    with Writer(slow) as writer:
+    with Writer(slow.write_shard) as writer:
         writer.add(7, of(7))
         slow.reached.wait()  # the disk is busy with that one; the others wait
         for unit in (9, 3, 400, 12):
@@ -72,7 +70,7 @@ def test_a_slow_disk_makes_the_run_wait_and_not_the_memory_grow(
             writer.add(unit, {"x": np.zeros(10)})  # 80 bytes
             added.append(unit)
 
-    with Writer(slow) as writer:
+    with Writer(slow.write_shard) as writer:
         thread = threading.Thread(target=produce)
         thread.start()
         slow.reached.wait()
@@ -96,7 +94,7 @@ def test_an_error_of_the_disk_reaches_whoever_adds_next(
     slow.go.set()
 
     def add_many() -> None:
-        with Writer(slow) as writer:
+        with Writer(slow.write_shard) as writer:
             for _ in range(10**5):  # far more than any disk takes in a moment
                 writer.add(0, of(9))
 
@@ -110,7 +108,7 @@ def test_an_error_of_the_disk_is_told_at_the_end_too(
 ) -> None:
     monkeypatch.setattr(os, "fsync", no_room)
     slow.go.set()
-    with pytest.raises(CannotWrite, match="Free some space"), Writer(slow) as writer:
+    with pytest.raises(CannotWrite, match="Free some space"), Writer(slow.write_shard) as writer:
         writer.add(1, of(1))
 
 
@@ -118,7 +116,7 @@ def test_what_was_added_is_written_although_the_body_raises(slow: Slow) -> None:
     slow.go.set()
 
     def interrupted() -> None:
-        with Writer(slow) as writer:
+        with Writer(slow.write_shard) as writer:
             writer.add(1, of(1))
             raise KeyboardInterrupt
 
@@ -128,6 +126,6 @@ def test_what_was_added_is_written_although_the_body_raises(slow: Slow) -> None:
 
 
 def test_nothing_to_write_writes_nothing(slow: Slow) -> None:
-    with Writer(slow):
+    with Writer(slow.write_shard):
         pass
     assert slow.trips == []

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from epsilometer.cli.calls import run_interruptibly
+from epsilometer.cli.audit import run_interruptibly
 from epsilometer.cli.options import Options, audit_options
 from epsilometer.cli.output import end_audit
 from epsilometer.engine.engines import Local

@@ -11,9 +11,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from epsilometer.engine.locking import lock
 from epsilometer.engine.shards import unpack
-from epsilometer.engine.store import Store
+from epsilometer.engine.store import Store, lock
 from tests.engine.jobs import ROOT
 
 MARK = "EPSILOMETER_TEST_MARK"  # a variable that descendants inherit, however they were left

@@ -9,7 +9,7 @@ import pytest
 
 from epsilometer.engine.engines import InProcess
 from epsilometer.engine.run import run
-from epsilometer.engine.writer import Writer
+from epsilometer.engine.store import Writer
 from epsilometer.errors import EpsilometerError
 from tests.engine.jobs import Digest, a_plan, in_order
 from tests.engine.test_run import Raising
@@ -78,7 +78,13 @@ def crashes(
 @pytest.mark.parametrize("broken", [False, True])
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("error", [Crash(), OSError(5, "Input/output error")], ids=repr)
-@pytest.mark.parametrize(("owner", "name"), POINTS, ids=[name for _, name in POINTS])
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [  # A run opens many files, most of them near the calls of the others.
+        pytest.param(*point, id=point[1], marks=pytest.mark.slow if point[1] == "open" else ())
+        for point in POINTS
+    ],
+)
 def test_a_crash_at_any_call_is_made_good(
     owner: Any, name: str, error: BaseException, after: bool, broken: bool, tmp_path: Path
 ) -> None:

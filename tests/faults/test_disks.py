@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from epsilometer.engine import writer
+from epsilometer.engine import store as writer
 from epsilometer.engine.engines import Engine, InProcess, Local
-from epsilometer.engine.locking import CannotWrite, busy
 from epsilometer.engine.run import run
-from epsilometer.engine.store import Store
+from epsilometer.engine.store import CannotWrite, Store, busy
 from tests.engine.jobs import Digest, a_plan, in_order
 from tests.faults.processes import Keeper
 

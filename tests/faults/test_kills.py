@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from epsilometer.engine.locking import busy
-from epsilometer.engine.store import Store
+from epsilometer.engine.store import Store, busy
 from tests.engine.jobs import in_order
 from tests.faults.processes import Keeper, started, until, works
 from tests.faults.program import UNITS, job

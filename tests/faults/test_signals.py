@@ -10,9 +10,8 @@ import pytest
 
 from epsilometer.engine.engines import InProcess
 from epsilometer.engine.events import EVENTS
-from epsilometer.engine.locking import busy
 from epsilometer.engine.run import run
-from epsilometer.engine.store import Store
+from epsilometer.engine.store import Store, busy
 from tests.engine.jobs import in_order
 from tests.faults.processes import Family, Keeper, started, until, works
 from tests.faults.program import job

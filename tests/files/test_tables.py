@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from epsilometer.errors import InvalidArgument, UnreadableFile
-from epsilometer.files.tables import Column, Table, at_quantiles, read_table
+from epsilometer.files.tables import Column, Table, cut_at_quantiles, read_table
 
 CSV = """age,job,pay,empty,mixed
 39,clerk,1.5,,1
@@ -78,11 +78,11 @@ def test_what_is_no_table_is_told(name: str, text: str, part: str, tmp_path: Pat
 def test_equal_shares_lie_in_every_bin(rng: np.random.Generator) -> None:
     values = rng.normal(size=1000)
     values[:100] = np.nan
-    cut = at_quantiles(Column("x", values), 4)
+    cut = cut_at_quantiles(Column("x", values), 4)
     assert cut.words is not None
     assert cut.words[-1] == "missing"
     assert np.bincount(cut.values).tolist() == [225, 225, 225, 225, 100]
-    same = at_quantiles(Column("x", np.ones(5)), 4)
+    same = cut_at_quantiles(Column("x", np.ones(5)), 4)
     assert np.unique(same.values).size == 1
     words = Column("w", np.array([0]), ("a",))
-    assert at_quantiles(words, 4) is words
+    assert cut_at_quantiles(words, 4) is words

@@ -18,9 +18,10 @@ from click.testing import CliRunner
 
 from epsilometer import load, read_scores
 from epsilometer._dispatch import read_call
+from epsilometer.audits.dpsgd.source import ModelOnRecords
 from epsilometer.cli import shuffle
 from epsilometer.cli.main import main
-from epsilometer.cli.sources import DropoutOnRecords, ModelOnRecords
+from epsilometer.cli.sources import DropoutOnRecords
 from epsilometer.core.serialisation import from_json, to_json
 from epsilometer.core.settings import from_settings, to_settings
 from epsilometer.engine.engines import InProcess

@@ -11,8 +11,7 @@ from torch import nn
 
 from epsilometer.errors import InvalidArgument
 from epsilometer.integrations.opacus import audited
-from epsilometer.integrations.opacus.rewinding import Rewinder, unwrap
-from epsilometer.integrations.opacus.streams import RandomStreams
+from epsilometer.integrations.opacus.rewinding import RandomStreams, Rewinder, unwrap
 from tests.integrations.opacus_models import ADAPTIVE, features, make, mlp, replayed
 from tests.integrations.opacus_runs import Run, backward, prepared, train
 

@@ -6,7 +6,7 @@ import pytest
 
 from epsilometer.core.audit import Audit
 from epsilometer.core.findings import RecordRisk
-from epsilometer.report.fitting import cut, fit_audit, riskiest
+from epsilometer.report.fitting import cut, find_riskiest, fit_audit
 from tests.examples import AUDITS, a_provenance, a_record, several_views
 from tests.report.hostile import full_audit, full_views
 
@@ -25,7 +25,7 @@ def test_the_riskiest_records_are_kept() -> None:
     kept = fit_audit(audit, records=2)
     assert [r.risk for r in kept.find(RecordRisk)] == [math.inf, 3.0]
     assert kept.views == audit.views
-    every = riskiest(audit.find(RecordRisk), 9)
+    every = find_riskiest(audit.find(RecordRisk), 9)
     assert [r.risk for r in every] == [math.inf, 3.0, 1.0, 0.5, -math.inf]
 
 

@@ -7,9 +7,10 @@ import pytest
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from epsilometer.core import judge
 from epsilometer.core.audit import Audit
 from epsilometer.report.markdown import as_markdown, plain
-from epsilometer.report.tones import look_of
+from epsilometer.report.tones import LOOKS
 from tests.examples import (
     AUDITS,
     a_bound,
@@ -86,7 +87,9 @@ def test_a_cell_stays_one_cell() -> None:
 def test_the_verdict_comes_first(name: str) -> None:
     audit = AUDITS[name]
     first, _, subject, *_ = as_markdown(audit).splitlines()
-    assert first.startswith(f"### {look_of(audit).emoji} {audit.verdict.upper()}: ")
+    assert first.startswith(
+        f"### {LOOKS[judge.tone(audit.verdict)].emoji} {audit.verdict.upper()}: "
+    )
     assert subject == f"Subject: {plain(audit.subject)}"
 
 
@@ -106,8 +109,10 @@ def test_all_bounds_are_listed() -> None:
     assert lines[0] == (
         "### ❌ REFUTED: ε = 1 was claimed, the attack proves ε ≥ 2.00 at δ = 1e-05."
     )
-    assert "| clopper\\_pearson (decides) | ≥ 2.00 | 1e-05 | 0.95 | 1,234 + 567 |" in lines
-    assert "| jeffreys | ≥ 2.50 (not a valid bound) | 1e-05 | none | 1,234 + 567 |" in lines
+    by = "1,234 + 567 | RankGrid(ratio=4) |"
+    assert f"| clopper\\_pearson | ≥ 2.0000 | 1e-05 | 0.95 one-sided | {by}" in lines
+    assert f"| jeffreys | ≥ 2.5000 | 1e-05 | none: not a valid bound | {by}" in lines
+    assert "The first decides, the others are for comparison." in lines
     assert "1 of 8 units failed" in text
     assert text.count("<details>") == text.count("</details>") == 3
 

@@ -11,22 +11,27 @@ from tests.examples import (
     computed,
 )
 
+
+def _threat(*args) -> dict[str, str]:
+    return {fact.name: fact.value for fact in words.word_threat(*args)}
+
+
 FAILED = a_provenance(units=10, used=7, failed=3)
 
 
 def test_what_the_run_left_out_is_told() -> None:
-    assert words.run_notes(a_provenance()) == []
-    assert words.run_notes(a_provenance(units=8, used=3)) == [
+    assert words.word_run(a_provenance()) == []
+    assert words.word_run(a_provenance(units=8, used=3)) == [
         "The run stopped early: 3 of 8 units were used."
     ]
-    (failed,) = words.run_notes(FAILED)
+    (failed,) = words.word_run(FAILED)
     assert failed.startswith("3 of 10 units failed")
 
 
 def test_the_threat_model_is_said() -> None:
     claim = a_claim(1.0, adjacency="replace", accountant="PLD")
     bound = a_bound(adversary="sees the model", adjacency="replace")
-    said = dict(words.threat_model(bound, claim))
+    said = _threat(bound, claim)
     assert said["What the adversary sees"] == "sees the model"
     assert "another record stands in its place" in said["The two datasets it tells apart"]
     assert said["How often it tried"] == "1,234 observations with the record, 567 without it."
@@ -46,7 +51,7 @@ def test_a_claim_for_clients_says_so(adjacency: str, said: str) -> None:
 
 
 def test_what_is_not_stated_is_said_to_be() -> None:
-    said = dict(words.threat_model(a_bound(n_out=0), None))
+    said = _threat(a_bound(n_out=0), None)
     assert said["What the adversary sees"].startswith("Not stated.")
     assert "was not stated" in said["The two datasets it tells apart"]
     assert "the law without it is known" in said["How often it tried"]
@@ -55,7 +60,7 @@ def test_what_is_not_stated_is_said_to_be() -> None:
 
 def test_a_bound_for_other_neighbours_is_pointed_out() -> None:
     claim = a_claim(1.0, adjacency="add_remove")
-    said = dict(words.threat_model(a_bound(adjacency="replace"), claim))
+    said = _threat(a_bound(adjacency="replace"), claim)
     assert "one record added or removed" in said["Beware"]
     assert "one record replaced" in said["Beware"]
 

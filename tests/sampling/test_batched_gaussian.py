@@ -15,7 +15,6 @@ from epsilometer.core.scores import ScoreCounts
 from epsilometer.errors import InvalidArgument, MissingExtra
 from epsilometer.sampling import batched_gaussian
 from epsilometer.sampling.batched_gaussian import BatchedGaussian, standard_normals
-from epsilometer.sampling.laws import Draw
 from epsilometer.sampling.samplers import (
     BallsInBins,
     BatchThenShuffle,
@@ -26,7 +25,7 @@ from epsilometer.sampling.samplers import (
     Shuffle,
     WithoutReplacement,
 )
-from epsilometer.sampling.stream import Arrays, philox, tail_unit, words
+from epsilometer.sampling.stream import Arrays, Draw, philox, tail_unit, words
 from epsilometer.stats import likelihood_ratio as ratios
 from tests.conftest import cases
 from tests.oracles import FLAKE

@@ -267,7 +267,7 @@ def test_loaders_of_torch_are_recognised(kind: str, data: Any, rng: np.random.Ge
 def test_an_unshuffled_loader_of_torch_is_sequential(data: Any, rng: np.random.Generator) -> None:
     report = watched(data.DataLoader(Records(RAGGED), batch_size=SIZE), rng)
     assert report.sampler == Sequential()
-    assert report.accountant == "the Gaussian mechanism once an epoch, without amplification"
+    assert report.accountant == "the Gaussian mechanism once per epoch, without amplification"
     assert (report.records, report.batch_size, report.steps) == (RAGGED, SIZE, 13)
     alone = watch_loader(data.SequentialSampler(Records()), batch_size=SIZE, rng=rng)
     assert alone.sampler == Sequential()

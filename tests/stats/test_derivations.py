@@ -20,7 +20,7 @@ import epsilometer
 from epsilometer import EpsilonEstimate, EpsilonLowerBound, Scores, epsilon_lower_bound
 from epsilometer.errors import InvalidArgument
 from epsilometer.rules import Best, Bonferroni, Fixed, HoldOut, RankGrid
-from epsilometer.stats import derivation, sphere_bounds, sphere_estimates, sphere_rounds
+from epsilometer.stats import derivation, sphere, sphere_estimates
 from epsilometer.stats.derivation import Derivation
 from epsilometer.stats.derivations import BOUNDS, ESTIMATES, derivation_of
 from epsilometer.stats.estimators import REGISTRY, guesses
@@ -221,9 +221,9 @@ cosines = st.builds(
 @given(cosines, st.sampled_from(["ranks", "quantiles", "paper"]))
 def test_cosines_give_the_bound(known: np.ndarray, rule: str) -> None:
     if rule == "paper":
-        bound = sphere_bounds.one_shot_epsilon_lo(known, dimension=DIMENSION, delta=DELTA)
+        bound = sphere.one_shot_epsilon_lo(known, dimension=DIMENSION, delta=DELTA)
     else:
-        bound = sphere_bounds.cosine_bound(known, dimension=DIMENSION, delta=DELTA, rule=rule)  # type: ignore[arg-type]
+        bound = sphere.cosine_bound(known, dimension=DIMENSION, delta=DELTA, rule=rule)  # type: ignore[arg-type]
     text = text_of(bound)
     if "TPR⁻ = Beta" in text:
         level, a, b = found("TPR⁻ = Beta⁻¹(#; #, #)", text)
@@ -252,7 +252,7 @@ def test_cosines_give_the_bound(known: np.ndarray, rule: str) -> None:
 @few
 @given(cosines)
 def test_the_mean_cosine_gives_the_bound(known: np.ndarray) -> None:
-    bound = sphere_bounds.tied_bound(known, dimension=DIMENSION, delta=DELTA)
+    bound = sphere.tied_bound(known, dimension=DIMENSION, delta=DELTA)
     text = text_of(bound)
     d, mean, q, k, mu = found("max(0, √#·(# − #/√#)) = #", text)
     assert mu == pytest.approx(max(0.0, np.sqrt(d) * (mean - q / np.sqrt(k))), rel=SHOWN, abs=1e-6)
@@ -315,7 +315,7 @@ def test_estimates_are_explained_with_their_numbers() -> None:
     inside, outside = rng.normal(3, 1, 300) / 100, rng.normal(0, 1, 300) / 100
     fitted = sphere_estimates.cosine_estimate(inside, dimension=DIMENSION, delta=DELTA, rng=rng)
     both = sphere_estimates.two_sample_estimate(inside, outside, delta=DELTA, rng=rng)
-    largest = sphere_rounds.largest_estimate(
+    largest = sphere_estimates.largest_estimate(
         inside, outside, dimension=DIMENSION, delta=DELTA, rng=rng
     )
     for estimate in (fitted, both):
@@ -351,7 +351,7 @@ def test_no_method_is_without_an_explanation() -> None:
 
 def test_no_rule_is_without_its_price() -> None:
     rules = {rule.__name__ for method in REGISTRY.values() for rule in method.rules}
-    assert set(derivation._PAID) == set(guesses._PAID) == rules
+    assert set(derivation.TEXTS["paid"]) == set(guesses._PAID) == rules
 
 
 @pytest.mark.parametrize(

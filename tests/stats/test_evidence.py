@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epsilometer import ScoreCounts, Scores, audit, tradeoff_curve
-from epsilometer.stats.evidence import condense_evidence, measure_growth
+from epsilometer.stats.score_finding import condense_evidence, measure_growth
 
 finite = st.floats(-100, 100)
 anything = st.one_of(finite, st.just(np.inf), st.just(-np.inf))

@@ -160,7 +160,7 @@ def null_audits(
 
 
 @pytest.mark.parametrize("joining", JOININGS)
-@pytest.mark.parametrize("k", [1, 2])
+@pytest.mark.parametrize("k", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.simulation
 def test_false_alarms_are_at_most_five_in_a_hundred(
     k: int, joining: Joining, rng: np.random.Generator

@@ -155,9 +155,9 @@ MOST = scipy.stats.binom.isf(oracles.FLAKE, AUDITS, 0.93) / AUDITS
 
 
 @pytest.mark.simulation
-@pytest.mark.parametrize("claim", [1.0, 2.0])
+@pytest.mark.parametrize("claim", [1.0, pytest.param(2.0, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("delta", [DELTA, 0.0])
-@pytest.mark.parametrize("n", [300, 2_000])
+@pytest.mark.parametrize("n", [300, pytest.param(2_000, marks=pytest.mark.slow)])
 def test_at_its_power_an_audit_refutes_the_claim_about_four_times_in_five(
     n: int, delta: float, claim: float, rng: np.random.Generator
 ) -> None:

@@ -8,7 +8,7 @@ import scipy.stats
 
 import epsilometer as em
 from epsilometer.errors import InvalidArgument
-from epsilometer.stats import sphere_bounds, sphere_estimates
+from epsilometer.stats import sphere, sphere_estimates
 from tests.conftest import cases
 from tests.oracles import even_normals, too_often
 
@@ -75,7 +75,7 @@ def test_no_shift_or_a_negative_one_is_no_leakage() -> None:
                 cosines, rng=np.random.default_rng(0), **asked
             )
             assert estimate.epsilon == 0.0
-        below = sphere_bounds.tied_bound(_even(mu), dimension=DIMENSION, delta=DELTA)
+        below = sphere.tied_bound(_even(mu), dimension=DIMENSION, delta=DELTA)
         assert below.epsilon == 0.0
 
 
@@ -109,40 +109,6 @@ def test_two_samples_are_compared_with_each_other(rng: np.random.Generator) -> N
     assert estimate.low < truth < estimate.high
     swapped = sphere_estimates.two_sample_estimate(unobserved, observed, delta=1e-5, rng=rng)
     assert swapped.epsilon == 0.0
-
-
-def test_split_is_not_biased_by_choosing(rng: np.random.Generator) -> None:
-    asked = {"dimension": DIMENSION, "delta": DELTA}
-    truth = em.gaussian_epsilon(1 / 1.5, DELTA)
-    rows = [_shifted(1.5, 1000, rng) for _ in range(80)]
-    split = np.array(
-        [sphere_estimates.split_epsilon(row, spread="tied", rng=rng, **asked) for row in rows]
-    )
-    # A threshold that is not the best of the law it is used on gives less, on average.
-    assert split.mean() < truth + 4 * split.std() / math.sqrt(80)
-    assert split.mean() > truth - 0.5
-    even = sphere_estimates.split_epsilon(_even(1.5, 10_000), rng=rng, **asked)
-    assert even == pytest.approx(truth, abs=1.0)  # halves of even quantiles are not quite even
-    assert sphere_estimates.split_epsilon(_even(-1.0), rng=rng, **asked) == 0.0
-
-
-def test_split_chooses_on_one_half_and_looks_at_the_other() -> None:
-    places = np.random.default_rng(5).permutation(1000)
-    cosines = np.empty(1000)
-    cosines[places[:500]], cosines[places[500:]] = _even(3.0, 500), _even(1.0, 500)
-    found = sphere_estimates.split_epsilon(
-        cosines, dimension=DIMENSION, delta=DELTA, spread="tied", rng=np.random.default_rng(5)
-    )
-    t = np.linspace(3, 12, 100_001)
-
-    def epsilons(mu: float) -> np.ndarray:
-        return np.log(scipy.stats.norm.sf(t - mu) - DELTA) - scipy.stats.norm.logsf(t)
-
-    with np.errstate(invalid="ignore"):
-        best = int(np.nanargmax(epsilons(3.0)))
-        expected = epsilons(1.0)[best]  # nothing where even δ is not reached
-    assert found == pytest.approx(np.nan_to_num(expected).clip(min=0), abs=1e-3)
-    assert found < em.gaussian_epsilon(1.0, DELTA)
 
 
 def test_anderson_darling_is_scipys(rng: np.random.Generator) -> None:
@@ -194,14 +160,8 @@ def test_cosines_that_are_not_normal_are_told(rng: np.random.Generator) -> None:
             "'fitted' or 'tied'",
         ),
         (
-            lambda c: sphere_bounds.cosine_bound(c, dimension=100, delta=1e-6, rule="all"),
+            lambda c: sphere.cosine_bound(c, dimension=100, delta=1e-6, rule="all"),
             "'ranks' or",
-        ),
-        (
-            lambda c: sphere_estimates.split_epsilon(
-                c[:3], dimension=100, delta=1e-6, rng=np.random.default_rng(0)
-            ),
-            "four cosines",
         ),
         (
             lambda c: sphere_estimates.two_sample_estimate(
@@ -216,7 +176,7 @@ def test_cosines_that_are_not_normal_are_told(rng: np.random.Generator) -> None:
             "two values or more",
         ),
         (lambda c: sphere_estimates.anderson_darling_limit(7), "size ≥ 8"),
-        (lambda c: sphere_bounds.cosine_bound(c, dimension=1, delta=1e-6), "dimension ≥ 2"),
+        (lambda c: sphere.cosine_bound(c, dimension=1, delta=1e-6), "dimension ≥ 2"),
     ],
 )
 def test_bad_calls_are_refused(call: Callable[[np.ndarray], object], told: str) -> None:
@@ -323,26 +283,6 @@ def test_fits_are_with_the_papers_divisor_and_of_two_values_or_more() -> None:
     rng = np.random.default_rng(0)
     found = sphere_estimates.two_sample_estimate([1.0, 2.0], [0.0, 1.0], delta=0.1, rng=rng)
     assert found.epsilon == em.two_gaussians_epsilon(0.5, 0.5, 1.5, 0.5, 0.1)
-    four = sphere_estimates.split_epsilon([0.1, 0.2, 0.3, 0.4], dimension=100, delta=0.1, rng=rng)
-    assert four > 0
-
-
-def test_a_half_without_a_shift_shows_nothing() -> None:
-    """One half of the split is shifted up, the other down."""
-    places = np.random.default_rng(5).permutation(400)
-    for sides in ((2.0, -1.0), (-1.0, 2.0)):
-        cosines = np.empty(400)
-        cosines[places[:200]], cosines[places[200:]] = (_even(mu, 200) for mu in sides)
-        found = sphere_estimates.split_epsilon(cosines, rng=np.random.default_rng(5), **ASKED)
-        assert found == 0.0
-
-
-def test_epsilons_at_thresholds_are_those_of_rates() -> None:
-    t, norm = np.array([-1.0, 0.5, 3.0]), scipy.stats.norm
-    found = sphere_estimates._epsilons_at(t, 1.5, 1.4, 0.01)
-    above = np.log((norm.sf(t, 1.5, 1.4) - 0.01) / norm.sf(t))
-    below = np.log((norm.cdf(t) - 0.01) / norm.cdf(t, 1.5, 1.4))
-    np.testing.assert_allclose(found, np.maximum([above, below], 0))
 
 
 @pytest.mark.parametrize(("size", "limit"), [(10, 0.9496), (20, 0.9599), (100, 1.0525)])

@@ -7,9 +7,9 @@ import pytest
 from click.testing import CliRunner
 
 from epsilometer.cli.main import main
-from epsilometer.zoo import programs
+from epsilometer.zoo import programs, step
 from epsilometer.zoo.__main__ import FILE
-from epsilometer.zoo.page import BEGIN, END, read_seeds, render_page, tell_seeds
+from epsilometer.zoo.page import BEGIN, END, describe_seeds, read_seeds, render_page
 from epsilometer.zoo.runner import run_zoo
 from epsilometer.zoo.tool import Report
 
@@ -68,7 +68,7 @@ def test_without_opacus_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         return None
 
     monkeypatch.setattr(programs, "find_spec", find_nothing)
-    monkeypatch.setattr(programs, "STEPS", programs.STEPS[:2])
+    monkeypatch.setattr(step.program, "programs", list(programs.list_programs("step")[:2]))
     code, said = call()
     assert code == 0
     assert said.startswith("2 of 2 wrong programs found, 0 of 0 right ones spared.")
@@ -78,7 +78,7 @@ def test_without_opacus_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_paragraph_of_many_seeds_is_kept() -> None:
     runs = run_zoo(programs.list_programs("step")[-2:], seeds=2, tool=_see_nothing)
-    told = tell_seeds(runs, "make zoo SEEDS=2")
+    told = describe_seeds(runs, "make zoo SEEDS=2")
     assert "2 programs × 2 seeds, 0 of 4 runs accused (`make zoo SEEDS=2`)" in told
     page = render_page(runs[:1], seeds=told)
     assert read_seeds(page) == told

@@ -23,7 +23,7 @@ import scipy.interpolate
 import scipy.special
 from numpy.typing import NDArray
 
-from epsilometer.accounting.losses import Losses
+from epsilometer.accounting.loss_distribution import LossDistribution, compose
 from epsilometer.core.bound import Direction
 from epsilometer.errors import InvalidArgument
 from epsilometer.stats import search
@@ -235,7 +235,7 @@ class _Grid:
         return _Grid(points=self.points // 2, nodes=self.nodes // 2, cells=self.cells // 2)
 
 
-def _losses(epoch: Epoch, grid: _Grid) -> tuple[Losses, Losses]:
+def _losses(epoch: Epoch, grid: _Grid) -> tuple[LossDistribution, LossDistribution]:
     """The laws of L under P and of −L under Q."""
     taus = _nodes(epoch, grid)
     tails = np.array([epoch.tails(tau, points=grid.points) for tau in taus])
@@ -244,8 +244,8 @@ def _losses(epoch: Epoch, grid: _Grid) -> tuple[Losses, Losses]:
     absent = _masses(taus, tails[:, 2], tails[:, 3], fine, epoch.least)
     step = float(fine[1] - fine[0])
     return (
-        Losses(start=float(fine[0]), step=step, masses=present),
-        Losses(start=-float(fine[-1]), step=step, masses=absent[::-1]),
+        LossDistribution(start=float(fine[0]), step=step, masses=present),
+        LossDistribution(start=-float(fine[-1]), step=step, masses=absent[::-1]),
     )
 
 
@@ -284,9 +284,9 @@ def _masses(
 
 
 @lru_cache(maxsize=4)  # one takes up to 400 MB
-def _composed(epoch: Epoch, epochs: int, grid: _Grid) -> tuple[Losses, Losses]:
+def _composed(epoch: Epoch, epochs: int, grid: _Grid) -> tuple[LossDistribution, LossDistribution]:
     present, absent = _losses(epoch, grid)
-    return present.composed(epochs), absent.composed(epochs)
+    return tuple(compose([(law, epochs)], rounding="nearest") for law in (present, absent))
 
 
 def _grid(epoch: Epoch, epochs: int) -> _Grid:
@@ -399,5 +399,5 @@ def exact_curve(epoch: Epoch, *, epochs: int, fpr: FloatArray) -> FloatArray:
     # "In iff L > τ" errs with Q(L > τ) and P(L ≤ τ); half of a mass lies on either side of it.
     missed = np.cumsum(present.masses) - present.masses / 2
     false = np.cumsum(absent.masses) - absent.masses / 2
-    false = np.interp(-present.values, absent.values, false)
+    false = np.interp(-present.losses, absent.losses, false)
     return np.interp(fpr, false[::-1], missed[::-1])

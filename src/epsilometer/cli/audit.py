@@ -1,14 +1,23 @@
-"""``epsilometer audit``."""
+"""Run audits that options and files describe; ``epsilometer audit``."""
 
+import os
+import sys
+import tomllib
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, chdir, nullcontext
+from importlib import import_module, resources
 from pathlib import Path
+from typing import Any
 
 import click
 
-from epsilometer._dispatch import read_call
-from epsilometer.cli.calls import run_call, visit
+from epsilometer._dispatch import Call, call_from_sections, read_call, read_sections
 from epsilometer.cli.options import Options, audit_options, data_option, trust_option
-from epsilometer.cli.output import end_audit
-from epsilometer.cli.sources import look_here
+from epsilometer.cli.output import end_audit, say
+from epsilometer.core.audit import Audit
+from epsilometer.core.printing import one_line
+from epsilometer.core.settings import section_name
+from epsilometer.errors import EpsilometerError, InvalidArgument
 
 
 @click.command()
@@ -16,7 +25,7 @@ from epsilometer.cli.sources import look_here
 @trust_option
 @data_option()
 @audit_options(asks=False, units=True)
-def audit(file: Path, trust: bool, data: Path | None, options: Options) -> None:
+def audit(file: Path, data: Path | None, options: Options) -> None:
     """Run the audit that FILE describes, or repeat one.
 
     FILE is .toml with one section per subject, or the .json of an audit. The same bytes come out
@@ -26,9 +35,158 @@ def audit(file: Path, trust: bool, data: Path | None, options: Options) -> None:
 
     Example: epsilometer audit audit.json --out again
     """
-    if trust:
-        look_here()
+    end_audit(run_file(file, options, data), options)
+
+
+def run_file(file: Path, options: Options, data: Path | None) -> Audit:
+    """Run the audit that a file or the directory of a run describes, with data of a folder."""
     file = file.absolute()
+    with visit(data, trust=options.trust):
+        call = read_call(file, trust=options.trust)
+    return run_call(call, options, data=data)
+
+
+def make_call(
+    subject: str,
+    settings: Mapping[str, Any],
+    options: Options,
+    *,
+    source: Mapping[str, Any] | None = None,
+    bundled: str | None = None,
+    delta: float | None = None,
+    seeded: bool = False,
+) -> Call:
+    """Return the call that a file describes, with what options say in place of the file's.
+
+    Args:
+        subject: Name of the subject.
+        settings: Fields that were given as options.
+        options: The shared ones.
+        source: Fields of the data's reference that were given as options.
+        bundled: Name of the bundled file that stands for none.
+        delta: δ where neither options nor the file give one.
+        seeded: Whether the source draws from the same seed.
+    """
+    config = options.config
+    sections: Mapping[str, Any] = {}
+    if config is not None:
+        sections = read_sections(config)
+    elif bundled is not None:
+        text = resources.files("epsilometer").joinpath(f"data/{bundled}").read_text("utf-8")
+        sections = tomllib.loads(text)
+    name = section_name(subject)
+    try:
+        stated = _take_section(sections, name, config)
+        reference = {**stated.get("source", {}), **(source or {})}
+        if seeded and options.seed is not None:
+            reference["seed"] = options.seed
+        merged = {**stated, **settings, **({"source": reference} if reference else {})}
+        asked = _merge_asked(sections, options, delta)
+        with visit(None, trust=options.trust):
+            return call_from_sections({**sections, **asked, name: merged}, trust=options.trust)
+    except EpsilometerError as error:
+        if config is None:
+            raise
+        raise InvalidArgument(f"{config}: {error}") from error
+
+
+def run_call(call: Call, options: Options, *, data: Path | None = None) -> Audit:
+    """Run a call as options say; if interrupted, say how to go on.
+
+    Args:
+        call: What is audited.
+        options: Where and on what.
+        data: Folder that the subject's files are read from.
+    """
+    out = None if options.out is None else options.out.absolute()
     with visit(data):
-        call = read_call(file, trust=trust)
-    end_audit(run_call(call, options, data=data), options)
+        return run_interruptibly(
+            lambda: call.run(
+                out=out,
+                engine=options.engine,
+                listen=options.listen,
+                accept_changes=options.accept_changes,
+            ),
+            options.out,
+        )
+
+
+def visit(folder: Path | None, *, trust: bool = False) -> AbstractContextManager[None]:
+    """Work in a folder, from which the files of a subject are named.
+
+    Args:
+        folder: The folder; None for the current one.
+        trust: Let modules be imported from the current folder, as ``python -m`` does.
+    """
+    here = os.getcwd()
+    if trust and here not in sys.path:  # workers are told of it too
+        sys.path.insert(0, here)
+    return nullcontext() if folder is None else chdir(folder)
+
+
+def import_function(text: str) -> Callable[..., Any]:
+    """Import a function that a user named as ``module:name``, also from the current folder."""
+    module, _, name = text.partition(":")
+    try:
+        with visit(None, trust=True):
+            function: Callable[..., Any] = getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InvalidArgument(
+            f"Expected module:factory that can be imported, got {text!r}: {error}."
+        ) from error
+    if not callable(function):
+        raise InvalidArgument(f"Expected a function as module:factory, got {text!r}.")
+    return function
+
+
+def run_interruptibly(work: Callable[[], Audit], out: Path | None) -> Audit:
+    """Do the work; where it is interrupted, say how to go on and exit as the signal asks."""
+    from epsilometer.engine.run import Terminated
+
+    try:
+        return work()
+    except KeyboardInterrupt as interrupt:
+        where = one_line(str(out))
+        advice = f" What is finished is safe. Go on with: epsilometer runs resume {where}"
+        say(f"\nInterrupted.{'' if out is None else advice}", err=True)
+        raise SystemExit(143 if isinstance(interrupt, Terminated) else 130) from interrupt
+
+
+def _take_section(sections: Mapping[str, Any], name: str, config: Path | None) -> dict[str, Any]:
+    others = [other for other in sections if other not in (name, "claim", "audit")]
+    if others:
+        raise InvalidArgument(
+            f"Expected the sections [{name}], [claim] and [audit], got [{others[0]}]. "
+            f"Run any kind of audit with: epsilometer audit {config}"
+        )
+    section = sections.get(name, {})
+    if not isinstance(section, Mapping) or not isinstance(section.get("source", {}), Mapping):
+        raise InvalidArgument(f"Expected a section [{name}] with its settings, got a value.")
+    return dict(section)
+
+
+def _merge_asked(
+    sections: Mapping[str, Any], options: Options, delta: float | None
+) -> dict[str, Any]:
+    """Return the sections ``claim`` and ``audit`` with what options say."""
+    claim, audit = sections.get("claim"), sections.get("audit", {})
+    if not isinstance(audit, Mapping):
+        return {}  # refused by whoever reads it
+    audit = dict(audit)
+    stated = dict(claim) if isinstance(claim, Mapping) else {}
+    if claim is not None and not isinstance(claim, Mapping):
+        stated["epsilon"] = claim
+    if options.claim is not None:
+        stated["epsilon"] = options.claim
+    for name in ("delta", "confidence", "seed", "until"):
+        if getattr(options, name) is not None:
+            audit[name] = getattr(options, name)
+    if "delta" not in audit and (known := stated.get("delta", delta)) is not None:
+        audit["delta"] = known
+    if not stated:
+        return {"audit": audit}
+    if options.delta is not None:
+        stated["delta"] = options.delta
+    elif "delta" in audit:  # where both give one they must agree; whoever reads it checks that
+        stated.setdefault("delta", audit["delta"])
+    return {"audit": audit, "claim": stated.get("epsilon") if len(stated) == 1 else stated}

@@ -1,4 +1,4 @@
-"""``epsilometer check``."""
+"""Judge results written before: ``epsilometer check`` and ``epsilometer runs verify``."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,15 +7,16 @@ from types import MappingProxyType
 import click
 
 from epsilometer._dispatch import rejudge
+from epsilometer.cli.audit import visit
 from epsilometer.cli.options import (
     claim_option,
     data_option,
     delta_option,
     explain_option,
+    run_argument,
     trust_option,
 )
-from epsilometer.cli.output import show_explanation
-from epsilometer.cli.saying import say
+from epsilometer.cli.output import say, show_explanation
 from epsilometer.core import annotations, judge, words
 from epsilometer.core.audit import Audit
 from epsilometer.core.chain import RESULT
@@ -70,12 +71,7 @@ def check(
         from epsilometer.verification import check_signature
 
         check_signature(file / RESULT if file.is_dir() else file, key)
-    if verify:
-        from epsilometer.cli.verifying import verify_run
-
-        found = verify_run(file, trust=trust, data=data)
-    else:
-        found = load(file)
+    found = verify_run(file, trust=trust, data=data) if verify else load(file)
     if claim is None and delta is not None:
         raise InvalidArgument("Expected --claim beside --delta, got none.")
     if claim is not None:
@@ -90,6 +86,46 @@ def check(
         show_explanation(found, aside=form != "text")
     if found.exit_code:
         raise SystemExit(found.exit_code)
+
+
+@click.command()
+@run_argument
+@trust_option
+@data_option()
+def verify(directory: Path, trust: bool, data: Path | None) -> None:
+    """Recompute the result of RUN from its units, and compare.
+
+    Computes no unit and writes nothing. A run whose data were supplied from Python is verified
+    from there, by epsilometer.verification.verify.
+
+    Exit code 2 if the result, the plan or a unit was changed or is missing.
+
+    Example: epsilometer runs verify demo-run
+    """
+    found = verify_run(directory, trust=trust, data=data)
+    units = found.provenance.used + found.provenance.failed
+    say(f"Verified: {units:,} units give this result.")
+    say(words.headline(found))
+
+
+def verify_run(path: Path, *, trust: bool, data: Path | None) -> Audit:
+    """Return the result of a run as its units give it; refuse one that differs.
+
+    Args:
+        path: The directory of the run, or the result in it.
+        trust: Import functions that its plan names.
+        data: Folder that its data are read from.
+    """
+    directory = (path.parent if path.name == RESULT else path).absolute()
+    from epsilometer.verification import verify as recompute
+
+    if not directory.is_dir():
+        raise InvalidArgument(
+            f"Expected the directory of a run to verify, got {str(path)!r}: a result alone has "
+            "nothing to be recomputed from."
+        )
+    with visit(data, trust=trust):
+        return recompute(directory, trust=trust)
 
 
 def _write_json(found: Audit) -> str:

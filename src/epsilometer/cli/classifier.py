@@ -13,20 +13,18 @@ from epsilometer.audits.classifier.release import (
     ReleaseRule,
 )
 from epsilometer.audits.classifier.subject import Classifier
-from epsilometer.cli.calls import make_call, run_call
+from epsilometer.cli.audit import import_function, make_call, run_call
 from epsilometer.cli.options import (
     Listed,
     Options,
     Suggested,
     audit_options,
-    config_options,
     field_options,
     option,
 )
 from epsilometer.cli.output import end_audit
-from epsilometer.cli.sources import TableModel, import_function
 from epsilometer.errors import InvalidArgument
-from epsilometer.integrations.sklearn import MODELS
+from epsilometer.integrations.sklearn import MODELS, TableModel
 
 
 @click.command()
@@ -83,14 +81,11 @@ from epsilometer.integrations.sklearn import MODELS
     show_default=f"{CaughtAtMost.limit:g}",
     help="Allow attacks this TPR at 1 % FPR.",
 )
-@config_options
-@audit_options(claim=False, units=True, home="epsilometer-classifier")
+@audit_options(config=True, claim=False, units=True, home="epsilometer-classifier")
 def classifier(
     file: Path | None,
     source: dict[str, Any],
     settings: dict[str, Any],
-    config: Path | None,
-    trust: bool,
     options: Options,
     **limits: float | None,
 ) -> None:
@@ -105,7 +100,7 @@ def classifier(
 
     Example: epsilometer classifier people.csv --label income --out people-run
     """
-    if (file is None) == (config is None):
+    if (file is None) == (options.config is None):
         raise InvalidArgument("Expected TABLE or --config FILE.toml, got neither or both.")
     if file is not None:
         if "label" not in source:
@@ -115,11 +110,10 @@ def classifier(
         source["model"] = import_function(source["model"])  # typed by the user, so trusted
     if settings.get("attacks") == ("all",):
         settings["attacks"] = "all"
-    settings["source"] = source
     rules = _make_rules(limits, attacks=settings.get("attacks", "all") != ())
     if rules:
         settings["rules"] = rules
-    call = make_call("Classifier", settings, options, config=config, trust=trust, seeded=True)
+    call = make_call("Classifier", settings, options, source=source, seeded=True)
     end_audit(run_call(call, options), options)
 
 

@@ -1,20 +1,20 @@
-"""``epsilometer estimate``."""
+"""Bound ε from scores: ``epsilometer estimate`` and ``epsilometer methods``."""
 
 from pathlib import Path
 from typing import Any
 
 import click
 
-from epsilometer.cli.calls import make_call, run_call
+from epsilometer.cli.audit import make_call, run_call
 from epsilometer.cli.options import (
     RULE,
     Options,
     Suggested,
     audit_options,
-    config_options,
     field_options,
 )
-from epsilometer.cli.output import end_audit
+from epsilometer.cli.output import end_audit, show
+from epsilometer.core.references import BIBLIOGRAPHY
 from epsilometer.core.scores import Scores
 from epsilometer.errors import InvalidArgument
 from epsilometer.stats.estimators import REGISTRY
@@ -35,15 +35,8 @@ from epsilometer.stats.estimators import REGISTRY
     special={"rule": RULE, "method": Suggested(*REGISTRY)},
     defaults={"rule": "rank-grid"},
 )
-@config_options
-@audit_options()
-def estimate(
-    file: Path | None,
-    settings: dict[str, Any],
-    config: Path | None,
-    trust: bool,
-    options: Options,
-) -> None:
+@audit_options(config=True)
+def estimate(file: Path | None, settings: dict[str, Any], options: Options) -> None:
     """Bound ε from below, from the attack scores in FILE.
 
     FILE is .csv, .parquet or .npz with columns score and member (1 inside, 0 outside), or inside
@@ -53,11 +46,32 @@ def estimate(
 
     Example: epsilometer estimate scores.csv --delta 1e-5 --claim 3
     """
-    if (file is None) == (config is None):
+    if (file is None) == (options.config is None):
         raise InvalidArgument("Expected FILE or --config FILE.toml, got neither or both.")
-    if file is not None:
-        settings["source"] = {"type": "score-file", "path": str(file)}
-        if options.delta is None:
-            raise InvalidArgument("Expected --delta beside FILE, got none: 1e-5, say.")
-    call = make_call("Scores", settings, options, config=config, trust=trust)
+    if file is not None and options.delta is None:
+        raise InvalidArgument("Expected --delta beside FILE, got none: 1e-5, say.")
+    source = None if file is None else {"type": "score-file", "path": str(file)}
+    call = make_call("Scores", settings, options, source=source)
     end_audit(run_call(call, options), options)
+
+
+@click.command()
+def methods() -> None:
+    """List the methods: what each guarantees, assumes and cites.
+
+    Example: epsilometer methods
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    for name, method in REGISTRY.items():
+        table = Table.grid(padding=(0, 2))
+        table.add_row("  guarantees", method.guarantees)
+        table.add_row("  assumes", method.assumes)
+        table.add_row("  rules", ", ".join(rule.__name__ for rule in method.rules))
+        table.add_row("  cites", ", ".join(method.cites))
+        validity = ("valid", "green") if method.exact else ("NOT VALID", "red")
+        show(Text.assemble((name, "bold"), "  ", validity), table, "")
+    show(Text("References", style="bold"))
+    for key in sorted({key for method in REGISTRY.values() for key in method.cites}):
+        show(Text.assemble("  ", (key, "bold"), "  ", BIBLIOGRAPHY[key]))

@@ -8,11 +8,11 @@ from types import MappingProxyType
 import click
 
 from epsilometer import __version__
-from epsilometer.cli.saying import say
+from epsilometer.cli.output import say
 from epsilometer.errors import UnreadableFile
 from epsilometer.lint import lint as lint_paths
 from epsilometer.lint import writing
-from epsilometer.lint.findings import Report
+from epsilometer.lint.rules import Report
 
 _FORMS: MappingProxyType[str, Callable[[Report], str]] = MappingProxyType(
     {

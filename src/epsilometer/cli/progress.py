@@ -17,7 +17,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from epsilometer.cli.saying import say
+from epsilometer.cli.output import say
 from epsilometer.core.printing import name_error, one_line
 from epsilometer.engine.events import Event, Listener
 

@@ -5,8 +5,7 @@ from pathlib import Path
 import click
 
 from epsilometer.cli.options import explain_option, html_option, json_option
-from epsilometer.cli.output import show_audit, show_explanation, write_page
-from epsilometer.cli.saying import say
+from epsilometer.cli.output import say, show_audit, show_explanation, write_page
 from epsilometer.core.audit import Audit
 from epsilometer.core.printing import one_line
 from epsilometer.core.serialisation import load
@@ -61,9 +60,10 @@ def report(
 
 
 def _draw(audit: Audit, folder: Path) -> None:
+    from epsilometer.report.build import build
     from epsilometer.report.drawing import save_figures
 
     try:
-        save_figures(audit, folder)
+        save_figures(build(audit), folder)
     except OSError as error:
         raise InvalidArgument(f"Could not write into {str(folder)!r}: {error.strerror}.") from error

@@ -12,9 +12,9 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from epsilometer._dispatch import read_call
 from epsilometer.cli import history_words
-from epsilometer.cli.calls import run_call, visit
+from epsilometer.cli.audit import run_file
+from epsilometer.cli.check import verify
 from epsilometer.cli.options import (
     Options,
     audit_options,
@@ -24,16 +24,12 @@ from epsilometer.cli.options import (
     run_argument,
     trust_option,
 )
-from epsilometer.cli.output import end_audit, show, write_text
-from epsilometer.cli.saying import say
-from epsilometer.cli.sources import look_here
-from epsilometer.cli.verifying import verify
+from epsilometer.cli.output import end_audit, make_table, say, show, write_text
 from epsilometer.core import judge, words
 from epsilometer.core.chain import describe_break
 from epsilometer.core.printing import name_error, one_line, to_json_text
-from epsilometer.engine.locking import busy
 from epsilometer.engine.run import finished_result
-from epsilometer.engine.store import Store
+from epsilometer.engine.store import Store, busy
 from epsilometer.errors import InvalidArgument
 from epsilometer.files.history.comparison import Compared, Comparison
 from epsilometer.files.history.comparison import compare as compare_results
@@ -177,7 +173,7 @@ def status(directory: Path, as_json: bool) -> None:
 @trust_option
 @data_option()
 @audit_options(asks=False, units=True, out=False)
-def resume(directory: Path, trust: bool, data: Path | None, options: Options) -> None:
+def resume(directory: Path, data: Path | None, options: Options) -> None:
     """Finish the run in directory RUN, to the same bytes.
 
     Units that failed are tried again. The engine and the number of workers may be others than
@@ -188,12 +184,8 @@ def resume(directory: Path, trust: bool, data: Path | None, options: Options) ->
     Example: epsilometer runs resume demo-run
     """
     Store.open(directory)  # what is no run is told before anything is read for it
-    if trust:
-        look_here()
-    with visit(data):
-        call = read_call(directory.absolute(), trust=trust)
     options = replace(options, out=directory)
-    end_audit(run_call(call, options, data=data), options)
+    end_audit(run_file(directory, options, data), options)
 
 
 @runs.command()
@@ -212,10 +204,8 @@ def compare(first: Path, second: Path, as_json: bool) -> None:
         say(to_json_text(_to_plain(found)))
         return
     if found.settings:
-        table = Table("setting", "A", "B", box=box.SIMPLE_HEAD, pad_edge=False)
-        for row in found.settings:
-            table.add_row(*(Text(one_line(cell)) for cell in row))
-        show(table)
+        rows = ((Text(one_line(cell)) for cell in row) for row in found.settings)
+        show(make_table(("setting", "A", "B"), rows, pad_edge=False))
     else:
         say("All settings are the same.")
     for audit in found.audits:
@@ -295,11 +285,13 @@ def _make_list(entries: Sequence[Entry]) -> RenderableType:
 
 
 def _show_trend(trend: Trend) -> list[RenderableType]:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in history_words.TREND_HEAD:
-        table.add_column(name, overflow="fold")
-    for entry, row in zip(trend.entries, history_words.trend_rows(trend), strict=True):
-        table.add_row(*map(Text, row[:4]), _show_verdict(entry), Text(row[5]))
+    rows = (
+        (*map(Text, row[:4]), _show_verdict(entry), Text(row[5]))
+        for entry, row in zip(trend.entries, history_words.trend_rows(trend), strict=True)
+    )
+    table = make_table(history_words.TREND_HEAD, rows, pad_edge=False)
+    for column in table.columns:
+        column.overflow = "fold"
     line = history_words.sparkline(trend.values)
     return [
         Text(f"Subject: {history_words.trend_title(trend)}", style="bold"),
@@ -309,11 +301,13 @@ def _show_trend(trend: Trend) -> list[RenderableType]:
 
 
 def _show_pair(audit: Compared) -> list[RenderableType]:
-    table = Table("", "A", "B", box=box.SIMPLE_HEAD, pad_edge=False)
     both = (audit.first, audit.second)
-    table.add_row("found", *(Text(history_words.found(entry)) for entry in both))
-    table.add_row("claimed ε", *(Text(history_words.claimed(entry)) for entry in both))
-    table.add_row("verdict", *(_show_verdict(entry) for entry in both))
+    rows = (
+        ("found", *(Text(history_words.found(entry)) for entry in both)),
+        ("claimed ε", *(Text(history_words.claimed(entry)) for entry in both)),
+        ("verdict", *(_show_verdict(entry) for entry in both)),
+    )
+    table = make_table(("", "A", "B"), rows, pad_edge=False)
     change = "" if audit.difference is None else f"B less A: {audit.difference:+.3g}. "
     return [
         Text(f"Subject: {one_line(audit.first.subject)}", style="bold"),

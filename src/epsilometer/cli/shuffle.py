@@ -16,17 +16,15 @@ from epsilometer._files import read_plain
 from epsilometer.accounting.pld import poisson_epsilon
 from epsilometer.accounting.shuffle import shuffle_epsilon, shuffle_noise
 from epsilometer.audits.shuffling.subject import ShuffledSGD
-from epsilometer.cli.calls import make_call, run_call
+from epsilometer.cli.audit import make_call, run_call
 from epsilometer.cli.options import (
     ORDERED_SAMPLER,
     Options,
     Whole,
     audit_options,
-    config_options,
     field_options,
 )
-from epsilometer.cli.output import end_audit, show
-from epsilometer.cli.saying import say
+from epsilometer.cli.output import end_audit, say, show
 from epsilometer.core.audit import Audit
 from epsilometer.core.findings import SamplerFinding
 from epsilometer.core.printing import one_line, to_csv_text
@@ -63,15 +61,12 @@ _COLUMNS = ("name", "noise_multiplier", "steps", "epochs", "delta")
     metavar="FILE.csv",
     help="Write the table of a sweep to this file.",
 )
-@config_options
-@audit_options(delta=1e-5, until=True, units=True)
+@audit_options(config=True, delta=1e-5, until=True, units=True)
 def shuffle(
     settings: dict[str, Any],
     dataset_size: int | None,
     sweep: str | None,
     table: Path | None,
-    config: Path | None,
-    trust: bool,
     options: Options,
 ) -> None:
     """Compute the ε of shuffled DP-SGD accounted as Poisson-sampled.
@@ -85,11 +80,11 @@ def shuffle(
     if sweep is not None:
         _sweep(sweep, table)
         return
-    if config is None or dataset_size is not None:
+    if options.config is None or dataset_size is not None:
         settings["steps"] = _count_steps(settings, dataset_size)
-    if config is None and "noise_multiplier" not in settings:
+    if options.config is None and "noise_multiplier" not in settings:
         raise InvalidArgument("Expected --noise-multiplier, got none.")
-    call = make_call("ShuffledSGD", settings, options, config=config, trust=trust, delta=1e-5)
+    call = make_call("ShuffledSGD", settings, options, delta=1e-5)
     if call.claim is None:
         assert call.delta is not None  # make_call fills it in
         call = replace(call, claim=call.subject.accounted_claim(call.delta))

@@ -5,12 +5,22 @@ from collections.abc import Sequence
 
 from epsilometer.cli import history_words
 from epsilometer.core import judge
+from epsilometer.core.document import (
+    Axis,
+    Block,
+    Document,
+    Figure,
+    Figures,
+    Section,
+    Table,
+    Verdict,
+    plot,
+)
 from epsilometer.core.printing import one_line
 from epsilometer.errors import InvalidArgument
 from epsilometer.files.history.trend import Trend
-from epsilometer.report.figures import Axis, Figure, Series
 from epsilometer.report.fitting import cut
-from epsilometer.report.frame import LARGEST, framed
+from epsilometer.report.page import LARGEST, render_page
 
 _NAMED = 16  # entries whose names fit under a figure; more have numbers
 _LONGEST_NAME = 24
@@ -26,7 +36,13 @@ def trend_page(trends: Sequence[Trend], *, title: str) -> str:
     if not trends:
         raise InvalidArgument("Expected at least one result to follow, found none.")
     for many, long in _ATTEMPTS:
-        text = _page(trends, title=title, many=many, long=long)
+        fitted = [_fit(trend, long) for trend in trends[:many]]
+        entries = [entry.to_dict() for trend in fitted for entry in trend.entries]
+        text = render_page(
+            _build(fitted, title),
+            {"kind": "History", "entries": entries},
+            is_cut=fitted != list(trends),
+        )
         if len(text.encode()) <= LARGEST:
             return text
     raise InvalidArgument(
@@ -34,91 +50,69 @@ def trend_page(trends: Sequence[Trend], *, title: str) -> str:
     )
 
 
-def _page(trends: Sequence[Trend], *, title: str, many: int, long: int) -> str:
-    kept = [
-        Trend(
-            subject=cut(t.subject),
-            adversary=cut(t.adversary),
-            delta=t.delta,
-            entries=t.entries[-long:],
-        )
-        for t in trends[:many]
-    ]
-    drawn: list[Figure] = []
-    shown = []
-    for i, trend in enumerate(kept, start=1):
-        figures = []
-        if len(trend.entries) > 1:  # a single point is no trend
-            figures.append((len(drawn), _figure(trend, key=f"trend-{i}")))
-            drawn.append(figures[0][1])
-        shown.append((history_words.trend_title(trend), figures, history_words.trend_rows(trend)))
-    entries = [entry for trend in kept for entry in trend.entries]
+def _fit(trend: Trend, long: int) -> Trend:
+    return Trend(
+        subject=cut(trend.subject),
+        adversary=cut(trend.adversary),
+        delta=trend.delta,
+        entries=trend.entries[-long:],
+    )
+
+
+def _build(trends: Sequence[Trend], title: str) -> Document:
+    entries = [entry for trend in trends for entry in trend.entries]
     refuted = sum(entry.verdict in judge.BAD for entry in entries)
-    return framed(
-        "trend.html",
+    finding = (
+        f"{_count(len(trends), 'audit')} followed over {_count(len(entries), 'result')}: "
+        f"{refuted:,} refuted or not to be released."
+    )
+    return Document(
         title=title,
-        plain={"kind": "History", "entries": [entry.to_dict() for entry in entries]},
-        figures=drawn,
-        cites=(),
-        is_cut=kept != list(trends),
-        drawn=True,
-        finding=f"{_count(len(kept), 'audit')} followed over {_count(len(entries), 'result')}: "
-        f"{refuted:,} refuted or not to be released.",
-        caution=history_words.CAUTION,
+        verdict=Verdict(finding=finding, lead=history_words.CAUTION),
+        blocks=tuple(_build_section(trend, place) for place, trend in enumerate(trends, start=1)),
+    )
+
+
+def _build_section(trend: Trend, place: int) -> Section:
+    table = Table(
+        title=f"results {place}",
         head=history_words.TREND_HEAD,
-        trends=shown,
+        rows=tuple(history_words.trend_rows(trend)),
     )
+    blocks: tuple[Block, ...] = (table,)
+    if len(trend.entries) > 1:  # a single point is no trend
+        figures = (_draw(trend, key=f"trend-{place}"),)
+        blocks = (Figures(figures=figures, key=f"audit-{place}"), table)
+    return Section(title=history_words.trend_title(trend), key=f"trend-{place}", blocks=blocks)
 
 
-def _figure(trend: Trend, *, key: str) -> Figure:
-    values = [(place, v) for place, v in enumerate(trend.values, start=1) if v is not None]
-    claims = [
-        (float(place), e.claim)
-        for place, e in enumerate(trend.entries, start=1)
-        if e.claim is not None and math.isfinite(e.claim)
-    ]
-    finite = [v for _, v in values if math.isfinite(v)] + [v for _, v in claims]
+def _draw(trend: Trend, *, key: str) -> Figure:
+    entries, is_bound = trend.entries, trend.measure == "ε"
+    places = range(1, len(entries) + 1)
+    values = [-math.inf if value is None else value for value in trend.values]  # not drawn
+    claims = [-math.inf if entry.claim is None else entry.claim for entry in entries]
+    finite = [value for value in (*values, *claims) if math.isfinite(value)]
     top = 1.1 * max([*finite, 1e-3])
-    names = tuple(cut(history_words.run(e), _LONGEST_NAME) for e in trend.entries)
-    what = "proved ε" if trend.measure == "ε" else trend.measure
-    said = "; ".join(
-        f"{history_words.run(e)}: {history_words.found(e)}" for e in trend.entries[-_NAMED:]
-    )
-    drawn = [
-        Series(
-            name=what,
-            kind="points",
-            role="bound",
-            x=tuple(float(place) for place, _ in values),
-            y=tuple(min(v, top) for _, v in values),  # infinity ends there too
-        )
-    ]
-    if claims:
-        drawn.append(
-            Series(
-                name="claimed ε",
-                kind="points",
-                role="claim",
-                x=tuple(place for place, _ in claims),
-                y=tuple(v for _, v in claims),
-                dashed=True,
-            )
+    # An infinite bound ends at the top; an infinite claim is not drawn.
+    what = "proved ε" if is_bound else trend.measure
+    series = [plot(what, "points", "bound", places, [min(value, top) for value in values])]
+    if any(map(math.isfinite, claims)):
+        series.append(plot("claimed ε", "points", "claim", places, claims, dashed=True))
+    names = tuple(cut(history_words.run(entry), _LONGEST_NAME) for entry in entries)
+    said = "; ".join(f"{history_words.run(e)}: {history_words.found(e)}" for e in entries[-_NAMED:])
+    caption = "In the order of the table. A lower bound: the truth lies above it."
+    if not is_bound:
+        caption = (
+            "In the order of the table: what the strongest attack was seen to gain over guessing."
         )
     return Figure(
         key=key,
         title=f"{trend.measure} by result",
-        caption="In the order of the table. A lower bound: the truth lies above it."
-        if trend.measure == "ε"
-        else "In the order of the table: what the strongest attack was seen to gain over guessing.",
+        caption=caption,
         alt=f"{one_line(trend.subject)}. {said}.",
-        x=Axis(
-            title="result",
-            low=0.5,
-            high=len(trend.entries) + 0.5,
-            names=names if len(names) <= _NAMED else (),
-        ),
-        y=Axis(title=trend.measure, low=0.0, high=top),
-        series=tuple(drawn),
+        x=Axis(0.5, len(names) + 0.5, names=names if len(names) <= _NAMED else (), title="result"),
+        y=Axis(0.0, top, title=trend.measure),
+        series=tuple(series),
     )
 
 

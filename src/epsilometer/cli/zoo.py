@@ -1,15 +1,13 @@
 """``epsilometer zoo``."""
 
 import sys
+from typing import Any
 
 import click
-from rich import box
-from rich.table import Table
 from rich.text import Text
 
 from epsilometer.cli.options import json_option, option, seed_option
-from epsilometer.cli.output import show
-from epsilometer.cli.saying import say
+from epsilometer.cli.output import make_table, say, show
 from epsilometer.core.plain import to_plain
 from epsilometer.core.printing import to_json_text
 from epsilometer.errors import InvalidArgument
@@ -69,7 +67,8 @@ def zoo(
         say(count_outcomes(outcomes))
         for line in list_mistakes(outcomes):
             say(line)
-        show(_make_table(outcomes))
+        head = ("id", "program", "truth", "found by", "steps", "CPU s", "")
+        show(make_table(head, map(_make_row, outcomes)))
     if kind is None and not ids and not has_opacus():
         say(_WITHOUT_OPACUS, err=as_json)
     if any(outcome.accused and outcome.program.right for outcome in outcomes):
@@ -89,25 +88,21 @@ def _choose(ids: tuple[str, ...], kind: Kind | None) -> tuple[Program, ...]:
 
 
 def _describe_source(program: Program) -> str:
-    told = [
+    lines = [
         f"# {program.id}: {program.title}",
         f"# breaks: {program.breaks}" if program.breaks else "# right",
         f"# seen in: {program.seen}" if program.seen else "",
         f"# settings: {program.settings}" if program.settings else "",
         program.source.rstrip(),
     ]
-    return "\n".join(filter(None, told))
+    return "\n".join(filter(None, lines))
 
 
 def _describe(outcome: Outcome) -> dict[str, object]:
     program = outcome.program
+    names = ("id", "title", "kind", "right", "breaks", "seen")
     return {
-        "id": program.id,
-        "title": program.title,
-        "kind": program.kind,
-        "right": program.right,
-        "breaks": program.breaks,
-        "seen": program.seen,
+        **{name: getattr(program, name) for name in names},
         "seed": outcome.seed,
         "accused": outcome.accused,
         "checks": list(outcome.checks),
@@ -118,22 +113,17 @@ def _describe(outcome: Outcome) -> dict[str, object]:
     }
 
 
-def _make_table(outcomes: tuple[Outcome, ...]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD)
-    for column in ("id", "program", "truth", "found by", "steps", "CPU s", ""):
-        table.add_column(column)
-    for outcome in outcomes:
-        program = outcome.program
-        table.add_row(
-            program.id,
-            program.title,
-            "right" if program.right else "wrong",
-            outcome.checks[0] if outcome.accused else "–",
-            str(outcome.steps) if outcome.accused else "–",
-            f"{outcome.seconds:.2f}",
-            _word_mistake(outcome),
-        )
-    return table
+def _make_row(outcome: Outcome) -> tuple[Any, ...]:
+    program, found = outcome.program, outcome.accused
+    return (
+        program.id,
+        program.title,
+        "right" if program.right else "wrong",
+        outcome.checks[0] if found else "–",
+        str(outcome.steps) if found else "–",
+        f"{outcome.seconds:.2f}",
+        _word_mistake(outcome),
+    )
 
 
 def _word_mistake(outcome: Outcome) -> Text:

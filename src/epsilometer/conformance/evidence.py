@@ -44,8 +44,8 @@ _STAKES = np.array([0.5, 1.0, 2.0, 4.0, -0.5, -1.0, -2.0, -4.0])
 _LOG_2PI = math.log(2 * math.pi)
 
 
-def average(logs: ArrayLike, weights: ArrayLike | None = None) -> float:
-    """Return the logarithm of the weighted average of e-values; equal weights by default.
+def average(logs: ArrayLike) -> float:
+    """Return the logarithm of the average of e-values.
 
     Example:
         >>> round(math.exp(average([0.0, math.log(3.0)])), 12)
@@ -54,9 +54,7 @@ def average(logs: ArrayLike, weights: ArrayLike | None = None) -> float:
     values = np.asarray(logs, np.float64).ravel()
     if values.size == 0:
         return -math.inf
-    if weights is None:
-        return float(np.logaddexp.reduce(values)) - math.log(values.size)
-    return float(np.logaddexp.reduce(values + np.log(np.asarray(weights))))
+    return float(np.logaddexp.reduce(values)) - math.log(values.size)
 
 
 def add_weighted(logs: Iterable[float]) -> float:

@@ -23,6 +23,7 @@ _HUGE = 1e3  # times the record
 _LARGE = 10.0
 _COARSE = (0.0, -3.0, -2.0, -1.0, 1.0, 2.0, 3.0)  # powers of ten that a climb begins with
 _TRIED = 2  # of them, until a record counts as one that has no size
+_CLIMBS = 3  # records for which the size is searched
 _ROUNDS = 4  # of a climb; halves what lies between two sizes each time
 _KEPT = 4  # releases that later ones are compared with
 _NEAR = 0.98  # of a limit, at which clipping is at work
@@ -170,7 +171,6 @@ def compare_neighbours(
     *,
     records: int,
     rng: np.random.Generator,
-    climbs: int = 3,
     loud: Sequence[float] = (),
 ) -> Comparisons:
     """Compare what a step releases for many pairs of neighbouring batches.
@@ -183,7 +183,6 @@ def compare_neighbours(
         replayer: Takes the steps.
         records: How many records are changed.
         rng: Chooses them.
-        climbs: Records for which the size is searched.
         loud: Factors for the program's parameters, tried in turn where no record is clipped yet.
     """
     found = Comparisons()
@@ -192,8 +191,8 @@ def compare_neighbours(
         _compare_changes(replayer, own, found)
         if replayer.count > 1:
             _compare_changes(replayer, replace(own, alike=True), found)
-        if at < climbs:  # each with sizes of its own, so that together they lie closer
-            _Climb(replayer, own, found).search(offset=at / climbs)
+        if at < _CLIMBS:  # each with sizes of its own, so that together they lie closer
+            _Climb(replayer, own, found).search(offset=at / _CLIMBS)
         for weights in loud if at == 0 else ():
             if found.largest < _NEAR:
                 _compare_changes(replayer, replace(own, weights=weights), found)

@@ -10,7 +10,7 @@ import numpy as np
 
 from epsilometer import _validate
 from epsilometer.conformance import draws
-from epsilometer.conformance.noise_check import Bets
+from epsilometer.conformance.evidence_check import Bets, EvidenceCheck
 from epsilometer.core import judge
 from epsilometer.core.findings import Check
 from epsilometer.errors import InvalidArgument
@@ -96,64 +96,29 @@ class _Past:
         return [(count, int(above[count])) for count in least]
 
 
-class _Question:
+class _Question(EvidenceCheck):
     """One thing that Poisson sampling says about a batch, given all earlier ones."""
 
-    name = ""
-    expected = ""
     missing = "no batch was seen"
 
-    def __init__(self) -> None:
+    def __init__(self, *, shares: int, level: float) -> None:
         self._bets = Bets()
-        self.log_e: float | None = None
-        self.crossed: int | None = None
-        self.tested = 0
+        super().__init__(shares=shares, level=level)
 
     def ratios(self, draw: _Draw) -> FloatArray | None:
         """Return the log ratios of a batch; None where it says nothing."""
         raise NotImplementedError
 
-    def describe(self) -> str:
-        """Say what was seen, in a few words."""
-        raise NotImplementedError
+    def value_now(self) -> float:
+        """Return the evidence so far."""
+        return self._bets.value()
 
-    def value(self) -> float | None:
-        """Return the number that was measured."""
-        return None
-
-    def remarks(self, *, level: float) -> bool:
-        """Tell whether something is worth a remark where nothing is violated."""
-        return False
-
-    def see(self, draw: _Draw, *, level: float) -> None:
-        """Take the next batch, and keep the largest evidence so far."""
+    def see(self, draw: _Draw) -> None:
+        """Take the next batch."""
         ratios = self.ratios(draw)
-        if ratios is None:
-            return
-        self.tested += 1
-        self._bets.add(ratios, self.tested)
-        now = self._bets.value()
-        if self.log_e is None or now > self.log_e:
-            self.log_e = now
-            accused = judge.judge_evidence(now, shares=_SHARES, level=level) == judge.VIOLATED
-            if accused and self.crossed is None:
-                self.crossed = self.tested
-
-    def conclude(self, *, level: float) -> Check:
-        """Return the check as it stands now."""
-        outcome = judge.judge_evidence(self.log_e, shares=_SHARES, level=level)
-        if outcome == judge.CONFORMS and self.remarks(level=level):
-            outcome = judge.REMARK
-        tested = self.log_e is not None
-        return Check(
-            name=self.name,
-            outcome=outcome,
-            expected=self.expected,
-            seen=self.describe() if tested else self.missing,
-            value=self.value() if tested else None,
-            log_e=self.log_e,
-            steps=self.tested if self.crossed is None else self.crossed,
-        )
+        if ratios is not None:
+            self._bets.add(ratios, self.tested + 1)
+            self.keep_largest(self.tested + 1)
 
 
 class _Rate(_Question):
@@ -163,8 +128,7 @@ class _Rate(_Question):
     expected = "every record enters a batch with the booked rate at most"
     what = "of the records in a batch"
 
-    def __init__(self) -> None:
-        super().__init__()
+    def begin(self) -> None:
         self._fewer = Bets()
         self._fewest = -math.inf
         self._drawn, self._booked, self._records = 0, 0.0, 0
@@ -181,15 +145,14 @@ class _Rate(_Question):
         self._fewest = max(self._fewest, self._fewer.value())
         return draws.rate_ratios(draw.size, draw.records, draw.rate, larger)
 
-    def value(self) -> float:
-        return self._drawn / (self._records * self.tested)
+    def measure(self) -> tuple[float, None, None]:
+        return self._drawn / (self._records * self.tested), None, None
 
     def describe(self) -> str:
-        return f"{self.value():.4g} {self.what}, {self._booked / self.tested:.4g} booked"
+        return f"{self.measure()[0]:.4g} {self.what}, {self._booked / self.tested:.4g} booked"
 
-    def remarks(self, *, level: float) -> bool:
-        outcome = judge.judge_evidence(self._fewest, shares=_SHARES, level=level)
-        return outcome == judge.VIOLATED
+    def deserves_remark(self) -> bool:
+        return self.judge(self._fewest) == judge.VIOLATED
 
 
 class _RowRate(_Rate):
@@ -200,7 +163,7 @@ class _RowRate(_Rate):
     what = "of the records in the rows of a step"
     missing = "no gradient rows were counted"
 
-    def remarks(self, *, level: float) -> bool:
+    def deserves_remark(self) -> bool:
         """Say nothing of fewer rows than booked: single rows were not counted either."""
         return False
 
@@ -211,9 +174,9 @@ class _Sizes(_Question):
     name = "batch sizes"
     expected = "sizes that vary as independent records make them vary"
     missing = "fewer than two batches were seen"
+    what = "batches", "records"
 
-    def __init__(self) -> None:
-        super().__init__()
+    def begin(self) -> None:
         self._sizes: Counter[int] = Counter()
         self._batches = 0
 
@@ -230,7 +193,7 @@ class _Sizes(_Question):
 
     def describe(self) -> str:
         size, often = self._sizes.most_common(1)[0]
-        return f"{often} of {self._batches} batches have {size} records"
+        return f"{often} of {self._batches} {self.what[0]} have {size} {self.what[1]}"
 
 
 class _RowSizes(_Sizes):
@@ -238,10 +201,7 @@ class _RowSizes(_Sizes):
 
     name = "sizes of steps"
     missing = "fewer than two steps of one batch each were seen"
-
-    def describe(self) -> str:
-        size, often = self._sizes.most_common(1)[0]
-        return f"{often} of {self._batches} steps have {size} gradient rows"
+    what = "steps", "gradient rows"
 
 
 class _Again(_Question):
@@ -250,8 +210,7 @@ class _Again(_Question):
     name = "records drawn again"
     expected = "a record's chance is the same after it was drawn in an epoch"
 
-    def __init__(self) -> None:
-        super().__init__()
+    def begin(self) -> None:
         self._new, self._expected, self._drawn = 0, 0.0, 0
 
     def ratios(self, draw: _Draw) -> FloatArray:
@@ -277,8 +236,7 @@ class _Often(_Question):
     name = "equal chances"
     expected = "all records have the same chance, however often they were drawn"
 
-    def __init__(self) -> None:
-        super().__init__()
+    def begin(self) -> None:
         self._seen, self._expected, self._drawn = 0, 0.0, 0
 
     def ratios(self, draw: _Draw) -> FloatArray:
@@ -308,8 +266,7 @@ class _Repeats(_Question):
     name = "fresh batches"
     expected = "every batch is drawn anew"
 
-    def __init__(self) -> None:
-        super().__init__()
+    def begin(self) -> None:
         self._equal = 0
 
     def ratios(self, draw: _Draw) -> FloatArray:
@@ -327,7 +284,6 @@ class _Repeats(_Question):
 
 
 _BY_BATCH = (_Rate, _Sizes, _Again, _Often, _Repeats)
-_SHARES = len(_BY_BATCH) + 2  # and the rows of steps: how many, and whether always as many
 
 
 class ParticipationWatch:
@@ -364,8 +320,10 @@ class ParticipationWatch:
         self.records, self.rate, self.level = records, rate, level
         self.batches = 0
         self._past = _Past(records)
-        self._questions = tuple(question() for question in _BY_BATCH)
-        self._by_step = self._row_rate, self._row_sizes = _RowRate(), _RowSizes()
+        shares = len(_BY_BATCH) + 2
+        self._by_batch = [question(shares=shares, level=level) for question in _BY_BATCH]
+        self._row_rate = _RowRate(shares=shares, level=level)
+        self._row_sizes = _RowSizes(shares=shares, level=level)
         self._twice: tuple[int, int] | None = None  # batch, and how many records too many
         self._joined = 0  # records that came twice in a step of several batches
         self._drawn = self._rows = self._row_steps = 0
@@ -390,8 +348,8 @@ class ParticipationWatch:
         if batch.size < every.size and self._twice is None:
             self._twice = (self.batches, every.size - batch.size)
         draw = self._past.compare(batch, booked)
-        for question in self._questions:
-            question.see(draw, level=self.level)
+        for question in self._by_batch:
+            question.see(draw)
         self._past.add(batch)
 
     def see_rows(self, drawn: int, rows: int, *, rate: float | None = None) -> None:
@@ -410,10 +368,10 @@ class ParticipationWatch:
         _check_rate(booked)
         entered = min(rows, self.records) if rows > 1 else 0
         draw = _Draw(records=self.records, rate=booked, size=entered)
-        self._row_rate.see(draw, level=self.level)
+        self._row_rate.see(draw)
         # Of several batches a record may be in two; small steps are not told from empty ones.
         if booked <= self.rate and entered and booked * self.records >= _MANY_ROWS:
-            self._row_sizes.see(draw, level=self.level)
+            self._row_sizes.see(draw)
         if drawn == 0 and self._drawn == 0:
             return  # nothing is known about batches that were drawn before the watch began
         self._row_steps += 1
@@ -428,16 +386,18 @@ class ParticipationWatch:
         self._joined += every.size - np.unique(every).size
 
     @property
+    def _questions(self) -> list[_Question]:
+        return [*self._by_batch, self._row_rate, self._row_sizes]
+
+    @property
     def violated(self) -> bool:
         """Whether any check is violated by now; that stays."""
-        crossed = any(question.crossed for question in (*self._questions, *self._by_step))
+        crossed = any(question.crossed for question in self._questions)
         return crossed or self._twice is not None or self._excess is not None
 
     def checks(self) -> tuple[Check, ...]:
         """Return what was found so far."""
-        sampled = [
-            question.conclude(level=self.level) for question in (*self._questions, *self._by_step)
-        ]
+        sampled = [question.check() for question in self._questions]
         return (*sampled, self._check_twice(), self._check_rows())
 
     def _check_twice(self) -> Check:

@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import NamedTuple
 
 from epsilometer import _validate
 from epsilometer.accounting.pld import poisson_epsilon_at_least, varied_poisson_epsilon
@@ -12,8 +11,9 @@ from epsilometer.accounting.shuffle import setting_in_words, shuffle_epsilon
 from epsilometer.conformance.books import Booked, count_steps
 from epsilometer.core import judge
 from epsilometer.core.bound import EpsilonEstimate
+from epsilometer.core.findings import CheckOutcome
 from epsilometer.errors import InvalidArgument
-from epsilometer.sampling.samplers import Poisson, Sampler
+from epsilometer.sampling.samplers import Sampler, is_poisson
 
 _SAME = 1e-6  # relative, of two rates that were computed in different ways
 _ALL = "taking all records in every step"
@@ -25,37 +25,102 @@ class SamplerCheck:
 
     Attributes:
         loader: How the loader draws its batches, in words.
-        assumed: What the accountant assumes, in words.
+        rate: The smallest booked rate.
+        accountant: Name of the accountant.
+        conforms: Whether the loader draws as the accountant assumes, at the booked rate or below.
         epsilon_reported: The ε that the accountant reports, or will after the planned steps.
         epsilon_real: The ε of what the loader does: at least its ``low``. None where no accountant
             is known for it, or no step was taken.
-        verdict: ``conforms`` where the reported ε stands, ``violated`` where it does not, and
-            ``not tested`` where no private step is on the books.
         delta: δ of both.
         steps: Steps that the reported ε is for.
-        epochs: Whole epochs among them.
+        missing: Steps that were taken and are not on the books.
+        epochs: Whole epochs among the steps.
         planned: Whether these steps are a plan, and not what is on the books.
-        sentence: All that in a sentence or two.
     """
 
     loader: str
-    assumed: str
+    rate: float
+    accountant: str
+    conforms: bool
     epsilon_reported: float
     epsilon_real: EpsilonEstimate | None
-    verdict: judge.Conformance
     delta: float
     steps: int
+    missing: int
     epochs: int
     planned: bool
-    sentence: str
+
+    @property
+    def verdict(self) -> CheckOutcome:
+        """Whether the reported ε stands; not tested where no private step is on the books."""
+        wrong = bool(self.missing) or not self.conforms
+        return judge.judge_limit(float(wrong) if wrong or self.steps else None, limit=0.0)
 
     @property
     def agrees(self) -> bool:
         """Whether the reported ε stands; for tests."""
         return self.verdict == judge.CONFORMS
 
+    @property
+    def assumed(self) -> str:
+        """What the accountant assumes, in words."""
+        return f"Poisson sampling at rate {self.rate:.4g}"
+
+    @property
+    def sentence(self) -> str:
+        """All that in a sentence or two."""
+        if self.missing:
+            return self._describe_missing()
+        if self.steps == 0:
+            return (
+                f"No private step is on the books of the {self.accountant} accountant, so that no "
+                f"ε can stand. {self._describe_loader()}. Give epochs= to check a plan."
+            )
+        return f"{self._describe_loader()}: {self._describe_epsilon()}"
+
     def __str__(self) -> str:
         return self.sentence
+
+    def _describe_loader(self) -> str:
+        first = f"The loader draws its batches by {self.loader}"
+        if self.conforms:
+            return f"{first}, as the {self.accountant} accountant assumes"
+        return f"{first}, but the {self.accountant} accountant assumes {self.assumed}"
+
+    def _describe_epsilon(self) -> str:
+        epsilon, steps = self._reported, _count(self.steps, "step")
+        span = f"a plan of {_count(self.epochs, 'epoch')} ({steps})"
+        if self.conforms and self.planned:
+            return f"for {span}, {epsilon} will stand."
+        if self.conforms:
+            return f"{epsilon} after {steps} stands."
+        reports = f"it reports {epsilon} after {steps}"
+        if self.planned:
+            reports = f"for {span} it will report {epsilon}"
+        if self.epsilon_real is None:
+            return f"{reports}, which says nothing about this loader."
+        verb = "will be" if self.planned else "is"
+        return f"{reports}, while this loader's {verb} at least {self.epsilon_real.low:.4g}."
+
+    def _describe_missing(self) -> str:
+        taken = self.steps + self.missing
+        booked = f"{self.steps} of them are" if self.steps else "none of them is"
+        lost = (
+            f"The optimiser counts {_count(taken, 'step')}, and {booked} on the books of the "
+            f"{self.accountant} accountant: {self._reported} does not stand."
+        )
+        if self.epsilon_real is not None:
+            lost += (
+                f" With the noise on the books, all {taken} steps have an ε of at least "
+                f"{self.epsilon_real.low:.4g}."
+            )
+        return (
+            f"{lost} Load the accountant's state beside the optimiser's when a training is resumed."
+        )
+
+    @property
+    def _reported(self) -> str:
+        return f"ε = {self.epsilon_reported:.4g} at δ = {self.delta:g}"
 
 
 def compare_sampling(
@@ -96,102 +161,22 @@ def compare_sampling(
     steps = count_steps(history)
     rate = min(rate for _, rate, _ in history)
     full = rate > 1 - _SAME and sampler is not None  # all records, however ordered
-    agrees = full or all(
-        _rate_of_step(sampler, booked) <= booked * (1 + _SAME) for _, booked, _ in history
-    )
     missing = 0 if taken is None or planned else max(0, taken - steps)
     done = [part for part in (*history, (*history[-1][:2], missing)) if part[2]]
-    real = _compute_real(sampler, done, delta, batch_size)
-    words = _Words(
+    return SamplerCheck(
         loader=_ALL if full else name,
         rate=rate,
         accountant=accountant,
-        epsilon=f"ε = {reported:.4g} at δ = {delta:g}",
+        conforms=full
+        or all(_rate_of_step(sampler, booked) <= booked * (1 + _SAME) for _, booked, _ in history),
+        epsilon_reported=reported,
+        epsilon_real=_compute_real(sampler, done, delta, batch_size),
+        delta=delta,
         steps=steps,
+        missing=missing,
         epochs=_count_epochs(history),
         planned=planned,
     )
-    return SamplerCheck(
-        loader=words.loader,
-        assumed=words.assumed,
-        epsilon_reported=reported,
-        epsilon_real=real,
-        verdict=_judge(agrees=agrees, steps=steps, missing=missing),
-        delta=delta,
-        steps=steps,
-        epochs=words.epochs,
-        planned=planned,
-        sentence=_write(words, agrees=agrees, real=real, missing=missing),
-    )
-
-
-def _judge(*, agrees: bool, steps: int, missing: int) -> judge.Conformance:
-    if missing or not agrees:
-        return judge.VIOLATED
-    return judge.CONFORMS if steps else judge.NOT_TESTED
-
-
-class _Words(NamedTuple):
-    loader: str
-    rate: float
-    accountant: str
-    epsilon: str
-    steps: int
-    epochs: int
-    planned: bool
-
-    @property
-    def assumed(self) -> str:
-        return f"Poisson sampling at rate {self.rate:.4g}"
-
-    @property
-    def span(self) -> str:
-        """How long the ε is for."""
-        steps = _count(self.steps, "step")
-        return f"a plan of {_count(self.epochs, 'epoch')} ({steps})" if self.planned else steps
-
-
-def _write(words: _Words, *, agrees: bool, real: EpsilonEstimate | None, missing: int) -> str:
-    if missing:
-        return _write_missing(words, real, missing)
-    if words.steps == 0:
-        return (
-            f"No private step is on the books of the {words.accountant} accountant, so that no ε "
-            f"can stand. {_write_loader(words, agrees)}. Give epochs= to check a plan."
-        )
-    loader = _write_loader(words, agrees)
-    if words.planned:
-        reported = f"for {words.span} it will report {words.epsilon}"
-        stands, theirs = f"for {words.span}, {words.epsilon} will stand.", "will be at least"
-    else:
-        reported = f"it reports {words.epsilon} after {words.span}"
-        stands, theirs = f"{words.epsilon} after {words.span} stands.", "is at least"
-    if agrees:
-        return f"{loader}: {stands}"
-    if real is None:
-        return f"{loader}: {reported}, which says nothing about this loader."
-    return f"{loader}: {reported}, while this loader's {theirs} {real.low:.4g}."
-
-
-def _write_loader(words: _Words, agrees: bool) -> str:
-    first = f"The loader draws its batches by {words.loader}"
-    if agrees:
-        return f"{first}, as the {words.accountant} accountant assumes"
-    return f"{first}, but the {words.accountant} accountant assumes {words.assumed}"
-
-
-def _write_missing(words: _Words, real: EpsilonEstimate | None, missing: int) -> str:
-    taken = words.steps + missing
-    booked = f"{words.steps} of them are" if words.steps else "none of them is"
-    said = (
-        f"The optimiser counts {_count(taken, 'step')}, and {booked} on the books of the "
-        f"{words.accountant} accountant: {words.epsilon} does not stand."
-    )
-    if real is not None:
-        said += (
-            f" With the noise on the books, all {taken} steps have an ε of at least {real.low:.4g}."
-        )
-    return said + " Load the accountant's state beside the optimiser's when a training is resumed."
 
 
 def _count(number: int, what: str) -> str:
@@ -200,9 +185,10 @@ def _count(number: int, what: str) -> str:
 
 def _rate_of_step(sampler: Sampler | None, booked: float) -> float:
     """Return the rate of a step, which may accumulate batches; infinite where there is none."""
-    if not isinstance(sampler, Poisson) or sampler.rate is None:
+    rate: float | None = getattr(sampler, "rate", None)
+    if rate is None:
         return math.inf
-    return min(1.0, sampler.rate * max(1, round(booked / sampler.rate)))
+    return min(1.0, rate * max(1, round(booked / rate)))
 
 
 def _count_epochs(history: Sequence[Booked]) -> int:
@@ -222,7 +208,7 @@ def _compute_real(
     if sampler is None or not history or any(noise == 0 for noise, _, _ in history):
         return None
     try:
-        if isinstance(sampler, Poisson):
+        if is_poisson(sampler):
             return _compute_poisson(sampler, history, delta)
         epochs = _count_epochs(history)
         if epochs == 0:
@@ -241,9 +227,9 @@ def _compute_real(
         return None
 
 
-def _compute_poisson(sampler: Poisson, history: Sequence[Booked], delta: float) -> EpsilonEstimate:
+def _compute_poisson(sampler: Sampler, history: Sequence[Booked], delta: float) -> EpsilonEstimate:
     parts = [
-        (noise, _rate_of_step(sampler, booked) if sampler.rate else booked, count)
+        (noise, _rate_of_step(sampler, booked) if getattr(sampler, "rate", None) else booked, count)
         for noise, booked, count in history
     ]
     rates = {rate for _, rate, _ in parts}

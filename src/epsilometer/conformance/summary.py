@@ -57,6 +57,21 @@ class StepSummary:
     cosines: tuple[tuple[str, float, int], ...] = ()
     ties: tuple[int, int] | None = None
 
+    @property
+    def count(self) -> int:
+        """Coordinates of all tensors."""
+        return sum(part.count for part in self.tensors)
+
+    @property
+    def squares(self) -> float:
+        """Sum of squares over all tensors."""
+        return sum(part.squares for part in self.tensors)
+
+    @property
+    def sketch(self) -> FloatArray:
+        """Sketches of all tensors, one after the other."""
+        return np.concatenate([part.sketch for part in self.tensors])
+
 
 def choose_sketch(sizes: Sequence[int], *, total: int = SKETCH) -> tuple[NDArray[np.int64], ...]:
     """Choose the coordinates that are kept of each tensor, the same in every step.

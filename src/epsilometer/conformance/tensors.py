@@ -18,8 +18,8 @@ from torch import Tensor
 
 from epsilometer import _validate
 from epsilometer.conformance import evidence
-from epsilometer.conformance.checks import MOST_ROWS
 from epsilometer.conformance.comparisons import Compared, Comparisons
+from epsilometer.conformance.noise_checks import MOST_ROWS
 from epsilometer.conformance.summary import (
     StepSummary,
     TensorSummary,

@@ -9,8 +9,8 @@ import scipy.special
 from numpy.typing import NDArray
 
 from epsilometer import _validate
-from epsilometer.conformance.checks import CHECKS, LEVEL, Unwhitened
-from epsilometer.conformance.ran import RanNoise, round_up
+from epsilometer.conformance.noise_checks import CHECKS, LEVEL, NoiseCheck, Unwhitened
+from epsilometer.conformance.run_epsilon import NoiseGroup, round_up
 from epsilometer.conformance.summary import (
     StepSummary,
     as_residual,
@@ -73,15 +73,13 @@ class StepWatch:
         self._drift = "" if steady else drift or "the sum before noise may change between steps"
         self._sketch: tuple[NDArray[np.int64], ...] | None = None
         self._layout: tuple[tuple[str, int, int, int], ...] = ()
-        self._checks = tuple(check() for check in CHECKS)
         self._groups: dict[tuple[float, float], _Group] = {}
-        self._unwhitened: Unwhitened | None = None
-        self._declared: Whitening | None = None
-        if noise is not None:
-            self._declared = Whitening(noise)
+        self._declared = None if noise is None else Whitening(noise)
+        kinds: tuple[type[NoiseCheck], ...] = CHECKS
+        if self._declared is not None:
             self._stream = self._declared.start()
-            self._unwhitened = Unwhitened()
-            self._checks = (*self._checks, self._unwhitened)
+            kinds = (*CHECKS, Unwhitened)
+        self._checks = tuple(check(shares=len(kinds), level=level) for check in kinds)
 
     def see(
         self,
@@ -96,7 +94,8 @@ class StepWatch:
         Args:
             residuals: As of :func:`summarise_step`.
             ties: Likewise.
-            noise_multiplier: σ that is booked for this step; None keeps it out of :meth:`ran`.
+            noise_multiplier: σ that is booked for this step; None keeps it out of
+                :meth:`group_noise`.
             rate: Sampling rate that is booked for it; None likewise.
         """
         self._check_booked(noise_multiplier, rate)
@@ -173,11 +172,10 @@ class StepWatch:
         for check in self._checks:
             if check.steady and self._drift:
                 continue
-            if check is not self._unwhitened:
-                check.see(step, self.steps)
-            elif unwhitened is not None:
-                check.see(unwhitened, self.steps)
-            check.keep_largest(self.steps, shares=len(self._checks), level=self.level)
+            own = unwhitened if isinstance(check, Unwhitened) else step
+            if own is not None:
+                check.see(own, self.steps)
+            check.keep_largest(self.steps)
 
     def _check_booked(self, noise_multiplier: float | None, rate: float | None) -> None:
         if noise_multiplier is None or rate is None:
@@ -200,7 +198,7 @@ class StepWatch:
             self._groups[key] = _Group(step)
         self._groups[key].add(step, self.steps + 1)
 
-    def ran(self) -> tuple[RanNoise, ...]:
+    def group_noise(self) -> tuple[NoiseGroup, ...]:
         """Return the noise that was seen, by what was booked for it.
 
         Residuals with a mean make noise look larger, so that a bound by it still holds. Of declared
@@ -210,7 +208,7 @@ class StepWatch:
         if self._declared is not None and any(rate != 1 for _, rate in self._groups):
             return ()
         return tuple(
-            RanNoise(
+            NoiseGroup(
                 noise_multiplier=noise,
                 rate=rate,
                 steps=group.steps if self._declared is None else 1,
@@ -239,10 +237,7 @@ class StepWatch:
             more: Checks that others made of the same run.
             bound: The ε of what ran, as of :func:`bound_epsilon_of_run`.
         """
-        own = [
-            check.conclude(shares=len(self._checks), level=self.level, drift=self._drift)
-            for check in self._checks
-        ]
+        own = [check.check(drift=self._drift) for check in self._checks]
         return ConformanceFinding(
             checks=(*own, *more), steps=self.steps, level=self.level, bound=bound
         )

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
-from epsilometer import _validate
-from epsilometer.core import judge, words
+from epsilometer.core import judge
 from epsilometer.core.bound import EpsilonEstimate, EpsilonLowerBound
 from epsilometer.core.claim import Claim
 from epsilometer.core.findings import (
@@ -17,10 +16,10 @@ from epsilometer.core.findings import (
     Evidence,
     Finding,
     FormFinding,
-    RuleFinding,
 )
-from epsilometer.core.plain import Plain, check_cites, html_table
+from epsilometer.core.plain import Confidence, Count, Plain, check_cites, html_table
 from epsilometer.core.printing import one_line
+from epsilometer.core.renderers import RENDERERS, save
 from epsilometer.core.settings import has_supplied
 from epsilometer.errors import InvalidArgument
 
@@ -28,11 +27,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 _T = TypeVar("_T")
-# Of a printed audit, so that it has at most 25 lines and 2,000 characters.
-_WIDTH = 78
 _DEEPEST = 32  # levels of settings; real ones have four
-_LONGEST = 4 * _WIDTH  # of the first line
-_PRINTED = 10  # rules and views
 
 
 class Provenance(Plain, frozen=True, kw_only=True):
@@ -63,15 +58,15 @@ class Provenance(Plain, frozen=True, kw_only=True):
     subject: str
     settings: dict[str, Any]
     delta: float | None
-    confidence: float
-    seed: int
+    confidence: Confidence
+    seed: Count
     until: dict[str, Any] | None = None
     versions: tuple[tuple[str, str], ...]
     shapes: tuple[tuple[str, str], ...] = ()
     plan: str = ""
-    units: int = 1
-    used: int = 1
-    failed: int = 0
+    units: Count = 1
+    used: Count = 1
+    failed: Count = 0
     code: str = ""
     accepted: tuple[str, ...] = ()
 
@@ -79,8 +74,6 @@ class Provenance(Plain, frozen=True, kw_only=True):
         super().__post_init__()
         _check_depth(self.settings)
         _check_depth(self.until)
-        _validate.open_unit(confidence=self.confidence)
-        _validate.whole(0, seed=self.seed, units=self.units, used=self.used, failed=self.failed)
         if self.used + self.failed > self.units:
             raise InvalidArgument(
                 f"Expected at most {self.units} units used and failed, "
@@ -159,7 +152,7 @@ class Audit(Plain, frozen=True, kw_only=True):
     @property
     def views(self) -> tuple[EpsilonFinding, ...]:
         """What bounds ε, one per adversary's view, the gravest first."""
-        return judge.views_of(self.findings)
+        return tuple(view for finding in self.findings for view in finding.views)
 
     @property
     def bounds(self) -> tuple[EpsilonLowerBound, ...]:
@@ -194,13 +187,10 @@ class Audit(Plain, frozen=True, kw_only=True):
 
         0 where conformance alone was looked at and bounds no ε.
         """
-        found: list[EpsilonFinding | ConformanceFinding] = [
-            *self.views,
-            *self.find(ConformanceFinding),
-        ]
-        if self.claim is None or not found:
+        deciding = [each for each in self.findings if each.views or each.checked_run is not None]
+        if self.claim is None or not deciding:
             return None
-        return max(map(judge.reach_of, found))
+        return max(map(judge.reach_of, deciding))
 
     @property
     def conformance(self) -> ConformanceFinding | None:
@@ -246,18 +236,14 @@ class Audit(Plain, frozen=True, kw_only=True):
 
     def save(self, path: str | Path) -> Path:
         """Write the audit: ``.json``, ``.html`` or ``.md``, by the suffix."""
-        from epsilometer.core.renderers import save
-
         return save(self, Path(path))
 
     def to_json(self) -> str:
         """Return the audit as strict JSON text, as ``epsilometer.load`` reads it."""
-        from epsilometer.core.serialisation import to_json
-
-        return to_json(self)
+        return RENDERERS[".json"](self)
 
     def __str__(self) -> str:
-        return "\n".join(_summarise(self))
+        return RENDERERS[".txt"](self)
 
     def __repr__(self) -> str:
         return f"<Audit of {one_line(self.subject, 60)!r}: {self.verdict}>"
@@ -267,7 +253,7 @@ class Audit(Plain, frozen=True, kw_only=True):
         yield "verdict", self.verdict
 
     def _repr_html_(self) -> str:
-        title, *lines = _summarise(self)
+        title, *lines = str(self).splitlines()
         rows = (tuple(line.strip().split(": ", 1)) for line in lines)
         return html_table(title, rows)
 
@@ -292,53 +278,3 @@ def _without_power(finding: Finding) -> Finding:
             finding, view=msgspec.structs.replace(finding.view, power=None)
         )
     return finding
-
-
-def _summarise(audit: Audit) -> list[str]:
-    """Return the audit in at most 20 lines of at most 78 letters, the first one longer."""
-    lines = [f"subject: {audit.subject}"]
-    if audit.claim is not None:
-        lines.append(f"claim: ε = {audit.claim.epsilon:.6g} at δ = {audit.claim.delta:g}")
-    views = audit.views
-    proved = [f"{_LABELS[rule.outcome]}: {rule.rule}" for rule in audit.find(RuleFinding)]
-    for finding in audit.find(ConformanceFinding):
-        proved += _summarise_checks(finding)
-    if len(views) == 1:
-        proved.append(f"bound: {views[0].bound}")
-    else:
-        proved += [f"{_word_bound(view.bound)}: {view.subject}" for view in views]
-    lines += proved[:_PRINTED]
-    if len(proved) > _PRINTED:
-        lines.append(f"… and {len(proved) - _PRINTED:,} more")
-    lines += [f"advice: {text}" for text in audit.advice[:2]]
-    caveats = [*audit.caveats, *(views[0].bound.caveats if views else ())]
-    lines += [f"caveat: {text}" for text in caveats[:3]]
-    lines.append("save('report.html') writes the whole report.")
-    first = one_line(words.headline(audit), _LONGEST)
-    return [first, *(f"  {one_line(line, _WIDTH - 2)}" for line in lines)]
-
-
-def _summarise_checks(finding: ConformanceFinding) -> list[str]:
-    """Return what is not as it should be, check by check, then what is, in one line."""
-    fine = finding.find(judge.CONFORMS)
-    lines = [
-        f"{check.outcome.upper()}: {check.name}: {check.seen}"
-        for check in finding.checks
-        if check not in fine
-    ]
-    if fine:
-        named = ", ".join(check.name for check in fine)
-        lines.append(
-            f"{judge.CONFORMS.upper()}: {len(fine)} of {len(finding.checks)} checks: {named}"
-        )
-    if finding.bound is not None:
-        lines.append(f"what ran: {finding.bound}")
-    return lines
-
-
-def _word_bound(bound: EpsilonLowerBound) -> str:
-    epsilon = f"ε ≥ {words.number(bound.epsilon)}"
-    return epsilon if bound.valid else f"{epsilon}, NOT A VALID BOUND"
-
-
-_LABELS = {"pass": "PASS", "fail": "FAIL", "unclear": "UNCLEAR"}

@@ -7,7 +7,18 @@ import numpy as np
 
 from epsilometer import _validate
 from epsilometer.core.claim import Adjacency, check_adjacency
-from epsilometer.core.plain import Plain, check_cites, html_table, to_plain
+from epsilometer.core.plain import (
+    Confidence,
+    Count,
+    Nonnegative,
+    Number,
+    Plain,
+    PositiveCount,
+    Probability,
+    check_cites,
+    html_table,
+    to_plain,
+)
 from epsilometer.errors import InvalidArgument
 
 Direction: TypeAlias = Literal["present→absent", "absent→present", "both"]
@@ -49,16 +60,16 @@ class EpsilonLowerBound(Plain, frozen=True, kw_only=True):
         ε ≥ 3.026 at δ = 1e-05 (0.95 confidence, clopper_pearson)
     """
 
-    epsilon: float
-    delta: float
-    confidence: float
+    epsilon: Nonnegative
+    delta: Probability
+    confidence: Confidence
     method: str
     threshold_rule: str
     valid: bool
     direction: Direction
-    threshold: float
-    n_in: int
-    n_out: int
+    threshold: Number
+    n_in: PositiveCount
+    n_out: Count
     adjacency: Adjacency = "unstated"
     adversary: str = "unstated"
     seed: int = 0
@@ -68,12 +79,6 @@ class EpsilonLowerBound(Plain, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _validate.at_least(0, epsilon=self.epsilon)
-        _validate.probability(delta=self.delta)
-        _validate.open_unit(confidence=self.confidence)
-        _validate.number(threshold=self.threshold)
-        _validate.whole(1, n_in=self.n_in)
-        _validate.whole(0, n_out=self.n_out)
         check_adjacency(self.adjacency)
         if not isinstance(self.valid, (bool, np.bool_)):
             raise InvalidArgument(f"Expected valid to be True or False, got {self.valid!r}.")
@@ -125,11 +130,11 @@ class EpsilonEstimate(Plain, frozen=True, kw_only=True):
         ε = 4.066 at δ = 1e-05 (4.066 to 4.066, numerical error, exact)
     """
 
-    epsilon: float
-    low: float
-    high: float
-    delta: float
-    confidence: float
+    epsilon: Nonnegative
+    low: Nonnegative
+    high: Nonnegative
+    delta: Probability
+    confidence: Probability
     method: str
     direction: Direction
     subject: str
@@ -141,8 +146,6 @@ class EpsilonEstimate(Plain, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _validate.at_least(0, epsilon=self.epsilon, low=self.low, high=self.high)
-        _validate.probability(delta=self.delta, confidence=self.confidence)
         check_adjacency(self.adjacency)
         check_cites(self.cites)
         if not self.low <= self.epsilon <= self.high:

@@ -28,6 +28,7 @@ class Registry(Mapping[str, Item], Generic[Item]):
     Args:
         kind: The plural noun that names the entry-point group ``epsilometer.<kind>``.
         own: Objects by name, or paths to them (``"module:attribute"`` or ``"module"``).
+        also: Further kinds whose entry points are taken.
 
     Example:
         >>> shapes: Registry[type] = Registry("shapes", {"pair": "builtins:tuple"})
@@ -36,9 +37,12 @@ class Registry(Mapping[str, Item], Generic[Item]):
         (<class 'tuple'>, <class 'set'>, ['pair', 'bag'])
     """
 
-    def __init__(self, kind: str, own: Mapping[str, Item | str] | None = None) -> None:
+    def __init__(
+        self, kind: str, own: Mapping[str, Item | str] | None = None, *, also: tuple[str, ...] = ()
+    ) -> None:
         """Take the names of this package."""
         self.group = f"epsilometer.{kind}"
+        self._groups = (self.group, *(f"epsilometer.{each}" for each in also))
         self._items: dict[str, Item | str] = dict(own or {})
 
     def register(self, name: str, item: Item | str) -> None:
@@ -104,7 +108,7 @@ class Registry(Mapping[str, Item], Generic[Item]):
         return len(tuple(iter(self)))
 
     def _entries(self) -> Mapping[str, EntryPoint]:
-        return _find_entries(self.group, tuple(sys.path))
+        return _find_entries(self._groups, tuple(sys.path))
 
 
 def path_of(item: Any) -> str:
@@ -116,7 +120,7 @@ def path_of(item: Any) -> str:
 
 
 @functools.lru_cache(maxsize=64)
-def _find_entries(group: str, path: tuple[str, ...]) -> Mapping[str, EntryPoint]:
-    """Return entry points of a group; scanning all distributions takes about 10 ms."""
+def _find_entries(groups: tuple[str, ...], path: tuple[str, ...]) -> Mapping[str, EntryPoint]:
+    """Return entry points of some groups; scanning all distributions takes about 10 ms."""
     del path  # a key of the cache: another path may have other distributions
-    return {entry.name: entry for entry in entry_points(group=group)}
+    return {entry.name: entry for group in groups for entry in entry_points(group=group)}

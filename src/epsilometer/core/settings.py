@@ -6,11 +6,10 @@ with the metadata ``DATA`` is written as a reference to a file, or as ``{"suppli
 """
 
 import dataclasses
-import functools
+import pkgutil
 import types
 import typing
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -19,49 +18,54 @@ import numpy as np
 
 from epsilometer import _validate
 from epsilometer.core.plain import to_plain
+from epsilometer.core.registry import Registry, path_of
 from epsilometer.errors import InvalidArgument
 
-# Frozen dataclasses that settings may hold: short name, module and class. The short name is what
-# TOML files and flags say ("partial:60"); JSON has the class with all its fields.
-CHOICES: dict[str, str] = {
-    "shuffle": "epsilometer.sampling.samplers:Shuffle",
-    "partial": "epsilometer.sampling.samplers:PartialShuffle",
-    "batch-then-shuffle": "epsilometer.sampling.samplers:BatchThenShuffle",
-    "balls-in-bins": "epsilometer.sampling.samplers:BallsInBins",
-    "sequential": "epsilometer.sampling.samplers:Sequential",
-    "poisson": "epsilometer.sampling.samplers:Poisson",
-    "without-replacement": "epsilometer.sampling.samplers:WithoutReplacement",
-    "rank-grid": "epsilometer.stats.thresholds:RankGrid",
-    "hold-out": "epsilometer.stats.thresholds:HoldOut",
-    "bonferroni": "epsilometer.stats.thresholds:Bonferroni",
-    "fixed": "epsilometer.stats.thresholds:Fixed",
-    "best": "epsilometer.stats.thresholds:Best",
-    "refuted": "epsilometer.core.stopping:UntilRefuted",
-    "narrow": "epsilometer.core.stopping:UntilNarrow",
-    "pdtp-at-most": "epsilometer.audits.classifier.release:PdtpAtMost",
-    "advantage-at-most": "epsilometer.audits.classifier.release:AdvantageAtMost",
-    "caught-at-most": "epsilometer.audits.classifier.release:CaughtAtMost",
-    "sgd": "epsilometer.networks.optimizers:SGD",
-    "adam": "epsilometer.networks.optimizers:Adam",
-    "every-epoch": "epsilometer.audits.federated.participation:EveryEpoch",
-    "uniform-cohorts": "epsilometer.audits.federated.participation:UniformCohorts",
-    "poisson-cohorts": "epsilometer.audits.federated.participation:PoissonCohorts",
-    "once-in": "epsilometer.audits.federated.participation:OnceIn",
-    "schedule": "epsilometer.audits.federated.participation:Schedule",
-    "independent": "epsilometer.sampling.noise:IndependentNoise",
-    "tree": "epsilometer.sampling.noise:TreeNoise",
-    "matrix": "epsilometer.sampling.noise:MatrixNoise",
-    "square-root": "epsilometer.sampling.noise:SquareRoot",
-    "fixed-clip": "epsilometer.audits.federated.clipping:FixedClip",
-    "adaptive-clip": "epsilometer.audits.federated.clipping:AdaptiveClip",
-    "form": "epsilometer.audits.posterior.disclosure:ReleaseForm",
-    "score-file": "epsilometer.files.readers:ScoreFile",
-    "model-on-records": "epsilometer.cli.sources:ModelOnRecords",
-    "dropout-on-records": "epsilometer.cli.sources:DropoutOnRecords",
-    "table-model": "epsilometer.cli.sources:TableModel",
-    "federated-task": "epsilometer.cli.sources:FederatedTask",
-    "digits": "epsilometer.integrations.sklearn:Digits",
-}
+# Frozen dataclasses that settings may hold, by short name. The short name is what TOML files and
+# flags use ("partial:60"); JSON has the name of the class with all its fields.
+CHOICES: Registry[type] = Registry(
+    "choices",
+    {
+        "shuffle": "epsilometer.sampling.samplers:Shuffle",
+        "partial": "epsilometer.sampling.samplers:PartialShuffle",
+        "batch-then-shuffle": "epsilometer.sampling.samplers:BatchThenShuffle",
+        "balls-in-bins": "epsilometer.sampling.samplers:BallsInBins",
+        "sequential": "epsilometer.sampling.samplers:Sequential",
+        "poisson": "epsilometer.sampling.samplers:Poisson",
+        "without-replacement": "epsilometer.sampling.samplers:WithoutReplacement",
+        "rank-grid": "epsilometer.stats.thresholds:RankGrid",
+        "hold-out": "epsilometer.stats.thresholds:HoldOut",
+        "bonferroni": "epsilometer.stats.thresholds:Bonferroni",
+        "fixed": "epsilometer.stats.thresholds:Fixed",
+        "best": "epsilometer.stats.thresholds:Best",
+        "refuted": "epsilometer.core.stopping:UntilRefuted",
+        "narrow": "epsilometer.core.stopping:UntilNarrow",
+        "pdtp-at-most": "epsilometer.audits.classifier.release:PdtpAtMost",
+        "advantage-at-most": "epsilometer.audits.classifier.release:AdvantageAtMost",
+        "caught-at-most": "epsilometer.audits.classifier.release:CaughtAtMost",
+        "sgd": "epsilometer.networks.optimizers:SGD",
+        "adam": "epsilometer.networks.optimizers:Adam",
+        "every-epoch": "epsilometer.audits.federated.rounds:EveryEpoch",
+        "uniform-cohorts": "epsilometer.audits.federated.rounds:UniformCohorts",
+        "poisson-cohorts": "epsilometer.audits.federated.rounds:PoissonCohorts",
+        "once-in": "epsilometer.audits.federated.rounds:OnceIn",
+        "schedule": "epsilometer.audits.federated.rounds:Schedule",
+        "independent": "epsilometer.sampling.noise:IndependentNoise",
+        "tree": "epsilometer.sampling.noise:TreeNoise",
+        "matrix": "epsilometer.sampling.noise:MatrixNoise",
+        "square-root": "epsilometer.sampling.noise:SquareRoot",
+        "fixed-clip": "epsilometer.audits.federated.rounds:FixedClip",
+        "adaptive-clip": "epsilometer.audits.federated.rounds:AdaptiveClip",
+        "form": "epsilometer.audits.posterior.disclosure:ReleaseForm",
+        "score-file": "epsilometer.files.score_files:ScoreFile",
+        "model-on-records": "epsilometer.audits.dpsgd.source:ModelOnRecords",
+        "dropout-on-records": "epsilometer.cli.sources:DropoutOnRecords",
+        "table-model": "epsilometer.integrations.sklearn:TableModel",
+        "federated-task": "epsilometer.audits.federated.source:FederatedTask",
+        "digits": "epsilometer.integrations.sklearn:Digits",
+    },
+    also=("samplers",),
+)
 # Metadata of a field that holds data; and of one that may name them, by a row number or a text.
 DATA = types.MappingProxyType({"data": True})
 NAMED_DATA = types.MappingProxyType({"data": True, "named": True})
@@ -203,7 +207,7 @@ def parse_choice(text: str, *, among: tuple[str, ...] = ()) -> Any:
     known = among or tuple(CHOICES)
     if name not in known or name not in CHOICES:
         raise InvalidArgument(f"Expected one of {', '.join(known)}, got {_validate.short(text)}.")
-    cls = _load(CHOICES[name])
+    cls = CHOICES[name]
     if not colon:
         return _build(name, cls, ())
     try:
@@ -301,24 +305,24 @@ def _refuse_bare(where: str, value: Any, hint: Any) -> None:
 
 def _decode_choice(where: str, value: Mapping[str, Any], *, trust: bool) -> Any:
     named = value["type"]
-    by_class = {path.rpartition(":")[2]: path for path in CHOICES.values()}
-    path = CHOICES.get(named) or by_class.get(named) if isinstance(named, str) else None
-    if path is None:
-        if not isinstance(named, str) or ":" not in named:
-            raise InvalidArgument(
-                f"Expected {where}.type among {', '.join(CHOICES)}, got {_validate.short(named)}."
-            )
-        _refuse_code(where, named, trust=trust)
-        path = named
+    by_class = {CHOICES.path(name).rpartition(":")[2]: name for name in CHOICES}
     settings = {key: part for key, part in value.items() if key != "type"}
-    return from_settings(_load(path), settings, trust=trust)
+    if isinstance(named, str) and (named in CHOICES or named in by_class):
+        cls = CHOICES[by_class.get(named, named)]
+        return from_settings(cls, settings, trust=trust)
+    if not isinstance(named, str) or ":" not in named:
+        raise InvalidArgument(
+            f"Expected {where}.type among {', '.join(CHOICES)}, got {_validate.short(named)}."
+        )
+    _refuse_code(where, named, trust=trust)
+    return from_settings(pkgutil.resolve_name(named), settings, trust=trust)
 
 
 def _import_function(where: str, named: Any, *, trust: bool) -> Any:
     _refuse_code(where, named, trust=trust)
     try:
-        return _load(named)
-    except (ImportError, AttributeError, ValueError) as error:
+        return pkgutil.resolve_name(named)
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise InvalidArgument(
             f"Expected {where} as module:name, got {_validate.short(named)}: {error}."
         ) from error
@@ -330,11 +334,6 @@ def _refuse_code(where: str, named: Any, *, trust: bool) -> None:
             f"Expected --trust to import {_validate.short(named)} for {where}: a file does not "
             "make us run code unless you say so."
         )
-
-
-def _load(path: str) -> Any:
-    module, _, name = path.partition(":")
-    return functools.reduce(getattr, name.split("."), import_module(module))
 
 
 def _build(name: str, cls: Any, arguments: tuple[Any, ...]) -> Any:
@@ -351,9 +350,9 @@ def _choice_name(cls: type) -> str | None:
     """Return the name under which a class is written: its own, or module:class for others."""
     if not dataclasses.is_dataclass(cls):
         return None
-    path = f"{cls.__module__}:{cls.__qualname__}"
-    if path in CHOICES.values():
+    if CHOICES.name_of(cls) is not None:
         return cls.__name__
+    path = path_of(cls)
     return path if _can_import(path, cls) else None
 
 
@@ -368,7 +367,7 @@ def _can_import(path: str, value: Any) -> bool:
     if "<" in path:
         return False
     try:
-        return _load(path) is value
+        return pkgutil.resolve_name(path) is value
     except (ImportError, AttributeError, ValueError):
         return False
 

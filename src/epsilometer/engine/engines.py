@@ -28,6 +28,7 @@ from threadpoolctl import ThreadpoolController, threadpool_limits
 
 from epsilometer import _validate
 from epsilometer._extras import needs
+from epsilometer.core.registry import Registry
 from epsilometer.engine.shards import Arrays, checked
 from epsilometer.errors import EpsilometerError, InvalidArgument
 
@@ -75,6 +76,14 @@ class Engine(Protocol):
 
     def outcomes(self, call: Call, units: Iterable[int]) -> Outcomes:
         """Calls ``call`` with each unit, and yields outcomes as they come."""
+        ...
+
+
+class MakeEngine(Protocol):
+    """Builds an engine from the options of a command; a row of ``ENGINES``."""
+
+    def __call__(self, workers: int, address: str | None) -> Engine:
+        """Return an engine of so many workers, 0 for its own choice, at this address."""
         ...
 
 
@@ -210,6 +219,33 @@ class Dask:
                     f"{self.patience:g} s. Start one with: dask worker {self.address}"
                 ) from error
             yield client
+
+
+def make_engine(name: str | None, workers: int = 0, address: str | None = None) -> Engine | None:
+    """Return an engine by its registered name; None leaves the choice to the subject.
+
+    Args:
+        name: A key of ``ENGINES``; None is ``local`` where a number of workers is set.
+        workers: How many; 0 is one per core.
+        address: Of the scheduler, for engines that have one.
+    """
+    if (name == "dask") != (address is not None) and name in (None, *OWN_ENGINES):
+        raise InvalidArgument(
+            "Expected --address with --engine dask and with no other: the scheduler's, "
+            f"as tcp://host:8786. Got --engine {name} and --address {address}."
+        )
+    if name is None and not workers:
+        return None
+    return ENGINES.find(name or "local", label="the engine")(workers=workers, address=address)
+
+
+OWN_ENGINES: dict[str, MakeEngine] = {
+    "local": lambda workers, address: Local(count=workers),
+    "threads": lambda workers, address: Local(count=workers, kind="threads"),
+    "in-process": lambda workers, address: InProcess(),
+    "dask": lambda workers, address: Dask(str(address)),
+}
+ENGINES: Registry[MakeEngine] = Registry("engines", OWN_ENGINES)
 
 
 class _Cluster:

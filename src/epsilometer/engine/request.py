@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from epsilometer.core.audit import Audit, Provenance
-from epsilometer.core.claim import Claim
+from epsilometer.core.claim import DEFAULT_CONFIDENCE, Claim
 from epsilometer.core.plain import to_plain
 from epsilometer.core.settings import describe_shapes, to_settings
 from epsilometer.core.stopping import Until
@@ -40,7 +40,7 @@ class Request:
 
     claim: Claim | None = None
     delta: float | None = None
-    confidence: float = 0.95
+    confidence: float = DEFAULT_CONFIDENCE
     seed: int = 0
     out: Path | None = None
     engine: Engine | None = None

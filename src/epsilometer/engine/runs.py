@@ -12,20 +12,23 @@ from msgspec.structs import replace
 
 from epsilometer.core.audit import Audit
 from epsilometer.core.bound import EpsilonLowerBound
-from epsilometer.core.claim import Claim
+from epsilometer.core.claim import DEFAULT_CONFIDENCE, Claim
 from epsilometer.core.findings import Curve, EpsilonFinding
+from epsilometer.core.printing import name_error
 from epsilometer.core.scores import Scores, Sides
 from epsilometer.core.stopping import Until, UntilNarrow, UntilRefuted
+from epsilometer.engine.events import Event
 from epsilometer.engine.plan import Plan
 from epsilometer.engine.request import Request
 from epsilometer.engine.run import Counts, Done
 from epsilometer.engine.shards import Arrays
-from epsilometer.errors import InvalidArgument
+from epsilometer.errors import SHOW_ERRORS, InvalidArgument, shows_errors
 from epsilometer.stats.estimators import epsilon_lower_bound
 from epsilometer.stats.reach import compute_power
 from epsilometer.stats.score_finding import make_finding, measure_scores, name_scores
 from epsilometer.stats.sequential import ConfidenceSequence
 from epsilometer.stats.thresholds import Observed
+from epsilometer.types import IntArray
 
 Played: TypeAlias = Scores | Mapping[str, Scores | Sides]
 Play: TypeAlias = Callable[[int, np.random.Generator], Played]
@@ -108,7 +111,7 @@ class RunsJob:
     runs: int
     block: int
     delta: float
-    confidence: float = 0.95
+    confidence: float = DEFAULT_CONFIDENCE
     also: tuple[str, ...] = ()
     until: Until | None = None
     further: int = 0
@@ -408,3 +411,59 @@ def check_parameters(parameters: Mapping[str, Any] | None) -> None:
         raise InvalidArgument(
             f"Expected parameters to be JSON values ({error}). Give numbers, texts and lists."
         ) from error
+
+
+@dataclass
+class Failures:
+    """Listens for failed units.
+
+    Attributes:
+        ending: An error that says the call is wrong: it ends the audit, raised anew.
+        reason: What the first unit said that failed for another reason; empty where none did.
+        kind: Which exception that was; its text may hold data, this does not.
+    """
+
+    ending: type[InvalidArgument]
+    reason: str = ""
+    kind: str = ""
+
+    def describe(self) -> str:
+        """Say why the first unit failed: its text, which may hold data, only where asked for."""
+        if shows_errors():
+            return f"one said: {self.reason}"
+        return (
+            f"one raised {self.kind}. What it said is in the run's directory (out=), and is shown "
+            f"with {SHOW_ERRORS}=1."
+        )
+
+    def __call__(self, event: Event) -> None:
+        """Take an event."""
+        if event.name != "failed":
+            return
+        error = str(event.details["error"])
+        *_, last = error.strip().splitlines() or [""]
+        kind, _, said = last.partition(": ")
+        if kind.rpartition(".")[2] == self.ending.__name__:
+            if self.ending is InvalidArgument:  # also users' code may have raised it
+                raise InvalidArgument("A unit says that the call is wrong.", withheld=said)
+            raise InvalidArgument(said)
+        self.reason, self.kind = self.reason or last, self.kind or name_error(error)
+
+
+def lost_scores(arrays: Arrays, view: str = "") -> IntArray:
+    """Return how many scores diverged, with the target and without it."""
+    inside, outside = arrays[f"{view}inside"], arrays[f"{view}outside"]
+    return np.array([np.sum(inside == -np.inf), np.sum(outside == np.inf)])
+
+
+def told_of_lost(finding: EpsilonFinding, lost: IntArray, what: str) -> EpsilonFinding:
+    """Return the finding with what a reader must know of runs that diverged."""
+    if not lost.any():
+        return finding
+    said = (
+        f"Diverged: {lost[0]} of {finding.attack.n_in} {what} with the target, {lost[1]} of "
+        f"{finding.attack.n_out} without it. They count against a refutation; with a smaller "
+        "learning_rate there would be fewer."
+    )
+    bound = replace(finding.bound, caveats=(*finding.bound.caveats, said))
+    return replace(finding, bound=bound)

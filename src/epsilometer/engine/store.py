@@ -13,30 +13,38 @@ lock           held while somebody works on the run
 All of it is for the owner alone, and nothing is written through a link.
 """
 
+import errno
 import json
 import os
 import stat
+import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from epsilometer._files import LARGEST_TEXT, Folder
+from filelock import FileLock, Timeout
+
+from epsilometer._files import LARGEST_TEXT, OWNER_FILE, Folder, make_private_folder
 from epsilometer.core.chain import make_secret, read_secret, write_chain
-from epsilometer.engine.changes import (
+from epsilometer.engine.plan import (
+    Accepted,
+    Plan,
     accepts_changes,
     describe_difference,
     list_code_changes,
     refuse_changes,
 )
-from epsilometer.engine.locking import explain_write_errors
-from epsilometer.engine.plan import Accepted, Plan
 from epsilometer.engine.shards import LARGEST_SHARD, Arrays, DamagedShard, pack, scan, unpack
 from epsilometer.errors import EpsilometerError, InvalidArgument, UnreadableFile
 
 _T = TypeVar("_T")
 _RECENT = 4  # files of shards kept in memory while units are read in order
+_MOMENT = 0.05  # seconds; units that finish within one share a file and its trip to the disk
+_HELD = 64 * 2**20  # bytes that may wait for the disk before the run waits for it
+_PATIENCE = 1.0  # seconds: somebody who only asks for the status holds the lock for an instant
+_LOG = 4 * 2**20  # bytes of a log that are searched for who works
 _SHARDS, _FAILURES, _QUARANTINE = "shards", "failures", "quarantine"
 
 
@@ -323,3 +331,158 @@ def _failure_name(unit: int) -> str:
 def _shard_name(units: Iterable[int]) -> str:
     """After its lowest unit, which no other file holds."""
     return f"{min(units):08d}.shard"
+
+
+class Writer:
+    """A thread that writes shards; an error of its is raised by the next call."""
+
+    def __init__(self, write: Callable[[dict[int, Arrays]], None]) -> None:
+        """Take what writes finished units, as ``Store.write_shard``."""
+        self._write = write
+        self._units: dict[int, Arrays] = {}
+        self._bytes = 0
+        self._changed = threading.Condition()
+        self._closed = False
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._work, name="epsilometer-writer", daemon=True)
+
+    def __enter__(self) -> "Writer":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Waits until everything is on the disk."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._thread.join()
+        self._raise()
+
+    def add(self, unit: int, arrays: Arrays) -> None:
+        """Takes a unit to write; waits where too much does."""
+        with self._changed:
+            while self._bytes > _HELD and self._error is None:
+                self._changed.wait()
+            self._raise()
+            if not self._units:
+                self._changed.notify_all()
+            self._units[unit] = arrays
+            self._bytes += sum(array.nbytes for array in arrays.values())
+
+    def _work(self) -> None:
+        try:
+            while self._wait_for_units():
+                with self._changed:
+                    units, self._units, self._bytes = self._units, {}, 0
+                    self._changed.notify_all()
+                self._write(dict(sorted(units.items())))
+        except BaseException as error:  # handed to whoever adds next
+            with self._changed:
+                self._error = error
+                self._changed.notify_all()
+
+    def _wait_for_units(self) -> bool:
+        """Waits for a unit and a moment more; False when there will be none."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._units or self._closed)
+            self._changed.wait_for(lambda: self._closed or self._bytes > _HELD, timeout=_MOMENT)
+            return bool(self._units)
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+
+class RunBusy(EpsilometerError):
+    """Another process works on this run."""
+
+
+class CannotWrite(EpsilometerError):
+    """The directory cannot be written: full, read-only, gone. What is finished stays finished."""
+
+
+@contextmanager
+def lock(directory: Path) -> Iterator[None]:
+    """Holds a run. The kernel lets go when the process ends, however it ends."""
+    held = FileLock(directory / "lock", mode=OWNER_FILE)
+    try:
+        with explain_write_errors(directory):
+            make_private_folder(directory)
+            held.acquire(timeout=_PATIENCE)
+    except Timeout as error:
+        raise RunBusy(
+            f"Expected a run that nobody works on; {_find_holder(directory)} works on "
+            f"{str(directory)!r}. Wait for it, or follow it with: "
+            f"epsilometer runs status {directory}"
+        ) from error
+    try:
+        yield
+    finally:
+        held.release()
+
+
+def busy(directory: Path) -> bool:
+    """Tell whether somebody works on the run now. Nothing is written, not even a lock."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return (directory / "lock").is_file() and not _can_lock(directory)
+    try:
+        handle = os.open(directory / "lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:  # nobody ever worked there, or it is not ours to look at
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system without locks
+        return False
+    finally:
+        os.close(handle)
+    return False
+
+
+@contextmanager
+def explain_write_errors(directory: Path) -> Iterator[None]:
+    """Errors of the disk in words a user can act on."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, Timeout):
+            raise
+        advice = {
+            errno.ENOSPC: "Free some space",
+            errno.EDQUOT: "Free some space",
+            errno.EROFS: "Make it writable",
+            errno.EACCES: "Make it writable",
+            errno.EPERM: "Make it writable",
+        }.get(error.errno or 0, "Put that right")
+        raise CannotWrite(
+            f"Expected to be able to write in {str(directory)!r}: {error.strerror or error}. "
+            f"Everything finished before is safe. {advice}, then go on with: "
+            f"epsilometer runs resume {directory}"
+        ) from error
+
+
+def _can_lock(directory: Path) -> bool:
+    held = FileLock(directory / "lock")
+    try:
+        held.acquire(timeout=0)
+    except Timeout:
+        return False
+    except OSError:
+        return True
+    held.release()
+    return True
+
+
+def _find_holder(directory: Path) -> str:
+    """Who said last that they began; the log may be torn, and then it is somebody."""
+    with suppress(OSError, EpsilometerError), Folder.hold(directory) as home:
+        text = home.read("log.jsonl", largest=_LOG).decode("utf-8", "replace")
+        for line in reversed(text.splitlines()):
+            with suppress(ValueError, TypeError, KeyError, RecursionError):
+                event = json.loads(line)
+                if event["event"] == "started":
+                    return f"process {event['process']} on {event['host']}"
+    return "another process"

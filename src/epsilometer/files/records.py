@@ -1,4 +1,4 @@
-"""Records for training from the files people have: CSV, Parquet, npz."""
+"""Read records for training from a file of any kind that a reader takes."""
 
 import os
 from pathlib import Path
@@ -8,12 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epsilometer import _validate
-from epsilometer.errors import InvalidArgument, UnreadableFile
-from epsilometer.files.packed import measure_archive
-from epsilometer.files.readers import not_huge, told
-from epsilometer.files.tables import FEWER, FILL, Column, table_reader
+from epsilometer.core.settings import parse_choice
+from epsilometer.errors import InvalidArgument
+from epsilometer.files.readers import Column, Content, hash_file, open_columns, refuse_huge
+from epsilometer.files.tables import FEWER
 from epsilometer.types import FloatArray, IntArray
 
+_DIGITS = Path("digits")
+FILL = "Fill them in, or leave those records out."
 WORDS = 1000  # different texts of a column that become columns of their own
 _FEATURES = ("x", "features", "x_train")
 _LABELS = ("label", "labels", "y", "target", "class")
@@ -22,12 +24,12 @@ _LABELS = ("label", "labels", "y", "target", "class")
 def read_records(
     path: str | os.PathLike[str], *, label: str | None = None
 ) -> tuple[FloatArray, IntArray]:
-    """Reads records for training: features of shape ``(n, …)``, and classes 0 to k − 1.
+    """Read records for training: features of shape ``(n, …)``, and classes 0 to k − 1.
 
-    The kind of file is told by its ending: ``.csv``, ``.csv.gz``, ``.parquet`` (needs the extra
+    The name's ending says how: ``.csv``, ``.csv.gz``, ``.parquet`` (needs the extra
     ``parquet``) or ``.npz``. An npz has arrays ``x`` (or ``features``, ``x_train``) and ``y`` (or
     ``labels``, ``y_train``); a table has a column of labels, and every other column is a feature:
-    numbers as they are, text as one column a word, in sorted order, which is 1 where the word
+    numbers as they are, text as one column per word, in sorted order, which is 1 where the word
     stands.
 
     Args:
@@ -53,19 +55,47 @@ def read_records(
         ([[31.0], [58.0]], [1, 0])
     """
     path = Path(path)
-    with told(path, FEWER):
-        read = table_reader(path)
-        if read is not None:
-            return _encoded(path, read(path), label)
-        if path.suffix.lower() == ".npz":
-            return _npz_records(path, label)
-    raise UnreadableFile(
-        f"Expected a file ending in .csv, .csv.gz, .parquet or .npz, got {path.name!r}."
-    )
+    with open_columns(path, advice=FEWER) as content:
+        if content.is_arrays:
+            return _read_arrays(content, label)
+        return _encode_table(path, content.read(), label)
 
 
-def _encoded(path: Path, columns: list[Column], label: str | None) -> tuple[FloatArray, IntArray]:
-    at = label_at([column.name for column in columns], label)
+def read_named_records(
+    file: Path, *, label: str | None = None, divide_by: float | None = None
+) -> tuple[FloatArray, IntArray]:
+    """Read all records of a file, or the digits that ship with scikit-learn.
+
+    Args:
+        file: As :func:`read_records` takes it; or "digits".
+        label: The column or array of labels.
+        divide_by: Every feature is divided by this.
+    """
+    if divide_by is not None:
+        _validate.positive(divide_by=divide_by)
+    if file != _DIGITS:
+        features, labels = read_records(file, label=label)
+        if divide_by is not None:
+            features = features / features.dtype.type(divide_by)
+        return features, labels
+    if label is not None or divide_by is not None:
+        raise InvalidArgument(
+            f"Expected no label and no divide_by with the digits, got {label!r} and "
+            f"{divide_by!r}: they are known, and scaled to [0, 1]."
+        )
+    digits = parse_choice("digits").load()
+    return digits["features"].reshape(-1, 8, 8) / 16.0, digits["labels"]
+
+
+def hash_records(file: Path) -> tuple[tuple[str, str], ...]:
+    """Return the name and the SHA-256 of a file of records; nothing for the digits."""
+    return () if file == _DIGITS else (hash_file(file),)
+
+
+def _encode_table(
+    path: Path, columns: list[Column], label: str | None
+) -> tuple[FloatArray, IntArray]:
+    at = _find_label([column.name for column in columns], label)
     features = [column for i, column in enumerate(columns) if i != at]
     if not features:
         raise InvalidArgument(
@@ -81,21 +111,23 @@ def _encoded(path: Path, columns: list[Column], label: str | None) -> tuple[Floa
                 f"{_validate.short(column.name)}, found "
                 f"{column.width}. Leave out names and numbers of records, or turn it into numbers."
             )
+    for column in columns:
+        _refuse_blanks(column)
     width = sum(column.width for column in features)
-    not_huge(path, 8 * rows * width, FEWER)
+    refuse_huge(path, 8 * rows * width)
     table, start = np.zeros((rows, width)), 0
     for column in features:
         if column.words is None:
-            _finite(f"column {_validate.short(column.name)}", column.values)
+            _refuse_non_finite(f"column {_validate.short(column.name)}", column.values)
             table[:, start] = column.values
         else:
             table[np.arange(rows), start + column.values] = 1.0
         start += column.width
-    return table, _classes(f"column {_validate.short(columns[at].name)}", columns[at].values)
+    return table, _number_classes(f"column {_validate.short(columns[at].name)}", columns[at].values)
 
 
-def label_at(names: list[str], label: str | None) -> int:
-    """Which column holds the labels."""
+def _find_label(names: list[str], label: str | None) -> int:
+    """Return which column holds the labels."""
     if label is not None:
         if label not in names:
             raise InvalidArgument(
@@ -111,36 +143,45 @@ def label_at(names: list[str], label: str | None) -> int:
     return usual[0] if usual else len(names) - 1
 
 
-def _classes(name: str, values: NDArray[Any]) -> IntArray:
-    """Labels numbered from 0 in sorted order."""
+def _number_classes(name: str, values: NDArray[Any]) -> IntArray:
+    """Return labels numbered from 0 in sorted order."""
     if values.dtype.kind == "f":
-        _finite(name, values)
+        _refuse_non_finite(name, values)
     return np.unique(values, return_inverse=True)[1].reshape(values.shape).astype(np.int64)
 
 
-def _finite(name: str, values: NDArray[Any]) -> None:
+def _refuse_non_finite(name: str, values: NDArray[Any]) -> None:
     wrong = np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(axis=1))
     if wrong.size:
         raise InvalidArgument(
-            f"Expected finite numbers in {name}, found nan or infinite ones in {wrong.size} of "
-            f"{len(values)} records, first in row {wrong[0] + 1} of the data. {FILL}"
+            f"Expected finite numbers in {name}, found missing, nan or infinite ones in "
+            f"{wrong.size} of {len(values)} records, first in row {wrong[0] + 1} of the data. "
+            f"{FILL}"
         )
 
 
-def _npz_records(path: Path, label: str | None) -> tuple[FloatArray, IntArray]:
-    not_huge(path, measure_archive(path), FEWER)
-    with np.load(path, allow_pickle=False) as arrays:
-        names = {name.lower(): name for name in arrays.files}
-        x = next((names[name] for name in _FEATURES if name in names), None)
-        y = next((names[name] for name in (*_LABELS, "y_train") if name in names), None)
-        y = y if label is None else label if label in arrays.files else None
-        if x is None or y is None:
-            wanted = "'y' (or 'labels')" if label is None else repr(label)
-            raise InvalidArgument(
-                f"Expected arrays 'x' (or 'features') and {wanted}, "
-                f"found {_validate.listed(arrays.files)}."
-            )
-        features, labels = np.asarray(arrays[x]), np.asarray(arrays[y])
+def _refuse_blanks(column: Column) -> None:
+    if column.blank is not None:
+        raise InvalidArgument(
+            f"Expected no blanks in column {_validate.short(column.name)}, found "
+            f"{int(column.blank.sum())}, first in row {int(np.argmax(column.blank)) + 1} of the "
+            f"data. {FILL}"
+        )
+
+
+def _read_arrays(content: Content, label: str | None) -> tuple[FloatArray, IntArray]:
+    names = {name.lower(): name for name in content.names}
+    x = next((names[name] for name in _FEATURES if name in names), None)
+    y = next((names[name] for name in (*_LABELS, "y_train") if name in names), None)
+    y = y if label is None else label if label in content.names else None
+    if x is None or y is None:
+        wanted = "'y' (or 'labels')" if label is None else repr(label)
+        raise InvalidArgument(
+            f"Expected arrays 'x' (or 'features') and {wanted}, "
+            f"found {_validate.listed(content.names)}."
+        )
+    pair = content.read([content.names.index(name) for name in (x, y)])
+    features, labels = (column.values for column in pair)
     if features.dtype.kind not in "biuf":
         raise InvalidArgument(f"Expected numbers in {x!r}, got {features.dtype}.")
     if features.ndim < 2 or features.size == 0 or labels.shape != features.shape[:1]:
@@ -150,7 +191,7 @@ def _npz_records(path: Path, label: str | None) -> tuple[FloatArray, IntArray]:
         )
     if features.dtype not in (np.float32, np.float64):
         features = features.astype(np.float32 if features.dtype.itemsize <= 2 else np.float64)
-    _finite(repr(x), features)
+    _refuse_non_finite(repr(x), features)
     if labels.dtype.kind not in "biufSU":
         raise InvalidArgument(f"Expected numbers or text in {y!r}, got {labels.dtype}.")
-    return features, _classes(repr(y), labels)
+    return features, _number_classes(repr(y), labels)

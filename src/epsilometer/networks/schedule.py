@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epsilometer.errors import InvalidArgument
-from epsilometer.sampling.samplers import PartialShuffle, Sampler, Shuffle
+from epsilometer.sampling.samplers import Sampler
 from epsilometer.types import IntArray
 
 _TOGETHER = 32  # runs that share a stream; their batches are drawn by one thread
@@ -39,13 +39,8 @@ def schedule(
 def _epoch(
     sampler: Sampler, records: int, batch_size: int, runs: int, rng: np.random.Generator
 ) -> NDArray[np.int32]:
-    match sampler:
-        case Shuffle():
-            within = records
-        case PartialShuffle(buffer=buffer, sliding=False):
-            within = min(buffer, records)
-        case _:
-            within = 0
+    block = getattr(sampler, "block", None)
+    within = 0 if block is None else block(records)
     if within and records % batch_size == records % within == 0:  # all runs at once
         order = np.tile(np.arange(records, dtype=np.int32), (runs, 1)).reshape(-1, within)
         rng.permuted(order, axis=1, out=order)

@@ -1,4 +1,10 @@
-"""Draw figures as pictures, for papers and slides: PNG and SVG, the same bytes every time."""
+"""Draw figures as pictures, for papers and slides: PNG and SVG, the same bytes every time.
+
+One description (``core.document.Figure``) is drawn by two libraries. No single one does both
+offline: the page needs a small library in the browser that zooms, reads off values and hides
+curves (uPlot, 50 kB, draws on a canvas); a paper needs vector files without a browser (matplotlib,
+optional, whose own pages are larger than a whole report). Neither knows what an audit is.
+"""
 
 import io
 import warnings
@@ -8,20 +14,9 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from epsilometer._extras import needs
-from epsilometer.core.audit import Audit
+from epsilometer.core.document import Axis, Document, Figure, Mark, Series, find_figures
 from epsilometer.core.printing import one_line
-from epsilometer.report.figures import (
-    COLOURS,
-    Axis,
-    Figure,
-    Mark,
-    Series,
-    compare_views,
-    view_figures,
-)
-from epsilometer.report.posterior_figures import posterior_figures
-from epsilometer.report.release_figures import release_figures
-from epsilometer.report.words import ordered_forms, own_views
+from epsilometer.report.tones import COLOURS
 
 with needs("matplotlib", extra="figures"):
     import matplotlib as mpl
@@ -78,31 +73,22 @@ def draw(figure: Figure, kind: Format) -> bytes:
 
 
 def save_figures(
-    audit: Audit, folder: Path, *, formats: tuple[Format, ...] = FORMATS
+    document: Document, folder: Path, *, formats: tuple[Format, ...] = FORMATS
 ) -> tuple[Path, ...]:
-    """Write every figure of an audit into ``folder``, which is made; return what was written.
+    """Write every figure of a document into ``folder``, which is made; return what was written.
 
     Files are called ``tradeoff.svg``; of several views ``1-tradeoff.svg``, after the view's place,
     and ``views-1.svg``, where several are side by side.
     """
     folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for name, figure in _named(audit):
-        for kind in formats:
-            path = folder / f"{name}.{kind}"
-            path.write_bytes(draw(figure, kind))
-            written.append(path)
+    for block in find_figures(document):
+        for figure in block.figures:
+            for kind in formats:
+                path = folder / f"{block.stem}{figure.key}.{kind}"
+                path.write_bytes(draw(figure, kind))
+                written.append(path)
     return tuple(written)
-
-
-def _named(audit: Audit) -> Iterator[tuple[str, Figure]]:
-    for figure in (*compare_views(audit), *release_figures(audit), *posterior_figures(audit)):
-        yield figure.key, figure
-    own, forms = own_views(audit), [form.view for form in ordered_forms(audit)]
-    lone = len(own) == 1 and not forms
-    for i, view in enumerate((*own, *forms), start=1):
-        for figure in view_figures(view, audit.claim):
-            yield figure.key if lone else f"{i}-{figure.key}", figure
 
 
 @contextmanager

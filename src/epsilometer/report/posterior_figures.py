@@ -1,252 +1,167 @@
 """Draw forms of publishing: leaks by form, samples and unit, and utility against them."""
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+
+import numpy as np
 
 from epsilometer.core.audit import Audit
+from epsilometer.core.document import Axis, Figure, Mark, Role, Series, plot, plot_level
 from epsilometer.core.findings import FormFinding, FormPlan, SweepPoint
-from epsilometer.core.words import number, short
-from epsilometer.report.figures import Axis, Figure, Mark, Role, Series, plotted
-from epsilometer.report.words import ordered_forms
+from epsilometer.report.texts import describe, list_findings, look_up
 
 _ROLES: tuple[Role, ...] = ("attack", "claim", "gdp", "bound", "law", "outside", "chance")
 _FORMS = 14  # in one figure; more could not be told apart
 _SIDE_BY_SIDE = 4
 _LONGEST_NAME = 24
+_LEAST = 0.5  # ε that an axis shows, though all of them are smaller
 
 
-def posterior_figures(audit: Audit) -> tuple[Figure, ...]:
+def draw_posterior(audit: Audit) -> Iterator[Figure]:
     """Return the figures, in the order they are read; those without anything to show not."""
-    every = (
-        form_figure(audit),
-        advantage_figure(audit),
-        samples_figure(audit),
-        unit_figure(audit),
-        utility_figure(audit),
-        pareto_figure(audit),
-    )
-    return tuple(figure for figure in every if figure is not None)
+    forms: list[FormFinding] = list_findings(audit, "FormFinding")[:_FORMS]
+    if forms:
+        yield _draw_epsilons(audit, forms)
+        yield _draw_advantages(audit, forms)
+    points = audit.find(SweepPoint)
+    for swept in ("samples", "unit"):
+        yield from _draw_sweep(audit, [point for point in points if point.swept == swept])
+    yield from _draw_cost(audit, [point for point in points if point.swept == "unit"])
+    yield from _draw_pareto(audit, [form for form in forms if form.log_loss is not None])
 
 
-def form_figure(audit: Audit) -> Figure | None:
+def _draw_epsilons(audit: Audit, forms: Sequence[FormFinding]) -> Figure:
     """Return ε by form: what is proved, and what the paper's estimate says."""
-    forms = ordered_forms(audit)[:_FORMS]
-    if not forms:
-        return None
-    places = [float(i) for i in range(1, len(forms) + 1)]
+    places = range(1, len(forms) + 1)
     proved, raw = [form.epsilon for form in forms], [form.raw for form in forms]
     claim = [] if audit.claim is None else [audit.claim.epsilon]
-    top = _top(*proved, *raw, *claim)
-    ends = [0.5, len(forms) + 0.5]
-    told = "; ".join(
-        f"{form.form}: proved {number(form.epsilon)}, paper's estimate {form.raw:.2f}"
-        for form in forms
-    )
-    return Figure(
-        key="forms",
-        title="ε by form",
-        caption="What each form of publishing proves, beside the paper's estimate on the same "
-        "runs, which is above 0 also where nothing leaks.",
-        alt=f"{told}.",
-        x=_forms_axis(forms),
-        y=Axis(title="ε", low=0.0, high=top),
+    x, y = _name_forms(forms), Axis.from_zero([*proved, *raw, *claim], least=_LEAST)
+    left, right = np.minimum(proved, y.high), np.minimum(raw, y.high)  # infinity ends there
+    return describe(
+        "forms",
+        audit,
+        forms[0],
+        each=forms,
+        x=x,
+        y=y,
         series=(
-            plotted("proved ε", "left_bars", "bound", places, [min(e, top) for e in proved]),
-            plotted(
-                "paper's ε̂, no bound", "right_bars", "outside", places, [min(e, top) for e in raw]
-            ),
-            *(plotted("claimed ε", "line", "claim", ends, [e, e], dashed=True) for e in claim),
+            plot("proved ε", "left_bars", "bound", places, left),
+            plot("paper's ε̂, no bound", "right_bars", "outside", places, right),
+            *(plot_level("claimed ε", "claim", x, e) for e in claim),
         ),
-        cites=("shibahara2021",),
     )
 
 
-def advantage_figure(audit: Audit) -> Figure | None:
+def _draw_advantages(audit: Audit, forms: Sequence[FormFinding]) -> Figure:
     """Return what the learned attack gains by each form, with limits, and what is allowed."""
-    forms, plan = ordered_forms(audit)[:_FORMS], audit.one(FormPlan)
-    if not forms:
-        return None
-    places = [float(i) for i in range(1, len(forms) + 1)]
-    ends, most = [0.5, len(forms) + 0.5], [] if plan is None else [plan.advantage]
-    band = Series(
-        name="limits",
-        kind="band",
-        role="attack",
-        x=tuple(places),
-        y=tuple(form.advantage_low for form in forms),
-        top=tuple(form.advantage_high for form in forms),
-    )
-    told = "; ".join(
-        f"{form.form}: {form.advantage:.2f}, limits {form.advantage_low:.2f} to "
-        f"{form.advantage_high:.2f}, {form.standing}"
-        for form in forms
-    )
-    low = min(0.0, *(form.advantage_low for form in forms))
-    return Figure(
-        key="advantage",
-        title="What the attack gains",
-        caption="TPR − FPR of the learned attack on runs it was not learned from. A form is below "
-        "what is allowed where its upper limit is, and those of all forms that can be made of it.",
-        alt="".join(f"Allowed is {a:.3g}. " for a in most) + f"{told}.",
-        x=_forms_axis(forms),
-        y=Axis(title="TPR − FPR", low=1.05 * low, high=1.02),
+    places, x = range(1, len(forms) + 1), _name_forms(forms)
+    allowed = [plan.advantage for plan in audit.find(FormPlan)[:1]]
+    lows, highs = [f.advantage_low for f in forms], [f.advantage_high for f in forms]
+    return describe(
+        "advantage",
+        audit,
+        forms[0],
+        each=forms,
+        x=x,
+        y=Axis(1.05 * min(0.0, *lows), 1.02),
         series=(
-            band,
-            plotted("knows nothing", "line", "chance", ends, [0.0, 0.0], dashed=True),
-            *(
-                plotted(f"allowed, {a:.3g}", "line", "claim", ends, [a, a], dashed=True)
-                for a in most
-            ),
-            plotted("TPR − FPR", "points", "attack", places, [f.advantage for f in forms]),
+            plot("limits", "band", "attack", places, lows, top=highs),
+            plot_level("knows nothing", "chance", x, 0.0),
+            *(plot_level(f"allowed, {a:.3g}", "claim", x, a) for a in allowed),
+            plot("TPR − FPR", "points", "attack", places, [f.advantage for f in forms]),
         ),
+        allowed="".join(f"Allowed is {a:.3g}. " for a in allowed),
     )
 
 
-def samples_figure(audit: Audit) -> Figure | None:
-    """Return ε by number of samples."""
-    points = [point for point in audit.find(SweepPoint) if point.swept == "samples"]
+def _draw_sweep(audit: Audit, points: Sequence[SweepPoint]) -> Iterator[Figure]:
+    """Return ε by number of samples, or by unit of rounding: two curves per form."""
     if not points:
-        return None
-    counts = [float(point.samples) for point in points]
-    return Figure(
-        key="samples",
-        title="How many samples",
-        caption="The same models, asked less often: the first T of their samples. Dashed is the "
-        "paper's estimate, solid what is proved, each point alone.",
-        alt=_told(points, [f"{point.samples:,}" for point in points]),
-        x=Axis(title="samples T", low=min(counts) / 1.2, high=1.2 * max(counts), log=True),
-        y=Axis(
-            title="ε", low=0.0, high=_top(*(p.raw for p in points), *(p.epsilon for p in points))
-        ),
-        series=_swept(points, counts),
+        return
+    if points[0].swept == "unit":
+        x, places = _name_units(audit, points)
+    else:
+        places = [float(point.samples) for point in points]
+        x = Axis(min(places) / 1.2, 1.2 * max(places), log=True)
+    series: list[Series] = []
+    for kind, role in zip(dict.fromkeys(p.shows for p in points), _ROLES, strict=False):
+        own = [(at, point) for at, point in zip(places, points, strict=True) if point.shows == kind]
+        xs = [at for at, _ in own]
+        series.append(plot(f"{kind}, ε̂", "points", role, xs, [p.raw for _, p in own], True))
+        series.append(plot(f"{kind}, proved", "points", role, xs, [p.epsilon for _, p in own]))
+    yield describe(
+        "units" if points[0].swept == "unit" else "samples",
+        audit,
+        points[0],
+        each=points,
+        x=x,
+        y=Axis.from_zero([e for p in points for e in (p.raw, p.epsilon)], least=_LEAST),
+        series=series,
     )
 
 
-def unit_figure(audit: Audit) -> Figure | None:
-    """Return ε by unit of rounding."""
-    points = [point for point in audit.find(SweepPoint) if point.swept == "unit"]
-    if not points:
-        return None
-    names = _units(points)
-    places = [1.0 + names.index(_unit(point)) for point in points]
-    return Figure(
-        key="units",
-        title="Rounding",
-        caption="The same predictions, rounded. Dashed is the paper's estimate, solid what is "
-        "proved, each point alone.",
-        alt=_told(points, [_unit(point) for point in points]),
-        x=Axis(title="rounded to", low=0.5, high=len(names) + 0.5, names=tuple(names)),
-        y=Axis(
-            title="ε", low=0.0, high=_top(*(p.raw for p in points), *(p.epsilon for p in points))
-        ),
-        series=_swept(points, places),
-    )
-
-
-def utility_figure(audit: Audit) -> Figure | None:
+def _draw_cost(audit: Audit, points: Sequence[SweepPoint]) -> Iterator[Figure]:
     """Return what rounding costs: accuracy, and records that no label can be given."""
-    points = [point for point in audit.find(SweepPoint) if point.swept == "unit"]
-    kinds = dict.fromkeys(point.shows for point in points if point.accuracy is not None)
+    kinds = [point.shows for point in points if point.accuracy is not None]
     if not kinds:
-        return None
-    kind = "mean+std" if "mean+std" in kinds else next(iter(kinds))
+        return
+    kind = "mean+std" if "mean+std" in kinds else kinds[0]
     own = [point for point in points if point.shows == kind]
-    names = _units(own)
-    places = [1.0 + names.index(_unit(point)) for point in own]
-    accuracy, ties = (
-        [value or 0.0 for value in column]
-        for column in zip(*((p.accuracy, p.ties) for p in own), strict=True)
-    )
-    told = "; ".join(
-        f"{_unit(p)}: accuracy {a:.1%}, ties {t:.1%}"
-        for p, a, t in zip(own, accuracy, ties, strict=True)
-    )
-    return Figure(
-        key="rounding-utility",
-        title="What rounding costs",
-        caption=f"Of {kind}: how often what is shown names the right class, and how often two "
-        "classes tie, so that none can be named.",
-        alt=f"{told}.",
-        x=Axis(title="rounded to", low=0.5, high=len(names) + 0.5, names=tuple(names)),
-        y=Axis(title="share of test records", low=0.0, high=1.02),
+    x, places = _name_units(audit, own)
+    yield describe(
+        "rounding-utility",
+        audit,
+        own[0],
+        each=own,
+        x=x,
+        y=Axis(0.0, 1.02),
         series=(
-            plotted("accuracy", "points", "gdp", places, accuracy),
-            plotted("ties", "points", "claim", places, ties, dashed=True),
+            plot("accuracy", "points", "gdp", places, [p.accuracy or 0.0 for p in own]),
+            plot("ties", "points", "claim", places, [p.ties or 0.0 for p in own], dashed=True),
         ),
     )
 
 
-def pareto_figure(audit: Audit) -> Figure | None:
+def _draw_pareto(audit: Audit, forms: Sequence[FormFinding]) -> Iterator[Figure]:
     """Return utility against leakage: what no other form beats in both."""
     plan = audit.one(FormPlan)
-    forms = [form for form in ordered_forms(audit)[:_FORMS] if form.log_loss is not None]
-    losses = [form.log_loss for form in forms if form.log_loss is not None]
     if plan is None or len(forms) < 2:
-        return None
-    front = sorted((f.advantage, f.log_loss or 0.0) for f in forms if f.form in plan.pareto)
-    low, high = min(losses), max(losses)
-    told = "; ".join(
-        f"{form.form}: TPR − FPR {form.advantage:.2f}, log loss {form.log_loss:.3g}"
-        for form in forms
+        return
+    points = [(form.advantage, form.log_loss or 0.0) for form in forms]
+    gains, losses = zip(*points, strict=True)
+    front = sorted(
+        point for point, form in zip(points, forms, strict=True) if form.form in plan.pareto
     )
-    least = min(0.0, *(form.advantage for form in forms))
-    return Figure(
-        key="pareto",
-        title="Utility against leakage",
-        caption="Each form by what the attack gains and by the log loss of what users see; lower "
-        "and further left is better. The line joins forms that no other beats in both.",
-        alt=f"Not beaten: {'; '.join(plan.pareto)}. {told}.",
-        x=Axis(title="TPR − FPR of the attack", low=least - 0.03, high=1.02),
-        y=Axis(title="log loss (logarithmic)", low=low / 1.3, high=1.3 * high, log=True),
+    yield describe(
+        "pareto",
+        audit,
+        plan,
+        each=forms,
+        x=Axis(min(0.0, *gains) - 0.03, 1.02),
+        y=Axis(min(losses) / 1.3, 1.3 * max(losses), log=True),
         series=(
-            plotted(
+            plot(
                 "not beaten", "line", "chance", [x for x, _ in front], [y for _, y in front], True
             ),
             *(
-                plotted(form.form, "points", _ROLES[i % len(_ROLES)], [form.advantage], [loss])
-                for i, (form, loss) in enumerate(zip(forms, losses, strict=True))
+                plot(form.form, "points", _ROLES[i % len(_ROLES)], [gains[i]], [losses[i]])
+                for i, form in enumerate(forms)
             ),
         ),
-        marks=(Mark(name=f"allowed {plan.advantage:.3g}", x=plan.advantage),),
+        marks=(Mark(f"allowed {plan.advantage:.3g}", plan.advantage),),
     )
 
 
-def _forms_axis(forms: Sequence[FormFinding]) -> Axis:
+def _name_forms(forms: Sequence[FormFinding]) -> Axis:
     names = [form.form[:_LONGEST_NAME].replace(", to ", "\nto ") for form in forms]
     if len(names) > _SIDE_BY_SIDE:  # every second one lower, where they would touch
         names = ["\n" * (i % 2) + name for i, name in enumerate(names)]
-    return Axis(title="published", low=0.5, high=len(names) + 0.5, names=tuple(names))
+    return Axis.of_names(names)
 
 
-def _swept(points: Sequence[SweepPoint], places: Sequence[float]) -> tuple[Series, ...]:
-    """Return two curves per form: the paper's estimate, and what is proved."""
-    found = []
-    kinds = list(dict.fromkeys(point.shows for point in points))
-    for kind, role in zip(kinds, _ROLES, strict=False):
-        own = [(x, point) for x, point in zip(places, points, strict=True) if point.shows == kind]
-        xs = [x for x, _ in own]
-        found.append(plotted(f"{kind}, ε̂", "points", role, xs, [p.raw for _, p in own], True))
-        found.append(plotted(f"{kind}, proved", "points", role, xs, [p.epsilon for _, p in own]))
-    return tuple(found)
-
-
-def _told(points: Sequence[SweepPoint], at: Sequence[str]) -> str:
-    said = [
-        f"{point.shows}, {where}: paper's estimate {point.raw:.2f}, proved {number(point.epsilon)}"
-        for point, where in zip(points, at, strict=True)
+def _name_units(audit: Audit, points: Sequence[SweepPoint]) -> tuple[Axis, list[float]]:
+    """Return an axis of the units that points are rounded to, finest first, and their places."""
+    finest_first = sorted(points, key=lambda point: point.unit or 0.0)
+    names = list(dict.fromkeys(look_up(audit, point, "rounded") for point in finest_first))
+    return Axis.of_names(names), [
+        1.0 + names.index(look_up(audit, point, "rounded")) for point in points
     ]
-    return f"{'; '.join(said)}."
-
-
-def _units(points: Sequence[SweepPoint]) -> list[str]:
-    finest_first = sorted({point.unit or 0.0 for point in points})
-    return ["as it is" if unit == 0 else short(unit) for unit in finest_first]
-
-
-def _unit(point: SweepPoint) -> str:
-    return "as it is" if point.unit is None else short(point.unit)
-
-
-def _top(*values: float) -> float:
-    """Return a little above the largest that can be drawn."""
-    return 1.08 * max([value for value in values if math.isfinite(value)] + [0.5])

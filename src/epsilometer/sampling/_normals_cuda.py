@@ -13,7 +13,8 @@ import triton
 import triton.language as tl
 
 if TYPE_CHECKING:
-    from epsilometer.sampling.laws import Draw, Law
+    from epsilometer.sampling.samplers import Law
+    from epsilometer.sampling.stream import Draw
 
 _BLOCK, _WARPS = 128, 1  # runs of a program; one warp, so that asking for tails is a vote
 

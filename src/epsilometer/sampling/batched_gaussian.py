@@ -34,18 +34,8 @@ from epsilometer import _validate
 from epsilometer._extras import has, needs
 from epsilometer.core.scores import ScoreCounts, Scores
 from epsilometer.errors import InvalidArgument
-from epsilometer.sampling.laws import Draw, Law
-from epsilometer.sampling.samplers import (
-    BallsInBins,
-    BatchThenShuffle,
-    PartialShuffle,
-    Poisson,
-    Sampler,
-    Sequential,
-    Shuffle,
-    WithoutReplacement,
-)
-from epsilometer.sampling.stream import LOW, PLACES, Arrays, four_normals, words
+from epsilometer.sampling.samplers import Law, Sampler, find_law
+from epsilometer.sampling.stream import LOW, PLACES, Arrays, Draw, four_normals, words
 from epsilometer.stats.likelihood_ratio import each_with, one_of
 from epsilometer.types import FloatArray
 
@@ -73,6 +63,7 @@ class BatchedGaussian:
         threads: Of the CPU; by default all that this process may use.
 
     Example:
+        >>> from epsilometer.samplers import Shuffle
         >>> plays = BatchedGaussian(sampler=Shuffle(), noise_multiplier=1.0, steps=100)
         >>> scores = plays.play(1000, np.random.default_rng(0))
         >>> scores.inside.mean() > scores.outside.mean()
@@ -102,35 +93,8 @@ class BatchedGaussian:
 
     @cached_property
     def law(self) -> Law:
-        """What a play shows."""
-        steps, size = self.steps, self.batch_size
-        match self.sampler:
-            case Shuffle():
-                law = Law(steps=steps, present=2, absent=1)
-            case PartialShuffle(buffer=buffer, sliding=False):
-                law = Law(steps=min(steps, -(-buffer // size)), present=2, absent=1)
-            case PartialShuffle():
-                raise InvalidArgument(
-                    "Expected PartialShuffle by blocks, got a sliding one: the law of its batches "
-                    "is not known. Audit the training itself."
-                )
-            case Sequential():
-                law = Law(steps=1, present=2, absent=1)
-            case BatchThenShuffle():
-                law = Law(steps=steps, present=2 * size, absent=2 * size - 1)
-            case BallsInBins(steps=own):
-                law = Law(steps=_same(own, steps), present=1, absent=0)
-            case Poisson(rate=rate, steps=own):
-                rate = 1 / steps if rate is None else rate
-                law = Law(steps=_same(own, steps), present=1, absent=0, rate=rate)
-            case WithoutReplacement(steps=own):
-                law = Law(steps=_same(own, steps), present=2, absent=1, rate=1 / steps)
-            case _:
-                raise InvalidArgument(
-                    "Expected a sampler of epsilometer.sampling.samplers, "
-                    f"got {self.sampler!r}. Of others only the training itself can be audited."
-                )
-        return law
+        """What a trial shows of the record."""
+        return find_law(self.sampler, self.steps, self.batch_size)
 
     @property
     def engine(self) -> Engine:
@@ -369,12 +333,6 @@ def _chances(law: Law) -> list[int]:
             break
         chances.append(chance)
     return chances
-
-
-def _same(own: int | None, steps: int) -> int:
-    if own not in (None, steps):
-        raise InvalidArgument(f"Expected the sampler's steps to be {steps}, got {own}.")
-    return steps
 
 
 def _threads() -> int:

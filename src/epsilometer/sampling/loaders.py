@@ -1,6 +1,6 @@
-"""Watches a user's own loader, indices only, and says which sampler it is and what accounts for it.
+"""Watch a user's own loader, indices only, and say which sampler it is.
 
-Reads indices here; :mod:`recognition` decides what they are, :mod:`trials` holds the statistics.
+Indices are read here; :mod:`~epsilometer.sampling.recognition` decides what drew them.
 """
 
 import reprlib
@@ -13,9 +13,15 @@ import numpy as np
 
 from epsilometer import _validate
 from epsilometer.errors import InvalidArgument
-from epsilometer.sampling.recognition import Verdict, number_range, recognise
-from epsilometer.sampling.samplers import Sampler, Sequential
-from epsilometer.sampling.trials import Epoch, flat, usual_size
+from epsilometer.sampling.recognition import (
+    Epoch,
+    Recognised,
+    find_batch_size,
+    flatten_epoch,
+    recognise,
+    write_range,
+)
+from epsilometer.sampling.samplers import Sampler, has_known_order
 from epsilometer.types import IntArray
 
 _MOST = 4_000_000  # indices watched, unless told otherwise: seconds
@@ -148,7 +154,7 @@ class FromLoader:
             raise InvalidArgument(f"Expected target < records = {records}, got {target}.")
         verdict = recognise(seen, records, 1 - confidence, rng)
         facts = [
-            f"Watched {len(seen)} epochs of {number_range(e.sizes.size for e in seen)} batches: "
+            f"Watched {len(seen)} epochs of {write_range(e.sizes.size for e in seen)} batches: "
             f"{total} indices of {records} records.",
             *verdict.evidence,
         ]
@@ -160,7 +166,7 @@ class FromLoader:
             accountant=verdict.accountant,
             epochs=len(seen),
             records=records,
-            batch_size=usual_size(seen),
+            batch_size=find_batch_size(seen),
             steps=max(epoch.sizes.size for epoch in seen),
             confidence=confidence,
             evidence=tuple(facts),
@@ -168,7 +174,7 @@ class FromLoader:
         )
 
     def _caveats(
-        self, watched: int, wanted: int, guessed: bool, verdict: Verdict
+        self, watched: int, wanted: int, guessed: bool, verdict: Recognised
     ) -> tuple[str, ...]:
         said = list(verdict.caveats)
         if guessed:
@@ -180,10 +186,10 @@ class FromLoader:
             said.append(f"Only {watched} epochs were watched; subtle deviations stay unseen.")
         if not self.set_epoch and _with_set_epoch(self.loader) is not None:
             said.append(
-                "The sampler has set_epoch, which was not called: if your training calls "
+                "The sampler has set_epoch, which was not _write_call: if your training calls "
                 "it before every epoch, watch with set_epoch=True."
             )
-        if verdict.sampler is not None and not isinstance(verdict.sampler, Sequential):
+        if verdict.sampler is not None and not has_known_order(verdict.sampler):
             said.append(
                 "Statistics see the law, not the secret: an order drawn from a fixed or "
                 "guessable seed looks the same and hides nothing."
@@ -245,7 +251,7 @@ def watch_loader(
         >>> in_order = [[0, 1, 2], [3, 4, 5]]
         >>> report = watch_loader(in_order, rng=np.random.default_rng(0))
         >>> report.name, report.accountant
-        ('sequential', 'the Gaussian mechanism once an epoch, without amplification')
+        ('sequential', 'the Gaussian mechanism once per epoch, without amplification')
     """
     watched = FromLoader(loader, records=records, batch_size=batch_size, set_epoch=set_epoch)
     return watched.watch(epochs=epochs, most=most, target=target, confidence=confidence, rng=rng)
@@ -263,7 +269,7 @@ def _limited(batches: Iterable[IntArray], most: int) -> Epoch:
                 )
             yield batch
 
-    epoch = flat(counted())
+    epoch = flatten_epoch(counted())
     if epoch.record.size == 0:
         raise InvalidArgument(
             f"Expected batches of record indices, got {epoch.sizes.size} batches and no index."

@@ -21,6 +21,25 @@ NORMALS, TAILS, PLACES = 0, 2, 4  # purposes: what a counter is used for, plus t
 _RARE = 1 << 16  # a radius word below this is a tail
 
 
+class Draw(NamedTuple):
+    """Which numbers of the stream are drawn: consecutive runs of a world."""
+
+    key: int
+    world: int
+    first: int
+    runs: int
+    epochs: int
+
+    @property
+    def every(self) -> range:
+        """The numbers of the runs."""
+        return range(self.first, self.first + self.runs)
+
+    def part(self, start: int, runs: int) -> "Draw":
+        """Return at most ``runs`` of them, from the one at ``start``."""
+        return self._replace(first=self.first + start, runs=min(runs, self.runs - start))
+
+
 class Arrays(NamedTuple):
     """NumPy, or torch on a device: what they call differently."""
 

@@ -5,10 +5,12 @@ numbers come from the bound's ``basis``, so that a reader can put them into the 
 """
 
 import math
-from collections.abc import Callable
+import re
+import tomllib
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Literal, TypeAlias
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
 
 from epsilometer.core.bound import Basis, EpsilonEstimate, EpsilonLowerBound
 from epsilometer.stats import binomial
@@ -33,24 +35,41 @@ class Derivation:
 
 Derive: TypeAlias = Callable[[EpsilonLowerBound], Derivation]
 DeriveEstimate: TypeAlias = Callable[[EpsilonEstimate], Derivation]
-_NOT_KEPT = "This result does not say what was counted: it was made before results did, or by hand."
-_PAID = MappingProxyType(
-    {
-        "Fixed": "The threshold was fixed before any score was seen: nothing is paid for choosing "
-        "it, and each of the two limits may fail with half of α = 1 − confidence.",
-        "HoldOut": "The threshold was chosen on a part of the scores, which the bound then never "
-        "sees. To the rest it is as if fixed beforehand, so nothing more is paid: each of the two "
-        "limits may fail with half of α = 1 − confidence.",
-        "Bonferroni": "All thresholds were tried, and α = 1 − confidence was divided by their "
-        "number: with j errors the limit is that of the rate at the (j+1)-th highest score, so n "
-        "limits cover every threshold there is.",
-        "RankGrid": "Thresholds stand at the ranks 1, r, r², … of the scores of one side, where "
-        "the error rate's law is known whatever the law of the scores (Wilks 1941). Only the "
-        "number of ranks is paid for: they share α = 1 − confidence.",
-        "Best": "Nobody paid for the choice: the best of all thresholds was taken on the very "
-        "scores it is used on. The number exceeds the true ε far oftener than it says.",
-    }
+TEXTS: dict[str, Any] = tomllib.loads(
+    Path(__file__).with_name("derivations.toml").read_text("utf-8")
 )
+_KNOWN_ONLY = re.compile("⟦(.*?)⟧")  # what can be said only where a result has a basis
+
+
+class _Number(float):
+    """A number that fills a template: with all its digits, or as a count."""
+
+    def __format__(self, spec: str) -> str:
+        return count(self) if spec == "," else shown(float(self))
+
+
+def fill_lines(
+    lines: Iterable[str], result: EpsilonLowerBound | EpsilonEstimate
+) -> tuple[str, ...]:
+    """Put the numbers of a result into templates of ``derivations.toml``."""
+    has = known(result.basis)
+    fields = {name: getattr(result, name) for name in result.__struct_fields__}
+    numbers = {**fields, **has, **{f"1/{name}": 1 / value for name, value in has.items() if value}}
+    values = {
+        name: _Number(value) if isinstance(value, (int, float)) else value
+        for name, value in numbers.items()
+    }
+    filled: list[str] = []
+    for line in lines:
+        if line == "@caveats":
+            filled += result.caveats
+        elif line.startswith("@"):
+            filled += fill_lines(TEXTS["lines"][line[1:]], result)
+        else:
+            text = _KNOWN_ONLY.sub(r"\1" if has else "", line)
+            places = map(_Number, has.values())  # {0} is the first number of the basis
+            filled.append(text.format(*places, **values) if text else TEXTS["lines"]["not_kept"][0])
+    return tuple(filled)
 
 
 def known(basis: Basis) -> dict[str, float]:
@@ -77,7 +96,7 @@ def rule_of(bound: EpsilonLowerBound) -> str:
 
 def paid(bound: EpsilonLowerBound) -> str:
     """What choosing the threshold cost, where errors are counted at it."""
-    return _PAID.get(rule_of(bound), f"Thresholds: {bound.threshold_rule}.")
+    return str(TEXTS["paid"].get(rule_of(bound), f"Thresholds: {bound.threshold_rule}."))
 
 
 def two_rates(kind: Literal["clopper_pearson", "jeffreys"]) -> Derive:
@@ -127,21 +146,15 @@ def gaussian_dp(bound: EpsilonLowerBound) -> Derivation:
 
 
 def epsilon_of_mu(result: EpsilonLowerBound | EpsilonEstimate) -> tuple[str, ...]:
-    """The line from μ of Gaussian DP to ε at δ (Balle and Wang 2018)."""
-    has = known(result.basis)
-    at = (
-        f" At μ = {shown(has['μ'])}, δ = {shown(result.delta)}: ε = {shown(result.epsilon)}"
-        if "μ" in has
-        else ""
-    )
-    return (f"ε solves Φ(μ/2 − ε/μ) − e^ε·Φ(−μ/2 − ε/μ) = δ.{at}",)
+    """Return the line from μ of Gaussian DP to ε at δ (Balle and Wang 2018)."""
+    return fill_lines(["@epsilon_of_mu"], result)
 
 
 def counted_at(bound: EpsilonLowerBound) -> tuple[str, ...]:
     """Errors at the threshold."""
     has = known(bound.basis)
     if not has:
-        return (_NOT_KEPT,)
+        return tuple(TEXTS["lines"]["not_kept"])
     used = has["scores inside"], has["scores outside"]
     kept = (
         ""

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from numpy.typing import ArrayLike
 
 from epsilometer.core.bound import EpsilonLowerBound
-from epsilometer.core.claim import Adjacency
+from epsilometer.core.claim import DEFAULT_CONFIDENCE, Adjacency
 from epsilometer.core.scores import Scores
 from epsilometer.errors import InvalidArgument
 from epsilometer.stats.binomial import clopper_pearson_upper
@@ -151,7 +151,7 @@ def joint_bound(
     *,
     joining: Joining,
     delta: float,
-    confidence: float = 0.95,
+    confidence: float = DEFAULT_CONFIDENCE,
     rule: HoldOut | Best = _HALF,
     seed: int = 0,
     adversary: str = "unstated",

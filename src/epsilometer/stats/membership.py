@@ -1,4 +1,4 @@
-"""How well scores tell who was in, with limits that hold whatever the law of the scores."""
+"""Measure how well scores tell who was in, with limits that hold whatever their law."""
 
 import math
 from typing import NamedTuple
@@ -7,10 +7,14 @@ import numpy as np
 from scipy import special
 
 from epsilometer import _validate
+from epsilometer.core.claim import DEFAULT_CONFIDENCE
 from epsilometer.core.scores import Scores
+from epsilometer.errors import InvalidArgument
 from epsilometer.stats.binomial import clopper_pearson_lower, clopper_pearson_upper
 from epsilometer.stats.tradeoff import tradeoff_curve
-from epsilometer.types import FloatArray
+from epsilometer.types import BoolArray, FloatArray
+
+_RESAMPLES = 2000
 
 
 class Limited(NamedTuple):
@@ -35,7 +39,7 @@ class RateAt(NamedTuple):
     fpr_high: float
 
 
-def advantage(scores: Scores, *, confidence: float = 0.95) -> Limited:
+def advantage(scores: Scores, *, confidence: float = DEFAULT_CONFIDENCE) -> Limited:
     """The largest TPR − FPR of any threshold.
 
     Guarantees: both limits hold together with probability at least ``confidence``, though the
@@ -56,7 +60,7 @@ def advantage(scores: Scores, *, confidence: float = 0.95) -> Limited:
     return Limited(value, max(0.0, value - off), min(1.0, value + off))
 
 
-def tpr_at(scores: Scores, fpr: float, *, confidence: float = 0.95) -> Limited:
+def tpr_at(scores: Scores, fpr: float, *, confidence: float = DEFAULT_CONFIDENCE) -> Limited:
     """Share of those inside that the best threshold catches whose true FPR is at most ``fpr``.
 
     Guarantees: both limits hold together with probability at least ``confidence``. Thresholds
@@ -91,7 +95,7 @@ def tpr_at(scores: Scores, fpr: float, *, confidence: float = 0.95) -> Limited:
     return Limited(value, min(low, value), max(high, value))
 
 
-def auc(scores: Scores, *, confidence: float = 0.95) -> Limited:
+def auc(scores: Scores, *, confidence: float = DEFAULT_CONFIDENCE) -> Limited:
     """Chance that a score inside exceeds one outside, ties counted half.
 
     Guarantees: both limits hold together with probability at least ``confidence`` (Hoeffding 1963,
@@ -108,7 +112,9 @@ def auc(scores: Scores, *, confidence: float = 0.95) -> Limited:
     return Limited(value, max(0.0, value - off), min(1.0, value + off))
 
 
-def share_above(above: int, measured: int, of: int, *, confidence: float = 0.95) -> Limited:
+def share_above(
+    above: int, measured: int, of: int, *, confidence: float = DEFAULT_CONFIDENCE
+) -> Limited:
     """Share of all ``of`` records above a line, of which ``above`` of ``measured`` are.
 
     Guarantees: both limits hold together with probability at least ``confidence``; none is needed
@@ -132,7 +138,7 @@ def share_above(above: int, measured: int, of: int, *, confidence: float = 0.95)
     )
 
 
-def count_unseen(sampled: int, of: int, *, confidence: float = 0.95) -> int:
+def count_unseen(sampled: int, of: int, *, confidence: float = DEFAULT_CONFIDENCE) -> int:
     r"""Return how many records may have a larger value than the largest of a sample.
 
     A sample of s of n records without replacement misses the k largest with probability
@@ -174,8 +180,10 @@ def limit_share(successes: int, trials: int, *, alpha: float) -> Limited:
     return Limited(successes / trials, low, high)
 
 
-def advantage_at(scores: Scores, threshold: float, *, confidence: float = 0.95) -> Limited:
-    """Return TPR − FPR at a threshold that was chosen without these scores."""
+def exact_advantage_at(
+    scores: Scores, threshold: float, *, confidence: float = DEFAULT_CONFIDENCE
+) -> Limited:
+    """Return TPR − FPR at a threshold that was chosen without these scores, by exact limits."""
     _validate.open_unit(confidence=confidence)
     quarter = (1 - confidence) / 4  # each end pays half its error for either rate
     tpr = limit_share(int((scores.inside > threshold).sum()), scores.n_in, alpha=quarter)
@@ -183,7 +191,7 @@ def advantage_at(scores: Scores, threshold: float, *, confidence: float = 0.95) 
     return Limited(tpr.value - fpr.value, tpr.low - fpr.high, tpr.high - fpr.low)
 
 
-def rate_at(scores: Scores, fpr: float, *, confidence: float = 0.95) -> RateAt:
+def rate_at(scores: Scores, fpr: float, *, confidence: float = DEFAULT_CONFIDENCE) -> RateAt:
     """Return the TPR at a low FPR of the sample, and how large the true FPR may be there.
 
     The threshold is placed by outside scores alone, so those inside are fresh beside it.
@@ -197,7 +205,7 @@ def rate_at(scores: Scores, fpr: float, *, confidence: float = 0.95) -> RateAt:
     return RateAt(fpr, limit_share(hits, scores.n_in, alpha=half), high)
 
 
-def approximate_auc(scores: Scores, *, confidence: float = 0.95) -> Limited:
+def approximate_auc(scores: Scores, *, confidence: float = DEFAULT_CONFIDENCE) -> Limited:
     """Return the AUC with DeLong's limits, an approximation for many scores.
 
     The standard error is never taken to be less than that of half a pair of records.
@@ -266,3 +274,78 @@ def _deviation(n: int, alpha: float) -> float:
     With probability at most ``alpha``, one-sided; for distributions where α ≤ 1/2.
     """
     return math.sqrt(math.log(1 / alpha) / (2 * n))
+
+
+def advantage_at(
+    scores: Scores, threshold: float, *, confidence: float = DEFAULT_CONFIDENCE
+) -> Limited:
+    """TPR − FPR of the rule "in iff score ≥ threshold".
+
+    Guarantees: both limits hold together with probability at least ``confidence`` (Hoeffding 1963,
+        for a sum over both samples).
+    Assumes: scores are independent, and the threshold was fixed without them.
+
+    Example:
+        >>> scores = Scores(inside=[1.0] * 80 + [0.0] * 20, outside=[1.0] * 30 + [0.0] * 70)
+        >>> [round(x, 3) for x in advantage_at(scores, 0.5)]
+        [0.5, 0.308, 0.692]
+    """
+    _validate.open_unit(confidence=confidence)
+    alarms, missed = scores.errors_at(threshold)
+    value = 1 - missed / scores.n_in - alarms / scores.n_out
+    spread = 1 / scores.n_in + 1 / scores.n_out
+    off = math.sqrt(math.log(2 / (1 - confidence)) * spread / 2)
+    return Limited(value, max(-1.0, value - off), min(1.0, value + off))
+
+
+def scores_needed(width: float, *, confidence: float = DEFAULT_CONFIDENCE) -> int:
+    """Scores of either side with which :func:`advantage_at` errs by at most ``width``.
+
+    Example:
+        >>> scores_needed(0.1)
+        369
+    """
+    _validate.positive(width=width)
+    _validate.open_unit(confidence=confidence)
+    return math.ceil(math.log(2 / (1 - confidence)) / width**2)
+
+
+def advantage_difference(
+    first: tuple[BoolArray, BoolArray],
+    second: tuple[BoolArray, BoolArray],
+    *,
+    confidence: float = DEFAULT_CONFIDENCE,
+    rng: np.random.Generator,
+) -> Limited:
+    """By how much one attack's advantage exceeds another's, on the very same runs.
+
+    The interval is a bootstrap's over runs, of either world apart; what two attacks get right or
+    wrong together cancels out.
+
+    Assumes: decisions of one run stand at the same place in both; runs are many: some tens.
+
+    Args:
+        first: Decisions "in" of runs with the record, and of runs without it.
+        second: The other attack's.
+        confidence: Of both ends together.
+        rng: What resamples.
+
+    Example:
+        >>> right, wrong = np.ones(50, bool), np.zeros(50, bool)
+        >>> rng = np.random.default_rng(0)
+        >>> advantage_difference((right, wrong), (wrong, wrong), rng=rng)
+        Limited(value=1.0, low=1.0, high=1.0)
+    """
+    _validate.open_unit(confidence=confidence)
+    gaps = []
+    for mine, other in zip(first, second, strict=True):
+        if np.shape(mine) != np.shape(other) or np.ndim(mine) != 1 or not len(mine):
+            raise InvalidArgument(
+                f"Expected decisions on the same runs, got {np.shape(mine)} and {np.shape(other)}."
+            )
+        gaps.append(np.subtract(mine, other, dtype=np.float64))
+    value = gaps[0].mean() - gaps[1].mean()
+    drawn = [gap[rng.integers(gap.size, size=(_RESAMPLES, gap.size))].mean(1) for gap in gaps]
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(drawn[0] - drawn[1], [tail, 1 - tail])
+    return Limited(float(value), float(min(low, value)), float(max(high, value)))

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from epsilometer import _validate
 from epsilometer.core.bound import Basis, EpsilonLowerBound
-from epsilometer.core.claim import Claim
+from epsilometer.core.claim import DEFAULT_CONFIDENCE, Claim
 from epsilometer.core.scores import Scores
 from epsilometer.errors import InvalidArgument
 from epsilometer.stats import search
@@ -81,7 +81,9 @@ class ConfidenceSequence:
         True
     """
 
-    def __init__(self, thresholds: Any, *, delta: float, confidence: float = 0.95) -> None:
+    def __init__(
+        self, thresholds: Any, *, delta: float, confidence: float = DEFAULT_CONFIDENCE
+    ) -> None:
         """Bets at these thresholds, and never looks at a pair twice."""
         _validate.probability(delta=delta)
         _validate.open_unit(confidence=confidence)
@@ -96,7 +98,7 @@ class ConfidenceSequence:
 
     @classmethod
     def from_pilot(
-        cls, pilot: Scores, *, delta: float, confidence: float = 0.95, ratio: int = 4
+        cls, pilot: Scores, *, delta: float, confidence: float = DEFAULT_CONFIDENCE, ratio: int = 4
     ) -> "ConfidenceSequence":
         """Thresholds at ranks 1, r, r², … of scores that will not be bet on."""
         outside, inside = np.sort(pilot.outside), np.sort(pilot.inside)

@@ -1,15 +1,23 @@
-"""Cosines of random directions: their exact law, whatever they are compared with."""
+"""Bound ε by cosines of random directions: their exact law, and what canaries prove."""
 
 import math
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
 from epsilometer import _validate
+from epsilometer.core.bound import Direction, EpsilonLowerBound
+from epsilometer.core.claim import DEFAULT_CONFIDENCE
 from epsilometer.errors import InvalidArgument
 from epsilometer.stats import binomial
-from epsilometer.types import FloatArray
+from epsilometer.stats.gaussians import gdp_epsilon
+from epsilometer.types import FloatArray, IntArray
+
+_RANK_RATIO = 4
+_STEP = 0.5  # between thresholds at quantiles, in null standard deviations
+_DIRECTIONS: tuple[Direction, Direction] = ("present→absent", "absent→present")
 
 
 def cosine_cdf(x: ArrayLike, dimension: int) -> FloatArray:
@@ -122,3 +130,221 @@ def _log_tail(x: FloatArray, half: float) -> FloatArray:
         fraction = 1 + odd / (1 + even / fraction)
     front = a * np.log(y) + b * np.log(x * x) - special.betaln(a, b) - math.log(a)
     return np.asarray(front - np.log(fraction) - math.log(2))
+
+
+def cosine_bound(
+    cosines: ArrayLike,
+    *,
+    dimension: int,
+    delta: float,
+    confidence: float = DEFAULT_CONFIDENCE,
+    rule: Literal["ranks", "quantiles"] = "ranks",
+) -> EpsilonLowerBound:
+    r"""Lower bound on ε from the cosines of canaries that took part, by counting.
+
+    The chance that a canary which took no part reaches a threshold is known exactly, so only one
+    rate has to be limited: by Clopper–Pearson, with 1 − confidence shared among thresholds and
+    both directions.
+
+    - ``"ranks"``: thresholds are the 1st, 4th, 16th, … highest and lowest cosine. The share of
+      canaries above the j-th highest of k is Beta(j, k−j+1) distributed whatever their law, so that
+      the limit holds though the cosines themselves place the threshold.
+    - ``"quantiles"``: thresholds every half standard deviation of the null, the i-th at a share
+      of 1/((i+1)(i+2)). Proves less, since none of them is where the cosines happen to be.
+
+    Guarantees: exceeds the true ε with probability at most ``1 - confidence``, whatever the law of
+        the cosines. Canaries need not take part equally often: their mean rate is bounded, and
+        unequal rates make counts only less variable (Hoeffding 1956).
+    Assumes: cosines are independent of each other, nearly so where canaries are far fewer than
+        dimensions; directions could not be foreseen.
+
+    Example:
+        >>> even = special.ndtri((np.arange(1000) + 0.5) / 1000)
+        >>> bound = cosine_bound((even + 4) / 1000, dimension=10**6, delta=1e-6)
+        >>> bound.valid, round(bound.epsilon, 1)
+        (True, 18.0)
+    """
+    _validate.open_unit(confidence=confidence)
+    _validate.probability(delta=delta)
+    if rule not in ("ranks", "quantiles"):
+        raise InvalidArgument(f"Expected rule to be 'ranks' or 'quantiles', got {rule!r}.")
+    known = np.sort(cosines_of(cosines, dimension=dimension))
+    alpha = 1 - confidence
+    looks = _at_ranks(known, alpha) if rule == "ranks" else _at_quantiles(known, dimension, alpha)
+    tnr = cosine_cdf(looks[1].thresholds, dimension)
+    above, below = (
+        log_ratio(looks[0].rates - delta, cosine_logsf(looks[0].thresholds, dimension)),
+        log_ratio(tnr - delta, np.log(looks[1].rates)),
+    )
+    best = (int(np.argmax(above)), int(np.argmax(below)))
+    row = 0 if above[best[0]] >= below[best[1]] else 1
+    at, look = best[row], looks[row]
+    words = {
+        "ranks": f"ranks 1, {_RANK_RATIO}, {_RANK_RATIO**2}, … from either end",
+        "quantiles": f"every {_STEP:g} null standard deviations",
+    }
+    return EpsilonLowerBound(
+        epsilon=float((above, below)[row][at]),
+        delta=delta,
+        confidence=confidence,
+        method="cosines",
+        threshold_rule=f"{words[rule]}, FPR from the exact null law",
+        valid=True,
+        direction=_DIRECTIONS[row],
+        threshold=float(look.thresholds[at]),
+        n_in=known.size,
+        n_out=0,
+        cites=("clopper1934", "kairouz2015", "andrew2024"),
+        basis=(
+            (("cosines that reach it", "cosines that miss it")[row], look.counts[at]),
+            ("cosines", known.size),
+            ("level", look.levels[at]),
+            ("dimension", dimension),
+        ),
+    )
+
+
+def tied_bound(
+    cosines: ArrayLike, *, dimension: int, delta: float, confidence: float = DEFAULT_CONFIDENCE
+) -> EpsilonLowerBound:
+    r"""Lower bound on ε from the mean of the cosines: ε at μ̂ − q/√k, q a quantile of the null.
+
+    A sum of k orthonormal canaries is √k along one direction, so that √k times the mean is the
+    cosine with that direction. With Gaussian noise its tangent times √(d−1) is a noncentral t
+    of d − 1 degrees of freedom, shifted by √k/σ: the exact law, in which the chance that the bound
+    is too large is 1 − confidence without leakage, and less with it, since canaries lengthen the
+    sum. The normal quantile instead of the null's would err by 0.012/d more.
+
+    Guarantees: exceeds the true ε with probability at most ``1 - confidence`` for canaries that
+        take part equally often in sums with Gaussian noise.
+    Assumes: exactly that: all cosines have one mean and the spread 1/√d of the null.
+
+    Example:
+        >>> even = special.ndtri((np.arange(1000) + 0.5) / 1000)
+        >>> round(tied_bound((even + 4) / 1000, dimension=10**6, delta=1e-6).epsilon, 1)
+        25.9
+    """
+    _validate.open_unit(confidence=confidence, delta=delta)
+    known = cosines_of(cosines, dimension=dimension)
+    error = -float(cosine_quantile(1 - confidence, dimension)) / math.sqrt(known.size)
+    sure = math.sqrt(dimension) * (float(known.mean()) - error)
+    return EpsilonLowerBound(
+        epsilon=gdp_epsilon(max(0.0, sure), delta),
+        delta=delta,
+        confidence=confidence,
+        method="mean_cosine",
+        threshold_rule="none: the mean of all cosines, spread tied to the null's",
+        valid=True,
+        direction="both",
+        threshold=max(0.0, sure) / math.sqrt(dimension),
+        n_in=known.size,
+        n_out=0,
+        cites=("andrew2024", "balle2018"),
+        caveats=(
+            "Holds only where all canaries take part equally often and noise is Gaussian: the "
+            "cosines are taken to be normal, of one mean, with the spread of the null.",
+        ),
+        basis=(
+            ("mean cosine", float(known.mean())),
+            ("cosines", known.size),
+            ("dimension", dimension),
+            ("quantile", error * math.sqrt(known.size)),
+            ("μ", max(0.0, sure)),
+        ),
+    )
+
+
+def one_shot_epsilon_lo(
+    cosines: ArrayLike, *, dimension: int, delta: float, confidence: float = DEFAULT_CONFIDENCE
+) -> EpsilonLowerBound:
+    """ε_lo of the one-shot papers. **Not a valid bound**: to reproduce them.
+
+    Every cosine is tried as threshold ("present" iff at or above it); the FPR there is known
+    exactly, the FNR has Jeffreys' upper limit, and the largest ε of both directions is taken at
+    no cost. It exceeds the true ε in 5 to 43 % of audits that say 95 %.
+    """
+    _validate.probability(delta=delta)
+    _validate.open_unit(confidence=confidence)
+    scores = np.sort(_validate.scores("cosines", cosines))
+    log_fpr = cosine_logsf(scores, dimension)
+    missed = np.searchsorted(scores, scores)  # cosines below each; equal ones stay together
+    fnr, tpr = binomial.upper_limit(missed, scores.size, alpha=1 - confidence, kind="jeffreys")
+    above = log_ratio(tpr - delta, log_fpr)
+    below = log_ratio(cosine_cdf(scores, dimension) - delta, np.log(fnr))
+    epsilons = np.stack([above, below])
+    row, at = np.unravel_index(np.argmax(epsilons), epsilons.shape)
+    return EpsilonLowerBound(
+        epsilon=float(epsilons[row, at]),
+        delta=delta,
+        confidence=confidence,
+        method="jeffreys",
+        threshold_rule="Best(), FPR from the exact null law",
+        valid=False,
+        direction="present→absent" if row == 0 else "absent→present",
+        threshold=float(scores[at]),
+        n_in=scores.size,
+        n_out=0,
+        cites=("andrew2024",),
+        caveats=(
+            "Not a valid bound: the threshold was chosen on the scores it is used on, at no cost, "
+            "and Jeffreys' limit is not exact.",
+        ),
+        basis=(
+            ("cosines that miss it", missed[at]),
+            ("cosines", scores.size),
+            ("level", 1 - confidence),
+            ("dimension", dimension),
+        ),
+    )
+
+
+class _Looks(NamedTuple):
+    """Thresholds, and what is sure of the rate of canaries on the other side of each."""
+
+    thresholds: FloatArray
+    rates: FloatArray  # lower limits of TPR, or upper limits of FNR
+    counts: IntArray  # cosines that reach each, or that miss it
+    levels: FloatArray  # what each limit may cost
+
+
+def _at_ranks(known: FloatArray, alpha: float) -> tuple[_Looks, _Looks]:
+    k = known.size
+    ranks: IntArray = np.array(
+        [_RANK_RATIO**i for i in range(64) if _RANK_RATIO**i <= k], dtype=np.int64
+    )
+    share = np.full(ranks.size, alpha / (2 * ranks.size))
+    return (
+        _Looks(known[k - ranks], _least_rate(ranks, k, share), ranks, share),
+        _Looks(known[ranks - 1], _largest_rate(ranks - 1, k, share), ranks - 1, share),
+    )
+
+
+def _at_quantiles(known: FloatArray, dimension: int, alpha: float) -> tuple[_Looks, _Looks]:
+    k, step = known.size, _STEP / math.sqrt(dimension)
+    count = 1 + int(max(float(known[-1]), 0.0) / step)  # above the highest cosine is nothing
+    at = np.arange(count)
+    thresholds = np.minimum(at * step, 1.0)
+    share = alpha / (2 * (at + 1.0) * (at + 2.0))
+    missed = np.searchsorted(known, thresholds)
+    return (
+        _Looks(thresholds, _least_rate(k - missed, k, share), k - missed, share),
+        _Looks(thresholds, _largest_rate(missed, k, share), missed, share),
+    )
+
+
+def _least_rate(hits: IntArray, k: int, alpha: FloatArray) -> FloatArray:
+    """Clopper–Pearson's lower limit of a mean rate, also where canaries have rates of their own.
+
+    Hoeffding's comparison with equal rates begins at two hits. For one, the chance that any of k
+    canaries hits is at most the sum of their rates.
+    """
+    some = np.maximum(hits, 1)
+    limit = binomial.beta_at(some, k - some + 1, special.ndtri(alpha))
+    return np.where(hits > 1, limit, np.where(hits == 1, np.minimum(limit, alpha / k), 0.0))
+
+
+def _largest_rate(missed: IntArray, k: int, alpha: FloatArray) -> FloatArray:
+    """Clopper–Pearson's upper limit of a mean rate."""
+    fewer = np.minimum(missed, k - 1)
+    limit = binomial.beta_at(fewer + 1, k - fewer, -special.ndtri(alpha))
+    return np.where(missed < k, limit, 1.0)

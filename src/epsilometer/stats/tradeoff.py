@@ -7,6 +7,7 @@ import scipy.special
 from numpy.typing import ArrayLike
 
 from epsilometer import _validate
+from epsilometer.core.claim import DEFAULT_CONFIDENCE
 from epsilometer.core.scores import ScoreCounts, Scores
 from epsilometer.stats import binomial
 from epsilometer.types import FloatArray, IntArray
@@ -126,7 +127,7 @@ class TradeoffCurve:
         )
 
     def band(
-        self, confidence: float = 0.95
+        self, confidence: float = DEFAULT_CONFIDENCE
     ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
         """Limits on the true rates that hold at all thresholds together.
 

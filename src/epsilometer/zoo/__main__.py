@@ -5,7 +5,13 @@ from pathlib import Path
 
 import click
 
-from epsilometer.zoo.page import count_outcomes, list_mistakes, read_seeds, render_page, tell_seeds
+from epsilometer.zoo.page import (
+    count_outcomes,
+    describe_seeds,
+    list_mistakes,
+    read_seeds,
+    render_page,
+)
 from epsilometer.zoo.programs import list_programs
 from epsilometer.zoo.runner import Outcome, run_zoo
 
@@ -20,15 +26,15 @@ FILE = Path(__file__).parents[3] / "docs" / "zoo.md"
 def main(seeds: int | None, jobs: int) -> None:
     """Run the zoo, write its page where the documentation is, and say what was counted."""
     outcomes = run_zoo((*list_programs("step"), *list_programs("opacus")), jobs=jobs)
-    told = read_seeds(FILE.read_text("utf-8")) if FILE.exists() else ""
+    paragraph = read_seeds(FILE.read_text("utf-8")) if FILE.exists() else ""
     again: tuple[Outcome, ...] = ()
     if seeds:
         right = [outcome.program for outcome in outcomes if outcome.program.right]
         again = run_zoo(right, seeds=seeds, jobs=jobs)
-        told = tell_seeds(again, f"make zoo SEEDS={seeds}")
+        paragraph = describe_seeds(again, f"make zoo SEEDS={seeds}")
     if FILE.parent.is_dir():
-        FILE.write_text(render_page(outcomes, seeds=told), "utf-8")
-    lines = (count_outcomes(outcomes), *list_mistakes(outcomes), told if seeds else "")
+        FILE.write_text(render_page(outcomes, seeds=paragraph), "utf-8")
+    lines = (count_outcomes(outcomes), *list_mistakes(outcomes), paragraph if seeds else "")
     sys.stdout.write("\n".join(filter(None, lines)).rstrip() + "\n")
     raise SystemExit(any(each.accused and each.program.right for each in (*outcomes, *again)))
 

@@ -1,5 +1,6 @@
 """Give the small network that the programs of the zoo train: gradients record by record."""
 
+from functools import cache
 from typing import TypeAlias
 
 import numpy as np
@@ -21,6 +22,7 @@ def make_batch() -> Batch:
     return rng.normal(size=(RECORDS, FEATURES)), rng.integers(0, CLASSES, RECORDS)
 
 
+@cache
 def make_parameters() -> Sums:
     """Return the parameters at which gradients are taken, always the same."""
     rng = np.random.default_rng(81)

@@ -8,174 +8,104 @@ from typing import Any
 import torch
 
 from epsilometer._extras import needs
-from epsilometer.zoo.opacus_training import (
-    Training,
-    describe_training,
-    take_step,
-    train_in_parts,
-)
+from epsilometer.zoo.opacus_training import Training, program, take_step, train_in_parts
 
 with needs("opacus", extra="opacus"):
     from opacus.optimizers import DPOptimizer  # type: ignore[import-untyped]
 
-
-class _ChangeSigma(DPOptimizer):
-    """Draws noise of another σ than it books."""
-
-    noise_multiplier: float
-
-    def change(self, sigma: float) -> float:
-        """Return the σ that is used; the accountant hears of the other."""
-        return sigma
-
-    def add_noise(self) -> None:
-        booked = self.noise_multiplier
-        self.noise_multiplier = self.change(booked)
-        super().add_noise()
-        self.noise_multiplier = booked
+# Its scale: the σ that is used, for the σ that is booked.
 
 
-class _DivideByBatchSize(_ChangeSigma):
-    """Adds noise of the mean's sensitivity to the sum."""
-
-    def change(self, sigma: float) -> float:
-        return sigma / float(self.expected_batch_size)
-
-
-class _Halve(_ChangeSigma):
-    """Adds half the noise."""
-
-    def change(self, sigma: float) -> float:
-        return sigma / 2
+@program("EPS-0101", part="sigma")
+def _divide_by_batch_size(optimizer: Any, sigma: float) -> float:
+    """Add noise of the mean's sensitivity to the sum."""
+    return sigma / float(optimizer.expected_batch_size)
 
 
-class _TakeTenPercentOff(_ChangeSigma):
-    """Adds 10 % too little."""
-
-    def change(self, sigma: float) -> float:
-        return 0.9 * sigma
-
-
-class _TakeRoot(_ChangeSigma):
-    """Takes σ for a variance."""
-
-    def change(self, sigma: float) -> float:
-        return math.sqrt(sigma)
+program("EPS-0102", part="sigma")(lambda _, sigma: sigma / 2)
+program("EPS-0103", part="sigma")(lambda _, sigma: 0.9 * sigma)
+program("EPS-0104", part="sigma", noise=2.0)(lambda _, sigma: math.sqrt(sigma))
+program("EPS-0105", part="sigma", noise=0.7)(lambda _, sigma: sigma**2)
+program("EPS-0106", part="sigma", clip=4.0)(
+    lambda optimizer, sigma: sigma / float(optimizer.max_grad_norm)
+)
 
 
-class _TakeSquare(_ChangeSigma):
-    """Scales noise by its variance in place of its root."""
-
-    def change(self, sigma: float) -> float:
-        return sigma**2
-
-
-class _ForgetClipNorm(_ChangeSigma):
-    """Adds noise of σ, not of σC."""
-
-    def change(self, sigma: float) -> float:
-        return sigma / float(self.max_grad_norm)
+@program("EPS-0110", part="sigma")
+def _decay(optimizer: Any, sigma: float) -> float:
+    """Let noise fall by 2 % per step behind the accountant's back."""
+    optimizer.factor = 0.98 * getattr(optimizer, "factor", 1.0)
+    return sigma * float(optimizer.factor)
 
 
-class _Decay(_ChangeSigma):
-    """Lets noise fall by 2 % a step behind the accountant's back."""
-
-    factor = 1.0
-
-    def change(self, sigma: float) -> float:
-        self.factor *= 0.98
-        return sigma * self.factor
+@program("EPS-0111", part="sigma")
+def _skip_every_second(optimizer: Any, sigma: float) -> float:
+    optimizer.steps = getattr(optimizer, "steps", 0) + 1
+    return sigma if optimizer.steps % 2 else 0.0
 
 
-class _SkipEverySecond(_ChangeSigma):
-    """Adds noise in every second step only."""
-
-    steps = 0
-
-    def change(self, sigma: float) -> float:
-        self.steps += 1
-        return sigma if self.steps % 2 else 0.0
+program("EPS-0112", part="sigma", loop=train_in_parts)(
+    lambda optimizer, sigma: 0.0 if optimizer._is_last_step_skipped else sigma
+)
 
 
-class _SkipSplitBatches(_ChangeSigma):
-    """Adds no noise to batches that were split into physical ones."""
+# The noise that is added, tensor by tensor, for the noise that was drawn.
 
-    def change(self, sigma: float) -> float:
-        return 0.0 if self._is_last_step_skipped else sigma
-
-
-class _ChangeNoise(DPOptimizer):
-    """Changes the noise after it was drawn, tensor by tensor."""
-
-    def change(self, number: int, noise: Any) -> Any:
-        """Return the noise of a tensor that is added in place of the noise drawn."""
-        return noise
-
-    def add_noise(self) -> None:
-        super().add_noise()
-        for number, p in enumerate(self.params):
-            own = p.summed_grad.view_as(p)
-            p.grad = own + self.change(number, p.grad - own)
-
-    @property
-    def scale(self) -> float:
-        """σC, the standard deviation of the noise."""
-        return float(self.noise_multiplier * self.max_grad_norm)
+program("EPS-0107", part="change_noise")(
+    lambda _, number, noise: noise if noise.ndim > 1 else 0 * noise
+)
+program("EPS-0108", part="change_noise")(
+    lambda _, number, noise: noise if number >= 2 else 0 * noise  # who takes it for frozen
+)
 
 
-class _SpareBiases(_ChangeNoise):
-    """Adds no noise to biases."""
-
-    def change(self, number: int, noise: Any) -> Any:
-        return noise if noise.ndim > 1 else 0 * noise
-
-
-class _SpareFirstLayer(_ChangeNoise):
-    """Adds no noise to the first layer, as one does who takes it for frozen."""
-
-    def change(self, number: int, noise: Any) -> Any:
-        return noise if number >= 2 else 0 * noise
+@program("EPS-0109", part="change_noise")
+def _spare_one_row(optimizer: Any, number: int, noise: Any) -> Any:
+    """Add no noise to one row of a matrix, as to a padding token."""
+    if number == 2:
+        noise[0] = 0
+    return noise
 
 
-class _SpareOneRow(_ChangeNoise):
-    """Adds no noise to one row of a matrix, as to a padding token."""
-
-    def change(self, number: int, noise: Any) -> Any:
-        if number == 2:
-            noise[0] = 0
-        return noise
+@program("EPS-0113", part="change_noise")
+def _draw_uniform(optimizer: Any, number: int, noise: Any) -> Any:
+    """Draw uniform noise of the same variance."""
+    return (2 * torch.rand_like(noise) - 1) * math.sqrt(3) * _get_scale(optimizer)
 
 
-class _ShareRows(_ChangeNoise):
-    """Broadcasts one row of noise over all rows."""
-
-    def change(self, number: int, noise: Any) -> Any:
-        return noise[:1].expand_as(noise)
-
-
-class _DrawUniform(_ChangeNoise):
-    """Draws uniform noise of the same variance."""
-
-    def change(self, number: int, noise: Any) -> Any:
-        return (2 * torch.rand_like(noise) - 1) * math.sqrt(3) * self.scale
+@program("EPS-0114", part="change_noise")
+def _clamp(optimizer: Any, number: int, noise: Any) -> Any:
+    """Cut noise off at 2σC, so that training stays stable."""
+    return noise.clamp(-2 * _get_scale(optimizer), 2 * _get_scale(optimizer))
 
 
-class _Clamp(_ChangeNoise):
-    """Cuts noise off at 2σC, so that training stays stable."""
-
-    def change(self, number: int, noise: Any) -> Any:
-        return noise.clamp(-2 * self.scale, 2 * self.scale)
-
-
-class _Cancel(_ChangeNoise):
-    """Takes off the noise of the step before: all noise cancels in the sum of steps."""
-
-    def change(self, number: int, noise: Any) -> Any:
-        last = self.__dict__.setdefault("last", {})
-        now, last[number] = noise - last.get(number, 0), noise
-        return now
+@program("EPS-0119", part="change_noise")
+def _seed_every_tensor(optimizer: Any, number: int, noise: Any) -> Any:
+    optimizer.steps = getattr(optimizer, "steps", 0) + (number == 0)
+    generator = torch.Generator().manual_seed(optimizer.steps)
+    return _get_scale(optimizer) * torch.randn(noise.shape, generator=generator)
 
 
+program("EPS-0120", part="change_noise")(lambda _, number, noise: noise[:1].expand_as(noise))
+
+
+@program("EPS-0121", part="change_noise")
+def _cancel(optimizer: Any, number: int, noise: Any) -> Any:
+    """Take off the noise of the step before: all noise cancels in the sum of steps."""
+    last = optimizer.__dict__.setdefault("last", {})
+    now, last[number] = noise - last.get(number, 0), noise
+    return now
+
+
+def _get_scale(optimizer: Any) -> float:
+    """Return σC, the standard deviation of the noise."""
+    return float(optimizer.noise_multiplier * optimizer.max_grad_norm)
+
+
+# Its generator, and what it is added to.
+
+
+@program("EPS-0115", part="kind")
 class _SeedEveryStep(DPOptimizer):
     """Seeds its generator in every step, for reproducible runs."""
 
@@ -184,17 +114,25 @@ class _SeedEveryStep(DPOptimizer):
         super().add_noise()
 
 
-class _SeedEveryTensor(_ChangeNoise):
-    """Uses one seed for all tensors of a step."""
-
-    steps = 0
-
-    def change(self, number: int, noise: Any) -> Any:
-        self.steps += number == 0
-        generator = torch.Generator().manual_seed(self.steps)
-        return self.scale * torch.randn(noise.shape, generator=generator)
+@program("EPS-0116", part="loop")
+def _seed_every_epoch(training: Training) -> None:
+    """Seed torch at the start of every epoch: batches and noise repeat."""
+    for _ in range(training.epochs):
+        torch.manual_seed(0)
+        for features, labels in training.loader:
+            take_step(training, features, labels)
 
 
+@program("EPS-0117", part="loop")
+def _reset_generator_every_epoch(training: Training) -> None:
+    """Give the optimiser a new generator of the same seed in every epoch."""
+    for _ in range(training.epochs):
+        training.optimizer.generator = torch.Generator().manual_seed(1)
+        for features, labels in training.loader:
+            take_step(training, features, labels)
+
+
+@program("EPS-0118", part="kind")
 class _DrawFromFewSeeds(DPOptimizer):
     """Draws the seed of every step from a hundred."""
 
@@ -203,6 +141,7 @@ class _DrawFromFewSeeds(DPOptimizer):
         super().add_noise()
 
 
+@program("EPS-0122", part="kind")
 class _AddMomentumBeforeNoise(DPOptimizer):
     """Adds up sums of earlier steps before noise: a record is in all later steps too."""
 
@@ -211,98 +150,3 @@ class _AddMomentumBeforeNoise(DPOptimizer):
             p.velocity = 0.9 * getattr(p, "velocity", 0.0) + p.summed_grad
             p.summed_grad = p.velocity.clone()
         super().add_noise()
-
-
-def seed_every_epoch(training: Training) -> None:
-    """Seed torch at the start of every epoch: batches and noise repeat."""
-    for _ in range(training.epochs):
-        torch.manual_seed(0)
-        for features, labels in training.loader:
-            take_step(training, features, labels)
-
-
-def reset_generator_every_epoch(training: Training) -> None:
-    """Give the optimiser a new generator of the same seed in every epoch."""
-    for _ in range(training.epochs):
-        training.optimizer.generator = torch.Generator().manual_seed(1)
-        for features, labels in training.loader:
-            take_step(training, features, labels)
-
-
-NOISE = (
-    describe_training(
-        "EPS-0101",
-        "noise divided by the batch size",
-        _DivideByBatchSize,
-        breaks="noise",
-        seen="Backpropagation Clipping (Tramèr et al. 2022)",
-    ),
-    describe_training("EPS-0102", "half the noise", _Halve, breaks="noise"),
-    describe_training("EPS-0103", "10 % too little noise", _TakeTenPercentOff, breaks="noise"),
-    describe_training("EPS-0104", "√σ in place of σ = 2", _TakeRoot, breaks="noise", noise=2.0),
-    describe_training(
-        "EPS-0105",
-        "σ² in place of σ = 0.7",
-        _TakeSquare,
-        breaks="noise",
-        seen="Optax issue 281",
-        noise=0.7,
-    ),
-    describe_training(
-        "EPS-0106", "noise not multiplied by C = 4", _ForgetClipNorm, breaks="noise", clip=4.0
-    ),
-    describe_training("EPS-0107", "no noise on biases", _SpareBiases, breaks="noise of tensors"),
-    describe_training(
-        "EPS-0108", "no noise on the first layer", _SpareFirstLayer, breaks="noise of tensors"
-    ),
-    describe_training(
-        "EPS-0109", "one row of a matrix without noise", _SpareOneRow, breaks="noise of rows"
-    ),
-    describe_training(
-        "EPS-0110", "noise that decays and is not booked", _Decay, breaks="noise of steps"
-    ),
-    describe_training(
-        "EPS-0111", "every second step without noise", _SkipEverySecond, breaks="noise of steps"
-    ),
-    describe_training(
-        "EPS-0112",
-        "no noise in batches that are split",
-        _SkipSplitBatches,
-        breaks="noise of steps",
-        loop=train_in_parts,
-    ),
-    describe_training("EPS-0113", "uniform noise", _DrawUniform, breaks="shape of noise"),
-    describe_training("EPS-0114", "noise cut off at 2σ", _Clamp, breaks="shape of noise"),
-    describe_training(
-        "EPS-0115", "generator seeded in every step", _SeedEveryStep, breaks="independence"
-    ),
-    describe_training(
-        "EPS-0116",
-        "torch seeded at the start of every epoch",
-        seed_every_epoch,
-        breaks="independence",
-    ),
-    describe_training(
-        "EPS-0117",
-        "generator of the noise reset every epoch",
-        reset_generator_every_epoch,
-        breaks="independence",
-    ),
-    describe_training(
-        "EPS-0118", "noise of one of 100 seeds", _DrawFromFewSeeds, breaks="independence"
-    ),
-    describe_training(
-        "EPS-0119",
-        "one seed for all tensors of a step",
-        _SeedEveryTensor,
-        breaks="independence",
-        seen="JAX's example of DP-SGD (jax pull request 3646)",
-    ),
-    describe_training("EPS-0120", "noise broadcast over rows", _ShareRows, breaks="independence"),
-    describe_training(
-        "EPS-0121", "noise that cancels from step to step", _Cancel, breaks="independence"
-    ),
-    describe_training(
-        "EPS-0122", "momentum before noise", _AddMomentumBeforeNoise, breaks="sensitivity"
-    ),
-)

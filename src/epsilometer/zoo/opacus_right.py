@@ -9,17 +9,18 @@ import torch
 from torch import nn
 
 from epsilometer._extras import needs
-from epsilometer.zoo.opacus_books import ADAPTIVE, RARELY, make_adam, train_by_closure
+from epsilometer.zoo.opacus_books import ADAPTIVE, RARELY, make_adam, step_by_closure
 from epsilometer.zoo.opacus_training import (
     CLASSES,
     FEATURES,
-    PART,
     Training,
-    describe_training,
     make_network,
     make_training,
-    take_step,
+    measure_norms,
+    program,
+    split_by_hand,
     train,
+    train_epochs,
     train_in_parts,
 )
 
@@ -30,40 +31,71 @@ with needs("opacus", extra="opacus"):
         StepNoise,
     )
 
+# What Opacus itself offers.
 
-def split_by_hand(training: Training) -> None:
-    """Accumulate over parts of a batch, by the signals that BatchMemoryManager gives."""
-    for _ in range(training.epochs):
-        for features, labels in training.loader:
-            parts = list(zip(features.split(PART), labels.split(PART), strict=True))
-            for number, (part, own) in enumerate(parts, 1):
-                training.optimizer.signal_skip_step(do_skip=number < len(parts))
-                take_step(training, part, own)
-
-
-class _ClipAutomatically(DPOptimizer):
-    """Normalises every record to C (Bu et al. 2023)."""
-
-    def clip_and_accumulate(self) -> None:
-        rows = list(self.grad_samples)
-        norms = torch.stack([row.flatten(1).norm(dim=1) for row in rows]).norm(dim=0)
-        for p, row in zip(self.params, rows, strict=True):
-            total = torch.einsum("i,i...", self.max_grad_norm / (norms + 0.01), row)
-            p.summed_grad = total if p.summed_grad is None else p.summed_grad + total
+program("EPS-1101", part="loop")(train)
+program("EPS-1102", part="inner")(make_adam)
+program("EPS-1103", part="loop")(train_in_parts)
+program("EPS-1104", part="step")(split_by_hand)
+program("EPS-1105", part="loop", grad_sample_mode="functorch")(train)
+program("EPS-1106", part="loop", grad_sample_mode="ew")(train)
+program("EPS-1107", part="loop", grad_sample_mode="ghost")(train)
+program("EPS-1108", part="loop", grad_sample_mode="ghost")(train_in_parts)
+program("EPS-1109", part="loop", clipping="per_layer", clip=[0.5, 0.1] * 3)(train)
+program("EPS-1110", part="loop", **ADAPTIVE)(train)
+program("EPS-1116", part="loop", **RARELY)(train)
+program("EPS-1127", part="step")(step_by_closure)
 
 
-class _AddMoreNoise(DPOptimizer):
-    """Adds 20 % more noise than it books."""
-
-    noise_multiplier: float
-
-    def add_noise(self) -> None:
-        booked = self.noise_multiplier
-        self.noise_multiplier = 1.2 * booked
-        super().add_noise()
-        self.noise_multiplier = booked
+@program("EPS-1112", part="loop")
+def _schedule_noise(training: Training) -> None:
+    """Let σ fall by Opacus' own scheduler, which the accountant follows."""
+    schedule = StepNoise(training.optimizer, step_size=3, gamma=0.8)
+    for _ in train_epochs(training):
+        schedule.step()
 
 
+@program("EPS-1113", part="loop")
+def _schedule_clip_norm(training: Training) -> None:
+    """Let C fall by Opacus' own scheduler."""
+    schedule = ExponentialGradClip(training.optimizer, gamma=0.8)
+    for _ in train_epochs(training):
+        schedule.step()
+
+
+@program("EPS-1114", part="make")
+def _draw_secure_noise(seed: int) -> Training:
+    """Draw noise as secure mode does: four draws, halved, from a generator of its own."""
+    training = make_training(seed)
+    training.optimizer.secure_mode = True
+    training.optimizer.generator = torch.Generator().manual_seed(seed + 1)
+    return training
+
+
+@program("EPS-1125", part="make")
+def _resume(seed: int) -> Training:
+    """Resume from Opacus' own checkpoint, books and all."""
+    first = make_training(seed, inner=make_adam)
+    train(first)
+    file = BytesIO()
+    first.engine.save_checkpoint(path=file, module=first.model, optimizer=first.optimizer)
+    file.seek(0)
+    second = make_training(seed, inner=make_adam, epochs=3)
+    torch.manual_seed(seed + 1)  # or batches and noise would repeat
+    second.engine.load_checkpoint(path=file, module=second.model, optimizer=second.optimizer)
+    return second
+
+
+# Other optimisers.
+
+
+@program("EPS-1111", part="factors")
+def _clip_automatically(optimizer: Any, rows: list[Any]) -> list[Any]:
+    """Normalise every record to C (Bu et al. 2023)."""
+    return [optimizer.max_grad_norm / (measure_norms(rows) + 0.01)] * len(rows)
+
+
+@program("EPS-1122", part="kind")
 class _StepTwice(DPOptimizer):
     """Applies every noisy gradient twice: that is post-processing."""
 
@@ -73,6 +105,7 @@ class _StepTwice(DPOptimizer):
             self.original_optimizer.step()
 
 
+@program("EPS-1123", part="kind")
 class _ClipAfterNoise(DPOptimizer):
     """Clips the noisy gradient before it is applied: that is post-processing."""
 
@@ -82,32 +115,18 @@ class _ClipAfterNoise(DPOptimizer):
             self.original_optimizer.step()
 
 
-def schedule_noise(training: Training) -> None:
-    """Let σ fall by Opacus' own scheduler, which the accountant follows."""
-    schedule = StepNoise(training.optimizer, step_size=3, gamma=0.8)
-    for _ in range(training.epochs):
-        for features, labels in training.loader:
-            take_step(training, features, labels)
-        schedule.step()
+@program("EPS-1126", part="inner", loss_reduction="sum")
+def _make_slow_sgd(parameters: Any) -> torch.optim.Optimizer:
+    """Return SGD for sums of losses, which are 25 times their means."""
+    return torch.optim.SGD(parameters, lr=0.004)
 
 
-def schedule_clip_norm(training: Training) -> None:
-    """Let C fall by Opacus' own scheduler."""
-    schedule = ExponentialGradClip(training.optimizer, gamma=0.8)
-    for _ in range(training.epochs):
-        for features, labels in training.loader:
-            take_step(training, features, labels)
-        schedule.step()
+program("EPS-1129", part="sigma")(lambda _, sigma: 1.2 * sigma)
+
+# Other networks.
 
 
-def draw_secure_noise(seed: int) -> Training:
-    """Draw noise as secure mode does: four draws, halved, from a generator of its own."""
-    training = make_training(seed)
-    training.optimizer.secure_mode = True
-    training.optimizer.generator = torch.Generator().manual_seed(seed + 1)
-    return training
-
-
+@program("EPS-1115", part="network")
 class _Half(nn.Module):
     """The network in bfloat16, for features in float32."""
 
@@ -119,6 +138,7 @@ class _Half(nn.Module):
         return self.layers(features.to(torch.bfloat16)).float()
 
 
+@program("EPS-1117", part="network")
 class _LowRank(nn.Module):
     """A frozen layer with two thin trainable ones beside it, as LoRA has, and a trained head."""
 
@@ -133,6 +153,7 @@ class _LowRank(nn.Module):
         return self.head(torch.tanh(self.frozen(features) + self.up(self.down(features))))
 
 
+@program("EPS-1118", part="network")
 class _Tied(nn.Module):
     """A network that uses one layer twice."""
 
@@ -147,132 +168,68 @@ class _Tied(nn.Module):
         return self.last(torch.tanh(self.shared(hidden)))
 
 
-def make_with_dropout() -> nn.Module:
-    """Return the network with dropout."""
+@program("EPS-1120", part="network")
+def _make_with_dropout() -> nn.Module:
     first, second, *rest = make_network().children()
     return nn.Sequential(first, second, nn.Dropout(0.2), *rest)
 
 
-def make_with_layer_norm() -> nn.Module:
+@program("EPS-1121", part="network")
+def _make_with_layer_norm() -> nn.Module:
     """Return the network with LayerNorm, which does not mix records."""
     first, *rest = make_network().children()
     return nn.Sequential(first, nn.LayerNorm(40), *rest)
 
 
-def make_with_momentum(parameters: Any) -> torch.optim.Optimizer:
-    """Return SGD with momentum and weight decay."""
-    return torch.optim.SGD(parameters, lr=0.05, momentum=0.9, weight_decay=1e-3)
+# Other loops and losses.
 
 
-def make_slow_sgd(parameters: Any) -> torch.optim.Optimizer:
-    """Return SGD for sums of losses, which are 25 times their means."""
-    return torch.optim.SGD(parameters, lr=0.004)
-
-
-def schedule_learning_rate(training: Training) -> None:
+@program(
+    "EPS-1119",
+    part="loop",
+    inner=lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9, weight_decay=1e-3),
+)
+def _schedule_learning_rate(training: Training) -> None:
     """Let the learning rate fall."""
     rates = torch.optim.lr_scheduler.StepLR(training.before["optimizer"], step_size=1, gamma=0.8)
-    for _ in range(training.epochs):
-        for features, labels in training.loader:
-            take_step(training, features, labels)
+    for _ in train_epochs(training):
         rates.step()
 
 
-def average_weights(training: Training) -> None:
+@program("EPS-1124", part="loop")
+def _average_weights(training: Training) -> None:
     """Keep a moving average of the weights, and go on from it after every epoch."""
     weights = list(training.model.parameters())
     means = [p.detach().clone() for p in weights]
-    for _ in range(training.epochs):
-        for features, labels in training.loader:
-            take_step(training, features, labels)
-            for mean, p in zip(means, weights, strict=True):
-                mean.lerp_(p.detach(), 0.1)
+    take_plain_step = training.step
+
+    def step(training: Training, features: Any, labels: Any) -> None:
+        take_plain_step(training, features, labels)
+        for mean, p in zip(means, weights, strict=True):
+            mean.lerp_(p.detach(), 0.1)
+
+    training.step = step
+    for _ in train_epochs(training):
         with torch.no_grad():
             for mean, p in zip(means, weights, strict=True):
                 p.copy_(mean)
 
 
-def validate_every_epoch(training: Training) -> None:
+@program("EPS-1128", part="loop")
+def _validate_every_epoch(training: Training) -> None:
     """Look at other records between epochs, without gradients."""
     others = torch.randn(50, FEATURES)
-    for _ in range(training.epochs):
-        training.model.train()
-        for features, labels in training.loader:
-            take_step(training, features, labels)
+    for _ in train_epochs(training):
         training.model.eval()
         with torch.no_grad():
             training.model(others)
-    training.model.train()
+        training.model.train()
 
 
-def average_augmentations(model: Any, features: Any, labels: Any) -> Any:
+@program("EPS-1130", part="loss")
+def _average_augmentations(model: Any, features: Any, labels: Any) -> Any:
     """Average the losses of four views of a record: one gradient per record."""
     losses = [
         nn.functional.cross_entropy(model(features + 0.1 * turn), labels) for turn in range(4)
     ]
     return sum(losses) / 4
-
-
-def resume(seed: int) -> Training:
-    """Resume from Opacus' own checkpoint, books and all."""
-    first = make_training(seed, inner=make_adam)
-    train(first)
-    file = BytesIO()
-    first.engine.save_checkpoint(path=file, module=first.model, optimizer=first.optimizer)
-    file.seek(0)
-    second = make_training(seed, inner=make_adam, epochs=3)
-    torch.manual_seed(seed + 1)  # or batches and noise would repeat
-    second.engine.load_checkpoint(path=file, module=second.model, optimizer=second.optimizer)
-    return second
-
-
-RIGHT_TRAININGS = (
-    describe_training("EPS-1101", "plain DP-SGD", train),
-    describe_training("EPS-1102", "Adam", make_adam, inner=make_adam),
-    describe_training("EPS-1103", "BatchMemoryManager", train_in_parts),
-    describe_training("EPS-1104", "batches split by hand", split_by_hand),
-    describe_training("EPS-1105", "functorch", train, grad_sample_mode="functorch"),
-    describe_training("EPS-1106", "expanded weights", train, grad_sample_mode="ew"),
-    describe_training("EPS-1107", "ghost clipping", train, grad_sample_mode="ghost"),
-    describe_training(
-        "EPS-1108",
-        "ghost clipping with BatchMemoryManager",
-        train_in_parts,
-        grad_sample_mode="ghost",
-    ),
-    describe_training(
-        "EPS-1109", "clipping by layers", train, clipping="per_layer", clip=[0.5, 0.1] * 3
-    ),
-    describe_training("EPS-1110", "adaptive clipping", train, **ADAPTIVE),
-    describe_training("EPS-1111", "automatic clipping", _ClipAutomatically),
-    describe_training("EPS-1112", "schedule of noise", schedule_noise),
-    describe_training("EPS-1113", "schedule of C", schedule_clip_norm),
-    describe_training(
-        "EPS-1114", "noise as in secure mode", draw_secure_noise, make=draw_secure_noise
-    ),
-    describe_training("EPS-1115", "bfloat16", _Half, network=_Half),
-    describe_training("EPS-1116", "empty batches", train, **RARELY),
-    describe_training("EPS-1117", "LoRA beside a frozen layer", _LowRank, network=_LowRank),
-    describe_training("EPS-1118", "one layer used twice", _Tied, network=_Tied),
-    describe_training(
-        "EPS-1119",
-        "momentum, weight decay and a schedule of the learning rate",
-        schedule_learning_rate,
-        inner=make_with_momentum,
-    ),
-    describe_training("EPS-1120", "dropout", make_with_dropout, network=make_with_dropout),
-    describe_training("EPS-1121", "LayerNorm", make_with_layer_norm, network=make_with_layer_norm),
-    describe_training("EPS-1122", "every noisy gradient applied twice", _StepTwice),
-    describe_training("EPS-1123", "noisy gradients clipped", _ClipAfterNoise),
-    describe_training("EPS-1124", "moving average of the weights", average_weights),
-    describe_training("EPS-1125", "resume with the books", resume, make=resume),
-    describe_training(
-        "EPS-1126", "sum of losses", make_slow_sgd, inner=make_slow_sgd, loss_reduction="sum"
-    ),
-    describe_training("EPS-1127", "closure", train_by_closure),
-    describe_training("EPS-1128", "validation between epochs", validate_every_epoch),
-    describe_training("EPS-1129", "20 % more noise", _AddMoreNoise),
-    describe_training(
-        "EPS-1130", "averaged augmentations", average_augmentations, loss=average_augmentations
-    ),
-)

@@ -1,4 +1,4 @@
-"""Give the small training with Opacus that programs of the zoo are made from.
+"""Give the small training with Opacus that programs change in one part.
 
 255 records of 16 numbers in 4 classes, a network of 1,764 parameters, σ = 1, C = 1, Poisson
 sampling at rate 1/11, 66 steps: everything that a program does not change.
@@ -6,7 +6,7 @@ sampling at rate 1/11, 66 steps: everything that a program does not change.
 
 # mypy: allow-subclassing-any, allow-untyped-calls
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -15,10 +15,11 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from epsilometer._extras import needs
-from epsilometer.zoo.program import Program
+from epsilometer.zoo.program import Register
 
 with needs("opacus", extra="opacus"):
     from opacus import PrivacyEngine  # type: ignore[import-untyped]
+    from opacus.optimizers import DPOptimizer  # type: ignore[import-untyped]
     from opacus.utils.batch_memory_manager import (  # type: ignore[import-untyped]
         BatchMemoryManager,
     )
@@ -43,6 +44,7 @@ class Training:
         loader: What ``make_private`` returned.
         loss: Called as ``loss(model, features, labels)``.
         loop: What ``run`` calls, with the training.
+        step: What the loop calls on every batch, with the training, features and labels.
         set_up: Sets the same training up on another data set; returns what ``make_private`` does.
         epochs: How many times the loop goes through the loader.
         own_loss: The program's own loss; None for that of the criterion.
@@ -55,6 +57,7 @@ class Training:
     loader: Any
     loss: Loss
     loop: Callable[["Training"], None]
+    step: Callable[["Training", Any, Any], None]
     set_up: Callable[[Any], tuple[Any, ...]]
     epochs: int = EPOCHS
     own_loss: Loss | None = None
@@ -71,21 +74,24 @@ class Training:
 
     def compute_loss(self, model: Any, batch: Any) -> Any:
         """Return the loss of a batch; None where the program takes its step in parts itself."""
-        features, labels = batch
         if self.loop is not train_in_parts:
-            return self.loss(model, features, labels)
-        parts = list(zip(features.split(PART), labels.split(PART), strict=True))
-        for number, (part, own) in enumerate(parts, 1):
-            self.optimizer.signal_skip_step(do_skip=number < len(parts))
-            take_step(self, part, own)
+            return self.loss(model, *batch)
+        split_by_hand(self, *batch)
         return None
 
 
 def train(training: Training) -> None:
     """Go through the loader as anybody's tutorial does."""
-    for _ in range(training.epochs):
+    for _ in train_epochs(training):
+        pass
+
+
+def train_epochs(training: Training) -> Iterator[int]:
+    """Train epoch by epoch; yield the number of each when it is over."""
+    for epoch in range(training.epochs):
         for features, labels in training.loader:
-            take_step(training, features, labels)
+            training.step(training, features, labels)
+        yield epoch
 
 
 def train_in_parts(training: Training) -> None:
@@ -100,6 +106,14 @@ def train_in_parts(training: Training) -> None:
                 take_step(training, features, labels)
 
 
+def split_by_hand(training: Training, features: Any, labels: Any) -> None:
+    """Accumulate over parts of a batch, by the signals that BatchMemoryManager gives."""
+    parts = list(zip(features.split(PART), labels.split(PART), strict=True))
+    for number, (part, own) in enumerate(parts, 1):
+        training.optimizer.signal_skip_step(do_skip=number < len(parts))
+        take_step(training, part, own)
+
+
 def take_step(training: Training, features: Any, labels: Any) -> None:
     """Take one step on one batch."""
     training.optimizer.zero_grad()
@@ -107,13 +121,13 @@ def take_step(training: Training, features: Any, labels: Any) -> None:
     training.optimizer.step()
 
 
-def make_data(seed: int, records: int = RECORDS, features: int = FEATURES) -> TensorDataset:
+def make_data(seed: int, records: int) -> TensorDataset:
     """Return records of four classes that overlap."""
     generator = torch.Generator().manual_seed(seed)
-    centres = torch.randn(CLASSES, features, generator=generator)
+    centres = torch.randn(CLASSES, FEATURES, generator=generator)
     labels = torch.randint(CLASSES, (records,), generator=generator)
     return TensorDataset(
-        centres[labels] + 2 * torch.randn(records, features, generator=generator), labels
+        centres[labels] + 2 * torch.randn(records, FEATURES, generator=generator), labels
     )
 
 
@@ -129,21 +143,79 @@ def make_sgd(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.1)
 
 
+def measure_norms(rows: list[Any]) -> Any:
+    """Return the norm of every record over all tensors."""
+    return torch.stack([row.flatten(1).norm(dim=1) for row in rows]).norm(dim=0)
+
+
+def find_factors(optimizer: Any, norms: Any) -> Any:
+    """Return the factors that bring these norms down to C."""
+    return (optimizer.max_grad_norm / (norms + 1e-6)).clamp(max=1.0)
+
+
+def change_optimizer(
+    *,
+    sigma: Callable[[Any, float], float] | None = None,
+    noise: Callable[[Any, int, Any], Any] | None = None,
+    factors: Callable[[Any, list[Any]], list[Any]] | None = None,
+) -> type:
+    """Return the class of an optimiser in which one thing is not as it should be.
+
+    Args:
+        sigma: Returns the σ that is used, of the optimiser and the σ that is booked.
+        noise: Returns the noise that is added, of the optimiser, a tensor's number and its noise.
+        factors: Returns the factors of all records by tensor, of the optimiser and the gradients
+            of single records.
+    """
+
+    class Changed(DPOptimizer):
+        noise_multiplier: float
+
+        def add_noise(self) -> None:
+            booked = self.noise_multiplier
+            self.noise_multiplier = sigma(self, booked) if sigma else booked
+            super().add_noise()
+            self.noise_multiplier = booked
+            if noise is not None:
+                for number, p in enumerate(self.params):
+                    own = p.summed_grad.view_as(p)
+                    p.grad = own + noise(self, number, p.grad - own)
+
+        def clip_and_accumulate(self) -> None:
+            if factors is None:
+                super().clip_and_accumulate()
+                return
+            rows = list(self.grad_samples)
+            for p, row, factor in zip(self.params, rows, factors(self, rows), strict=True):
+                total = torch.einsum("i,i...", factor, row)
+                p.summed_grad = total if p.summed_grad is None else p.summed_grad + total
+
+    return Changed
+
+
+def shuffle(data: TensorDataset, batch_size: int) -> DataLoader[Any]:
+    """Return the loader of anybody's tutorial."""
+    return DataLoader(data, batch_size=batch_size, shuffle=True)
+
+
 def make_training(
     seed: int,
     *,
     kind: type | None = None,
+    sigma: Callable[[Any, float], float] | None = None,
+    change_noise: Callable[[Any, int, Any], Any] | None = None,
+    factors: Callable[[Any, list[Any]], list[Any]] | None = None,
     loop: Callable[[Training], None] = train,
+    step: Callable[[Training, Any, Any], None] = take_step,
+    prepare: Callable[[Training], None] = lambda _: None,
     loss: Loss | None = None,
     network: Callable[[], nn.Module] = make_network,
     inner: Callable[[Any], torch.optim.Optimizer] = make_sgd,
     noise: float = 1.0,
     clip: Any = 1.0,
     records: int = RECORDS,
-    batch_size: int = BATCH_SIZE,
     epochs: int = EPOCHS,
-    accountant: str = "rdp",  # the quickest
-    make_loader: Callable[[TensorDataset, int], DataLoader[Any]] | None = None,
+    make_loader: Callable[[TensorDataset, int], DataLoader[Any]] = shuffle,
     engine: Any = None,
     **settings: Any,
 ) -> Training:
@@ -152,28 +224,33 @@ def make_training(
     Args:
         seed: Of data, weights and batches.
         kind: Class of the optimiser, in place of the one that ``make_private`` chooses.
+        sigma: As of :func:`change_optimizer`.
+        change_noise: Its ``noise``.
+        factors: As of :func:`change_optimizer`.
         loop: How it is trained.
+        step: How a batch is.
+        prepare: Changes the training after it was made private.
         loss: Called as ``loss(model, features, labels)``; cross-entropy by default.
         network: Makes the network.
         inner: Makes the optimiser that Opacus wraps.
         noise: σ.
         clip: C.
         records: Size of the data set.
-        batch_size: That of the loader before ``make_private``.
         epochs: How many.
-        accountant: As of ``PrivacyEngine``.
         make_loader: Makes the loader before ``make_private`` from a data set and a batch size.
         engine: In place of a new ``PrivacyEngine``.
         settings: More of ``make_private``.
     """
     torch.manual_seed(seed)
+    if sigma or change_noise or factors:
+        kind = change_optimizer(sigma=sigma, noise=change_noise, factors=factors)
     loss_reduction = settings.get("loss_reduction", "mean")
 
     def set_up(data: Any, before: dict[str, Any]) -> tuple[Any, ...]:
         model = network()
         before["optimizer"] = inner([p for p in model.parameters() if p.requires_grad])
-        before["loader"] = (make_loader or _shuffle)(data, batch_size)
-        before["engine"] = engine or PrivacyEngine(accountant=accountant)
+        before["loader"] = make_loader(data, BATCH_SIZE)
+        before["engine"] = engine or PrivacyEngine(accountant="rdp")  # the quickest
         made: tuple[Any, ...] = before["engine"].make_private(
             module=model,
             optimizer=before["optimizer"],
@@ -191,58 +268,21 @@ def make_training(
     model, optimizer, *criterion, loader = set_up(make_data(seed, records), before)
     # Ghost clipping has a criterion of its own.
     judge = criterion[0] if criterion else nn.CrossEntropyLoss(reduction=loss_reduction)
-    return Training(
+    training = Training(
         engine=before["engine"],
         model=model,
         optimizer=optimizer,
         loader=loader,
         loss=loss or (lambda model, features, labels: judge(model(features), labels)),
         loop=loop,
+        step=step,
         set_up=lambda data: set_up(data, {}),
         epochs=epochs,
         own_loss=loss,
         before=before,
     )
+    prepare(training)
+    return training
 
 
-def describe_training(
-    id: str,  # noqa: A002 - the field's name
-    title: str,
-    code: Any,
-    *,
-    breaks: str = "",
-    seen: str = "",
-    make: Callable[..., Training] = make_training,
-    **changes: Any,
-) -> Program:
-    """Return the program of a training.
-
-    Args:
-        id: As of :class:`Program`.
-        title: As of :class:`Program`.
-        code: What differs from the training that is right: the class of the optimiser, or a
-            function. Functions that are no ``make`` are the loop, unless ``changes`` name them.
-        breaks: As of :class:`Program`.
-        seen: As of :class:`Program`.
-        make: Makes the training from a seed.
-        changes: What is given to ``make`` beside the seed.
-    """
-    if isinstance(code, type) and issubclass(code, torch.optim.Optimizer):
-        changes["kind"] = code
-    elif code is not make and not any(code is value for value in changes.values()):
-        changes["loop"] = code
-    named = {name: value for name, value in changes.items() if not callable(value)}
-    return Program(
-        id=id,
-        title=title,
-        kind="opacus",
-        make=lambda seed: make(seed, **changes),
-        code=code,
-        settings=", ".join(f"{name}={value!r}" for name, value in named.items()),
-        breaks=breaks,
-        seen=seen,
-    )
-
-
-def _shuffle(data: TensorDataset, batch_size: int) -> DataLoader[Any]:
-    return DataLoader(data, batch_size=batch_size, shuffle=True)
+program = Register("opacus", make_training)

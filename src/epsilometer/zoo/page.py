@@ -1,62 +1,13 @@
-"""Say what a tool found in the zoo: in a sentence, in tables, as a page."""
+"""Report what a tool found in the zoo: in a sentence, in tables, as a page."""
 
 from collections.abc import Iterable, Sequence
+from importlib.resources import files
 
 from epsilometer.zoo.program import Program
 from epsilometer.zoo.runner import Outcome
 
 BEGIN, END = "<!-- seeds -->\n", "<!-- end of seeds -->\n"
 KINDS = {"step": "Plain functions", "opacus": "Trainings with Opacus"}
-_HEAD = """# The zoo
-
-Programs that are known to be wrong, and right ones that look unusual. A wrong program that is
-missed is a false all-clear, and is named here; a right one that is accused is a false alarm. There
-are two kinds:
-
-- **Plain functions** (EPS-0001 and EPS-1001 onwards): one step of DP-SGD on a network of 364
-  parameters and 32 records, σ = 1 and C = 1 where nothing else is said, checked by
-  `epsilometer.Step`.
-- **Trainings with Opacus** (EPS-0101 and EPS-1101 onwards): 66 steps on a network of 1,764
-  parameters and 255 records at rate 1/11. Each runs under `audited`, which is asked after 1, 2, 4,
-  8, … updates and at the end. Where it finds nothing, `check`, `replay` and `replay_setup` are
-  called after the training.
-
-All settings are the defaults. *After steps* is the step at which the first alarm was certain. *CPU
-s* counts the program and its checks, up to the alarm.
-
-```
-epsilometer zoo                     # all programs
-epsilometer zoo EPS-0143            # one of them
-epsilometer zoo --source EPS-0143   # its source
-make zoo                            # writes this page
-```
-
-## Another tool
-
-A tool is one function of a program and a seed. `program.make(seed)` is what it may look at: an
-`epsilometer.Step` (`step`, `batch`, `clip_norm`, `noise_multiplier`), or a training (`engine`,
-`model`, `optimizer`, `loader`, `loss`; `run()` trains). It returns its alarms, or None where it
-cannot be run:
-
-```python
-from epsilometer.zoo.page import count_outcomes
-from epsilometer.zoo.runner import run_zoo
-from epsilometer.zoo.tool import Alarm, Report
-
-
-def compare_loss(program, seed):
-    \"\"\"Accuse trainings that end with a very small loss.\"\"\"
-    if program.kind != "opacus":
-        return None
-    training = program.make(seed)
-    training.run()
-    loss = float(training.loss(training.model, *training.loader.dataset.tensors).detach())
-    return Report(alarms=(Alarm(check="loss", steps=66),) if loss < 0.1 else ())
-
-
-print(count_outcomes(run_zoo(tool=compare_loss)))
-```
-"""
 
 
 def count_outcomes(outcomes: Iterable[Outcome]) -> str:
@@ -66,21 +17,21 @@ def count_outcomes(outcomes: Iterable[Outcome]) -> str:
     accuses it.
     """
     by_program = _group(outcomes)
-    ran = {program: runs for program, runs in by_program.items() if all(o.ran for o in runs)}
-    wrong = [all(o.accused for o in runs) for program, runs in ran.items() if not program.right]
-    right = [not any(o.accused for o in runs) for program, runs in ran.items() if program.right]
-    told = (
+    complete = {program: runs for program, runs in by_program.items() if all(o.ran for o in runs)}
+    wrong = [all(o.accused for o in runs) for each, runs in complete.items() if not each.right]
+    right = [not any(o.accused for o in runs) for each, runs in complete.items() if each.right]
+    counts = (
         f"{sum(wrong)} of {len(wrong)} wrong programs found, "
         f"{sum(right)} of {len(right)} right ones spared"
     )
-    seeds = max((len(runs) for runs in ran.values()), default=1)
-    told += f", in each of {seeds} seeds" if seeds > 1 else ""
-    left = len(by_program) - len(ran)
-    return f"{told}; {left} not run." if left else f"{told}."
+    seeds = max((len(runs) for runs in complete.values()), default=1)
+    counts += f", in each of {seeds} seeds" if seeds > 1 else ""
+    left = len(by_program) - len(complete)
+    return f"{counts}; {left} not run." if left else f"{counts}."
 
 
 def list_mistakes(outcomes: Iterable[Outcome]) -> tuple[str, ...]:
-    """Name what was missed, and what was accused and is right, a line each."""
+    """Name what was missed, and what was accused and is right, one line per program."""
     lines = []
     for program, runs in _group(outcomes).items():
         mistaken = [outcome for outcome in runs if outcome.ran and not outcome.correct]
@@ -114,9 +65,10 @@ def render_page(outcomes: Sequence[Outcome], *, seeds: str = "") -> str:
         outcomes: Of one seed.
         seeds: What was found with many, in a paragraph.
     """
+    head = files("epsilometer.zoo").joinpath("page_head.md").read_text("utf-8")
     missed = "".join(f"- {line}\n" for line in list_mistakes(outcomes))
     return (
-        f"{_HEAD}\n## What was found\n\n**{count_outcomes(outcomes)}**\n\n"
+        f"{head}\n## What was found\n\n**{count_outcomes(outcomes)}**\n\n"
         f"{missed or 'None is missed, and none is accused that is right.'}\n"
         f"{BEGIN}{seeds}{END}\n{render_tables(outcomes)}\n"
     )
@@ -127,7 +79,7 @@ def read_seeds(page: str) -> str:
     return page.partition(BEGIN)[2].partition(END)[0]
 
 
-def tell_seeds(outcomes: Sequence[Outcome], command: str) -> str:
+def describe_seeds(outcomes: Sequence[Outcome], command: str) -> str:
     """Return the paragraph about right programs that were run with many seeds."""
     accused = [outcome for outcome in outcomes if outcome.accused]
     programs = len({outcome.program.id for outcome in outcomes})
@@ -147,43 +99,53 @@ def _group(outcomes: Iterable[Outcome]) -> dict[Program, list[Outcome]]:
 
 
 def _render_wrong(outcomes: Iterable[Outcome]) -> str:
-    rows = [
-        f"| {o.program.id} | {o.program.title} | {o.program.breaks} | {o.program.seen or '–'} | "
-        f"{_tell_alarms(o)} | {o.steps if o.accused else '–'} | {o.seconds:.2f} |"
-        for o in outcomes
-        if not o.program.right
-    ]
-    return "\n".join(
+    return _render_table(
+        ("id", "wrong program", "breaks", "seen in", "found by", "after steps", "CPU s"),
         [
-            "| id | wrong program | breaks | seen in | found by | after steps | CPU s |",
-            "|---|---|---|---|---|---:|---:|",
-            *rows,
-        ]
+            (
+                o.program.id,
+                o.program.title,
+                o.program.breaks,
+                o.program.seen,
+                _name_alarms(o, "**missed**"),
+                o.steps if o.accused else "",
+                f"{o.seconds:.2f}",
+            )
+            for o in outcomes
+            if not o.program.right
+        ],
     )
 
 
 def _render_right(outcomes: Iterable[Outcome]) -> str:
-    rows = [
-        f"| {o.program.id} | {o.program.title} | {_tell_right(o)} | "
-        f"{', '.join(o.untested) or '–'} | {o.seconds:.2f} |"
-        for o in outcomes
-        if o.program.right
-    ]
-    return "\n".join(
-        ["| id | right program | outcome | not tested | CPU s |", "|---|---|---|---|---:|", *rows]
+    return _render_table(
+        ("id", "right program", "outcome", "not tested", "CPU s"),
+        [
+            (
+                o.program.id,
+                o.program.title,
+                f"**accused**: {', '.join(o.checks)}" if o.accused else _name_alarms(o, "spared"),
+                ", ".join(o.untested),
+                f"{o.seconds:.2f}",
+            )
+            for o in outcomes
+            if o.program.right
+        ],
     )
 
 
-def _tell_alarms(outcome: Outcome) -> str:
+def _render_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table in Markdown; numbers of steps and seconds are set to the right."""
+    rules = ["---:" if name in ("after steps", "CPU s") else "---" for name in columns]
+    lines = [f"| {' | '.join(str(cell) or '–' for cell in row)} |" for row in rows]
+    return "\n".join([f"| {' | '.join(columns)} |", f"|{'|'.join(rules)}|", *lines])
+
+
+def _name_alarms(outcome: Outcome, silent: str) -> str:
+    """Name the checks that accused a program; ``silent`` where none did."""
     if not outcome.ran:
         return "not run"
     if not outcome.accused:
-        return "**missed**"
+        return silent
     call = outcome.alarms[0].call
     return f"`{call}`: {', '.join(outcome.checks)}" if call else ", ".join(outcome.checks)
-
-
-def _tell_right(outcome: Outcome) -> str:
-    if not outcome.ran:
-        return "not run"
-    return f"**accused**: {', '.join(outcome.checks)}" if outcome.accused else "spared"

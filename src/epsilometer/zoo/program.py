@@ -1,19 +1,20 @@
-"""Describe a program of the zoo: what it is, and what a tool is given to check."""
+"""Describe programs of the zoo: what each is, and what a tool is given to check.
 
+``catalogue.csv`` lists them: id, title, what each breaks, and where it was seen.
+"""
+
+import csv
 import inspect
+import re
 from collections.abc import Callable
-from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
-
-from epsilometer.audits.step.subject import Step
-from epsilometer.conformance.replay import StepFunction
-from epsilometer.zoo.network import make_batch
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal, TypeAlias, TypeVar
 
 Kind: TypeAlias = Literal["step", "opacus"]
-
-C = 1.0
-SIGMA = 1.0
+Code = TypeVar("Code", bound=Callable[..., Any])
+_DECORATORS = re.compile(r"\A\s*@.*?^(?=def |class )", re.DOTALL | re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,42 +50,64 @@ class Program:
     @property
     def source(self) -> str:
         """The source of what is wrong with it, or unusual."""
-        return inspect.getsource(self.code)
+        return _DECORATORS.sub("", inspect.getsource(self.code))
 
 
-def describe_step(
-    id: str,  # noqa: A002 - the field's name
-    title: str,
-    step: StepFunction,
-    *,
-    clip_norm: float = C,
-    noise_multiplier: float = SIGMA,
-    steady: bool | None = None,
-    breaks: str = "",
-    seen: str = "",
-) -> Program:
-    """Return the program of one step that is a plain function.
+@cache
+def read_catalogue() -> dict[str, dict[str, str]]:
+    """Return title, ``breaks`` and ``seen`` of all programs, by their ids."""
+    text = files("epsilometer.zoo").joinpath("catalogue.csv").read_text("utf-8")
+    return {row.pop("id"): row for row in csv.DictReader(text.splitlines())}
+
+
+class Register:
+    """Collect the programs of one kind: each is the right program with one part changed.
+
+    ``@register("EPS-0022", part="draw")`` stands before the function or class that takes the place
+    of that part.
 
     Args:
-        id: As of :class:`Program`.
-        title: As of :class:`Program`.
-        step: Called as ``step(batch, rng)``; returns the noisy sum of clipped gradients.
-        clip_norm: C that is accounted for.
-        noise_multiplier: σ that is accounted for.
-        steady: As of ``epsilometer.Step``.
-        breaks: As of :class:`Program`.
-        seen: As of :class:`Program`.
+        kind: Of the programs.
+        make: Makes what a tool is given, called as ``make(seed, **parts)``.
+
+    Attributes:
+        programs: Those registered so far.
     """
 
-    def make(_: int) -> Step:
-        return Step(
-            deepcopy(step),  # one that keeps state begins anew
-            make_batch(),
-            clip_norm=clip_norm,
-            noise_multiplier=noise_multiplier,
-            steady=steady,
-        )
+    def __init__(self, kind: Kind, make: Callable[..., Any]) -> None:
+        self._kind, self._make = kind, make
+        self.programs: list[Program] = []
 
-    changed = getattr(step, "changed", step)
-    code = changed if inspect.isfunction(changed) else type(changed)
-    return Program(id=id, title=title, kind="step", make=make, code=code, breaks=breaks, seen=seen)
+    def __call__(
+        self,
+        id: str,  # noqa: A002 - the field's name
+        *,
+        part: str,
+        **settings: Any,
+    ) -> Callable[[Code], Code]:
+        """Return what registers a function or class as the program of an id.
+
+        Args:
+            id: As in the catalogue.
+            part: What of the right program it replaces; ``make`` where it makes all of it.
+            settings: What else differs from the right program.
+        """
+
+        def add(code: Code) -> Code:
+            whole = part == "make"
+            parts = settings if whole else {**settings, part: code}
+            make = code if whole else self._make
+            words = [f"{name}={value!r}" for name, value in settings.items() if not callable(value)]
+            self.programs.append(
+                Program(
+                    id=id,
+                    kind=self._kind,
+                    make=lambda seed: make(seed, **parts),
+                    code=code,
+                    settings=", ".join(words),
+                    **read_catalogue()[id],
+                )
+            )
+            return code
+
+        return add

@@ -1,16 +1,14 @@
 """List all programs of the zoo."""
 
+from collections.abc import Iterable
 from importlib.util import find_spec
 
+from epsilometer.zoo import right, step, wrong  # noqa: F401 - both register their programs
 from epsilometer.zoo.program import Kind, Program
-from epsilometer.zoo.right import RIGHT
-from epsilometer.zoo.wrong import WRONG
-
-STEPS = (*WRONG, *RIGHT)
 
 
 def list_programs(kind: Kind | None = None) -> tuple[Program, ...]:
-    """Return the programs of a kind; all that can run here by default.
+    """Return the programs of a kind, by their ids; all that can run here by default.
 
     Without Opacus the programs that need it are left out, unless they are asked for.
 
@@ -18,15 +16,23 @@ def list_programs(kind: Kind | None = None) -> tuple[Program, ...]:
         >>> len(list_programs("step"))
         66
     """
-    if kind == "step" or (kind is None and not has_opacus()):
-        return STEPS
-    from epsilometer.zoo.opacus_books import BOOKS, SAMPLING
-    from epsilometer.zoo.opacus_clipping import CLIPPING
-    from epsilometer.zoo.opacus_noise import NOISE
-    from epsilometer.zoo.opacus_right import RIGHT_TRAININGS
+    if kind == "step":
+        return _sort(step.program.programs)
+    if kind is None:
+        return (*list_programs("step"), *(list_programs("opacus") if has_opacus() else ()))
+    from epsilometer.zoo import (  # noqa: F401 - each registers its programs
+        opacus_books,
+        opacus_clipping,
+        opacus_noise,
+        opacus_right,
+        opacus_training,
+    )
 
-    trainings = (*NOISE, *CLIPPING, *SAMPLING, *BOOKS, *RIGHT_TRAININGS)
-    return trainings if kind == "opacus" else (*STEPS, *trainings)
+    return _sort(opacus_training.program.programs)
+
+
+def _sort(programs: Iterable[Program]) -> tuple[Program, ...]:
+    return tuple(sorted(programs, key=lambda program: program.id))
 
 
 def has_opacus() -> bool:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -58,19 +59,16 @@ class Outcome:
 def run_program(program: Program, *, seed: int = 0, tool: Tool = check_program) -> Outcome:
     """Run one program through a tool, and say what it found."""
     start = time.process_time()
-    if program.kind == "opacus":
-        with isolate_torch():
-            report = tool(program, seed)
-    else:
-        report = tool(program, seed)
+    with isolate_torch() if program.kind == "opacus" else nullcontext():
+        answer = tool(program, seed)
     seconds = time.process_time() - start
-    found = report or Report()
+    report = answer or Report()
     return Outcome(
         program=program,
         seed=seed,
-        ran=report is not None,
-        alarms=found.alarms,
-        untested=found.untested,
+        ran=answer is not None,
+        alarms=report.alarms,
+        untested=report.untested,
         seconds=seconds,
     )
 

@@ -1,63 +1,92 @@
-"""Give the step that plain programs of the zoo are made from, and ways to change it.
+"""Give the step of DP-SGD that plain programs change in one part.
 
 Every program takes a batch and a generator and returns the noisy sum of clipped gradients of the
-same small network. σ and C are those of its record.
+same small network.
 """
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from epsilometer.audits.step.subject import Step
 from epsilometer.conformance.replay import StepFunction
 from epsilometer.types import FloatArray
 from epsilometer.zoo.network import (
     Batch,
     Gradients,
     Sums,
-    add,
     add_up,
     clip,
     compute_gradients,
     draw_noise,
+    make_batch,
 )
-from epsilometer.zoo.program import SIGMA, C
+from epsilometer.zoo.program import Register
+
+C = 1.0
+SIGMA = 1.0
+Rng: TypeAlias = np.random.Generator
 
 
-def clipped_sum(batch: Batch, clip_norm: float = C) -> Sums:
+def clipped_sum(batch: Batch) -> Sums:
     """Return the sum of clipped gradients: what every program should add its noise to."""
-    return add_up(clip(compute_gradients(batch), clip_norm))
+    return add_up(clip(compute_gradients(batch), C))
 
 
-def change_noise(change: Callable[[str, FloatArray], Any]) -> StepFunction:
-    """Return the right program with its noise changed, tensor by tensor."""
+@dataclass(frozen=True, kw_only=True)
+class ChangedStep:
+    """Clip every record, sum, add noise: with what a program puts in place of one part.
 
-    def step(batch: Batch, rng: np.random.Generator) -> Sums:
-        total = clipped_sum(batch)
-        noise = draw_noise(total, SIGMA * C, rng)
-        return {name: total[name] + change(name, noise[name]) for name in total}
+    Attributes:
+        gradients: Computes the gradient of each record.
+        clip: Clips the gradients of all records.
+        draw: Draws noise for the sums.
+        noise: Changes the noise of a tensor, by its name.
+        release: Changes what is released.
+    """
 
-    return _name_change(step, change)
+    gradients: Callable[[Batch, Rng], Gradients] = lambda batch, _: compute_gradients(batch)
+    clip: Callable[[Gradients], Gradients] = lambda gradients: clip(gradients, C)
+    draw: Callable[[Sums, Rng], Sums] = lambda total, rng: draw_noise(total, SIGMA * C, rng)
+    noise: Callable[[str, FloatArray], Any] = lambda _, noise: noise
+    release: Callable[[Sums], Any] = lambda sums: sums
 
-
-def change_clipping(change: Callable[[Gradients], Gradients]) -> StepFunction:
-    """Return the right program with its clipping changed."""
-
-    def step(batch: Batch, rng: np.random.Generator) -> Sums:
-        total = add_up(change(compute_gradients(batch)))
-        return add(total, draw_noise(total, SIGMA * C, rng))
-
-    return _name_change(step, change)
-
-
-def take_right_step(batch: Batch, rng: np.random.Generator) -> Sums:
-    """Clip every record, sum, add noise."""
-    total = clipped_sum(batch)
-    return add(total, draw_noise(total, SIGMA * C, rng))
+    def __call__(self, batch: Batch, rng: Rng) -> Any:
+        """Take the step."""
+        total = add_up(self.clip(self.gradients(batch, rng)))
+        noise = self.draw(total, rng)
+        return self.release({name: total[name] + self.noise(name, noise[name]) for name in total})
 
 
-def _name_change(step: Any, change: Any) -> StepFunction:
-    """Let the step say which of its parts is worth reading."""
-    step.changed = change
-    checked: StepFunction = step
-    return checked
+def make_step(
+    _: int,
+    *,
+    step: StepFunction | None = None,
+    clip_norm: float = C,
+    noise_multiplier: float = SIGMA,
+    steady: bool | None = None,
+    **parts: Any,
+) -> Step:
+    """Return the right step, with what a program changes.
+
+    Args:
+        step: The whole step, called as ``step(batch, rng)``.
+        clip_norm: C that is accounted for.
+        noise_multiplier: σ that is accounted for.
+        steady: As of ``epsilometer.Step``.
+        parts: As of :class:`ChangedStep`. A class is called, as it keeps state.
+    """
+    made = {name: part() if isinstance(part, type) else part for name, part in parts.items()}
+    whole: Any = step() if isinstance(step, type) else step
+    return Step(
+        whole or ChangedStep(**made),
+        make_batch(),
+        clip_norm=clip_norm,
+        noise_multiplier=noise_multiplier,
+        steady=steady,
+    )
+
+
+program = Register("step", make_step)

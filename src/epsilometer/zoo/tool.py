@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from epsilometer.audits.step.subject import check_step
@@ -57,11 +57,23 @@ def check_program(program: Program, seed: int) -> Report:
     return _check_training(program, seed)
 
 
-def report_finding(finding: ConformanceFinding, *, call: str) -> Report:
-    """Return a finding as a report: violated checks in the order in which they were."""
+def report_finding(
+    finding: ConformanceFinding | None, *, call: str, steps: int | None = None
+) -> Report:
+    """Return a finding as a report: violated checks in the order in which they were.
+
+    Args:
+        finding: What was found.
+        call: What of this package was called.
+        steps: After which all checks were made, where they were not made step by step.
+    """
+    assert finding is not None  # what every call here is for
     ordered = sorted(finding.find(judge.VIOLATED), key=lambda check: check.steps)
     return Report(
-        alarms=tuple(Alarm(check=check.name, steps=check.steps, call=call) for check in ordered),
+        alarms=tuple(
+            Alarm(check=check.name, steps=check.steps if steps is None else steps, call=call)
+            for check in ordered
+        ),
         untested=tuple(check.name for check in finding.find(judge.NOT_TESTED)),
     )
 
@@ -111,10 +123,7 @@ def _replay(training: Any, seed: int) -> Report:
         training.take_batch(),
         seed=seed,
     )
-    assert audit.conformance is not None  # what replay is for
-    report = report_finding(audit.conformance, call="replay")
-    steps = _count_steps(training)  # those of the training, not of the replay
-    return replace(report, alarms=tuple(replace(each, steps=steps) for each in report.alarms))
+    return report_finding(audit.conformance, call="replay", steps=_count_steps(training))
 
 
 def _replay_setup(training: Any, seed: int) -> Report:
@@ -128,17 +137,15 @@ def _replay_setup(training: Any, seed: int) -> Report:
         own and (lambda model, batch: own(model, *batch)),
         seed=seed,
     )
-    assert audit.conformance is not None  # what it is for
-    report = report_finding(audit.conformance, call="replay_setup")
-    return replace(report, alarms=tuple(replace(each, steps=0) for each in report.alarms))
+    return report_finding(audit.conformance, call="replay_setup", steps=0)
 
 
 def _count_steps(training: Any) -> int:
     return sum(int(steps) for _, _, steps in training.engine.accountant.history)
 
 
-class _FoundError(Exception):
-    """Ends a training that was found out."""
+class _ViolatedError(Exception):
+    """Ends a training that is already violated."""
 
 
 def _watch(training: Any, seed: int) -> Report:
@@ -154,13 +161,13 @@ def _watch(training: Any, seed: int) -> Report:
         updates += 1
         asked = updates & (updates - 1) == 0
         if asked and audit.conformance.verdict == judge.VIOLATED:
-            raise _FoundError
+            raise _ViolatedError
 
     with audited(training.engine, training.optimizer, training.loader, seed=seed) as audit:
         hook = register_optimizer_step_post_hook(ask)
         try:
             training.run()
-        except _FoundError:
+        except _ViolatedError:
             pass
         finally:
             hook.remove()

@@ -19,7 +19,6 @@ from epsilometer.audits.dpsgd.canaries import (
     ManyCanaries,
     TargetCanary,
     dirac_direction,
-    displaces,
     random_direction,
 )
 from epsilometer.errors import InvalidArgument
@@ -32,6 +31,7 @@ from epsilometer.sampling.samplers import (
     Sequential,
     Shuffle,
     WithoutReplacement,
+    is_displacing,
 )
 from epsilometer.stats import likelihood_ratio
 
@@ -111,7 +111,7 @@ def test_means_are_those_of_full_batches(
 ) -> None:
     """Of slices, for the adversary who counts on them."""
     order = BatchThenShuffle() if adversary == "batch_then_shuffle" else Shuffle()
-    how = canary(adversary, adjacency=adjacency, displaces=displaces(sampler))
+    how = canary(adversary, adjacency=adjacency, displaces=is_displacing(sampler))
     rows = torch.tensor(np.array(list(order.batches(12, B, rng=rng))))
     for present, mean in zip((True, False), how.means, strict=False):
         found = replace(how, present=present).insert(rows)
@@ -138,8 +138,8 @@ def test_what_is_inserted_tells_nothing_of_the_target_where_it_comes_beside_othe
 
 def test_who_surely_takes_the_place_of_another() -> None:
     fixed = [Shuffle(), Sequential(), PartialShuffle(4), BatchThenShuffle(), WithoutReplacement()]
-    assert all(map(displaces, fixed))
-    assert not any(map(displaces, [Poisson(), BallsInBins(), object()]))
+    assert all(map(is_displacing, fixed))
+    assert not any(map(is_displacing, [Poisson(), BallsInBins(), object()]))
 
 
 @settings(max_examples=50)
@@ -207,7 +207,7 @@ def test_ratios_are_those_of_the_printed_formulas(seen: np.ndarray) -> None:
         ("target_canary", Poisson(rate=1.0), printed.poisson(seen, sigma=SIGMA, rate=1.0)),
     ]
     for adversary, sampler, expected in cases:
-        how = canary(adversary, displaces=displaces(sampler))
+        how = canary(adversary, displaces=is_displacing(sampler))
         np.testing.assert_allclose(scored(how, seen, sampler), expected, rtol=1e-12, atol=1e-12)
 
 

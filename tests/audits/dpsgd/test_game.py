@@ -9,7 +9,7 @@ import scipy.stats
 import torch
 from torch import nn
 
-from epsilometer.audits.dpsgd.canaries import TargetCanary, displaces, random_direction
+from epsilometer.audits.dpsgd.canaries import TargetCanary, random_direction
 from epsilometer.audits.dpsgd.game import GradientGame, RecordGame, against
 from epsilometer.core.record import Record
 from epsilometer.errors import InvalidArgument
@@ -24,6 +24,7 @@ from epsilometer.sampling.samplers import (
     Shuffle,
     WithoutReplacement,
     check_same_steps,
+    is_displacing,
 )
 from epsilometer.stats.likelihood_ratio import one_of
 from tests import oracles
@@ -61,7 +62,7 @@ def game_of(adversary: Any, sampler: Any, *, views: Any = ("updates",), **change
             adversary=adversary,
             direction=random_direction(training.size, rng=np.random.default_rng(1)),
             batch_size=B,
-            **{"displaces": displaces(sampler), **canary},
+            **{"displaces": is_displacing(sampler), **canary},
         ),
         views=views,
     )

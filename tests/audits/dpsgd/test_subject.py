@@ -13,13 +13,13 @@ import scipy.stats
 import epsilometer as em
 from epsilometer import Claim, Local, UntilNarrow, UntilRefuted
 from epsilometer.accounting import pld
-from epsilometer.audits.dpsgd.canaries import TargetCanary, displaces, random_direction
+from epsilometer.audits.dpsgd.canaries import TargetCanary, random_direction
 from epsilometer.core import judge
 from epsilometer.core.settings import to_settings
 from epsilometer.errors import InvalidArgument
 from epsilometer.networks import memory
 from epsilometer.networks.ensemble import EnsembleDPSGD, cross_entropy
-from epsilometer.sampling.samplers import Poisson, Shuffle
+from epsilometer.sampling.samplers import Poisson, Shuffle, is_displacing
 from tests import oracles
 from tests.audits.dpsgd.dpsgd_audits import (
     DELTA,
@@ -337,7 +337,7 @@ def test_a_model_that_is_audited_is_as_good(adversary: Any) -> None:
         adversary=adversary,
         direction=random_direction(training.size, rng=np.random.default_rng(0)),
         batch_size=50,
-        displaces=displaces(training.sampler),
+        displaces=is_displacing(training.sampler),
     )
     plain, audited = (
         training.train(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epsilometer.audits.federated.clipping import AdaptiveClip, FixedClip
+from epsilometer.audits.federated.rounds import AdaptiveClip, FixedClip
 from epsilometer.errors import InvalidArgument
 
 ADAPTIVE = AdaptiveClip(initial=2.0, quantile=0.3, learning_rate=0.5, count_noise=4.0)

@@ -5,9 +5,8 @@ import pytest
 import scipy.linalg
 import scipy.stats
 
-from epsilometer.audits.federated import hadamard
-from epsilometer.audits.federated.hadamard import HadamardCanaries
-from epsilometer.audits.federated.sphere import Directions, SphereCanaries
+from epsilometer.audits.federated import directions
+from epsilometer.audits.federated.directions import Directions, HadamardCanaries, SphereCanaries
 from epsilometer.errors import InvalidArgument
 from epsilometer.stats.sphere import cosine_cdf
 
@@ -37,7 +36,7 @@ def _vectors(dimension: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
 def test_transform_is_the_matrix_of_the_textbook(size: int, rng: np.random.Generator) -> None:
     x = rng.normal(size=size)
     found = x.astype(np.float32)
-    hadamard._transform(found, hadamard._numpy)
+    directions._transform(found, directions._numpy)
     expected = scipy.linalg.hadamard(size) @ x / np.sqrt(size)
     np.testing.assert_allclose(found, expected, atol=2e-5)
 
@@ -47,9 +46,9 @@ def test_transform_of_pieces_is_that_of_the_whole(
 ) -> None:
     whole = rng.normal(size=2**14).astype(np.float32)
     pieces = whole.copy()
-    hadamard._transform(whole, hadamard._numpy)
-    monkeypatch.setattr(hadamard, "_CHUNK", 2**9)
-    hadamard._transform(pieces, hadamard._numpy)
+    directions._transform(whole, directions._numpy)
+    monkeypatch.setattr(directions, "_CHUNK", 2**9)
+    directions._transform(pieces, directions._numpy)
     np.testing.assert_allclose(pieces, whole, atol=2e-5)
 
 
@@ -127,7 +126,7 @@ def test_without_the_permutation_canaries_would_agree_in_pairs(
 ) -> None:
     assert _pairs_agree(2**14, key=3) < 0.25  # five standard deviations of 500 pairs
     monkeypatch.setattr(
-        HadamardCanaries, "_scattered", lambda self: iter([np.arange(self.dimension)])
+        HadamardCanaries, "_permute", lambda self: iter([np.arange(self.dimension)])
     )
     assert _pairs_agree(2**14, key=3) > 0.9
 
@@ -144,7 +143,7 @@ def test_without_signs_a_constant_would_be_seen_by_one_canary_alone(
 @pytest.mark.parametrize("dimension", [1, 2, 7, 64, 1000])
 def test_places_are_a_permutation(dimension: int) -> None:
     canaries = HadamardCanaries(count=1, dimension=dimension, key=9)
-    places = np.concatenate(list(canaries._scattered()))
+    places = np.concatenate(list(canaries._permute()))
     assert np.unique(places).size == places.size == 1 << (dimension.bit_length() - 1)
     assert places.min() >= 0
     assert places.max() < dimension
@@ -157,9 +156,9 @@ def test_a_canary_does_not_depend_on_memory_count_or_chunks(
     alone = asked.rows([9, 0, 4])
     more = HadamardCanaries(count=1000, dimension=5000, key=3, memory=0)
     np.testing.assert_allclose(more.rows([9, 0, 4]), alone, atol=1e-6)
-    assert asked._kept
-    assert not more._kept
-    monkeypatch.setattr(hadamard, "_CHUNK", 2**9)
+    assert asked._cache
+    assert not more._cache
+    monkeypatch.setattr(directions, "_CHUNK", 2**9)
     np.testing.assert_allclose(more.rows([9, 0, 4]), alone, atol=1e-6)
 
 

@@ -2,9 +2,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from epsilometer.audits.federated.hadamard import HadamardCanaries
+from epsilometer.audits.federated.directions import HadamardCanaries, SphereCanaries
 from epsilometer.audits.federated.iterates import IterateWatch
-from epsilometer.audits.federated.sphere import SphereCanaries
 from epsilometer.errors import InvalidArgument
 
 
@@ -21,7 +20,7 @@ def test_what_is_seen_is_what_a_loop_over_all_iterates_finds(rng: np.random.Gene
     rows = canaries.rows(np.arange(6)).astype(np.float64)
     steps = np.diff(np.vstack([np.zeros(500), iterates]), axis=0)
     every = steps @ rows.T / np.linalg.norm(steps, axis=1)[:, None]
-    seen = watched.seen()
+    seen = watched.summarise()
     np.testing.assert_allclose(seen.largest, every.max(axis=0), atol=1e-6)  # float32
     last = iterates[-1] @ rows.T / np.linalg.norm(iterates[-1])
     np.testing.assert_allclose(seen.final, last, atol=1e-6)
@@ -32,7 +31,7 @@ def test_the_same_weights_again_are_no_round() -> None:
     watched, _ = watch()
     watched.see(np.ones(500))
     assert not watched.see(np.ones(500))
-    assert watched.seen().rounds == 1
+    assert watched.summarise().rounds == 1
 
 
 def test_canaries_take_part_in_rounds_that_move_the_weights() -> None:
@@ -47,7 +46,7 @@ def test_canaries_take_part_in_rounds_that_move_the_weights() -> None:
     watched.see(2 * np.ones(500))
     watched.next_round()
     watched.take_part([2])  # and nobody knows how this one ended
-    seen = watched.seen()
+    seen = watched.summarise()
     assert seen.took.tolist() == [1, 2, 0]
     assert seen.still == 2
 
@@ -57,13 +56,13 @@ def test_weights_that_are_not_finite_are_seen_as_nothing() -> None:
     watched.see(np.ones(500))
     watched.take_part([0])
     assert not watched.see(np.full(500, np.inf))
-    seen = watched.seen()
+    seen = watched.summarise()
     assert (seen.rounds, seen.lost, seen.took.sum()) == (1, 1, 0)
     np.testing.assert_allclose(seen.final, canaries.cosines(np.ones(500)))
 
 
 def test_nothing_seen_is_zero() -> None:
-    seen = watch()[0].seen()
+    seen = watch()[0].summarise()
     assert seen.rounds == 0
     assert not seen.final.any()
     assert not seen.largest.any()
@@ -77,7 +76,7 @@ def test_canaries_that_were_never_planted_look_like_those_that_took_no_part(
     watched = IterateWatch(canaries, np.zeros(8192))
     for weights in np.cumsum(rng.normal(size=(20, 8192)), axis=0):
         watched.see(weights)
-    largest = watched.seen().largest
+    largest = watched.summarise().largest
     assert scipy.stats.ks_2samp(largest[:500], largest[500:]).pvalue > 1e-6
 
 

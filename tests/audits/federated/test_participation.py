@@ -6,14 +6,14 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epsilometer.audits.federated.participation import (
+from epsilometer.audits.federated.rounds import (
     EveryEpoch,
     OnceIn,
     Participation,
     PoissonCohorts,
     Schedule,
     UniformCohorts,
-    once_in_each,
+    deal_canaries,
 )
 from epsilometer.errors import InvalidArgument
 from epsilometer.types import IntArray
@@ -70,12 +70,12 @@ def test_nobody_comes_twice_within_the_wait(wait: int, cohort: int, rounds: int,
 @given(
     canaries=st.integers(1, 50), repetitions=st.integers(1, 8), more=st.integers(0, 20), seed=seeds
 )
-def test_canaries_come_once_in_each_period(
+def test_canaries_come_deal_canaries_period(
     canaries: int, repetitions: int, more: int, seed: int
 ) -> None:
     rounds = repetitions + more
     rng = np.random.default_rng(seed)
-    drawn = once_in_each(canaries, repetitions, rounds=rounds, rng=rng)
+    drawn = deal_canaries(canaries, repetitions, rounds=rounds, rng=rng)
     assert len(drawn) == rounds
     starts = np.array_split(np.arange(rounds), repetitions)
     for period in starts:
@@ -105,7 +105,7 @@ def test_a_canary_is_as_likely_in_every_round_of_a_period(rng: np.random.Generat
     rounds, draws = 7, 3000
     where = np.zeros(rounds)
     for _ in range(draws):
-        drawn = once_in_each(3, 1, rounds=rounds, rng=rng)
+        drawn = deal_canaries(3, 1, rounds=rounds, rng=rng)
         where += [0 in members for members in drawn]
     assert scipy.stats.chisquare(where).pvalue > FLAKE
 
@@ -143,4 +143,4 @@ def test_a_cohort_larger_than_all_clients_is_told(pattern: Participation) -> Non
 
 def test_more_repetitions_than_rounds_are_told() -> None:
     with pytest.raises(InvalidArgument, match="at most 2 repetitions"):
-        once_in_each(3, 4, rounds=2, rng=np.random.default_rng(0))
+        deal_canaries(3, 4, rounds=2, rng=np.random.default_rng(0))

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from epsilometer.audits.federated.iterates import IteratesSeen
-from epsilometer.audits.federated.run import measure_iterates
+from epsilometer.audits.federated.iterates import IterateSummary
+from epsilometer.audits.federated.subject import measure_iterates
 from epsilometer.core import judge
 from epsilometer.core.bound import EpsilonEstimate
 from epsilometer.core.claim import Claim
@@ -22,7 +22,7 @@ def seen(rng: np.random.Generator, *, mu: float, count: int = 300, rounds: int =
     """As if every canary had been released once by a μ-GDP mechanism."""
     shift = np.repeat([mu, 0.0], count)
     final = rng.normal(shift, 1) / np.sqrt(DIMENSION)
-    return IteratesSeen(
+    return IterateSummary(
         final=final,
         largest=np.maximum(final, rng.normal(size=2 * count) / np.sqrt(DIMENSION)),
         took=np.ones(count, np.int64),
@@ -32,7 +32,7 @@ def seen(rng: np.random.Generator, *, mu: float, count: int = 300, rounds: int =
     )
 
 
-def measure(what: IteratesSeen, **asked: Any) -> tuple[EpsilonFinding, ...]:
+def measure(what: IterateSummary, **asked: Any) -> tuple[EpsilonFinding, ...]:
     return measure_iterates(what, dimension=DIMENSION, delta=DELTA, **asked)
 
 

@@ -11,17 +11,18 @@ import torch
 from torch import nn
 
 from epsilometer import gaussian_epsilon
-from epsilometer.audits.federated.clipping import AdaptiveClip, FixedClip
-from epsilometer.audits.federated.hadamard import HadamardCanaries
-from epsilometer.audits.federated.participation import (
+from epsilometer.audits.federated.directions import HadamardCanaries, SphereCanaries
+from epsilometer.audits.federated.rounds import (
+    AdaptiveClip,
     EveryEpoch,
+    FixedClip,
     OnceIn,
     PoissonCohorts,
     Schedule,
     UniformCohorts,
 )
-from epsilometer.audits.federated.simulation import FederatedRun, FederatedTraining
-from epsilometer.audits.federated.sphere import SphereCanaries
+from epsilometer.audits.federated.server import FederatedRun
+from epsilometer.audits.federated.simulation import FederatedTraining
 from epsilometer.errors import InvalidArgument
 from epsilometer.networks.ensemble import cross_entropy
 from epsilometer.networks.local import local_batches
@@ -403,7 +404,7 @@ def test_no_gpu_is_told() -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     with pytest.raises(InvalidArgument, match="CUDA device for 'cuda'"):
-        training(device="cuda")
+        training(device="cuda").check()
 
 
 # What accounting says.

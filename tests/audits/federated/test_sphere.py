@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from epsilometer.audits.federated import sphere
-from epsilometer.audits.federated.sphere import SphereCanaries
+from epsilometer.audits.federated import directions
+from epsilometer.audits.federated.directions import SphereCanaries
 from epsilometer.errors import InvalidArgument
 from epsilometer.stats.sphere import cosine_cdf
 
@@ -13,7 +13,7 @@ ROUNDING = 1e-5  # float32 sums of some thousand products of numbers below 1
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sphere, "_BLOCK", 3 * 500)  # three canaries of 500 numbers
+    monkeypatch.setattr(directions, "_BLOCK", 3 * 500)  # three canaries of 500 numbers
 
 
 def test_directions_have_unit_norm() -> None:
@@ -38,8 +38,8 @@ def test_a_canary_does_not_depend_on_blocks_order_or_memory() -> None:
     np.testing.assert_array_equal(alone, kept.rows(np.arange(10))[[9, 0, 4]])
     more = SphereCanaries(count=1000, dimension=500, key=3)
     np.testing.assert_array_equal(alone[0], more.rows([9])[0])
-    assert len(kept._kept) == 4
-    assert not asked_backwards._kept
+    assert len(kept._cache) == 4
+    assert not asked_backwards._cache
 
 
 @pytest.mark.parametrize("dimension", [1, 31, 128, 500, 70_000])
@@ -48,7 +48,7 @@ def test_the_fast_engine_draws_what_the_stream_defines(
 ) -> None:
     pytest.importorskip("numba")
     fast = SphereCanaries(count=3, dimension=dimension, key=11, memory=0).rows([0, 2])
-    monkeypatch.setattr(sphere, "has", lambda package: package != "numba")
+    monkeypatch.setattr(directions, "has", lambda package: package != "numba")
     plain = SphereCanaries(count=3, dimension=dimension, key=11, memory=0).rows([0, 2])
     np.testing.assert_allclose(fast, plain, rtol=1e-5, atol=1e-7)
     assert not np.array_equal(plain[0, :1000], plain[1, :1000]) or dimension == 1

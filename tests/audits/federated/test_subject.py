@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 import epsilometer as em
-from epsilometer.audits.federated.clipping import AdaptiveClip
-from epsilometer.audits.federated.participation import OnceIn, PoissonCohorts
+from epsilometer.audits.federated.rounds import AdaptiveClip, OnceIn, PoissonCohorts
 from epsilometer.audits.federated.subject import FederatedJob, make_job
 from epsilometer.core import judge
 from epsilometer.core.settings import from_settings, to_settings
@@ -22,7 +21,7 @@ from epsilometer.errors import InvalidArgument
 from epsilometer.networks.ensemble import cross_entropy
 from epsilometer.networks.optimizers import Adam
 from epsilometer.sampling.noise import IndependentNoise, MatrixNoise, SquareRoot, TreeNoise
-from epsilometer.stats.sphere_bounds import cosine_bound
+from epsilometer.stats.sphere import cosine_bound
 from epsilometer.stats.sphere_estimates import cosine_epsilon
 from tests.oracles import FLAKE
 
@@ -70,7 +69,7 @@ def job_of(how: em.Federated, **asked: Any) -> FederatedJob:
 
 
 def accounted(how: em.Federated, **asked: Any) -> float:
-    return how.make_training().epsilon(DELTA, **asked)[0]
+    return how.epsilon(DELTA, **asked)[0]
 
 
 def verdicts(found: em.Audit) -> list[str]:
@@ -283,7 +282,7 @@ def test_the_bound_of_one_round_errs_no_oftener_than_it_says() -> None:
     truth, audits, wrong = em.gaussian_epsilon(1.0, DELTA), 200, 0
     for seed in range(audits):
         cosines = replace(job, plan=replace(job.plan, seed=seed)).unit(0)["final"]
-        bound = cosine_bound(cosines, dimension=job.training.size, delta=DELTA, confidence=0.8)
+        bound = cosine_bound(cosines, dimension=job.subject.size, delta=DELTA, confidence=0.8)
         wrong += bound.refutes(truth)
     assert wrong <= scipy.stats.binom.isf(FLAKE, audits, 0.2)
 
@@ -309,7 +308,7 @@ def test_canaries_of_one_run_do_not_disturb_each_other() -> None:
             seeds = range(100 * number, 100 * number + runs)
             units = [replace(job, plan=replace(job.plan, seed=seed)).unit(0) for seed in seeds]
             every = np.concatenate([arrays["final"] for arrays in units])
-            size = job.training.size
+            size = job.subject.size
             found.append(cosine_epsilon(every, dimension=size, delta=DELTA, spread="tied"))
     assert scipy.stats.ks_2samp(estimates[1], estimates[10]).pvalue > FLAKE
     assert np.median(estimates[1]) == pytest.approx(np.median(estimates[10]), rel=0.1)

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from epsilometer.audits.federated.server import measure_accuracy
 from epsilometer.audits.federated.simulation import FederatedTraining
 from epsilometer.audits.federated.tasks import (
     FederatedTask,
-    accuracy,
     digits_by_chance,
     digits_by_writer,
     shakespeare_by_role,
@@ -125,7 +125,7 @@ def test_a_task_can_be_trained_and_tried(kind: str, tmp_path: Path) -> None:
     )
     run = training.train(rng=rng())
     assert run.lost.sum() == 0
-    assert 0 <= accuracy(run.module, task.test) <= 1
+    assert 0 <= measure_accuracy(run.module, task.test) <= 1
 
 
 @pytest.mark.parametrize("content", [b"", b"PK broken", None])
@@ -164,4 +164,4 @@ def test_accuracy_takes_numbers_of_any_precision() -> None:
         net.bias.zero_()
     x, y = [[1.0, 0.0], [0.0, 1.0], [2.0, 1.0], [1.0, 2.0]], [0, 1, 0, 0]
     for features in (x, np.array(x), np.array(x, np.float32)):
-        assert accuracy(net, (features, y)) == 0.75
+        assert measure_accuracy(net, (features, y)) == 0.75

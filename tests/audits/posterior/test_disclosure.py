@@ -12,8 +12,8 @@ from epsilometer.audits.posterior.disclosure import (
     Kind,
     ReleaseForm,
     entropy,
+    measure_utility,
     mutual_information,
-    utility,
     variation_ratio,
 )
 from epsilometer.errors import InvalidArgument
@@ -58,10 +58,10 @@ def test_statistics_are_those_by_hand(kind: Kind) -> None:
 
 
 def test_a_label_is_the_class_of_the_largest_mean() -> None:
-    shown = ReleaseForm("label").published(SAMPLES[1:])
+    shown = ReleaseForm("label").publish(SAMPLES[1:])
     assert shown.tolist() == [[[0.0, 1.0]]]
     assert ReleaseForm("label").statistics(SAMPLES[1:], label=1).tolist() == [[1.0]]
-    assert ReleaseForm("label", 0.3).published(SAMPLES[1:]).tolist() == [[[0.0, 1.0]]]  # no number
+    assert ReleaseForm("label", 0.3).publish(SAMPLES[1:]).tolist() == [[[0.0, 1.0]]]  # no number
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_label_is_the_class_of_the_largest_mean() -> None:
     ],
 )
 def test_rounding(unit: float, given: float, expected: float) -> None:
-    shown = ReleaseForm("vector", unit).published([[0.5, 0.5]], np.array([given, 1 - given]))
+    shown = ReleaseForm("vector", unit).publish([[0.5, 0.5]], np.array([given, 1 - given]))
     assert shown[0, 0] == pytest.approx(expected, abs=1e-15)
 
 
@@ -91,7 +91,7 @@ def test_nothing_but_what_is_published_counts(
     for _ in range(300):
         samples = rng.dirichlet([3.0, 3.0], 2)
         alone = rng.dirichlet([3.0, 3.0])
-        shown = form.published(samples, alone).tobytes()
+        shown = form.publish(samples, alone).tobytes()
         found = getattr(form, what)(samples, label=0, vector=alone)
         expected = seen.setdefault(shown, found)
         np.testing.assert_array_equal(found, expected)
@@ -103,10 +103,10 @@ def test_statistics_of_unrounded_samples_would_be_found_out(
     kind: Kind, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
 ) -> None:
     form = ReleaseForm(kind, unit=0.25)
-    published = ReleaseForm.published
+    published = ReleaseForm.publish
 
     def cheating(self: ReleaseForm, samples: Any, *, label: int, vector: Any = None) -> Any:
-        return self._statistics(published(ReleaseForm(self.kind), samples, vector), label)
+        return self._compute_statistics(published(ReleaseForm(self.kind), samples, vector), label)
 
     monkeypatch.setattr(ReleaseForm, "statistics", cheating)
     with pytest.raises(AssertionError):
@@ -120,7 +120,7 @@ def test_features_are_statistics_and_uncertainties(kind: Kind, more: int) -> Non
     known = form.statistics(SAMPLES, label=0)
     np.testing.assert_array_equal(found[:, :-more], known)
     if kind == "samples":
-        shown = form.published(SAMPLES)
+        shown = form.publish(SAMPLES)
         beyond = [-entropy(shown.mean(1)), -mutual_information(shown), -variation_ratio(shown)]
         np.testing.assert_allclose(found[:, -3:].T, beyond)
     else:
@@ -215,7 +215,7 @@ def test_utility_is_that_of_a_loop(rng: np.random.Generator) -> None:
     p[:20, 2:] = 0.2 / 3
     p[20] = [0.0, 1.0, 0.0, 0.0, 0.0]  # the last bin
     y[20] = 1
-    found = utility(p, y)
+    found = measure_utility(p, y)
     expected = naive_utility(p, y)
     assert found.ties == 0.04
     np.testing.assert_allclose(
@@ -226,28 +226,28 @@ def test_utility_is_that_of_a_loop(rng: np.random.Generator) -> None:
 def test_a_tie_is_wrong_whatever_the_label() -> None:
     p = np.array([[0.5, 0.5, 0.0], [0.4, 0.3, 0.3]])
     for y in ([0, 0], [1, 0]):
-        found = utility(p, y)
+        found = measure_utility(p, y)
         assert (found.accuracy, found.ties) == (0.5, 0.5)
 
 
 def test_ties_of_means_of_rounded_samples_are_seen_through_rounding_errors() -> None:
     samples = np.array([[[0.1, 0.3], [0.1, 0.0], [0.1, 0.0]]])
     central = ReleaseForm("samples", unit=0.1).central(samples)
-    assert utility(central, [0]).ties == 1
+    assert measure_utility(central, [0]).ties == 1
 
 
 def test_what_was_rounded_to_nothing_counts_as_half_a_unit() -> None:
-    assert utility([[0.0, 1.0]], [0], unit=0.01).log_loss == pytest.approx(-math.log(0.005))
-    assert utility([[0.0, 1.0]], [0]).log_loss == pytest.approx(-math.log(1e-12))
-    assert utility([[1.2, 0.0]], [0], unit=0.6).log_loss == 0  # rounded beyond 1
+    assert measure_utility([[0.0, 1.0]], [0], unit=0.01).log_loss == pytest.approx(-math.log(0.005))
+    assert measure_utility([[0.0, 1.0]], [0]).log_loss == pytest.approx(-math.log(1e-12))
+    assert measure_utility([[1.2, 0.0]], [0], unit=0.6).log_loss == 0  # rounded beyond 1
 
 
 def test_rounding_costs_accuracy_by_ties_alone(rng: np.random.Generator) -> None:
     p, y = rng.dirichlet([0.7] * 5, 2000), rng.integers(0, 5, 2000)
-    before = utility(p, y)
+    before = measure_utility(p, y)
     for unit in (1e-3, 1e-2, 1e-1):
         form = ReleaseForm("vector", unit)
-        after = utility(form.central(p[:, None], p), y, unit=unit)
+        after = measure_utility(form.central(p[:, None], p), y, unit=unit)
         assert before.accuracy - after.ties <= after.accuracy <= before.accuracy
         assert after.ties > 0
 
@@ -262,21 +262,21 @@ def test_rounding_costs_accuracy_by_ties_alone(rng: np.random.Generator) -> None
         (lambda: ReleaseForm("mean", 0.0), "unit > 0"),
         (lambda: ReleaseForm("mean", 2.0), r"unit in \[0, 1\]"),
         (lambda: ReleaseForm("mean", math.nan), "number for unit"),
-        (lambda: ReleaseForm("vector").published(SAMPLES), "without sampling.*got none"),
-        (lambda: ReleaseForm("vector").published(SAMPLES, VECTOR[0]), r"shape \(2, 2\), got \(2,"),
-        (lambda: ReleaseForm("vector").published(SAMPLES, VECTOR * np.nan), "nan or infinity"),
-        (lambda: ReleaseForm("mean").published([0.5, 0.5]), r"\(…, T, classes\), got \(2,\)"),
-        (lambda: ReleaseForm("mean").published(np.zeros((3, 0, 2))), "got"),
-        (lambda: ReleaseForm("mean").published([[np.nan, 1.0]]), "nan or infinity"),
+        (lambda: ReleaseForm("vector").publish(SAMPLES), "without sampling.*got none"),
+        (lambda: ReleaseForm("vector").publish(SAMPLES, VECTOR[0]), r"shape \(2, 2\), got \(2,"),
+        (lambda: ReleaseForm("vector").publish(SAMPLES, VECTOR * np.nan), "nan or infinity"),
+        (lambda: ReleaseForm("mean").publish([0.5, 0.5]), r"\(…, T, classes\), got \(2,\)"),
+        (lambda: ReleaseForm("mean").publish(np.zeros((3, 0, 2))), "got"),
+        (lambda: ReleaseForm("mean").publish([[np.nan, 1.0]]), "nan or infinity"),
         (lambda: ReleaseForm("mean").statistics(SAMPLES, label=2), "from 0 to 1.*got 2"),
         (lambda: ReleaseForm("mean").statistics(SAMPLES, label=-1), "label ≥ 0"),
-        (lambda: utility([0.5, 0.5], [0]), "records, classes"),
-        (lambda: utility([[1.0]], [0]), "two classes or more"),
-        (lambda: utility(np.zeros((0, 2)), []), "as many labels"),
-        (lambda: utility([[0.5, 0.5]], [0, 1]), "as many labels"),
-        (lambda: utility([[0.5, 0.5]], [2]), "labels from 0 to 1, got 2 to 2"),
-        (lambda: utility([[0.5, 0.5]], [-1]), "labels from 0 to 1, got -1"),
-        (lambda: utility([[0.5, np.nan]], [0]), "nan or infinity"),
+        (lambda: measure_utility([0.5, 0.5], [0]), "records, classes"),
+        (lambda: measure_utility([[1.0]], [0]), "two classes or more"),
+        (lambda: measure_utility(np.zeros((0, 2)), []), "as many labels"),
+        (lambda: measure_utility([[0.5, 0.5]], [0, 1]), "as many labels"),
+        (lambda: measure_utility([[0.5, 0.5]], [2]), "labels from 0 to 1, got 2 to 2"),
+        (lambda: measure_utility([[0.5, 0.5]], [-1]), "labels from 0 to 1, got -1"),
+        (lambda: measure_utility([[0.5, np.nan]], [0]), "nan or infinity"),
     ],
 )
 def test_bad_calls_are_told(call: Any, said: str) -> None:

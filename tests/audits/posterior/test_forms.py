@@ -16,9 +16,9 @@ from epsilometer.audits.posterior.forms import (
     GaussianWeights,
     McDropout,
     PosteriorSampler,
+    check_probabilities,
     laplace_last_layer,
-    probabilities,
-    vector,
+    predict_vector,
 )
 from epsilometer.errors import InvalidArgument
 from epsilometer.networks.ensemble import Trained
@@ -121,7 +121,7 @@ def test_the_module_is_left_as_it_was(training: bool, rng: np.random.Generator) 
     before = {name: value.clone() for name, value in module.state_dict().items()}
     sampler = McDropout(module)
     sampler.predict(X, 5, rng)
-    vector(sampler, X)
+    predict_vector(sampler, X)
     assert [part.training for part in module.modules()] == modes
     after = module.state_dict()
     assert all(torch.equal(value, after[name]) for name, value in before.items())
@@ -141,7 +141,7 @@ def test_dropout_may_be_a_function_of_the_forward_pass(rng: np.random.Generator)
     assert len(np.unique(drawn, axis=0)) > 10
     with torch.no_grad():
         plain = module(torch.tensor(X[None], dtype=torch.float32)).softmax(1).numpy()[0]
-    np.testing.assert_allclose(vector(McDropout(module), X), plain, rtol=1e-5)
+    np.testing.assert_allclose(predict_vector(McDropout(module), X), plain, rtol=1e-5)
 
 
 def test_a_module_may_write_over_its_input(rng: np.random.Generator) -> None:
@@ -207,7 +207,7 @@ def test_every_sampler_answers_alike(rng: np.random.Generator) -> None:
         assert drawn.ndim == 2
         assert len(drawn) == 2
         np.testing.assert_allclose(drawn.sum(1), 1, rtol=1e-9)
-    assert vector(DeepEnsemble([net(0), net(1)]), X) is None
+    assert predict_vector(DeepEnsemble([net(0), net(1)]), X) is None
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -390,12 +390,12 @@ def test_what_a_function_returns_is_checked(
 
 def test_rounded_probabilities_are_taken_where_the_unit_is_said() -> None:
     thirds = [[0.33, 0.33, 0.33]]
-    assert probabilities([[1 / 3, 1 / 3, 0.334]], 1).shape == (1, 3)  # by less than 1e-3
+    assert check_probabilities([[1 / 3, 1 / 3, 0.334]], 1).shape == (1, 3)  # by less than 1e-3
     with pytest.raises(InvalidArgument, match="Are they rounded"):
-        probabilities(thirds, 1)
-    assert probabilities(thirds, 1, unit=0.01).tolist() == thirds
+        check_probabilities(thirds, 1)
+    assert check_probabilities(thirds, 1, unit=0.01).tolist() == thirds
     with pytest.raises(InvalidArgument, match=r"miss it by 0\.1"):
-        probabilities([[0.3, 0.3, 0.3]], 1, unit=0.01)
+        check_probabilities([[0.3, 0.3, 0.3]], 1, unit=0.01)
 
 
 def test_a_function_is_given_what_was_asked_for(rng: np.random.Generator) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from epsilometer.audits.posterior import service
 from epsilometer.audits.posterior.service import HttpService, ServiceFailed
-from epsilometer.engine.locking import CannotWrite
+from epsilometer.engine.store import CannotWrite
 from epsilometer.errors import InvalidArgument, UnreadableFile
 
 X = np.array([[0.25, -1.0], [3.0, 1e-3]])

@@ -15,10 +15,9 @@ from torch import nn
 import epsilometer as em
 from epsilometer import Audit, Claim, InProcess, Local, Posterior, ReleaseForm, Scores
 from epsilometer.audits.posterior import finding as posterior_finding
-from epsilometer.audits.posterior import learned
 from epsilometer.audits.posterior import subject as posterior
 from epsilometer.audits.posterior.disclosure import Kind
-from epsilometer.audits.posterior.form_plan import derives
+from epsilometer.audits.posterior.finding import can_derive, learn_scores
 from epsilometer.audits.posterior.forms import DeepEnsemble, FromCallable, McDropout
 from epsilometer.audits.posterior.runs import Collected, Shown, Side
 from epsilometer.core import judge
@@ -331,7 +330,7 @@ EVERY = [ReleaseForm(kind, unit) for kind in KINDS for unit in UNITS]
 
 
 @pytest.mark.parametrize(
-    ("fine", "coarse"), [pair for pair in product(EVERY, EVERY) if derives(*pair)], ids=str
+    ("fine", "coarse"), [pair for pair in product(EVERY, EVERY) if can_derive(*pair)], ids=str
 )
 def test_what_is_said_to_derive_does(
     fine: ReleaseForm, coarse: ReleaseForm, rng: np.random.Generator
@@ -340,7 +339,7 @@ def test_what_is_said_to_derive_does(
     samples = rng.dirichlet(np.ones(2), (3000, 2)).round(1)
     vectors = rng.dirichlet(np.ones(2), 3000).round(1)
     known: dict[bytes, bytes] = {}
-    shown = zip(fine.published(samples, vectors), coarse.published(samples, vectors), strict=True)
+    shown = zip(fine.publish(samples, vectors), coarse.publish(samples, vectors), strict=True)
     for mine, other in shown:
         looks = other.round(6).tobytes()
         assert known.setdefault(mine.round(6).tobytes(), looks) == looks
@@ -436,9 +435,9 @@ def test_an_attack_scored_on_what_it_learned_from_is_caught(
     def unfair(inside: Any, outside: Any, *, rng: Any, fraction: float) -> Any:
         twice = [np.concatenate([side, side]) for side in (inside, outside)]
         order = np.random.default_rng(0)
-        return learned.learned_scores(*twice, rng=_Unmoved(order), fraction=fraction)  # type: ignore[arg-type]
+        return learn_scores(*twice, rng=_Unmoved(order), fraction=fraction)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(posterior_finding, "learned_scores", unfair)
+    monkeypatch.setattr(posterior_finding, "learn_scores", unfair)
     wrong = sum(calibration.learned_bound("samples", 24, rng) > 0 for _ in range(100))
     assert scipy.stats.binomtest(wrong, 100, 0.05, "greater").pvalue < FLAKE
 

@@ -23,7 +23,7 @@ from epsilometer.core.record import Record, mislabel
 from epsilometer.errors import EpsilometerWarning, InvalidArgument
 from epsilometer.networks.loss import negative_loss
 from tests import oracles
-from tests.audits import trainings
+from tests.audits.training import trainings
 from tests.audits.training.trainings import (
     CANARY,
     DATA,

@@ -13,7 +13,7 @@ from epsilometer import Audit, Scores
 from epsilometer.core.findings import Evidence, MembershipFinding
 from epsilometer.errors import UnreadableFile
 from epsilometer.files.history.comparison import Comparison, compare, compare_audits, find_beyond
-from epsilometer.stats.evidence import condense_evidence
+from epsilometer.stats.score_finding import condense_evidence
 from epsilometer.stats.tradeoff import tradeoff_curve
 from tests.examples import (
     AUDITS,
@@ -217,7 +217,7 @@ def test_claims_are_compared(tmp_path: Path) -> None:
 
 
 def test_audits_of_other_formats_are_refused(tmp_path: Path) -> None:
-    old = (Path(__file__).parents[1] / "data" / "first_result.json").read_text("utf-8")
+    old = (Path(__file__).parents[2] / "data" / "first_result.json").read_text("utf-8")
     with pytest.raises(UnreadableFile, match=r"a\.json: Expected an audit of format 2"):
         both(tmp_path, old, an_audit())
 

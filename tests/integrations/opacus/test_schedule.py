@@ -3,7 +3,7 @@ import pytest
 import scipy.stats
 
 from epsilometer.errors import InvalidArgument
-from epsilometer.integrations.opacus.schedule import Schedule
+from epsilometer.integrations.opacus.canaries import Schedule
 from epsilometer.sampling.samplers import BallsInBins, Poisson, Sampler, Sequential, Shuffle
 
 FLAKE = 1e-6

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from epsilometer.errors import InvalidArgument
-from epsilometer.integrations.opacus.strided import StridedCanaries
+from epsilometer.integrations.opacus.canaries import StridedCanaries
 
 SHAPES = [(7, 31), (7,), (3, 5, 2, 2), (1,)]
 
@@ -45,7 +45,7 @@ def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(1)
     tensors = [torch.from_numpy(rng.normal(size=shape).astype("f")) for shape in SHAPES]
     whole, whole_rows = make(13).dots(tensors), rows_of(make(13))
-    monkeypatch.setattr("epsilometer.integrations.opacus.strided._CHUNK", 20)
+    monkeypatch.setattr("epsilometer.integrations.opacus.canaries._CHUNK", 20)
     np.testing.assert_allclose(make(13).dots(tensors), whole, atol=1e-6)
     np.testing.assert_array_equal(rows_of(make(13)), whole_rows)
 
@@ -64,5 +64,5 @@ def test_the_key_decides() -> None:
 
 
 def test_more_canaries_than_parameters_are_refused() -> None:
-    with pytest.raises(InvalidArgument, match="at most one canary a parameter"):
+    with pytest.raises(InvalidArgument, match="at most one canary per parameter"):
         make(10_000)

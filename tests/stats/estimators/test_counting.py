@@ -215,7 +215,7 @@ def test_exact_bound_is_below_the_approximate_ones_of_r(
 
 
 @pytest.mark.parametrize("mu", [0.5, 1.0, 2.0, 4.0])
-@pytest.mark.parametrize("n", [100, 1_000, 10_000])
+@pytest.mark.parametrize("n", [100, 1_000, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_rank_grid_proves_more_than_other_valid_rules(
     mu: float, n: int, rng: np.random.Generator
 ) -> None:

@@ -30,15 +30,7 @@ from epsilometer import _validate
 from epsilometer.core.claim import Adjacency, check_adjacency
 from epsilometer.errors import InvalidArgument
 from epsilometer.networks.insertion import Inserted
-from epsilometer.sampling.samplers import (
-    BatchThenShuffle,
-    PartialShuffle,
-    Poisson,
-    Sampler,
-    Sequential,
-    Shuffle,
-    WithoutReplacement,
-)
+from epsilometer.sampling.samplers import Sampler, find_law
 from epsilometer.stats.likelihood_ratio import each_with, one_of
 from epsilometer.types import BoolArray, FloatArray
 
@@ -48,7 +40,6 @@ if TYPE_CHECKING:
 Adversary: TypeAlias = Literal[
     "target_canary", "partially_informed", "worst_case", "batch_then_shuffle"
 ]
-_FIXED_SIZES = (Sequential, Shuffle, PartialShuffle, BatchThenShuffle, WithoutReplacement)
 _HARDLY = 1e-3  # noise by which what was seen without any is scored
 IN_WORDS: dict[Adversary, str] = {
     "target_canary": "sees every noisy sum and chooses the target's gradient",
@@ -57,11 +48,6 @@ IN_WORDS: dict[Adversary, str] = {
     "worst_case": "sees every noisy sum and chooses all gradients",
     "batch_then_shuffle": "sees every noisy sum and chooses all gradients, the first batch's alike",
 }
-
-
-def displaces(sampler: Sampler) -> bool:
-    """Whether a target surely takes the place of another record in its batch."""
-    return isinstance(sampler, _FIXED_SIZES)
 
 
 def random_direction(size: int, *, rng: np.random.Generator) -> FloatArray:
@@ -91,7 +77,7 @@ class TargetCanary:
         present: Whether the target is there.
         batch_size: B.
         displaces: Whether the target takes another record's place in its batch, as
-            :func:`displaces` tells of a sampler.
+            :func:`~epsilometer.sampling.samplers.is_displacing` tells of a sampler.
     """
 
     adversary: Adversary
@@ -193,15 +179,14 @@ class TargetCanary:
         present, absent, other = self.means
         x = np.asarray(observations, np.float64) - other
         above, below = present - other, absent - other
-        match sampler:
-            case Sequential():
-                x = x[..., :1]  # the target is in the first batch
-            case PartialShuffle(buffer=buffer, sliding=False):
-                x = x[..., : -(-buffer // self.batch_size)]  # in one of the first
-        if not isinstance(sampler, Poisson | WithoutReplacement):
+        try:
+            law = find_law(sampler, x.shape[-1], self.batch_size)
+        except InvalidArgument:  # not known: that of a full shuffle is a score like any other
+            law = None
+        if law is None or law.rate is None:
+            x = x if law is None else x[..., : law.steps]  # record 0 is in one of the first
             return np.asarray(one_of(x, sigma=sigma, present=above, absent=below))
-        own = sampler.rate if isinstance(sampler, Poisson) else None
-        chance = own or rate or 1 / x.shape[-1]
+        chance = getattr(sampler, "rate", None) or rate or law.rate
         return np.asarray(each_with(x, sigma=sigma, present=above, absent=below, rate=chance))
 
 

@@ -17,9 +17,8 @@ from epsilometer.core.findings import EpsilonFinding
 from epsilometer.core.scores import Scores
 from epsilometer.errors import EpsilometerWarning, InvalidArgument
 from epsilometer.stats.estimators import epsilon_lower_bound
-from epsilometer.stats.evidence import measure_growth
 from epsilometer.stats.gaussians import gdp_epsilon
-from epsilometer.stats.score_finding import make_finding
+from epsilometer.stats.score_finding import make_finding, measure_growth
 from epsilometer.stats.thresholds import HoldOut, Observed, RankGrid, ThresholdRule
 from epsilometer.types import FloatArray
 

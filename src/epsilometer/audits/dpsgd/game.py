@@ -6,13 +6,14 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from epsilometer.audits.dpsgd.canaries import TargetCanary, displaces
+from epsilometer.audits.dpsgd.canaries import TargetCanary
 from epsilometer.core.claim import Adjacency
 from epsilometer.core.record import Record
 from epsilometer.core.scores import Sides
 from epsilometer.errors import InvalidArgument
 from epsilometer.networks.ensemble import EnsembleDPSGD, Trained
 from epsilometer.networks.insertion import NoCanaries
+from epsilometer.sampling.samplers import is_displacing
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
 GradientView: TypeAlias = Literal["updates", "model", "steps"]
@@ -39,7 +40,7 @@ class GradientGame:
     views: tuple[GradientView, ...]
 
     def __post_init__(self) -> None:
-        if self.canary.displaces and not displaces(self.training.sampler):
+        if self.canary.displaces and not is_displacing(self.training.sampler):
             raise InvalidArgument(
                 f"Expected a canary with displaces=False for {self.training.sampler!r}, whose "
                 "batches take the target beside the others, got displaces=True: it would refute "

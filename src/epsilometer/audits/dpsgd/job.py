@@ -12,10 +12,9 @@ from epsilometer.audits.dpsgd.one_run import OneRun
 from epsilometer.core.audit import Audit
 from epsilometer.core.claim import Adjacency
 from epsilometer.core.findings import EpsilonFinding
-from epsilometer.engine.diverged import lost_scores, told_of_lost
 from epsilometer.engine.plan import Plan
 from epsilometer.engine.run import Done, Watch
-from epsilometer.engine.runs import RunsJob, View
+from epsilometer.engine.runs import RunsJob, View, lost_scores, told_of_lost
 from epsilometer.engine.shards import Arrays
 from epsilometer.types import IntArray
 

@@ -10,9 +10,8 @@ from epsilometer import _validate
 from epsilometer.audits.dpsgd.canaries import ManyCanaries, TargetCanary, random_direction
 from epsilometer.core.claim import Claim
 from epsilometer.core.findings import EpsilonFinding
-from epsilometer.engine.diverged import lost_scores, told_of_lost
 from epsilometer.engine.run import Done
-from epsilometer.engine.runs import join_scores
+from epsilometer.engine.runs import join_scores, lost_scores, told_of_lost
 from epsilometer.engine.shards import Arrays
 from epsilometer.errors import InvalidArgument
 from epsilometer.stats.score_finding import measure_scores, name_scores

@@ -14,7 +14,6 @@ from epsilometer.audits.dpsgd.canaries import (
     Adversary,
     TargetCanary,
     dirac_direction,
-    displaces,
     random_direction,
 )
 from epsilometer.audits.dpsgd.job import DpsgdJob, explain_unproven
@@ -37,7 +36,13 @@ from epsilometer.engine.runs import Program, RunsJob, check_until, share_confide
 from epsilometer.engine.store import Store
 from epsilometer.errors import InvalidArgument
 from epsilometer.networks.loss import is_module
-from epsilometer.sampling.samplers import Poisson, Sampler, Shuffle
+from epsilometer.sampling.samplers import (
+    Sampler,
+    Shuffle,
+    expected_rate,
+    is_displacing,
+    pin_sampler,
+)
 from epsilometer.types import FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -186,7 +191,7 @@ def make_job(subject: DPSGD, request: Request) -> DpsgdJob:
         direction=make(training.size, rng=rng),
         adjacency=subject.adjacency,
         batch_size=subject.batch_size,
-        displaces=displaces(training.sampler),
+        displaces=is_displacing(training.sampler),
     )
     many = replace(training, runs=together)
     further = int(subject.canaries > 0)
@@ -291,10 +296,8 @@ def _make_training(
 
     sampler = Shuffle() if subject.sampler is None else subject.sampler
     steps = _count_batches(sampler, len(features), subject.batch_size)
-    rate = subject.batch_size / len(features)
-    if isinstance(sampler, Poisson):
-        rate = rate if sampler.rate is None else sampler.rate
-        sampler = Poisson(rate=rate, steps=steps)  # the same with the target and without it
+    rate = expected_rate(sampler, len(features), subject.batch_size)
+    sampler = pin_sampler(sampler, len(features), subject.batch_size)  # alike without the target
     training = EnsembleDPSGD(
         subject.module,
         cross_entropy if subject.loss is None else subject.loss,

@@ -13,7 +13,7 @@ from epsilometer.core.findings import Curve
 from epsilometer.core.scores import Scores
 from epsilometer.engine.runs import Play, Program, View
 from epsilometer.errors import InvalidArgument
-from epsilometer.sampling.samplers import Poisson, Sampler
+from epsilometer.sampling.samplers import Sampler, is_poisson
 
 Look: TypeAlias = Literal["updates", "model", "loss", "steps"]
 _LEAST = 0.2  # noise with a curve; below it takes minutes and allows nearly everything
@@ -141,7 +141,7 @@ def loss_program(play: Play, subject: str) -> Program:
 
 
 def _check_poisson(sampler: Sampler) -> None:
-    if not isinstance(sampler, Poisson):
+    if not is_poisson(sampler):
         raise InvalidArgument(
             f"Expected sampler=Poisson() with the view 'steps', got {sampler!r}: its bound is that "
             "of Poisson sampling."

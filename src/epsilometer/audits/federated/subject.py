@@ -1,21 +1,22 @@
 """Bound what federated training leaks of a client, by one run with canaries among the clients."""
 
+import dataclasses
 import math
+import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import KW_ONLY, dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike
+from msgspec.structs import replace
+from numpy.typing import ArrayLike, NDArray
 
 from epsilometer import _validate
 from epsilometer._extras import needs
-from epsilometer.audits.federated.clipping import Clipping, FixedClip
-from epsilometer.audits.federated.hadamard import HadamardCanaries
-from epsilometer.audits.federated.iterates import IteratesSeen
-from epsilometer.audits.federated.participation import EveryEpoch, Participation
-from epsilometer.audits.federated.run import measure_iterates
-from epsilometer.audits.federated.sphere import Directions, SphereCanaries
+from epsilometer.audits.federated.cosine_audit import Cosines, make_reference, measure_cosines
+from epsilometer.audits.federated.directions import Family, make_directions
+from epsilometer.audits.federated.iterates import IterateSummary
+from epsilometer.audits.federated.simulation import FederatedTraining
 from epsilometer.core.audit import Audit
 from epsilometer.core.bound import EpsilonEstimate
 from epsilometer.core.claim import Claim
@@ -27,20 +28,19 @@ from epsilometer.engine.plan import Plan
 from epsilometer.engine.request import Request
 from epsilometer.engine.run import Done, Unwatched, Watch
 from epsilometer.engine.shards import Arrays
-from epsilometer.errors import InvalidArgument
+from epsilometer.errors import EpsilometerWarning, InvalidArgument
 from epsilometer.stats.sphere import cosine_quantile
 from epsilometer.types import FloatArray
 
-if TYPE_CHECKING:
-    from epsilometer.audits.federated.simulation import FederatedTraining
-
 Statistic: TypeAlias = Literal["moved", "model"]
 Iterates: TypeAlias = Literal["updates", "steps"]
-Family: TypeAlias = Literal["hadamard", "sphere"]
+Knowledge: TypeAlias = Literal["hidden", "known", "unseen"]
+_CHOICES = {"statistic": Statistic, "iterates": Iterates, "family": Family}
+_KNOWS = {"known": ", and knows who took part", "hidden": "", "unseen": ""}
 
 
 @dataclass(frozen=True, eq=False)
-class Federated:
+class Federated(FederatedTraining):
     """Federated averaging with user-level differential privacy, and canaries among the clients.
 
     It is trained once per number of repetitions. Each training is looked at by who sees the final
@@ -103,58 +103,37 @@ class Federated:
         10.0
     """
 
-    module: Any = field(metadata=DATA)
-    clients: Sequence[tuple[ArrayLike, ArrayLike]] = field(metadata=DATA)
-    _: KW_ONLY
-    loss: Any = field(default=None, metadata=DATA)
-    rounds: int
-    cohort: int
-    noise_multiplier: float
-    learning_rate: float
-    participation: Participation = field(default_factory=EveryEpoch)
-    noise: Any = None  # torch is imported with its types, and those of optimisers
-    clip: Clipping = field(default_factory=FixedClip)
-    batch_size: int = 20
-    epochs: int = 1
-    client_optimizer: Any = None
-    server_rate: float = 1.0
-    server_optimizer: Any = None
-    divisor: float | None = None
-    at_once: int = 32
-    device: str = "cpu"
-    canaries: int = 1000
-    repetitions: tuple[int, ...] | None = (1,)
-    statistic: Statistic = "moved"
-    iterates: Iterates = "updates"
-    family: Family = "hadamard"
-    test: tuple[ArrayLike, ArrayLike] | None = field(default=None, metadata=DATA)
-    title: str = "federated training"
-    source: Any = field(default=None, metadata=DATA)
+    clients: Sequence[tuple[ArrayLike, ArrayLike]] = field(metadata=DATA, kw_only=False)
+    loss: Any = field(default=None, metadata=DATA, kw_only=True)
+    canaries: int = field(default=1000, kw_only=True)
+    repetitions: tuple[int, ...] | None = field(default=(1,), kw_only=True)
+    statistic: Statistic = field(default="moved", kw_only=True)
+    iterates: Iterates = field(default="updates", kw_only=True)
+    family: Family = field(default="hadamard", kw_only=True)
+    test: tuple[ArrayLike, ArrayLike] | None = field(default=None, metadata=DATA, kw_only=True)
+    title: str = field(default="federated training", kw_only=True)
+    source: Any = field(default=None, metadata=DATA, kw_only=True)
 
     def __post_init__(self) -> None:
-        _validate.whole(1, rounds=self.rounds)
+        super().__post_init__()
         _validate.whole(2, canaries=self.canaries)
-        for name, kinds in (("statistic", Statistic), ("iterates", Iterates), ("family", Family)):
+        for name, kinds in _CHOICES.items():
             if getattr(self, name) not in get_args(kinds):
                 raise InvalidArgument(
                     f"Expected {name} to be one of {', '.join(get_args(kinds))}, "
                     f"got {getattr(self, name)!r}."
                 )
-        if self.repetitions is not None:
-            object.__setattr__(self, "repetitions", tuple(self.repetitions))
-            _check_repetitions(self.repetitions, self.rounds)
-
-    def make_training(self) -> "FederatedTraining":
-        """Return what trains by these settings."""
-        with needs("torch", extra="torch"):
-            from epsilometer.audits.federated.simulation import FederatedTraining
-            from epsilometer.networks.ensemble import cross_entropy
-        options = {
-            option.name: getattr(self, option.name)
-            for option in fields(FederatedTraining)
-            if getattr(self, option.name) is not None  # or it has a default there too
-        }
-        return FederatedTraining(**{"loss": cross_entropy, **options})
+        if self.repetitions is None:
+            return
+        object.__setattr__(self, "repetitions", tuple(self.repetitions))
+        if not self.repetitions:
+            raise InvalidArgument("Expected at least one number of repetitions, got none.")
+        for often in self.repetitions:
+            _validate.whole(1, repetitions=often)
+            if often > self.rounds:
+                raise InvalidArgument(
+                    f"Expected at most {self.rounds} repetitions, one per round, got {often}."
+                )
 
 
 SUBJECTS = (Federated,)
@@ -172,8 +151,7 @@ class FederatedJob:
 
     Attributes:
         plan: Everything that determines the result.
-        subject: What is audited.
-        training: What trains.
+        subject: What is audited, defaults filled in.
         claim: What was claimed, if anything.
         delta: δ of all bounds.
         confidence: One-sided, of all bounds together.
@@ -181,7 +159,6 @@ class FederatedJob:
 
     plan: Plan
     subject: Federated
-    training: "FederatedTraining"
     claim: Claim | None
     delta: float
     confidence: float
@@ -194,32 +171,35 @@ class FederatedJob:
     def unit(self, index: int) -> Arrays:
         """Train once."""
         with needs("torch", extra="torch"):
-            from epsilometer.audits.federated.tasks import accuracy
+            from epsilometer.audits.federated.server import measure_accuracy
         subject, rng = self.subject, self.plan.stream(index)
-        kind = HadamardCanaries if subject.family == "hadamard" else SphereCanaries
-        family: Directions = kind(
-            count=2 * subject.canaries, dimension=self.training.size, key=int(rng.integers(2**63))
-        )
-        ended = self.training.train(
-            canaries=family,
+        run = subject.train(
+            canaries=make_directions(
+                subject.family,
+                count=2 * subject.canaries,
+                dimension=subject.size,
+                key=int(rng.integers(2**63)),
+            ),
             planted=subject.canaries,
             repetitions=self.repetitions[index],
             iterates=subject.iterates,
             rng=rng,
         )
-        right = [] if subject.test is None else [accuracy(ended.module, subject.test)]
+        right = [] if subject.test is None else [measure_accuracy(run.module, subject.test)]
         return {
-            "final": ended.moved if subject.statistic == "moved" else ended.model,
-            "largest": np.concatenate([ended.observed, ended.unobserved]),
-            "took": ended.participations,
-            "lost": np.array([ended.lost.sum(), ended.members.sum()]),
+            "final": run.moved if subject.statistic == "moved" else run.model,
+            "largest": np.concatenate([run.observed, run.unobserved]),
+            "took": run.participations,
+            "lost": np.array([run.lost.sum(), run.members.sum()]),
             "accuracy": np.array(right, np.float64),
         }
 
     def missing(self, index: int) -> Arrays:
         """A failed run: planted canaries as if none had left a trace, the others as if all had."""
         canaries = self.subject.canaries
-        low = -np.abs(_null_quantiles(canaries, self.training.size))
+        # Even quantiles of the law of canaries that took no part.
+        even = cosine_quantile((np.arange(canaries) + 0.5) / canaries, self.subject.size)
+        low: FloatArray = -np.abs(even)
         return {
             "final": low,
             "largest": np.concatenate([low, -low]),
@@ -229,24 +209,22 @@ class FederatedJob:
         }
 
     def watch(self) -> Watch:
-        """Nothing can be said before a training is over."""
+        """Return a watch that sees nothing: nothing can be said before a training is over."""
         return Unwatched()
 
     def result(self, units: Iterable[Arrays], done: Done) -> Audit:
         """Return the audit: per training, who sees the final model and who sees all rounds."""
-        found: list[EpsilonFinding] = []
+        findings: list[EpsilonFinding] = []
         share = 1 - (1 - self.confidence) / len(self.repetitions)
         for index, (arrays, often) in enumerate(zip(units, self.repetitions, strict=True)):
-            found += measure_iterates(
-                IteratesSeen(
+            findings += measure_iterates(
+                IterateSummary(
                     final=arrays["final"],
                     largest=arrays["largest"],
                     took=arrays["took"],
-                    rounds=self.training.rounds,
-                    still=0,
-                    lost=0,
+                    rounds=self.subject.rounds,
                 ),
-                dimension=self.training.size,
+                dimension=self.subject.size,
                 delta=self.delta,
                 claim=self.claim,
                 confidence=share if len(self.repetitions) > 1 else self.confidence,
@@ -259,36 +237,29 @@ class FederatedJob:
         return Audit(
             subject=self.subject.title,
             claim=self.claim,
-            findings=tuple(found),
+            findings=tuple(findings),
             provenance=done.provenance,
         )
 
     def _account(self, often: int | None) -> list[EpsilonEstimate]:
         """Return what accounting says of a client who takes part as canaries do."""
-        epsilon, how = self.training.epsilon(
+        epsilon, how = self.subject.epsilon(
             self.delta, canaries=self.subject.canaries, repetitions=often
         )
         if math.isinf(epsilon):
             return []
+        subject = f"a client who takes part as canaries do ({how})"
         return [
-            EpsilonEstimate(
-                epsilon=epsilon,
-                low=epsilon,
-                high=epsilon,
-                delta=self.delta,
-                confidence=1.0,
-                method="accounting",
-                direction="both",
-                subject=f"a client who takes part as canaries do ({how})",
-                role="reference",
-                adjacency="zero_out",
+            make_reference(
+                epsilon, self.delta, method="accounting", subject=subject, adjacency="zero_out"
             )
         ]
 
 
 def make_job(subject: Federated, request: Request) -> FederatedJob:
     """Return the trainings of an audit, all settings checked."""
-    request = replace(request, claim=request.fill_claim(adjacency="zero_out", unit="client"))
+    claim = request.fill_claim(adjacency="zero_out", unit="client")
+    request = dataclasses.replace(request, claim=claim)
     delta = request.known_delta
     _validate.open_unit(delta=delta)
     if request.until is not None:
@@ -296,58 +267,156 @@ def make_job(subject: Federated, request: Request) -> FederatedJob:
             "Expected no until=… with Federated, whose trainings are each seen as a whole, got "
             f"{request.until!r}."
         )
-    training = subject.make_training()
-    if 2 * subject.canaries > training.size:
+    filled = subject.fill_defaults()
+    if 2 * subject.canaries > subject.size:
         raise InvalidArgument(
-            f"Expected at most {training.size // 2} canaries for {training.size} trainable "
+            f"Expected at most {subject.size // 2} canaries for {subject.size} trainable "
             f"parameters, since as many more are only looked at, got {subject.canaries}. Give "
             "fewer, or a larger model."
         )
     often = (None,) if subject.repetitions is None else subject.repetitions
-    training.check(planted=subject.canaries, repetitions=often[0])
-    return FederatedJob(
-        plan=request.make_plan(
-            subject,
-            units=len(often),
-            inputs=_fingerprint_inputs(subject, training),
-            loss=name_of(training.loss),
-            # Their settings may be no JSON values, as an encoder of noise is none.
-            participation=repr(training.participation),
-            noise=repr(training.noise),
-            clip=repr(training.clip),
-        ),
-        subject=subject,
-        training=training,
-        claim=request.claim,
-        delta=delta,
-        confidence=request.confidence,
-    )
-
-
-def _fingerprint_inputs(subject: Federated, training: "FederatedTraining") -> dict[str, str]:
-    module = training.module
-    return {
+    filled.check(planted=subject.canaries, repetitions=often[0])
+    module = subject.module
+    inputs = {
         **dict(() if subject.source is None else subject.source.fingerprints()),
-        "clients": fingerprint(list(training.clients)),
+        "clients": fingerprint(list(subject.clients)),
         "module": fingerprint((str(module), [*module.state_dict().values()])),
         **({} if subject.test is None else {"test": fingerprint(subject.test)}),
     }
+    plan = request.make_plan(
+        subject,
+        units=len(often),
+        inputs=inputs,
+        loss=name_of(filled.loss),
+        # Their settings may be no JSON values, as an encoder of noise is none.
+        participation=repr(filled.participation),
+        noise=repr(filled.noise),
+        clip=repr(filled.clip),
+    )
+    return FederatedJob(
+        plan=plan, subject=filled, claim=claim, delta=delta, confidence=request.confidence
+    )
 
 
-def _null_quantiles(count: int, dimension: int) -> FloatArray:
-    """Return even quantiles of the law of canaries that took no part."""
-    return cosine_quantile((np.arange(count) + 0.5) / count, dimension)
+def measure_iterates(
+    summary: IterateSummary,
+    *,
+    dimension: int,
+    delta: float,
+    claim: Claim | None = None,
+    participation: Knowledge = "hidden",
+    confidence: float = 0.95,
+    seed: int = 0,
+    subject: str = "one federated run",
+    caveats: Sequence[str] = (),
+    estimates: Sequence[EpsilonEstimate] = (),
+    **counts: Any,
+) -> tuple[EpsilonFinding, ...]:
+    """Return what is proved by who sees the final model, and by who sees that of every round.
 
+    The first compares canaries with θ_T − θ_0, since the weights a run begins with are public; the
+    second takes the largest of all rounds, and compares it with that of canaries that were never
+    planted. After one round the two see the same, and only the first is there.
 
-def _check_repetitions(often: tuple[int, ...], rounds: int) -> None:
-    if not often:
-        raise InvalidArgument("Expected at least one number of repetitions, got none.")
-    for each in often:
-        _validate.whole(1, repetitions=each)
-        if each > rounds:
-            raise InvalidArgument(
-                f"Expected at most {rounds} repetitions, one per round, got {each}."
+    Guarantee: that of ``Cosines``, for both together.
+    Assumption: none with ``hidden``, where all canaries count, whether they were sampled or not;
+        with ``known`` only those count that took part, so that the claim must not rest on
+        amplification by sampling.
+
+    Args:
+        summary: What was seen of the canaries.
+        dimension: Of their space.
+        delta: δ of all bounds.
+        claim: What was claimed, if anything.
+        participation: ``hidden``, ``known``, or ``unseen`` where nobody counted who took part.
+        confidence: One-sided, of all bounds together.
+        seed: Of resampling.
+        subject: What was audited, in words.
+        caveats: What a reader must know before quoting a bound.
+        estimates: Further ε by theory, after those of the cosines.
+        **counts: Units of work that were planned, used and failed, where there are any.
+
+    Raises:
+        InvalidArgument: No round moved the weights, or no canary took part.
+    """
+    counted = _select_counted(summary, participation)
+    equal = participation != "unseen" and np.unique(summary.took[counted]).size == 1
+    said = (*caveats, *_word_participation(summary, participation))
+    planted = summary.took.size
+    views: list[tuple[str, str, FloatArray, FloatArray | None]] = [
+        (
+            "final model",
+            "the weights before and after training",
+            summary.final[:planted][counted],
+            None,
+        )
+    ]
+    if summary.rounds > 1:
+        largest = summary.largest[:planted][counted], summary.largest[planted:]
+        views.append(("all rounds", "the weights after every round", *largest))
+    findings = []
+    for name, view, inside, outside in views:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", EpsilometerWarning)
+            finding = measure_cosines(
+                Cosines(
+                    inside,
+                    dimension=dimension,
+                    unobserved=outside,
+                    participation="equal" if equal else "unequal",
+                    title=f"{subject}, {summary.rounds:,} rounds: {name}",
+                    adversary=f"sees {view}{_KNOWS[participation]}",
+                ),
+                delta=delta,
+                claim=claim,
+                confidence=1 - (1 - confidence) / len(views) if len(views) > 1 else confidence,
+                seed=seed,
+                adjacency="zero_out",
+                estimates=estimates,
+                **counts,
             )
+        warned = (str(warning.message) for warning in caught)
+        every = dict.fromkeys((*finding.bound.caveats, *said, *warned))
+        findings.append(replace(finding, bound=replace(finding.bound, caveats=tuple(every))))
+    return tuple(findings)
+
+
+def _select_counted(summary: IterateSummary, participation: Knowledge) -> NDArray[np.bool_]:
+    """Return which planted canaries count."""
+    if participation not in _KNOWS:
+        raise InvalidArgument(
+            f"Expected participation to be one of {', '.join(_KNOWS)}, got {participation!r}."
+        )
+    if summary.rounds == 0:
+        raise InvalidArgument(
+            "Expected at least one round that moved the weights, saw none: every round failed, or "
+            "no update changed anything."
+        )
+    if participation == "unseen":
+        return np.ones(summary.took.size, np.bool_)
+    if not summary.took.any():
+        raise InvalidArgument(
+            "Expected canaries that took part, but none was sampled in a round that moved the "
+            "weights. Designate more canaries, sample more nodes, or train longer."
+        )
+    return summary.took > 0 if participation == "known" else np.ones(summary.took.size, np.bool_)
+
+
+def _word_participation(summary: IterateSummary, participation: Knowledge) -> list[str]:
+    said = []
+    if participation == "unseen":
+        said.append("Who took part was not seen: all canaries count.")
+    else:
+        some = int(np.sum(summary.took > 0))
+        least, most = int(summary.took.min()), int(summary.took.max())
+        often = f"{most} times" if least == most else f"{least} to {most} times"
+        often = "once" if least == most == 1 else often
+        said.append(f"{some} of {summary.took.size} canaries took part, {often} each.")
+    if summary.still:
+        said.append(f"{summary.still} rounds with canaries moved no weight.")
+    if summary.lost:
+        said.append(f"{summary.lost} times the weights were not finite; seen as nothing.")
+    return said
 
 
 def _word_run(arrays: Arrays) -> tuple[str, ...]:

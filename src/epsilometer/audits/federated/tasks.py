@@ -8,22 +8,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from epsilometer import _validate
 from epsilometer._files import check_plain
 from epsilometer.errors import InvalidArgument, UnreadableFile
-from epsilometer.files.packed import measure_archive
-from epsilometer.files.readers import not_huge, told
-from epsilometer.networks.ensemble import as_tensor, cross_entropy
+from epsilometer.files.readers import open_columns, wrap_decoder_errors
+from epsilometer.networks.ensemble import cross_entropy
 from epsilometer.networks.models import lenet5, mlp
 from epsilometer.types import FloatArray, IntArray
 
 Client = tuple[NDArray[Any], NDArray[Any]]
 _LENGTH = 40  # characters of a window
 _MOST = 64  # windows of one role, so that no round waits for Hamlet
-_SEEN = 256  # records tried at once
 _TESTED = 2000  # records the final model is tried on
 _LARGEST = 256 << 20  # bytes of all roles' lines
 _FEWER = "Give fewer of them."
@@ -173,23 +171,6 @@ def shakespeare_by_role(file: Path | str, *, rng: np.random.Generator) -> Federa
     )
 
 
-def accuracy(module: nn.Module, test: tuple[ArrayLike, ArrayLike]) -> float:
-    """Share of labels that a model foretells, the likeliest output of each."""
-    own = next(module.parameters())
-    x, y = (as_tensor(part, "cpu") for part in test)
-    with torch.no_grad():
-        right = [
-            (
-                module(x[start : start + _SEEN].to(own.device)).argmax(-1).cpu()
-                == y[start : start + _SEEN]
-            )
-            .float()
-            .flatten()
-            for start in range(0, len(x), _SEEN)
-        ]
-    return float(torch.cat(right).mean())
-
-
 def _seeded(build: Any, rng: np.random.Generator) -> nn.Module:
     """A module whose first weights follow from ``rng``; torch's own generator is left alone."""
     with torch.random.fork_rng(devices=[]):
@@ -199,10 +180,8 @@ def _seeded(build: Any, rng: np.random.Generator) -> nn.Module:
 
 
 def _written(file: Path) -> tuple[FloatArray, IntArray, IntArray, Client]:
-    with told(file, _FEWER):
-        not_huge(file, measure_archive(file), _FEWER)
-        with np.load(file, allow_pickle=False) as archive:
-            held = {name: archive[name] for name in archive.files}
+    with open_columns(file, advice=_FEWER) as content:
+        held = {column.name: column.values for column in content.read()}
     whole = {"x_train", "y_train", "writer_train", "x_test", "y_test"} <= set(held)
     if whole:
         images, labels, writers = (held[f"{part}_train"] for part in ("x", "y", "writer"))
@@ -247,7 +226,7 @@ def _pixels(images: NDArray[Any]) -> NDArray[np.float32]:
 
 def _spoken(file: Path) -> list[str]:
     """What each role says, of those who say a window's worth."""
-    with told(file, _FEWER):
+    with wrap_decoder_errors(file, _FEWER):
         check_plain(file)
         with gzip.open(file, "rb") as opened:
             text = opened.read(_LARGEST + 1)

@@ -1,4 +1,4 @@
-"""What a model with uncertainty shows: how much of its samples is published, and how rounded.
+"""Publish predictions with uncertainty in forms: how much of the samples, and how rounded.
 
 An adversary has no more than what is published. Every form turns samples of a record's prediction
 into that, and that into statistics by which runs with the record are told from runs without it.
@@ -24,17 +24,17 @@ _EQUAL = 1e-12  # means of the same rounded numbers in another order are apart b
 
 
 def entropy(p: FloatArray) -> FloatArray:
-    """Of vectors of probabilities along the last axis, in nats."""
+    """Return the entropy of vectors of probabilities along the last axis, in nats."""
     return np.asarray(-(p * np.log(np.maximum(p, _LEAST))).sum(-1))
 
 
 def mutual_information(samples: FloatArray) -> FloatArray:
-    """Between prediction and model (BALD): the mean's entropy, less the mean of entropies."""
+    """Return that of prediction and model (BALD): the mean's entropy less the mean entropy."""
     return np.asarray(entropy(samples.mean(-2)) - entropy(samples).mean(-1))
 
 
 def variation_ratio(samples: FloatArray) -> FloatArray:
-    """The share of samples that name another class than most do."""
+    """Return the share of samples that name another class than most do."""
     classes = samples.shape[-1]
     named = np.eye(classes)[samples.argmax(-1)]
     return np.asarray(1 - named.mean(-2).max(-1))
@@ -51,6 +51,17 @@ STATISTICS: MappingProxyType[str, Callable[[FloatArray, int], FloatArray]] = Map
         "entropy": lambda samples, _: -entropy(samples.mean(-2)),
         "mutual information": lambda samples, _: -mutual_information(samples),
         "variation ratio": lambda samples, _: -variation_ratio(samples),
+    }
+)
+
+# What each kind shows of samples (…, T, C), as (…, numbers, C); "vector" shows no samples.
+_SHOW: MappingProxyType[str, Callable[[FloatArray], FloatArray]] = MappingProxyType(
+    {
+        "label": lambda known: np.eye(known.shape[-1])[known.mean(-2).argmax(-1)][..., None, :],
+        "mean": lambda known: known.mean(-2, keepdims=True),
+        "mean+std": lambda known: np.stack([known.mean(-2), known.std(-2)], axis=-2),
+        "quantiles": lambda known: np.moveaxis(np.quantile(known, QUANTILES, axis=-2), 0, -2),
+        "samples": lambda known: known,
     }
 )
 
@@ -86,7 +97,7 @@ class ReleaseForm:
         return self.kind if self.unit is None else f"{self.kind}, to {self.unit:g}"
 
     def caveats(self, samples: int) -> tuple[str, ...]:
-        """What to know of the form where so many samples are taken.
+        """Return what to know of the form where so many samples are taken.
 
         Example:
             >>> ReleaseForm("mean+std").caveats(1)
@@ -98,40 +109,15 @@ class ReleaseForm:
             return (said,)
         return ()
 
-    def published(self, samples: ArrayLike, vector: ArrayLike | None = None) -> FloatArray:
-        """What is published, ``(…, numbers, classes)``; of a label, 1 at its class.
+    def publish(self, samples: ArrayLike, vector: ArrayLike | None = None) -> FloatArray:
+        """Return what is published, ``(…, numbers, classes)``; of a label, 1 at its class.
 
         Args:
             samples: Of predictions, ``(…, T, C)``.
             vector: The prediction without sampling, ``(…, C)``; for the form ``"vector"``.
         """
-        known = _samples(samples)
-        match self.kind:
-            case "label":
-                shown = np.eye(known.shape[-1])[known.mean(-2).argmax(-1)][..., None, :]
-            case "vector":
-                if vector is None:
-                    raise InvalidArgument(
-                        "Expected a prediction without sampling for the form 'vector', got none: "
-                        "this sampler has no such."
-                    )
-                alone = np.asarray(vector, np.float64)
-                if alone.shape != known.shape[:-2] + known.shape[-1:]:
-                    raise InvalidArgument(
-                        "Expected a vector for each prediction, shape "
-                        f"{known.shape[:-2] + known.shape[-1:]}, got {alone.shape}."
-                    )
-                if not np.isfinite(alone).all():
-                    raise InvalidArgument("Expected probabilities, got nan or infinity in vectors.")
-                shown = alone[..., None, :]
-            case "mean":
-                shown = known.mean(-2, keepdims=True)
-            case "mean+std":
-                shown = np.stack([known.mean(-2), known.std(-2)], axis=-2)
-            case "quantiles":
-                shown = np.moveaxis(np.quantile(known, QUANTILES, axis=-2), 0, -2)
-            case "samples":
-                shown = known
+        known = _check_samples(samples)
+        shown = _check_vector(vector, known) if self.kind == "vector" else _SHOW[self.kind](known)
         if self.unit is None or self.kind == "label":
             return np.asarray(shown)
         return np.asarray(np.round(shown / self.unit) * self.unit)
@@ -139,55 +125,50 @@ class ReleaseForm:
     def statistics(
         self, samples: ArrayLike, *, label: int, vector: ArrayLike | None = None
     ) -> FloatArray:
-        """What the adversary decides by, ``(…, k)``: larger speaks for the record.
+        """Return what the adversary decides by, ``(…, k)``: larger speaks for the record.
 
-        Guarantees: computed from :meth:`published` and nothing else.
+        Guarantees: computed from :meth:`publish` and nothing else.
         """
-        return self._statistics(self.published(samples, vector), label)
+        return self._compute_statistics(self.publish(samples, vector), label)
 
     def features(
         self, samples: ArrayLike, *, label: int, vector: ArrayLike | None = None
     ) -> FloatArray:
-        """What a learned attack may look at, ``(…, k)``: :meth:`statistics`, and all else.
+        """Return what a learned attack may look at, ``(…, k)``: :meth:`statistics`, and all else.
 
-        Guarantees: computed from :meth:`published` and nothing else.
+        Guarantees: computed from :meth:`publish` and nothing else.
         """
-        shown = self.published(samples, vector)
-        known = self._statistics(shown, label)
+        shown = self.publish(samples, vector)
+        known = self._compute_statistics(shown, label)
         if self.kind == "label":
             return known
         if self.kind == "samples":
-            more = _of(shown, label, ("entropy", "mutual information", "variation ratio"))
-        else:
-            central = shown[..., len(QUANTILES) // 2 if self.kind == "quantiles" else 0, :]
-            more = -entropy(np.clip(central, 0, 1))[..., None]
+            more = _stack(shown, label, ("entropy", "mutual information", "variation ratio"))
+        else:  # rounded numbers may lie beyond [0, 1], where no entropy is
+            more = -entropy(np.clip(self._take_central(shown), 0, 1))[..., None]
         return np.concatenate([known, more], axis=-1)
 
     def central(self, samples: ArrayLike, vector: ArrayLike | None = None) -> FloatArray:
-        """The prediction that a user takes from what is published, ``(…, C)``."""
-        shown = self.published(samples, vector)
-        match self.kind:
-            case "quantiles":
-                return shown[..., len(QUANTILES) // 2, :]
-            case "samples":
-                return np.asarray(shown.mean(-2))
-            case _:
-                return shown[..., 0, :]
+        """Return the prediction that a user takes from what is published, ``(…, C)``."""
+        return self._take_central(self.publish(samples, vector))
 
-    def _statistics(self, shown: FloatArray, label: int) -> FloatArray:
+    def _take_central(self, shown: FloatArray) -> FloatArray:
+        if self.kind == "samples":
+            return np.asarray(shown.mean(-2))
+        return shown[..., len(QUANTILES) // 2 if self.kind == "quantiles" else 0, :]
+
+    def _compute_statistics(self, shown: FloatArray, label: int) -> FloatArray:
         _validate.whole(0, label=label)
         if label >= shown.shape[-1]:
             raise InvalidArgument(
                 f"Expected a label from 0 to {shown.shape[-1] - 1}, as many as there are "
                 f"classes, got {label}."
             )
-        match self.kind:
-            case "samples":
-                return _of(shown, label, ("mean", "std", "min", "max"))
-            case "mean+std":
-                return np.asarray(shown[..., label] * np.array([1.0, -1.0]))
-            case _:
-                return shown[..., label]
+        if self.kind == "samples":
+            return _stack(shown, label, ("mean", "std", "min", "max"))
+        # A large spread speaks against the record, as in STATISTICS.
+        signs = np.array([1.0, -1.0]) if self.kind == "mean+std" else 1.0
+        return np.asarray(shown[..., label] * signs)
 
 
 def as_form(value: "ReleaseForm | str") -> ReleaseForm:
@@ -233,8 +214,8 @@ class Utility:
     log_loss: float
 
 
-def utility(central: ArrayLike, labels: ArrayLike, *, unit: float | None = None) -> Utility:
-    """Of published predictions ``(records, C)`` with the records' labels.
+def measure_utility(central: ArrayLike, labels: ArrayLike, *, unit: float | None = None) -> Utility:
+    """Return what published predictions ``(records, C)`` are worth, given the records' labels.
 
     What was rounded to 0 counts as half a unit in the log loss: nobody takes it for impossible.
     """
@@ -265,11 +246,29 @@ def utility(central: ArrayLike, labels: ArrayLike, *, unit: float | None = None)
     )
 
 
-def _of(shown: FloatArray, label: int, names: tuple[str, ...]) -> FloatArray:
+def _stack(shown: FloatArray, label: int, names: tuple[str, ...]) -> FloatArray:
     return np.stack([STATISTICS[name](shown, label) for name in names], axis=-1)
 
 
-def _samples(samples: ArrayLike) -> FloatArray:
+def _check_vector(vector: ArrayLike | None, samples: FloatArray) -> FloatArray:
+    """Return predictions without sampling in the shape of what is published."""
+    if vector is None:
+        raise InvalidArgument(
+            "Expected a prediction without sampling for the form 'vector', got none: "
+            "this sampler has no such."
+        )
+    alone = np.asarray(vector, np.float64)
+    expected = samples.shape[:-2] + samples.shape[-1:]
+    if alone.shape != expected:
+        raise InvalidArgument(
+            f"Expected a vector for each prediction, shape {expected}, got {alone.shape}."
+        )
+    if not np.isfinite(alone).all():
+        raise InvalidArgument("Expected probabilities, got nan or infinity in vectors.")
+    return alone[..., None, :]
+
+
+def _check_samples(samples: ArrayLike) -> FloatArray:
     known = np.asarray(samples, np.float64)
     if known.ndim < 2 or 0 in known.shape:
         raise InvalidArgument(f"Expected samples of shape (…, T, classes), got {known.shape}.")

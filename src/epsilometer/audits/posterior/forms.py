@@ -42,7 +42,7 @@ class PosteriorSampler(Protocol):
         ...
 
 
-def vector(sampler: PosteriorSampler, x: ArrayLike) -> FloatArray | None:
+def predict_vector(sampler: PosteriorSampler, x: ArrayLike) -> FloatArray | None:
     """What the model says of a record without sampling, ``(classes,)``; None where it cannot."""
     alone = getattr(sampler, "vector", None)
     return None if alone is None else np.asarray(alone(x), np.float64)
@@ -78,7 +78,7 @@ class McDropout:
         one = as_input(self.module, np.asarray(x)[None])
         devices = [one.device] if one.is_cuda else []
         drawn = []
-        with dropping(self.module), torch.no_grad(), torch.random.fork_rng(devices):
+        with switch_dropout_on(self.module), torch.no_grad(), torch.random.fork_rng(devices):
             torch.manual_seed(int(rng.integers(2**63)))
             before = _state(one)
             for start in range(0, samples, _AT_ONCE):
@@ -98,7 +98,7 @@ class McDropout:
 
     def vector(self, x: ArrayLike) -> FloatArray:
         """Without dropout."""
-        return np.asarray(_plain(self.module, x)[0])
+        return np.asarray(_predict_plain(self.module, x)[0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +126,7 @@ class DeepEnsemble:
             )
         drawn = []
         for member in rng.permutation(len(self.modules))[:samples]:
-            drawn.append(_plain(self.modules[member], x))
+            drawn.append(_predict_plain(self.modules[member], x))
         return np.concatenate(drawn)
 
 
@@ -177,15 +177,15 @@ class GaussianWeights:
         drawn = []
         with evaluating(self.module), torch.no_grad():
             for _ in range(samples):
-                out = torch.func.functional_call(self.module, self._drawn(rng), (one,))
+                out = torch.func.functional_call(self.module, self._draw(rng), (one,))
                 drawn.append(_softmax(out))
         return np.concatenate(drawn)
 
     def vector(self, x: ArrayLike) -> FloatArray:
         """With the mean of weights."""
-        return np.asarray(_plain(self.module, x)[0])
+        return np.asarray(_predict_plain(self.module, x)[0])
 
-    def _drawn(self, rng: np.random.Generator) -> dict[str, Any]:
+    def _draw(self, rng: np.random.Generator) -> dict[str, Any]:
         import torch
 
         known = dict(self.module.named_parameters())
@@ -292,10 +292,10 @@ class FromCallable:
         """What the function returns."""
         _validate.whole(1, samples=samples)
         given = self.function(x, samples, rng)
-        return probabilities(given, samples, self.classes, unit=self.unit)
+        return check_probabilities(given, samples, self.classes, unit=self.unit)
 
 
-def probabilities(
+def check_probabilities(
     given: ArrayLike, samples: int, classes: int | None = None, *, unit: float | None = None
 ) -> FloatArray:
     """Probabilities of shape ``(samples, classes)``, or an error that says what is wrong.
@@ -328,7 +328,7 @@ def probabilities(
 
 
 @contextmanager
-def dropping(module: "torch.nn.Module") -> Iterator[None]:
+def switch_dropout_on(module: "torch.nn.Module") -> Iterator[None]:
     """The module in training mode but for what keeps statistics of batches; then as it was."""
     before = [(part, part.training) for part in module.modules()]
     kept = [(buffer, buffer.clone()) for buffer in module.buffers()]
@@ -361,7 +361,7 @@ def _check_spread(name: str, std: Any, shape: tuple[int, ...]) -> None:
         )
 
 
-def _plain(module: Any, x: ArrayLike) -> FloatArray:
+def _predict_plain(module: Any, x: ArrayLike) -> FloatArray:
     """What a module says of one record without dropout, ``(1, classes)``."""
     with needs("torch", extra="torch"):
         import torch

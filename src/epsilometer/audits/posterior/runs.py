@@ -1,20 +1,210 @@
-"""Collect what models predicted, with the record and without it."""
+"""Train models with a record and without it, and collect what they predict."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Self
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from epsilometer.audits.posterior.disclosure import ReleaseForm
+from epsilometer.audits.posterior.forms import (
+    Diverged,
+    McDropout,
+    PosteriorSampler,
+    check_probabilities,
+    predict_vector,
+)
 from epsilometer.core.claim import Claim
 from epsilometer.core.findings import Swept
+from epsilometer.core.record import Record
 from epsilometer.engine.shards import Arrays
 from epsilometer.errors import InvalidArgument
-from epsilometer.types import FloatArray
+from epsilometer.types import FloatArray, IntArray
 
+if TYPE_CHECKING:
+    from epsilometer.networks.ensemble import EnsembleDPSGD
+
+SamplerFactory: TypeAlias = Callable[[FloatArray, IntArray, np.random.Generator], PosteriorSampler]
 LEARNED_FROM = 0.5  # of the runs; the others are judged
+_TRIED = 32  # samples that must not all be equal
+
+
+class Predicted(NamedTuple):
+    """Predictions of records by many models; nan where a model diverged.
+
+    Attributes:
+        samples: ``(runs, records, T, classes)``.
+        vector: Without sampling, ``(runs, records, classes)``; None where models have no such.
+    """
+
+    samples: NDArray[np.float32]
+    vector: NDArray[np.float32] | None
+
+
+class Trainings(Protocol):
+    """Models trained with a record and without it.
+
+    Must keep: runs are independent, and all randomness comes from ``rng``.
+    """
+
+    def predict(
+        self,
+        records: FloatArray,
+        samples: int,
+        *,
+        runs: int,
+        present: bool,
+        rng: np.random.Generator,
+    ) -> Predicted:
+        """Return what ``runs`` fresh models say of records, with ``samples`` predictions each."""
+        ...
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class OneByOne:
+    """A user's own training, called run by run.
+
+    Attributes:
+        factory: ``factory(features, labels, rng)`` trains, and returns a ``PosteriorSampler``.
+        features: Records without the one that is there or not.
+        labels: Their labels.
+        record: That record; it is added last.
+    """
+
+    factory: SamplerFactory
+    features: FloatArray
+    labels: IntArray
+    record: Record
+
+    def predict(
+        self,
+        records: FloatArray,
+        samples: int,
+        *,
+        runs: int,
+        present: bool,
+        rng: np.random.Generator,
+    ) -> Predicted:
+        """Predict, each run with streams of its own."""
+        parts = [
+            self._train_one(records, samples, present, *stream.spawn(2))
+            for stream in rng.spawn(runs)
+        ]
+        shapes = {part.samples.shape for part in parts if part is not None}
+        if len(shapes) > 1:
+            classes = sorted(shape[-1] for shape in shapes)
+            raise InvalidArgument(
+                f"Expected models of the same classes, got some of {classes[0]} and some of "
+                f"{classes[-1]}."
+            )
+        shape = shapes.pop() if shapes else (len(records), samples, int(self.labels.max()) + 1)
+        nothing = Predicted(np.full(shape, np.nan, np.float32), None)
+        drawn = [nothing if part is None else part for part in parts]
+        alone = [part.vector for part in drawn if part.vector is not None]
+        if not alone:
+            return Predicted(np.stack([part.samples for part in drawn]), None)
+        lost = np.full_like(alone[0], np.nan)
+        vectors = [lost if part.vector is None else part.vector for part in drawn]
+        return Predicted(np.stack([part.samples for part in drawn]), np.stack(vectors))
+
+    def _train_one(
+        self,
+        records: FloatArray,
+        samples: int,
+        present: bool,
+        train_rng: np.random.Generator,
+        sample_rng: np.random.Generator,
+    ) -> Predicted | None:
+        """Return what one model says; None where it diverged."""
+        features, labels = self.features.copy(), self.labels.copy()
+        if present:
+            features = np.concatenate([features, self.record.features[None].astype(features.dtype)])
+            labels = np.append(labels, self.record.label)
+        sampler = self.factory(features, labels, train_rng)
+        if not callable(getattr(sampler, "predict", None)):
+            raise InvalidArgument(
+                "Expected the factory to return something with predict(x, samples, rng), got "
+                f"{type(sampler).__name__}."
+            )
+        drawn, alone = [], []
+        try:
+            for x in records:
+                drawn.append(self._check(sampler.predict(x, samples, sample_rng), samples))
+                found = predict_vector(sampler, x)
+                if found is not None:
+                    alone.append(found)
+        except Diverged:
+            return None
+        return Predicted(
+            np.stack(drawn).astype(np.float32),
+            np.stack(alone).astype(np.float32) if len(alone) == len(records) else None,
+        )
+
+    def _check(self, drawn: FloatArray, samples: int) -> FloatArray:
+        found = check_probabilities(drawn, samples)
+        least = int(max(self.labels.max(), self.record.label)) + 1
+        if found.shape[1] < least:
+            raise InvalidArgument(
+                f"Expected probabilities of {least} classes, as many as there are labels, got "
+                f"{found.shape[1]}."
+            )
+        return found
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class DropoutRuns:
+    """What MC dropout says of records, over many trainings.
+
+    Attributes:
+        training: How models are trained; its ``runs`` are trained at once.
+        features: Records; the first is the one that is there or not.
+        labels: Their labels.
+    """
+
+    training: "EnsembleDPSGD"
+    features: FloatArray
+    labels: IntArray
+
+    def predict(
+        self,
+        records: FloatArray,
+        samples: int,
+        *,
+        runs: int,
+        present: bool,
+        rng: np.random.Generator,
+    ) -> Predicted:
+        """Predict by ``runs`` fresh models; same ``rng``, same predictions on the same device."""
+        parts = []
+        streams = rng.spawn(-(-runs // self.training.runs))
+        for start, stream in zip(range(0, runs, self.training.runs), streams, strict=True):
+            some = replace(self.training, runs=min(self.training.runs, runs - start))
+            train_rng, sample_rng = stream.spawn(2)
+            trained = some.train(
+                self.features, self.labels, rng=train_rng, left_out=int(not present)
+            )
+            drawn = trained.samples(records, samples, rng=sample_rng)
+            alone = trained.probabilities(records).astype(np.float32)
+            lost = trained.diverged
+            drawn[lost], alone[lost] = np.nan, np.nan
+            parts.append(Predicted(samples=drawn, vector=alone))
+        return Predicted(
+            samples=np.concatenate([part.samples for part in parts]),
+            vector=np.concatenate([part.vector for part in parts if part.vector is not None]),
+        )
+
+    def check(self) -> None:
+        """Refuse what could not be trained, and a module without dropout at work."""
+        self.training.check(self.features, self.labels)
+        try:
+            McDropout(self.training.module).predict(
+                self.features[0], _TRIED, np.random.default_rng(0)
+            )
+        except InvalidArgument as error:
+            raise InvalidArgument(
+                f"{error} Without it there is no uncertainty to audit."
+            ) from error
 
 
 class AllFailed(InvalidArgument):

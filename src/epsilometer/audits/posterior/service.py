@@ -1,4 +1,4 @@
-"""A prediction service asked over HTTP: at a pace, patiently, and nothing twice."""
+"""Ask a prediction service over HTTP: at a pace, patiently, and nothing twice."""
 
 import email.message
 import hashlib
@@ -11,7 +11,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,12 @@ from numpy.typing import ArrayLike
 
 from epsilometer import _validate
 from epsilometer._files import OWNER_FILE, open_private
-from epsilometer.audits.posterior.forms import probabilities
-from epsilometer.engine.locking import CannotWrite
+from epsilometer.audits.posterior.forms import check_probabilities
+from epsilometer.engine.store import CannotWrite
 from epsilometer.errors import EpsilometerError, InvalidArgument, UnreadableFile
 from epsilometer.types import FloatArray
 
-_TRANSIENT = (408, 425, 429, 500, 502, 503, 504)  # statuses that another try may mend
+_TRANSIENT = (408, 425, 429, 500, 502, 503, 504)  # statuses that another try may fix
 _LONGEST = 60.0  # seconds between two tries, whatever the service asks for
 _READ, _SHOWN = 4096, 200  # bytes of a refusal, and characters: a key in it is found whole
 _LARGEST = 64 << 20  # bytes of an answer
@@ -39,12 +39,12 @@ class ServiceFailed(EpsilometerError):
 
 
 def ask_for_samples(x: FloatArray, samples: int) -> Any:
-    """The usual request: ``{"features": …, "samples": …}``."""
+    """Return the usual request: ``{"features": …, "samples": …}``."""
     return {"features": x.tolist(), "samples": samples}
 
 
 def take_probabilities(answer: Any) -> ArrayLike:
-    """Of the usual answer: ``{"probabilities": [[…], …]}``, one row a sample."""
+    """Take them from the usual answer: ``{"probabilities": [[…], …]}``, one row per sample."""
     found: ArrayLike = answer["probabilities"]
     return found
 
@@ -80,20 +80,21 @@ class HttpService:
     """
 
     url: str = field(repr=False)  # what comes after a question mark may be a secret
-    journal: str | os.PathLike[str] = field(kw_only=True)
-    classes: int | None = field(default=None, kw_only=True)
-    unit: float | None = field(default=None, kw_only=True)
-    at_once: int | None = field(default=None, kw_only=True)
-    per_second: float = field(default=5.0, kw_only=True)
-    timeout: float = field(default=30.0, kw_only=True)
-    tries: int = field(default=6, kw_only=True)
-    pause: float = field(default=1.0, kw_only=True)
-    key: str | None = field(default=None, kw_only=True)
-    key_header: str = field(default="Authorization", kw_only=True)
-    request: Callable[[FloatArray, int], Any] = field(default=ask_for_samples, kw_only=True)
-    answer: Callable[[Any], ArrayLike] = field(default=take_probabilities, kw_only=True)
-    _kept: "_Journal" = field(init=False, repr=False)
-    _pace: "_Pace" = field(init=False, repr=False)
+    _: KW_ONLY
+    journal: str | os.PathLike[str]
+    classes: int | None = None
+    unit: float | None = None
+    at_once: int | None = None
+    per_second: float = 5.0
+    timeout: float = 30.0
+    tries: int = 6
+    pause: float = 1.0
+    key: str | None = None
+    key_header: str = "Authorization"
+    request: Callable[[FloatArray, int], Any] = ask_for_samples
+    answer: Callable[[Any], ArrayLike] = take_probabilities
+    _journal: "_Journal" = field(init=False, repr=False)
+    _next: list[float] = field(init=False, repr=False, default_factory=lambda: [0.0])
     _asked: dict[str, int] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -117,18 +118,17 @@ class HttpService:
                     "Expected https for a service that is sent a key, got http: all on the way "
                     "would read it."
                 )
-            _secret(self.key)
+            _read_secret(self.key)
         _validate.positive(per_second=self.per_second, timeout=self.timeout)
         _validate.whole(1, tries=self.tries)
         _validate.at_least(0, pause=self.pause)
         for name, value in (("classes", self.classes), ("at_once", self.at_once)):
             if value is not None:
                 _validate.whole(1, **{name: value})
-        object.__setattr__(self, "_kept", _Journal(Path(self.journal)))
-        object.__setattr__(self, "_pace", _Pace(self.per_second))
+        object.__setattr__(self, "_journal", _Journal(Path(self.journal)))
 
     def predict(self, x: ArrayLike, samples: int, rng: np.random.Generator) -> FloatArray:
-        """From the journal as far as it goes, then from the service.
+        """Predict from the journal as far as it goes, then ask the service.
 
         Raises:
             ServiceFailed: It gave no answer in all tries, or refused, or changed its classes. Call
@@ -137,19 +137,19 @@ class HttpService:
         _validate.whole(1, samples=samples)
         features = np.asarray(x)
         numbers, drawn = dict(self._asked), []
-        with self._kept.held():
+        with self._journal.hold():
             left = samples
             while left:
                 some = min(left, self.at_once or left)
-                body = self._body(features, some)
+                body = self._write_body(features, some)
                 number = numbers.get(body, 0)
-                drawn.append(self._one(body, number, some))
+                drawn.append(self._find_answer(body, number, some))
                 numbers[body] = number + 1
                 left -= some
         self._asked.update(numbers)  # only now: what failed begins again with what was answered
         return np.concatenate(drawn)
 
-    def _body(self, features: FloatArray, samples: int) -> str:
+    def _write_body(self, features: FloatArray, samples: int) -> str:
         try:
             return json.dumps(self.request(features, samples), allow_nan=False)
         except (TypeError, ValueError) as error:
@@ -157,47 +157,47 @@ class HttpService:
                 f"Expected a request that can be written as JSON, it cannot: {error}."
             ) from error
 
-    def _one(self, body: str, number: int, samples: int) -> FloatArray:
-        """The answer to a request that is made for the ``number``-th time."""
+    def _find_answer(self, body: str, number: int, samples: int) -> FloatArray:
+        """Return the answer to a request that is made for the ``number``-th time."""
         asked = f"{self.url}\n{number}\n{samples}\n{body}"
         name = hashlib.sha256(asked.encode()).hexdigest()
-        kept = self._kept.answers.get(name)
-        if kept is None:
-            found = self._checked(self._answered(body), samples)
-            self._kept.add(name, found.tolist())
-            return found
-        return self._checked(kept, samples)
+        known = self._journal.answers.get(name)
+        if known is not None:
+            return self._check(known, samples)
+        answer = self._check(self._ask(body), samples)
+        self._journal.add(name, answer.tolist())
+        return answer
 
-    def _checked(self, given: Any, samples: int) -> FloatArray:
-        classes = self.classes or self._kept.classes
+    def _check(self, given: Any, samples: int) -> FloatArray:
+        classes = self.classes or self._journal.classes
         try:
-            return probabilities(given, samples, classes, unit=self.unit)
+            return check_probabilities(given, samples, classes, unit=self.unit)
         except InvalidArgument as error:
             raise ServiceFailed(
                 f"{error} So {self._where} answered {self._so_far}. Was another model put in its "
                 "place? Each needs a journal of its own."
             ) from error
 
-    def _answered(self, body: str) -> ArrayLike:
-        """What the service says now."""
-        answer = self._sent(body)
+    def _ask(self, body: str) -> ArrayLike:
+        """Return what the service says now."""
+        answer = self._send(body)
         try:
             return self.answer(answer)
         except (KeyError, TypeError, IndexError) as error:
             raise ServiceFailed(
                 f"Expected probabilities in the answer of {self._where}, found none "
-                f"({type(error).__name__}: {self._shown(str(error))}) {self._so_far}. Give "
+                f"({type(error).__name__}: {self._shorten(str(error))}) {self._so_far}. Give "
                 "answer=, a function that finds them."
             ) from error
 
-    def _sent(self, body: str) -> Any:
+    def _send(self, body: str) -> Any:
         wait, trouble = 0.0, ""
         for attempt in range(self.tries):
             time.sleep(wait)
-            self._pace.wait()
+            self._wait_for_turn()
             wait = min(self.pause * 2**attempt, _LONGEST)
             try:
-                with _OPENER.open(self._request(body), timeout=self.timeout) as response:
+                with _OPENER.open(self._make_request(body), timeout=self.timeout) as response:
                     said = _read(response, _LARGEST + 1)
                 if len(said) > _LARGEST:
                     trouble = f"more than {_LARGEST >> 20} MiB"
@@ -207,11 +207,11 @@ class HttpService:
                 with error:
                     trouble = f"status {error.code}"
                     if error.code not in _TRANSIENT:
-                        raise ServiceFailed(self._refusal(error)) from None
-                    wait = max(wait, _asked_to_wait(error.headers))
+                        raise ServiceFailed(self._word_refusal(error)) from None
+                    wait = max(wait, _read_pause(error.headers))
             except _BROKEN as error:
                 reason = getattr(error, "reason", error)
-                trouble = f"{type(reason).__name__}: {self._shown(str(reason))}"
+                trouble = f"{type(reason).__name__}: {self._shorten(str(reason))}"
             except (ValueError, RecursionError):
                 trouble = "something that is not JSON"
         raise ServiceFailed(
@@ -219,14 +219,21 @@ class HttpService:
             f"{self._so_far}. Call again to go on."
         )
 
-    def _request(self, body: str) -> urllib.request.Request:
+    def _wait_for_turn(self) -> None:
+        """Let no more than ``per_second`` requests begin per second."""
+        now = time.monotonic()
+        if now < self._next[0]:
+            time.sleep(self._next[0] - now)
+        self._next[0] = max(now, self._next[0]) + 1 / self.per_second
+
+    def _make_request(self, body: str) -> urllib.request.Request:
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if self.key is not None:
             bearer = "Bearer " if self.key_header.lower() == "authorization" else ""
-            headers[self.key_header] = bearer + _secret(self.key)
+            headers[self.key_header] = bearer + _read_secret(self.key)
         return urllib.request.Request(self.url, body.encode(), headers, method="POST")
 
-    def _refusal(self, error: urllib.error.HTTPError) -> str:
+    def _word_refusal(self, error: urllib.error.HTTPError) -> str:
         try:
             said = _read(error, _READ).decode("utf-8", "replace")
         except _BROKEN:
@@ -235,24 +242,26 @@ class HttpService:
             said = "it sends elsewhere; give the address that it leads to"
         return (
             f"Expected an answer of {self._where}, got status {error.code} {self._so_far}: "
-            f"{self._shown(said or error.reason)}"
+            f"{self._shorten(said or error.reason)}"
         )
 
-    def _shown(self, said: str) -> str:
-        """What a service said, as a message shows it: it may be long, or repeat its key."""
+    def _shorten(self, said: str) -> str:
+        """Return what a service said as a message shows it: it may be long, or repeat its key."""
         if self.key is not None:
-            said = said.replace(_secret(self.key), "…")
+            said = said.replace(_read_secret(self.key), "…")
         return said[:_SHOWN]
 
     @property
     def _where(self) -> str:
-        """Without what comes after a question mark: it may be a secret."""
+        """Return the address without what comes after a question mark: it may be a secret."""
         parts = urllib.parse.urlsplit(self.url)
         return f"{parts.scheme}://{parts.netloc}{parts.path}"
 
     @property
     def _so_far(self) -> str:
-        return f"after {len(self._kept.answers)} answers, which are kept in {str(self.journal)!r}"
+        return (
+            f"after {len(self._journal.answers)} answers, which are kept in {str(self.journal)!r}"
+        )
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -266,29 +275,15 @@ _OPENER = urllib.request.build_opener(_NoRedirect)
 
 
 def _read(response: Any, most: int) -> bytearray:
-    """So many bytes at most. In pieces: a chunk of length -1 would be read to its end at once."""
+    """Read so many bytes at most; in pieces, or a chunk of length -1 would be read whole."""
     said = bytearray()
     while len(said) < most and (piece := response.read1(most - len(said))):
         said += piece
     return said
 
 
-class _Pace:
-    """Lets no more than so many pass a second."""
-
-    def __init__(self, per_second: float) -> None:
-        self._apart, self._next = 1 / per_second, 0.0
-
-    def wait(self) -> None:
-        """Until the next may pass."""
-        now = time.monotonic()
-        if now < self._next:
-            time.sleep(self._next - now)
-        self._next = max(now, self._next) + self._apart
-
-
 class _Journal:
-    """Answers by the hash of their request, one a line; only ever added to.
+    """Answers by the hash of their request, one per line; only ever added to.
 
     A line that a crash left half is cut off by whoever holds the journal next.
     """
@@ -300,9 +295,9 @@ class _Journal:
         self._read = 0  # bytes
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Held while asking, so that two processes do not ask the same; knows what is there."""
-        with self._writing():
+    def hold(self) -> Iterator[None]:
+        """Hold it while asking, so that two processes do not ask the same; read what is there."""
+        with self._wrap_errors():
             self.path.parent.mkdir(parents=True, exist_ok=True)
             lock = FileLock(f"{self.path}.lock", mode=OWNER_FILE)
             lock.acquire()
@@ -313,9 +308,9 @@ class _Journal:
             lock.release()
 
     def add(self, name: str, answer: list[list[float]]) -> None:
-        """On the disk when this returns."""
+        """Add an answer; it is on the disk when this returns."""
         line = json.dumps({"request": name, "answer": answer}).encode() + b"\n"
-        with self._writing(), open(self.path, "ab", opener=open_private) as file:
+        with self._wrap_errors(), open(self.path, "ab", opener=open_private) as file:
             file.write(line)
             file.flush()
             os.fsync(file.fileno())
@@ -323,8 +318,8 @@ class _Journal:
         self._read += len(line)
 
     def _catch_up(self) -> None:
-        """Reads what was added, by whomever, since it last looked."""
-        with self._writing(), open(self.path, "a+b", opener=open_private) as file:
+        """Read what was added, by whomever, since it last looked."""
+        with self._wrap_errors(), open(self.path, "a+b", opener=open_private) as file:
             if file.seek(0, os.SEEK_END) < self._read:  # somebody began anew
                 self.answers.clear()
                 self.classes, self._read = None, 0
@@ -349,7 +344,7 @@ class _Journal:
         self.answers[name] = answer
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
+    def _wrap_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
@@ -359,8 +354,8 @@ class _Journal:
             ) from error
 
 
-def _secret(variable: str) -> str:
-    """The key, from the environment; an error never shows it."""
+def _read_secret(variable: str) -> str:
+    """Return the key, from the environment; an error never shows it."""
     found = os.environ.get(variable, "").strip()
     if not found or not (found.isascii() and found.isprintable()):
         raise InvalidArgument(
@@ -370,7 +365,7 @@ def _secret(variable: str) -> str:
     return found
 
 
-def _asked_to_wait(headers: email.message.Message) -> float:
-    """Seconds that the service asks for, at most ``_LONGEST``; a date is not understood."""
+def _read_pause(headers: email.message.Message) -> float:
+    """Return the seconds that the service asks for, at most ``_LONGEST``; not of a date."""
     said = headers.get("Retry-After", "")
     return min(float(said), _LONGEST) if said.isdecimal() else 0.0

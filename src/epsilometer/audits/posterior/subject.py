@@ -9,32 +9,41 @@ import dataclasses
 import math
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from epsilometer import _validate
 from epsilometer._extras import needs
-from epsilometer.audits.posterior.disclosure import ReleaseForm, as_form
-from epsilometer.audits.posterior.job import Noise, PosteriorJob
-from epsilometer.audits.posterior.predictions import OneByOne, Trainings
-from epsilometer.audits.posterior.runs import AllFailed, Question, Shown
+from epsilometer.accounting import pld, rdp
+from epsilometer.audits.posterior.disclosure import ReleaseForm, as_form, measure_utility
+from epsilometer.audits.posterior.finding import judge_forms
+from epsilometer.audits.posterior.runs import (
+    AllFailed,
+    Collected,
+    DropoutRuns,
+    OneByOne,
+    Predicted,
+    Question,
+    Shown,
+    Trainings,
+)
 from epsilometer.core.audit import Audit
-from epsilometer.core.findings import Swept
+from epsilometer.core.findings import Swept, TheoryEpsilon
 from epsilometer.core.record import Record, check_records
 from epsilometer.core.settings import DATA, NAMED_DATA
 from epsilometer.engine.engines import InProcess, Local
-from epsilometer.engine.failures import Failures
 from epsilometer.engine.fingerprints import fingerprint, name_of
+from epsilometer.engine.plan import Plan
 from epsilometer.engine.request import Request
+from epsilometer.engine.run import Done, Unwatched, Watch
+from epsilometer.engine.runs import Failures
+from epsilometer.engine.shards import Arrays
 from epsilometer.engine.store import Store
 from epsilometer.errors import InvalidArgument
-from epsilometer.sampling.samplers import Poisson
+from epsilometer.sampling.samplers import expected_rate, is_poisson, pin_sampler
 from epsilometer.types import FloatArray, IntArray
-
-if TYPE_CHECKING:
-    from epsilometer.audits.posterior.dropout_runs import DropoutRuns
 
 FORMS = (
     ReleaseForm("samples"),
@@ -49,6 +58,8 @@ SWEPT = (ReleaseForm("samples"), ReleaseForm("mean+std"), ReleaseForm("mean"))
 COUNTS = (1, 2, 5, 10, 50, 100, 1000)
 UNITS = (1e-4, 1e-3, 1e-2, 1e-1)
 _FEWEST = 8  # runs: half of them are learned from
+_CELLS = 2**23  # probabilities of test records that a unit holds
+_LEAST = 0.2  # noise that PLD accounts for in seconds
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,6 +188,145 @@ def run_audit(subject: Posterior, request: Request) -> Audit:
         raise AllFailed(error.shareable, withheld=f"One said: {failures.reason}") from error
 
 
+class Noise(NamedTuple):
+    """What an accountant needs to know of training.
+
+    Attributes:
+        multiplier: Noise multiplier.
+        rate: Share of records in a batch.
+        steps: Of all epochs.
+        poisson: Whether batches are drawn as accountants assume.
+    """
+
+    multiplier: float
+    rate: float
+    steps: int
+    poisson: bool
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PosteriorJob:
+    """Train blocks of models, all with the record or all without it; a block is a unit.
+
+    Attributes:
+        plan: Everything that determines the result.
+        trainings: What trains, with the record and without it.
+        record: The record that is there or not.
+        runs: With the record, and as many without it.
+        block: Runs that make a unit.
+        question: What is made of the predictions.
+        test: Features and labels that utility is measured on; None: it is not.
+        noise: What an accountant needs to know, where it is known.
+        title: What is audited, in words.
+    """
+
+    plan: Plan
+    trainings: Trainings
+    record: Record
+    runs: int
+    block: int
+    question: Question
+    test: tuple[FloatArray, IntArray] | None
+    noise: Noise | None
+    title: str
+
+    @property
+    def blocks(self) -> int:
+        """Return how many units train with the record; as many train without it."""
+        return -(-self.runs // self.block)
+
+    def unit(self, index: int) -> Arrays:
+        """Train one block, and ask what its models say of the record; and of test records."""
+        present, size = index < self.blocks, self._size(index)
+        rng, chosen = self.plan.stream(index).spawn(2)
+        records = [self.record.features[None]]
+        tested = None if present or self.test is None else self._draw_tests(size, chosen)
+        if tested is not None:
+            records.append(tested[0].astype(self.record.features.dtype))
+        said = self.trainings.predict(
+            np.concatenate(records), self.question.samples, runs=size, present=present, rng=rng
+        )
+        classes = said.samples.shape[-1]
+        alone = np.zeros((size, 0), np.float32) if said.vector is None else said.vector[:, 0]
+        arrays: dict[str, NDArray[Any]] = {"samples": said.samples[:, 0], "vector": alone}
+        if tested is not None:
+            arrays["utility"], arrays["rows"] = self._measure_utility(said, tested[1], classes)
+        return arrays
+
+    def missing(self, index: int) -> Arrays:
+        """Return what failed runs count as: as if they had diverged."""
+        return {"lost": np.array(self._size(index))}
+
+    def watch(self) -> Watch:
+        """Return a watch that sees nothing: both kinds of runs are needed to say anything."""
+        return Unwatched()
+
+    def result(self, units: Iterable[Arrays], done: Done) -> Audit:
+        """Return all forms, judged on the same predictions."""
+        return judge_forms(
+            Collected.of(list(units), self.blocks),
+            self.question,
+            label=self.record.label,
+            theory=_account(self.noise, self.question.delta),
+            title=self.title,
+            done=done,
+        )
+
+    def _size(self, index: int) -> int:
+        start = index % self.blocks * self.block
+        return min(self.block, self.runs - start)
+
+    def _draw_tests(self, runs: int, rng: np.random.Generator) -> tuple[FloatArray, IntArray]:
+        """Draw test records for these runs: as many as can be held."""
+        assert self.test is not None
+        features, labels = self.test
+        each = runs * self.question.samples * (int(labels.max()) + 1)
+        most = max(1, min(len(labels), _CELLS // each))
+        chosen = np.sort(rng.choice(len(labels), most, replace=False))
+        return features[chosen], labels[chosen]
+
+    def _measure_utility(
+        self, said: Predicted, labels: IntArray, classes: int
+    ) -> tuple[FloatArray, IntArray]:
+        """Return accuracy, ties, calibration error and log loss of every form."""
+        drawn = said.samples[:, 1:].reshape(-1, self.question.samples, classes)
+        alone = None if said.vector is None else said.vector[:, 1:].reshape(-1, classes)
+        kept = np.isfinite(drawn).all((1, 2))
+        truth = np.tile(labels, len(said.samples))[kept]
+        rows = []
+        for shown in self.question.shown:
+            if not kept.any() or (alone is None and shown.form.kind == "vector"):
+                rows.append((np.nan,) * 4)
+                continue
+            central = shown.form.central(
+                drawn[kept, : shown.samples], None if alone is None else alone[kept]
+            )
+            rows.append(dataclasses.astuple(measure_utility(central, truth, unit=shown.form.unit)))
+        return np.array(rows), np.array(int(kept.sum()))
+
+
+def _account(noise: Noise | None, delta: float) -> tuple[TheoryEpsilon, ...]:
+    """Return ε by Rényi moments, as papers print it, and by privacy loss distributions."""
+    if noise is None or not noise.multiplier:
+        return ()
+    note = (
+        f"Poisson sampling at rate {noise.rate:.4g}, {noise.steps:,} steps, "
+        f"noise multiplier {noise.multiplier:g}"
+    )
+    if not noise.poisson:
+        note = f"as if batches were drawn by {note}; they are not"
+    known: dict[str, Any] = {
+        "noise_multiplier": noise.multiplier,
+        "sampling_rate": noise.rate,
+        "steps": noise.steps,
+        "delta": delta,
+    }
+    found = [TheoryEpsilon(method="RDP", epsilon=rdp.poisson_epsilon(**known), note=note)]
+    if noise.multiplier >= _LEAST:
+        found.append(TheoryEpsilon(method="PLD", epsilon=pld.poisson_epsilon(**known), note=note))
+    return tuple(found)
+
+
 def make_job(subject: Posterior, request: Request) -> PosteriorJob:
     """Return the work that a subject asks for, with its plan."""
     if request.until is not None:
@@ -285,10 +435,9 @@ def _prepare_ensemble(
     record: Record,
     *,
     at_once: int | None,
-) -> tuple["DropoutRuns", int, Noise]:
+) -> tuple[DropoutRuns, int, Noise]:
     """Return what trains many models at once: the record first, so that it can be left out."""
     with needs("torch", extra="torch"):
-        from epsilometer.audits.posterior.dropout_runs import DropoutRuns
         from epsilometer.networks import memory
         from epsilometer.sampling.samplers import check_same_steps
     training = subject.factory
@@ -297,10 +446,10 @@ def _prepare_ensemble(
     sampler, rate = training.sampler, training.batch_size / len(known)
     batches = sampler.batches(len(known), training.batch_size, rng=np.random.default_rng(0))
     steps = sum(1 for _ in batches)
-    poisson = isinstance(sampler, Poisson)
-    if isinstance(sampler, Poisson):
-        rate = rate if sampler.rate is None else sampler.rate
-        sampler = Poisson(rate=rate, steps=steps)  # the same with the record and without it
+    poisson = is_poisson(sampler)
+    if poisson:
+        rate = expected_rate(sampler, len(known), training.batch_size)
+    sampler = pin_sampler(sampler, len(known), training.batch_size)  # the same without the record
     one = dataclasses.replace(training, runs=1, sampler=sampler)
     DropoutRuns(training=one, features=every, labels=known).check()
     check_same_steps(one.sampler, batch_size=one.batch_size, records=len(known))

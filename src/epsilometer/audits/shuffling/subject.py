@@ -29,27 +29,17 @@ from epsilometer.engine.runs import Program, RunsJob, check_until, default_block
 from epsilometer.engine.shards import Arrays
 from epsilometer.errors import InvalidArgument
 from epsilometer.sampling.batched_gaussian import BatchedGaussian
-from epsilometer.sampling.samplers import (
-    BallsInBins,
-    BatchThenShuffle,
-    PartialShuffle,
-    Poisson,
-    Sampler,
-    Sequential,
-    Shuffle,
-)
+from epsilometer.sampling.samplers import BallsInBins, Law, Poisson, Sampler, Shuffle, find_law
 from epsilometer.stats.estimators import epsilon_lower_bound
-from epsilometer.stats.evidence import measure_growth
 from epsilometer.stats.gaussians import gaussian_epsilon
 from epsilometer.stats.likelihood_ratio import one_of
-from epsilometer.stats.score_finding import make_finding
+from epsilometer.stats.score_finding import make_finding, measure_growth
 from epsilometer.stats.thresholds import Best, Observed, RankGrid
 from epsilometer.types import FloatArray
 
 _DRAWS = 6e8  # normal numbers that the game takes by default: some seconds
 _KEPT = 20_000_000  # plays whose scores are kept one by one; more are counted at thresholds
 _THRESHOLDS = 400
-_ONE_BATCH = (Shuffle, PartialShuffle, BatchThenShuffle, BallsInBins, Sequential)
 _ADVERSARY = (
     "sees the noisy sum of every step, knows all other records, and chose them to stand out"
 )
@@ -378,7 +368,8 @@ def _make_game(
             sampler=sampler,
             batch_size=subject.batch_size,
         )
-    once = epochs == 1 and isinstance(sampler, Shuffle)
+    law = find_law(sampler, steps, subject.batch_size)
+    once = epochs == 1 and law == Law(steps=steps, absent=1)  # the published bound is for this law
     return _Game(
         mechanism=mechanism,
         subject=subject.title or f"DP-SGD by {exact.subject}",
@@ -388,7 +379,7 @@ def _make_game(
         seed=seed,
         estimates=(
             exact,
-            *_bound_above(subject, sampler, delta),
+            *_bound_above(subject, sampler, law, delta),
             _describe_accounted(subject, accounted, delta),
         ),
         curves=_curves(mechanism),
@@ -411,7 +402,7 @@ def _make_game(
 
 
 def _bound_above(
-    subject: ShuffledSGD, sampler: Sampler, delta: float
+    subject: ShuffledSGD, sampler: Sampler, law: Law, delta: float
 ) -> tuple[EpsilonEstimate, ...]:
     """Return the proved upper bound on ε, where the sampler has one.
 
@@ -423,7 +414,7 @@ def _bound_above(
     divergence is jointly convex: D(Σ p P_b, Σ p Q_b) ≤ Σ p D(P_b, Q_b) ≤ δ at the Gaussian's ε. A
     sampler that may put a record into several batches of an epoch has no such bound.
     """
-    if not isinstance(sampler, _ONE_BATCH):
+    if law.rate is not None:
         return ()
     noise = subject.noise_multiplier / math.sqrt(subject.epochs)
     epsilon = gaussian_epsilon(noise, delta) * (1 + 1e-11)  # right to 1e-12

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from epsilometer import _validate
+from epsilometer.conformance.batches import count_records
 from epsilometer.conformance.evidence import COARSEST
 from epsilometer.conformance.neighbours import LIMITS, Comparisons, Replayed, conclude
 from epsilometer.conformance.replay import (
     Released,
     StepFunction,
-    count_records,
     find_lattice,
     fresh_copy,
     measure_distance,

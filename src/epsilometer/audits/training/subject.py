@@ -18,12 +18,11 @@ from epsilometer.core.record import Record, check_records
 from epsilometer.core.scores import Scores
 from epsilometer.core.settings import DATA
 from epsilometer.engine.engines import Local
-from epsilometer.engine.failures import Failures
 from epsilometer.engine.fingerprints import fingerprint, name_of
 from epsilometer.engine.plan import Plan
 from epsilometer.engine.request import Request
 from epsilometer.engine.run import Done, Watch
-from epsilometer.engine.runs import Program, RunsJob, check_parameters, check_until
+from epsilometer.engine.runs import Failures, Program, RunsJob, check_parameters, check_until
 from epsilometer.engine.shards import Arrays
 from epsilometer.errors import InvalidArgument, warn
 from epsilometer.types import FloatArray, IntArray

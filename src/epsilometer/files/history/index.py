@@ -1,45 +1,39 @@
 """Index the audits of a folder. The index is never the truth: the files are.
 
-The index is an SQLite file among the user's own caches, where nobody who writes results can write.
-Of files that did not change since, it knows what they say, with a sum by which damage shows;
-missing, damaged, of another version or thrown away, it is made again. Where it cannot be written it
-is made in memory, and nothing else is different.
+The index is a file among the user's own caches, where nobody who writes results can write. It knows
+what files say that did not change since. Missing, damaged or of another version, it is made again.
+Where it cannot be written nothing else is different.
 """
 
+import hashlib
 import os
-import sqlite3
+import stat
+import sys
 import time
 import zlib
-from collections.abc import Iterable
-from contextlib import closing, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, TypeAlias
 
-from epsilometer._files import read_head, read_plain
+import msgspec
+
+from epsilometer._files import OWNER_FOLDER, read_head, read_plain, write_whole
 from epsilometer.core import judge
 from epsilometer.core.chain import RESULT, describe_break
 from epsilometer.core.serialisation import from_json
 from epsilometer.errors import InvalidArgument, UnreadableFile
-from epsilometer.files.history.cache import find_index
 from epsilometer.files.history.entries import Entry, list_entries, looks_like_audit
 
-_COLUMNS = tuple(column.name for column in fields(Entry))
-_VERSION = zlib.crc32(" ".join(("4", *_COLUMNS)).encode()) & 0x7FFFFFFF
-_TABLES = {
-    "files": "CREATE TABLE files (path PRIMARY KEY, size, changed, touched, node, reason, sum)",
-    "entries": f"CREATE TABLE entries ({', '.join(_COLUMNS)}, PRIMARY KEY (path, part))",
-}
-_PATIENCE = 30.0  # seconds to wait for another process that writes the index
+CACHE_FOLDER = "EPSILOMETER_CACHE"  # variable of the environment: where indexes lie
+_VERSION = zlib.crc32(" ".join(("5", *(column.name for column in fields(Entry)))).encode())
+_LARGEST = 2**28  # bytes of an index, of half a million results
 _UNSETTLED = 2.0  # seconds within which a file may change again and look the same
 _HEAD = 256  # bytes by which an audit shows
 _OF_A_RUN = ("shards", "failures", "quarantine")
-_INTEGER = 2**63 - 1  # the largest that SQLite holds; larger ones are kept as text
-_WHOLE = ("observations", "seed", "failed")
 
 
-@dataclass(frozen=True)
-class _File:
+class _File(msgspec.Struct, frozen=True, array_like=True):
     """A file that may be an audit, as it was when looked at."""
 
     path: str
@@ -49,6 +43,17 @@ class _File:
     node: int
 
 
+class _Record(msgspec.Struct, frozen=True, array_like=True):
+    """What a file holds, and why it cannot be read."""
+
+    file: _File
+    entries: tuple[Entry, ...]
+    reason: str
+
+
+_DECODER = msgspec.json.Decoder(list[_Record], strict=False)  # not strict: "inf" is a number
+
+
 @dataclass
 class _Folder:
     """Files that lie in a folder and below it."""
@@ -56,9 +61,6 @@ class _Folder:
     files: list[_File] = field(default_factory=list)
     closed: list[tuple[str, str]] = field(default_factory=list)
     unfinished: list[str] = field(default_factory=list)
-
-
-_Seen: TypeAlias = tuple[_File, list[Entry], str]  # a file, what it holds, why it cannot be read
 
 
 class History:
@@ -87,14 +89,22 @@ class History:
         self.folder = Path(folder)
         if not self.folder.is_dir():
             raise UnreadableFile(f"Expected a folder of results, found none at {str(folder)!r}.")
-        found = _look(self.folder)
-        index = find_index(self.folder)
-        if rebuild and index is not None:
-            _forget(index)
-        rows, reasons, self.read = _indexed(self.folder, index, found.files)
+        found, index = _look(self.folder), find_index(self.folder)
+        known = {} if rebuild or index is None else _load_index(index)
+        records = [
+            known[file.path]
+            if file.path in known and known[file.path].file == file
+            else _Record(file, *_read(self.folder, file))
+            for file in found.files
+        ]
+        self.read = sum(record is not known.get(record.file.path) for record in records)
+        if index is not None and (self.read or len(known) != len(records)):
+            _save_index(index, records)
+        rows = (entry for record in records for entry in record.entries)
         self.entries = tuple(
             sorted(rows, key=lambda entry: (entry.written, entry.path, entry.part))
         )
+        reasons = [(record.file.path, record.reason) for record in records if record.reason]
         self.unreadable = tuple(sorted([*reasons, *found.closed]))
         self.unfinished = tuple(sorted(found.unfinished))
 
@@ -155,149 +165,108 @@ def _add(found: _Folder, path: str, item: "os.DirEntry[str]") -> None:
         path.encode("utf-8")
         if item.is_file():
             state = item.stat()
-            node = state.st_ino & _INTEGER
             times = state.st_mtime_ns, state.st_ctime_ns
-            found.files.append(_File(path, state.st_size, *times, node))
+            found.files.append(_File(path, state.st_size, *times, state.st_ino))
     except UnicodeEncodeError:
         found.closed.append((ascii(path), "its name is no text"))
     except OSError as error:  # a link to nowhere, or gone since
         found.closed.append((path, f"it cannot be looked at: {error.strerror}"))
 
 
-def _indexed(
-    folder: Path, index: Path | None, files: list[_File]
-) -> tuple[list[Entry], list[tuple[str, str]], int]:
-    """Return entries, unreadable files and how many were read; by the index where it can be."""
-    for place in () if index is None else (index, index):
-        try:
-            with closing(sqlite3.connect(place, timeout=_PATIENCE, isolation_level=None)) as base:
-                return _updated(base, folder, files)
-        except sqlite3.OperationalError:  # read-only, full, or held for too long
-            break
-        except (sqlite3.DatabaseError, UnicodeDecodeError):  # not an index, or damaged
-            _forget(place)
-    with closing(sqlite3.connect(":memory:", isolation_level=None)) as base:
-        return _updated(base, folder, files)
+def _load_index(index: Path) -> dict[str, _Record]:
+    """Return what an index says of files; nothing of one that is damaged or of another version."""
+    try:
+        head, _, body = read_plain(index, largest=_LARGEST).partition(b"\n")
+        records = _DECODER.decode(body) if head == _sign(body) else []
+    except (OSError, UnreadableFile, msgspec.MsgspecError, RecursionError):
+        records = []
+    return {record.file.path: record for record in records}
 
 
-def _forget(index: Path) -> None:
-    for ending in ("", "-journal", "-wal", "-shm"):
-        with suppress(OSError):
-            Path(f"{index}{ending}").unlink()
-
-
-def _updated(
-    base: sqlite3.Connection, folder: Path, files: list[_File]
-) -> tuple[list[Entry], list[tuple[str, str]], int]:
-    _prepare(base)
-    known, listed = _known(base)
-    new = [file for file in files if file.path not in known or known[file.path][0] != file]
-    seen = [(file, *_read(folder, file)) for file in new]
-    gone = listed - {file.path for file in files}
-    if seen or gone:
-        base.execute("BEGIN IMMEDIATE")
-        _write(base, seen, gone)
-        base.execute("COMMIT")
-    fresh = {file.path for file in new}
-    old = [known[file.path] for file in files if file.path not in fresh]
-    every = [*old, *seen]
-    reasons = [(file.path, reason) for file, _, reason in every if reason]
-    return [entry for _, entries, _ in every for entry in entries], reasons, len(new)
-
-
-def _known(base: sqlite3.Connection) -> tuple[dict[str, _Seen], set[str]]:
-    """Return what the index says of files, where its sum fits, and the paths of all it lists."""
-    rows: dict[str, list[tuple[Any, ...]]] = {}
-    for row in base.execute(f"SELECT {', '.join(_COLUMNS)} FROM entries ORDER BY rowid"):
-        rows.setdefault(row[0], []).append(row)
-    known, listed = {}, set()
-    columns = "path, size, changed, touched, node, reason, sum"
-    for *state, kept in base.execute(f"SELECT {columns} FROM files"):
-        path, *_, reason = state
-        listed.add(path)
-        if kept == _sum(state, rows.get(path, [])):
-            entries = [_restored(row) for row in rows.get(path, [])]
-            known[path] = (_File(*state[:5]), entries, reason)
-    return known, listed
-
-
-def _sum(state: Iterable[Any], rows: Iterable[tuple[Any, ...]]) -> int:
-    """Return a checksum of all that is kept of a file: damage that is still a database shows."""
-    return zlib.crc32(repr((*state, *rows)).encode("utf-8", "surrogatepass"))
-
-
-def _prepare(base: sqlite3.Connection) -> None:
-    """Make the tables where they are not there, or are another version's."""
-    if base.execute("PRAGMA quick_check").fetchone() != ("ok",):
-        raise sqlite3.DatabaseError("damaged")
-    if base.execute("PRAGMA user_version").fetchone() != (_VERSION,):
-        _make(base)
-    # A view or a trigger of somebody else's would run as soon as the tables are asked.
-    if {made for (made,) in base.execute("SELECT sql FROM sqlite_master WHERE sql != ''")} != {
-        *_TABLES.values()
-    }:
-        raise sqlite3.DatabaseError("not an index of ours")
-
-
-def _make(base: sqlite3.Connection) -> None:
-    base.execute("BEGIN IMMEDIATE")
-    if base.execute("PRAGMA user_version").fetchone() != (_VERSION,):  # nobody was faster
-        for name, made in _TABLES.items():
-            base.execute(f"DROP TABLE IF EXISTS {name}")
-            base.execute(made)
-        base.execute(f"PRAGMA user_version = {_VERSION}")
-    base.execute("COMMIT")
-
-
-def _write(
-    base: sqlite3.Connection,
-    seen: Iterable[_Seen],
-    gone: Iterable[str],
-) -> None:
-    marks = ", ".join("?" * len(_COLUMNS))
+def _save_index(index: Path, records: Sequence[_Record]) -> None:
     now = time.time_ns()
-    for path in gone:
-        base.execute("DELETE FROM files WHERE path = ?", (path,))
-        base.execute("DELETE FROM entries WHERE path = ?", (path,))
-    for file, entries, reason in seen:
-        settled = now - file.changed > _UNSETTLED * 1e9
-        changed = file.changed if settled else 0
-        state = (file.path, file.size, changed, file.touched, file.node, reason)
-        rows = [tuple(_kept(getattr(entry, name)) for name in _COLUMNS) for entry in entries]
-        base.execute("DELETE FROM entries WHERE path = ?", (file.path,))
-        base.execute(
-            "INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?, ?)", (*state, _sum(state, rows))
-        )
-        base.executemany(f"INSERT INTO entries VALUES ({marks})", rows)
+    rows = []
+    for record in records:
+        file, entries = record.file, [entry.to_dict() for entry in record.entries]
+        settled = now - file.changed > _UNSETTLED * 1e9  # else the next call reads it again
+        known = file if settled else msgspec.structs.replace(file, changed=0)
+        rows.append((known, entries, record.reason))
+    body = msgspec.json.encode(rows)
+    with suppress(OSError, UnreadableFile):  # read-only, or full
+        write_whole(index, _sign(body) + b"\n" + body)
 
 
-def _read(folder: Path, file: _File) -> tuple[list[Entry], str]:
+def _sign(body: bytes) -> bytes:
+    """Return the first line of an index: its version, and a checksum by which damage shows."""
+    return f"{_VERSION:08x} {zlib.crc32(body):08x}".encode()
+
+
+def _read(folder: Path, file: _File) -> tuple[tuple[Entry, ...], str]:
     """Return the entries of a file, or why there are none; neither where it is no audit."""
     path = folder / file.path
     try:
         if path.name == RESULT:
             if broken := describe_break(path.parent):
-                return [], f"{broken}; epsilometer runs resume makes the result again"
+                return (), f"{broken}; epsilometer runs resume makes the result again"
         elif not looks_like_audit(read_head(path, _HEAD)):
-            return [], ""
+            return (), ""
         found = from_json(read_plain(path))
-        return list_entries(found, path=file.path, written=file.changed / 1e9), ""
+        entries = list_entries(found, path=file.path, written=file.changed / 1e9)
+        return tuple(entries), ""
     except OSError as error:
-        return [], f"it cannot be read: {error.strerror}"
+        return (), f"it cannot be read: {error.strerror}"
     except (InvalidArgument, UnreadableFile) as error:
-        return [], str(error)
+        return (), str(error)
 
 
-def _kept(value: Any) -> Any:
-    """Return a value as SQLite gives it back."""
-    if isinstance(value, bool):
-        return int(value)
-    if isinstance(value, float):
-        return value + 0.0  # no -0.0
-    return str(value) if isinstance(value, int) and abs(value) > _INTEGER else value
+def find_index(folder: Path) -> Path | None:
+    """Return the file of a folder's index; None where there is no place that only we can write.
+
+    An index in the folder itself would be believed, whoever wrote it.
+    """
+    home = _find_cache()
+    if home is None or not _is_ours(home):
+        return None
+    name = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:32]
+    index = home / f"index-{name}.json"
+    return index if _is_free_or_ours(index) else None
 
 
-def _restored(row: tuple[Any, ...]) -> Entry:
-    values = dict(zip(_COLUMNS, row, strict=True))
-    whole = {name: None if values[name] is None else int(values[name]) for name in _WHOLE}
-    return Entry(**{**values, **whole, "valid": bool(values["valid"])})
+def _find_cache() -> Path | None:
+    """Return the folder for caches as the system has it, or as the environment says."""
+    if named := os.environ.get(CACHE_FOLDER):
+        return Path(named)
+    try:
+        home = Path.home()
+    except RuntimeError:  # nobody's process
+        return None
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", home)) / "epsilometer"
+    if sys.platform == "darwin":
+        return home / "Library" / "Caches" / "epsilometer"
+    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "epsilometer"
+
+
+def _is_ours(home: Path) -> bool:
+    """Tell whether a folder is ours alone to write, and make it where there is none."""
+    try:
+        home.mkdir(mode=OWNER_FOLDER, parents=True, exist_ok=True)
+        found = home.lstat()
+    except OSError:
+        return False
+    others = stat.S_IWGRP | stat.S_IWOTH
+    return stat.S_ISDIR(found.st_mode) and _is_owner(found) and not found.st_mode & others
+
+
+def _is_free_or_ours(index: Path) -> bool:
+    try:
+        found = index.lstat()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return stat.S_ISREG(found.st_mode) and _is_owner(found)
+
+
+def _is_owner(found: os.stat_result) -> bool:
+    return not hasattr(os, "geteuid") or found.st_uid == os.geteuid()

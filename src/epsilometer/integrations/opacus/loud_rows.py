@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
+import torch
 
 from epsilometer.conformance.clipping import ClippingWatch, LoudRecord
-from epsilometer.integrations.opacus.rewinding import remember_attributes
-from epsilometer.integrations.opacus.streams import RandomStreams
+from epsilometer.integrations.opacus.objects import find_precision, list_gradients
+from epsilometer.integrations.opacus.rewinding import RandomStreams, remember_attributes
 
 Own: TypeAlias = Callable[[], Any]
 LOUD = 1000.0  # norm of a loud record, in clipping norms
@@ -37,8 +38,6 @@ class LoudRows:
     def __init__(
         self, optimizer: Any, names: Callable[[], Sequence[str]], watch: ClippingWatch, seed: int
     ) -> None:
-        import torch
-
         self._optimizer, self._names, self._watch = optimizer, names, watch
         device = optimizer.params[0].device
         self._generator = torch.Generator(device=device).manual_seed(seed)
@@ -59,7 +58,7 @@ class LoudRows:
         """Return the gradients of single records that hold the row; None for an empty batch."""
         found, storages = [], set()
         for p in self._optimizer.params:
-            parts = parts_of(p)
+            parts = list_gradients(p)
             at = next((k for k in reversed(range(len(parts))) if len(parts[k])), None)
             if at is None:
                 return None
@@ -77,8 +76,6 @@ class LoudRows:
 
     def _draw(self) -> tuple[Any, list[Any]]:
         """Return a direction, uniform on the sphere over all parameters: whole, and in parts."""
-        import torch
-
         sizes = [p.numel() for p in self._optimizer.params]
         device = self._optimizer.params[0].device
         whole = torch.randn(sum(sizes), device=device, generator=self._generator)
@@ -87,8 +84,6 @@ class LoudRows:
 
     def _insert(self, own: Own, rows: list[Any]) -> Any:
         """Clip the batch with a loud row, then the record that it replaced."""
-        import torch
-
         optimizer, params = self._optimizer, self._optimizer.params
         clip = float(optimizer.max_grad_norm)
         whole, directions = self._draw()
@@ -125,8 +120,6 @@ class LoudRows:
 
     def _look(self, loud: list[Any], clip: float) -> None:
         """Tell the watch what the sum shows in the loud record's direction."""
-        import torch
-
         params = self._optimizer.params
         sums = [p.summed_grad for p in params]
         if any(part is None for part in sums):
@@ -157,7 +150,7 @@ class LoudRows:
             along=float(products.sum() / np.linalg.norm(lengths) / clip),
             square=float(np.sum(sizes**2) / clip**2),
         )
-        self._watch.see([whole, *parts], rounding=precision_of(params))
+        self._watch.see([whole, *parts], rounding=find_precision(params))
 
     def _measure(self, own: Own, rows: list[Any]) -> None:
         """Tell the watch what loud records add, by sums with and without them."""
@@ -169,7 +162,7 @@ class LoudRows:
             return
         length = math.sqrt(sum(float(_dot(part, part)) for part in base))
         power = self._batches.bit_length() - 1
-        rounding = precision_of(params) * (1 + length / clip)
+        rounding = find_precision(params) * (1 + length / clip)
         factors = (LOUD, *_LADDER) if power == 0 else (LOUD, _LADDER[power % len(_LADDER)])
         for factor in factors:
             sums = self._sum(own, rows, directions, factor * clip)
@@ -189,7 +182,7 @@ class LoudRows:
         optimizer, params = self._optimizer, self._optimizer.params
         saved = [part[0].clone() for part in rows]
         sums = [p.summed_grad for p in params]
-        marks = [[dict(part.__dict__) for part in parts_of(p)] for p in params]
+        marks = [[dict(part.__dict__) for part in list_gradients(p)] for p in params]
         restore = remember_attributes(optimizer)
         with RandomStreams(optimizer):
             try:
@@ -205,31 +198,14 @@ class LoudRows:
                 ):
                     part[0].copy_(record)
                     p.summed_grad = total
-                    for each, said in zip(parts_of(p), mark, strict=True):
+                    for each, said in zip(list_gradients(p), mark, strict=True):
                         each.__dict__.clear()
                         each.__dict__.update(said)
         return None if any(part is None for part in found) else found
 
 
-def parts_of(parameter: Any) -> list[Any]:
-    """Return gradients of single records, one tensor for each batch that was accumulated."""
-    samples = getattr(parameter, "grad_sample", None)
-    if samples is None:
-        return []
-    return samples if isinstance(samples, list) else [samples]
-
-
-def precision_of(tensors: Sequence[Any]) -> float:
-    """Return the relative precision of the coarsest type among some tensors."""
-    import torch
-
-    return max(float(torch.finfo(each.dtype).eps) for each in tensors)
-
-
 def _dot(a: Any, b: Any) -> Any:
     """Return the inner product, on the device, without a copy of float32."""
-    import torch
-
     return torch.dot(a.reshape(-1).float(), b.reshape(-1).float())
 
 

@@ -1,13 +1,13 @@
 """Replay the user's own Opacus step on neighbouring batches: noise cancels, records show."""
 
 from dataclasses import replace
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
+import torch
 
 from epsilometer import _validate
-from epsilometer.conformance.checks import LEVEL
+from epsilometer.conformance.batches import count_records
 from epsilometer.conformance.neighbours import (
     LIMITS,
     REMOVED,
@@ -19,16 +19,15 @@ from epsilometer.conformance.neighbours import (
     compare_neighbours,
     conclude,
 )
+from epsilometer.conformance.noise_checks import LEVEL
 from epsilometer.core import judge
-from epsilometer.core.audit import Audit, Provenance
+from epsilometer.core.audit import Audit
 from epsilometer.core.claim import Claim, as_claim
 from epsilometer.core.findings import Check, ConformanceFinding
-from epsilometer.engine.environment import versions
 from epsilometer.errors import InvalidArgument
-from epsilometer.integrations.opacus.objects import check_optimizer, is_engine
+from epsilometer.integrations.opacus.objects import check_engine, check_optimizer, make_audit
 from epsilometer.integrations.opacus.rewinding import Rewinder
 from epsilometer.integrations.opacus.step_replayer import Loss, StepReplayer
-from epsilometer.integrations.opacus.tensor_batches import count_records
 
 _FINITE = "finite gradients of enlarged records"
 _PROCESSING = "processing after noise"
@@ -108,38 +107,28 @@ def replay(
     with Rewinder(engine, model, optimizer, loss) as rewinder:
         replayer = StepReplayer(rewinder, model, optimizer, loss, batch, seed=seed)
         checks = _check_sensitivity(replayer, records=records, seed=seed)
-    return Audit(
+    return make_audit(
+        "replay",
         subject=f"one step of Opacus {type(optimizer).__name__} on {replayer.count:,} records",
         claim=given,
         findings=(ConformanceFinding(checks=checks, steps=replayer.steps, level=LEVEL),),
         caveats=(_CAVEAT,),
-        provenance=Provenance(
-            subject="opacus",
-            settings={
-                "function": "epsilometer.integrations.opacus:replay",
-                "engine": {"supplied": type(engine).__name__},
-                "model": {"supplied": type(model).__name__},
-                "optimizer": {"supplied": type(optimizer).__name__},
-                "loss": {"supplied": type(loss).__name__},
-                "batch": {"supplied": type(batch).__name__},
-                "records": records,
-            },
-            delta=None if given is None else given.delta,
-            confidence=1 - LEVEL,
-            seed=seed,
-            versions=(*versions(), *((name, version(name)) for name in ("torch", "opacus"))),
-        ),
+        supplied={
+            "engine": engine,
+            "model": model,
+            "optimizer": optimizer,
+            "loss": loss,
+            "batch": batch,
+        },
+        settings={"records": records},
+        delta=None if given is None else given.delta,
+        confidence=1 - LEVEL,
+        seed=seed,
     )
 
 
 def _check_arguments(engine: Any, model: Any, optimizer: Any, loss: Any) -> None:
-    if not is_engine(engine):
-        raise InvalidArgument(
-            f"Expected a PrivacyEngine first, got {type(engine).__name__}: "
-            "replay(engine, model, optimizer, loss, batch)."
-        )
-    import torch
-
+    check_engine(engine, "replay(engine, model, optimizer, loss, batch)")
     check_optimizer(optimizer)
     if not isinstance(model, torch.nn.Module):
         raise InvalidArgument(

@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from msgspec.structs import replace
 
 from epsilometer.conformance.books import Books
-from epsilometer.conformance.checks import LEVEL
+from epsilometer.conformance.carryover import CarryoverCheck
 from epsilometer.conformance.clipping import ClippingWatch
-from epsilometer.conformance.lingering import LingeringWatch
+from epsilometer.conformance.noise_checks import LEVEL
 from epsilometer.conformance.participation import ParticipationWatch
-from epsilometer.conformance.ran import RanNoise, bound_epsilon_of_run
+from epsilometer.conformance.run_epsilon import NoiseGroup, bound_epsilon_of_run
 from epsilometer.conformance.summary import StepSummary
 from epsilometer.conformance.tensors import TensorSummariser
 from epsilometer.conformance.watch import StepWatch
@@ -25,11 +26,16 @@ from epsilometer.core import judge
 from epsilometer.core.bound import EpsilonLowerBound
 from epsilometer.core.findings import Check, ConformanceFinding
 from epsilometer.errors import InvalidArgument
+from epsilometer.integrations.opacus.canaries import PlantedCanaries
 from epsilometer.integrations.opacus.loader_watch import LoaderWatch
-from epsilometer.integrations.opacus.loud_rows import LoudRows, parts_of
+from epsilometer.integrations.opacus.loud_rows import LoudRows
 from epsilometer.integrations.opacus.modules import ModuleWatch
-from epsilometer.integrations.opacus.objects import count_taken, find_noise, is_ghost
-from epsilometer.integrations.opacus.planting import PlantedCanaries
+from epsilometer.integrations.opacus.objects import (
+    count_taken,
+    find_noise,
+    is_ghost,
+    list_gradients,
+)
 from epsilometer.integrations.opacus.updates import UpdateWatch
 from epsilometer.sampling.samplers import Poisson, Shuffle
 from epsilometer.types import FloatArray
@@ -74,8 +80,8 @@ class RunWatch:
         )
         self._noise = StepWatch(level=LEVEL / 2, noise=noise)
         self._summariser: TensorSummariser | None = None
-        self._silent: dict[float, RanNoise] = {}  # steps without noise, by their rate
-        self._lingering = LingeringWatch(level=SHARE)
+        self._silent: dict[float, NoiseGroup] = {}  # steps without noise, by their rate
+        self._lingering = CarryoverCheck(level=SHARE)
         self._clipping = ClippingWatch(level=SHARE, missing=_GHOST if self.ghost else "no batch")
         self._loud = LoudRows(optimizer, self._modules.names, self._clipping, seed)
         self._loader = LoaderWatch(loader)
@@ -134,7 +140,10 @@ class RunWatch:
             delta: δ.
             alpha: Chance of being wrong.
         """
-        noise, sampler = [*self._noise.ran(), *self._silent.values()], self._canaries.sampler
+        noise, sampler = (
+            [*self._noise.group_noise(), *self._silent.values()],
+            self._canaries.sampler,
+        )
         known = isinstance(sampler, (Poisson, Shuffle)) and not self._canaries.strange
         if not noise or not known or len({group.rate for group in noise}) > 1:
             return None
@@ -185,7 +194,7 @@ class RunWatch:
         """Clip and add up one physical batch, by the optimiser's own method."""
         if self.ghost:
             return own()
-        self._rows += sum(len(part) for part in parts_of(self._params[0]))
+        self._rows += sum(len(part) for part in list_gradients(self._params[0]))
         return self._loud.clip(own)
 
     def _pre_step(self, own: Callable[[], Any]) -> Any:
@@ -248,8 +257,6 @@ class RunWatch:
         """Look at the gradient that all processes share, just before it is applied."""
         if self._pending is None:
             return
-        import torch
-
         (step, kept), self._pending = self._pending, None
         optimizer = self._optimizer
         factor = 1.0
@@ -278,7 +285,7 @@ class RunWatch:
             return
         self._canaries.see(noise, noise_multiplier=step.sigma)
         if not step.sigma:  # there is no unit that its noise could be told in
-            self._silent[step.rate] = RanNoise(
+            self._silent[step.rate] = NoiseGroup(
                 noise_multiplier=1.0, rate=step.rate, steps=1, tensors=(("all parameters", 1, 0.0),)
             )
         else:

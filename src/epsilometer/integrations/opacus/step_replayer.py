@@ -7,16 +7,18 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
+import torch
 
 from epsilometer import _validate
-from epsilometer.conformance.neighbours import Distance, Neighbour, Replayed
-from epsilometer.errors import EpsilometerError, InvalidArgument
-from epsilometer.integrations.opacus.rewinding import Rewinder
-from epsilometer.integrations.opacus.tensor_batches import (
+from epsilometer.conformance.batches import (
     count_records,
     find_labels,
     make_neighbour,
 )
+from epsilometer.conformance.neighbours import Distance, Neighbour, Replayed
+from epsilometer.errors import EpsilometerError, InvalidArgument
+from epsilometer.integrations.opacus.objects import find_precision
+from epsilometer.integrations.opacus.rewinding import Rewinder
 
 Loss: TypeAlias = Callable[..., Any]
 
@@ -144,8 +146,6 @@ class StepReplayer:
         return ""
 
     def _take_step(self, batch: Any) -> None:
-        import torch
-
         optimizer = self._optimizer
         own_noise = optimizer.add_noise
         accelerators = self._rewinder.streams.read_accelerators()
@@ -178,8 +178,6 @@ class StepReplayer:
         return self._release
 
     def _look_at_precision(self, module: Any, args: Any) -> None:
-        import torch
-
         release = self._taken
         for parameter in self._rewinder.parameters:
             device, kind = parameter.device.type, parameter.dtype
@@ -220,7 +218,7 @@ class StepReplayer:
     @staticmethod
     def _is_precise(gradients: list[Any], clip_norm: float) -> bool:
         size = math.sqrt(sum(float(each.float().norm()) ** 2 for each in gradients))
-        return 2 * max(map(_precision_of, gradients)) * size <= 0.25 * clip_norm
+        return 2 * find_precision(gradients) * size <= 0.25 * clip_norm
 
     def _look_at_release(self, *args: Any, **kwargs: Any) -> None:
         """Stand in for the step of the inner optimiser: keep what it is given."""
@@ -232,7 +230,7 @@ class StepReplayer:
             if parameter.grad is not None
         ]
         release.reached |= bool(gradients)
-        release.coarsest = max([release.coarsest, *map(_precision_of, gradients)])
+        release.coarsest = max(release.coarsest, find_precision(gradients))
         if self._keeps or not release.noisy:
             release.scale = read_scale(optimizer)
             release.final += [each.clone() for each in gradients]
@@ -273,8 +271,6 @@ class StepReplayer:
 
 def as_step(loss: Loss) -> Callable[[Any, Any], Any]:
     """Return the function of a model and a batch that computes the loss, as users give it."""
-    import torch
-
     kinds = {kind.__name__ for kind in type(loss).__mro__}
     origin = str(getattr(loss, "__module__", "") or "")
     ready = isinstance(loss, torch.nn.Module) or "DPLossFastGradientClipping" in kinds
@@ -306,16 +302,8 @@ def read_scale(optimizer: Any) -> float:
     return float(optimizer.expected_batch_size) * batches
 
 
-def _precision_of(tensor: Any) -> float:
-    import torch
-
-    return float(torch.finfo(tensor.dtype).eps)
-
-
 def _measure_distance(first: list[Any], second: list[Any]) -> tuple[float, float, float]:
     """Return the distance, the norm of the larger, and the relative precision of the values."""
-    import torch
-
     if [each.shape for each in first] != [each.shape for each in second]:
         return math.inf, 0.0, 0.0
     total = sizes = 0.0
@@ -325,5 +313,5 @@ def _measure_distance(first: list[Any], second: list[Any]) -> tuple[float, float
         total += float(torch.linalg.vector_norm(one - two)) ** 2
         sizes += float(torch.linalg.vector_norm(torch.maximum(one.abs(), two.abs()))) ** 2
     distance = math.sqrt(total) if math.isfinite(total) else math.inf
-    precision = max(map(_precision_of, first), default=0.0)
-    return distance, math.sqrt(sizes) if math.isfinite(sizes) else 0.0, precision
+    size = math.sqrt(sizes) if math.isfinite(sizes) else 0.0
+    return distance, size, find_precision(first)

@@ -5,12 +5,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import torch
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from epsilometer.conformance.summary import choose_sketch
 from epsilometer.core import judge
 from epsilometer.core.findings import Check
-from epsilometer.integrations.opacus.hooks import call_weakly
-from epsilometer.integrations.opacus.loud_rows import precision_of
+from epsilometer.integrations.opacus.objects import call_weakly, find_precision
 from epsilometer.types import FloatArray
 
 NAME = "updates"
@@ -36,14 +40,8 @@ class UpdateWatch:
     def __init__(
         self, parameters: Sequence[Any], inner: Any, *, due: Callable[[], None] = lambda: None
     ) -> None:
-        import torch
-        from torch.optim.optimizer import (
-            register_optimizer_step_post_hook,
-            register_optimizer_step_pre_hook,
-        )
-
         self._parameters, self._inner = list(parameters), inner
-        self._relative = max(_RELATIVE, 4 * precision_of(self._parameters))
+        self._relative = max(_RELATIVE, 4 * find_precision(self._parameters))
         self._owned = {id(each) for each in self._parameters}
         sizes = np.array([each.numel() for each in self._parameters])
         self._looked = np.sort(np.argsort(-sizes, kind="stable")[:_LARGEST])
@@ -155,8 +153,6 @@ class UpdateWatch:
 
     def _sketch(self, tensors: Sequence[Any]) -> FloatArray:
         """Return some coordinates of the largest tensors, and the norms of all."""
-        import torch
-
         known = [
             torch.zeros_like(own) if tensor is None else tensor.detach()
             for tensor, own in zip(tensors, self._parameters, strict=True)

@@ -352,8 +352,8 @@
   // The page
 
   const charts = [...document.querySelectorAll("[data-chart]")].map((host) => new Chart(host));
-  for (const box of document.querySelectorAll(".records")) {
-    new Records(box, audit.findings.filter((finding) => finding.kind === "RecordRisk"));
+  for (const box of document.querySelectorAll("[data-finding]")) {
+    new Records(box, audit.findings.filter((finding) => finding.kind === box.dataset.finding));
   }
   const redraw = () => charts.forEach((chart) => chart.draw());
 

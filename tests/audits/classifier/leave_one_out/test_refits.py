@@ -20,7 +20,7 @@ from epsilometer.audits.classifier.leave_one_out import refits
 from epsilometer.audits.classifier.leave_one_out.pdtp import pdtp
 from epsilometer.audits.classifier.leave_one_out.refits import LeaveOneOut, refit
 from epsilometer.engine.engines import InProcess, Local
-from epsilometer.engine.gather import UnitFailed
+from epsilometer.engine.run import UnitFailed
 from epsilometer.errors import EpsilometerWarning, InvalidArgument
 
 X, Y = load_iris(return_X_y=True)

@@ -152,7 +152,7 @@ def evaluate(
     parts = scores.split(member)
     hits = int((parts.inside > scores.threshold).sum())
     alarms = int((parts.outside > scores.threshold).sum())
-    advantage = membership.advantage_at(parts, scores.threshold, confidence=confidence)
+    advantage = membership.exact_advantage_at(parts, scores.threshold, confidence=confidence)
     return Performance(
         attack=scores.attack,
         n_in=parts.n_in,

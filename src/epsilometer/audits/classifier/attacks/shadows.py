@@ -28,8 +28,8 @@ from epsilometer.core.printing import name_error
 from epsilometer.engine.engines import Engine, Local
 from epsilometer.engine.events import Listener
 from epsilometer.engine.fingerprints import fingerprint, name_of
-from epsilometer.engine.gather import UnitFailed, gather
 from epsilometer.engine.plan import Plan
+from epsilometer.engine.run import UnitFailed, gather
 from epsilometer.engine.shards import Arrays
 from epsilometer.errors import InvalidArgument
 from epsilometer.networks.loss import is_module

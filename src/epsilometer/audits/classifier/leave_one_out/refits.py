@@ -30,8 +30,8 @@ from epsilometer.audits.classifier.sklearn_models import (
 )
 from epsilometer.engine.engines import Engine, InProcess, Local
 from epsilometer.engine.fingerprints import fingerprint
-from epsilometer.engine.gather import gather
 from epsilometer.engine.plan import Plan
+from epsilometer.engine.run import gather
 from epsilometer.engine.shards import Arrays
 from epsilometer.errors import InvalidArgument, warn
 from epsilometer.types import FloatArray, IntArray

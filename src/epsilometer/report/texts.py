@@ -1,0 +1,262 @@
+"""Say findings by data: fill the texts of ``texts.toml`` with their fields."""
+
+import string
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from importlib import resources
+from itertools import chain
+from types import MappingProxyType
+from typing import Any
+
+from epsilometer.core import judge
+from epsilometer.core.audit import Audit
+from epsilometer.core.bound import EpsilonEstimate, EpsilonLowerBound
+from epsilometer.core.document import NONE, NOT_VALID, Axis, Fact, Figure, Mark, Series, Table
+from epsilometer.core.findings import FormFinding, FormPlan
+from epsilometer.core.words import claimed, number, number_up, short
+from epsilometer.stats.estimators import REGISTRY
+
+TEXTS = MappingProxyType(
+    tomllib.loads(resources.files(__package__).joinpath("texts.toml").read_text("utf-8"))
+)
+
+
+def word_decimals(decimals: int) -> str:
+    """Say how many decimals are shown."""
+    if decimals < 0:
+        return "class alone"
+    return "1 decimal" if decimals == 1 else f"{decimals} decimals"
+
+
+# Formats beside Python's own. What is proved is never shown larger than it is.
+FORMATS: dict[str, Callable[[Any], str]] = {
+    "cut": number,
+    **{f"cut{digits}": partial(number, decimals=digits) for digits in (1, 3, 4)},
+    "up": number_up,
+    "claim": claimed,
+    "short": short,
+    "list": "; ".join,
+    "upper": str.upper,
+}
+
+
+def proves(bound: EpsilonLowerBound | EpsilonEstimate) -> bool:
+    """Tell whether it is a bound; what was sampled, or is of something else, is none."""
+    if isinstance(bound, EpsilonLowerBound):
+        return bound.valid
+    return bound.confidence == 1 and bound.role != "reference"
+
+
+def _word_proved(bound: EpsilonLowerBound | None) -> str | None:
+    if bound is None:
+        return None
+    return f"≥ {number(bound.epsilon)}" + ("" if bound.valid else f" ({NOT_VALID})")
+
+
+def _word_threshold(bound: EpsilonLowerBound) -> str:
+    ranked = bound.threshold_rule.startswith("RankSum")
+    return "all pairs of scores" if ranked else f"score ≥ {number(bound.threshold, 4)}"
+
+
+def _find_bound(form: FormFinding, place: int, *, valid: bool) -> float | None:
+    """Return ε of the decision by all, or by any; a single statistic has one decision."""
+    alike = [bound.epsilon for bound in form.view.also if bound.valid == valid]
+    return alike[place] if place < len(alike) else None
+
+
+def _share_confidence(audit: Audit) -> float:
+    return 1 - (1 - audit.confidence) / len(audit.find(FormFinding))
+
+
+# What is computed of an audit and a finding of it; all else are fields.
+LOOKUPS: dict[str, Callable[[Any, Any], Any]] = {
+    "audit": lambda audit, _: audit,
+    "error": lambda audit, _: 1 - audit.confidence,
+    "form_count": lambda audit, _: len(audit.find(FormFinding)),
+    "each_confidence": lambda audit, _: _share_confidence(audit),
+    "verdict": lambda audit, finding: judge.judge_finding(audit.claim, finding),
+    "reach": lambda _, view: None if view.reach is None else judge.reach_of(view),
+    "proved": lambda _, finding: _word_proved(finding.bound),
+    "diverged": lambda _, runs: runs.diverged_inside + runs.diverged_outside,
+    "shown_decimals": lambda _, item: (
+        "all digits" if item.decimals is None else word_decimals(item.decimals)
+    ),
+    "rounded": lambda _, point: short(point.unit) if point.unit else "as it is",
+    "sure": lambda _, item: (
+        "computed" if item.confidence == 1 else f"{item.confidence:.4g} confidence"
+    ),
+    "one_sided": lambda _, bound: (
+        f"{bound.confidence:g} one-sided" if bound.valid else f"none: {NOT_VALID}"
+    ),
+    "decides": lambda _, estimate: "yes" if proves(estimate) else "no",
+    "found_at": lambda _, bound: _word_threshold(bound),
+    "guarantees": lambda _, bound: (
+        getattr(REGISTRY.get(bound.method), "guarantees", None) if bound.valid else "Nothing here."
+    ),
+    "assumes": lambda _, bound: getattr(REGISTRY.get(bound.method), "assumes", None),
+    "has_floor": lambda _, left: None not in (left.median_floor, left.largest_floor),
+    "is_separated": lambda _, left: left.separation is not None,
+    "valid_all": lambda _, form: _find_bound(form, 0, valid=True),
+    "valid_any": lambda _, form: _find_bound(form, 1, valid=True),
+    "paper_all": lambda _, form: _find_bound(form, 0, valid=False),
+    "paper_any": lambda _, form: _find_bound(form, 1, valid=False),
+}
+
+
+def look_up(audit: Audit | None, item: Any, name: str) -> Any:
+    """Return what is computed of an item of an audit, or a field of it."""
+    return LOOKUPS[name](audit, item) if name in LOOKUPS else getattr(item, name)
+
+
+class _AbsentField(Exception):
+    """A field is None, so that there is nothing to say."""
+
+
+class _Filler(string.Formatter):
+    """Formats fields of a finding: what a user wrote is a value, never a format."""
+
+    def __init__(self, audit: Audit | None, item: Any, more: dict[str, Any]) -> None:
+        self._audit, self._item, self._more = audit, item, more
+
+    def get_value(self, key: int | str, args: Sequence[Any], kwargs: Any) -> Any:
+        if isinstance(key, int):
+            return self._item[key]
+        value = self._more[key] if key in self._more else look_up(self._audit, self._item, key)
+        if value is None:
+            raise _AbsentField
+        return value
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if value is None:
+            raise _AbsentField
+        if format_spec in FORMATS:
+            return FORMATS[format_spec](value)
+        return format(value, format_spec)
+
+
+def fill(text: str, audit: Audit | None, item: Any, **more: Any) -> str:
+    """Return a text with fields of an item of an audit; a dash where one of them is None."""
+    try:
+        return _Filler(audit, item, more).format(text)
+    except _AbsentField:
+        return NONE
+
+
+def list_findings(audit: Audit, kind: str) -> list[Any]:
+    """Return findings by the name of their type, forms of publishing as their plan lists them."""
+    plan = audit.one(FormPlan)
+    place = {form: i for i, form in enumerate(() if plan is None else plan.forms)}
+    found = [finding for finding in audit.findings if type(finding).__name__ == kind]
+    return sorted(found, key=lambda each: place.get(getattr(each, "form", ""), len(place)))
+
+
+def list_facts(audit: Audit, kind: str, item: Any) -> Iterator[Fact]:
+    """Return the facts of one item, without those that it does not have."""
+    for name, value, *needed in TEXTS["facts"].get(kind, ()):
+        if all(look_up(audit, item, field) for field in needed):
+            yield Fact(fill(name, audit, item), fill(value, audit, item))
+
+
+def list_every_fact(audit: Audit) -> tuple[Fact, ...]:
+    """Return what was measured once, and what theory says, in the order of the texts."""
+    return tuple(
+        fact
+        for kind in TEXTS["facts"]
+        for finding in list_findings(audit, kind)
+        for fact in list_facts(audit, kind, finding)
+    )
+
+
+def tabulate(spec: dict[str, Any], audit: Audit, items: Iterable[Any], **more: Any) -> Table:
+    """Return a table with a row per item, as a text describes it."""
+    rows = tuple(
+        tuple(fill(cell, audit, item) for cell in spec["columns"].values()) for item in items
+    )
+    return Table(
+        title=spec["title"],
+        head=tuple(spec["columns"]),
+        rows=rows,
+        brief=spec.get("brief", True),
+        numeric=spec.get("numeric", True),
+        **{"note": spec.get("note", ""), **more},
+    )
+
+
+def list_tables(audit: Audit) -> Iterator[Table]:
+    """Return the tables of an audit, in the order they are read; those without rows not."""
+    for spec in TEXTS["tables"]:
+        found = list_findings(audit, spec["of"])
+        if "having" in spec:
+            found = [item for item in found if getattr(item, spec["having"]) is not None]
+        parts = (getattr(item, spec["each"]) if "each" in spec else [item] for item in found)
+        items = list(chain.from_iterable(parts))
+        if len(items) >= spec.get("least", 1):
+            yield tabulate(spec, audit, items, note=fill(spec.get("note", ""), audit, found[0]))
+
+
+def list_lines(specs: Iterable[dict[str, str]], audit: Audit) -> Iterator[str]:
+    """Return sentences: of the audit, or of each finding of a kind."""
+    for spec in specs:
+        if spec.get("tone") in (None, judge.tone(audit.verdict)):
+            items = list_findings(audit, spec["of"]) if "of" in spec else [audit]
+            yield from (fill(spec["say"], audit, item) for item in items)
+
+
+def explain_kinds(audit: Audit) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Return sections that say how the verdict of rules, or of forms of publishing, came about."""
+    for kind, sections in TEXTS["explanations"].items():
+        for spec in sections if list_findings(audit, kind) else ():
+            facts = list_every_fact(audit) if "facts" in spec else ()
+            said = [f"{fact.name}: {fact.value.rstrip('.')}." for fact in facts]
+            said += list_lines(spec["lines"], audit)
+            said += audit.caveats if "caveats" in spec else ()
+            yield spec["title"], tuple(said) or ("Nothing was measured.",)
+
+
+def describe(
+    key: str,
+    audit: Audit | None,
+    item: Any,
+    *,
+    x: Axis,
+    y: Axis,
+    series: Iterable[Series],
+    each: Iterable[Any] = (),
+    marks: tuple[Mark, ...] = (),
+    suffix: str = "",
+    cites: tuple[str, ...] = (),
+    **more: Any,
+) -> Figure:
+    """Return a figure with its texts.
+
+    Args:
+        key: Of the texts.
+        audit: Whose figure it is; None where the texts name nothing of it.
+        item: Whose fields the texts name.
+        x: The horizontal axis.
+        y: The vertical axis.
+        series: From back to front.
+        each: Of what the alternative text says the numbers, one by one.
+        marks: Values of x that matter.
+        suffix: After the key, where there are several figures of it.
+        cites: Keys of the bibliography, beside those of the texts.
+        more: What the texts name and is no field.
+    """
+    texts = TEXTS["figures"][key]
+    more["each"] = "; ".join(fill(texts["each"], audit, part) for part in each)
+    said = {
+        name: fill(texts[name], audit, item, **more) for name in ("title", "caption", "alt", "x")
+    }
+    return Figure(
+        key=f"{key}{suffix}",
+        title=said["title"],
+        caption=said["caption"],
+        alt=said["alt"],
+        x=replace(x, title=said["x"]),
+        y=replace(y, title=texts["y"]),
+        series=tuple(series),
+        marks=marks,
+        cites=(*texts.get("cites", ()), *cites),
+    )

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epsilometer.audits.classifier.attacks.evaluation import RecordScores, bound_one_run
-from epsilometer.audits.classifier.leave_one_out.rounding import (
+from epsilometer.audits.classifier.leave_one_out.pdtp import (
     SHOWN,
     Changes,
     find_flips,

@@ -19,10 +19,11 @@ from epsilometer.audits.classifier.attacks.evaluation import find_mismatch
 from epsilometer.audits.classifier.attacks.shadow_attacks import ATTACKS
 from epsilometer.audits.classifier.attacks.shadows import ShadowPool, shadow_pool
 from epsilometer.audits.classifier.finding import RECORDS, PartResults
-from epsilometer.audits.classifier.leave_one_out.pdtp import Pdtp, pdtp
-from epsilometer.audits.classifier.leave_one_out.rounding import (
+from epsilometer.audits.classifier.leave_one_out.pdtp import (
     SHOWN,
+    Pdtp,
     measure_changes,
+    pdtp,
     predict_class,
     show,
 )

@@ -3,7 +3,7 @@
 import numpy as np
 
 from epsilometer.audits.classifier.leave_one_out.families import Removable, family_of
-from epsilometer.audits.classifier.leave_one_out.rounding import measure_changes
+from epsilometer.audits.classifier.leave_one_out.pdtp import measure_changes
 from epsilometer.audits.classifier.sklearn_models import unwrap_pipeline
 from epsilometer.audits.classifier.subject import ClassifierTask
 from epsilometer.types import FloatArray, IntArray

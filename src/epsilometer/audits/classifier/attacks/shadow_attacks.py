@@ -32,7 +32,7 @@ from epsilometer.audits.classifier.attacks.shadows import (
     mean_by_side,
     own_and_rest,
 )
-from epsilometer.audits.classifier.leave_one_out.rounding import bin_centres
+from epsilometer.audits.classifier.leave_one_out.pdtp import bin_centres
 from epsilometer.audits.classifier.sklearn_models import check_choice
 from epsilometer.core.registry import Registry
 from epsilometer.errors import InvalidArgument

@@ -20,7 +20,7 @@ from sklearn.naive_bayes import GaussianNB
 from sklearn.neural_network import MLPClassifier
 from sklearn.tree import DecisionTreeClassifier
 
-from epsilometer.audits.classifier.attacks.membership import RecordScores
+from epsilometer.audits.classifier.attacks.evaluation import RecordScores
 from epsilometer.audits.classifier.attacks.shadow_attacks import (
     distance,
     frequency,

@@ -9,7 +9,7 @@ import stopwatch
 import subjects
 from stopwatch import BoolArray, FloatArray
 
-from epsilometer.audits.classifier.attacks.membership import evaluate
+from epsilometer.audits.classifier.attacks.evaluation import evaluate
 from epsilometer.audits.classifier.attacks.shadow_attacks import rmia
 from epsilometer.audits.classifier.attacks.shadows import shadow_pool
 from epsilometer.core.scores import ScoreCounts, Scores

@@ -193,8 +193,8 @@ def untargeted(seen: Seen, data: records.Records) -> BoolArray:
     """A network of 32 ReLU, trained once on what all shadows say of all candidates.
 
     Inputs are scaled and Adam takes the steps, as in
-    ``epsilometer.audits.classifier.attacks.untargeted``, which would train it anew for every model
-    that is attacked.
+    ``epsilometer.audits.classifier.attacks.shadow_attacks.untargeted``, which would train it anew
+    for every model that is attacked.
     """
     described = np.hstack([data.features, np.eye(data.classes)[data.labels]]).astype(np.float32)
     inside = seen.member[len(seen.models) :]

@@ -11,7 +11,7 @@ from sklearn.dummy import DummyClassifier
 from sklearn.naive_bayes import GaussianNB
 
 import epsilometer as em
-from epsilometer.audits.classifier.attacks.membership import RecordScores
+from epsilometer.audits.classifier.attacks.evaluation import RecordScores
 from epsilometer.audits.classifier.attacks.shadow_attacks import ATTACKS
 from epsilometer.audits.classifier.attacks.shadows import ShadowPool
 from epsilometer.audits.classifier.job import make_job
@@ -91,11 +91,8 @@ class Majority(Removable):
     def log_proba(self, queries: Any) -> FloatArray:
         return self._shares(self.counts, len(queries))
 
-    def own(self, records: IntArray) -> FloatArray:
-        return np.concatenate([self.without(int(record), [0]) for record in records])
-
-    def without(self, record: int, queries: Any) -> FloatArray:
-        return self._shares(self.count_without(int(self.codes[record])), len(queries))
+    def remove(self, label: int, records: IntArray, at: FloatArray | None) -> FloatArray:
+        return self._shares(self.count_without(label), len(records if at is None else at))
 
     def _shares(self, counts: FloatArray, rows: int) -> FloatArray:
         return np.tile(np.log(counts / counts.sum()), (rows, 1))

@@ -19,8 +19,8 @@ from sklearn.preprocessing import (
 )
 from sklearn.tree import DecisionTreeClassifier
 
-from epsilometer.audits.classifier.estimators import unwrap_pipeline
 from epsilometer.audits.classifier.leave_one_out.pdtp import pdtp
+from epsilometer.audits.classifier.sklearn_models import unwrap_pipeline
 from epsilometer.engine.engines import InProcess
 from epsilometer.errors import InvalidArgument
 

@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from epsilometer.audits.classifier.attacks.membership import RecordScores, bound_one_run
-from epsilometer.audits.classifier.leave_one_out.rounding import (
+from epsilometer.audits.classifier.attacks.evaluation import RecordScores, bound_one_run
+from epsilometer.audits.classifier.leave_one_out.pdtp import (
     SHOWN,
     Changes,
     find_flips,
@@ -256,7 +256,7 @@ class PartResults:
         )
         listed = []
         labels = np.asarray(task.classes[task.codes]).astype(np.str_)
-        for column, values in (("class", labels), *task.groups):
+        for column, values in (("class", labels), *task.groups.items()):
             for name, at in _list_groups(values, records):
                 inside = at[records]
                 auc = self._auc(strongest[1], at) if strongest else None

@@ -15,19 +15,20 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from epsilometer._files import write_whole
-from epsilometer.audits.classifier.attacks.membership import find_mismatch
+from epsilometer.audits.classifier.attacks.evaluation import find_mismatch
 from epsilometer.audits.classifier.attacks.shadow_attacks import ATTACKS
 from epsilometer.audits.classifier.attacks.shadows import ShadowPool, shadow_pool
-from epsilometer.audits.classifier.estimators import FitEstimator, take_rows
 from epsilometer.audits.classifier.finding import RECORDS, PartResults
-from epsilometer.audits.classifier.leave_one_out.pdtp import Pdtp, pdtp
-from epsilometer.audits.classifier.leave_one_out.rounding import (
+from epsilometer.audits.classifier.leave_one_out.pdtp import (
     SHOWN,
+    Pdtp,
     measure_changes,
+    pdtp,
     predict_class,
     show,
 )
-from epsilometer.audits.classifier.subject import Classifier, ClassifierTask, prepare_task
+from epsilometer.audits.classifier.sklearn_models import FitEstimator, take_rows
+from epsilometer.audits.classifier.subject import Classifier, ClassifierTask
 from epsilometer.core.audit import Audit
 from epsilometer.core.scores import Scores
 from epsilometer.engine.code import find_code
@@ -56,7 +57,7 @@ def run_audit(subject: Classifier, request: Request) -> Audit:
 
 def make_job(subject: Classifier, request: Request) -> "ClassifierJob":
     """Return the work of an audit; its engine executes what the parts are made of."""
-    task = prepare_task(subject, request)
+    task = ClassifierTask(subject, request)
     plan = request.make_plan(
         subject,
         units=len(task.parts),
@@ -87,7 +88,7 @@ def _fingerprint_inputs(task: ClassifierTask) -> dict[str, str]:
     for name in {"feature_names", "record_names"} & set(given):
         given[name] = np.asarray(given[name], np.str_)
     if "groups" in given:
-        given["groups"] = dict(task.groups)
+        given["groups"] = task.groups
     # An attack from elsewhere is known to the plan by its code: settings have its name alone.
     for name in subject.attack_names:
         if not name_of(ATTACKS[name]).startswith("epsilometer."):

@@ -1,13 +1,10 @@
 """Explain what makes a record stand out: its neighbours, class and features, never its values."""
 
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
 
-from epsilometer.audits.classifier.estimators import unwrap_pipeline
 from epsilometer.audits.classifier.leave_one_out.families import Removable, family_of
-from epsilometer.audits.classifier.leave_one_out.rounding import measure_changes
+from epsilometer.audits.classifier.leave_one_out.pdtp import measure_changes
+from epsilometer.audits.classifier.sklearn_models import unwrap_pipeline
 from epsilometer.audits.classifier.subject import ClassifierTask
 from epsilometer.types import FloatArray, IntArray
 
@@ -24,7 +21,7 @@ def explain_records(task: ClassifierTask, records: IntArray) -> tuple[str, ...]:
         table = np.asarray(task.subject.X, np.float64)
     except (TypeError, ValueError):
         table = np.zeros(0)
-    explained = _Table.prepare(task, table) if table.ndim == 2 else None
+    explained = _Table(task, table) if table.ndim == 2 else None
     sizes = np.bincount(task.codes)
     sentences = []
     for record in records.tolist():
@@ -36,20 +33,13 @@ def explain_records(task: ClassifierTask, records: IntArray) -> tuple[str, ...]:
     return tuple(sentences)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
 class _Table:
     """Records that are numbers, and a model from which they can be removed, where there is one."""
 
-    task: ClassifierTask
-    table: FloatArray
-    spread: FloatArray
-    model: Removable | None
-    transform: Any
-
-    @classmethod
-    def prepare(cls, task: ClassifierTask, table: FloatArray) -> "_Table":
+    def __init__(self, task: ClassifierTask, table: FloatArray) -> None:
+        self.task, self.table, self.spread = task, table, np.nanstd(table, axis=0)
+        self.model: Removable | None = None
         subject = task.subject
-        model, transform = None, None
         # A data frame is asked by names, which a changed row has lost
         if table.shape[1] <= _WIDEST and not hasattr(subject.X, "iloc"):
             inner = unwrap_pipeline(
@@ -57,10 +47,8 @@ class _Table:
             )
             family = family_of(inner.estimator)
             if family and family.refuses(inner.estimator, inner.features, subject.y) is None:
-                model = family.fit(inner.estimator, inner.features, subject.y)
-                transform = inner.transform
-        spread = np.nanstd(table, axis=0)
-        return cls(task=task, table=table, spread=spread, model=model, transform=transform)
+                self.model = family.fit(inner.estimator, inner.features, subject.y)
+                self.transform = inner.transform
 
     def describe_neighbours(self, record: int) -> str:
         """Say how many of the nearest records have another class."""

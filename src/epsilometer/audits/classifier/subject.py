@@ -8,18 +8,18 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from epsilometer import _validate
-from epsilometer.audits.classifier.attacks.membership import DELTA
+from epsilometer.audits.classifier.attacks.evaluation import DELTA
 from epsilometer.audits.classifier.attacks.shadow_attacks import ATTACKS
-from epsilometer.audits.classifier.estimators import (
+from epsilometer.audits.classifier.leave_one_out.families import family_of
+from epsilometer.audits.classifier.leave_one_out.refits import PATIENCE
+from epsilometer.audits.classifier.release import RULES, PdtpAtMost, ReleaseRule
+from epsilometer.audits.classifier.sklearn_models import (
     Preprocessing,
     check_choice,
     clone_with_seed,
     read_labels,
     unwrap_pipeline,
 )
-from epsilometer.audits.classifier.leave_one_out.families import family_of
-from epsilometer.audits.classifier.leave_one_out.refits import PATIENCE
-from epsilometer.audits.classifier.release import RULES, PdtpAtMost, ReleaseRule
 from epsilometer.core.settings import DATA, NAMED_DATA
 from epsilometer.engine.request import Request
 from epsilometer.errors import InvalidArgument
@@ -168,16 +168,17 @@ class Classifier:
         return next((rule.limit for rule in rules), 1.0)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
 class ClassifierTask:
     """A classifier's settings, and what follows from them and its records.
+
+    What cannot be audited is refused here, before any work begins.
 
     Attributes:
         subject: The settings.
         classes: The labels, in order.
         codes: Positions of the records' labels among them.
         categorical: Which features are names of something; None: none are.
-        groups: (column, group of each record) pairs.
+        groups: Column → group of each record.
         target: ln p of a model that is there already, and who was in it; None: models of the pool.
         removal: Measurements of the removal plan; 0: there is none.
         confidence: Of the verdict.
@@ -185,16 +186,32 @@ class ClassifierTask:
         seed: From which all randomness follows.
     """
 
-    subject: Classifier
-    classes: NDArray[Any]
-    codes: IntArray
-    categorical: BoolArray | None
-    groups: tuple[tuple[str, NDArray[Any]], ...]
-    target: tuple[FloatArray, BoolArray] | None
-    removal: int
-    confidence: float
-    delta: float
-    seed: int
+    def __init__(self, subject: Classifier, request: Request) -> None:
+        if request.claim is not None:
+            raise InvalidArgument(
+                "Expected no claim for Classifier: its rules decide whether it may be released. "
+                "Give rules=(PdtpAtMost(limit=1.0),), say."
+            )
+        if request.until is not None:
+            raise InvalidArgument(
+                f"Expected no until for Classifier, got {request.until!r}: its rules are applied "
+                "when all is measured."
+            )
+        self.subject = subject
+        self.classes, self.codes = read_labels(subject.y)
+        _check_sizes(subject, self.classes.size, self.codes.size)
+        clone_with_seed(subject.estimator, request.seed)  # refuses what cannot be cloned
+        self.categorical: BoolArray | None = None
+        if subject.categorical is not None:
+            self.categorical = np.asarray(subject.categorical, bool)
+        self.groups = _read_groups(subject.groups, self.codes.size)
+        self.target: tuple[FloatArray, BoolArray] | None = None
+        if subject.target is not None:
+            log_proba, member = subject.target
+            self.target = np.asarray(log_proba, np.float64), np.asarray(member, bool)
+        self.removal = _count_measurements(subject, self.codes.size)
+        self.confidence, self.seed = request.confidence, request.seed
+        self.delta = DELTA if request.delta is None else request.delta
 
     @property
     def first_row(self) -> int:
@@ -211,36 +228,6 @@ class ClassifierTask:
             "variation": self.subject.variation > 0,
         }
         return tuple(part for part, needed in wanted.items() if needed)
-
-
-def prepare_task(subject: Classifier, request: Request) -> ClassifierTask:
-    """Return the task of a subject; what cannot be audited is refused before it begins."""
-    if request.claim is not None:
-        raise InvalidArgument(
-            "Expected no claim for Classifier: its rules decide whether it may be released. "
-            "Give rules=(PdtpAtMost(limit=1.0),), say."
-        )
-    if request.until is not None:
-        raise InvalidArgument(
-            f"Expected no until for Classifier, got {request.until!r}: its rules are applied when "
-            "all is measured."
-        )
-    classes, codes = read_labels(subject.y)
-    _check_sizes(subject, classes.size, codes.size)
-    clone_with_seed(subject.estimator, request.seed)  # refuses what cannot be cloned
-    categorical, target = subject.categorical, subject.target
-    return ClassifierTask(
-        subject=subject,
-        classes=classes,
-        codes=codes,
-        categorical=None if categorical is None else np.asarray(categorical, bool),
-        groups=_read_groups(subject.groups, codes.size),
-        target=target and (np.asarray(target[0], np.float64), np.asarray(target[1], bool)),
-        removal=_count_measurements(subject, codes.size),
-        confidence=request.confidence,
-        delta=DELTA if request.delta is None else request.delta,
-        seed=request.seed,
-    )
 
 
 def _check_sizes(subject: Classifier, classes: int, n: int) -> None:
@@ -269,9 +256,7 @@ def _check_sizes(subject: Classifier, classes: int, n: int) -> None:
             )
 
 
-def _read_groups(
-    groups: Mapping[str, ArrayLike] | None, n: int
-) -> tuple[tuple[str, NDArray[Any]], ...]:
+def _read_groups(groups: Mapping[str, ArrayLike] | None, n: int) -> dict[str, NDArray[np.str_]]:
     arrays = {name: np.asarray(values).astype(np.str_) for name, values in (groups or {}).items()}
     for column, array in arrays.items():
         if array.shape != (n,):
@@ -279,7 +264,7 @@ def _read_groups(
                 f"Expected a group for each of {n} records in groups[{column!r}], got shape "
                 f"{array.shape}."
             )
-    return tuple(arrays.items())
+    return arrays
 
 
 def _count_measurements(subject: Classifier, n: int) -> int:

@@ -19,7 +19,7 @@ from sklearn.preprocessing import OneHotEncoder
 from sklearn.tree import DecisionTreeClassifier
 
 from epsilometer import InProcess
-from epsilometer.audits.classifier.attacks.membership import (
+from epsilometer.audits.classifier.attacks.evaluation import (
     RecordScores,
     evaluate,
     evaluate_groups,

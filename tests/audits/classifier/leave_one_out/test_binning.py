@@ -3,7 +3,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from epsilometer.audits.classifier.leave_one_out import rounding
+from epsilometer.audits.classifier.leave_one_out import pdtp as rounding
 from tests.conftest import cases
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from epsilometer.audits.classifier.leave_one_out.pdtp import changes
-from epsilometer.audits.classifier.leave_one_out.rounding import (
+from epsilometer.audits.classifier.leave_one_out.pdtp import (
+    changes,
     find_flips,
     measure_changes,
     predict_class,

@@ -24,7 +24,7 @@ import scipy.special
 from numpy.typing import ArrayLike, NDArray
 
 from epsilometer import _validate
-from epsilometer.audits.classifier.attacks.membership import RecordScores
+from epsilometer.audits.classifier.attacks.evaluation import RecordScores
 from epsilometer.audits.classifier.attacks.shadows import (
     FLOOR,
     ShadowPool,
@@ -32,8 +32,8 @@ from epsilometer.audits.classifier.attacks.shadows import (
     mean_by_side,
     own_and_rest,
 )
-from epsilometer.audits.classifier.estimators import check_choice
-from epsilometer.audits.classifier.leave_one_out.rounding import bin_centres
+from epsilometer.audits.classifier.leave_one_out.pdtp import bin_centres
+from epsilometer.audits.classifier.sklearn_models import check_choice
 from epsilometer.core.registry import Registry
 from epsilometer.errors import InvalidArgument
 from epsilometer.types import BoolArray, FloatArray

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from epsilometer import _validate
-from epsilometer.audits.classifier.estimators import (
+from epsilometer.audits.classifier.sklearn_models import (
     FitEstimator,
     check_choice,
     count_rows,

@@ -19,10 +19,10 @@ import numpy as np
 
 from epsilometer import _validate
 from epsilometer._extras import needs
-from epsilometer.audits.classifier.estimators import identify
 from epsilometer.audits.classifier.leave_one_out.families import family_of
 from epsilometer.audits.classifier.leave_one_out.naive_bayes import CategoricalModel, binarise
 from epsilometer.audits.classifier.leave_one_out.pdtp import Pdtp, choose_records
+from epsilometer.audits.classifier.sklearn_models import identify
 from epsilometer.errors import InvalidArgument
 from epsilometer.types import FloatArray, IntArray
 

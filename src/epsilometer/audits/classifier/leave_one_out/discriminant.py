@@ -15,13 +15,13 @@ import scipy.linalg
 import scipy.special
 
 from epsilometer._extras import needs
-from epsilometer.audits.classifier.estimators import (
+from epsilometer.audits.classifier.leave_one_out.families import Family, Removable
+from epsilometer.audits.classifier.sklearn_models import (
     clone_estimator,
     decision_logs,
     read_labels,
     read_matrix,
 )
-from epsilometer.audits.classifier.leave_one_out.families import Family, Removable
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
 _MOST = 10**8  # numbers in all covariances
@@ -90,7 +90,7 @@ class LinearModel(_Discriminant):
         # Eigenvalues of the correlations within classes that are safely kept by scikit-learn
         self._threshold = max(2.0 * float(estimator.tol) ** 2 if svd else 0.0, _LEAST)
         self._all = self._pool(self.counts)
-        self._start = cache(lambda label: self._pool(self.count_without(label)))
+        self._start = cache(self._prepare)
 
     def log_proba(self, queries: Any) -> FloatArray:
         """Return ln p of the model trained on all records."""
@@ -115,15 +115,11 @@ class LinearModel(_Discriminant):
     def _score(
         self, label: int, records: IntArray, at: FloatArray | None
     ) -> tuple[FloatArray, BoolArray]:
-        start, count = self._start(label), self.counts[label]
-        # What is subtracted from the covariance is this share of (x − m)(x − m)ᵀ
-        weight = float(self._weights(self.count_without(label))[label])
-        share = 0.0 if count == 1 else count / (count - 1) * weight
+        start, means, share = self._start(label)
         away = self._rotate(start, self._within[records])
         squared = (away**2).sum(axis=1)
         left = 1.0 - share * squared
         # x − m of another class is (x − own mean) + (own mean − m): no differences of far points
-        means = self._rotate(start, self._means)
         apart = means[label] - means
         from_own = away
         if at is not None:
@@ -133,11 +129,21 @@ class LinearModel(_Discriminant):
         lengths += (apart**2).sum(axis=1)
         along = product[:, None] + away @ apart.T
         # The mean of its own class moves away from the record, by a step of x − m
-        step = 1.0 / max(1.0, count - 1)
+        step = 1.0 / max(1.0, self.counts[label] - 1)
         lengths[:, label] += step * (2 * product + step * squared)
         along[:, label] += step * squared
         scores = -0.5 * (lengths + (share / left)[:, None] * along**2)
         return scores, start.smallest * left > self._threshold
+
+    def _prepare(self, label: int) -> tuple["_Ellipsoid", FloatArray, float]:
+        """Return covariance and means from which a record of a class is removed.
+
+        With them comes the share of (x − m)(x − m)ᵀ that is subtracted from the covariance.
+        """
+        start, count = self._pool(self.count_without(label)), self.counts[label]
+        weight = float(self._weights(self.count_without(label))[label])
+        share = 0.0 if count == 1 else count / (count - 1) * weight
+        return start, self._rotate(start, self._means), share
 
     def _weights(self, counts: FloatArray) -> FloatArray:
         if self._shares is not None:

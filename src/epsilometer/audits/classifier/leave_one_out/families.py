@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from epsilometer.audits.classifier.estimators import identify, read_labels, read_matrix
+from epsilometer.audits.classifier.sklearn_models import identify, read_labels, read_matrix
 from epsilometer.core.registry import Registry
 from epsilometer.errors import InvalidArgument
 from epsilometer.types import FloatArray, IntArray
@@ -136,7 +136,7 @@ FAMILIES: Registry[Family] = Registry(
         "sklearn.MultinomialNB": f"{_HERE}.naive_bayes:MULTINOMIAL",
         "sklearn.ComplementNB": f"{_HERE}.naive_bayes:COMPLEMENT",
         "sklearn.CategoricalNB": f"{_HERE}.naive_bayes:CATEGORICAL",
-        "sklearn.KNeighborsClassifier": f"{_HERE}.neighbours:NEIGHBOURS",
+        "sklearn.KNeighborsClassifier": f"{_HERE}.nearest_neighbours:NEIGHBOURS",
         "epsilometer.RandomDecisionTrees": f"{_HERE}.trees:RANDOM_TREES",
         "epsilometer.FixedStructure": f"{_HERE}.trees:FIXED_TREE",
         "sklearn.RidgeClassifier": f"{_HERE}.linear:RIDGE",

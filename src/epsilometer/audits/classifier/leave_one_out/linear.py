@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 
-from epsilometer.audits.classifier.estimators import decision_logs, read_matrix
 from epsilometer.audits.classifier.leave_one_out.families import (
     Family,
     Removable,
     class_weights,
     refuse_weights,
 )
+from epsilometer.audits.classifier.sklearn_models import decision_logs, read_matrix
 from epsilometer.types import FloatArray, IntArray
 
 _MOST_FEATURES = 4000  # the square of it is factored

@@ -8,13 +8,13 @@ import numpy as np
 import scipy.linalg
 import scipy.special
 
-from epsilometer.audits.classifier.estimators import read_matrix
 from epsilometer.audits.classifier.leave_one_out.families import (
     Family,
     Removable,
     class_weights,
     refuse_weights,
 )
+from epsilometer.audits.classifier.sklearn_models import read_matrix
 from epsilometer.errors import InvalidArgument
 from epsilometer.types import FloatArray, IntArray
 

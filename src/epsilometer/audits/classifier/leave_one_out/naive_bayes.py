@@ -11,8 +11,8 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from epsilometer.audits.classifier.estimators import read_matrix
 from epsilometer.audits.classifier.leave_one_out.families import Family, Removable, check_width
+from epsilometer.audits.classifier.sklearn_models import read_matrix
 from epsilometer.errors import InvalidArgument
 from epsilometer.types import FloatArray, IntArray
 
@@ -126,13 +126,18 @@ class CountModel(Removable):
 
     ``features`` is a sparse matrix. Its sums over the records of each class, ``sums``, and the
     number of these records are all that the model knows.
+
+    Attributes:
+        smooths_each: Whether each feature may have an α of its own.
     """
+
+    smooths_each = False
 
     def __init__(self, estimator: Any, X: Any, y: Any, **priors: Any) -> None:  # noqa: N803
         self.read_settings(estimator)
         usual = {"priors": estimator.class_prior, "counted": bool(estimator.fit_prior)}
         super().__init__(self.encode(X), y, **(priors or usual))
-        self.alpha = _read_alpha(estimator, self.features.shape[1])
+        self.alpha = _read_alpha(estimator, self.features.shape[1] if self.smooths_each else 1)
         n = self.codes.size
         member = scipy.sparse.csr_array(
             (np.ones(n), (self.codes, np.arange(n))), (self.classes.size, n)
@@ -198,6 +203,8 @@ class CountModel(Removable):
 class MultinomialModel(CountModel):
     """How often each class has each feature, as a share of all its features."""
 
+    smooths_each = True
+
     def joint(self, sums: FloatArray, counts: FloatArray, at: Any) -> FloatArray:
         """Return ln p(x | class)."""
         smoothed = sums + self.alpha
@@ -207,7 +214,8 @@ class MultinomialModel(CountModel):
         """Return ln p(x | class) without the record itself."""
         joint = self.joint(self.sums, self.counts, at)
         row, column, x = _list_entries(at)
-        left = np.maximum(self.sums[codes[row], column] - x, 0.0) + self.alpha[column]
+        alpha: Any = self.alpha[column] if self.alpha.size > 1 else self.alpha[0]
+        left = np.maximum(self.sums[codes[row], column] - x, 0.0) + alpha
         mass = at.sum(axis=1)
         total = (self.sums + self.alpha).sum(axis=1)[codes] - mass
         own = _sum_rows(at, x * np.log(left)) - mass * np.log(total)
@@ -217,6 +225,8 @@ class MultinomialModel(CountModel):
 
 class ComplementModel(CountModel):
     """How often the records outside each class have each feature."""
+
+    smooths_each = True
 
     def __init__(self, estimator: Any, X: Any, y: Any) -> None:  # noqa: N803
         self._norm = bool(estimator.norm)
@@ -234,10 +244,11 @@ class ComplementModel(CountModel):
         _, column, x = _list_entries(at)
         others = self.sums.sum(axis=0) - self.sums + self.alpha
         before = np.log(others[:, column].T)
-        after = np.log(np.maximum(others[:, column].T - x[:, None], self.alpha[column, None]))
+        least: Any = self.alpha[column, None] if self.alpha.size > 1 else self.alpha[0]
+        after = np.log(np.maximum(others[:, column].T - x[:, None], least))
         mass: FloatArray = at.sum(axis=1)[:, None]
         log_total = np.log(others.sum(axis=1) - mass)
-        scores = _sum_rows(at, x[:, None] * after) - mass * log_total
+        scores: FloatArray = _sum_rows(at, x[:, None] * after) - mass * log_total
         if self._norm:
             logs = np.log(others).sum(axis=1) + _sum_rows(at, after - before)
             scores /= logs - self.sums.shape[1] * log_total
@@ -274,7 +285,7 @@ class BernoulliModel(CountModel):
         lacking = self.counts[:, None] - self.sums
         absent = np.log(np.where(lacking > 0, lacking - 1 + self.alpha, 1.0))
         row, column, _ = _list_entries(at)
-        present = np.log(self.sums[codes[row], column] - 1 + self.alpha[column])
+        present = np.log(self.sums[codes[row], column] - 1 + self.alpha)
         total = self.sums.shape[1] * np.log(self.counts - 1 + 2 * self.alpha[0])
         joint[np.arange(len(codes)), codes] = (
             absent.sum(axis=1)[codes]
@@ -332,7 +343,7 @@ class CategoricalModel(CountModel):
         joint = self.joint(self.sums, self.counts, at)
         row, column, _ = _list_entries(at)
         with np.errstate(divide="ignore"):  # alpha = 0, and nobody else has the value
-            present = np.log(self.sums[codes[row], column] - 1 + self.alpha[column])
+            present = np.log(self.sums[codes[row], column] - 1 + self.alpha)
         own = _sum_rows(at, present) - self._log_totals(self.counts - 1)[codes]
         joint[np.arange(len(codes)), codes] = own
         return joint
@@ -384,7 +395,7 @@ def _read_alpha(estimator: Any, features: int) -> FloatArray:
     if not (alpha >= 0).all():
         raise InvalidArgument(f"Expected alpha ≥ 0, got {estimator.alpha!r}.")
     least = alpha if estimator.force_alpha else np.maximum(alpha, _LEAST_ALPHA)
-    return np.broadcast_to(least, (features,))
+    return least.reshape(-1)
 
 
 def _refuse_unsmoothed(estimator: Any, X: Any, y: Any) -> str | None:  # noqa: N803

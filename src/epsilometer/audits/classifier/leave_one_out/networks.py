@@ -8,15 +8,15 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from epsilometer import _validate
 from epsilometer._extras import needs
-from epsilometer.audits.classifier.estimators import check_choice, read_labels
 from epsilometer.audits.classifier.leave_one_out.refits import Fits
+from epsilometer.audits.classifier.sklearn_models import check_choice, read_labels
 from epsilometer.errors import InvalidArgument
 from epsilometer.types import FloatArray, IntArray
 
@@ -152,7 +152,7 @@ class Networks(Fits):
     block: int
     alone: bool
     caveats: tuple[str, ...]
-    path: ClassVar[str] = "many models at once"
+    path: str = "many models at once"
 
     @classmethod
     def prepare(cls, how: NetworkClassifier, X: Any, y: Any, *, seed: int) -> "Networks":  # noqa: N803

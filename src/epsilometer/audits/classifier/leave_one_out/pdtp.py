@@ -4,31 +4,32 @@ PDTP (pointwise differential training privacy; training_privacy, Definition 4.3)
 largest |ln p(y | x_t) − ln p'(y | x_t)| over classes y, with p trained on all records and p' on all
 but t. It looks at the record's own features only. DTP looks at all features there could be:
 ``dtp_over`` bounds it from below, ``dtp_exact`` computes it, ``bounds`` bounds it from above.
+
+A probability that is shown with few decimals stands for the centre of its bin. What decides then is
+the smaller of two changes, class by class: that of the probability as shown, and that at full
+precision. Shown alone, a probability that barely crosses the edge of a bin moves by ln 3; at full
+precision alone, one that goes from 10⁻¹² to 10⁻¹⁰ does, and nobody sees it.
 """
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from epsilometer.audits.classifier.estimators import (
+from epsilometer import _validate
+from epsilometer.audits.classifier.leave_one_out.families import Removable, family_of
+from epsilometer.audits.classifier.leave_one_out.refits import PATIENCE, LeaveOneOut, refit
+from epsilometer.audits.classifier.sklearn_models import (
     Preprocessing,
     count_rows,
     identify,
     read_labels,
     take_rows,
     unwrap_pipeline,
-)
-from epsilometer.audits.classifier.leave_one_out.families import Removable, family_of
-from epsilometer.audits.classifier.leave_one_out.refits import PATIENCE, LeaveOneOut, refit
-from epsilometer.audits.classifier.leave_one_out.rounding import (
-    DECIMALS,
-    LARGEST,
-    measure_changes,
 )
 from epsilometer.errors import InvalidArgument
 from epsilometer.stats.membership import count_unseen
@@ -37,6 +38,12 @@ from epsilometer.types import BoolArray, FloatArray, IntArray
 LIMIT = 1.0  # the DTP-1 hypothesis: above it a classifier should not be published
 LARGEST_DOMAIN = 1 << 20  # combinations of values
 _CONFIDENCE = 0.95
+DECIMALS = 2  # of the paper's bins
+SHOWN: tuple[int | None, ...] = (None, 4, 3, 2, 1, -1)  # decimals to compare; −1: the class alone
+LARGEST = math.log(2 * 10**DECIMALS - 1)  # ln(0.995 / 0.005), the largest change between bins
+_EDGE = 1e-9  # of a bin: 0.29 * 100 is 28.999999999999996, and ln and exp lose as much
+_SMALLEST = math.log(math.ulp(0.0))  # ln of the smallest double above 0: no more is seen of it
+_BLOCK = 1 << 16  # rows at a time, so that working arrays stay small
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -123,7 +130,7 @@ def pdtp(
         >>> result.path, int(result.values.argmax()), round(float(result.values.max()), 2)
         ('exact: Gaussian naive Bayes', 43, 1.85)
     """
-    comparison = _Comparison.prepare(
+    comparison = _Comparison(
         estimator,
         X,
         y,
@@ -190,7 +197,7 @@ def dtp_over(
         >>> found.values.round(2), found.query
         (array([12.73, 65.48]), array([118, 144]))
     """
-    comparison = _Comparison.prepare(estimator, X, y, **options)
+    comparison = _Comparison(estimator, X, y, **options)
     at = comparison.transform(queries)
     if comparison.model is None:
         fitted = comparison.refit(at)
@@ -211,25 +218,11 @@ def dtp_over(
     )
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
 class _Comparison:
     """Models with and without records: exact (``model``), or by fitting ``estimator`` again."""
 
-    classes: NDArray[Any]
-    codes: IntArray
-    records: IntArray
-    unseen: int | None
-    model: Removable | None
-    estimator: Any
-    features: Any
-    transform: Callable[[Any], Any]
-    path: str
-    caveats: tuple[str, ...]
-    refit_options: dict[str, Any]
-
-    @classmethod
-    def prepare(
-        cls,
+    def __init__(
+        self,
         estimator: Any,
         X: Any,  # noqa: N803
         y: Any,
@@ -238,36 +231,27 @@ class _Comparison:
         preprocessing: Preprocessing = "refit",
         seed: int = 0,
         **refit_options: Any,
-    ) -> "_Comparison":
-        classes, codes = read_labels(y)
-        if count_rows(X) != codes.size:
+    ) -> None:
+        self.classes, self.codes = read_labels(y)
+        rows, self.of = count_rows(X), self.codes.size
+        if rows != self.of:
             raise InvalidArgument(
-                f"Expected as many rows in X as labels in y, got {count_rows(X)} and {codes.size}."
+                f"Expected as many rows in X as labels in y, got {rows} and {self.of}."
             )
-        chosen, unseen = choose_records(records, codes.size, seed=seed)
+        self.records, self.unseen = choose_records(records, self.of, seed=seed)
         inner = unwrap_pipeline(estimator, X, y, preprocessing=preprocessing, seed=seed)
+        self.estimator, self.features = inner.estimator, inner.features
+        self.transform, self.path, self.caveats = inner.transform, inner.path_suffix, inner.caveats
+        self.refit_options = {"y": y, "seed": seed, **refit_options}
+        self.model: Removable | None = None
         family = family_of(inner.estimator)
         refused = family and family.refuses(inner.estimator, inner.features, y)
-        model, path, caveats = None, inner.path_suffix, inner.caveats
         if family and refused is None:
-            model = family.fit(inner.estimator, inner.features, y)
-            path = f"exact: {family.name}{path}"
-            caveats = (*caveats, *model.caveats)
+            self.model = family.fit(inner.estimator, inner.features, y)
+            self.path = f"exact: {family.name}{self.path}"
+            self.caveats = (*self.caveats, *self.model.caveats)
         elif family:
-            caveats = (f"{family.name} was refitted: {refused}.", *caveats)
-        return cls(
-            classes=classes,
-            codes=codes,
-            records=chosen,
-            unseen=unseen,
-            model=model,
-            estimator=inner.estimator,
-            features=inner.features,
-            transform=inner.transform,
-            path=path,
-            caveats=caveats,
-            refit_options={"y": y, "seed": seed, **refit_options},
-        )
+            self.caveats = (f"{family.name} was refitted: {refused}.", *self.caveats)
 
     def refit(self, queries: Any = None) -> LeaveOneOut:
         """Fit once per record without it."""
@@ -306,7 +290,7 @@ class _Comparison:
             "values": values,
             "binned": binned,
             "edge": (binned > LIMIT) & (values <= LIMIT),
-            "of": self.codes.size,
+            "of": self.of,
             "unseen": self.unseen,
             "path": path + self.path,
             "caveats": (
@@ -340,7 +324,7 @@ class _Comparison:
 
     def _describe_sample(self) -> Iterator[str]:
         """Yield what a choice of records leaves open."""
-        size, of = self.records.size, self.codes.size
+        size, of = self.records.size, self.of
         if self.unseen is None:
             yield f"{size:,} of {of:,} records, as asked for: others may be higher."
         elif size < of:
@@ -355,6 +339,96 @@ def _find_worst(full: FloatArray, without: FloatArray) -> tuple[float, float, in
     values, binned = changes(full, without)
     query = int(values.argmax())
     return float(values[query]), float(binned.max()), query, without[query]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Changes:
+    """Changes of ln p when a record leaves, one entry per record.
+
+    Attributes:
+        risk: The largest over classes of the smaller of the two.
+        shown: The largest change of what is shown.
+        unbinned: The largest change at full precision.
+    """
+
+    risk: FloatArray
+    shown: FloatArray
+    unbinned: FloatArray
+
+
+def measure_changes(full: FloatArray, without: FloatArray, *, decimals: int | None) -> Changes:
+    """Return what an observer of ``decimals`` decimals sees of each record.
+
+    A class impossible to both models does not count. A row of nan, a model without a prediction
+    (0/0), counts as infinite against one with a prediction: whoever asks sees the difference.
+
+    Args:
+        full: ln p of the model trained on all records, shape ``(records, classes)``.
+        without: ln p of the model trained without the record.
+        decimals: How many are shown; None: all of them.
+
+    Example:
+        >>> edge = measure_changes(
+        ...     np.log([[0.0099, 0.9901]]), np.log([[0.0101, 0.9899]]), decimals=2
+        ... )
+        >>> edge.shown.round(2), edge.risk.round(2)  # it crossed an edge, and hardly moved
+        (array([1.1]), array([0.02]))
+    """
+    found = np.empty((3, len(full)))
+    for start in range(0, len(full), _BLOCK):
+        part = slice(start, start + _BLOCK)
+        exact, rounded = _compare(full[part], without[part], decimals)
+        smaller = np.minimum(exact, rounded)
+        found[:, part] = [each.max(axis=1) for each in (smaller, rounded, exact)]
+    return Changes(risk=found[0], shown=found[1], unbinned=found[2])
+
+
+def _compare(
+    full: FloatArray, without: FloatArray, decimals: int | None
+) -> tuple[FloatArray, FloatArray]:
+    # What underflows is not infinitely small; what is impossible to one model alone is
+    exact = np.abs(np.maximum(full, _SMALLEST) - np.maximum(without, _SMALLEST))
+    exact[(full == -np.inf) != (without == -np.inf)] = np.inf
+    rounded = exact
+    if decimals is not None:
+        rounded = np.abs(np.log(show(full, decimals) / show(without, decimals)))
+    if np.isnan(exact).any():
+        silent, silent_too = np.isnan(full).any(axis=1), np.isnan(without).any(axis=1)
+        for moved in (exact, rounded):
+            moved[silent != silent_too] = np.inf
+            moved[silent & silent_too] = 0.0
+    return exact, rounded
+
+
+def bin_centres(probability: Any, decimals: int = DECIMALS) -> FloatArray:
+    """Return the centres of the bins [k/10^d, (k+1)/10^d) of probabilities; the last has 1 too.
+
+    Example:
+        >>> bin_centres([0.0, 0.29, 0.2899, 1.0])
+        array([0.005, 0.295, 0.285, 0.995])
+    """
+    bins = 10.0**decimals
+    scaled = np.asarray(probability, np.float64) * bins
+    return np.asarray((np.clip(np.floor(scaled + _EDGE), 0, bins - 1) + 0.5) / bins)
+
+
+def show(log_proba: FloatArray, decimals: int | None) -> FloatArray:
+    """Return probabilities as they are shown: the centres of bins; as they are where None."""
+    if decimals is None:
+        return np.exp(log_proba)
+    _validate.whole(1, decimals=decimals)
+    return bin_centres(np.exp(log_proba), decimals)
+
+
+def find_flips(full: FloatArray, without: FloatArray) -> BoolArray:
+    """Return which records change their predicted class when they leave."""
+    return np.asarray(predict_class(full) != predict_class(without))
+
+
+def predict_class(log_proba: FloatArray) -> IntArray:
+    """Return the likeliest class, the first of equals; the first where there is no prediction."""
+    likeliest: IntArray = np.argmax(np.nan_to_num(log_proba, nan=-np.inf, neginf=-np.inf), axis=1)
+    return likeliest
 
 
 def changes(full: FloatArray, without: FloatArray) -> tuple[FloatArray, FloatArray]:

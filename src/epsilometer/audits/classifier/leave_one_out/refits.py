@@ -11,14 +11,14 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from epsilometer import _validate
-from epsilometer.audits.classifier.estimators import (
+from epsilometer.audits.classifier.sklearn_models import (
     SEEDS,
     clone_estimator,
     clone_with_seed,
@@ -83,7 +83,7 @@ class Fits(ABC):
         caveats: What a reader must know where training turns out to be random.
     """
 
-    path: ClassVar[str]
+    path: str
     block: int = 0
     alone: bool = False
     caveats: tuple[str, ...] = ()
@@ -162,7 +162,7 @@ def refit(
     _validate.whole(0, seed=seed)
     _validate.positive(patience=patience)
     own = getattr(estimator, "leave_one_out", None)
-    fits: Fits = own(X, y, seed=seed) if own else Refits.prepare(estimator, X, y, seed=seed)
+    fits: Fits = own(X, y, seed=seed) if own else Refits(estimator, X, y, seed=seed)
     features = take_rows(X, records) if queries is None else queries
     block = fits.block or min(-(-records.size // _UNITS), _MOST)
     work = _Work(
@@ -188,29 +188,16 @@ def refit(
     )
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
 class Refits(Fits):
-    """One fit after the other of an estimator.
+    """One fit after the other of an estimator, whose seeds are set.
 
-    Attributes:
-        estimator: What is fitted, its seeds set.
-        features: Of all records.
-        labels: Of all records.
-        classes: All labels, in the order of columns.
-        seed: Of global generators.
+    Guarantee: what cannot be refitted, or has nothing to say of classes, is refused.
     """
 
-    estimator: Any
-    features: Any
-    labels: NDArray[Any]
-    classes: NDArray[Any]
-    seed: int
-    path: ClassVar[str] = "refits"
-    caveats: tuple[str, ...] = (_DRAWS,)
+    path = "refits"
+    caveats = (_DRAWS,)
 
-    @classmethod
-    def prepare(cls, estimator: Any, X: Any, y: Any, *, seed: int) -> "Refits":  # noqa: N803
-        """Refuse what cannot be refitted, or has nothing to say of classes."""
+    def __init__(self, estimator: Any, X: Any, y: Any, *, seed: int) -> None:  # noqa: N803
         if isinstance(estimator, type) or not hasattr(estimator, "fit"):
             raise InvalidArgument(
                 "Expected an estimator with fit and predict_proba, got "
@@ -223,13 +210,10 @@ class Refits(Fits):
                 "neither (perhaps with other parameters). Where it only gives labels, wrap it in "
                 "CalibratedClassifierCV."
             )
-        return cls(
-            estimator=clone_with_seed(estimator, seed, overwrite=False),
-            features=X if hasattr(X, "shape") else np.asarray(X),
-            labels=np.asarray(y),
-            classes=read_labels(y)[0],
-            seed=seed,
-        )
+        self.estimator = clone_with_seed(estimator, seed, overwrite=False)
+        self.features = X if hasattr(X, "shape") else np.asarray(X)
+        self.labels, self.seed = np.asarray(y), seed
+        self.classes, _ = read_labels(y)
 
     def seconds(self, records: IntArray, queries: Any) -> float:
         """Time one of them; twice where it is short, since the first is slow."""

@@ -11,13 +11,13 @@ import numpy as np
 
 from epsilometer import _validate
 from epsilometer._extras import needs
-from epsilometer.audits.classifier.estimators import (
+from epsilometer.audits.classifier.leave_one_out.families import Family, Removable
+from epsilometer.audits.classifier.sklearn_models import (
     check_choice,
     clone_estimator,
     read_labels,
     read_matrix,
 )
-from epsilometer.audits.classifier.leave_one_out.families import Family, Removable
 from epsilometer.errors import InvalidArgument
 from epsilometer.types import FloatArray, IntArray
 

@@ -10,7 +10,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 from sklearn.tree import DecisionTreeClassifier
 
-from epsilometer.audits.classifier.estimators import FitEstimator, clone_with_seed, predict_logs
+from epsilometer.audits.classifier.sklearn_models import FitEstimator, clone_with_seed, predict_logs
 from epsilometer.errors import InvalidArgument
 
 X, Y = load_iris(return_X_y=True)

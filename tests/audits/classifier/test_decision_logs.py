@@ -3,7 +3,7 @@ import pytest
 from sklearn.datasets import load_iris
 from sklearn.linear_model import LogisticRegression
 
-from epsilometer.audits.classifier.estimators import decision_logs
+from epsilometer.audits.classifier.sklearn_models import decision_logs
 from epsilometer.errors import InvalidArgument
 
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from epsilometer.audits.classifier.estimators import clone_estimator, take_rows
 from epsilometer.audits.classifier.leave_one_out.families import Family, Removable
+from epsilometer.audits.classifier.sklearn_models import clone_estimator, take_rows
 from epsilometer.types import FloatArray, IntArray
 
 

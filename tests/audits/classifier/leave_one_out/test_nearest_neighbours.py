@@ -13,7 +13,7 @@ from sklearn.datasets import load_breast_cancer, load_digits, load_iris
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.preprocessing import scale
 
-from epsilometer.audits.classifier.leave_one_out.neighbours import NEIGHBOURS
+from epsilometer.audits.classifier.leave_one_out.nearest_neighbours import NEIGHBOURS
 from epsilometer.audits.classifier.leave_one_out.pdtp import pdtp
 from tests.audits.classifier.leave_one_out.brute_force import (
     assert_is_leave_one_out,

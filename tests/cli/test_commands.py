@@ -19,7 +19,6 @@ import pyarrow.parquet
 import pytest
 
 from epsilometer import Claim, Scores, audit, json_schema, load, readers
-from epsilometer.accounting import pld
 from epsilometer.cli.main import COMMANDS, HEADINGS, main
 from epsilometer.core import judge
 from epsilometer.core.serialisation import from_json
@@ -369,9 +368,8 @@ def test_bad_options_of_other_commands_are_told(arguments: list[str]) -> None:
 
 
 @pytest.fixture
-def small_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_demo() -> None:
     pytest.importorskip("sklearn")
-    monkeypatch.setattr(pld, "INTERVAL", 1e-3)  # calibrates the noise in a fifth of the time
 
 
 @pytest.mark.usefixtures("small_demo")

@@ -261,7 +261,7 @@ def _composed(
         sparse: Only every so-manieth node and cell is used; this shows what more would change.
     """
     taus, tails = _nodes(epoch)[::sparse], _tails(epoch, points)[::sparse]
-    cells = int(np.clip(_MOST_CELLS / epochs, _FEWEST_CELLS, 2 * _FEWEST_CELLS)) // sparse
+    cells = int(np.clip(_MOST_CELLS / epochs, _FEWEST_CELLS, 4 * _FEWEST_CELLS)) // sparse
     fine = np.linspace(taus[0], taus[-1], cells + 1)
     step = float(fine[1] - fine[0])
     present = _masses(taus, tails[:, 0], tails[:, 1], fine, epoch.least)
@@ -323,9 +323,9 @@ def _read_with_error(
 ) -> tuple[float, float]:
     """Read a number from the law of a direction, and estimate its numerical error."""
     limit, fine, points = _extrapolate(epoch, epochs, read, row)
-    # Nodes and cells have errors of higher order: halving them changes more than three times that.
+    # Halving the number of nodes and cells changes more than three times what is wrong by them.
     sparse = read(_composed(epoch, epochs, points, 2)[row])
-    return limit, abs(limit - fine) + abs(fine - sparse) / 3
+    return limit, abs(limit - fine) + abs(fine - sparse)
 
 
 def _lost(epoch: Epoch, epochs: int) -> float:

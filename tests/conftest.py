@@ -41,12 +41,3 @@ def peer_values(name: str) -> list[Any]:
     """Values of peers under a name, as pytest parameters (inputs, value)."""
     every = json.loads((REFERENCE / "peers_one_run_and_bounds.json").read_text("utf-8"))
     return [pytest.param(case["inputs"], case["value"]) for case in every if case["name"] == name]
-
-
-@pytest.fixture
-def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Accountants on grids that are a quarter as fine: right to 1e-3, and quick."""
-    from epsilometer.accounting import epochs
-
-    grid = epochs._Grid(points=2**12, nodes=80, cells=2**12)
-    monkeypatch.setattr(epochs, "_grid", lambda *_: grid)

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+import scipy.special
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,7 +12,9 @@ from epsilometer.accounting.loss_distribution import (
     LossDistribution,
     compose,
     find_epsilon,
+    normal_masses,
 )
+from epsilometer.stats.gaussians import gaussian_epsilon
 from tests import oracles
 
 ROUNDING = 1e-12  # sums of a few hundred masses in float64
@@ -94,3 +97,59 @@ def test_beyond_the_last_loss_there_is_nothing() -> None:
     losses = LossDistribution(start=0.0, step=1.0, masses=np.array([0.5, 0.5]))
     assert losses.delta([1.0, 2.0, math.inf]).tolist() == [0.0, 0.0, 0.0]
     assert losses.epsilon(1e-300) == pytest.approx(1.0)
+
+
+# --- rounding has a direction, and tails are honest
+
+
+def gaussian_cells(mu: float, cell: float) -> tuple[float, np.ndarray, np.ndarray, float]:
+    """The loss of N(μ, 1) against N(0, 1) is N(μ²/2, μ²) with the record, N(−μ²/2, μ²) without."""
+    half, reach = mu**2 / 2, 10 * mu
+    edges = cell * np.arange(math.floor((-half - reach) / cell), math.ceil((half + reach) / cell))
+    present, absent = (normal_masses((edges - mean) / mu) for mean in (half, -half))
+    return float(edges[0]), present, absent, float(scipy.special.ndtr((half - edges[-1]) / mu))
+
+
+@pytest.mark.parametrize("delta", [1e-3, 1e-8, 1e-14])
+@pytest.mark.parametrize(("mu", "times"), [(1.0, 2), (0.3, 40), (0.02, 10_000)])
+def test_gaussians_are_enclosed_at_any_delta(mu: float, times: int, delta: float) -> None:
+    """The sum of their losses is that of one Gaussian, whose ε is known to all digits."""
+    truth = gaussian_epsilon(1 / (mu * math.sqrt(times)), delta)
+    start, present, absent, beyond = gaussian_cells(mu, mu / 200)
+    found = {
+        rounding: find_epsilon(
+            [
+                (
+                    LossDistribution.from_cells(
+                        start, mu / 200, present, absent, beyond=beyond, rounding=rounding
+                    ),
+                    times,
+                )
+            ],
+            delta,
+            rounding=rounding,
+        )
+        for rounding in ("up", "down", "nearest")
+    }
+    assert found["down"] <= truth <= found["up"]
+    # Cells of μ/200 add 1/(12 · 200²) relatively; rounded down, at most their √(T ln(1/η)/2).
+    assert found["up"] == pytest.approx(truth, rel=1e-5)
+    shift = mu / 200 * math.sqrt(times * math.log(1e5 / delta) / 2)
+    assert found["down"] >= truth - 1.1 * shift
+    assert found["nearest"] == pytest.approx(truth, rel=1e-4)
+
+
+def test_infinite_losses_are_not_below_their_mass() -> None:
+    law = LossDistribution(start=0.0, step=1.0, masses=np.array([0.5, 0.4]), infinite=0.1)
+    assert float(law.delta(50.0)) == pytest.approx(0.1)
+    assert law.epsilon(0.05) == math.inf
+    twice = compose([(law, 2)], rounding="up")
+    assert twice.infinite == pytest.approx(1 - 0.9**2)
+
+
+def test_masses_of_intervals_keep_their_digits_in_both_tails() -> None:
+    edges = np.array([-30.0, -29.0, 0.5, 29.0, 30.0])
+    masses = normal_masses(edges)
+    assert masses[0] == pytest.approx(masses[-1])
+    assert masses[0] == pytest.approx(scipy.special.ndtr(-29.0), rel=1e-9)
+    assert masses.sum() == pytest.approx(1.0)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom, norm
 
-from epsilometer.accounting import epochs, pld
-from epsilometer.accounting.epochs import Epoch
+from epsilometer.accounting import pld
+from epsilometer.accounting.epochs import Epoch, exact_epsilon
 from epsilometer.accounting.shuffle import epoch_of
 from epsilometer.errors import InvalidArgument
 from epsilometer.sampling.samplers import (
@@ -159,16 +159,9 @@ def test_steps_by_coins_have_their_density(rate: float, rng: np.random.Generator
 
 # --- the estimate
 def exact(epoch: Epoch, times: int, delta: float, direction: str) -> tuple[float, float]:
-    """ε and how far a coarse grid may be off, in a fraction of the time."""
-    cells = int(np.clip(2**20 / times, 2**12, 2**13))
-    grid = epochs._Grid(points=2**12, nodes=100, cells=cells)
-    if epoch.reveals_the_batch():
-        return gaussian_epsilon(epoch.noise / math.sqrt(times), delta), 0.0
-    row = (P, Q).index(direction)
-    fine, rough = (
-        epochs._composed(epoch, times, g)[row].epsilon(delta) for g in (grid, grid.halved())
-    )
-    return fine, abs(fine - rough)
+    """ε and how far it may be off."""
+    found, low, high, _ = exact_epsilon(epoch, epochs=times, delta=delta, direction=direction)
+    return found, high - low
 
 
 def random_setting(rng: np.random.Generator, most_steps: int) -> dict[str, Any]:

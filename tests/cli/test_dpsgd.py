@@ -29,7 +29,6 @@ from tests.cli.calls import call, told
 from tests.cli.described import audit_of, check_replay, with_changes
 from tests.faults.processes import started, until
 
-pytestmark = pytest.mark.usefixtures("coarse")
 DOCS = Path(__file__).parents[2] / "docs" / "dpsgd.md"
 SMALL: dict[str, dict[str, Any]] = {
     "subject": {
@@ -94,7 +93,7 @@ def test_the_noise_is_what_the_claim_asks_for(audit: Callable[..., Result]) -> N
     found = pld.poisson_epsilon(
         noise_multiplier=noise, sampling_rate=1 / 4, steps=4, delta=1e-5, adjacency="zero_out"
     )
-    assert found == pytest.approx(3.0, rel=1e-2)  # accountants are coarse here
+    assert found == pytest.approx(3.0, rel=1e-4)
 
 
 def test_what_the_file_says_is_what_is_run() -> None:

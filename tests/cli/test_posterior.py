@@ -22,7 +22,6 @@ from epsilometer.samplers import Poisson, Shuffle
 from tests.cli.calls import call
 from tests.cli.described import audit_of, check_replay, with_changes
 
-pytestmark = pytest.mark.usefixtures("coarse")
 DOCS = Path(__file__).parents[2] / "docs" / "posterior.md"
 SMALL: dict[str, dict[str, Any]] = {
     "subject": {"runs": 12, "samples": 4, "forms": ["mean+std:0.01", "mean", "label"]},

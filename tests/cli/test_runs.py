@@ -26,7 +26,7 @@ from tests.examples import (
 
 
 @pytest.fixture
-def demo_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def demo_run(tmp_path: Path) -> Path:
     pytest.importorskip("sklearn")
     directory = tmp_path / "demo-run"
     done = call("demo", "--runs", 260, "--out", directory, "--engine", "in-process", "--quiet")

@@ -16,7 +16,6 @@ from epsilometer.core.serialisation import from_json
 from tests.cli.calls import call
 from tests.cli.described import check_replay
 
-pytestmark = pytest.mark.usefixtures("coarse")
 HEADER = "name,noise_multiplier,steps,epochs,delta"
 QUICK = ("--noise-multiplier", 1, "--observations", 400)
 PLAYED = ("--noise-multiplier", 1, "--delta", "1e-5", "--observations", 2000)

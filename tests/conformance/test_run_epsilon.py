@@ -238,7 +238,7 @@ def test_many_groups_are_rounded_so_that_the_bound_falls() -> None:
     assert max(rate for _, rate, _ in rates) < 0.1
 
 
-def test_shuffled_batches_have_an_accountant_of_their_own(coarse: None) -> None:
+def test_shuffled_batches_have_an_accountant_of_their_own() -> None:
     half = [group(0.5, steps=45)]  # two epochs of 20, and 5 steps that do not count
     bound = bound_epsilon_of_run(half, delta=DELTA, sampling="shuffle")
     truth = shuffle_epsilon(noise_multiplier=0.5, steps=20, epochs=2, delta=DELTA)

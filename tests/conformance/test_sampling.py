@@ -14,8 +14,6 @@ from epsilometer.sampling.samplers import (
     WithoutReplacement,
 )
 
-pytestmark = pytest.mark.usefixtures("coarse")
-
 
 def compared(sampler: Sampler | None, **more: Any) -> SamplerCheck:
     settings = {

@@ -338,7 +338,6 @@ def test_secrets_in_pictures_are_found(tmp_path: Path) -> None:
     assert {where for where, *_ in found} == set(outputs)
 
 
-@pytest.mark.usefixtures("coarse")
 def test_audits_of_opacus_have_no_secret(tmp_path: Path) -> None:
     pytest.importorskip("opacus")
     from tests.contract.planted_integrations import People, audit_opacus

@@ -188,7 +188,6 @@ def test_estimate_check_and_report_explain_the_same(scores_csv: Path) -> None:
     assert "References" not in call("report", audit).stdout
 
 
-@pytest.mark.usefixtures("coarse")
 def test_shuffle_explains_the_game_and_the_accountant() -> None:
     done = call(
         *("shuffle", "--noise-multiplier", "1", "--steps", "10", "--observations", "2000"),

@@ -85,14 +85,12 @@ AUDITS = 15
 FEW = scipy.stats.binom.isf(FLAKE, AUDITS, 0.2)  # false alarms that a right audit may have
 
 
-@pytest.mark.usefixtures("coarse")
 def test_a_true_claim_is_refuted_no_oftener_than_it_says(rng: np.random.Generator) -> None:
     claim = claimed(chance=0.01, steps=100)
     alarms = _alarms(rng, lambda run: refuted(claim, blind(run, claim)))
     assert alarms <= FEW
 
 
-@pytest.mark.usefixtures("coarse")
 def test_batches_used_against_an_amplified_claim_are_noticed(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

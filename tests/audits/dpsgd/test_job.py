@@ -13,7 +13,6 @@ from epsilometer.sampling.samplers import Poisson
 from tests.audits.dpsgd.dpsgd_audits import audit, in_order, job_of, one
 
 EVERY = ("DP-SGD, all updates seen", "along the canary gradient", "single steps", "data canary")
-pytestmark = pytest.mark.usefixtures("coarse")
 
 
 def test_runs_that_diverge_are_counted_told_and_refute_nothing() -> None:

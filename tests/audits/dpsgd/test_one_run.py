@@ -1,7 +1,6 @@
 """One run of DP-SGD with many canaries is held to the truth as many runs are."""
 
 import numpy as np
-import pytest
 
 from epsilometer import epsilon_lower_bound
 from epsilometer.audits.dpsgd.one_run import OneRun
@@ -9,8 +8,6 @@ from epsilometer.engine.runs import join_scores
 from epsilometer.sampling.samplers import Poisson
 from tests import oracles
 from tests.audits.dpsgd.dpsgd_audits import DELTA, job_of, truth_of
-
-pytestmark = pytest.mark.usefixtures("coarse")
 
 
 def test_one_run_with_many_canaries_is_rarely_above_the_truth(rng: np.random.Generator) -> None:

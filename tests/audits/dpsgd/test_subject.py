@@ -34,9 +34,6 @@ from tests.audits.dpsgd.dpsgd_audits import (
 )
 from tests.faults.processes import started, until
 
-pytestmark = pytest.mark.usefixtures("coarse")
-
-
 # Verdicts
 
 
@@ -174,7 +171,7 @@ def test_noise_is_what_the_claim_asks_for_at_the_rate_that_is_drawn() -> None:
             delta=DELTA,
             adjacency="zero_out",
         )
-        assert found == pytest.approx(2.0, rel=1e-2)  # accountants are coarse here
+        assert found == pytest.approx(2.0, rel=1e-4)
 
 
 CLAIM = Claim(1.0, delta=1e-3)

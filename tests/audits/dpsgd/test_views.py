@@ -19,8 +19,6 @@ from tests import oracles
 from tests.audits.dpsgd.dpsgd_audits import audit, in_order, job_of, network, one, truth_of
 
 UPDATES, MODEL, LOSS = "DP-SGD, all updates seen", "along the canary gradient", "data canary"
-pytestmark = pytest.mark.usefixtures("coarse")
-
 
 # Known truths
 

@@ -42,7 +42,6 @@ from epsilometer.stats.estimators import epsilon_lower_bound
 from epsilometer.stats.thresholds import HoldOut
 from tests.calibration import posterior as calibration
 
-pytestmark = pytest.mark.usefixtures("coarse")
 FLAKE, DELTA = 1e-6, 1e-5
 FEATURES, CLASSES = 6, 3
 KINDS: tuple[Kind, ...] = typing.get_args(Kind)

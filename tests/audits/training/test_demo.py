@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import epsilometer as em
-from epsilometer.accounting import pld
 from epsilometer.audits.training.demo import CLAIM, Demo
 from epsilometer.core.serialisation import from_json
 from epsilometer.findings import Curve, EpsilonFinding
@@ -29,9 +28,7 @@ def sound_and_broken(found: em.Audit) -> tuple[EpsilonFinding, EpsilonFinding]:
 @pytest.fixture(scope="module")
 def found() -> em.Audit:
     pytest.importorskip("sklearn")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pld, "INTERVAL", 1e-3)  # calibrates the noise in a fifth of the time
-        return audit_demo(*digits(), runs=RUNS, seed=0)
+    return audit_demo(*digits(), runs=RUNS, seed=0)
 
 
 def test_the_sound_training_is_spared_and_nearly_all_of_its_epsilon_is_found(

@@ -35,11 +35,11 @@ from epsilometer.errors import InvalidArgument
 from epsilometer.report import words
 from epsilometer.report.explaining import Explanation, explain
 from epsilometer.report.figures import compare_views, draw_view
+from epsilometer.report.finding_figures import draw_findings
 from epsilometer.report.fitting import find_riskiest
-from epsilometer.report.posterior_figures import draw_posterior
-from epsilometer.report.release_figures import draw_release
 from epsilometer.report.texts import (
     TEXTS,
+    fill,
     list_every_fact,
     list_findings,
     list_lines,
@@ -79,7 +79,7 @@ def build(audit: Audit, *, records: int | None = None) -> Document:
             *_collect_figures("Side by side", compare_views(audit), key="views"),
             *(sections[0].blocks if lone else ()),
             *list_tables(audit),
-            *_collect_figures("Figures", (*draw_release(audit), *draw_posterior(audit))),
+            *_collect_figures("Figures", tuple(draw_findings(audit))),
             *_build_records(audit, records),
             *(() if lone else sections),
             Section(
@@ -133,7 +133,7 @@ def _list_meaning(audit: Audit) -> Iterator[str]:
         yield from () if bound is None else words.word_bound_meaning(bound)
     if len(views) > 1:
         yield word_together(audit)
-        yield from words.word_limits(views[0].bound)
+        yield words.word_limits(views[0].bound)
     if reach := word_reach(audit):
         yield reach
     yield from audit.caveats
@@ -156,36 +156,25 @@ def _build_records(audit: Audit, total: int | None) -> Iterator[Section]:
     total = len(records) if total is None else total
     if not total:
         return
-    spec, fields = TEXTS["records"], ["rank", "risk", "measure", "note"]
     shows_rows = any(record.row is not None for record in records)
-    if shows_rows:
-        fields.insert(1, "row")
-        head, *others = spec["columns"].items()
-        spec = {**spec, "columns": dict([head, ("row", "{row}"), *others])}
-    count, left = f"{total:,} record{'' if total == 1 else 's'}", total - len(records)
-    said = (
-        f"The {len(records):,} riskiest of {count}; the other {left:,} stand in the audit's JSON "
-        "file alone."
-        if left
-        else f"{count}, by rank of risk."
+    spec = TEXTS["records"]
+    columns = {name: cell for name, cell in spec["columns"].items() if shows_rows or name != "row"}
+    note = " ".join(
+        [
+            spec["some" if len(records) < total else "all"],
+            spec["note"],
+            spec["rows" if shows_rows else "no_rows"],
+        ]
     )
-    rows = (
-        "Row numbers are shown, because that was asked for."
-        if shows_rows
-        else "Which rows they are, the run's directory says."
+    counts: dict[str, Any] = {"total": total, "s": "" if total == 1 else "s"}
+    counts |= {"listed": len(records), "others": total - len(records)}
+    table = tabulate(
+        {**spec, "columns": columns}, audit, find_riskiest(records, _FIRST_RECORDS), note=""
     )
-    table = tabulate(spec, audit, find_riskiest(records, _FIRST_RECORDS))
-    yield Section(
-        title=spec["title"],
-        blocks=(
-            Notes(
-                lines=(f"{said} Larger is worse. Nothing of what is in them stands here. {rows}",),
-                style="text",
-                brief=False,
-            ),
-            replace(table, most=10, finding="RecordRisk", fields=tuple(fields), total=len(records)),
-        ),
-    )
+    fields = tuple(cell.strip("{}").partition(":")[0] for cell in columns.values())
+    table = replace(table, most=10, finding="RecordRisk", fields=fields, total=len(records))
+    said = Notes(lines=(fill(note, audit, None, **counts),), style="text", brief=False)
+    yield Section(title=spec["title"], blocks=(said, table))
 
 
 def _fold_explanation(audit: Audit) -> Iterator[Section]:
@@ -210,12 +199,7 @@ def _nest(explanation: Explanation) -> Section:
 def _build_again(source: Provenance) -> Section:
     """Return how to do an audit again: its settings, exactly as JSON has them."""
     command = () if source.supplied else ("epsilometer audit audit.json",)
-    how = (
-        "Call epsilometer.audit again from Python with the settings below. It needs what was "
-        f"supplied then: {one_line(', '.join(source.supplied))}."
-        if source.supplied
-        else "Save the audit as JSON and run it again; the same settings give the same bytes:"
-    )
+    how = words.say("supplied" if source.supplied else "again", source)
     units = f"{source.used:,} used of {source.units:,}, {source.failed:,} failed"
     settings = [
         ("subject", source.subject),
@@ -233,7 +217,7 @@ def _build_again(source: Provenance) -> Section:
     return Section(
         title="How to do it again",
         blocks=(
-            Notes(lines=(how,), style="text"),
+            Notes(lines=(one_line(how),), style="text"),
             *(Notes(lines=(line,), style="code") for line in command),
             replace(table, most=60),
         ),

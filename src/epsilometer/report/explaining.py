@@ -20,10 +20,6 @@ from epsilometer.stats.derivations import BOUNDS, ESTIMATES, derivation_of
 
 _WIDTH = 96
 _VERDICT = "From ε to the verdict"
-_OF_THE_MECHANISM = (
-    "It speaks of the mechanism that was described, not of code that was run: whether the two are "
-    "the same, only an attack on the code can tell."
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,11 +104,7 @@ def explain(result: Audit | EpsilonLowerBound | EpsilonEstimate) -> Explanation:
 
 def _explain_bound(bound: EpsilonLowerBound) -> Explanation:
     derived = derivation_of(bound)
-    sure = (
-        f"So bounds like this exceed the true ε in at most {1 - bound.confidence:.3g} of audits."
-        if bound.valid
-        else "This is not a valid bound."
-    )
+    sure = words.say("exceeds", bound) if bound.valid else "This is not a valid bound."
     holds = (*derived.holds, sure, *words.word_assumptions(bound), *bound.caveats)
     return Explanation(
         title=f"A bound by {bound.method}, thresholds by {bound.threshold_rule}",
@@ -121,7 +113,7 @@ def _explain_bound(bound: EpsilonLowerBound) -> Explanation:
             (words.COUNTED, derived.counted),
             (words.FORMULA, derived.formula),
             (words.HOLDS, holds),
-            (words.NOT_SAID, words.word_limits(bound)),
+            (words.NOT_SAID, (words.word_limits(bound),)),
         ),
         cites=bound.cites,
     )
@@ -137,7 +129,7 @@ def _explain_estimate(estimate: EpsilonEstimate) -> Explanation:
             (counted, derived.counted),
             (words.FORMULA, derived.formula),
             (words.HOLDS, (*derived.holds, *estimate.caveats)),
-            (words.NOT_SAID, (_OF_THE_MECHANISM,)),
+            (words.NOT_SAID, (words.say("of_the_mechanism", estimate),)),
         ),
         cites=estimate.cites,
     )

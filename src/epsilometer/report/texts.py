@@ -14,7 +14,7 @@ from epsilometer.core import judge
 from epsilometer.core.audit import Audit
 from epsilometer.core.bound import EpsilonEstimate, EpsilonLowerBound
 from epsilometer.core.document import NONE, NOT_VALID, Axis, Fact, Figure, Mark, Series, Table
-from epsilometer.core.findings import FormFinding, FormPlan
+from epsilometer.core.findings import FormFinding, FormPlan, LeaveOneOut
 from epsilometer.core.words import claimed, number, number_up, short
 from epsilometer.stats.estimators import REGISTRY
 
@@ -38,6 +38,7 @@ FORMATS: dict[str, Callable[[Any], str]] = {
     "claim": claimed,
     "short": short,
     "list": "; ".join,
+    "commas": ", ".join,
     "upper": str.upper,
 }
 
@@ -96,6 +97,15 @@ LOOKUPS: dict[str, Callable[[Any, Any], Any]] = {
         getattr(REGISTRY.get(bound.method), "guarantees", None) if bound.valid else "Nothing here."
     ),
     "assumes": lambda _, bound: getattr(REGISTRY.get(bound.method), "assumes", None),
+    "risk_of_error": lambda _, bound: 1 - bound.confidence,
+    "bounds_count": lambda _, audit: len(audit.views),
+    "nothing": lambda _, __: 0.0,
+    "claimed_epsilon": lambda audit, _: audit.claim.epsilon if audit.claim else None,
+    "allowed_advantage": lambda audit, _: getattr(audit.one(FormPlan), "advantage", None),
+    "allowed_said": lambda audit, _: "".join(
+        f"Allowed is {plan.advantage:.3g}. " for plan in audit.find(FormPlan)[:1]
+    ),
+    "exposed_share": lambda audit, step: step.exposed / audit.one(LeaveOneOut).measured,
     "has_floor": lambda _, left: None not in (left.median_floor, left.largest_floor),
     "is_separated": lambda _, left: left.separation is not None,
     "valid_all": lambda _, form: _find_bound(form, 0, valid=True),

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from epsilometer.core import judge
 from epsilometer.core.audit import Audit
 from epsilometer.core.bound import EpsilonEstimate, EpsilonLowerBound, Role
+from epsilometer.core.claim import Claim
 from epsilometer.core.document import (
     Badge,
     Fact,
@@ -46,10 +47,7 @@ def take_view(audit: Audit, view: EpsilonFinding) -> Audit:
 def word_together(audit: Audit) -> str:
     """Say how far several bounds hold together."""
     use = "the largest may be quoted" if audit.claim is None else "one of them suffices to refute"
-    return (
-        f"The {len(audit.views)} bounds hold together with {audit.confidence:.4g} confidence, so "
-        f"that {use}."
-    )
+    return words.say("together", audit, use=use)
 
 
 def build_view(audit: Audit, view: EpsilonFinding, *, place: int, lone: bool) -> Section:
@@ -69,7 +67,7 @@ def build_view(audit: Audit, view: EpsilonFinding, *, place: int, lone: bool) ->
         ),
         notes=tuple(words.word_run(view)),
         summary=(
-            place_bounds([], _list_bounds(view), audit),
+            _place_bounds(_list_bounds(view), audit.claim),
             build_threat([view], audit),
         ),
         blocks=(
@@ -118,64 +116,35 @@ def _build_card(audit: Audit, bound: EpsilonLowerBound) -> Facts:
 
 
 class _Bound(NamedTuple):
-    """A bound with its name on the scale."""
+    """A bound with its name on the scale, and the verdict on it alone."""
 
     bound: EpsilonLowerBound | EpsilonEstimate
     name: str
     decides: bool
-    finding: EpsilonFinding | ConformanceFinding | None = None
+    badge: Badge | None = None
 
 
 def build_scale(audit: Audit) -> Scale | None:
     """Return the scale of an audit: of its one view, or of all of them; None without any."""
     views = audit.find(EpsilonFinding)
-    ran = [
-        _Bound(finding.bound, "what ran", True, finding)
+    several = len(views) > 1 and audit.claim is not None
+    bounds = [
+        _Bound(finding.bound, "what ran", True, _judge(audit, finding) if several else None)
         for finding in audit.find(ConformanceFinding)
         if finding.bound is not None
     ]
     if len(views) == 1:
-        return place_bounds(ran, _list_bounds(views[0]), audit)
-    found = [_Bound(_find_strongest(view), view.subject, True, view) for view in views]
-    return place_bounds(ran, found, audit) if ran or found else None
+        bounds += _list_bounds(views[0])
+    for view in views if len(views) > 1 else ():
+        computed, bound = view.computed, view.bound
+        # What says most of a view: its bound, or what was computed where that is larger.
+        best = computed if computed is not None and computed.low > bound.epsilon else bound
+        bounds.append(_Bound(best, view.subject, True, _judge(audit, view) if several else None))
+    return _place_bounds(bounds, audit.claim) if bounds else None
 
 
-def place_bounds(ran: Sequence[_Bound], found: Sequence[_Bound], audit: Audit) -> Scale:
-    """Return bounds where their numbers lie; judged one by one where there are several views."""
-    claim, parts = audit.claim, [*ran, *found]
-    values = [_find_end(part.bound) for part in parts]
-    values += [] if claim is None else [claim.epsilon]
-    # A little beyond the largest finite value, so that its interval is seen to go on.
-    largest = max(filter(math.isfinite, values), default=0.0)
-    end = min(1.2 * largest, 1e308) if largest > 1e-9 else 1.0
-    several = claim is not None and sum(part.finding is not None for part in found) > 1
-    rows = tuple(
-        Row(
-            name=part.name,
-            value=_word_end(part.bound),
-            role=_find_role(part.bound),
-            start=_place(_find_end(part.bound), end),
-            decides=part.decides,
-            valid=proves(part.bound),
-            badge=judge_badge(judge.judge_finding(claim, part.finding))
-            if several and part.finding is not None
-            else None,
-        )
-        for part in parts
-    )
-    return Scale(
-        title="Measured ε" if claim is None else "Claimed and measured ε",
-        rows=rows,
-        ticks=_place_ticks(end),
-        claim=None if claim is None else _place(claim.epsilon, end),
-        claimed="" if claim is None else f"claimed ε = {claimed(claim.epsilon)}",
-    )
-
-
-def _find_strongest(view: EpsilonFinding) -> EpsilonLowerBound | EpsilonEstimate:
-    """Return what says most of a view: its bound, or what was computed where that is larger."""
-    computed = view.computed
-    return computed if computed is not None and computed.low > view.bound.epsilon else view.bound
+def _judge(audit: Audit, finding: EpsilonFinding | ConformanceFinding) -> Badge:
+    return judge_badge(judge.judge_finding(audit.claim, finding))
 
 
 def _list_bounds(view: EpsilonFinding) -> list[_Bound]:
@@ -186,22 +155,43 @@ def _list_bounds(view: EpsilonFinding) -> list[_Bound]:
     ]
 
 
-def _find_role(bound: EpsilonLowerBound | EpsilonEstimate) -> Role:
-    return bound.role if isinstance(bound, EpsilonEstimate) else "lower"
+def _place_bounds(bounds: Sequence[_Bound], claim: Claim | None) -> Scale:
+    """Return bounds where their numbers lie."""
+    ends = [_find_end(each.bound) for each in bounds]
+    values = [*(value for _, value, _ in ends), *([] if claim is None else [claim.epsilon])]
+    # A little beyond the largest finite value, so that its interval is seen to go on.
+    largest = max(filter(math.isfinite, values), default=0.0)
+    end = min(1.2 * largest, 1e308) if largest > 1e-9 else 1.0
+    rows = tuple(
+        Row(
+            name=each.name,
+            value=said,
+            role=role,
+            start=_place(value, end),
+            decides=each.decides,
+            valid=proves(each.bound),
+            badge=each.badge,
+        )
+        for each, (role, value, said) in zip(bounds, ends, strict=True)
+    )
+    return Scale(
+        title="Measured ε" if claim is None else "Claimed and measured ε",
+        rows=rows,
+        ticks=_place_ticks(end),
+        claim=None if claim is None else _place(claim.epsilon, end),
+        claimed="" if claim is None else f"claimed ε = {claimed(claim.epsilon)}",
+    )
 
 
-def _find_end(bound: EpsilonLowerBound | EpsilonEstimate) -> float:
-    """Return the end of the interval that matters: the lower one of a lower bound."""
+def _find_end(bound: EpsilonLowerBound | EpsilonEstimate) -> tuple[Role, float, str]:
+    """Return the role of a bound, the end of its interval that matters, and that in words."""
     if isinstance(bound, EpsilonLowerBound):
-        return bound.epsilon
-    return {"lower": bound.low, "upper": bound.high, "reference": bound.epsilon}[bound.role]
-
-
-def _word_end(bound: EpsilonLowerBound | EpsilonEstimate) -> str:
-    value, role = _find_end(bound), _find_role(bound)
-    if role == "upper":
-        return f"ε ≤ {number_up(value)}"
-    return f"ε {'=' if role == 'reference' else '≥'} {number(value)}"
+        return "lower", bound.epsilon, f"ε ≥ {number(bound.epsilon)}"
+    if bound.role == "lower":
+        return "lower", bound.low, f"ε ≥ {number(bound.low)}"
+    if bound.role == "upper":
+        return "upper", bound.high, f"ε ≤ {number_up(bound.high)}"
+    return "reference", bound.epsilon, f"ε = {number(bound.epsilon)}"
 
 
 def _place(value: float, end: float) -> float:

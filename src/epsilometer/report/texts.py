@@ -89,7 +89,7 @@ LOOKUPS: dict[str, Callable[[Any, Any], Any]] = {
     "each_confidence": lambda audit, _: _share_confidence(audit),
     "verdict": lambda audit, finding: judge.judge_finding(audit.claim, finding),
     "reach": lambda _, view: None if view.reach is None else judge.reach_of(view),
-    "proved": lambda _, finding: _word_proved(finding.bound),
+    "proved_epsilon": lambda _, finding: _word_proved(finding.bound),
     "diverged": lambda _, runs: runs.diverged_inside + runs.diverged_outside,
     "shown_decimals": lambda _, item: (
         "all digits" if item.decimals is None else word_decimals(item.decimals)
@@ -289,7 +289,7 @@ def say(key: str, item: Any, **more: Any) -> str:
 
 def word_bound(bound: EpsilonLowerBound) -> str:
     """Say what a bound alone says, in a sentence."""
-    return say("proved" if bound.valid else "not_proved", bound)
+    return say("attack_proves" if bound.valid else "not_proved", bound)
 
 
 def word_estimate(estimate: EpsilonEstimate) -> str:

@@ -20,7 +20,7 @@ from epsilometer.core.references import BIBLIOGRAPHY
 from epsilometer.core.serialisation import from_json
 from epsilometer.errors import InvalidArgument
 from epsilometer.report.page import page
-from epsilometer.report.words import COUNTED, FORMULA, HOLDS, MEASURED, NOT_SAID
+from epsilometer.report.texts import COUNTED, FORMULA, HOLDS, MEASURED, NOT_SAID
 from tests.cli.calls import call
 from tests.examples import (
     AUDITS,

@@ -9,9 +9,9 @@ from rich.console import Console
 from epsilometer.core.words import headline
 from epsilometer.report.build import build
 from epsilometer.report.drawing import save_figures
+from epsilometer.report.finding_figures import draw_findings
 from epsilometer.report.markdown import as_markdown
 from epsilometer.report.page import LARGEST, page
-from epsilometer.report.release_figures import draw_release
 from epsilometer.report.terminal import summary
 from tests.examples import RELEASE_FINDINGS, a_provenance, a_record, a_release, a_rule
 from tests.report.skeleton import Skeleton, meaning_of
@@ -87,7 +87,7 @@ def test_empty_parts_leave_no_trace() -> None:
 
 
 def test_figures_show_what_was_found(tmp_path: Path) -> None:
-    figures = {figure.key: figure for figure in draw_release(a_release())}
+    figures = {figure.key: figure for figure in draw_findings(a_release())}
     assert list(figures) == [
         "risk",
         "attacks",

@@ -6,7 +6,7 @@ import pytest
 
 from epsilometer.core.audit import Audit
 from epsilometer.core.document import Scale
-from epsilometer.report.views import build_scale
+from epsilometer.report.build import build_scale
 from tests.examples import (
     a_bound,
     a_claim,

@@ -12,8 +12,8 @@ from epsilometer.core import judge
 from epsilometer.core.audit import Audit
 from epsilometer.core.words import headline
 from epsilometer.report.terminal import summary
+from epsilometer.report.texts import word_bound_meaning
 from epsilometer.report.tones import LOOKS
-from epsilometer.report.words import word_bound_meaning
 from tests.examples import AUDITS, a_claim, a_provenance, a_view, an_audit, several_views
 from tests.examples import a_bound as bound
 

@@ -30,31 +30,15 @@ with needs("matplotlib", extra="figures"):
 
 Format: TypeAlias = Literal["png", "svg"]
 FORMATS: tuple[Format, ...] = ("png", "svg")
-_INCHES = (6.4, 4.8)
 _DOTS = 200
 _BAR = 0.4  # of the way from one to the next
-_STYLE: Any = {
-    "svg.hashsalt": "epsilometer",  # without it ids are random
-    "svg.fonttype": "none",  # text stays text: it can be searched, and read aloud
-    "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],
-    "font.size": 9.5,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": "#868e99",
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.titlelocation": "left",
-    "axes.titleweight": "bold",
-    "grid.color": "#e9ecf0",
-    "path.simplify": False,
-}
+_STYLE = Path(__file__).with_name("figures.mplstyle")
 
 
 def draw(figure: Figure, kind: Format) -> bytes:
     """Return the figure as the bytes of a PNG or SVG file."""
     with _styled():
-        canvas = Canvas(figsize=_INCHES, layout="constrained")
+        canvas = Canvas(layout="constrained")
         axes = canvas.add_subplot()
         for series in figure.series:
             _add(axes, series)
@@ -93,7 +77,7 @@ def save_figures(
 
 @contextmanager
 def _styled() -> Iterator[None]:
-    with mpl.rc_context(_STYLE), warnings.catch_warnings():
+    with mpl.rc_context(fname=_STYLE), warnings.catch_warnings():
         # A name may hold letters that the font lacks; a box in their place is good enough.
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         yield

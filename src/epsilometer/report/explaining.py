@@ -13,17 +13,11 @@ from epsilometer.core.printing import one_line
 from epsilometer.core.references import BIBLIOGRAPHY
 from epsilometer.core.words import claimed, headline, number, number_up, word_reach
 from epsilometer.errors import InvalidArgument
-from epsilometer.report import words
-from epsilometer.report.texts import explain_kinds, list_findings, proves
-from epsilometer.report.views import take_view, word_together
+from epsilometer.report import texts
 from epsilometer.stats.derivations import BOUNDS, ESTIMATES, derivation_of
 
 _WIDTH = 96
 _VERDICT = "From ε to the verdict"
-_OF_THE_MECHANISM = (
-    "It speaks of the mechanism that was described, not of code that was run: whether the two are "
-    "the same, only an attack on the code can tell."
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +63,7 @@ class Explanation:
                 lines += ["", f"{title}: as above."]
                 continue
             said.add((title, sentences))
-            formula = title in words.CODE
+            formula = title in texts.CODE
             lines += [
                 "",
                 title,
@@ -108,20 +102,16 @@ def explain(result: Audit | EpsilonLowerBound | EpsilonEstimate) -> Explanation:
 
 def _explain_bound(bound: EpsilonLowerBound) -> Explanation:
     derived = derivation_of(bound)
-    sure = (
-        f"So bounds like this exceed the true ε in at most {1 - bound.confidence:.3g} of audits."
-        if bound.valid
-        else "This is not a valid bound."
-    )
-    holds = (*derived.holds, sure, *words.word_assumptions(bound), *bound.caveats)
+    sure = texts.say("exceeds", bound) if bound.valid else "This is not a valid bound."
+    holds = (*derived.holds, sure, *texts.word_assumptions(bound), *bound.caveats)
     return Explanation(
         title=f"A bound by {bound.method}, thresholds by {bound.threshold_rule}",
-        finding=words.word_bound(bound),
+        finding=texts.word_bound(bound),
         sections=(
-            (words.COUNTED, derived.counted),
-            (words.FORMULA, derived.formula),
-            (words.HOLDS, holds),
-            (words.NOT_SAID, words.word_limits(bound)),
+            (texts.COUNTED, derived.counted),
+            (texts.FORMULA, derived.formula),
+            (texts.HOLDS, holds),
+            (texts.NOT_SAID, (texts.word_limits(bound),)),
         ),
         cites=bound.cites,
     )
@@ -129,27 +119,27 @@ def _explain_bound(bound: EpsilonLowerBound) -> Explanation:
 
 def _explain_estimate(estimate: EpsilonEstimate) -> Explanation:
     derived = derivation_of(estimate)
-    counted = "What it is computed from" if estimate.confidence == 1 else words.COUNTED
+    counted = "What it is computed from" if estimate.confidence == 1 else texts.COUNTED
     return Explanation(
         title=f"An ε by theory: {estimate.method}, {estimate.subject}",
-        finding=f"{words.word_estimate(estimate)}.",
+        finding=f"{texts.word_estimate(estimate)}.",
         sections=(
             (counted, derived.counted),
-            (words.FORMULA, derived.formula),
-            (words.HOLDS, (*derived.holds, *estimate.caveats)),
-            (words.NOT_SAID, (_OF_THE_MECHANISM,)),
+            (texts.FORMULA, derived.formula),
+            (texts.HOLDS, (*derived.holds, *estimate.caveats)),
+            (texts.NOT_SAID, (texts.say("of_the_mechanism", estimate),)),
         ),
         cites=estimate.cites,
     )
 
 
 def _explain_audit(audit: Audit) -> Explanation:
-    views, sections = audit.find(EpsilonFinding), list(explain_kinds(audit))
+    views, sections = audit.find(EpsilonFinding), list(texts.explain_kinds(audit))
     if len(views) == 1 and not sections:
         return _explain_view(audit)
-    forms = [form.view for form in list_findings(audit, "FormFinding")]
+    forms = [form.view for form in texts.list_findings(audit, "FormFinding")]
     if views:
-        sections.append((_VERDICT, (word_together(audit),)))
+        sections.append((_VERDICT, (texts.word_together(audit),)))
     attacks = (attack.bound for attack in audit.find(MembershipFinding))
     return Explanation(
         title=audit.subject,
@@ -157,7 +147,7 @@ def _explain_audit(audit: Audit) -> Explanation:
         sections=tuple(sections),
         cites=audit.cites,
         parts=(
-            *(_explain_view(take_view(audit, view)) for view in (*forms, *views)),
+            *(_explain_view(texts.take_view(audit, view)) for view in (*forms, *views)),
             *(_explain_bound(bound) for bound in attacks if bound and bound.method in BOUNDS),
         ),
     )
@@ -167,7 +157,9 @@ def _explain_view(audit: Audit) -> Explanation:
     """Explain an audit of one view."""
     (view,) = audit.find(EpsilonFinding)
     others = [f"For comparison, deciding nothing: {bound}." for bound in view.also]
-    derived = [e for e in view.estimates if proves(e) and e.method.startswith(tuple(ESTIMATES))]
+    derived = [
+        e for e in view.estimates if texts.proves(e) and e.method.startswith(tuple(ESTIMATES))
+    ]
     beside = [f"Beside it: {e}." for e in view.estimates if e not in derived]
     return Explanation(
         title=audit.subject,
@@ -200,7 +192,7 @@ def _explain_verdict(audit: Audit, view: EpsilonFinding) -> Iterator[str]:
             sign = "≤" if estimate.upper <= claim.epsilon else ">"
             yield f"By computation ε is at most {number_up(estimate.upper)} {sign} {limit}."
     if view.failed:
-        yield words.word_run(view)[0]
+        yield texts.word_run(view)[0]
     yield from filter(None, (audit.judgement.reason, word_reach(audit)))
     if audit.verdict == judge.NOT_REFUTED:
         yield "What was not refuted was not proved either."

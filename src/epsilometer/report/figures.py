@@ -245,8 +245,8 @@ def _list_guarantees(
             yield name, "line", "gdp", grid, gdp_curve(grid, mu=mu), True
     for law in view.evidence.curves:
         yield law.name, "line", "law", law.fpr, law.fnr, False
-    kind = "proved" if view.bound.valid else NOT_VALID
-    name = f"(ε, δ) {kind}: ε = {number(view.bound.epsilon)}"
+    kind = "(ε, δ) proved" if view.bound.valid else f"(ε, δ) {NOT_VALID}"
+    name = f"{kind}: ε = {number(view.bound.epsilon)}"
     x = _add_corners(grid, view.bound)
     yield name, "line", "bound", x, _allow(x, view.bound), True
 

@@ -28,6 +28,11 @@ def fit_audit(audit: Audit, *, records: int) -> Audit:
     return cut(replace(audit, findings=tuple(findings)))
 
 
+def count_records(audit: Audit) -> int:
+    """Count the records of an audit."""
+    return len(audit.find(RecordRisk))
+
+
 def find_riskiest(records: Iterable[RecordRisk], count: int) -> tuple[RecordRisk, ...]:
     """Return the ``count`` records at most risk, the worst first."""
     return tuple(heapq.nlargest(count, records, key=lambda record: record.risk))

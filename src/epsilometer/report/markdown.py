@@ -21,7 +21,7 @@ _LINKS = re.compile(r"@|#|:(?=//)|www(?=\.)|GH-", re.IGNORECASE)
 
 def as_markdown(audit: Audit) -> str:
     """Return an audit as a comment: the verdict, tables, and folded away what may be long."""
-    document = build(audit)
+    document = build(audit, brief=True)
     text = render_markdown(document, views=_VIEWS)
     return text if len(text) <= _LARGEST else render_markdown(document, views=0)
 

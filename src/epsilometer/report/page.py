@@ -15,13 +15,12 @@ from markupsafe import Markup
 
 from epsilometer.core.audit import Audit
 from epsilometer.core.document import Document, find_figures
-from epsilometer.core.findings import RecordRisk
 from epsilometer.core.printing import printable
 from epsilometer.core.references import BIBLIOGRAPHY
 from epsilometer.core.serialisation import to_object
 from epsilometer.errors import InvalidArgument
 from epsilometer.report.build import build
-from epsilometer.report.fitting import fit_audit
+from epsilometer.report.fitting import count_records, fit_audit
 from epsilometer.report.tones import COLOURS, LOOKS
 
 LARGEST = 1_500_000  # bytes of a page
@@ -35,7 +34,7 @@ def page(audit: Audit) -> str:
     Of very many records the riskiest are shown, of very many views no figures; the page then says
     so. What still does not fit is an ``InvalidArgument``.
     """
-    total = len(audit.find(RecordRisk))
+    total = count_records(audit)
     for records, drawn in _ATTEMPTS:
         if drawn and total <= records < _ATTEMPTS[0][0]:
             continue  # would change nothing

@@ -20,7 +20,7 @@ _COLOURS = {"lower": "cyan", "upper": "magenta", "reference": "grey62"}
 
 def summary(audit: Audit) -> RenderableType:
     """Return an audit for people: the verdict in one line, below it the rest."""
-    return render_terminal(build(audit))
+    return render_terminal(build(audit, brief=True))
 
 
 def render_terminal(document: Document) -> RenderableType:

@@ -1,4 +1,4 @@
-"""Say findings by data: fill the texts of ``texts.toml`` with their fields."""
+"""Say findings by data: fill the texts of ``texts.toml`` with fields of findings and bounds."""
 
 import string
 import tomllib
@@ -10,17 +10,27 @@ from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
+import msgspec
+
 from epsilometer.core import judge
-from epsilometer.core.audit import Audit
+from epsilometer.core.audit import Audit, Provenance
 from epsilometer.core.bound import EpsilonEstimate, EpsilonLowerBound
+from epsilometer.core.claim import Claim
 from epsilometer.core.document import NONE, NOT_VALID, Axis, Fact, Figure, Mark, Series, Table
-from epsilometer.core.findings import FormFinding, FormPlan
+from epsilometer.core.findings import EpsilonFinding, FormFinding, FormPlan, LeaveOneOut
 from epsilometer.core.words import claimed, number, number_up, short
 from epsilometer.stats.estimators import REGISTRY
 
 TEXTS = MappingProxyType(
     tomllib.loads(resources.files(__package__).joinpath("texts.toml").read_text("utf-8"))
 )
+
+
+# Titles of an explanation.
+COUNTED, FORMULA = "What was counted", "From that to ε"
+HOLDS, NOT_SAID = "Why the confidence holds", "What it does not say"
+MEASURED = "How it is measured"
+CODE = (FORMULA, MEASURED)  # whoever copies a formula must get it whole
 
 
 def word_decimals(decimals: int) -> str:
@@ -38,6 +48,7 @@ FORMATS: dict[str, Callable[[Any], str]] = {
     "claim": claimed,
     "short": short,
     "list": "; ".join,
+    "commas": ", ".join,
     "upper": str.upper,
 }
 
@@ -78,7 +89,7 @@ LOOKUPS: dict[str, Callable[[Any, Any], Any]] = {
     "each_confidence": lambda audit, _: _share_confidence(audit),
     "verdict": lambda audit, finding: judge.judge_finding(audit.claim, finding),
     "reach": lambda _, view: None if view.reach is None else judge.reach_of(view),
-    "proved": lambda _, finding: _word_proved(finding.bound),
+    "proved_epsilon": lambda _, finding: _word_proved(finding.bound),
     "diverged": lambda _, runs: runs.diverged_inside + runs.diverged_outside,
     "shown_decimals": lambda _, item: (
         "all digits" if item.decimals is None else word_decimals(item.decimals)
@@ -96,6 +107,15 @@ LOOKUPS: dict[str, Callable[[Any, Any], Any]] = {
         getattr(REGISTRY.get(bound.method), "guarantees", None) if bound.valid else "Nothing here."
     ),
     "assumes": lambda _, bound: getattr(REGISTRY.get(bound.method), "assumes", None),
+    "risk_of_error": lambda _, bound: 1 - bound.confidence,
+    "bounds_count": lambda _, audit: len(audit.views),
+    "nothing": lambda _, __: 0.0,
+    "claimed_epsilon": lambda audit, _: audit.claim.epsilon if audit.claim else None,
+    "allowed_advantage": lambda audit, _: getattr(audit.one(FormPlan), "advantage", None),
+    "allowed_said": lambda audit, _: "".join(
+        f"Allowed is {plan.advantage:.3g}. " for plan in audit.find(FormPlan)[:1]
+    ),
+    "exposed_share": lambda audit, step: step.exposed / audit.one(LeaveOneOut).measured,
     "has_floor": lambda _, left: None not in (left.median_floor, left.largest_floor),
     "is_separated": lambda _, left: left.separation is not None,
     "valid_all": lambda _, form: _find_bound(form, 0, valid=True),
@@ -260,3 +280,95 @@ def describe(
         marks=marks,
         cites=(*texts.get("cites", ()), *cites),
     )
+
+
+def say(key: str, item: Any, **more: Any) -> str:
+    """Return a sentence about an item."""
+    return fill(TEXTS["sentences"][key], None, item, **more)
+
+
+def word_bound(bound: EpsilonLowerBound) -> str:
+    """Say what a bound alone says, in a sentence."""
+    return say("attack_proves" if bound.valid else "not_proved", bound)
+
+
+def word_estimate(estimate: EpsilonEstimate) -> str:
+    """Say what an estimate says, and what it may decide."""
+    how = "computed" if estimate.confidence == 1 else f"{estimate.confidence:.4g} sure"
+    role = "; decides nothing" if estimate.role == "reference" else ""
+    return say("estimated", estimate, how_sure=f"{how}{role}")
+
+
+def word_claim(claim: Claim) -> str:
+    """Say a claim in a sentence."""
+    parts = [f"ε = {claimed(claim.epsilon)} at δ = {claim.delta:g}"]
+    if claim.adjacency != "unstated":
+        parts.append(f"for {TEXTS['adjacency'][claim.adjacency].replace('record', claim.unit)}")
+    elif claim.unit != "record":
+        parts.append(f"for a {claim.unit}")
+    if claim.sampler != "unstated":
+        parts.append(f"batches: {claim.sampler}")
+    if claim.accountant != "unstated":
+        parts.append(f"computed by {claim.accountant}")
+    return ", ".join(parts) + "."
+
+
+def word_bound_meaning(bound: EpsilonLowerBound) -> list[str]:
+    """Say what a bound says, what it rests on, and what it does not say."""
+    if not bound.valid:
+        return [*bound.caveats, word_limits(bound)]
+    found = say("above" if bound.epsilon else "nothing", bound)
+    return [found, *word_assumptions(bound), word_limits(bound), *bound.caveats]
+
+
+def word_assumptions(bound: EpsilonLowerBound) -> list[str]:
+    """Say what the method of a bound assumes; nothing where the method is not ours."""
+    return [say("assumes", bound)] if bound.method in REGISTRY else []
+
+
+def word_limits(bound: EpsilonLowerBound) -> str:
+    """Say what a bound does not say."""
+    return say("not_private" if bound.valid else "only_to_compare", bound)
+
+
+def word_threat(bound: EpsilonLowerBound, claim: Claim | None) -> list[Fact]:
+    """Say who attacks what."""
+    texts, kinds = TEXTS["threat"], TEXTS["adjacency"]
+    sees = texts["unstated"] if bound.adversary == "unstated" else bound.adversary
+    mismatch = ""
+    if claim is not None and claim.adjacency != bound.adjacency:
+        sides = {"claimed": kinds[claim.adjacency], "bounded": kinds[bound.adjacency]}
+        mismatch = fill(texts["mismatch"], None, bound, **sides)
+    more = {
+        "sees": sees,
+        "neighbours": TEXTS["neighbours"][bound.adjacency],
+        "without": f"{bound.n_out:,} without it" if bound.n_out else "the law without it is known",
+        "claim_said": "" if claim is None else word_claim(claim),
+        "mismatch": mismatch,
+    }
+    return [
+        Fact(name, fill(value, None, bound, **more))
+        for name, value, *needed in texts["rows"]
+        if all(more[field] for field in needed)
+    ]
+
+
+def word_run(source: Provenance | EpsilonFinding) -> list[str]:
+    """Say what a reader must know of a run: units that failed, or were not needed."""
+    notes = [say("failed", source)] if source.failed else []
+    if source.used + source.failed < source.units:
+        notes.append(say("stopped", source))
+    return notes
+
+
+def take_view(audit: Audit, view: EpsilonFinding) -> Audit:
+    """Return an audit of one of its views alone, for everything that is said of an audit."""
+    return msgspec.structs.replace(
+        audit, subject=view.subject, findings=(view,), advice=(), caveats=(), cites=()
+    )
+
+
+def word_together(audit: Audit) -> str:
+    """Say how far several bounds hold together."""
+    use = "the largest may be quoted" if audit.claim is None else "one of them suffices to refute"
+    return say("together", audit, use=use)

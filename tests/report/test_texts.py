@@ -2,7 +2,7 @@
 
 import pytest
 
-from epsilometer.report import words
+from epsilometer.report import texts
 from tests.examples import (
     a_bound,
     a_claim,
@@ -13,18 +13,18 @@ from tests.examples import (
 
 
 def _threat(*args) -> dict[str, str]:
-    return {fact.name: fact.value for fact in words.word_threat(*args)}
+    return {fact.name: fact.value for fact in texts.word_threat(*args)}
 
 
 FAILED = a_provenance(units=10, used=7, failed=3)
 
 
 def test_what_the_run_left_out_is_told() -> None:
-    assert words.word_run(a_provenance()) == []
-    assert words.word_run(a_provenance(units=8, used=3)) == [
+    assert texts.word_run(a_provenance()) == []
+    assert texts.word_run(a_provenance(units=8, used=3)) == [
         "The run stopped early: 3 of 8 units were used."
     ]
-    (failed,) = words.word_run(FAILED)
+    (failed,) = texts.word_run(FAILED)
     assert failed.startswith("3 of 10 units failed")
 
 
@@ -47,7 +47,7 @@ def test_the_threat_model_is_said() -> None:
 )
 def test_a_claim_for_clients_says_so(adjacency: str, said: str) -> None:
     claim = a_claim(1.0, unit="client", adjacency=adjacency)
-    assert words.word_claim(claim) == f"ε = 1 at δ = 1e-05, {said}."
+    assert texts.word_claim(claim) == f"ε = 1 at δ = 1e-05, {said}."
 
 
 def test_what_is_not_stated_is_said_to_be() -> None:
@@ -77,4 +77,4 @@ def test_a_bound_for_other_neighbours_is_pointed_out() -> None:
     ],
 )
 def test_estimates_in_words(estimate, said: str) -> None:
-    assert words.word_estimate(estimate) == said
+    assert texts.word_estimate(estimate) == said

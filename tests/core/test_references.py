@@ -22,7 +22,9 @@ def test_a_key_is_first_author_and_year(key: str) -> None:
 @pytest.mark.parametrize("key", BIBLIOGRAPHY)
 def test_what_is_listed_is_cited_somewhere(key: str) -> None:
     package = Path(epsilometer.__file__).parent
-    sources = [path for path in package.rglob("*.py") if path.name != "references.py"]
+    reproductions = Path(__file__).parents[2] / "reproductions"
+    every = (*package.rglob("*.py"), *reproductions.rglob("*.py"))
+    sources = [path for path in every if path.name != "references.py"]
     assert any(f'"{key}"' in path.read_text("utf-8") for path in sources)
 
 

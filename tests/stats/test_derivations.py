@@ -331,7 +331,9 @@ def test_estimates_are_explained_with_their_numbers() -> None:
 def _methods_of(name: str) -> set[str]:
     """What is given as ``method`` wherever such a result is made, as far as it is a text."""
     methods = set()
-    for path in Path(epsilometer.__file__).parent.rglob("*.py"):
+    package = Path(epsilometer.__file__).parent
+    reproductions = Path(__file__).parents[2] / "reproductions"  # CANIFE is there
+    for path in (*package.rglob("*.py"), *reproductions.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == name:
                 (given,) = (word.value for word in node.keywords if word.arg == "method")
@@ -343,7 +345,7 @@ def _methods_of(name: str) -> set[str]:
 
 def test_no_method_is_without_an_explanation() -> None:
     assert {"cosines", "mean_cosine", "anytime"} <= _methods_of("EpsilonLowerBound") <= set(BOUNDS)
-    estimates = _methods_of("EpsilonEstimate")
+    estimates = _methods_of("EpsilonEstimate") | _methods_of("make_reference")
     assert len(estimates) >= len(ESTIMATES)
     for method in estimates:
         assert method.startswith(tuple(ESTIMATES)), method

@@ -203,7 +203,9 @@ def audit_gaussian_mechanism(subject: GaussianMechanism, request: Request) -> Au
     )
 
 
-def make_reference(epsilon: float, delta: float, **described: Any) -> EpsilonEstimate:
+def make_reference(
+    epsilon: float, delta: float, *, method: str, **described: Any
+) -> EpsilonEstimate:
     """Return an ε that was computed, not estimated, to be shown beside what was measured."""
     return EpsilonEstimate(
         epsilon=epsilon,
@@ -211,6 +213,7 @@ def make_reference(epsilon: float, delta: float, **described: Any) -> EpsilonEst
         high=epsilon,
         delta=delta,
         confidence=1.0,
+        method=method,
         direction="both",
         role="reference",
         **described,

@@ -345,7 +345,7 @@ def _methods_of(*names: str) -> set[str]:
 
 def test_no_method_is_without_an_explanation() -> None:
     assert {"cosines", "mean_cosine", "anytime"} <= _methods_of("EpsilonLowerBound") <= set(BOUNDS)
-    estimates = _methods_of("EpsilonEstimate", "_make_estimate")
+    estimates = _methods_of("EpsilonEstimate", "_make_estimate", "make_reference")
     assert len(estimates) >= len(ESTIMATES)
     for method in estimates:
         assert method.startswith(tuple(ESTIMATES)), method

@@ -61,7 +61,10 @@ def find_shuffled_loaders(sampling: Sampling) -> Iterator[Place]:
     accountants = {module.find_scope(accountant.node) for accountant in sampling.accountants}
     for call in module.calls:
         option = _find_shuffling(module, call)
-        if option is None or _is_made_private(module, call, engines, accountants):
+        # A loader that make_private may replace is left out. That is not followed from function to
+        # function: it is another loader only if it shares its function with an accountant alone.
+        apart = engines and module.find_scope(call.node) not in accountants
+        if option is None or apart or module.runs_together(call.node, engines):
             continue
         data = call.find_argument("dataset", position=0)
         dataset = "" if data is None else write_name(data)
@@ -77,20 +80,6 @@ def _find_shuffling(module: Module, call: Call) -> ast.expr | None:
     option = call.find_argument(loader.argument, position=loader.position)
     value = loader.default if option is None else module.values.evaluate(option)
     return (option or call.node) if value is loader.shuffles_when else None
-
-
-def _is_made_private(
-    module: Module, call: Call, engines: set[Scope], accountants: set[Scope]
-) -> bool:
-    """Tell whether the loader may be one that ``make_private`` replaces.
-
-    That is not followed from function to function: where there is an engine, only a loader that
-    shares its function with an accountant, and not with the engine, is told apart.
-    """
-    if not engines:
-        return False
-    own = module.find_scope(call.node)
-    return own is None or None in engines or own in engines or own not in accountants
 
 
 def find_shuffled_pipelines(sampling: Sampling) -> Iterator[Place]:

@@ -62,8 +62,10 @@ def _check_source(source: Source) -> Report:
     if not places:
         return Report((), (), 1)
     suggestions, lines = Suggestions(sampling), _split_lines(source)
-    found = {_make_finding(source, place, suggestions, lines) for place in places}
-    ordered = sorted(found, key=lambda each: (each.cell or 0, each.line, each.column, each.rule_id))
+    findings = {_make_finding(source, place, suggestions, lines) for place in places}
+    ordered = sorted(
+        findings, key=lambda each: (each.cell or 0, each.line, each.column, each.rule_id)
+    )
     return Report(tuple(ordered), (), 1)
 
 
@@ -115,15 +117,15 @@ def _find_ignored(source: Source) -> dict[int, set[str]]:
     text = to_text(source.content)
     if "epsilometer:" not in text:
         return {}
-    found: dict[int, set[str]] = {}
+    ignored: dict[int, set[str]] = {}
     try:
         for token in tokenize.generate_tokens(io.StringIO(_decode(source)).readline):
             if token.type == tokenize.COMMENT and (match := _IGNORE.search(token.string)):
                 named = _EVERYTHING if match[1] is None else match[1]
-                found[token.start[0]] = {rule.strip() for rule in named.split(",")}
+                ignored[token.start[0]] = {rule.strip() for rule in named.split(",")}
     except (tokenize.TokenError, SyntaxError):  # the parser is more lenient than the tokenizer
         pass
-    return found
+    return ignored
 
 
 def _is_ignored(place: Place, ignored: dict[int, set[str]]) -> bool:

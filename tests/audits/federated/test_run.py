@@ -11,6 +11,7 @@ from epsilometer.core import judge
 from epsilometer.core.bound import EpsilonEstimate
 from epsilometer.core.claim import Claim
 from epsilometer.core.findings import EpsilonFinding
+from epsilometer.engine.request import Request
 from epsilometer.errors import InvalidArgument
 from epsilometer.stats.gaussians import gdp_epsilon
 
@@ -33,7 +34,8 @@ def seen(rng: np.random.Generator, *, mu: float, count: int = 300, rounds: int =
 
 
 def measure(what: IterateSummary, **asked: Any) -> tuple[EpsilonFinding, ...]:
-    return measure_iterates(what, dimension=DIMENSION, delta=DELTA, **asked)
+    known = {name: asked.pop(name) for name in ("claim", "confidence", "seed") if name in asked}
+    return measure_iterates(what, Request(delta=DELTA, **known), dimension=DIMENSION, **asked)
 
 
 @pytest.mark.slow

@@ -489,10 +489,10 @@ def test_runs_that_are_lost_only_weaken_what_is_proved(rng: np.random.Generator)
         seen = Collected(inside=inside, outside=outside, utility=None, tested=0)
         attack = posterior_finding._Attack(collected=seen, label=1, delta=DELTA, seed=0)
         shown = Shown(ReleaseForm("mean"), 4)
-        scores = attack.scores(shown)
+        scores = attack.score(shown)
         assert (scores.inside == -np.inf).sum() == (scores.outside == np.inf).sum() == lost
         found = epsilon_lower_bound(scores, delta=DELTA).epsilon
-        joint, *_ = attack.joint(shown, HoldOut(0.5), 0.95)
+        joint, *_ = attack.bound_jointly(shown, HoldOut(0.5), 0.95)
         if lost == 0:
             whole = found, joint.epsilon
             assert min(whole) > 0.5

@@ -16,7 +16,7 @@ from epsilometer import _validate
 from epsilometer.audits.federated.directions import Family, make_directions
 from epsilometer.core.audit import Audit
 from epsilometer.core.bound import EpsilonEstimate, EpsilonLowerBound
-from epsilometer.core.claim import Adjacency, Claim
+from epsilometer.core.claim import Adjacency
 from epsilometer.core.findings import Curve, EpsilonFinding
 from epsilometer.core.scores import Scores
 from epsilometer.core.settings import DATA
@@ -167,17 +167,10 @@ def run_audit(subject: Any, request: Request) -> Audit:
 @run_audit.register
 def audit_cosines(subject: Cosines, request: Request) -> Audit:
     """Bound ε by the cosines of a run."""
-    finding = measure_cosines(
-        subject,
-        delta=request.known_delta,
-        claim=request.claim,
-        confidence=request.confidence,
-        seed=request.seed,
-    )
     return Audit(
         subject=subject.title,
         claim=request.claim,
-        findings=(finding,),
+        findings=(measure_cosines(subject, request),),
         provenance=request.make_provenance(subject),
     )
 
@@ -204,10 +197,7 @@ def audit_gaussian_mechanism(subject: GaussianMechanism, request: Request) -> Au
             title=title,
             adversary="sees the noisy sum, knows all other records",
         ),
-        delta=delta,
-        claim=request.claim,
-        confidence=request.confidence,
-        seed=request.seed,
+        request,
         adjacency="add_remove",
         estimates=(true,),
     )
@@ -221,7 +211,9 @@ def audit_gaussian_mechanism(subject: GaussianMechanism, request: Request) -> Au
     )
 
 
-def make_reference(epsilon: float, delta: float, **described: Any) -> EpsilonEstimate:
+def make_reference(
+    epsilon: float, delta: float, *, method: str, **described: Any
+) -> EpsilonEstimate:
     """Return an ε that was computed, not estimated, to be shown beside what was measured."""
     return EpsilonEstimate(
         epsilon=epsilon,
@@ -229,6 +221,7 @@ def make_reference(epsilon: float, delta: float, **described: Any) -> EpsilonEst
         high=epsilon,
         delta=delta,
         confidence=1.0,
+        method=method,
         direction="both",
         role="reference",
         **described,
@@ -237,11 +230,8 @@ def make_reference(epsilon: float, delta: float, **described: Any) -> EpsilonEst
 
 def measure_cosines(
     subject: Cosines,
+    request: Request,
     *,
-    delta: float,
-    claim: Claim | None,
-    confidence: float,
-    seed: int,
     adjacency: Adjacency = "unstated",
     estimates: Sequence[EpsilonEstimate] = (),
     **counts: Any,
@@ -250,19 +240,18 @@ def measure_cosines(
 
     Args:
         subject: The cosines.
-        delta: δ of all bounds and estimates.
-        claim: What was claimed, if anything.
-        confidence: One-sided for bounds, two-sided for the intervals of estimates.
-        seed: Of resampling.
+        request: Claim, δ of all bounds and estimates, seed of resampling, and confidence:
+            one-sided for bounds, two-sided for the intervals of estimates.
         adjacency: Under which it was measured, where the claim does not state one.
         estimates: Further ε by theory, after those of the cosines.
         **counts: Units of work that were planned, used and failed, where there are any.
     """
+    claim, delta, seed = request.claim, request.known_delta, request.seed
     _validate.open_unit(delta=delta)
     inside = np.asarray(subject.cosines, np.float64)
     outside = None if subject.unobserved is None else np.asarray(subject.unobserved, np.float64)
     _warn_if_few(inside.size if outside is None else min(inside.size, outside.size))
-    asked: dict[str, Any] = {"delta": delta, "confidence": confidence}
+    asked: dict[str, Any] = {"delta": delta, "confidence": request.confidence}
     named: dict[str, Any] = {"rng": np.random.default_rng(seed), "subject": subject.title}
     reach = power = None
     if outside is None:

@@ -19,7 +19,6 @@ from epsilometer.audits.federated.iterates import IterateSummary
 from epsilometer.audits.federated.simulation import FederatedTraining
 from epsilometer.core.audit import Audit
 from epsilometer.core.bound import EpsilonEstimate
-from epsilometer.core.claim import Claim
 from epsilometer.core.findings import EpsilonFinding
 from epsilometer.core.settings import DATA
 from epsilometer.engine.engines import InProcess, Local
@@ -152,16 +151,12 @@ class FederatedJob:
     Attributes:
         plan: Everything that determines the result.
         subject: What is audited, defaults filled in.
-        claim: What was claimed, if anything.
-        delta: δ of all bounds.
-        confidence: One-sided, of all bounds together.
+        request: Claim, δ, seed, and confidence of all bounds together.
     """
 
     plan: Plan
     subject: Federated
-    claim: Claim | None
-    delta: float
-    confidence: float
+    request: Request
 
     @property
     def repetitions(self) -> tuple[int | None, ...]:
@@ -215,7 +210,10 @@ class FederatedJob:
     def result(self, units: Iterable[Arrays], done: Done) -> Audit:
         """Return the audit: per training, who sees the final model and who sees all rounds."""
         findings: list[EpsilonFinding] = []
-        share = 1 - (1 - self.confidence) / len(self.repetitions)
+        request = self.request
+        if len(self.repetitions) > 1:  # all bounds together keep the confidence
+            share = 1 - (1 - request.confidence) / len(self.repetitions)
+            request = dataclasses.replace(request, confidence=share)
         for index, (arrays, often) in enumerate(zip(units, self.repetitions, strict=True)):
             findings += measure_iterates(
                 IterateSummary(
@@ -224,11 +222,8 @@ class FederatedJob:
                     took=arrays["took"],
                     rounds=self.subject.rounds,
                 ),
+                request,
                 dimension=self.subject.size,
-                delta=self.delta,
-                claim=self.claim,
-                confidence=share if len(self.repetitions) > 1 else self.confidence,
-                seed=self.plan.seed,
                 subject=f"{self.subject.title}, {_word_repetitions(often)}",
                 caveats=_word_run(arrays),
                 estimates=self._account(often),
@@ -236,22 +231,23 @@ class FederatedJob:
             )
         return Audit(
             subject=self.subject.title,
-            claim=self.claim,
+            claim=request.claim,
             findings=tuple(findings),
             provenance=done.provenance,
         )
 
     def _account(self, often: int | None) -> list[EpsilonEstimate]:
         """Return what accounting says of a client who takes part as canaries do."""
+        delta = self.request.known_delta
         epsilon, how = self.subject.epsilon(
-            self.delta, canaries=self.subject.canaries, repetitions=often
+            delta, canaries=self.subject.canaries, repetitions=often
         )
         if math.isinf(epsilon):
             return []
         subject = f"a client who takes part as canaries do ({how})"
         return [
             make_reference(
-                epsilon, self.delta, method="accounting", subject=subject, adjacency="zero_out"
+                epsilon, delta, method="accounting", subject=subject, adjacency="zero_out"
             )
         ]
 
@@ -293,20 +289,17 @@ def make_job(subject: Federated, request: Request) -> FederatedJob:
         noise=repr(filled.noise),
         clip=repr(filled.clip),
     )
-    return FederatedJob(
-        plan=plan, subject=filled, claim=claim, delta=delta, confidence=request.confidence
-    )
+    # Without the engine and listeners, which workers could not be sent.
+    asked = Request(claim=claim, delta=delta, confidence=request.confidence, seed=request.seed)
+    return FederatedJob(plan=plan, subject=filled, request=asked)
 
 
 def measure_iterates(
     summary: IterateSummary,
+    request: Request,
     *,
     dimension: int,
-    delta: float,
-    claim: Claim | None = None,
     participation: Knowledge = "hidden",
-    confidence: float = 0.95,
-    seed: int = 0,
     subject: str = "one federated run",
     caveats: Sequence[str] = (),
     estimates: Sequence[EpsilonEstimate] = (),
@@ -325,12 +318,9 @@ def measure_iterates(
 
     Args:
         summary: What was seen of the canaries.
+        request: Claim, δ, seed of resampling, and one-sided confidence of all bounds together.
         dimension: Of their space.
-        delta: δ of all bounds.
-        claim: What was claimed, if anything.
         participation: ``hidden``, ``known``, or ``unseen`` where nobody counted who took part.
-        confidence: One-sided, of all bounds together.
-        seed: Of resampling.
         subject: What was audited, in words.
         caveats: What a reader must know before quoting a bound.
         estimates: Further ε by theory, after those of the cosines.
@@ -354,6 +344,9 @@ def measure_iterates(
     if summary.rounds > 1:
         largest = summary.largest[:planted][counted], summary.largest[planted:]
         views.append(("all rounds", "the weights after every round", *largest))
+    if len(views) > 1:
+        share = 1 - (1 - request.confidence) / len(views)
+        request = dataclasses.replace(request, confidence=share)
     findings = []
     for name, view, inside, outside in views:
         with warnings.catch_warnings(record=True) as caught:
@@ -367,10 +360,7 @@ def measure_iterates(
                     title=f"{subject}, {summary.rounds:,} rounds: {name}",
                     adversary=f"sees {view}{_KNOWS[participation]}",
                 ),
-                delta=delta,
-                claim=claim,
-                confidence=1 - (1 - confidence) / len(views) if len(views) > 1 else confidence,
-                seed=seed,
+                request,
                 adjacency="zero_out",
                 estimates=estimates,
                 **counts,

@@ -1,4 +1,4 @@
-"""Federated tasks that come with the project: real data split among real people, and a model."""
+"""Load federated tasks that come with the project: a model, and data split among people."""
 
 import gzip
 import json
@@ -61,7 +61,7 @@ class FederatedTask:
 def digits_by_chance(
     features: FloatArray, labels: IntArray, *, clients: int = 100, rng: np.random.Generator
 ) -> FederatedTask:
-    """Handwritten digits, split by chance among clients with shares of unequal size.
+    """Return handwritten digits, split by chance among clients with shares of unequal size.
 
     Args:
         features: Pixels from 0 to 16, ``(n, 64)``.
@@ -73,13 +73,13 @@ def digits_by_chance(
     _validate.whole(1, clients=clients)
     kept = len(labels) * 9 // 10
     if clients > kept:
-        raise InvalidArgument(f"Expected at most {kept} clients, one a record, got {clients}.")
+        raise InvalidArgument(f"Expected at most {kept} clients, one per record, got {clients}.")
     pixels = (np.asarray(features, np.float32) / 16.0)[order]
     known = np.asarray(labels, np.int64)[order]
     cuts = np.sort(rng.choice(np.arange(1, kept), clients - 1, replace=False))
     return FederatedTask(
         name="digits",
-        module=_seeded(lambda: mlp(pixels.shape[1], 10, 256), rng),
+        module=_build_seeded(lambda: mlp(pixels.shape[1], 10, 256), rng),
         loss=cross_entropy,
         clients=list(zip(np.split(pixels[:kept], cuts), np.split(known[:kept], cuts), strict=True)),
         test=(pixels[kept:], known[kept:]),
@@ -91,18 +91,18 @@ def digits_by_chance(
 
 
 def digits_by_writer(file: Path | str, *, rng: np.random.Generator) -> FederatedTask:
-    """MNIST, each writer a client, with LeNet-5.
+    """Return MNIST, each writer a client, with LeNet-5.
 
     Args:
         file: ``mnist.npz`` with ``x_train``, ``y_train``, ``writer_train``, ``x_test``, ``y_test``;
             or a part of it with ``x``, ``y`` and ``writer``, of which a tenth is for testing.
         rng: The model's first weights.
     """
-    images, labels, writers, test = _written(Path(file))
+    images, labels, writers, test = _read_writers(Path(file))
     clients = [(images[writers == one], labels[writers == one]) for one in np.unique(writers)]
     return FederatedTask(
         name="mnist-writers",
-        module=_seeded(lambda: lenet5(1, 28, 28, 10), rng),
+        module=_build_seeded(lambda: lenet5(1, 28, 28, 10), rng),
         loss=cross_entropy,
         clients=clients,
         test=test,
@@ -116,7 +116,7 @@ def digits_by_writer(file: Path | str, *, rng: np.random.Generator) -> Federated
 
 
 class NextCharacter(nn.Module):
-    """A small LSTM that foretells every character of a text from those before it."""
+    """A small LSTM that predicts every character of a text from those before it."""
 
     def __init__(self, characters: int, hidden: int = 64) -> None:
         super().__init__()
@@ -125,19 +125,19 @@ class NextCharacter(nn.Module):
         self.out = nn.Linear(hidden, characters)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Outputs for every place, ``(n, length, characters)``."""
+        """Return outputs for every place, ``(n, length, characters)``."""
         out: Tensor = self.out(self.lstm(self.embed(x))[0])
         return out
 
 
 def at_every_place(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy of sequences, one number an example: the mean over its places."""
+    """Return cross-entropy of sequences, one number per example: the mean over its places."""
     each = nn.functional.cross_entropy(outputs.transpose(1, 2), labels, reduction="none")
     return each.mean(1)
 
 
 def shakespeare_by_role(file: Path | str, *, rng: np.random.Generator) -> FederatedTask:
-    """Shakespeare's roles, each a client, with an LSTM for the next character.
+    """Return Shakespeare's roles, each a client, with an LSTM for the next character.
 
     A role's lines are cut into windows of 40 characters, the last of which overlaps the one before
     so that nothing is lost; of 64 windows at most, every tenth is for testing. Roles with less to
@@ -147,19 +147,21 @@ def shakespeare_by_role(file: Path | str, *, rng: np.random.Generator) -> Federa
         file: JSON, role to list of lines; gzipped.
         rng: The model's first weights.
     """
-    spoken = _spoken(Path(file))
+    spoken = _read_roles(Path(file))
     known = sorted(set("".join(spoken)))
     number = {character: place for place, character in enumerate(known)}
     clients, tests = [], []
     for text in spoken:
-        windows = _windows(np.array([number[character] for character in text], np.int64))[:_MOST]
+        windows = _cut_windows(np.array([number[character] for character in text], np.int64))[
+            :_MOST
+        ]
         tested = np.arange(len(windows)) % 10 == 9
         clients.append((windows[~tested, :-1], windows[~tested, 1:]))
         tests.append(windows[tested])
     test = np.concatenate(tests)[:_TESTED]
     return FederatedTask(
         name="shakespeare",
-        module=_seeded(lambda: NextCharacter(len(known)), rng),
+        module=_build_seeded(lambda: NextCharacter(len(known)), rng),
         loss=at_every_place,
         clients=clients,
         test=(test[:, :-1], test[:, 1:]),
@@ -171,26 +173,25 @@ def shakespeare_by_role(file: Path | str, *, rng: np.random.Generator) -> Federa
     )
 
 
-def _seeded(build: Any, rng: np.random.Generator) -> nn.Module:
-    """A module whose first weights follow from ``rng``; torch's own generator is left alone."""
+def _build_seeded(build: Any, rng: np.random.Generator) -> nn.Module:
+    """Build a module whose first weights follow from ``rng``; torch's generator is left alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(rng.integers(2**63)))
         module: nn.Module = build()
     return module
 
 
-def _written(file: Path) -> tuple[FloatArray, IntArray, IntArray, Client]:
+def _read_writers(file: Path) -> tuple[FloatArray, IntArray, IntArray, Client]:
     with open_columns(file, advice=_FEWER) as content:
         held = {column.name: column.values for column in content.read()}
-    whole = {"x_train", "y_train", "writer_train", "x_test", "y_test"} <= set(held)
-    if whole:
+    if {"x_train", "y_train", "writer_train", "x_test", "y_test"} <= set(held):
         images, labels, writers = (held[f"{part}_train"] for part in ("x", "y", "writer"))
         test_images, test_labels = held["x_test"], held["y_test"]
-        _fit_together(file, images, labels, writers)
-        _fit_together(file, test_images, test_labels, test_labels)
+        _check_arrays(file, images, labels, writers)
+        _check_arrays(file, test_images, test_labels, test_labels)
     elif {"x", "y", "writer"} <= set(held):
         images, labels, writers = held["x"], held["y"], held["writer"]
-        _fit_together(file, images, labels, writers)
+        _check_arrays(file, images, labels, writers)
         tested = np.arange(len(labels)) % 10 == 9
         test_images, test_labels = images[tested], labels[tested]
         images, labels, writers = images[~tested], labels[~tested], writers[~tested]
@@ -199,12 +200,12 @@ def _written(file: Path) -> tuple[FloatArray, IntArray, IntArray, Client]:
             f"Expected images, labels and writers (x_train, y_train, writer_train, x_test, y_test) "
             f"in {str(file)!r}, found {_validate.listed(sorted(held))}."
         )
-    test = _pixels(test_images[:_TESTED]), test_labels[:_TESTED].astype(np.int64)
-    return _pixels(images), labels.astype(np.int64), writers, test
+    test = _scale_pixels(test_images[:_TESTED]), test_labels[:_TESTED].astype(np.int64)
+    return _scale_pixels(images), labels.astype(np.int64), writers, test
 
 
-def _fit_together(file: Path, images: Any, labels: Any, writers: Any) -> None:
-    """Refuses images of another size, labels that are no digits, and what is not one a record."""
+def _check_arrays(file: Path, images: Any, labels: Any, writers: Any) -> None:
+    """Refuse images of another size, labels that are no digits, and other than one per record."""
     whole = labels.ndim == 1 and labels.size and images.shape == (labels.size, 28, 28)
     numbers = images.dtype.kind in "biuf" and labels.dtype.kind in "biu"
     if not whole or not numbers or writers.shape != labels.shape:
@@ -220,12 +221,12 @@ def _fit_together(file: Path, images: Any, labels: Any, writers: Any) -> None:
         )
 
 
-def _pixels(images: NDArray[Any]) -> NDArray[np.float32]:
+def _scale_pixels(images: NDArray[Any]) -> NDArray[np.float32]:
     return (images.astype(np.float32) / np.float32(255))[:, np.newaxis]
 
 
-def _spoken(file: Path) -> list[str]:
-    """What each role says, of those who say a window's worth."""
+def _read_roles(file: Path) -> list[str]:
+    """Return what each role says, of those who say a window's worth."""
     with wrap_decoder_errors(file, _FEWER):
         check_plain(file)
         with gzip.open(file, "rb") as opened:
@@ -253,8 +254,8 @@ def _is_lines(said: Any) -> bool:
     return isinstance(said, list) and all(isinstance(line, str) for line in said)
 
 
-def _windows(text: IntArray) -> IntArray:
-    """Windows of a text with the character after each, ``(n, length + 1)``."""
+def _cut_windows(text: IntArray) -> IntArray:
+    """Return windows of a text with the character after each, ``(n, length + 1)``."""
     last = text.size - _LENGTH - 1
     starts = np.unique(np.append(np.arange(0, last, _LENGTH), last))
     return text[starts[:, None] + np.arange(_LENGTH + 1)]

@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import scipy.optimize
@@ -90,7 +91,7 @@ def judge_forms(
     findings: list[FormFinding] = []
     decisions = []
     for shown in forms:
-        scores = attack.scores(shown)
+        scores = attack.score(shown)
         decisions.append((scores.inside >= 0, scores.outside >= 0))
         view = measure_scores(
             name_scores(
@@ -156,14 +157,14 @@ class _Attack:
     delta: float
     seed: int
 
-    def scores(self, shown: Shown) -> Scores:
+    def score(self, shown: Shown) -> Scores:
         """Return log-odds of the learned attack, of runs it was not learned from, in one order.
 
         Runs that were lost are all among these, each scored against the attack.
         """
         inside, outside = self.collected.inside, self.collected.outside
         against = np.full(inside.lost, -np.inf), np.full(outside.lost, np.inf)
-        known = [self._compute(shown, side, "features") for side in (inside, outside)]
+        known = [self._read_side(shown, side, "features") for side in (inside, outside)]
         if min(map(len, known)) < 4:  # nothing to learn from
             return Scores(np.full(inside.runs, -np.inf), np.full(outside.runs, np.inf))
         rng = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(3,)))
@@ -173,12 +174,12 @@ class _Attack:
             np.concatenate([learned.outside, against[1]]),
         )
 
-    def joint(
+    def bound_jointly(
         self, shown: Shown, rule: HoldOut | Best, confidence: float
     ) -> tuple[EpsilonLowerBound, ...]:
         """Return bounds by thresholds on statistics: all must be reached, or any."""
         inside, outside = self.collected.inside, self.collected.outside
-        seen = [self._compute(shown, side, "statistics") for side in (inside, outside)]
+        seen = [self._read_side(shown, side, "statistics") for side in (inside, outside)]
         wide = max(part.shape[1] for part in seen)
         known = [
             np.vstack([part.reshape(-1, wide), np.full((side.lost, wide), worst)])
@@ -200,12 +201,11 @@ class _Attack:
             for joining in joinings
         )
 
-    def _compute(self, shown: Shown, side: Side, what: str) -> FloatArray:
-        form = shown.form
+    def _read_side(self, shown: Shown, side: Side, what: str) -> FloatArray:
         if not len(side.samples):
             return np.zeros((0, 1))
-        of = form.features if what == "features" else form.statistics
-        return of(side.samples[:, : shown.samples], label=self.label, vector=side.vector)
+        compute = shown.form.features if what == "features" else shown.form.statistics
+        return compute(side.samples[:, : shown.samples], label=self.label, vector=side.vector)
 
 
 def _measure_form(
@@ -219,7 +219,7 @@ def _measure_form(
 ) -> FormFinding:
     """Return all that is found of a form, given what its scores prove."""
     confidence = view.bound.confidence
-    raw = attack.joint(shown, Best(), confidence)
+    raw = attack.bound_jointly(shown, Best(), confidence)
     view = replace(
         view,
         bound=replace(
@@ -228,10 +228,9 @@ def _measure_form(
             adjacency="add_remove",
             caveats=(*view.bound.caveats, *_word_spread(shown), *caveats),
         ),
-        also=(*attack.joint(shown, HoldOut(LEARNED_FROM), confidence), *raw),
+        also=(*attack.bound_jointly(shown, HoldOut(LEARNED_FROM), confidence), *raw),
     )
     advantage = _limit_advantage(scores, confidence)
-    worth = _find_worth(attack.collected, question, shown)
     return FormFinding(
         form=str(shown.form),
         shows=shown.form.kind,
@@ -242,20 +241,17 @@ def _measure_form(
         advantage=advantage.value,
         advantage_low=advantage.low,
         advantage_high=advantage.high,
-        accuracy=worth["accuracy"],
-        ties=worth["ties"],
-        calibration_error=worth["calibration_error"],
-        log_loss=worth["log_loss"],
         standing=_find_standing(view.bound.epsilon, advantage, question),
+        **_find_worth(attack.collected, question, shown),
     )
 
 
 def _measure_point(attack: _Attack, swept: Swept, shown: Shown, question: Question) -> SweepPoint:
-    scores = attack.scores(shown)
+    scores = attack.score(shown)
     bound = epsilon_lower_bound(
         scores, delta=question.delta, confidence=question.confidence, seed=attack.seed
     )
-    raw = attack.joint(shown, Best(), question.confidence)
+    raw = attack.bound_jointly(shown, Best(), question.confidence)
     worth = _find_worth(attack.collected, question, shown)
     return SweepPoint(
         swept=swept,
@@ -270,7 +266,7 @@ def _measure_point(attack: _Attack, swept: Swept, shown: Shown, question: Questi
     )
 
 
-def _find_worth(collected: Collected, question: Question, shown: Shown) -> dict[str, float | None]:
+def _find_worth(collected: Collected, question: Question, shown: Shown) -> dict[str, Any]:
     if collected.utility is None:
         return dict.fromkeys(_UTILITY)
     row = collected.utility[question.shown.index(shown)].tolist()
@@ -304,11 +300,11 @@ def _compare_forms(
     confidence: float,
     seed: int,
 ) -> tuple[FormDifference, ...]:
-    said = []
+    differences = []
     for i, j in combinations(range(len(findings)), 2):
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(4, i, j)))
         gap = advantage_difference(decisions[i], decisions[j], confidence=confidence, rng=rng)
-        said.append(
+        differences.append(
             FormDifference(
                 first=findings[i].form,
                 second=findings[j].form,
@@ -318,7 +314,7 @@ def _compare_forms(
                 confidence=confidence,
             )
         )
-    return tuple(said)
+    return tuple(differences)
 
 
 def _word_spread(shown: Shown) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Who answers with several predictions: MC dropout, ensembles, laws of weights, anybody's function.
+"""Wrap models that answer with several predictions: dropout, ensembles, laws of weights.
 
 Everything that follows needs no more of a model than ``predict(x, samples, rng)``: several vectors
 of probabilities for one record.
@@ -38,12 +38,12 @@ class PosteriorSampler(Protocol):
     """
 
     def predict(self, x: ArrayLike, samples: int, rng: np.random.Generator) -> FloatArray:
-        """``samples`` vectors of probabilities for one record, ``(samples, classes)``."""
+        """Return ``samples`` vectors of probabilities for one record, ``(samples, classes)``."""
         ...
 
 
 def predict_vector(sampler: PosteriorSampler, x: ArrayLike) -> FloatArray | None:
-    """What the model says of a record without sampling, ``(classes,)``; None where it cannot."""
+    """Return what the model says of a record without sampling, ``(classes,)``, if it can."""
     alone = getattr(sampler, "vector", None)
     return None if alone is None else np.asarray(alone(x), np.float64)
 
@@ -71,7 +71,7 @@ class McDropout:
     module: Any
 
     def predict(self, x: ArrayLike, samples: int, rng: np.random.Generator) -> FloatArray:
-        """Each sample with its own units dropped."""
+        """Predict, each sample with its own units dropped."""
         with needs("torch", extra="torch"):
             import torch
         _validate.whole(1, samples=samples)
@@ -80,12 +80,12 @@ class McDropout:
         drawn = []
         with switch_dropout_on(self.module), torch.no_grad(), torch.random.fork_rng(devices):
             torch.manual_seed(int(rng.integers(2**63)))
-            before = _state(one)
+            before = _read_state(one)
             for start in range(0, samples, _AT_ONCE):
                 some = min(_AT_ONCE, samples - start)
                 # Copies, not views: a layer may write over what it is given.
                 drawn.append(_softmax(self.module(one.repeat(some, *[1] * (one.ndim - 1)))))
-            untouched = bool(torch.equal(before, _state(one)))
+            untouched = bool(torch.equal(before, _read_state(one)))
         found: FloatArray = np.concatenate(drawn)
         # Equal predictions alone prove nothing: few units can be dropped alike, all may be 0.
         if untouched and (found == found[0]).all():
@@ -97,7 +97,7 @@ class McDropout:
         return found
 
     def vector(self, x: ArrayLike) -> FloatArray:
-        """Without dropout."""
+        """Predict without dropout."""
         return np.asarray(_predict_plain(self.module, x)[0])
 
 
@@ -118,16 +118,14 @@ class DeepEnsemble:
             )
 
     def predict(self, x: ArrayLike, samples: int, rng: np.random.Generator) -> FloatArray:
-        """Of ``samples`` members, none twice."""
+        """Predict by ``samples`` members, none twice."""
         _validate.whole(1, samples=samples)
         if samples > len(self.modules):
             raise InvalidArgument(
                 f"Expected at most {len(self.modules)} samples of as many members, got {samples}."
             )
-        drawn = []
-        for member in rng.permutation(len(self.modules))[:samples]:
-            drawn.append(_predict_plain(self.modules[member], x))
-        return np.concatenate(drawn)
+        members = rng.permutation(len(self.modules))[:samples]
+        return np.concatenate([_predict_plain(self.modules[member], x) for member in members])
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,7 +167,7 @@ class GaussianWeights:
                 )
 
     def predict(self, x: ArrayLike, samples: int, rng: np.random.Generator) -> FloatArray:
-        """Each sample with weights of its own."""
+        """Predict, each sample with weights of its own."""
         with needs("torch", extra="torch"):
             import torch
         _validate.whole(1, samples=samples)
@@ -182,7 +180,7 @@ class GaussianWeights:
         return np.concatenate(drawn)
 
     def vector(self, x: ArrayLike) -> FloatArray:
-        """With the mean of weights."""
+        """Predict with the mean of weights."""
         return np.asarray(_predict_plain(self.module, x)[0])
 
     def _draw(self, rng: np.random.Generator) -> dict[str, Any]:
@@ -190,31 +188,24 @@ class GaussianWeights:
 
         known = dict(self.module.named_parameters())
         if isinstance(self.spread, Mapping):
-            return {
-                name: known[name]
-                + torch.as_tensor(
-                    np.asarray(std) * rng.standard_normal(known[name].shape),
-                    dtype=known[name].dtype,
-                    device=known[name].device,
-                )
+            moves = {
+                name: np.asarray(std) * rng.standard_normal(known[name].shape)
                 for name, std in self.spread.items()
             }
-        moved = np.asarray(self.spread) @ rng.standard_normal(np.shape(self.spread)[1])
-        found, start = {}, 0
-        for name in self.joint:
-            weights = known[name]
-            part = moved[start : start + weights.numel()].reshape(tuple(weights.shape))
-            start += weights.numel()
-            found[name] = weights + torch.as_tensor(
-                part, dtype=weights.dtype, device=weights.device
-            )
-        return found
+        else:  # a normal vector times a factor of the covariance has that covariance
+            moved = np.asarray(self.spread) @ rng.standard_normal(np.shape(self.spread)[1])
+            ends = np.cumsum([known[name].numel() for name in self.joint])
+            moves = dict(zip(self.joint, np.split(moved, ends[:-1]), strict=True))
+        return {
+            name: known[name] + torch.as_tensor(move).to(known[name]).view_as(known[name])
+            for name, move in moves.items()
+        }
 
 
 def laplace_last_layer(
     module: Any, features: ArrayLike, *, precision: float = 1.0
 ) -> GaussianWeights:
-    """Laplace's law of the last linear layer: normal, by the curvature of the loss at its weights.
+    """Fit Laplace's law of the last linear layer: normal, by the loss's curvature at its weights.
 
     The rest of the module stays as it is; the curvature is the Hessian of the sum of cross-entropy
     over the records that were trained on, plus a prior of ``precision``.
@@ -289,7 +280,7 @@ class FromCallable:
     unit: float | None = None
 
     def predict(self, x: ArrayLike, samples: int, rng: np.random.Generator) -> FloatArray:
-        """What the function returns."""
+        """Return what the function returns."""
         _validate.whole(1, samples=samples)
         given = self.function(x, samples, rng)
         return check_probabilities(given, samples, self.classes, unit=self.unit)
@@ -298,7 +289,7 @@ class FromCallable:
 def check_probabilities(
     given: ArrayLike, samples: int, classes: int | None = None, *, unit: float | None = None
 ) -> FloatArray:
-    """Probabilities of shape ``(samples, classes)``, or an error that says what is wrong.
+    """Return probabilities of shape ``(samples, classes)``, or say what is wrong.
 
     They add up to 1, but for what rounding each to ``unit`` may do.
     """
@@ -329,7 +320,7 @@ def check_probabilities(
 
 @contextmanager
 def switch_dropout_on(module: "torch.nn.Module") -> Iterator[None]:
-    """The module in training mode but for what keeps statistics of batches; then as it was."""
+    """Put the module in training mode but for statistics of batches; then leave it as it was."""
     before = [(part, part.training) for part in module.modules()]
     kept = [(buffer, buffer.clone()) for buffer in module.buffers()]
     module.train()
@@ -345,8 +336,8 @@ def switch_dropout_on(module: "torch.nn.Module") -> Iterator[None]:
             buffer.copy_(value)
 
 
-def _state(tensor: Any) -> Any:
-    """Of the generator that dropout of such a tensor takes."""
+def _read_state(tensor: Any) -> Any:
+    """Return the state of the generator that dropout of such a tensor takes."""
     import torch
 
     return torch.cuda.get_rng_state(tensor.device) if tensor.is_cuda else torch.get_rng_state()
@@ -362,7 +353,7 @@ def _check_spread(name: str, std: Any, shape: tuple[int, ...]) -> None:
 
 
 def _predict_plain(module: Any, x: ArrayLike) -> FloatArray:
-    """What a module says of one record without dropout, ``(1, classes)``."""
+    """Return what a module says of one record without dropout, ``(1, classes)``."""
     with needs("torch", extra="torch"):
         import torch
     with evaluating(module), torch.no_grad():

@@ -102,12 +102,9 @@ def _make_audit(planting: Planting, call: dict[str, Any], said: tuple[str, ...])
         claim=claim,
         findings=measure_iterates(
             planting.watch.summarise(),
+            replace(request, claim=claim),
             dimension=planting.layout.size,
-            delta=request.known_delta,
-            claim=claim,
             participation="unseen" if asked.mode == "mod" else asked.participation,
-            confidence=request.confidence,
-            seed=request.seed,
             subject=subject,
             caveats=said,
         ),

@@ -96,7 +96,16 @@ def test_settings_name_it(outside: ModuleType) -> None:
 
 
 def test_commands_take_it_by_name(outside: ModuleType, tmp_path: Path) -> None:
-    options = "--sampler halves:4 --noise-multiplier 1 --steps 20 --observations 2000".split()
+    options = [
+        "--sampler",
+        "halves:4",
+        "--noise-multiplier",
+        "1",
+        "--steps",
+        "20",
+        "--observations",
+        "2000",
+    ]
     called = subprocess.run(
         [
             sys.executable,

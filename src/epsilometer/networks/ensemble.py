@@ -1,10 +1,13 @@
-"""DP-SGD of many independent runs in one batch dimension."""
+"""Train many independent runs of DP-SGD in one batch dimension, with PyTorch."""
 
 import math
+import os
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -15,12 +18,11 @@ from torch import Tensor, nn
 from epsilometer import _validate
 from epsilometer.core.settings import DATA
 from epsilometer.errors import InvalidArgument, OutOfMemory
-from epsilometer.networks.insertion import Canaries, NoCanaries
 from epsilometer.networks.many import Initial, Loss, ManyModels, is_full, per_example
 from epsilometer.networks.optimizers import SGD, Optimizer
-from epsilometer.networks.schedule import schedule
+from epsilometer.networks.trainer import Canaries, NoCanaries
 from epsilometer.sampling.samplers import Sampler, Shuffle
-from epsilometer.types import BoolArray, FloatArray
+from epsilometer.types import BoolArray, FloatArray, IntArray
 
 Path: TypeAlias = Literal["auto", "general"]
 _SHUFFLE = Shuffle()
@@ -28,6 +30,7 @@ _SGD = SGD()
 _NO_CANARIES = NoCanaries()
 _SEEN = 256  # records whose outputs are held at once
 _DRAWN = 4096  # samples of all runs that are held at once
+_TOGETHER = 32  # runs that share a stream; their batches are drawn by one thread
 _TRIED = 2  # examples on which the fast path is compared with the module itself
 
 
@@ -38,17 +41,9 @@ def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Trained:
-    """What many runs ended with.
+    """What many runs ended with, as of :class:`~epsilometer.networks.trainer.Outcome`.
 
     Attributes:
-        observations: Noisy sums along the canaries in clipping norms, not divided by the batch
-            size, ``(runs, epochs, steps, canaries)``; nan from where a run diverged.
-        others: What the records' own gradients added to them, of the same shape. Whoever knows the
-            records and the batches takes it off.
-        moved: How far each run went along the canaries against its gradients, −⟨θ_T − θ_0, ĝ⟩,
-            ``(runs, canaries)``.
-        drawn: Whether the canaries' records were in the batches, of the same shape.
-        diverged: Runs whose parameters are no longer finite, ``(runs,)``.
         models: The models themselves.
     """
 
@@ -129,12 +124,11 @@ class Trained:
 
 @dataclass(frozen=True, eq=False)
 class EnsembleDPSGD:
-    """R independent runs of DP-SGD, each with its own first weights, batches and noise.
+    """R independent runs of DP-SGD: the :class:`~epsilometer.networks.trainer.Trainer` of PyTorch.
 
-    Guarantees: every step of every run clips each example's gradient to ``clip_norm``, sums, adds
-        N(0, (noise_multiplier · clip_norm)²) to each coordinate, and divides by ``batch_size``. The
-        noise along a single canary is drawn in double precision and right to eight standard
-        deviations and beyond, whatever the device's own generator does in its tails.
+    Guarantees: what a ``Trainer`` must keep. The noise along a single canary is drawn in double
+        precision and right to eight standard deviations and beyond, whatever the device's own
+        generator does in its tails.
     Assumes: the module treats the examples of a batch one by one.
 
     Attributes:
@@ -193,16 +187,7 @@ class EnsembleDPSGD:
         canaries: Canaries = _NO_CANARIES,
         left_out: int = 0,
     ) -> Trained:
-        """Trains all runs; same ``rng``, same result on the same device.
-
-        Args:
-            features: Records, ``(n, …)``.
-            labels: Their classes 0, 1, … or values, ``(n, …)``.
-            rng: Where all randomness comes from.
-            canaries: Gradients that take part.
-            left_out: How many of the first records are not there: 1 for training without record 0
-                under add/remove adjacency.
-        """
+        """Train all runs, as of :class:`~epsilometer.networks.trainer.Trainer`."""
         with told(self.device), one_thread(self.device), own_randomness(self.device, rng):
             return self._train(features, labels, rng=rng, canaries=canaries, left_out=left_out)
 
@@ -220,7 +205,7 @@ class EnsembleDPSGD:
         generator = torch.Generator(self.device).manual_seed(int(rng.integers(2**63)))
         models.reset(self.initial, generator)
         records = x.shape[0] + canaries.records
-        drawn = schedule(
+        drawn = draw_batches(
             self.sampler,
             records - left_out,
             self.batch_size,
@@ -231,12 +216,20 @@ class EnsembleDPSGD:
         run = _Run(self, models, canaries, generator)
         with torch.no_grad():
             for epoch in drawn:
-                batches = torch.from_numpy(epoch).to(self.device).transpose(0, 1)
-                batches = torch.where(batches >= 0, batches + left_out, -1) if left_out else batches
-                exact = torch.from_numpy(rng.standard_normal((len(batches), self.runs)))
-                for batch, noise in zip(batches, exact.to(self.device), strict=True):
-                    run.step(x, y, batch.long(), noise)
+                batches = np.where(epoch >= 0, epoch + left_out, -1) if left_out else epoch
+                exact = torch.from_numpy(rng.standard_normal((batches.shape[1], self.runs)))
+                run.train_epoch(x, y, batches, exact.to(self.device))
             return run.trained()
+
+    def with_runs(self, runs: int) -> "EnsembleDPSGD":
+        """Return the same training of another number of runs at once."""
+        return self if runs == self.runs else replace(self, runs=runs)
+
+    def count_at_once(self, features: ArrayLike, labels: ArrayLike) -> int:
+        """Return how many runs to train at once: as many as fit and are quickest."""
+        from epsilometer.networks import memory
+
+        return memory.at_once(self, features, labels)
 
     def check(self, features: ArrayLike, labels: ArrayLike) -> ManyModels:
         """Refuses records or a module that :meth:`train` would refuse; else, one such model."""
@@ -308,16 +301,34 @@ class _Run:
         self.scale = how.noise_multiplier * how.clip_norm
         self.seen: list[Tensor] = []
         self.others: list[Tensor] = []
-        self.drawn: list[Tensor] = []
+        self.drawn: list[BoolArray] = []
         self.directions = self._laid_out(canaries.directions)
         self.start = models.parameters @ self.directions.T
 
-    def step(self, x: Tensor, y: Tensor, batch: Tensor, exact: Tensor) -> None:
-        """One step of all runs; ``exact`` is their noise along a single canary."""
-        how, models, canaries = self.how, self.models, self.canaries
-        keep, amounts, drawn = canaries.insert(batch)
-        self.drawn.append(drawn)
-        amounts = amounts.to(models.parameters.dtype) * how.clip_norm
+    def train_epoch(self, x: Tensor, y: Tensor, batches: IntArray, exact: Tensor) -> None:
+        """Take the steps of one epoch; ``exact`` is the noise along a single canary."""
+        inserted = self.canaries.insert(batches)
+        self.drawn.append(inserted.drawn)
+        steps = self._send(batches)
+        amounts = self._send(inserted.amounts).to(self.models.parameters.dtype)
+        keep = [None] * len(steps) if inserted.keep is None else self._send(inserted.keep)
+        for batch, kept, amount, noise in zip(steps, keep, amounts, exact, strict=True):
+            self._step(x, y, batch.long(), kept, amount * self.how.clip_norm, noise)
+
+    def _send(self, array: NDArray[Any]) -> Tensor:
+        """Move what runs do in each step to the device, the steps first."""
+        return torch.from_numpy(array).to(self.models.device).transpose(0, 1)
+
+    def _step(
+        self,
+        x: Tensor,
+        y: Tensor,
+        batch: Tensor,
+        keep: Tensor | None,
+        amounts: Tensor,
+        exact: Tensor,
+    ) -> None:
+        how, models = self.how, self.models
         if keep is None:
             sums = models.sums.zero_()
         else:
@@ -357,7 +368,7 @@ class _Run:
             observations=_on_cpu(torch.stack(self.seen, 1).double()).reshape(shape),
             others=_on_cpu(torch.stack(self.others, 1).double()).reshape(shape),
             moved=_on_cpu((self.start - models.parameters @ self.directions.T).double()),
-            drawn=torch.stack(self.drawn, 1).cpu().numpy().reshape(shape),
+            drawn=np.stack(self.drawn, 1),
             diverged=~torch.isfinite(models.parameters).all(1).cpu().numpy(),
             models=models,
         )
@@ -479,3 +490,62 @@ def as_tensor(values: ArrayLike, device: str) -> Tensor:
 
 def _on_cpu(tensor: Tensor) -> FloatArray:
     return np.asarray(tensor.cpu().numpy())
+
+
+def draw_batches(
+    sampler: Sampler,
+    records: int,
+    batch_size: int,
+    *,
+    runs: int,
+    epochs: int,
+    rng: np.random.Generator,
+) -> Iterator[NDArray[np.int32]]:
+    """Yield the batches of each epoch: ``(runs, steps, batch)``, filled up with −1 where shorter.
+
+    Same ``rng``, same batches, whatever the number of threads.
+    """
+    sizes = [min(_TOGETHER, runs - start) for start in range(0, runs, _TOGETHER)]
+    streams = rng.spawn(len(sizes))
+    draw = partial(_draw_epoch, sampler, records, batch_size)
+    with ThreadPoolExecutor(min(len(sizes), os.cpu_count() or 1)) as pool:
+        for _ in range(epochs):
+            yield _join_runs(list(pool.map(draw, sizes, streams)))
+
+
+def _draw_epoch(
+    sampler: Sampler, records: int, batch_size: int, runs: int, rng: np.random.Generator
+) -> NDArray[np.int32]:
+    block = getattr(sampler, "block", None)
+    within = 0 if block is None else block(records)
+    if within and records % batch_size == records % within == 0:  # all runs at once
+        order = np.tile(np.arange(records, dtype=np.int32), (runs, 1)).reshape(-1, within)
+        rng.permuted(order, axis=1, out=order)
+        return order.reshape(runs, -1, batch_size)
+    return _fill_up([list(sampler.batches(records, batch_size, rng=rng)) for _ in range(runs)])
+
+
+def _fill_up(runs: list[list[IntArray]]) -> NDArray[np.int32]:
+    steps = {len(batches) for batches in runs}
+    if len(steps) > 1:
+        raise InvalidArgument(
+            f"Expected all runs to have as many batches per epoch, got {sorted(steps)}."
+        )
+    width = max(batch.size for batches in runs for batch in batches)
+    filled = np.full((len(runs), steps.pop(), width), -1, np.int32)
+    for run, batches in zip(filled, runs, strict=True):
+        for row, batch in zip(run, batches, strict=True):
+            row[: batch.size] = batch
+    return filled
+
+
+def _join_runs(parts: list[NDArray[np.int32]]) -> NDArray[np.int32]:
+    """Return all runs together, as wide as the widest, and never without a column."""
+    width = max(1, *(part.shape[2] for part in parts))
+    same = [
+        np.pad(part, ((0, 0), (0, 0), (0, width - part.shape[2])), constant_values=-1)
+        if part.shape[2] < width
+        else part
+        for part in parts
+    ]
+    return np.concatenate(same)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from epsilometer.audits.dpsgd.canary_steps import CanarySteps
+from epsilometer.audits.dpsgd.canary_run import CanarySteps
 from epsilometer.integrations.opacus.objects import count_logical_batches, sampler_of
 from epsilometer.integrations.opacus.schedule import Schedule
 from epsilometer.integrations.opacus.strided import StridedCanaries

@@ -17,7 +17,7 @@ from epsilometer import ScoreCounts, Scores
 from epsilometer.cli.main import main
 from epsilometer.errors import EpsilometerError, InvalidArgument
 from tests.examples import a_bound, an_audit
-from tests.mechanisms.test_gradient_descent import TRAINING
+from tests.audits.training.test_gradient_descent import TRAINING
 from tests.report.test_terminal import shown
 from tests.test_readers import csv_text, written
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from epsilometer import _validate
 from epsilometer._extras import needs
-from epsilometer.audits.training.record_pools import Way, differing_record
+from epsilometer.audits.training.canaries import Way, differing_record
 from epsilometer.core.record import Record, mislabel
 from epsilometer.errors import InvalidArgument
 from epsilometer.files.readers import hash_file

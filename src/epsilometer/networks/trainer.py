@@ -6,13 +6,15 @@ is what another one has to pass. Batches, canaries and results cross the seam as
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from epsilometer.sampling.samplers import Sampler
-from epsilometer.types import BoolArray, FloatArray, IntArray
+from epsilometer.types import BoolArray, FloatArray
+
+Batches: TypeAlias = NDArray[np.signedinteger[Any]]  # numbers of records; −1 is no record
 
 
 class Inserted(NamedTuple):
@@ -45,7 +47,7 @@ class Canaries(Protocol):
         """How many records they add to the training set, after its own."""
         ...
 
-    def insert(self, batches: IntArray) -> Inserted:
+    def insert(self, batches: Batches) -> Inserted:
         """Say what happens in batches of record numbers, ``(runs, …, batch)``; −1 is no record."""
         ...
 
@@ -71,7 +73,7 @@ class NoCanaries:
         """None."""
         return 0
 
-    def insert(self, batches: IntArray) -> Inserted:
+    def insert(self, batches: Batches) -> Inserted:
         """Insert nothing, as of :class:`Canaries`."""
         none = np.zeros((*batches.shape[:-1], 0))
         return Inserted(batches >= int(self.zeroed), none, none.astype(np.bool_))

@@ -45,7 +45,7 @@ _inlined = njit(inline="always", **_OPTIONS)
 
 
 def _compiled(function: Kernel) -> Kernel:
-    """Compiled when first called, without the interpreter's lock; kept on disk where it can be."""
+    """Compile when first called, without the interpreter's lock; keep on disk if possible."""
     try:
         return njit(nogil=True, cache=True, **_OPTIONS)(function)
     except RuntimeError:  # nowhere to keep it: neither beside this file nor in the user's cache
@@ -189,7 +189,7 @@ def fill_normals(k0, k1, domain, run, block, blocks, words, normals):
 
 @_compiled
 def standard_normals(key, world, first, runs, epochs, steps):
-    """The draws themselves, shape ``(runs, epochs, steps)``: for tests."""
+    """Return the draws themselves, shape ``(runs, epochs, steps)``: for tests."""
     k0, k1, domain = key & _LOW, key >> _HALVES, _U64(world << 29)
     blocks = (steps + 3) // 4
     words = np.empty(4 * blocks * LANES, np.uint32)
@@ -207,7 +207,7 @@ def standard_normals(key, world, first, runs, epochs, steps):
 
 @_compiled
 def fill_block(key, block, out):
-    """One block of the runs from 0 on, in world 0: 128 numbers of 32 runs after 128 of others."""
+    """Fill in one block of the runs from 0 on: 128 numbers of 32 runs after 128 of others."""
     k0, k1, domain = key & _LOW, key >> _HALVES, _U64(0)
     together = 4 * LANES
     words = np.empty(together, np.uint32)
@@ -267,7 +267,7 @@ def one_of_sums(key, world, first, epochs, steps, high, low, target, most, above
 
 @_compiled
 def _fill_taken(k0, k1, domain, run, epoch, chances, taken):
-    """How many batches of the epoch have the target: by inversion of a 64-bit number."""
+    """Return how many batches of the epoch have the target: by inversion of a 64-bit number."""
     for lane in range(LANES):
         index = run + _U64(lane)
         w0, w1, _, _ = philox(epoch, domain | _PLACES, index & _LOW, index >> _HALVES, k0, k1)

@@ -29,10 +29,10 @@ import numpy as np
 from epsilometer import _validate
 from epsilometer.core.claim import Adjacency, check_adjacency
 from epsilometer.errors import InvalidArgument
-from epsilometer.networks.trainer import Inserted
+from epsilometer.networks.trainer import Batches, Inserted
 from epsilometer.sampling.samplers import Sampler, find_law
 from epsilometer.stats.likelihood_ratio import each_with, one_of
-from epsilometer.types import BoolArray, FloatArray, IntArray
+from epsilometer.types import BoolArray, FloatArray
 
 Adversary: TypeAlias = Literal[
     "target_canary", "partially_informed", "worst_case", "batch_then_shuffle"
@@ -48,14 +48,14 @@ IN_WORDS: dict[Adversary, str] = {
 
 
 def random_direction(size: int, *, rng: np.random.Generator) -> FloatArray:
-    """A uniformly random unit gradient."""
+    """Return a uniformly random unit gradient."""
     _validate.whole(1, size=size)
     direction = rng.standard_normal(size)
     return np.asarray(direction / np.linalg.norm(direction))
 
 
 def dirac_direction(size: int, *, rng: np.random.Generator) -> FloatArray:
-    """One parameter's own direction, a random one."""
+    """Return one parameter's own direction, a random one."""
     _validate.whole(1, size=size)
     direction = np.zeros(size)
     direction[rng.integers(size)] = 1.0
@@ -111,7 +111,7 @@ class TargetCanary:
         """None: the target is one of the training set's own."""
         return 0
 
-    def insert(self, batches: IntArray) -> Inserted:
+    def insert(self, batches: Batches) -> Inserted:
         """Insert what she chose, as of :class:`~epsilometer.networks.trainer.Canaries`."""
         there = batches >= 0
         target = batches == 0
@@ -209,7 +209,7 @@ class ManyCanaries:
         """One for each canary."""
         return len(self.directions)
 
-    def insert(self, batches: IntArray) -> Inserted:
+    def insert(self, batches: Batches) -> Inserted:
         """Insert the included ones, as of :class:`~epsilometer.networks.trainer.Canaries`."""
         place = np.maximum(batches - self.first, -1) + 1  # column 0 is for the other records
         drawn = np.zeros((*batches.shape[:-1], self.records + 1), np.bool_)

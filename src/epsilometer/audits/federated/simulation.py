@@ -21,8 +21,14 @@ from epsilometer.audits.federated.participation import (
 )
 from epsilometer.audits.federated.sphere import Directions
 from epsilometer.errors import InvalidArgument
-from epsilometer.networks.ensemble import one_thread, own_randomness, told
-from epsilometer.networks.local import Batches, ClientRecords, Trainer, local_batches, trainer
+from epsilometer.networks.ensemble import explain_full, one_thread, own_randomness
+from epsilometer.networks.local import (
+    Batches,
+    ClientRecords,
+    ClientTrainer,
+    local_batches,
+    make_client_trainer,
+)
 from epsilometer.networks.optimizers import SGD, Optimizer
 from epsilometer.sampling.noise import IndependentNoise, Noise, Stream
 from epsilometer.stats.gaussians import gdp_epsilon
@@ -197,7 +203,11 @@ class FederatedTraining:
             )
         taking_part = self._planted(canaries, planted, repetitions)
         who, when = self._cohorts(taking_part, repetitions, rng)
-        with told(self.device), one_thread(self.device), own_randomness(self.device, rng):
+        with (
+            explain_full(self.device),
+            one_thread(self.device),
+            own_randomness(self.device, rng),
+        ):
             records, how = self._ready()
             watch = _Watch(canaries, taking_part, iterates)
             server = _Server(self, how, watch, self._divisor(taking_part, repetitions), rng)
@@ -271,7 +281,7 @@ class FederatedTraining:
             self.participation.cohorts(
                 len(self.clients) + beside, self.cohort, rounds=self.rounds, rng=rng
             )
-        with told(self.device), own_randomness(self.device, rng):
+        with explain_full(self.device), own_randomness(self.device, rng):
             self._ready()
 
     def updates(self, weights: Tensor, clients: IntArray, *, rng: np.random.Generator) -> Tensor:
@@ -279,16 +289,20 @@ class FederatedTraining:
 
         Sorted by how many steps they make, the longest first; ``rng`` draws their batches.
         """
-        with told(self.device), one_thread(self.device), own_randomness(self.device, rng):
+        with (
+            explain_full(self.device),
+            one_thread(self.device),
+            own_randomness(self.device, rng),
+        ):
             records, how = self._ready()
             with torch.no_grad():
                 steps = _steps(self, records, clients, rng)
                 return torch.cat(list(how.updates(weights, steps, records)))
 
-    def _ready(self) -> tuple[ClientRecords, Trainer]:
+    def _ready(self) -> tuple[ClientRecords, ClientTrainer]:
         """The clients' records, and what trains on them."""
         records = ClientRecords.of(self.clients, device=self.device)
-        return records, trainer(
+        return records, make_client_trainer(
             self.module,
             self.loss,
             records,
@@ -382,7 +396,7 @@ class _Server:
     def __init__(
         self,
         how: FederatedTraining,
-        clients: Trainer,
+        clients: ClientTrainer,
         watch: _Watch,
         divisor: float,
         rng: np.random.Generator,

@@ -245,13 +245,18 @@ class Networks:
         )
 
     def _trained(self, left_out: IntArray, *, seed: int) -> Any:
-        from epsilometer.networks.ensemble import as_tensor, one_thread, own_randomness, told
+        from epsilometer.networks.ensemble import (
+            as_tensor,
+            explain_full,
+            one_thread,
+            own_randomness,
+        )
         from epsilometer.networks.local import local_batches
         from epsilometer.networks.same_batches import many_models, train_without
 
         how = self.how
         _, order, dropped = np.random.default_rng(seed).spawn(3)
-        with told(how.device), one_thread(how.device):
+        with explain_full(how.device), one_thread(how.device):
             x, y = as_tensor(self.features, how.device), as_tensor(self.places, how.device)
             module = self._begun(seed)
             models = many_models(module, left_out.size, loss=_loss(how.loss), x=x, y=y)

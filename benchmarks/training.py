@@ -25,8 +25,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from epsilometer.audits.dpsgd.canaries import Adversary, TargetCanary, random_direction
 from epsilometer.networks import memory
 from epsilometer.networks.ensemble import EnsembleDPSGD, cross_entropy
-from epsilometer.networks.trainer import NoCanaries
 from epsilometer.networks.models import cnn, lenet5, mlp
+from epsilometer.networks.trainer import NoCanaries
 
 _PAGE = Path(__file__).resolve().parent / "training.md"
 _BATCH = 100

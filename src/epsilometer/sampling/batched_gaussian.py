@@ -99,9 +99,10 @@ class BatchedGaussian:
     @property
     def engine(self) -> Engine:
         """What computes the plays here."""
+        fused = self.law.rate is None  # kernels are for samplers that commands can ask for
         if self.device == "cpu":
-            return "numba" if has("numba") else "numpy"
-        return "triton" if has("triton") else "torch"
+            return "numba" if fused and has("numba") else "numpy"
+        return "triton" if fused and has("triton") else "torch"
 
     def play(self, runs: int, rng: np.random.Generator) -> Scores:
         """Play ``runs`` times with the target and as often without; same ``rng``, same scores.
@@ -195,14 +196,13 @@ class BatchedGaussian:
             case "numba":
                 with needs("numba", extra="numba"):
                     from epsilometer.sampling import _normals_cpu
-                fused = _one_of_fused if law.rate is None else _each_with_fused
-                return partial(fused, _normals_cpu, law=law, sigma=sigma)
+                return partial(_one_of_fused, _normals_cpu, law=law, sigma=sigma)
             case "numpy":
                 return partial(_in_parts, law=law, sigma=sigma)
             case "triton":
                 from epsilometer.sampling import _normals_cuda
 
-                return partial(_on_cuda, _normals_cuda, law=law, sigma=sigma, device=self.device)
+                return partial(_normals_cuda.scores, law=law, sigma=sigma, device=self.device)
             case "torch":
                 with needs("torch", extra="torch"):
                     import torch
@@ -282,35 +282,6 @@ def _one_of_fused(kernels: ModuleType, draw: Draw, law: Law, sigma: float) -> Fl
         else:
             ratio -= _log_add(b * x, b * others + np.log(below[:, : draw.runs], dtype=np.float64))
     return np.asarray(ratio.sum(0) - draw.epochs * (a - b) * (a + b) / 2)
-
-
-def _each_with_fused(kernels: ModuleType, draw: Draw, law: Law, sigma: float) -> FloatArray:
-    scores = np.empty(-(-draw.runs // kernels.LANES) * kernels.LANES)
-    kernels.each_with_scores(
-        np.uint64(draw.key), draw.world, draw.first, draw.epochs, law.steps,
-        law.present / sigma, law.absent / sigma, _mean(law, draw.world) / sigma,
-        _log_odds(law), law.rate == 1, np.array(_chances(law), np.uint64), scores,
-    )  # fmt: skip
-    return scores[: draw.runs] + draw.epochs * _left_out(law)
-
-
-def _on_cuda(kernels: ModuleType, draw: Draw, law: Law, sigma: float, device: str) -> Any:
-    scores = kernels.scores(
-        draw, law, sigma=sigma, log_odds=_log_odds(law), chances=_chances(law), device=device
-    )
-    return scores + draw.epochs * _left_out(law)
-
-
-def _log_odds(law: Law) -> float:
-    """ln q/(1 − q); ln q where q is 1."""
-    rate = law.rate or 1.0
-    return math.log(rate) - (math.log1p(-rate) if rate < 1 else 0.0)
-
-
-def _left_out(law: Law) -> float:
-    """Return what kernels leave out of an epoch: T ln(1 − q), which cancels in ratios of two."""
-    rate = law.rate or 1.0
-    return law.steps * math.log1p(-rate) if rate < 1 and law.absent == 0 else 0.0
 
 
 def _log_add(x: FloatArray, y: FloatArray) -> FloatArray:

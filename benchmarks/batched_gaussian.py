@@ -8,7 +8,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ from results import machine
 from sizes import ARGUMENTS, choose_size, write_page
 
 from epsilometer.sampling.batched_gaussian import BatchedGaussian, Engine
-from epsilometer.sampling.samplers import Poisson, Shuffle
+from epsilometer.sampling.samplers import Shuffle
 
 _PAGE = Path(__file__).resolve().parent / "batched_gaussian.md"
 _CARD = "## On a card"
@@ -41,7 +41,6 @@ Measured on {machine}.
 | ours without numba: the same stream in NumPy | {fallback:.2f} | {fallback_ratio:.1f} |
 | ours with numba | {ours:.2f} | {ratio:.1f} (target: ≥ 3, {met}) |
 | ours with numba, counted at 400 thresholds | {counted:.2f} | {counted_ratio:.1f} |
-| ours with numba, Poisson | {poisson:.2f} | |
 
 The fallback draws from the same counters as the fast engines, so that scores agree up to rounding;
 whoever has no numba pays for that.
@@ -57,7 +56,6 @@ not counted.
 | | seconds for 10⁹ plays | target |
 | --- | --- | --- |
 | one fused Triton kernel | {fused:.3f} | ≤ 3, {met} |
-| the same, Poisson | {poisson:.3f} | |
 | torch operations in blocks, where there is no Triton (2²² plays, scaled) | {plain:.1f} | |
 
 Memory on the card: {memory:.0f} MiB at most with the kernel, whatever the number of plays.
@@ -88,18 +86,15 @@ def main() -> None:
         sys.stdout.write(_cuda())
         return
     plays = BatchedGaussian(sampler=Shuffle(), noise_multiplier=_SIGMA, steps=_STEPS)
-    poisson = replace(plays, sampler=Poisson())
     without = _WithoutNumba(sampler=Shuffle(), noise_multiplier=_SIGMA, steps=_STEPS)
     rng = np.random.default_rng(0)
     plays.play(100, rng)  # compiles
-    poisson.play(100, rng)
     ways: dict[str, Callable[[], object]] = {
         "plain": lambda: _plain(rng),
         "torch": _torch,
         "fallback": lambda: without.play(_RUNS, rng),
         "ours": lambda: plays.play(_RUNS, rng),
         "counted": lambda: plays.count(_RUNS, rng, thresholds=_THRESHOLDS),
-        "poisson": lambda: poisson.play(_RUNS, rng),
     }
     speeds: dict[str, list[float]] = {way: [] for way in ways}
     for _ in range(_REPEATS):
@@ -162,7 +157,6 @@ def _cuda() -> str:
     plays = BatchedGaussian(sampler=Shuffle(), noise_multiplier=_SIGMA, steps=_STEPS, device="cuda")
     fused = _seconds(plays, 500_000_000)
     memory = torch.cuda.max_memory_allocated() / 2**20
-    poisson = _seconds(replace(plays, sampler=Poisson()), 500_000_000)
     without = _WithoutTriton(
         sampler=Shuffle(), noise_multiplier=_SIGMA, steps=_STEPS, device="cuda"
     )
@@ -176,7 +170,6 @@ def _cuda() -> str:
         steps=_STEPS,
         fused=fused,
         met=_yes(fused <= 3),
-        poisson=poisson,
         plain=plain,
         memory=memory,
     )

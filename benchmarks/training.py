@@ -26,8 +26,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from epsilometer.audits.dpsgd.canaries import Adversary, TargetCanary, random_direction
 from epsilometer.networks import memory
 from epsilometer.networks.ensemble import EnsembleDPSGD, cross_entropy
-from epsilometer.networks.insertion import NoCanaries
 from epsilometer.networks.models import cnn, lenet5, mlp
+from epsilometer.networks.trainer import NoCanaries
 
 _PAGE = Path(__file__).resolve().parent / "training.md"
 _BATCH = choose_size(100, 10)

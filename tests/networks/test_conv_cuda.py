@@ -11,7 +11,7 @@ from torch import nn
 from epsilometer.networks import convolution
 from epsilometer.networks.ensemble import EnsembleDPSGD
 from epsilometer.networks.many import ManyModels, per_example
-from epsilometer.networks.pooling import MaxPool, MeanPool
+from epsilometer.networks.quick_layers import MaxPool, MeanPool
 
 LOSS = per_example(F.cross_entropy)
 # Float32 sums in another order: some 1e-7 of what is summed, with room for what cancels.

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from epsilometer.audits.dpsgd.canaries import (
@@ -19,10 +20,10 @@ from epsilometer.audits.dpsgd.canaries import (
 )
 from epsilometer.errors import InvalidArgument, OutOfMemory
 from epsilometer.networks.ensemble import EnsembleDPSGD, Trained, _Run, cross_entropy
-from epsilometer.networks.insertion import NoCanaries
 from epsilometer.networks.many import ManyModels
 from epsilometer.networks.models import lenet5, mlp
 from epsilometer.networks.optimizers import SGD, Adam
+from epsilometer.networks.trainer import NoCanaries
 from epsilometer.sampling.samplers import Poisson, Sequential, Shuffle
 from tests.networks.nets import Scaled, Through, in_order
 from tests.oracles import FLAKE
@@ -105,7 +106,7 @@ def test_a_run_without_noise_is_what_it_is_by_hand(path: Any, optimizer: Any, th
 
 def test_batches_of_every_run_are_its_own_even_if_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Poisson: every run with its own batches, some empty, by hand."""
-    seen: list[Tensor] = []
+    seen: list[NDArray[np.int32]] = []
     insert = NoCanaries.insert
     monkeypatch.setattr(
         NoCanaries, "insert", lambda self, batch: (seen.append(batch), insert(self, batch))[1]
@@ -114,7 +115,7 @@ def test_batches_of_every_run_are_its_own_even_if_empty(monkeypatch: pytest.Monk
         noise_multiplier=0.0, initial="given", sampler=Poisson(rate=0.15, steps=8), batch_size=2
     )
     found = weights(how.train(X, Y, rng=seed(1)))
-    every = torch.stack(seen, 1)
+    every = torch.from_numpy(np.concatenate(seen, 1))
     assert len({run.numpy().tobytes() for run in every}) == 3
     assert ((every >= 0).sum(2) == 0).any()  # some batches are empty
     for run, row in enumerate(found):
@@ -349,14 +350,14 @@ def test_many_canaries_are_seen_each_along_its_own() -> None:
 
 
 def test_a_record_left_out_is_in_no_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Tensor] = []
+    seen: list[NDArray[np.int32]] = []
     insert = NoCanaries.insert
     monkeypatch.setattr(
         NoCanaries, "insert", lambda self, batch: (seen.append(batch), insert(self, batch))[1]
     )
     how = training(runs=5, noise_multiplier=0.0)
     left = how.train(X, Y, rng=seed(), left_out=1)
-    every = torch.stack(seen, 1)
+    every = torch.from_numpy(np.concatenate(seen, 1))
     for run in every:
         assert sorted(run[run >= 0].tolist()) == list(range(1, RECORDS))
     # What record 0 is does not matter.
@@ -573,7 +574,7 @@ def test_other_errors_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> Non
     def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError("something else")
 
-    monkeypatch.setattr(_Run, "step", broken)
+    monkeypatch.setattr(_Run, "train_epoch", broken)
     with pytest.raises(RuntimeError, match="something else"):
         training().train(X, Y, rng=seed())
 
@@ -609,12 +610,12 @@ def test_the_same_noise_for_all_runs_is_seen(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_same_batches_for_all_runs_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    step = _Run.step
+    train_epoch = _Run.train_epoch
 
-    def alike(self: Any, x: Tensor, y: Tensor, batch: Tensor, exact: Tensor) -> None:
-        step(self, x, y, batch[:1].expand_as(batch).contiguous(), exact)
+    def alike(self: Any, x: Tensor, y: Tensor, batches: Any, exact: Tensor) -> None:
+        train_epoch(self, x, y, np.repeat(batches[:1], len(batches), axis=0), exact)
 
-    monkeypatch.setattr(_Run, "step", alike)
+    monkeypatch.setattr(_Run, "train_epoch", alike)
     assert _fails(test_first_weights_and_noise_and_batches_differ_between_runs)
     assert _fails(lambda: test_observations_are_normal_about_their_means("zero_out", True))
 

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from epsilometer.networks import layers as layers_module
-from epsilometer.networks.layers import ManyOthers
+from epsilometer.networks import many as many_module
+from epsilometer.networks.layers import ManyOthers, Parameters
 from epsilometer.networks.many import ManyModels
-from epsilometer.networks.tape import Parameters
 from tests.networks.nets import (
     CLASSES,
     RELATIVE,
@@ -131,9 +131,9 @@ def test_known_layers_are_known_exactly() -> None:
     class Own(nn.Linear):
         """May do anything in its forward pass."""
 
-    assert layers_module.layer_for(nn.Linear(2, 2)) is layers_module.ManyLinear
-    assert layers_module.layer_for(nn.Conv2d(2, 2, 1)) is layers_module.ManyConv2d
-    assert layers_module.layer_for(nn.GroupNorm(1, 2)) is layers_module.ManyNorm
+    assert many_module.layer_for(nn.Linear(2, 2)) is layers_module.ManyLinear
+    assert many_module.layer_for(nn.Conv2d(2, 2, 1)) is many_module.ManyConv2d
+    assert many_module.layer_for(nn.GroupNorm(1, 2)) is layers_module.ManyNorm
     for other in (
         Own(2, 2),
         nn.Conv2d(2, 2, 1, groups=2),
@@ -142,7 +142,7 @@ def test_known_layers_are_known_exactly() -> None:
         nn.Embedding(3, 2, scale_grad_by_freq=True),
         nn.PReLU(),
     ):
-        assert layers_module.layer_for(other) is ManyOthers
+        assert many_module.layer_for(other) is ManyOthers
 
 
 # The classic mistakes, planted: the tests above would see each.

@@ -18,7 +18,7 @@ from epsilometer.networks.local import (
     OneByOne,
     Together,
     local_batches,
-    trainer,
+    make_client_trainer,
 )
 from epsilometer.networks.models import cnn, mlp
 from epsilometer.networks.optimizers import SGD, Adam
@@ -123,7 +123,7 @@ def test_what_cannot_be_trained_together_is_trained_one_by_one() -> None:
     records = ClientRecords.of(data, device="cpu")
     torch.manual_seed(0)
     module = Recurrent()
-    how = trainer(
+    how = make_client_trainer(
         module, cross_entropy, records, optimizer=SGD(), learning_rate=RATE, at_once=4, device="cpu"
     )
     assert isinstance(how, OneByOne)
@@ -144,7 +144,7 @@ def test_clients_are_trained_together_where_that_is_right(
     rng = np.random.default_rng(0)
     data = [(rng.normal(size=(n, *shape)), rng.integers(CLASSES, size=n)) for n in (3, 2)]
     records = ClientRecords.of(data, device="cpu")
-    how = trainer(
+    how = make_client_trainer(
         module, cross_entropy, records, optimizer=SGD(), learning_rate=RATE, at_once=4, device="cpu"
     )
     assert isinstance(how, kind)
@@ -186,7 +186,7 @@ def test_bad_clients_are_told(data: Any, part: str) -> None:
 def test_bad_modules_are_told(module: Any, part: str) -> None:
     records = ClientRecords.of([(X, Y + 2)], device="cpu")
     with pytest.raises(InvalidArgument, match=part):
-        trainer(
+        make_client_trainer(
             module,
             cross_entropy,
             records,

@@ -16,12 +16,19 @@ from epsilometer.errors import InvalidArgument
 from epsilometer.sampling.samplers import (
     BallsInBins,
     BatchThenShuffle,
+    Law,
     PartialShuffle,
     Poisson,
     Sampler,
     Sequential,
     Shuffle,
     WithoutReplacement,
+    expected_rate,
+    find_law,
+    has_known_order,
+    is_displacing,
+    is_poisson,
+    pin_sampler,
 )
 from tests.oracles import FLAKE
 
@@ -280,3 +287,66 @@ def test_impossible_epochs_are_refused_at_once(
 def test_impossible_samplers_are_refused(make: Callable[[], Sampler], words: str) -> None:
     with pytest.raises(InvalidArgument, match=words):
         make()
+
+
+# --- what is known of each
+EVERY = [
+    (Sequential(), Law(steps=1, absent=1)),
+    (Shuffle(), Law(steps=12, absent=1)),
+    (PartialShuffle(10), Law(steps=3, absent=1)),
+    (PartialShuffle(1000), Law(steps=12, absent=1)),
+    (BatchThenShuffle(), Law(steps=12, absent=7)),
+    (BallsInBins(), Law(steps=12, absent=0)),
+    (Poisson(), Law(steps=12, absent=0, rate=1 / 12)),
+    (Poisson(rate=0.3, steps=12), Law(steps=12, absent=0, rate=0.3)),
+    (WithoutReplacement(), Law(steps=12, absent=1, rate=1 / 12)),
+]
+
+
+@pytest.mark.parametrize(("sampler", "law"), EVERY)
+def test_laws(sampler: Sampler, law: Law) -> None:
+    assert find_law(sampler, 12, 4) == law
+    assert is_poisson(sampler) == isinstance(sampler, Poisson)
+    assert has_known_order(sampler) == isinstance(sampler, Sequential)
+    assert is_displacing(sampler) == (law.absent > 0)  # who displaces stands out even when zeroed
+
+
+@pytest.mark.parametrize(("sampler", "law"), EVERY)
+def test_a_record_comes_as_often_as_its_law_says(
+    sampler: Sampler, law: Law, rng: np.random.Generator
+) -> None:
+    epochs = 400
+    came = np.zeros((epochs, 12), np.int64)
+    for row in came:
+        for step, batch in enumerate(sampler.batches(48, 4, rng=rng)):
+            row[step] = np.count_nonzero(batch == 0)
+    if law.rate is None:
+        assert (came.sum(axis=1) == 1).all()
+        assert np.count_nonzero(came.any(axis=0)) == law.steps
+        assert not came[:, law.steps :].any()  # record 0 is in the first batches
+    else:
+        assert scipy.stats.binomtest(int(came.sum()), came.size, law.rate).pvalue > FLAKE
+
+
+def test_laws_that_need_more_say_so() -> None:
+    for sampler in (PartialShuffle(4), BatchThenShuffle()):
+        with pytest.raises(InvalidArgument, match="Expected a batch_size with"):
+            find_law(sampler, 12)
+    with pytest.raises(InvalidArgument, match="a sliding one: the law of its batches is not known"):
+        find_law(PartialShuffle(4, sliding=True), 12, 4)
+    with pytest.raises(InvalidArgument, match="steps to be 12, got 3"):
+        find_law(Poisson(steps=3), 12)
+    for wrong in ({"steps": 0, "absent": 1}, {"steps": 1, "absent": -1}):
+        with pytest.raises(InvalidArgument):
+            Law(**wrong)
+    for rate in (0.0, 1.5, math.nan):
+        with pytest.raises(InvalidArgument):
+            Law(steps=1, absent=0, rate=rate)
+
+
+def test_a_pinned_sampler_draws_alike_for_a_record_less(rng: np.random.Generator) -> None:
+    pinned = pin_sampler(Poisson(), 48, 4)
+    assert pinned == Poisson(rate=4 / 48, steps=12)
+    assert expected_rate(pinned, 47, 4) == 4 / 48
+    assert pin_sampler(Shuffle(), 48, 4) == Shuffle()
+    assert expected_rate(Shuffle(), 48, 4) == 4 / 48

@@ -12,7 +12,7 @@ import numpy as np
 
 from epsilometer import _validate
 from epsilometer._extras import needs
-from epsilometer.audits.training.record_pools import Way, differing_record
+from epsilometer.audits.training.canaries import Way, differing_record
 from epsilometer.core.record import Record, mislabel
 from epsilometer.errors import InvalidArgument
 from epsilometer.files.records import hash_records, read_named_records

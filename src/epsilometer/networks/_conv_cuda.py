@@ -43,7 +43,7 @@ class Shape:
 
 
 def shape_of(x: Tensor, weight: Tensor, stride: Any, dilation: Any) -> Shape:
-    """Of the convolution of images with ``(models, outs, ins, kh, kw)`` weights."""
+    """Return the shape of a convolution with ``(models, outs, ins, kh, kw)`` weights."""
     _, ins, high, wide = x.shape
     outs, (kh, kw) = weight.shape[1], weight.shape[3:]
     height = (high - dilation[0] * (kh - 1) - 1) // stride[0] + 1
@@ -258,7 +258,7 @@ def _squares(
 
 
 def squares(pixels: Tensor, backs: Tensor, shape: Shape) -> Tensor:
-    """Squared norms of every example's gradient by the weights.
+    """Return squared norms of every example's gradient by the weights.
 
     Args:
         pixels: Products of all pairs of pixels, ``(n, high · wide, high · wide)``.
@@ -276,7 +276,7 @@ def squares(pixels: Tensor, backs: Tensor, shape: Shape) -> Tensor:
 
 
 def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, shape: Shape) -> Tensor:
-    """Outputs ``(n, outs, height, width)`` of images, first those of the first model."""
+    """Return outputs ``(n, outs, height, width)`` of images, first those of the first model."""
     runs, examples = len(weight), len(x) // len(weight)
     out = x.new_empty(len(x), shape.outs, shape.height, shape.width)
     block, padded = _blocks(shape.outs)
@@ -293,7 +293,7 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, shape: Shape) -> Te
 
 
 def derive(back: Tensor, weight: Tensor, shape: Shape) -> Tensor:
-    """Derivatives by the images from those by the outputs."""
+    """Return derivatives by the images from those by the outputs."""
     runs, examples = len(weight), len(back) // len(weight)
     out = back.new_empty(len(back), shape.ins, shape.high, shape.wide)
     block, padded = _blocks(shape.ins)
@@ -310,7 +310,7 @@ def derive(back: Tensor, weight: Tensor, shape: Shape) -> Tensor:
 
 
 def gradients(x: Tensor, back: Tensor, shape: Shape, *, runs: int, biased: bool) -> Tensor:
-    """Of every example, ``(n, ins · kw, kh, outs)`` and zeros; the bias is a last column."""
+    """Return gradients per example, ``(n, ins · kw, kh, outs)``; the bias is a last column."""
     examples, columns = len(x) // runs, shape.ins * shape.kw + biased
     block, padded = _blocks(shape.outs)
     places = shape.height * shape.width
@@ -334,7 +334,7 @@ def gradients(x: Tensor, back: Tensor, shape: Shape, *, runs: int, biased: bool)
 
 
 def add_up(gradients: Tensor, weights: Tensor, into: Tensor, bias: Tensor | None) -> None:
-    """Writes the weighted sums ``(runs, outs, ins, kh, kw)`` of what :func:`gradients` gave."""
+    """Write the weighted sums ``(runs, outs, ins, kh, kw)`` of what :func:`gradients` gave."""
     runs, outs, ins, _, kw = into.shape
     summed = torch.bmm(weights[:, None], gradients.view(*weights.shape, -1))
     summed = summed.view(runs, *gradients.shape[1:])[..., :outs]
@@ -349,31 +349,31 @@ class Convolution(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, shape: Shape) -> Tensor:
-        """Outputs."""
+        """Return outputs."""
         ctx.weight, ctx.shape = weight, shape
         return convolve(x, weight, bias, shape)
 
     @staticmethod
     def backward(ctx: Any, *backs: Tensor) -> Any:
-        """Derivatives by the images alone: those by the weights are taken example by example."""
+        """Differentiate by the images alone: by the weights that is done per example."""
         return derive(backs[0].contiguous(), ctx.weight, ctx.shape), None, None, None
 
 
 def _blocks(channels: int) -> tuple[int, int]:
-    """Channels of a program, and of all programs together."""
+    """Return channels of a program, and of all programs together."""
     block = min(_CHANNELS, triton.next_power_of_2(channels))
     return block, -(-channels // block) * block
 
 
 def _stack(rows: int, each: int, step: int = 1) -> int:
-    """Rows of a thread, a multiple of ``step``: of those that fit, what leaves the fewest idle."""
+    """Return rows per thread, a multiple of ``step``: of those that fit, what idles least."""
     least = -(-4 // step) * step
     most = max(least, min(14, _SUMS // each))
     return min(range(least, most + 1, step), key=lambda stack: (-(-rows // stack) * stack, -stack))
 
 
 def _side_by_side(rows: Tensor, padded: int) -> Tensor:
-    """Weights copied so that channels lie next to each other, and zeros behind them."""
+    """Return weights copied so that channels lie next to each other, and zeros behind them."""
     out = rows.new_zeros(*rows.shape[:-1], padded)
     out[..., : rows.shape[-1]].copy_(rows)
     return out

@@ -67,7 +67,7 @@ class MeanPool(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, kernel: tuple[int, int], bent: bool) -> Tensor:
-        """Averages."""
+        """Return averages."""
         z = z.contiguous()
         out = z.new_empty(*z.shape[:-2], z.shape[-2] // kernel[0], z.shape[-1] // kernel[1])
         ctx.kernel, ctx.bent, ctx.shape = kernel, bent, z.shape
@@ -77,7 +77,7 @@ class MeanPool(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *backs: Tensor) -> Any:
-        """Every pixel gets its share."""
+        """Give every pixel its share."""
         back = backs[0].contiguous()
         out = back.new_empty(ctx.shape)
         z = ctx.saved_tensors[0] if ctx.bent else out
@@ -88,7 +88,7 @@ class MeanPool(torch.autograd.Function):
 def _launch(
     kernel: Any, tensors: Any, pooled: Tensor, sides: tuple[int, int], bent: bool, *, pixels: int
 ) -> None:
-    """Starts programs of whole rows of averages, so that only their first one needs 64 bits."""
+    """Start programs of whole rows of averages, so that only their first one needs 64 bits."""
     width = pooled.shape[-1]
     size = max(_SIZE, triton.next_power_of_2(pixels * width))
     each, rows = size // (pixels * width), pooled.numel() // width

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.grad import conv2d_input, conv2d_weight
 
 from epsilometer._extras import has
-from epsilometer.networks.tape import (
+from epsilometer.networks.layers import (
     Layer,
     Parameters,
     Tape,
@@ -42,7 +42,7 @@ class ManyConv2d(Layer):
         self._memory: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """All models' outputs."""
+        """Return all models' outputs."""
         weight, bias, layer = self.own["weight"], self.own.get("bias"), self._layer
         (above, below), (left, right) = _padding(layer)
         if above + below + left + right:
@@ -65,7 +65,7 @@ class ManyConv2d(Layer):
         return self.remember(columns.detach(), z)
 
     def _convolved(self, x: Tensor) -> Tensor:
-        """All models' outputs from padded images: by our kernels, or by torch's model by model."""
+        """Convolve padded images of all models: by our kernels, or by torch's model by model."""
         weight, bias, layer = self.own["weight"], self.own.get("bias"), self._layer
         apply: Any
         if _has_kernels(x, layer) and self._keeps_gradients(x):
@@ -77,13 +77,13 @@ class ManyConv2d(Layer):
         return apply(x, weight, bias, layer.stride, layer.dilation)  # type: ignore[no-any-return]
 
     def measure(self, given: Tensor, back: Tensor) -> tuple[Tensor, Any]:
-        """A gradient is the sum of the outer products of all patches."""
+        """Measure a gradient that is the sum of the outer products of all patches."""
         if given.ndim == 4:  # the image itself, padded
             return self._measure_images(given, back.contiguous())
         return measure_outer(given, back.flatten(2), self.own)
 
     def add_up(self, kept: Any, weights: Tensor, sums: Parameters) -> None:
-        """One batched product; torch's own derivative by the weights where images were kept."""
+        """Sum by one batched product; by torch's own derivative where images were kept."""
         if isinstance(kept, Images):
             self._add_up_images(kept, weights, sums)
         elif kept[0].ndim == 4:  # from the kernels
@@ -94,7 +94,7 @@ class ManyConv2d(Layer):
             add_up_outer(kept, weights, sums)
 
     def _measure_images(self, x: Tensor, back: Tensor) -> tuple[Tensor, Any]:
-        """Of padded images: by every example's gradient, or by the products of pairs of places."""
+        """Measure by every example's gradient, or by products of pairs of places."""
         if self._keeps_gradients(x):
             if not _has_kernels(x, self._layer):
                 columns, _ = _columns(x, self._layer)
@@ -111,7 +111,7 @@ class ManyConv2d(Layer):
         return squares, Images(x, back)
 
     def _squares(self, x: Tensor, back: Tensor) -> Tensor:
-        """Squared norms of the weights' gradients.
+        """Return squared norms of the weights' gradients.
 
         From the products of all pairs of pixels: no patch is copied, and a pair of pixels that is
         in many pairs of patches is multiplied once.
@@ -161,12 +161,12 @@ class ManyConv2d(Layer):
 
 
 def _has_kernels(x: Tensor, layer: nn.Conv2d) -> bool:
-    """Whether there are kernels of our own for a convolution."""
+    """Tell whether there are kernels of our own for a convolution."""
     return x.is_cuda and math.prod(layer.kernel_size) <= _TAPS and has("triton")
 
 
 def _copies_patches(x: Tensor) -> bool:
-    """Whether convolutions are products with patches: on the CPU, where torch's own are slower."""
+    """Tell whether to multiply with patches: on the CPU, where torch's own are slower."""
     return x.device.type == "cpu"
 
 
@@ -177,7 +177,7 @@ class _ByModel(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, dilation: Any
     ) -> Tensor:
-        """Outputs."""
+        """Return outputs."""
         ctx.save_for_backward(weight)
         ctx.shape, ctx.how = x.shape, {"stride": stride, "dilation": dilation}
         runs = len(weight)
@@ -191,7 +191,7 @@ class _ByModel(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *backs: Tensor) -> Any:
-        """By the image alone."""
+        """Differentiate by the image alone."""
         return _BackByModel.backward(ctx, *backs)
 
 
@@ -205,14 +205,14 @@ class _BackByModel(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, z: Tensor, weight: Tensor, stride: Any, dilation: Any
     ) -> Tensor:
-        """What was computed already."""
+        """Return what was computed already."""
         ctx.save_for_backward(weight)
         ctx.shape, ctx.how = x.shape, {"stride": stride, "dilation": dilation}
         return z.view_as(z)
 
     @staticmethod
     def backward(ctx: Any, *backs: Tensor) -> Any:
-        """By the image alone."""
+        """Differentiate by the image alone."""
         (weight,) = ctx.saved_tensors
         runs, (examples, *rest) = len(weight), ctx.shape
         derivative: Any = conv2d_input
@@ -226,7 +226,7 @@ class _BackByModel(torch.autograd.Function):
 def _columns(
     x: Tensor, layer: nn.Conv2d, memory: Tensor | None = None
 ) -> tuple[Tensor, tuple[int, int]]:
-    """Patches of a padded image, ``(examples, inputs, places)``, and what shape places have.
+    """Return patches of a padded image, ``(examples, inputs, places)``, and what shape places have.
 
     Args:
         x: Padded images.
@@ -247,13 +247,13 @@ def _columns(
 
 
 def _pairs(x: Tensor) -> Tensor:
-    """Products of all pairs of places of ``(n, channels, height, width)``."""
+    """Return products of all pairs of places of ``(n, channels, height, width)``."""
     columns = x.flatten(2)
     return torch.bmm(columns.transpose(1, 2), columns)
 
 
 def _pairs_of_patches(x: Tensor, places: Any, layer: nn.Conv2d) -> Tensor:
-    """Products of all pairs of patches of an image, ``(examples, places, places)``."""
+    """Return products of all pairs of patches of an image, ``(examples, places, places)``."""
     pairs = _pairs(x).view(-1, *x.shape[2:], *x.shape[2:])
     rows, columns = (
         [slice(apart * tap, apart * tap + step * (side - 1) + 1, step) for tap in range(size)]
@@ -261,12 +261,12 @@ def _pairs_of_patches(x: Tensor, places: Any, layer: nn.Conv2d) -> Tensor:
             places, layer.kernel_size, layer.stride, layer.dilation, strict=True
         )
     )
-    pairs = _added(pairs[:, row, :, row] for row in rows)
-    pairs = _added(pairs[:, :, column, :, column] for column in columns)
+    pairs = _add_views(pairs[:, row, :, row] for row in rows)
+    pairs = _add_views(pairs[:, :, column, :, column] for column in columns)
     return pairs.view(len(x), math.prod(places), -1)
 
 
-def _added(views: Iterator[Tensor]) -> Tensor:
+def _add_views(views: Iterator[Tensor]) -> Tensor:
     total = next(views).clone(memory_format=torch.contiguous_format)
     for view in views:
         total.add_(view)
@@ -274,7 +274,7 @@ def _added(views: Iterator[Tensor]) -> Tensor:
 
 
 def _padding(layer: nn.Conv2d) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Rows above and below, columns left and right."""
+    """Return rows above and below, columns left and right."""
     if layer.padding == "valid":
         return (0, 0), (0, 0)
     if layer.padding == "same":

@@ -1,10 +1,13 @@
-"""DP-SGD of many independent runs in one batch dimension."""
+"""Train many independent runs of DP-SGD in one batch dimension, with PyTorch."""
 
 import math
+import os
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -15,12 +18,11 @@ from torch import Tensor, nn
 from epsilometer import _validate
 from epsilometer.core.settings import DATA
 from epsilometer.errors import InvalidArgument, OutOfMemory
-from epsilometer.networks.insertion import Canaries, NoCanaries
-from epsilometer.networks.many import Initial, Loss, ManyModels, is_full, per_example
+from epsilometer.networks.many import Initial, Loss, ManyModels, is_full, per_example, try_models
 from epsilometer.networks.optimizers import SGD, Optimizer
-from epsilometer.networks.schedule import schedule
+from epsilometer.networks.trainer import Batches, Canaries, NoCanaries
 from epsilometer.sampling.samplers import Sampler, Shuffle
-from epsilometer.types import BoolArray, FloatArray
+from epsilometer.types import BoolArray, FloatArray, IntArray
 
 Path: TypeAlias = Literal["auto", "general"]
 _SHUFFLE = Shuffle()
@@ -28,27 +30,20 @@ _SGD = SGD()
 _NO_CANARIES = NoCanaries()
 _SEEN = 256  # records whose outputs are held at once
 _DRAWN = 4096  # samples of all runs that are held at once
+_TOGETHER = 32  # runs that share a stream; their batches are drawn by one thread
 _TRIED = 2  # examples on which the fast path is compared with the module itself
 
 
 def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
-    """The usual loss of classes, of every example."""
+    """Return the usual loss of classes, of every example."""
     return nn.functional.cross_entropy(outputs, labels, reduction="none")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Trained:
-    """What many runs ended with.
+    """What many runs ended with, as of :class:`~epsilometer.networks.trainer.Outcome`.
 
     Attributes:
-        observations: Noisy sums along the canaries in clipping norms, not divided by the batch
-            size, ``(runs, epochs, steps, canaries)``; nan from where a run diverged.
-        others: What the records' own gradients added to them, of the same shape. Whoever knows the
-            records and the batches takes it off.
-        moved: How far each run went along the canaries against its gradients, −⟨θ_T − θ_0, ĝ⟩,
-            ``(runs, canaries)``.
-        drawn: Whether the canaries' records were in the batches, of the same shape.
-        diverged: Runs whose parameters are no longer finite, ``(runs,)``.
         models: The models themselves.
     """
 
@@ -60,31 +55,31 @@ class Trained:
     models: ManyModels
 
     def losses(self, features: ArrayLike, labels: ArrayLike, *, loss: Any) -> FloatArray:
-        """Loss of every run's final model on the same records, ``(runs, records)``; no dropout."""
+        """Return the loss of every final model on records, ``(runs, records)``; no dropout."""
         each = per_example(loss)
-        return self._measured(
+        return self._measure(
             features,
             labels,
             lambda outputs, y: each(outputs.flatten(0, 1), y.flatten(0, 1)).view(len(y), -1),
         )
 
     def accuracy(self, features: ArrayLike, labels: ArrayLike) -> FloatArray:
-        """Share of records that each run's final model classifies rightly, ``(runs,)``."""
-        right = self._measured(features, labels, lambda outputs, y: outputs.argmax(-1) == y)
+        """Return share of records that each run's final model classifies rightly, ``(runs,)``."""
+        right = self._measure(features, labels, lambda outputs, y: outputs.argmax(-1) == y)
         return np.asarray(right.mean(1))
 
     def probabilities(self, features: ArrayLike) -> FloatArray:
-        """What every run's final model says of records, ``(runs, records, classes)``; no dropout.
+        """Return what final models predict, ``(runs, records, classes)``; no dropout.
 
         Assumes: outputs are logits, as those of :func:`cross_entropy`.
         """
         labels = np.zeros(len(features), np.int64)  # type: ignore[arg-type]
-        return self._measured(features, labels, lambda outputs, _: outputs.softmax(-1))
+        return self._measure(features, labels, lambda outputs, _: outputs.softmax(-1))
 
     def samples(
         self, features: ArrayLike, count: int, *, rng: np.random.Generator
     ) -> NDArray[np.float32]:
-        """Probabilities with dropout on, ``(runs, records, count, classes)``: MC dropout.
+        """Return probabilities with dropout on, ``(runs, records, count, classes)``: MC dropout.
 
         Every sample of every run and record has dropped its own. Same ``rng``, same samples on the
         same device. Of a sequence, what comes before dropout is computed once.
@@ -97,7 +92,7 @@ class Trained:
         at_once = max(1, _DRAWN // models.runs)
         parts = []
         with (
-            told(models.device),
+            explain_full(models.device),
             torch.no_grad(),
             one_thread(models.device),
             own_randomness(models.device, rng),
@@ -111,30 +106,29 @@ class Trained:
         drawn = np.concatenate(parts, axis=1)
         return drawn.reshape(models.runs, len(every), count, -1)
 
-    def _measured(
+    def _measure(
         self, features: ArrayLike, labels: ArrayLike, measure: Callable[[Tensor, Tensor], Tensor]
     ) -> FloatArray:
-        """Of outputs and labels of some records at a time, both ``(runs, records, …)``."""
+        """Measure outputs and labels of some records at a time, both ``(runs, records, …)``."""
         models = self.models
         every, known = as_tensor(features, models.device), as_tensor(labels, models.device)
         parts = []
-        with told(models.device), torch.no_grad(), models.settled():
+        with explain_full(models.device), torch.no_grad(), models.settled():
             for start in range(0, len(every), _SEEN):
                 x, y = every[start : start + _SEEN], known[start : start + _SEEN]
                 outputs = models(x.expand(models.runs, *x.shape))
                 parts.append(measure(outputs, y.expand(models.runs, *y.shape)))
         models.forget()
-        return _on_cpu(torch.cat(parts, 1).double())
+        return _to_numpy(torch.cat(parts, 1).double())
 
 
 @dataclass(frozen=True, eq=False)
 class EnsembleDPSGD:
-    """R independent runs of DP-SGD, each with its own first weights, batches and noise.
+    """R independent runs of DP-SGD: the :class:`~epsilometer.networks.trainer.Trainer` of PyTorch.
 
-    Guarantees: every step of every run clips each example's gradient to ``clip_norm``, sums, adds
-        N(0, (noise_multiplier · clip_norm)²) to each coordinate, and divides by ``batch_size``. The
-        noise along a single canary is drawn in double precision and right to eight standard
-        deviations and beyond, whatever the device's own generator does in its tails.
+    Guarantees: what a ``Trainer`` must keep. The noise along a single canary is drawn in double
+        precision and right to eight standard deviations and beyond, whatever the device's own
+        generator does in its tails.
     Assumes: the module treats the examples of a batch one by one.
 
     Attributes:
@@ -193,17 +187,12 @@ class EnsembleDPSGD:
         canaries: Canaries = _NO_CANARIES,
         left_out: int = 0,
     ) -> Trained:
-        """Trains all runs; same ``rng``, same result on the same device.
-
-        Args:
-            features: Records, ``(n, …)``.
-            labels: Their classes 0, 1, … or values, ``(n, …)``.
-            rng: Where all randomness comes from.
-            canaries: Gradients that take part.
-            left_out: How many of the first records are not there: 1 for training without record 0
-                under add/remove adjacency.
-        """
-        with told(self.device), one_thread(self.device), own_randomness(self.device, rng):
+        """Train all runs, as of :class:`~epsilometer.networks.trainer.Trainer`."""
+        with (
+            explain_full(self.device),
+            one_thread(self.device),
+            own_randomness(self.device, rng),
+        ):
             return self._train(features, labels, rng=rng, canaries=canaries, left_out=left_out)
 
     def _train(
@@ -220,7 +209,7 @@ class EnsembleDPSGD:
         generator = torch.Generator(self.device).manual_seed(int(rng.integers(2**63)))
         models.reset(self.initial, generator)
         records = x.shape[0] + canaries.records
-        drawn = schedule(
+        drawn = draw_batches(
             self.sampler,
             records - left_out,
             self.batch_size,
@@ -231,16 +220,27 @@ class EnsembleDPSGD:
         run = _Run(self, models, canaries, generator)
         with torch.no_grad():
             for epoch in drawn:
-                batches = torch.from_numpy(epoch).to(self.device).transpose(0, 1)
-                batches = torch.where(batches >= 0, batches + left_out, -1) if left_out else batches
-                exact = torch.from_numpy(rng.standard_normal((len(batches), self.runs)))
-                for batch, noise in zip(batches, exact.to(self.device), strict=True):
-                    run.step(x, y, batch.long(), noise)
+                batches = np.where(epoch >= 0, epoch + left_out, -1) if left_out else epoch
+                exact = torch.from_numpy(rng.standard_normal((batches.shape[1], self.runs)))
+                run.train_epoch(x, y, batches, exact.to(self.device))
             return run.trained()
 
+    def with_runs(self, runs: int) -> "EnsembleDPSGD":
+        """Return the same training of another number of runs at once."""
+        return self if runs == self.runs else replace(self, runs=runs)
+
+    def count_at_once(self, features: ArrayLike, labels: ArrayLike) -> int:
+        """Return how many runs to train at once: as many as fit and are quickest."""
+        from epsilometer.networks import memory
+
+        return memory.at_once(self, features, labels)
+
     def check(self, features: ArrayLike, labels: ArrayLike) -> ManyModels:
-        """Refuses records or a module that :meth:`train` would refuse; else, one such model."""
-        with told(self.device), own_randomness(self.device, np.random.default_rng(0)):
+        """Refuse records or a module that :meth:`train` would refuse; else, one such model."""
+        with (
+            explain_full(self.device),
+            own_randomness(self.device, np.random.default_rng(0)),
+        ):
             return replace(self, runs=1)._models(*self._records(features, labels))
 
     @property
@@ -272,21 +272,9 @@ class EnsembleDPSGD:
         return x, y
 
     def _models(self, x: Tensor, y: Tensor) -> ManyModels:
-        """On the fast path where it computes what the module does."""
+        """Return models, on the fast path where it computes what the module does."""
         tried, whole = x[:_TRIED], self.path == "general"
-        few = ManyModels(self.module, 2, device=self.device, whole=whole)
-        if not few.general and not few.agree(tried):
-            whole = True
-            few = ManyModels(self.module, 2, device=self.device, whole=True)
-        if few.general:
-            few.try_out(tried)
-        if not few.one_by_one(tried):
-            raise InvalidArgument(
-                "Expected a module that treats the records of a batch one by one, its outputs for "
-                "two records are not those for each alone: one record moves the gradients of all "
-                "others, and clipping bounds nothing. In place of batch normalisation take "
-                "GroupNorm."
-            )
+        few, whole = try_models(self.module, tried, device=self.device, whole=whole)
         check_loss(self.loss, few.plain(tried), y)
         return ManyModels(self.module, self.runs, device=self.device, whole=whole)
 
@@ -308,20 +296,38 @@ class _Run:
         self.scale = how.noise_multiplier * how.clip_norm
         self.seen: list[Tensor] = []
         self.others: list[Tensor] = []
-        self.drawn: list[Tensor] = []
-        self.directions = self._laid_out(canaries.directions)
+        self.drawn: list[BoolArray] = []
+        self.directions = self._lay_out(canaries.directions)
         self.start = models.parameters @ self.directions.T
 
-    def step(self, x: Tensor, y: Tensor, batch: Tensor, exact: Tensor) -> None:
-        """One step of all runs; ``exact`` is their noise along a single canary."""
-        how, models, canaries = self.how, self.models, self.canaries
-        keep, amounts, drawn = canaries.insert(batch)
-        self.drawn.append(drawn)
-        amounts = amounts.to(models.parameters.dtype) * how.clip_norm
+    def train_epoch(self, x: Tensor, y: Tensor, batches: Batches, exact: Tensor) -> None:
+        """Take the steps of one epoch; ``exact`` is the noise along a single canary."""
+        inserted = self.canaries.insert(batches)
+        self.drawn.append(inserted.drawn)
+        steps = self._send(batches)
+        amounts = self._send(inserted.amounts).to(self.models.parameters.dtype)
+        keep = [None] * len(steps) if inserted.keep is None else self._send(inserted.keep)
+        for batch, kept, amount, noise in zip(steps, keep, amounts, exact, strict=True):
+            self._step(x, y, batch.long(), kept, amount * self.how.clip_norm, noise)
+
+    def _send(self, array: NDArray[Any]) -> Tensor:
+        """Move what runs do in each step to the device, the steps first."""
+        return torch.from_numpy(array).to(self.models.device).transpose(0, 1)
+
+    def _step(
+        self,
+        x: Tensor,
+        y: Tensor,
+        batch: Tensor,
+        keep: Tensor | None,
+        amounts: Tensor,
+        exact: Tensor,
+    ) -> None:
+        how, models = self.how, self.models
         if keep is None:
             sums = models.sums.zero_()
         else:
-            own = _filled_up(batch, keep, x.shape[0] - 1)
+            own = _fill_places(batch, keep, x.shape[0] - 1)
             sums = models.clipped_sums(
                 x[own], y[own], loss=self.loss, clip=how.clip_norm, keep=keep
             )
@@ -336,7 +342,7 @@ class _Run:
         how.optimizer.step(models.parameters, sums, self.state, rate=how.learning_rate)
 
     def _add_exact(self, sums: Tensor, amounts: Tensor, exact: Tensor) -> None:
-        """Adds the canary and the noise; along the canary, exactly the noise that was drawn.
+        """Add the canary and the noise; along the canary, exactly the noise that was drawn.
 
         A device's generator may cut off the tails of its normals. Along the one direction that is
         watched its noise is taken out and replaced.
@@ -350,14 +356,14 @@ class _Run:
         self.others.append((others / self.how.clip_norm)[:, None])
 
     def trained(self) -> Trained:
-        """What all runs ended with."""
+        """Return what all runs ended with."""
         models, epochs = self.models, self.how.epochs
         shape = (models.runs, epochs, len(self.seen) // epochs, len(self.directions))
         return Trained(
-            observations=_on_cpu(torch.stack(self.seen, 1).double()).reshape(shape),
-            others=_on_cpu(torch.stack(self.others, 1).double()).reshape(shape),
-            moved=_on_cpu((self.start - models.parameters @ self.directions.T).double()),
-            drawn=torch.stack(self.drawn, 1).cpu().numpy().reshape(shape),
+            observations=_to_numpy(torch.stack(self.seen, 1).double()).reshape(shape),
+            others=_to_numpy(torch.stack(self.others, 1).double()).reshape(shape),
+            moved=_to_numpy((self.start - models.parameters @ self.directions.T).double()),
+            drawn=np.stack(self.drawn, 1),
             diverged=~torch.isfinite(models.parameters).all(1).cpu().numpy(),
             models=models,
         )
@@ -365,8 +371,8 @@ class _Run:
     def _noise(self) -> Tensor:
         return self.noise.normal_(0, self.scale, generator=self.generator)
 
-    def _laid_out(self, directions: FloatArray) -> Tensor:
-        """Directions over the columns of the flat parameters."""
+    def _lay_out(self, directions: FloatArray) -> Tensor:
+        """Return directions over the columns of the flat parameters."""
         models = self.models
         if len(directions) and directions.shape[1] != models.size:
             raise InvalidArgument(
@@ -379,7 +385,7 @@ class _Run:
 
 
 def check_loss(given: Any, outputs: Tensor, y: Tensor) -> None:
-    """Refuses labels that the module has no outputs for, and losses that mix records.
+    """Refuse labels that the module has no outputs for, and losses that mix records.
 
     Args:
         given: The loss, as a user gave it.
@@ -412,8 +418,8 @@ def check_loss(given: Any, outputs: Tensor, y: Tensor) -> None:
 
 
 @contextmanager
-def told(device: str) -> Iterator[None]:
-    """Turns a device that is full into a sentence that says what to do.
+def explain_full(device: str) -> Iterator[None]:
+    """Turn a device that is full into a sentence that says what to do.
 
     And keeps to itself what vmap says of layers that it has no rule for: they are slow, and right.
     """
@@ -430,8 +436,8 @@ def told(device: str) -> Iterator[None]:
         ) from error
 
 
-def _filled_up(batch: Tensor, keep: Tensor, spare: int) -> Tensor:
-    """Records to compute with where some do not count.
+def _fill_places(batch: Tensor, keep: Tensor, spare: int) -> Tensor:
+    """Return records to compute with where some do not count.
 
     Their places are taken by one of the batch that counts, so that nothing is differentiated that
     the batch has not: a gradient that overflows is not 0 even times 0.
@@ -443,7 +449,7 @@ def _filled_up(batch: Tensor, keep: Tensor, spare: int) -> Tensor:
 
 @contextmanager
 def own_randomness(device: str, rng: np.random.Generator) -> Iterator[None]:
-    """For dropout, which takes torch's global generators: seeded from ``rng``, then as before."""
+    """Seed torch's global generators, of which dropout draws, and restore them afterwards."""
     devices = [torch.device(device)] if device != "cpu" else []
     with torch.random.fork_rng(devices):
         torch.manual_seed(int(rng.integers(2**63)))
@@ -452,7 +458,7 @@ def own_randomness(device: str, rng: np.random.Generator) -> Iterator[None]:
 
 @contextmanager
 def one_thread(device: str) -> Iterator[None]:
-    """On the CPU one thread: work is shared among processes, and sums have one order."""
+    """Take one thread on the CPU: processes share the work, and sums have one order."""
     before = torch.get_num_threads()
     if device == "cpu":
         torch.set_num_threads(1)
@@ -463,7 +469,7 @@ def one_thread(device: str) -> Iterator[None]:
 
 
 def as_tensor(values: ArrayLike, device: str) -> Tensor:
-    """Numbers on a device: floats in single precision, all others as 64-bit integers."""
+    """Return numbers on a device: floats in single precision, all others as 64-bit integers."""
     if isinstance(values, Tensor):
         tensor = values.to(device)
     else:
@@ -477,5 +483,64 @@ def as_tensor(values: ArrayLike, device: str) -> Tensor:
     return tensor.float() if tensor.is_floating_point() else tensor.long()
 
 
-def _on_cpu(tensor: Tensor) -> FloatArray:
+def _to_numpy(tensor: Tensor) -> FloatArray:
     return np.asarray(tensor.cpu().numpy())
+
+
+def draw_batches(
+    sampler: Sampler,
+    records: int,
+    batch_size: int,
+    *,
+    runs: int,
+    epochs: int,
+    rng: np.random.Generator,
+) -> Iterator[NDArray[np.int32]]:
+    """Yield the batches of each epoch: ``(runs, steps, batch)``, filled up with −1 where shorter.
+
+    Same ``rng``, same batches, whatever the number of threads.
+    """
+    sizes = [min(_TOGETHER, runs - start) for start in range(0, runs, _TOGETHER)]
+    streams = rng.spawn(len(sizes))
+    draw = partial(_draw_epoch, sampler, records, batch_size)
+    with ThreadPoolExecutor(min(len(sizes), os.cpu_count() or 1)) as pool:
+        for _ in range(epochs):
+            yield _join_runs(list(pool.map(draw, sizes, streams)))
+
+
+def _draw_epoch(
+    sampler: Sampler, records: int, batch_size: int, runs: int, rng: np.random.Generator
+) -> NDArray[np.int32]:
+    block = getattr(sampler, "block", None)
+    within = 0 if block is None else block(records)
+    if within and records % batch_size == records % within == 0:  # all runs at once
+        order = np.tile(np.arange(records, dtype=np.int32), (runs, 1)).reshape(-1, within)
+        rng.permuted(order, axis=1, out=order)
+        return order.reshape(runs, -1, batch_size)
+    return _fill_up([list(sampler.batches(records, batch_size, rng=rng)) for _ in range(runs)])
+
+
+def _fill_up(runs: list[list[IntArray]]) -> NDArray[np.int32]:
+    steps = {len(batches) for batches in runs}
+    if len(steps) > 1:
+        raise InvalidArgument(
+            f"Expected all runs to have as many batches per epoch, got {sorted(steps)}."
+        )
+    width = max(batch.size for batches in runs for batch in batches)
+    filled = np.full((len(runs), steps.pop(), width), -1, np.int32)
+    for run, batches in zip(filled, runs, strict=True):
+        for row, batch in zip(run, batches, strict=True):
+            row[: batch.size] = batch
+    return filled
+
+
+def _join_runs(parts: list[NDArray[np.int32]]) -> NDArray[np.int32]:
+    """Return all runs together, as wide as the widest, and never without a column."""
+    width = max(1, *(part.shape[2] for part in parts))
+    same = [
+        np.pad(part, ((0, 0), (0, 0), (0, width - part.shape[2])), constant_values=-1)
+        if part.shape[2] < width
+        else part
+        for part in parts
+    ]
+    return np.concatenate(same)

@@ -37,14 +37,14 @@ class ClientRecords:
 
     @classmethod
     def of(cls, clients: Sequence[tuple[ArrayLike, ArrayLike]], *, device: str) -> "ClientRecords":
-        """Takes clients as users give them, and refuses what cannot be trained on."""
+        """Take clients as users give them, and refuses what cannot be trained on."""
         if len(clients) == 0:
             raise InvalidArgument("Expected at least one client, got none.")
         features, labels = [], []
         for number, (x, y) in enumerate(clients):
             features.append(as_tensor(x, "cpu"))
             labels.append(as_tensor(y, "cpu"))
-            _checked(number, features[-1], labels[-1], features[0], labels[0])
+            _check_client(number, features[-1], labels[-1], features[0], labels[0])
         sizes = np.array([len(x) for x in features], np.int64)
         # To a GPU all at once: to move them client by client would take longer than to train.
         return cls(torch.cat(features).to(device), torch.cat(labels).to(device), sizes)
@@ -58,7 +58,7 @@ class ClientRecords:
 def local_batches(
     examples: int, batch_size: int, *, epochs: int, rng: np.random.Generator
 ) -> Batches:
-    """The steps of one client: every epoch in a fresh order, the last batch of it may be shorter.
+    """Return the steps of one client: a fresh order every epoch, whose last batch may be shorter.
 
     Example:
         >>> [part.size for part in local_batches(5, 2, epochs=2, rng=np.random.default_rng(0))]
@@ -69,7 +69,7 @@ def local_batches(
     return [batch for epoch in every for batch in epoch]
 
 
-class Trainer(Protocol):
+class ClientTrainer(Protocol):
     """Trains clients from the same weights."""
 
     @property
@@ -80,7 +80,7 @@ class Trainer(Protocol):
     def updates(
         self, weights: Tensor, batches: Sequence[Batches], records: ClientRecords
     ) -> Iterator[Tensor]:
-        """How far clients went from ``weights``, some at a time: ``(clients, size)``.
+        """Return how far clients went from ``weights``, some at a time: ``(clients, size)``.
 
         Args:
             weights: Where all begin, ``(size,)``.
@@ -90,11 +90,11 @@ class Trainer(Protocol):
         ...
 
     def module(self, weights: Tensor) -> nn.Module:
-        """A module with these weights."""
+        """Return a module with these weights."""
         ...
 
 
-def trainer(
+def make_client_trainer(
     module: nn.Module,
     loss: Any,
     records: ClientRecords,
@@ -103,8 +103,8 @@ def trainer(
     learning_rate: float,
     at_once: int,
     device: str,
-) -> Trainer:
-    """Clients together where that computes what the module does; else one after the other."""
+) -> ClientTrainer:
+    """Train clients together where that is right; else one after the other."""
     if not isinstance(module, nn.Module):
         raise InvalidArgument(f"Expected a torch.nn.Module, got {type(module).__name__}.")
     plain = OneByOne(module, loss, optimizer, learning_rate, device=device)
@@ -144,19 +144,19 @@ class Together:
 
     @property
     def start(self) -> Tensor:
-        """As of :class:`Trainer`."""
+        """As of :class:`ClientTrainer`."""
         return self._start
 
     def updates(
         self, weights: Tensor, batches: Sequence[Batches], records: ClientRecords
     ) -> Iterator[Tensor]:
-        """As of :class:`Trainer`; clients that make as many steps are trained together."""
+        """Do as of :class:`ClientTrainer`; clients with as many steps are trained together."""
         longest = sorted(batches, key=len, reverse=True)
         for start in range(0, len(longest), self._models.runs):
             yield self._group(weights, longest[start : start + self._models.runs], records)
 
     def module(self, weights: Tensor) -> nn.Module:
-        """As of :class:`Trainer`."""
+        """Do as of :class:`ClientTrainer`."""
         self._models.parameters[:, self._models.used] = weights
         return self._models.model(0)
 
@@ -166,7 +166,7 @@ class Together:
         state = self._optimizer.start(models.parameters)
         for step in range(len(batches[0])):
             wanted = [own[step] for own in batches if len(own) > step]
-            rows, keep = _stacked(wanted, models.runs)
+            rows, keep = _stack_batches(wanted, models.runs)
             picked = torch.from_numpy(rows).to(models.device)
             gradients = models.mean_gradients(
                 records.x[picked],
@@ -211,11 +211,11 @@ class OneByOne:
 
     @property
     def start(self) -> Tensor:
-        """As of :class:`Trainer`."""
+        """As of :class:`ClientTrainer`."""
         return self._start
 
     def outputs(self, x: Tensor) -> Tensor:
-        """The module's outputs, nothing switched on that is for training alone."""
+        """Return the module's outputs, nothing switched on that is for training alone."""
         self._module.eval()
         try:
             with torch.no_grad():
@@ -232,12 +232,12 @@ class OneByOne:
     def updates(
         self, weights: Tensor, batches: Sequence[Batches], records: ClientRecords
     ) -> Iterator[Tensor]:
-        """As of :class:`Trainer`, one client at a time."""
+        """Do as of :class:`ClientTrainer`, one client at a time."""
         for own in batches:
             yield self._one(weights, own, records)[None] - weights
 
     def module(self, weights: Tensor) -> nn.Module:
-        """As of :class:`Trainer`."""
+        """Do as of :class:`ClientTrainer`."""
         self._load(weights)
         return copy.deepcopy(self._module)
 
@@ -270,8 +270,8 @@ class OneByOne:
                 start += part.numel()
 
 
-def _stacked(batches: list[IntArray], rows: int) -> tuple[IntArray, np.ndarray[Any, Any]]:
-    """Batches as rows of one width, and which places count.
+def _stack_batches(batches: list[IntArray], rows: int) -> tuple[IntArray, np.ndarray[Any, Any]]:
+    """Return batches as rows of one width, and which places count.
 
     The others are filled with a record of the same batch, so that nothing is differentiated that
     the batch has not; rows without a batch have the first record of all, and nobody reads them.
@@ -286,7 +286,7 @@ def _stacked(batches: list[IntArray], rows: int) -> tuple[IntArray, np.ndarray[A
     return places, keep
 
 
-def _checked(number: int, x: Tensor, y: Tensor, first_x: Tensor, first_y: Tensor) -> None:
+def _check_client(number: int, x: Tensor, y: Tensor, first_x: Tensor, first_y: Tensor) -> None:
     if x.ndim < 1 or len(x) == 0:
         raise InvalidArgument(
             f"Expected at least one record of every client, got none of client {number}. "

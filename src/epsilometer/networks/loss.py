@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def negative_loss(model: Any, record: "Record") -> float:
-    """The score of a record: ln of the probability that the model gives to its label.
+    """Return the score of a record: ln of the probability that the model gives to its label.
 
     Guarantees: higher means "was in"; −inf where the model holds the label to be impossible, also
         where it has never seen the label.
@@ -38,7 +38,7 @@ def negative_loss(model: Any, record: "Record") -> float:
 
 
 def losses(model: Any, features: FloatArray, labels: IntArray) -> FloatArray:
-    """Cross-entropy of the model on each record, shape ``(n,)``; +inf is possible.
+    """Return cross-entropy of the model on each record, shape ``(n,)``; +inf is possible.
 
     Assumes: what ``negative_loss`` assumes.
     """
@@ -53,14 +53,14 @@ def losses(model: Any, features: FloatArray, labels: IntArray) -> FloatArray:
 
 
 def is_module(model: Any) -> bool:
-    """Whether it is a torch module; torch is not imported to find out."""
+    """Tell whether it is a torch module; torch is not imported to find out."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(model, torch.nn.Module)
 
 
 @contextmanager
 def evaluating(module: Any) -> Iterator[None]:
-    """The module without dropout and the like; every part is then as it was."""
+    """Switch dropout and the like off; every part is then as it was."""
     before = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
@@ -105,7 +105,7 @@ def _module_losses(module: Any, features: FloatArray, labels: IntArray) -> Float
 
 
 def as_input(module: Any, features: FloatArray) -> Any:
-    """The features as a tensor where the module is, of the type of its weights."""
+    """Return the features as a tensor where the module is, of the type of its weights."""
     import torch
 
     weights = next(iter(module.parameters()), torch.zeros(()))

@@ -9,10 +9,19 @@ import torch
 from torch import Tensor, nn
 
 from epsilometer.errors import InvalidArgument
-from epsilometer.networks.dropout import quick
-from epsilometer.networks.layers import ManyOthers, fresh, layer_for
-from epsilometer.networks.pooling import quicken
-from epsilometer.networks.tape import Layer, Parameters, Tape, sum_of
+from epsilometer.networks.convolution import ManyConv2d
+from epsilometer.networks.layers import (
+    Layer,
+    ManyEmbedding,
+    ManyLinear,
+    ManyNorm,
+    ManyOthers,
+    Parameters,
+    Tape,
+    fresh,
+    sum_of,
+)
+from epsilometer.networks.quick_layers import quicken_layer, quicken_pooling
 
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 Initial: TypeAlias = Literal["fresh", "given"]
@@ -38,7 +47,7 @@ class ManyModels:
     def __init__(
         self, module: nn.Module, runs: int, *, device: str = "cpu", whole: bool = False
     ) -> None:
-        """Copies ``module``, which is left as it is.
+        """Copy ``module``, which is left as it is.
 
         Args:
             module: The architecture, and the weights that models may start from.
@@ -46,13 +55,13 @@ class ManyModels:
             device: Where they live.
             whole: Take ``torch.func`` for everything.
         """
-        _accepted(module)
+        _check_module(module)
         self.runs, self.device = runs, device
         self._plain = copy.deepcopy(module).to(device).train()
         self._tape = Tape(runs)
         self._tied = _is_tied(self._plain)
-        self._swap(whole or self._tied)
-        columns = self._columns()
+        self._swap_layers(whole or self._tied)
+        columns = self._list_columns()
         width = max((stop for _, _, _, stop in columns), default=0)
         if width == 0:
             raise InvalidArgument("Expected a module with trainable parameters, got none.")
@@ -85,28 +94,28 @@ class ManyModels:
         return isinstance(self._many, ManyOthers)
 
     def reset(self, initial: Initial, generator: torch.Generator) -> None:
-        """Gives every model its first weights: its own fresh ones, or those of the module."""
+        """Give every model its first weights: its own fresh ones, or those of the module."""
         for layer, name, start, stop in self._columns_of:
-            given = _parameter(layer.original[0], name)
+            given = layer.original[0].get_parameter(name)
             into = self.parameters[:, start:stop].view(self.runs, *given.shape)
-            owner, last = _owner(layer.original[0], name)
+            owner, last = _find_owner(layer.original[0], name)
             if initial == "given":
                 into.copy_(given.detach().expand_as(into))
             elif not fresh(owner, last, into, generator):
-                _redrawn(owner, last, into, generator)
+                _redraw(owner, last, into, generator)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Outputs for every model's own examples: ``(runs, examples, …)`` in and out."""
+        """Return outputs for every model's own examples: ``(runs, examples, …)`` in and out."""
         self._tape.calls.clear()
         out = self._many(x.flatten(0, 1))
         return out.view(self.runs, -1, *out.shape[1:])  # type: ignore[no-any-return]
 
     def forget(self) -> None:
-        """Lets go of what the last pass keeps for gradients; the next would anyway."""
+        """Let go of what the last pass keeps for gradients; the next would anyway."""
         self._tape.calls.clear()
 
     def until_random(self, x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        """What the layers before the first that draws at random make of examples; and the rest.
+        """Return what the layers before the first random one make of examples; and the rest.
 
         Only a sequence can be cut: of any other module, the examples themselves and all of it.
 
@@ -126,7 +135,7 @@ class ManyModels:
                 "Expected a module with dropout, this one draws nothing at random. Is there a "
                 "layer of nn.Dropout with 0 < p < 1, that is not in evaluation mode?"
             )
-        rest = nn.Sequential(*(map(quick, layers) if self.device == "cpu" else layers))
+        rest = nn.Sequential(*(map(quicken_layer, layers) if self.device == "cpu" else layers))
 
         def go_on(some: Tensor) -> Tensor:
             self._tape.calls.clear()
@@ -138,7 +147,7 @@ class ManyModels:
     def clipped_sums(
         self, x: Tensor, y: Tensor, *, loss: Loss, clip: float, keep: Tensor
     ) -> Tensor:
-        """Sum of each model's per-example gradients, each clipped to norm ``clip``.
+        """Return sum of each model's per-example gradients, each clipped to norm ``clip``.
 
         Args:
             x: Examples of every model, ``(runs, examples, …)``.
@@ -158,7 +167,7 @@ class ManyModels:
         )
 
     def mean_gradients(self, x: Tensor, y: Tensor, *, loss: Loss, keep: Tensor) -> Tensor:
-        """The mean gradient of each model's examples that count: of training without privacy.
+        """Return the mean gradient of each model's examples that count, without privacy.
 
         Args:
             x: Examples of every model, ``(runs, examples, …)``.
@@ -175,7 +184,7 @@ class ManyModels:
     def _weighted_sums(
         self, x: Tensor, y: Tensor, *, loss: Loss, weigh: Callable[[Tensor], Tensor]
     ) -> Tensor:
-        """Sums of per-example gradients; ``weigh`` makes weights of their norms."""
+        """Return sums of per-example gradients; ``weigh`` makes weights of their norms."""
         with torch.enable_grad(), without_tf32():
             out = self(x)
             losses = loss(out.flatten(0, 1), y.flatten(0, 1))
@@ -198,7 +207,7 @@ class ManyModels:
         return self.sums
 
     def agree(self, x: Tensor) -> bool:
-        """Whether the models compute what the module does: outputs, and sums of gradients.
+        """Tell whether the models compute what the module does: outputs, and sums of gradients.
 
         Tried on the examples ``x`` of shape ``(examples, …)``, all randomness switched off, with
         weights that differ between models. A layer that is called twice, whose output is written
@@ -220,13 +229,13 @@ class ManyModels:
             self.parameters.copy_(before)
 
     def _try(self, x: Tensor) -> Tensor:
-        """Sums of gradients clipped to norm 1, of all models on the same examples."""
+        """Return sums of gradients clipped to norm 1, of all models on the same examples."""
         many = x.expand(self.runs, *x.shape)
         keep = torch.ones(many.shape[:2], device=self.device)
-        return self.clipped_sums(many, keep, loss=_tilted, clip=1.0, keep=keep)
+        return self.clipped_sums(many, keep, loss=_tilt_loss, clip=1.0, keep=keep)
 
     def _agrees(self, x: Tensor) -> bool:
-        """With a plain loop over models and examples."""
+        """Compare with a plain loop over models and examples."""
         with torch.no_grad():
             outputs = self(x.expand(self.runs, *x.shape))
         if any(call.written_over for call in self._tape.calls):
@@ -235,14 +244,14 @@ class ManyModels:
         for run in range(self.runs):
             module = self.model(run).eval()
             plain = module(x)
-            if not _near(outputs[run], plain):
+            if not _is_near(outputs[run], plain):
                 return False
-            if not _near(sums[run], self._summed_plainly(module, _tilted(plain, x))):
+            if not _is_near(sums[run], self._sum_plainly(module, _tilt_loss(plain, x))):
                 return False
         return True
 
-    def _summed_plainly(self, module: nn.Module, losses: Tensor) -> Tensor:
-        """Gradients of a plain module, example by example clipped to norm 1."""
+    def _sum_plainly(self, module: nn.Module, losses: Tensor) -> Tensor:
+        """Return gradients of a plain module, example by example clipped to norm 1."""
         parameters = [
             module.get_parameter(self._prefix[id(layer)] + name)
             for layer, name, *_ in self._columns_of
@@ -258,8 +267,8 @@ class ManyModels:
         return total
 
     def try_out(self, x: Tensor) -> None:
-        """Says why, if ``torch.func`` cannot run the module on ``(examples, …)`` either."""
-        with _entered(self._plain) as inside:
+        """Say why, if ``torch.func`` cannot run the module on ``(examples, …)`` either."""
+        with _track_layers(self._plain) as inside:
             try:
                 self._try(x)
             except Exception as error:  # whatever a forward pass may raise
@@ -269,43 +278,43 @@ class ManyModels:
                 guilty = inside[-1] if inside else type(self._plain).__name__
                 raise InvalidArgument(
                     f"Expected a module that can be run for many models at once, {guilty} "
-                    f"cannot: {_first_line(error)} Layers that are always supported: "
+                    f"cannot: {_quote_error(error)} Layers that are always supported: "
                     "Linear, Conv2d, Embedding, LayerNorm, GroupNorm; others must work with "
                     "torch.func.vmap."
                 ) from error
 
     def one_by_one(self, x: Tensor) -> bool:
-        """Whether the module's outputs for an example do not depend on the others of its batch."""
+        """Tell whether outputs for an example do not depend on the others of its batch."""
         with torch.no_grad(), self.settled(), without_tf32():
             together = self._plain(x)
             try:
                 alone = torch.cat([self._plain(one[None]) for one in x])
             except Exception:  # it may not be written for a batch of one
                 return True
-        return alone.shape != together.shape or _near(together, alone)
+        return alone.shape != together.shape or _is_near(together, alone)
 
     def plain(self, x: Tensor) -> Tensor:
-        """The module's own outputs on examples ``(examples, …)``."""
+        """Return the module's own outputs on examples ``(examples, …)``."""
         with torch.no_grad():
             out: Tensor = self._plain(x)
         return out
 
     @contextmanager
     def settled(self) -> Iterator[None]:
-        """With dropout switched off."""
+        """Switch dropout off."""
         self._many.eval()
         self._plain.eval()
-        quick = torch.backends.mha.get_fastpath_enabled()
+        fast = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)  # of attention: vmap does not know it
         try:
             yield
         finally:
-            torch.backends.mha.set_fastpath_enabled(quick)
+            torch.backends.mha.set_fastpath_enabled(fast)
             self._many.train()
             self._plain.train()
 
     def model(self, run: int) -> nn.Module:
-        """A plain module with the weights of one run."""
+        """Return a plain module with the weights of one run."""
         module = copy.deepcopy(self._plain)
         with torch.no_grad():
             for layer, name, start, stop in self._columns_of:
@@ -314,28 +323,28 @@ class ManyModels:
                 into.copy_(self.parameters[run, start:stop].view_as(into))
         return module
 
-    def _swap(self, whole: bool) -> None:
-        """Puts layers of many models in the place of those of one."""
+    def _swap_layers(self, whole: bool) -> None:
+        """Put layers of many models in the place of those of one."""
         self._layers: list[tuple[str, Layer]] = []
-        if whole or _has_own(self._plain) or not list(self._plain.children()):
-            kind = ManyOthers if whole or _partly_frozen(self._plain) else layer_for(self._plain)
+        if whole or _has_parameters(self._plain) or not list(self._plain.children()):
+            kind = ManyOthers if whole or _is_partly_frozen(self._plain) else layer_for(self._plain)
             self._many: nn.Module = kind(self._plain, self._tape)
             self._layers.append(("", self._many))
         else:
             self._many = copy.deepcopy(self._plain)
-            _not_in_place(self._many)
+            _forbid_in_place(self._many)
             self._swap_within(self._many, "")
         self._prefix = {id(layer): prefix for prefix, layer in self._layers}
 
     def _swap_within(self, parent: nn.Module, prefix: str) -> None:
-        quicken(parent)
+        quicken_pooling(parent)
         for name, child in parent.named_children():
             if not any(parameter.requires_grad for parameter in child.parameters()):
                 continue  # nothing to train: one for all models
             where = f"{prefix}{name}."
-            if type(child) is nn.Linear or _has_own(child):
+            if type(child) is nn.Linear or _has_parameters(child):
                 kind = layer_for(child)
-                if _partly_frozen(child):
+                if _is_partly_frozen(child):
                     kind = ManyOthers
                 layer = kind(child, self._tape)
                 setattr(parent, name, layer)
@@ -343,8 +352,8 @@ class ManyModels:
             else:
                 self._swap_within(child, where)
 
-    def _columns(self) -> list[tuple[Layer, str, int, int]]:
-        """Which columns of the flat tensor belong to which parameter."""
+    def _list_columns(self) -> list[tuple[Layer, str, int, int]]:
+        """Return which columns of the flat tensor belong to which parameter."""
         columns, stop = [], 0
         for _, layer in self._layers:
             for name, parameter in layer.original[0].named_parameters():
@@ -355,19 +364,72 @@ class ManyModels:
         return columns
 
     def _bind(self) -> None:
-        """Hands every layer its views of parameters and sums."""
+        """Hand every layer its views of parameters and sums."""
         self._sums_of: dict[int, Parameters] = {id(layer): {} for _, layer in self._layers}
         self._expected = 0
         for layer, name, start, stop in self._columns_of:
-            shape = _parameter(layer.original[0], name).shape
+            shape = layer.original[0].get_parameter(name).shape
             layer.own[name] = self.parameters[:, start:stop].view(self.runs, *shape)
             self._sums_of[id(layer)][name] = self.sums[:, start:stop].view(self.runs, *shape)
         for _, layer in self._layers:
             self._expected += len(layer.own) if isinstance(layer, ManyOthers) else 1
 
 
+def layer_for(module: nn.Module) -> type[Layer]:
+    """Return what does the work of a module that has parameters."""
+    kind, is_plain = _KNOWN.get(type(module), (ManyOthers, _always))
+    return kind if is_plain(module) else ManyOthers
+
+
+def _always(layer: Any) -> bool:
+    return True
+
+
+def _is_plain_conv(layer: Any) -> bool:
+    return bool(layer.groups == 1 and layer.padding_mode == "zeros")
+
+
+def _is_plain_embedding(layer: Any) -> bool:
+    return layer.max_norm is None and not layer.scale_grad_by_freq and not layer.sparse
+
+
+_KNOWN: dict[type[nn.Module], tuple[type[Layer], Callable[[Any], bool]]] = {
+    nn.Linear: (ManyLinear, _always),
+    nn.Conv2d: (ManyConv2d, _is_plain_conv),
+    nn.Embedding: (ManyEmbedding, _is_plain_embedding),
+    nn.LayerNorm: (ManyNorm, _always),
+    nn.GroupNorm: (ManyNorm, _always),
+}
+
+
+def try_models(
+    module: nn.Module, tried: Tensor, *, device: str, whole: bool = False
+) -> tuple[ManyModels, bool]:
+    """Return two models that compute what the module does, and whether by ``torch.func`` alone.
+
+    Args:
+        module: The architecture.
+        tried: Examples on which the fast path is compared with the module, ``(examples, …)``.
+        device: Where they live.
+        whole: Take ``torch.func`` for everything.
+    """
+    few = ManyModels(module, 2, device=device, whole=whole)
+    if not few.general and not few.agree(tried):
+        whole = True
+        few = ManyModels(module, 2, device=device, whole=True)
+    if few.general:
+        few.try_out(tried)
+    if not few.one_by_one(tried):
+        raise InvalidArgument(
+            "Expected a module that treats the records of a batch one by one, its outputs for "
+            "two records are not those for each alone: one record moves the gradients of all "
+            "others, and clipping bounds nothing. In place of batch normalisation take GroupNorm."
+        )
+    return few, whole
+
+
 def per_example(loss: Any) -> Loss:
-    """A loss as one number for every example, from a loss of ``torch.nn`` or a function.
+    """Return a loss as one number for every example, from a loss of ``torch.nn`` or a function.
 
     A loss that averages over the batch would hide single examples; where there is a ``reduction``
     it is switched off.
@@ -397,7 +459,7 @@ def per_example(loss: Any) -> Loss:
 
 @contextmanager
 def without_tf32() -> Iterator[None]:
-    """Convolutions of cuDNN as on the CPU: not rounded to TF32, sums always in one order."""
+    """Compute convolutions of cuDNN as on the CPU: not rounded to TF32, in one order."""
     cudnn: Any = torch.backends.cudnn
     before = cudnn.allow_tf32, cudnn.deterministic
     cudnn.allow_tf32, cudnn.deterministic = False, True
@@ -408,19 +470,19 @@ def without_tf32() -> Iterator[None]:
 
 
 def _generator_state(tensor: Tensor) -> Tensor:
-    """Of torch's own generator where a tensor is."""
+    """Return the state of torch's own generator where a tensor is."""
     return torch.cuda.get_rng_state(tensor.device) if tensor.is_cuda else torch.get_rng_state()
 
 
 def is_full(error: Exception) -> bool:
-    """Whether it says that there is no memory left; only GPUs have a type for that in torch."""
+    """Tell whether no memory is left; in torch only GPUs have a type for that."""
     said = ("DefaultCPUAllocator", "out of memory", "ALLOC_FAILED")
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
         isinstance(error, RuntimeError) and any(words in str(error) for words in said)
     )
 
 
-def _accepted(module: nn.Module) -> None:
+def _check_module(module: nn.Module) -> None:
     if not isinstance(module, nn.Module):
         raise InvalidArgument(f"Expected a torch.nn.Module, got {type(module).__name__}.")
     for name, part in module.named_modules():
@@ -454,27 +516,27 @@ def _accepted(module: nn.Module) -> None:
         )
 
 
-def _not_in_place(module: nn.Module) -> None:
-    """Outputs of layers are differentiated by: nothing may be written over them."""
+def _forbid_in_place(module: nn.Module) -> None:
+    """Forbid writing over outputs of layers, by which the loss is differentiated."""
     for part in module.modules():
         if getattr(part, "inplace", None) is True:
             part.inplace = False  # type: ignore[assignment]
 
 
-def _tilted(outputs: Tensor, _: Tensor) -> Tensor:
-    """A loss that needs no labels and whose gradient vanishes for no output in particular."""
+def _tilt_loss(outputs: Tensor, _: Tensor) -> Tensor:
+    """Return a loss without labels whose gradient vanishes for no output in particular."""
     flat = outputs.reshape(len(outputs), -1)
     return flat @ torch.linspace(0.5, 1.5, flat.shape[1], device=flat.device)
 
 
-def _near(a: Tensor, b: Tensor) -> bool:
-    """To what rounding may do; what is computed otherwise differs by far more."""
+def _is_near(a: Tensor, b: Tensor) -> bool:
+    """Tell whether two differ by rounding alone; other computations differ by far more."""
     return a.shape == b.shape and bool((a - b).norm() <= 1e-3 * b.norm() + 1e-5)
 
 
 @contextmanager
-def _entered(module: nn.Module) -> Iterator[list[str]]:
-    """Names of the layers that a call has entered and not left, the innermost last."""
+def _track_layers(module: nn.Module) -> Iterator[list[str]]:
+    """Return names of the layers that a call has entered and not left, the innermost last."""
     inside: list[str] = []
     handles = []
     for name, part in module.named_modules():
@@ -488,16 +550,16 @@ def _entered(module: nn.Module) -> Iterator[list[str]]:
             handle.remove()
 
 
-def _first_line(error: Exception) -> str:
+def _quote_error(error: Exception) -> str:
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0].rstrip(".") + "."
 
 
-def _partly_frozen(module: nn.Module) -> bool:
+def _is_partly_frozen(module: nn.Module) -> bool:
     return not all(parameter.requires_grad for parameter in module.parameters())
 
 
-def _has_own(module: nn.Module) -> bool:
+def _has_parameters(module: nn.Module) -> bool:
     return next(module.parameters(recurse=False), None) is not None
 
 
@@ -506,17 +568,13 @@ def _is_tied(module: nn.Module) -> bool:
     return len(every) > len(set(every))
 
 
-def _parameter(module: nn.Module, name: str) -> Tensor:
-    return module.get_parameter(name)
-
-
-def _owner(module: nn.Module, name: str) -> tuple[nn.Module, str]:
+def _find_owner(module: nn.Module, name: str) -> tuple[nn.Module, str]:
     path, _, last = name.rpartition(".")
     return module.get_submodule(path), last
 
 
-def _redrawn(owner: nn.Module, name: str, into: Tensor, generator: torch.Generator) -> None:
-    """By the module's own ``reset_parameters``, model by model; as given where it has none."""
+def _redraw(owner: nn.Module, name: str, into: Tensor, generator: torch.Generator) -> None:
+    """Call the module's ``reset_parameters`` per model; keep the given where it has none."""
     reset = getattr(owner, "reset_parameters", None) or getattr(owner, "_reset_parameters", None)
     if reset is None:
         into.copy_(owner.get_parameter(name).detach().expand_as(into))

@@ -20,7 +20,7 @@ _SHARE = 0.6  # of the free memory that is counted on
 
 
 def at_once(training: EnsembleDPSGD, features: ArrayLike, labels: ArrayLike) -> int:
-    """How many runs to train at once on the device of ``training``.
+    """Return how many runs to train at once on the device of ``training``.
 
     On a GPU it is measured with a few models, and as many as fit are the quickest; on
     the CPU as many as stay in its cache.
@@ -43,7 +43,7 @@ def at_once(training: EnsembleDPSGD, features: ArrayLike, labels: ArrayLike) -> 
 
 
 def _free_on_cpu() -> float:
-    """Bytes that could be had, those that only hold copies of files among them."""
+    """Return bytes that could be had, those that only hold copies of files among them."""
     with suppress(OSError), open("/proc/meminfo", encoding="ascii") as lines:
         for line in lines:
             if line.startswith("MemAvailable:"):
@@ -55,7 +55,7 @@ def _free_on_cpu() -> float:
 
 
 def _on_cpu(training: EnsembleDPSGD, features: ArrayLike, labels: ArrayLike) -> float:
-    """Bytes of one model: its outputs on a batch forwards and back, patches, weights and noise.
+    """Return bytes of one model: outputs forwards and back, patches, weights and noise.
 
     And the copies of weights, with their gradients, that unknown layers need for every example.
     """
@@ -87,7 +87,7 @@ def _on_cpu(training: EnsembleDPSGD, features: ArrayLike, labels: ArrayLike) -> 
 
 
 def _on_gpu(training: EnsembleDPSGD, features: ArrayLike, labels: ArrayLike) -> float:
-    """Bytes of a model more; the first take is for what libraries allocate for themselves."""
+    """Return bytes per further model; the first run is for what libraries allocate."""
     peaks = []
     for runs in (10, 2, 10):
         torch.cuda.reset_peak_memory_stats(training.device)

@@ -15,7 +15,7 @@ _POOLED = 2  # a pooling halves both sides
 
 
 def mlp(inputs: int, classes: int, hidden: int = 32) -> nn.Sequential:
-    """One hidden layer of ReLU; with 32 neurons the MLP of annamalai2025.
+    """Return one hidden layer of ReLU; with 32 neurons the MLP of annamalai2025.
 
     Args:
         inputs: Features of a record; a record of any shape is flattened first.
@@ -35,7 +35,7 @@ def mlp(inputs: int, classes: int, hidden: int = 32) -> nn.Sequential:
 def lenet5(
     channels: int = 1, height: int = 28, width: int = 28, classes: int = 10
 ) -> nn.Sequential:
-    """LeNet-5 with Tanh and average pooling, Table III of annamalai2025.
+    """Return LeNet-5 with Tanh and average pooling, Table III of annamalai2025.
 
     Args:
         channels: Of an image.
@@ -48,8 +48,8 @@ def lenet5(
         61026
     """
     _validate.whole(1, channels=channels, height=height, width=width, classes=classes)
-    rows, columns = (_after_lenet(side) for side in (height, width))
-    _large_enough("lenet5", height, width, least=12, left=min(rows, columns))
+    rows, columns = (_shrink_by_lenet(side) for side in (height, width))
+    _check_size("lenet5", height, width, least=12, left=min(rows, columns))
     return nn.Sequential(
         nn.Conv2d(channels, 6, 5, padding=2),
         nn.Tanh(),
@@ -67,7 +67,7 @@ def lenet5(
 
 
 def cnn(channels: int = 3, height: int = 32, width: int = 32, classes: int = 10) -> nn.Sequential:
-    """Three pairs of convolutions with Tanh and max-pooling, Table II of annamalai2025.
+    """Return three pairs of convolutions with Tanh and max-pooling, Table II of annamalai2025.
 
     Args:
         channels: Of an image.
@@ -77,7 +77,7 @@ def cnn(channels: int = 3, height: int = 32, width: int = 32, classes: int = 10)
     """
     _validate.whole(1, channels=channels, height=height, width=width, classes=classes)
     rows, columns = (side // _POOLED**3 for side in (height, width))
-    _large_enough("cnn", height, width, least=_POOLED**3, left=min(rows, columns))
+    _check_size("cnn", height, width, least=_POOLED**3, left=min(rows, columns))
     layers: list[nn.Module] = []
     before = channels
     for filters in (32, 64, 128):
@@ -100,7 +100,7 @@ def dropout_cnn(
     padding: int = 0,
     hidden: int = 512,
 ) -> nn.Sequential:
-    """Two convolutions and a dense layer, dropout after each: Table 1 of shibahara2021.
+    """Return two convolutions and a dense layer, dropout after each: Table 1 of shibahara2021.
 
     Args:
         channels: Of an image.
@@ -124,8 +124,8 @@ def dropout_cnn(
     rows, columns = height, width
     for _ in range(2):
         rows, columns = ((side + 2 * padding - kernel + 1) // _POOLED for side in (rows, columns))
-    least = _least_of_dropout(kernel, padding)
-    _large_enough("dropout_cnn", height, width, least=least, left=min(rows, columns))
+    least = _find_least_side(kernel, padding)
+    _check_size("dropout_cnn", height, width, least=least, left=min(rows, columns))
     return nn.Sequential(
         nn.Conv2d(channels, filters, kernel, padding=padding),
         nn.ReLU(),
@@ -146,7 +146,7 @@ def dropout_cnn(
 def dropout_mlp(
     inputs: int, classes: int, dropout: float = 0.5, *, hidden: int = 64
 ) -> nn.Sequential:
-    """One hidden layer of ReLU, and dropout after it.
+    """Return one hidden layer of ReLU, and dropout after it.
 
     Args:
         inputs: Features of a record; a record of any shape is flattened first.
@@ -168,7 +168,7 @@ def dropout_mlp(
 def build(
     name: ModelName, features_shape: tuple[int, ...], classes: int, *, hidden: int = 32
 ) -> nn.Sequential:
-    """A model for records of a shape.
+    """Return a model for records of a shape.
 
     Args:
         name: Which.
@@ -180,7 +180,7 @@ def build(
         >>> build("lenet5", (1, 28, 28), 2)[0]
         Conv2d(1, 6, kernel_size=(5, 5), stride=(1, 1), padding=(2, 2))
     """
-    _known(name)
+    _check_name(name)
     if name == "mlp":
         return mlp(math.prod(features_shape), classes, hidden)
     if len(features_shape) != 3:
@@ -193,7 +193,7 @@ def build(
 
 
 def as_input(name: ModelName, features: FloatArray) -> FloatArray:
-    """Records as a model takes them: images without channels get one, all else stays as it is.
+    """Return records as a model takes them: images without channels get one.
 
     Args:
         name: Which model.
@@ -204,7 +204,7 @@ def as_input(name: ModelName, features: FloatArray) -> FloatArray:
         >>> as_input("cnn", np.zeros((5, 8, 8))).shape
         (5, 1, 8, 8)
     """
-    _known(name)
+    _check_name(name)
     if name == "mlp":
         return features
     shape = features.shape
@@ -218,27 +218,27 @@ def as_input(name: ModelName, features: FloatArray) -> FloatArray:
     return features
 
 
-def _known(name: str) -> None:
+def _check_name(name: str) -> None:
     if name not in get_args(ModelName):
         raise InvalidArgument(
             f"Expected a model of {', '.join(get_args(ModelName))}, got {name!r}."
         )
 
 
-def _after_lenet(side: int) -> int:
-    """What two poolings, and a convolution of 5 without padding between them, leave of a side."""
+def _shrink_by_lenet(side: int) -> int:
+    """Return what two poolings and a convolution of 5 between them leave of a side."""
     return (side // _POOLED - 4) // _POOLED
 
 
-def _least_of_dropout(kernel: int, padding: int) -> int:
-    """The least side of which two convolutions and poolings leave anything."""
+def _find_least_side(kernel: int, padding: int) -> int:
+    """Return the least side of which two convolutions and poolings leave anything."""
     side = 1
     for _ in range(2):
         side = _POOLED * side + kernel - 1 - 2 * padding
     return side
 
 
-def _large_enough(name: str, height: int, width: int, *, least: int, left: int) -> None:
+def _check_size(name: str, height: int, width: int, *, least: int, left: int) -> None:
     if left < 1:
         raise InvalidArgument(
             f"Expected images of {least}x{least} or more for {name}, got {height}x{width}: its "

@@ -15,13 +15,13 @@ class Optimizer(Protocol):
     """Moves parameters against a gradient, both of shape ``(runs, size)``, in place."""
 
     def start(self, parameters: torch.Tensor) -> State:
-        """What it remembers between steps, before the first."""
+        """Return what it remembers between steps, before the first."""
         ...
 
     def step(
         self, parameters: torch.Tensor, gradient: torch.Tensor, state: State, *, rate: float
     ) -> None:
-        """One step at a learning rate; may overwrite ``gradient``."""
+        """Take one step at a learning rate; may overwrite ``gradient``."""
         ...
 
 
@@ -41,13 +41,13 @@ class SGD:
         _validate.at_least(0, momentum=self.momentum, weight_decay=self.weight_decay)
 
     def start(self, parameters: torch.Tensor) -> State:
-        """The velocity, where there is momentum."""
+        """Return the velocity, where there is momentum."""
         return [torch.zeros_like(parameters)] if self.momentum else []
 
     def step(
         self, parameters: torch.Tensor, gradient: torch.Tensor, state: State, *, rate: float
     ) -> None:
-        """One step, as of :class:`Optimizer`."""
+        """Take one step, as of :class:`Optimizer`."""
         if self.weight_decay:
             gradient.add_(parameters, alpha=self.weight_decay)
         if self.momentum:
@@ -76,7 +76,7 @@ class Adam:
             raise InvalidArgument(f"Expected betas in [0, 1), got {self.betas}.")
 
     def start(self, parameters: torch.Tensor) -> State:
-        """Both means, and the number of steps."""
+        """Return both means, and the number of steps."""
         return [
             torch.zeros_like(parameters),
             torch.zeros_like(parameters),
@@ -86,7 +86,7 @@ class Adam:
     def step(
         self, parameters: torch.Tensor, gradient: torch.Tensor, state: State, *, rate: float
     ) -> None:
-        """One step, as of :class:`Optimizer`."""
+        """Take one step, as of :class:`Optimizer`."""
         mean, square, count = state
         first, second = self.betas
         count += 1

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from epsilometer.errors import InvalidArgument
 from epsilometer.networks.ensemble import check_loss, cross_entropy
-from epsilometer.networks.many import Loss, ManyModels, per_example
+from epsilometer.networks.many import Loss, ManyModels, per_example, try_models
 from epsilometer.networks.optimizers import Adam, Optimizer
 from epsilometer.types import IntArray
 
@@ -33,7 +33,7 @@ class Models(Protocol):
     parameters: list[Tensor]
 
     def gradients(self, x: Tensor, y: Tensor, keep: Tensor) -> list[Tensor]:
-        """Of the mean loss over the records that count, as ``parameters``; 0 where none does.
+        """Return gradients of the mean loss over records that count; 0 where none does.
 
         Args:
             x: Records that all models see, ``(batch, …)``.
@@ -43,12 +43,12 @@ class Models(Protocol):
         ...
 
     def outputs(self, x: Tensor) -> Tensor:
-        """Of every model's own records ``(runs, records, …)``; nothing random."""
+        """Return outputs of every model's own records ``(runs, records, …)``; nothing random."""
         ...
 
 
 def many_models(module: nn.Module, runs: int, *, loss: Any, x: Tensor, y: Tensor) -> Models:
-    """Models that begin with the weights of ``module``, on the device of ``x``.
+    """Return models that begin with the weights of ``module``, on the device of ``x``.
 
     Args:
         module: Copied, and left as it is.
@@ -58,22 +58,12 @@ def many_models(module: nn.Module, runs: int, *, loss: Any, x: Tensor, y: Tensor
         y: Their labels.
     """
     device = str(x.device)
-    few = ManyModels(module, 2, device=device)
-    tried, whole = x[:_TRIED], few.general
-    if not few.general and not few.agree(tried):
-        whole = True
-        few = ManyModels(module, 2, device=device, whole=True)
-    if few.general:
-        few.try_out(tried)
-    if not few.one_by_one(tried):
-        raise InvalidArgument(
-            "Expected a module that treats the records of a batch one by one, its outputs for two "
-            "records are not those for each alone. In place of batch normalisation take GroupNorm."
-        )
+    tried = x[:_TRIED]
+    few, whole = try_models(module, tried, device=device)
     check_loss(loss, few.plain(tried), y)
-    if loss is cross_entropy and (layers := _perceptron(module)) is not None:
+    if loss is cross_entropy and (layers := _find_perceptron(module)) is not None:
         return Perceptrons(layers, runs, device=device)
-    return AnyModels(module, runs, loss=loss, device=device, whole=whole)
+    return AnyModels(module, runs, loss=loss, device=device, whole=whole or few.general)
 
 
 def train_without(
@@ -86,7 +76,7 @@ def train_without(
     optimizer: Optimizer,
     rate: float,
 ) -> None:
-    """Trains all models at once, each without its record.
+    """Train all models at once, each without its record.
 
     Guarantees: what an ordinary loop does for each model alone, but for rounding. A batch that held
         nothing but the record is a step with gradient 0.
@@ -101,17 +91,17 @@ def train_without(
         rate: Learning rate.
     """
     absent = torch.from_numpy(left_out).to(x.device)[:, None]
-    step = _stepper(models.parameters, optimizer, rate)
+    step = _make_stepper(models.parameters, optimizer, rate)
     with torch.no_grad():
         for batch in batches:
             rows = torch.from_numpy(batch).to(x.device)
             step(models.gradients(x[rows], y[rows], rows != absent))
 
 
-def _stepper(
+def _make_stepper(
     parameters: list[Tensor], optimizer: Optimizer, rate: float
 ) -> Callable[[list[Tensor]], None]:
-    """What takes a step of all models; for Adam torch's own, which reads its memory only once."""
+    """Return what takes a step of all models; torch's own Adam reads memory only once."""
     if type(optimizer) is Adam:
         adam = torch.optim.Adam(
             parameters,
@@ -146,17 +136,17 @@ class AnyModels:
         self, module: nn.Module, runs: int, *, loss: Any, device: str, whole: bool
     ) -> None:
         self.runs = runs
-        self._models = ManyModels(_sharing_dropout(module, runs), runs, device=device, whole=whole)
+        self._models = ManyModels(_share_dropout(module, runs), runs, device=device, whole=whole)
         self._loss: Loss = per_example(loss)
         self.parameters = [self._models.parameters]
 
     def gradients(self, x: Tensor, y: Tensor, keep: Tensor) -> list[Tensor]:
-        """As of :class:`Models`."""
+        """Do as of :class:`Models`."""
         many_x, many_y = (part.expand(self.runs, *part.shape) for part in (x, y))
         return [self._models.mean_gradients(many_x, many_y, loss=self._loss, keep=keep)]
 
     def outputs(self, x: Tensor) -> Tensor:
-        """As of :class:`Models`."""
+        """Do as of :class:`Models`."""
         with torch.no_grad(), self._models.settled():
             return self._models(x)
 
@@ -180,7 +170,7 @@ class Perceptrons:
         self._classes = torch.eye(linear[-1].out_features, device=device)
 
     def gradients(self, x: Tensor, y: Tensor, keep: Tensor) -> list[Tensor]:
-        """As of :class:`Models`."""
+        """Do as of :class:`Models`."""
         many = x.flatten(1).expand(self.runs, len(x), -1)
         if len(x) not in self._memory:
             self._memory[len(x)] = self._outs(len(x)), self._outs(len(x))
@@ -201,7 +191,7 @@ class Perceptrons:
         return self._gradients
 
     def outputs(self, x: Tensor) -> Tensor:
-        """As of :class:`Models`."""
+        """Do as of :class:`Models`."""
         outs = self._outs(x.shape[1])
         with torch.no_grad():
             self._forward(x.flatten(2), outs)
@@ -238,7 +228,7 @@ def _activate(kind: type[nn.Module], out: Tensor) -> None:
 
 
 def _derive(kind: type[nn.Module], back: Tensor, out: Tensor) -> None:
-    """Backprops of an activation in place, by what it gave."""
+    """Return backprops of an activation in place, by what it gave."""
     if kind is nn.ReLU:
         torch.ops.aten.threshold_backward.grad_input(back, out, 0, grad_input=back)
     elif kind is nn.Tanh:
@@ -248,15 +238,15 @@ def _derive(kind: type[nn.Module], back: Tensor, out: Tensor) -> None:
 
 
 def _softmax(outputs: Tensor, *, into: Tensor) -> Tensor:
-    """Over classes, ``(runs, classes, batch)``, by whole arrays: no row of its own is too short."""
+    """Normalise over classes, ``(runs, classes, batch)``, by whole arrays."""
     torch.sub(outputs, outputs.amax(1, keepdim=True), out=into)
     into.exp_()
     return into.div_(into.sum(1, keepdim=True))
 
 
-def _perceptron(module: nn.Module) -> list[nn.Module] | None:
-    """Its linear layers and activations in turn; None where it is something else."""
-    layers = _flat(module)
+def _find_perceptron(module: nn.Module) -> list[nn.Module] | None:
+    """Return linear layers and activations in turn; None where it is something else."""
+    layers = _flatten_layers(module)
     if layers and type(layers[0]) is nn.Flatten and layers[0].start_dim == 1:
         layers = layers[1:]
     kinds = [type(layer) for layer in layers]
@@ -274,10 +264,10 @@ def _perceptron(module: nn.Module) -> list[nn.Module] | None:
     return layers
 
 
-def _flat(module: nn.Module) -> list[nn.Module]:
+def _flatten_layers(module: nn.Module) -> list[nn.Module]:
     if type(module) is not nn.Sequential:
         return [module]
-    return [layer for part in module for layer in _flat(part)]
+    return [layer for part in module for layer in _flatten_layers(part)]
 
 
 class _SharedDropout(nn.Module):
@@ -291,14 +281,14 @@ class _SharedDropout(nn.Module):
         self.share, self.runs = share, runs
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scaled, as ``nn.Dropout`` does."""
+        """Drop and scale, as ``nn.Dropout`` does."""
         if not self.training or self.share == 0:
             return x
         each = x.view(self.runs, -1, *x.shape[1:])
         return (each * nn.functional.dropout(torch.ones_like(each[0]), self.share)).view_as(x)
 
 
-def _sharing_dropout(module: nn.Module, runs: int) -> nn.Module:
+def _share_dropout(module: nn.Module, runs: int) -> nn.Module:
     shared = copy.deepcopy(module)
     for name, part in list(shared.named_modules()):
         if not isinstance(part, nn.modules.dropout._DropoutNd):

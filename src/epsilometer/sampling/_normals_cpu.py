@@ -24,7 +24,6 @@ _MULTIPLIER_0, _MULTIPLIER_1 = _U64(0xD2511F53), _U64(0xCD9E8D57)
 _WEYL_0, _WEYL_1 = _U64(0x9E3779B9), _U64(0xBB67AE85)
 _RARE = _U(1 << 16)  # a radius word below this is a tail: 64 bits and float64 for it
 _TAILS = _U64(2 << 29)  # purposes, in the top bits of the counter's second word
-_PLACES = _U64(4 << 29)
 _ZERO, _HALF, _ONE, _TWO = _F(0), _F(0.5), _F(1), _F(2)
 _TO_UNIT, _TO_ANGLE = _F(2.0**-32), _F(2 * math.pi / 2**32)
 _LN2, _LN2_HIGH, _LN2_LOW = _F(math.log(2)), _F(0.693359375), _F(-2.12194440e-4)
@@ -45,7 +44,7 @@ _inlined = njit(inline="always", **_OPTIONS)
 
 
 def _compiled(function: Kernel) -> Kernel:
-    """Compiled when first called, without the interpreter's lock; kept on disk where it can be."""
+    """Compile when first called, without the interpreter's lock; keep on disk if possible."""
     try:
         return njit(nogil=True, cache=True, **_OPTIONS)(function)
     except RuntimeError:  # nowhere to keep it: neither beside this file nor in the user's cache
@@ -123,17 +122,6 @@ def _exp(x):
     return p * _I((_F(shifted).view(_I) + _I(127)) << _I(23)).view(_F)
 
 
-@_inlined
-def _softplus(x):
-    """ln(1 + e^x)."""
-    small = _exp(-abs(x))
-    large = _ONE + small  # in [1, 2]
-    half = large >= _F(1.4142135)
-    f = (large * _HALF if half else large) - _ONE
-    lost = (small - (large - _ONE)) / large  # what the addition of 1 rounded away
-    return max(x, _ZERO) + ((_LN2 if half else _ZERO) + _log_near_one(f) + lost)
-
-
 @_compiled
 def _fill_words(k0, k1, domain, run, block, blocks, words):
     """Philox of ``blocks`` counters for a lane of runs; rows of a block: two radii, two angles."""
@@ -189,7 +177,7 @@ def fill_normals(k0, k1, domain, run, block, blocks, words, normals):
 
 @_compiled
 def standard_normals(key, world, first, runs, epochs, steps):
-    """The draws themselves, shape ``(runs, epochs, steps)``: for tests."""
+    """Return the draws themselves, shape ``(runs, epochs, steps)``: for tests."""
     k0, k1, domain = key & _LOW, key >> _HALVES, _U64(world << 29)
     blocks = (steps + 3) // 4
     words = np.empty(4 * blocks * LANES, np.uint32)
@@ -207,7 +195,7 @@ def standard_normals(key, world, first, runs, epochs, steps):
 
 @_compiled
 def fill_block(key, block, out):
-    """One block of the runs from 0 on, in world 0: 128 numbers of 32 runs after 128 of others."""
+    """Fill in one block of the runs from 0 on: 128 numbers of 32 runs after 128 of others."""
     k0, k1, domain = key & _LOW, key >> _HALVES, _U64(0)
     together = 4 * LANES
     words = np.empty(together, np.uint32)
@@ -263,68 +251,3 @@ def one_of_sums(key, world, first, epochs, steps, high, low, target, most, above
             most[epoch, group : group + LANES] = sums[:LANES]
             above[epoch, group : group + LANES] = sums[LANES : 2 * LANES]
             below[epoch, group : group + LANES] = sums[2 * LANES :]
-
-
-@_compiled
-def _fill_taken(k0, k1, domain, run, epoch, chances, taken):
-    """How many batches of the epoch have the target: by inversion of a 64-bit number."""
-    for lane in range(LANES):
-        index = run + _U64(lane)
-        w0, w1, _, _ = philox(epoch, domain | _PLACES, index & _LOW, index >> _HALVES, k0, k1)
-        place = w0 | (w1 << _HALVES)
-        taken[lane] = 0
-        while taken[lane] < chances.size and place < chances[taken[lane]]:
-            taken[lane] += 1
-
-
-@_compiled
-def _add_softplus(part, row, taken, t, sign, slope, moved, plain):
-    for lane in range(LANES):
-        shift = moved if t < taken[lane] else plain
-        part[lane] += sign * _softplus(slope * row[lane] + shift)
-
-
-@_compiled
-def each_with_scores(
-    key, world, first, epochs, steps, high, low, mean, log_odds, always, chances, scores
-):
-    """Of each run Σ ln(1 + e^{odds + az − …}) − Σ ln(1 + e^{odds + bz − …}), over its batches.
-
-    Every batch has the target with the same chance, of which ``log_odds`` are the odds; ``always``
-    says that the chance is 1, and takes the exponents instead. a = ``high``, b = ``low`` (0 leaves
-    the second sum out) and ``mean`` are in units of σ; ``chances`` are those of more than 0, 1, …
-    batches with the target, in units of 2⁻⁶⁴. ``scores``, a multiple of the lanes, is written.
-    """
-    k0, k1, domain = key & _LOW, key >> _HALVES, _U64(world << 29)
-    blocks = (steps + 3) // 4
-    words = np.empty(4 * blocks * LANES, np.uint32)
-    normals = np.empty(4 * blocks * LANES, np.float32)
-    taken = np.empty(LANES, np.int32)
-    part = np.empty(LANES, np.float32)
-    a, b = _F(high), _F(low)
-    plain_a, plain_b = _F(log_odds - high * high / 2), _F(log_odds - low * low / 2)
-    moved_a = _F(log_odds + high * mean - high * high / 2)
-    moved_b = _F(log_odds + low * mean - low * low / 2)
-    for group in range(0, scores.size, LANES):
-        total = scores[group : group + LANES]
-        for lane in range(LANES):
-            total[lane] = 0.0
-        for epoch in range(epochs):
-            run, block = _U64(first + group), _U64(epoch * blocks)
-            fill_normals(k0, k1, domain, run, block, blocks, words, normals)
-            _fill_taken(k0, k1, domain, run, _U64(epoch), chances, taken)
-            for lane in range(LANES):
-                part[lane] = _ZERO
-            for t in range(steps):
-                row = normals[t * LANES : (t + 1) * LANES]
-                if always:
-                    for lane in range(LANES):
-                        part[lane] += (a - b) * row[lane] + (moved_a - moved_b)
-                else:
-                    _add_softplus(part, row, taken, t, _ONE, a, moved_a, plain_a)
-                    if low != 0:
-                        _add_softplus(part, row, taken, t, -_ONE, b, moved_b, plain_b)
-                if t % 16 == 15 or t == steps - 1:  # long sums are not left to float32
-                    for lane in range(LANES):
-                        total[lane] += part[lane]
-                        part[lane] = _ZERO

@@ -112,17 +112,6 @@ def _log_add_64(x, y):
 
 
 @triton.jit
-def _softplus(x):
-    """ln(1 + e^x)."""
-    small = tl.exp(-tl.abs(x))
-    large = 1.0 + small
-    half = large >= 1.4142135
-    f = tl.where(half, large * 0.5, large) - 1.0
-    lost = (small - (large - 1.0)) / large
-    return tl.maximum(x, 0.0) + (tl.where(half, 0.6931471805599453, 0.0) + _log_near_one(f) + lost)
-
-
-@triton.jit
 def _one_of(
     out, whole, real, runs, epochs, steps, square: tl.constexpr, zero: tl.constexpr,
     size: tl.constexpr,
@@ -184,83 +173,19 @@ def _one_of(
     tl.store(out + lane, score, mask=lane < runs)
 
 
-@triton.jit
-def _each_with(
-    out, whole, real, chances, count, runs, epochs, steps, zero: tl.constexpr,
-    always: tl.constexpr, size: tl.constexpr,
-):  # fmt: skip
-    """Sums of ln Λ where every batch has the target with the same chance; see the CPU's."""
-    lane = tl.program_id(0).to(tl.int64) * size + tl.arange(0, size)
-    run = tl.load(whole + 3) + lane
-    low, high = (run & 0xFFFFFFFF).to(tl.uint32), (run >> 32).to(tl.uint32)
-    k0, k1 = tl.load(whole).to(tl.uint32), tl.load(whole + 1).to(tl.uint32)
-    domain = tl.load(whole + 2)
-    a, b, mean = tl.load(real), tl.load(real + 1), tl.load(real + 2)
-    odds = tl.load(real + 4)
-    a32, b32 = a.to(tl.float32), b.to(tl.float32)
-    blocks = (steps + 3) // 4
-    score = tl.zeros([size], tl.float64)
-    for epoch in range(epochs):
-        here = tl.cast(epoch, tl.int64)
-        p0 = tl.zeros_like(low) + (here & 0xFFFFFFFF).to(tl.uint32)
-        p1 = tl.zeros_like(low) + ((here >> 32) | domain | (4 << 29)).to(tl.uint32)
-        w0, w1, _w2, _w3 = _philox(p0, p1, low, high, k0, k1)
-        place_high, place_low = w1.to(tl.int64), w0.to(tl.int64)
-        taken = tl.zeros([size], tl.int32)
-        for i in range(count):
-            chance_high, chance_low = tl.load(chances + 2 * i), tl.load(chances + 2 * i + 1)
-            less = (place_high < chance_high) | (
-                (place_high == chance_high) & (place_low < chance_low)
-            )
-            taken += less.to(tl.int32)
-        for i in range(blocks):
-            z = normals(here * blocks + i, domain, low, high, k0, k1)
-            part = tl.zeros([size], tl.float32)
-            for j in tl.static_range(4):
-                moved = tl.where(4 * i + j < taken, mean, 0.0)
-                plus = a32 * z[j] + (odds + a * moved - a * a / 2).to(tl.float32)
-                minus = b32 * z[j] + (odds + b * moved - b * b / 2).to(tl.float32)
-                if not always:
-                    plus = _softplus(plus)
-                    minus = _softplus(minus)
-                if not zero:
-                    plus -= minus
-                part += tl.where(4 * i + j < steps, plus, 0.0)
-            score += part.to(tl.float64)
-    tl.store(out + lane, score, mask=lane < runs)
-
-
-def scores(
-    draw: "Draw",
-    law: "Law",
-    *,
-    sigma: float,
-    log_odds: float,
-    chances: list[int],
-    device: str,
-) -> Any:
-    """ln Λ of consecutive runs of a world, as a tensor on the device; less a constant."""
+def scores(draw: "Draw", law: "Law", *, sigma: float, device: str) -> Any:
+    """Return ln Λ of consecutive runs as a tensor on the device, where one batch has the record."""
     out = torch.empty(draw.runs, dtype=torch.float64, device=device)
     # In tensors, since Triton would make constants of some whole numbers and float32 of reals.
     key = [draw.key & 0xFFFFFFFF, draw.key >> 32, draw.world << 29, draw.first]
     whole = torch.tensor(key, dtype=torch.int64, device=device)
     a, b = law.present / sigma, law.absent / sigma
-    mean = a if draw.world else b
-    reals = [a, b, mean, math.log(law.steps), log_odds]
+    reals = [a, b, a if draw.world else b, math.log(law.steps)]
     real = torch.tensor(reals, dtype=torch.float64, device=device)
-    grid = (triton.cdiv(draw.runs, _BLOCK),)
     with torch.cuda.device(torch.device(device)):
-        if law.rate is None:
-            _one_of[grid](
-                out, whole, real, draw.runs, draw.epochs, law.steps,
-                square=law.present == 2 * law.absent, zero=law.absent == 0,
-                size=_BLOCK, num_warps=_WARPS,
-            )  # fmt: skip
-        else:
-            halves = [half for chance in chances for half in (chance >> 32, chance & 0xFFFFFFFF)]
-            table = torch.tensor(halves, dtype=torch.int64, device=device)
-            _each_with[grid](
-                out, whole, real, table, len(chances), draw.runs, draw.epochs, law.steps,
-                zero=law.absent == 0, always=law.rate == 1, size=_BLOCK, num_warps=_WARPS,
-            )  # fmt: skip
+        _one_of[(triton.cdiv(draw.runs, _BLOCK),)](
+            out, whole, real, draw.runs, draw.epochs, law.steps,
+            square=law.present == 2 * law.absent, zero=law.absent == 0,
+            size=_BLOCK, num_warps=_WARPS,
+        )  # fmt: skip
     return out

@@ -99,12 +99,13 @@ class BatchedGaussian:
     @property
     def engine(self) -> Engine:
         """What computes the plays here."""
+        fused = self.law.rate is None  # kernels are for samplers that commands can ask for
         if self.device == "cpu":
-            return "numba" if has("numba") else "numpy"
-        return "triton" if has("triton") else "torch"
+            return "numba" if fused and has("numba") else "numpy"
+        return "triton" if fused and has("triton") else "torch"
 
     def play(self, runs: int, rng: np.random.Generator) -> Scores:
-        """Plays ``runs`` times with the target and as often without; same ``rng``, same scores.
+        """Play ``runs`` times with the target and as often without; same ``rng``, same scores.
 
         Args:
             runs: Plays of either kind.
@@ -118,7 +119,7 @@ class BatchedGaussian:
         return Scores(inside=inside, outside=outside)
 
     def count(self, runs: int, rng: np.random.Generator, *, thresholds: ArrayLike) -> ScoreCounts:
-        """As :meth:`play`, counted at thresholds: memory does not grow with the runs.
+        """Play, and count at thresholds: memory does not grow with the runs.
 
         Args:
             runs: Plays of either kind.
@@ -151,7 +152,7 @@ class BatchedGaussian:
         runs: int,
         then: Callable[[Any], Any] = lambda scores: scores,
     ) -> Iterator[Any]:
-        """Scores of the runs from ``first``, in blocks in their order, each handed to ``then``."""
+        """Yield scores of the runs from ``first``, block by block, each handed to ``then``."""
         threads = 1 if self.device != "cpu" else self.threads or _threads()
         size = self._runs_a_block(-(-runs // threads))
         starts = range(first, first + runs, size)
@@ -184,25 +185,24 @@ class BatchedGaussian:
                 return max(1, min(fair, _DRAWS_A_BLOCK // draws))
 
     def _scores(self, key: int, world: int, first: int, runs: int) -> Any:
-        """Scores of consecutive runs of a world: an array, or a tensor on the device."""
+        """Return scores of consecutive runs of a world: an array, or a tensor on the device."""
         draw = Draw(key=key, world=world, first=first, runs=runs, epochs=self.epochs)
         return self._scorer()(draw)
 
     def _scorer(self) -> Callable[[Draw], Any]:
-        """What turns draws into scores; everything it needs is loaded, so threads may share it."""
+        """Return what turns draws into scores; all is loaded, so that threads may share it."""
         law, sigma = self.law, self.noise_multiplier
         match self.engine:
             case "numba":
                 with needs("numba", extra="numba"):
                     from epsilometer.sampling import _normals_cpu
-                fused = _one_of_fused if law.rate is None else _each_with_fused
-                return partial(fused, _normals_cpu, law=law, sigma=sigma)
+                return partial(_one_of_fused, _normals_cpu, law=law, sigma=sigma)
             case "numpy":
                 return partial(_in_parts, law=law, sigma=sigma)
             case "triton":
                 from epsilometer.sampling import _normals_cuda
 
-                return partial(_on_cuda, _normals_cuda, law=law, sigma=sigma, device=self.device)
+                return partial(_normals_cuda.scores, law=law, sigma=sigma, device=self.device)
             case "torch":
                 with needs("torch", extra="torch"):
                     import torch
@@ -224,7 +224,7 @@ class BatchedGaussian:
 
 
 def standard_normals(draw: Draw, steps: int, *, xp: Any = np, device: str = "cpu") -> Any:
-    """The draws as the stream defines them, in float64, shape ``(runs, epochs, steps)``."""
+    """Return the draws as the stream defines them, in float64, shape ``(runs, epochs, steps)``."""
     blocks = (steps + 3) // 4
     four = four_normals(
         Arrays(xp, device),
@@ -238,7 +238,7 @@ def standard_normals(draw: Draw, steps: int, *, xp: Any = np, device: str = "cpu
 
 
 def _scored(arrays: Arrays, draw: Draw, law: Law, sigma: float) -> Any:
-    """Observations, made and scored as the table has them; other engines are fast twins."""
+    """Return observations, made and scored as the table has them; other engines are fast twins."""
     x = standard_normals(draw, law.steps, xp=arrays.xp, device=arrays.device) * sigma
     mean = _mean(law, draw.world)
     if law.rate is None:
@@ -258,7 +258,7 @@ def _scored(arrays: Arrays, draw: Draw, law: Law, sigma: float) -> Any:
 
 
 def _in_parts(draw: Draw, law: Law, sigma: float) -> FloatArray:
-    """With NumPy, as many runs at once as stay in cache."""
+    """Score with NumPy, as many runs at once as stay in cache."""
     at_once = max(1, _DRAWS_AN_ARRAY // (draw.epochs * (law.steps + 3)))
     parts = [draw.part(start, at_once) for start in range(0, draw.runs, at_once)]
     return np.concatenate([_scored(Arrays(np), part, law, sigma) for part in parts])
@@ -284,35 +284,6 @@ def _one_of_fused(kernels: ModuleType, draw: Draw, law: Law, sigma: float) -> Fl
     return np.asarray(ratio.sum(0) - draw.epochs * (a - b) * (a + b) / 2)
 
 
-def _each_with_fused(kernels: ModuleType, draw: Draw, law: Law, sigma: float) -> FloatArray:
-    scores = np.empty(-(-draw.runs // kernels.LANES) * kernels.LANES)
-    kernels.each_with_scores(
-        np.uint64(draw.key), draw.world, draw.first, draw.epochs, law.steps,
-        law.present / sigma, law.absent / sigma, _mean(law, draw.world) / sigma,
-        _log_odds(law), law.rate == 1, np.array(_chances(law), np.uint64), scores,
-    )  # fmt: skip
-    return scores[: draw.runs] + draw.epochs * _left_out(law)
-
-
-def _on_cuda(kernels: ModuleType, draw: Draw, law: Law, sigma: float, device: str) -> Any:
-    scores = kernels.scores(
-        draw, law, sigma=sigma, log_odds=_log_odds(law), chances=_chances(law), device=device
-    )
-    return scores + draw.epochs * _left_out(law)
-
-
-def _log_odds(law: Law) -> float:
-    """ln q/(1 − q); ln q where q is 1."""
-    rate = law.rate or 1.0
-    return math.log(rate) - (math.log1p(-rate) if rate < 1 else 0.0)
-
-
-def _left_out(law: Law) -> float:
-    """What the kernels leave out of an epoch: T ln(1 − q), which a ratio of two has twice."""
-    rate = law.rate or 1.0
-    return law.steps * math.log1p(-rate) if rate < 1 and law.absent == 0 else 0.0
-
-
 def _log_add(x: FloatArray, y: FloatArray) -> FloatArray:
     """ln(e^x + e^y); NumPy's own is several times slower."""
     return np.asarray(np.maximum(x, y) + np.log(1 + np.exp(-np.abs(x - y))))
@@ -323,7 +294,7 @@ def _mean(law: Law, world: int) -> int:
 
 
 def _chances(law: Law) -> list[int]:
-    """Chances of more than 0, 1, … batches with the target in an epoch, in units of 2⁻⁶⁴."""
+    """Return chances of more than 0, 1, … batches with the target in an epoch, in units of 2⁻⁶⁴."""
     if law.rate is None:
         return []
     chances = []
@@ -336,7 +307,7 @@ def _chances(law: Law) -> list[int]:
 
 
 def _threads() -> int:
-    """What this process may use; joblib's workers are told their share in the environment."""
+    """Return how many threads to use; joblib's workers have their share in the environment."""
     return int(os.environ.get("NUMBA_NUM_THREADS", "0")) or int(cpu_count())
 
 

@@ -98,7 +98,7 @@ class FromLoader:
     def batches(
         self, records: int, batch_size: int, *, rng: np.random.Generator
     ) -> Iterator[IntArray]:
-        """The loader's next epoch; indices beyond ``records`` are an error.
+        """Return the loader's next epoch; indices beyond ``records`` are an error.
 
         ``batch_size`` matters only for a sampler of single indices, and ``rng`` not at all: the
         loader's randomness is its own.
@@ -115,7 +115,7 @@ class FromLoader:
         confidence: float = 0.999,
         rng: np.random.Generator,
     ) -> LoaderReport:
-        """Watches epochs of the loader and says what it is; see :class:`LoaderReport`.
+        """Watch epochs of the loader and says what it is; see :class:`LoaderReport`.
 
         Args:
             epochs: How many to watch, 2 or more. By default 400,000 indices' worth, but from 20
@@ -243,7 +243,7 @@ def watch_loader(
     confidence: float = 0.999,
     rng: np.random.Generator,
 ) -> LoaderReport:
-    """Says which sampler a loader is, and which accountant applies to it.
+    """Say which sampler a loader is, and which accountant applies to it.
 
     As :meth:`FromLoader.watch` of ``FromLoader(loader, records, batch_size, set_epoch)``.
 
@@ -284,7 +284,7 @@ def _is_index(item: Any) -> bool:
 
 
 def _batch(items: Any) -> IntArray:
-    """Indices as an array, whether ints, NumPy or tensors; anything else is an error."""
+    """Return indices as an array, whether ints, NumPy or tensors; anything else is an error."""
     try:
         if hasattr(items, "detach"):  # a torch tensor
             items = items.detach().cpu().numpy()
@@ -324,7 +324,7 @@ def _index_source(loader: Any) -> Any:
 
 
 def _single_size(loader: Any) -> int | None:
-    """A DataLoader that does not batch takes one record at a time."""
+    """Return 1 for a DataLoader that does not batch: it takes one record at a time."""
     alone = hasattr(loader, "batch_sampler") and loader.batch_sampler is None
     return 1 if alone else None
 
@@ -344,7 +344,7 @@ def _with_set_epoch(loader: Any) -> Any:
 
 
 def _inner(loader: Any) -> Any:
-    """The batch sampler of a loader, else its sampler, else None; an empty one is one."""
+    """Return the batch sampler of a loader, else its sampler, else None; an empty one is one."""
     batch_sampler = getattr(loader, "batch_sampler", None)
     return getattr(loader, "sampler", None) if batch_sampler is None else batch_sampler
 

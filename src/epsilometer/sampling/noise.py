@@ -19,7 +19,7 @@ class Stream(Protocol):
     """The noise of one training."""
 
     def next(self, scale: float) -> Tensor:
-        """The noise of the next round, of shape ``(size,)``.
+        """Return the noise of the next round, of shape ``(size,)``.
 
         Args:
             scale: What the noise multiplier times this round's clipping norm is.
@@ -39,11 +39,11 @@ class Noise(Protocol):
         ...
 
     def start(self, size: int, *, rounds: int, generator: torch.Generator) -> Stream:
-        """The noise of one training of ``rounds`` rounds."""
+        """Return the noise of one training of ``rounds`` rounds."""
         ...
 
     def sensitivity(self, participations: int, *, rounds: int, apart: int = 1) -> float:
-        """How far a client of that many rounds can be from not taking part, at most.
+        """Return how far a client of that many rounds can be from not taking part, at most.
 
         In clipping norms, in the space where the noise is white with the given scale: the ε of
         seeing everything is that of the Gaussian mechanism with noise multiplier / sensitivity.
@@ -67,11 +67,11 @@ class IndependentNoise:
         return False
 
     def start(self, size: int, *, rounds: int, generator: torch.Generator) -> Stream:
-        """As of :class:`Noise`."""
+        """Do as of :class:`Noise`."""
         return _Independent(size, generator)
 
     def sensitivity(self, participations: int, *, rounds: int, apart: int = 1) -> float:
-        """One clipping norm in each round of hers: √participations in all."""
+        """Return √participations: one clipping norm in each round."""
         _validate.whole(1, participations=participations, rounds=rounds, apart=apart)
         return float(participations**0.5)
 
@@ -92,11 +92,11 @@ class TreeNoise:
         return True
 
     def start(self, size: int, *, rounds: int, generator: torch.Generator) -> Stream:
-        """As of :class:`Noise`."""
+        """Do as of :class:`Noise`."""
         return _Tree(size, generator)
 
     def sensitivity(self, participations: int, *, rounds: int, apart: int = 1) -> float:
-        """A round is in one node of every level, and all rounds of a client may share nodes.
+        """Count the nodes of a round, one per level; rounds of a client may share nodes.
 
         As many as fit into a node are taken to share it, on every level: an upper bound.
         """
@@ -135,7 +135,7 @@ class SquareRoot:
             _validate.whole(1, bands=self.bands)
 
     def __call__(self, rounds: int) -> FloatArray:
-        """C of so many rounds, ``(rounds, rounds)``."""
+        """Return C of so many rounds, ``(rounds, rounds)``."""
         _validate.whole(1, rounds=rounds)
         k = np.arange(1, min(rounds, self.bands or rounds))
         column = np.zeros(rounds)
@@ -176,7 +176,7 @@ class MatrixNoise:
             _encoder(self.encoder)
 
     def __repr__(self) -> str:
-        """Tells encoders apart, also large ones, which NumPy would abbreviate."""
+        """Tell encoders apart, also large ones, which NumPy would abbreviate."""
         if isinstance(self.encoder, SquareRoot):
             return f"MatrixNoise({self.encoder!r})"
         known = np.ascontiguousarray(self.encoder, np.float64)
@@ -189,11 +189,11 @@ class MatrixNoise:
         return True
 
     def start(self, size: int, *, rounds: int, generator: torch.Generator) -> Stream:
-        """As of :class:`Noise`."""
+        """Do as of :class:`Noise`."""
         return _Solving(self.matrix(rounds), size, generator)
 
     def matrix(self, rounds: int) -> FloatArray:
-        """C of so many rounds, ``(rounds, rounds)``: the first ones of a larger C."""
+        """Return C of so many rounds, ``(rounds, rounds)``: the first ones of a larger C."""
         if isinstance(self.encoder, SquareRoot):
             return self.encoder(rounds)
         known = _encoder(self.encoder)
@@ -296,7 +296,7 @@ def _encoder(given: ArrayLike) -> FloatArray:
 
 
 def _first_are_worst(overlap: FloatArray) -> bool:
-    """Whether two rounds overlap no more the later they are, and no more the further apart."""
+    """Tell whether two rounds overlap no more the later they are, and no more the further apart."""
     slack = _ROUNDING * overlap.max()
     later = overlap[1:, 1:] <= overlap[:-1, :-1] + slack
     further = np.tril(overlap[1:, :-1]) <= np.tril(overlap[1:, 1:]) + slack
@@ -304,7 +304,7 @@ def _first_are_worst(overlap: FloatArray) -> bool:
 
 
 def _heaviest(weights: FloatArray, count: int, apart: int) -> FloatArray:
-    """The most that ``count`` columns of each row sum up to, ``apart`` or more from each other.
+    """Return the largest sum of ``count`` columns per row, ``apart`` or more from each other.
 
     Weights are at least 0. Column by column: either it is left out, or it is the last one.
     """

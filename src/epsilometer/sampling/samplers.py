@@ -157,7 +157,7 @@ def expected_rate(sampler: Sampler, records: int, batch_size: int) -> float:
 def pin_sampler(sampler: Sampler, records: int, batch_size: int) -> Sampler:
     """Return the sampler with rate and steps fixed, so that one record less changes neither."""
     pin = getattr(sampler, "pin", None)
-    return sampler if pin is None else pin(records, batch_size)  # type: ignore[no-any-return]
+    return sampler if pin is None else pin(records, batch_size)
 
 
 def label_sampler(sampler: Sampler) -> str:

@@ -47,20 +47,20 @@ class Arrays(NamedTuple):
     device: str = "cpu"
 
     def whole(self, numbers: range) -> Any:
-        """Consecutive numbers."""
+        """Return consecutive numbers."""
         if self.xp is np:
             return np.arange(len(numbers), dtype=np.uint64) + np.uint64(numbers.start)
         return self.xp.arange(numbers.start, numbers.stop, device=self.device)
 
     def floats(self, words: Any) -> Any:
-        """In double precision."""
+        """Return words in double precision."""
         return words.astype(np.float64) if self.xp is np else words.double()
 
 
 def four_normals(
     arrays: Arrays, key: int, *, world: int, runs: range, blocks: range
 ) -> tuple[Any, Any, Any, Any]:
-    """The four normals of each block of each run, in float64, each of shape ``(runs, blocks)``."""
+    """Return the four normals per block and run, in float64, each ``(runs, blocks)``."""
     xp = arrays.xp
     drawn = words(arrays, key, NORMALS + world, runs=runs, blocks=blocks)
     radii = [(arrays.floats(word) + 0.5) * 2.0**-32 for word in drawn[:2]]
@@ -75,12 +75,12 @@ def four_normals(
 
 
 def tail_unit(word: Any, more: Any) -> Any:
-    """A uniform number from 64 bits: the radius √(−2 ln u) reaches 9.5."""
+    """Return a uniform number from 64 bits: the radius √(−2 ln u) reaches 9.5."""
     return (word + (more + 0.5) * 2.0**-32) * 2.0**-32
 
 
 def words(arrays: Arrays, key: int, purpose: int, *, runs: range, blocks: range) -> list[Any]:
-    """Four words for each run and each block, each of shape ``(runs, blocks)``."""
+    """Return four words for each run and each block, each of shape ``(runs, blocks)``."""
     run, block = arrays.whole(runs)[:, None], arrays.whole(blocks)[None, :]
     zero = run * 0 + block * 0
     c0, c1 = zero + (block & LOW), zero + ((block >> 32) | (purpose << 29))

@@ -11,7 +11,7 @@ from torch import nn
 import epsilometer as em
 from epsilometer import shuffle_epsilon
 from epsilometer.accounting import pld
-from epsilometer.audits.dpsgd.job import DpsgdJob
+from epsilometer.audits.dpsgd.job import DPSGDJob
 from epsilometer.audits.dpsgd.subject import make_job
 from epsilometer.core.claim import as_claim
 from epsilometer.core.findings import EpsilonFinding
@@ -56,7 +56,7 @@ def audit(records: int = 60, **changed: Any) -> em.Audit:
     return em.audit(subject(records, **changed), **asked)
 
 
-def job_of(records: int = 60, hidden: int = 8, **changed: Any) -> DpsgdJob:
+def job_of(records: int = 60, hidden: int = 8, **changed: Any) -> DPSGDJob:
     claim = as_claim(changed.pop("claim", None), delta=DELTA)
     request = Request(claim=claim, delta=DELTA, out=changed.pop("out", None))
     return make_job(subject(records, hidden, **changed), request)

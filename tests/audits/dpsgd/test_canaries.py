@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import scipy.special
 import scipy.stats
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,7 +21,7 @@ from epsilometer.audits.dpsgd.canaries import (
     random_direction,
 )
 from epsilometer.errors import InvalidArgument
-from epsilometer.networks.insertion import NoCanaries
+from epsilometer.networks.trainer import NoCanaries
 from epsilometer.sampling.samplers import (
     BallsInBins,
     BatchThenShuffle,
@@ -90,7 +89,7 @@ def test_every_insertion_is_that_of_a_plain_loop(
     if adjacency == "add_remove" and not present:
         rows = [[record for record in row if record != 0] for row in rows]
     width = max(1, *map(len, rows))
-    filled = torch.tensor([row + [-1] * (width - len(row)) for row in rows])
+    filled = np.array([row + [-1] * (width - len(row)) for row in rows])
     keep, amounts, drawn = how.insert(filled)
     assert amounts.shape == drawn.shape == (len(rows), 1)
     for i, row in enumerate(rows):
@@ -112,7 +111,7 @@ def test_means_are_those_of_full_batches(
     """Of slices, for the adversary who counts on them."""
     order = BatchThenShuffle() if adversary == "batch_then_shuffle" else Shuffle()
     how = canary(adversary, adjacency=adjacency, displaces=is_displacing(sampler))
-    rows = torch.tensor(np.array(list(order.batches(12, B, rng=rng))))
+    rows = np.array(list(order.batches(12, B, rng=rng)))
     for present, mean in zip((True, False), how.means, strict=False):
         found = replace(how, present=present).insert(rows)
         for amount, has in zip(found.amounts[:, 0], found.drawn[:, 0], strict=True):
@@ -122,14 +121,14 @@ def test_means_are_those_of_full_batches(
 def test_without_the_record_no_batch_is_its_own(rng: np.random.Generator) -> None:
     for adversary in ("target_canary", "partially_informed", "worst_case"):
         how = canary(adversary, adjacency="add_remove", present=False)
-        rows = torch.tensor(1 + np.array(list(Shuffle().batches(12, B, rng=rng))))
+        rows = 1 + np.array(list(Shuffle().batches(12, B, rng=rng)))
         assert set(how.insert(rows).amounts.flatten().tolist()) == {how.means[1]} == {how.means[2]}
 
 
 def test_what_is_inserted_tells_nothing_of_the_target_where_it_comes_beside_others() -> None:
     """What differs between a batch with it and the same without is what the target itself adds."""
-    rows = torch.tensor([[0, 4, 5], [0, 4, -1], [0, -1, -1]])
-    bare = torch.tensor([[4, 5, -1], [4, -1, -1], [-1, -1, -1]])
+    rows = np.array([[0, 4, 5], [0, 4, -1], [0, -1, -1]])
+    bare = np.array([[4, 5, -1], [4, -1, -1], [-1, -1, -1]])
     for adversary in ADVERSARIES:
         how = canary(adversary, displaces=False)
         with_it, without = how.insert(rows), how.insert(bare)
@@ -151,7 +150,7 @@ def test_canaries_beside_the_records_are_in_by_their_own_coins(
     coins = st.lists(st.booleans(), min_size=count, max_size=count)
     included = np.array([data.draw(coins) for _ in rows])
     planted = ManyCanaries(directions=np.eye(count), included=included, first=first)
-    filled = torch.tensor([row + [-1] * (width - len(row)) for row in rows])
+    filled = np.array([row + [-1] * (width - len(row)) for row in rows])
     keep, amounts, drawn = planted.insert(filled)
     assert planted.records == count
     assert keep is not None
@@ -165,7 +164,7 @@ def test_canaries_beside_the_records_are_in_by_their_own_coins(
 
 
 def test_training_without_canaries_keeps_all_or_all_but_the_first() -> None:
-    rows = torch.tensor([[2, 0, 1], [3, -1, -1]])
+    rows = np.array([[2, 0, 1], [3, -1, -1]])
     assert NoCanaries().insert(rows).keep.tolist() == [[True, True, True], [True, False, False]]
     zeroed = NoCanaries(zeroed=True).insert(rows)
     assert zeroed.keep.tolist() == [[True, False, True], [True, False, False]]

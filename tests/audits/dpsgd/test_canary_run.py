@@ -12,12 +12,13 @@ from epsilometer.accounting.pld import poisson_epsilon
 from epsilometer.audits.dpsgd import canary_run
 from epsilometer.audits.dpsgd.canary_run import (
     CanaryRun,
+    CanarySteps,
     claim_of_steps,
+    known_views,
     measure_gradients,
     measure_steps,
     measure_weights,
 )
-from epsilometer.audits.dpsgd.canary_steps import CanarySteps, known_views
 from epsilometer.core import judge
 from epsilometer.core.findings import EpsilonFinding
 from epsilometer.errors import InvalidArgument

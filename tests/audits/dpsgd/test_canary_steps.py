@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from epsilometer.audits.dpsgd.canary_steps import CanarySteps, blind_views, known_views
+from epsilometer.audits.dpsgd.canary_run import CanarySteps, blind_views, known_views
 from epsilometer.errors import InvalidArgument
 from epsilometer.types import FloatArray, IntArray
 

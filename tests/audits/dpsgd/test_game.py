@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from epsilometer.audits.dpsgd.canaries import TargetCanary, random_direction
-from epsilometer.audits.dpsgd.game import GradientGame, RecordGame, against
+from epsilometer.audits.dpsgd.game import GradientGame, RecordGame, score_lost
 from epsilometer.core.record import Record
 from epsilometer.errors import InvalidArgument
 from epsilometer.networks.ensemble import EnsembleDPSGD, cross_entropy
@@ -257,8 +257,8 @@ def test_runs_that_diverge_speak_against_the_attack_in_every_view(
 
 def test_lost_scores_take_the_side_against() -> None:
     scores, lost = np.array([1.0, np.nan, 3.0]), np.array([False, True, False])
-    assert against(scores, lost, present=True).tolist() == [1.0, -np.inf, 3.0]
-    assert against(scores, lost, present=False).tolist() == [1.0, np.inf, 3.0]
+    assert score_lost(scores, lost, present=True).tolist() == [1.0, -np.inf, 3.0]
+    assert score_lost(scores, lost, present=False).tolist() == [1.0, np.inf, 3.0]
 
 
 # Records with their own gradients

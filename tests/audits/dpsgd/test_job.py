@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from epsilometer import InProcess
-from epsilometer.audits.dpsgd.one_run import OneRun
+from epsilometer.audits.dpsgd.game import OneRun
 from epsilometer.core import judge
 from epsilometer.engine.run import run
 from epsilometer.sampling.samplers import Poisson

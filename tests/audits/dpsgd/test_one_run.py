@@ -3,7 +3,7 @@
 import numpy as np
 
 from epsilometer import epsilon_lower_bound
-from epsilometer.audits.dpsgd.one_run import OneRun
+from epsilometer.audits.dpsgd.game import OneRun
 from epsilometer.engine.runs import join_scores
 from epsilometer.sampling.samplers import Poisson
 from tests import oracles

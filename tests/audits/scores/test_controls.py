@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from epsilometer.audits.scores.controls import Control, controls
+from epsilometer.audits.scores.selfcheck import Control, make_controls
 from epsilometer.core.scores import Scores
 from tests import oracles
 from tests.oracles import FLAKE
 
-BY_NAME = {control.name: control for control in controls()}
+BY_NAME = {control.name: control for control in make_controls()}
 RUNS = 40_000  # enough to see a scale or a rate that is a tenth off
 
 
@@ -83,7 +83,7 @@ def test_a_control_is_sound_iff_its_claim_is_true(name: str) -> None:
         assert truth > 1.5 * control.claim.epsilon
 
 
-@pytest.mark.parametrize("control", controls(), ids=lambda control: control.name)
+@pytest.mark.parametrize("control", make_controls(), ids=lambda control: control.name)
 def test_same_rng_same_scores(control: Control) -> None:
     first, again = (control.play(10, np.random.default_rng(3)) for _ in range(2))
     assert first.inside.tolist() == again.inside.tolist()
@@ -92,5 +92,5 @@ def test_same_rng_same_scores(control: Control) -> None:
 
 
 def test_there_are_sound_and_broken_controls_of_different_names() -> None:
-    assert len(BY_NAME) == len(controls())
-    assert [control.sound for control in controls()] == [True] * 3 + [False] * 3
+    assert len(BY_NAME) == len(make_controls())
+    assert [control.sound for control in make_controls()] == [True] * 3 + [False] * 3

@@ -14,7 +14,6 @@ import epsilometer as em
 from epsilometer import Claim, UntilRefuted, json_schema
 from epsilometer.accounting.shuffle import shuffle_epsilon
 from epsilometer.audits.shuffling import subject as shuffling
-from epsilometer.audits.shuffling.subject import audit_buffer
 from epsilometer.core import judge
 from epsilometer.core.bound import EpsilonEstimate
 from epsilometer.core.findings import SamplerFinding
@@ -243,32 +242,6 @@ def test_the_bound_of_the_game_is_wrong_no_oftener_than_it_says(rng: np.random.G
     assert wrong <= scipy.stats.binom.isf(FLAKE, audits, 0.05)
 
 
-def test_guessing_the_buffer_finds_it() -> None:
-    bound, guess = audit_buffer(
-        noise_multiplier=1.5,
-        steps=40,
-        delta=1e-3,
-        buffer=4,
-        guesses=[1, 4, 10, 40],
-        runs=20_000,
-    )
-    full, _ = audit_buffer(
-        noise_multiplier=1.5, steps=40, delta=1e-3, buffer=40, guesses=[40], runs=20_000
-    )
-    truth = shuffle_epsilon(
-        noise_multiplier=1.5, steps=40, delta=1e-3, sampler=PartialShuffle(4), batch_size=1
-    )
-    assert guess == 4
-    assert full.epsilon < bound.epsilon < truth.epsilon
-    assert bound.confidence == 0.95
-
-
-@pytest.mark.parametrize("guesses", [[], [0], [41]])
-def test_guesses_outside_the_epoch_are_told(guesses: list[int]) -> None:
-    with pytest.raises(InvalidArgument, match="guesses from 1 to 40"):
-        audit_buffer(noise_multiplier=1.0, steps=40, delta=1e-5, buffer=4, guesses=guesses, runs=10)
-
-
 # --- a published model
 @pytest.mark.slow
 def test_mnli_in_full() -> None:
@@ -433,49 +406,3 @@ def test_counting_is_rarely_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 def test_counting_is_wrong_no_oftener_than_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not too_often(counting_is_wrong(600, monkeypatch), 600)
-
-
-# --- the buffer
-def buffer_is_wrong(repetitions: int) -> int:
-    truth = shuffle_epsilon(
-        noise_multiplier=1.0, steps=20, delta=1e-3, sampler=PartialShuffle(5), batch_size=1
-    ).epsilon
-    setting = {"noise_multiplier": 1.0, "steps": 20, "delta": 1e-3, "buffer": 5, "runs": 1_000}
-    return sum(
-        audit_buffer(**setting, guesses=[1, 2, 5, 10, 20], seed=seed)[0].epsilon > truth
-        for seed in range(repetitions)
-    )
-
-
-def test_guesses_of_the_buffer_are_paid_for() -> None:
-    assert not too_often(buffer_is_wrong(40), 40)
-
-
-@pytest.mark.slow
-def test_guesses_of_the_buffer_are_wrong_no_oftener_than_they_say() -> None:
-    assert not too_often(buffer_is_wrong(500), 500)
-
-
-def test_smaller_buffers_leak_more_and_are_guessed() -> None:
-    """The direction of the paper: partial shuffling leaks more than full."""
-    found = [
-        audit_buffer(
-            noise_multiplier=1.0,
-            steps=64,
-            delta=1e-3,
-            buffer=buffer,
-            guesses=[1, 8, 64],
-            runs=10_000,
-        )
-        for buffer in (1, 8, 64)
-    ]
-    assert [guess for _, guess in found] == [1, 8, 64]
-    assert found[0][0].epsilon > found[1][0].epsilon > found[2][0].epsilon
-    assert all(bound.valid and bound.confidence == 0.95 for bound, _ in found)
-
-
-def test_one_guess_costs_nothing_and_more_cost_little() -> None:
-    setting = {"noise_multiplier": 1.0, "steps": 8, "delta": 1e-3, "buffer": 8, "runs": 20_000}
-    alone, _ = audit_buffer(**setting, guesses=[8])
-    among, _ = audit_buffer(**setting, guesses=[8, 8, 8, 8])
-    assert among.epsilon < alone.epsilon < among.epsilon + 0.3

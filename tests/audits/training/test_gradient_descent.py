@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from epsilometer.audits.training.gradient_descent import GradientDescent
+from epsilometer.audits.training.demo import GradientDescent
 from epsilometer.errors import InvalidArgument
 from tests.oracles import FLAKE
 
@@ -78,7 +78,7 @@ def clipped_by_differences(
 def test_gradients_are_clipped_one_by_one_and_summed(clip: float, rng: np.random.Generator) -> None:
     weights = rng.normal(size=(3, 4, 3))
     training = replace(TRAINING, clip=clip)
-    summed = training._clipped_sum(weights, training.features, training.labels)
+    summed = training._sum_clipped(weights, training.features, training.labels)
     by_hand = [
         clipped_by_differences(one, training.features, training.labels, clip) for one in weights
     ]
@@ -90,12 +90,12 @@ def test_no_record_moves_the_sum_by_more_than_the_clip(rng: np.random.Generator)
     """What the noise is calibrated to, on weights and records of all sizes."""
     weights = rng.normal(size=(20, 4, 3)) * np.geomspace(1e-3, 1e3, 20)[:, None, None]
     for x in rng.normal(size=(20, 4)) * np.geomspace(1e-6, 1e6, 20)[:, None]:
-        moved = TRAINING._clipped_sum(weights, x[None, :], np.array([2]))
+        moved = TRAINING._sum_clipped(weights, x[None, :], np.array([2]))
         assert np.linalg.norm(moved, axis=(1, 2)).max() <= TRAINING.clip * (1 + 1e-12)
 
 
 def test_a_record_of_zeros_changes_nothing() -> None:
-    moved = TRAINING._clipped_sum(np.ones((2, 4, 3)), np.zeros((1, 4)), np.array([0]))
+    moved = TRAINING._sum_clipped(np.ones((2, 4, 3)), np.zeros((1, 4)), np.array([0]))
     assert np.all(moved == 0)
 
 
@@ -104,7 +104,7 @@ def test_training_learns() -> None:
     training = replace(TRAINING, clip=100.0, noise=1e-6, steps=200, learning_rate=0.5)
     weights = np.zeros((1, 4, 3))
     for _ in range(training.steps):
-        weights -= 0.5 / 6 * training._clipped_sum(weights, training.features, training.labels)
+        weights -= 0.5 / 6 * training._sum_clipped(weights, training.features, training.labels)
     logits = training.features @ weights[0]
     before, after = (
         math.log(3),

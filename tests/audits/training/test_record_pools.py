@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from torch import nn
 
-from epsilometer.audits.training.record_pools import WAYS, differing_record, shadow_models
+from epsilometer.audits.training.canaries import WAYS, differing_record, shadow_models
 from epsilometer.core.record import Record
 from epsilometer.errors import InvalidArgument
 from epsilometer.networks.loss import losses

@@ -22,20 +22,17 @@ in the target's batch too, and tells nothing.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
 from epsilometer import _validate
 from epsilometer.core.claim import Adjacency, check_adjacency
 from epsilometer.errors import InvalidArgument
-from epsilometer.networks.insertion import Inserted
+from epsilometer.networks.trainer import Batches, Inserted
 from epsilometer.sampling.samplers import Sampler, find_law
 from epsilometer.stats.likelihood_ratio import each_with, one_of
 from epsilometer.types import BoolArray, FloatArray
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Adversary: TypeAlias = Literal[
     "target_canary", "partially_informed", "worst_case", "batch_then_shuffle"
@@ -51,14 +48,14 @@ IN_WORDS: dict[Adversary, str] = {
 
 
 def random_direction(size: int, *, rng: np.random.Generator) -> FloatArray:
-    """A uniformly random unit gradient."""
+    """Return a uniformly random unit gradient."""
     _validate.whole(1, size=size)
     direction = rng.standard_normal(size)
     return np.asarray(direction / np.linalg.norm(direction))
 
 
 def dirac_direction(size: int, *, rng: np.random.Generator) -> FloatArray:
-    """One parameter's own direction, a random one."""
+    """Return one parameter's own direction, a random one."""
     _validate.whole(1, size=size)
     direction = np.zeros(size)
     direction[rng.integers(size)] = 1.0
@@ -114,28 +111,29 @@ class TargetCanary:
         """None: the target is one of the training set's own."""
         return 0
 
-    def insert(self, batch: "Tensor") -> Inserted:
-        """What she does to a step, as of :class:`Canaries`."""
-        there = batch >= 0
-        target = batch == 0
-        has = target.any(1)
+    def insert(self, batches: Batches) -> Inserted:
+        """Insert what she chose, as of :class:`~epsilometer.networks.trainer.Canaries`."""
+        there = batches >= 0
+        target = batches == 0
+        has = target.any(-1)
         without = {"zero_out": 0.0, "replace": -1.0, "add_remove": 0.0}[self.adjacency]
         own = 1.0 if self.present else without
         if self.adversary == "batch_then_shuffle":
-            alike = there & (batch < self.batch_size)
-            amounts = 2.0 * alike.sum(1) - there.sum(1)  # +1 for each of the first B, else −1
+            alike = there & (batches < self.batch_size)
+            amounts = 2.0 * alike.sum(-1) - there.sum(-1)  # +1 for each of the first B, else −1
             amounts = amounts + has * (own - 1.0)
-            return Inserted(None, amounts[:, None], has[:, None])
+            return Inserted(None, amounts[..., None], has[..., None])
         if self.adversary == "target_canary":
-            return Inserted(there & ~target, (own * has)[:, None], has[:, None])
+            return Inserted(there & ~target, (own * has)[..., None], has[..., None])
         others = there & ~target
-        shown = others.any(1) & ~(has & self.displaces)  # batches where she inserts her −1
-        amounts = has * own - shown * 1.0
+        displaced = has & self.displaces  # the target has taken the place of her −1
+        inserts = others.any(-1) & ~displaced
+        amounts = has * own - inserts * 1.0
         if self.adversary == "worst_case":
-            return Inserted(None, amounts[:, None], has[:, None])
-        last = others.cumsum(1).argmax(1, keepdim=True)  # where the last of them is counted
-        keep = others.scatter(1, last, others.gather(1, last) & ~shown[:, None])
-        return Inserted(keep, amounts[:, None], has[:, None])
+            return Inserted(None, amounts[..., None], has[..., None])
+        last = others.shape[-1] - 1 - others[..., ::-1].argmax(-1)  # the last of the others
+        keep = others & ~(inserts[..., None] & (np.arange(others.shape[-1]) == last[..., None]))
+        return Inserted(keep, amounts[..., None], has[..., None])
 
     @property
     def means(self) -> tuple[float, float, float]:
@@ -211,15 +209,13 @@ class ManyCanaries:
         """One for each canary."""
         return len(self.directions)
 
-    def insert(self, batch: "Tensor") -> Inserted:
-        """What they add to a step, as of :class:`Canaries`."""
-        place = (batch - self.first).clamp(min=-1) + 1  # column 0 is for the other records
-        hot = batch.new_zeros(batch.shape[0], self.records + 1).scatter_(1, place, 1)[:, 1:]
-        keep = (batch >= 0) & (batch < self.first)
-        included = torch_like(batch, self.included)
-        return Inserted(keep, hot.float() * included, hot.bool())
-
-
-def torch_like(tensor: "Tensor", array: BoolArray) -> "Tensor":
-    """An array as a tensor on the same device."""
-    return tensor.new_tensor(array.tolist())
+    def insert(self, batches: Batches) -> Inserted:
+        """Insert the included ones, as of :class:`~epsilometer.networks.trainer.Canaries`."""
+        place = np.maximum(batches - self.first, -1) + 1  # column 0 is for the other records
+        drawn = np.zeros((*batches.shape[:-1], self.records + 1), np.bool_)
+        np.put_along_axis(drawn, place, True, axis=-1)
+        drawn = drawn[..., 1:]
+        between = [1] * (batches.ndim - 2)  # steps share what a run includes
+        included = self.included.reshape(len(self.included), *between, -1)
+        keep = (batches >= 0) & (batches < self.first)
+        return Inserted(keep, (drawn & included).astype(np.float64), drawn)

@@ -1,26 +1,43 @@
 """Do the work of an audit of DP-SGD: blocks of runs, perhaps one run more, and what they prove."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from itertools import islice
+from typing import Literal, TypeAlias
 
 import numpy as np
 from msgspec.structs import replace
 
-from epsilometer.audits.dpsgd.canaries import TargetCanary
-from epsilometer.audits.dpsgd.one_run import OneRun
+from epsilometer.accounting import family, pld
+from epsilometer.audits.dpsgd.canaries import IN_WORDS, Adversary, TargetCanary
+from epsilometer.audits.dpsgd.game import OneRun
 from epsilometer.core.audit import Audit
-from epsilometer.core.claim import Adjacency
-from epsilometer.core.findings import EpsilonFinding
+from epsilometer.core.claim import Adjacency, Claim
+from epsilometer.core.findings import Curve, EpsilonFinding
+from epsilometer.core.scores import Scores
 from epsilometer.engine.plan import Plan
 from epsilometer.engine.run import Done, Watch
-from epsilometer.engine.runs import RunsJob, View, add_lost_caveat, count_lost_scores
+from epsilometer.engine.runs import (
+    Play,
+    Program,
+    RunsJob,
+    View,
+    add_lost_caveat,
+    count_lost_scores,
+)
 from epsilometer.engine.shards import Arrays
+from epsilometer.errors import InvalidArgument
+from epsilometer.sampling.samplers import Sampler, is_poisson
 from epsilometer.types import IntArray
+
+Look: TypeAlias = Literal["updates", "model", "loss", "steps"]
+_LEAST = 0.2  # noise with a curve; below it takes minutes and allows nearly everything
+_DRAWN = np.concatenate([[0.0], np.geomspace(1e-6, 1.0, 120)])
 
 
 @dataclass(frozen=True, kw_only=True)
-class DpsgdJob:
+class DPSGDJob:
     """Blocks of runs with one canary and, as the last unit, one run with many.
 
     Attributes:
@@ -135,4 +152,128 @@ def explain_unproven(target: TargetCanary) -> str:
         "Not a valid bound: a record less moves others from batch to batch, and no pair of "
         f"datasets is known that does just what {target.adversary} inserts. Take "
         "adjacency='zero_out', or adversary='target_canary'."
+    )
+
+
+def describe_gradient_runs(
+    play: Play,
+    looks: Sequence[Look],
+    *,
+    subject: str,
+    adversary: Adversary,
+    adjacency: Adjacency,
+    sampler: Sampler,
+    noise_multiplier: float,
+    rate: float,
+    steps: int,
+    delta: float,
+    confidence: float,
+    seed: int,
+) -> Program:
+    """Describe runs with a gradient canary, and all that is seen of each.
+
+    Args:
+        play: As of :class:`~epsilometer.engine.runs.Program`.
+        looks: What is seen.
+        subject: What was audited, in words.
+        adversary: What she may insert.
+        adjacency: What training without the target is.
+        sampler: How batches are drawn.
+        noise_multiplier: Of the training.
+        rate: Probability that a batch has a given record.
+        steps: Of the whole training.
+        delta: δ of the bounds.
+        confidence: Of each bound.
+        seed: Of whatever a bound draws.
+    """
+    bound = partial(
+        family.poisson_bound,
+        sampling_rate=rate,
+        steps=steps,
+        delta=delta,
+        confidence=confidence,
+        per="step",
+        seed=seed,
+    )
+    power = partial(_find_power, sampling_rate=rate, steps=steps, confidence=confidence)
+    views = []
+    for look in looks:
+        who = IN_WORDS[adversary]
+        if look == "updates":
+            views.append(View(name=look, subject=f"{subject}, all updates seen", adversary=who))
+        elif look == "model":
+            views.append(
+                View(
+                    name=look,
+                    subject=f"{subject}, final model only: along the canary gradient",
+                    adversary=who.replace("every noisy sum", "the final model"),
+                )
+            )
+        else:
+            _check_poisson(sampler)
+            who = f"{who}; knows all other records and the batches"
+            views.append(
+                View(
+                    name=look,
+                    subject=f"{subject}, single steps, as Poisson-sampled training of unknown "
+                    "noise",
+                    adversary=who,
+                    bound=partial(bound, adversary=who),
+                    power=power,
+                    each=2 * steps,  # the target may be in all runs
+                )
+            )
+    return Program(
+        play=play,
+        subject=subject,
+        adversary=IN_WORDS[adversary],
+        curves=_draw_curves(noise_multiplier, rate, steps, adjacency),
+        views=tuple(views),
+    )
+
+
+def describe_loss_runs(play: Play, subject: str) -> Program:
+    """Describe runs with a record of its own, of which the final model's loss is seen."""
+    subject = f"{subject}, final model only: loss on a data canary"
+    who = "sees the final model, chooses one record"
+    view = View(name="loss", subject=subject, adversary=who)
+    return Program(play=play, subject=subject, adversary=who, views=(view,))
+
+
+def _check_poisson(sampler: Sampler) -> None:
+    if not is_poisson(sampler):
+        raise InvalidArgument(
+            f"Expected sampler=Poisson() with the view 'steps', got {sampler!r}: its bound is that "
+            "of Poisson sampling."
+        )
+
+
+def _find_power(
+    claim: Claim, scores: Scores, *, sampling_rate: float, steps: int, confidence: float
+) -> float:
+    return family.step_power(
+        claim.epsilon,
+        n_in=scores.n_in,
+        n_out=scores.n_out,
+        sampling_rate=sampling_rate,
+        steps=steps,
+        delta=claim.delta,
+        confidence=confidence,
+    )
+
+
+@lru_cache(maxsize=8)
+def _draw_curves(noise: float, rate: float, steps: int, adjacency: Adjacency) -> tuple[Curve, ...]:
+    """Return what accounting by Poisson sampling allows, where it has such a curve."""
+    if adjacency == "replace" or noise < _LEAST:
+        return ()
+    fnr = pld.poisson_curve(
+        _DRAWN, noise_multiplier=noise, sampling_rate=rate, steps=steps, adjacency=adjacency
+    )
+    return (
+        Curve(
+            name="PLD of Poisson sampling",
+            fpr=tuple(float(f"{rate:.6g}") for rate in _DRAWN),
+            fnr=tuple(float(f"{rate:.6g}") for rate in np.clip(fnr, 0, 1)),
+        ),
     )

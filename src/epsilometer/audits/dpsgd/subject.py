@@ -1,8 +1,9 @@
 """Audit DP-SGD by thousands of real trainings, with a canary and without it."""
 
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,14 +17,13 @@ from epsilometer.audits.dpsgd.canaries import (
     dirac_direction,
     random_direction,
 )
-from epsilometer.audits.dpsgd.job import DpsgdJob, explain_unproven
-from epsilometer.audits.dpsgd.one_run import OneRun, check_canaries
-from epsilometer.audits.dpsgd.views import (
+from epsilometer.audits.dpsgd.game import GradientGame, OneRun, RecordGame
+from epsilometer.audits.dpsgd.job import (
+    DPSGDJob,
     Look,
-    check_views,
-    check_views_stop,
-    gradient_program,
-    loss_program,
+    describe_gradient_runs,
+    describe_loss_runs,
+    explain_unproven,
 )
 from epsilometer.core.audit import Audit
 from epsilometer.core.claim import Adjacency, Claim
@@ -36,20 +36,20 @@ from epsilometer.engine.runs import Program, RunsJob, check_until, share_confide
 from epsilometer.engine.store import Store
 from epsilometer.errors import InvalidArgument
 from epsilometer.networks.loss import is_module
+from epsilometer.networks.trainer import Trainer
 from epsilometer.sampling.samplers import (
     Sampler,
     Shuffle,
+    check_same_steps,
     expected_rate,
     is_displacing,
     pin_sampler,
 )
 from epsilometer.types import FloatArray, IntArray
 
-if TYPE_CHECKING:
-    from epsilometer.networks.ensemble import EnsembleDPSGD
-
 CanaryGradient: TypeAlias = Literal["random", "dirac"]
 Initial: TypeAlias = Literal["fresh", "given"]
+_FEWEST = 20  # canaries of one run: all heads or all tails come once in half a million
 _UNITS = 10_000  # at most: more would only be more files
 
 
@@ -148,8 +148,8 @@ class DPSGD:
         _validate.whole(2, runs=self.runs)
         _validate.whole(1, batch_size=self.batch_size, epochs=self.epochs)
         _validate.whole(1, at_once=1 if self.at_once is None else self.at_once)
-        check_views(self.views, self.adversary, self.adjacency)
-        check_canaries(self.canaries)
+        _check_views(self.views, self.adversary, self.adjacency)
+        _check_canaries(self.canaries)
         if self.direction not in get_args(CanaryGradient):
             raise InvalidArgument(
                 f"Expected direction 'random' or 'dirac', got {self.direction!r}."
@@ -166,17 +166,14 @@ def run_audit(subject: DPSGD, request: Request) -> Audit:
     return request.execute(job, usual=Local() if subject.device == "cpu" else InProcess())
 
 
-def make_job(subject: DPSGD, request: Request) -> DpsgdJob:
+def make_job(subject: DPSGD, request: Request) -> DPSGDJob:
     """Return the work of an audit of DP-SGD."""
-    with needs("torch", extra="torch"):
-        from epsilometer.audits.dpsgd.game import GradientGame, RecordGame
-
     claim = _fill_claim(subject, request)
     request = replace(request, claim=claim)  # a plan has it whole, so that a replay has the same
     delta = request.known_delta
     _validate.open_unit(delta=delta)
     if request.until is not None:
-        check_views_stop(subject.views, subject.canaries)
+        _check_views_stop(subject.views, subject.canaries)
     features, labels = _read_data(subject)
     training, rate = _make_training(subject, claim, features, labels)
     noise, steps = training.noise_multiplier, _count_steps(training, len(features))
@@ -193,7 +190,7 @@ def make_job(subject: DPSGD, request: Request) -> DpsgdJob:
         batch_size=subject.batch_size,
         displaces=is_displacing(training.sampler),
     )
-    many = replace(training, runs=together)
+    many = training.with_runs(together)
     further = int(subject.canaries > 0)
     confidence = share_confidence(request.confidence, len(subject.views) + further)
     programs: list[Program] = []
@@ -202,7 +199,7 @@ def make_job(subject: DPSGD, request: Request) -> DpsgdJob:
             training=many, features=features, labels=labels, canary=target, views=by_gradient
         )
         programs.append(
-            gradient_program(
+            describe_gradient_runs(
                 game.play,
                 by_gradient,
                 subject=subject.title,
@@ -227,7 +224,7 @@ def make_job(subject: DPSGD, request: Request) -> DpsgdJob:
             record=record,
             adjacency=subject.adjacency,
         )
-        programs.append(loss_program(by_loss.play, subject.title))
+        programs.append(describe_loss_runs(by_loss.play, subject.title))
     one = None
     if subject.canaries:
         one = OneRun(
@@ -264,7 +261,7 @@ def make_job(subject: DPSGD, request: Request) -> DpsgdJob:
         until=request.until,
         further=further,
     )
-    return DpsgdJob(
+    return DPSGDJob(
         runs=many_runs, one=one, adjacency=subject.adjacency, unproven=explain_unproven(target)
     )
 
@@ -288,11 +285,11 @@ def _read_data(subject: DPSGD) -> tuple[FloatArray, IntArray]:
 
 def _make_training(
     subject: DPSGD, claim: Claim | None, features: FloatArray, labels: IntArray
-) -> "tuple[EnsembleDPSGD, float]":
+) -> tuple[Trainer, float]:
     """Return one run of the training, and the rate at which its batches draw a record."""
-    from epsilometer.networks.ensemble import EnsembleDPSGD, cross_entropy
-    from epsilometer.networks.optimizers import SGD
-    from epsilometer.sampling.samplers import check_same_steps
+    with needs("torch", extra="torch"):
+        from epsilometer.networks.ensemble import EnsembleDPSGD, cross_entropy
+        from epsilometer.networks.optimizers import SGD
 
     sampler = Shuffle() if subject.sampler is None else subject.sampler
     steps = _count_batches(sampler, len(features), subject.batch_size)
@@ -348,14 +345,14 @@ def _count_batches(sampler: Sampler, count: int, batch_size: int) -> int:
     return sum(1 for _ in sampler.batches(count, batch_size, rng=np.random.default_rng(0)))
 
 
-def _count_steps(training: "EnsembleDPSGD", count: int) -> int:
+def _count_steps(training: Trainer, count: int) -> int:
     return training.epochs * _count_batches(training.sampler, count, training.batch_size)
 
 
 def _count_at_once(
     subject: DPSGD,
     out: Path | None,
-    training: "EnsembleDPSGD",
+    training: Trainer,
     features: FloatArray,
     labels: IntArray,
 ) -> int:
@@ -363,15 +360,13 @@ def _count_at_once(
 
     Memory comes and goes, and another number would be another run.
     """
-    from epsilometer.networks import memory
-
     if subject.at_once is not None:
         return min(subject.runs, subject.at_once)
     if out is not None and (out / "plan.json").exists():
         begun = Store.open(out).plan.parameters.get("follows", {}).get("at_once")
         if isinstance(begun, int):
             return min(subject.runs, begun)
-    return min(subject.runs, memory.at_once(training, features, labels))
+    return min(subject.runs, training.count_at_once(features, labels))
 
 
 def _name_inputs(subject: DPSGD, features: FloatArray, labels: IntArray) -> dict[str, str]:
@@ -385,3 +380,48 @@ def _name_inputs(subject: DPSGD, features: FloatArray, labels: IntArray) -> dict
     if subject.source is not None:
         inputs.update(subject.source.fingerprints())
     return inputs
+
+
+def _check_views(views: Sequence[Look], adversary: Adversary, adjacency: Adjacency) -> None:
+    """Refuse unknown views, and those the adversary or the adjacency have no bound for."""
+    unknown = [view for view in views if view not in get_args(Look)]
+    if not views or unknown or len(set(views)) < len(views):
+        raise InvalidArgument(
+            f"Expected views of {', '.join(get_args(Look))}, each once, got {tuple(views)}."
+        )
+    if "steps" not in views:
+        return
+    if adversary != "target_canary":
+        raise InvalidArgument(
+            "Expected adversary='target_canary' with the view 'steps', where steps without the "
+            f"target show nothing but noise, got {adversary!r}."
+        )
+    if adjacency == "replace":
+        raise InvalidArgument(
+            "Expected adjacency='zero_out' or 'add_remove' with the view 'steps', got 'replace': "
+            "its bound is that of a target which is there or not."
+        )
+
+
+def _check_views_stop(views: Sequence[Look], canaries: int) -> None:
+    """Refuse views that an audit could not reach, or not bound, if it stops early."""
+    if canaries or ("loss" in views and len(views) > 1):
+        raise InvalidArgument(
+            "Expected no canaries and no view 'loss' beside others with until=…, got them: they "
+            "are runs of their own, which an audit that stops early might never reach."
+        )
+    if "steps" in views:
+        raise InvalidArgument(
+            "Expected no view 'steps' with until=…, got it: its bound does not hold for runs that "
+            "were stopped by looking at them."
+        )
+
+
+def _check_canaries(canaries: int) -> None:
+    """Refuse so few that one run with them could show nothing."""
+    _validate.whole(0, canaries=canaries)
+    if 0 < canaries < _FEWEST:
+        raise InvalidArgument(
+            f"Expected canaries=0, or {_FEWEST} or more, got {canaries}: each is in by a coin, "
+            "and fewer prove nothing."
+        )

@@ -12,8 +12,14 @@ from torch import Tensor, nn
 from epsilometer.audits.federated.directions import Directions
 from epsilometer.audits.federated.simulation import FederatedTraining, Iterates, Visit
 from epsilometer.errors import InvalidArgument
-from epsilometer.networks.ensemble import as_tensor, one_thread, own_randomness, told
-from epsilometer.networks.local import Batches, ClientRecords, Trainer, local_batches, trainer
+from epsilometer.networks.ensemble import as_tensor, explain_full, one_thread, own_randomness
+from epsilometer.networks.local import (
+    Batches,
+    ClientRecords,
+    ClientTrainer,
+    local_batches,
+    make_client_trainer,
+)
 from epsilometer.types import FloatArray, IntArray
 
 _SEEN = 256  # records tried at once
@@ -71,14 +77,14 @@ class Watch:
 @contextmanager
 def prepare(
     how: FederatedTraining, rng: np.random.Generator
-) -> Iterator[tuple[ClientRecords, Trainer]]:
+) -> Iterator[tuple[ClientRecords, ClientTrainer]]:
     """Hand out the clients' records and what trains on them, with randomness of their own."""
     if how.device != "cpu" and not torch.cuda.is_available():
         raise InvalidArgument(f"Expected a CUDA device for {how.device!r}, torch sees none here.")
     # One thread: models here are small, and many audits run side by side.
-    with told(how.device), one_thread(how.device), own_randomness(how.device, rng):
+    with explain_full(how.device), one_thread(how.device), own_randomness(how.device, rng):
         records = ClientRecords.of(how.clients, device=how.device)
-        together = trainer(
+        together = make_client_trainer(
             how.module,
             how.loss,
             records,
@@ -149,7 +155,7 @@ class _Server:
         self,
         how: FederatedTraining,
         records: ClientRecords,
-        clients: Trainer,
+        clients: ClientTrainer,
         watch: Watch,
         divisor: float,
         rng: np.random.Generator,

@@ -243,16 +243,16 @@ class Networks(Fits):
         from epsilometer.networks.ensemble import (
             as_tensor,
             cross_entropy,
+            explain_full,
             one_thread,
             own_randomness,
-            told,
         )
         from epsilometer.networks.local import local_batches
         from epsilometer.networks.same_batches import many_models, train_without
 
         how, seed = self.how, self.seed if seed is None else seed
         _, order, dropped = np.random.default_rng(seed).spawn(3)
-        with told(how.device), one_thread(how.device):
+        with explain_full(how.device), one_thread(how.device):
             x, y = as_tensor(self.features, how.device), as_tensor(self.places, how.device)
             module = self._initialise(seed)
             models = many_models(module, left_out.size, loss=how.loss or cross_entropy, x=x, y=y)

@@ -8,7 +8,7 @@ import pytest
 import scipy.stats
 
 from epsilometer.errors import InvalidArgument
-from epsilometer.networks.schedule import schedule
+from epsilometer.networks.ensemble import draw_batches
 from epsilometer.sampling.samplers import (
     BallsInBins,
     BatchThenShuffle,
@@ -41,7 +41,7 @@ EVERY = [
 
 def drawn(sampler: Sampler, records: int, *, seed: int = 0, runs: int = 40) -> list[np.ndarray]:
     rng = np.random.default_rng(seed)
-    return list(schedule(sampler, records, 4, runs=runs, epochs=2, rng=rng))
+    return list(draw_batches(sampler, records, 4, runs=runs, epochs=2, rng=rng))
 
 
 @pytest.mark.parametrize("records", [12, 11])
@@ -116,7 +116,7 @@ def test_poisson_batches_have_the_right_size() -> None:
 
 
 def test_all_batches_empty_still_have_a_column() -> None:
-    (epoch,) = schedule(
+    (epoch,) = draw_batches(
         Poisson(rate=1e-12, steps=3), 5, 1, runs=2, epochs=1, rng=np.random.default_rng(0)
     )
     np.testing.assert_array_equal(epoch, np.full((2, 3, 1), -1))
@@ -133,7 +133,7 @@ class Uneven:
 
 def test_runs_with_other_numbers_of_batches_are_refused() -> None:
     for runs in (40, 33):
-        with pytest.raises(InvalidArgument, match="as many batches an epoch"):
+        with pytest.raises(InvalidArgument, match="as many batches per epoch"):
             drawn(Uneven(), 12, runs=runs)
 
 

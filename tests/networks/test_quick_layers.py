@@ -7,8 +7,13 @@ import torch
 from torch import nn
 
 from epsilometer.networks.convolution import ManyConv2d
-from epsilometer.networks.dropout import QuickConv2d, QuickDropout, QuickMaxPool, quick
 from epsilometer.networks.many import ManyModels
+from epsilometer.networks.quick_layers import (
+    QuickConv2d,
+    QuickDropout,
+    QuickMaxPool,
+    quicken_layer,
+)
 from tests.oracles import FLAKE
 
 
@@ -57,7 +62,7 @@ def test_numbers_that_are_dropped_come_from_torch_and_its_seed() -> None:
 def test_pooling_is_that_of_torch(size: int | tuple[int, int], shape: tuple[int, int]) -> None:
     torch.manual_seed(0)
     layer, z = nn.MaxPool2d(size), torch.randn(5, 3, *shape)
-    found = quick(layer)
+    found = quicken_layer(layer)
     assert isinstance(found, QuickMaxPool)
     assert torch.equal(found(z), layer(z))
 
@@ -78,7 +83,7 @@ def test_pooling_is_that_of_torch(size: int | tuple[int, int], shape: tuple[int,
     ],
 )
 def test_other_layers_stay_as_they_are(layer: nn.Module) -> None:
-    assert quick(layer) is layer
+    assert quicken_layer(layer) is layer
 
 
 @pytest.mark.parametrize(
@@ -97,7 +102,7 @@ def test_a_convolution_is_that_of_each_model(how: dict[str, object]) -> None:
     models.reset("fresh", torch.Generator().manual_seed(0))
     (many,) = [part for part in models._many.modules() if type(part) is ManyConv2d]
     x = torch.randn(4, 5, 2, 9, 8)
-    found = quick(many)
+    found = quicken_layer(many)
     assert isinstance(found, QuickConv2d)
     with torch.no_grad():
         together = found(x.flatten(0, 1)).flatten(1).view(4, 5, -1)

@@ -93,8 +93,8 @@ def find_lattice(released: Released) -> float:
     every = np.concatenate([array.ravel() for _, array in released])[:_LISTED]
     values = np.unique(every)
     gaps = np.diff(values)
-    told = values.size >= 8 or 3 <= values.size <= every.size / 2  # fewer lie on one by chance
-    if not told or not np.isfinite(gaps).all():
+    clear = values.size >= 8 or 3 <= values.size <= every.size / 2  # fewer lie on one by chance
+    if not clear or not np.isfinite(gaps).all():
         return 0.0
     # The smallest gap is a multiple of the spacing, and so are all others.
     for parts in range(1, _PARTS + 1):

@@ -6,19 +6,24 @@ import numpy as np
 import scipy.special
 
 from epsilometer.types import FloatArray
-from epsilometer.zoo.network import (
+from epsilometer.zoo.step import (
+    SIGMA,
     Batch,
+    C,
+    ChangedStep,
     Gradients,
+    Rng,
     Sums,
     add,
     add_up,
     clip,
+    clipped_sum,
     compute_gradients,
     compute_norms,
     draw_noise,
     multiply,
+    program,
 )
-from epsilometer.zoo.step import SIGMA, C, ChangedStep, Rng, clipped_sum, program
 
 program("EPS-1001", part="step")(ChangedStep)
 

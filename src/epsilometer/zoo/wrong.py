@@ -7,20 +7,24 @@ import numpy as np
 import scipy.special
 
 from epsilometer.types import FloatArray
-from epsilometer.zoo.network import (
+from epsilometer.zoo.step import (
+    SIGMA,
     WEIGHTS,
     Batch,
+    C,
     Gradients,
+    Rng,
     Sums,
     add,
     add_up,
     clip,
+    clipped_sum,
     compute_gradients,
     compute_norms,
     draw_noise,
     multiply,
+    program,
 )
-from epsilometer.zoo.step import SIGMA, C, Rng, clipped_sum, program
 
 # Noise: its scale.
 

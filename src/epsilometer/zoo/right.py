@@ -55,12 +55,12 @@ def _use_dropout(batch: Batch, rng: Rng) -> Gradients:
     return compute_gradients(batch, mask=(rng.random((len(batch[0]), 12)) < 0.8) / 0.8)
 
 
-program("EPS-1006", part="release")(
+program("EPS-1006", part="publish")(
     lambda sums: [value.astype(np.float32) for value in sums.values()]
 )
 
 
-@program("EPS-1007", part="release")
+@program("EPS-1007", part="publish")
 def _use_bfloat16(sums: Sums) -> Sums:
     released = {}
     for name, value in sums.items():
@@ -69,13 +69,13 @@ def _use_bfloat16(sums: Sums) -> Sums:
     return released
 
 
-@program("EPS-1008", part="release")
+@program("EPS-1008", part="publish")
 def _round_release(sums: Sums) -> Sums:
     """Round what is released: that is post-processing."""
     return {name: np.round(value, 2) for name, value in sums.items()}
 
 
-program("EPS-1009", part="release")(
+program("EPS-1009", part="publish")(
     lambda sums: {name: np.round(value) for name, value in sums.items()}
 )
 

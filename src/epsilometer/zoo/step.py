@@ -129,20 +129,20 @@ class ChangedStep:
         clip: Clips the gradients of all records.
         draw: Draws noise for the sums.
         noise: Changes the noise of a tensor, by its name.
-        release: Changes what is released.
+        publish: Changes what is released.
     """
 
     gradients: Callable[[Batch, Rng], Gradients] = lambda batch, _: compute_gradients(batch)
     clip: Callable[[Gradients], Gradients] = lambda gradients: clip(gradients, C)
     draw: Callable[[Sums, Rng], Sums] = lambda total, rng: draw_noise(total, SIGMA * C, rng)
     noise: Callable[[str, FloatArray], Any] = lambda _, noise: noise
-    release: Callable[[Sums], Any] = lambda sums: sums
+    publish: Callable[[Sums], Any] = lambda sums: sums
 
     def __call__(self, batch: Batch, rng: Rng) -> Any:
         """Take the step."""
         total = add_up(self.clip(self.gradients(batch, rng)))
         noise = self.draw(total, rng)
-        return self.release({name: total[name] + self.noise(name, noise[name]) for name in total})
+        return self.publish({name: total[name] + self.noise(name, noise[name]) for name in total})
 
 
 def make_step(

@@ -104,17 +104,17 @@ class DrawCheck(EvidenceCheck):
         self._bets = Bets()
         super().__init__(shares=shares, level=level)
 
-    def ratios(self, draw: Draw) -> FloatArray | None:
+    def compute_ratios(self, draw: Draw) -> FloatArray | None:
         """Return the log ratios of a batch; None where it says nothing."""
         raise NotImplementedError
 
-    def value_now(self) -> float:
+    def compute_evidence(self) -> float:
         """Return the evidence so far."""
         return self._bets.value()
 
     def see(self, draw: Draw) -> None:
         """Take the next batch."""
-        ratios = self.ratios(draw)
+        ratios = self.compute_ratios(draw)
         if ratios is not None:
             self._bets.add(ratios, self.tested + 1)
             self.keep_largest(self.tested + 1)
@@ -132,7 +132,7 @@ class _Rate(DrawCheck):
         self._fewest = -math.inf
         self._drawn, self._booked, self._records = 0, 0.0, 0
 
-    def ratios(self, draw: Draw) -> FloatArray:
+    def compute_ratios(self, draw: Draw) -> FloatArray:
         self._drawn += draw.size
         self._booked += draw.rate
         self._records = draw.records
@@ -179,7 +179,7 @@ class _Sizes(DrawCheck):
         self._sizes: Counter[int] = Counter()
         self._batches = 0
 
-    def ratios(self, draw: Draw) -> FloatArray | None:
+    def compute_ratios(self, draw: Draw) -> FloatArray | None:
         # Sizes are bet to come back in proportion to how often they came.
         weight = self._sizes[draw.size] + _NEW_SIZE / (draw.records + 1)
         before = self._batches
@@ -227,7 +227,7 @@ class _Again(_Marked):
     name = "records drawn again"
     expected = "a record's chance is the same after it was drawn in an epoch"
 
-    def ratios(self, draw: Draw) -> FloatArray:
+    def compute_ratios(self, draw: Draw) -> FloatArray:
         self.count(draw, draw.new, draw.all_new)
         all_new = draws.most_ratio(draw.new, draw.all_new, drawn=draw.size, records=draw.records)
         return np.append(self.compare(draw, draw.new, draw.all_new, _AGAIN_ODDS), all_new)
@@ -245,7 +245,7 @@ class _Often(_Marked):
     name = "equal chances"
     expected = "all records have the same chance, however often they were drawn"
 
-    def ratios(self, draw: Draw) -> FloatArray:
+    def compute_ratios(self, draw: Draw) -> FloatArray:
         self.count(draw, *draw.often[0])
         groups = [self.compare(draw, hits, among, _OFTEN_ODDS) for hits, among in draw.often]
         return np.concatenate(groups)
@@ -267,7 +267,7 @@ class _Repeats(DrawCheck):
     def begin(self) -> None:
         self._equal = 0
 
-    def ratios(self, draw: Draw) -> FloatArray:
+    def compute_ratios(self, draw: Draw) -> FloatArray:
         self._equal += draw.equal > 0 and 0 < draw.size < draw.records
         if draw.as_large == 0:
             return np.zeros_like(_STAKES)

@@ -86,7 +86,7 @@ class EvidenceCheck:
     def begin(self) -> None:
         """Begin with nothing seen."""
 
-    def value_now(self) -> float | None:
+    def compute_evidence(self) -> float | None:
         """Return the evidence at this step; None where nothing was tested yet."""
         raise NotImplementedError
 
@@ -112,7 +112,7 @@ class EvidenceCheck:
 
     def keep_largest(self, step: int) -> None:
         """Keep the largest evidence so far, and when it sufficed."""
-        now = self.value_now()
+        now = self.compute_evidence()
         if now is None:
             return
         self.tested = step

@@ -13,8 +13,8 @@ from epsilometer.conformance.noise_checks import CHECKS, LEVEL, NoiseCheck, Unwh
 from epsilometer.conformance.run_epsilon import NoiseGroup, round_up
 from epsilometer.conformance.summary import (
     StepSummary,
-    as_residual,
     choose_sketch,
+    read_residual,
     summarise_step,
 )
 from epsilometer.conformance.whitening import Whitening
@@ -99,7 +99,7 @@ class StepWatch:
             rate: Sampling rate that is booked for it; None likewise.
         """
         booked = self._read_booked(noise_multiplier, rate)
-        arrays = [(name, as_residual(name, value)) for name, value in residuals]
+        arrays = [(name, read_residual(name, value)) for name, value in residuals]
         if self._sketch is None:
             self._sketch = choose_sketch([array.size for _, array in arrays])
         whole = self._declared is not None and self._declared.fits([a.size for _, a in arrays])

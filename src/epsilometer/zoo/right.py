@@ -17,12 +17,12 @@ from epsilometer.zoo.step import (
     add,
     add_up,
     clip,
-    clipped_sum,
     compute_gradients,
     compute_norms,
     draw_noise,
     multiply,
     program,
+    sum_clipped,
 )
 
 program("EPS-1001", part="step")(ChangedStep)
@@ -34,7 +34,7 @@ def _accumulate(batch: Batch, rng: Rng) -> Sums:
     x, labels = batch
     total: Sums = {}
     for start in range(0, max(1, len(x)), 5):
-        part = clipped_sum((x[start : start + 5], labels[start : start + 5]))
+        part = sum_clipped((x[start : start + 5], labels[start : start + 5]))
         total = add(total, part) if total else part
     return add(total, draw_noise(total, SIGMA * C, rng))
 

@@ -115,7 +115,7 @@ def add(first: Sums, second: Sums) -> Sums:
     return {name: first[name] + second[name] for name in first}
 
 
-def clipped_sum(batch: Batch) -> Sums:
+def sum_clipped(batch: Batch) -> Sums:
     """Return the sum of clipped gradients: what every program should add its noise to."""
     return add_up(clip(compute_gradients(batch), C))
 

@@ -18,12 +18,12 @@ from epsilometer.zoo.step import (
     add,
     add_up,
     clip,
-    clipped_sum,
     compute_gradients,
     compute_norms,
     draw_noise,
     multiply,
     program,
+    sum_clipped,
 )
 
 # Noise: its scale.
@@ -45,7 +45,7 @@ def _forget_clip_norm(total: Sums, rng: Rng) -> Sums:
 
 @program("EPS-0006", part="step")
 def _divide_noise_by_batch(batch: Batch, rng: Rng) -> Sums:
-    total = clipped_sum(batch)
+    total = sum_clipped(batch)
     return add(total, draw_noise(total, SIGMA * C / len(batch[0]), rng))
 
 
@@ -275,7 +275,7 @@ def _normalise_batch(batch: Batch, rng: Rng) -> Gradients:
 @program("EPS-0042", part="step")
 def _divide_by_drawn(batch: Batch, rng: Rng) -> Sums:
     """Divide by the number of records that were drawn, and multiply by the expected one."""
-    total = clipped_sum(batch)
+    total = sum_clipped(batch)
     factor = 32 / max(1, len(batch[0]))
     noise = draw_noise(total, SIGMA * C, rng)
     return {name: (total[name] + noise[name]) * factor for name in total}
@@ -283,7 +283,7 @@ def _divide_by_drawn(batch: Batch, rng: Rng) -> Sums:
 
 @program("EPS-0043", part="step")
 def _divide_sum_by_drawn(batch: Batch, rng: Rng) -> Sums:
-    total = clipped_sum(batch)
+    total = sum_clipped(batch)
     factor = 32 / max(1, len(batch[0]))
     noise = draw_noise(total, SIGMA * C, rng)
     return {name: total[name] * factor + noise[name] for name in total}

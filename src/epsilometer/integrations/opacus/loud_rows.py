@@ -45,7 +45,7 @@ class LoudRows:
 
     def clip(self, own: Own) -> Any:
         """Clip and add up the batch that the optimiser holds, by its own method."""
-        rows = self._writable_rows()
+        rows = self._find_writable_rows()
         if rows is None:
             return own()
         self._batches += 1
@@ -54,7 +54,7 @@ class LoudRows:
             return own()
         return self._insert(own, rows)
 
-    def _writable_rows(self) -> list[Any] | None:
+    def _find_writable_rows(self) -> list[Any] | None:
         """Return the gradients of single records that hold the row; None for an empty batch."""
         found, storages = [], set()
         for p in self._optimizer.params:

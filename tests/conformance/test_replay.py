@@ -13,8 +13,8 @@ from epsilometer.conformance.batches import (
 )
 from epsilometer.conformance.neighbours import REMOVED, REPLACED
 from epsilometer.conformance.replay import (
+    copy_step,
     find_lattice,
-    fresh_copy,
     measure_distance,
     read_release,
     replay_step,
@@ -285,7 +285,7 @@ def test_objects_are_copied_with_their_state() -> None:
     counting = Counting()
     run_step(counting, a_batch(), SEED)
     assert counting.calls == 0
-    assert fresh_copy(right) is right
+    assert copy_step(right) is right
 
 
 @pytest.mark.parametrize(

@@ -250,7 +250,7 @@ def test_a_maximum_in_place_of_the_average_would_be_caught(
             own = check(level=1e-3)
             for step in range(1, 3):
                 own.see(summarise_step([("a", rng.normal(size=(2, 8)))]), step)
-            values.append(min(20.0, math.exp(own.value_now() or 0.0)))  # a mean that settles
+            values.append(min(20.0, math.exp(own.compute_evidence() or 0.0)))  # a mean that settles
         return float(np.mean(values)), float(np.std(values)) / 1000**0.5
 
     mean, error = measure_mean()

@@ -2,6 +2,7 @@
 
 import copy
 import random
+import sys
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from epsilometer.errors import InvalidArgument
+from epsilometer.errors import InvalidArgument, MissingExtra
 from epsilometer.integrations.opacus import audited
 from epsilometer.integrations.opacus.rewinding import RandomStreams, Rewinder, unwrap
 from tests.integrations.opacus_models import ADAPTIVE, features, make, mlp, replayed
@@ -190,3 +191,9 @@ def test_a_rewinder_is_a_context() -> None:
         train(run)
         assert everything(run) != before
     assert everything(run) == before
+
+
+def test_an_older_opacus_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opacus.grad_sample.gsm_base", None)
+    with pytest.raises(MissingExtra, match=r"Expected Opacus 1\.6 or later"):
+        replayed(make(mlp()), nn.CrossEntropyLoss())

@@ -5,7 +5,11 @@ import pytest
 import scipy.stats
 
 from epsilometer.audits.step.subject import Step
-from epsilometer.zoo.network import (
+from epsilometer.zoo.page import count_outcomes, list_mistakes, render_tables
+from epsilometer.zoo.program import Program, read_catalogue
+from epsilometer.zoo.programs import list_programs
+from epsilometer.zoo.runner import Outcome, run_zoo
+from epsilometer.zoo.step import (
     add_up,
     clip,
     compute_gradients,
@@ -13,10 +17,6 @@ from epsilometer.zoo.network import (
     make_batch,
     make_parameters,
 )
-from epsilometer.zoo.page import count_outcomes, list_mistakes, render_tables
-from epsilometer.zoo.program import Program, read_catalogue
-from epsilometer.zoo.programs import list_programs
-from epsilometer.zoo.runner import Outcome, run_zoo
 from epsilometer.zoo.tool import Alarm, Report
 
 FLAKE = 1e-6

@@ -71,7 +71,7 @@ class CarryoverCheck(EvidenceCheck):
         self._earlier.append(np.asarray(planted, np.float64))
         self.keep_largest(self._steps)
 
-    def value_now(self) -> float | None:
+    def compute_evidence(self) -> float | None:
         """Return the evidence at this step; None before the second step with canaries."""
         if not self._logs:
             return None

@@ -10,6 +10,12 @@ from epsilometer.core.findings import Check, CheckOutcome
 from epsilometer.types import FloatArray
 
 
+def leave_untested(name: str, expected: str, reason: str) -> Check:
+    """Return the check of something that could not be tested."""
+    outcome = judge.judge_limit(None, limit=0.0)
+    return Check(name=name, outcome=outcome, expected=expected, seen=reason)
+
+
 class Bets:
     """Average of bets, each a product of ratios. New ones begin at steps 1, 2, 4, 8, …
 
@@ -80,7 +86,7 @@ class EvidenceCheck:
     def begin(self) -> None:
         """Begin with nothing seen."""
 
-    def value_now(self) -> float | None:
+    def compute_evidence(self) -> float | None:
         """Return the evidence at this step; None where nothing was tested yet."""
         raise NotImplementedError
 
@@ -106,7 +112,7 @@ class EvidenceCheck:
 
     def keep_largest(self, step: int) -> None:
         """Keep the largest evidence so far, and when it sufficed."""
-        now = self.value_now()
+        now = self.compute_evidence()
         if now is None:
             return
         self.tested = step
@@ -122,10 +128,9 @@ class EvidenceCheck:
             drift: Why residuals may not be noise alone; then a steady check is not tested.
         """
         distrusted = self.steady and bool(drift)
-        outcome = self.judge(None if distrusted else self.log_e)
-        if outcome == judge.NOT_TESTED:
-            reason = drift if distrusted else self.missing
-            return Check(name=self.name, outcome=outcome, expected=self.expected, seen=reason)
+        if distrusted or self.log_e is None:
+            return leave_untested(self.name, self.expected, drift if distrusted else self.missing)
+        outcome = self.judge(self.log_e)
         if outcome == judge.CONFORMS and self.deserves_remark():
             outcome = judge.REMARK
         value, low, high = self.measure()

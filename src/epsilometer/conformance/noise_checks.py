@@ -44,7 +44,7 @@ class _Scale(NoiseCheck):
         self._more.add(evidence.scale_ratios(step.count, step.squares, evidence.LARGER), number)
         self._most = max(self._most, self._more.value())
 
-    def value_now(self) -> float:
+    def compute_evidence(self) -> float:
         return self._less.value()
 
     def describe(self) -> str:
@@ -93,7 +93,7 @@ class _Tensors(NoiseCheck):
         self._small += sum(part.small for part in step.tensors)
         self._count += step.count
 
-    def value_now(self) -> float | None:
+    def compute_evidence(self) -> float | None:
         tensors = [
             evidence.average(ratios)
             for ratios in evidence.scale_ratios(self._counts, self._squares)
@@ -105,11 +105,11 @@ class _Tensors(NoiseCheck):
         """Return evidence of the quietest row; the average over all is at least its share of it."""
         if not self._has_rows:
             return -math.inf
-        row = self._quietest()
+        row = self._find_quietest()
         ratios = evidence.scale_ratios(self._row_sizes[row] * self._steps, self._rows[row])
         return evidence.average(ratios) - math.log(self._rows.size)
 
-    def _quietest(self) -> int:
+    def _find_quietest(self) -> int:
         return int(np.argmin(self._rows / self._row_sizes))
 
     def describe(self) -> str:
@@ -117,7 +117,7 @@ class _Tensors(NoiseCheck):
         rms = math.sqrt(self._squares[worst] / self._counts[worst])
         least = f"least in {self._names[worst]}, {rms:.3g} of the accounted scale"
         if self._has_rows:
-            row = self._quietest()
+            row = self._find_quietest()
             tensor = int(np.searchsorted(self._starts, row, side="right")) - 1
             rms = math.sqrt(self._rows[row] / (self._row_sizes[row] * self._steps))
             least += f"; in row {row - self._starts[tensor]} of {self._names[tensor]} {rms:.3g}"
@@ -138,9 +138,9 @@ class Unwhitened(_Tensors):
     expected = "new noise of at least the declared scale in every tensor, row and coordinate"
     missing = "every coordinate was whitened"
 
-    def value_now(self) -> float | None:
+    def compute_evidence(self) -> float | None:
         """Return evidence, where anything was seen."""
-        return super().value_now() if self._names else None
+        return super().compute_evidence() if self._names else None
 
 
 class _Steps(NoiseCheck):
@@ -159,7 +159,7 @@ class _Steps(NoiseCheck):
         self._sum.add(evidence.average(ratios), number)
         self._least, self._at = min((self._least, self._at), (step.squares / step.count, number))
 
-    def value_now(self) -> float:
+    def compute_evidence(self) -> float:
         return self._sum.value
 
     def describe(self) -> str:
@@ -194,7 +194,7 @@ class _Shape(NoiseCheck):
         self._bets["heavy tails"].add(heavy, number)
         self._bets["one-sided"].add(evidence.sign_ratios(positive, count), number)
 
-    def value_now(self) -> float:
+    def compute_evidence(self) -> float:
         return evidence.average([bets.value() for bets in self._bets.values()])
 
     def describe(self) -> str:
@@ -267,7 +267,7 @@ class _StepIndependence(NoiseCheck):
                 ratios = evidence.stake_ratios(float(cosine), total)
                 self._lags[lag] = self._lags.get(lag, np.zeros(ratios.size)) + ratios
 
-    def value_now(self) -> float | None:
+    def compute_evidence(self) -> float | None:
         if not self._seen:
             return None
         lags = evidence.add_weighted(
@@ -303,7 +303,7 @@ class _Repeats(NoiseCheck):
         if not self._what or log_p < self._log_p:
             self._log_p, (self._what, self._largest, _) = log_p, step.cosines[worst]
 
-    def value_now(self) -> float | None:
+    def compute_evidence(self) -> float | None:
         return self._sum.value if self._what else None
 
     def describe(self) -> str:
@@ -338,7 +338,7 @@ class _Cancelling(NoiseCheck):
                 count, total = self._totals.get(length, (0, 0.0))
                 self._totals[length] = count + block.size, total + squares
 
-    def value_now(self) -> float | None:
+    def compute_evidence(self) -> float | None:
         if not self._logs:
             return None
         return evidence.add_weighted(
@@ -384,7 +384,7 @@ class _Lattice(NoiseCheck):
         self._ties += ties[0]
         self._pairs += ties[1]
 
-    def value_now(self) -> float | None:
+    def compute_evidence(self) -> float | None:
         if not self._pairs:
             return None
         return evidence.average(evidence.tie_ratios(self._ties, self._pairs))

@@ -62,7 +62,7 @@ def run_step(step: StepFunction, batch: Any, seed: Seed) -> Replayed:
     rng = np.random.default_rng(seed)
     try:
         with np.errstate(all="ignore"):  # huge records overflow; what comes of it is looked at
-            released = read_release(fresh_copy(step)(copy.deepcopy(batch), rng))
+            released = read_release(copy_step(step)(copy.deepcopy(batch), rng))
     except InvalidArgument:
         raise
     except Exception as error:  # reported by its kind: its text may hold a record
@@ -70,7 +70,7 @@ def run_step(step: StepFunction, batch: Any, seed: Seed) -> Replayed:
     return Replayed(released=released, state=repr(rng.bit_generator.state))
 
 
-def fresh_copy(step: StepFunction) -> StepFunction:
+def copy_step(step: StepFunction) -> StepFunction:
     """Return the step with its state as it is now, so that a call leaves the original alone.
 
     A plain function is its own copy: what it keeps elsewhere cannot be restored.
@@ -93,8 +93,8 @@ def find_lattice(released: Released) -> float:
     every = np.concatenate([array.ravel() for _, array in released])[:_LISTED]
     values = np.unique(every)
     gaps = np.diff(values)
-    told = values.size >= 8 or 3 <= values.size <= every.size / 2  # fewer lie on one by chance
-    if not told or not np.isfinite(gaps).all():
+    clear = values.size >= 8 or 3 <= values.size <= every.size / 2  # fewer lie on one by chance
+    if not clear or not np.isfinite(gaps).all():
         return 0.0
     # The smallest gap is a multiple of the spacing, and so are all others.
     for parts in range(1, _PARTS + 1):

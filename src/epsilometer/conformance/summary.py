@@ -109,7 +109,7 @@ def summarise_step(
         >>> [(part.name, part.count, part.squares, part.small) for part in step.tensors]
         [('weight', 16, 4.0, 12), ('bias', 4, 0.0, 4)]
     """
-    arrays = [(name, as_residual(name, value)) for name, value in residuals]
+    arrays = [(name, read_residual(name, value)) for name, value in residuals]
     if not arrays:
         raise InvalidArgument("Expected residuals of at least one tensor, got none.")
     chosen = choose_sketch([array.size for _, array in arrays]) if sketch is None else sketch
@@ -142,7 +142,7 @@ def summarise_tensor(name: str, array: FloatArray, places: NDArray[np.int64]) ->
     )
 
 
-def as_residual(name: str, value: Any) -> FloatArray:
+def read_residual(name: str, value: Any) -> FloatArray:
     """Return a residual as finite numbers with at least one axis; refuse what is none."""
     array = np.asarray(value, np.float64)
     if array.size == 0:

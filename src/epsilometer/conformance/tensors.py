@@ -23,8 +23,8 @@ from epsilometer.conformance.noise_checks import MOST_ROWS
 from epsilometer.conformance.summary import (
     StepSummary,
     TensorSummary,
-    as_residual,
     choose_sketch,
+    read_residual,
     refuse_infinite,
     summarise_tensor,
 )
@@ -227,7 +227,7 @@ class _Plan:
         """Return the summary, and the beginning and the block for cosines."""
         if self.is_moved:
             values = total.values.reshape(self.shape)
-            residual = as_residual(self.name, values.astype(np.float64) / unit)
+            residual = read_residual(self.name, values.astype(np.float64) / unit)
             return summarise_tensor(self.name, residual, self._sketch), total.values, values
         refuse_infinite(self.name, total.largest)
         first = self._sketch.size

@@ -13,8 +13,8 @@ from epsilometer.conformance.noise_checks import CHECKS, LEVEL, NoiseCheck, Unwh
 from epsilometer.conformance.run_epsilon import NoiseGroup, round_up
 from epsilometer.conformance.summary import (
     StepSummary,
-    as_residual,
     choose_sketch,
+    read_residual,
     summarise_step,
 )
 from epsilometer.conformance.whitening import Whitening
@@ -98,8 +98,8 @@ class StepWatch:
                 :meth:`group_noise`.
             rate: Sampling rate that is booked for it; None likewise.
         """
-        self._check_booked(noise_multiplier, rate)
-        arrays = [(name, as_residual(name, value)) for name, value in residuals]
+        booked = self._read_booked(noise_multiplier, rate)
+        arrays = [(name, read_residual(name, value)) for name, value in residuals]
         if self._sketch is None:
             self._sketch = choose_sketch([array.size for _, array in arrays])
         whole = self._declared is not None and self._declared.fits([a.size for _, a in arrays])
@@ -113,7 +113,7 @@ class StepWatch:
             ties=(0, 0) if whole and ties is None else ties,
         )
         if whole:
-            self._take(step, noise_multiplier, rate)
+            self._take(step, booked)
         else:
             self.see_summary(step, noise_multiplier=noise_multiplier, rate=rate)
 
@@ -131,12 +131,12 @@ class StepWatch:
             noise_multiplier: As of :meth:`see`.
             rate: Likewise.
         """
-        self._check_booked(noise_multiplier, rate)
+        booked = self._read_booked(noise_multiplier, rate)
         self._check_layout(
             tuple((t.name, t.count, t.rows.size, t.sketch.size) for t in step.tensors)
         )
         if self._declared is None:
-            self._take(step, noise_multiplier, rate)
+            self._take(step, booked)
             return
         own = self._declared.row(self.steps).own
         new = replace(
@@ -151,7 +151,7 @@ class StepWatch:
                 for part in step.tensors
             ),
         )
-        self._take(self._stream.whiten_sketches(step), noise_multiplier, rate, unwhitened=new)
+        self._take(self._stream.whiten_sketches(step), booked, unwhitened=new)
 
     def _check_layout(self, layout: tuple[tuple[str, int, int, int], ...]) -> None:
         if self.steps and layout != self._layout:
@@ -161,13 +161,12 @@ class StepWatch:
     def _take(
         self,
         step: StepSummary,
-        noise_multiplier: float | None,
-        rate: float | None,
+        booked: tuple[float, float] | None,
         *,
         unwhitened: StepSummary | None = None,
     ) -> None:
-        if noise_multiplier is not None and rate is not None:
-            self._book(step, noise_multiplier, rate)
+        if booked is not None:
+            self._book(step, *booked)
         self.steps += 1
         for check in self._checks:
             if check.steady and self._drift:
@@ -177,9 +176,12 @@ class StepWatch:
                 check.see(own, self.steps)
             check.keep_largest(self.steps)
 
-    def _check_booked(self, noise_multiplier: float | None, rate: float | None) -> None:
+    def _read_booked(
+        self, noise_multiplier: float | None, rate: float | None
+    ) -> tuple[float, float] | None:
+        """Return noise multiplier and rate that are booked for a step; None where one is not."""
         if noise_multiplier is None or rate is None:
-            return
+            return None
         _validate.positive(noise_multiplier=noise_multiplier)
         _validate.probability(rate=rate)
         others = {noise for noise, _ in self._groups} - {noise_multiplier}
@@ -187,6 +189,7 @@ class StepWatch:
             raise InvalidArgument(
                 "Expected the same noise multiplier in all steps of correlated noise, got another."
             )
+        return noise_multiplier, rate
 
     def _book(self, step: StepSummary, noise_multiplier: float, rate: float) -> None:
         """Add a step to those with the same booked noise and rate; bounded in number."""

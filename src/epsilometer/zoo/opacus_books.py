@@ -7,9 +7,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from opacus.data_loader import DPDataLoader  # type: ignore[import-untyped]
+from opacus.optimizers import (  # type: ignore[import-untyped]
+    AdaClipDPOptimizer,
+    DPOptimizer,
+)
 from torch.utils.data import DataLoader, Sampler, TensorDataset, WeightedRandomSampler
 
-from epsilometer._extras import needs
 from epsilometer.zoo.opacus_training import (
     Training,
     make_training,
@@ -18,13 +22,6 @@ from epsilometer.zoo.opacus_training import (
     train,
     train_epochs,
 )
-
-with needs("opacus", extra="opacus"):
-    from opacus.data_loader import DPDataLoader  # type: ignore[import-untyped]
-    from opacus.optimizers import (  # type: ignore[import-untyped]
-        AdaClipDPOptimizer,
-        DPOptimizer,
-    )
 
 ADAPTIVE: dict[str, Any] = {
     "clipping": "adaptive",

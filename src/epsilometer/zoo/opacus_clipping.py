@@ -5,9 +5,15 @@
 from typing import Any
 
 import torch
+from opacus import PrivacyEngine  # type: ignore[import-untyped]
+from opacus.grad_sample import GradSampleModule  # type: ignore[import-untyped]
+from opacus.optimizers import (  # type: ignore[import-untyped]
+    DPOptimizer,
+    DPOptimizerFastGradientClipping,
+)
+from opacus.schedulers import ExponentialGradClip  # type: ignore[import-untyped]
 from torch import nn
 
-from epsilometer._extras import needs
 from epsilometer.zoo.opacus_training import (
     CLASSES,
     FEATURES,
@@ -21,15 +27,6 @@ from epsilometer.zoo.opacus_training import (
     train_epochs,
     train_in_parts,
 )
-
-with needs("opacus", extra="opacus"):
-    from opacus import PrivacyEngine  # type: ignore[import-untyped]
-    from opacus.grad_sample import GradSampleModule  # type: ignore[import-untyped]
-    from opacus.optimizers import (  # type: ignore[import-untyped]
-        DPOptimizer,
-        DPOptimizerFastGradientClipping,
-    )
-    from opacus.schedulers import ExponentialGradClip  # type: ignore[import-untyped]
 
 # The factors of all records, tensor by tensor.
 

@@ -6,12 +6,9 @@ import math
 from typing import Any
 
 import torch
+from opacus.optimizers import DPOptimizer  # type: ignore[import-untyped]
 
-from epsilometer._extras import needs
 from epsilometer.zoo.opacus_training import Training, program, take_step, train_in_parts
-
-with needs("opacus", extra="opacus"):
-    from opacus.optimizers import DPOptimizer  # type: ignore[import-untyped]
 
 # Its scale: the σ that is used, for the σ that is booked.
 

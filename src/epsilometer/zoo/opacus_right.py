@@ -6,9 +6,13 @@ from io import BytesIO
 from typing import Any
 
 import torch
+from opacus.optimizers import DPOptimizer  # type: ignore[import-untyped]
+from opacus.schedulers import (  # type: ignore[import-untyped]
+    ExponentialGradClip,
+    StepNoise,
+)
 from torch import nn
 
-from epsilometer._extras import needs
 from epsilometer.zoo.opacus_books import ADAPTIVE, RARELY, make_adam, step_by_closure
 from epsilometer.zoo.opacus_training import (
     CLASSES,
@@ -23,13 +27,6 @@ from epsilometer.zoo.opacus_training import (
     train_epochs,
     train_in_parts,
 )
-
-with needs("opacus", extra="opacus"):
-    from opacus.optimizers import DPOptimizer  # type: ignore[import-untyped]
-    from opacus.schedulers import (  # type: ignore[import-untyped]
-        ExponentialGradClip,
-        StepNoise,
-    )
 
 # What Opacus itself offers.
 

@@ -11,23 +11,21 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import torch
+from opacus import PrivacyEngine  # type: ignore[import-untyped]
+from opacus.optimizers import DPOptimizer  # type: ignore[import-untyped]
+from opacus.utils.batch_memory_manager import (  # type: ignore[import-untyped]
+    BatchMemoryManager,
+)
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from epsilometer._extras import needs
 from epsilometer.zoo.program import Register
-
-with needs("opacus", extra="opacus"):
-    from opacus import PrivacyEngine  # type: ignore[import-untyped]
-    from opacus.optimizers import DPOptimizer  # type: ignore[import-untyped]
-    from opacus.utils.batch_memory_manager import (  # type: ignore[import-untyped]
-        BatchMemoryManager,
-    )
 
 FEATURES, CLASSES = 16, 4
 RECORDS = 255  # 254, 255 and 256 records give the same batches in an epoch and the same ⌊n·q⌋
 BATCH_SIZE = 25
 EPOCHS = 6
+CHANGES = ("sigma", "change_noise", "factors")  # of an optimiser
 PART = 8  # records in a physical batch, where batches are split
 
 Loss: TypeAlias = Callable[[Any, Any, Any], Any]
@@ -153,20 +151,15 @@ def find_factors(optimizer: Any, norms: Any) -> Any:
     return (optimizer.max_grad_norm / (norms + 1e-6)).clamp(max=1.0)
 
 
-def change_optimizer(
-    *,
-    sigma: Callable[[Any, float], float] | None = None,
-    noise: Callable[[Any, int, Any], Any] | None = None,
-    factors: Callable[[Any, list[Any]], list[Any]] | None = None,
-) -> type:
+def change_optimizer(**changes: Callable[..., Any]) -> type:
     """Return the class of an optimiser in which one thing is not as it should be.
 
     Args:
-        sigma: Returns the σ that is used, of the optimiser and the σ that is booked.
-        noise: Returns the noise that is added, of the optimiser, a tensor's number and its noise.
-        factors: Returns the factors of all records by tensor, of the optimiser and the gradients
-            of single records.
+        changes: ``sigma(optimizer, booked)`` returns the σ that is used. ``change_noise(optimizer,
+            number, noise)`` returns what is added to a tensor. ``factors(optimizer, rows)`` returns
+            the factors of all records by tensor, of the gradients of single records.
     """
+    sigma, noise, factors = map(changes.get, CHANGES)
 
     class Changed(DPOptimizer):
         noise_multiplier: float
@@ -202,9 +195,6 @@ def make_training(
     seed: int,
     *,
     kind: type | None = None,
-    sigma: Callable[[Any, float], float] | None = None,
-    change_noise: Callable[[Any, int, Any], Any] | None = None,
-    factors: Callable[[Any, list[Any]], list[Any]] | None = None,
     loop: Callable[[Training], None] = train,
     step: Callable[[Training, Any, Any], None] = take_step,
     prepare: Callable[[Training], None] = lambda _: None,
@@ -224,9 +214,6 @@ def make_training(
     Args:
         seed: Of data, weights and batches.
         kind: Class of the optimiser, in place of the one that ``make_private`` chooses.
-        sigma: As of :func:`change_optimizer`.
-        change_noise: Its ``noise``.
-        factors: As of :func:`change_optimizer`.
         loop: How it is trained.
         step: How a batch is.
         prepare: Changes the training after it was made private.
@@ -239,11 +226,12 @@ def make_training(
         epochs: How many.
         make_loader: Makes the loader before ``make_private`` from a data set and a batch size.
         engine: In place of a new ``PrivacyEngine``.
-        settings: More of ``make_private``.
+        settings: More of ``make_private``, or of :func:`change_optimizer`.
     """
     torch.manual_seed(seed)
-    if sigma or change_noise or factors:
-        kind = change_optimizer(sigma=sigma, noise=change_noise, factors=factors)
+    changes = {name: settings.pop(name) for name in CHANGES if name in settings}
+    if changes:
+        kind = change_optimizer(**changes)
     loss_reduction = settings.get("loss_reduction", "mean")
 
     def set_up(data: Any, before: dict[str, Any]) -> tuple[Any, ...]:

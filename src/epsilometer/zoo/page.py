@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
 
+from epsilometer.core import judge
 from epsilometer.zoo.program import Program
 from epsilometer.zoo.runner import Outcome
 
@@ -119,7 +120,7 @@ def _render_wrong(outcomes: Iterable[Outcome]) -> str:
 
 def _render_right(outcomes: Iterable[Outcome]) -> str:
     return _render_table(
-        ("id", "right program", "outcome", "not tested", "CPU s"),
+        ("id", "right program", "outcome", judge.NOT_TESTED, "CPU s"),
         [
             (
                 o.program.id,

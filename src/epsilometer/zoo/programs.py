@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from importlib.util import find_spec
 
+from epsilometer._extras import needs
 from epsilometer.zoo import right, step, wrong  # noqa: F401 - both register their programs
 from epsilometer.zoo.program import Kind, Program
 
@@ -20,13 +21,14 @@ def list_programs(kind: Kind | None = None) -> tuple[Program, ...]:
         return _sort(step.program.programs)
     if kind is None:
         return (*list_programs("step"), *(list_programs("opacus") if has_opacus() else ()))
-    from epsilometer.zoo import (  # noqa: F401 - each registers its programs
-        opacus_books,
-        opacus_clipping,
-        opacus_noise,
-        opacus_right,
-        opacus_training,
-    )
+    with needs("opacus", extra="opacus"), needs("torch", extra="torch"):
+        from epsilometer.zoo import (  # noqa: F401 - each registers its programs
+            opacus_books,
+            opacus_clipping,
+            opacus_noise,
+            opacus_right,
+            opacus_training,
+        )
 
     return _sort(opacus_training.program.programs)
 

@@ -6,9 +6,13 @@ import numpy as np
 import scipy.special
 
 from epsilometer.types import FloatArray
-from epsilometer.zoo.network import (
+from epsilometer.zoo.step import (
+    SIGMA,
     Batch,
+    C,
+    ChangedStep,
     Gradients,
+    Rng,
     Sums,
     add,
     add_up,
@@ -17,8 +21,9 @@ from epsilometer.zoo.network import (
     compute_norms,
     draw_noise,
     multiply,
+    program,
+    sum_clipped,
 )
-from epsilometer.zoo.step import SIGMA, C, ChangedStep, Rng, clipped_sum, program
 
 program("EPS-1001", part="step")(ChangedStep)
 
@@ -29,7 +34,7 @@ def _accumulate(batch: Batch, rng: Rng) -> Sums:
     x, labels = batch
     total: Sums = {}
     for start in range(0, max(1, len(x)), 5):
-        part = clipped_sum((x[start : start + 5], labels[start : start + 5]))
+        part = sum_clipped((x[start : start + 5], labels[start : start + 5]))
         total = add(total, part) if total else part
     return add(total, draw_noise(total, SIGMA * C, rng))
 
@@ -50,12 +55,12 @@ def _use_dropout(batch: Batch, rng: Rng) -> Gradients:
     return compute_gradients(batch, mask=(rng.random((len(batch[0]), 12)) < 0.8) / 0.8)
 
 
-program("EPS-1006", part="release")(
+program("EPS-1006", part="publish")(
     lambda sums: [value.astype(np.float32) for value in sums.values()]
 )
 
 
-@program("EPS-1007", part="release")
+@program("EPS-1007", part="publish")
 def _use_bfloat16(sums: Sums) -> Sums:
     released = {}
     for name, value in sums.items():
@@ -64,13 +69,13 @@ def _use_bfloat16(sums: Sums) -> Sums:
     return released
 
 
-@program("EPS-1008", part="release")
+@program("EPS-1008", part="publish")
 def _round_release(sums: Sums) -> Sums:
     """Round what is released: that is post-processing."""
     return {name: np.round(value, 2) for name, value in sums.items()}
 
 
-program("EPS-1009", part="release")(
+program("EPS-1009", part="publish")(
     lambda sums: {name: np.round(value) for name, value in sums.items()}
 )
 

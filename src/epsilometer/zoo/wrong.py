@@ -7,10 +7,13 @@ import numpy as np
 import scipy.special
 
 from epsilometer.types import FloatArray
-from epsilometer.zoo.network import (
+from epsilometer.zoo.step import (
+    SIGMA,
     WEIGHTS,
     Batch,
+    C,
     Gradients,
+    Rng,
     Sums,
     add,
     add_up,
@@ -19,8 +22,9 @@ from epsilometer.zoo.network import (
     compute_norms,
     draw_noise,
     multiply,
+    program,
+    sum_clipped,
 )
-from epsilometer.zoo.step import SIGMA, C, Rng, clipped_sum, program
 
 # Noise: its scale.
 
@@ -41,7 +45,7 @@ def _forget_clip_norm(total: Sums, rng: Rng) -> Sums:
 
 @program("EPS-0006", part="step")
 def _divide_noise_by_batch(batch: Batch, rng: Rng) -> Sums:
-    total = clipped_sum(batch)
+    total = sum_clipped(batch)
     return add(total, draw_noise(total, SIGMA * C / len(batch[0]), rng))
 
 
@@ -271,7 +275,7 @@ def _normalise_batch(batch: Batch, rng: Rng) -> Gradients:
 @program("EPS-0042", part="step")
 def _divide_by_drawn(batch: Batch, rng: Rng) -> Sums:
     """Divide by the number of records that were drawn, and multiply by the expected one."""
-    total = clipped_sum(batch)
+    total = sum_clipped(batch)
     factor = 32 / max(1, len(batch[0]))
     noise = draw_noise(total, SIGMA * C, rng)
     return {name: (total[name] + noise[name]) * factor for name in total}
@@ -279,7 +283,7 @@ def _divide_by_drawn(batch: Batch, rng: Rng) -> Sums:
 
 @program("EPS-0043", part="step")
 def _divide_sum_by_drawn(batch: Batch, rng: Rng) -> Sums:
-    total = clipped_sum(batch)
+    total = sum_clipped(batch)
     factor = 32 / max(1, len(batch[0]))
     noise = draw_noise(total, SIGMA * C, rng)
     return {name: total[name] * factor + noise[name] for name in total}

@@ -13,8 +13,8 @@ from epsilometer.conformance.neighbours import LIMITS, Comparisons, Replayed, co
 from epsilometer.conformance.replay import (
     Released,
     StepFunction,
+    copy_step,
     find_lattice,
-    fresh_copy,
     measure_distance,
     read_release,
     replay_step,
@@ -124,7 +124,7 @@ def check_step(subject: Step, *, seed: int) -> ConformanceFinding:
             "give steady=True if it does not"
         )
     if not repeats:
-        return watch.finding(*_untested_replays())
+        return watch.finding(*_skip_replays())
     return watch.finding(
         *replay_step(
             subject.step,
@@ -145,7 +145,7 @@ def _watch_noise(
     mean of those before it, times √(t/(t+1)). These are independent, and have the noise's scale
     (Helmert's contrasts).
     """
-    step = fresh_copy(subject.step)
+    step = copy_step(subject.step)
     accounted = subject.noise_multiplier * subject.clip_norm
     # Rounding to a lattice h and the dither that undoes it add h²/12 each to the variance.
     unit = math.sqrt(accounted**2 + lattice**2 / 6)
@@ -208,6 +208,6 @@ def _is_same(first: Replayed, second: Replayed, subject: Step) -> bool:
     return distance <= 1e-4 * unit * math.sqrt(size)
 
 
-def _untested_replays() -> tuple[Check, ...]:
+def _skip_replays() -> tuple[Check, ...]:
     reason = "two calls with the same batch and generator differ, so noise would not cancel"
     return tuple(conclude(name, Comparisons(skipped=[reason])) for name in LIMITS)

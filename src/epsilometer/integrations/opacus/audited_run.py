@@ -236,8 +236,8 @@ class Audited:
             )
         return CanaryRun(
             included=self.included,
-            steps=self._canaries.steps_seen(),
-            weights=self._canaries.weights_seen(),
+            steps=self._canaries.collect_steps(),
+            weights=self._canaries.measure_weights(),
             public_order=self._canaries.public_order,
             subject=self._subject,
             caveats=self._caveats(),

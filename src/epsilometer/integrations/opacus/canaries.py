@@ -122,7 +122,7 @@ class StridedCanaries:
                 "parameters. Ask for fewer canaries."
             )
         self.count, self.dimension = count, total
-        self.period = next_prime(count)
+        self.period = find_prime(count)
         self._length = max(1, _CHUNK // self.period) * self.period
         self._groups = _group_tensors(sizes, self._length)
         bits = np.unpackbits(np.frombuffer(np.random.default_rng(key).bytes(-(-total // 8)), "u1"))
@@ -201,11 +201,11 @@ def _group_tensors(sizes: Sequence[int], most: int) -> list[tuple[list[int], int
     return groups
 
 
-def next_prime(least: int) -> int:
+def find_prime(least: int) -> int:
     """Return the first prime that is not smaller.
 
     Example:
-        >>> next_prime(500), next_prime(2)
+        >>> find_prime(500), find_prime(2)
         (503, 2)
     """
     number = max(2, least)
@@ -299,7 +299,7 @@ class PlantedCanaries:
         self._took.append(took)
         self._rest.append((noise_multiplier, chance, epoch, share))
 
-    def steps_seen(self) -> CanarySteps:
+    def collect_steps(self) -> CanarySteps:
         """Return what all steps showed."""
         noise, chance, epoch, _ = zip(*self._rest, strict=True)
         return CanarySteps(
@@ -311,7 +311,7 @@ class PlantedCanaries:
             epoch=np.array(epoch) if isinstance(self.sampler, Shuffle) else None,
         )
 
-    def weights_seen(self) -> FloatArray:
+    def measure_weights(self) -> FloatArray:
         """Return how far the parameters moved against each canary's direction."""
         now = self._directions.dots([each.detach() for each in self._parameters])
         return np.nan_to_num(self._start - now, posinf=0.0, neginf=0.0)

@@ -31,7 +31,7 @@ class LoudRows:
     Args:
         optimizer: A ``DPOptimizer`` that holds gradients of single records.
         names: Of its parameters.
-        watch: What is told.
+        watch: What is shown to it.
         seed: Of directions.
     """
 
@@ -45,7 +45,7 @@ class LoudRows:
 
     def clip(self, own: Own) -> Any:
         """Clip and add up the batch that the optimiser holds, by its own method."""
-        rows = self._writable_rows()
+        rows = self._find_writable_rows()
         if rows is None:
             return own()
         self._batches += 1
@@ -54,7 +54,7 @@ class LoudRows:
             return own()
         return self._insert(own, rows)
 
-    def _writable_rows(self) -> list[Any] | None:
+    def _find_writable_rows(self) -> list[Any] | None:
         """Return the gradients of single records that hold the row; None for an empty batch."""
         found, storages = [], set()
         for p in self._optimizer.params:
@@ -182,8 +182,8 @@ class LoudRows:
         optimizer, params = self._optimizer, self._optimizer.params
         saved = [part[0].clone() for part in rows]
         sums = [p.summed_grad for p in params]
-        marks = [[dict(part.__dict__) for part in list_gradients(p)] for p in params]
-        restore = remember_attributes(optimizer)
+        marked = [optimizer, *(part for p in params for part in list_gradients(p))]
+        restores = [remember_attributes(each) for each in marked]
         with RandomStreams(optimizer):
             try:
                 for p, part, direction in zip(params, rows, directions, strict=True):
@@ -192,15 +192,11 @@ class LoudRows:
                 own()
                 found = [p.summed_grad for p in params]
             finally:
-                restore()
-                for p, part, record, total, mark in zip(
-                    params, rows, saved, sums, marks, strict=True
-                ):
+                for restore in restores:
+                    restore()
+                for p, part, record, total in zip(params, rows, saved, sums, strict=True):
                     part[0].copy_(record)
                     p.summed_grad = total
-                    for each, said in zip(list_gradients(p), mark, strict=True):
-                        each.__dict__.clear()
-                        each.__dict__.update(said)
         return None if any(part is None for part in found) else found
 
 

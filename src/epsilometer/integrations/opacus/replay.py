@@ -8,6 +8,7 @@ import torch
 
 from epsilometer import _validate
 from epsilometer.conformance.batches import count_records
+from epsilometer.conformance.evidence_check import leave_untested
 from epsilometer.conformance.neighbours import (
     LIMITS,
     REMOVED,
@@ -160,14 +161,14 @@ def _check_sensitivity(replayer: StepReplayer, *, records: int, seed: int) -> tu
             obstacle = "two steps with the same batch and random state differ: noise stays"
     if obstacle:
         found = Comparisons(skipped=[obstacle])
-        return conclude(REPLACED, found), conclude(REMOVED, found), _leave_untested(obstacle)
+        return conclude(REPLACED, found), conclude(REMOVED, found), _skip_processing(obstacle)
     found = compare_neighbours(replayer, records=records, rng=rng, loud=_LOUD)
     tolerance = max(TOLERANCE, 4 * replayer.coarsest)
     checks = [conclude(name, found, tolerance=tolerance) for name in LIMITS]
     processing = _check_processing(replayer, own)
     if processing.outcome == judge.CONFORMS and {c.outcome for c in checks} == {judge.NOT_TESTED}:
         # Alone it would make the step conform, of which the sensitivity is not known.
-        processing = _leave_untested(
+        processing = _skip_processing(
             "the same noisy gradient stays the same; nothing else is known"
         )
     checks.append(processing)
@@ -183,7 +184,9 @@ def _check_processing(replayer: StepReplayer, own: Neighbour) -> Check:
     base = replayer.run(own, keep=True)
     noisy = base.released.noisy
     if not noisy:
-        return _leave_untested("noise is not added by add_noise: the gradient applied was compared")
+        return _skip_processing(
+            "noise is not added by add_noise: the gradient applied was compared"
+        )
     found: list[tuple[float, str]] = []
     for neighbour in (
         replace(own, change="removed"),
@@ -194,7 +197,7 @@ def _check_processing(replayer: StepReplayer, own: Neighbour) -> Check:
         if not replayer.find_obstacle(run, base):
             found.append((replayer.measure_final(base, run), str(neighbour)))
     if not found:
-        return _leave_untested("no neighbouring batch could be compared")
+        return _skip_processing("no neighbouring batch could be compared")
     value, what = max(found)
     return Check(
         name=_PROCESSING,
@@ -209,9 +212,8 @@ def _check_processing(replayer: StepReplayer, own: Neighbour) -> Check:
     )
 
 
-def _leave_untested(reason: str) -> Check:
-    outcome = judge.judge_limit(None, limit=0.0)
-    return Check(name=_PROCESSING, outcome=outcome, expected=_POST, seen=reason)
+def _skip_processing(reason: str) -> Check:
+    return leave_untested(_PROCESSING, _POST, reason)
 
 
 def _remark_on_overflow(replayer: StepReplayer) -> list[Check]:

@@ -119,11 +119,11 @@ class StepReplayer:
         """Measure how far two releases are apart; sums before noise where noise hides them."""
         one, two = first.released, second.released
         if not (one.noisy and two.noisy):  # noise that is added elsewhere
-            scaled = [[each * release.scale for each in release.final] for release in (one, two)]
+            scaled = [[[each * release.scale for each in release.final]] for release in (one, two)]
             return self._measure(one, two, *scaled)
-        found = self._measure_largest(one, two, one.noisy, two.noisy)
+        found = self._measure(one, two, one.noisy, two.noisy)
         if found.slack > 0.5 and one.sums and two.sums:
-            return self._measure_largest(one, two, one.sums, two.sums)
+            return self._measure(one, two, one.sums, two.sums)
         return found
 
     def measure_final(self, first: Replayed, second: Replayed) -> float:
@@ -249,24 +249,20 @@ class StepReplayer:
             refused = f"gradients are infinite where a record is {neighbour}"
         return Replayed(released=release, state=state, refused=refused)
 
-    def _measure_largest(
+    def _measure(
         self, one: _Release, two: _Release, first: list[list[Any]], second: list[list[Any]]
     ) -> Distance:
         """Measure the largest distance of all times that noise was added."""
         if len(first) != len(second):
             return Distance(math.inf, 0.0)
-        pairs = zip(first, second, strict=True)
-        return max(self._measure(one, two, *pair) for pair in pairs)
-
-    def _measure(
-        self, one: _Release, two: _Release, first: list[Any], second: list[Any]
-    ) -> Distance:
         clip_norm = one.clip_norm
-        distance, size, final = _measure_distance(first, second)
-        # Rounding of what is released, and of the clipped gradients of all other records.
-        others = max(one.coarsest, two.coarsest) * self.count / 2
-        slack = 2 * final * size / clip_norm + others + 2 * self.jitter
-        return Distance(distance / clip_norm, slack)
+        # Rounding of the clipped gradients of all other records, and of what is released.
+        others = max(one.coarsest, two.coarsest) * self.count / 2 + 2 * self.jitter
+        measured = (_measure_distance(*pair) for pair in zip(first, second, strict=True))
+        return max(
+            Distance(distance / clip_norm, 2 * precision * size / clip_norm + others)
+            for distance, size, precision in measured
+        )
 
 
 def as_step(loss: Loss) -> Callable[[Any, Any], Any]:

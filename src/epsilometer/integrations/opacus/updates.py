@@ -89,24 +89,23 @@ class UpdateWatch:
 
     def check(self) -> Check:
         """Return what was seen so far."""
+        value: float | None = None
         if self._bare:
             kinds = ", ".join(dict.fromkeys(self._bare))
             seen = f"{len(self._bare):,} updates by gradients without noise, by {kinds}"
-            value: float | None = float(len(self._bare))
+            value = float(len(self._bare))
         elif self._moved:
             seen = (
                 f"parameters changed {self._moved:,} times between steps, by no optimiser: harmless"
                 " where it is a projection or a checkpoint"
             )
-            value = None
         elif self._changed:
             seen = (
                 f"{self._changed:,} of {self._private:,} gradients were changed after their noise: "
                 "harmless where no record was looked at again, which replay tests"
             )
-            value = None
         elif not self._private:
-            seen, value = "no update was seen", None
+            seen = "no update was seen"
         else:
             seen, value = f"all of {self._private:,} updates explained", 0.0
         return Check(
@@ -131,8 +130,7 @@ class UpdateWatch:
             self._call()
             self._applied = gradient
             return
-        known = (self._released, self._applied)
-        if not any(self._is_multiple(gradient, each) for each in known):
+        if not self._is_explained(gradient):
             self._bare.append(type(optimizer).__name__)
 
     def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -143,7 +141,7 @@ class UpdateWatch:
             return
         # A closure computes gradients, after which those with noise are gone.
         gradient = self._sketch([each.grad for each in self._parameters])
-        if not any(self._is_multiple(gradient, each) for each in (self._released, self._applied)):
+        if not self._is_explained(gradient):
             self._bare.append(f"a closure given to {type(optimizer).__name__}")
 
     def _holds(self, optimizer: Any) -> bool:
@@ -163,6 +161,9 @@ class UpdateWatch:
         ]
         norms = torch.stack(torch._foreach_norm(known)).float()
         return np.asarray(torch.cat([*parts, norms]).cpu().numpy(), np.float64)
+
+    def _is_explained(self, gradient: FloatArray) -> bool:
+        return any(self._is_multiple(gradient, each) for each in (self._released, self._applied))
 
     def _is_multiple(self, vector: FloatArray, of: FloatArray | None) -> bool:
         """Tell whether one sketch is a multiple of another, or 0, to rounding."""

@@ -18,8 +18,8 @@ from epsilometer.cli.main import main
 from epsilometer.errors import EpsilometerError, InvalidArgument
 from tests.audits.training.test_gradient_descent import TRAINING
 from tests.examples import a_bound, an_audit
-from tests.report.test_terminal import shown
 from tests.files.test_score_files import csv_text, written
+from tests.report.test_terminal import shown
 
 
 # --- validation

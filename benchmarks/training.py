@@ -24,7 +24,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from epsilometer.audits.dpsgd.canaries import Adversary, TargetCanary, random_direction
-from epsilometer.networks import memory
+from epsilometer.networks.devices import choose_at_once
 from epsilometer.networks.ensemble import EnsembleDPSGD, cross_entropy
 from epsilometer.networks.models import cnn, lenet5, mlp
 from epsilometer.networks.trainer import NoCanaries
@@ -97,7 +97,7 @@ def _on_cpu() -> None:
     ):
         features, labels = _records(shape, classes, steps * _BATCH)
         training = _ensemble(build(), 1, "cpu")
-        together = choose_size(memory.at_once(training, features, labels), 2)
+        together = choose_size(choose_at_once(training, features, labels), 2)
         takes: dict[str, Callable[[], float]] = {
             "ours": partial(_ours, _ensemble(build(), together, "cpu"), features, labels),
             "hooks": partial(_opacus, build(), features, labels, "hooks"),
@@ -201,7 +201,7 @@ def _on_gpu(device: str) -> None:
             torch.from_numpy(part).to(device) for part in _records(shape, classes, count)
         )
         one = _ensemble(build(), 1, device)
-        together = memory.at_once(one, features, labels)
+        together = choose_at_once(one, features, labels)
         ours = _gpu_speed(_ensemble(build(), together, device), features, labels)
         few = 20 * _BATCH
         plain = {

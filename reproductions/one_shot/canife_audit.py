@@ -14,7 +14,7 @@ from epsilometer.accounting import rdp
 from epsilometer.audits.federated.simulation import FederatedTraining
 from epsilometer.core.bound import EpsilonEstimate
 from epsilometer.errors import InvalidArgument
-from epsilometer.networks.ensemble import as_tensor
+from epsilometer.networks.devices import as_tensor
 from epsilometer.stats.gaussians import gaussian_sigma
 from epsilometer.types import FloatArray
 

@@ -2,10 +2,8 @@
 
 import math
 import os
-import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, TypeAlias
@@ -17,8 +15,15 @@ from torch import Tensor, nn
 
 from epsilometer import _validate
 from epsilometer.core.settings import DATA
-from epsilometer.errors import InvalidArgument, OutOfMemory
-from epsilometer.networks.many import Initial, Loss, ManyModels, is_full, per_example, try_models
+from epsilometer.errors import InvalidArgument
+from epsilometer.networks.devices import (
+    as_tensor,
+    choose_at_once,
+    explain_full,
+    one_thread,
+    own_randomness,
+)
+from epsilometer.networks.many import Initial, Loss, ManyModels, per_example, try_models
 from epsilometer.networks.optimizers import SGD, Optimizer
 from epsilometer.networks.trainer import Batches, Canaries, NoCanaries
 from epsilometer.sampling.samplers import Sampler, Shuffle
@@ -231,9 +236,7 @@ class EnsembleDPSGD:
 
     def count_at_once(self, features: ArrayLike, labels: ArrayLike) -> int:
         """Return how many runs to train at once: as many as fit and are quickest."""
-        from epsilometer.networks import memory
-
-        return memory.at_once(self, features, labels)
+        return choose_at_once(self, features, labels)
 
     def check(self, features: ArrayLike, labels: ArrayLike) -> ManyModels:
         """Refuse records or a module that :meth:`train` would refuse; else, one such model."""
@@ -417,25 +420,6 @@ def check_loss(given: Any, outputs: Tensor, y: Tensor) -> None:
         )
 
 
-@contextmanager
-def explain_full(device: str) -> Iterator[None]:
-    """Turn a device that is full into a sentence that says what to do.
-
-    And keeps to itself what vmap says of layers that it has no rule for: they are slow, and right.
-    """
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
-            yield
-    except (MemoryError, RuntimeError) as error:
-        if not is_full(error):
-            raise
-        raise OutOfMemory(
-            f"Expected the runs to fit into the memory of {device}, they do not. "
-            "Train fewer at once: give a smaller at_once (or runs), or a smaller batch_size."
-        ) from error
-
-
 def _fill_places(batch: Tensor, keep: Tensor, spare: int) -> Tensor:
     """Return records to compute with where some do not count.
 
@@ -445,42 +429,6 @@ def _fill_places(batch: Tensor, keep: Tensor, spare: int) -> Tensor:
     first = keep.to(torch.uint8).argmax(1, keepdim=True)
     instead = torch.where(keep.gather(1, first), batch.gather(1, first), spare)
     return torch.where(keep, batch, instead)
-
-
-@contextmanager
-def own_randomness(device: str, rng: np.random.Generator) -> Iterator[None]:
-    """Seed torch's global generators, of which dropout draws, and restore them afterwards."""
-    devices = [torch.device(device)] if device != "cpu" else []
-    with torch.random.fork_rng(devices):
-        torch.manual_seed(int(rng.integers(2**63)))
-        yield
-
-
-@contextmanager
-def one_thread(device: str) -> Iterator[None]:
-    """Take one thread on the CPU: processes share the work, and sums have one order."""
-    before = torch.get_num_threads()
-    if device == "cpu":
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def as_tensor(values: ArrayLike, device: str) -> Tensor:
-    """Return numbers on a device: floats in single precision, all others as 64-bit integers."""
-    if isinstance(values, Tensor):
-        tensor = values.to(device)
-    else:
-        array = np.asarray(values)
-        if array.dtype.kind not in "fiub":
-            raise InvalidArgument(f"Expected numbers, got an array of {array.dtype}.")
-        wide = np.float32 if array.dtype.kind == "f" else np.int64
-        with np.errstate(over="ignore"):  # what is too large becomes inf, and is found as such
-            copied = array.astype(wide)  # which may be written to
-        tensor = torch.from_numpy(copied).to(device)
-    return tensor.float() if tensor.is_floating_point() else tensor.long()
 
 
 def _to_numpy(tensor: Tensor) -> FloatArray:

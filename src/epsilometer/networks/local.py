@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from epsilometer.errors import InvalidArgument
-from epsilometer.networks.ensemble import as_tensor, check_loss
+from epsilometer.networks.devices import as_tensor
+from epsilometer.networks.ensemble import check_loss
 from epsilometer.networks.many import Loss, ManyModels, per_example, without_tf32
 from epsilometer.networks.optimizers import Optimizer
 from epsilometer.sampling.samplers import Shuffle

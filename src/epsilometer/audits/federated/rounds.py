@@ -1,14 +1,16 @@
 """Rules of a federated round: who takes part, and to which norm updates are clipped."""
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import chain, islice, repeat
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from epsilometer import _validate
+from epsilometer.core.settings import DATA
 from epsilometer.errors import InvalidArgument
 from epsilometer.sampling.samplers import Poisson, Sampler, Shuffle, WithoutReplacement
 from epsilometer.types import IntArray
@@ -365,3 +367,31 @@ def _check_sizes(clients: int, cohort: int, rounds: int) -> None:
         raise InvalidArgument(
             f"Expected a cohort of at most {clients} clients, as many as there are, got {cohort}."
         )
+
+
+Visit: TypeAlias = Callable[[int, float, Any], None]
+Iterates: TypeAlias = Literal["updates", "steps", "none"]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RoundSettings:
+    """Hold what determines the rounds of a training; ``FederatedTraining`` describes each."""
+
+    module: Any = field(metadata=DATA, kw_only=False)
+    clients: Sequence[tuple[ArrayLike, ArrayLike]] = field(metadata=DATA)
+    loss: Any = field(metadata=DATA, kw_only=False)
+    rounds: int
+    cohort: int
+    noise_multiplier: float
+    learning_rate: float
+    participation: Participation = field(default_factory=EveryEpoch)
+    noise: Any = None  # torch is imported with its types, and those of optimisers
+    clip: Clipping = field(default_factory=FixedClip)
+    batch_size: int = 20
+    epochs: int = 1
+    client_optimizer: Any = None
+    server_rate: float = 1.0
+    server_optimizer: Any = None
+    divisor: float | None = None
+    at_once: int = 32
+    device: str = "cpu"

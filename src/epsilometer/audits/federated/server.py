@@ -10,9 +10,9 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from epsilometer.audits.federated.directions import Directions
-from epsilometer.audits.federated.simulation import FederatedTraining, Iterates, Visit
+from epsilometer.audits.federated.rounds import Iterates, RoundSettings, Visit
 from epsilometer.errors import InvalidArgument
-from epsilometer.networks.ensemble import as_tensor, explain_full, one_thread, own_randomness
+from epsilometer.networks.devices import as_tensor, explain_full, one_thread, own_randomness
 from epsilometer.networks.local import (
     Batches,
     ClientRecords,
@@ -76,7 +76,7 @@ class Watch:
 
 @contextmanager
 def prepare(
-    how: FederatedTraining, rng: np.random.Generator
+    how: RoundSettings, rng: np.random.Generator
 ) -> Iterator[tuple[ClientRecords, ClientTrainer]]:
     """Hand out the clients' records and what trains on them, with randomness of their own."""
     if how.device != "cpu" and not torch.cuda.is_available():
@@ -98,7 +98,7 @@ def prepare(
 
 
 def run_rounds(
-    how: FederatedTraining,
+    how: RoundSettings,
     watch: Watch,
     who: list[IntArray],
     when: list[IntArray],
@@ -128,7 +128,7 @@ def run_rounds(
 
 
 def compute_updates(
-    how: FederatedTraining, weights: Tensor, clients: IntArray, *, rng: np.random.Generator
+    how: RoundSettings, weights: Tensor, clients: IntArray, *, rng: np.random.Generator
 ) -> Tensor:
     """Return how far some clients go from given weights, as of FederatedTraining.updates."""
     with prepare(how, rng) as (records, together):
@@ -153,7 +153,7 @@ class _Server:
 
     def __init__(
         self,
-        how: FederatedTraining,
+        how: RoundSettings,
         records: ClientRecords,
         clients: ClientTrainer,
         watch: Watch,
@@ -237,7 +237,7 @@ class _Server:
 
 
 def _draw_batches(
-    how: FederatedTraining, records: ClientRecords, clients: IntArray, rng: np.random.Generator
+    how: RoundSettings, records: ClientRecords, clients: IntArray, rng: np.random.Generator
 ) -> list[Batches]:
     """Draw the batches of some clients, as numbers of records."""
     starts = records.starts

@@ -5,24 +5,20 @@ settings can be written and read without it.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, get_args
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Self, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from epsilometer import _validate
 from epsilometer._extras import needs
 from epsilometer.audits.federated.directions import Directions
 from epsilometer.audits.federated.rounds import (
-    Clipping,
-    EveryEpoch,
-    FixedClip,
-    Participation,
+    Iterates,
+    RoundSettings,
+    Visit,
     deal_canaries,
 )
-from epsilometer.core.settings import DATA
 from epsilometer.errors import InvalidArgument
 from epsilometer.stats.gaussians import gdp_epsilon
 from epsilometer.types import IntArray
@@ -32,13 +28,11 @@ if TYPE_CHECKING:
 
     from epsilometer.audits.federated.server import FederatedRun
 
-Visit: TypeAlias = Callable[[int, float, Any], None]
-Iterates: TypeAlias = Literal["updates", "steps", "none"]
 _LEAST = 0.2  # noise by Poisson sampling with a table of privacy losses; below it takes minutes
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class FederatedTraining:
+class FederatedTraining(RoundSettings):
     """Federated averaging with user-level differential privacy (McMahan et al. 2018).
 
     Every round a cohort of clients trains the model on its own records; the server clips each
@@ -92,25 +86,6 @@ class FederatedTraining:
         >>> run.participations.tolist(), run.observed.shape, run.unobserved.shape
         ([1, 1], (2,), (2,))
     """
-
-    module: Any = field(metadata=DATA, kw_only=False)
-    clients: Sequence[tuple[ArrayLike, ArrayLike]] = field(metadata=DATA)
-    loss: Any = field(metadata=DATA, kw_only=False)
-    rounds: int
-    cohort: int
-    noise_multiplier: float
-    learning_rate: float
-    participation: Participation = field(default_factory=EveryEpoch)
-    noise: Any = None  # torch is imported with its types, and those of optimisers
-    clip: Clipping = field(default_factory=FixedClip)
-    batch_size: int = 20
-    epochs: int = 1
-    client_optimizer: Any = None
-    server_rate: float = 1.0
-    server_optimizer: Any = None
-    divisor: float | None = None
-    at_once: int = 32
-    device: str = "cpu"
 
     def __post_init__(self) -> None:
         counts = ("rounds", "cohort", "batch_size", "epochs", "at_once")

@@ -438,7 +438,7 @@ def _prepare_ensemble(
 ) -> tuple[DropoutRuns, int, Noise]:
     """Return what trains many models at once: the record first, so that it can be left out."""
     with needs("torch", extra="torch"):
-        from epsilometer.networks import memory
+        from epsilometer.networks.devices import choose_at_once
         from epsilometer.sampling.samplers import check_same_steps
     training = subject.factory
     every = np.concatenate([record.features[None].astype(features.dtype), features])
@@ -453,7 +453,7 @@ def _prepare_ensemble(
     one = dataclasses.replace(training, runs=1, sampler=sampler)
     DropoutRuns(training=one, features=every, labels=known).check()
     check_same_steps(one.sampler, batch_size=one.batch_size, records=len(known))
-    block = min(subject.runs, at_once or memory.at_once(one, every, known))
+    block = min(subject.runs, at_once or choose_at_once(one, every, known))
     many = DropoutRuns(training=dataclasses.replace(one, runs=block), features=every, labels=known)
     noise = Noise(training.noise_multiplier, rate, steps * training.epochs, poisson)
     return many, block, noise

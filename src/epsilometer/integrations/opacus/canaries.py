@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from epsilometer import _validate
-from epsilometer.audits.dpsgd.canary_steps import CanarySteps
+from epsilometer.audits.dpsgd.canary_run import CanarySteps
 from epsilometer.errors import InvalidArgument
 from epsilometer.integrations.opacus.objects import count_logical_batches, find_sampler
 from epsilometer.sampling.samplers import Poisson, Sampler, Sequential, Shuffle

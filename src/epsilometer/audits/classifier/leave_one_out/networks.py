@@ -240,13 +240,8 @@ class Networks(Fits):
 
     def train(self, left_out: IntArray, *, seed: int | None = None) -> Any:
         """Train one network per record, without it; −1 leaves none out."""
-        from epsilometer.networks.ensemble import (
-            as_tensor,
-            cross_entropy,
-            explain_full,
-            one_thread,
-            own_randomness,
-        )
+        from epsilometer.networks.devices import as_tensor, explain_full, one_thread, own_randomness
+        from epsilometer.networks.ensemble import cross_entropy
         from epsilometer.networks.local import local_batches
         from epsilometer.networks.same_batches import many_models, train_without
 
@@ -272,7 +267,7 @@ class Networks(Fits):
         """Return the module with its first weights."""
         import torch
 
-        from epsilometer.networks.ensemble import own_randomness
+        from epsilometer.networks.devices import own_randomness
         from epsilometer.networks.many import ManyModels
 
         how = self.how
@@ -292,7 +287,7 @@ class Networks(Fits):
 
     def _predict(self, models: Any, x: NDArray[Any]) -> FloatArray:
         """Return ln p of every model's own records, ``(models, records, …)``."""
-        from epsilometer.networks.ensemble import as_tensor, one_thread
+        from epsilometer.networks.devices import as_tensor, one_thread
 
         with one_thread(self.how.device):
             outputs = models.outputs(as_tensor(x, self.how.device))

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from epsilometer.errors import InvalidArgument, OutOfMemory
-from epsilometer.networks import memory
+from epsilometer.networks import devices
+from epsilometer.networks.devices import choose_at_once
 from epsilometer.networks.ensemble import EnsembleDPSGD, cross_entropy
-from epsilometer.networks.memory import at_once
 from epsilometer.networks.models import cnn, lenet5, mlp
 
 
@@ -37,48 +37,48 @@ def records(*shape: int) -> tuple[np.ndarray, np.ndarray]:
 def test_numbers_that_were_measured_to_be_quickest(
     module: nn.Module, shape: tuple[int, ...], number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "_free_on_cpu", lambda: 64 * 2.0**30)
-    assert at_once(training(module), *records(*shape)) == number
+    monkeypatch.setattr(devices, "_free_on_cpu", lambda: 64 * 2.0**30)
+    assert choose_at_once(training(module), *records(*shape)) == number
 
 
 def test_no_more_than_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     how, data = training(mlp(600, 100)), records(600)
-    each = memory._on_cpu(how, *data)
+    each = devices._on_cpu(how, *data)
     for fit in (1, 3, 7):
-        monkeypatch.setattr(memory, "_free_on_cpu", lambda fit=fit: (fit + 0.5) * each / 0.6)
-        assert at_once(how, *data) == fit
+        monkeypatch.setattr(devices, "_free_on_cpu", lambda fit=fit: (fit + 0.5) * each / 0.6)
+        assert choose_at_once(how, *data) == fit
 
 
 @pytest.mark.parametrize("free", [0.0, 1e6])
 def test_it_is_told_if_not_even_one_fits(free: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "_free_on_cpu", lambda: free)
+    monkeypatch.setattr(devices, "_free_on_cpu", lambda: free)
     with pytest.raises(OutOfMemory, match=r"Expected one model to fit into .* smaller batch_size"):
-        at_once(training(mlp(600, 100)), *records(600))
+        choose_at_once(training(mlp(600, 100)), *records(600))
 
 
 def test_what_torch_func_keeps_for_every_example_counts() -> None:
     how, data = training(mlp(600, 100)), records(600)
     general = training(mlp(600, 100), path="general")
-    more = memory._on_cpu(general, *data) - memory._on_cpu(how, *data)
+    more = devices._on_cpu(general, *data) - devices._on_cpu(how, *data)
     assert more == 2 * 4 * 100 * how.size  # bytes of a copy and its gradient, for each of a batch
 
 
 def test_memory_of_this_machine_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert memory._free_on_cpu() > 2**20
+    assert devices._free_on_cpu() > 2**20
 
     def missing(*_: Any, **__: Any) -> Any:
         raise OSError
 
     monkeypatch.setattr("builtins.open", missing)
-    assert memory._free_on_cpu() > 2**20
-    monkeypatch.setattr(memory.os, "sysconf", missing)
-    assert memory._free_on_cpu() == np.inf
+    assert devices._free_on_cpu() > 2**20
+    monkeypatch.setattr(devices.os, "sysconf", missing)
+    assert devices._free_on_cpu() == np.inf
 
 
 def test_the_module_and_the_global_generator_are_left_alone() -> None:
     module = nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.5), nn.Linear(5, 2)).eval()
     before = torch.get_rng_state()
-    at_once(training(module), *records(6))
+    choose_at_once(training(module), *records(6))
     assert torch.equal(before, torch.get_rng_state())
     assert not module.training
     assert not any(part._forward_hooks for part in module.modules())
@@ -87,4 +87,4 @@ def test_the_module_and_the_global_generator_are_left_alone() -> None:
 def test_bad_input_is_refused_before_anything_is_measured() -> None:
     x, y = records(6)
     with pytest.raises(InvalidArgument, match="labels from 0 to 1"):
-        at_once(training(mlp(6, 2)), x, y + 2)
+        choose_at_once(training(mlp(6, 2)), x, y + 2)

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from epsilometer.conformance import evidence, noise_check
+from epsilometer.conformance import evidence
+from epsilometer.conformance.evidence_check import WeightedSum
 from tests.calibration.conformance import PROGRAMS, Program, count_accused, measure_evidence
 
 FLAKE = 1e-6
@@ -74,10 +75,10 @@ def forget_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setattr(evidence, "calibrate", lambda log_p: -log_p)
 
-    def keep_largest(self: noise_check.Once, log_e: float, step: int) -> None:
-        self._log = max(self._log, log_e)
+    def keep_largest(self: WeightedSum, log_e: float, step: int) -> None:
+        self.value = max(self.value, log_e)
 
-    monkeypatch.setattr(noise_check.Once, "add", keep_largest)
+    monkeypatch.setattr(WeightedSum, "add", keep_largest)
 
 
 PLANTED: tuple[tuple[Callable[[pytest.MonkeyPatch], None], str], ...] = (

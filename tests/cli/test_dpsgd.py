@@ -22,7 +22,7 @@ from epsilometer.accounting import pld
 from epsilometer.audits.dpsgd.source import ModelOnRecords
 from epsilometer.core import judge
 from epsilometer.engine.store import Store
-from epsilometer.networks import memory
+from epsilometer.networks import ensemble
 from epsilometer.networks.optimizers import SGD
 from epsilometer.samplers import PartialShuffle
 from tests.cli.calls import call, told
@@ -301,7 +301,7 @@ def test_a_run_goes_on_although_memory_has_changed(
     """How many models are trained at once decides which draws they get."""
     assert audit(subject={"runs": 20}).exit_code == 0
     expected = Path("run/result.json").read_bytes()
-    monkeypatch.setattr(memory, "at_once", lambda *_: 7)
+    monkeypatch.setattr(ensemble, "choose_at_once", lambda *_: 7)
     for go_on in (
         lambda: call("runs", "resume", "run", "--quiet"),
         lambda: audit(subject={"runs": 20}),

@@ -292,7 +292,7 @@ def _masses(
 
 def _count_points(epoch: Epoch) -> int:
     """Points to begin with: rounding terms to the grid widens their sum, more with more steps."""
-    return int(_POINTS * 2 ** max(0, math.ceil(math.log2(epoch.steps / 4_000) / 2)))
+    return _POINTS << max(0, math.ceil(math.log2(epoch.steps / 4_000) / 2))
 
 
 def _extrapolate(

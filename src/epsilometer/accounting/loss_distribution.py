@@ -297,9 +297,9 @@ def find_epsilon(parts: Parts, delta: float, *, rounding: Rounding) -> float:
     shift = 0.0
     if rounding == "down":
         # The error of each loss has a mean of at most 0 and a width of one cell, so T of them
-        # exceed h √(T ln(1/η) / 2) with a probability of at most η (Hoeffding 1963).
+        # exceed h √(T ln(1/η) / 2) with a probability of at most η (Hoeffding 1963), and T h never.
         steps, rare = sum(times for _, times in parts), _RARE * delta
-        shift = parts[0][0].step * math.sqrt(steps * -math.log(rare) / 2)
+        shift = parts[0][0].step * min(steps, math.sqrt(steps * -math.log(rare) / 2))
         delta += rare
     epsilons = []
     for tilt, outside in _choose_tilts(parts, delta):

@@ -28,9 +28,11 @@ from epsilometer.stats.gaussians import gaussian_sigma, gdp_epsilon
 from epsilometer.stats.tradeoff import envelope_curve, gdp_curve
 from epsilometer.types import FloatArray
 
-_RELATIVE_CELL = 0.005  # of the spread of a step's loss: rounding up then adds 2e-6 of ε
-_FEWEST_CELLS, _MOST_CELLS = 2**12, 2**20  # of one step's losses, rounded up
-_CELLS_DOWN = 2**19  # of one step's losses or of their sum, rounded down
+_RELATIVE_CELL = 0.005  # of the spread of a step's loss: rounding up then adds 1e-5 of ε at most
+_FEWEST_CELLS, _MOST_CELLS = 2**12, 3 * 2**18  # of one step's losses, rounded up
+_FEW_DOWN, _MANY_DOWN = 180_000, 2**19  # cells of losses that are rounded down
+_COARSEST = 1e-4
+_MANY_STEPS = 300  # from which more cells pay
 # Losses that are rarer than this part of δ are not tabulated: rounded up they are infinite, rounded
 # down they are the largest one, which is usually above ε anyway.
 _BEYOND: dict[Rounding, float] = {"up": 1e-9, "down": 1e-4}
@@ -122,7 +124,7 @@ def poisson_epsilon(
 ) -> float:
     """The ε of DP-SGD whose batches take each record with probability ``sampling_rate``.
 
-    Guarantee: at least the true ε, and above it by a few millionths of it.
+    Guarantee: at least the true ε, and above it by about 1e-5 of it at most.
 
     Example:
         >>> noise = dict(noise_multiplier=1.0, sampling_rate=0.01)
@@ -196,8 +198,9 @@ def _tabulate_up(
 ) -> tuple[list[tuple[LossDistribution, int]], list[tuple[LossDistribution, int]]]:
     """Tabulate both directions on one grid that is as fine as these parts need.
 
-    Moved to both ends of its cell, a loss gets a variance of up to h²/4, on average h²/6. Beside
-    the variance V of the loss itself this adds h²/12V to ε, relatively.
+    Moved to both ends of its cell, a loss gets a variance of up to h²/4, on average h²/6, and half
+    of that as a mean. Beside the variance V of the loss itself this adds h²/12V to a small ε,
+    relatively, and h²/12 per step to one that is far above 1.
     """
     steps = sum(part.steps for part in parts)
     reach = _find_reach(delta, steps, "up")
@@ -250,7 +253,9 @@ def poisson_epsilon_at_least(parts: Sequence[tuple[float, float, int]], *, delta
     spans = [top - least for least, top in (part.find_ends(reach) for part in composed)]
     # The finest cells that keep the FFT short: a composition is some 16 standard deviations wide.
     spread = math.sqrt(sum(part.steps * part.compute_variance() for part in composed))
-    cell = max(*spans, 16 * spread) / _CELLS_DOWN
+    cell = max(*spans, 16 * spread) / _MANY_DOWN
+    if steps < _MANY_STEPS:  # fewer do, but where losses are large
+        cell = max(max(spans) / _FEW_DOWN, min(3 * cell, _COARSEST))
     laws = [(part.tabulate(cell, reach, "down")[0], part.steps) for part in composed]
     return find_epsilon(laws, delta, rounding="down")
 

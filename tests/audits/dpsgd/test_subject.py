@@ -17,7 +17,7 @@ from epsilometer.audits.dpsgd.canaries import TargetCanary, random_direction
 from epsilometer.core import judge
 from epsilometer.core.settings import to_settings
 from epsilometer.errors import InvalidArgument
-from epsilometer.networks import memory
+from epsilometer.networks import ensemble
 from epsilometer.networks.ensemble import EnsembleDPSGD, cross_entropy
 from epsilometer.sampling.samplers import Poisson, Shuffle, is_displacing
 from tests import oracles
@@ -277,9 +277,9 @@ def test_a_run_is_continued_with_as_many_models_at_once_as_it_began_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Memory comes and goes; another number would be another run."""
-    monkeypatch.setattr(memory, "at_once", lambda *_: 2)
+    monkeypatch.setattr(ensemble, "choose_at_once", lambda *_: 2)
     begun = audit(runs=6, claim=9.0, out=tmp_path)
-    monkeypatch.setattr(memory, "at_once", lambda *_: 3)
+    monkeypatch.setattr(ensemble, "choose_at_once", lambda *_: 3)
     assert job_of(runs=6, claim=9.0, out=tmp_path).plan.public_hash == begun.provenance.plan
     assert audit(runs=6, claim=9.0, out=tmp_path) == begun
     with pytest.raises(InvalidArgument, match="Expected no other run"):

@@ -34,7 +34,7 @@ from epsilometer.core.settings import from_settings
 from epsilometer.engine.events import Event
 from epsilometer.engine.request import Request
 from epsilometer.errors import EpsilometerError, InvalidArgument
-from epsilometer.networks import memory
+from epsilometer.networks import devices
 from epsilometer.networks.ensemble import EnsembleDPSGD, cross_entropy
 from epsilometer.networks.models import dropout_mlp
 from epsilometer.sampling.samplers import Poisson, Shuffle
@@ -223,10 +223,10 @@ def test_a_run_goes_on_with_as_many_models_at_once_as_it_began(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Free memory comes and goes; another number would be another run."""
-    monkeypatch.setattr(memory, "at_once", lambda *_: 5)
+    monkeypatch.setattr(devices, "choose_at_once", lambda *_: 5)
     with pytest.raises(Enough):
         audit(training(epochs=1), runs=12, out=tmp_path / "run", listen=[stop])
-    monkeypatch.setattr(memory, "at_once", lambda *_: 3)
+    monkeypatch.setattr(devices, "choose_at_once", lambda *_: 3)
     result = audit(training(epochs=1), runs=12, out=tmp_path / "run")
     assert result.provenance.units == 2 * 3  # blocks of 5, 5 and 2
     assert audit(training(epochs=1), runs=12).provenance.units == 2 * 4

@@ -118,7 +118,7 @@ def main() -> None:
     alone = TINY or ARGUMENTS == ["alone"]
     lines, apart, version = [], [], "(not measured)"
     with threadpool_limits(1):
-        for row in _TABLE:
+        for row in choose_size(_TABLE, _TABLE[:6]):
             ours, refits, gap = _measured(row)
             apart += [gap] if row.exact else []
             peer = None if alone or not row.peer else _peer(row)

@@ -29,7 +29,7 @@ from epsilometer.engine.engines import Engine, InProcess, Local
 from epsilometer.engine.plan import Plan
 from epsilometer.engine.run import gather
 from epsilometer.engine.shards import Arrays
-from epsilometer.networks import memory
+from epsilometer.networks.devices import choose_at_once
 from epsilometer.networks.ensemble import EnsembleDPSGD, cross_entropy
 from epsilometer.networks.models import cnn, lenet5, mlp
 from epsilometer.sampling.samplers import BatchThenShuffle, PartialShuffle, Sampler, Shuffle
@@ -234,7 +234,7 @@ def job(
         batch_size=batch,
         device=device,
     )
-    together = at_once or memory.at_once(training, what.features, what.labels)
+    together = at_once or choose_at_once(training, what.features, what.labels)
     runs = observations // 2
     canary = TargetCanary(
         adversary=row.adversary,

@@ -256,9 +256,9 @@ def _rehashed(data: bytes, rng: random.Random) -> bytes:
         del plain["hash"]
         import hashlib
 
-        from epsilometer.engine.plan import _canonical
+        from epsilometer.engine.plan import _encode_canonically
 
-        digest = hashlib.sha256(_canonical(plain)).hexdigest()
+        digest = hashlib.sha256(_encode_canonically(plain)).hexdigest()
         return json.dumps({**plain, "hash": digest}, indent=2, ensure_ascii=False).encode()
     except (ValueError, TypeError, KeyError, RecursionError):
         return changed

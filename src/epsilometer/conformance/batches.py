@@ -122,7 +122,7 @@ def _map_columns(part: Any, change: Callable[[Any, str], Any], name: str = "") -
         return change(part, name) if part.ndim else part
     if isinstance(part, Mapping):
         return _rebuild(part, {key: _map_columns(part[key], change, str(key)) for key in part})
-    if isinstance(part, list) and not _holds_tensor(part):
+    if isinstance(part, list) and not _is_collated(part):
         return change(part, name)  # a list of records, or of their names
     if isinstance(part, (tuple, list)):
         parts = [_map_columns(each, change, name) for each in part]
@@ -145,10 +145,9 @@ def _is_tensor(part: Any) -> bool:
     return hasattr(part, "detach")  # of torch, which may not be there
 
 
-def _holds_tensor(part: Any) -> bool:
-    if isinstance(part, (tuple, list, Mapping)):
-        return any(map(_holds_tensor, part.values() if isinstance(part, Mapping) else part))
-    return _is_tensor(part)
+def _is_collated(part: list[Any]) -> bool:
+    """Tell whether a list holds tensors of many records, and not records with tensors of theirs."""
+    return any(_is_tensor(each) or (isinstance(each, list) and _is_collated(each)) for each in part)
 
 
 def _rebuild(original: Any, entries: dict[Any, Any]) -> Any:

@@ -94,15 +94,29 @@ class Outcome(Protocol):
     """
 
     @property
-    def observations(self) -> FloatArray: ...  # noqa: D102
+    def observations(self) -> FloatArray:
+        """Noisy sums along the canaries."""
+        ...
+
     @property
-    def others(self) -> FloatArray: ...  # noqa: D102
+    def others(self) -> FloatArray:
+        """What the records' own gradients added to them."""
+        ...
+
     @property
-    def moved(self) -> FloatArray: ...  # noqa: D102
+    def moved(self) -> FloatArray:
+        """How far each run went along the canaries."""
+        ...
+
     @property
-    def drawn(self) -> BoolArray: ...  # noqa: D102
+    def drawn(self) -> BoolArray:
+        """Whether the canaries' records were in the batches."""
+        ...
+
     @property
-    def diverged(self) -> BoolArray: ...  # noqa: D102
+    def diverged(self) -> BoolArray:
+        """Runs whose parameters are no longer finite."""
+        ...
 
     def losses(self, features: ArrayLike, labels: ArrayLike, *, loss: Any) -> FloatArray:
         """Return the loss of every run's final model on the same records, ``(runs, records)``."""
@@ -118,17 +132,34 @@ class Trainer(Protocol):
     """
 
     @property
-    def sampler(self) -> Sampler: ...  # noqa: D102
+    def sampler(self) -> Sampler:
+        """What draws batches."""
+        ...
+
     @property
-    def noise_multiplier(self) -> float: ...  # noqa: D102
+    def noise_multiplier(self) -> float:
+        """Noise over clipping norm."""
+        ...
+
     @property
-    def batch_size(self) -> int: ...  # noqa: D102
+    def batch_size(self) -> int:
+        """By what sums are divided."""
+        ...
+
     @property
-    def epochs(self) -> int: ...  # noqa: D102
+    def epochs(self) -> int:
+        """Passes over the records."""
+        ...
+
     @property
-    def runs(self) -> int: ...  # noqa: D102
+    def runs(self) -> int:
+        """Runs that are trained at once."""
+        ...
+
     @property
-    def loss(self) -> Any: ...  # noqa: D102
+    def loss(self) -> Any:
+        """One number per example."""
+        ...
 
     @property
     def size(self) -> int:

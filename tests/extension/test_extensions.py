@@ -3,8 +3,6 @@
 import json
 from pathlib import Path
 
-import numpy as np
-
 from tests.extension.conftest import Call
 
 SCORES = "score,member\n" + "".join(f"{5 * (i % 2) + i / 100},{i % 2}\n" for i in range(100))
@@ -36,8 +34,6 @@ def test_an_estimator(call_with: Call, tmp_path: Path) -> None:
 
 READER = """
 from pathlib import Path
-
-import numpy as np
 
 from epsilometer.files.readers import Column, Content
 
@@ -73,9 +69,7 @@ class Shift:
 SUBJECTS = (Shift,)
 
 def run_audit(subject, request):
-    import numpy as np
-
-    rng = np.random.default_rng(request.seed)
+        rng = np.random.default_rng(request.seed)
     scores = Scores(rng.normal(subject.by, 1, subject.runs), rng.normal(0, 1, subject.runs))
     finding = measure_scores(
         scores, delta=request.known_delta, claim=request.claim,
@@ -116,18 +110,3 @@ def test_an_engine(call_with: Call, tmp_path: Path) -> None:
     assert done.returncode in (0, 1, 4), done.stderr
     assert json.loads(done.stdout)["epsilon"] >= 0
     assert (tmp_path / "used.txt").read_text() == "3"
-
-
-ATTACK = """
-from epsilometer.audits.classifier.attacks import LOSS, replace
-
-"""
-
-
-def write_people(path: Path) -> None:
-    """Write a table of two classes that overlap."""
-    rng = np.random.default_rng(0)
-    y = rng.integers(2, size=120)
-    rows = np.round(rng.normal(size=(120, 3)) + y[:, None], 3)
-    lines = [f"{a},{b},{c},{label}" for (a, b, c), label in zip(rows, y, strict=True)]
-    path.write_text("\n".join(["a,b,c,label", *lines]) + "\n")

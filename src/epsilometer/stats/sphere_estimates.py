@@ -1,7 +1,7 @@
 """Estimate ε from cosines of canaries: between normal laws, as in the one-shot papers.
 
 One run shows one cosine for each of k canaries that took part; for one that did not, the law of
-its cosine is known. An estimate is no bound; ``stats.sphere_bounds`` has those.
+its cosine is known. An estimate is no bound; ``stats.sphere`` has those.
 """
 
 import math
@@ -121,7 +121,8 @@ def cosine_estimate(
     if spread == "tied":  # ε rises with the mean: two evaluations instead of hundreds
         limits = _compute_epsilon(np.quantile(means, ends), absent.std, present.std, delta, rule)
     else:
-        limits = _limit_by_resampling(means, absent.std, stds, ends, delta, rule)
+        again = _compute_epsilon(means, absent.std, stds, delta, rule, _NEAR)
+        limits = np.nanquantile(again, ends)
     return _make_estimate(
         present,
         absent,
@@ -148,7 +149,7 @@ def two_sample_estimate(
     """Return ε between normal laws of canaries that took part and of those that did not.
 
     For statistics whose null law is not known exactly. The one-shot papers take it for the largest
-    cosine of all rounds, which is not normal; ``stats.sphere_rounds`` has its law.
+    cosine of all rounds, which is not normal; ``largest_estimate`` has its law.
 
     Guarantee: none; see ``cosine_estimate``. Where the spreads differ much the estimate may lie
         far above the true ε, and ``caveats`` says so.
@@ -157,9 +158,8 @@ def two_sample_estimate(
     ends = _list_ends(confidence)
     samples = [_validate.scores("observed", observed), _validate.scores("unobserved", unobserved)]
     present, absent = (_fit_normal(sample.astype(np.float64)) for sample in samples)
-    again_present, again_absent = (_resample(sample, rng) for sample in samples)
-    gaps = again_present[0] - again_absent[0]
-    limits = _limit_by_resampling(gaps, again_absent[1], again_present[1], ends, delta, rule)
+    (means, stds), (null_means, null_stds) = (_resample(sample, rng) for sample in samples)
+    again = _compute_epsilon(means - null_means, null_stds, stds, delta, rule, _NEAR)
     caveats = [text for sample in samples for text in _warn_of_sample(sample)]
     ratio = max(present.std / absent.std, absent.std / present.std)
     if ratio >= _UNEVEN:
@@ -170,7 +170,7 @@ def two_sample_estimate(
     return _make_estimate(
         present,
         absent,
-        limits,
+        np.nanquantile(again, ends),
         rule=rule,
         delta=delta,
         confidence=confidence,
@@ -204,20 +204,6 @@ def _make_estimate(
         ),
         **fields,
     )
-
-
-def _limit_by_resampling(
-    gaps: FloatArray,
-    std_absent: FloatArray | float,
-    std_present: FloatArray,
-    ends: list[float],
-    delta: float,
-    rule: Rule,
-) -> FloatArray:
-    """Return percentiles of ε over resamples; those without any spread have no law."""
-    laws = np.stack(np.broadcast_arrays(gaps, std_absent, std_present))
-    gaps, absent, present = laws[:, (laws[1:] > 0).all(axis=0)]
-    return np.quantile(_compute_epsilon(gaps, absent, present, delta, rule, _NEAR), ends)
 
 
 def _list_ends(confidence: float) -> list[float]:
@@ -260,10 +246,14 @@ def _compute_epsilon(
     rule: Rule,
     relative: float = 0.0,
 ) -> FloatArray:
-    """Return ε between normal laws, one per pair, and 0 where the mean did not rise."""
-    both = solve_two_gaussians(gap, std_absent, std_present, delta, rule, relative=relative)
-    # No leakage was seen where the mean fell; the symmetry of an exact rule would make some of it.
-    return np.where(np.asarray(gap) > 0, both.max(axis=0), 0.0)
+    """Return ε between normal laws, one per pair: nan for resamples that have no spread."""
+    gap, absent, present = np.broadcast_arrays(gap, std_absent, std_present)
+    epsilon = np.where(np.minimum(absent, present) > 0, 0.0, np.nan)
+    # Where the mean fell no leakage was seen; the symmetry of an exact rule would make some of it.
+    rose = (gap > 0) & (epsilon == 0)
+    pairs = (gap[rose], absent[rose], present[rose])
+    epsilon[rose] = solve_two_gaussians(*pairs, delta, rule, relative=relative).max(axis=0)
+    return epsilon
 
 
 def _fit_normal(sample: FloatArray, ddof: int = 0) -> Fit:
@@ -333,18 +323,16 @@ def rounds_epsilon(mu: float, rounds: float, delta: float) -> float:
         return 0.0
 
     def log_ratio(t: float) -> float:
-        here = mu * t - mu * mu / 2
-        elsewhere = special.log_ndtr(t - mu) - special.log_ndtr(t) + math.log(rounds - 1)
-        return float(np.logaddexp(here, elsewhere)) - math.log(rounds)
+        return float(_log_likelihood(t, mu, rounds)) - math.log(rounds)
 
     def above(t: float) -> float:
         """Return how much the attack at t, where the density ratio is e^ε, exceeds δ."""
-        present = -math.expm1(special.log_ndtr(t - mu) + (rounds - 1) * special.log_ndtr(t))
+        present = -math.expm1(_log_cdf(t, mu, rounds))
         return present - math.exp(log_ratio(t) + _log_exceeded(t, rounds)) - delta
 
     def below(t: float) -> float:
-        present = special.log_ndtr(t - mu) + (rounds - 1) * special.log_ndtr(t)
-        absent = rounds * special.log_ndtr(t)
+        """Return the same of the attack that says "absent" below t."""
+        present, absent = (float(_log_cdf(t, shift, rounds)) for shift in (mu, 0.0))
         return math.exp(absent) - math.exp(present - log_ratio(t)) - delta
 
     far = mu + _FARTHEST_THRESHOLD
@@ -386,7 +374,7 @@ def largest_estimate(
     )
     rounds = max(1.0, outside.size / max(-float(special.log_ndtr(outside).sum()), 1 / _MOST))
     shifts = np.linspace(0.0, max(float(inside.max()), 0.0) + _FARTHEST, _GRID)
-    likely = _log_likelihood(inside, shifts, rounds)
+    likely = _log_likelihood(inside, shifts[:, None], rounds)
     again = rng.multinomial(inside.size, np.full(inside.size, 1 / inside.size), size=_RESAMPLES)
     best = _find_peak(shifts, likely.sum(axis=1)[None])[0]
     low, high = np.quantile(_find_peak(shifts, again @ likely.T), ends)
@@ -421,12 +409,17 @@ def _log_exceeded(t: float, rounds: float) -> float:
     return math.log(rounds) + float(special.log_ndtr(-t))
 
 
-def _log_likelihood(x: FloatArray, shifts: FloatArray, rounds: float) -> FloatArray:
-    """Return the log-likelihood of cosines per shift, up to a constant: ``(shifts, k)``."""
-    here = shifts[:, None] * x - shifts[:, None] ** 2 / 2
+def _log_cdf(x: FloatArray | float, shift: FloatArray | float, rounds: float) -> FloatArray:
+    """Return ln of the chance that the largest of some normal numbers, one shifted, is below x."""
+    return np.asarray(special.log_ndtr(x - shift) + (rounds - 1) * special.log_ndtr(x))
+
+
+def _log_likelihood(x: FloatArray | float, shift: FloatArray | float, rounds: float) -> FloatArray:
+    """Return the log-likelihood of largest cosines, up to a constant."""
+    here = shift * x - shift * shift / 2
     if rounds == 1:
-        return here
-    elsewhere = special.log_ndtr(x - shifts[:, None]) - special.log_ndtr(x) + math.log(rounds - 1)
+        return np.asarray(here)
+    elsewhere = special.log_ndtr(x - shift) - special.log_ndtr(x) + math.log(rounds - 1)
     return np.asarray(np.logaddexp(here, elsewhere))
 
 
@@ -445,11 +438,12 @@ def _warn_of_misfit(
     inside: FloatArray, outside: FloatArray, mu: float, rounds: float
 ) -> tuple[str, ...]:
     """Say which of the samples the law does not fit."""
-    absent = np.exp(rounds * special.log_ndtr(outside))
-    present = np.exp(special.log_ndtr(inside - mu) + (rounds - 1) * special.log_ndtr(inside))
     caveats = []
-    for shares, who in ((present, "that took part"), (absent, "that did not take part")):
-        k, ranked = shares.size, np.sort(shares)
+    for sample, shift, who in (
+        (inside, mu, "that took part"),
+        (outside, 0.0, "that did not take part"),
+    ):
+        k, ranked = sample.size, np.sort(np.exp(_log_cdf(sample, shift, rounds)))
         steps = np.arange(k + 1) / k
         apart = float(np.maximum(steps[1:] - ranked, ranked - steps[:-1]).max())
         if math.sqrt(k) * apart > _STRAY:

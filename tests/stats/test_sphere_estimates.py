@@ -8,7 +8,7 @@ import scipy.stats
 
 import epsilometer as em
 from epsilometer.errors import InvalidArgument
-from epsilometer.stats import sphere, sphere_estimates
+from epsilometer.stats import gaussians, sphere, sphere_estimates
 from tests.conftest import cases
 from tests.oracles import even_normals, too_often
 
@@ -292,12 +292,33 @@ def test_limits_of_anderson_and_darling_are_stephens(size: int, limit: float) ->
 
 
 def test_caveats_begin_where_they_say() -> None:
-    few, enough = (sphere_estimates._warn_of_few(np.zeros(n)) for n in (299, 300))
-    assert few
+    few, enough = (sphere_estimates._warn_of_sample(even_normals(n)) for n in (299, 300))
+    assert ["are few" in caveat for caveat in few] == [True]
     assert not enough
     odd = np.append(np.zeros(7), 50.0) + 0.01 * np.arange(8)
-    assert sphere_estimates._warn_of_shape(odd)
-    assert not sphere_estimates._warn_of_shape(odd[1:])
+    shapes = [sphere_estimates._warn_of_sample(sample) for sample in (odd, odd[1:])]
+    assert ["not normal" in caveats[-1] for caveats in shapes] == [True, False]
+
+
+@pytest.mark.parametrize("rule", ["exact", "threshold"])
+@pytest.mark.parametrize("relative", [0.0, 1e-4])
+def test_many_pairs_at_once_have_the_epsilon_of_each_alone(
+    rule: str, relative: float, rng: np.random.Generator
+) -> None:
+    """Wider, narrower and equal laws in one array; the end is the one where δ is not exceeded."""
+    gaps, absent, present = rng.normal(1, 2, 60), *np.exp(rng.normal(0, 0.4, (2, 60)))
+    present[::3] = absent[::3]
+    asked = {"delta": 1e-4, "rule": rule, "relative": relative}
+    many = gaussians.solve_two_gaussians(gaps, absent, present, **asked)
+    shown = sphere_estimates._compute_epsilon(gaps, absent, present, **asked)
+    assert (gaps <= 0).any()
+    for i, (gap, *stds) in enumerate(zip(gaps, absent, present, strict=True)):
+        one = gaussians.two_gaussians_directions(0.0, stds[0], gap, stds[1], **asked)
+        assert many[:, i] == pytest.approx(one, rel=1e-12)
+        assert shown[i] == (many[:, i].max() if gap > 0 else 0.0)
+        if rule == "exact" and relative:
+            deltas = [gaussians.two_gaussians_delta(0.0, stds[0], gap, stds[1], e) for e in one]
+            assert max(deltas[0][0], deltas[1][1]) <= 1e-4
 
 
 @pytest.mark.parametrize("name", ["observed", "unobserved", "sample"])

@@ -136,7 +136,7 @@ def test_likelihood_is_that_of_the_density(rounds: float) -> None:
         one = norm.pdf(x - shift) * norm.cdf(x) ** (rounds - 1)
         return one + (rounds - 1) * norm.cdf(x - shift) * norm.pdf(x) * norm.cdf(x) ** (rounds - 2)
 
-    found = sphere_estimates._log_likelihood(x, shifts, rounds)
+    found = sphere_estimates._log_likelihood(x, shifts[:, None], rounds)
     expected = [np.log(density(shift) / density(0.0)) for shift in shifts]
     np.testing.assert_allclose(found - found[0], expected, atol=1e-12)
 

@@ -6,7 +6,7 @@ difference :math:`P - e^\\varepsilon Q` is taken between Mills' ratios, never be
 """
 
 import math
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 import scipy.special
@@ -17,6 +17,7 @@ from epsilometer.errors import InvalidArgument
 from epsilometer.stats import search
 from epsilometer.types import FloatArray
 
+Rule: TypeAlias = Literal["exact", "threshold"]
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _SQRT_HALF_PI = math.sqrt(math.pi / 2)
 _NODES, _NODE_WEIGHTS = np.polynomial.legendre.leggauss(8)
@@ -100,7 +101,7 @@ def two_gaussians_epsilon(
     mean_present: float,
     std_present: float,
     delta: float,
-    rule: Literal["exact", "threshold"] = "exact",
+    rule: Rule = "exact",
     *,
     relative: float = 0.0,
 ) -> float:
@@ -136,22 +137,56 @@ def two_gaussians_directions(
     mean_present: float,
     std_present: float,
     delta: float,
-    rule: Literal["exact", "threshold"] = "exact",
+    rule: Rule = "exact",
     *,
     relative: float = 0.0,
 ) -> tuple[float, float]:
     """Return both directions of ``two_gaussians_epsilon``: present→absent, absent→present."""
     _validate.positive(std_absent=std_absent, std_present=std_present)
     _validate.number(mean_absent=mean_absent, mean_present=mean_present)
+    forward, backward = solve_two_gaussians(
+        mean_present - mean_absent, std_absent, std_present, delta, rule, relative=relative
+    )
+    return float(forward), float(backward)
+
+
+def solve_two_gaussians(
+    gap: ArrayLike,
+    std_absent: ArrayLike,
+    std_present: ArrayLike,
+    delta: float,
+    rule: Rule = "exact",
+    *,
+    relative: float = 0.0,
+) -> FloatArray:
+    """Return ``two_gaussians_directions`` of many pairs at once, shape ``(2, ...)``.
+
+    Args:
+        gap: Mean with the record less the mean without it, one per pair.
+        std_absent: Standard deviations without the record, above 0.
+        std_present: Those with it.
+        delta: See ``two_gaussians_epsilon``, as the others.
+        rule: Of all pairs.
+        relative: Of each answer.
+    """
     _validate.probability(delta=delta)
     if rule not in ("exact", "threshold"):
         raise InvalidArgument(f"Expected rule to be 'exact' or 'threshold', got {rule!r}.")
-    gap = mean_present - mean_absent
-    thresholds_only = rule == "threshold"
-    forward = _Pair(gap / std_absent, std_present / std_absent, thresholds_only)
-    # With the roles of both laws swapped, and mirrored so that higher still means "this one".
-    backward = _Pair(gap / std_present, std_absent / std_present, thresholds_only)
-    return forward.epsilon(delta, relative), backward.epsilon(delta, relative)
+    shift, spread = _scale_both_ways(gap, std_absent, std_present)
+    epsilon = np.zeros(shift.shape)
+    leaks = _pair_delta(shift, spread, epsilon, rule) > delta
+    shift, spread = shift[leaks], spread[leaks]
+    if delta == 0:
+        epsilon[leaks] = _find_largest_loss(shift, spread, rule)
+        return epsilon
+
+    def exceeds(at: FloatArray) -> NDArray[np.bool_]:
+        return _pair_delta(shift, spread, at, rule) > delta
+
+    high = search.grow(exceeds, np.ones(shift.shape), limit=1e300)
+    # The upper end is the safe one: δ is not exceeded there.
+    epsilon[leaks] = search.bisect(exceeds, np.zeros(shift.shape), high, relative=relative)[1]
+    return epsilon
 
 
 def two_gaussians_delta(
@@ -160,78 +195,67 @@ def two_gaussians_delta(
     """Return δ at ``epsilon`` of two normal laws: present→absent, then absent→present."""
     _validate.positive(std_absent=std_absent, std_present=std_present)
     _validate.at_least(0, epsilon=epsilon)
-    gap = mean_present - mean_absent
-    forward = _Pair(gap / std_absent, std_present / std_absent)
-    backward = _Pair(gap / std_present, std_absent / std_present)
-    return forward.delta(epsilon), backward.delta(epsilon)
+    pairs = _scale_both_ways(mean_present - mean_absent, std_absent, std_present)
+    forward, backward = _pair_delta(*pairs, np.asarray(epsilon), "exact")
+    return float(forward), float(backward)
 
 
-class _Pair:
-    """P = N(shift, spread²) against Q = N(0, 1), attacked by regions or by thresholds only."""
-
-    def __init__(self, shift: float, spread: float, thresholds_only: bool = False) -> None:
-        self.spread, self.thresholds_only = spread, thresholds_only
-        self.shift = shift if self.thresholds_only else abs(shift)  # a region may be mirrored
-
-    def epsilon(self, delta: float, relative: float) -> float:
-        """Return the least ε at which P − e^ε Q is at most ``delta`` everywhere."""
-        if self.delta(0.0) <= delta:
-            return 0.0
-        if delta == 0:
-            return self._largest_loss()
-
-        def exceeded(epsilon: FloatArray) -> NDArray[np.bool_]:
-            return np.asarray(self.delta(float(epsilon)) > delta)
-
-        high = search.grow(exceeded, 1.0, limit=1e300)
-        return float(search.bisect(exceeded, 0.0, high, relative=relative)[1])
-
-    def _largest_loss(self) -> float:
-        """Return the supremum of ln(p/q): finite only where P is the narrower."""
-        if self.spread >= 1 or self.thresholds_only:
-            return math.inf
-        return -math.log(self.spread) + self.shift**2 / (2 * (1 - self.spread**2))
-
-    def delta(self, epsilon: float) -> float:
-        """Return P − e^ε Q over the region where the attack says P."""
-        m, s = self.shift, self.spread
-        if s == 1:
-            return self._above((epsilon + m * m / 2) / m, epsilon) if m > 0 else 0.0
-        # ln(p/q) − ε = a z² + b z + c
-        a, b = 0.5 * (s - 1) * (s + 1) / (s * s), m / (s * s)
-        c = -math.log(s) - 0.5 * (m / s) ** 2 - epsilon
-        discriminant = b * b - 4 * a * c
-        if discriminant <= 0:  # the loss passes ε nowhere, or (P wider) everywhere
-            return 0.0
-        low, high = _roots(a, b, c, math.sqrt(discriminant))
-        if a > 0:  # P is wider: it wins in both tails
-            return self._above(high, epsilon) + (
-                0.0 if self.thresholds_only else self._below(low, epsilon)
-            )
-        # P is narrower: it wins between the roots
-        return self._above(low, epsilon) - (
-            0.0 if self.thresholds_only else self._above(high, epsilon)
-        )
-
-    def _above(self, z: float, epsilon: float) -> float:
-        return _tail_gap((z - self.shift) / self.spread, z, self.spread, epsilon)
-
-    def _below(self, z: float, epsilon: float) -> float:
-        return _tail_gap((self.shift - z) / self.spread, -z, self.spread, epsilon)
+def _scale_both_ways(
+    gap: ArrayLike, std_absent: ArrayLike, std_present: ArrayLike
+) -> tuple[FloatArray, FloatArray]:
+    """Return shift and spread of P = N(shift, spread²) against Q = N(0, 1) in both directions."""
+    gap, absent, present = np.broadcast_arrays(gap, std_absent, std_present)
+    # With the roles of both laws swapped, and mirrored so that higher still means "this one".
+    return np.stack([gap / absent, gap / present]), np.stack([present / absent, absent / present])
 
 
-def _tail_gap(u: float, z: float, s: float, epsilon: float) -> float:
+def _find_largest_loss(shift: FloatArray, spread: FloatArray, rule: Rule) -> FloatArray:
+    """Return the supremum of ln(p/q): finite only where P is the narrower."""
+    if rule == "threshold":
+        return np.full(shift.shape, np.inf)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        loss = -np.log(spread) + shift**2 / (2 * (1 - spread**2))
+    return np.where(spread < 1, loss, np.inf)
+
+
+def _pair_delta(
+    shift: FloatArray, spread: FloatArray, epsilon: FloatArray, rule: Rule
+) -> FloatArray:
+    """Return P − e^ε Q over the region where the attack says P."""
+    m, s = (shift if rule == "threshold" else np.abs(shift)), spread  # a region may be mirrored
+    # ln(p/q) − ε = a z² + b z + c
+    a, b = 0.5 * (s - 1) * (s + 1) / (s * s), m / (s * s)
+    c = -np.log(s) - 0.5 * (m / s) ** 2 - epsilon
+    with np.errstate(all="ignore"):  # formulas of other cases, which np.where leaves out
+        square = b * b - 4 * a * c
+        low, high = _roots(a, b, c, np.sqrt(square))
+        # A wider P wins in both tails, a narrower one between the roots. Of equal spreads (a = 0)
+        # one root is infinite, and the tail beyond it empty.
+        wider = a >= 0
+        first, second = np.where(wider, high, low), np.where(wider, low, high)
+        gained = _tail_gap((first - m) / s, first, s, epsilon)
+        if rule == "exact":
+            side = np.where(wider, -1.0, 1.0)
+            gained = gained - side * _tail_gap(side * (second - m) / s, side * second, s, epsilon)
+    # Without two roots the loss passes ε nowhere, or (P wider) everywhere.
+    return np.where(square > 0, gained, 0.0)
+
+
+def _tail_gap(u: FloatArray, z: FloatArray, s: FloatArray, epsilon: FloatArray) -> FloatArray:
     """Φ(−u) − e^ε Φ(−z), where φ(u)/s = e^ε φ(z): in the tails that shared factor is taken out."""
-    if u > 0 and z > 0:
-        return math.exp(-u * u / 2 - _LOG_SQRT_2PI) * float(_mills(u) - _mills(z) / s)
-    second = math.exp(min(epsilon + float(scipy.special.log_ndtr(-z)), 700.0))
-    return float(scipy.special.ndtr(-u)) - second
+    tail = np.exp(-u * u / 2 - _LOG_SQRT_2PI) * (_mills(u) - _mills(z) / s)
+    # Beyond e^700 two such terms would be infinite, and their difference nan.
+    second = np.exp(np.minimum(epsilon + scipy.special.log_ndtr(-z), 700.0))
+    bulk = scipy.special.ndtr(-u) - second
+    return np.where((u > 0) & (z > 0), tail, bulk)
 
 
-def _roots(a: float, b: float, c: float, root: float) -> tuple[float, float]:
+def _roots(
+    a: FloatArray, b: FloatArray, c: FloatArray, root: FloatArray
+) -> tuple[FloatArray, FloatArray]:
     """Return the roots of a z² + b z + c without cancellation; ``root`` is √(b² − 4ac) > 0."""
-    q = -0.5 * (b + math.copysign(root, b))
-    return min(q / a, c / q), max(q / a, c / q)
+    q = -0.5 * (b + np.copysign(root, b))
+    return np.minimum(q / a, c / q), np.maximum(q / a, c / q)
 
 
 def _mills(x: FloatArray | float) -> FloatArray:

@@ -1,14 +1,14 @@
 """Bound ε by cosines of random directions: their exact law, and what canaries prove."""
 
 import math
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
 from epsilometer import _validate
-from epsilometer.core.bound import Direction, EpsilonLowerBound
+from epsilometer.core.bound import EpsilonLowerBound
 from epsilometer.core.claim import DEFAULT_CONFIDENCE
 from epsilometer.errors import InvalidArgument
 from epsilometer.stats import binomial
@@ -17,7 +17,7 @@ from epsilometer.types import FloatArray, IntArray
 
 _RANK_RATIO = 4
 _STEP = 0.5  # between thresholds at quantiles, in null standard deviations
-_DIRECTIONS: tuple[Direction, Direction] = ("present→absent", "absent→present")
+_REACH, _MISS = "cosines that reach it", "cosines that miss it"
 
 
 def cosine_cdf(x: ArrayLike, dimension: int) -> FloatArray:
@@ -168,43 +168,20 @@ def cosine_bound(
     _validate.probability(delta=delta)
     if rule not in ("ranks", "quantiles"):
         raise InvalidArgument(f"Expected rule to be 'ranks' or 'quantiles', got {rule!r}.")
-    known = np.sort(check_cosines(cosines, dimension=dimension))
-    alpha = 1 - confidence
-    looks = (
-        _look_at_ranks(known, alpha)
-        if rule == "ranks"
-        else _look_at_quantiles(known, dimension, alpha)
-    )
-    tnr = cosine_cdf(looks[1].thresholds, dimension)
-    above, below = (
-        log_ratio(looks[0].rates - delta, cosine_logsf(looks[0].thresholds, dimension)),
-        log_ratio(tnr - delta, np.log(looks[1].rates)),
-    )
-    best = (int(np.argmax(above)), int(np.argmax(below)))
-    row = 0 if above[best[0]] >= below[best[1]] else 1
-    at, look = best[row], looks[row]
-    words = {
-        "ranks": f"ranks 1, {_RANK_RATIO}, {_RANK_RATIO**2}, … from either end",
-        "quantiles": f"every {_STEP:g} null standard deviations",
-    }
+    ranked = np.sort(check_cosines(cosines, dimension=dimension))
+    if rule == "ranks":
+        looks = _look_at_ranks(ranked, 1 - confidence)
+        words = f"ranks 1, {_RANK_RATIO}, {_RANK_RATIO**2}, … from either end"
+    else:
+        looks = _look_at_quantiles(ranked, dimension, 1 - confidence)
+        words = f"every {_STEP:g} null standard deviations"
     return EpsilonLowerBound(
-        epsilon=float((above, below)[row][at]),
-        delta=delta,
+        **_find_best_look(looks, ranked.size, dimension, delta),
         confidence=confidence,
         method="cosines",
-        threshold_rule=f"{words[rule]}, FPR from the exact null law",
+        threshold_rule=f"{words}, FPR from the exact null law",
         valid=True,
-        direction=_DIRECTIONS[row],
-        threshold=float(look.thresholds[at]),
-        n_in=known.size,
-        n_out=0,
         cites=("clopper1934", "kairouz2015", "andrew2024"),
-        basis=(
-            (("cosines that reach it", "cosines that miss it")[row], look.counts[at]),
-            ("cosines", known.size),
-            ("level", look.levels[at]),
-            ("dimension", dimension),
-        ),
     )
 
 
@@ -270,34 +247,21 @@ def one_shot_epsilon_lo(
     _validate.probability(delta=delta)
     _validate.open_unit(confidence=confidence)
     scores = np.sort(_validate.scores("cosines", cosines))
-    log_fpr = cosine_logsf(scores, dimension)
     missed = np.searchsorted(scores, scores)  # cosines below each; equal ones stay together
-    fnr, tpr = binomial.upper_limit(missed, scores.size, alpha=1 - confidence, kind="jeffreys")
-    above = log_ratio(tpr - delta, log_fpr)
-    below = log_ratio(cosine_cdf(scores, dimension) - delta, np.log(fnr))
-    epsilons = np.stack([above, below])
-    row, at = np.unravel_index(np.argmax(epsilons), epsilons.shape)
+    alpha = 1 - confidence
+    fnr, tpr = binomial.upper_limit(missed, scores.size, alpha=alpha, kind="jeffreys")
+    levels = np.full(scores.size, alpha)
+    above, below = (_Looks(scores, rates, _MISS, missed, levels) for rates in (tpr, fnr))
     return EpsilonLowerBound(
-        epsilon=float(epsilons[row, at]),
-        delta=delta,
+        **_find_best_look((above, below), scores.size, dimension, delta),
         confidence=confidence,
         method="jeffreys",
         threshold_rule="Best(), FPR from the exact null law",
         valid=False,
-        direction="present→absent" if row == 0 else "absent→present",
-        threshold=float(scores[at]),
-        n_in=scores.size,
-        n_out=0,
         cites=("andrew2024",),
         caveats=(
             "Not a valid bound: the threshold was chosen on the scores it is used on, at no cost, "
             "and Jeffreys' limit is not exact.",
-        ),
-        basis=(
-            ("cosines that miss it", missed[at]),
-            ("cosines", scores.size),
-            ("level", 1 - confidence),
-            ("dimension", dimension),
         ),
     )
 
@@ -307,19 +271,49 @@ class _Looks(NamedTuple):
 
     thresholds: FloatArray
     rates: FloatArray  # lower limits of TPR, or upper limits of FNR
-    counts: IntArray  # cosines that reach each, or that miss it
+    counted: str  # which cosines
+    counts: IntArray
     levels: FloatArray  # what each limit may cost
+
+
+def _find_best_look(
+    looks: tuple[_Looks, _Looks], k: int, dimension: int, delta: float
+) -> dict[str, Any]:
+    """Return what a bound says of the look that proves most, from above or from below."""
+    above, below = looks
+    tnr = cosine_cdf(below.thresholds, dimension)
+    epsilons = np.stack(
+        [
+            log_ratio(above.rates - delta, cosine_logsf(above.thresholds, dimension)),
+            log_ratio(tnr - delta, np.log(below.rates)),
+        ]
+    )
+    row, at = divmod(int(np.argmax(epsilons)), epsilons.shape[1])
+    look = looks[row]
+    return {
+        "epsilon": float(epsilons[row, at]),
+        "delta": delta,
+        "direction": ("present→absent", "absent→present")[row],
+        "threshold": float(look.thresholds[at]),
+        "n_in": k,
+        "n_out": 0,
+        "basis": (
+            (look.counted, look.counts[at]),
+            ("cosines", k),
+            ("level", look.levels[at]),
+            ("dimension", dimension),
+        ),
+    }
 
 
 def _look_at_ranks(known: FloatArray, alpha: float) -> tuple[_Looks, _Looks]:
     k = known.size
-    ranks: IntArray = np.array(
-        [_RANK_RATIO**i for i in range(64) if _RANK_RATIO**i <= k], dtype=np.int64
-    )
+    # Half above k: the logarithm of a power of the ratio may round to below a whole number.
+    ranks: IntArray = _RANK_RATIO ** np.arange(1 + int(math.log(k + 0.5, _RANK_RATIO)))
     share = np.full(ranks.size, alpha / (2 * ranks.size))
     return (
-        _Looks(known[k - ranks], _limit_rate_below(ranks, k, share), ranks, share),
-        _Looks(known[ranks - 1], _limit_rate_above(ranks - 1, k, share), ranks - 1, share),
+        _Looks(known[k - ranks], _limit_rate_below(ranks, k, share), _REACH, ranks, share),
+        _Looks(known[ranks - 1], _limit_rate_above(ranks - 1, k, share), _MISS, ranks - 1, share),
     )
 
 
@@ -331,8 +325,8 @@ def _look_at_quantiles(known: FloatArray, dimension: int, alpha: float) -> tuple
     share = alpha / (2 * (at + 1.0) * (at + 2.0))
     missed = np.searchsorted(known, thresholds)
     return (
-        _Looks(thresholds, _limit_rate_below(k - missed, k, share), k - missed, share),
-        _Looks(thresholds, _limit_rate_above(missed, k, share), missed, share),
+        _Looks(thresholds, _limit_rate_below(k - missed, k, share), _REACH, k - missed, share),
+        _Looks(thresholds, _limit_rate_above(missed, k, share), _MISS, missed, share),
     )
 
 

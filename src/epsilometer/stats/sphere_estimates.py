@@ -1,11 +1,11 @@
 """Estimate ε from cosines of canaries: between normal laws, as in the one-shot papers.
 
 One run shows one cosine for each of k canaries that took part; for one that did not, the law of
-its cosine is known. An estimate is no bound; ``stats.sphere_bounds`` has those.
+its cosine is known. An estimate is no bound; ``stats.sphere`` has those.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -13,26 +13,35 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from epsilometer import _validate
-from epsilometer.core.bound import Direction, EpsilonEstimate
+from epsilometer.core.bound import EpsilonEstimate
 from epsilometer.core.claim import DEFAULT_CONFIDENCE
 from epsilometer.errors import InvalidArgument
 from epsilometer.stats import search
-from epsilometer.stats.gaussians import gdp_epsilon, two_gaussians_directions, two_gaussians_epsilon
+from epsilometer.stats.gaussians import (
+    Rule,
+    gdp_epsilon,
+    solve_two_gaussians,
+    two_gaussians_directions,
+)
 from epsilometer.stats.sphere import check_cosines
 from epsilometer.types import FloatArray
 
 Spread: TypeAlias = Literal["fitted", "tied"]
-Attack: TypeAlias = Literal["exact", "threshold"]
 FEW = 300  # cosines below which a fitted normal law is a guess
+_FEWEST_TO_TEST = 8  # below it Stephens gives no limit
 _RESAMPLES = 400
 _NEAR = 1e-4  # relative: far below what resampling scatters
 _UNEVEN = 1.25  # the wider spread in units of the other, from which tails make up most of ε
-_DIRECTIONS: tuple[Direction, Direction] = ("present→absent", "absent→present")
 _GRID = 801  # shifts that are tried
 _FARTHEST_THRESHOLD = 40.0  # standard deviations: beyond it normal numbers have no chance
 _FARTHEST = 10.0  # standard deviations beyond the highest cosine: no shift is larger
 _MOST = 1e9  # rounds, for each canary: nobody trains for longer
 _STRAY = 1.63  # √k times Kolmogorov's distance, which 1 of 100 samples of the law exceeds
+_CAVEATS: dict[Spread, str] = {
+    "fitted": "Errs upwards where ε is small: a spread that is wider than the null's by chance "
+    "counts as leakage.",
+    "tied": "Right only where all canaries take part equally often.",
+}
 
 
 class Fit(NamedTuple):
@@ -51,21 +60,10 @@ def fit_cosines(cosines: ArrayLike, *, dimension: int, spread: Spread = "fitted"
         spread: ``"fitted"`` has divisor k, as the papers have it; ``"tied"`` takes the 1/√d of the
             null, which is right where every canary takes part equally often.
     """
-    known = check_cosines(cosines, dimension=dimension)
-    if spread not in ("fitted", "tied"):
+    if spread not in _CAVEATS:
         raise InvalidArgument(f"Expected spread to be 'fitted' or 'tied', got {spread!r}.")
-    if known.size < 2:
-        raise InvalidArgument(
-            "Expected the cosines of two canaries or more, got 1. One shows no spread; plant some "
-            "hundred, they cost little."
-        )
-    mean, std = float(known.mean()), float(known.std())
-    if std <= np.finfo(np.float32).eps * abs(mean):
-        raise InvalidArgument(
-            f"Expected cosines that differ, got {known.size} times {mean:.6g}. Without noise, or "
-            "with the same canary planted again and again, no law can be fitted."
-        )
-    return Fit(mean, std if spread == "fitted" else 1 / math.sqrt(dimension))
+    fit = _fit_normal(check_cosines(cosines, dimension=dimension))
+    return fit if spread == "fitted" else Fit(fit.mean, 1 / math.sqrt(dimension))
 
 
 def cosine_epsilon(
@@ -74,7 +72,7 @@ def cosine_epsilon(
     dimension: int,
     delta: float,
     spread: Spread = "fitted",
-    rule: Attack = "exact",
+    rule: Rule = "exact",
 ) -> float:
     """Return ε between the fitted law of the cosines and their null law, N(0, 1/d).
 
@@ -95,7 +93,7 @@ def cosine_epsilon(
         3.01
     """
     fit = fit_cosines(cosines, dimension=dimension, spread=spread)
-    return _epsilon_between(fit, Fit(0.0, 1 / math.sqrt(dimension)), delta, rule)
+    return float(_compute_epsilon(fit.mean, 1 / math.sqrt(dimension), fit.std, delta, rule))
 
 
 def cosine_estimate(
@@ -104,7 +102,7 @@ def cosine_estimate(
     dimension: int,
     delta: float,
     spread: Spread = "fitted",
-    rule: Attack = "exact",
+    rule: Rule = "exact",
     confidence: float = DEFAULT_CONFIDENCE,
     rng: np.random.Generator,
     subject: str = "cosines of canaries",
@@ -115,19 +113,16 @@ def cosine_estimate(
         cosines are few, or not normal.
     Assumption: cosines are normal, and independent.
     """
-    _validate.open_unit(confidence=confidence)
-    known = check_cosines(cosines, dimension=dimension)
-    present = fit_cosines(known, dimension=dimension, spread=spread)
-    absent = Fit(0.0, 1 / math.sqrt(dimension))
-    again = _resample(known, rng)
     ends = _list_ends(confidence)
+    values = check_cosines(cosines, dimension=dimension)
+    present = fit_cosines(values, dimension=dimension, spread=spread)
+    absent = Fit(0.0, 1 / math.sqrt(dimension))
+    means, stds = _resample(values, rng)
     if spread == "tied":  # ε rises with the mean: two evaluations instead of hundreds
-        means = np.quantile([fit.mean for fit in again], ends)
-        limits = [
-            _epsilon_between(Fit(float(mean), present.std), absent, delta, rule) for mean in means
-        ]
+        limits = _compute_epsilon(np.quantile(means, ends), absent.std, present.std, delta, rule)
     else:
-        limits = _limit_by_resampling(again, [absent] * len(again), ends, delta, rule)
+        again = _compute_epsilon(means, absent.std, stds, delta, rule, _NEAR)
+        limits = np.nanquantile(again, ends)
     return _make_estimate(
         present,
         absent,
@@ -135,9 +130,9 @@ def cosine_estimate(
         rule=rule,
         delta=delta,
         confidence=confidence,
-        method=f"normal law of {known.size} cosines, {spread} spread, {rule} rule",
+        method=f"normal law of {values.size} cosines, {spread} spread, {rule} rule",
         subject=subject,
-        caveats=(*_warn_of_few(known), *_warn_of_shape(known), *_warn_of_fit(spread)),
+        caveats=(*_warn_of_sample(values), _CAVEATS[spread]),
     )
 
 
@@ -146,7 +141,7 @@ def two_sample_estimate(
     unobserved: ArrayLike,
     *,
     delta: float,
-    rule: Attack = "exact",
+    rule: Rule = "exact",
     confidence: float = DEFAULT_CONFIDENCE,
     rng: np.random.Generator,
     subject: str = "largest cosines of canaries",
@@ -154,46 +149,52 @@ def two_sample_estimate(
     """Return ε between normal laws of canaries that took part and of those that did not.
 
     For statistics whose null law is not known exactly. The one-shot papers take it for the largest
-    cosine of all rounds, which is not normal; ``stats.sphere_rounds`` has its law.
+    cosine of all rounds, which is not normal; ``largest_estimate`` has its law.
 
     Guarantee: none; see ``cosine_estimate``. Where the spreads differ much the estimate may lie
         far above the true ε, and ``caveats`` says so.
     Assumption: both samples are normal, and independent.
     """
-    _validate.open_unit(confidence=confidence)
+    ends = _list_ends(confidence)
     samples = [_validate.scores("observed", observed), _validate.scores("unobserved", unobserved)]
-    present, absent = (_fit_of(sample.astype(np.float64)) for sample in samples)
-    again_present, again_absent = (_resample(sample, rng) for sample in samples)
-    limits = _limit_by_resampling(again_present, again_absent, _list_ends(confidence), delta, rule)
-    caveats = [
-        text for sample in samples for text in (*_warn_of_few(sample), *_warn_of_shape(sample))
-    ]
+    present, absent = (_fit_normal(sample.astype(np.float64)) for sample in samples)
+    (means, stds), (null_means, null_stds) = (_resample(sample, rng) for sample in samples)
+    again = _compute_epsilon(means - null_means, null_stds, stds, delta, rule, _NEAR)
+    caveats = [text for sample in samples for text in _warn_of_sample(sample)]
+    ratio = max(present.std / absent.std, absent.std / present.std)
+    if ratio >= _UNEVEN:
+        caveats.append(
+            f"One spread is {ratio:.2g} times the other: most of this ε is that of normal tails "
+            "where nothing was seen, and it may lie far above what accounting allows."
+        )
     return _make_estimate(
         present,
         absent,
-        limits,
+        np.nanquantile(again, ends),
         rule=rule,
         delta=delta,
         confidence=confidence,
         method=f"normal laws of {samples[0].size} observed and {samples[1].size} unobserved "
         f"canaries, {rule} rule",
         subject=subject,
-        caveats=tuple(dict.fromkeys((*caveats, *_warn_of_spreads(present, absent)))),
+        caveats=tuple(dict.fromkeys(caveats)),
     )
 
 
 def _make_estimate(
-    present: Fit, absent: Fit, limits: Sequence[float], *, rule: Attack, delta: float, **said: Any
+    present: Fit, absent: Fit, limits: FloatArray, *, rule: Rule, delta: float, **fields: Any
 ) -> EpsilonEstimate:
     """Return the ε between two normal laws, with its direction and what it rests on."""
-    epsilon = _epsilon_between(present, absent, delta, rule)
+    gap = present.mean - absent.mean
+    epsilon = float(_compute_epsilon(gap, absent.std, present.std, delta, rule))
+    # Compared roughly: rounding must not choose between directions of nearly the same ε.
     forward, backward = two_gaussians_directions(*absent, *present, delta, rule, relative=_NEAR)
     return EpsilonEstimate(
         epsilon=epsilon,
-        low=min(limits[0], epsilon),
-        high=max(limits[1], epsilon),
+        low=min(float(limits[0]), epsilon),
+        high=max(float(limits[1]), epsilon),
         delta=delta,
-        direction=_DIRECTIONS[0] if forward >= backward else _DIRECTIONS[1],
+        direction="present→absent" if forward >= backward else "absent→present",
         cites=("andrew2024",),
         basis=(
             ("mean present", present.mean),
@@ -201,23 +202,13 @@ def _make_estimate(
             ("mean absent", absent.mean),
             ("spread absent", absent.std),
         ),
-        **said,
+        **fields,
     )
 
 
-def _limit_by_resampling(
-    present: Sequence[Fit], absent: Sequence[Fit], ends: list[float], delta: float, rule: Attack
-) -> list[float]:
-    """Return percentiles of ε over resamples; those without any spread have no law."""
-    again = [
-        _epsilon_between(one, other, delta, rule, relative=_NEAR)
-        for one, other in zip(present, absent, strict=True)
-        if min(one.std, other.std) > 0
-    ]
-    return [float(limit) for limit in np.quantile(again, ends)]
-
-
 def _list_ends(confidence: float) -> list[float]:
+    """Return the shares of resamples below either end of an interval."""
+    _validate.open_unit(confidence=confidence)
     return [(1 - confidence) / 2, (1 + confidence) / 2]
 
 
@@ -229,11 +220,11 @@ def anderson_darling(sample: ArrayLike) -> float:
         >>> anderson_darling(even) < 0.1, anderson_darling(even**3) > 1.088
         (True, True)
     """
-    known = np.sort(_validate.scores("sample", sample).astype(np.float64))
-    fit = _fit_of(known, divisor_less=1)
-    z = (known - fit.mean) / fit.std
-    odd = 2 * np.arange(known.size) + 1
-    return float(-known.size - np.mean(odd * (special.log_ndtr(z) + special.log_ndtr(-z[::-1]))))
+    ranked = np.sort(_validate.scores("sample", sample).astype(np.float64))
+    fit = _fit_normal(ranked, ddof=1)
+    z = (ranked - fit.mean) / fit.std
+    odd = 2 * np.arange(z.size) + 1
+    return float(-z.size - np.mean(odd * (special.log_ndtr(z) + special.log_ndtr(-z[::-1]))))
 
 
 def anderson_darling_limit(size: int) -> float:
@@ -243,72 +234,64 @@ def anderson_darling_limit(size: int) -> float:
         >>> round(anderson_darling_limit(1000), 3)
         1.088
     """
-    _validate.whole(8, size=size)
+    _validate.whole(_FEWEST_TO_TEST, size=size)
     return 1.092 / (1 + 4 / size - 25 / size**2)
 
 
-def _epsilon_between(
-    present: Fit, absent: Fit, delta: float, rule: Attack, relative: float = 0.0
-) -> float:
-    if present.mean <= absent.mean:  # no leakage was seen; symmetry would make some of it
-        return 0.0
-    return two_gaussians_epsilon(*absent, *present, delta, rule, relative=relative)
+def _compute_epsilon(
+    gap: FloatArray | float,
+    std_absent: FloatArray | float,
+    std_present: FloatArray | float,
+    delta: float,
+    rule: Rule,
+    relative: float = 0.0,
+) -> FloatArray:
+    """Return ε between normal laws, one per pair: nan for resamples that have no spread."""
+    gap, absent, present = np.broadcast_arrays(gap, std_absent, std_present)
+    epsilon = np.where(np.minimum(absent, present) > 0, 0.0, np.nan)
+    # Where the mean fell no leakage was seen; the symmetry of an exact rule would make some of it.
+    rose = (gap > 0) & (epsilon == 0)
+    pairs = (gap[rose], absent[rose], present[rose])
+    epsilon[rose] = solve_two_gaussians(*pairs, delta, rule, relative=relative).max(axis=0)
+    return epsilon
 
 
-def _fit_of(sample: FloatArray, divisor_less: int = 0) -> Fit:
+def _fit_normal(sample: FloatArray, ddof: int = 0) -> Fit:
     if sample.size < 2:
-        raise InvalidArgument("Expected two values or more to fit a law to, got 1.")
-    fit = Fit(float(sample.mean()), float(sample.std(ddof=divisor_less)))
+        raise InvalidArgument(
+            "Expected two values or more to fit a law to, got 1. One shows no spread; plant some "
+            "hundred canaries, they cost little."
+        )
+    fit = Fit(float(sample.mean()), float(sample.std(ddof=ddof)))
     if not fit.std > np.finfo(np.float32).eps * abs(fit.mean):
         raise InvalidArgument(
-            f"Expected values that differ, got {sample.size} times {fit.mean:.6g}."
+            f"Expected values that differ, got {sample.size} times {fit.mean:.6g}. Without noise, "
+            "or with the same canary planted again and again, no law can be fitted."
         )
     return fit
 
 
-def _resample(known: FloatArray, rng: np.random.Generator) -> list[Fit]:
-    """Return the laws of resamples with replacement."""
-    fits = []
-    for _ in range(_RESAMPLES):
-        again = known[rng.integers(known.size, size=known.size)]
-        fits.append(Fit(float(again.mean()), float(again.std())))
-    return fits
+def _resample(values: FloatArray, rng: np.random.Generator) -> FloatArray:
+    """Return means and standard deviations of resamples with replacement: ``(2, resamples)``."""
+    # One by one: all resamples at once would take hundreds of times the memory of the sample.
+    drawn = (values[rng.integers(values.size, size=values.size)] for _ in range(_RESAMPLES))
+    return np.array([(each.mean(), each.std()) for each in drawn], np.float64).T
 
 
-def _warn_of_few(known: FloatArray) -> tuple[str, ...]:
-    few = f"{known.size} canaries are few: below {FEW} the estimate scatters widely."
-    return (few,) if known.size < FEW else ()
-
-
-def _warn_of_shape(known: FloatArray) -> tuple[str, ...]:
-    if known.size < 8:
-        return ()
-    found, limit = anderson_darling(known), anderson_darling_limit(known.size)
-    if found <= limit:
-        return ()
-    return (
-        f"The cosines are not normal (Anderson–Darling {found:.3g}, at most {limit:.4g} in 99 of "
-        "100 normal samples): the estimate rests on that they are, the bound by ranks does not.",
-    )
-
-
-def _warn_of_spreads(present: Fit, absent: Fit) -> tuple[str, ...]:
-    wider, narrower = max(present.std, absent.std), min(present.std, absent.std)
-    if wider < _UNEVEN * narrower:
-        return ()
-    return (
-        f"One spread is {wider / narrower:.2g} times the other: most of this ε is that of normal "
-        "tails where nothing was seen, and it may lie far above what accounting allows.",
-    )
-
-
-def _warn_of_fit(spread: Spread) -> tuple[str, ...]:
-    if spread == "tied":
-        return ("Right only where all canaries take part equally often.",)
-    return (
-        "Errs upwards where ε is small: a spread that is wider than the null's by chance counts "
-        "as leakage.",
-    )
+def _warn_of_sample(values: FloatArray) -> list[str]:
+    """Say where a sample is too small for a normal law, or has another."""
+    caveats = []
+    if values.size < FEW:
+        caveats.append(f"{values.size} canaries are few: below {FEW} the estimate scatters widely.")
+    if values.size >= _FEWEST_TO_TEST:
+        statistic, limit = anderson_darling(values), anderson_darling_limit(values.size)
+        if statistic > limit:
+            caveats.append(
+                f"The cosines are not normal (Anderson–Darling {statistic:.3g}, at most "
+                f"{limit:.4g} in 99 of 100 normal samples): the estimate rests on that they are, "
+                "the bound by ranks does not."
+            )
+    return caveats
 
 
 def rounds_epsilon(mu: float, rounds: float, delta: float) -> float:
@@ -340,28 +323,26 @@ def rounds_epsilon(mu: float, rounds: float, delta: float) -> float:
         return 0.0
 
     def log_ratio(t: float) -> float:
-        here = mu * t - mu * mu / 2
-        elsewhere = special.log_ndtr(t - mu) - special.log_ndtr(t) + math.log(rounds - 1)
-        return float(np.logaddexp(here, elsewhere)) - math.log(rounds)
+        return float(_log_likelihood(t, mu, rounds)) - math.log(rounds)
 
     def above(t: float) -> float:
         """Return how much the attack at t, where the density ratio is e^ε, exceeds δ."""
-        present = -math.expm1(special.log_ndtr(t - mu) + (rounds - 1) * special.log_ndtr(t))
+        present = -math.expm1(_log_cdf(t, mu, rounds))
         return present - math.exp(log_ratio(t) + _log_exceeded(t, rounds)) - delta
 
     def below(t: float) -> float:
-        present = special.log_ndtr(t - mu) + (rounds - 1) * special.log_ndtr(t)
-        absent = rounds * special.log_ndtr(t)
+        """Return the same of the attack that says "absent" below t."""
+        present, absent = (float(_log_cdf(t, shift, rounds)) for shift in (mu, 0.0))
         return math.exp(absent) - math.exp(present - log_ratio(t)) - delta
 
     far = mu + _FARTHEST_THRESHOLD
     even = _find_last(lambda t: log_ratio(t) <= 0, -far, far)  # where ε is 0
-    found = [0.0]
+    epsilons = [0.0]
     if above(even) > 0:
-        found.append(log_ratio(_find_last(lambda t: above(t) > 0, even, far)))
+        epsilons.append(log_ratio(_find_last(lambda t: above(t) > 0, even, far)))
     if below(even) > 0:
-        found.append(-log_ratio(_find_last(lambda t: below(t) <= 0, -far, even)))
-    return max(found)
+        epsilons.append(-log_ratio(_find_last(lambda t: below(t) <= 0, -far, even)))
+    return max(epsilons)
 
 
 def largest_estimate(
@@ -385,16 +366,16 @@ def largest_estimate(
     Assumption: every canary took part in one round, and none moves the update of another. Taking
         part more often looks like a larger shift. ``caveats`` says where the law does not fit.
     """
-    _validate.open_unit(confidence=confidence, delta=delta)
+    ends = _list_ends(confidence)
+    _validate.open_unit(delta=delta)
     scale = math.sqrt(dimension)
     inside, outside = (
         scale * check_cosines(sample, dimension=dimension) for sample in (observed, unobserved)
     )
     rounds = max(1.0, outside.size / max(-float(special.log_ndtr(outside).sum()), 1 / _MOST))
     shifts = np.linspace(0.0, max(float(inside.max()), 0.0) + _FARTHEST, _GRID)
-    likely = _log_likelihood(inside, shifts, rounds)
+    likely = _log_likelihood(inside, shifts[:, None], rounds)
     again = rng.multinomial(inside.size, np.full(inside.size, 1 / inside.size), size=_RESAMPLES)
-    ends = [(1 - confidence) / 2, (1 + confidence) / 2]
     best = _find_peak(shifts, likely.sum(axis=1)[None])[0]
     low, high = np.quantile(_find_peak(shifts, again @ likely.T), ends)
     epsilon, least, most = (
@@ -428,12 +409,17 @@ def _log_exceeded(t: float, rounds: float) -> float:
     return math.log(rounds) + float(special.log_ndtr(-t))
 
 
-def _log_likelihood(x: FloatArray, shifts: FloatArray, rounds: float) -> FloatArray:
-    """Return the log-likelihood of cosines per shift, up to a constant: ``(shifts, k)``."""
-    here = shifts[:, None] * x - shifts[:, None] ** 2 / 2
+def _log_cdf(x: FloatArray | float, shift: FloatArray | float, rounds: float) -> FloatArray:
+    """Return ln of the chance that the largest of some normal numbers, one shifted, is below x."""
+    return np.asarray(special.log_ndtr(x - shift) + (rounds - 1) * special.log_ndtr(x))
+
+
+def _log_likelihood(x: FloatArray | float, shift: FloatArray | float, rounds: float) -> FloatArray:
+    """Return the log-likelihood of largest cosines, up to a constant."""
+    here = shift * x - shift * shift / 2
     if rounds == 1:
-        return here
-    elsewhere = special.log_ndtr(x - shifts[:, None]) - special.log_ndtr(x) + math.log(rounds - 1)
+        return np.asarray(here)
+    elsewhere = special.log_ndtr(x - shift) - special.log_ndtr(x) + math.log(rounds - 1)
     return np.asarray(np.logaddexp(here, elsewhere))
 
 
@@ -452,15 +438,14 @@ def _warn_of_misfit(
     inside: FloatArray, outside: FloatArray, mu: float, rounds: float
 ) -> tuple[str, ...]:
     """Say which of the samples the law does not fit."""
-    absent = np.exp(rounds * special.log_ndtr(outside))
-    present = np.exp(special.log_ndtr(inside - mu) + (rounds - 1) * special.log_ndtr(inside))
     caveats = []
-    for shares, who in ((present, "that took part"), (absent, "that did not take part")):
-        k, ranked = shares.size, np.sort(shares)
-        apart = max(
-            float((np.arange(1, k + 1) / k - ranked).max()),
-            float((ranked - np.arange(k) / k).max()),
-        )
+    for sample, shift, who in (
+        (inside, mu, "that took part"),
+        (outside, 0.0, "that did not take part"),
+    ):
+        k, ranked = sample.size, np.sort(np.exp(_log_cdf(sample, shift, rounds)))
+        steps = np.arange(k + 1) / k
+        apart = float(np.maximum(steps[1:] - ranked, ranked - steps[:-1]).max())
         if math.sqrt(k) * apart > _STRAY:
             caveats.append(
                 f"The largest cosines of canaries {who} do not have the law of a maximum of "

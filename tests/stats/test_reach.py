@@ -148,7 +148,7 @@ def shift_of(epsilon: float, delta: float) -> float:
     )
 
 
-AUDITS = 150
+AUDITS = 80
 # Power is a quantile of 24 simulated audits: what it is said to be, 0.8, is between 0.65 and 0.93.
 LEAST = scipy.stats.binom.ppf(oracles.FLAKE, AUDITS, 0.65) / AUDITS
 MOST = scipy.stats.binom.isf(oracles.FLAKE, AUDITS, 0.93) / AUDITS

@@ -406,6 +406,10 @@ def test_demo_that_cannot_write_says_so() -> None:
     assert "Expected to be able to write in '/dev/null/run'" in line
 
 
+# Examples of several seconds, of commands that have tests of their own.
+LONG = ("shuffle", "dpsgd", "federated", "posterior", "doctor", "zoo")
+
+
 def test_the_examples_of_all_commands_run(
     tmp_path: Path, scores_csv: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -414,13 +418,22 @@ def test_the_examples_of_all_commands_run(
     Path("audit.json").write_text(estimated.stdout, "utf-8")
     Path("train.py").touch()
     people(Path("people.csv"))
-    for name in ["demo", *(name for name in COMMANDS if name not in ("demo", "runs"))]:
+    for name in ["demo", *(name for name in COMMANDS if name not in ("demo", "runs", *LONG))]:
         done = call(*example(name))
         assert done.exit_code in (0, 1, 4), done.output  # verdicts, as they should be
         assert done.stdout
     for name in RUNS:
         if name != "compare":  # of two runs that are not there
             assert call(*example("runs", name)).exit_code in (0, 1), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LONG)
+def test_long_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = call(*example(name))
+    assert done.exit_code in (0, 1), done.output
+    assert done.stdout
 
 
 def example(*names: str) -> list[str]:

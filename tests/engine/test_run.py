@@ -164,8 +164,17 @@ def test_an_interrupted_run_goes_on_to_the_same_bytes(
 
 # It may come when threadpoolctl has opened that file and not yet begun to close it.
 @pytest.mark.filterwarnings("ignore:.*proc/self/maps:pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("engine", [InProcess(), Local(count=2), Local(count=2, kind="threads")])
+@pytest.mark.parametrize(
+    ("number", "engine"),
+    [
+        (signal.SIGINT, InProcess()),
+        (signal.SIGTERM, Local(count=2)),
+        (signal.SIGINT, Local(count=2, kind="threads")),
+        pytest.param(signal.SIGTERM, InProcess(), marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, Local(count=2), marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, Local(count=2, kind="threads"), marks=pytest.mark.slow),
+    ],
+)
 def test_a_signal_interrupts_a_run_and_the_handlers_are_put_back(
     number: signal.Signals, engine: Engine, tmp_path: Path, expected: bytes
 ) -> None:

@@ -74,7 +74,13 @@ def test_the_noise_that_ran_gives_an_epsilon_far_beyond_the_canaries() -> None:
     assert 0.97 * right.claim.epsilon < right.epsilon <= right.claim.epsilon
 
 
-@pytest.mark.parametrize("settings", [SAMPLED, {"canaries": 500, "noise": 2.0, "epochs": 2}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        SAMPLED,
+        pytest.param({"canaries": 500, "noise": 2.0, "epochs": 2}, marks=pytest.mark.slow),
+    ],
+)
 def test_the_right_optimiser_is_spared(settings: dict[str, Any]) -> None:
     audit = audited_run(DPOptimizer, **settings)
     found = (

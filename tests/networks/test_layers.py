@@ -51,7 +51,7 @@ def three_ways(
 
 
 @pytest.mark.filterwarnings("ignore:Using padding=.same.:UserWarning")
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(nets(), st.sampled_from([1e-2, 0.5, 1e3]))
 def test_both_paths_are_a_loop_over_models_and_examples(net: Net, clip: float) -> None:
     fast, whole, truth = three_ways(net, clip=clip)

@@ -91,7 +91,7 @@ OPTIMIZERS = [
     epochs=st.integers(1, 3),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=15)
+@settings(max_examples=6)
 def test_ragged_clients_are_trained_as_each_alone(
     kind: Any, optimizer: Any, plain: Any, sizes: list[int], batch_size: int, epochs: int, seed: int
 ) -> None:

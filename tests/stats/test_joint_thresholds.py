@@ -67,7 +67,7 @@ def test_two_thresholds_are_the_best_there_are(joining: Joining, rng: np.random.
 
 
 @pytest.mark.parametrize("joining", JOININGS)
-@pytest.mark.parametrize(("k", "most", "repeats"), [(3, 9, 30), (4, 6, 12)])
+@pytest.mark.parametrize(("k", "most", "repeats"), [(3, 9, 12), (4, 6, 6)])
 def test_three_and_four_are_nearly_so(
     joining: Joining, k: int, most: int, repeats: int, rng: np.random.Generator
 ) -> None:

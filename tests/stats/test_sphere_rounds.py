@@ -51,7 +51,7 @@ def test_more_rounds_show_less_and_one_round_is_the_gaussian_mechanism(mu: float
 
 @pytest.mark.simulation
 def test_estimate_is_right_on_average_and_its_interval_holds(rng: np.random.Generator) -> None:
-    truth, audits = rounds_epsilon(4.0, 100, DELTA), 60
+    truth, audits = rounds_epsilon(4.0, 100, DELTA), 30
     found = [_estimate(4.0, 100, 500, rng) for _ in range(audits)]
     values = np.array([estimate.epsilon for estimate in found])
     assert values.mean() == pytest.approx(truth, abs=5 * values.std() / math.sqrt(audits))

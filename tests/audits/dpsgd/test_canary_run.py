@@ -113,9 +113,9 @@ def _alarms(rng: np.random.Generator, refutes: Callable[[CanaryRun], bool]) -> i
 
 def test_half_the_noise_is_refuted_by_who_knows_the_batches(rng: np.random.Generator) -> None:
     halved: dict[str, Any] = {"noise": 0.8, "chance": 1.0, "steps": 1, "factor": 0.5}
-    found = [steps(played(rng, canaries=2000, **halved), confidence=0.95) for _ in range(6)]
-    # Each is refuted with probability 0.9 or so; none or one of six, with less than 1e-4.
-    assert sum(refuted(*each) for each in found) >= 2
+    found = [steps(played(rng, canaries=2000, **halved), confidence=0.95) for _ in range(4)]
+    # Each is refuted with probability 0.9 or so; none of four, with 1e-4.
+    assert any(refuted(*each) for each in found)
     assert {result.bound.method for _, result in found} == {"one_run_fdp"}
 
 

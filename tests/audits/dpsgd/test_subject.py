@@ -56,9 +56,9 @@ def test_shuffling_under_the_claim_of_poisson_sampling_is_refuted(adversary: Any
     ("adversary", "sampler"),
     [
         ("worst_case", Poisson(rate=0.2, steps=5)),
-        ("partially_informed", Poisson(rate=0.2, steps=5)),
+        pytest.param("partially_informed", Poisson(rate=0.2, steps=5), marks=pytest.mark.slow),
         ("target_canary", Poisson(rate=0.3, steps=10)),
-        ("worst_case", Poisson(rate=1.0, steps=2)),
+        pytest.param("worst_case", Poisson(rate=1.0, steps=2), marks=pytest.mark.slow),
     ],
     ids=str,
 )

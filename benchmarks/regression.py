@@ -1,7 +1,8 @@
 """Compare the speed of two trees: the same jobs, by public names only, in turns.
 
-    python benchmarks/regression.py BEFORE          # src of an older checkout, against this one
-    python benchmarks/regression.py BEFORE --write  # writes regression.md
+    python benchmarks/regression.py BEFORE            # src of an older checkout, against this one
+    python benchmarks/regression.py BEFORE run_units  # some of the jobs
+    python benchmarks/regression.py BEFORE --write    # writes regression.md
 
 Each take is a fresh process of one thread. What is counted is the CPU time of a second call in it,
 so that imports and compilation are not; the least of several takes stands for a tree, because other
@@ -37,13 +38,13 @@ def bound_scores() -> Callable[[], Any]:
 
 
 def account_poisson() -> Callable[[], Any]:
-    """Claim and bound of DP-SGD by Poisson sampling, 10,000 steps."""
+    """Compute ε of Poisson sampling, 10,000 steps, at other noise each time."""
     from epsilometer.accounting.pld import poisson_epsilon
 
-    return lambda: [
-        poisson_epsilon(noise_multiplier=noise, sampling_rate=0.01, steps=10_000, delta=1e-5)
-        for noise in np.linspace(0.8, 1.2, choose_size(4, 1))
-    ]
+    noise = iter(np.linspace(0.8, 1.2, 20))
+    return lambda: poisson_epsilon(
+        noise_multiplier=float(next(noise)), sampling_rate=0.01, steps=10_000, delta=1e-5
+    )
 
 
 def account_shuffle() -> Callable[[], Any]:
@@ -200,7 +201,9 @@ def main() -> None:
     here = str(HERE.parent / "src")
     before = str(Path(ARGUMENTS[0]).resolve()) if ARGUMENTS else here
     lines = ["| job | before, ms | after, ms | ratio |", "|---|---|---|---|"]
-    for name, job in JOBS.items():
+    wanted = [word for word in ARGUMENTS[1:] if word in JOBS] or JOBS
+    for name in wanted:
+        job = JOBS[name]
         takes = [(time_job(before, name), time_job(here, name)) for _ in range(TAKES)]
         old, new = (min(times) for times in zip(*takes, strict=True))
         mark = " (slower)" if new > LIMIT * old else ""

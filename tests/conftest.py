@@ -1,5 +1,7 @@
+import gc
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,17 @@ hypothesis.settings.register_profile("ours", deadline=None, derandomize="CI" in 
 hypothesis.settings.load_profile("ours")
 
 REFERENCE = Path(__file__).parent / "reference"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Look for no garbage among the ten thousand tests that are being made."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

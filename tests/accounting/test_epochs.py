@@ -209,13 +209,15 @@ SEVERAL = [
 ]
 
 
-def compute_finely(epoch: Epoch, times: int, delta: float, row: int) -> float:
+def compute_finely(
+    epoch: Epoch, times: int, delta: float, row: int, finer: int = 2 * epochs._FINER
+) -> float:
     """ε on a grid of twice the points and four times the nodes and cells."""
     with pytest.MonkeyPatch.context() as patch:
         forget()
         for name in ("_NODES", "_FEWEST_CELLS", "_MOST_CELLS"):
             patch.setattr(epochs, name, 4 * getattr(epochs, name))
-        points = 2 * epochs._FINER * epochs._count_points(epoch)
+        points = finer * epochs._count_points(epoch)
         found = epochs._composed(epoch, times, points)[row].epsilon(delta)
     forget()
     return found
@@ -226,20 +228,17 @@ def forget() -> None:
         cached.cache_clear()
 
 
-def is_honest(absent: int, noise: float, steps: int, times: int, delta: float) -> None:
+def is_honest(absent: int, noise: float, steps: int, times: int, delta: float, **how: int) -> None:
     epoch = Epoch(steps=steps, noise=noise, absent=absent)
     for row, direction in enumerate(epochs._DIRECTIONS):
         found, low, high, _ = exact_epsilon(epoch, epochs=times, delta=delta, direction=direction)
         assert low <= found <= high
-        assert low <= compute_finely(epoch, times, delta, row) <= high
+        assert low <= compute_finely(epoch, times, delta, row, **how) <= high
 
 
 @pytest.mark.parametrize("setting", [(1, 1.0, 10, 2, 1e-5), (0, 0.6, 50, 1, 1e-3)], ids=str)
-def test_stated_error_holds_a_finer_computation(
-    setting: tuple, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(epochs, "_FINER", 1)  # four times that will do here
-    is_honest(*setting)
+def test_stated_error_holds_a_finer_computation(setting: tuple) -> None:
+    is_honest(*setting, finer=4)  # which will do here
 
 
 @pytest.mark.slow

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from epsilometer.engine import store as store_module
 from epsilometer.engine.engines import InProcess
 from epsilometer.engine.run import run
 from epsilometer.engine.store import CannotRead, CannotWrite, RunBusy, Store, is_busy, lock
@@ -38,9 +37,8 @@ def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_a_second_process_is_refused_until_the_first_is_killed(
-    tmp_path: Path, holder: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, holder: subprocess.Popen[str]
 ) -> None:
-    monkeypatch.setattr(store_module, "_PATIENCE", 0.05)
     job = Digest(plan=a_plan(2))
     with pytest.raises(RunBusy, match="another process works on"):
         run(job, tmp_path, engine=InProcess())
@@ -57,10 +55,7 @@ def test_a_second_process_is_refused_until_the_first_is_killed(
     assert not is_busy(tmp_path)
 
 
-def test_a_second_thread_and_a_second_call_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store_module, "_PATIENCE", 0.05)
+def test_a_second_thread_and_a_second_call_are_refused(tmp_path: Path) -> None:
     refused = []
 
     def second() -> None:

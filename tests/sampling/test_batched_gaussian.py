@@ -13,7 +13,6 @@ import scipy.stats
 
 from epsilometer.core.scores import ScoreCounts
 from epsilometer.errors import InvalidArgument, MissingExtra
-from epsilometer.sampling import batched_gaussian
 from epsilometer.sampling.batched_gaussian import BatchedGaussian, standard_normals
 from epsilometer.sampling.samplers import (
     BallsInBins,
@@ -231,9 +230,7 @@ def test_engines_agree_up_to_rounding(
 
 @on_engines
 @pytest.mark.parametrize("sampler", [Shuffle(), Poisson()], ids=name)
-def test_same_seed_same_bytes_however_split(
-    sampler: Sampler, engine: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_same_seed_same_bytes_however_split(sampler: Sampler, engine: str) -> None:
     plays = BatchedGaussian(sampler=sampler, noise_multiplier=1.0, steps=9, epochs=2)
     runs = 999
     whole = plays._scores(5, 1, 0, runs)
@@ -244,13 +241,11 @@ def test_same_seed_same_bytes_however_split(
         ]
         together = np.concatenate([np.asarray(part) for part in parts])
         np.testing.assert_array_equal(together, np.asarray(whole)[: together.size])
-    monkeypatch.setattr(batched_gaussian, "_DRAWS_A_BLOCK", 1 << 10)
     few, many = (
         replace(plays, threads=threads).play(runs, np.random.default_rng(3)) for threads in (1, 5)
     )
     np.testing.assert_array_equal(few.inside, many.inside)
     np.testing.assert_array_equal(few.outside, many.outside)
-    monkeypatch.undo()
 
 
 @on_engines

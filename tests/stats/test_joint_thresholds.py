@@ -136,16 +136,6 @@ def test_reference_cases(inputs: dict, expected: dict, joining: Joining) -> None
         assert found.epsilon == pytest.approx(float(expected[f"{prefix}_{name}"]), rel=1e-8)
 
 
-def test_a_long_table_is_made_in_pieces(
-    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    inside, outside = made(rng, n_in=60, n_out=50, k=2, shift=1.0)
-    rates = limited_rates(60, 50, delta=DELTA, alpha=0.05)
-    whole = best_thresholds(inside, outside, joining="all", rates=rates)
-    monkeypatch.setattr(joint_thresholds, "_CELLS", 100)
-    assert best_thresholds(inside, outside, joining="all", rates=rates).epsilon == whole.epsilon
-
-
 def null_audits(
     rng: np.random.Generator, k: int, joining: Joining, rule: HoldOut | Best, repeats: int
 ) -> np.ndarray:
@@ -265,16 +255,15 @@ def test_few_tries_are_climbed_from(
     assert np.mean(reached) > least
 
 
-def test_what_is_tried_spans_all_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    inside = np.stack([np.arange(101.0)] * 4, axis=1)
+def test_what_is_tried_spans_all_values() -> None:
+    inside = np.stack([np.arange(3701.0)] * 4, axis=1)
     assert len(list(joint_thresholds._list_others(inside[:50, :3]))) == 50  # all of them
-    monkeypatch.setattr(joint_thresholds, "_TRIES", 36)
-    tried = list(joint_thresholds._list_others(inside))
-    assert len(tried) == 36  # six of each
+    tried = list(joint_thresholds._list_others(inside[:130]))
+    assert len(tried) == 44**2  # of at most 2,000
     assert tried[0] == [0.0, 0.0]
-    assert tried[-1] == [100.0, 100.0]
-    assert [two for one, two in tried if one == 0] == [0, 20, 40, 60, 80, 100]
-    monkeypatch.setattr(joint_thresholds, "_ALL_CELLS", 101**2 * 9)
+    assert tried[-1] == [129.0, 129.0]
+    assert [two for one, two in tried if one == 0] == list(range(0, 130, 3))
+    # Tables of 3,701² cells: there is time for nine.
     assert len(list(joint_thresholds._list_others(inside))) == 9
     assert len(list(joint_thresholds._list_others(inside[:, :3]))) == 9
 

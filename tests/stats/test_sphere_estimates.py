@@ -227,8 +227,7 @@ def test_wider_confidence_is_a_wider_interval(estimate: str) -> None:
         assert wide / narrow == pytest.approx(1.645 / 0.674, rel=0.3)
 
 
-def test_estimates_say_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sphere_estimates, "_RESAMPLES", 9)
+def test_estimates_say_what_they_are() -> None:
     rng = np.random.default_rng(0)
     wide = sphere_estimates.cosine_estimate(1.2 * _even(1.0, 400), rng=rng, **ASKED)
     assert wide.method == "normal law of 400 cosines, fitted spread, exact rule"
@@ -257,10 +256,7 @@ def test_estimates_say_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum("are few" in caveat for caveat in few.caveats) == 2
 
 
-def test_the_rule_is_that_of_thresholds_where_it_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(sphere_estimates, "_RESAMPLES", 9)
+def test_the_rule_is_that_of_thresholds_where_it_is_asked_for() -> None:
     rng = np.random.default_rng(0)
     asked = {"delta": DELTA, "rule": "threshold"}
     observed, unobserved = 0.7 * even_normals(400) + 1, 1.2 * even_normals(400)

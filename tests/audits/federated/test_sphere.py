@@ -11,11 +11,6 @@ FLAKE = 1e-6
 ROUNDING = 1e-5  # float32 sums of some thousand products of numbers below 1
 
 
-@pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(directions, "_BLOCK", 3 * 500)  # three canaries of 500 numbers
-
-
 def test_directions_have_unit_norm() -> None:
     rows = SphereCanaries(count=20, dimension=4000, key=1).rows(np.arange(20))
     np.testing.assert_allclose(np.linalg.norm(rows.astype(np.float64), axis=1), 1, rtol=1e-6)
@@ -29,14 +24,14 @@ def test_cosines_obey_their_null_law(dimension: int, rng: np.random.Generator) -
     assert law.pvalue > FLAKE
 
 
-@pytest.mark.usefixtures("small_blocks")
 def test_a_canary_does_not_depend_on_blocks_order_or_memory() -> None:
-    asked_backwards = SphereCanaries(count=10, dimension=500, key=3, memory=0)
+    large = 2**22 // 3  # three canaries a block
+    asked_backwards = SphereCanaries(count=10, dimension=large, key=3, memory=0)
     alone = asked_backwards.rows([9, 0, 4])
-    kept = SphereCanaries(count=10, dimension=500, key=3)
-    kept.dots(np.ones(500))
+    kept = SphereCanaries(count=10, dimension=large, key=3)
+    kept.dots(np.ones(large))
     np.testing.assert_array_equal(alone, kept.rows(np.arange(10))[[9, 0, 4]])
-    more = SphereCanaries(count=1000, dimension=500, key=3)
+    more = SphereCanaries(count=1000, dimension=large, key=3)
     np.testing.assert_array_equal(alone[0], more.rows([9])[0])
     assert len(kept._cache) == 4
     assert not asked_backwards._cache
@@ -81,7 +76,6 @@ def test_other_keys_are_other_directions() -> None:
     assert cosines.max() < 0.06  # six standard deviations of 1/100
 
 
-@pytest.mark.usefixtures("small_blocks")
 def test_what_is_injected_is_the_sum_and_dots_find_it(rng: np.random.Generator) -> None:
     canaries = SphereCanaries(count=10, dimension=500, key=5)
     planted = canaries.inject([1, 8, 8], norm=3.0)

@@ -189,9 +189,14 @@ def test_the_result_is_a_result() -> None:
     assert [curve.name for curve in evidence.curves] == ["PLD of Poisson sampling", "exact"]
 
 
+def keep_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Count at thresholds already where a thousand plays are made, and not twenty million."""
+    monkeypatch.setattr(shuffling, "_KEPT", 1_000)
+
+
 def test_many_plays_are_counted_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     (kept,) = audit_shuffled(**TWO_EPOCHS, observations=40_000).views
-    monkeypatch.setattr(shuffling, "_KEPT", 1_000)
+    keep_few(monkeypatch)
     (counted,) = audit_shuffled(**TWO_EPOCHS, observations=40_000).views
     assert counted.bound.n_in == kept.bound.n_in
     assert counted.evidence.growth == ()
@@ -379,7 +384,7 @@ def counted_game(seed: int, exact: EpsilonEstimate) -> shuffling._Game:
 
 def counting_is_wrong(repetitions: int, monkeypatch: pytest.MonkeyPatch) -> int:
     """Of audits that count at thresholds fixed beforehand, how many bound more than there is."""
-    monkeypatch.setattr(shuffling, "_KEPT", 100)
+    keep_few(monkeypatch)
     seen = []
     counting = BatchedGaussian.count
 

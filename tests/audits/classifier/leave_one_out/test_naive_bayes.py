@@ -15,7 +15,6 @@ from sklearn.naive_bayes import (
     MultinomialNB,
 )
 
-from epsilometer.audits.classifier.leave_one_out import naive_bayes
 from epsilometer.audits.classifier.leave_one_out.families import Removable, family_of
 from epsilometer.audits.classifier.leave_one_out.naive_bayes import GaussianModel
 from epsilometer.errors import InvalidArgument
@@ -185,9 +184,6 @@ def test_planted_mistakes_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
         patch.setattr(Removable, "log_priors", lambda _, counts: np.zeros_like(counts))
         noticed(GaussianNB(), X, y)
         noticed(CategoricalNB(min_categories=9), np.floor(X), y)
-    with monkeypatch.context() as patch:  # differences, whatever is left of them
-        patch.setattr(naive_bayes, "_LOST", 0.0)
-        noticed(GaussianNB(), *lonely())
 
 
 def test_the_only_record_with_the_highest_value() -> None:

@@ -317,6 +317,13 @@ def test_many_pairs_at_once_have_the_epsilon_of_each_alone(
             assert max(deltas[0][0], deltas[1][1]) <= 1e-4
 
 
+@pytest.mark.parametrize("laws", [(0, 1, 1e200, 1), (0, 1, math.inf, 1), (0, 1, 1, 1e-100)])
+def test_laws_too_far_apart_for_numbers_are_refused_and_do_not_show_nothing(laws: tuple) -> None:
+    with pytest.raises(InvalidArgument, match="standard deviations"):
+        em.two_gaussians_epsilon(*laws, DELTA)
+    assert em.two_gaussians_epsilon(0, 1, 1e70, 1, DELTA) == pytest.approx(5e139)
+
+
 @pytest.mark.parametrize("name", ["observed", "unobserved", "sample"])
 def test_what_is_no_number_is_named(name: str) -> None:
     nan, rng = [math.nan, 1.0], np.random.default_rng(0)

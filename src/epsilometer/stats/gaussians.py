@@ -22,6 +22,7 @@ _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _SQRT_HALF_PI = math.sqrt(math.pi / 2)
 _NODES, _NODE_WEIGHTS = np.polynomial.legendre.leggauss(8)
 _SMALL_MU = 0.5
+_FARTHEST = 1e75  # its fourth power is still a number: beyond it ε would come out as 0
 
 
 def gaussian_delta(sigma: float, epsilon: float, *, log: bool = False) -> float:
@@ -206,7 +207,15 @@ def _scale_both_ways(
     """Return shift and spread of P = N(shift, spread²) against Q = N(0, 1) in both directions."""
     gap, absent, present = np.broadcast_arrays(gap, std_absent, std_present)
     # With the roles of both laws swapped, and mirrored so that higher still means "this one".
-    return np.stack([gap / absent, gap / present]), np.stack([present / absent, absent / present])
+    with np.errstate(over="ignore"):
+        shift = np.stack([gap / absent, gap / present])
+        spread = np.stack([present / absent, absent / present])
+    if not np.all((np.abs(shift) <= _FARTHEST) & (spread <= _FARTHEST)):
+        raise InvalidArgument(
+            f"Expected two laws within {_FARTHEST:g} standard deviations of each other, and "
+            "neither so many times as wide as the other."
+        )
+    return shift, spread
 
 
 def _find_largest_loss(shift: FloatArray, spread: FloatArray, rule: Rule) -> FloatArray:

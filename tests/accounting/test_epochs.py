@@ -63,7 +63,7 @@ def test_tails_fall_and_obey_the_likelihood_ratio(epoch: Epoch) -> None:
 def test_laws_are_normalised_and_have_the_simulated_mean(
     epoch: Epoch, rng: np.random.Generator
 ) -> None:
-    present, absent = epochs._composed(epoch, 1, POINTS)
+    present, absent = epochs._compose_epochs(epoch, 1, POINTS)
     # E_P[e^{−L}] = 1 and E_Q[e^{L}] = 1: each is the other's total. A cell splits its mass between
     # its ends, which adds width²/8 at most, here below 1e-5; a grid of 4,096 sums some 1e-5 too.
     assert present.masses.sum() == pytest.approx(1, abs=1e-9)
@@ -157,7 +157,7 @@ def test_a_batch_that_stands_out_joins_the_rest_smoothly() -> None:
     epoch = Epoch(steps=100, noise=noise, absent=1)
     assert not epoch.reveals_the_batch()
     assert Epoch(steps=100, noise=0.09, absent=1).reveals_the_batch()
-    present, absent = epochs._composed(epoch, 1, POINTS)
+    present, absent = epochs._compose_epochs(epoch, 1, POINTS)
     for law in (present, absent):
         assert law.epsilon(1e-5) == pytest.approx(gaussian_epsilon(noise, 1e-5), rel=1e-4)
 
@@ -218,13 +218,13 @@ def compute_finely(
         for name in ("_NODES", "_FEWEST_CELLS", "_MOST_CELLS"):
             patch.setattr(epochs, name, 4 * getattr(epochs, name))
         points = finer * epochs._count_points(epoch)
-        found = epochs._composed(epoch, times, points)[row].epsilon(delta)
+        found = epochs._compose_epochs(epoch, times, points)[row].epsilon(delta)
     forget()
     return found
 
 
 def forget() -> None:
-    for cached in (epochs._nodes, epochs._tails, epochs._composed):
+    for cached in (epochs._nodes, epochs._tails, epochs._compose_epochs):
         cached.cache_clear()
 
 

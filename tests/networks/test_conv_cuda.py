@@ -110,7 +110,7 @@ def both(seed: int, device: str, *, whole: bool) -> tuple[torch.Tensor, torch.Te
     y = torch.from_numpy(rng.integers(3, size=(runs, examples))).to(device)
     models = ManyModels(module, runs, device=device, whole=whole)
     models.reset("fresh", torch.Generator(device).manual_seed(seed))
-    sums = models.clipped_sums(x, y, loss=LOSS, clip=0.1, keep=torch.ones_like(y))
+    sums = models.sum_clipped(x, y, loss=LOSS, clip=0.1, keep=torch.ones_like(y))
     with torch.no_grad():
         return models(x), sums[:, models.used]
 

@@ -557,7 +557,7 @@ def test_no_gpu_is_told() -> None:
         ),
     ],
 )
-@pytest.mark.parametrize("where", ["clipped_sums", "reset", "agree"])
+@pytest.mark.parametrize("where", ["sum_clipped", "reset", "agree"])
 def test_full_memory_is_told(where: str, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any, **__: Any) -> None:
         raise error

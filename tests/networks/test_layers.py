@@ -43,7 +43,7 @@ def three_ways(
     y = torch.randint(CLASSES, (runs, examples))
     keep = torch.rand(runs, examples) < 0.8
     found = [
-        in_order(models, models.clipped_sums(x, y, loss=squares, clip=clip, keep=keep))
+        in_order(models, models.sum_clipped(x, y, loss=squares, clip=clip, keep=keep))
         for models in (fast, whole)
     ]
     truth = summed_by_definition(fast, x, y, loss=squares, clip=clip, keep=keep)

@@ -81,9 +81,7 @@ def test_steps_are_those_of_opacus(
             dp.zero_grad()
             nn.functional.cross_entropy(peer(x[run]), y[run]).backward()
             dp.step()
-        sums = models.clipped_sums(
-            x, y, loss=cross_entropy, clip=clip, keep=torch.ones(runs, batch)
-        )
+        sums = models.sum_clipped(x, y, loss=cross_entropy, clip=clip, keep=torch.ones(runs, batch))
         for run, generator in enumerate(noises):
             for _, own in models.model(run).named_parameters():
                 # As Opacus draws: parameter by parameter, in their order.
@@ -150,7 +148,7 @@ def test_the_module_is_left_as_it_is() -> None:
         models.reset("fresh", torch.Generator().manual_seed(0))
         assert models.agree(torch.randn(2, 4)) or whole
         x, y = torch.randn(2, 3, 4), torch.zeros(2, 3, dtype=torch.long)
-        models.clipped_sums(x, y, loss=cross_entropy, clip=1.0, keep=torch.ones(2, 3))
+        models.sum_clipped(x, y, loss=cross_entropy, clip=1.0, keep=torch.ones(2, 3))
         models.model(1)[0].weight.data.zero_()
     assert not module.training
     assert module[1].inplace
@@ -211,7 +209,7 @@ def test_a_layer_called_twice_is_right_on_the_general_path() -> None:
         models = ManyModels(net, 2, whole=True)
         shaken(models)
         y, keep = torch.randint(3, (2, 3)), torch.ones(2, 3)
-        sums = models.clipped_sums(x, y, loss=cross_entropy, clip=0.2, keep=keep)
+        sums = models.sum_clipped(x, y, loss=cross_entropy, clip=0.2, keep=keep)
         truth = summed_by_definition(models, x, y, loss=cross_entropy, clip=0.2, keep=keep)
         assert off(in_order(models, sums), truth) < RELATIVE
 
@@ -392,9 +390,9 @@ def test_a_model_that_diverged_leaves_the_others_alone(whole: bool) -> None:
     )  # fmt: skip
     x, y, keep = torch.randn(3, 4, 1, 5, 5), torch.randint(3, (3, 4)), torch.ones(3, 4)
     models = ManyModels(module, 3, whole=whole)
-    right = models.clipped_sums(x, y, loss=cross_entropy, clip=0.3, keep=keep).clone()
+    right = models.sum_clipped(x, y, loss=cross_entropy, clip=0.3, keep=keep).clone()
     models.parameters[1] = torch.nan
-    found = models.clipped_sums(x, y, loss=cross_entropy, clip=0.3, keep=keep)
+    found = models.sum_clipped(x, y, loss=cross_entropy, clip=0.3, keep=keep)
     assert torch.isnan(found[1, models.used]).all()
     for run in (0, 2):
         assert torch.equal(found[run], right[run])
@@ -404,9 +402,9 @@ def test_what_does_not_count_adds_nothing() -> None:
     models = ManyModels(mlp(4, 3, 5), 2)
     x, y = torch.randn(2, 6, 4), torch.randint(3, (2, 6))
     keep = torch.tensor([[1, 1, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0]]).bool()
-    all_of_it = models.clipped_sums(x, y, loss=cross_entropy, clip=1.0, keep=keep).clone()
+    all_of_it = models.sum_clipped(x, y, loss=cross_entropy, clip=1.0, keep=keep).clone()
     assert (all_of_it[1] == 0).all()
-    two = models.clipped_sums(x[:, :2], y[:, :2], loss=cross_entropy, clip=1.0, keep=keep[:, :2])
+    two = models.sum_clipped(x[:, :2], y[:, :2], loss=cross_entropy, clip=1.0, keep=keep[:, :2])
     torch.testing.assert_close(all_of_it, two)
 
 
@@ -414,7 +412,7 @@ def test_no_example_weighs_more_than_the_clipping_norm() -> None:
     models = ManyModels(mlp(4, 3, 5), 2)
     for scale in (1e-3, 1.0, 1e6):
         x, y = scale * torch.randn(2, 1, 4), torch.randint(3, (2, 1))
-        sums = models.clipped_sums(x, y, loss=cross_entropy, clip=0.01, keep=torch.ones(2, 1))
+        sums = models.sum_clipped(x, y, loss=cross_entropy, clip=0.01, keep=torch.ones(2, 1))
         assert (sums.double().norm(dim=1) <= 0.01 * (1 + 1e-6)).all()
 
 
@@ -424,7 +422,7 @@ def test_clipping_the_sum_instead_of_examples_is_seen() -> None:
     models = ManyModels(mlp(4, 3, 5), 1)
     x, y, keep = torch.randn(1, 6, 4), torch.randint(3, (1, 6)), torch.ones(1, 6)
     given = {"loss": cross_entropy, "keep": keep}
-    whole = models.clipped_sums(x, y, clip=1e9, **given).clone()  # type: ignore[arg-type]
+    whole = models.sum_clipped(x, y, clip=1e9, **given).clone()  # type: ignore[arg-type]
     wrong = whole * (0.5 / whole.norm()).clamp(max=1)
     truth = summed_by_definition(models, x, y, clip=0.5, **given)  # type: ignore[arg-type]
     assert off(in_order(models, wrong), truth) > 0.1
@@ -433,7 +431,7 @@ def test_clipping_the_sum_instead_of_examples_is_seen() -> None:
 def test_the_same_norms_as_opacus_are_never_divided_by_zero() -> None:
     assert many_module._TINY == 1e-6
     models = ManyModels(nn.Linear(4, 3), 1)
-    zero = models.clipped_sums(
+    zero = models.sum_clipped(
         torch.randn(1, 2, 4),
         torch.zeros(1, 2, dtype=torch.long),
         loss=lambda outputs, _: 0 * outputs.sum(1),

@@ -30,13 +30,13 @@ def test_every_score_is_in_a_bin_and_every_point_on_the_curve(
 
 def test_a_small_curve_is_drawn_whole(rng: np.random.Generator) -> None:
     curve = tradeoff_curve(Scores(rng.normal(1, 1, 30), rng.normal(0, 1, 30)))
-    np.testing.assert_array_equal(curve.thinned().thresholds, curve.thresholds)
+    np.testing.assert_array_equal(curve.thin().thresholds, curve.thresholds)
 
 
 def test_a_large_curve_is_thinned_and_loses_no_decade(rng: np.random.Generator) -> None:
     n = 100_000
     curve = tradeoff_curve(Scores(rng.normal(1, 1, n), rng.normal(0, 1, n)))
-    thin = curve.thinned()
+    thin = curve.thin()
     assert thin.thresholds.size < 700
     for counts in (thin.false_positives, thin.false_negatives):
         for decade in (1, 10, 100, 1_000, 10_000):

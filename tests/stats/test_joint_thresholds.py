@@ -13,7 +13,7 @@ from epsilometer.stats.joint_thresholds import (
     Rates,
     best_thresholds,
     joint_bound,
-    limited_rates,
+    limit_rates,
     raw_rates,
 )
 from epsilometer.stats.thresholds import Best, HoldOut
@@ -54,7 +54,7 @@ def test_two_thresholds_are_the_best_there_are(joining: Joining, rng: np.random.
         inside, outside = made(rng, n_in=n_in, n_out=n_out, k=2, shift=1.0)
         rates = rng.choice(
             [
-                limited_rates(n_in, n_out, delta=DELTA, alpha=0.05),
+                limit_rates(n_in, n_out, delta=DELTA, alpha=0.05),
                 raw_rates(n_in, n_out, delta=DELTA, least=1 / max(n_in, n_out)),
             ]
         )
@@ -74,7 +74,7 @@ def test_three_and_four_are_nearly_so(
     for _ in range(repeats):
         n_in, n_out = (int(n) for n in rng.integers(3, most, 2))
         inside, outside = made(rng, n_in=n_in, n_out=n_out, k=k, shift=1.0)
-        rates = limited_rates(n_in, n_out, delta=DELTA, alpha=0.2)
+        rates = limit_rates(n_in, n_out, delta=DELTA, alpha=0.2)
         found = best_thresholds(inside, outside, joining=joining, rates=rates)
         truth = brute_force(inside, outside, joining, rates)
         assert 0.99 * truth <= found.epsilon <= truth + 1e-9
@@ -105,7 +105,7 @@ def tabled(inside: np.ndarray, outside: np.ndarray, joining: Joining, rates: Rat
 def test_forty_runs_too(joining: Joining, k: int, repeats: int, rng: np.random.Generator) -> None:
     for _ in range(repeats):
         inside, outside = made(rng, n_in=40, n_out=40, k=k, shift=rng.uniform(0, 1.5))
-        rates = limited_rates(40, 40, delta=DELTA, alpha=0.05)
+        rates = limit_rates(40, 40, delta=DELTA, alpha=0.05)
         found = best_thresholds(inside, outside, joining=joining, rates=rates)
         truth = tabled(inside, outside, joining, rates)
         assert 0.99 * truth <= found.epsilon <= truth + 1e-9
@@ -123,8 +123,8 @@ def test_reference_cases(inputs: dict, expected: dict, joining: Joining) -> None
     prefix = "and" if joining == "all" else "or"
     every = {
         "raw": raw_rates(n_in, n_out, delta=inputs["delta"]),
-        "cp@0.05": limited_rates(n_in, n_out, delta=inputs["delta"], alpha=0.05),
-        "cp@0.025": limited_rates(n_in, n_out, delta=inputs["delta"], alpha=0.025),
+        "cp@0.05": limit_rates(n_in, n_out, delta=inputs["delta"], alpha=0.05),
+        "cp@0.025": limit_rates(n_in, n_out, delta=inputs["delta"], alpha=0.025),
         "jeffreys@0.05": Rates(
             jeffreys_upper(np.arange(n_in + 1), n_in, alpha=0.05),
             jeffreys_upper(np.arange(n_out + 1), n_out, alpha=0.05),
@@ -197,7 +197,7 @@ def test_a_known_leak_is_found_and_never_exceeded(
 def test_a_statistic_without_information_does_no_harm(rng: np.random.Generator) -> None:
     inside, outside = rng.normal(2, 1, (200, 2)), rng.normal(0, 1, (200, 2))
     inside[:, 1] = outside[:, 1] = 0.0  # the spread of a single sample
-    rates = limited_rates(200, 200, delta=DELTA, alpha=0.05)
+    rates = limit_rates(200, 200, delta=DELTA, alpha=0.05)
     both = best_thresholds(inside, outside, joining="all", rates=rates)
     one = best_thresholds(inside[:, :1], outside[:, :1], joining="all", rates=rates)
     assert both.epsilon == one.epsilon > 0
@@ -226,7 +226,7 @@ def test_pieces_of_any_size_give_the_same_thresholds(
 ) -> None:
     for _ in range(5):
         inside, outside = made(rng, n_in=15, n_out=12, k=2, shift=1.0)
-        rates = limited_rates(15, 12, delta=DELTA, alpha=0.05)
+        rates = limit_rates(15, 12, delta=DELTA, alpha=0.05)
         whole = best_thresholds(inside, outside, joining=joining, rates=rates)
         with monkeypatch.context() as patched:
             patched.setattr(joint_thresholds, "_CELLS", cells)
@@ -243,7 +243,7 @@ def test_few_tries_are_climbed_from(
     reached = []
     for _ in range(15):
         inside, outside = made(rng, n_in=20, n_out=20, k=k, shift=1.0)
-        rates = limited_rates(20, 20, delta=DELTA, alpha=0.05)
+        rates = limit_rates(20, 20, delta=DELTA, alpha=0.05)
         found = best_thresholds(inside, outside, joining="all", rates=rates)
         truth = tabled(inside, outside, "all", rates)
         missed = int((~found.decides(inside)).sum())
@@ -283,7 +283,7 @@ def test_rates_have_an_entry_for_every_count() -> None:
     raw = raw_rates(4, 2, delta=0.1, least=0.3)
     assert raw.fnr.tolist() == [0.3, 0.3, 0.5, 0.75, 1.0]
     assert raw.fpr.tolist() == [0.3, 0.5, 1.0]
-    limited = limited_rates(4, 2, delta=0.1, alpha=0.05)
+    limited = limit_rates(4, 2, delta=0.1, alpha=0.05)
     assert (limited.fnr.size, limited.fpr.size) == (5, 3)
     assert limited.fpr == pytest.approx([scipy.stats.beta.isf(0.05, 1, 2), 0.9747, 1.0], abs=1e-4)
 
@@ -308,11 +308,11 @@ def test_bounds_say_what_they_are_and_are_of_what_was_held_out(rng: np.random.Ge
             (outside[orders[1][:20]], outside[orders[1][20:]]),
             strict=True,
         )
-        rates = limited_rates(15, 20, delta=0.01, alpha=0.1)
+        rates = limit_rates(15, 20, delta=0.01, alpha=0.1)
         decision = best_thresholds(*chosen, joining=joining, rates=rates)
         missed = int((~decision.decides(used[0])).sum())
         alarms = int(decision.decides(used[1]).sum())
-        of_used = limited_rates(45, 60, delta=0.01, alpha=0.1)
+        of_used = limit_rates(45, 60, delta=0.01, alpha=0.1)
         worth = float(of_used.worth(np.array(missed), np.array(alarms)))
         assert found.epsilon == pytest.approx(max(0.0, worth))
         assert found.threshold_rule == f"HoldOut(fraction=0.25), {joining} of 2 statistics"

@@ -116,7 +116,7 @@ class Epoch:
         crowd = floor if self.absent == 0 else 0.0
         cells = np.arange(math.floor((floor - crowd) / width), math.ceil((top - crowd) / width) + 1)
         edges = crowd + width * cells
-        law = self._discretised(edges, log_k)
+        law = self._discretise(edges, log_k)
         middle = (2 * self.absent + 1) / (2 * self.noise**2) + 0.25
         at = math.floor((least - terms * crowd) / width) - spare + np.arange(points)
         sums = terms * crowd + width * at
@@ -137,7 +137,7 @@ class Epoch:
         keep = sums < -floor
         return sums[keep], masses[keep]
 
-    def _discretised(self, edges: FloatArray, log_k: float) -> FloatArray:
+    def _discretise(self, edges: FloatArray, log_k: float) -> FloatArray:
         """Masses at ``edges`` of one untouched batch's term, with its mean in every cell kept."""
         upper, lower = (self.noise * (b + log_k) for b in _branches(edges, self.absent))
         mass, mean = np.zeros(edges.size - 1), np.zeros(edges.size - 1)
@@ -196,14 +196,14 @@ def _branches(values: FloatArray, absent: int) -> tuple[FloatArray, FloatArray]:
             upper = np.log1p(np.maximum(values, -1.0))
             return upper, np.full_like(upper, -np.inf)
         if absent > 1:
-            return _tabulated_branches(values, absent)
+            return _tabulate_branches(values, absent)
         root = np.sqrt(np.maximum(0.25 + values, 0.0))
         upper = np.log(0.5 + root)
         lower = np.log(np.where(values < 0, np.minimum(-values, 0.25) / (0.5 + root), 0.0))
         return upper, lower
 
 
-def _tabulated_branches(values: FloatArray, absent: int) -> tuple[FloatArray, FloatArray]:
+def _tabulate_branches(values: FloatArray, absent: int) -> tuple[FloatArray, FloatArray]:
     """The same by interpolation; masses and means are computed at whatever points it gives."""
     (low_g, low_r), (high_g, high_r) = _branch_tables(absent)
     lower = np.interp(values, low_g, low_r)
@@ -249,7 +249,7 @@ def _tails(epoch: Epoch, points: int) -> FloatArray:
 
 
 @lru_cache(maxsize=8)
-def _composed(
+def _compose_epochs(
     epoch: Epoch, epochs: int, points: int, sparse: int = 1
 ) -> tuple[LossDistribution, LossDistribution]:
     """The laws of L under P and of −L under Q after so many epochs.
@@ -309,9 +309,9 @@ def _extrapolate(
     """
     points = _count_points(epoch)
     most = _FINER * points
-    coarse = read(_composed(epoch, epochs, points // 2)[row])
+    coarse = read(_compose_epochs(epoch, epochs, points // 2)[row])
     while True:
-        fine = read(_composed(epoch, epochs, points)[row])
+        fine = read(_compose_epochs(epoch, epochs, points)[row])
         limit = max(0.0, fine + (fine - coarse) / 3)
         if abs(limit - fine) <= enough * limit or points >= most:
             return limit, fine, points
@@ -324,7 +324,7 @@ def _read_with_error(
     """Read a number from the law of a direction, and estimate its numerical error."""
     limit, fine, points = _extrapolate(epoch, epochs, read, row)
     # Halving the number of nodes and cells changes more than three times what is wrong by them.
-    sparse = read(_composed(epoch, epochs, points, 2)[row])
+    sparse = read(_compose_epochs(epoch, epochs, points, 2)[row])
     return limit, abs(limit - fine) + abs(fine - sparse)
 
 
@@ -371,7 +371,7 @@ def exact_epsilon(
         return found, low * (1 - 1e-9), high * (1 + 1e-9), direction
     row = _DIRECTIONS.index(direction)
     found, error = _read_with_error(epoch, epochs, lambda law: law.epsilon(delta), row)
-    law = _composed(epoch, epochs, _count_points(epoch))[row]
+    law = _compose_epochs(epoch, epochs, _count_points(epoch))[row]
     at = law.epsilon(delta)
     low = max(0.0, found - error - (at - law.epsilon(lower)))
     return found, low, found + error + (law.epsilon(upper) - at), direction
@@ -428,7 +428,7 @@ def exact_curve(epoch: Epoch, *, epochs: int, fpr: FloatArray) -> FloatArray:
     """Least FNR of any attack on this pair at each FPR."""
     if epoch.reveals_the_batch():
         return gdp_curve(fpr, mu=math.sqrt(epochs) / epoch.noise)
-    present, absent = _composed(epoch, epochs, _FINER // 2 * _count_points(epoch))
+    present, absent = _compose_epochs(epoch, epochs, _FINER // 2 * _count_points(epoch))
     # "In iff L > τ" errs with Q(L > τ) and P(L ≤ τ); half of a mass lies on either side of it.
     missed = np.cumsum(present.masses) - present.masses / 2
     false = np.cumsum(absent.masses) - absent.masses / 2

@@ -470,7 +470,7 @@ def _frontier(sampling_rate: float, steps: int) -> Frontier:
         shape = np.broadcast_shapes(np.shape(rate), np.shape(merit))
         rate, found = np.broadcast_to(rate, shape), np.empty(shape)
         for one in np.unique(merit):
-            fpr, tpr = _curve(_rounded_up(float(one)), sampling_rate, steps)
+            fpr, tpr = _curve(_round_up(float(one)), sampling_rate, steps)
             at = np.broadcast_to(merit == one, shape)
             found[at] = np.interp(rate[at], *((fpr, tpr) if to_tpr else (tpr, fpr)))
         return found
@@ -484,7 +484,7 @@ def _frontier(sampling_rate: float, steps: int) -> Frontier:
 _ndtr, _ndtri = scipy.special.ndtr, scipy.special.ndtri
 
 
-def _rounded_up(merit: float) -> float:
+def _round_up(merit: float) -> float:
     """To a grid, where curves are kept: less noise allows more, so this refutes no more."""
     if not 0 < merit < _LARGEST:
         return merit

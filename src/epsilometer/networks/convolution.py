@@ -48,7 +48,7 @@ class ManyConv2d(Layer):
         if above + below + left + right:
             x = F.pad(x, (left, right, above, below))
         if not _copies_patches(x):
-            return self.remember(x.detach(), self._convolved(x.contiguous()))
+            return self.remember(x.detach(), self._convolve(x.contiguous()))
         columns, (height, width) = _columns(x, layer, self._memory)
         self._memory = columns
         examples = len(columns) // self.tape.runs
@@ -64,7 +64,7 @@ class ManyConv2d(Layer):
             z = back(x, z, weight, layer.stride, layer.dilation)
         return self.remember(columns.detach(), z)
 
-    def _convolved(self, x: Tensor) -> Tensor:
+    def _convolve(self, x: Tensor) -> Tensor:
         """Convolve padded images of all models: by our kernels, or by torch's model by model."""
         weight, bias, layer = self.own["weight"], self.own.get("bias"), self._layer
         apply: Any

@@ -331,9 +331,7 @@ class _Run:
             sums = models.sums.zero_()
         else:
             own = _fill_places(batch, keep, x.shape[0] - 1)
-            sums = models.clipped_sums(
-                x[own], y[own], loss=self.loss, clip=how.clip_norm, keep=keep
-            )
+            sums = models.sum_clipped(x[own], y[own], loss=self.loss, clip=how.clip_norm, keep=keep)
         if self.directions.shape[0] == 1:
             self._add_exact(sums, amounts, exact)
         else:

@@ -41,7 +41,7 @@ class ManyModels:
         runs: How many.
         parameters: Their trainable parameters, shape ``(runs, size)``; ``used`` says which of the
             columns are parameters, the others only keep them aligned.
-        sums: Where :meth:`clipped_sums` and :meth:`mean_gradients` write, of the same shape.
+        sums: Where :meth:`sum_clipped` and :meth:`mean_gradients` write, of the same shape.
     """
 
     def __init__(
@@ -144,9 +144,7 @@ class ManyModels:
 
         return given.view(self.runs, -1, *given.shape[1:]), go_on
 
-    def clipped_sums(
-        self, x: Tensor, y: Tensor, *, loss: Loss, clip: float, keep: Tensor
-    ) -> Tensor:
+    def sum_clipped(self, x: Tensor, y: Tensor, *, loss: Loss, clip: float, keep: Tensor) -> Tensor:
         """Return sum of each model's per-example gradients, each clipped to norm ``clip``.
 
         Args:
@@ -159,7 +157,7 @@ class ManyModels:
         Returns:
             The sums, ``(runs, size)``: overwritten by the next call.
         """
-        return self._weighted_sums(
+        return self._weigh_sums(
             x,
             y,
             loss=loss,
@@ -172,16 +170,16 @@ class ManyModels:
         Args:
             x: Examples of every model, ``(runs, examples, …)``.
             y: Their labels, ``(runs, examples)``.
-            loss: Loss of every example, as of :meth:`clipped_sums`.
+            loss: Loss of every example, as of :meth:`sum_clipped`.
             keep: True for examples that count, ``(runs, examples)``.
 
         Returns:
             The means, ``(runs, size)``, 0 where no example counts: overwritten by the next call.
         """
         shares = keep / keep.sum(1, keepdim=True).clamp(min=1)
-        return self._weighted_sums(x, y, loss=loss, weigh=lambda _: shares)
+        return self._weigh_sums(x, y, loss=loss, weigh=lambda _: shares)
 
-    def _weighted_sums(
+    def _weigh_sums(
         self, x: Tensor, y: Tensor, *, loss: Loss, weigh: Callable[[Tensor], Tensor]
     ) -> Tensor:
         """Return sums of per-example gradients; ``weigh`` makes weights of their norms."""
@@ -232,7 +230,7 @@ class ManyModels:
         """Return sums of gradients clipped to norm 1, of all models on the same examples."""
         many = x.expand(self.runs, *x.shape)
         keep = torch.ones(many.shape[:2], device=self.device)
-        return self.clipped_sums(many, keep, loss=_tilt_loss, clip=1.0, keep=keep)
+        return self.sum_clipped(many, keep, loss=_tilt_loss, clip=1.0, keep=keep)
 
     def _agrees(self, x: Tensor) -> bool:
         """Compare with a plain loop over models and examples."""

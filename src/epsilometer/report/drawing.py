@@ -37,7 +37,7 @@ _STYLE = Path(__file__).with_name("figures.mplstyle")
 
 def draw(figure: Figure, kind: Format) -> bytes:
     """Return the figure as the bytes of a PNG or SVG file."""
-    with _styled():
+    with _use_style():
         canvas = Canvas(layout="constrained")
         axes = canvas.add_subplot()
         for series in figure.series:
@@ -76,7 +76,7 @@ def save_figures(
 
 
 @contextmanager
-def _styled() -> Iterator[None]:
+def _use_style() -> Iterator[None]:
     with mpl.rc_context(fname=_STYLE), warnings.catch_warnings():
         # A name may hold letters that the font lacks; a box in their place is good enough.
         warnings.filterwarnings("ignore", message="Glyph .* missing")

@@ -43,7 +43,7 @@ _OPTIONS: dict[str, Any] = {"fastmath": {"contract"}, "error_model": "numpy"}
 _inlined = njit(inline="always", **_OPTIONS)
 
 
-def _compiled(function: Kernel) -> Kernel:
+def _compile(function: Kernel) -> Kernel:
     """Compile when first called, without the interpreter's lock; keep on disk if possible."""
     try:
         return njit(nogil=True, cache=True, **_OPTIONS)(function)
@@ -122,7 +122,7 @@ def _exp(x):
     return p * _I((_F(shifted).view(_I) + _I(127)) << _I(23)).view(_F)
 
 
-@_compiled
+@_compile
 def _fill_words(k0, k1, domain, run, block, blocks, words):
     """Philox of ``blocks`` counters for a lane of runs; rows of a block: two radii, two angles."""
     for b in range(blocks):
@@ -138,7 +138,7 @@ def _fill_words(k0, k1, domain, run, block, blocks, words):
             rows[3 * LANES + lane] = _U(a3)
 
 
-@_compiled
+@_compile
 def fill_normals(k0, k1, domain, run, block, blocks, words, normals):
     """Box–Muller: rows of a block are r₀ cos, r₁ cos, r₀ sin, r₁ sin."""
     _fill_words(k0, k1, domain, run, block, blocks, words)
@@ -175,7 +175,7 @@ def fill_normals(k0, k1, domain, run, block, blocks, words, normals):
             normals[place + two] = _F(radius * math.sin(angle))
 
 
-@_compiled
+@_compile
 def standard_normals(key, world, first, runs, epochs, steps):
     """Return the draws themselves, shape ``(runs, epochs, steps)``: for tests."""
     k0, k1, domain = key & _LOW, key >> _HALVES, _U64(world << 29)
@@ -193,7 +193,7 @@ def standard_normals(key, world, first, runs, epochs, steps):
     return drawn
 
 
-@_compiled
+@_compile
 def fill_block(key, block, out):
     """Fill in one block of the runs from 0 on: 128 numbers of 32 runs after 128 of others."""
     k0, k1, domain = key & _LOW, key >> _HALVES, _U64(0)
@@ -208,7 +208,7 @@ def fill_block(key, block, out):
     out[whole * together :] = last[: out.size - whole * together]
 
 
-@_compiled
+@_compile
 def one_of_sums(key, world, first, epochs, steps, high, low, target, most, above, below):
     """For each run and epoch the first normal, and of the others m = max, Σe^{a(z−m)}, Σe^{b(z−m)}.
 

@@ -128,7 +128,7 @@ class BatchedGaussian:
         """
         key = self._key(runs, rng)
         counts = ScoreCounts.at(thresholds)
-        binned = self._binned(counts.thresholds)
+        binned = self._bin_scores(counts.thresholds)
         bins = [
             sum(self._blocks(key, world, 0, runs, binned), start=np.zeros_like(counts.inside_bins))
             for world in (1, 0)
@@ -206,9 +206,9 @@ class BatchedGaussian:
             case "torch":
                 with needs("torch", extra="torch"):
                     import torch
-                return partial(_scored, Arrays(torch, self.device), law=law, sigma=sigma)
+                return partial(_score, Arrays(torch, self.device), law=law, sigma=sigma)
 
-    def _binned(self, thresholds: FloatArray) -> Callable[[Any], Any]:
+    def _bin_scores(self, thresholds: FloatArray) -> Callable[[Any], Any]:
         if self.device == "cpu":
             empty = ScoreCounts.at(thresholds)
             return lambda scores: empty.add(inside=scores).inside_bins
@@ -237,7 +237,7 @@ def standard_normals(draw: Draw, steps: int, *, xp: Any = np, device: str = "cpu
     return drawn[..., :steps]
 
 
-def _scored(arrays: Arrays, draw: Draw, law: Law, sigma: float) -> Any:
+def _score(arrays: Arrays, draw: Draw, law: Law, sigma: float) -> Any:
     """Return observations, made and scored as the table has them; other engines are fast twins."""
     x = standard_normals(draw, law.steps, xp=arrays.xp, device=arrays.device) * sigma
     mean = _mean(law, draw.world)
@@ -261,7 +261,7 @@ def _in_parts(draw: Draw, law: Law, sigma: float) -> FloatArray:
     """Score with NumPy, as many runs at once as stay in cache."""
     at_once = max(1, _DRAWS_AN_ARRAY // (draw.epochs * (law.steps + 3)))
     parts = [draw.part(start, at_once) for start in range(0, draw.runs, at_once)]
-    return np.concatenate([_scored(Arrays(np), part, law, sigma) for part in parts])
+    return np.concatenate([_score(Arrays(np), part, law, sigma) for part in parts])
 
 
 def _one_of_fused(kernels: ModuleType, draw: Draw, law: Law, sigma: float) -> FloatArray:

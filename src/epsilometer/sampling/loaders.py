@@ -131,13 +131,13 @@ class FromLoader:
         if epochs is not None:
             _validate.whole(2, epochs=epochs)
         size = self.batch_size or _single_size(self.loader)
-        seen = [_limited(self._numbered(0, size), most)]
+        seen = [_limit(self._number(0, size), most)]
         records = self.records or _dataset_size(self.loader)
         guessed = records is None
         wanted = epochs or min(400, max(20, 400_000 // max(1, seen[0].record.size)))
         total = seen[0].record.size
         while len(seen) < wanted and total + seen[-1].record.size <= most:
-            seen.append(_limited(self._numbered(len(seen), size), most))
+            seen.append(_limit(self._number(len(seen), size), most))
             total += seen[-1].record.size
         if len(seen) < 2:
             raise InvalidArgument(
@@ -196,7 +196,7 @@ class FromLoader:
             )
         return tuple(said)
 
-    def _numbered(self, number: int, size: int | None) -> Iterator[IntArray]:
+    def _number(self, number: int, size: int | None) -> Iterator[IntArray]:
         if self.set_epoch:
             sampler = _with_set_epoch(self.loader)
             if sampler is None:
@@ -257,7 +257,7 @@ def watch_loader(
     return watched.watch(epochs=epochs, most=most, target=target, confidence=confidence, rng=rng)
 
 
-def _limited(batches: Iterable[IntArray], most: int) -> Epoch:
+def _limit(batches: Iterable[IntArray], most: int) -> Epoch:
     def counted() -> Iterator[IntArray]:
         left = most + most // 4  # endless empty batches must end too
         for batch in batches:

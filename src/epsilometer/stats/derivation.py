@@ -115,7 +115,7 @@ def two_rates(kind: Literal["clopper_pearson", "jeffreys"]) -> Derive:
             inner = f"(1 − {shown(bound.delta)} − {shown(rates[0])}) / {shown(rates[1])}"
             numbers = f" = max(0, ln({inner})) = {shown(bound.epsilon)}"
         return Derivation(
-            counted=counted_at(bound),
+            counted=count_errors_at(bound),
             formula=(
                 "(ε, δ)-DP allows every attack TPR ≤ e^ε·FPR + δ, and 1 − FPR ≤ e^ε·FNR + δ.",
                 *lines,
@@ -139,7 +139,7 @@ def gaussian_dp(bound: EpsilonLowerBound) -> Derivation:
         f" = max(0, −Φ⁻¹({shown(fpr)}) − Φ⁻¹({shown(fnr)})) = {shown(has['μ'])}" if has else ""
     )
     return Derivation(
-        counted=counted_at(bound),
+        counted=count_errors_at(bound),
         formula=(*lines, f"μ = max(0, −Φ⁻¹(FPR⁺) − Φ⁻¹(FNR⁺)){numbers}", *last),
         holds=(paid(bound),),
     )
@@ -150,7 +150,7 @@ def epsilon_of_mu(result: EpsilonLowerBound | EpsilonEstimate) -> tuple[str, ...
     return fill_lines(["@epsilon_of_mu"], result)
 
 
-def counted_at(bound: EpsilonLowerBound) -> tuple[str, ...]:
+def count_errors_at(bound: EpsilonLowerBound) -> tuple[str, ...]:
     """Say how many errors the attack makes at its threshold."""
     has = known(bound.basis)
     every = (has.get("scores inside"), has.get("scores outside")) == (bound.n_in, bound.n_out)

@@ -19,7 +19,7 @@ from epsilometer.stats.derivation import (
     Derive,
     DeriveEstimate,
     count,
-    counted_at,
+    count_errors_at,
     fill_lines,
     known,
     shown,
@@ -33,7 +33,7 @@ def _derive_cosines(bound: EpsilonLowerBound, *, exact: bool) -> Derivation:
     has, row = known(bound.basis), int(bound.direction == "absent→present")
     if not has:
         return Derivation(
-            counted=counted_at(bound),
+            counted=count_errors_at(bound),
             formula=_write_known_null(row, "", ""),
             holds=(_explain_null_cost(exact),),
         )
@@ -112,7 +112,7 @@ def _derive_joint(bound: EpsilonLowerBound) -> Derivation:
     names = (("FNR", "FPR"), ("FPR", "FNR"))[row]
     put_in = f"(1 − {shown(bound.delta)} − {shown(a)}) / {shown(b)}"
     return Derivation(
-        counted=counted_at(bound),
+        counted=count_errors_at(bound),
         formula=(
             f"FPR = {shown(fpr)}, FNR = {shown(fnr)}: shares as counted, at least {shown(floor)}",
             f"ε = max(0, ln((1 − δ − {names[0]}) / {names[1]})) = max(0, ln({put_in})) = "

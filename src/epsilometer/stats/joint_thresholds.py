@@ -103,7 +103,7 @@ def raw_rates(n_in: int, n_out: int, *, delta: float, least: float = 0.0) -> Rat
     return Rates(fnr, fpr, delta)
 
 
-def limited_rates(n_in: int, n_out: int, *, delta: float, alpha: float) -> Rates:
+def limit_rates(n_in: int, n_out: int, *, delta: float, alpha: float) -> Rates:
     """Return Clopper and Pearson's upper limits, each at ``alpha``."""
     fnr, fpr = (clopper_pearson_upper(np.arange(n + 1), n, alpha=alpha) for n in (n_in, n_out))
     return Rates(fnr, fpr, delta)
@@ -192,7 +192,7 @@ def joint_bound(
         (chosen_in, used_in), (chosen_out, used_out) = (
             _split_halves(known, rule.fraction, rng) for known in (known_in, known_out)
         )
-        rates = limited_rates(
+        rates = limit_rates(
             len(chosen_in), len(chosen_out), delta=delta, alpha=(1 - confidence) / 2
         )
         found = best_thresholds(chosen_in, chosen_out, joining=joining, rates=rates)

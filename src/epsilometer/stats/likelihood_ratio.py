@@ -201,7 +201,7 @@ def each_with(
 def _one_of(
     observations: ArrayLike, *, sigma: float, shift: int, present: int, absent: int
 ) -> FloatArray:
-    x = _checked(observations, sigma) + shift
+    x = _check(observations, sigma) + shift
     return np.asarray(one_of(x, sigma=sigma, present=present, absent=absent))
 
 
@@ -214,7 +214,7 @@ def _each_with(
     absent: int,
     rate: float | None,
 ) -> FloatArray:
-    x = _checked(observations, sigma) + shift
+    x = _check(observations, sigma) + shift
     rate = 1 / x.shape[-1] if rate is None else rate
     _validate.probability(rate=rate)
     if rate == 0:
@@ -222,7 +222,7 @@ def _each_with(
     return np.asarray(each_with(x, sigma=sigma, present=present, absent=absent, rate=rate))
 
 
-def _checked(observations: ArrayLike, sigma: float) -> FloatArray:
+def _check(observations: ArrayLike, sigma: float) -> FloatArray:
     _validate.positive(sigma=sigma)
     x = np.asarray(observations, np.float64)
     if x.ndim < 2 or 0 in x.shape[-2:]:

@@ -281,7 +281,7 @@ def condense_evidence(
     curves: Sequence[Curve] = (),
 ) -> Evidence:
     """Thin the curve and bin the scores; ``confidence`` is that of the band."""
-    thin = curve.thinned()
+    thin = curve.thin()
     fpr_low, fpr_high, fnr_low, fnr_high = thin.band(confidence)
     edges, inside_bins, outside_bins = _bin_scores(scores)
     return Evidence(

@@ -99,7 +99,7 @@ class TradeoffCurve:
         reached = np.searchsorted(self.fpr, fpr * (1 + 1e-12), side="right") - 1
         return np.asarray(1 - self.fnr[reached])
 
-    def thinned(self, points: int = 50) -> "TradeoffCurve":
+    def thin(self, points: int = 50) -> "TradeoffCurve":
         """A part of the curve's points, dense at low FPR, at low FNR and in between; for drawing.
 
         A band of the thinned curve holds as that of the whole: its confidence was paid for all.

@@ -139,7 +139,7 @@ def measure_attack(
     advantage = membership.advantage(scores, confidence=confidence)
     caught = membership.tpr_at(scores, fpr, confidence=confidence)
     curve = tradeoff_curve(scores)
-    thin = curve.thinned(_DRAWN)
+    thin = curve.thin(_DRAWN)
     return MembershipFinding(
         attack=name,
         auc=curve.auc,

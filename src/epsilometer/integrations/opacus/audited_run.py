@@ -251,13 +251,13 @@ class Audited:
         request = Request(claim=given, delta=delta if given is None else given.delta)
         at = request.known_delta
         _validate.open_unit(delta=at)
-        epsilon, accountant = self._reported(at)
+        epsilon, accountant = self._report(at)
         if given is None and math.isfinite(epsilon):
             given = Claim(epsilon, at, sampler="Poisson", accountant=accountant)
         request = Request(claim=given, delta=at, confidence=confidence, seed=self._seed)
         return replace(request, claim=request.fill_claim(adjacency="add_remove"))
 
-    def _reported(self, delta: float) -> tuple[float, str]:
+    def _report(self, delta: float) -> tuple[float, str]:
         """Return the ε that the engine reports, and the accountant that computed it."""
         accountant = self._engine.accountant
         key = delta, tuple(map(tuple, accountant.history))  # every result asks for it again
@@ -267,7 +267,7 @@ class Audited:
 
     def _account(self, delta: float) -> list[EpsilonEstimate]:
         """Return what the engine reports, which decides nothing by itself."""
-        epsilon, accountant = self._reported(delta)
+        epsilon, accountant = self._report(delta)
         if math.isinf(epsilon):
             return []
         return [

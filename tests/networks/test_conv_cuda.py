@@ -97,7 +97,7 @@ def test_a_tap_left_out_of_pairs_is_seen(monkeypatch: pytest.MonkeyPatch) -> Non
     columns, places = convolution._columns(x, conv)
     truth = columns.transpose(1, 2) @ columns
     torch.testing.assert_close(convolution._pairs_of_patches(x, places, conv), truth)
-    monkeypatch.setattr(convolution, "_added", lambda views: list(views)[-1].contiguous())
+    monkeypatch.setattr(convolution, "_add_views", lambda views: list(views)[-1].contiguous())
     assert not torch.allclose(convolution._pairs_of_patches(x, places, conv), truth)
 
 

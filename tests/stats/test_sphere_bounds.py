@@ -125,7 +125,7 @@ def test_looks_that_do_not_share_are_caught(
     limit = sphere._limit_rate_below
     monkeypatch.setattr(
         sphere,
-        "_least_rate",
+        "_limit_rate_below",
         lambda hits, k, alpha: limit(hits, k, np.full_like(alpha, 0.05)),
     )
     for bound in ("ranks", "quantiles"):

@@ -28,7 +28,7 @@ def test_axe_finds_nothing(scheme: str, open_page: Open, views: Audit) -> None:
     assert found(open_page(views, color_scheme=scheme).page) == []
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", AUDITS)
 def test_axe_finds_nothing_in_any_kind(scheme: str, name: str, open_page: Open) -> None:
     assert found(open_page(AUDITS[name], color_scheme=scheme).page) == []

@@ -184,6 +184,7 @@ def superlink(port: int, *more: str) -> list[str]:
     return [*switches, "--host", "127.0.0.1", "--port", str(port), *more]
 
 
+@pytest.mark.slow
 def test_flwr_run_on_ray(tmp_path: Path) -> None:
     port = free_port()
     app = project(tmp_path, nodes=22, canaries=20, mode="virtual")

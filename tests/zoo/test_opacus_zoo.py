@@ -174,7 +174,7 @@ BOUNDED = [
 
 
 @pytest.mark.parametrize("id", BOUNDED)
-@pytest.mark.parametrize("factor", [1.0, 100.0])
+@pytest.mark.parametrize("factor", [100.0, pytest.param(1.0, marks=pytest.mark.slow)])
 def test_one_record_changes_no_more_than_allowed(id: str, factor: float) -> None:  # noqa: A002
     assert measure_removal(PROGRAMS[id], factor=factor) <= 1.001
 

@@ -79,12 +79,13 @@ def alike(found: np.ndarray, expected: np.ndarray) -> bool:
     ("adversary", "sampler"),
     [
         ("worst_case", Shuffle()),
-        ("worst_case", PartialShuffle(2 * B)),
-        ("worst_case", Sequential()),
-        ("worst_case", WithoutReplacement()),
         ("worst_case", Poisson()),
         ("worst_case", BallsInBins()),
         ("batch_then_shuffle", BatchThenShuffle()),
+        *(
+            pytest.param("worst_case", sampler, marks=pytest.mark.slow)
+            for sampler in (PartialShuffle(2 * B), Sequential(), WithoutReplacement())
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )

@@ -23,7 +23,11 @@ UPDATES, MODEL, LOSS = "DP-SGD, all updates seen", "along the canary gradient", 
 # Known truths
 
 
-@pytest.mark.parametrize("sampler", [Shuffle(), Poisson(), Poisson(rate=1.0, steps=5)], ids=str)
+@pytest.mark.parametrize(
+    "sampler",
+    [Shuffle(), Poisson(), pytest.param(Poisson(rate=1.0, steps=5), marks=pytest.mark.slow)],
+    ids=str,
+)
 def test_every_view_is_rarely_above_the_truth(sampler: Any, rng: np.random.Generator) -> None:
     truth, audits = truth_of(sampler, 1.5, 5), 25
     views = ("updates", "model", "loss")

@@ -152,6 +152,7 @@ def test_it_imports_nothing_that_may_be_broken() -> None:
 
 
 @pytest.mark.usefixtures("few")
+@pytest.mark.usefixtures("few")
 def test_an_address_where_nobody_is_is_told() -> None:
     done = run("--address", "tcp://127.0.0.1:9")
     assert done.exit_code == 2

@@ -299,6 +299,7 @@ def test_bounds_of_many_rounds_stay_below_what_accounting_allows() -> None:
 # Many canaries in one run.
 
 
+@pytest.mark.slow
 def test_canaries_of_one_run_do_not_disturb_each_other() -> None:
     """One run with 200 canaries, or ten with 20 each: estimates of the same law."""
     estimates: dict[int, list[float]] = {1: [], 10: []}

@@ -204,6 +204,7 @@ def test_many_plays_are_counted_not_kept(monkeypatch: pytest.MonkeyPatch) -> Non
     assert counted.reach == pytest.approx(kept.reach, abs=0.3)
 
 
+@pytest.mark.slow
 def test_the_game_stops_when_the_claim_has_fallen(tmp_path: Path) -> None:
     setting = {**TWO_EPOCHS, "claim": 2.0, "observations": 40_000, "until": UntilRefuted()}
     audit = audit_shuffled(**setting, out=tmp_path / "run")

@@ -220,7 +220,7 @@ def test_blocks_change_what_is_a_unit_and_no_score() -> None:
 @pytest.mark.parametrize("until_", [None, UntilRefuted()], ids=["whole", "stopped"])
 def test_a_true_claim_is_rarely_refuted(until_: Any, rng: np.random.Generator) -> None:
     """ε of the noisy sum is exactly what is claimed."""
-    audits = 60
+    audits = 30
     claim = Claim(epsilon=EXACT, delta=DELTA)
     wrong = sum(
         audited(noisy_sum, claim=claim, runs=300, block=50, until=until_, seed=seed).verdict

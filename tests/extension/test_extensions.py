@@ -35,6 +35,8 @@ def test_an_estimator(call_with: Call, tmp_path: Path) -> None:
 READER = """
 from pathlib import Path
 
+import numpy as np
+
 from epsilometer.files.readers import Column, Content
 
 def open_lines(path):
@@ -57,6 +59,8 @@ def test_a_reader(call_with: Call, tmp_path: Path) -> None:
 SUBJECT = """
 from dataclasses import dataclass
 
+import numpy as np
+
 from epsilometer.core.audit import Audit
 from epsilometer.core.scores import Scores
 from epsilometer.stats.score_finding import measure_scores
@@ -69,7 +73,7 @@ class Shift:
 SUBJECTS = (Shift,)
 
 def run_audit(subject, request):
-        rng = np.random.default_rng(request.seed)
+    rng = np.random.default_rng(request.seed)
     scores = Scores(rng.normal(subject.by, 1, subject.runs), rng.normal(0, 1, subject.runs))
     finding = measure_scores(
         scores, delta=request.known_delta, claim=request.claim,

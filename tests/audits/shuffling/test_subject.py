@@ -253,7 +253,8 @@ def test_the_bound_of_the_game_is_wrong_no_oftener_than_it_says(rng: np.random.G
 def test_mnli_in_full() -> None:
     audit = audit_shuffled(**MNLI, claim=3.0, observations=4_000)
     sampling = sampling_of(audit)
-    assert sampling.accounted_epsilon == pytest.approx(2.595, abs=5e-4)
+    # That of dp-accounting, whose cells are wider.
+    assert sampling.accounted_epsilon == pytest.approx(2.595, rel=1e-3)
     assert estimate_of(audit, "lower").epsilon == pytest.approx(35.308, rel=1e-4)
     assert sampling.needed_noise == pytest.approx(1.2973, abs=5e-4)
     assert audit.upper == pytest.approx(gaussian_epsilon(0.73 / math.sqrt(50), 1e-5))

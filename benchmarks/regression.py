@@ -173,10 +173,21 @@ JOBS: dict[str, Callable[[], Callable[[], Any]]] = {
 }  # fmt: skip
 
 
+def time_second_call(name: str) -> float:
+    """Return CPU seconds of the second call of a job, in this process."""
+    call = JOBS[name]()
+    call()
+    start = time.process_time()
+    call()
+    return time.process_time() - start
+
+
 def time_job(source: str, name: str) -> float:
-    """Return CPU seconds of the second call of a job in a fresh process."""
+    """Return CPU seconds of a second call in a fresh process; at a tiny size, in this one."""
+    if TINY:
+        return time_second_call(name)
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", __file__, "--job", name, *(["--tiny"] if TINY else [])],
+        [sys.executable, "-W", "ignore", __file__, "--job", name],
         env={
             **os.environ,
             "PYTHONPATH": os.pathsep.join([source, *filter(None, [os.environ.get("PYTHONPATH")])]),
@@ -192,11 +203,7 @@ def time_job(source: str, name: str) -> float:
 def main() -> None:
     """Time one job, or compare all jobs of both trees."""
     if ARGUMENTS[:1] == ["--job"]:
-        call = JOBS[ARGUMENTS[1]]()
-        call()
-        start = time.process_time()
-        call()
-        print(json.dumps(time.process_time() - start))
+        print(json.dumps(time_second_call(ARGUMENTS[1])))
         return
     here = str(HERE.parent / "src")
     before = str(Path(ARGUMENTS[0]).resolve()) if ARGUMENTS else here

@@ -98,11 +98,13 @@ def _headline() -> str:
 
 
 def _early_stop() -> str:
-    training = em.ShuffledSGD(noise_multiplier=0.73, steps=781, epochs=50, observations=20_000)
+    trials = choose_size(20_000, 200)
+    epochs = choose_size(50, 1)
+    training = em.ShuffledSGD(noise_multiplier=0.73, steps=781, epochs=epochs, observations=trials)
     used = []
     for seed in range(choose_size(5, 1)):
         audit = em.audit(training, 3.0, delta=1e-5, until=em.UntilRefuted(), seed=seed)
-        used.append(20_000 * audit.provenance.used // audit.provenance.units)
+        used.append(trials * audit.provenance.used // audit.provenance.units)
     return f"\nRefuting ε = 3 for MNLI by the game alone, stopped early, took {used} plays.\n"
 
 

@@ -214,6 +214,7 @@ def test_other_records_are_not_gone_on_with(audit: Callable[..., Result]) -> Non
     assert dict(Store.open(Path("run")).plan.inputs)["mine.npz"]
 
 
+@pytest.mark.slow
 def test_the_example_of_the_help_runs_what_is_bundled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,6 +47,7 @@ def test_canaries_alone_refute_it(kind: type[DPOptimizer]) -> None:
         assert found.views[0].bound.refutes(found.claim.epsilon)
 
 
+@pytest.mark.slow
 def test_half_the_noise_is_refuted() -> None:
     # A factor of two needs many canaries, and steps that all records take part in: there the claim
     # is the ε of a Gaussian mechanism, and one_run_fdp assumes no more.

@@ -102,6 +102,7 @@ def test_batches_used_against_an_amplified_claim_are_noticed(
     assert alarms > FEW
 
 
+@pytest.mark.slow
 def test_right_noise_is_refuted_no_oftener_than_it_says(rng: np.random.Generator) -> None:
     alarms = _alarms(rng, lambda run: refuted(*steps(run, confidence=0.8)))
     assert alarms <= FEW

@@ -74,7 +74,7 @@ TIGHT = [(0.2, 1.0), (0.5, 1.0), (0.5, 0.7), (1.0, 1.0)]
 
 @pytest.mark.parametrize(
     ("rate", "sigma"),
-    [*TIGHT[:1], TIGHT[2], *(pytest.param(*TIGHT[i], marks=pytest.mark.slow) for i in (1, 3))],
+    [TIGHT[0], *(pytest.param(*TIGHT[i], marks=pytest.mark.slow) for i in (1, 2, 3))],
 )
 def test_single_steps_of_poisson_sampled_training_are_audited_tightly(
     rate: float, sigma: float

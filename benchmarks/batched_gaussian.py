@@ -8,19 +8,20 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from results import machine
+from sizes import ARGUMENTS, choose_size, write_page
 
-from epsilometer.mechanisms.batched_gaussian import BatchedGaussian, Engine
-from epsilometer.mechanisms.samplers import Poisson, Shuffle
+from epsilometer.sampling.batched_gaussian import BatchedGaussian, Engine
+from epsilometer.sampling.samplers import Shuffle
 
 _PAGE = Path(__file__).resolve().parent / "batched_gaussian.md"
 _CARD = "## On a card"
-_STEPS, _SIGMA, _REPEATS = 100, 1.0, 5
-_RUNS = 100_000  # of either kind
+_STEPS, _SIGMA, _REPEATS = 100, 1.0, choose_size(5, 1)
+_RUNS = choose_size(100_000, 1_000)  # of either kind
 _AT_ONCE = 1_000  # of NumPy and torch: what fits their caches best, tried from 100 to 100,000
 _THRESHOLDS = np.linspace(-5, 8, 400)
 _TEXT = """# Plays of the batched Gaussian mechanism
@@ -40,7 +41,6 @@ Measured on {machine}.
 | ours without numba: the same stream in NumPy | {fallback:.2f} | {fallback_ratio:.1f} |
 | ours with numba | {ours:.2f} | {ratio:.1f} (target: ≥ 3, {met}) |
 | ours with numba, counted at 400 thresholds | {counted:.2f} | {counted_ratio:.1f} |
-| ours with numba, Poisson | {poisson:.2f} | |
 
 The fallback draws from the same counters as the fast engines, so that scores agree up to rounding;
 whoever has no numba pays for that.
@@ -56,7 +56,6 @@ not counted.
 | | seconds for 10⁹ plays | target |
 | --- | --- | --- |
 | one fused Triton kernel | {fused:.3f} | ≤ 3, {met} |
-| the same, Poisson | {poisson:.3f} | |
 | torch operations in blocks, where there is no Triton (2²² plays, scaled) | {plain:.1f} | |
 
 Memory on the card: {memory:.0f} MiB at most with the kernel, whatever the number of plays.
@@ -83,22 +82,19 @@ class _WithoutTriton(BatchedGaussian):
 
 def main() -> None:
     """Measure and write the page, or print the part for the card."""
-    if sys.argv[1:] == ["cuda"]:
+    if ARGUMENTS == ["cuda"]:
         sys.stdout.write(_cuda())
         return
     plays = BatchedGaussian(sampler=Shuffle(), noise_multiplier=_SIGMA, steps=_STEPS)
-    poisson = replace(plays, sampler=Poisson())
     without = _WithoutNumba(sampler=Shuffle(), noise_multiplier=_SIGMA, steps=_STEPS)
     rng = np.random.default_rng(0)
     plays.play(100, rng)  # compiles
-    poisson.play(100, rng)
     ways: dict[str, Callable[[], object]] = {
         "plain": lambda: _plain(rng),
         "torch": _torch,
         "fallback": lambda: without.play(_RUNS, rng),
         "ours": lambda: plays.play(_RUNS, rng),
         "counted": lambda: plays.count(_RUNS, rng, thresholds=_THRESHOLDS),
-        "poisson": lambda: poisson.play(_RUNS, rng),
     }
     speeds: dict[str, list[float]] = {way: [] for way in ways}
     for _ in range(_REPEATS):
@@ -121,8 +117,7 @@ def main() -> None:
     )
     old = _PAGE.read_text("utf-8") if _PAGE.exists() else ""
     text += old[old.find(_CARD) :] if _CARD in old else ""  # needs a card: kept as it was measured
-    _PAGE.write_text(text, "utf-8")
-    sys.stdout.write(text)
+    write_page(_PAGE, text)
 
 
 def _plain(rng: np.random.Generator) -> list[np.ndarray]:
@@ -162,7 +157,6 @@ def _cuda() -> str:
     plays = BatchedGaussian(sampler=Shuffle(), noise_multiplier=_SIGMA, steps=_STEPS, device="cuda")
     fused = _seconds(plays, 500_000_000)
     memory = torch.cuda.max_memory_allocated() / 2**20
-    poisson = _seconds(replace(plays, sampler=Poisson()), 500_000_000)
     without = _WithoutTriton(
         sampler=Shuffle(), noise_multiplier=_SIGMA, steps=_STEPS, device="cuda"
     )
@@ -176,7 +170,6 @@ def _cuda() -> str:
         steps=_STEPS,
         fused=fused,
         met=_yes(fused <= 3),
-        poisson=poisson,
         plain=plain,
         memory=memory,
     )

@@ -15,14 +15,14 @@ from pathlib import Path
 
 import numpy as np
 from results import machine
+from sizes import ARGUMENTS, choose_size, repeat_arguments, write_page
 
-from epsilometer.canaries.hadamard import HadamardCanaries
-from epsilometer.canaries.sphere import SphereCanaries
+from epsilometer.audits.federated.directions import HadamardCanaries, SphereCanaries
 
 _PAGE = Path(__file__).resolve().parent / "canaries.md"
 _CARD = "## On a card"
-_COUNT, _DIMENSION, _REPEATS = 1_000, 4_100_000, 5
-_LARGEST = (10_000, 10**8)
+_COUNT, _DIMENSION, _REPEATS = choose_size((1_000, 4_100_000, 5), (10, 1_000, 1))
+_LARGEST = choose_size((10_000, 10**8), (20, 2_000))
 _TEXT = """# Canaries
 
 Written by `python benchmarks/canaries.py`; do not edit. CPU seconds of all threads for {count:,}
@@ -62,10 +62,10 @@ clock, medians of {repeats}, {count:,} canaries in {dimension:,} dimensions, vec
 
 def main() -> None:
     """Measures and writes the page, or prints the part for the card."""
-    if sys.argv[1:] == ["cuda"]:
+    if ARGUMENTS == ["cuda"]:
         sys.stdout.write(_cuda())
         return
-    if sys.argv[1:] == ["large"]:
+    if ARGUMENTS == ["large"]:
         sys.stdout.write(" ".join(map(str, _large())))
         return
     vector = np.random.default_rng(0).standard_normal(_DIMENSION, dtype=np.float32)
@@ -105,7 +105,7 @@ def main() -> None:
         vector_gib=4 * _LARGEST[1] / 2**30,
         all_tb=4e-12 * _LARGEST[0] * _LARGEST[1],
     )
-    _PAGE.write_text(text + _kept_card(), "utf-8")
+    write_page(_PAGE, text + _kept_card())
 
 
 def _large() -> tuple[float, float, int]:
@@ -121,7 +121,10 @@ def _large() -> tuple[float, float, int]:
 def _in_its_own_process() -> list[str]:
     """So that its memory is its own."""
     run = subprocess.run(
-        [sys.executable, __file__, "large"], check=True, capture_output=True, text=True
+        [sys.executable, __file__, "large", *repeat_arguments()],
+        check=True,
+        capture_output=True,
+        text=True,
     )
     return run.stdout.split()
 

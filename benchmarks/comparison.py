@@ -26,9 +26,9 @@ from questions import QUESTIONS, Ask
 from results import machine
 
 from epsilometer import audit
-from epsilometer.audits.one_shot import Cosines
+from epsilometer.audits.federated.cosine_audit import Cosines
+from epsilometer.core.scores import Scores
 from epsilometer.errors import EpsilometerWarning
-from epsilometer.observations import Scores
 from epsilometer.stats.estimators import epsilon_lower_bound
 
 _HERE = Path(__file__).resolve().parent

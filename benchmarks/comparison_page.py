@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import scipy.stats
+import zoo_peers_page
 from questions import QUESTIONS, TOOLS, Ask, Question, Row
 
 _DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -140,7 +141,7 @@ def write_page(raw: dict[str, Any]) -> None:
 def page(raw: dict[str, Any]) -> str:
     """The text."""
     lines = counted(raw)
-    return _TEXT.format(
+    own = _TEXT.format(
         wins=_wins(lines),
         rows="\n".join(_line(line) for line in lines),
         settings="\n".join(f"- *{question.title}* {question.setting}." for question in QUESTIONS),
@@ -149,6 +150,7 @@ def page(raw: dict[str, Any]) -> str:
         runs=_runs(raw["runs"]),
         notes="\n".join(f"- {note}" for note in _NOTES),
     )
+    return own + zoo_peers_page.section()
 
 
 def counted(raw: dict[str, Any]) -> list[Counted]:

@@ -1,7 +1,6 @@
 """Times the engine beside the same loop in plain joblib and writes ``benchmarks/engine.md``."""
 
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
@@ -11,18 +10,20 @@ from pathlib import Path
 import numpy as np
 from joblib import Parallel, delayed
 from results import machine
+from sizes import choose_size, write_page
 
-from epsilometer.audits.scores import measure_scores
 from epsilometer.core.audit import Audit
+from epsilometer.core.scores import Scores
 from epsilometer.engine.engines import Local
 from epsilometer.engine.plan import Plan
 from epsilometer.engine.run import Done, run
 from epsilometer.engine.shards import Arrays
 from epsilometer.engine.store import Store, Writer
-from epsilometer.observations import Scores
+from epsilometer.stats.score_finding import measure_scores
 
 _PAGE = Path(__file__).resolve().parent / "engine.md"
-_UNITS, _SECONDS, _SCORES, _REPEATS = 10_000, 0.001, 10, 5
+_UNITS, _SECONDS, _SCORES = choose_size(10_000, 100), choose_size(1e-3, 1e-4), 10
+_REPEATS = choose_size(5, 1)
 _DELTA, _CONFIDENCE = 1e-5, 0.95
 _TEXT = """# What the engine costs
 
@@ -123,8 +124,7 @@ def main() -> None:
         stored_met=_yes(stored >= 2000),
         single=_stored_singly(job),
     )
-    _PAGE.write_text(text, "utf-8")
-    sys.stdout.write(text)
+    write_page(_PAGE, text)
 
 
 def _stored(job: Idle) -> float:
@@ -133,14 +133,14 @@ def _stored(job: Idle) -> float:
         store = Store.create(Path(folder), job.plan)
         store.prepare()
         start = time.perf_counter()
-        with Writer(store) as writer:
+        with Writer(store.write_shard) as writer:
             for unit in range(_UNITS):
                 writer.add(unit, arrays)
         return _UNITS / (time.perf_counter() - start)
 
 
 def _stored_singly(job: Idle) -> float:
-    arrays, units = job.unit(0), 2_000
+    arrays, units = job.unit(0), min(_UNITS, 2_000)
     with tempfile.TemporaryDirectory() as folder:
         store = Store.create(Path(folder), job.plan)
         store.prepare()

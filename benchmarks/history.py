@@ -10,10 +10,11 @@ import time
 from pathlib import Path
 
 import numpy as np
+from sizes import choose_size
 
 import epsilometer as em
 
-RESULTS = 10_000
+RESULTS = choose_size(10_000, 20)
 
 
 def main() -> None:

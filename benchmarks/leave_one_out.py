@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from measurement import ask
 from results import machine
+from sizes import ARGUMENTS, TINY, choose_size, repeat_arguments, write_page
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.discriminant_analysis import (
@@ -29,14 +30,21 @@ from sklearn.naive_bayes import BernoulliNB, CategoricalNB, ComplementNB, Gaussi
 from sklearn.neighbors import KNeighborsClassifier
 from threadpoolctl import threadpool_limits
 
-from epsilometer.leave_one_out.pdtp import pdtp
-from epsilometer.leave_one_out.trees import RandomDecisionTrees
+from epsilometer.audits.classifier.leave_one_out.pdtp import pdtp
+from epsilometer.audits.classifier.leave_one_out.trees import RandomDecisionTrees
 
 _HERE = Path(__file__).resolve().parent
 _PAGE = _HERE / "leave_one_out.md"
 _PEER = "adversarial_robustness_toolbox"
-_REPEATS, _REFITS, _ASKED = 5, 100, 10  # calls of ours; records of the loop, and of the toolbox
-_ROWS_OF_A_CENSUS, _VALUES = 10**6, (97, 6, 9, 2)  # age, marital status, race, sex
+_REPEATS, _REFITS, _ASKED = (
+    *choose_size((5, 100), (1, 3)),
+    10,
+)  # calls of ours; records of the loop, and of the toolbox
+_RECORDS = choose_size(1000, 100)
+_ROWS_OF_A_CENSUS, _VALUES = (
+    choose_size(10**6, 1000),
+    (97, 6, 9, 2),
+)  # age, marital status, race, sex
 _TEXT = """# Leave-one-out
 
 Written by `python benchmarks/leave_one_out.py`; do not edit. CPU seconds (all threads, of which
@@ -104,20 +112,21 @@ _TABLE = (
 
 def main() -> None:
     """Measures and writes the page."""
-    if sys.argv[1:] == ["census"]:
+    if ARGUMENTS == ["census"]:
         sys.stdout.write(json.dumps(_census()))
         return
-    alone = sys.argv[1:] == ["alone"]
+    alone = TINY or ARGUMENTS == ["alone"]
     lines, apart, version = [], [], "(not measured)"
     with threadpool_limits(1):
-        for row in _TABLE:
+        for row in choose_size(_TABLE, _TABLE[:6]):
             ours, refits, gap = _measured(row)
             apart += [gap] if row.exact else []
             peer = None if alone or not row.peer else _peer(row)
             version = version if peer is None else peer["version"]
             lines.append(_line(row, ours, refits, peer))
     census = _in_its_own_process()
-    _PAGE.write_text(
+    write_page(
+        _PAGE,
         _TEXT.format(
             repeats=_REPEATS,
             refits=_REFITS,
@@ -132,7 +141,6 @@ def main() -> None:
             times=census["times"],
             memory_met=_met(census["times"] <= 4),
         ),
-        "utf-8",
     )
 
 
@@ -140,7 +148,7 @@ def records(data: str) -> tuple[Any, Any]:
     """Features and labels of up to 1,000 records; standardised unless they are to be counts."""
     name, _, counts = data.partition(", ")
     x, y = (load_digits if name == "digits" else load_breast_cancer)(return_X_y=True)
-    x, y = x[:1000], y[:1000]
+    x, y = x[:_RECORDS], y[:_RECORDS]
     spread = x.std(axis=0)
     return (x, y) if counts else ((x - x.mean(axis=0)) / np.where(spread > 0, spread, 1), y)
 
@@ -194,7 +202,7 @@ def _census() -> dict[str, float]:
 
 def _in_its_own_process() -> dict[str, float]:
     """So that its memory is its own."""
-    call = [sys.executable, __file__, "census"]
+    call = [sys.executable, __file__, "census", *repeat_arguments()]
     run = subprocess.run(call, check=True, capture_output=True, text=True)
     said: dict[str, float] = json.loads(run.stdout)
     return said

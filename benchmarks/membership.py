@@ -13,25 +13,31 @@ import numpy as np
 import scipy.special
 import scipy.stats
 from results import machine
+from sizes import choose_size, write_page
 from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.naive_bayes import GaussianNB
 from sklearn.neural_network import MLPClassifier
 from sklearn.tree import DecisionTreeClassifier
 
-from epsilometer.attacks.distance import distance
-from epsilometer.attacks.frequency import frequency
-from epsilometer.attacks.lira import lira
-from epsilometer.attacks.membership import RecordScores
-from epsilometer.attacks.rmia import dominated, reference, rmia
-from epsilometer.attacks.shadows import ShadowPool, shadow_pool
-from epsilometer.attacks.threshold import threshold
-from epsilometer.attacks.untargeted import untargeted
+from epsilometer.audits.classifier.attacks.evaluation import RecordScores
+from epsilometer.audits.classifier.attacks.shadow_attacks import (
+    distance,
+    frequency,
+    lira,
+    rank_below,
+    reference,
+    rmia,
+    threshold,
+    untargeted,
+)
+from epsilometer.audits.classifier.attacks.shadows import ShadowPool, shadow_pool
 from epsilometer.stats.tradeoff import tradeoff_curve
 
 _PAGE = Path(__file__).resolve().parent / "membership.md"
-_RECORDS, _MODELS, _CLASSES, _REPEATS = 10_000, 100, 10, 5
-_POOL, _TARGETS = 32, 8
+_RECORDS, _MODELS, _CLASSES, _REPEATS = *choose_size((10_000, 100), (200, 8)), 10, choose_size(5, 1)
+_POOL, _TARGETS = choose_size((32, 8), (12, 1))
+_DIGITS = choose_size(1_797, 100)
 _ATTACKS: dict[str, Callable[[ShadowPool, int], RecordScores]] = {
     "confidence": lambda pool, at: threshold(pool, at, statistic="confidence"),
     "loss": threshold,
@@ -124,12 +130,13 @@ def main() -> None:
         _row(
             f"its comparison with {_RECORDS:,} others alone",
             lambda: gained,
-            lambda each: dominated(each, each, gamma=2.0),
+            lambda each: rank_below(each, each, gamma=2.0),
         ),
     ]
     here = lira(pool(), target, variance="record").values
     beside = rmia(pool(), target, gamma=2.0).values
-    _PAGE.write_text(
+    write_page(
+        _PAGE,
         _TEXT.format(
             records=_RECORDS,
             models=_MODELS,
@@ -143,7 +150,6 @@ def main() -> None:
             rmia_apart=float(np.abs(beside - naive_scores["rmia"]).max()),
             **_found(),
         ),
-        "utf-8",
     )
 
 
@@ -222,6 +228,7 @@ def _found() -> dict[str, Any]:
 
 def _subjects() -> list[tuple[str, Any, Any]]:
     digits, cancer = (load(return_X_y=True) for load in (load_digits, load_breast_cancer))
+    digits = digits[0][:_DIGITS], digits[1][:_DIGITS]
     few = digits[0][:600] / 16, digits[1][:600]
     return [
         ("forest of 10, digits", RandomForestClassifier(10), digits),

@@ -19,24 +19,26 @@ import scipy.stats
 import torch
 from measurement import ask
 from results import machine
+from sizes import TINY, choose_size, write_page
 from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.naive_bayes import GaussianNB
 from torch import nn
 
+from epsilometer.audits.classifier.leave_one_out.networks import NetworkClassifier
+from epsilometer.audits.classifier.leave_one_out.pdtp import Pdtp, dtp_over, pdtp
 from epsilometer.engine.engines import InProcess
 from epsilometer.errors import EpsilometerWarning
-from epsilometer.leave_one_out.networks import NetworkClassifier
-from epsilometer.leave_one_out.pdtp import Pdtp, dtp_over, pdtp
-from epsilometer.training.local import local_batches
-from epsilometer.training.models import mlp
+from epsilometer.networks.local import local_batches
+from epsilometer.networks.models import mlp
 
 _HERE = Path(__file__).resolve().parent
 _PAGE = _HERE / "networks.md"
 _PEER = "adversarial_robustness_toolbox"
 _HIDDEN, _RATE = 64, 1e-3
-_LOOPED = 5  # models that the loop trains, for each take
+_RECORDS = choose_size(1000, 40)
+_LOOPED = choose_size(5, 1)  # models that the loop trains, for each take
 _FIFTY = 50
-_TAKES = 2
+_TAKES = choose_size(2, 1)
 _INTRO = """# Networks without one record
 
 Written by `python benchmarks/networks.py`; do not edit. CPU seconds of one thread, in one run.
@@ -88,20 +90,20 @@ def main() -> None:
     """Measures and writes the page."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", EpsilometerWarning)  # that it takes longer than a minute
-    toolbox = {data: _toolbox("mlp", data, _FIFTY) for data in ("cancer", "digits")}
+    asked = () if TINY else ("cancer", "digits")
+    toolbox = {data: _toolbox("mlp", data, _FIFTY) for data in asked}
     parts = [
         _INTRO.format(machine=machine()),
         _SPEED.format(
             looped=_LOOPED,
             fifty=_FIFTY,
-            version=toolbox["cancer"]["version"],
+            version=toolbox["cancer"]["version"] if toolbox else "(not asked)",
             rows="\n".join(_rows(toolbox)),
         ),
-        _floor(toolbox["cancer"]),
-        _flags(),
     ]
-    _PAGE.write_text("".join(parts), "utf-8")
-    print("".join(parts))
+    if toolbox:
+        parts += [_floor(toolbox["cancer"]), _flags()]
+    write_page(_PAGE, "".join(parts))
 
 
 def _rows(toolbox: dict[str, Any]) -> list[str]:
@@ -116,7 +118,7 @@ def _rows(toolbox: dict[str, Any]) -> list[str]:
         ours, loop = _ours(x, y, batch, epochs), _loop(x, y, batch, epochs)
         row = f"| {data} | {len(x)} | {batch}, {epochs} | {ours:.1f} | {loop:.0f} | "
         row += f"{loop / ours:.0f} |"
-        if batch == 128:
+        if batch == 128 and toolbox:
             theirs = toolbox[data]["cpu_seconds"] * len(x) / _FIFTY
             rows.append(f"{row} {theirs:.0f} | {theirs / ours:.0f} |")
         else:
@@ -127,7 +129,7 @@ def _rows(toolbox: dict[str, Any]) -> list[str]:
 def _records(name: str) -> tuple[Any, Any]:
     """As of ``peers/ask_adversarial_robustness_toolbox.py``."""
     load = load_digits if name == "digits" else load_breast_cancer
-    x, y = (part[:1000] for part in load(return_X_y=True))
+    x, y = (part[:_RECORDS] for part in load(return_X_y=True))
     spread = x.std(0)
     return (x - x.mean(0)) / np.where(spread > 0, spread, 1), y
 

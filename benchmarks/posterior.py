@@ -11,16 +11,19 @@ from typing import Any
 import numpy as np
 import torch
 from results import machine
+from sizes import choose_size, write_page
 from torch import nn
 
-from epsilometer.attacks.posterior import McDropout
-from epsilometer.training.ensemble import EnsembleDPSGD, Trained, cross_entropy
-from epsilometer.training.models import dropout_cnn
+from epsilometer.audits.posterior.forms import McDropout
+from epsilometer.networks.ensemble import EnsembleDPSGD, Trained, cross_entropy
+from epsilometer.networks.models import dropout_cnn
 
 _PAGE = Path(__file__).resolve().parent / "posterior.md"
-_MODELS, _SAMPLES, _REPEATS, _TARGET = 100, 1000, 5, 20
-_LOOPED = 10  # models of the loop: it takes as long for each
-_PAPERS_SAMPLES, _PAPERS_LOOPED = 40, 3  # a thousand would take hours in the loop
+_MODELS, _SAMPLES, _REPEATS, _TARGET = *choose_size((100, 1000, 5), (3, 5, 1)), 20
+_LOOPED = choose_size(10, 2)  # models of the loop: it takes as long for each
+_PAPERS_SAMPLES, _PAPERS_LOOPED = choose_size(
+    (40, 3), (2, 1)
+)  # a thousand would take hours in the loop
 _TEXT = """# Dropout samples of many models
 
 Written by `python benchmarks/posterior.py`; do not edit. Predictions of {models} models for one
@@ -56,7 +59,8 @@ def main() -> None:
         row, apart = _measured(name, module, shape, samples, looped)
         rows.append(row)
         worst += apart
-    _PAGE.write_text(
+    write_page(
+        _PAGE,
         _TEXT.format(
             models=_MODELS,
             repeats=_REPEATS,
@@ -68,7 +72,6 @@ def main() -> None:
             apart=max(worst),
             means=len(worst),
         ),
-        "utf-8",
     )
 
 

@@ -8,15 +8,19 @@ from pathlib import Path
 import numpy as np
 from measurement import command_seconds
 from results import machine
+from sizes import choose_size, write_page
 
 import epsilometer as em
-from epsilometer.accounting.monte_carlo import monte_carlo_epsilon
 from epsilometer.accounting.shuffle import shuffle_epsilon
 from epsilometer.core.bound import Direction
 
+# One of the oracles of the tests is timed too.
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from tests.accounting.monte_carlo import monte_carlo_epsilon
+
 _PAGE = Path(__file__).resolve().parent / "shuffling.md"
 # σ, T, E, reference present→absent, absent→present, and what it is
-_SETTINGS = (
+_SETTINGS: tuple[tuple[float, int, int, float, float, str], ...] = (
     (0.5, 100, 1, 9.9972, 3.9921, ""),
     (1.0, 100, 1, 4.0660, 0.8795, ""),
     (1.5, 100, 1, 1.4669, 0.3949, ""),
@@ -54,7 +58,7 @@ def main() -> None:
     text = _INTRO.format(machine=machine())
     text += f"| {' | '.join(_HEADERS)} |\n|{' --- |' * len(_HEADERS)}\n"
     worst = {"exact": 0.0, "Monte Carlo": 0.0}
-    for sigma, steps, epochs, present, absent, name in _SETTINGS:
+    for sigma, steps, epochs, present, absent, name in choose_size(_SETTINGS, _SETTINGS[1:2]):
         setting = {"noise_multiplier": sigma, "steps": steps, "epochs": epochs, "delta": 1e-5}
         rows, seconds = [], [0.0, 0.0]
         for way, reference in zip(_WAYS, (present, absent), strict=True):
@@ -78,8 +82,7 @@ def main() -> None:
         sys.stderr.write(text.splitlines()[-1] + "\n")
     text += f"\nLargest differences: exact {worst['exact']:.3%} (target 0.1 %), Monte Carlo "
     text += f"{worst['Monte Carlo']:.2%} (target 1 %, 2 % for Places-365).\n"
-    text += _headline() + _early_stop()
-    _PAGE.write_text(text, "utf-8")
+    write_page(_PAGE, text + choose_size(_headline, str)() + _early_stop())
 
 
 def _headline() -> str:
@@ -95,11 +98,13 @@ def _headline() -> str:
 
 
 def _early_stop() -> str:
-    training = em.ShuffledSGD(noise_multiplier=0.73, steps=781, epochs=50, observations=20_000)
+    trials = choose_size(20_000, 200)
+    epochs = choose_size(50, 1)
+    training = em.ShuffledSGD(noise_multiplier=0.73, steps=781, epochs=epochs, observations=trials)
     used = []
-    for seed in range(5):
+    for seed in range(choose_size(5, 1)):
         audit = em.audit(training, 3.0, delta=1e-5, until=em.UntilRefuted(), seed=seed)
-        used.append(20_000 * audit.provenance.used // audit.provenance.units)
+        used.append(trials * audit.provenance.used // audit.provenance.units)
     return f"\nRefuting ε = 3 for MNLI by the game alone, stopped early, took {used} plays.\n"
 
 

@@ -19,16 +19,19 @@ from typing import Any
 import numpy as np
 import torch
 from results import machine
+from sizes import ARGUMENTS, choose_size, write_page
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from epsilometer.canaries.gradient import Adversary, NoCanaries, TargetCanary, random_direction
-from epsilometer.training import memory
-from epsilometer.training.ensemble import EnsembleDPSGD, cross_entropy
-from epsilometer.training.models import cnn, lenet5, mlp
+from epsilometer.audits.dpsgd.canaries import Adversary, TargetCanary, random_direction
+from epsilometer.networks.devices import choose_at_once
+from epsilometer.networks.ensemble import EnsembleDPSGD, cross_entropy
+from epsilometer.networks.models import cnn, lenet5, mlp
+from epsilometer.networks.trainer import NoCanaries
 
 _PAGE = Path(__file__).resolve().parent / "training.md"
-_BATCH = 100
+_BATCH = choose_size(100, 10)
+_STEPS, _TAKES = choose_size((100, 3), (2, 1))
 _INTRO = """# DP-SGD of many models at once
 
 Written by `make bench`; do not edit. Model-steps a CPU-second, B = 100, one thread: the best of
@@ -50,8 +53,8 @@ _MODELS: dict[str, _Model] = {
 
 def main() -> None:
     """On the device that is asked for."""
-    if len(sys.argv) > 1:
-        _on_gpu(sys.argv[1])
+    if ARGUMENTS:
+        _on_gpu(ARGUMENTS[0])
     else:
         _on_cpu()
 
@@ -90,18 +93,18 @@ def _on_cpu() -> None:
     warnings.simplefilter("ignore")  # Opacus warns of what it was asked for
     text = _INTRO.format(machine=machine())
     for (name, (build, shape, classes)), steps, target in zip(
-        list(_MODELS.items())[:2], (100, 100), (6, 2), strict=True
+        list(_MODELS.items())[:2], (_STEPS, _STEPS), (6, 2), strict=True
     ):
         features, labels = _records(shape, classes, steps * _BATCH)
         training = _ensemble(build(), 1, "cpu")
-        together = memory.at_once(training, features, labels)
+        together = choose_size(choose_at_once(training, features, labels), 2)
         takes: dict[str, Callable[[], float]] = {
             "ours": partial(_ours, _ensemble(build(), together, "cpu"), features, labels),
             "hooks": partial(_opacus, build(), features, labels, "hooks"),
             "ghost": partial(_opacus, build(), features, labels, "ghost"),
         }
         best = dict.fromkeys(takes, 0.0)
-        for _ in range(3):
+        for _ in range(_TAKES):
             for key, take in takes.items():
                 best[key] = max(best[key], take())
         text += (
@@ -111,7 +114,7 @@ def _on_cpu() -> None:
         )
         sys.stderr.write(text.splitlines()[-1] + "\n")
     text += _accuracy()
-    _PAGE.write_text(text, "utf-8")
+    write_page(_PAGE, text)
 
 
 def _ours(training: EnsembleDPSGD, features: Any, labels: Any) -> float:
@@ -158,7 +161,7 @@ def _accuracy() -> str:
     features, labels = digits()
     features = (features / 16).astype(np.float32)
     train, test = slice(0, 1400), slice(1400, None)
-    runs = 256
+    runs = choose_size(256, 2)
     training = EnsembleDPSGD(
         mlp(64, 10),
         cross_entropy,
@@ -166,7 +169,7 @@ def _accuracy() -> str:
         noise_multiplier=1.0,
         learning_rate=1.0,
         batch_size=_BATCH,
-        epochs=20,
+        epochs=choose_size(20, 1),
     )
     lines = []
     adversaries: tuple[Adversary, ...] = ("target_canary", "partially_informed", "worst_case")
@@ -198,7 +201,7 @@ def _on_gpu(device: str) -> None:
             torch.from_numpy(part).to(device) for part in _records(shape, classes, count)
         )
         one = _ensemble(build(), 1, device)
-        together = memory.at_once(one, features, labels)
+        together = choose_at_once(one, features, labels)
         ours = _gpu_speed(_ensemble(build(), together, device), features, labels)
         few = 20 * _BATCH
         plain = {

@@ -1,4 +1,4 @@
-"""Write the list of all modules into design.md: ``python docs/modules.py``.
+"""Write the list of all modules into modules.md: ``python docs/modules.py``.
 
 A module's line is the first line of its own docstring.
 """
@@ -33,7 +33,7 @@ def list_modules() -> str:
 
 def main() -> None:
     """Replace what stands between the two marks."""
-    page = HERE / "design.md"
+    page = HERE / "modules.md"
     before, _, rest = page.read_text("utf-8").partition(BEGIN)
     _, _, after = rest.partition(END)
     page.write_text(f"{before}{BEGIN}\n{list_modules()}\n{END}{after}", "utf-8")

@@ -6,8 +6,8 @@ python reproductions/page.py
 from collections import Counter
 from pathlib import Path
 
-from epsilometer.cli.reproducing import OURS_ALONE, STANDINGS, Item, Paper, papers
-from epsilometer.references import BIBLIOGRAPHY
+from epsilometer.cli.reproduce import OURS_ALONE, STANDINGS, Item, Paper, list_papers
+from epsilometer.core.references import BIBLIOGRAPHY
 
 PAGE = Path(__file__).parents[1] / "docs" / "reproductions.md"
 INTRO = """# Reproductions: every published number beside ours
@@ -38,7 +38,7 @@ published number may so have two rows, trained and by the law.
 
 def text() -> str:
     """The whole page."""
-    known = papers()
+    known = list_papers()
     heads = ("paper", "tables and figures", "rows", *STANDINGS)
     lines = [INTRO, f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     total: Counter[str] = Counter()

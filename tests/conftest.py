@@ -1,5 +1,7 @@
+import gc
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,23 @@ hypothesis.settings.register_profile("ours", deadline=None, derandomize="CI" in 
 hypothesis.settings.load_profile("ours")
 
 REFERENCE = Path(__file__).parent / "reference"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Look for no garbage among the ten thousand tests that are being made."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Indexes of results lie where the tests end, and not among the user's."""
+    os.environ["EPSILOMETER_CACHE"] = str(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture
@@ -35,13 +54,3 @@ def peer_values(name: str) -> list[Any]:
     """Values of peers under a name, as pytest parameters (inputs, value)."""
     every = json.loads((REFERENCE / "peers_one_run_and_bounds.json").read_text("utf-8"))
     return [pytest.param(case["inputs"], case["value"]) for case in every if case["name"] == name]
-
-
-@pytest.fixture
-def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Accountants on grids that are a quarter as fine: right to 1e-3, and quick."""
-    from epsilometer.accounting import epochs, pld
-
-    grid = epochs._Grid(points=2**12, nodes=80, cells=2**12)
-    monkeypatch.setattr(epochs, "_grid", lambda *_: grid)
-    monkeypatch.setattr(pld, "INTERVAL", 1e-3)

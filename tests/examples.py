@@ -80,7 +80,7 @@ def a_provenance(**changed: Any) -> Provenance:
         "confidence": 0.95,
         "seed": 7,
         "versions": (("epsilometer", "1.0.0"),),
-        "inputs": (("scores.csv", "ab" * 32),),
+        "shapes": (("inside", "1234"), ("outside", "567")),
     }
     return Provenance(**{**plain, **changed})
 
@@ -225,11 +225,10 @@ def a_rule(**changed: Any) -> RuleFinding:
 
 def a_record(**changed: Any) -> RecordRisk:
     plain: dict[str, Any] = {
-        "record": "row 1",
+        "rank": 1,
         "risk": 1.0,
         "measure": "PDTP, 2 decimals",
-        "group": "yes",
-        "note": "one of 3 records of its class",
+        "note": "its class has fewer than 10 records",
         "shown": 5.0,
         "unbinned": 1.0,
     }
@@ -298,7 +297,7 @@ RELEASE_FINDINGS: tuple[Finding, ...] = (
     ),
     *(
         a_record(
-            record=f"row {i}",
+            rank=i + 1,
             risk=INF if i == 0 else 1 / i,
             unbinned=INF if i == 0 else 1 / i,
             floor=0.1,
@@ -312,7 +311,7 @@ RELEASE_FINDINGS: tuple[Finding, ...] = (
         largest=(INF, 3.0, 1.5, 2.0),
         exposed=(3, 2, 1, 2),
         accuracy=(0.9, 0.9, 0.9, 0.8),
-        records=("row 0", "row 1", "row 2"),
+        ranks=(1, 2, 4),
         best=2,
         ended="Dropping 2 brings 3 exposed records down to 1.",
     ),
@@ -474,7 +473,7 @@ def a_shuffling(claim: Claim | None = Claim(3.0, delta=1e-5), **view: Any) -> Au
         subject="DP-SGD, shuffled",
         claim=claim,
         provenance=a_provenance(
-            subject="ShuffledSGD", settings={"noise_multiplier": 1.0, "steps": 100}, inputs=()
+            subject="ShuffledSGD", settings={"noise_multiplier": 1.0, "steps": 100}, shapes=()
         ),
         **{"estimates": estimates, "more": (sampler,), **view},
     )

@@ -16,10 +16,10 @@ import epsilometer as em
 from epsilometer import ScoreCounts, Scores
 from epsilometer.cli.main import main
 from epsilometer.errors import EpsilometerError, InvalidArgument
+from tests.audits.training.test_gradient_descent import TRAINING
 from tests.examples import a_bound, an_audit
-from tests.mechanisms.test_gradient_descent import TRAINING
+from tests.files.test_score_files import csv_text, written
 from tests.report.test_terminal import shown
-from tests.test_readers import csv_text, written
 
 
 # --- validation
@@ -246,5 +246,5 @@ def test_an_interrupt_is_no_refutation(tmp_path, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("epsilometer.cli.estimate.make_call", interrupted)
+    monkeypatch.setattr("epsilometer.cli.audit.make_call", interrupted)
     assert CliRunner().invoke(main, ["estimate", "x.csv", "--delta", "0.1"]).exit_code != 1

@@ -21,7 +21,14 @@ def outputs(notebook: NotebookNode) -> list[NotebookNode]:
     return [output for cell in notebook.cells for output in cell.get("outputs", ())]
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [  # Those that train take half a minute.
+        pytest.param(path, marks=pytest.mark.slow if path.stem in {"opacus", "flower"} else ())
+        for path in NOTEBOOKS
+    ],
+    ids=lambda path: path.stem,
+)
 def test_shows_what_is_committed(path: Path, tmp_path: Path) -> None:
     committed, today = nbformat.read(path, as_version=4), executed(path, tmp_path)
     complaints = [output.text for output in outputs(today) if output.get("name") == "stderr"]

@@ -47,9 +47,12 @@ def entries(site: Path) -> set[str]:
 
 
 def test_every_package_but_the_command_line_has_a_page() -> None:
-    pages = "".join(page.read_text("utf-8") for page in (ROOT / "docs/reference").glob("*.md"))
-    for package in PACKAGES:
-        assert package == "cli" or f"<!-- modules of epsilometer.{package} -->" in pages, package
+    pages = "".join(page.read_text("utf-8") for page in (ROOT / "docs/reference").rglob("*.md"))
+    questions = [path.parent.name for path in ROOT.glob("src/epsilometer/audits/*/__init__.py")]
+    assert len(questions) > 5
+    shown = set(PACKAGES) - {"cli", "audits"} | {f"audits.{question}" for question in questions}
+    for package in shown:
+        assert f"<!-- modules of epsilometer.{package} -->" in pages, package
 
 
 def test_every_public_name_is_in_one_group() -> None:
@@ -57,6 +60,7 @@ def test_every_public_name_is_in_one_group() -> None:
     assert sorted(grouped) == sorted(set(epsilometer.__all__) - {"__version__"})
 
 
+@pytest.mark.slow  # of a whole build, which `make check` has too
 def test_the_reference_lists_the_groups(site: Path) -> None:
     page = (site / "reference/python.html").read_text("utf-8")
     for task, names in GROUPS.items():
@@ -66,6 +70,7 @@ def test_the_reference_lists_the_groups(site: Path) -> None:
         assert [name for name in names if f">{name}</code>" not in group] == []
 
 
+@pytest.mark.slow
 def test_every_public_name_has_its_entry(entries: set[str]) -> None:
     names = {f"epsilometer.{home}.{name}" for name, home in epsilometer._MODULE.items()}
     shown = [f"epsilometer.{package}" for package in PACKAGES if package != "cli"]
@@ -78,6 +83,7 @@ def test_every_public_name_has_its_entry(entries: set[str]) -> None:
     assert names - entries == set()
 
 
+@pytest.mark.slow
 def test_every_command_has_its_entry_with_an_example(site: Path) -> None:
     page = (site / "reference/cli.html").read_text("utf-8")
     for command in COMMANDS:
@@ -87,6 +93,7 @@ def test_every_command_has_its_entry_with_an_example(site: Path) -> None:
         assert f"epsilometer {command}" in example
 
 
+@pytest.mark.slow
 def test_what_is_guaranteed_stands_in_the_reference(site: Path) -> None:
     page = (site / "reference/stats.html").read_text("utf-8")
     _, heading, entry = page.partition('id="epsilometer.stats.estimators.epsilon_lower_bound"')
@@ -99,6 +106,7 @@ def test_what_is_guaranteed_stands_in_the_reference(site: Path) -> None:
     ).read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
     loaded = re.compile(r"<(?:script|img|iframe|source|link)\b[^>]*?(?:src|href)=\"?(?:https?:)?//")
     pages = [*site.rglob("*.html")]
@@ -110,7 +118,12 @@ def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
 
 @pytest.mark.parametrize(
     ("link", "code"),
-    [("index.md#a-page", 0), ("nowhere.md", 1), ("index.md#nowhere", 1), ("/index.md", 1)],
+    [
+        ("index.md#a-page", 0),
+        ("index.md#nowhere", 1),
+        pytest.param("nowhere.md", 1, marks=pytest.mark.slow),
+        pytest.param("/index.md", 1, marks=pytest.mark.slow),
+    ],
 )
 def test_a_link_that_leads_nowhere_fails(link: str, code: int, tmp_path: Path) -> None:
     (tmp_path / "mkdocs.yml").write_text(

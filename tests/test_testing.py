@@ -12,7 +12,7 @@ import scipy.stats
 
 import epsilometer as em
 from epsilometer import Claim, gaussian_epsilon
-from epsilometer.canaries.data import Record
+from epsilometer.core.record import Record
 from epsilometer.errors import InvalidArgument
 from epsilometer.stats.sequential import ConfidenceSequence
 from epsilometer.testing import CONFIDENCE, ClaimRefuted, assert_private, reach, summary
@@ -56,6 +56,7 @@ def test_true_claims_are_refuted_no_oftener_than_it_says(uses: int) -> None:
     assert alarms(uses) <= scipy.stats.binom.isf(FLAKE, uses, 0.2)
 
 
+@pytest.mark.slow
 def test_looking_again_and_again_at_an_ordinary_test_would_be_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -222,7 +223,7 @@ def test_an_attack_that_never_errs_proves_what_reach_says_and_no_more() -> None:
     assert caught.value.audit.epsilon <= can.reach
 
 
-@pytest.mark.parametrize("delta", [0.1, 0.0])
+@pytest.mark.parametrize("delta", [0.1, pytest.param(0.0, marks=pytest.mark.slow)])
 def test_mechanisms_within_power_are_noticed_4_times_in_5(
     delta: float, rng: np.random.Generator
 ) -> None:

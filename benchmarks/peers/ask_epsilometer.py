@@ -9,11 +9,11 @@ import stopwatch
 import subjects
 from stopwatch import BoolArray, FloatArray
 
-from epsilometer.attacks.membership import evaluate
-from epsilometer.attacks.rmia import rmia
-from epsilometer.attacks.shadows import shadow_pool
+from epsilometer.audits.classifier.attacks.evaluation import evaluate
+from epsilometer.audits.classifier.attacks.shadow_attacks import rmia
+from epsilometer.audits.classifier.attacks.shadows import shadow_pool
+from epsilometer.core.scores import ScoreCounts, Scores
 from epsilometer.engine.engines import InProcess
-from epsilometer.observations import ScoreCounts, Scores
 from epsilometer.stats.estimators import epsilon_lower_bound
 from epsilometer.stats.thresholds import Best, Fixed
 
@@ -62,11 +62,11 @@ def membership(member: BoolArray, leaks: bool, seed: int) -> dict[str, float]:
 
 def training(given: str) -> dict[str, Any]:
     """The audit ``SITUATION:SEED``: many models at once, with the record and without it."""
-    from epsilometer.canaries.data import Record
-    from epsilometer.mechanisms.samplers import Poisson
-    from epsilometer.training.ensemble import EnsembleDPSGD, cross_entropy
-    from epsilometer.training.game import RecordGame
-    from epsilometer.training.models import mlp
+    from epsilometer.audits.dpsgd.game import RecordGame
+    from epsilometer.core.record import Record
+    from epsilometer.networks.ensemble import EnsembleDPSGD, cross_entropy
+    from epsilometer.networks.models import mlp
+    from epsilometer.sampling.samplers import Poisson
 
     situation, _, seed = given.partition(":")
     x, y = repeated.records()
@@ -90,10 +90,10 @@ def training(given: str) -> dict[str, Any]:
 
 def federated(given: str) -> dict[str, Any]:
     """The audit ``SITUATION:SEED``: cosines of canaries with how far the model moved."""
-    from epsilometer.canaries.sphere import SphereCanaries
-    from epsilometer.training.ensemble import cross_entropy
-    from epsilometer.training.federated import FederatedTraining
-    from epsilometer.training.models import mlp
+    from epsilometer.audits.federated.directions import SphereCanaries
+    from epsilometer.audits.federated.simulation import FederatedTraining
+    from epsilometer.networks.ensemble import cross_entropy
+    from epsilometer.networks.models import mlp
 
     situation, _, seed = given.partition(":")
     how = federation.settings(situation)

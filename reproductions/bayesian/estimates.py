@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from worlds import SAMPLES, WAYS, kept_at
 
-from epsilometer.attacks.disclosure import ReleaseForm, utility
+from epsilometer.audits.posterior.disclosure import ReleaseForm, measure_utility
 from epsilometer.stats.joint_thresholds import joint_bound
 from epsilometer.stats.thresholds import Best
 
@@ -104,6 +104,6 @@ def accuracy_and_ties(folder: Path, unit: float | None) -> tuple[float, float]:
         drawn, labels = known["test_samples"].astype(np.float64), known["test_labels"]
     form = ReleaseForm("mean", unit)
     tried = labels[: drawn.shape[1]]
-    useful = [utility(form.central(samples), tried, unit=unit) for samples in drawn]
+    useful = [measure_utility(form.central(samples), tried, unit=unit) for samples in drawn]
     accuracy = 100 * np.mean([each.accuracy for each in useful])
     return float(accuracy), float(100 * np.mean([each.ties for each in useful]))

@@ -36,7 +36,7 @@ from estimates import (
 from worlds import BATCH, SIGMA, WAYS, Settings, kept_at, train, trials_in
 
 from epsilometer.accounting import pld, rdp
-from epsilometer.attacks.learned import learned_scores
+from epsilometer.audits.posterior.finding import learn_scores
 from epsilometer.stats.estimators import epsilon_lower_bound
 from epsilometer.stats.joint_thresholds import joint_bound
 
@@ -150,7 +150,7 @@ def _proved_of(every: list[Sides]) -> list[str]:
     for names in (STATISTICS["mean, std"], STATISTICS["all four"]):
         cells.append(f"{_proved(*statistics_of(pooled, names)):.2f}")
     for names in (STATISTICS["mean, std"], STATISTICS["all four"]):
-        scores = learned_scores(*statistics_of(pooled, names), rng=np.random.default_rng(0))
+        scores = learn_scores(*statistics_of(pooled, names), rng=np.random.default_rng(0))
         cells.append(f"{epsilon_lower_bound(scores, delta=DELTA).epsilon:.2f}")
     return cells
 

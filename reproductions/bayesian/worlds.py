@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 
 from epsilometer._extras import needs
-from epsilometer.canaries.data import Record, adversarial
-from epsilometer.mechanisms.samplers import Poisson
-from epsilometer.training.ensemble import EnsembleDPSGD, cross_entropy
-from epsilometer.training.models import dropout_cnn
+from epsilometer.audits.training.canaries import adversarial
+from epsilometer.core.record import Record
+from epsilometer.networks.ensemble import EnsembleDPSGD, cross_entropy
+from epsilometer.networks.models import dropout_cnn
+from epsilometer.sampling.samplers import Poisson
 
 BATCH, SIGMA, RATE, SAMPLES = 256, 0.5, 0.15, 1000
 WAYS = ("random", "random + noise", "high loss", "high loss + noise")

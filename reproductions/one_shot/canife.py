@@ -12,15 +12,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from canife_audit import audit_canife
 from federated import Setting, cell, fashion, options, trained
 
 from epsilometer._extras import needs
 from epsilometer.accounting import pld
-from epsilometer.audits.canife import audit_canife
-from epsilometer.training.ensemble import cross_entropy
-from epsilometer.training.federated import FederatedTraining
-from epsilometer.training.models import mlp
-from epsilometer.training.optimizers import SGD
+from epsilometer.audits.federated.simulation import FederatedTraining
+from epsilometer.networks.ensemble import cross_entropy
+from epsilometer.networks.models import mlp
+from epsilometer.networks.optimizers import SGD
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ import argparse
 import numpy as np
 
 from epsilometer.stats.gaussians import gaussian_sigma
-from epsilometer.stats.sphere_bounds import cosine_bound, one_shot_epsilon_lo, tied_bound
+from epsilometer.stats.sphere import cosine_bound, one_shot_epsilon_lo, tied_bound
 
 DELTA, DIMENSION = 1e-6, 10**6
 EPSILONS, CANARIES = (0.87, 2.7, 8.0, 19.0), (100, 1000)

@@ -29,19 +29,19 @@ import torch
 
 from epsilometer import audit
 from epsilometer._extras import needs
-from epsilometer.audits.one_shot import Cosines
-from epsilometer.canaries.hadamard import HadamardCanaries
-from epsilometer.training.clipping import AdaptiveClip, FixedClip
-from epsilometer.training.ensemble import cross_entropy
-from epsilometer.training.federated import FederatedTraining
-from epsilometer.training.models import mlp
-from epsilometer.training.optimizers import SGD
-from epsilometer.training.tasks import (
-    accuracy,
+from epsilometer.audits.federated.cosine_audit import Cosines
+from epsilometer.audits.federated.directions import HadamardCanaries
+from epsilometer.audits.federated.rounds import AdaptiveClip, FixedClip
+from epsilometer.audits.federated.server import measure_accuracy
+from epsilometer.audits.federated.simulation import FederatedTraining
+from epsilometer.audits.federated.tasks import (
     digits_by_chance,
     digits_by_writer,
     shakespeare_by_role,
 )
+from epsilometer.networks.ensemble import cross_entropy
+from epsilometer.networks.models import mlp
+from epsilometer.networks.optimizers import SGD
 
 NOISE = {
     "fashion": "0.2",
@@ -240,8 +240,8 @@ def _row(asked: argparse.Namespace, noise: float, times: int, seed: int) -> dict
         "final_mean": float(np.sqrt(training.size) * run.moved.mean()),
         "final_spread": float(np.sqrt(training.size) * run.moved.std()),
         "anderson": anderson(run.moved),
-        "accuracy": 100 * accuracy(run.module, setting.test),
-        "without": 100 * accuracy(plain.module, setting.test),
+        "accuracy": 100 * measure_accuracy(run.module, setting.test),
+        "without": 100 * measure_accuracy(plain.module, setting.test),
         "dimension": training.size,
         "seconds": round(time.perf_counter() - start, 1),
     }

@@ -17,14 +17,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from epsilometer.observations import Scores
+from epsilometer.core.scores import Scores
 from epsilometer.stats.estimators import epsilon_lower_bound
 from epsilometer.stats.gaussians import (
     gaussian_epsilon,
     two_gaussians_directions,
     two_gaussians_epsilon,
 )
-from epsilometer.stats.sphere_bounds import one_shot_epsilon_lo
+from epsilometer.stats.sphere import one_shot_epsilon_lo
 from epsilometer.stats.sphere_estimates import cosine_epsilon
 from epsilometer.stats.thresholds import Best
 

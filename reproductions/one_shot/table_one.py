@@ -10,9 +10,9 @@ import time
 
 import numpy as np
 
-from epsilometer.audits.gaussian_mechanism import Family, GaussianMechanism
+from epsilometer.audits.federated.cosine_audit import Family, GaussianMechanism
 from epsilometer.stats.gaussians import gaussian_epsilon
-from epsilometer.stats.sphere_bounds import cosine_bound, one_shot_epsilon_lo, tied_bound
+from epsilometer.stats.sphere import cosine_bound, one_shot_epsilon_lo, tied_bound
 from epsilometer.stats.sphere_estimates import cosine_epsilon
 
 DELTA, DIMENSION, CANARIES = 1e-6, 10**6, 1000

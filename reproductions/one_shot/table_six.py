@@ -13,7 +13,7 @@ from itertools import product
 
 import numpy as np
 
-from epsilometer.audits.gaussian_mechanism import GaussianMechanism
+from epsilometer.audits.federated.cosine_audit import GaussianMechanism
 from epsilometer.stats.sphere_estimates import cosine_epsilon
 
 ROUNDS, DELTA = 2048, 34_000**-1.1

@@ -16,8 +16,8 @@ from reproduce import noise_for
 
 from epsilometer.accounting.pld import poisson_epsilon
 from epsilometer.accounting.shuffle import published_epsilon, shuffle_epsilon
-from epsilometer.mechanisms.batched_gaussian import BatchedGaussian
-from epsilometer.mechanisms.samplers import BatchThenShuffle, PartialShuffle, Shuffle
+from epsilometer.sampling.batched_gaussian import BatchedGaussian
+from epsilometer.sampling.samplers import BatchThenShuffle, PartialShuffle, Shuffle
 from epsilometer.stats.estimators import epsilon_lower_bound
 from epsilometer.stats.thresholds import Best, RankGrid
 

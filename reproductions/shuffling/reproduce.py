@@ -22,19 +22,19 @@ import numpy as np
 
 from epsilometer._extras import needs
 from epsilometer.accounting import pld
-from epsilometer.canaries.gradient import TargetCanary, random_direction
+from epsilometer.audits.dpsgd.canaries import TargetCanary, random_direction
+from epsilometer.audits.dpsgd.game import GradientGame
+from epsilometer.core.scores import Scores, Sides
 from epsilometer.engine.engines import Engine, InProcess, Local
-from epsilometer.engine.gather import gather
 from epsilometer.engine.plan import Plan
+from epsilometer.engine.run import gather
 from epsilometer.engine.shards import Arrays
-from epsilometer.mechanisms.samplers import BatchThenShuffle, PartialShuffle, Sampler, Shuffle
-from epsilometer.observations import Scores, Sides
+from epsilometer.networks.devices import choose_at_once
+from epsilometer.networks.ensemble import EnsembleDPSGD, cross_entropy
+from epsilometer.networks.models import cnn, lenet5, mlp
+from epsilometer.sampling.samplers import BatchThenShuffle, PartialShuffle, Sampler, Shuffle
 from epsilometer.stats.estimators import epsilon_lower_bound
 from epsilometer.stats.thresholds import Best, RankGrid
-from epsilometer.training import memory
-from epsilometer.training.ensemble import EnsembleDPSGD, cross_entropy
-from epsilometer.training.game import GradientGame
-from epsilometer.training.models import cnn, lenet5, mlp
 
 DELTA = 1e-5
 GUESSES = (1, *range(10, 101, 10))
@@ -234,7 +234,7 @@ def job(
         batch_size=batch,
         device=device,
     )
-    together = at_once or memory.at_once(training, what.features, what.labels)
+    together = at_once or choose_at_once(training, what.features, what.labels)
     runs = observations // 2
     canary = TargetCanary(
         adversary=row.adversary,

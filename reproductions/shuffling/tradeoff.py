@@ -20,10 +20,10 @@ import numpy as np
 from reproduce import DELTA, collect_scores, job, noise_for, rows
 
 from epsilometer.accounting.pld import poisson_curve
+from epsilometer.core.scores import Scores
 from epsilometer.engine.engines import InProcess
-from epsilometer.mechanisms.batched_gaussian import BatchedGaussian
-from epsilometer.mechanisms.samplers import Shuffle
-from epsilometer.observations import Scores
+from epsilometer.sampling.batched_gaussian import BatchedGaussian
+from epsilometer.sampling.samplers import Shuffle
 from epsilometer.stats import binomial
 from epsilometer.stats.tradeoff import dp_curve, tradeoff_curve
 from epsilometer.types import FloatArray

@@ -15,8 +15,8 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.datasets import load_iris
 from sklearn.naive_bayes import GaussianNB
 
+from epsilometer.audits.classifier.leave_one_out.pdtp import dtp_over, pdtp
 from epsilometer.engine.engines import InProcess
-from epsilometer.leave_one_out.pdtp import dtp_over, pdtp
 from epsilometer.types import FloatArray
 
 

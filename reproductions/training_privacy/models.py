@@ -9,8 +9,8 @@ from records import Records
 from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import BernoulliNB, CategoricalNB, GaussianNB
 
-from epsilometer.leave_one_out.families import Removable, family_of
-from epsilometer.leave_one_out.naive_bayes import normalised
+from epsilometer.audits.classifier.leave_one_out.families import Removable, family_of
+from epsilometer.audits.classifier.leave_one_out.naive_bayes import normalise
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
 _FRESH = 1_000_000  # seeds from here on start networks that share nothing with others
@@ -198,7 +198,7 @@ class _Fitted:
         if len(parts) > 1:
             with np.errstate(divide="ignore", invalid="ignore"):
                 joint -= (len(parts) - 1) * np.log(counts)
-        return normalised(joint)
+        return normalise(joint)
 
 
 def _bayes(records: Records) -> tuple[list[Any], list[Any]]:

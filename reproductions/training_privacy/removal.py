@@ -16,7 +16,7 @@ import numpy as np
 from records import survey
 from sklearn.naive_bayes import CategoricalNB
 
-from epsilometer.leave_one_out.pdtp import pdtp
+from epsilometer.audits.classifier.leave_one_out.pdtp import pdtp
 from epsilometer.types import IntArray
 
 SMOOTHING = {"Laplace": 1.0, "none": 1e-10}

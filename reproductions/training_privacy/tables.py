@@ -29,12 +29,9 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from epsilometer.attacks.distance import distance
-from epsilometer.attacks.frequency import frequency
-from epsilometer.attacks.lira import lira
-from epsilometer.attacks.rmia import rmia
-from epsilometer.attacks.shadows import ShadowPool
-from epsilometer.leave_one_out.pdtp import changes
+from epsilometer.audits.classifier.attacks.shadow_attacks import distance, frequency, lira, rmia
+from epsilometer.audits.classifier.attacks.shadows import ShadowPool
+from epsilometer.audits.classifier.leave_one_out.pdtp import changes
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
 SHADOWS = 20
@@ -195,8 +192,9 @@ def attack(seen: Seen, data: records.Records) -> dict[str, BoolArray]:
 def untargeted(seen: Seen, data: records.Records) -> BoolArray:
     """A network of 32 ReLU, trained once on what all shadows say of all candidates.
 
-    Inputs are scaled and Adam takes the steps, as in ``epsilometer.attacks.untargeted``, which
-    would train it anew for every model that is attacked.
+    Inputs are scaled and Adam takes the steps, as in
+    ``epsilometer.audits.classifier.attacks.shadow_attacks.untargeted``, which would train it anew
+    for every model that is attacked.
     """
     described = np.hstack([data.features, np.eye(data.classes)[data.labels]]).astype(np.float32)
     inside = seen.member[len(seen.models) :]

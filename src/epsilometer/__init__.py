@@ -25,20 +25,24 @@ if TYPE_CHECKING:  # "as" says that a name is for others too, to their type chec
         shuffle_epsilon as shuffle_epsilon,
         shuffle_noise as shuffle_noise,
     )
-    from epsilometer.attacks.disclosure import ReleaseForm as ReleaseForm
-    from epsilometer.audits.classifier import Classifier as Classifier
-    from epsilometer.audits.dpsgd import DPSGD as DPSGD
-    from epsilometer.audits.federated import Federated as Federated
-    from epsilometer.audits.gaussian_mechanism import GaussianMechanism as GaussianMechanism
-    from epsilometer.audits.one_shot import Cosines as Cosines
-    from epsilometer.audits.posterior import Posterior as Posterior
-    from epsilometer.audits.runs import Runs as Runs
-    from epsilometer.audits.shuffling import ShuffledSGD as ShuffledSGD
-    from epsilometer.audits.step import Step as Step
-    from epsilometer.audits.training import TrainFunction as TrainFunction
-    from epsilometer.canaries.data import Record as Record
-    from epsilometer.canaries.hadamard import HadamardCanaries as HadamardCanaries
-    from epsilometer.canaries.sphere import SphereCanaries as SphereCanaries
+    from epsilometer.audits.posterior.disclosure import ReleaseForm as ReleaseForm
+    from epsilometer.audits.classifier.subject import Classifier as Classifier
+    from epsilometer.audits.dpsgd.subject import DPSGD as DPSGD
+    from epsilometer.audits.federated.subject import Federated as Federated
+    from epsilometer.audits.federated.cosine_audit import (
+        Cosines as Cosines,
+        GaussianMechanism as GaussianMechanism,
+    )
+    from epsilometer.audits.posterior.subject import Posterior as Posterior
+    from epsilometer.audits.training.runs import Runs as Runs
+    from epsilometer.audits.shuffling.subject import ShuffledSGD as ShuffledSGD
+    from epsilometer.audits.step.subject import Step as Step
+    from epsilometer.audits.training.subject import TrainFunction as TrainFunction
+    from epsilometer.core.record import Record as Record
+    from epsilometer.audits.federated.directions import (
+        HadamardCanaries as HadamardCanaries,
+        SphereCanaries as SphereCanaries,
+    )
     from epsilometer.core.audit import Audit as Audit
     from epsilometer.core.bound import (
         EpsilonEstimate as EpsilonEstimate,
@@ -48,14 +52,19 @@ if TYPE_CHECKING:  # "as" says that a name is for others too, to their type chec
     from epsilometer.core.serialisation import json_schema as json_schema, load as load
     from epsilometer.core.stopping import UntilNarrow as UntilNarrow, UntilRefuted as UntilRefuted
     from epsilometer.engine.engines import Dask as Dask, InProcess as InProcess, Local as Local
-    from epsilometer.history.index import History as History
-    from epsilometer.leave_one_out.bounds import dtp_upper_bound as dtp_upper_bound
-    from epsilometer.leave_one_out.dtp import dtp_exact as dtp_exact
-    from epsilometer.leave_one_out.pdtp import dtp_over as dtp_over, pdtp as pdtp
-    from epsilometer.mechanisms.loaders import watch_loader as watch_loader
-    from epsilometer.observations import ScoreCounts as ScoreCounts, Scores as Scores
-    from epsilometer.readers import read_scores as read_scores
-    from epsilometer.records import read_records as read_records
+    from epsilometer.files.history.index import History as History
+    from epsilometer.audits.classifier.leave_one_out.bounds import (
+        dtp_upper_bound as dtp_upper_bound,
+    )
+    from epsilometer.audits.classifier.leave_one_out.pdtp import (
+        dtp_exact as dtp_exact,
+        dtp_over as dtp_over,
+        pdtp as pdtp,
+    )
+    from epsilometer.sampling.loaders import watch_loader as watch_loader
+    from epsilometer.core.scores import ScoreCounts as ScoreCounts, Scores as Scores
+    from epsilometer.files.score_files import read_scores as read_scores
+    from epsilometer.files.records import read_records as read_records
     from epsilometer.report.explaining import Explanation as Explanation, explain as explain
     from epsilometer.stats.estimators import epsilon_lower_bound as epsilon_lower_bound
     from epsilometer.stats.gaussians import (
@@ -92,20 +101,19 @@ _HOME = {
         "UntilNarrow",
         "UntilRefuted",
     ),
-    "observations": (
+    "core.scores": (
         "ScoreCounts",
         "Scores",
     ),
-    "audits.shuffling": ("ShuffledSGD",),
-    "audits.training": ("TrainFunction",),
-    "audits.runs": ("Runs",),
-    "audits.dpsgd": ("DPSGD",),
-    "audits.federated": ("Federated",),
-    "audits.one_shot": ("Cosines",),
-    "audits.gaussian_mechanism": ("GaussianMechanism",),
-    "audits.classifier": ("Classifier",),
-    "audits.posterior": ("Posterior",),
-    "audits.step": ("Step",),
+    "audits.shuffling.subject": ("ShuffledSGD",),
+    "audits.training.subject": ("TrainFunction",),
+    "audits.training.runs": ("Runs",),
+    "audits.dpsgd.subject": ("DPSGD",),
+    "audits.federated.subject": ("Federated",),
+    "audits.federated.cosine_audit": ("Cosines", "GaussianMechanism"),
+    "audits.classifier.subject": ("Classifier",),
+    "audits.posterior.subject": ("Posterior",),
+    "audits.step.subject": ("Step",),
     "engine.engines": (
         "Dask",
         "InProcess",
@@ -116,20 +124,19 @@ _HOME = {
         "shuffle_epsilon",
         "shuffle_noise",
     ),
-    "attacks.disclosure": ("ReleaseForm",),
-    "canaries.data": ("Record",),
-    "canaries.hadamard": ("HadamardCanaries",),
-    "canaries.sphere": ("SphereCanaries",),
-    "history.index": ("History",),
-    "leave_one_out.bounds": ("dtp_upper_bound",),
-    "leave_one_out.dtp": ("dtp_exact",),
-    "leave_one_out.pdtp": (
+    "audits.posterior.disclosure": ("ReleaseForm",),
+    "core.record": ("Record",),
+    "audits.federated.directions": ("HadamardCanaries", "SphereCanaries"),
+    "files.history.index": ("History",),
+    "audits.classifier.leave_one_out.bounds": ("dtp_upper_bound",),
+    "audits.classifier.leave_one_out.pdtp": (
+        "dtp_exact",
         "dtp_over",
         "pdtp",
     ),
-    "mechanisms.loaders": ("watch_loader",),
-    "readers": ("read_scores",),
-    "records": ("read_records",),
+    "sampling.loaders": ("watch_loader",),
+    "files.score_files": ("read_scores",),
+    "files.records": ("read_records",),
     "report.explaining": (
         "Explanation",
         "explain",

@@ -1,20 +1,19 @@
 """Audit any subject: find its runner by a registry, ask it, and keep what it found."""
 
 import dataclasses
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
-from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
 from epsilometer import _validate
+from epsilometer._files import make_private_folder, read_plain, write_whole
 from epsilometer.core.audit import Audit
-from epsilometer.core.claim import Claim, as_claim, check_delta
+from epsilometer.core.claim import DEFAULT_CONFIDENCE, Claim, as_claim, check_delta
 from epsilometer.core.findings import EpsilonFinding, Finding, FormFinding, RuleFinding
-from epsilometer.core.renderers import save
+from epsilometer.core.registry import Registry
+from epsilometer.core.renderers import render
 from epsilometer.core.serialisation import from_json
 from epsilometer.core.settings import (
     from_settings,
@@ -23,53 +22,41 @@ from epsilometer.core.settings import (
     section_name,
 )
 from epsilometer.core.stopping import Until, UntilNarrow, UntilRefuted
+from epsilometer.core.toml import parse_toml
 from epsilometer.engine.engines import Engine
 from epsilometer.engine.events import Listener
 from epsilometer.engine.plan import Plan
 from epsilometer.engine.request import Request
 from epsilometer.errors import EpsilometerError, InvalidArgument, UnreadableFile
 
+_T = TypeVar("_T")
 Run: TypeAlias = Callable[[Any, Request], Audit]
-CONFIDENCE = 0.95
-_GROUP = "epsilometer.subjects"
-# By class name: the module that has the class in SUBJECTS, and run_audit(subject, request). Other
-# packages add theirs by an entry point of the group above, named as the class.
-SUBJECTS: dict[str, str] = {
-    "Scores": "epsilometer.audits.scores",
-    "ScoreCounts": "epsilometer.audits.scores",
-    "Runs": "epsilometer.audits.runs",
-    "TrainFunction": "epsilometer.audits.training",
-    "ShuffledSGD": "epsilometer.audits.shuffling",
-    "DPSGD": "epsilometer.audits.dpsgd",
-    "Federated": "epsilometer.audits.federated",
-    "Cosines": "epsilometer.audits.one_shot",
-    "GaussianMechanism": "epsilometer.audits.gaussian_mechanism",
-    "Classifier": "epsilometer.audits.classifier_job",
-    "Posterior": "epsilometer.audits.posterior",
-    "Step": "epsilometer.audits.step",
-    "Demo": "epsilometer.audits.demo",
-}
+# By class name: the module that has the class in SUBJECTS, and run_audit(subject, request).
+SUBJECTS: Registry[Any] = Registry(
+    "subjects",
+    {
+        "Scores": "epsilometer.audits.scores.subject",
+        "ScoreCounts": "epsilometer.audits.scores.subject",
+        "Runs": "epsilometer.audits.training.runs",
+        "TrainFunction": "epsilometer.audits.training.subject",
+        "ShuffledSGD": "epsilometer.audits.shuffling.subject",
+        "DPSGD": "epsilometer.audits.dpsgd.subject",
+        "Federated": "epsilometer.audits.federated.subject",
+        "Cosines": "epsilometer.audits.federated.cosine_audit",
+        "GaussianMechanism": "epsilometer.audits.federated.cosine_audit",
+        "Classifier": "epsilometer.audits.classifier.job",
+        "Posterior": "epsilometer.audits.posterior.subject",
+        "Step": "epsilometer.audits.step.subject",
+        "Demo": "epsilometer.audits.training.demo",
+    },
+)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Call:
-    """A call of :func:`audit` that a file describes.
-
-    Attributes:
-        subject: What is audited.
-        claim: What was claimed, if anything.
-        delta: δ, where there is no claim.
-        confidence: Of all bounds together.
-        seed: From which all randomness follows.
-        until: When to stop early.
-    """
+class Call(Request):
+    """A call of :func:`audit` that a file describes: a request, and its subject."""
 
     subject: Any
-    claim: Claim | None = None
-    delta: float | None = None
-    confidence: float = CONFIDENCE
-    seed: int = 0
-    until: Until | None = None
 
     def run(
         self,
@@ -77,6 +64,7 @@ class Call:
         out: str | Path | None = None,
         engine: Engine | None = None,
         listen: Sequence[Listener] = (),
+        accept_changes: bool = False,
     ) -> Audit:
         """Audit the subject as the file says."""
         return audit(
@@ -89,7 +77,14 @@ class Call:
             engine=engine,
             until=self.until,
             listen=listen,
+            accept_changes=accept_changes,
         )
+
+    def recompute_from(self, out: Path) -> Audit:
+        """Make the result of the run in a directory again from its shards; write nothing."""
+        delta = self.delta if self.claim is None else self.claim.delta
+        request = dataclasses.replace(self, delta=delta, out=out, recompute=True)
+        return _find_runner(self.subject)(self.subject, request)
 
 
 def audit(
@@ -97,12 +92,13 @@ def audit(
     claim: Claim | float | None = None,
     *,
     delta: float | None = None,
-    confidence: float = CONFIDENCE,
+    confidence: float = DEFAULT_CONFIDENCE,
     seed: int = 0,
     out: str | Path | None = None,
     engine: Engine | None = None,
     until: Until | None = None,
     listen: Sequence[Listener] = (),
+    accept_changes: bool = False,
 ) -> Audit:
     """Audit a subject, and judge a claim by what is found.
 
@@ -118,10 +114,12 @@ def audit(
         delta: δ; not needed beside a ``Claim``, which has one.
         confidence: With which all deciding bounds hold together.
         seed: From which all randomness follows.
-        out: Directory of the run. The same call finishes it after a crash.
+        out: Directory of the run, for its owner alone. The same call finishes it after a crash; a
+            call with changed code is refused.
         engine: What executes units of work; ``Local()`` processes by default.
         until: When to stop early: ``UntilRefuted()`` or ``UntilNarrow(width)``.
         listen: Functions that are told what happens.
+        accept_changes: Go on with a run whose code has changed since; the result says what.
 
     Returns:
         The audit: ``verdict``, ``epsilon``, ``reach``, ``findings``, and ``save(path)``.
@@ -153,10 +151,11 @@ def audit(
         engine=engine,
         until=until,
         listen=tuple(listen),
+        accept_changes=accept_changes,
     )
     found = run(subject, request)
     if where is not None:
-        _keep(found, where)
+        _write_audit(found, where)
     return found
 
 
@@ -178,64 +177,67 @@ def rejudge(found: Audit, claim: Claim | float, *, delta: float | None = None) -
     if promised is None or promised == found.claim:
         return judged
     return msgspec.structs.replace(
-        judged, findings=tuple(_with_power(finding, promised) for finding in judged.findings)
+        judged, findings=tuple(_update_power(finding, promised) for finding in judged.findings)
     )
 
 
-def _with_power(finding: Finding, claim: Claim) -> Finding:
+def _update_power(finding: Finding, claim: Claim) -> Finding:
     """Return a finding with its power against a claim it was not made for, where it is known."""
-    from epsilometer.audits.scores import power_against
+    from epsilometer.stats.score_finding import recompute_power
 
     if isinstance(finding, EpsilonFinding):
-        return msgspec.structs.replace(finding, power=power_against(finding, claim))
+        return msgspec.structs.replace(finding, power=recompute_power(finding, claim))
     if isinstance(finding, FormFinding):
-        view = msgspec.structs.replace(finding.view, power=power_against(finding.view, claim))
+        view = msgspec.structs.replace(finding.view, power=recompute_power(finding.view, claim))
         return msgspec.structs.replace(finding, view=view)
     return finding
 
 
-def read_call(path: str | Path, *, trust: bool = False) -> Call:
+def read_call(path: str | Path, *, trust: bool = False, subject: Any = None) -> Call:
     """Read which audit a file describes: settings as TOML, or an audit or plan as JSON.
 
     Args:
         path: ``.toml``, ``.json``, or the directory of a run.
         trust: Import functions that the file names.
+        subject: What was audited, where the plan of a run cannot hold all of it.
     """
     file = Path(path)
     if file.is_dir():
         file /= "plan.json"
-    data = _read(file)
-    try:
+
+    def parse(data: bytes) -> Call:
         if file.name == "plan.json":
-            return _call_of_plan(Plan.from_json(data.decode("utf-8")), trust=trust)
+            plan = Plan.from_json(data.decode("utf-8"))
+            return _call_from_plan(plan, trust=trust, subject=subject)
         if file.suffix == ".json":
-            return _call_of_audit(from_json(data), trust=trust)
-        return _call_of_toml(_parse_toml(data), trust=trust)
-    except UnicodeDecodeError as error:
-        raise UnreadableFile(f"Expected text in {str(file)!r}, got other bytes.") from error
-    except EpsilometerError as error:
-        raise InvalidArgument(f"{file}: {error}") from error
+            return _call_from_audit(from_json(data), trust=trust)
+        return call_from_sections(parse_toml(data), trust=trust)
+
+    return _parse_file(file, parse, InvalidArgument)
 
 
 def read_sections(path: str | Path) -> dict[str, Any]:
     """Return the sections of a TOML file, as :func:`call_from_sections` takes them."""
-    file = Path(path)
+    return _parse_file(Path(path), parse_toml, UnreadableFile)
+
+
+def _parse_file(file: Path, parse: Callable[[bytes], _T], fault: type[EpsilometerError]) -> _T:
+    """Parse a file, and name it in every error."""
     try:
-        return _parse_toml(_read(file))
+        data = read_plain(file)
+    except OSError as error:
+        raise UnreadableFile(f"Could not read {str(file)!r}: {error.strerror}.") from error
+    try:
+        return parse(data)
     except UnicodeDecodeError as error:
         raise UnreadableFile(f"Expected text in {str(file)!r}, got other bytes.") from error
     except EpsilometerError as error:
-        raise UnreadableFile(f"{file}: {error}") from error
+        raise fault(f"{file}: {error}") from error
 
 
-def call_from_sections(sections: Mapping[str, Any], *, trust: bool = False) -> Call:
-    """Return the call that the sections of a TOML file describe."""
-    return _call_of_toml(sections, trust=trust)
-
-
-def subject_class(name: str) -> type:
+def find_subject_class(name: str) -> type:
     """Return the class of a subject by its name in the registry."""
-    module = import_module(SUBJECTS[name]) if name in SUBJECTS else _load_entry(name)
+    module = SUBJECTS.find(name, label="the subject")
     for cls in module.SUBJECTS:
         if cls.__name__ == name:
             found: type = cls
@@ -245,46 +247,27 @@ def subject_class(name: str) -> type:
 
 def _find_runner(subject: Any) -> Run:
     name = type(subject).__name__
-    if name in SUBJECTS or name in _entries():
-        module = import_module(SUBJECTS[name]) if name in SUBJECTS else _load_entry(name)
-        if isinstance(subject, module.SUBJECTS):
-            run: Run = module.run_audit
-            return run
+    if name in SUBJECTS and isinstance(subject, SUBJECTS[name].SUBJECTS):
+        run: Run = SUBJECTS[name].run_audit
+        return run
     raise InvalidArgument(
-        f"Expected a subject ({', '.join(known_subjects())}), got {name}. "
+        f"Expected a subject ({', '.join(SUBJECTS)}), got {name}. "
         "Scores(inside, outside) audits attack scores, say."
     )
 
 
-def known_subjects() -> tuple[str, ...]:
-    """Return the names of all registered subjects."""
-    return (*SUBJECTS, *_entries())
-
-
-def _entries() -> dict[str, Any]:
-    return {entry.name: entry for entry in entry_points(group=_GROUP)}
-
-
-def _load_entry(name: str) -> Any:
-    entries = _entries()
-    if name not in entries:
-        raise InvalidArgument(
-            f"Expected a subject of {', '.join(known_subjects())}, got {_validate.short(name)}."
-        )
-    return entries[name].load()
-
-
-def _keep(found: Audit, where: Path) -> None:
-    """Write the audit and its page into the directory of the run."""
+def _write_audit(found: Audit, where: Path) -> None:
+    """Write the audit and its page into the directory of the run, for its owner alone."""
     try:
-        where.mkdir(parents=True, exist_ok=True)
+        make_private_folder(where)
+        if not (where / "plan.json").exists():  # a run has written its result already
+            write_whole(where / "result.json", render(found, ".json"))
+        write_whole(where / "report.html", render(found, ".html"))
     except OSError as error:
-        raise InvalidArgument(f"Could not make {str(where)!r}: {error.strerror}.") from error
-    save(found, where / "result.json")
-    save(found, where / "report.html")
+        raise InvalidArgument(f"Could not write {str(where)!r}: {error.strerror}.") from error
 
 
-def _call_of_plan(plan: Plan, *, trust: bool) -> Call:
+def _call_from_plan(plan: Plan, *, trust: bool, subject: Any = None) -> Call:
     given = plan.parameters
     missing = {"settings", "claim", "delta", "confidence", "until"} - set(given)
     if missing:
@@ -292,21 +275,20 @@ def _call_of_plan(plan: Plan, *, trust: bool) -> Call:
             f"Expected a plan that holds the settings of its run, got one without "
             f"{', '.join(sorted(missing))}. Make the same call again with out= its directory."
         )
-    return _call(
+    return _make_call(
         plan.audit,
         given["settings"],
-        claim=None if given["claim"] is None else _section("claim", given["claim"], Claim),
-        delta=given["delta"],
-        confidence=given["confidence"],
+        claim=None if given["claim"] is None else _parse_section("claim", given["claim"], Claim),
         seed=plan.seed,
-        until=given["until"],
         trust=trust,
+        subject=subject,
+        **{name: given[name] for name in ("delta", "confidence", "until")},
     )
 
 
-def _call_of_audit(found: Audit, *, trust: bool) -> Call:
+def _call_from_audit(found: Audit, *, trust: bool) -> Call:
     source = found.provenance
-    return _call(
+    return _make_call(
         source.subject,
         source.settings,
         claim=found.claim,
@@ -318,8 +300,9 @@ def _call_of_audit(found: Audit, *, trust: bool) -> Call:
     )
 
 
-def _call_of_toml(plain: Mapping[str, Any], *, trust: bool) -> Call:
-    named = {section_name(name): name for name in known_subjects()}
+def call_from_sections(plain: Mapping[str, Any], *, trust: bool = False) -> Call:
+    """Return the call that the sections of a TOML file describe."""
+    named = {section_name(name): name for name in SUBJECTS}
     given = [section for section in plain if section in named]
     others = [section for section in plain if section not in (*named, "claim", "audit")]
     if len(given) != 1 or others:
@@ -327,19 +310,16 @@ def _call_of_toml(plain: Mapping[str, Any], *, trust: bool) -> Call:
             f"Expected one section of {', '.join(f'[{name}]' for name in named)}, and perhaps "
             f"[claim] and [audit], got {_validate.listed(plain)}."
         )
-    options = _section("audit", plain.get("audit", {}), _Options)
+    options = _parse_section("audit", plain.get("audit", {}), _Options)
     claim = plain.get("claim")
     if isinstance(claim, Mapping):
-        claim = _section("claim", claim, Claim)
-    return _call(
+        claim = _parse_section("claim", claim, Claim)
+    return _make_call(
         named[given[0]],
         plain[given[0]],
         claim=as_claim(claim, delta=options.delta),
-        delta=options.delta,
-        confidence=options.confidence,
-        seed=options.seed,
-        until=options.until,
         trust=trust,
+        **msgspec.structs.asdict(options),
     )
 
 
@@ -347,12 +327,12 @@ class _Options(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Section ``[audit]`` of a TOML file."""
 
     delta: float | None = None
-    confidence: float = CONFIDENCE
+    confidence: float = DEFAULT_CONFIDENCE
     seed: int = 0
     until: str | None = None
 
 
-def _section(name: str, plain: Any, kind: type[Any]) -> Any:
+def _parse_section(name: str, plain: Any, kind: type[Any]) -> Any:
     try:
         if isinstance(plain, Mapping):
             known = kind.__struct_fields__
@@ -368,31 +348,24 @@ def _section(name: str, plain: Any, kind: type[Any]) -> Any:
         raise InvalidArgument(f"[{name}]: {said[:300]}.") from error  # it may repeat the file
 
 
-def _call(
+def _make_call(
     name: str,
     settings: Mapping[str, Any],
     *,
-    claim: Claim | None,
-    delta: float | None,
-    confidence: float,
-    seed: int,
-    until: Any,
     trust: bool,
+    until: Any,
+    subject: Any = None,
+    **options: Any,
 ) -> Call:
     if isinstance(until, str):
         until = parse_choice(until, among=("refuted", "narrow"))
     elif until is not None:
         until = _decode_until(until)
-    if name not in known_subjects() and isinstance(settings, Mapping):
-        refuse_supplied(name, settings)  # as those of Opacus and Flower, whose runs are users' own
-    return Call(
-        subject=from_settings(subject_class(name), settings, trust=trust),
-        claim=claim,
-        delta=delta,
-        confidence=confidence,
-        seed=seed,
-        until=until,
-    )
+    if subject is None:
+        if name not in SUBJECTS and isinstance(settings, Mapping):
+            refuse_supplied(name, settings)  # of Opacus and Flower, whose runs are users' own
+        subject = from_settings(find_subject_class(name), settings, trust=trust)
+    return Call(subject=subject, until=until, **options)
 
 
 def _decode_until(plain: Any) -> Until:
@@ -403,19 +376,3 @@ def _decode_until(plain: Any) -> Until:
     rest = {name: value for name, value in plain.items() if name != "type"}
     until: Until = from_settings(kind, rest)
     return until
-
-
-def _read(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise UnreadableFile(f"Could not read {str(file)!r}: {error.strerror}.") from error
-
-
-def _parse_toml(data: bytes) -> dict[str, Any]:
-    try:
-        return tomllib.loads(data.decode("utf-8-sig"))
-    except UnicodeDecodeError:
-        raise
-    except (ValueError, RecursionError) as error:  # numbers too long and lists too deep, too
-        raise UnreadableFile(f"Expected TOML: {_validate.excerpt(error)}.") from error

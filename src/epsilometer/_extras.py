@@ -1,4 +1,4 @@
-"""Optional dependencies: imported in plain sight, missed by the name of their extra."""
+"""Import optional dependencies in plain sight, and name the extra that is missing."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +21,7 @@ def needs(package: str, *, extra: str) -> Iterator[None]:
 
 
 def has(package: str) -> bool:
-    """Whether a package is installed that only makes things faster; loads it."""
+    """Tell whether an optional package is installed that only makes things faster; load it."""
     try:
         import_module(package)
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Checks of arguments: one sentence each, with what was expected and what came."""
+"""Check arguments: each error says in one sentence what was expected and what came."""
 
 import math
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ _LISTED = 12  # names in a message
 
 
 def number(**named: Any) -> None:
-    """Each value is a real number, not nan."""
+    """Refuse values that are not real numbers, nan among them."""
     for name, value in named.items():
         whole_one = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
         real = isinstance(value, (float, np.floating)) and not math.isnan(value)
@@ -23,7 +23,7 @@ def number(**named: Any) -> None:
 
 
 def probability(**named: float) -> None:
-    """Each value lies in [0, 1]."""
+    """Refuse values outside [0, 1]."""
     number(**named)
     for name, value in named.items():
         if not 0 <= value <= 1:
@@ -31,7 +31,7 @@ def probability(**named: float) -> None:
 
 
 def open_unit(**named: float) -> None:
-    """Each value lies in (0, 1)."""
+    """Refuse values outside (0, 1)."""
     number(**named)
     for name, value in named.items():
         if not 0 < value < 1:
@@ -39,7 +39,7 @@ def open_unit(**named: float) -> None:
 
 
 def at_least(least: float, **named: float) -> None:
-    """Each value is ``least`` or more."""
+    """Refuse values below ``least``."""
     number(**named)
     for name, value in named.items():
         if not value >= least:
@@ -47,7 +47,7 @@ def at_least(least: float, **named: float) -> None:
 
 
 def positive(**named: float) -> None:
-    """Each value is finite and above 0."""
+    """Refuse values that are infinite, or not above 0."""
     number(**named)
     for name, value in named.items():
         if not 0 < value < math.inf:
@@ -55,7 +55,7 @@ def positive(**named: float) -> None:
 
 
 def whole(least: int, **named: int) -> None:
-    """Each value is a whole number of ``least`` or more."""
+    """Refuse values that are not whole numbers of ``least`` or more."""
     for name, value in named.items():
         if not isinstance(value, (int, np.integer)) or isinstance(value, bool):
             raise InvalidArgument(f"Expected a whole number for {name}, got {short(value)}.")
@@ -63,7 +63,7 @@ def whole(least: int, **named: int) -> None:
 
 
 def scores(name: str, value: Any) -> FloatArray:
-    """The value as a read-only one-dimensional float array, without a copy where none is needed.
+    """Return a read-only one-dimensional float array, without a copy where none is needed.
 
     float32 and float64 arrays (memory-mapped ones too) keep their type; whole numbers and
     booleans become float64; torch tensors are taken from any device without importing torch.
@@ -88,14 +88,14 @@ def scores(name: str, value: Any) -> FloatArray:
 
 
 def frozen(array: FloatArray) -> FloatArray:
-    """A view that cannot be written to."""
+    """Return a view that cannot be written to."""
     view = array.view()
     view.flags.writeable = False
     return view
 
 
 def rates(**named: Any) -> None:
-    """Every element lies in [0, 1]."""
+    """Refuse arrays with elements outside [0, 1]."""
     for name, value in named.items():
         array = np.asarray(value, np.float64)
         if not np.all((array >= 0) & (array <= 1)):
@@ -127,19 +127,19 @@ def _as_array(name: str, value: Any) -> FloatArray:
 
 
 def short(value: Any) -> str:
-    """The value as a message shows it: what somebody wrote into a file may be long."""
+    """Return a value as a message shows it, cut where it is long."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
 def excerpt(error: Exception) -> str:
-    """What a library says of a file: where in it comes last, and before that it may repeat it."""
+    """Return the start and the end of an error message: the place in a file comes last."""
     text = str(error)
     return text if len(text) <= 200 else f"{text[:97]}...{text[-100:]}"
 
 
 def listed(names: Iterable[Any]) -> str:
-    """Names as a message shows them: the first of them, each cut, and how many more there are."""
+    """Return names as a message shows them: the first ones, each cut, and how many more."""
     every = list(names)
     first = ", ".join(map(short, every[:_LISTED]))
     more = len(every) - _LISTED

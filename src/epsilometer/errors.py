@@ -1,11 +1,50 @@
-"""What can go wrong, in types a caller can tell apart."""
+"""Define errors by type, with messages that are safe to print."""
 
+import os
+import re
 import sys
 import warnings
 
+# Unicode's Cc, Cf, Cs, Zl and Zp without tab and new line: controls of terminals (C0, C1), controls
+# of direction, invisible letters and tags, halves of letters, and further ends of lines.
+UNSAFE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e"
+    "\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb\U000110bd\U000110cd"
+    "\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e007f]"
+)
+SHOW_ERRORS = "EPSILOMETER_SHOW_ERRORS"  # variable of the environment
+
+
+def printable(text: str) -> str:
+    """Return the text without characters that control a terminal, a direction or a line's end.
+
+    Tabs and new lines stay.
+
+    Example:
+        >>> printable("a\\x1b[2Jb\\u202ec\\td")
+        'a\ufffd[2Jb\ufffdc\\td'
+    """
+    return UNSAFE.sub("\ufffd", text)
+
 
 class EpsilometerError(Exception):
-    """Everything this package raises on purpose; the command line turns it into exit code 2."""
+    """Everything this package raises on purpose; the command line turns it into exit code 2.
+
+    Attributes:
+        shareable: What may stand in a log: the message without texts of users' exceptions, which
+            may hold data. ``str`` has both.
+
+    Example:
+        >>> error = EpsilometerError("Unit 3 failed.", withheld="ValueError: ssn=123")
+        >>> str(error), error.shareable
+        ('Unit 3 failed. ValueError: ssn=123', 'Unit 3 failed.')
+    """
+
+    def __init__(self, message: str = "", *, withheld: str = "") -> None:
+        """Take the message, and what only the caller's own process may see of the cause."""
+        self.shareable = printable(message)  # it may repeat what a file or a service says
+        whole = f"{self.shareable} {printable(withheld)}" if withheld else self.shareable
+        super().__init__(whole)
 
 
 class InvalidArgument(EpsilometerError, ValueError):
@@ -28,13 +67,19 @@ class EpsilometerWarning(UserWarning):
     """The answer stands, but the user should know something about it."""
 
 
+def shows_errors() -> bool:
+    """Tell whether the user asked to see texts of exceptions of their code, which may hold data."""
+    return os.environ.get(SHOW_ERRORS, "") not in ("", "0")
+
+
 def warn(text: str) -> None:
-    """Warns at the line that called this package, however many calls of ours lie between."""
+    """Warn at the line that called this package, however many calls of ours lie between."""
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and _is_ours(frame.f_globals):
         level, frame = level + 1, frame.f_back
-    warnings.warn(text, EpsilometerWarning, stacklevel=level)
+    warnings.warn(printable(text), EpsilometerWarning, stacklevel=level)
 
 
 def _is_ours(names: dict[str, object]) -> bool:
-    return str(names.get("__name__")).partition(".")[0] == __name__.partition(".")[0]
+    """Tell whether a frame is of this package, or of ``functools``, which dispatches for it."""
+    return str(names.get("__name__")).partition(".")[0] in (__name__.partition(".")[0], "functools")

@@ -9,15 +9,16 @@ Example:
 from epsilometer._extras import needs
 
 with needs("torch", extra="torch"):
-    from epsilometer.training.clipping import AdaptiveClip, FixedClip
-    from epsilometer.training.federated import FederatedTraining
-    from epsilometer.training.noise import IndependentNoise, MatrixNoise, TreeNoise
-    from epsilometer.training.participation import (
+    from epsilometer.audits.federated.rounds import (
+        AdaptiveClip,
         EveryEpoch,
+        FixedClip,
         OnceIn,
         PoissonCohorts,
         UniformCohorts,
     )
+    from epsilometer.audits.federated.simulation import FederatedTraining
+    from epsilometer.sampling.noise import IndependentNoise, MatrixNoise, TreeNoise
 
 __all__ = [
     "AdaptiveClip",

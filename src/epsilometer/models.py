@@ -9,9 +9,9 @@ Example:
 from epsilometer._extras import needs
 
 with needs("torch", extra="torch"):
-    from epsilometer.attacks.loss import negative_loss
-    from epsilometer.training.ensemble import EnsembleDPSGD, cross_entropy
-    from epsilometer.training.models import cnn, dropout_cnn, dropout_mlp, lenet5, mlp
+    from epsilometer.networks.ensemble import EnsembleDPSGD, cross_entropy
+    from epsilometer.networks.loss import negative_loss
+    from epsilometer.networks.models import cnn, dropout_cnn, dropout_mlp, lenet5, mlp
 
 __all__ = [
     "EnsembleDPSGD",

@@ -9,6 +9,6 @@ Example:
 from epsilometer._extras import needs
 
 with needs("torch", extra="torch"):
-    from epsilometer.training.optimizers import SGD, Adam, Optimizer
+    from epsilometer.networks.optimizers import SGD, Adam, Optimizer
 
 __all__ = ["SGD", "Adam", "Optimizer"]

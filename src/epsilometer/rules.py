@@ -7,7 +7,7 @@ Example:
     'HoldOut(fraction=0.5)'
 """
 
-from epsilometer.audits.release import AdvantageAtMost, CaughtAtMost, PdtpAtMost
+from epsilometer.audits.classifier.release import AdvantageAtMost, CaughtAtMost, PdtpAtMost
 from epsilometer.stats.thresholds import AllRanks, Best, Bonferroni, Fixed, HoldOut, RankGrid
 
 __all__ = [

@@ -8,9 +8,10 @@ Example:
     ε = 0.6209 at δ = 1e-05 (0.6209 to 0.6209, numerical error, exact)
 """
 
-from epsilometer.mechanisms.samplers import (
+from epsilometer.sampling.samplers import (
     BallsInBins,
     BatchThenShuffle,
+    Law,
     PartialShuffle,
     Poisson,
     Sampler,
@@ -22,6 +23,7 @@ from epsilometer.mechanisms.samplers import (
 __all__ = [
     "BallsInBins",
     "BatchThenShuffle",
+    "Law",
     "PartialShuffle",
     "Poisson",
     "Sampler",

@@ -14,13 +14,13 @@ from numpy.typing import ArrayLike
 
 from epsilometer import _validate
 from epsilometer._dispatch import audit
-from epsilometer.audits.runs import perfect_bound, pilots, watched_power
-from epsilometer.audits.training import Score, Train, TrainFunction
+from epsilometer.audits.training.subject import Score, Train, TrainFunction
 from epsilometer.core import judge, words
 from epsilometer.core.audit import Audit
 from epsilometer.core.claim import Adjacency, Claim, as_claim
 from epsilometer.core.stopping import UntilRefuted
 from epsilometer.engine.engines import Call, Outcome, Outcomes
+from epsilometer.engine.runs import bound_perfect_attack, compute_watched_power, count_pilots
 from epsilometer.errors import InvalidArgument
 from epsilometer.stats.gaussians import gaussian_sigma
 
@@ -175,9 +175,9 @@ def reach(claim: Claim, *, runs: int = RUNS, confidence: float = CONFIDENCE) -> 
     """
     _validate.whole(2, runs=runs)
     _validate.open_unit(confidence=confidence)
-    pairs = runs - pilots(runs)
-    most = perfect_bound(pairs, claim.delta, confidence)
-    power = watched_power(claim, pairs=pairs, confidence=confidence, reach=most)
+    pairs = runs - count_pilots(runs)
+    most = bound_perfect_attack(pairs, claim.delta, confidence)
+    power = compute_watched_power(claim, pairs=pairs, confidence=confidence, reach=most)
     return Reach(reach=most, power=power, noise=_share_of_noise(claim, power))
 
 
@@ -212,7 +212,7 @@ def _check_runs(claim: Claim, *, runs: int, confidence: float) -> None:
     """Refuse an audit that would pass whatever ``train`` does."""
 
     def most(runs: int) -> float:
-        return perfect_bound(runs - pilots(runs), claim.delta, confidence)
+        return bound_perfect_attack(runs - count_pilots(runs), claim.delta, confidence)
 
     here = most(runs)
     if here > claim.epsilon:

@@ -1,4 +1,4 @@
-"""Names for the arrays that travel between rooms."""
+"""Name the types of arrays that packages exchange."""
 
 from typing import Any, TypeAlias
 

@@ -19,10 +19,9 @@ from epsilometer.accounting.family import (
     poisson_bound,
     step_power,
 )
-from epsilometer.attacks import likelihood_ratio
 from epsilometer.errors import InvalidArgument
 from epsilometer.rules import RankGrid
-from epsilometer.stats import search, thresholds
+from epsilometer.stats import likelihood_ratio, search, thresholds
 from epsilometer.stats.estimators import ranks
 from tests import oracles
 from tests.accounting.truths import one_step_epsilon
@@ -168,7 +167,7 @@ def _wrong(
     )
 
 
-@pytest.mark.parametrize("noise", [0.4, 1.0, 4.0])
+@pytest.mark.parametrize("noise", [0.4, 1.0, pytest.param(4.0, marks=pytest.mark.slow)])
 def test_steps_refute_the_true_noise_exactly_as_often_as_said(
     noise: float, rng: np.random.Generator
 ) -> None:
@@ -190,7 +189,10 @@ def test_where_nothing_leaks_nothing_is_found(rng: np.random.Generator) -> None:
     assert not oracles.too_often(wrong, 1_000)
 
 
-@pytest.mark.parametrize(("rate", "noise"), [(0.3, 0.8), (0.1, 0.5), (1.0, 2.0)])
+@pytest.mark.parametrize(
+    ("rate", "noise"),
+    [(0.3, 0.8), *(pytest.param(*s, marks=pytest.mark.slow) for s in ((0.1, 0.5), (1.0, 2.0)))],
+)
 def test_runs_refute_the_true_noise_exactly_as_often_as_said(
     rate: float, noise: float, rng: np.random.Generator
 ) -> None:
@@ -215,7 +217,11 @@ def _wrong_at_ranks(
 
 @pytest.mark.parametrize(
     ("per", "rate", "noise", "runs"),
-    [("step", 0.3, 0.8, 200), ("run", 0.3, 0.8, 200), ("run", 0.5, 0.7, 1_000)],
+    [
+        ("step", 0.3, 0.8, 200),
+        ("run", 0.3, 0.8, 200),
+        pytest.param("run", 0.5, 0.7, 1_000, marks=pytest.mark.slow),
+    ],
 )
 def test_ranks_refute_the_true_noise_no_oftener_than_said(
     per: str, rate: float, noise: float, runs: int, rng: np.random.Generator
@@ -256,7 +262,14 @@ def test_a_bound_that_is_wrong_is_one_whose_limit_is(rng: np.random.Generator) -
 
 @pytest.mark.parametrize(
     ("rate", "noise", "runs"),
-    [(1.0, 1.0, 500), (1.0, 2.0, 500), (0.5, 1.0, 500), (0.2, 1.0, 500), (0.1, 1.0, 1_000)],
+    [
+        (1.0, 1.0, 500),
+        (0.2, 1.0, 500),
+        *(
+            pytest.param(*setting, marks=pytest.mark.slow)
+            for setting in ((1.0, 2.0, 500), (0.5, 1.0, 500), (0.1, 1.0, 1_000))
+        ),
+    ],
 )
 def test_steps_prove_all_but_15_percent(
     rate: float, noise: float, runs: int, rng: np.random.Generator

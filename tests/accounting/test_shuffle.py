@@ -18,7 +18,7 @@ from epsilometer.accounting.shuffle import (
     shuffle_noise,
 )
 from epsilometer.errors import InvalidArgument
-from epsilometer.mechanisms.samplers import (
+from epsilometer.sampling.samplers import (
     BallsInBins,
     BatchThenShuffle,
     PartialShuffle,
@@ -34,7 +34,7 @@ from tests.accounting.truths import TABLE, P, Q, drawn_losses
 from tests.conftest import REFERENCE, cases
 from tests.oracles import FLAKE
 
-COARSELY = 1e-3  # what the grid of the fixture ``coarse`` may be off, relatively
+GRID = 1e-4  # what grids may be off, relatively
 QUICK = ("T100-σ1", "SST-2", "QNLI", "MNLI")  # the cheapest four
 
 
@@ -109,22 +109,20 @@ def test_published_bound_by_its_threshold(inputs: dict, expected: dict) -> None:
 
 @pytest.mark.parametrize("noise", [0.5, 1.0, 2.0, 8.0])
 @pytest.mark.parametrize("steps", [1, 2, 50])
-def test_published_bound_is_never_above_the_exact_one(
-    noise: float, steps: int, coarse: None
-) -> None:
+def test_published_bound_is_never_above_the_exact_one(noise: float, steps: int) -> None:
     for delta in (1e-6, 1e-2, 0.3):
         exact = shuffle_epsilon(noise_multiplier=noise, steps=steps, delta=delta)
         bound = published_epsilon(noise_multiplier=noise, steps=steps, delta=delta)
-        assert bound <= exact.high * (1 + COARSELY) + 1e-9
+        assert bound <= exact.high * (1 + GRID) + 1e-9
 
 
 @pytest.mark.parametrize(("inputs", "value"), theory("shuffle delta lower"))
-def test_delta_is_at_least_the_published_bound(inputs: dict, value: list, coarse: None) -> None:
+def test_delta_is_at_least_the_published_bound(inputs: dict, value: list) -> None:
     for epsilon, bound in zip(inputs["eps"], value, strict=True):
         found = shuffle_delta(
             noise_multiplier=inputs["sigma"], steps=inputs["steps"], epsilon=epsilon
         )
-        assert found.high >= bound * (1 - COARSELY)
+        assert found.high >= bound * (1 - GRID)
         assert found.delta <= 2 * bound + 1e-9 or epsilon < 3  # and near it where it is tight
 
 
@@ -140,15 +138,15 @@ def test_without_shuffling_delta_is_the_gaussian_one(inputs: dict, value: list) 
 # --- laws
 @pytest.mark.parametrize("direction", [P, Q, "both"])
 @pytest.mark.parametrize("delta", [1e-8, 1e-5, 0.05])
-def test_delta_of_epsilon_of_delta(direction: Any, delta: float, coarse: None) -> None:
+def test_delta_of_epsilon_of_delta(direction: Any, delta: float) -> None:
     setting = {"noise_multiplier": 0.9, "steps": 20, "epochs": 2, "direction": direction}
     epsilon = shuffle_epsilon(**setting, delta=delta).epsilon
     found = shuffle_delta(**setting, epsilon=epsilon)
-    assert found.delta == pytest.approx(delta, rel=1e-6)  # the same law, read both ways
+    assert found.delta == pytest.approx(delta, rel=GRID)  # read from grids that each needs
     assert found.low <= found.delta <= found.high
 
 
-def test_epsilon_falls_with_noise_and_delta_and_rises_with_epochs(coarse: None) -> None:
+def test_epsilon_falls_with_noise_and_delta_and_rises_with_epochs() -> None:
     def of(noise: float = 1.0, delta: float = 1e-5, times: int = 2) -> float:
         return shuffle_epsilon(noise_multiplier=noise, steps=30, epochs=times, delta=delta).epsilon
 
@@ -161,13 +159,13 @@ def strictly_falls(values: list[float]) -> bool:
     return all(a > b for a, b in itertools.pairwise(values))
 
 
-def test_both_directions_is_the_larger(coarse: None) -> None:
+def test_both_directions_is_the_larger() -> None:
     setting = {"noise_multiplier": 1.0, "steps": 10, "delta": 1e-5}
     both, *either = (shuffle_epsilon(**setting, direction=d) for d in ("both", P, Q))
     assert both == max(either, key=lambda one: one.epsilon)
 
 
-def test_more_hiding_places_leak_less(coarse: None) -> None:
+def test_more_hiding_places_leak_less() -> None:
     found = [
         shuffle_epsilon(noise_multiplier=1.0, steps=steps, delta=1e-5).epsilon
         for steps in (1, 2, 10, 100, 1000)
@@ -180,25 +178,25 @@ def test_more_hiding_places_leak_less(coarse: None) -> None:
 @pytest.mark.parametrize("noise", [0.05, 0.2, 10.0, 50.0])
 @pytest.mark.parametrize("sampler", [Shuffle(), BallsInBins()])
 @pytest.mark.parametrize("steps", [1, 2, 100])
-def test_extreme_noise(noise: float, sampler: Sampler, steps: int, coarse: None) -> None:
+def test_extreme_noise(noise: float, sampler: Sampler, steps: int) -> None:
     found = shuffle_epsilon(noise_multiplier=noise, steps=steps, delta=1e-5, sampler=sampler)
     most = gaussian_epsilon(noise, 1e-5)  # whoever learns the batch knows more
-    assert 0 < found.low <= found.epsilon <= found.high <= most * (1 + COARSELY)
+    assert 0 < found.low <= found.epsilon <= found.high <= most * (1 + GRID)
     if noise <= 0.2 and isinstance(sampler, Shuffle):
-        assert found.epsilon == pytest.approx(most, rel=COARSELY)
+        assert found.epsilon == pytest.approx(most, rel=GRID)
     if noise == 50:  # no batch stands out: the sum says all, and it has √T times the noise
         averaged = gaussian_epsilon(noise * math.sqrt(steps), 1e-5)
         assert found.epsilon == pytest.approx(averaged, rel=0.02)
 
 
-def test_a_huge_delta_leaves_nothing(coarse: None) -> None:
+def test_a_huge_delta_leaves_nothing() -> None:
     for delta in (0.5, 0.9):
         assert shuffle_epsilon(noise_multiplier=1.0, steps=100, delta=delta).epsilon == 0
         near = shuffle_epsilon(noise_multiplier=0.3, steps=100, delta=delta)
         assert near.epsilon == pytest.approx(gaussian_epsilon(0.3, delta), rel=0.01)
 
 
-def test_many_epochs_of_much_noise_tend_to_a_gaussian(coarse: None) -> None:
+def test_many_epochs_of_much_noise_tend_to_a_gaussian() -> None:
     """A sum of 200 nearly normal losses: μ² = E · Var L, and Var L = 1/(Tσ²) for much noise."""
     found = shuffle_epsilon(noise_multiplier=20.0, steps=50, epochs=200, delta=1e-5)
     truth = gaussian_epsilon(20 * math.sqrt(50 / 200), 1e-5)
@@ -243,7 +241,7 @@ def test_bad_settings_are_refused(changed: dict) -> None:
 # --- samplers
 @pytest.mark.parametrize("sampler", [Poisson(), WithoutReplacement()], ids=str)
 def test_samplers_of_independent_steps_are_sent_elsewhere(sampler: Sampler) -> None:
-    with pytest.raises(InvalidArgument, match=r"accounting\.monte_carlo"):
+    with pytest.raises(InvalidArgument, match=r"accounting\.pld"):
         shuffle_epsilon(noise_multiplier=1.0, steps=100, delta=1e-5, sampler=sampler)
 
 
@@ -258,7 +256,7 @@ def test_sliding_buffers_are_sent_to_the_training_itself() -> None:
         )
 
 
-def test_samplers_that_coincide(coarse: None) -> None:
+def test_samplers_that_coincide() -> None:
     setting = {"noise_multiplier": 1.0, "delta": 1e-5}
     shuffled = shuffle_epsilon(**setting, steps=40).epsilon
     same: list[tuple[Sampler, int]] = [
@@ -276,7 +274,7 @@ def test_samplers_that_coincide(coarse: None) -> None:
     assert alone.epsilon == pytest.approx(gaussian_epsilon(0.5, 1e-5), rel=1e-9)
 
 
-def test_the_batch_size_cancels(coarse: None) -> None:
+def test_the_batch_size_cancels() -> None:
     setting = {"noise_multiplier": 1.0, "steps": 40, "delta": 1e-5}
     for sampler in (Shuffle(), BallsInBins()):
         sizes = [
@@ -286,7 +284,7 @@ def test_the_batch_size_cancels(coarse: None) -> None:
         assert len(set(sizes)) == 1
 
 
-def test_large_batches_shuffled_as_a_whole_leave_the_gaussian_mechanism(coarse: None) -> None:
+def test_large_batches_shuffled_as_a_whole_leave_the_gaussian_mechanism() -> None:
     found = [
         shuffle_epsilon(
             noise_multiplier=2.0, steps=100, delta=1e-5, sampler=BatchThenShuffle(), batch_size=size
@@ -295,25 +293,25 @@ def test_large_batches_shuffled_as_a_whole_leave_the_gaussian_mechanism(coarse: 
     ]
     truth = gaussian_epsilon(2.0, 1e-5)
     assert found[0] < found[1] < truth
-    assert found[2] == pytest.approx(truth, rel=COARSELY)
+    assert found[2] == pytest.approx(truth, rel=GRID)
     assert found[3] == pytest.approx(truth, rel=1e-9)
 
 
 # --- noise
 @pytest.mark.parametrize(("claim", "steps", "times"), [(2.0, 50, 1), (12.0, 20, 3), (0.05, 10, 1)])
 def test_needed_noise_keeps_the_claim_and_less_breaks_it(
-    claim: float, steps: int, times: int, coarse: None
+    claim: float, steps: int, times: int
 ) -> None:
     setting = {"steps": steps, "epochs": times, "delta": 1e-5}
     noise = shuffle_noise(epsilon=claim, **setting)
     at = shuffle_epsilon(noise_multiplier=noise, **setting)
-    assert at.epsilon == pytest.approx(claim, rel=3 * COARSELY)  # it looks at half the grid
+    assert at.epsilon == pytest.approx(claim, rel=5 * GRID)  # it is content with less
     assert shuffle_epsilon(noise_multiplier=0.99 * noise, **setting).low > claim
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("claim", "steps", "times"), [(3.0, 781, 50), (1.0, 100, 1)])
-def test_needed_noise_on_the_full_grid(claim: float, steps: int, times: int) -> None:
+def test_needed_noise_of_large_settings(claim: float, steps: int, times: int) -> None:
     setting = {"steps": steps, "epochs": times, "delta": 1e-5}
     noise = shuffle_noise(epsilon=claim, **setting)
     assert shuffle_epsilon(noise_multiplier=noise, **setting).epsilon == pytest.approx(
@@ -322,16 +320,16 @@ def test_needed_noise_on_the_full_grid(claim: float, steps: int, times: int) -> 
     assert shuffle_epsilon(noise_multiplier=0.99 * noise, **setting).low > claim
 
 
-def test_needed_noise_without_shuffling_is_the_gaussian_one(coarse: None) -> None:
+def test_needed_noise_without_shuffling_is_the_gaussian_one() -> None:
     noise = shuffle_noise(epsilon=1.0, delta=1e-5, steps=9, epochs=4, sampler=Sequential())
     assert gaussian_epsilon(noise / 2, 1e-5) == pytest.approx(1.0, rel=1e-4)
 
 
-def test_needed_noise_of_the_ends(coarse: None) -> None:
+def test_needed_noise_of_the_ends() -> None:
     """ε = 0 asks for δ(0) ≤ δ, which much noise gives; of ε = ∞ everything is kept."""
     noise = shuffle_noise(epsilon=0.0, delta=0.1, steps=10)
     found = shuffle_delta(noise_multiplier=noise, steps=10, epsilon=0.0)
-    assert found.delta == pytest.approx(0.1, rel=COARSELY)
+    assert found.delta == pytest.approx(0.1, rel=GRID)
     assert shuffle_noise(epsilon=math.inf, delta=1e-5, steps=10) == 0
     with pytest.raises(InvalidArgument):
         shuffle_noise(epsilon=-1.0, delta=1e-5, steps=10)
@@ -339,7 +337,7 @@ def test_needed_noise_of_the_ends(coarse: None) -> None:
 
 # --- trade-off curve
 @pytest.mark.parametrize(("steps", "times"), [(20, 1), (20, 5)])
-def test_curve_touches_every_epsilon_delta_region(steps: int, times: int, coarse: None) -> None:
+def test_curve_touches_every_epsilon_delta_region(steps: int, times: int) -> None:
     setting = {"noise_multiplier": 1.0, "steps": steps, "epochs": times}
     fpr = np.concatenate([[0.0], np.geomspace(1e-9, 1, 3000), 1 - np.geomspace(1e-9, 1, 3000)])
     fpr = np.unique(np.clip(fpr, 0, 1))
@@ -361,7 +359,7 @@ def test_curve_of_one_batch_is_the_gaussian_one() -> None:
     np.testing.assert_allclose(curve, gdp_curve(fpr, mu=math.sqrt(3) / 0.8), atol=1e-12)
 
 
-def test_curve_is_that_of_simulated_attacks(rng: np.random.Generator, coarse: None) -> None:
+def test_curve_is_that_of_simulated_attacks(rng: np.random.Generator) -> None:
     setting = {"noise_multiplier": 0.7, "steps": 10, "epochs": 2}
     epoch, plays = epochs.Epoch(steps=10, noise=0.7, absent=1), 30_000
     inside, outside = (

@@ -113,10 +113,9 @@ def _audit(mu: float, *, records: int) -> Audit:
     (view,) = audit.find(EpsilonFinding)
     named = tuple(
         a_record(
-            record=f"patient-{i}",
+            row=i,
             risk=float("inf") if i == 77 else float(i * 37 % 250),
             measure="attack score",
-            group="AB"[i % 2],
             note="rare" if i % 50 == 0 else "",
         )
         for i in range(records)

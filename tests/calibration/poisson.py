@@ -9,8 +9,8 @@ import numpy as np
 from epsilometer import Scores
 from epsilometer.accounting import pld
 from epsilometer.accounting.family import RankSum, Rule, Seen, poisson_bound
-from epsilometer.attacks import likelihood_ratio
 from epsilometer.rules import RankGrid
+from epsilometer.stats import likelihood_ratio
 
 PAGE = Path(__file__).parents[2] / "docs" / "poisson.md"
 STEPS, DELTA, AUDITS = 10, 1e-5, 20

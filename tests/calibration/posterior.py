@@ -6,9 +6,9 @@ import sys
 
 import numpy as np
 
-from epsilometer.attacks.disclosure import Kind, ReleaseForm
-from epsilometer.audits.posterior_finding import _Attack
-from epsilometer.audits.posterior_runs import Collected, Shown, Side
+from epsilometer.audits.posterior.disclosure import Kind, ReleaseForm
+from epsilometer.audits.posterior.finding import _Attack
+from epsilometer.audits.posterior.runs import Collected, Shown, Side
 from epsilometer.stats.estimators import epsilon_lower_bound
 from epsilometer.stats.thresholds import Best, HoldOut
 
@@ -34,19 +34,19 @@ def null(runs: int, rng: np.random.Generator) -> _Attack:
 
 def learned_bound(kind: Kind, runs: int, rng: np.random.Generator) -> float:
     """The bound that decides, of one simulated audit."""
-    scores = null(runs, rng).scores(Shown(ReleaseForm(kind), SAMPLES))
+    scores = null(runs, rng).score(Shown(ReleaseForm(kind), SAMPLES))
     return epsilon_lower_bound(scores, delta=DELTA).epsilon
 
 
 def joint_bounds(kind: Kind, runs: int, rng: np.random.Generator) -> list[float]:
     """Of thresholds that must all be reached, or any, by hold-out."""
-    found = null(runs, rng).joint(Shown(ReleaseForm(kind), SAMPLES), HoldOut(0.5), 0.95)
+    found = null(runs, rng).bound_jointly(Shown(ReleaseForm(kind), SAMPLES), HoldOut(0.5), 0.95)
     return [bound.epsilon for bound in found]
 
 
 def raw_estimate(kind: Kind, runs: int, rng: np.random.Generator) -> float:
     """The paper's: the larger of both decisions."""
-    found = null(runs, rng).joint(Shown(ReleaseForm(kind), SAMPLES), Best(), 0.95)
+    found = null(runs, rng).bound_jointly(Shown(ReleaseForm(kind), SAMPLES), Best(), 0.95)
     return max(bound.epsilon for bound in found)
 
 

@@ -86,6 +86,7 @@ def test_an_off_by_one_in_the_rank_is_caught(monkeypatch: pytest.MonkeyPatch) ->
     assert oracles.too_often(_wrong(DEFAULT, NULL, 400), 400)
 
 
+@pytest.mark.slow
 def test_best_is_wrong_as_often_as_its_name_says() -> None:
     best = OTHERS[0]
     assert not best.valid

@@ -18,12 +18,12 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from epsilometer import Claim, Scores, audit, json_schema, load, readers
-from epsilometer.accounting import pld
+from epsilometer import Claim, Scores, audit, json_schema, load
 from epsilometer.cli.main import COMMANDS, HEADINGS, main
 from epsilometer.core import judge
+from epsilometer.core.references import BIBLIOGRAPHY
 from epsilometer.core.serialisation import from_json
-from epsilometer.references import BIBLIOGRAPHY
+from epsilometer.files import score_files
 from epsilometer.rules import Best, Bonferroni, Fixed, HoldOut, RankGrid
 from epsilometer.stats.estimators import REGISTRY
 from tests import oracles
@@ -33,7 +33,7 @@ from tests.cli.test_classifier import people
 
 SPREAD = oracles.even_normals(300)
 SCORES = Scores(SPREAD + 3, SPREAD)  # proves an ε between 2 and 4
-RUNS = ("list", "status", "resume", "compare", "trend")
+RUNS = ("list", "status", "resume", "verify", "compare", "trend")
 
 
 def write_csv(path: Path) -> None:
@@ -68,10 +68,11 @@ def test_estimate_on_a_file_is_the_audit_of_its_scores(
     assert done.exit_code == 0, done.output
     found = from_json(done.stdout)
     said = found.provenance
-    assert found.findings == audit(readers.read_scores(path), delta=1e-5).findings
+    assert found.findings == audit(score_files.read_scores(path), delta=1e-5).findings
     assert found.views[0].bound == audit(SCORES, delta=1e-5).bounds[0]
     assert found.subject == path.name
-    assert said.inputs == ((path.name, hashlib.sha256(path.read_bytes()).hexdigest()),)
+    assert said.shapes == (("inside", "300"), ("outside", "300"))
+    assert hashlib.sha256(path.read_bytes()).hexdigest() not in done.stdout
     assert done.stderr == ""
 
 
@@ -137,7 +138,7 @@ def test_a_fault_of_ours_is_exit_code_3(scores_csv: Path, monkeypatch: pytest.Mo
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("epsilometer.cli.estimate.run_call", fail)
+    monkeypatch.setattr("epsilometer.cli.audit.run_call", fail)
     done = call("estimate", scores_csv, "--delta", "1e-5")
     assert done.exit_code == 3
     assert "ZeroDivisionError" in done.stderr
@@ -208,12 +209,12 @@ def test_the_seed_of_a_split_is_taken(scores_csv: Path) -> None:
         ("", "found none"),
         ("score,member\n", "scores.csv"),
         ("score,member\nnan,1\n1,0\n", "±inf"),
-        ("score,member\nhigh,1\n1,0\n", "'high'"),
+        ("score,member\nhigh,1\n1,0\n", "row 1 of the data has something else"),
         ("loss,label\n1,1\n1,0\n", "found 'loss', 'label'"),
         ("score,member\n1,1\n2,1\n", "only inside"),
         ("inside,outside\n1,\n2,\n", "outside"),
         ("score,member\n1,1\n2\n", "line 3"),
-        ("score,member\n1,maybe\n2,0\n", "'maybe'"),
+        ("score,member\n1,maybe\n2,0\n", "row 1 of the data has another value"),
     ],
 )
 def test_bad_files_are_told_in_one_line(text: str, part: str, tmp_path: Path) -> None:
@@ -250,7 +251,7 @@ def test_mismatched_shapes_are_told_in_one_line(tmp_path: Path) -> None:
 
 
 def test_a_huge_file_is_told_in_one_line(scores_csv: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "LARGEST", 100)
+    monkeypatch.setattr("epsilometer.files.readers.LARGEST", 100)
     assert "ScoreCounts" in told(call("estimate", scores_csv, "--delta", "1e-5"))
 
 
@@ -368,9 +369,8 @@ def test_bad_options_of_other_commands_are_told(arguments: list[str]) -> None:
 
 
 @pytest.fixture
-def small_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_demo() -> None:
     pytest.importorskip("sklearn")
-    monkeypatch.setattr(pld, "INTERVAL", 1e-3)  # calibrates the noise in a fifth of the time
 
 
 @pytest.mark.usefixtures("small_demo")
@@ -406,6 +406,10 @@ def test_demo_that_cannot_write_says_so() -> None:
     assert "Expected to be able to write in '/dev/null/run'" in line
 
 
+# Examples of several seconds, of commands that have tests of their own.
+LONG = ("shuffle", "dpsgd", "federated", "posterior", "doctor", "zoo")
+
+
 def test_the_examples_of_all_commands_run(
     tmp_path: Path, scores_csv: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -414,13 +418,22 @@ def test_the_examples_of_all_commands_run(
     Path("audit.json").write_text(estimated.stdout, "utf-8")
     Path("train.py").touch()
     people(Path("people.csv"))
-    for name in ["demo", *(name for name in COMMANDS if name not in ("demo", "runs"))]:
+    for name in ["demo", *(name for name in COMMANDS if name not in ("demo", "runs", *LONG))]:
         done = call(*example(name))
         assert done.exit_code in (0, 1, 4), done.output  # verdicts, as they should be
         assert done.stdout
     for name in RUNS:
         if name != "compare":  # of two runs that are not there
             assert call(*example("runs", name)).exit_code in (0, 1), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LONG)
+def test_long_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = call(*example(name))
+    assert done.exit_code in (0, 1), done.output
+    assert done.stdout
 
 
 def example(*names: str) -> list[str]:
@@ -483,7 +496,7 @@ def test_shared_options_are_spelled_and_explained_alike() -> None:
     for shared in (
         *("--claim", "--delta", "--confidence", "--seed", "--out", "--json", "--html", "--quiet"),
         *("--explain", "--engine", "--workers", "--address", "--log-json", "--until", "--data"),
-        *("--config", "--trust"),
+        *("--config", "--trust", "--accept-changes"),
     ):
         assert len(said[shared]) == 1, said[shared]
     assert not {"--run", "--claim-epsilon", "--until-refuted"} & set(said)

@@ -11,7 +11,7 @@ import pytest
 
 from epsilometer import DPSGD, Claim, UntilRefuted
 from epsilometer._dispatch import call_from_sections
-from epsilometer.canaries.gradient import IN_WORDS
+from epsilometer.audits.dpsgd.canaries import IN_WORDS
 from epsilometer.core import judge
 from epsilometer.core.serialisation import from_json
 from epsilometer.core.settings import from_settings, to_settings

@@ -11,8 +11,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from epsilometer.cli import examining
-from epsilometer.cli.examining import USES, WITHOUT, Check, examine, requirements, works_without
+from epsilometer.cli import doctor
+from epsilometer.cli.doctor import (
+    USES,
+    WITHOUT,
+    Check,
+    examine,
+    list_requirements,
+    list_workable,
+)
 from epsilometer.cli.main import COMMANDS, main
 from tests.engine.test_dask import cluster
 from tests.test_imports import HEAVY, loaded_after
@@ -53,8 +60,8 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two quick packages in place of all: the others are looked at by the example of the help."""
-    monkeypatch.setattr(examining, "requirements", lambda: (("click",), {"numba": ("filelock",)}))
-    monkeypatch.setattr(examining, "_gpu", list)
+    monkeypatch.setattr(doctor, "list_requirements", lambda: (("click",), {"numba": ("filelock",)}))
+    monkeypatch.setattr(doctor, "_check_gpu", list)
 
 
 def of(checks: list[Check], name: str) -> Check:
@@ -65,7 +72,7 @@ def of(checks: list[Check], name: str) -> Check:
 @pytest.mark.parametrize("how", BREAKAGES)
 def test_a_broken_package_is_a_line(how: str, path: Path) -> None:
     package(path, how, BREAKAGES[how])
-    check = examining._package("extra torch", how, vital=False, extra="torch")
+    (check,) = doctor._check_package("extra torch", how, extra="torch")
     assert check.state == "broken"
     assert check.says.startswith("installed, but cannot be imported: ")
     assert check.says.isprintable()
@@ -75,22 +82,22 @@ def test_a_broken_package_is_a_line(how: str, path: Path) -> None:
 def test_a_package_that_takes_too_long_is_not_called_broken(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(examining, "_PATIENCE", 2.0)
+    monkeypatch.setattr(doctor, "_PATIENCE", 2.0)
     package(path, "hangs", "import time; time.sleep(600)")
-    check = examining._package("extra torch", "hangs", vital=False, extra="torch")
+    (check,) = doctor._check_package("extra torch", "hangs", extra="torch")
     assert check.state == "slow"
     assert check.says == (
         "installed; its import took longer than 2 s: the machine is busy, or it hangs"
     )
     assert "install" not in check.advice
-    assert len(works_without([check])) == 1  # nothing is said to be missing
+    assert len(list_workable([check])) == 1  # nothing is said to be missing
 
 
 def test_a_package_that_is_not_there_is_missing_and_its_extra_named() -> None:
-    check = examining._package("extra torch", "no-such-package", vital=False, extra="torch")
+    (check,) = doctor._check_package("extra torch", "no-such-package", extra="torch")
     assert (check.state, check.says) == ("missing", "not installed")
     assert check.advice == "pip install 'epsilometer[torch]'"
-    assert "Without torch (missing): no dpsgd" in works_without([check])[1]
+    assert "Without torch (missing): no dpsgd" in list_workable([check])[1]
 
 
 def test_what_lies_in_this_folder_is_not_what_is_installed(
@@ -98,7 +105,7 @@ def test_what_lies_in_this_folder_is_not_what_is_installed(
 ) -> None:
     (tmp_path / "filelock.py").write_text("raise RuntimeError('mine')", "utf-8")
     monkeypatch.chdir(tmp_path)
-    assert examining._package("core", "filelock", vital=True, extra="").state == "works"
+    assert doctor._check_package("core", "filelock", vital=True)[0].state == "works"
 
 
 @pytest.mark.usefixtures("few")
@@ -140,10 +147,11 @@ def test_where_the_core_is_broken_it_still_answers_with_3(path: Path) -> None:
 
 
 def test_it_imports_nothing_that_may_be_broken() -> None:
-    program = "import epsilometer.cli.doctor, epsilometer.cli.examining"
+    program = "import epsilometer.cli.doctor"
     assert loaded_after(program, [*HEAVY, "numpy", "scipy", "rich", "joblib"]) == set()
 
 
+@pytest.mark.usefixtures("few")
 @pytest.mark.usefixtures("few")
 def test_an_address_where_nobody_is_is_told() -> None:
     done = run("--address", "tcp://127.0.0.1:9")
@@ -154,22 +162,22 @@ def test_an_address_where_nobody_is_is_told() -> None:
 
 def test_an_address_where_a_cluster_is_is_reached(tmp_path: Path) -> None:
     with cluster(tmp_path, workers=1) as real:
-        (check,) = examining._cluster(real.address)()
+        (check,) = doctor._check_cluster(real.address)
     assert (check.state, check.says) == ("works", "1 at a time")
 
 
 def test_folders_are_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gone = tmp_path / "gone"
-    assert examining._writable("temporary files", gone, "Do.").state == "broken"
-    assert examining._writable("temporary files", tmp_path, "Do.").state == "works"
+    assert doctor._check_writable("temporary files", gone, "Do.").state == "broken"
+    assert doctor._check_writable("temporary files", tmp_path, "Do.").state == "works"
     monkeypatch.setenv("EPSILOMETER_DATA", str(tmp_path))
-    assert examining._data().state == "broken"
+    assert doctor._check_data().state == "broken"
     (tmp_path / "mnist.npz").touch()
-    assert examining._data() == Check(
+    assert doctor._check_data() == Check(
         part="folders", name="EPSILOMETER_DATA", state="works", says=f"{tmp_path}: mnist.npz"
     )
     monkeypatch.delenv("EPSILOMETER_DATA")
-    assert examining._data().state == "note"
+    assert doctor._check_data().state == "note"
 
 
 def test_a_driver_that_fails_is_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,13 +185,13 @@ def test_a_driver_that_fails_is_a_line(tmp_path: Path, monkeypatch: pytest.Monke
     program.write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed'\nexit 9\n", "utf-8")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    check = examining._driver()
+    check = doctor._check_driver()
     assert (check.state, check.says) == ("broken", "NVIDIA-SMI has failed")
 
 
 def test_every_extra_is_known_and_every_package_of_it_looked_at() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    core, extras = requirements()
+    core, extras = list_requirements()
     asked = {re.match(r"[\w.-]+", line)[0] for line in project["dependencies"]}  # type: ignore[index]
     assert set(core) == asked
     for extra in set(project["optional-dependencies"]) - {"all", "dev"}:
@@ -193,9 +201,9 @@ def test_every_extra_is_known_and_every_package_of_it_looked_at() -> None:
 
 
 def test_every_core_package_that_fails_is_vital(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(examining, "_run", lambda *_: ("broken", "no"))
+    monkeypatch.setattr(doctor, "_run_program", lambda *_: ("broken", "no"))
     monkeypatch.setattr(
-        examining, "_driver", lambda: Check(part="", name="", state="note", says="")
+        doctor, "_check_driver", lambda: Check(part="", name="", state="note", says="")
     )
     vital = {check.name for check in examine() if check.vital}
-    assert vital == {*requirements()[0], "a bound"}
+    assert vital == {*list_requirements()[0], "a bound"}

@@ -10,9 +10,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from epsilometer import Audit, load
+from epsilometer.audits.federated.source import FederatedTask
 from epsilometer.cli.main import main
 from epsilometer.core import judge
-from epsilometer.sources import FederatedTask
+from epsilometer.engine.store import Store
 from tests.cli.calls import call as call_main
 from tests.cli.described import check_replay
 
@@ -124,8 +125,9 @@ def test_other_tasks_come_from_a_folder(task: str, tmp_path: Path) -> None:
     assert named.exit_code == 0, named.output
     one, other = result_of(tmp_path / "named"), result_of(tmp_path / "run")
     assert one.findings == other.findings
-    ((file, _),) = FederatedTask(task, data).fingerprints()  # type: ignore[arg-type]
-    assert file in dict(one.provenance.inputs)
+    ((file, digest),) = FederatedTask(task, data).fingerprints()  # type: ignore[arg-type]
+    assert file in Store.open(tmp_path / "named").plan.inputs
+    assert digest not in one.to_json()
     again = CliRunner().invoke(
         main,
         ["audit", str(tmp_path / "named" / "result.json"), "--engine", "in-process", "--json"],

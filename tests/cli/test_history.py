@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from epsilometer.cli.main import main
 from epsilometer.core import judge
 from tests.examples import a_posterior, a_release, a_series
-from tests.history.folders import NOON, digits, put
+from tests.files.history.folders import NOON, digits, put
 
 
 @pytest.fixture

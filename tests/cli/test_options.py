@@ -13,9 +13,8 @@ from epsilometer.cli.options import (
     Listed,
     Named,
     Whole,
-    make_engine,
 )
-from epsilometer.engine.engines import InProcess, Local
+from epsilometer.engine.engines import InProcess, Local, make_engine
 from epsilometer.errors import InvalidArgument
 
 

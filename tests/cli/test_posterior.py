@@ -14,15 +14,14 @@ from click.testing import Result
 
 from epsilometer import Audit, Posterior, load
 from epsilometer._dispatch import call_from_sections
+from epsilometer.cli.sources import DropoutOnRecords
 from epsilometer.core import judge
 from epsilometer.engine.store import Store
 from epsilometer.findings import FormFinding, FormPlan, PosteriorRuns, TheoryEpsilon
 from epsilometer.samplers import Poisson, Shuffle
-from epsilometer.sources import DropoutOnRecords
 from tests.cli.calls import call
 from tests.cli.described import audit_of, check_replay, with_changes
 
-pytestmark = pytest.mark.usefixtures("coarse")
 DOCS = Path(__file__).parents[2] / "docs" / "posterior.md"
 SMALL: dict[str, dict[str, Any]] = {
     "subject": {"runs": 12, "samples": 4, "forms": ["mean+std:0.01", "mean", "label"]},
@@ -210,11 +209,12 @@ def test_other_records_are_not_gone_on_with(audit: Callable[..., Result]) -> Non
     done = call("runs", "resume", "run", "--quiet")
     assert done.exit_code == 2
     assert "Expected no other run" in done.stderr
-    assert "inputs" in done.stderr
+    assert "other data in mine.npz" in done.stderr
     assert Store.open(Path("run")).plan.audit == "Posterior"
     assert dict(Store.open(Path("run")).plan.inputs)["mine.npz"]
 
 
+@pytest.mark.slow
 def test_the_example_of_the_help_runs_what_is_bundled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,14 +9,13 @@ from click.testing import CliRunner, Result
 
 from epsilometer import Audit
 from epsilometer.accounting.shuffle import shuffle_epsilon
-from epsilometer.audits import shuffling
+from epsilometer.audits.shuffling import subject as shuffling
 from epsilometer.cli.main import main
 from epsilometer.core import judge
 from epsilometer.core.serialisation import from_json
 from tests.cli.calls import call
 from tests.cli.described import check_replay
 
-pytestmark = pytest.mark.usefixtures("coarse")
 HEADER = "name,noise_multiplier,steps,epochs,delta"
 QUICK = ("--noise-multiplier", 1, "--observations", 400)
 PLAYED = ("--noise-multiplier", 1, "--delta", "1e-5", "--observations", 2000)

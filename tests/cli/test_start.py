@@ -9,9 +9,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from epsilometer import __version__
-from epsilometer.cli import output
-from epsilometer.cli.main import main
-from epsilometer.cli.start import FIRST, STARTS, show_start
+from epsilometer.cli.main import FIRST, STARTS, main, show_start
 
 
 def test_it_says_what_to_type_and_succeeds() -> None:
@@ -31,7 +29,7 @@ def test_it_says_what_to_type_and_succeeds() -> None:
 def test_it_fits_one_screen_of_a_terminal(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     screen = io.StringIO()
     terminal = Console(file=screen, force_terminal=True, width=width)
-    monkeypatch.setattr(output, "Console", lambda **_: terminal)
+    monkeypatch.setattr("rich.console.Console", lambda **_: terminal)
     show_start()
     assert "\x1b[" in screen.getvalue()
     assert len(screen.getvalue().splitlines()) <= 24

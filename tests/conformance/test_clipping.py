@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from epsilometer.conformance.carryover import CarryoverCheck
 from epsilometer.conformance.clipping import ClippingWatch, LoudRecord
-from epsilometer.conformance.lingering import LingeringWatch
 
 LEVEL = 1e-3
 
@@ -74,11 +74,11 @@ def test_differences_are_exact(norm: float, rounding: float, outcome: str) -> No
 
 def test_nothing_seen_is_not_tested() -> None:
     assert ClippingWatch(level=LEVEL).check().outcome == "not tested"
-    assert LingeringWatch(level=LEVEL).check().outcome == "not tested"
+    assert CarryoverCheck(level=LEVEL).check().outcome == "not tested"
 
 
 def lingering(rng: np.random.Generator, *, momentum: float, scale: float, steps: int) -> str:
-    watch, velocity = LingeringWatch(level=LEVEL), np.zeros(80)
+    watch, velocity = CarryoverCheck(level=LEVEL), np.zeros(80)
     for _ in range(steps):
         planted = (rng.random(80) < 0.2) * 1.0
         watch.see(scale * rng.normal(size=80) + momentum * velocity, planted)

@@ -114,20 +114,27 @@ def test_heavy_tails_have_expectation_one_at_most(
     assert (values.mean(axis=0) <= 1 + 6 * spread).all()
 
 
-@given(st.integers(1, 60), st.sampled_from(["small", "tie", "sign"]))
+@given(st.integers(1, 60), st.sampled_from(["small", "tie", "many", "few"]))
 def test_counts_have_expectation_one(n: int, kind: str) -> None:
+    signs = evidence._SIGN_SHARES.size
     ratios, null = {
         "small": (evidence.small_ratios, evidence.SMALL_SHARE),
         "tie": (evidence.tie_ratios, evidence.TIE_SHARE),
-        "sign": (evidence.sign_ratios, 0.5),
+        "many": (lambda k, n: evidence.sign_ratios(k, n)[:signs], 0.5),
+        "few": (lambda k, n: evidence.sign_ratios(k, n)[signs:], evidence.LEAST_POSITIVE),
     }[kind]
     hits = np.arange(n + 1)
-    weights = scipy.stats.binom.pmf(hits, n, null)
-    expected = weights @ np.exp([ratios(int(k), n) for k in hits])
-    np.testing.assert_allclose(expected, 1, rtol=1e-9)
-    fewer = scipy.stats.binom.pmf(hits, n, null / 2)
-    if kind != "sign":
-        assert (fewer @ np.exp([ratios(int(k), n) for k in hits]) <= 1).all()
+    values = np.exp([ratios(int(k), n) for k in hits])
+    np.testing.assert_allclose(scipy.stats.binom.pmf(hits, n, null) @ values, 1, rtol=1e-9)
+    allowed = null * 1.02 if kind == "few" else null * 0.98
+    assert (scipy.stats.binom.pmf(hits, n, allowed) @ values <= 1).all()
+
+
+@pytest.mark.parametrize("spacing", [1 / 16, 1 / 19, 1 / 64])
+def test_signs_are_fair_enough_on_the_lattices_that_are_allowed(spacing: float) -> None:
+    positive = scipy.stats.norm.sf(spacing / 2)  # zeros are not
+    missed, hit = np.exp([evidence.sign_ratios(0, 1), evidence.sign_ratios(1, 1)])
+    assert (positive * hit + (1 - positive) * missed).max() <= 1 + 1e-12
 
 
 def test_p_values_become_e_values() -> None:
@@ -173,11 +180,14 @@ def test_a_lost_term_would_be_noticed() -> None:
     assert silent.max() < 0 < evidence.scale_ratios(100, 25.0).max()
 
 
-def test_the_law_of_another_cut_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_law_of_another_cut_would_be_noticed() -> None:
     """As if the probability of staying within a cut were that of a cut which is 1 % closer."""
-    closer = scipy.special.erf(0.99 * evidence._BLURRED_CUTS / math.sqrt(2))
-    monkeypatch.setattr(evidence, "_LOG_KEPT", np.log(closer))
-    largest = largest_expectation(lambda x: evidence.blurred_ratios(np.array([x])), 1.0)
+    right, closer = (
+        np.log(scipy.special.erf(share * evidence._BLURRED_CUTS / math.sqrt(2)))
+        for share in (1.0, 0.99)
+    )
+    excess = np.repeat((right - closer).ravel(), evidence._BLURS.size)
+    largest = largest_expectation(lambda x: evidence.blurred_ratios(np.array([x])) + excess, 1.0)
     assert largest > 1 + 1e-5
 
 

@@ -9,8 +9,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from epsilometer.conformance.checks import MOST_ROWS
 from epsilometer.conformance.comparisons import COMPARED, Comparisons, choose_compared
+from epsilometer.conformance.noise_checks import MOST_ROWS
 from epsilometer.conformance.summary import StepSummary, summarise_step
 from epsilometer.conformance.tensors import TensorSummariser
 from epsilometer.conformance.watch import StepWatch
@@ -169,13 +169,11 @@ def test_other_tensors_than_announced_are_refused() -> None:
         TensorSummariser([("a", (3,))], "cpu", chunk=0)
 
 
-def test_what_others_saw_is_passed_on() -> None:
+def test_ties_that_others_counted_are_passed_on() -> None:
     step = TensorSummariser([("a", (3,))], "cpu").summarise(
-        [(torch.ones(3), None)], 1.0, ties=(1, 2), amplitudes=[[1, 2]], amplitude_noise=0.5
+        [(torch.ones(3), None)], 1.0, ties=(1, 2)
     )
-    assert (step.ties, step.amplitude_noise) == ((1, 2), 0.5)
-    assert step.amplitudes is not None
-    assert step.amplitudes.tolist() == [1.0, 2.0]
+    assert step.ties == (1, 2)
 
 
 class LargestMade(TorchDispatchMode):

@@ -9,8 +9,8 @@ import pytest
 import scipy.stats
 
 from epsilometer.conformance import evidence
-from epsilometer.conformance.checks import CHECKS, KEPT
-from epsilometer.conformance.noise_check import Bets, NoiseCheck
+from epsilometer.conformance.evidence_check import Bets
+from epsilometer.conformance.noise_checks import CHECKS, KEPT, NoiseCheck
 from epsilometer.conformance.summary import choose_sketch, summarise_step
 from epsilometer.conformance.watch import StepWatch
 from epsilometer.core.findings import ConformanceFinding
@@ -247,15 +247,15 @@ def test_a_maximum_in_place_of_the_average_would_be_caught(
     def measure_mean() -> tuple[float, float]:
         values = []
         for _ in range(1000):
-            own = check()
+            own = check(level=1e-3)
             for step in range(1, 3):
                 own.see(summarise_step([("a", rng.normal(size=(2, 8)))]), step)
-            values.append(min(20.0, math.exp(own.value_now() or 0.0)))  # a mean that settles
+            values.append(min(20.0, math.exp(own.compute_evidence() or 0.0)))  # a mean that settles
         return float(np.mean(values)), float(np.std(values)) / 1000**0.5
 
     mean, error = measure_mean()
     assert mean <= 1 + 5 * error
-    monkeypatch.setattr(evidence, "average", lambda logs, weights=None: float(np.max(logs)))
+    monkeypatch.setattr(evidence, "average", lambda logs: float(np.max(logs)))
     monkeypatch.setattr(
         Bets, "value", lambda self: float(np.max(self._logs)) + math.log(self._logs.shape[1])
     )

@@ -8,7 +8,7 @@ import pytest
 import scipy.stats
 
 from epsilometer.conformance import whitening
-from epsilometer.conformance.ran import bound_epsilon_of_run
+from epsilometer.conformance.run_epsilon import bound_epsilon_of_run
 from epsilometer.conformance.summary import summarise_step
 from epsilometer.conformance.watch import StepWatch
 from epsilometer.conformance.whitening import Whitening
@@ -81,7 +81,7 @@ def test_whitening_undoes_mixing(name: str, rng: np.random.Generator) -> None:
 
 
 def test_all_ways_to_declare_agree(rng: np.random.Generator) -> None:
-    noise = pytest.importorskip("epsilometer.training.noise")
+    noise = pytest.importorskip("epsilometer.sampling.noise")
     residuals = rng.normal(size=(STEPS, 5))
 
     def whiten(declared: Whitening) -> list[FloatArray]:
@@ -106,7 +106,7 @@ def test_all_ways_to_declare_agree(rng: np.random.Generator) -> None:
 
 
 def test_noise_that_our_trainings_draw_becomes_white() -> None:
-    noise = pytest.importorskip("epsilometer.training.noise")
+    noise = pytest.importorskip("epsilometer.sampling.noise")
     torch = pytest.importorskip("torch")
     for law in (noise.TreeNoise(), noise.MatrixNoise(noise.SquareRoot(5))):
         drawn = law.start(4000, rounds=40, generator=torch.Generator().manual_seed(0))
@@ -250,7 +250,7 @@ def test_all_steps_are_one_release_for_the_bound(rng: np.random.Generator) -> No
     watch = StepWatch(noise=mixing)
     for residuals in draw(mixing, rng, scale=0.5):
         watch.see(residuals, noise_multiplier=4.0, rate=1.0)
-    (ran,) = watch.ran()
+    (ran,) = watch.group_noise()
     assert (ran.steps, ran.rate) == (1, 1.0)
     right = bound_epsilon_of_run([ran], delta=1e-5, sensitivity=6**0.5)
     booked = StepWatch(noise=mixing)
@@ -258,11 +258,11 @@ def test_all_steps_are_one_release_for_the_bound(rng: np.random.Generator) -> No
         booked.see(residuals, noise_multiplier=4.0, rate=1.0)
     assert (
         right.epsilon
-        > 1.8 * bound_epsilon_of_run(booked.ran(), delta=1e-5, sensitivity=6**0.5).epsilon
+        > 1.8 * bound_epsilon_of_run(booked.group_noise(), delta=1e-5, sensitivity=6**0.5).epsilon
     )
     sampled = StepWatch(noise=mixing)
     sampled.see(residuals, noise_multiplier=4.0, rate=0.1)
-    assert sampled.ran() == ()
+    assert sampled.group_noise() == ()
     with pytest.raises(InvalidArgument, match="same noise multiplier"):
         sampled.see(residuals, noise_multiplier=3.0, rate=0.1)
     sampled.see(residuals, noise_multiplier=4.0, rate=0.1)
@@ -291,7 +291,7 @@ def test_more_steps_than_were_declared_are_refused() -> None:
 
 
 def test_other_noise_of_ours_is_refused() -> None:
-    noise = pytest.importorskip("epsilometer.training.noise")
+    noise = pytest.importorskip("epsilometer.sampling.noise")
     with pytest.raises(InvalidArgument, match="4096 bands"):
         Whitening(noise.SquareRoot(5000))
     with pytest.raises(InvalidArgument, match="noise that is declared"):

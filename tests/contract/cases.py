@@ -55,7 +55,7 @@ def release_noisy_sum(numbers: tuple[float, ...], seed: int) -> float:
 
 def sample_posterior(features: Any, labels: Any, rng: np.random.Generator) -> Any:
     """A model that remembers whether there are eleven records."""
-    from epsilometer.attacks.posterior import FromCallable
+    from epsilometer.audits.posterior.forms import FromCallable
 
     p = (0.9 if len(labels) > 10 else 0.2) + rng.uniform(-0.05, 0.05)
     return FromCallable(lambda x, samples, rng: np.tile([1 - p, p], (samples, 1)))

@@ -14,8 +14,8 @@ import epsilometer as em
 from epsilometer import _dispatch
 from epsilometer.cli.main import main
 from epsilometer.core import judge, serialisation, settings
+from epsilometer.core.scores import Scores
 from epsilometer.errors import InvalidArgument, UnreadableFile
-from epsilometer.observations import Scores
 from tests.contract.cases import CASES, DELTA, Case, audited
 
 _EVERY = [(case, claim, verdict) for case in CASES for claim, verdict in case.claims]
@@ -223,7 +223,7 @@ def test_out_keeps_the_audit_and_its_page(
 
 def test_every_registered_subject_has_a_case(folder: Path) -> None:
     covered = {type(case.make(folder)).__name__ for case in CASES}
-    assert set(_dispatch.SUBJECTS) - covered == {"Demo"}  # tests/audits/test_demo.py
+    assert set(_dispatch.SUBJECTS) - covered == {"Demo"}  # tests/audits/training/test_demo.py
 
 
 def test_what_is_no_subject_is_refused() -> None:

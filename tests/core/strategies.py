@@ -15,7 +15,7 @@ from epsilometer.core.findings import (
     RecordRisk,
     RuleFinding,
 )
-from epsilometer.references import BIBLIOGRAPHY
+from epsilometer.core.references import BIBLIOGRAPHY
 
 unit = st.floats(0, 1)
 inner_unit = st.floats(0, 1, exclude_min=True, exclude_max=True)
@@ -97,10 +97,10 @@ def _views(delta: float) -> st.SearchStrategy[EpsilonFinding]:
 
 records = st.builds(
     RecordRisk,
-    record=words,
+    rank=st.integers(0, 10**9),
+    row=st.none() | st.integers(0, 10**9),
     risk=st.floats(allow_nan=False),
     measure=words,
-    group=words,
     note=words,
     shown=not_negative,
     unbinned=not_negative,
@@ -137,7 +137,7 @@ provenances = st.builds(
     seed=st.integers(0, 2**60),
     until=st.none() | settings_values,
     versions=pairs,
-    inputs=pairs,
+    shapes=pairs,
     plan=words,
     units=st.integers(100, 200),
     used=st.integers(0, 50),

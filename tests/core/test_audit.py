@@ -80,7 +80,7 @@ def test_print_says_what_was_found() -> None:
     text = str(an_audit(advice=("Add noise.",), caveats=("Mind the gap.",)))
     for part in (
         "subject: scores.csv",
-        "claim: ε = 1.0 at δ = 1e-05",
+        "claim: ε = 1 at δ = 1e-05",
         "bound: ε ≥ 2 at δ = 1e-05 (0.95 confidence, clopper_pearson)",
         "advice: Add noise.",
         "caveat: Mind the gap.",
@@ -116,7 +116,7 @@ def test_a_notebook_shows_a_small_table_in_which_text_stays_text(name: str) -> N
 
 def test_a_notebook_shows_what_was_claimed_and_what_was_proved() -> None:
     shown = check_notebook(an_audit())
-    assert "<td>claim</td><td>ε = 1.0 at δ = 1e-05</td>" in shown
+    assert "<td>claim</td><td>ε = 1 at δ = 1e-05</td>" in shown
     assert f"<td>bound</td><td>{a_bound()}</td>" in shown
     assert "<td>claim</td>" not in check_notebook(an_audit(claim=None))
 

@@ -54,11 +54,11 @@ def test_evidence_of_unequal_lengths_is_refused(part: str) -> None:
                 largest=(1.0, 1.0),
                 exposed=(1, 1),
                 accuracy=(1.0, 1.0),
-                records=(),
+                ranks=(1, 2),
                 best=0,
                 ended="",
             ),
-            "as many names of dropped records",
+            "as many ranks of records",
         ),
     ],
 )

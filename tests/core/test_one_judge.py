@@ -16,9 +16,9 @@ WORDS = {*judge.GRAVEST_FIRST, *get_args(judge.Conformance)}
 NO_VERDICTS = {
     ("core/settings.py", "refuted"): "short name of UntilRefuted in settings and flags",
     ("_dispatch.py", "refuted"): "the same, where a file is read",
-    ("core/findings.py", "violated"): "the type of a check's outcome, which the judge gives",
-    ("core/findings.py", "conforms"): "the same",
-    ("core/findings.py", "not tested"): "the same",
+    ("core/bound.py", "violated"): "the type of a check's outcome, which the judge gives",
+    ("core/bound.py", "conforms"): "the same",
+    ("core/bound.py", "not tested"): "the same",
 }
 
 

@@ -19,7 +19,7 @@ import pytest
 from epsilometer.engine.engines import Dask, EngineLost, InProcess
 from epsilometer.engine.run import run
 from epsilometer.engine.shards import Arrays
-from epsilometer.engine.store import Store, busy
+from epsilometer.engine.store import Store, is_busy
 from epsilometer.errors import InvalidArgument
 from tests.engine.jobs import ROOT, Digest, a_plan, in_order, wobble
 from tests.engine.test_engines import Holding, pools, touchy
@@ -30,7 +30,8 @@ pytest.importorskip("distributed")
 ENVIRONMENT = {
     **os.environ,
     "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "1",
-    "PYTHONPATH": str(ROOT),  # workers need the code of the units
+    # Workers need the code of the units.
+    "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
     "SPT_NOENV": "1",  # Dask writes its title over the environment, by which they are found
 }
 
@@ -138,7 +139,7 @@ def test_work_that_cannot_be_sent_to_a_cluster_is_told(lasting: Cluster, tmp_pat
     job = Digest(plan=a_plan(4), act=Holding(threading.Lock()))
     with pytest.raises(InvalidArgument, match=r"can be sent to another process .*lock"):
         run(job, tmp_path, engine=Dask(address=lasting.address))
-    assert not busy(tmp_path)
+    assert not is_busy(tmp_path)
 
 
 def test_more_units_than_are_sent_ahead_all_come_back(lasting: Cluster) -> None:
@@ -154,7 +155,7 @@ def tiny(unit: int) -> Arrays:
 def test_a_wrong_address_is_told(address: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match=f"Expected a Dask scheduler at '{address}'"):
         run(Digest(plan=a_plan(2)), tmp_path, engine=Dask(address=address, patience=0.5))
-    assert not busy(tmp_path)
+    assert not is_busy(tmp_path)
 
 
 @pytest.mark.parametrize("wrong", [{"patience": 0.0}, {"retries": -1}, {"patience": float("nan")}])
@@ -263,7 +264,7 @@ def test_a_cluster_that_goes_away_is_told_and_the_run_goes_on_here(
     assert isinstance(error, EngineLost)
     assert "What is finished is safe" in str(error)
     assert ("went away" if whom == "scheduler" else "there was none for 5 s") in str(error)
-    assert not busy(tmp_path / "run")
+    assert not is_busy(tmp_path / "run")
     store = Store.open(tmp_path / "run")
     assert store.look() == {}
     assert store.finished

@@ -214,7 +214,7 @@ def test_no_unit_is_lost_with_a_pool_that_breaks_while_it_is_fed(
 ) -> None:
     """joblib feeds from a thread: after the break it may still ask for a unit."""
     monkeypatch.setattr(engines, "_stream", Dying([3, 1, 2, 0]))
-    stream = engines._persistent(nothing_but, range(12), workers=2, tries=3)
+    stream = engines._stream_persistently(nothing_but, range(12), workers=2, tries=3)
     found = []
     for outcome in stream:
         found.append(outcome.unit)

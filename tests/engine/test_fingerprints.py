@@ -13,7 +13,7 @@ import pyarrow
 import pytest
 import torch
 
-from epsilometer.canaries.data import Record
+from epsilometer.core.record import Record
 from epsilometer.engine.fingerprints import fingerprint, name_of
 from epsilometer.errors import InvalidArgument
 from tests.engine.jobs import ROOT

@@ -6,8 +6,8 @@ import pytest
 
 from epsilometer.engine.engines import Engine, InProcess, Local
 from epsilometer.engine.events import Event
-from epsilometer.engine.gather import UnitFailed, gather
 from epsilometer.engine.plan import Plan
+from epsilometer.engine.run import UnitFailed, gather
 from epsilometer.engine.shards import Arrays
 from epsilometer.errors import InvalidArgument
 
@@ -18,11 +18,11 @@ def drawn(unit: int) -> Arrays:
     return {"drawn": PLAN.stream(unit).normal(size=unit + 1)}
 
 
-def failing(counter: Path, unit: int) -> Arrays:
+def failing(folder: Path, unit: int) -> Arrays:
     """Unit 4 fails as long as there is no such file; all others leave a line."""
-    if unit == 4 and not counter.with_suffix(".well").exists():
+    if unit == 4 and not (folder / "well").exists():
         raise InvalidArgument("Expected better of unit 4.")
-    with counter.open("a") as file:
+    with (folder / "count").open("a") as file:
         file.write(f"{unit}\n")
     return drawn(unit)
 
@@ -36,15 +36,14 @@ def test_gathers_in_the_order_of_units_on_every_engine(engine: Engine, tmp_path:
 
 
 def test_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    counter = tmp_path / "count"
-    unit = partial(failing, counter)
+    unit = partial(failing, tmp_path)  # a folder: what lies in it is no part of the code
     with pytest.raises(UnitFailed, match=r"^Expected better of unit 4\.$") as caught:
         gather(PLAN, unit, tmp_path / "run", engine=InProcess())
     assert caught.value.unit == 4
     assert "Traceback" in caught.value.traceback
-    counter.with_suffix(".well").touch()
+    (tmp_path / "well").touch()
     found = gather(PLAN, unit, tmp_path / "run", engine=InProcess())
-    assert counter.read_text().split() == list("0123456")  # none twice
+    assert (tmp_path / "count").read_text().split() == list("0123456")  # none twice
     np.testing.assert_array_equal(found[4]["drawn"], drawn(4)["drawn"])
 
 

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from epsilometer.engine import store as store_module
 from epsilometer.engine.engines import InProcess
 from epsilometer.engine.run import run
-from epsilometer.engine.store import CannotRead, CannotWrite, RunBusy, Store, busy, lock
+from epsilometer.engine.store import CannotRead, CannotWrite, RunBusy, Store, is_busy, lock
 from tests.engine.jobs import ROOT, Digest, a_plan, in_order
 
 HOLD = """
@@ -38,9 +37,8 @@ def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_a_second_process_is_refused_until_the_first_is_killed(
-    tmp_path: Path, holder: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, holder: subprocess.Popen[str]
 ) -> None:
-    monkeypatch.setattr(store_module, "_PATIENCE", 0.05)
     job = Digest(plan=a_plan(2))
     with pytest.raises(RunBusy, match="another process works on"):
         run(job, tmp_path, engine=InProcess())
@@ -48,19 +46,16 @@ def test_a_second_process_is_refused_until_the_first_is_killed(
     (tmp_path / "log.jsonl").write_text('{"torn\n' + line + "\n[1]\n7\n")
     with pytest.raises(RunBusy, match=r"process 17 on there works on .* epsilometer runs status"):
         run(job, tmp_path, engine=InProcess())
-    assert busy(tmp_path)
+    assert is_busy(tmp_path)
     assert not (tmp_path / "plan.json").exists()
     holder.kill()  # SIGKILL
     holder.wait()
-    assert not busy(tmp_path)
+    assert not is_busy(tmp_path)
     run(job, tmp_path, engine=InProcess())
-    assert not busy(tmp_path)
+    assert not is_busy(tmp_path)
 
 
-def test_a_second_thread_and_a_second_call_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store_module, "_PATIENCE", 0.05)
+def test_a_second_thread_and_a_second_call_are_refused(tmp_path: Path) -> None:
     refused = []
 
     def second() -> None:
@@ -85,7 +80,7 @@ def test_who_only_asks_does_not_turn_away_who_works(tmp_path: Path) -> None:
 
     def ask() -> None:
         while not stop.is_set():
-            busy(tmp_path)
+            is_busy(tmp_path)
 
     thread = threading.Thread(target=ask)
     thread.start()
@@ -167,10 +162,11 @@ def test_a_folder_that_may_not_be_written_is_told(folder: str, closed: Path) -> 
 def test_a_closed_folder_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As above, where root cannot be kept out."""
 
-    def shut(self: Path) -> Iterator[Path]:
-        raise PermissionError(13, "Permission denied", str(self))
+    def shut(path: object) -> list[str]:
+        raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(Path, "iterdir", shut)
+    (tmp_path / "shards").mkdir()
+    monkeypatch.setattr(os, "listdir", shut)
     with pytest.raises(CannotRead, match="Permission denied"):
         Store(tmp_path, a_plan()).look()
 

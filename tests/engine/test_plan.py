@@ -115,7 +115,7 @@ def changed(**parts: Any) -> str:
         ("{}", "as JSON"),
         ("[" * 100_000, "as JSON"),
         (pickle.dumps({"a": 1}, 0).decode("ascii"), "as JSON"),
-        (changed(schema=1), "schema 2, got one of schema 1"),
+        (changed(schema=1), "schema 3, got one of schema 1"),
         (changed(more=1), "schema"),
         (changed(units=0), "units"),
         (changed(units="12"), "units"),

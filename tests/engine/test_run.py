@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from epsilometer.engine.engines import Engine, InProcess, Local, Outcome
 from epsilometer.engine.events import EVENTS, Event, log_to
 from epsilometer.engine.run import Terminated, run
-from epsilometer.engine.store import Store, busy
+from epsilometer.engine.store import Store, is_busy
 from tests.engine.jobs import Digest, Listed, Shuffled, Total, a_plan, in_order, names, wobble
 
 UNITS = 12
@@ -158,14 +158,23 @@ def test_an_interrupted_run_goes_on_to_the_same_bytes(
         store = Store.open(tmp_path)
         assert store.look() == {}
         assert store.finished == set(range(after))
-    assert not busy(tmp_path)
+    assert not is_busy(tmp_path)
     assert bytes_of(tmp_path) == expected
 
 
 # It may come when threadpoolctl has opened that file and not yet begun to close it.
 @pytest.mark.filterwarnings("ignore:.*proc/self/maps:pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("engine", [InProcess(), Local(count=2), Local(count=2, kind="threads")])
+@pytest.mark.parametrize(
+    ("number", "engine"),
+    [
+        (signal.SIGINT, InProcess()),
+        (signal.SIGTERM, Local(count=2)),
+        (signal.SIGINT, Local(count=2, kind="threads")),
+        pytest.param(signal.SIGTERM, InProcess(), marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, Local(count=2), marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, Local(count=2, kind="threads"), marks=pytest.mark.slow),
+    ],
+)
 def test_a_signal_interrupts_a_run_and_the_handlers_are_put_back(
     number: signal.Signals, engine: Engine, tmp_path: Path, expected: bytes
 ) -> None:
@@ -191,7 +200,7 @@ def test_a_signal_interrupts_a_run_and_the_handlers_are_put_back(
         started.set()
         sender.join()
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
-    assert not busy(tmp_path / "long")
+    assert not is_busy(tmp_path / "long")
     assert Store.open(tmp_path / "long").look() == {}
     assert bytes_of(tmp_path / "next", engine) == expected  # nothing is left broken
 
@@ -369,7 +378,7 @@ def test_a_listener_that_raises_loses_nothing(tmp_path: Path, expected: bytes) -
     store = Store.open(tmp_path)
     assert store.look() == {}
     assert store.finished == set(range(UNITS))
-    assert not busy(tmp_path)
+    assert not is_busy(tmp_path)
     assert bytes_of(tmp_path, act=Interrupting(0)) == expected
 
 

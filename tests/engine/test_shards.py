@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from epsilometer.engine.shards import Arrays, DamagedShard, checked, pack, unpack
+from epsilometer.engine.shards import Arrays, DamagedShard, check_arrays, pack, unpack
 from epsilometer.errors import InvalidArgument
 
 PLAN = "ab" * 32
@@ -45,14 +45,14 @@ def same(one: Arrays, other: Arrays) -> bool:
 
 @given(UNITS)
 def test_what_is_packed_is_what_is_unpacked(units: dict[int, Arrays]) -> None:
-    again = unpack(pack(units, plan=PLAN), plan=PLAN)
+    again = unpack(pack(units, plan=PLAN), plans={PLAN})
     assert list(again) == list(units)
     assert all(same(again[unit], units[unit]) for unit in units)
 
 
 @given(NAMED)
 def test_unpacked_arrays_are_aligned_and_each_its_own(named: Arrays) -> None:
-    for array in unpack(pack({0: named}, plan=PLAN), plan=PLAN)[0].values():
+    for array in unpack(pack({0: named}, plan=PLAN), plans={PLAN})[0].values():
         assert array.flags.aligned
         assert array.flags.owndata
         assert array.flags.writeable
@@ -71,30 +71,30 @@ def test_every_byte_flipped_is_noticed() -> None:
         for flip in (0x01, 0x20, 0x80):  # 0x20 changes the case of a checksum's letters
             torn = data[:at] + bytes([data[at] ^ flip]) + data[at + 1 :]
             with pytest.raises(DamagedShard):
-                unpack(torn, plan=PLAN)
+                unpack(torn, plans={PLAN})
 
 
 def test_every_length_but_its_own_is_noticed() -> None:
     data = pack(SMALL, plan=PLAN)
     for length in range(len(data)):
         with pytest.raises(DamagedShard, match="torn"):
-            unpack(data[:length], plan=PLAN)
+            unpack(data[:length], plans={PLAN})
         with pytest.raises(DamagedShard, match="torn"):
-            unpack(data[:length] + bytes(len(data) - length), plan=PLAN)  # holes read as zeros
+            unpack(data[:length] + bytes(len(data) - length), plans={PLAN})  # holes read as zeros
     for more in (b"\0", b"\n", data):
         with pytest.raises(DamagedShard, match="torn"):
-            unpack(data + more, plan=PLAN)
+            unpack(data + more, plans={PLAN})
 
 
 @given(st.binary(max_size=300))
 def test_noise_is_never_a_shard(data: bytes) -> None:
     with pytest.raises(DamagedShard):
-        unpack(data, plan=PLAN)
+        unpack(data, plans={PLAN})
 
 
 def test_a_shard_of_another_plan_is_told_by_its_name() -> None:
     with pytest.raises(DamagedShard, match="belongs to the plan cdcdcdcdcdcd…"):
-        unpack(pack(SMALL, plan="cd" * 32), plan=PLAN)
+        unpack(pack(SMALL, plan="cd" * 32), plans={PLAN})
 
 
 OBJECTS = np.array([{"a": 1}, None], dtype=object)
@@ -125,7 +125,7 @@ OBJECTS = np.array([{"a": 1}, None], dtype=object)
 )
 def test_a_forged_description_is_damage_and_nothing_worse(units: Any) -> None:
     with pytest.raises(DamagedShard, match="its contents do not"):
-        unpack(sealed({"plan": PLAN, "units": units}, bytes(64)), plan=PLAN)
+        unpack(sealed({"plan": PLAN, "units": units}, bytes(64)), plans={PLAN})
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_a_forged_description_is_damage_and_nothing_worse(units: Any) -> None:
 )
 def test_a_forged_first_line_is_damage_and_nothing_worse(line: bytes) -> None:
     with pytest.raises(DamagedShard):
-        unpack(sealed(line), plan=PLAN)
+        unpack(sealed(line), plans={PLAN})
 
 
 class Bomb:
@@ -154,7 +154,7 @@ def test_a_pickle_is_never_opened(data: bytes) -> None:
     whose = {"plan": PLAN, "units": [[0, [["x", "|O", [1]]]]]}
     for shard in (data, sealed(data), sealed(whose, data)):
         with pytest.raises(DamagedShard):
-            unpack(shard, plan=PLAN)
+            unpack(shard, plans={PLAN})
 
 
 @pytest.mark.parametrize(
@@ -172,15 +172,15 @@ def test_a_pickle_is_never_opened(data: bytes) -> None:
 )
 def test_what_cannot_be_kept_is_told(returned: Any, said: str) -> None:
     with pytest.raises(InvalidArgument, match=said):
-        checked(returned)
+        check_arrays(returned)
 
 
 @given(NAMED)
 def test_what_can_be_kept_is_kept_as_it_is(named: Arrays) -> None:
-    assert same(checked(named), named)
+    assert same(check_arrays(named), named)
 
 
 def test_plain_numbers_become_arrays() -> None:
-    kept = checked({"rate": 0.5, "names": ["a", "bc"]})
+    kept = check_arrays({"rate": 0.5, "names": ["a", "bc"]})
     assert kept["rate"].shape == ()
     assert kept["names"].dtype.kind == "U"

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from epsilometer.engine import store as store_module
 from epsilometer.engine.plan import Plan
 from epsilometer.engine.store import CannotWrite, Store, Writer
 from tests.engine.jobs import a_plan
@@ -44,7 +43,7 @@ def slow(tmp_path: Path) -> Slow:
 
 
 def test_units_of_a_moment_share_a_file_and_none_is_lost(slow: Slow) -> None:
-    with Writer(slow) as writer:
+    with Writer(slow.write_shard) as writer:
         writer.add(7, of(7))
         slow.reached.wait()  # the disk is busy with that one; the others wait
         for unit in (9, 3, 400, 12):
@@ -59,18 +58,16 @@ def test_units_of_a_moment_share_a_file_and_none_is_lost(slow: Slow) -> None:
     assert again.finished == {3, 7, 9, 12, 400}
 
 
-def test_a_slow_disk_makes_the_run_wait_and_not_the_memory_grow(
-    slow: Slow, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store_module, "_HELD", 1000)
+def test_a_slow_disk_makes_the_run_wait_and_not_the_memory_grow(slow: Slow) -> None:
+    most, each, units = 64 * 2**20, 8 * 2**20, 30
     added: list[int] = []
 
     def produce() -> None:
-        for unit in range(400):
-            writer.add(unit, {"x": np.zeros(10)})  # 80 bytes
+        for unit in range(units):
+            writer.add(unit, {"x": np.zeros(each // 8)})
             added.append(unit)
 
-    with Writer(slow) as writer:
+    with Writer(slow.write_shard) as writer:
         thread = threading.Thread(target=produce)
         thread.start()
         slow.reached.wait()
@@ -79,9 +76,9 @@ def test_a_slow_disk_makes_the_run_wait_and_not_the_memory_grow(
         slow.go.set()
         thread.join()
     assert waits
-    assert held <= 1000 + 80
-    assert taken <= 2 * (1000 // 80 + 2)
-    assert sorted(chain(*slow.trips)) == list(range(400))
+    assert held <= most + each
+    assert taken <= 2 * (most // each + 2)
+    assert sorted(chain(*slow.trips)) == list(range(units))
 
 
 @pytest.mark.parametrize("waits", [False, True])
@@ -89,14 +86,14 @@ def test_an_error_of_the_disk_reaches_whoever_adds_next(
     waits: bool, slow: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also one who waits for room meanwhile: he must not wait for ever."""
-    monkeypatch.setattr(store_module, "_HELD", 10 if waits else 10**6)
     monkeypatch.setattr(os, "fsync", no_room)
     slow.go.set()
+    arrays = {"x": np.zeros(2**23 + 1)} if waits else of(9)  # of which not two may wait, or many
 
     def add_many() -> None:
-        with Writer(slow) as writer:
+        with Writer(slow.write_shard) as writer:
             for _ in range(10**5):  # far more than any disk takes in a moment
-                writer.add(0, of(9))
+                writer.add(0, arrays)
 
     advice = f"epsilometer runs resume {slow.directory}"
     with pytest.raises(CannotWrite, match=f"No space left.*{advice}"):
@@ -108,7 +105,7 @@ def test_an_error_of_the_disk_is_told_at_the_end_too(
 ) -> None:
     monkeypatch.setattr(os, "fsync", no_room)
     slow.go.set()
-    with pytest.raises(CannotWrite, match="Free some space"), Writer(slow) as writer:
+    with pytest.raises(CannotWrite, match="Free some space"), Writer(slow.write_shard) as writer:
         writer.add(1, of(1))
 
 
@@ -116,7 +113,7 @@ def test_what_was_added_is_written_although_the_body_raises(slow: Slow) -> None:
     slow.go.set()
 
     def interrupted() -> None:
-        with Writer(slow) as writer:
+        with Writer(slow.write_shard) as writer:
             writer.add(1, of(1))
             raise KeyboardInterrupt
 
@@ -126,6 +123,6 @@ def test_what_was_added_is_written_although_the_body_raises(slow: Slow) -> None:
 
 
 def test_nothing_to_write_writes_nothing(slow: Slow) -> None:
-    with Writer(slow):
+    with Writer(slow.write_shard):
         pass
     assert slow.trips == []

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import click
 
-from epsilometer.cli.calls import run_interruptibly
+from epsilometer.cli.audit import end_audit, run_interruptibly
 from epsilometer.cli.options import Options, audit_options
-from epsilometer.cli.output import end_audit
 from epsilometer.engine.engines import Local
 from epsilometer.engine.run import run
 from tests.faults.program import job

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from epsilometer.engine.shards import unpack
 from epsilometer.engine.store import Store, lock
 from tests.engine.jobs import ROOT
 
@@ -109,6 +110,6 @@ class Keeper:
             held = [
                 unit
                 for path in (self.directory / "shards").glob("*.shard")
-                for unit in store._unpacked(path)
+                for unit in unpack(path.read_bytes(), plans={store.plan.hash})
             ]
             assert len(held) == len(set(held))  # none double

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from epsilometer.engine import store
+from epsilometer.engine import store as writer
 from epsilometer.engine.engines import Engine, InProcess, Local
 from epsilometer.engine.run import run
-from epsilometer.engine.store import CannotWrite, Store, busy
+from epsilometer.engine.store import CannotWrite, Store, is_busy
 from tests.engine.jobs import Digest, a_plan, in_order
 from tests.faults.processes import Keeper
 
@@ -29,7 +29,7 @@ JOB = Digest(plan=a_plan(40), act=pause, size=2000)  # 16 kB a unit, 640 kB in a
 
 @pytest.fixture(autouse=True)
 def no_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "_MOMENT", 0.0)
+    monkeypatch.setattr(writer, "_MOMENT", 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def test_a_full_disk_is_told_and_the_run_goes_on_when_there_is_room(
         keeper = Keeper(directory)
         keeper.look()
         finished = keeper.finished
-        assert not busy(directory)
+        assert not is_busy(directory)
     assert finished or left < 100_000
     filler.unlink()
     computed: list[int] = []
@@ -118,7 +118,7 @@ def test_a_disk_that_may_only_be_read_is_told(disk: Path, expected: bytes) -> No
         with pytest.raises(CannotWrite, match=r"Read-only file system.*Make it writable"):
             run(JOB, there, engine=InProcess())
     seen = Store.open(directory)  # as status does
-    assert (seen.look(), len(seen.finished), busy(directory)) == ({}, 40, False)
+    assert (seen.look(), len(seen.finished), is_busy(directory)) == ({}, 40, False)
     assert mount("-o", "remount,rw", disk)
     run(Digest(plan=JOB.plan, act=never, size=JOB.size), directory, engine=InProcess())
     assert (directory / "result.json").read_bytes() == expected

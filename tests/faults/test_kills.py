@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from epsilometer.engine.store import Store, busy
+from epsilometer.engine.store import Store, is_busy
 from tests.engine.jobs import in_order
 from tests.faults.processes import Keeper, started, until, works
 from tests.faults.program import UNITS, job
@@ -74,7 +74,7 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_bytes(
         directory = tmp_path / str(runs)
         kills += kills_until_finished(directory, engine, workers, longest, rng)
         assert (directory / "result.json").read_bytes() == expected
-        assert not busy(directory)
+        assert not is_busy(directory)
         runs += 1
     assert kills >= wanted
 

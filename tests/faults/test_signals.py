@@ -11,7 +11,7 @@ import pytest
 from epsilometer.engine.engines import InProcess
 from epsilometer.engine.events import EVENTS
 from epsilometer.engine.run import run
-from epsilometer.engine.store import Store, busy
+from epsilometer.engine.store import Store, is_busy
 from tests.engine.jobs import in_order
 from tests.faults.processes import Family, Keeper, started, until, works
 from tests.faults.program import job
@@ -29,7 +29,7 @@ def ended(family: Family, directory: Path) -> tuple[int, str, str]:
     """Exit code, standard output and error of a program that was sent a signal."""
     out, err = family.process.communicate()
     until(lambda: not family.alive(), "its workers were gone")
-    assert not busy(directory)
+    assert not is_busy(directory)
     Keeper(directory).look()
     return family.process.returncode, out, err
 

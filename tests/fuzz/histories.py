@@ -1,43 +1,31 @@
 """Folders of results with their index, and the files that say what papers published."""
 
+import json
 import os
 import random
 import shutil
-import sqlite3
 import tempfile
-from contextlib import closing, suppress
-from dataclasses import replace
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from unittest import mock
 from zlib import crc32
 
 from click.testing import CliRunner
+from msgspec import structs
 
 from epsilometer.cli.main import main
-from epsilometer.cli.reproducing import Call, Paper, page, read_paper
+from epsilometer.cli.reproduce import Call, Paper, make_page, read_paper
 from epsilometer.errors import EpsilometerError
-from epsilometer.history import index
-from epsilometer.history.comparison import compare
-from epsilometer.history.index import INDEX, History
+from epsilometer.files.history import index
+from epsilometer.files.history.comparison import compare
+from epsilometer.files.history.index import History, find_index
 from tests.examples import a_posterior, a_release, a_series, a_shuffling, an_audit
+from tests.files.history.folders import NOON
 from tests.fuzz.edits import unzipped, zipped
-from tests.history.folders import NOON
 
 _REPRODUCTIONS = Path(__file__).parents[2] / "reproductions"
 _ODD = (None, "", "x" * 3000, -1, 2**63 - 1, 1.5, float("inf"), b"\xff\x00", "\ud7ff", "nan", "1e9")
-_ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x FROM n) SELECT"
-_STATEMENTS = (
-    "DROP TABLE {table}",
-    "DELETE FROM {table}",
-    "ALTER TABLE {table} ADD COLUMN more",
-    "ALTER TABLE {table} DROP COLUMN {column}",
-    "UPDATE {table} SET path = lower(hex({column}))",
-    "PRAGMA user_version = 7",
-    "CREATE TABLE more (x)",
-    "CREATE TRIGGER t AFTER INSERT ON {table} BEGIN DELETE FROM {table}; END",
-    f"ALTER TABLE {{table}} RENAME TO x; CREATE VIEW {{table}} AS {_ENDLESS} {{named}} FROM n",
-)
 
 
 @cache
@@ -70,7 +58,9 @@ def _laid_out(files: dict[str, bytes], folder: Path) -> Path:
 def _look_anywhere(top: Path) -> index._Folder:
     """What there is, with places on the disk that follow from names, so that an index fits."""
     found = _LOOK(top)
-    found.files = [replace(file, node=crc32(file.path.encode())) for file in found.files]
+    found.files = [
+        structs.replace(file, node=crc32(file.path.encode()), touched=0) for file in found.files
+    ]
     return found
 
 
@@ -101,36 +91,39 @@ class indexes:  # noqa: N801 - a namespace
         with tempfile.TemporaryDirectory() as place:
             top = _laid_out(_files(), Path(place))
             _told(top)
-            return [(top / INDEX).read_bytes()]
+            return [_index_of(top).read_bytes()]
 
     @staticmethod
     def read(data: bytes, folder: Path) -> None:
-        top = _laid_out(_files() | {INDEX: data}, folder)
+        top = _laid_out(_files(), folder)
+        _index_of(top).write_bytes(data)
         found = _told(top)
         assert found == _told(top, rebuild=True)  # whatever the index says
         if len(data) % 8 == 3:
-            _shown(_laid_out(_files() | {INDEX: data}, folder))
+            top = _laid_out(_files(), folder)
+            _index_of(top).write_bytes(data)
+            _shown(top)
+
+
+def _index_of(top: Path) -> Path:
+    found = find_index(top)
+    assert found is not None
+    return found
 
 
 def in_index(data: bytes, rng: random.Random) -> bytes:
-    """A database still: other values, rows, tables, or what would run with them."""
-    with closing(sqlite3.connect(":memory:", isolation_level=None)) as base:
-        try:
-            base.deserialize(data)
-            table = rng.choice(("files", "entries"))
-            columns = [row[1] for row in base.execute(f"PRAGMA table_info({table})")]
-            column = rng.choice(columns)
-            if rng.random() < 0.7:
-                where = f"(rowid % 3) = {rng.randrange(3)}"
-                value = rng.choice((rng.choice(_ODD), rng.randrange(100)))
-                base.execute(f"UPDATE OR IGNORE {table} SET {column} = ? WHERE {where}", (value,))
-            else:
-                named = ", ".join(f"x AS {name}" for name in columns)
-                statement = rng.choice(_STATEMENTS)
-                base.executescript(statement.format(table=table, column=column, named=named))
-            return base.serialize()
-        except (sqlite3.Error, IndexError, MemoryError, UnicodeDecodeError):  # no index any more
-            return data
+    """An index still, but for its sum: other values in its records."""
+    head, _, body = data.partition(b"\n")
+    try:
+        records = json.loads(body)
+        record = rng.choice(records)
+        held = rng.choice([record, record[0], *record[1]])
+        key = rng.choice(list(held)) if isinstance(held, dict) else rng.randrange(len(held))
+        held[key] = rng.choice((rng.choice(_ODD), rng.randrange(100)))
+    except (ValueError, IndexError, TypeError):  # no index any more
+        return data
+    changed = json.dumps(records, default=repr).encode("utf-8", "surrogatepass")
+    return head + b"\n" + changed
 
 
 class folders:  # noqa: N801 - a namespace
@@ -169,7 +162,7 @@ class published:  # noqa: N801 - a namespace
         assert isinstance(paper, Paper)
         assert all(isinstance(word, str) for item in paper.items for word in item.files)
         call = Call(full=True, data=None, device="cpu", out=folder)
-        without_files = [replace(item, files=()) for item in paper.items]
+        without_files = [structs.replace(item, files=()) for item in paper.items]
         measured = {item.name: {row.name: "1" for row in item.rows} for item in paper.items}
-        shown = page(replace(paper, items=tuple(without_files)), measured, call)
+        shown = make_page(structs.replace(paper, items=tuple(without_files)), measured, call)
         assert all(item.title in shown for item in paper.items)

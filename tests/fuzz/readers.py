@@ -18,21 +18,22 @@ from click.testing import CliRunner
 
 from epsilometer import load, read_scores
 from epsilometer._dispatch import read_call
+from epsilometer.audits.dpsgd.source import ModelOnRecords
 from epsilometer.cli import shuffle
 from epsilometer.cli.main import main
+from epsilometer.cli.sources import DropoutOnRecords
 from epsilometer.core.serialisation import from_json, to_json
 from epsilometer.core.settings import from_settings, to_settings
 from epsilometer.engine.engines import InProcess
 from epsilometer.engine.plan import Plan
 from epsilometer.engine.run import run
 from epsilometer.engine.shards import pack, unpack
-from epsilometer.history.entries import list_entries
+from epsilometer.files.history.entries import list_entries
+from epsilometer.files.records import read_records
+from epsilometer.files.tables import read_table
 from epsilometer.lint.run import lint, lint_source
-from epsilometer.records import read_records
 from epsilometer.report.markdown import as_markdown
 from epsilometer.report.page import page
-from epsilometer.sources import DropoutOnRecords, ModelOnRecords
-from epsilometer.tables import read_table
 from tests.engine.jobs import Digest, a_plan
 from tests.examples import AUDITS
 from tests.fuzz import edits
@@ -255,9 +256,9 @@ def _rehashed(data: bytes, rng: random.Random) -> bytes:
         del plain["hash"]
         import hashlib
 
-        from epsilometer.engine.plan import _canonical
+        from epsilometer.engine.plan import _encode_canonically
 
-        digest = hashlib.sha256(_canonical(plain)).hexdigest()
+        digest = hashlib.sha256(_encode_canonically(plain)).hexdigest()
         return json.dumps({**plain, "hash": digest}, indent=2, ensure_ascii=False).encode()
     except (ValueError, TypeError, KeyError, RecursionError):
         return changed
@@ -291,7 +292,7 @@ def _resummed(data: bytes, rng: random.Random) -> bytes:
 
 
 def _shard(data: bytes, folder: Path) -> None:
-    for unit, arrays in unpack(data, plan="p").items():
+    for unit, arrays in unpack(data, plans={"p"}).items():
         assert isinstance(unit, int)
         assert all(array.dtype.kind in "biufcSU" for array in arrays.values())
 
@@ -370,7 +371,7 @@ def _writers() -> list[bytes]:
 
 def _task(of: str, name: str) -> Callable[[bytes, Path], None]:
     def read(data: bytes, folder: Path) -> None:
-        from epsilometer.training import tasks
+        from epsilometer.audits.federated import tasks
 
         task = getattr(tasks, of)(_file(folder, name, data), rng=np.random.default_rng(0))
         assert task.clients

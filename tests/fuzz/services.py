@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from epsilometer.attacks.service import HttpService
+from epsilometer.audits.posterior.service import HttpService
 from tests.fuzz.edits import in_json
 
 _X = np.array([0.25, -1.0])

@@ -32,7 +32,7 @@ from epsilometer.integrations.flower import (
     canary_mod,
     run_in_process,
 )
-from epsilometer.integrations.flower.settings import directions
+from epsilometer.integrations.flower.settings import draw_directions
 from tests.integrations.flower_apps import (
     CLAIM,
     DELTA,
@@ -83,7 +83,7 @@ def test_the_weights_after_the_last_round_are_seen_though_nothing_is_evaluated(
     app = server(private(30), rounds=3, done=last.append)
     found = audit(app, client(), tmp_path, nodes=20, canaries=10, family=family, seed=5)
     moved = flat(last[0]) - flat(model(2000))
-    expected = directions(family, 10, 2000, 5).cosines(moved)
+    expected = draw_directions(family, 10, 2000, 5).cosines(moved)
     np.testing.assert_allclose(found.final, expected, atol=1e-6)  # float32
     assert found.took.tolist() == [3] * 10
     assert len(found.audit.views) == 2

@@ -184,14 +184,15 @@ def superlink(port: int, *more: str) -> list[str]:
     return [*switches, "--host", "127.0.0.1", "--port", str(port), *more]
 
 
+@pytest.mark.slow
 def test_flwr_run_on_ray(tmp_path: Path) -> None:
     port = free_port()
-    app = project(tmp_path, nodes=24, canaries=20, mode="virtual")
+    app = project(tmp_path, nodes=22, canaries=20, mode="virtual")
     env = environment(tmp_path, port)
     log = tmp_path / "superlink.log"
     with running("flower-superlink", *superlink(port, "--simulation"), env=env, log=log):
         wait_for("SuperLink", lambda: healthy(port), tmp_path)
-        submit(app, env, "--federation-config", "num-supernodes=4 client-resources-num-cpus=1")
+        submit(app, env, "--federation-config", "num-supernodes=2 client-resources-num-cpus=1")
         wait_for("result", (tmp_path / "run" / "cosines.npz").exists, tmp_path)
     found = Written(tmp_path / "run")
     assert found.took.tolist() == [2] * 20
@@ -203,12 +204,12 @@ def test_flwr_run_on_ray(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_run_simulation_from_python(tmp_path: Path) -> None:
     """Without flwr run: the same in all versions of Flower, as its command line is not."""
-    app = project(tmp_path, nodes=24, canaries=20, mode="virtual")
+    app = project(tmp_path, nodes=22, canaries=20, mode="virtual")
     script = (
         "from canaryapp.audited import app\n"
         "from canaryapp.client import app as clients\n"
         "from flwr.simulation import run_simulation\n"
-        "run_simulation(app, clients, num_supernodes=4)\n"
+        "run_simulation(app, clients, num_supernodes=2)\n"
     )
     env = {**environment(tmp_path, free_port()), "PYTHONPATH": str(app)}
     done([sys.executable, "-c", script], env)
@@ -218,11 +219,11 @@ def test_run_simulation_from_python(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_superlink_with_supernodes(tmp_path: Path) -> None:
     port = free_port()
-    app = project(tmp_path, nodes=3, canaries=1, mode="replace")
+    app = project(tmp_path, nodes=2, canaries=1, mode="replace")
     env = environment(tmp_path, port)
     with running("flower-superlink", *superlink(port), env=env, log=tmp_path / "superlink.log"):
         wait_for("SuperLink", lambda: healthy(port), tmp_path)
-        with contextmanager(supernodes)(3, port, env, tmp_path):
+        with contextmanager(supernodes)(2, port, env, tmp_path):
             submit(app, env)
             wait_for("result", (tmp_path / "run" / "cosines.npz").exists, tmp_path)
     found = Written(tmp_path / "run")

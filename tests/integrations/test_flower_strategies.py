@@ -26,7 +26,7 @@ from flwr.serverapp.strategy import FedAvg as NewFedAvg
 
 from epsilometer.errors import InvalidArgument
 from epsilometer.integrations.flower import audit_server_app, audited_strategy, run_in_process
-from epsilometer.integrations.flower.settings import directions
+from epsilometer.integrations.flower.settings import draw_directions
 from tests.integrations.flower_apps import (
     CLAIM,
     DELTA,
@@ -71,7 +71,7 @@ def test_strategy_and_app_show_the_same(tmp_path: Path, mode: str) -> None:
     for name in ("final", "largest", "took"):
         np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name))
     moved = flat(last) - flat(model(WEIGHTS))
-    expected = directions("hadamard", 8, WEIGHTS, 0).cosines(moved)
+    expected = draw_directions("hadamard", 8, WEIGHTS, 0).cosines(moved)
     np.testing.assert_allclose(ours.final, expected, atol=1e-6)  # float32
     assert ours.told == theirs.told
 

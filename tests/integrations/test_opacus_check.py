@@ -12,11 +12,10 @@ from epsilometer.accounting.shuffle import shuffle_epsilon
 from epsilometer.core import judge
 from epsilometer.errors import InvalidArgument
 from epsilometer.integrations.opacus import check
-from epsilometer.mechanisms.samplers import Sequential, Shuffle
+from epsilometer.sampling.samplers import Sequential, Shuffle
 from tests.integrations.opacus_runs import Run, backward, prepared, train
 
 DELTA = 1e-5
-pytestmark = pytest.mark.usefixtures("coarse")
 COARSE = 2e-3  # of ε, on the grids of the fixture
 SETTING: dict[str, Any] = {"noise_multiplier": 1.0, "delta": DELTA}
 

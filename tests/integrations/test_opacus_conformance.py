@@ -5,12 +5,14 @@ import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from opacus.optimizers import DPOptimizer
 
+import epsilometer as em
 from epsilometer.integrations.opacus import audited
 from tests.integrations.opacus_runs import (
     HalfNoise,
@@ -120,6 +122,17 @@ def test_a_right_run_conforms_and_the_json_says_so() -> None:
     assert json.loads(found.to_json())["conformance"]["verdict"] == "conforms"
 
 
+def test_a_claim_for_shuffling_is_not_held_to_poisson_sampling() -> None:
+    run = prepared(batch=16, poisson=False)
+    with audited(run.engine, run.optimizer, run.loader, canaries=50) as audit:
+        train(run, epochs=2)
+    assert audit.result(delta=DELTA).verdict == "violated"  # what Opacus books is Poisson sampling
+    own = audit.result(claim=em.Claim(12.0, delta=DELTA, sampler="shuffle"))
+    assert own.conformance is not None
+    assert own.conformance.check("participation").outcome == "not tested"
+    assert own.verdict == "not refuted"
+
+
 def test_two_processes_are_judged_by_the_gradient_that_they_share() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -147,3 +160,20 @@ def test_two_processes_are_judged_by_the_gradient_that_they_share() -> None:
         assert right["noise scale"][0] == right["clipping"][0] == "conforms"
         assert "its own share of the records" in right["participation"][1]
         assert half["noise scale"][0] == "violated"
+
+
+def test_every_result_of_a_right_run_is_spared_and_shown(tmp_path: Path) -> None:
+    run = prepared(records=48, batch=8, noise=0.5, hidden=20)
+    with audited(run.engine, run.optimizer, run.loader, canaries=60) as audit:
+        train(run)
+    steps = audit.step_result(delta=DELTA)
+    assert steps.conformance is not None
+    assert (steps.verdict in ("not refuted", "cannot judge"), steps.conformance.bound) == (
+        True,
+        None,  # an ε of sampled batches is not held against a claim for known ones
+    )
+    low = audit.result(delta=DELTA, claim=5.0)  # refuted by the noise alone
+    assert low.verdict == "refuted"
+    assert "the noise that was measured proves" in str(low)
+    for found in (steps, low, audit.report(delta=DELTA)):
+        assert found.save(tmp_path / "page.html").stat().st_size > 1000

@@ -17,8 +17,8 @@ from torch.utils.data import BatchSampler, DataLoader, TensorDataset
 from epsilometer.conformance.participation import ParticipationWatch
 from epsilometer.core import judge
 from epsilometer.integrations.opacus.loader_watch import LoaderWatch
-from epsilometer.integrations.opacus.objects import sampler_of
-from epsilometer.mechanisms.samplers import Poisson, Sequential, Shuffle
+from epsilometer.integrations.opacus.objects import find_sampler
+from epsilometer.sampling.samplers import Poisson, Sequential, Shuffle
 from tests.integrations.opacus_runs import prepared, train
 
 RECORDS = 60
@@ -259,7 +259,7 @@ def test_the_type_of_the_sampler_stays_visible() -> None:
         loader = make_loader(**LOADERS[name])
         kind = type(loader.batch_sampler)
         watches = [LoaderWatch(loader), LoaderWatch(loader)]
-        assert sampler_of(loader) == sampler
+        assert find_sampler(loader) == sampler
         assert isinstance(loader.batch_sampler, kind)
         for watch in reversed(watches):
             watch.close()
@@ -275,7 +275,7 @@ def test_a_watch_that_closes_first_leaves_the_other_one() -> None:
     deliver(loader)
     assert (first.drawn, second.drawn) == (0, 10)
     second.close()
-    assert sampler_of(loader) == Poisson(rate=0.1, steps=10)
+    assert find_sampler(loader) == Poisson(rate=0.1, steps=10)
 
 
 def test_copies_are_not_watched() -> None:

@@ -14,17 +14,17 @@ from torch import nn
 from torch.nn import functional
 
 import epsilometer as em
-from epsilometer.conformance.neighbours import REMOVED, REPLACED
-from epsilometer.core.serialisation import from_json
-from epsilometer.errors import InvalidArgument
-from epsilometer.integrations.opacus import replay
-from epsilometer.integrations.opacus.tensor_batches import (
+from epsilometer.conformance.batches import (
     count_records,
     find_labels,
     relabel_record,
     scale_record,
     take_records,
 )
+from epsilometer.conformance.neighbours import REMOVED, REPLACED
+from epsilometer.core.serialisation import from_json
+from epsilometer.errors import InvalidArgument
+from epsilometer.integrations.opacus import replay
 from tests.integrations.opacus_models import (
     ADAPTIVE,
     features,
@@ -387,9 +387,9 @@ def test_batches_of_every_kind() -> None:
     x, y = features(3)
     assert count_records((x, y)) == count_records([x, {"a": y, "b": [1, 2, 3]}]) == 3
     assert count_records([{"text": "a"}, {"text": "b"}]) == 2
-    with pytest.raises(InvalidArgument, match="as many in each"):
+    with pytest.raises(InvalidArgument, match="as many records"):
         count_records((x, y[:2]))
-    with pytest.raises(InvalidArgument, match="as many in each"):
+    with pytest.raises(InvalidArgument, match="as many records"):
         count_records(3)
     taken = take_records({"x": x, "all": torch.tensor(4.0), "y": y}, [2, 2])
     assert taken["x"].shape == (2, 20)

@@ -2,6 +2,7 @@
 
 import copy
 import random
+import sys
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from epsilometer.errors import InvalidArgument
+from epsilometer.errors import InvalidArgument, MissingExtra
 from epsilometer.integrations.opacus import audited
-from epsilometer.integrations.opacus.rewinding import Rewinder, unwrap
-from epsilometer.integrations.opacus.streams import RandomStreams
+from epsilometer.integrations.opacus.rewinding import RandomStreams, Rewinder, unwrap
 from tests.integrations.opacus_models import ADAPTIVE, features, make, mlp, replayed
 from tests.integrations.opacus_runs import Run, backward, prepared, train
 
@@ -87,7 +87,7 @@ def test_an_error_leaves_no_trace_either() -> None:
         raise ValueError("not today")
 
     before = everything(run)
-    with pytest.raises(InvalidArgument, match="not today"):
+    with pytest.raises(InvalidArgument, match="ends: ValueError"):
         replayed(run, fail)
     assert everything(run) == before
     assert run.model.hooks_enabled
@@ -191,3 +191,9 @@ def test_a_rewinder_is_a_context() -> None:
         train(run)
         assert everything(run) != before
     assert everything(run) == before
+
+
+def test_an_older_opacus_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opacus.grad_sample.gsm_base", None)
+    with pytest.raises(MissingExtra, match=r"Expected Opacus 1\.6 or later"):
+        replayed(make(mlp()), nn.CrossEntropyLoss())

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from epsilometer.errors import InvalidArgument
-from epsilometer.integrations.sklearn import MODELS, Prepared, prepared, with_preprocessing
-from epsilometer.tables import Column, Table
+from epsilometer.files.tables import Column, Table
+from epsilometer.integrations.sklearn import MODELS, Prepared, prepare, with_preprocessing
 
 pytest.importorskip("sklearn")
 from sklearn.base import clone
@@ -32,7 +32,7 @@ def fitted(ready: Prepared, y: np.ndarray) -> np.ndarray:
 def test_every_model_takes_every_table(
     model: str, words: bool, gaps: bool, rng: np.random.Generator
 ) -> None:
-    ready = prepared(model, table(rng, words=words, gaps=gaps), seed=1)
+    ready = prepare(model, table(rng, words=words, gaps=gaps), seed=1)
     found = fitted(ready, np.arange(60) % 2)
     assert found.shape == (60, 2)
     assert np.isfinite(found).all()
@@ -40,12 +40,11 @@ def test_every_model_takes_every_table(
 
 
 def test_naive_bayes_is_told_by_its_columns(rng: np.random.Generator) -> None:
-    numbers = prepared("naive-bayes", table(rng, words=False, gaps=False))
+    numbers = prepare("naive-bayes", table(rng, words=False, gaps=False))
     assert type(numbers.estimator) is GaussianNB  # bare, so that it is left one out exactly
-    mixed = prepared("naive-bayes", table(rng, words=True, gaps=True))
+    mixed = prepare("naive-bayes", table(rng, words=True, gaps=True))
     assert type(mixed.estimator) is CategoricalNB
     assert any("age, pay" in caveat for caveat in mixed.caveats)
-    assert mixed.words[0][-1] == "missing"  # type: ignore[index]
     assert mixed.X.max(axis=0).tolist() == [10, 9, 2]
 
 
@@ -53,7 +52,7 @@ def test_words_that_a_shadow_never_saw_are_no_error(rng: np.random.Generator) ->
     full = table(rng, words=True, gaps=False)
     y = np.arange(60) % 2
     for model in MODELS:
-        ready = prepared(model, full)
+        ready = prepare(model, full)
         some = ready.X[:, 2] != ready.X[0, 2]
         fit = clone(ready.estimator).fit(ready.X[some], y[some])
         assert np.isfinite(fit.predict_proba(ready.X)).all()
@@ -75,11 +74,11 @@ def test_an_estimator_of_ones_own_is_put_behind_the_same() -> None:
 )
 def test_columns_that_cannot_be_used_are_named(column: Column, part: str) -> None:
     with pytest.raises(InvalidArgument, match=part):
-        prepared("logistic", Table((column,)))
+        prepare("logistic", Table((column,)))
 
 
 def test_no_columns_and_no_model_are_told() -> None:
     with pytest.raises(InvalidArgument, match="beside the label"):
-        prepared("knn", Table(()))
+        prepare("knn", Table(()))
     with pytest.raises(InvalidArgument, match="naive-bayes, logistic"):
-        prepared("oracle", Table(()))
+        prepare("oracle", Table(()))

@@ -70,8 +70,7 @@ def full_audit(**changed: Any) -> Audit:
         "also": view.also,
         "estimates": view.estimates,
         "more": tuple(
-            a_record(record=f"r{i}", risk=float(i), measure="PDTP", group="g", note="n")
-            for i in range(5)
+            a_record(rank=5 - i, risk=float(i), measure="PDTP", note="n") for i in range(5)
         ),
         "advice": ("add noise",),
         "caveats": ("mind the audit",),

@@ -1,6 +1,20 @@
-"""A page as a parser sees it."""
+"""A page as a parser sees it, and parts of a document."""
 
 from html.parser import HTMLParser
+
+from epsilometer.core.audit import Audit
+from epsilometer.core.document import Notes, Section
+from epsilometer.report.build import build
+
+
+def meaning_of(audit: Audit) -> tuple[str, ...]:
+    """The sentences under "What it means, and what not"."""
+    for block in build(audit).blocks:
+        if isinstance(block, Section) and block.title.startswith("What it means"):
+            (notes,) = block.blocks
+            assert isinstance(notes, Notes)
+            return notes.lines
+    return ()
 
 
 class Skeleton(HTMLParser):

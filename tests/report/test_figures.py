@@ -10,16 +10,10 @@ from msgspec.structs import replace
 from epsilometer import Claim, ScoreCounts, Scores, dp_curve, gaussian_epsilon
 from epsilometer._dispatch import audit as run_audit
 from epsilometer.core.audit import Audit
+from epsilometer.core.document import Axis, Figure, Mark, Series
 from epsilometer.core.findings import Curve
-from epsilometer.report.figures import (
-    COLOURS,
-    Axis,
-    Figure,
-    Mark,
-    Series,
-    compare_views,
-    view_figures,
-)
+from epsilometer.report.figures import compare_views, draw_view
+from epsilometer.report.tones import COLOURS
 from tests.examples import (
     a_bound,
     a_series,
@@ -34,7 +28,7 @@ from tests.examples import (
 
 def figures(audit: Audit) -> tuple[Figure, ...]:
     (view,) = audit.views
-    return view_figures(view, audit.claim)
+    return draw_view(view, audit.claim)
 
 
 def drawn(audit: Audit, key: str) -> Figure:
@@ -186,9 +180,9 @@ def test_what_cannot_be_drawn_is_left_out() -> None:
 
 
 def test_infinity_ends_no_axis_and_marks_nothing() -> None:
-    axis = Axis(title="t", low=-math.inf, high=1.08 * sys.float_info.max)
+    axis = Axis(-math.inf, 1.08 * sys.float_info.max)
     assert np.isfinite([axis.low, axis.high]).all()
-    marks = (Mark(name="there", x=1.0), Mark(name="nowhere", x=math.inf))
+    marks = (Mark("there", 1.0), Mark("nowhere", math.inf))
     figure = Figure(key="k", title="t", caption="", alt="", x=axis, y=axis, series=(), marks=marks)
     assert [mark.name for mark in figure.marks] == ["there"]
 

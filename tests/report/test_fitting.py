@@ -6,13 +6,13 @@ import pytest
 
 from epsilometer.core.audit import Audit
 from epsilometer.core.findings import RecordRisk
-from epsilometer.report.fitting import cut, fit_audit, riskiest
+from epsilometer.report.fitting import cut, find_riskiest, fit_audit
 from tests.examples import AUDITS, a_provenance, a_record, several_views
 from tests.report.hostile import full_audit, full_views
 
 
 def records(*risks: float) -> tuple[RecordRisk, ...]:
-    return tuple(a_record(record=f"r{i}", risk=risk) for i, risk in enumerate(risks))
+    return tuple(a_record(rank=i + 1, risk=risk) for i, risk in enumerate(risks))
 
 
 @pytest.mark.parametrize("audit", [full_audit(), full_views(), *AUDITS.values()])
@@ -25,7 +25,7 @@ def test_the_riskiest_records_are_kept() -> None:
     kept = fit_audit(audit, records=2)
     assert [r.risk for r in kept.find(RecordRisk)] == [math.inf, 3.0]
     assert kept.views == audit.views
-    every = riskiest(audit.find(RecordRisk), 9)
+    every = find_riskiest(audit.find(RecordRisk), 9)
     assert [r.risk for r in every] == [math.inf, 3.0, 1.0, 0.5, -math.inf]
 
 

@@ -7,9 +7,10 @@ import pytest
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from epsilometer.core import judge
 from epsilometer.core.audit import Audit
 from epsilometer.report.markdown import as_markdown, plain
-from epsilometer.report.tones import look_of
+from epsilometer.report.tones import LOOKS
 from tests.examples import (
     AUDITS,
     a_bound,
@@ -77,16 +78,19 @@ def test_a_cell_stays_one_cell() -> None:
         t for t in tokens(as_markdown(poisoned(full_audit(), "a | b \\| c"))) if t.type == "inline"
     ]
     shown = ["".join(part.content for part in t.children or []) for t in inside]
-    at = shown.index("4.0000")  # the riskiest record, between its name and what was measured
-    assert shown[at - 1] == shown[at + 1] == shown[at + 3] == "a | b \\| c"
+    at = shown.index("4.0000")  # of the riskiest record; behind it, how it was measured and why
+    assert shown[at - 1] == "1"
+    assert shown[at + 1] == shown[at + 2] == "a | b \\| c"
 
 
 @pytest.mark.parametrize("name", AUDITS)
 def test_the_verdict_comes_first(name: str) -> None:
     audit = AUDITS[name]
     first, _, subject, *_ = as_markdown(audit).splitlines()
-    assert first.startswith(f"### {look_of(audit).emoji} {audit.verdict.upper()}: ")
-    assert subject == plain(audit.subject)
+    assert first.startswith(
+        f"### {LOOKS[judge.tone(audit.verdict)].emoji} {audit.verdict.upper()}: "
+    )
+    assert subject == f"Subject: {plain(audit.subject)}"
 
 
 def test_what_is_not_refuted_is_grey_and_names_reach_and_power() -> None:
@@ -105,8 +109,10 @@ def test_all_bounds_are_listed() -> None:
     assert lines[0] == (
         "### ❌ REFUTED: ε = 1 was claimed, the attack proves ε ≥ 2.00 at δ = 1e-05."
     )
-    assert "| clopper\\_pearson (decides) | ≥ 2.00 | 1e-05 | 0.95 | 1,234 + 567 |" in lines
-    assert "| jeffreys | ≥ 2.50 (not a valid bound) | 1e-05 | none | 1,234 + 567 |" in lines
+    by = "1,234 + 567 | RankGrid(ratio=4) |"
+    assert f"| clopper\\_pearson | ≥ 2.0000 | 1e-05 | 0.95 one-sided | {by}" in lines
+    assert f"| jeffreys | ≥ 2.5000 | 1e-05 | none: not a valid bound | {by}" in lines
+    assert "The first decides, the others are for comparison." in lines
     assert "1 of 8 units failed" in text
     assert text.count("<details>") == text.count("</details>") == 3
 
@@ -131,7 +137,7 @@ def test_rules_say_whether_they_pass(outcome: str) -> None:
         an_audit(claim=None),
         an_audit(bound=a_bound(epsilon=math.inf)),
         an_audit(bound=a_bound(valid=False)),
-        an_audit(more=(a_record(record="", risk=math.inf, measure=""),)),
+        an_audit(more=(a_record(rank=0, risk=math.inf, measure=""),)),
         several_views(a_record(), claim=None),
     ],
 )
@@ -142,7 +148,7 @@ def test_odd_audits_have_a_comment(audit: Audit) -> None:
 
 
 def test_a_comment_stays_within_what_a_site_takes() -> None:
-    records = tuple(a_record(record="r" * 999, risk=i, measure="m" * 999) for i in range(10**4))
+    records = tuple(a_record(rank=i, risk=i, measure="m" * 999) for i in range(10**4))
     audit = poisoned(full_audit(more=records), "`x|" * 10**4)
     assert len(as_markdown(audit)) < 65_536
     views = as_markdown(several_views(*[a_view()] * 1000))
@@ -158,7 +164,7 @@ def test_how_to_do_it_again_is_the_settings_and_a_command() -> None:
     assert fence.content == "epsilometer audit audit.json\n"
     assert "| seed | 7 |" in text
     assert "| rule | null |" in text
-    assert "| scores.csv | abab" in text
+    assert "| shape of inside | 1234" in text
 
 
 def test_what_must_be_supplied_is_named_instead_of_a_command() -> None:

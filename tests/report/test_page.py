@@ -16,6 +16,7 @@ from epsilometer._dispatch import audit as run_audit
 from epsilometer.core import judge
 from epsilometer.core.audit import Audit
 from epsilometer.core.findings import RecordRisk
+from epsilometer.core.printing import printable
 from epsilometer.core.serialisation import from_json, to_object
 from epsilometer.errors import InvalidArgument
 from epsilometer.report.page import LARGEST, page
@@ -54,8 +55,12 @@ def test_what_a_user_wrote_is_text_and_nothing_else(kind: str, payload: str) -> 
     ]
     assert hostile.scripts["script"] == harmless.scripts["script"]
     assert len(hostile.scripts["audit"]) == 1
-    shown = re.sub("[\x00-\x08\x0b-\x1f\ud800]", "\ufffd", payload)
-    assert " ".join(shown.split()) in hostile.text
+    assert " ".join(printable(payload).split()) in hostile.text
+    for text in (hostile.text, *hostile.scripts["audit"], *hostile.scripts["figures"]):
+        assert printable(text) == text
+    for name in ("audit", "figures"):
+        for text in texts_of(json.loads(hostile.scripts[name][0])):
+            assert printable(text) == text
 
 
 def texts_of(value: Any) -> set[str]:
@@ -205,7 +210,7 @@ def test_everything_needed_to_do_it_again_is_there() -> None:
     source = full_audit().provenance
     for part in ("epsilometer audit audit.json", source.plan, "epsilometer 1.0.0"):
         assert part in text
-    for part in (*source.inputs[0], "subject Scores", "rule null", "seed 7", "delta 1e-05"):
+    for part in (*source.shapes[0], "subject Scores", "rule null", "seed 7", "delta 1e-05"):
         assert part in text
     assert "Clopper, Pearson" in text  # what was used is cited
     assert "Dong, Roth, Su" in text  # and what the curves rest on
@@ -272,7 +277,7 @@ def test_an_invalid_bound_is_marked_wherever_it_is() -> None:
 
 def many_records(count: int, letters: int = 12) -> tuple[RecordRisk, ...]:
     few = [
-        a_record(record=f"{i}<&\u20ac" * letters, risk=float(i), measure="PDTP", note="<" * letters)
+        a_record(rank=count - i, risk=float(i), measure="PDTP", note="<&\u20ac" * letters)
         for i in range(1000)
     ]
     return tuple(few) * (count // 1000)
@@ -289,10 +294,10 @@ def test_a_million_records_fit() -> None:
 
 
 def test_five_thousand_short_records_are_all_kept() -> None:
-    records = tuple(a_record(record=f"r{i}", risk=i, note="") for i in range(6000))
+    records = tuple(a_record(rank=6000 - i, risk=i, note="") for i in range(6000))
     text = page(full_audit(more=records))
     kept = from_json(Skeleton(text).scripts["audit"][0]).find(RecordRisk)
-    assert {r.record for r in kept} == {f"r{i}" for i in range(1000, 6000)}
+    assert {r.rank for r in kept} == set(range(1, 5001))
     assert "the other 1,000 stand in the audit's JSON file alone" in Skeleton(text).text
 
 
@@ -308,6 +313,6 @@ def test_very_many_views_are_shown_without_figures_or_refused() -> None:
     forty = page(several_views(*[view] * 40))
     assert len(forty.encode()) <= LARGEST
     assert "The figures are left out" in forty
-    huge = a_provenance(inputs=(("scores.csv", "ab" * 32),) * 20_000)
+    huge = a_provenance(shapes=(("scores.csv", "ab" * 32),) * 20_000)
     with pytest.raises(InvalidArgument, match="whose page fits"):
         page(an_audit(provenance=huge))

@@ -12,13 +12,13 @@ from rich.console import Console
 from epsilometer.core.audit import Audit
 from epsilometer.core.findings import FormFinding
 from epsilometer.core.words import headline
+from epsilometer.report.build import build
 from epsilometer.report.drawing import save_figures
+from epsilometer.report.finding_figures import draw_findings
 from epsilometer.report.markdown import as_markdown
 from epsilometer.report.page import LARGEST, page
-from epsilometer.report.posterior_figures import posterior_figures
-from epsilometer.report.tables import tables_of
 from epsilometer.report.terminal import summary
-from epsilometer.report.words import meaning
+from epsilometer.report.texts import list_tables
 from tests.examples import (
     FORMS,
     SWEEPS,
@@ -30,7 +30,7 @@ from tests.examples import (
     a_view,
     posterior_runs,
 )
-from tests.report.skeleton import Skeleton
+from tests.report.skeleton import Skeleton, meaning_of
 
 
 def terminal(audit: Audit) -> str:
@@ -80,9 +80,9 @@ def test_forms_are_shown_finest_first_whatever_they_prove() -> None:
     refuted = a_form("label")
     audit = a_posterior(forms=(a_form("samples", view=SPARED.view), refuted))
     assert [form.form for form in audit.find(FormFinding)] == ["label", "samples"]  # gravest first
-    table = next(table for table in tables_of(audit) if table.title.startswith("Forms"))
+    table = next(table for table in list_tables(audit) if table.title.startswith("Forms"))
     assert [row[0] for row in table.rows] == ["samples", "label"]
-    assert posterior_figures(audit)[0].x.names == ("samples", "label")
+    assert next(draw_findings(audit)).x.names == ("samples", "label")
 
 
 def test_the_page_names_forms_bounds_worth_theory_and_differences() -> None:
@@ -111,14 +111,14 @@ def test_nothing_is_said_of_utility_that_was_not_measured() -> None:
         forms=forms, sweeps=points, runs=posterior_runs(tested=0), plan=a_plan(forms, pareto=())
     )
     assert "What each form is worth" not in Skeleton(page(audit)).text
-    keys = {figure.key for figure in posterior_figures(audit)}
+    keys = {figure.key for figure in draw_findings(audit)}
     assert keys == {"forms", "advantage", "samples", "units"}
     assert "log loss" not in terminal(audit)
 
 
 def test_figures_say_their_numbers(tmp_path: Path) -> None:
     audit = a_posterior()
-    figures = {figure.key: figure for figure in posterior_figures(audit)}
+    figures = {figure.key: figure for figure in draw_findings(audit)}
     assert set(figures) == {
         "forms",
         "advantage",
@@ -130,18 +130,18 @@ def test_figures_say_their_numbers(tmp_path: Path) -> None:
     assert "proved 2.00, paper's estimate 2.50" in figures["forms"].alt
     assert figures["units"].x.names == ("as it is", "0.1")
     assert figures["pareto"].marks[0].x == 0.46
-    written = save_figures(audit, tmp_path, formats=("svg",))
+    written = save_figures(build(audit), tmp_path, formats=("svg",))
     assert {path.name for path in written} >= {f"{key}.svg" for key in figures}
 
 
 def test_infinite_estimates_are_drawn_within_their_frame() -> None:
     endless: FormFinding = a_form("label", raw=float("inf"))
-    (first, *_) = posterior_figures(a_posterior(forms=(endless,), differences=()))
+    (first, *_) = draw_findings(a_posterior(forms=(endless,), differences=()))
     assert all(0 <= y <= first.y.high for series in first.series for y in series.y)
 
 
 def test_what_it_means_is_said_of_paper_and_plan() -> None:
-    said = " ".join(meaning(a_posterior()))
+    said = " ".join(meaning_of(a_posterior()))
     assert "no bound" in said
     assert "no proof of privacy" in said
 
@@ -149,5 +149,5 @@ def test_what_it_means_is_said_of_paper_and_plan() -> None:
 def test_forms_without_a_plan_are_shown_too() -> None:
     findings = tuple(form for form in a_posterior().findings if isinstance(form, FormFinding))
     audit = replace(a_posterior(), findings=findings)
-    assert [figure.key for figure in posterior_figures(audit)] == ["forms", "advantage"]
+    assert [figure.key for figure in draw_findings(audit)] == ["forms", "advantage"]
     assert FORMS[0].form in Skeleton(page(audit)).text

@@ -7,14 +7,14 @@ import pytest
 from rich.console import Console
 
 from epsilometer.core.words import headline
+from epsilometer.report.build import build
 from epsilometer.report.drawing import save_figures
+from epsilometer.report.finding_figures import draw_findings
 from epsilometer.report.markdown import as_markdown
 from epsilometer.report.page import LARGEST, page
-from epsilometer.report.release_figures import release_figures
 from epsilometer.report.terminal import summary
-from epsilometer.report.words import meaning
 from tests.examples import RELEASE_FINDINGS, a_provenance, a_record, a_release, a_rule
-from tests.report.skeleton import Skeleton
+from tests.report.skeleton import Skeleton, meaning_of
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_every_verdict_is_said_everywhere(outcome: str, verdict: str, colour: st
     words = Skeleton(page(audit)).text
     assert verdict in words
     assert outcome.upper() in words
-    assert meaning(audit)[0].split(".")[0] in words
+    assert meaning_of(audit)[0].split(".")[0] in words
     assert headline(audit) in as_markdown(audit).replace("\\", "")
     for line in (*audit.advice, *audit.caveats):
         assert line in words
@@ -49,8 +49,7 @@ def test_the_page_names_rules_attacks_records_groups_and_plans() -> None:
         "PDTP at most 1",
         "LiRA, online",
         "0.200 (0.100–0.300)",
-        "row 0",
-        "one of 3 records of its class",
+        "its class has fewer than 10 records",
         "sex: a",
         "class alone",
         "Dropping 2 brings 3",
@@ -88,7 +87,7 @@ def test_empty_parts_leave_no_trace() -> None:
 
 
 def test_figures_show_what_was_found(tmp_path: Path) -> None:
-    figures = {figure.key: figure for figure in release_figures(a_release())}
+    figures = {figure.key: figure for figure in draw_findings(a_release())}
     assert list(figures) == [
         "risk",
         "attacks",
@@ -108,5 +107,5 @@ def test_figures_show_what_was_found(tmp_path: Path) -> None:
         assert figure.alt
         assert all(len(series.x) >= len(series.y) for series in figure.series)
     pytest.importorskip("matplotlib")
-    written = save_figures(a_release(), tmp_path, formats=("svg",))
+    written = save_figures(build(a_release()), tmp_path, formats=("svg",))
     assert len(written) == len(figures)

@@ -5,7 +5,8 @@ import math
 import pytest
 
 from epsilometer.core.audit import Audit
-from epsilometer.report.scale import Scale, scale
+from epsilometer.core.document import Scale
+from epsilometer.report.build import build_scale
 from tests.examples import (
     a_bound,
     a_claim,
@@ -26,7 +27,7 @@ def audit(claimed: float | None, *found: float) -> Audit:
 
 
 def drawn_scale(audit: Audit) -> Scale:
-    drawn = scale(audit)
+    drawn = build_scale(audit)
     assert drawn is not None
     return drawn
 
@@ -79,7 +80,7 @@ def test_several_views_show_the_strongest_proof_of_each() -> None:
 
 
 def test_an_audit_without_views_has_no_scale() -> None:
-    assert scale(a_release()) is None
+    assert build_scale(a_release()) is None
 
 
 def test_an_invalid_bound_is_marked() -> None:

@@ -8,11 +8,12 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
+from epsilometer.core import judge
 from epsilometer.core.audit import Audit
 from epsilometer.core.words import headline
 from epsilometer.report.terminal import summary
-from epsilometer.report.tones import LOOKS, look_of
-from epsilometer.report.words import bound_meaning
+from epsilometer.report.texts import word_bound_meaning
+from epsilometer.report.tones import LOOKS
 from tests.examples import AUDITS, a_claim, a_provenance, a_view, an_audit, several_views
 from tests.examples import a_bound as bound
 
@@ -36,7 +37,7 @@ def test_the_first_line_is_the_verdict_in_its_colour(name: str) -> None:
     first, *rest = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert headline(audit) in first
     codes = {"red": ";31m", "yellow": ";33m", "grey62": ";38;5;247m", "green": ";32m"}
-    assert codes[look_of(audit).terminal] in first
+    assert codes[LOOKS[judge.tone(audit.verdict)].terminal] in first
     assert audit.subject in rest[0]
     assert set(codes) == {look.terminal for look in LOOKS.values()}
 
@@ -55,12 +56,10 @@ def test_every_number_of_the_audit_is_shown() -> None:
         "scores.csv",
         "REFUTED",
         "ε = 1 was claimed",
-        "ε ≥ 2.0000 at δ = 1e-05",
-        "0.95 one-sided",
-        "clopper_pearson, thresholds by RankGrid(ratio=4)",
-        "1,234 with the record, 567 without",
+        "clopper_pearson ≥ 2.0000 1e-05 0.95 one-sided 1,234 + 567 RankGrid(ratio=4)",
+        "1,234 observations with the record, 567 without",
         "AUC 0.875",
-        "50.0% caught at 1.0% false alarms",
+        "caught at 1% false positives 50.0%",
         "A lower bound never proves privacy.",
     ):
         assert part in text
@@ -94,8 +93,8 @@ def test_an_invalid_bound_is_shown_as_such_everywhere() -> None:
     invalid = bound(valid=False, caveats=("Not a valid bound: chosen at no cost.",))
     text = shown(result(bound=invalid))
     assert "CANNOT JUDGE" in text
-    assert "clopper_pearson (not valid)" in text
-    assert "none: not valid" in text
+    assert "clopper_pearson – not a valid bound ε ≥ 2.00" in text
+    assert "none: not a valid bound" in text
     assert "chosen at no cost" in text
     for strong in ("proves", "one-sided", "REFUTED", "of audits"):
         assert strong not in text
@@ -104,8 +103,8 @@ def test_an_invalid_bound_is_shown_as_such_everywhere() -> None:
 def test_an_invalid_bound_beside_a_valid_one_is_marked() -> None:
     beside = bound(method="jeffreys", valid=False, epsilon=5.0)
     text = shown(result(also=(beside,)))
-    assert "jeffreys (not valid)" in text
-    assert "clopper_pearson (not valid)" not in text
+    assert "jeffreys – for comparison, not a valid bound ε ≥ 5.00" in text
+    assert "clopper_pearson – not" not in text
     assert "proves ε ≥ 2.00" in text
 
 
@@ -114,7 +113,7 @@ def test_an_invalid_bound_beside_a_valid_one_is_marked() -> None:
     [(0.95, "0.05"), (0.9, "0.1"), (0.999, "0.001"), (0.5, "0.5"), (1 - 1e-10, "1e-10")],
 )
 def test_the_chance_of_being_wrong_is_said(confidence: float, fraction: str) -> None:
-    first, *_ = bound_meaning(bound(confidence=confidence))
+    first, *_ = word_bound_meaning(bound(confidence=confidence))
     assert re.search(rf"at most (a fraction )?{fraction} of audits", first)
 
 
@@ -126,7 +125,7 @@ def test_what_looks_like_markup_is_shown_as_it_is() -> None:
 
 
 def test_a_bound_of_zero_is_not_sold_as_privacy() -> None:
-    text = " ".join(bound_meaning(bound(epsilon=0.0)))
+    text = " ".join(word_bound_meaning(bound(epsilon=0.0)))
     assert "Nothing was proved" in text
     assert "never proves privacy" in text
 
@@ -151,8 +150,8 @@ def test_several_views_are_bars_and_rows() -> None:
     text = shown(
         several_views(a_view(subject="updates"), a_view(subject="model", bound=bound(epsilon=0.5)))
     )
-    assert "updates: clopper_pearson ≥ 2.00" in text
-    assert "model: clopper_pearson ≥ 0.50" in text
+    assert "updates ε ≥ 2.00" in text
+    assert "model ε ≥ 0.50" in text
     assert "model not refuted ≥ 0.50" in text
 
 

@@ -161,5 +161,5 @@ def test_quantiles_are_mended_from_far_off(a: float, b: float, above: bool) -> N
     truth = binomial.beta_quantile(a, b, alpha, from_above=above)
     for factor in (0.01, 0.5, 2, 100):
         start = np.minimum(factor * truth, (1 + truth) / 2)
-        found = binomial._mended(start, a, b, alpha, above)
+        found = binomial._refine(start, a, b, alpha, above)
         np.testing.assert_allclose(found, truth, rtol=1e-9)

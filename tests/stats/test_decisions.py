@@ -6,7 +6,7 @@ import scipy.stats
 
 from epsilometer import Scores
 from epsilometer.errors import InvalidArgument
-from epsilometer.stats.decisions import advantage_at, advantage_difference, scores_needed
+from epsilometer.stats.membership import advantage_at, advantage_difference, scores_needed
 
 FLAKE = 1e-6
 

@@ -20,7 +20,7 @@ import epsilometer
 from epsilometer import EpsilonEstimate, EpsilonLowerBound, Scores, epsilon_lower_bound
 from epsilometer.errors import InvalidArgument
 from epsilometer.rules import Best, Bonferroni, Fixed, HoldOut, RankGrid
-from epsilometer.stats import derivation, sphere_bounds, sphere_estimates, sphere_rounds
+from epsilometer.stats import derivation, sphere, sphere_estimates
 from epsilometer.stats.derivation import Derivation
 from epsilometer.stats.derivations import BOUNDS, ESTIMATES, derivation_of
 from epsilometer.stats.estimators import REGISTRY, guesses
@@ -221,9 +221,9 @@ cosines = st.builds(
 @given(cosines, st.sampled_from(["ranks", "quantiles", "paper"]))
 def test_cosines_give_the_bound(known: np.ndarray, rule: str) -> None:
     if rule == "paper":
-        bound = sphere_bounds.one_shot_epsilon_lo(known, dimension=DIMENSION, delta=DELTA)
+        bound = sphere.one_shot_epsilon_lo(known, dimension=DIMENSION, delta=DELTA)
     else:
-        bound = sphere_bounds.cosine_bound(known, dimension=DIMENSION, delta=DELTA, rule=rule)  # type: ignore[arg-type]
+        bound = sphere.cosine_bound(known, dimension=DIMENSION, delta=DELTA, rule=rule)  # type: ignore[arg-type]
     text = text_of(bound)
     if "TPR⁻ = Beta" in text:
         level, a, b = found("TPR⁻ = Beta⁻¹(#; #, #)", text)
@@ -252,7 +252,7 @@ def test_cosines_give_the_bound(known: np.ndarray, rule: str) -> None:
 @few
 @given(cosines)
 def test_the_mean_cosine_gives_the_bound(known: np.ndarray) -> None:
-    bound = sphere_bounds.tied_bound(known, dimension=DIMENSION, delta=DELTA)
+    bound = sphere.tied_bound(known, dimension=DIMENSION, delta=DELTA)
     text = text_of(bound)
     d, mean, q, k, mu = found("max(0, √#·(# − #/√#)) = #", text)
     assert mu == pytest.approx(max(0.0, np.sqrt(d) * (mean - q / np.sqrt(k))), rel=SHOWN, abs=1e-6)
@@ -315,7 +315,7 @@ def test_estimates_are_explained_with_their_numbers() -> None:
     inside, outside = rng.normal(3, 1, 300) / 100, rng.normal(0, 1, 300) / 100
     fitted = sphere_estimates.cosine_estimate(inside, dimension=DIMENSION, delta=DELTA, rng=rng)
     both = sphere_estimates.two_sample_estimate(inside, outside, delta=DELTA, rng=rng)
-    largest = sphere_rounds.largest_estimate(
+    largest = sphere_estimates.largest_estimate(
         inside, outside, dimension=DIMENSION, delta=DELTA, rng=rng
     )
     for estimate in (fitted, both):
@@ -328,22 +328,24 @@ def test_estimates_are_explained_with_their_numbers() -> None:
     assert shift > 0
 
 
-def _methods_of(name: str) -> set[str]:
+def _methods_of(*names: str) -> set[str]:
     """What is given as ``method`` wherever such a result is made, as far as it is a text."""
+    root = Path(epsilometer.__file__).parents[2]
+    places = ("src", "reproductions", "tests/accounting")
     methods = set()
-    for path in Path(epsilometer.__file__).parent.rglob("*.py"):
+    for path in (path for place in places for path in (root / place).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == name:
-                (given,) = (word.value for word in node.keywords if word.arg == "method")
-                parts = given.values if isinstance(given, ast.JoinedStr) else [given]
-                if isinstance(parts[0], ast.Constant):
-                    methods.add(parts[0].value)
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in names:
+                for given in (word.value for word in node.keywords if word.arg == "method"):
+                    parts = given.values if isinstance(given, ast.JoinedStr) else [given]
+                    if isinstance(parts[0], ast.Constant):
+                        methods.add(parts[0].value)
     return methods
 
 
 def test_no_method_is_without_an_explanation() -> None:
     assert {"cosines", "mean_cosine", "anytime"} <= _methods_of("EpsilonLowerBound") <= set(BOUNDS)
-    estimates = _methods_of("EpsilonEstimate")
+    estimates = _methods_of("EpsilonEstimate", "_make_estimate", "make_reference")
     assert len(estimates) >= len(ESTIMATES)
     for method in estimates:
         assert method.startswith(tuple(ESTIMATES)), method
@@ -351,7 +353,7 @@ def test_no_method_is_without_an_explanation() -> None:
 
 def test_no_rule_is_without_its_price() -> None:
     rules = {rule.__name__ for method in REGISTRY.values() for rule in method.rules}
-    assert set(derivation._PAID) == set(guesses._PAID) == rules - {"AllRanks"}
+    assert set(derivation.TEXTS["paid"]) == set(guesses._PAID) == rules - {"AllRanks"}
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def test_ends_and_middle_of_the_law() -> None:
 
 def test_cosines_are_kept_within_one_and_in_double_precision() -> None:
     rounded = np.array([-1 - 1e-6, 0.3, 1 + 1e-6], np.float32)
-    kept = sphere.cosines_of(rounded, dimension=3)
+    kept = sphere.check_cosines(rounded, dimension=3)
     assert kept.dtype == np.float64
     assert kept.tolist() == [-1.0, float(np.float32(0.3)), 1.0]
     some = np.array([0.1, 0.3], np.float32)

@@ -8,7 +8,7 @@ import scipy.stats
 
 import epsilometer as em
 from epsilometer.errors import InvalidArgument
-from epsilometer.stats import binomial, sphere_bounds, sphere_estimates
+from epsilometer.stats import binomial, sphere, sphere_estimates
 from epsilometer.stats.gaussians import gaussian_sigma
 from tests.conftest import cases
 from tests.oracles import even_normals, too_often
@@ -16,11 +16,11 @@ from tests.oracles import even_normals, too_often
 DIMENSION, DELTA = 10**6, 1e-6
 EPSILONS = [0.87, 2.7, 8.0, 19.0]
 BOUNDS: dict[str, Callable[[np.ndarray], em.EpsilonLowerBound]] = {
-    "ranks": lambda c: sphere_bounds.cosine_bound(c, dimension=DIMENSION, delta=DELTA),
-    "quantiles": lambda c: sphere_bounds.cosine_bound(
+    "ranks": lambda c: sphere.cosine_bound(c, dimension=DIMENSION, delta=DELTA),
+    "quantiles": lambda c: sphere.cosine_bound(
         c, dimension=DIMENSION, delta=DELTA, rule="quantiles"
     ),
-    "mean": lambda c: sphere_bounds.tied_bound(c, dimension=DIMENSION, delta=DELTA),
+    "mean": lambda c: sphere.tied_bound(c, dimension=DIMENSION, delta=DELTA),
 }
 
 
@@ -48,7 +48,7 @@ def _cosines(inputs: dict) -> np.ndarray:
 def test_epsilon_lo_of_the_one_shot_paper(inputs: dict, expected: dict) -> None:
     cosines = _cosines(inputs)
     for confidence, name in ((0.95, "exact_one_sided_ge"), (0.975, "exact_two_sided_ge")):
-        found = sphere_bounds.one_shot_epsilon_lo(
+        found = sphere.one_shot_epsilon_lo(
             cosines, dimension=inputs["d"], delta=inputs["delta"], confidence=confidence
         )
         assert found.epsilon == pytest.approx(expected[name], rel=1e-7, abs=1e-9)
@@ -62,7 +62,7 @@ def test_epsilon_lo_of_the_one_shot_paper_is_wrong_as_often_as_the_reference_say
     rng = np.random.default_rng(99)
     rows = rng.normal(1 / inputs["sigma"], 1, size=(inputs["sims"], 1000)) / 1e3
     wrong = sum(
-        sphere_bounds.one_shot_epsilon_lo(row, dimension=inputs["d"], delta=inputs["delta"]).epsilon
+        sphere.one_shot_epsilon_lo(row, dimension=inputs["d"], delta=inputs["delta"]).epsilon
         > inputs["true_eps"]
         for row in rows[:300]
     )
@@ -122,10 +122,10 @@ def test_counting_holds_where_every_threshold_has_the_full_ratio(
 def test_looks_that_do_not_share_are_caught(
     monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
 ) -> None:
-    limit = sphere_bounds._least_rate
+    limit = sphere._limit_rate_below
     monkeypatch.setattr(
-        sphere_bounds,
-        "_least_rate",
+        sphere,
+        "_limit_rate_below",
         lambda hits, k, alpha: limit(hits, k, np.full_like(alpha, 0.05)),
     )
     for bound in ("ranks", "quantiles"):
@@ -135,7 +135,7 @@ def test_looks_that_do_not_share_are_caught(
 def test_a_mean_without_its_error_is_caught(
     monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
 ) -> None:
-    monkeypatch.setattr(sphere_bounds, "cosine_quantile", lambda q, dimension: 0.0)
+    monkeypatch.setattr(sphere, "cosine_quantile", lambda q, dimension: 0.0)
     assert too_often(_wrong("mean", 1.5, 100, 100, rng), 100)
 
 
@@ -154,7 +154,7 @@ def test_the_mean_holds_in_a_hundred_thousand_sums_with_noise(
     d, k, audits = 300, 100, 100_000  # few dimensions: where the normal law would be farthest off
     around = np.linspace(-1e-6, 1e-6, k)  # the bound looks at nothing but the mean
     taken_off = [
-        mean - sphere_bounds.tied_bound(mean + around, dimension=d, delta=0.1).threshold
+        mean - sphere.tied_bound(mean + around, dimension=d, delta=0.1).threshold
         for mean in (0.05, 0.2)
     ]
     assert taken_off[0] == pytest.approx(taken_off[1], rel=1e-9)  # the same of every mean
@@ -185,7 +185,7 @@ def test_the_mean_is_right_as_often_as_it_says_by_the_exact_law(d: int) -> None:
 @pytest.mark.simulation
 def test_the_papers_bound_is_caught(rng: np.random.Generator) -> None:
     found = (
-        sphere_bounds.one_shot_epsilon_lo(_stepped(300, 1.5, rng), dimension=DIMENSION, delta=DELTA)
+        sphere.one_shot_epsilon_lo(_stepped(300, 1.5, rng), dimension=DIMENSION, delta=DELTA)
         for _ in range(150)
     )
     assert too_often(sum(b.epsilon > 1.5 for b in found), 150)
@@ -195,18 +195,18 @@ def test_limits_at_ranks_are_clopper_pearsons() -> None:
     hits, k = np.array([2, 16, 64]), 100
     alpha = np.full(3, 0.01)
     lower = binomial.clopper_pearson_lower(hits, k, alpha=0.01)
-    np.testing.assert_allclose(sphere_bounds._least_rate(hits, k, alpha), lower, rtol=1e-9)
+    np.testing.assert_allclose(sphere._limit_rate_below(hits, k, alpha), lower, rtol=1e-9)
     upper = binomial.clopper_pearson_upper(hits, k, alpha=0.01)
-    np.testing.assert_allclose(sphere_bounds._largest_rate(hits, k, alpha), upper, rtol=1e-9)
+    np.testing.assert_allclose(sphere._limit_rate_above(hits, k, alpha), upper, rtol=1e-9)
 
 
 def test_one_hit_allows_for_canaries_of_unequal_rates() -> None:
-    [rate] = sphere_bounds._least_rate(np.array([1]), 100, np.array([0.01]))
+    [rate] = sphere._limit_rate_below(np.array([1]), 100, np.array([0.01]))
     # All may be one canary's: then it hits with probability 100 · rate.
     assert 100 * rate <= 0.01
     none, every = np.array([0]), np.array([100])
-    assert sphere_bounds._least_rate(none, 100, np.array([0.01])) == 0.0
-    assert sphere_bounds._largest_rate(every, 100, np.array([0.01])) == 1.0
+    assert sphere._limit_rate_below(none, 100, np.array([0.01])) == 0.0
+    assert sphere._limit_rate_above(every, 100, np.array([0.01])) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -231,14 +231,14 @@ def test_far_cosines_have_large_bounds_in_every_dimension() -> None:
     for rule in ("ranks", "quantiles"):
         for d in (1000, 10**6):
             cosines = 0.5 + 0.01 * even_normals(500)
-            found = sphere_bounds.cosine_bound(cosines, dimension=d, delta=1e-5, rule=rule)
+            found = sphere.cosine_bound(cosines, dimension=d, delta=1e-5, rule=rule)
             assert found.epsilon > 0.1 * d  # ln FPR is some d/2 · ln(1 − cos²)
             assert math.isfinite(found.epsilon)
 
 
 def test_the_other_direction_counts_too() -> None:
     cosines = np.concatenate([[0.0], np.full(999, 0.0015)])  # hardly any below
-    found = sphere_bounds.cosine_bound(cosines, dimension=DIMENSION, delta=0.3)
+    found = sphere.cosine_bound(cosines, dimension=DIMENSION, delta=0.3)
     assert found.direction == "absent→present"
     assert found.epsilon > 2
 
@@ -246,9 +246,7 @@ def test_the_other_direction_counts_too() -> None:
 def test_equal_cosines_prove_no_more_than_one_threshold(rng: np.random.Generator) -> None:
     # Rounded down they are still the null's where a threshold can be: at whole numbers.
     null = (np.floor(rng.normal(0, 1, 1000)) / 1e3 for _ in range(200))
-    found = (
-        sphere_bounds.cosine_bound(row, dimension=DIMENSION, delta=0.0).epsilon for row in null
-    )
+    found = (sphere.cosine_bound(row, dimension=DIMENSION, delta=0.0).epsilon for row in null)
     assert not too_often(sum(epsilon > 0 for epsilon in found), 200)
 
 
@@ -265,8 +263,8 @@ def test_equal_cosines_prove_no_more_than_one_threshold(rng: np.random.Generator
 )
 def test_cosines_that_cannot_be_are_told(cosines: object, told: str) -> None:
     for call in (
-        lambda: sphere_bounds.cosine_bound(cosines, dimension=100, delta=1e-6),
-        lambda: sphere_bounds.tied_bound(cosines, dimension=100, delta=1e-6),
+        lambda: sphere.cosine_bound(cosines, dimension=100, delta=1e-6),
+        lambda: sphere.tied_bound(cosines, dimension=100, delta=1e-6),
         lambda: sphere_estimates.cosine_epsilon(cosines, dimension=100, delta=1e-6),
     ):
         with pytest.raises(InvalidArgument, match=told):
@@ -274,13 +272,13 @@ def test_cosines_that_cannot_be_are_told(cosines: object, told: str) -> None:
 
 
 def test_rounding_beyond_one_is_forgiven() -> None:
-    found = sphere_bounds.cosine_bound([1 + 1e-7, 0.9, 0.8], dimension=10, delta=1e-6)
+    found = sphere.cosine_bound([1 + 1e-7, 0.9, 0.8], dimension=10, delta=1e-6)
     assert found.valid
 
 
 def test_looks_at_ranks_know_how_many_are_beyond() -> None:
     known, k, alpha = np.arange(100.0), 100, 0.05
-    above, below = sphere_bounds._at_ranks(known, alpha)
+    above, below = sphere._look_at_ranks(known, alpha)
     ranks, share = [1, 4, 16, 64], alpha / 8
     assert [int((known >= t).sum()) for t in above.thresholds] == ranks
     assert [int((known < t).sum()) for t in below.thresholds] == [rank - 1 for rank in ranks]
@@ -292,7 +290,7 @@ def test_looks_at_ranks_know_how_many_are_beyond() -> None:
 
 def test_looks_at_quantiles_know_how_many_are_beyond() -> None:
     known = np.sort(_even(1.0, 200))
-    above, below = sphere_bounds._at_quantiles(known, DIMENSION, 0.05)
+    above, below = sphere._look_at_quantiles(known, DIMENSION, 0.05)
     np.testing.assert_allclose(np.diff(above.thresholds), 0.0005, rtol=1e-9)
     for i in (0, 3, 6):
         share = 0.05 / (2 * (i + 1) * (i + 2))
@@ -320,7 +318,7 @@ def test_counting_is_by_its_definition(
         best.append((math.log(max((_null(-below, d) - delta), 1e-300) / fnr), below, 1))
     epsilon, threshold, row = max(best)
     asked = {"dimension": d, "delta": delta}
-    found = sphere_bounds.cosine_bound(
+    found = sphere.cosine_bound(
         known, **asked, **({} if confidence == 0.95 else {"confidence": confidence})
     )
     assert found.epsilon == pytest.approx(epsilon, rel=1e-7)
@@ -338,10 +336,10 @@ def test_bounds_say_what_they_are() -> None:
     cosines = _even(3.0, 256)
     asked = {"dimension": DIMENSION, "delta": 1e-5, "confidence": 0.9}
     found = {
-        "ranks": sphere_bounds.cosine_bound(cosines, **asked),
-        "quantiles": sphere_bounds.cosine_bound(cosines, rule="quantiles", **asked),
-        "mean": sphere_bounds.tied_bound(cosines, **asked),
-        "paper": sphere_bounds.one_shot_epsilon_lo(cosines, **asked),
+        "ranks": sphere.cosine_bound(cosines, **asked),
+        "quantiles": sphere.cosine_bound(cosines, rule="quantiles", **asked),
+        "mean": sphere.tied_bound(cosines, **asked),
+        "paper": sphere.one_shot_epsilon_lo(cosines, **asked),
     }
     for bound in found.values():
         assert (bound.delta, bound.confidence, bound.n_in, bound.n_out) == (1e-5, 0.9, 256, 0)
@@ -367,9 +365,9 @@ def test_bounds_say_what_they_are() -> None:
 def test_the_papers_direction_is_that_of_the_larger_ratio() -> None:
     asked = {"dimension": DIMENSION, "delta": 0.3}
     few_below = np.concatenate([[0.0], np.full(999, 0.0015)])
-    found = sphere_bounds.one_shot_epsilon_lo(few_below, **asked)
+    found = sphere.one_shot_epsilon_lo(few_below, **asked)
     assert found.direction == "absent→present"
-    far = sphere_bounds.one_shot_epsilon_lo(_even(9.0), **asked)
+    far = sphere.one_shot_epsilon_lo(_even(9.0), **asked)
     assert far.direction == "present→absent"
     assert far.threshold in _even(9.0)
 
@@ -377,26 +375,24 @@ def test_the_papers_direction_is_that_of_the_larger_ratio() -> None:
 def test_nothing_is_proved_where_delta_is_large_or_cosines_are_low() -> None:
     for cosines in (_even(0.5, 20), -_even(3.0, 20)):
         for rule in ("ranks", "quantiles"):
-            found = sphere_bounds.cosine_bound(cosines, dimension=DIMENSION, delta=0.99, rule=rule)
+            found = sphere.cosine_bound(cosines, dimension=DIMENSION, delta=0.99, rule=rule)
             assert found.epsilon == 0.0
-        assert (
-            sphere_bounds.one_shot_epsilon_lo(cosines, dimension=DIMENSION, delta=0.99).epsilon == 0
-        )
+        assert sphere.one_shot_epsilon_lo(cosines, dimension=DIMENSION, delta=0.99).epsilon == 0
 
 
 def test_looks_at_quantiles_end_with_the_highest_cosine() -> None:
     for highest, looks in ((0.00249, 5), (0.0026, 6), (-0.001, 1)):
         known = np.array([-0.002, highest]) if highest > -0.002 else np.array([highest])
-        above, below = sphere_bounds._at_quantiles(np.sort(known), DIMENSION, 0.05)
+        above, below = sphere._look_at_quantiles(np.sort(known), DIMENSION, 0.05)
         assert above.thresholds.size == below.thresholds.size == looks
-    far, _ = sphere_bounds._at_quantiles(np.array([0.5, 1.0]), 10, 0.05)
+    far, _ = sphere._look_at_quantiles(np.array([0.5, 1.0]), 10, 0.05)
     assert far.thresholds.max() <= 1.0
-    beyond, _ = sphere_bounds._at_quantiles(np.array([1.0]), 5, 0.05)
+    beyond, _ = sphere._look_at_quantiles(np.array([1.0]), 5, 0.05)
     assert beyond.thresholds[-1] <= 1.0
 
 
 def test_looks_at_ranks_include_the_last_of_all() -> None:
-    above, below = sphere_bounds._at_ranks(np.arange(16.0), 0.06)
+    above, below = sphere._look_at_ranks(np.arange(16.0), 0.06)
     assert above.thresholds.tolist() == [15.0, 12.0, 0.0]
     assert below.thresholds.tolist() == [0.0, 3.0, 15.0]
     assert above.levels.tolist() == pytest.approx([0.01] * 3)
@@ -405,20 +401,20 @@ def test_looks_at_ranks_include_the_last_of_all() -> None:
 @pytest.mark.parametrize(
     ("call", "told"),
     [
-        (lambda c: sphere_bounds.tied_bound(c, dimension=9, delta=0.0), "delta"),
-        (lambda c: sphere_bounds.tied_bound(c, dimension=9, delta=0.1, confidence=1), "confidence"),
-        (lambda c: sphere_bounds.cosine_bound(c, dimension=9, delta=2.0), "delta"),
+        (lambda c: sphere.tied_bound(c, dimension=9, delta=0.0), "delta"),
+        (lambda c: sphere.tied_bound(c, dimension=9, delta=0.1, confidence=1), "confidence"),
+        (lambda c: sphere.cosine_bound(c, dimension=9, delta=2.0), "delta"),
         (
-            lambda c: sphere_bounds.cosine_bound(c, dimension=9, delta=0.1, confidence=1.0),
+            lambda c: sphere.cosine_bound(c, dimension=9, delta=0.1, confidence=1.0),
             "confidence",
         ),
-        (lambda c: sphere_bounds.one_shot_epsilon_lo(c, dimension=9, delta=-1.0), "delta"),
+        (lambda c: sphere.one_shot_epsilon_lo(c, dimension=9, delta=-1.0), "delta"),
         (
-            lambda c: sphere_bounds.one_shot_epsilon_lo(c, dimension=9, delta=0.1, confidence=0.0),
+            lambda c: sphere.one_shot_epsilon_lo(c, dimension=9, delta=0.1, confidence=0.0),
             "confidence",
         ),
         (
-            lambda c: sphere_bounds.one_shot_epsilon_lo([math.nan], dimension=9, delta=0.1),
+            lambda c: sphere.one_shot_epsilon_lo([math.nan], dimension=9, delta=0.1),
             " cosines,",
         ),
     ],

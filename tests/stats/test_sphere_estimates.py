@@ -8,7 +8,7 @@ import scipy.stats
 
 import epsilometer as em
 from epsilometer.errors import InvalidArgument
-from epsilometer.stats import sphere_bounds, sphere_estimates
+from epsilometer.stats import gaussians, sphere, sphere_estimates
 from tests.conftest import cases
 from tests.oracles import even_normals, too_often
 
@@ -75,7 +75,7 @@ def test_no_shift_or_a_negative_one_is_no_leakage() -> None:
                 cosines, rng=np.random.default_rng(0), **asked
             )
             assert estimate.epsilon == 0.0
-        below = sphere_bounds.tied_bound(_even(mu), dimension=DIMENSION, delta=DELTA)
+        below = sphere.tied_bound(_even(mu), dimension=DIMENSION, delta=DELTA)
         assert below.epsilon == 0.0
 
 
@@ -109,40 +109,6 @@ def test_two_samples_are_compared_with_each_other(rng: np.random.Generator) -> N
     assert estimate.low < truth < estimate.high
     swapped = sphere_estimates.two_sample_estimate(unobserved, observed, delta=1e-5, rng=rng)
     assert swapped.epsilon == 0.0
-
-
-def test_split_is_not_biased_by_choosing(rng: np.random.Generator) -> None:
-    asked = {"dimension": DIMENSION, "delta": DELTA}
-    truth = em.gaussian_epsilon(1 / 1.5, DELTA)
-    rows = [_shifted(1.5, 1000, rng) for _ in range(80)]
-    split = np.array(
-        [sphere_estimates.split_epsilon(row, spread="tied", rng=rng, **asked) for row in rows]
-    )
-    # A threshold that is not the best of the law it is used on gives less, on average.
-    assert split.mean() < truth + 4 * split.std() / math.sqrt(80)
-    assert split.mean() > truth - 0.5
-    even = sphere_estimates.split_epsilon(_even(1.5, 10_000), rng=rng, **asked)
-    assert even == pytest.approx(truth, abs=1.0)  # halves of even quantiles are not quite even
-    assert sphere_estimates.split_epsilon(_even(-1.0), rng=rng, **asked) == 0.0
-
-
-def test_split_chooses_on_one_half_and_looks_at_the_other() -> None:
-    places = np.random.default_rng(5).permutation(1000)
-    cosines = np.empty(1000)
-    cosines[places[:500]], cosines[places[500:]] = _even(3.0, 500), _even(1.0, 500)
-    found = sphere_estimates.split_epsilon(
-        cosines, dimension=DIMENSION, delta=DELTA, spread="tied", rng=np.random.default_rng(5)
-    )
-    t = np.linspace(3, 12, 100_001)
-
-    def epsilons(mu: float) -> np.ndarray:
-        return np.log(scipy.stats.norm.sf(t - mu) - DELTA) - scipy.stats.norm.logsf(t)
-
-    with np.errstate(invalid="ignore"):
-        best = int(np.nanargmax(epsilons(3.0)))
-        expected = epsilons(1.0)[best]  # nothing where even δ is not reached
-    assert found == pytest.approx(np.nan_to_num(expected).clip(min=0), abs=1e-3)
-    assert found < em.gaussian_epsilon(1.0, DELTA)
 
 
 def test_anderson_darling_is_scipys(rng: np.random.Generator) -> None:
@@ -194,14 +160,8 @@ def test_cosines_that_are_not_normal_are_told(rng: np.random.Generator) -> None:
             "'fitted' or 'tied'",
         ),
         (
-            lambda c: sphere_bounds.cosine_bound(c, dimension=100, delta=1e-6, rule="all"),
+            lambda c: sphere.cosine_bound(c, dimension=100, delta=1e-6, rule="all"),
             "'ranks' or",
-        ),
-        (
-            lambda c: sphere_estimates.split_epsilon(
-                c[:3], dimension=100, delta=1e-6, rng=np.random.default_rng(0)
-            ),
-            "four cosines",
         ),
         (
             lambda c: sphere_estimates.two_sample_estimate(
@@ -216,7 +176,7 @@ def test_cosines_that_are_not_normal_are_told(rng: np.random.Generator) -> None:
             "two values or more",
         ),
         (lambda c: sphere_estimates.anderson_darling_limit(7), "size ≥ 8"),
-        (lambda c: sphere_bounds.cosine_bound(c, dimension=1, delta=1e-6), "dimension ≥ 2"),
+        (lambda c: sphere.cosine_bound(c, dimension=1, delta=1e-6), "dimension ≥ 2"),
     ],
 )
 def test_bad_calls_are_refused(call: Callable[[np.ndarray], object], told: str) -> None:
@@ -267,8 +227,7 @@ def test_wider_confidence_is_a_wider_interval(estimate: str) -> None:
         assert wide / narrow == pytest.approx(1.645 / 0.674, rel=0.3)
 
 
-def test_estimates_say_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sphere_estimates, "_RESAMPLES", 9)
+def test_estimates_say_what_they_are() -> None:
     rng = np.random.default_rng(0)
     wide = sphere_estimates.cosine_estimate(1.2 * _even(1.0, 400), rng=rng, **ASKED)
     assert wide.method == "normal law of 400 cosines, fitted spread, exact rule"
@@ -297,10 +256,7 @@ def test_estimates_say_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum("are few" in caveat for caveat in few.caveats) == 2
 
 
-def test_the_rule_is_that_of_thresholds_where_it_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(sphere_estimates, "_RESAMPLES", 9)
+def test_the_rule_is_that_of_thresholds_where_it_is_asked_for() -> None:
     rng = np.random.default_rng(0)
     asked = {"delta": DELTA, "rule": "threshold"}
     observed, unobserved = 0.7 * even_normals(400) + 1, 1.2 * even_normals(400)
@@ -323,26 +279,6 @@ def test_fits_are_with_the_papers_divisor_and_of_two_values_or_more() -> None:
     rng = np.random.default_rng(0)
     found = sphere_estimates.two_sample_estimate([1.0, 2.0], [0.0, 1.0], delta=0.1, rng=rng)
     assert found.epsilon == em.two_gaussians_epsilon(0.5, 0.5, 1.5, 0.5, 0.1)
-    four = sphere_estimates.split_epsilon([0.1, 0.2, 0.3, 0.4], dimension=100, delta=0.1, rng=rng)
-    assert four > 0
-
-
-def test_a_half_without_a_shift_shows_nothing() -> None:
-    """One half of the split is shifted up, the other down."""
-    places = np.random.default_rng(5).permutation(400)
-    for sides in ((2.0, -1.0), (-1.0, 2.0)):
-        cosines = np.empty(400)
-        cosines[places[:200]], cosines[places[200:]] = (_even(mu, 200) for mu in sides)
-        found = sphere_estimates.split_epsilon(cosines, rng=np.random.default_rng(5), **ASKED)
-        assert found == 0.0
-
-
-def test_epsilons_at_thresholds_are_those_of_rates() -> None:
-    t, norm = np.array([-1.0, 0.5, 3.0]), scipy.stats.norm
-    found = sphere_estimates._epsilons_at(t, 1.5, 1.4, 0.01)
-    above = np.log((norm.sf(t, 1.5, 1.4) - 0.01) / norm.sf(t))
-    below = np.log((norm.cdf(t) - 0.01) / norm.cdf(t, 1.5, 1.4))
-    np.testing.assert_allclose(found, np.maximum([above, below], 0))
 
 
 @pytest.mark.parametrize(("size", "limit"), [(10, 0.9496), (20, 0.9599), (100, 1.0525)])
@@ -352,12 +288,40 @@ def test_limits_of_anderson_and_darling_are_stephens(size: int, limit: float) ->
 
 
 def test_caveats_begin_where_they_say() -> None:
-    few, enough = (sphere_estimates._few(np.zeros(n)) for n in (299, 300))
-    assert few
+    few, enough = (sphere_estimates._warn_of_sample(even_normals(n)) for n in (299, 300))
+    assert ["are few" in caveat for caveat in few] == [True]
     assert not enough
     odd = np.append(np.zeros(7), 50.0) + 0.01 * np.arange(8)
-    assert sphere_estimates._not_normal(odd)
-    assert not sphere_estimates._not_normal(odd[1:])
+    shapes = [sphere_estimates._warn_of_sample(sample) for sample in (odd, odd[1:])]
+    assert ["not normal" in caveats[-1] for caveats in shapes] == [True, False]
+
+
+@pytest.mark.parametrize("rule", ["exact", "threshold"])
+@pytest.mark.parametrize("relative", [0.0, 1e-4])
+def test_many_pairs_at_once_have_the_epsilon_of_each_alone(
+    rule: str, relative: float, rng: np.random.Generator
+) -> None:
+    """Wider, narrower and equal laws in one array; the end is the one where δ is not exceeded."""
+    gaps, absent, present = rng.normal(1, 2, 60), *np.exp(rng.normal(0, 0.4, (2, 60)))
+    present[::3] = absent[::3]
+    asked = {"delta": 1e-4, "rule": rule, "relative": relative}
+    many = gaussians.solve_two_gaussians(gaps, absent, present, **asked)
+    shown = sphere_estimates._compute_epsilon(gaps, absent, present, **asked)
+    assert (gaps <= 0).any()
+    for i, (gap, *stds) in enumerate(zip(gaps, absent, present, strict=True)):
+        one = gaussians.two_gaussians_directions(0.0, stds[0], gap, stds[1], **asked)
+        assert many[:, i] == pytest.approx(one, rel=1e-12)
+        assert shown[i] == (many[:, i].max() if gap > 0 else 0.0)
+        if rule == "exact" and relative:
+            deltas = [gaussians.two_gaussians_delta(0.0, stds[0], gap, stds[1], e) for e in one]
+            assert max(deltas[0][0], deltas[1][1]) <= 1e-4
+
+
+@pytest.mark.parametrize("laws", [(0, 1, 1e200, 1), (0, 1, math.inf, 1), (0, 1, 1, 1e-100)])
+def test_laws_too_far_apart_for_numbers_are_refused_and_do_not_show_nothing(laws: tuple) -> None:
+    with pytest.raises(InvalidArgument, match="standard deviations"):
+        em.two_gaussians_epsilon(*laws, DELTA)
+    assert em.two_gaussians_epsilon(0, 1, 1e70, 1, DELTA) == pytest.approx(5e139)
 
 
 @pytest.mark.parametrize("name", ["observed", "unobserved", "sample"])

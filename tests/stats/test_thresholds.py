@@ -234,21 +234,19 @@ def test_defaults_of_a_split_are_of_both_sides_apart() -> None:
         assert (part.n_in, part.n_out) == (3, 27)
 
 
-@pytest.mark.parametrize("sample", [1, 4, 16])
+@pytest.mark.parametrize("copies", [1, 300])  # 300: more than are sampled
 @given(
     values=st.lists(st.integers(-6, 6).map(float) | st.floats(-9, 9), min_size=1, max_size=80),
     ratio=st.integers(2, 4),
     from_above=st.booleans(),
 )
 def test_extremes_are_those_of_sorting(
-    sample: int, values: list, ratio: int, from_above: bool
+    copies: int, values: list, ratio: int, from_above: bool
 ) -> None:
     """Whatever the sample says of where they lie: it may be odd."""
-    array = np.array(values)
+    array = np.tile(values, copies)
     ranks = thresholds.grid(array.size, ratio)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(thresholds, "_SAMPLE", sample)
-        found, tied = thresholds.extremes(array.copy(), ranks, from_above=from_above)
+    found, tied = thresholds.extremes(array.copy(), ranks, from_above=from_above)
     ordered = np.sort(array)[::-1] if from_above else np.sort(array)
     assert found.tolist() == ordered[ranks - 1].tolist()
     for rank, value, equal in zip(ranks[:-1], found, tied, strict=False):
@@ -269,10 +267,9 @@ def test_extremes_of_many_in_order_and_of_few_apart() -> None:
             assert found.tolist() == ordered[ranks - 1].tolist()
 
 
-@pytest.mark.parametrize("block", [1, 7, 100])
-def test_blocks_of_any_size_count_the_same(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    values, cuts = np.arange(50.0) % 13, np.array([-np.inf, 0.0, 5.0, 5.5, 12.0, np.inf])
-    monkeypatch.setattr(thresholds, "_BLOCK", block)
+@pytest.mark.parametrize("size", [1, 50, 2**15, 2**15 + 1, 100_000])
+def test_all_blocks_are_counted(size: int) -> None:
+    values, cuts = np.arange(size) % 13.0, np.array([-np.inf, 0.0, 5.0, 5.5, 12.0, np.inf])
     found = thresholds._count_below(values, cuts)
     assert found.tolist() == [int((values < cut).sum()) for cut in cuts]
 

@@ -149,7 +149,7 @@ def test_thinned_curve_keeps_the_corners_about_each_share(
         for level in (*(np.linspace(0, 1, points) * n), *np.geomspace(1, n, points)):
             at = level if rising is fp else -level
             kept |= {np.flatnonzero(rising >= at)[0], np.flatnonzero(rising <= at)[-1]}
-    thin = curve.thinned() if points == 50 else curve.thinned(points)
+    thin = curve.thin() if points == 50 else curve.thin(points)
     assert set(thin.thresholds) == set(curve.thresholds[sorted(kept)])
     assert (thin.n_in, thin.n_out) == (n_in, n_out)
     assert thin.thresholds[0] == np.inf

@@ -30,16 +30,16 @@ import numpy as np
 import scipy.special
 
 from epsilometer import _validate
-from epsilometer.accounting.losses import Losses
+from epsilometer.accounting.loss_distribution import compose
+from epsilometer.accounting.pld import SampledGaussian, poisson_epsilon_at_least
 from epsilometer.core.bound import EpsilonLowerBound
 from epsilometer.core.claim import Adjacency
+from epsilometer.core.scores import ScoreCounts, Scores
 from epsilometer.errors import InvalidArgument
-from epsilometer.observations import ScoreCounts, Scores
 from epsilometer.stats import search, thresholds
 from epsilometer.stats.estimators import ranks
 from epsilometer.stats.estimators.method import Winner
 from epsilometer.stats.estimators.ranks import Frontier
-from epsilometer.stats.gaussians import gdp_epsilon
 from epsilometer.stats.reach import compute_power
 from epsilometer.stats.thresholds import Observed, RankGrid, Ranks
 from epsilometer.types import FloatArray
@@ -48,10 +48,9 @@ Seen: TypeAlias = Literal["step", "run"]
 
 METHOD = "poisson_family"
 _LARGEST = 16.0  # 1/s: less noise than a sixteenth of the clipping norm is as good as none
-_FINE, _FINEST = 1e-4, 1e-5  # losses of a step are rounded down to multiples of it
 _CELLS = 500_000  # of a step's losses
 _REACH = 9.0  # standard deviations: beyond lies less than 1e-18
-_LOST = 1e-10  # what FFT and cut tails may add to a probability
+_LOST = 1e-10  # more than FFT and cut tails may add to a probability
 _CURVE_CELL = 0.02  # over √T: the curve of a run is then right to about 5e-5 of the loss
 _RATIO = 1.002  # between noises whose curve is computed
 _RELATIVE = 1e-3  # how near the limit is found
@@ -259,25 +258,15 @@ def epsilon_at_least(
 ) -> float:
     """The ε of DP-SGD with Poisson sampling, rounded *down*: safe for a lower bound.
 
-    ``pld.poisson_epsilon`` is the same rounded up, safe for a claim. This one is below the truth
-    by at most 1e-4 for each of few steps, 1e-5 for each of very many.
+    ``pld.poisson_epsilon`` is the same rounded up, safe for a claim.
 
     Example:
         >>> training = dict(noise_multiplier=1.0, sampling_rate=0.1, steps=10, delta=1e-5)
         >>> round(epsilon_at_least(**training), 3)
         2.854
     """
-    _validate.open_unit(delta=delta)
-    _validate.at_least(0, noise_multiplier=noise_multiplier)
     _rate_and_steps(sampling_rate, steps)
-    if math.isinf(noise_multiplier) or noise_multiplier == 0:
-        return 0.0 if noise_multiplier else math.inf
-    if sampling_rate == 1:
-        return gdp_epsilon(math.sqrt(steps) / noise_multiplier, delta) * (1 - 1e-11)
-    cell = min(max(1e-3 / steps, _FINEST), _FINE)
-    step = _step(noise_multiplier, sampling_rate, cell)
-    law = _composed(step.present, step, steps)  # each loss at the lower end of its cell
-    return law.epsilon(delta + _LOST) if delta + _LOST < 1 else 0.0
+    return poisson_epsilon_at_least([(noise_multiplier, sampling_rate, steps)], delta=delta)
 
 
 def step_power(
@@ -481,7 +470,7 @@ def _frontier(sampling_rate: float, steps: int) -> Frontier:
         shape = np.broadcast_shapes(np.shape(rate), np.shape(merit))
         rate, found = np.broadcast_to(rate, shape), np.empty(shape)
         for one in np.unique(merit):
-            fpr, tpr = _curve(_rounded_up(float(one)), sampling_rate, steps)
+            fpr, tpr = _curve(_round_up(float(one)), sampling_rate, steps)
             at = np.broadcast_to(merit == one, shape)
             found[at] = np.interp(rate[at], *((fpr, tpr) if to_tpr else (tpr, fpr)))
         return found
@@ -495,7 +484,7 @@ def _frontier(sampling_rate: float, steps: int) -> Frontier:
 _ndtr, _ndtri = scipy.special.ndtr, scipy.special.ndtri
 
 
-def _rounded_up(merit: float) -> float:
+def _round_up(merit: float) -> float:
     """To a grid, where curves are kept: less noise allows more, so this refutes no more."""
     if not 0 < merit < _LARGEST:
         return merit
@@ -506,73 +495,21 @@ def _rounded_up(merit: float) -> float:
 def _curve(merit: float, sampling_rate: float, steps: int) -> tuple[FloatArray, FloatArray]:
     """FPR and the largest TPR of an attack on a run, rising; between points a straight line.
 
-    A cell's masses with and without the record are moved to its two ends so that both are kept
-    (Doroshenko et al. 2022). That can only help an attack, and by little: the error falls with
-    the square of the cell. The curve of the composition goes through the points
-    (Σ m e^{−ℓ}, Σ m), the sums over all losses ℓ from the largest down.
+    Losses are rounded up, which can only help an attack, and by little: the error falls with the
+    square of the cell. The curve of the composition goes through the points (Σ m e^{−ℓ}, Σ m), the
+    sums over all losses ℓ from the largest down.
     """
     if not 0 < merit <= _LARGEST:  # nothing is allowed, or all
         return np.array([0.0, 0.0, 1.0]), np.array([0.0, float(merit > 0), 1.0])
-    step = _step(1 / merit, sampling_rate, _CURVE_CELL / math.sqrt(steps))
-    ends = np.exp(-step.cell * np.arange(step.first, step.first + step.present.size + 1))
-    upper = (step.present * ends[:-1] - step.absent) / (ends[:-1] - ends[1:])
-    upper = np.clip(upper, 0.0, step.present)
-    masses = np.append(step.present - upper, 0.0)
-    masses[1:] += upper
-    law = _composed(masses, step, steps)
+    one = SampledGaussian(1 / merit, sampling_rate, steps)
+    least, top = one.find_ends(_REACH)
+    cell = max(_CURVE_CELL / math.sqrt(steps), (top - least) / _CELLS)
+    law = compose([(one.tabulate(cell, _REACH, "up")[0], steps)], rounding="up", outside=1e-15)
     # Rounding is not let grow with e^{−ℓ} where ℓ is far below 0; what is dropped is in _LOST.
     kept = np.where(law.masses > _LOST / (4 * law.masses.size), law.masses, 0.0)[::-1]
-    fpr = np.cumsum(kept * np.exp(-law.values[::-1]))
+    fpr = np.cumsum(kept * np.exp(-law.losses[::-1]))
     tpr = np.cumsum(kept) + _LOST
     whole = int(np.searchsorted(tpr, 1.0)) + 1
     fpr = np.minimum(np.concatenate([[0.0, 0.0], fpr[:whole], [1.0]]), 1.0)
     tpr = np.minimum(np.concatenate([[0.0, _LOST], tpr[:whole], [1.0]]), 1.0)
     return fpr, tpr
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class _Step:
-    """Masses of one step's loss ln(with/without) in cells, with the record and without it.
-
-    Attributes:
-        first: Number of the first cell; cell k is from k · ``cell`` to (k + 1) · ``cell``.
-        cell: Its width.
-        present: Masses with the record; the last cell has all that lies beyond.
-        absent: Masses without it.
-    """
-
-    first: int
-    cell: float
-    present: FloatArray
-    absent: FloatArray
-
-
-def _step(noise: float, rate: float, cell: float) -> _Step:
-    """With the record a step is N(1, s²) with probability q and else N(0, s²), without it N(0, s²).
-
-    The loss at x is ln(1 − q + q e^{(2x − 1)/2s²}), rising from ln(1 − q).
-    """
-    least = math.log1p(-rate)
-    top = float(np.logaddexp(least, math.log(rate) + (0.5 + _REACH * noise) / noise**2))
-    cell = max(cell, (top - least) / _CELLS)
-    first = math.floor(least / cell)
-    edges = cell * np.arange(first, math.ceil(top / cell) + 1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        x = noise**2 * (edges + np.log1p(-np.exp(least - edges)) - math.log(rate)) + 0.5
-    x = np.where(edges > least, x, -np.inf)  # below the least loss there is nothing
-    absent = _ndtr(-x / noise)
-    present = (1 - rate) * absent + rate * _ndtr((1 - x) / noise)
-    present, absent = (tail - np.append(tail[1:], 0.0) for tail in (present, absent))
-    return _Step(first=first, cell=cell, present=present, absent=absent)
-
-
-def _composed(masses: FloatArray, step: _Step, steps: int) -> Losses:
-    """The law of the sum of so many losses that have these masses from the first cell's edge on."""
-    from dp_accounting.pld import common
-
-    offset, composed = common.self_convolve(masses, steps, tail_mass_truncation=1e-15)
-    return Losses(
-        start=step.cell * (steps * step.first + offset),
-        step=step.cell,
-        masses=np.maximum(np.asarray(composed), 0.0),
-    )

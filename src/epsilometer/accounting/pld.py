@@ -1,37 +1,117 @@
-"""DP-SGD by privacy loss distributions: a thin layer over dp-accounting.
+"""Account for DP-SGD with Poisson sampling by its privacy loss distribution.
 
-The numbers are dp-accounting's own, which rounds up: safe as a claim. Only those of
-``poisson_epsilon_at_least`` are rounded down: safe as a lower bound. All hold for batches drawn by
-Poisson sampling, or for the full batch; a loader that shuffles is another mechanism.
+All numbers are rounded up: safe as a claim. Only those of ``poisson_epsilon_at_least`` are rounded
+down: safe as a lower bound. All hold for batches drawn by Poisson sampling, or for the full batch;
+a loader that shuffles is another mechanism.
 """
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
-import scipy.fft
 from numpy.typing import ArrayLike
-from scipy.special import logsumexp, ndtr
+from scipy.special import ndtr, ndtri
 
 from epsilometer import _validate
-from epsilometer.accounting.losses import Losses
+from epsilometer.accounting.loss_distribution import (
+    LossDistribution,
+    Rounding,
+    compose,
+    find_epsilon,
+    normal_masses,
+)
 from epsilometer.core.claim import Adjacency
 from epsilometer.errors import InvalidArgument
-from epsilometer.stats.gaussians import gdp_epsilon
-from epsilometer.stats.tradeoff import envelope_curve
+from epsilometer.stats import search
+from epsilometer.stats.gaussians import gaussian_sigma, gdp_epsilon
+from epsilometer.stats.tradeoff import envelope_curve, gdp_curve
 from epsilometer.types import FloatArray
 
-INTERVAL = 1e-4  # of privacy loss; at 1e-3 the error of 200,000 steps adds up
-_COARSE = 1e-3
-_FINEST = 3e-6  # of privacy loss, where it is rounded down
-_CELLS = 250_000  # of one step's losses at most; a tenth, where there is next to no noise
-_WIDE = 1e3
-_REACH = 7.5  # standard deviations: what lies beyond counts as no more
-_TAIL = 1e-15  # of a composition, that may be cut off
-_GATHERED = 64  # cells that are taken together to find where to cut
-_LOST = 1e-10  # what FFT and cut tails may add to a probability
+_RELATIVE_CELL = 0.005  # of the spread of a step's loss: rounding up then adds 1e-5 of ε at most
+_FEWEST_CELLS, _MOST_CELLS = 2**12, 3 * 2**18  # of one step's losses, rounded up
+_FEW_DOWN, _MANY_DOWN = 180_000, 2**19  # cells of losses that are rounded down
+_COARSEST = 1e-4
+_MANY_STEPS = 300  # from which more cells pay
+# Losses that are rarer than this part of δ are not tabulated: rounded up they are infinite, rounded
+# down they are the largest one, which is usually above ε anyway.
+_BEYOND: dict[Rounding, float] = {"up": 1e-9, "down": 1e-4}
+_MOST_NOISE = 1e6  # beyond, a step's losses have no digits that differ
+_CLOSED_FORM = 1e-11  # relative error of closed forms, which is added or taken off
+_Z = np.linspace(-10.0, 10.0, 1001)
+_WEIGHTS = np.exp(-(_Z**2) / 2) / np.exp(-(_Z**2) / 2).sum()
+_FACTOR = 1.6  # by which noise is raised or lowered until the wanted one is passed
+_NOISE = 1e-6  # relative: how near the least noise is found
+
+
+@dataclass(frozen=True)
+class SampledGaussian:
+    """Steps of DP-SGD that are all alike.
+
+    A step with the record is N(1, s²) with probability q and else N(0, s²); without it N(0, s²).
+    The loss at x is ln(1 − q + q e^{(2x − 1)/2s²}), rising from ln(1 − q).
+
+    Attributes:
+        noise: The noise multiplier s > 0.
+        rate: The sampling rate q > 0.
+        steps: How many.
+    """
+
+    noise: float
+    rate: float
+    steps: int
+
+    def find_ends(self, reach: float) -> tuple[float, float]:
+        """Return the least loss of a step, and that of so many standard deviations."""
+        half, wide = 0.5 / self.noise / self.noise, reach / self.noise
+        if self.rate == 1:
+            return half - wide, half + wide
+        least = math.log1p(-self.rate)
+        return least, float(np.logaddexp(least, math.log(self.rate) + half + wide))
+
+    def compute_variance(self) -> float:
+        """Return the variance of a step's loss with the record, by a sum over its noise."""
+        stay = math.log1p(-self.rate) if self.rate < 1 else -math.inf
+        x = self.noise * _Z + np.array([[0.0], [1.0]])
+        losses = np.logaddexp(stay, math.log(self.rate) + (x - 0.5) / self.noise**2)
+        weights = _WEIGHTS * np.array([[1 - self.rate], [self.rate]])
+        losses[weights == 0] = 0.0  # −∞ of a rate of 1
+        return float(np.sum(weights * (losses - np.sum(weights * losses)) ** 2))
+
+    def tabulate(
+        self, cell: float, reach: float, rounding: Rounding
+    ) -> tuple[LossDistribution, LossDistribution]:
+        """Return the laws of a step's loss, with the record against without it and vice versa."""
+        least, top = self.find_ends(reach)
+        # 0 is on the grid, near which all losses lie where noise is large beside the cell.
+        edges = cell * np.arange(math.floor(least / cell), math.ceil(top / cell) + 1)
+        y = edges - math.log(self.rate)  # (2x − 1)/2s², where the loss is at an edge
+        if self.rate < 1:  # the first edge is at or below the least loss: nothing lies there
+            above = np.maximum(edges - least, 0.0)
+            with np.errstate(divide="ignore"):
+                y += np.log(-np.expm1(-above))  # by expm1: 1 − e^{−h} of a cell h may be 1e-7
+        z = self.noise * y + 0.5 / self.noise
+        absent, taken = normal_masses(z), normal_masses(z - 1 / self.noise)
+        present = (1 - self.rate) * absent + self.rate * taken
+        unseen, seen = float(ndtr(-z[-1])), float(ndtr(1 / self.noise - z[-1]))
+        return (
+            LossDistribution.from_cells(
+                float(edges[0]),
+                cell,
+                present,
+                absent,
+                beyond=(1 - self.rate) * unseen + self.rate * seen,
+                rounding=rounding,
+            ),
+            LossDistribution.from_cells(
+                -float(edges[-1]),
+                cell,
+                absent[::-1],
+                present[::-1],
+                beyond=float(ndtr(z[0])),  # nothing, but for a rate of 1
+                rounding=rounding,
+            ),
+        )
 
 
 def poisson_epsilon(
@@ -44,14 +124,16 @@ def poisson_epsilon(
 ) -> float:
     """The ε of DP-SGD whose batches take each record with probability ``sampling_rate``.
 
+    Guarantee: at least the true ε, and above it by about 1e-5 of it at most.
+
     Example:
         >>> noise = dict(noise_multiplier=1.0, sampling_rate=0.01)
         >>> round(poisson_epsilon(**noise, steps=100, delta=1e-5), 2)
         0.72
     """
     _validate.open_unit(delta=delta)
-    accountant = _composed(noise_multiplier, sampling_rate, steps, adjacency)
-    return float(accountant.get_epsilon(delta))
+    _validate_adjacency(adjacency)
+    return _round_up(_read_parts([(noise_multiplier, sampling_rate, steps)]), delta)
 
 
 def varied_poisson_epsilon(
@@ -64,18 +146,82 @@ def varied_poisson_epsilon(
         0.72
     """
     _validate.open_unit(delta=delta)
-    accountant = _accountant("add_remove", INTERVAL)
-    for multiplier, steps in noise:
-        accountant.compose(_event(multiplier, sampling_rate, steps))
-    return float(accountant.get_epsilon(delta))
+    parts = [(multiplier, sampling_rate, steps) for multiplier, steps in noise]
+    return _round_up(_read_parts(parts), delta)
+
+
+def _validate_adjacency(adjacency: Adjacency) -> None:
+    if adjacency not in ("add_remove", "zero_out"):
+        raise InvalidArgument(
+            f"Expected adjacency to be add_remove or zero_out, got {adjacency!r}: replacing a "
+            "record moves a sum by up to twice the clipping norm, which is not accounted for."
+        )
+
+
+def _read_parts(parts: Sequence[tuple[float, float, int]]) -> list[SampledGaussian]:
+    """Check noise, rate and steps, and leave out steps that never take the record."""
+    for noise, rate, steps in parts:
+        _validate.at_least(0, noise_multiplier=noise)
+        if math.isinf(noise):
+            raise InvalidArgument("Expected a finite noise_multiplier, got inf.")
+        _validate.probability(sampling_rate=rate)
+        _validate.whole(1, steps=steps)
+    return [SampledGaussian(*part) for part in parts if part[1] > 0]
+
+
+def _merge_full_batches(parts: Sequence[SampledGaussian]) -> tuple[list[SampledGaussian], float]:
+    """Return the parts with full batches as one, and μ where there is nothing else.
+
+    The sum of Gaussian losses is the loss of one Gaussian, so full batches need no composition.
+    """
+    mu = math.sqrt(sum(part.steps / part.noise / part.noise for part in parts if part.rate == 1))
+    sampled = [part for part in parts if part.rate < 1]
+    if not sampled:
+        return [], mu
+    return sampled + ([SampledGaussian(1 / mu, 1.0, 1)] if mu else []), mu
+
+
+def _round_up(parts: Sequence[SampledGaussian], delta: float) -> float:
+    """Return ε of all parts, the larger of both directions."""
+    if any(part.noise == 0 for part in parts):
+        return math.inf
+    composed, mu = _merge_full_batches(parts)
+    if not composed or max(part.noise for part in parts) > _MOST_NOISE:
+        # Full batches leak no less than sampled ones; here either leaks next to nothing.
+        mu = math.sqrt(sum(part.steps / part.noise / part.noise for part in parts))
+        return gdp_epsilon(mu, delta) * (1 + _CLOSED_FORM)
+    return max(find_epsilon(laws, delta, rounding="up") for laws in _tabulate_up(composed, delta))
+
+
+def _tabulate_up(
+    parts: Sequence[SampledGaussian], delta: float
+) -> tuple[list[tuple[LossDistribution, int]], list[tuple[LossDistribution, int]]]:
+    """Tabulate both directions on one grid that is as fine as these parts need.
+
+    Moved to both ends of its cell, a loss gets a variance of up to h²/4, on average h²/6, and half
+    of that as a mean. Beside the variance V of the loss itself this adds h²/12V to a small ε,
+    relatively, and h²/12 per step to one that is far above 1.
+    """
+    steps = sum(part.steps for part in parts)
+    reach = _find_reach(delta, steps, "up")
+    spans = [top - least for least, top in (part.find_ends(reach) for part in parts)]
+    variance = sum(part.steps * part.compute_variance() for part in parts) / steps
+    cell = min(_RELATIVE_CELL * math.sqrt(variance), max(spans) / _FEWEST_CELLS)
+    cell = max(cell, max(spans) / _MOST_CELLS)
+    laws = [(part.tabulate(cell, reach, "up"), part.steps) for part in parts]
+    return [(law[0], n) for law, n in laws], [(law[1], n) for law, n in laws]
+
+
+def _find_reach(delta: float, steps: int, rounding: Rounding) -> float:
+    """Return how many standard deviations of the noise are tabulated."""
+    return -float(ndtri(_BEYOND[rounding] * delta / steps))
 
 
 def poisson_epsilon_at_least(parts: Sequence[tuple[float, float, int]], *, delta: float) -> float:
     """The ε of DP-SGD by Poisson sampling, rounded *down*, where noise and rate may change.
 
-    Guarantee: at most the true ε. Each loss is rounded down to a cell, of 1e-5 to 3e-6 where noise
-        is usual: ε is too small by about 0.002 after 100 steps and 0.05 after thousands. What
-        numerics may add to a probability is taken off δ.
+    Guarantee: at most the true ε, and below it by some 1e-4 of it after 100 steps, 2e-3 after ten
+        thousand.
     Assumption: one neighbour has a record more than the other; a record is in each batch by chance.
 
     Args:
@@ -89,90 +235,29 @@ def poisson_epsilon_at_least(parts: Sequence[tuple[float, float, int]], *, delta
         0.72
     """
     _validate.open_unit(delta=delta)
-    for noise, rate, steps in parts:
-        _validate.at_least(0, noise_multiplier=noise)
-        _validate.probability(sampling_rate=rate)
-        _validate.whole(1, steps=steps)
+    # A step of endless noise adds nothing, and one of nearly so much next to nothing.
+    every = _read_parts([part for part in parts if not part[0] > _MOST_NOISE])
     # ln of the probability that the record is in no step without noise; log1p(−1) is −∞.
     missed = sum(
-        steps * (math.log1p(-rate) if rate < 1 else -math.inf)
-        for noise, rate, steps in parts
-        if noise == 0 and rate > 0
+        part.steps * (math.log1p(-part.rate) if part.rate < 1 else -math.inf)
+        for part in every
+        if part.noise == 0
     )
     if -math.expm1(missed) > delta:
         return math.inf
-    known = [part for part in parts if 0 < part[0] < math.inf and part[1] > 0]
-    squares = sum(steps / noise**2 for noise, rate, steps in known if rate == 1)
-    sampled = [part for part in known if part[1] < 1]
-    if not sampled:
-        return gdp_epsilon(math.sqrt(squares), delta) * (1 - 1e-11)
-    if squares:  # full batches together are one Gaussian
-        sampled.append((1 / math.sqrt(squares), 1.0, 1))
-    law = _round_down(sampled)
-    return law.epsilon(delta + _LOST) if delta + _LOST < 1 else 0.0
-
-
-def _round_down(parts: Sequence[tuple[float, float, int]]) -> Losses:
-    """Compose the laws of all parts on one grid, each loss at the lower end of its cell."""
-    ends = [_ends(noise, rate) for noise, rate, _ in parts]
-    total = sum(steps for _, _, steps in parts)
-    widest = max(top - least for least, top in ends)
-    widest /= _CELLS if widest < _WIDE else _CELLS // 10
-    cell = max(min(max(1e-3 / total, _FINEST), INTERVAL), widest)
-    start, laws = 0, []
-    for (noise, rate, steps), (least, top) in zip(parts, ends, strict=True):
-        first = math.floor(least / cell)
-        masses = _masses(noise, rate, cell * np.arange(first, math.ceil(top / cell) + 1))
-        start += steps * first
-        laws.append((masses, steps))
-    low, high = _find_window(laws)
-    longest = max(masses.size for masses, _ in laws)
-    size = scipy.fft.next_fast_len(max(high - low + 1, longest), real=True)
-    spectrum = np.ones(size // 2 + 1, np.complex128)
-    for masses, steps in laws:
-        spectrum *= scipy.fft.rfft(masses, size) ** steps
-    composed = np.roll(scipy.fft.irfft(spectrum, size), -low)[: high - low + 1]
-    return Losses(start=cell * (start + low), step=cell, masses=np.maximum(composed, 0.0))
-
-
-def _find_window(laws: Sequence[tuple[FloatArray, int]]) -> tuple[int, int]:
-    """Return ends of the sum of all cells, beyond which lies less than ``_TAIL`` (Chernoff)."""
-    most = sum(steps * (masses.size - 1) for masses, steps in laws)
-    low, high = 0.0, float(most)
-    longest = max(masses.size for masses, _ in laws)
-    for order in 2.0 ** np.arange(-8, 12) / longest:
-        above = below = math.log(2 / _TAIL)
-        for masses, steps in laws:
-            starts = np.arange(0, masses.size, _GATHERED)
-            few = np.add.reduceat(masses, starts)  # cells together, all at their worse end
-            last = np.minimum(starts + _GATHERED, masses.size) - 1
-            above += steps * float(logsumexp(order * last, b=few))
-            below += steps * float(logsumexp(-order * starts, b=few))
-        high, low = min(high, above / order), max(low, -below / order)
-    return math.floor(low), min(most, math.ceil(high))
-
-
-def _ends(noise: float, rate: float) -> tuple[float, float]:
-    """Return the least loss of a step and one that is hardly ever exceeded."""
-    half, wide = 0.5 / noise**2, _REACH / noise
-    if rate == 1:
-        return half - wide, half + wide
-    least = math.log1p(-rate)
-    return least, float(np.logaddexp(least, math.log(rate) + half + wide))
-
-
-def _masses(noise: float, rate: float, edges: FloatArray) -> FloatArray:
-    """Masses between edges of a step's loss with the record; the last one of all beyond.
-
-    With it a step is N(1, s²) with probability q and else N(0, s²), without it N(0, s²): the loss
-    at x is ln(1 − q + q e^{(2x − 1)/2s²}), rising.
-    """
-    least = math.log1p(-rate) if rate < 1 else -math.inf
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        x = noise**2 * (edges + np.log1p(-np.exp(least - edges)) - math.log(rate)) + 0.5
-    x = np.where(edges > least, x, -np.inf)  # below the least loss there is nothing
-    beyond = (1 - rate) * ndtr(-x / noise) + rate * ndtr((1 - x) / noise)
-    return np.asarray(beyond - np.append(beyond[1:], 0.0))
+    composed, mu = _merge_full_batches([part for part in every if part.noise > 0])
+    if not composed:
+        return gdp_epsilon(mu, delta) * (1 - _CLOSED_FORM)
+    steps = sum(part.steps for part in composed)
+    reach = _find_reach(delta, steps, "down")
+    spans = [top - least for least, top in (part.find_ends(reach) for part in composed)]
+    # The finest cells that keep the FFT short: a composition is some 16 standard deviations wide.
+    spread = math.sqrt(sum(part.steps * part.compute_variance() for part in composed))
+    cell = max(*spans, 16 * spread) / _MANY_DOWN
+    if steps < _MANY_STEPS:  # fewer do, but where losses are large
+        cell = max(max(spans) / _FEW_DOWN, min(3 * cell, _COARSEST))
+    laws = [(part.tabulate(cell, reach, "down")[0], part.steps) for part in composed]
+    return find_epsilon(laws, delta, rounding="down")
 
 
 def poisson_noise(
@@ -183,32 +268,31 @@ def poisson_noise(
     steps: int,
     adjacency: Adjacency = "add_remove",
 ) -> float:
-    """The least noise multiplier with which Poisson-sampled DP-SGD is (ε, δ)-DP, to 1e-4."""
-    import dp_accounting
-
+    """The least noise multiplier with which Poisson-sampled DP-SGD is (ε, δ)-DP, to 1e-5."""
     _validate.positive(epsilon=epsilon)
     _validate.open_unit(delta=delta)
+    _validate_adjacency(adjacency)
+    if not _read_parts([(1.0, sampling_rate, steps)]):
+        return 0.0
+    if sampling_rate == 1:
+        return math.sqrt(steps) * gaussian_sigma(epsilon, delta) * (1 + _CLOSED_FORM)
 
-    def spent(noise: float) -> float:
-        return float(_composed(noise, sampling_rate, steps, adjacency).get_epsilon(delta))
+    def excess(log_noise: float) -> float:
+        """Rise with the noise; logarithms of both are nearly on a line."""
+        spent = _round_up([SampledGaussian(math.exp(log_noise), sampling_rate, steps)], delta)
+        return math.log(epsilon) - math.log(max(spent, epsilon / 1e3))
 
-    # A coarse grid rounds up more, and is ten times quicker: it ends close by. Then two looks at
-    # the fine one lead to the answer, but for what grids and a straight line leave out.
-    noise = float(
-        dp_accounting.calibrate_dp_mechanism(
-            lambda: _accountant(adjacency, _COARSE),
-            lambda noise: _event(noise, sampling_rate, steps),
-            epsilon,
-            delta,
-            dp_accounting.LowerEndpointAndGuess(0.0, 1.0),
-        )
-    )
-    here, beyond = spent(noise), spent(1.002 * noise)
-    noise *= 1 + 0.002 * (epsilon - here) / (beyond - here)
-    step = 5e-6
-    while spent(noise) > epsilon:
-        noise, step = noise * (1 + step), 2 * step
-    return noise
+    step = math.log(_FACTOR)
+    low = high = 0.0
+    if excess(0.0) > 0:
+        while excess(low) > 0:
+            low, high = low - step, low
+    else:
+        while excess(high) <= 0:
+            low, high = high, high + step
+    # Counted from ``low``, since the search ends at a width relative to the upper end.
+    found = search.root(lambda more: excess(low + more), 0.0, high - low, relative=_NOISE)[1]
+    return math.exp(low + found)
 
 
 def full_batch_epsilon(*, noise_multiplier: float, steps: int, delta: float) -> float:
@@ -233,64 +317,15 @@ def poisson_curve(
 ) -> FloatArray:
     """Least FNR that the whole privacy profile of DP-SGD by Poisson sampling allows."""
     _validate.rates(fpr=fpr)
-    accountant = _composed(noise_multiplier, sampling_rate, steps, adjacency)
+    _validate_adjacency(adjacency)
+    parts = _read_parts([(noise_multiplier, sampling_rate, steps)])
+    if not parts or noise_multiplier == 0:
+        free = 0.0 if parts else 1.0
+        return free * (1 - np.asarray(fpr, np.float64))
+    if sampling_rate == 1:
+        return gdp_curve(fpr, mu=math.sqrt(steps) / noise_multiplier)
     epsilons = np.concatenate([[0.0], np.geomspace(1e-3, 50.0, 80)])
-    deltas = np.clip([accountant.get_delta(float(epsilon)) for epsilon in epsilons], 0.0, 1.0)
-    return envelope_curve(fpr, epsilons=epsilons, deltas=deltas)
-
-
-def _composed(
-    noise_multiplier: float, sampling_rate: float, steps: int, adjacency: Adjacency
-) -> Any:
-    return _cached(noise_multiplier, sampling_rate, steps, adjacency, INTERVAL)
-
-
-@lru_cache(maxsize=4)
-def _cached(
-    noise_multiplier: float,
-    sampling_rate: float,
-    steps: int,
-    adjacency: Adjacency,
-    interval: float,
-) -> Any:
-    """One composition serves ε and the curve; accountants are not changed once composed."""
-    accountant = _accountant(adjacency, interval)
-    try:
-        accountant.compose(_event(noise_multiplier, sampling_rate, steps))
-    except MemoryError as error:
-        raise InvalidArgument(
-            f"Expected more noise than noise_multiplier={noise_multiplier!r}: the privacy loss is "
-            f"spread too wide to tabulate in steps of {interval:g}. For an upper bound take "
-            "accounting.rdp.poisson_epsilon."
-        ) from error
-    return accountant
-
-
-def _accountant(adjacency: Adjacency, interval: float) -> Any:
-    from dp_accounting import NeighboringRelation, pld
-
-    relations = {
-        "add_remove": NeighboringRelation.ADD_OR_REMOVE_ONE,
-        "zero_out": NeighboringRelation.REPLACE_SPECIAL,
-    }
-    if adjacency not in relations:
-        raise InvalidArgument(
-            f"Expected adjacency to be add_remove or zero_out, got {adjacency!r}: "
-            "dp-accounting has no privacy loss distribution of DP-SGD for others."
-        )
-    return pld.PLDAccountant(relations[adjacency], value_discretization_interval=interval)
-
-
-def _event(noise_multiplier: float, sampling_rate: float, steps: int) -> Any:
-    import dp_accounting
-
-    _validate.at_least(0, noise_multiplier=noise_multiplier)
-    if math.isinf(noise_multiplier):
-        raise InvalidArgument("Expected a finite noise_multiplier, got inf.")
-    _validate.probability(sampling_rate=sampling_rate)
-    _validate.whole(1, steps=steps)
-    if sampling_rate == 1:  # the composition of Gaussians is a Gaussian
-        return dp_accounting.GaussianDpEvent(noise_multiplier / math.sqrt(steps))
-    step = dp_accounting.GaussianDpEvent(noise_multiplier)
-    sampled = dp_accounting.PoissonSampledDpEvent(sampling_rate, step)
-    return dp_accounting.SelfComposedDpEvent(sampled, steps)
+    # Errors of 1e-15 are nothing to a curve, so one composition without a tilt serves every ε.
+    laws = [compose(law, rounding="up") for law in _tabulate_up(parts, delta=1e-12)]
+    deltas = np.max([law.delta(epsilons) for law in laws], axis=0)
+    return envelope_curve(fpr, epsilons=epsilons, deltas=np.clip(deltas, 0.0, 1.0))

@@ -18,8 +18,7 @@ from epsilometer.accounting import epochs as exact
 from epsilometer.accounting.epochs import Epoch
 from epsilometer.core.bound import Direction, EpsilonEstimate
 from epsilometer.errors import InvalidArgument
-from epsilometer.mechanisms.batched_gaussian import BatchedGaussian, Law
-from epsilometer.mechanisms.samplers import BatchThenShuffle, PartialShuffle, Sampler, Shuffle
+from epsilometer.sampling.samplers import Law, Sampler, Shuffle, find_law, label_sampler
 from epsilometer.types import FloatArray
 
 CITES = ("annamalai2025", "chua2024")
@@ -97,11 +96,11 @@ def setting_in_words(sampler: Sampler, noise_multiplier: float, steps: int, epoc
     """Which mechanism is meant.
 
     Example:
+        >>> from epsilometer.samplers import PartialShuffle
         >>> setting_in_words(PartialShuffle(100), 0.5, 2000, 1)
         'PartialShuffle of 100, 2,000 steps × 1 epoch, noise 0.5'
     """
-    buffer = f" of {sampler.buffer}" if isinstance(sampler, PartialShuffle) else ""
-    name = type(sampler).__name__ + buffer
+    name = label_sampler(sampler)
     step, epoch = "step" + "s" * (steps > 1), "epoch" + "s" * (epochs > 1)
     return f"{name}, {steps:,} {step} × {epochs:,} {epoch}, noise {noise_multiplier:g}"
 
@@ -187,8 +186,8 @@ def epoch_of(
     law = law_of(sampler, noise_multiplier, steps, batch_size)
     if law.rate is not None:
         raise InvalidArgument(
-            f"Expected a sampler that takes every record once an epoch, got {sampler!r}. Poisson "
-            "sampling has accounting.pld, and both have accounting.monte_carlo."
+            f"Expected a sampler that takes every record once an epoch, got {sampler!r}. For "
+            "Poisson sampling take accounting.pld.poisson_epsilon."
         )
     return Epoch(steps=law.steps, noise=noise_multiplier, absent=law.absent)
 
@@ -197,14 +196,9 @@ def law_of(
     sampler: Sampler, noise_multiplier: float, steps: int, batch_size: int | None = None
 ) -> Law:
     """What an epoch shows of the target; asks for the batch size where it matters."""
-    if batch_size is None and isinstance(sampler, (PartialShuffle, BatchThenShuffle)):
-        raise InvalidArgument(f"Expected a batch_size with {sampler!r}, got none.")
-    return BatchedGaussian(
-        sampler=sampler,
-        noise_multiplier=noise_multiplier,
-        steps=steps,
-        batch_size=1 if batch_size is None else batch_size,
-    ).law
+    _validate.positive(noise_multiplier=noise_multiplier)
+    _validate.whole(1, batch_size=1 if batch_size is None else batch_size)
+    return find_law(sampler, steps, batch_size)
 
 
 def published_epsilon(*, noise_multiplier: float, steps: int, delta: float) -> float:

@@ -1,6 +1,5 @@
-"""``epsilometer check``."""
+"""Judge results written before: ``epsilometer check`` and ``epsilometer runs verify``."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from types import MappingProxyType
@@ -8,12 +7,22 @@ from types import MappingProxyType
 import click
 
 from epsilometer._dispatch import rejudge
-from epsilometer.cli.options import claim_option, delta_option, explain_option
-from epsilometer.cli.output import show_explanation
+from epsilometer.cli.audit import visit
+from epsilometer.cli.options import (
+    claim_option,
+    data_option,
+    delta_option,
+    explain_option,
+    run_argument,
+    trust_option,
+)
+from epsilometer.cli.output import say, show_explanation
 from epsilometer.core import annotations, judge, words
 from epsilometer.core.audit import Audit
+from epsilometer.core.chain import RESULT
 from epsilometer.core.findings import RuleFinding
 from epsilometer.core.plain import to_plain
+from epsilometer.core.printing import one_line, to_json_text
 from epsilometer.core.serialisation import load
 from epsilometer.errors import InvalidArgument
 
@@ -30,19 +39,39 @@ from epsilometer.errors import InvalidArgument
     show_default=True,
     help="Print for people, programs, GitHub Actions or JUnit.",
 )
+@click.option("--verify", is_flag=True, help="Recompute the result from the units of its run.")
+@click.option(
+    "--signed-by", "key", metavar="KEY", help="Require a minisign signature by this public key."
+)
+@trust_option
+@data_option()
 @explain_option
-def check(file: Path, claim: float | None, delta: float | None, form: str, explain: bool) -> None:
+def check(
+    file: Path,
+    claim: float | None,
+    delta: float | None,
+    form: str,
+    verify: bool,
+    key: str | None,
+    trust: bool,
+    data: Path | None,
+    explain: bool,
+) -> None:
     """Judge a claim by a RESULT written before, for CI.
 
     RESULT is a JSON file or the directory of a run. Its own claim is judged, or that of --claim
-    with --delta.
+    with --delta. KEY is a file or begins with RW; the signature is RESULT.minisig.
 
     Exit code 1 if the claim is refuted, or a classifier is not to be released; 4 if RESULT cannot
     judge it (beyond reach, not valid, failed units, a bound at a smaller δ), never a pass.
 
     Example: epsilometer check audit.json --claim 3 --delta 1e-5
     """
-    found = load(file)
+    if key is not None:
+        from epsilometer.verification import check_signature
+
+        check_signature(file / RESULT if file.is_dir() else file, key)
+    found = verify_run(file, trust=trust, data=data) if verify else load(file)
     if claim is None and delta is not None:
         raise InvalidArgument("Expected --claim beside --delta, got none.")
     if claim is not None:
@@ -52,11 +81,51 @@ def check(file: Path, claim: float | None, delta: float | None, form: str, expla
                 f"Its verdict is its own: {found.verdict}."
             )
         found = rejudge(found, claim, delta=delta)
-    click.echo(_FORMS[form](found))
+    say(_FORMS[form](found))
     if explain:
         show_explanation(found, aside=form != "text")
     if found.exit_code:
         raise SystemExit(found.exit_code)
+
+
+@click.command()
+@run_argument
+@trust_option
+@data_option()
+def verify(directory: Path, trust: bool, data: Path | None) -> None:
+    """Recompute the result of RUN from its units, and compare.
+
+    Computes no unit and writes nothing. A run whose data were supplied from Python is verified
+    from there, by epsilometer.verification.verify.
+
+    Exit code 2 if the result, the plan or a unit was changed or is missing.
+
+    Example: epsilometer runs verify demo-run
+    """
+    found = verify_run(directory, trust=trust, data=data)
+    units = found.provenance.used + found.provenance.failed
+    say(f"Verified: {units:,} units give this result.")
+    say(words.headline(found))
+
+
+def verify_run(path: Path, *, trust: bool, data: Path | None) -> Audit:
+    """Return the result of a run as its units give it; refuse one that differs.
+
+    Args:
+        path: The directory of the run, or the result in it.
+        trust: Import functions that its plan names.
+        data: Folder that its data are read from.
+    """
+    directory = (path.parent if path.name == RESULT else path).absolute()
+    from epsilometer.verification import verify as recompute
+
+    if not directory.is_dir():
+        raise InvalidArgument(
+            f"Expected the directory of a run to verify, got {str(path)!r}: a result alone has "
+            "nothing to be recomputed from."
+        )
+    with visit(data, trust=trust):
+        return recompute(directory, trust=trust)
 
 
 def _write_json(found: Audit) -> str:
@@ -69,7 +138,7 @@ def _write_json(found: Audit) -> str:
         "reach": found.reach,
         "power": found.power,
     }
-    return json.dumps(to_plain(plain), indent=2, ensure_ascii=False, allow_nan=False)
+    return to_json_text(to_plain(plain))
 
 
 def _write_github(found: Audit) -> str:
@@ -80,7 +149,7 @@ def _write_github(found: Audit) -> str:
 def _write_junit(found: Audit) -> str:
     outcomes: dict[int, annotations.Outcome] = {0: "passed", 1: "failure", 4: "error"}
     case = annotations.Case(
-        name=words.one_line(found.subject),
+        name=one_line(found.subject),
         outcome=outcomes[judge.exit_code(found.verdict)],
         message=words.headline(found),
     )

@@ -5,22 +5,41 @@ from typing import Any
 
 import click
 
-from epsilometer.audits.classifier import ATTACKS, Classifier
-from epsilometer.audits.release import AdvantageAtMost, CaughtAtMost, PdtpAtMost, ReleaseRule
-from epsilometer.cli.calls import make_call, run_call
+from epsilometer.audits.classifier.attacks.shadow_attacks import ATTACKS
+from epsilometer.audits.classifier.release import (
+    AdvantageAtMost,
+    CaughtAtMost,
+    PdtpAtMost,
+    ReleaseRule,
+)
+from epsilometer.audits.classifier.subject import Classifier
+from epsilometer.cli.audit import end_audit, import_function, make_call, run_call
 from epsilometer.cli.options import (
     Listed,
     Options,
     Suggested,
     audit_options,
-    config_options,
     field_options,
     option,
 )
-from epsilometer.cli.output import end_audit
 from epsilometer.errors import InvalidArgument
-from epsilometer.integrations.sklearn import MODELS
-from epsilometer.sources import TableModel, import_function
+from epsilometer.integrations.sklearn import MODELS, TableModel
+
+# Option → the rule and its field that it sets, and its help.
+_LIMITS: dict[str, tuple[type[ReleaseRule], str, str]] = {
+    "pdtp_limit": (PdtpAtMost, "limit", "Allow records this PDTP at most."),
+    "share": (PdtpAtMost, "share", "Allow this fraction of records above --pdtp-limit."),
+    "advantage_limit": (AdvantageAtMost, "limit", "Allow attacks this TPR − FPR."),
+    "caught_limit": (CaughtAtMost, "limit", "Allow attacks this TPR at 1 % FPR."),
+}
+
+
+def _limit_options(command: Any) -> Any:
+    for name, (rule, field, text) in reversed(_LIMITS.items()):
+        usual = f"{getattr(rule, field):g}"
+        flag = f"--{name.replace('_', '-')}"
+        command = option(flag, type=float, show_default=usual, help=text)(command)
+    return command
 
 
 @click.command()
@@ -48,57 +67,32 @@ from epsilometer.sources import TableModel, import_function
         "decimals": "Show probabilities with so many decimals.",
         "removal": "Plan the removal of records in so many steps.",
         "variation": "Train so many models with other seeds.",
-        "show_records": "Write the features of the riskiest records.",
+        "show_records": "Write row numbers of the riskiest records.",
     },
     into="settings",
     special={"attacks": Listed(Suggested(*ATTACKS))},
 )
-@option(
-    "--pdtp-limit",
-    type=float,
-    show_default=f"{PdtpAtMost.limit:g}",
-    help="Allow records this PDTP at most.",
-)
-@option(
-    "--share",
-    type=float,
-    show_default=f"{PdtpAtMost.share:g}",
-    help="Allow this fraction of records above --pdtp-limit.",
-)
-@option(
-    "--advantage-limit",
-    type=float,
-    show_default=f"{AdvantageAtMost.limit:g}",
-    help="Allow attacks this TPR − FPR.",
-)
-@option(
-    "--caught-limit",
-    type=float,
-    show_default=f"{CaughtAtMost.limit:g}",
-    help="Allow attacks this TPR at 1 % FPR.",
-)
-@config_options
-@audit_options(claim=False, units=True, home="epsilometer-classifier")
+@_limit_options
+@audit_options(config=True, claim=False, units=True, home="epsilometer-classifier")
 def classifier(
     file: Path | None,
     source: dict[str, Any],
     settings: dict[str, Any],
-    config: Path | None,
-    trust: bool,
     options: Options,
     **limits: float | None,
 ) -> None:
     """Judge whether a classifier trained on TABLE may be published.
 
     TABLE is .csv, .csv.gz or .parquet, with a line of names; cells may be empty. Nothing of what
-    is in a record is written, unless --show-records. A model as module:factory is imported from
-    this folder, and called without arguments.
+    is in a record is written: records are named by their rank of risk, and with --show-records by
+    their row. Which rows they are stands in records.csv of the run's directory alone. A model as
+    module:factory is imported from this folder, and called without arguments.
 
     Exit code 1 if it should not be released, 4 if that cannot be told.
 
     Example: epsilometer classifier people.csv --label income --out people-run
     """
-    if (file is None) == (config is None):
+    if (file is None) == (options.config is None):
         raise InvalidArgument("Expected TABLE or --config FILE.toml, got neither or both.")
     if file is not None:
         if "label" not in source:
@@ -108,28 +102,20 @@ def classifier(
         source["model"] = import_function(source["model"])  # typed by the user, so trusted
     if settings.get("attacks") == ("all",):
         settings["attacks"] = "all"
-    settings["source"] = source
     rules = _make_rules(limits, attacks=settings.get("attacks", "all") != ())
     if rules:
         settings["rules"] = rules
-    call = make_call("Classifier", settings, options, config=config, trust=trust, seeded=True)
+    call = make_call("Classifier", settings, options, source=source, seeded=True)
     end_audit(run_call(call, options), options)
 
 
 def _make_rules(limits: dict[str, float | None], *, attacks: bool) -> tuple[ReleaseRule, ...]:
     """Return the rules with the limits that were given; none where the usual ones are meant."""
-    given = {name: value for name, value in limits.items() if value is not None}
-    if not given:
+    if all(value is None for value in limits.values()):
         return ()
-
-    def take(**names: str) -> dict[str, float]:
-        return {field: given[name] for field, name in names.items() if name in given}
-
-    pdtp = PdtpAtMost(**take(limit="pdtp_limit", share="share"))
-    if not attacks:
-        return (pdtp,)
-    return (
-        pdtp,
-        AdvantageAtMost(**take(limit="advantage_limit")),
-        CaughtAtMost(**take(limit="caught_limit")),
-    )
+    fields: dict[type[ReleaseRule], dict[str, float]] = {}
+    for option_name, (rule, field, _) in _LIMITS.items():
+        own, value = fields.setdefault(rule, {}), limits[option_name]
+        if value is not None:
+            own[field] = value
+    return tuple(rule(**own) for rule, own in fields.items() if attacks or rule is PdtpAtMost)

@@ -1,7 +1,11 @@
-"""``epsilometer completion``."""
+"""Complete commands in a shell: ``epsilometer completion``, and names of runs."""
+
+from pathlib import Path
 
 import click
-from click.shell_completion import get_completion_class
+from click.shell_completion import CompletionItem, get_completion_class
+
+from epsilometer.cli.output import say
 
 _VARIABLE = "_EPSILOMETER_COMPLETE"  # by which click recognises a shell that asks
 
@@ -20,10 +24,26 @@ def completion(shell: str) -> None:
 
     Example: epsilometer completion bash
     """
-    from epsilometer.cli.main import main
-
     known = get_completion_class(shell)
     assert known is not None  # click has all three
     # The script alone: click's own ``source`` would ask the bash on the path for its version.
-    script = known(main, {}, "epsilometer", _VARIABLE)
-    click.echo(script.source_template % script.source_vars())
+    script = known(click.get_current_context().find_root().command, {}, "epsilometer", _VARIABLE)
+    say(script.source_template % script.source_vars())
+
+
+def complete_run(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Complete to directories of runs; where none begins so, to folders on the way to one."""
+    folder, _, begun = incomplete.rpartition("/")
+    try:
+        inside = sorted(Path(f"{folder}/" if "/" in incomplete else ".").iterdir())
+    except OSError:  # no such folder, or a closed one: nothing to offer
+        inside = []
+    lead = incomplete[: len(incomplete) - len(begun)]
+    runs: list[CompletionItem] = [
+        CompletionItem(lead + path.name)
+        for path in inside
+        if path.name.startswith(begun) and (path / "plan.json").is_file()
+    ]
+    return runs or [CompletionItem(incomplete, type="dir")]

@@ -1,22 +1,19 @@
 """``epsilometer dpsgd``."""
 
-from pathlib import Path
 from typing import Any
 
 import click
 
-from epsilometer.audits.dpsgd import DPSGD
-from epsilometer.cli.calls import make_call, run_call
+from epsilometer.audits.dpsgd.source import ModelOnRecords
+from epsilometer.audits.dpsgd.subject import DPSGD
+from epsilometer.cli.audit import end_audit, make_call, run_call
 from epsilometer.cli.options import (
     OPTIMIZER,
     SAMPLER,
     Options,
     audit_options,
-    config_options,
     field_options,
 )
-from epsilometer.cli.output import end_audit
-from epsilometer.sources import ModelOnRecords
 
 
 @click.command()
@@ -54,15 +51,8 @@ from epsilometer.sources import ModelOnRecords
     special={"sampler": SAMPLER, "optimizer": OPTIMIZER},
     defaults={"sampler": "shuffle", "optimizer": "sgd"},
 )
-@config_options
-@audit_options(until=True, units=True, home="epsilometer-dpsgd")
-def dpsgd(
-    source: dict[str, Any],
-    settings: dict[str, Any],
-    config: Path | None,
-    trust: bool,
-    options: Options,
-) -> None:
+@audit_options(config=True, until=True, units=True, home="epsilometer-dpsgd")
+def dpsgd(source: dict[str, Any], settings: dict[str, Any], options: Options) -> None:
     """Attack DP-SGD trained thousands of times, with a canary and without.
 
     Without --config and --file the bundled example is audited: an MLP on handwritten digits in
@@ -72,14 +62,13 @@ def dpsgd(
 
     Example: epsilometer dpsgd --runs 100 --out dpsgd-run
     """
-    if source:
-        settings["source"] = {**({} if config else {"type": "model-on-records"}), **source}
+    if source and options.config is None:
+        source = {"type": "model-on-records", **source}
     call = make_call(
         "DPSGD",
         settings,
         options,
-        config=config,
-        trust=trust,
+        source=source,
         bundled=None if "file" in source else "dpsgd.toml",
     )
     end_audit(run_call(call, options), options)

@@ -4,25 +4,21 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich import box
-from rich.table import Table
 
-from epsilometer.audits.federated import Federated
-from epsilometer.cli.calls import make_call, run_call
+from epsilometer.audits.federated.source import FederatedTask
+from epsilometer.audits.federated.subject import Federated
+from epsilometer.cli.audit import end_audit, make_call, run_call
 from epsilometer.cli.options import (
     NOISE,
     Options,
     audit_options,
-    config_options,
     data_option,
     field_options,
 )
-from epsilometer.cli.output import end_audit
-from epsilometer.core.audit import Audit
+from epsilometer.cli.output import make_table
 from epsilometer.core.findings import EpsilonFinding
 from epsilometer.core.words import number, number_up
 from epsilometer.errors import InvalidArgument
-from epsilometer.sources import FederatedTask
 
 _NONE = "–"
 
@@ -53,14 +49,11 @@ _NONE = "–"
         "clip": "by task",
     },
 )
-@config_options
-@audit_options(delta=1e-5, units=True, home="epsilometer-federated")
+@audit_options(config=True, delta=1e-5, units=True, home="epsilometer-federated")
 def federated(
     source: dict[str, Any],
     data: Path | None,
     settings: dict[str, Any],
-    config: Path | None,
-    trust: bool,
     options: Options,
 ) -> None:
     """Attack one DP-FedAvg training by canaries among its clients.
@@ -76,8 +69,6 @@ def federated(
     """
     if data is not None:
         source["folder"] = str(data)
-    if source:
-        settings["source"] = source
     if "clip" in settings:
         settings["clip"] = {"type": "fixed-clip", "norm": settings["clip"]}
     if "repetitions" in settings:
@@ -86,14 +77,15 @@ def federated(
         "Federated",
         settings,
         options,
-        config=config,
-        trust=trust,
+        source=source,
         bundled="federated.toml",
         delta=1e-5,
         seeded=True,
     )
     audit = run_call(call, options)
-    end_audit(audit, options, further=(_make_table(audit),))
+    head = ("who sees what", "accounted ε", "estimated ε", "interval", "proved ε ≥")
+    views = make_table(head, map(_make_row, audit.views), right=True)
+    end_audit(audit, options, further=(views,))
 
 
 def _read_repetitions(text: str) -> tuple[int, ...] | None:
@@ -105,16 +97,6 @@ def _read_repetitions(text: str) -> tuple[int, ...] | None:
         raise InvalidArgument(
             f"Expected --repetitions as 1,2,4,8 or 'clients', got {text!r}."
         ) from error
-
-
-def _make_table(audit: Audit) -> Table:
-    """Return every view in a row: what accounting says, what is estimated, what is proved."""
-    table = Table(box=box.SIMPLE_HEAD)
-    for column in ("who sees what", "accounted ε", "estimated ε", "interval", "proved ε ≥"):
-        table.add_column(column, justify="left" if column.startswith("who") else "right")
-    for view in audit.views:
-        table.add_row(*_make_row(view))
-    return table
 
 
 def _make_row(view: EpsilonFinding) -> tuple[str, ...]:

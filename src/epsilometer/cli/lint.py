@@ -8,10 +8,11 @@ from types import MappingProxyType
 import click
 
 from epsilometer import __version__
+from epsilometer.cli.output import say
 from epsilometer.errors import UnreadableFile
 from epsilometer.lint import lint as lint_paths
 from epsilometer.lint import writing
-from epsilometer.lint.findings import Report
+from epsilometer.lint.rules import Report
 
 _FORMS: MappingProxyType[str, Callable[[Report], str]] = MappingProxyType(
     {
@@ -49,7 +50,7 @@ def lint(paths: tuple[Path, ...], form: str, exclude: tuple[str, ...]) -> None:
     Example: epsilometer lint train.py
     """
     report = lint_paths(paths, exclude=exclude)
-    click.echo(_FORMS[form](report))
+    say(_FORMS[form](report))
     if report.findings:
         raise SystemExit(1)
     if report.problems:

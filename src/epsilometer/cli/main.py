@@ -2,63 +2,80 @@
 
 import difflib
 import io
+import os
 import sys
 import traceback
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
-from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 from click.shell_completion import CompletionItem
 
 from epsilometer import __version__
-from epsilometer.errors import EpsilometerError, EpsilometerWarning
+from epsilometer.cli.output import say, show, word_error
+from epsilometer.core.printing import one_line
+from epsilometer.errors import SHOW_ERRORS, EpsilometerError, EpsilometerWarning, shows_errors
 
-HEADINGS: MappingProxyType[str, MappingProxyType[str, str]] = MappingProxyType(
-    {
-        "Audit": MappingProxyType(
-            {
-                "estimate": "Bound ε from below, from the attack scores in FILE.",
-                "shuffle": "Compute the ε of shuffled DP-SGD accounted as Poisson-sampled.",
-                "dpsgd": "Attack DP-SGD trained thousands of times, with a canary and without.",
-                "federated": "Attack one DP-FedAvg training by canaries among its clients.",
-                "classifier": "Judge whether a classifier trained on TABLE may be published.",
-                "posterior": "Choose the form in which uncertain predictions may be published.",
-                "audit": "Run the audit that FILE describes, or repeat one.",
-            }
-        ),
-        "Judge and report": MappingProxyType(
-            {
-                "check": "Judge a claim by a RESULT written before, for CI.",
-                "lint": "Check training code for batches the accountant does not assume.",
-                "report": "Make the report of RUN, a run's directory or an audit.",
-            }
-        ),
-        "Runs": MappingProxyType(
-            {"runs": "List, resume, compare and follow runs and their results."}
-        ),
-        "Other": MappingProxyType(
-            {
-                "demo": "Audit DP training on real data, right and with a mistake.",
-                "reproduce": "Measure what a paper published, beside its numbers.",
-                "doctor": "Check what is installed and works here.",
-                "methods": "List the methods: what each guarantees, assumes and cites.",
-                "selfcheck": "Check the auditor: broken mechanisms refuted, sound ones spared.",
-                "zoo": "Count the wrong programs found and the right ones spared.",
-                "completion": "Print the script that makes a SHELL complete commands.",
-            }
-        ),
-    }
+if TYPE_CHECKING:
+    from rich.table import Table
+
+HEADINGS: dict[str, dict[str, str]] = {
+    "Audit": {
+        "estimate": "Bound ε from below, from the attack scores in FILE.",
+        "shuffle": "Compute the ε of shuffled DP-SGD accounted as Poisson-sampled.",
+        "dpsgd": "Attack DP-SGD trained thousands of times, with a canary and without.",
+        "federated": "Attack one DP-FedAvg training by canaries among its clients.",
+        "classifier": "Judge whether a classifier trained on TABLE may be published.",
+        "posterior": "Choose the form in which uncertain predictions may be published.",
+        "audit": "Run the audit that FILE describes, or repeat one.",
+    },
+    "Judge and report": {
+        "check": "Judge a claim by a RESULT written before, for CI.",
+        "lint": "Check training code for batches the accountant does not assume.",
+        "report": "Make the report of RUN, a run's directory or an audit.",
+    },
+    "Runs": {"runs": "List, resume, verify, compare and follow runs and their results."},
+    "Other": {
+        "demo": "Audit DP training on real data, right and with a mistake.",
+        "reproduce": "Measure what a paper published, beside its numbers.",
+        "doctor": "Check what is installed and works here.",
+        "methods": "List the methods: what each guarantees, assumes and cites.",
+        "selfcheck": "Check the auditor: broken mechanisms refuted, sound ones spared.",
+        "zoo": "Count the wrong programs found and the right ones spared.",
+        "completion": "Print the script that makes a SHELL complete commands.",
+    },
+}
+COMMANDS = {name: text for commands in HEADINGS.values() for name, text in commands.items()}
+# What somebody has, and what to type then. Every one of them is a call that parses.
+STARTS = (
+    ("scores of an attack, in a file", "epsilometer estimate scores.csv --delta 1e-5"),
+    ("DP-SGD that shuffles", "epsilometer shuffle --noise-multiplier 1 --steps 100 --claim 3"),
+    ("settings of DP-SGD, and records", "epsilometer dpsgd --config audit.toml"),
+    ("federated training", "epsilometer federated --rounds 50 --cohort 100"),
+    ("a classifier without DP", "epsilometer classifier people.csv --label income"),
+    ("predictions with uncertainty", "epsilometer posterior --config audit.toml"),
+    ("an audit, and a CI job", "epsilometer check audit.json --claim 3 --delta 1e-5"),
 )
-COMMANDS: MappingProxyType[str, str] = MappingProxyType(
-    {name: text for commands in HEADINGS.values() for name, text in commands.items()}
+FIRST = "epsilometer demo"
+_HELP = (
+    ("what is installed, and works", "epsilometer doctor"),
+    ("all commands; one of them", "epsilometer --help; epsilometer estimate --help"),
+    ("how a number came about", "--explain, with any of them"),
 )
-_RUNS = ("list", "status", "resume", "compare", "trend")  # subcommands of runs, for suggestions
+_WORKERS = "PYTHONWARNINGS"  # variable of the environment that workers inherit
+_MODULES = {
+    "estimate": "audit",
+    "methods": "audit",
+    "selfcheck": "demo",
+}  # those that are not named as they are
+_RUNS = ("list", "status", "resume", "verify", "compare", "trend")  # for suggestions
 
 
 class _Commands(click.Group):
-    """Load a command from the module of its name."""
+    """Load a command from its module when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -66,7 +83,8 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = getattr(import_module(f"epsilometer.cli.{cmd_name}"), cmd_name)
+        module = _MODULES.get(cmd_name, cmd_name)
+        command: click.Command = getattr(import_module(f"epsilometer.cli.{module}"), cmd_name)
         return command
 
     def resolve_command(
@@ -100,18 +118,67 @@ class _Commands(click.Group):
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):  # an ASCII terminal gets ? for ε, not a crash
                 stream.reconfigure(errors="replace")
-        warnings.simplefilter("ignore", EpsilometerWarning)  # results carry them as caveats
         try:
-            return super().invoke(ctx)
+            with _quiet_warnings():
+                return super().invoke(ctx)
         except EpsilometerError as error:  # only 1 may mean that a claim fell, so ours become 2
-            raise click.UsageError(str(error)) from error
-        except (click.ClickException, click.exceptions.Exit):
+            raise click.UsageError(word_error(error)) from error
+        except click.exceptions.Exit:
+            raise
+        except click.ClickException as error:
+            lines = map(one_line, error.message.splitlines())  # it may name a file
+            object.__setattr__(error, "message", "\n".join(lines))
             raise
         except (KeyboardInterrupt, click.Abort) as error:
             raise SystemExit(130) from error
         except Exception as error:  # a fault of ours must not read as a verdict either
-            traceback.print_exc()
+            say(_word_fault(error), err=True)
             raise SystemExit(3) from error
+
+
+@contextmanager
+def _quiet_warnings() -> Iterator[None]:
+    """Name warnings of users' code and packages by their kind: what they say may hold data."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", EpsilometerWarning)  # results carry them as caveats
+        if shows_errors():
+            yield
+            return
+        warnings.showwarning = _show_warning
+        before = os.environ.get(_WORKERS)
+        os.environ.setdefault(_WORKERS, "ignore")
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ[_WORKERS]
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Stand in for ``warnings.showwarning``."""
+    say(
+        f"{category.__name__} from {one_line(filename)}:{lineno}; what it says is shown with "
+        f"{SHOW_ERRORS}=1.",
+        err=True,
+    )
+
+
+def _word_fault(error: Exception) -> str:
+    """Return where a fault is; its text may hold data, and is shown only on request."""
+    if shows_errors() or isinstance(error, ImportError):  # which names a module
+        return "".join(traceback.format_exception(error))
+    frames = "".join(traceback.format_tb(error.__traceback__))
+    return (
+        f"{frames}{type(error).__name__}\nThis is a fault. Its text is not shown, because it may "
+        f"hold data; see it with {SHOW_ERRORS}=1."
+    )
 
 
 def _suggest(name: str) -> str:
@@ -140,6 +207,37 @@ def main(ctx: click.Context) -> None:
       4  cannot judge, or cannot tell
     """
     if ctx.invoked_subcommand is None:
-        from epsilometer.cli.start import show_start
-
         show_start()
+
+
+def show_start() -> None:
+    """Show one screen: what this is, what to type for what one has, what to try, where help is."""
+    from rich.text import Text
+
+    show(
+        Text.assemble(
+            (f"epsilometer {__version__}", "bold"), ": how private is your training run, really?"
+        ),
+        "It attacks a training run, turns the attack's success into an ε with a confidence that\n"
+        "holds, and says whether the privacy that was claimed can be true.",
+        "",
+        _make_start_table("You have", "Type", STARTS),
+        "",
+        Text.assemble(
+            "Try first: ", (FIRST, "bold cyan"), "  (trains a model, attacks it, writes a report)"
+        ),
+        "",
+        _make_start_table("You want to know", "Type", _HELP),
+    )
+
+
+def _make_start_table(have: str, type_: str, rows: tuple[tuple[str, str], ...]) -> "Table":
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(have, min_width=max(len(have) for have, _ in STARTS), no_wrap=True)
+    table.add_column(type_)
+    for had, typed in rows:
+        table.add_row(had, Text(typed, style="cyan"))
+    return table

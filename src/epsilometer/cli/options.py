@@ -9,16 +9,17 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args, get_origin
 
 import click
 from click.shell_completion import CompletionItem
 
 from epsilometer._extras import needs
-from epsilometer.cli.completing import run_directory
+from epsilometer.cli.completion import complete_run
 from epsilometer.cli.progress import listener
+from epsilometer.core.registry import Registry
 from epsilometer.core.settings import parse_choice
-from epsilometer.engine.engines import Dask, Engine, InProcess, Local
+from epsilometer.engine.engines import ENGINES, Engine, make_engine
 from epsilometer.engine.events import Listener
 from epsilometer.errors import InvalidArgument
 
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 else:
     ParamType = click.ParamType
 Decorator: TypeAlias = Callable[[Any], Any]
-_Command = TypeVar("_Command", bound=Callable[..., Any])
-_ENGINES = ("local", "threads", "in-process", "dask")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +35,8 @@ class Options:
     """What the shared options of a command say; None where nothing was said.
 
     Attributes:
+        config: File of settings.
+        trust: Import the functions that a file names.
         claim: The claimed ε.
         delta: δ.
         confidence: Of all bounds together.
@@ -44,12 +45,15 @@ class Options:
         out: Directory of the run.
         engine: What executes units of work; None for the subject's own choice.
         listen: Functions that are told what happens.
+        accept_changes: Go on with a run whose code has changed since it began.
         as_json: Print the audit as JSON.
         html: File of a further page.
         quiet: Print the verdict line only.
         explain: Print how the result came about.
     """
 
+    config: Path | None = None
+    trust: bool = False
     claim: float | None = None
     delta: float | None = None
     confidence: float | None = None
@@ -58,6 +62,7 @@ class Options:
     out: Path | None = None
     engine: Engine | None = None
     listen: tuple[Listener, ...] = ()
+    accept_changes: bool = False
     as_json: bool = False
     html: Path | None = None
     quiet: bool = False
@@ -82,9 +87,12 @@ class Named(ParamType):
 
     name = "choice"
 
-    def __init__(self, what: str, *shown: str) -> None:
-        """Take what is chosen, in words, and the names as help shows them: ``partial:BUFFER``."""
-        self.what, self.shown = what, shown
+    def __init__(self, what: str, *shown: str, kind: str = "") -> None:
+        """Take what is chosen, and the names as help shows them: ``partial:BUFFER``.
+
+        Choices of other packages are entry points of the group ``epsilometer.<kind>``.
+        """
+        self.what, self.shown, self._others = what, shown, Registry[type](kind)
         self._known = {each.partition(":")[0].partition("[")[0]: ":" in each for each in shown}
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -93,6 +101,8 @@ class Named(ParamType):
             return value
         name, colon, _ = value.partition(":")
         try:
+            if name in self._others:
+                return parse_choice(value)
             if colon and not self._known.get(name):
                 raise InvalidArgument(f"Expected no number after {name!r}.")
             with needs("torch", extra="torch"):  # some choices import it
@@ -169,8 +179,8 @@ class Listed(ParamType):
 
 
 SAMPLERS = ("shuffle", "partial:BUFFER", "batch-then-shuffle", "balls-in-bins", "sequential")
-SAMPLER = Named("a sampler", *SAMPLERS, "poisson", "without-replacement")
-ORDERED_SAMPLER = Named("a sampler", *SAMPLERS)  # each record once per epoch
+SAMPLER = Named("a sampler", *SAMPLERS, "poisson", "without-replacement", kind="samplers")
+ORDERED_SAMPLER = Named("a sampler", *SAMPLERS, kind="samplers")  # each record once per epoch
 RULE = Named(
     "a rule", "rank-grid[:RATIO]", "hold-out[:FRACTION]", "bonferroni", "fixed:THRESHOLD", "best"
 )
@@ -229,7 +239,7 @@ _engine_options = (
     option(
         "--engine",
         "engine_name",
-        type=click.Choice(_ENGINES),
+        type=click.Choice(tuple(ENGINES)),
         show_default="local",
         help="Run units in processes, threads, this process, or Dask.",
     ),
@@ -241,9 +251,10 @@ _engine_options = (
     ),
     option("--address", help="Reach the Dask scheduler at tcp://host:8786."),
     option("--log-json", is_flag=True, help="Log progress as JSON to standard error."),
+    option("--accept-changes", is_flag=True, help="Continue a run although its code has changed."),
 )
 run_argument = click.argument(
-    "directory", metavar="RUN", type=click.Path(path_type=Path), shell_complete=run_directory
+    "directory", metavar="RUN", type=click.Path(path_type=Path), shell_complete=complete_run
 )
 
 
@@ -281,19 +292,9 @@ def out_option(home: str | None) -> Decorator:
     )
 
 
-def config_options(command: _Command) -> _Command:
-    """Add what every command has whose settings a file may hold."""
-    return _add(command, _config_option, trust_option)  # type: ignore[no-any-return]
-
-
-def output_options(command: _Command) -> _Command:
-    """Add what every command has that ends with an audit: how it is shown."""
-    shown = (json_option, html_option, quiet_option, explain_option)
-    return _add(command, *shown)  # type: ignore[no-any-return]
-
-
 def audit_options(
     *,
+    config: bool = False,
     claim: bool = True,
     delta: float | None = None,
     asks: bool = True,
@@ -305,6 +306,7 @@ def audit_options(
     """Add the options of a command that audits, and hand them to it as ``options``.
 
     Args:
+        config: Whether a file may hold its settings.
         claim: Whether a claimed ε can be judged.
         delta: δ where neither an option nor a file gives one.
         asks: Whether δ, confidence and seed can be chosen here.
@@ -313,7 +315,7 @@ def audit_options(
         home: Directory of the run where none is named.
         out: Whether there is ``--out``.
     """
-    declared: list[Decorator] = []
+    declared: list[Decorator] = [_config_option, trust_option] if config else []
     if asks:
         declared += [claim_option] if claim else []
         declared += [delta_option(default=delta)]
@@ -342,7 +344,8 @@ def audit_options(
             )
             return command(*args, options=options, **given)
 
-        return _add(output_options(with_options), *declared)
+        declared.extend((json_option, html_option, quiet_option, explain_option))
+        return _add(with_options, *declared)
 
     return decorate
 
@@ -400,25 +403,6 @@ def field_options(
         return _add(with_fields, *declared)
 
     return decorate
-
-
-def make_engine(name: str | None, workers: int, address: str | None) -> Engine | None:
-    """Return the engine that options name; None for the subject's own choice."""
-    if (name == "dask") != (address is not None):
-        raise InvalidArgument(
-            "Expected --address with --engine dask and with no other: the scheduler's, "
-            f"as tcp://host:8786. Got --engine {name} and --address {address}."
-        )
-    match name:
-        case "dask":
-            assert address is not None
-            return Dask(address=address)
-        case "in-process":
-            return InProcess()
-        case None if not workers:
-            return None
-        case _:
-            return Local(count=workers, kind="threads" if name == "threads" else "processes")
 
 
 def _add(command: Any, *options: Decorator) -> Any:

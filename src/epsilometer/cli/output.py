@@ -1,73 +1,106 @@
-"""Print what commands found, and end them: one function for every command that audits."""
+"""Print what commands found: the only module that writes to a terminal.
+
+rich is imported only to show tables: it may be what is broken, and JSON does not wait for it.
+"""
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console, RenderableType
 
-from epsilometer.cli.options import Options
-from epsilometer.core import words
-from epsilometer.core.audit import Audit
-from epsilometer.errors import InvalidArgument
+from epsilometer.core.printing import one_line, printable
+from epsilometer.errors import SHOW_ERRORS, EpsilometerError, InvalidArgument, shows_errors
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+    from epsilometer.core.audit import Audit
 
 _PLAIN_WIDTH = 100
 
 
-def show(*renderables: RenderableType) -> None:
+def say(text: str = "", *, err: bool = False) -> None:
+    """Print lines; what would control a terminal is replaced, whoever wrote it."""
+    click.echo(printable(text), err=err)
+
+
+def say_marked(mark: str, text: str, *, colour: str | None = None, indent: int = 0) -> None:
+    """Print a line behind a mark of ours in a colour."""
+    click.echo(f"{' ' * indent}{click.style(mark, fg=colour)} {printable(text)}")
+
+
+def say_title(text: str) -> None:
+    """Print a heading."""
+    click.echo(click.style(printable(text), bold=True))
+
+
+def word_error(error: EpsilometerError) -> str:
+    """Return what a terminal, and so a log, may show of an error."""
+    if shows_errors() or str(error) == error.shareable:
+        return one_line(str(error))
+    return one_line(
+        f"{error.shareable} What it said is not shown, because it may hold data; see it with "
+        f"{SHOW_ERRORS}=1."
+    )
+
+
+def show(*renderables: "RenderableType") -> None:
     """Print for people: with colours on a terminal, plain and of fixed width elsewhere."""
+    from rich import console
+
     wide = None if sys.stdout.isatty() else _PLAIN_WIDTH
-    console = Console(width=wide, file=sys.stdout)
+    # What is shown is text: no markup, no emoji, no links.
+    screen = console.Console(
+        width=wide, file=sys.stdout, markup=False, emoji=False, highlight=False
+    )
     for renderable in renderables:
-        console.print(renderable)
+        screen.print(renderable)
 
 
-def end_audit(
-    audit: Audit, options: Options, *, further: tuple[RenderableType, ...] = (), code: bool = True
-) -> None:
-    """Show an audit as the options say, and exit with its code.
+def make_table(
+    columns: Iterable[str],
+    rows: Iterable[Iterable[Any]],
+    *,
+    right: bool = False,
+    pad_edge: bool = True,
+) -> "Table":
+    """Return a table with a line under its head.
 
     Args:
-        audit: What was found.
-        options: How it is shown.
-        further: What people are told beside it.
-        code: Whether the verdict decides the exit code.
+        columns: Its head.
+        rows: Texts, or what rich can show.
+        right: Whether all columns but the first are aligned to the right.
+        pad_edge: Whether there is room at both edges.
     """
-    if options.html is not None:
-        write_page(audit, options.html)
-    if options.as_json:
-        click.echo(audit.to_json())
-    elif options.quiet:
-        click.echo(words.headline(audit))
-    else:
-        show_audit(audit)
-        show(*further)
-        if options.out is not None:
-            click.echo(f"Report: {options.out / 'report.html'}")
-        if options.html is not None:
-            click.echo(f"Also written: {options.html}")
-    if options.explain:
-        show_explanation(audit, aside=options.as_json)
-    if code and audit.exit_code:
-        raise SystemExit(audit.exit_code)
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=pad_edge)
+    for place, column in enumerate(columns):
+        table.add_column(column, justify="right" if right and place else "left")
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
-def show_audit(audit: Audit) -> None:
+def show_audit(audit: "Audit") -> None:
     """Print an audit for people."""
-    # Here, so that whoever asks for JSON does not wait for it.
     from epsilometer.report.terminal import summary
 
     show(summary(audit))
 
 
-def show_explanation(audit: Audit, *, aside: bool = False) -> None:
+def show_explanation(audit: "Audit", *, aside: bool = False) -> None:
     """Print how an audit came about; aside: to standard error, where the audit itself is JSON."""
     from epsilometer.report.explaining import explain
 
-    click.echo(f"\n{explain(audit)}", err=aside)
+    say(f"\n{explain(audit)}", err=aside)
 
 
-def write_page(audit: Audit, path: Path) -> None:
+def write_page(audit: "Audit", path: Path) -> None:
     """Write the report as one file, whole or not at all."""
     from epsilometer.report.page import page
 
@@ -76,10 +109,10 @@ def write_page(audit: Audit, path: Path) -> None:
 
 def write_text(text: str, path: Path) -> None:
     """Write a page as one file, whole or not at all."""
-    from epsilometer.engine.store import write_whole
+    from epsilometer._files import write_whole
 
     whole = text if text.endswith("\n") else f"{text}\n"
     try:
-        write_whole(path, whole.encode("utf-8"))
+        write_whole(path, whole.encode("utf-8"), private=False)
     except OSError as error:
         raise InvalidArgument(f"Could not write {str(path)!r}: {error.strerror}.") from error

@@ -1,22 +1,19 @@
 """``epsilometer posterior``."""
 
-from pathlib import Path
 from typing import Any
 
 import click
 
-from epsilometer.audits.posterior import Posterior
-from epsilometer.cli.calls import make_call, run_call
+from epsilometer.audits.posterior.subject import Posterior
+from epsilometer.cli.audit import end_audit, make_call, run_call
 from epsilometer.cli.options import (
     SAMPLER,
     Listed,
     Options,
     audit_options,
-    config_options,
     field_options,
 )
-from epsilometer.cli.output import end_audit
-from epsilometer.sources import DropoutOnRecords
+from epsilometer.cli.sources import DropoutOnRecords
 
 
 @click.command()
@@ -57,15 +54,8 @@ from epsilometer.sources import DropoutOnRecords
     into="settings",
     special={"forms": Listed(click.STRING)},
 )
-@config_options
-@audit_options(units=True, home="epsilometer-posterior")
-def posterior(
-    source: dict[str, Any],
-    settings: dict[str, Any],
-    config: Path | None,
-    trust: bool,
-    options: Options,
-) -> None:
+@audit_options(config=True, units=True, home="epsilometer-posterior")
+def posterior(source: dict[str, Any], settings: dict[str, Any], options: Options) -> None:
     """Choose the form in which uncertain predictions may be published.
 
     Networks with dropout are trained again and again, with a record and without it, and asked for
@@ -76,14 +66,13 @@ def posterior(
 
     Example: epsilometer posterior --runs 8 --out posterior-run
     """
-    if source:
-        settings["source"] = {**({} if config else {"type": "dropout-on-records"}), **source}
+    if source and options.config is None:
+        source = {"type": "dropout-on-records", **source}
     call = make_call(
         "Posterior",
         settings,
         options,
-        config=config,
-        trust=trust,
+        source=source,
         bundled=None if "file" in source else "posterior.toml",
         seeded=True,
     )

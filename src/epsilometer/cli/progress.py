@@ -1,11 +1,11 @@
-"""Progress of a run: a bar on a terminal, lines elsewhere, JSON where a machine reads."""
+"""Show the progress of a run: a bar on a terminal, lines elsewhere, JSON for machines."""
 
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-import click
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -15,38 +15,49 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.text import Text
 
+from epsilometer.cli.output import say
+from epsilometer.core.printing import name_error, one_line
 from epsilometer.engine.events import Event, Listener
 
 _BETWEEN_LINES = 5.0  # seconds
 
 
 def listener(*, as_json: bool) -> Listener:
-    """What suits standard error."""
+    """Return what suits standard error."""
     if as_json:
-        return lambda event: click.echo(event.to_json(), err=True)
+        return lambda event: say(_withhold_error(event).to_json(), err=True)
     return _Bar() if sys.stderr.isatty() else _Lines()
 
 
-def _warning(event: Event) -> str:
-    """What people must know whatever the display; empty for all else."""
+def _word_warning(event: Event) -> str:
+    """Say what people must know whatever the display; nothing of all else."""
+    about = event.details
     match event.name:
         case "damaged":
-            return f"{event.details['file']} is computed again: {event.details['reason']}."
+            return one_line(f"{about['file']} is computed again: {about['reason']}.")
         case "failed":
-            last = str(event.details["error"]).strip().splitlines()[-1:]
-            return f"Unit {event.details['unit']} failed: {''.join(last)}"
+            return f"Unit {about['unit']} failed: {name_error(about['error'])}."
         case "stopped":
-            return f"Stopped after {event.details['used']} units: {event.details['reason']}."
+            return one_line(f"Stopped after {about['used']} units: {about['reason']}.")
         case _:
             return ""
 
 
+def _withhold_error(event: Event) -> Event:
+    """Return the event as a log may have it: with the kind of an error, and not its text."""
+    if event.name != "failed":
+        return event
+    details = {**event.details, "error": name_error(str(event.details["error"]))}
+    return replace(event, details=details)
+
+
 class _Pace:
-    """Units a second since this call began; units finished before it do not count."""
+    """Units per second since this call began; units finished before it do not count."""
 
     def __init__(self) -> None:
-        self._start, self._before = time.monotonic(), 0
+        self.begin(0)
 
     def begin(self, finished: int) -> None:
         self._start, self._before = time.monotonic(), finished
@@ -58,8 +69,8 @@ class _Pace:
 class _Lines:
     """A plain line now and then."""
 
-    def __init__(self, say: Callable[[str], Any] | None = None) -> None:
-        self._say = say or (lambda line: click.echo(line, err=True))
+    def __init__(self, write: Callable[[str], Any] | None = None) -> None:
+        self._say = write or (lambda line: say(line, err=True))
         self._pace, self._spoke = _Pace(), -_BETWEEN_LINES
 
     def __call__(self, event: Event) -> None:
@@ -73,8 +84,8 @@ class _Lines:
             if last or time.monotonic() - self._spoke >= _BETWEEN_LINES:
                 self._spoke = time.monotonic()
                 self._say(self._line(details))
-        elif _warning(event):
-            self._say(_warning(event))
+        elif warning := _word_warning(event):
+            self._say(warning)
 
     def _line(self, details: Any) -> str:
         rate = self._pace.rate(details["finished"])
@@ -122,5 +133,5 @@ class _Bar:
             )
         elif event.name in ("finished", "cancelled"):
             self._progress.stop()
-        if _warning(event):
-            self._progress.console.print(_warning(event), markup=False)
+        if warning := _word_warning(event):
+            self._progress.console.print(Text(warning))

@@ -5,8 +5,9 @@ from pathlib import Path
 import click
 
 from epsilometer.cli.options import explain_option, html_option, json_option
-from epsilometer.cli.output import show_audit, show_explanation, write_page
+from epsilometer.cli.output import say, show_audit, show_explanation, write_page
 from epsilometer.core.audit import Audit
+from epsilometer.core.printing import one_line
 from epsilometer.core.serialisation import load
 from epsilometer.errors import InvalidArgument
 
@@ -44,9 +45,9 @@ def report(
     if markdown:
         from epsilometer.report.markdown import as_markdown
 
-        click.echo(as_markdown(audit))
+        say(as_markdown(audit))
     elif as_json:
-        click.echo(audit.to_json())
+        say(audit.to_json())
     else:
         show_audit(audit)
     if explain:
@@ -55,13 +56,14 @@ def report(
         _draw(audit, figures)
     if html is not None:
         write_page(audit, html)
-        click.echo(f"Report: {html}", err=markdown or as_json)
+        say(f"Report: {one_line(str(html))}", err=markdown or as_json)
 
 
 def _draw(audit: Audit, folder: Path) -> None:
+    from epsilometer.report.build import build
     from epsilometer.report.drawing import save_figures
 
     try:
-        save_figures(audit, folder)
+        save_figures(build(audit), folder)
     except OSError as error:
         raise InvalidArgument(f"Could not write into {str(folder)!r}: {error.strerror}.") from error

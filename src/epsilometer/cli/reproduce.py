@@ -1,17 +1,121 @@
-"""``epsilometer reproduce``."""
+"""Measure what papers published, beside their numbers: ``epsilometer reproduce``.
 
+A folder per paper holds its ``paper.toml`` and scripts. The file lists tables and figures: for each
+a function that measures it, with settings for a quick call and a full one, and its rows: what was
+published, what the full call found, and how the two compare.
+"""
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
+from typing import Any, Literal, get_args
 
 import click
-from rich import box
-from rich.table import Table
+import msgspec
 
+from epsilometer import _validate
+from epsilometer._dispatch import read_sections
+from epsilometer._files import write_whole
 from epsilometer.cli.options import data_option, device_option, out_option
-from epsilometer.cli.output import show
-from epsilometer.cli.reproducing import Call, Item, Paper, measure, papers, side_by_side
-from epsilometer.cli.reproducing import write_results as write
+from epsilometer.cli.output import make_table, say, show
+from epsilometer.core.printing import one_line
 from epsilometer.errors import InvalidArgument
-from epsilometer.sources import DATA_FOLDER
+
+Standing = Literal["within error", "direction only", "not reproduced", "ours alone"]
+OURS_ALONE = "ours alone"  # the standing of what no paper has
+STANDINGS = tuple(standing for standing in get_args(Standing) if standing != OURS_ALONE)
+
+
+class Row(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A published number or sentence.
+
+    Attributes:
+        name: What it is of; functions that measure call it so, too.
+        published: As printed.
+        ours: What the full call found; empty where nobody has run it.
+        standing: How the two compare.
+        why: Where the difference comes from, in a sentence.
+    """
+
+    name: str
+    published: str
+    ours: str
+    standing: Standing
+    why: str
+
+
+class Item(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table or a figure.
+
+    Attributes:
+        name: As ``table-1``.
+        title: Where it stands and what it shows.
+        measure: ``script:function`` of the folder, called with the settings and with ``work`` (a
+            folder to keep things in), ``data`` (a folder or None) and ``device``; gives
+            measured text by row.
+        quick: Settings of the quick call.
+        full: Settings of the full one.
+        files: Data that the full call needs; the quick one takes stand-ins without them.
+        rows: What was published.
+        command: How ``ours`` was made, where it was not by the full call.
+    """
+
+    name: str
+    title: str
+    measure: str
+    quick: dict[str, Any]
+    full: dict[str, Any]
+    files: tuple[str, ...]
+    rows: tuple[Row, ...]
+    command: str = ""
+
+
+class Paper(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A folder.
+
+    Attributes:
+        name: As on the command line.
+        key: In the bibliography.
+        about: What is reproduced, in a line.
+        quick_takes: How long the quick call is.
+        full_needs: What the full one needs.
+        folder: Where its scripts are.
+        items: Its tables and figures.
+        missing: What cannot be measured here, and why.
+    """
+
+    name: str
+    key: str
+    about: str
+    quick_takes: str
+    full_needs: str
+    folder: Path
+    items: tuple[Item, ...] = msgspec.field(name="item")
+    missing: tuple[tuple[str, str], ...]
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """How a paper is measured.
+
+    Attributes:
+        full: In full, or quickly.
+        data: The folder of data, if there is one.
+        device: Of what is trained.
+        out: Where everything goes.
+    """
+
+    full: bool
+    data: Path | None
+    device: str
+    out: Path
+
+    def place(self, paper: Paper) -> Path:
+        """Return the folder of a paper's results."""
+        return self.out / f"{paper.name}-{'full' if self.full else 'quick'}"
 
 
 @click.command()
@@ -20,7 +124,7 @@ from epsilometer.sources import DATA_FOLDER
     "--quick/--full", "quick", default=True, help="Measure at small size, or as published."
 )
 @click.option("--only", multiple=True, help="Measure this table or figure; may be repeated.")
-@data_option(envvar=DATA_FOLDER)
+@data_option(envvar="EPSILOMETER_DATA")
 @device_option
 @out_option("epsilometer-reproductions")
 def reproduce(
@@ -34,43 +138,170 @@ def reproduce(
 
     Example: epsilometer reproduce one-shot --only table-1
     """
-    known = papers()
+    known = list_papers()
     if name is None:
-        _list(known)
+        rows = (
+            (
+                p.name,
+                f"{p.about}: {', '.join(i.name for i in p.items)}",
+                p.quick_takes,
+                p.full_needs,
+            )
+            for p in known.values()
+        )
+        table = make_table(("name", "what", "quick", "full needs"), rows)
+        show(table, "epsilometer reproduce NAME [--full] [--only table-1] [--data FOLDER]")
         return
     if name not in known:
         raise InvalidArgument(f"Expected one of {', '.join(known)}, got {name!r}.")
     paper = known[name]
+    items = {item.name: item for item in paper.items}
+    for wanted in only:
+        if wanted not in items:
+            raise InvalidArgument(
+                f"Expected --only to be one of {', '.join(items)}, got {wanted!r}."
+            )
     call = Call(full=not quick, data=data, device=device, out=out)
-    for item in _chosen(paper, only):
-        click.echo(item.title)
-        _show(item, measure(paper, item, call))
-        page = write(paper, call)
-    click.echo(f"Page: {page}")
+    for item in paper.items:
+        if not only or item.name in only:
+            say(item.title)
+            compared = compare_rows(item, measure(paper, item, call))
+            show(make_table(("", "published", "measured", "full call found"), compared))
+            page = write_results(paper, call)
+    say(f"Page: {one_line(str(page))}")
 
 
-def _list(known: dict[str, Paper]) -> None:
-    table = Table(box=box.SIMPLE_HEAD)
-    for column in ("name", "what", "quick", "full needs"):
-        table.add_column(column)
-    for paper in known.values():
-        items = ", ".join(item.name for item in paper.items)
-        table.add_row(paper.name, f"{paper.about}: {items}", paper.quick_takes, paper.full_needs)
-    show(table, "epsilometer reproduce NAME [--full] [--only table-1] [--data FOLDER]")
+def list_papers() -> dict[str, Paper]:
+    """Return all that are there, by name."""
+    shipped = Path(__file__).parents[1] / "_reproductions"  # in a wheel
+    root = shipped if shipped.is_dir() else Path(__file__).parents[3] / "reproductions"
+    found = [read_paper(path) for path in sorted(root.glob("*/paper.toml"))]
+    if not found:
+        raise InvalidArgument(
+            f"Expected scripts of reproductions in {str(root)!r}, found none. Install the wheel, "
+            "or a checkout with pip install -e."
+        )
+    return {paper.name: paper for paper in found}
 
 
-def _chosen(paper: Paper, only: tuple[str, ...]) -> list[Item]:
-    names = [item.name for item in paper.items]
-    for name in only:
-        if name not in names:
-            raise InvalidArgument(f"Expected --only to be one of {', '.join(names)}, got {name!r}.")
-    return [item for item in paper.items if not only or item.name in only]
+def read_paper(path: Path) -> Paper:
+    """Return the paper of a file; whatever it should not hold is refused."""
+    own = {"name": path.parent.name.replace("_", "-"), "folder": str(path.parent)}
+    try:
+        return msgspec.convert(
+            {**read_sections(path), **own}, Paper, dec_hook=lambda kind, text: kind(text)
+        )
+    except msgspec.ValidationError as error:
+        raise InvalidArgument(
+            f"{path}: Expected what a paper's file holds, got something else "
+            f"({_validate.short(error)})."
+        ) from error
 
 
-def _show(item: Item, measured: dict[str, str]) -> None:
-    table = Table(box=box.SIMPLE_HEAD)
-    for column in ("", "published", "measured", "full call found"):
-        table.add_column(column)
-    for cells in side_by_side(item, measured):
-        table.add_row(*cells)
-    show(table)
+def measure(paper: Paper, item: Item, call: Call) -> dict[str, str]:
+    """Return what is measured of an item, by row; written down, and read again by the same call."""
+    data = _find_data(item, call)
+    settings = dict(item.full if call.full else item.quick)
+    asked = {
+        "item": item.name,
+        "settings": settings,
+        "device": call.device,
+        "data": {} if data is None else {name: _hash_file(data / name) for name in item.files},
+    }
+    file = call.place(paper) / f"{item.name}.json"
+    if file.exists():
+        known = json.loads(file.read_text("utf-8"))
+        if {name: known.get(name) for name in asked} != asked:
+            raise InvalidArgument(
+                f"Expected {str(file)!r} to be of this call, got one with other settings, data or "
+                "device. Give another --out."
+            )
+        return dict(known["measured"])
+    script, _, function = item.measure.partition(":")
+    with import_from(paper.folder):
+        found = getattr(import_module(script), function)(
+            work=call.place(paper) / "work", data=data, device=call.device, **settings
+        )
+    _write_json(file, {**asked, "measured": found})
+    return dict(found)
+
+
+def _find_data(item: Item, call: Call) -> Path | None:
+    """Return the folder of data, if it has what the item needs."""
+    lacking = [name for name in item.files if call.data is None or not (call.data / name).is_file()]
+    if lacking and call.full:
+        raise InvalidArgument(
+            f"Expected {', '.join(lacking)} for {item.name}, found none"
+            + (" without --data." if call.data is None else f" in {str(call.data)!r}.")
+        )
+    return None if lacking or not item.files else call.data
+
+
+def _hash_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def import_from(folder: Path) -> Iterator[None]:
+    """Let scripts of a folder import each other by name; another folder's may have the same."""
+    before = set(sys.modules)
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+        for name in set(sys.modules) - before:
+            if Path(getattr(sys.modules[name], "__file__", None) or "/").parent == folder:
+                del sys.modules[name]
+
+
+def write_results(paper: Paper, call: Call) -> Path:
+    """Write the page, and the same as JSON, of all that was measured there so far."""
+    place = call.place(paper)
+    found = {
+        item.name: json.loads((place / f"{item.name}.json").read_text("utf-8"))["measured"]
+        for item in paper.items
+        if (place / f"{item.name}.json").exists()
+    }
+    _write_json(place / "results.json", found)
+    text = make_page(paper, found, call)
+    write_whole(place / "page.md", text.encode("utf-8"), private=False)
+    return place / "page.md"
+
+
+def make_page(paper: Paper, found: Mapping[str, Mapping[str, str]], call: Call) -> str:
+    """Return published beside measured, as Markdown."""
+    how = "in full" if call.full else "quickly: directions, not digits"
+    lines = [f"# {paper.about}", "", f"`{paper.key}`, measured {how}.", ""]
+    for item in paper.items:
+        if item.name not in found:
+            continue
+        used = item.full if call.full else item.quick
+        settings = [f"{name} = {value}" for name, value in used.items()]
+        if _find_data(item, call) is None and item.files:
+            settings.append(f"stand-ins for {', '.join(item.files)}")
+        lines += [f"## {item.title}", ""] + ([f"{'; '.join(settings)}.", ""] if settings else [])
+        lines += [
+            "| | published | measured here | recorded of the full call |",
+            "|---|---|---|---|",
+        ]
+        lines += [f"| {' | '.join(cells)} |" for cells in compare_rows(item, found[item.name])]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def compare_rows(item: Item, measured: Mapping[str, str]) -> list[tuple[str, str, str, str]]:
+    """Return rows of what was published, then those that are only measured."""
+    known = [
+        (row.name, row.published, measured.get(row.name, "–"), row.ours or "–") for row in item.rows
+    ]
+    names = {row.name for row in item.rows}
+    more = [(name, "–", value, "–") for name, value in measured.items() if name not in names]
+    return known + more
+
+
+def _write_json(path: Path, what: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(what, ensure_ascii=False, indent=1) + "\n"
+    write_whole(path, text.encode("utf-8"), private=False)

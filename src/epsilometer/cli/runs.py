@@ -1,6 +1,5 @@
 """``epsilometer runs``: what lies in folders of runs, how far a run is, and how it goes on."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -13,8 +12,9 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from epsilometer._dispatch import read_call
-from epsilometer.cli.calls import run_call, visit
+from epsilometer.cli import history_words
+from epsilometer.cli.audit import end_audit, run_file
+from epsilometer.cli.check import verify
 from epsilometer.cli.options import (
     Options,
     audit_options,
@@ -24,19 +24,19 @@ from epsilometer.cli.options import (
     run_argument,
     trust_option,
 )
-from epsilometer.cli.output import end_audit, show, write_text
+from epsilometer.cli.output import make_table, say, show, write_text
 from epsilometer.core import judge, words
-from epsilometer.engine.run import finished_result
-from epsilometer.engine.store import Store, busy
+from epsilometer.core.chain import describe_break
+from epsilometer.core.printing import name_error, one_line, to_json_text
+from epsilometer.engine.run import read_finished_result
+from epsilometer.engine.store import Store, is_busy
 from epsilometer.errors import InvalidArgument
-from epsilometer.history.comparison import Compared, Comparison
-from epsilometer.history.comparison import compare as compare_results
-from epsilometer.history.entries import Entry
-from epsilometer.history.index import History
-from epsilometer.history.trend import By, Trend, trends
-from epsilometer.report import history_words
+from epsilometer.files.history.comparison import Compared, Comparison
+from epsilometer.files.history.comparison import compare as compare_results
+from epsilometer.files.history.entries import Entry
+from epsilometer.files.history.index import History
+from epsilometer.files.history.trend import By, Trend, trends
 from epsilometer.report.tones import LOOKS
-from epsilometer.sources import look_here
 
 
 def _read_moment(ctx: click.Context, param: click.Parameter, text: str | None) -> float:
@@ -59,7 +59,10 @@ _kind_option = click.option("--kind", default="", help="Select by kind, as Score
 
 @click.group()
 def runs() -> None:
-    """List, resume, compare and follow runs and their results."""
+    """List, resume, verify, compare and follow runs and their results."""
+
+
+runs.add_command(verify)
 
 
 @runs.command(name="list")
@@ -90,7 +93,7 @@ def list_(
     """List the results in FOLDER and below it, oldest first.
 
     Dates are when files were written. Only new and changed files are read; the others are known
-    by an index in the folder, which may be deleted.
+    by an index among your caches, which may be deleted.
 
     Example: epsilometer runs list . --subject digits --since 2026-01-01
     """
@@ -102,17 +105,13 @@ def list_(
             "unreadable": dict(history.unreadable),
             "unfinished": list(history.unfinished),
         }
-        click.echo(json.dumps(plain, indent=2, allow_nan=False))
+        say(to_json_text(plain))
         return
     shown = entries[-last:] if last else entries
     if shown:
         show(_make_list(shown))
-    left = len(entries) - len(shown)
-    click.echo(
-        f"{_count_results(len(shown))}"
-        + (f" of {len(entries):,}; all of them with --last 0" if left else "")
-        + "."
-    )
+    more = f" of {len(entries):,}; all of them with --last 0" if len(entries) > len(shown) else ""
+    say(f"{_count_results(len(shown))}{more}.")
     _warn(history)
 
 
@@ -128,36 +127,41 @@ def status(directory: Path, as_json: bool) -> None:
     """
     store = Store.open(directory)
     damaged, failures = store.look(), store.failures()
-    result = finished_result(store)
-    running = busy(directory)
+    result, broken = read_finished_result(store), describe_break(directory)
+    running = is_busy(directory)
     state = "running" if running else "finished" if result is not None else "stopped"
     if as_json:
         plain = {
             "state": state,
             "audit": store.plan.audit,
-            "plan": store.plan.hash,
+            "plan": store.plan.public_hash,
             "units": store.plan.units,
             "finished": len(store.finished),
             "failed": sorted(failures),
             "damaged": damaged,
+            "changed": broken,
             "verdict": None if result is None else result.verdict,
         }
-        click.echo(json.dumps(plain, indent=2))
+        say(to_json_text(plain))
         return
     table = Table.grid(padding=(0, 2))
     table.add_row("state", state)
-    table.add_row("audit", Text(store.plan.audit))
-    table.add_row("plan", store.plan.hash)
+    table.add_row("audit", one_line(store.plan.audit))
+    table.add_row("plan", store.plan.public_hash)
     table.add_row("units", f"{len(store.finished):,} of {store.plan.units:,} finished")
     for unit, error in failures.items():
-        table.add_row("failed", Text(f"unit {unit}: {_last_line(error)}"))
+        table.add_row("failed", f"unit {unit}: {name_error(error)}")
     for name, reason in damaged.items():
-        table.add_row("damaged", Text(f"shards/{name}: {reason}; will be computed again"))
+        table.add_row("damaged", one_line(f"shards/{name}: {reason}; will be computed again"))
+    if broken:
+        table.add_row("changed", one_line(f"{broken}; the result will be made again"))
+    if failures:
+        table.add_row("", one_line(f"what they said is in {directory / 'failures'}"))
     if result is not None:
-        table.add_row("verdict", Text(words.headline(result)))
+        table.add_row("verdict", words.headline(result))
     show(table)
     if state == "stopped":
-        click.echo(f"Go on with: epsilometer runs resume {directory}")
+        say(f"Go on with: epsilometer runs resume {one_line(str(directory))}")
 
 
 @runs.command()
@@ -165,7 +169,7 @@ def status(directory: Path, as_json: bool) -> None:
 @trust_option
 @data_option()
 @audit_options(asks=False, units=True, out=False)
-def resume(directory: Path, trust: bool, data: Path | None, options: Options) -> None:
+def resume(directory: Path, data: Path | None, options: Options) -> None:
     """Finish the run in directory RUN, to the same bytes.
 
     Units that failed are tried again. The engine and the number of workers may be others than
@@ -176,12 +180,8 @@ def resume(directory: Path, trust: bool, data: Path | None, options: Options) ->
     Example: epsilometer runs resume demo-run
     """
     Store.open(directory)  # what is no run is told before anything is read for it
-    if trust:
-        look_here()
-    with visit(data):
-        call = read_call(directory.absolute(), trust=trust)
     options = replace(options, out=directory)
-    end_audit(run_call(call, options, data=data), options)
+    end_audit(run_file(directory, options, data), options)
 
 
 @runs.command()
@@ -197,20 +197,18 @@ def compare(first: Path, second: Path, as_json: bool) -> None:
     """
     found = compare_results(first, second)
     if as_json:
-        click.echo(json.dumps(_to_plain(found), indent=2, allow_nan=False))
+        say(to_json_text(_to_plain(found)))
         return
     if found.settings:
-        table = Table("setting", "A", "B", box=box.SIMPLE_HEAD, pad_edge=False)
-        for row in found.settings:
-            table.add_row(*(Text(words.one_line(cell)) for cell in row))
-        show(table)
+        rows = ((Text(one_line(cell)) for cell in row) for row in found.settings)
+        show(make_table(("setting", "A", "B"), rows, pad_edge=False))
     else:
-        click.echo("All settings are the same.")
+        say("All settings are the same.")
     for audit in found.audits:
         show(*_show_pair(audit))
     for which, subjects in (("A", found.only_first), ("B", found.only_second)):
         for subject in subjects:
-            click.echo(f"Only in {which}: {words.one_line(subject)}")
+            say(f"Only in {which}: {one_line(subject)}")
 
 
 @runs.command()
@@ -249,17 +247,17 @@ def trend(
             {"subject": t.subject, "entries": [entry.to_dict() for entry in t.entries]}
             for t in followed
         ]
-        click.echo(json.dumps(plain, indent=2, allow_nan=False))
+        say(to_json_text(plain))
     else:
         for each in followed:
             show(*_show_trend(each))
-        click.echo(history_words.CAUTION if followed else "No results.")
+        say(history_words.CAUTION if followed else "No results.")
         _warn(history)
     if html is not None:
-        from epsilometer.report.trend_page import trend_page
+        from epsilometer.cli.trend_page import trend_page
 
         write_text(trend_page(followed, title=f"Results in {folder.resolve().name}"), html)
-        click.echo(f"Report: {html}", err=as_json)
+        say(f"Report: {one_line(str(html))}", err=as_json)
 
 
 def _make_list(entries: Sequence[Entry]) -> RenderableType:
@@ -273,8 +271,8 @@ def _make_list(entries: Sequence[Entry]) -> RenderableType:
         cells = (
             history_words.date(entry),
             history_words.run(entry),
-            entry.kind,
-            words.one_line(entry.subject),
+            one_line(entry.kind),
+            one_line(entry.subject),
             history_words.claimed(entry),
             history_words.found(entry),
         )
@@ -283,30 +281,34 @@ def _make_list(entries: Sequence[Entry]) -> RenderableType:
 
 
 def _show_trend(trend: Trend) -> list[RenderableType]:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in history_words.TREND_HEAD:
-        table.add_column(name, overflow="fold")
-    for entry, row in zip(trend.entries, history_words.trend_rows(trend), strict=True):
-        table.add_row(*map(Text, row[:4]), _show_verdict(entry), Text(row[5]))
+    rows = (
+        (*map(Text, row[:4]), _show_verdict(entry), Text(row[5]))
+        for entry, row in zip(trend.entries, history_words.trend_rows(trend), strict=True)
+    )
+    table = make_table(history_words.TREND_HEAD, rows, pad_edge=False)
+    for column in table.columns:
+        column.overflow = "fold"
     line = history_words.sparkline(trend.values)
     return [
-        Text(history_words.trend_title(trend), style="bold"),
+        Text(f"Subject: {history_words.trend_title(trend)}", style="bold"),
         Text(f"{trend.measure} {line}", style="cyan"),
         table,
     ]
 
 
 def _show_pair(audit: Compared) -> list[RenderableType]:
-    table = Table("", "A", "B", box=box.SIMPLE_HEAD, pad_edge=False)
     both = (audit.first, audit.second)
-    table.add_row("found", *(Text(history_words.found(entry)) for entry in both))
-    table.add_row("claimed ε", *(Text(history_words.claimed(entry)) for entry in both))
-    table.add_row("verdict", *(_show_verdict(entry) for entry in both))
+    rows = (
+        ("found", *(Text(history_words.found(entry)) for entry in both)),
+        ("claimed ε", *(Text(history_words.claimed(entry)) for entry in both)),
+        ("verdict", *(_show_verdict(entry) for entry in both)),
+    )
+    table = make_table(("", "A", "B"), rows, pad_edge=False)
     change = "" if audit.difference is None else f"B less A: {audit.difference:+.3g}. "
     return [
-        Text(words.one_line(audit.first.subject), style="bold"),
+        Text(f"Subject: {one_line(audit.first.subject)}", style="bold"),
         table,
-        Text(change + audit.meaning),
+        Text(one_line(change + audit.meaning)),
     ]
 
 
@@ -331,20 +333,15 @@ def _to_plain(found: Comparison) -> dict[str, Any]:
 def _warn(history: History) -> None:
     """Say what is missing in what was shown, on standard error."""
     for path, reason in history.unreadable:
-        click.echo(f"Skipped {words.one_line(path)}: {words.one_line(reason)}", err=True)
+        say(f"Skipped {one_line(path)}: {one_line(reason)}", err=True)
     if history.unfinished:
         many, first = len(history.unfinished), history.folder / history.unfinished[0]
-        click.echo(
+        say(
             f"{many:,} run{'' if many == 1 else 's'} without a result yet: "
-            f"epsilometer runs status {words.one_line(str(first))}",
+            f"epsilometer runs status {one_line(str(first))}",
             err=True,
         )
 
 
 def _count_results(number: int) -> str:
     return "1 result" if number == 1 else f"{number:,} results" if number else "No results"
-
-
-def _last_line(error: str) -> str:
-    *_, last = error.strip().splitlines() or ["nothing is known of why"]
-    return last

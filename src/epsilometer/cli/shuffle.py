@@ -1,6 +1,5 @@
 """``epsilometer shuffle``."""
 
-import csv
 import math
 from dataclasses import replace
 from importlib import resources
@@ -8,27 +7,28 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich import box
-from rich.table import Table
+import numpy as np
 from rich.text import Text
 
 from epsilometer.accounting.pld import poisson_epsilon
 from epsilometer.accounting.shuffle import shuffle_epsilon, shuffle_noise
-from epsilometer.audits.shuffling import ShuffledSGD
-from epsilometer.cli.calls import make_call, run_call
+from epsilometer.audits.shuffling.subject import ShuffledSGD
+from epsilometer.cli.audit import end_audit, make_call, run_call
 from epsilometer.cli.options import (
     ORDERED_SAMPLER,
     Options,
     Whole,
     audit_options,
-    config_options,
     field_options,
 )
-from epsilometer.cli.output import end_audit, show
+from epsilometer.cli.output import make_table, say, show, write_text
 from epsilometer.core.audit import Audit
 from epsilometer.core.findings import SamplerFinding
+from epsilometer.core.printing import one_line, to_csv_text
 from epsilometer.core.words import claimed, number, number_up
 from epsilometer.errors import InvalidArgument, UnreadableFile
+from epsilometer.files.readers import Column
+from epsilometer.files.tables import read_table, take_words
 
 _COLUMNS = ("name", "noise_multiplier", "steps", "epochs", "delta")
 
@@ -60,15 +60,12 @@ _COLUMNS = ("name", "noise_multiplier", "steps", "epochs", "delta")
     metavar="FILE.csv",
     help="Write the table of a sweep to this file.",
 )
-@config_options
-@audit_options(delta=1e-5, until=True, units=True)
+@audit_options(config=True, delta=1e-5, until=True, units=True)
 def shuffle(
     settings: dict[str, Any],
     dataset_size: int | None,
     sweep: str | None,
     table: Path | None,
-    config: Path | None,
-    trust: bool,
     options: Options,
 ) -> None:
     """Compute the ε of shuffled DP-SGD accounted as Poisson-sampled.
@@ -82,11 +79,11 @@ def shuffle(
     if sweep is not None:
         _sweep(sweep, table)
         return
-    if config is None or dataset_size is not None:
+    if options.config is None or dataset_size is not None:
         settings["steps"] = _count_steps(settings, dataset_size)
-    if config is None and "noise_multiplier" not in settings:
+    if options.config is None and "noise_multiplier" not in settings:
         raise InvalidArgument("Expected --noise-multiplier, got none.")
-    call = make_call("ShuffledSGD", settings, options, config=config, trust=trust, delta=1e-5)
+    call = make_call("ShuffledSGD", settings, options, delta=1e-5)
     if call.claim is None:
         assert call.delta is not None  # make_call fills it in
         call = replace(call, claim=call.subject.accounted_claim(call.delta))
@@ -135,31 +132,19 @@ def _count_steps(settings: dict[str, Any], dataset_size: int | None) -> int:
 
 
 def _sweep(source: str, table: Path | None) -> None:
-    rows = [_make_row(setting) for setting in _read_settings(source)]
-    shown = Table(box=box.SIMPLE_HEAD)
-    for column in rows[0]:
-        shown.add_column(column, justify="left" if column == "name" else "right")
-    for row in rows:
-        shown.add_row(*row.values())
-    show(shown)
+    rows = [_make_row(**setting) for setting in _read_settings(source)]
+    show(make_table(rows[0], (map(one_line, row.values()) for row in rows), right=True))
     if table is not None:
-        try:
-            with table.open("w", encoding="utf-8", newline="") as file:
-                writer = csv.DictWriter(file, rows[0])
-                writer.writeheader()
-                writer.writerows(rows)
-        except OSError as error:
-            raise InvalidArgument(f"Could not write {str(table)!r}: {error.strerror}.") from error
-        click.echo(f"Table: {table}")
+        text = to_csv_text(tuple(rows[0]), [tuple(row.values()) for row in rows])
+        write_text(text, table)
+        say(f"Table: {one_line(str(table))}")
 
 
-def _make_row(setting: dict[str, str]) -> dict[str, str]:
+def _make_row(
+    name: str, noise_multiplier: float, steps: float, epochs: float, delta: float
+) -> dict[str, str]:
     """Return one setting: what is reported, what is true, and what it would have taken."""
-    try:
-        noise, delta = float(setting["noise_multiplier"]), float(setting["delta"])
-        steps, epochs = int(setting["steps"]), int(setting["epochs"])
-    except ValueError as error:
-        raise UnreadableFile(f"Expected numbers in the settings: {error}, in {setting}.") from error
+    noise, steps, epochs = noise_multiplier, int(steps), int(epochs)
     exact = shuffle_epsilon(noise_multiplier=noise, steps=steps, epochs=epochs, delta=delta)
     poisson = poisson_epsilon(
         noise_multiplier=noise,
@@ -170,7 +155,7 @@ def _make_row(setting: dict[str, str]) -> dict[str, str]:
     )
     needed = shuffle_noise(epsilon=poisson, delta=delta, steps=steps, epochs=epochs)
     return {
-        "name": setting["name"],
+        "name": name,
         "noise": f"{noise:g}",
         "steps": f"{steps}",
         "epochs": f"{epochs}",
@@ -182,20 +167,25 @@ def _make_row(setting: dict[str, str]) -> dict[str, str]:
     }
 
 
-def _read_settings(source: str) -> list[dict[str, str]]:
-    try:
-        if source == "paper":
-            text = (
-                resources.files("epsilometer").joinpath("data/shuffling_settings.csv").read_text()
-            )
-        else:
-            text = Path(source).read_text("utf-8-sig")
-        rows = list(csv.DictReader(text.splitlines()))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UnreadableFile(f"Could not read {source!r}: {error}.") from error
-    if not rows or any(set(row) != set(_COLUMNS) or None in row.values() for row in rows):
+def _read_settings(source: str) -> list[dict[str, Any]]:
+    """Return the settings of a table, one per row: names as text, all else as numbers."""
+    bundled = resources.files("epsilometer").joinpath("data/shuffling_settings.csv")
+    table = read_table(Path(str(bundled)) if source == "paper" else Path(source))
+    if set(table.names) != set(_COLUMNS):
         raise UnreadableFile(
-            f"Expected a CSV with the columns {', '.join(_COLUMNS)} and a row at least in "
-            f"{source!r}, got {'other columns' if rows else 'no row'}."
+            f"Expected a table with the columns {', '.join(_COLUMNS)} in {source!r}, got others."
         )
-    return rows
+    texts = take_words(table.column("name"))
+    settings = {"name": texts, **{name: _take_numbers(table.column(name)) for name in _COLUMNS[1:]}}
+    return [dict(zip(settings, row, strict=True)) for row in zip(*settings.values(), strict=True)]
+
+
+def _take_numbers(column: Column) -> list[float]:
+    whole = column.name in ("steps", "epochs")
+    values = column.values
+    if column.words is not None or not np.isfinite(values).all():
+        raise UnreadableFile(f"Expected numbers in column {column.name!r} of the settings.")
+    if whole and (values != np.floor(values)).any():
+        raise UnreadableFile(f"Expected whole numbers in column {column.name!r} of the settings.")
+    found: list[float] = values.tolist()
+    return found

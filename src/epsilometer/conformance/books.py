@@ -16,6 +16,18 @@ RATE = "rate on the books"
 EARLIER = "steps before the audit"
 _TOLERANCE = 1e-6  # relative, for rates that were computed in another way
 _NOTHING = "no step to compare"
+# Place in an entry, sign, what is expected, and words. Little noise is bad, a high rate is: with
+# the sign turned one comparison serves both.
+_COMPARED: dict[str, tuple[int, int, str, str, str]] = {
+    NOISE: (
+        *(0, -1, "noise of at least the booked multiplier"),
+        *("noise multiplier at least", "noise multiplier"),
+    ),
+    RATE: (
+        *(1, 1, "records drawn at the booked rate at most"),
+        *("rate at most", "records drawn at rate"),
+    ),
+}
 
 
 class Books:
@@ -77,8 +89,8 @@ class Books:
         booked = list(skip_steps(history, count_steps(before)))
         return (
             self._check_steps(count_steps(booked), lost=count_steps(history) < count_steps(before)),
-            self._check_noise(booked),
-            self._check_rate(booked),
+            self._compare(NOISE, booked),
+            self._compare(RATE, booked),
             _check_earlier(count_steps(before), taken_before),
         )
 
@@ -105,39 +117,25 @@ class Books:
             steps=taken,
         )
 
-    def _check_noise(self, booked: Sequence[Booked]) -> Check:
-        # Little noise is bad, a high rate is: with the sign turned one comparison serves both.
-        used = [(-noise, steps) for noise, _, steps in self._taken]
-        pairs = list(_pair(used, [(-noise, steps) for noise, _, steps in booked]))
-        least = -max((noise for noise, _ in used), default=0.0)
-        worst = max(pairs, key=_excess, default=(0.0, 0.0))
-        outcome = _judge_pairs(pairs)
-        seen = f"noise multiplier at least {least:.4g} in {_count(self.steps)}"
-        if outcome == judge.VIOLATED:
-            seen = f"noise multiplier {-worst[0]:.4g} where {-worst[1]:.4g} is booked"
-        return Check(
-            name=NOISE,
-            outcome=outcome,
-            expected="noise of at least the booked multiplier",
-            seen=seen if pairs else _NOTHING,
-            value=least if pairs else None,
-            steps=self.steps,
+    def _compare(self, name: str, booked: Sequence[Booked]) -> Check:
+        """Compare what was used in every step with what is booked for it."""
+        column, sign, expected, most_words, used_words = _COMPARED[name]
+        used, theirs = (
+            [(sign * value, part[2]) for part in side if (value := part[column]) is not None]
+            for side in (self._taken, booked)
         )
-
-    def _check_rate(self, booked: Sequence[Booked]) -> Check:
-        used = [(rate, steps) for _, rate, steps in self._taken if rate is not None]
-        pairs = list(_pair(used, [(rate, steps) for _, rate, steps in booked]))
-        most = max((rate for rate, _ in used), default=0.0)
+        pairs = list(_pair(used, theirs))
         worst = max(pairs, key=_excess, default=(0.0, 0.0))
+        most = sign * max((value for value, _ in used), default=0.0)
         outcome = _judge_pairs(pairs)
-        seen = f"rate at most {most:.4g} in {_count(sum(steps for _, steps in used))}"
+        seen = f"{most_words} {most:.4g} in {_count(sum(steps for _, steps in used))}"
         if outcome == judge.VIOLATED:
-            seen = f"records drawn at rate {worst[0]:.4g} where {worst[1]:.4g} is booked"
+            seen = f"{used_words} {sign * worst[0]:.4g} where {sign * worst[1]:.4g} is booked"
         missing = "the rate of records is not known" if self._taken and not used else _NOTHING
         return Check(
-            name=RATE,
+            name=name,
             outcome=outcome,
-            expected="records drawn at the booked rate at most",
+            expected=expected,
             seen=seen if pairs else missing,
             value=most if pairs else None,
             steps=self.steps,

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from epsilometer.conformance import evidence
+from epsilometer.conformance.evidence_check import WeightedSum, leave_untested
+from epsilometer.conformance.neighbours import describe_norms
 from epsilometer.core import judge
 from epsilometer.core.findings import Check
 from epsilometer.stats.sphere import cosine_logsf
@@ -53,7 +55,7 @@ class ClippingWatch:
 
     def __init__(self, *, level: float, missing: str = "no loud record was inserted") -> None:
         self._level, self._missing = level, missing
-        self._log = -math.inf
+        self._sum = WeightedSum()
         self._batches = self._exact = self._crossed = 0
         self._largest: tuple[float, str] = (-math.inf, "")
         self._difference: tuple[float, float, str] = (0.0, 1.0, "")
@@ -83,9 +85,7 @@ class ClippingWatch:
         if not logs:
             return
         self._batches += 1
-        log_e = evidence.calibrate(evidence.smallest_log_p(logs))
-        weight = math.log(self._batches * (self._batches + 1))
-        self._log = evidence.add_weighted([self._log, log_e - weight])
+        self._sum.add(evidence.calibrate(evidence.smallest_log_p(logs)), self._batches)
         self._note()
 
     def see_difference(self, norm: float, *, what: str, rounding: float = 0.0) -> None:
@@ -101,8 +101,12 @@ class ClippingWatch:
         norm, limit, _ = self._difference
         return (
             judge.judge_limit(norm if self._exact else None, limit=limit),
-            judge.judge_evidence(self._log if self._batches else None, shares=1, level=self._level),
+            judge.judge_evidence(self._log_e, shares=1, level=self._level),
         )
+
+    @property
+    def _log_e(self) -> float | None:
+        return self._sum.value if self._batches else None
 
     def _note(self) -> None:
         """Keep when it was first violated."""
@@ -112,29 +116,24 @@ class ClippingWatch:
     def check(self) -> Check:
         """Return what was seen so far."""
         if not self._batches and not self._exact:
-            return Check(
-                name=NAME,
-                outcome=judge.judge_limit(None, limit=1.0),
-                expected=_EXPECTED,
-                seen=self._missing,
-            )
+            return leave_untested(NAME, _EXPECTED, self._missing)
         norm, _, what = self._difference
         by_norm, by_law = self._outcomes()
         violated = judge.VIOLATED in (by_norm, by_law)
         along, part = self._largest
         if by_norm == judge.VIOLATED or not self._batches:
-            seen = f"{norm:.4g} clipping norms, {what}"
+            seen = f"{describe_norms(norm)}, {what}"
         elif violated:
-            seen = f"{along:.4g} clipping norms in its direction, in {part}"
+            seen = f"{describe_norms(along)} in its direction, in {part}"
         else:
-            seen = f"at most {norm:.4g} clipping norms, measured exactly in {self._exact} cases"
+            seen = f"at most {describe_norms(norm)}, measured exactly in {self._exact} cases"
         return Check(
             name=NAME,
             outcome=judge.VIOLATED if violated else judge.CONFORMS,
             expected=_EXPECTED,
             seen=seen,
             value=norm if self._exact else None,
-            log_e=self._log if self._batches else None,
+            log_e=self._log_e,
             detail=f"{self._exact} differences of sums; loud records in {self._batches:,} batches",
             steps=self._crossed or self._batches + self._exact,
         )

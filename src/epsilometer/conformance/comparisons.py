@@ -115,7 +115,10 @@ class Comparisons:
         self._pairs: defaultdict[int, list[tuple[str, int, int]]] = defaultdict(list)  # by size
         last: dict[tuple[int, ...], int] = {}
         for place, (name, shape) in enumerate(named):
-            for other in sorted({place - 1, last.get(shape, place - 1)} - {-1}):
+            # The one before, the last of this shape, and the longest: its beginning holds all that
+            # one seed for every tensor would repeat.
+            longest = max(range(place), key=lambda at: self.parts[at].beginning, default=-1)
+            for other in sorted({place - 1, last.get(shape, place - 1), longest} - {-1}):
                 size = min(self.parts[other].beginning, self.parts[place].beginning)
                 if size >= LEAST_DIRECTION:
                     self._pairs[size].append((f"{names[other]} and {name}", other, place))

@@ -25,6 +25,7 @@ LARGER = np.array([1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0, 4.0, 10.0, 100.0])
 SMALL = 1e-3  # a residual below it counts as none
 COARSEST = 1 / 16  # lattice spacing, in units of the noise, up to which rounding is a remark
 SMALL_SHARE = math.erf(COARSEST / 2 / math.sqrt(2)) * 1.02  # of 0 on that lattice, and 2 %
+LEAST_POSITIVE = 0.5 - SMALL_SHARE / 2
 TIE_SHARE = COARSEST / (2 * math.sqrt(math.pi)) * 1.02  # of equal pairs on that lattice, and 2 %
 _SMALL_SHARES = np.array([0.03, 0.04, 0.06, 0.1, 0.2, 0.5, 0.9, 0.999])
 _TIE_SHARES = np.array([0.025, 0.04, 0.06, 0.1, 0.2, 0.4, 0.6, 0.8, 0.95, 0.999])
@@ -43,8 +44,8 @@ _STAKES = np.array([0.5, 1.0, 2.0, 4.0, -0.5, -1.0, -2.0, -4.0])
 _LOG_2PI = math.log(2 * math.pi)
 
 
-def average(logs: ArrayLike, weights: ArrayLike | None = None) -> float:
-    """Return the logarithm of the weighted average of e-values; equal weights by default.
+def average(logs: ArrayLike) -> float:
+    """Return the logarithm of the average of e-values.
 
     Example:
         >>> round(math.exp(average([0.0, math.log(3.0)])), 12)
@@ -53,9 +54,7 @@ def average(logs: ArrayLike, weights: ArrayLike | None = None) -> float:
     values = np.asarray(logs, np.float64).ravel()
     if values.size == 0:
         return -math.inf
-    if weights is None:
-        return float(np.logaddexp.reduce(values)) - math.log(values.size)
-    return float(np.logaddexp.reduce(values + np.log(np.asarray(weights))))
+    return float(np.logaddexp.reduce(values)) - math.log(values.size)
 
 
 def add_weighted(logs: Iterable[float]) -> float:
@@ -98,9 +97,13 @@ def tie_ratios(ties: int, count: int) -> FloatArray:
 
 
 def sign_ratios(positive: int, count: int) -> FloatArray:
-    """Log ratios for signs that are not fair coins, in both directions."""
-    shares = np.concatenate([_SIGN_SHARES, 1 - _SIGN_SHARES])
-    return _binomial_ratios(positive, count, null=0.5, shares=shares)
+    """Log ratios for signs that are not fair coins, in both directions.
+
+    On a lattice of 1/16 zeros are no positive values: then a little less than half of all are.
+    """
+    many = _binomial_ratios(positive, count, null=0.5, shares=_SIGN_SHARES)
+    few = _binomial_ratios(positive, count, null=LEAST_POSITIVE, shares=1 - _SIGN_SHARES)
+    return np.concatenate([many, few])
 
 
 def truncation_ratios(largest: float, count: int) -> FloatArray:

@@ -6,12 +6,13 @@ releases may then differ by 2C at most where the record was replaced, and by C w
 
 import copy
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from epsilometer import _validate
+from epsilometer.conformance.batches import count_records, find_labels, make_neighbour
 from epsilometer.conformance.neighbours import (
     REMOVED,
     REPLACED,
@@ -56,63 +57,20 @@ def read_release(value: Any) -> Released:
     return released
 
 
-def count_records(batch: Any) -> int:
-    """Return how many records a batch has: a tuple of arrays, an array, or a list of records."""
-    counts = {len(part) for part in batch} if isinstance(batch, tuple) else {len(batch)}
-    if len(counts) != 1:
-        raise InvalidArgument(f"Expected arrays of as many records each, got {sorted(counts)}.")
-    return counts.pop()
-
-
-def take_records(batch: Any, places: Sequence[int]) -> Any:
-    """Return the batch of the records at some places, in their order; a place may come twice."""
-    if isinstance(batch, tuple):
-        return tuple(take_records(part, places) for part in batch)
-    if isinstance(batch, np.ndarray):
-        return batch[np.asarray(places, np.int64)]
-    return [copy.deepcopy(batch[place]) for place in places]
-
-
-def scale_record(batch: Any, place: int, factor: float) -> Any:
-    """Return the batch with the numbers of one record multiplied; whole ones, as labels, stay."""
-    if isinstance(batch, tuple):
-        return tuple(scale_record(part, place, factor) for part in batch)
-    if isinstance(batch, np.ndarray):
-        changed = batch.copy()
-        if batch.dtype.kind == "f":
-            changed[place] = _scale(changed[place], factor)
-        return changed
-    return [_scale(record, factor) if at == place else record for at, record in enumerate(batch)]
-
-
-def relabel_record(batch: Any, place: int, other: int) -> Any:
-    """Return the batch in which one record has the whole numbers, as labels, of another."""
-    if isinstance(batch, tuple):
-        return tuple(relabel_record(part, place, other) for part in batch)
-    if isinstance(batch, np.ndarray):
-        changed = batch.copy()
-        if batch.dtype.kind in "biu":
-            changed[place] = batch[other]
-        return changed
-    records = [copy.deepcopy(record) for record in batch]
-    records[place] = _relabel(records[place], records[other])
-    return records
-
-
 def run_step(step: StepFunction, batch: Any, seed: Seed) -> Replayed:
     """Call the step with a generator in the state that the seed gives."""
     rng = np.random.default_rng(seed)
     try:
         with np.errstate(all="ignore"):  # huge records overflow; what comes of it is looked at
-            released = read_release(fresh_copy(step)(copy.deepcopy(batch), rng))
+            released = read_release(copy_step(step)(copy.deepcopy(batch), rng))
     except InvalidArgument:
         raise
-    except Exception as error:  # whatever the user's function raises: it is reported, not hidden
-        return Replayed(released=[], state="", error=f"{type(error).__name__}: {error}")
+    except Exception as error:  # reported by its kind: its text may hold a record
+        return Replayed(released=[], state="", error=type(error).__name__)
     return Replayed(released=released, state=repr(rng.bit_generator.state))
 
 
-def fresh_copy(step: StepFunction) -> StepFunction:
+def copy_step(step: StepFunction) -> StepFunction:
     """Return the step with its state as it is now, so that a call leaves the original alone.
 
     A plain function is its own copy: what it keeps elsewhere cannot be restored.
@@ -135,8 +93,8 @@ def find_lattice(released: Released) -> float:
     every = np.concatenate([array.ravel() for _, array in released])[:_LISTED]
     values = np.unique(every)
     gaps = np.diff(values)
-    told = values.size >= 8 or 3 <= values.size <= every.size / 2  # fewer lie on one by chance
-    if not told or not np.isfinite(gaps).all():
+    clear = values.size >= 8 or 3 <= values.size <= every.size / 2  # fewer lie on one by chance
+    if not clear or not np.isfinite(gaps).all():
         return 0.0
     # The smallest gap is a multiple of the spacing, and so are all others.
     for parts in range(1, _PARTS + 1):
@@ -213,7 +171,7 @@ class _StepReplayer:
         self._step, self._batch, self._clip_norm, self._seed = step, batch, clip_norm, seed
         self._lattice: float | None = None
         self.count = count_records(batch)
-        self.labelled = any(map(_has_label, batch)) if isinstance(batch, (tuple, list)) else False
+        self.labelled = bool(find_labels(batch))
 
     def run(self, neighbour: Neighbour) -> Replayed:
         if neighbour.change == "removed" and self.count < 2:
@@ -237,23 +195,6 @@ class _StepReplayer:
         return run.refused
 
 
-def make_neighbour(batch: Any, neighbour: Neighbour) -> Any:
-    """Return the batch in which one record is changed as the neighbour says."""
-    place, other, count = neighbour.place, neighbour.other, count_records(batch)
-    if neighbour.alike:
-        batch = take_records(batch, [place if at == place else other for at in range(count)])
-        other = (place + 1) % count  # any of those that are alike
-    match neighbour.change:
-        case "scaled":
-            return scale_record(batch, place, neighbour.factor)
-        case "another record":
-            return take_records(batch, [other if at == place else at for at in range(count)])
-        case "another label":
-            return relabel_record(batch, place, other)
-        case "removed":
-            return take_records(batch, [at for at in range(count) if at != place])
-
-
 def _rounding(released: Released, *, lattice: float) -> float:
     """Return what rounding of released values may add to a distance, at most."""
     values = np.concatenate([array.ravel() for _, array in released])
@@ -268,38 +209,3 @@ def _rounding(released: Released, *, lattice: float) -> float:
     spread = 8 if empty < 45 else 1  # sums of float32 lose some bits more; coarser ones are final
     precision = spread * relative * float(np.abs(finite).max()) * np.sqrt(values.size)
     return float(max(lattice * np.sqrt(values.size), precision))
-
-
-def _scale(record: Any, factor: float) -> Any:
-    if isinstance(record, tuple):
-        return tuple(_scale(part, factor) for part in record)
-    if isinstance(record, list):
-        return [_scale(part, factor) for part in record]
-    if isinstance(record, dict):
-        return {name: _scale(part, factor) for name, part in record.items()}
-    if isinstance(record, (float, np.floating)):
-        return record * factor
-    if isinstance(record, np.ndarray) and record.dtype.kind == "f":
-        with np.errstate(over="ignore"):
-            return record * np.asarray(factor, record.dtype)
-    return record
-
-
-def _has_label(part: Any) -> bool:
-    """Tell whether a part of a batch, or one of its records, has whole numbers."""
-    if isinstance(part, np.ndarray):
-        return part.dtype.kind in "biu"
-    if isinstance(part, (tuple, list)):
-        return any(map(_has_label, part))
-    if isinstance(part, dict):
-        return any(map(_has_label, part.values()))
-    return isinstance(part, (int, np.integer))
-
-
-def _relabel(record: Any, other: Any) -> Any:
-    if isinstance(record, (tuple, list)) and type(record) is type(other):
-        pairs = zip(record, other, strict=False)
-        return type(record)(_relabel(part, its) for part, its in pairs)
-    if isinstance(record, dict) and isinstance(other, dict):
-        return {name: _relabel(part, other.get(name, part)) for name, part in record.items()}
-    return other if _has_label(record) and _has_label(other) else record

@@ -51,16 +51,26 @@ class StepSummary:
         cosines: (what, cosine, dimension) of parts that must be independent within the step.
         ties: (equal pairs, pairs) of values of two runs at the same coordinate; None to compare
             the sketches of every second step with the one before.
-        amplitudes: Amplitudes of loud canaries in units of the clipping norm; each at most 1, plus
-            noise, where every record is clipped.
-        amplitude_noise: Standard deviation of that noise, in the same units.
     """
 
     tensors: tuple[TensorSummary, ...]
     cosines: tuple[tuple[str, float, int], ...] = ()
     ties: tuple[int, int] | None = None
-    amplitudes: FloatArray | None = None
-    amplitude_noise: float = 1.0
+
+    @property
+    def count(self) -> int:
+        """Coordinates of all tensors."""
+        return sum(part.count for part in self.tensors)
+
+    @property
+    def squares(self) -> float:
+        """Sum of squares over all tensors."""
+        return sum(part.squares for part in self.tensors)
+
+    @property
+    def sketch(self) -> FloatArray:
+        """Sketches of all tensors, one after the other."""
+        return np.concatenate([part.sketch for part in self.tensors])
 
 
 def choose_sketch(sizes: Sequence[int], *, total: int = SKETCH) -> tuple[NDArray[np.int64], ...]:
@@ -85,8 +95,6 @@ def summarise_step(
     *,
     sketch: Sequence[NDArray[np.int64]] | None = None,
     ties: tuple[int, int] | None = None,
-    amplitudes: Any = None,
-    amplitude_noise: float = 1.0,
 ) -> StepSummary:
     """Summarise residuals that are at hand as arrays, in units of the accounted noise.
 
@@ -95,15 +103,13 @@ def summarise_step(
             divided by σC.
         sketch: Coordinates to keep; those of :func:`choose_sketch` by default.
         ties: As of :class:`StepSummary`.
-        amplitudes: Likewise.
-        amplitude_noise: Likewise.
 
     Example:
         >>> step = summarise_step([("weight", np.eye(4)), ("bias", np.zeros(4))])
         >>> [(part.name, part.count, part.squares, part.small) for part in step.tensors]
         [('weight', 16, 4.0, 12), ('bias', 4, 0.0, 4)]
     """
-    arrays = [(name, as_residual(name, value)) for name, value in residuals]
+    arrays = [(name, read_residual(name, value)) for name, value in residuals]
     if not arrays:
         raise InvalidArgument("Expected residuals of at least one tensor, got none.")
     chosen = choose_sketch([array.size for _, array in arrays]) if sketch is None else sketch
@@ -113,14 +119,11 @@ def summarise_step(
         summarise_tensor(name, array, places)
         for (name, array), places in zip(arrays, chosen, strict=True)
     )
-    loud = None if amplitudes is None else np.asarray(amplitudes, np.float64).ravel()
     comparisons = Comparisons([(name, array.shape) for name, array in arrays])
     return StepSummary(
         tensors=tensors,
         cosines=comparisons.take([array for _, array in arrays]),
         ties=ties,
-        amplitudes=loud,
-        amplitude_noise=amplitude_noise,
     )
 
 
@@ -139,7 +142,7 @@ def summarise_tensor(name: str, array: FloatArray, places: NDArray[np.int64]) ->
     )
 
 
-def as_residual(name: str, value: Any) -> FloatArray:
+def read_residual(name: str, value: Any) -> FloatArray:
     """Return a residual as finite numbers with at least one axis; refuse what is none."""
     array = np.asarray(value, np.float64)
     if array.size == 0:

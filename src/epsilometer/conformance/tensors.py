@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -18,13 +18,13 @@ from torch import Tensor
 
 from epsilometer import _validate
 from epsilometer.conformance import evidence
-from epsilometer.conformance.checks import MOST_ROWS
 from epsilometer.conformance.comparisons import Compared, Comparisons
+from epsilometer.conformance.noise_checks import MOST_ROWS
 from epsilometer.conformance.summary import (
     StepSummary,
     TensorSummary,
-    as_residual,
     choose_sketch,
+    read_residual,
     refuse_infinite,
     summarise_tensor,
 )
@@ -106,8 +106,6 @@ class TensorSummariser:
         unit: float,
         *,
         ties: tuple[int, int] | None = None,
-        amplitudes: Any = None,
-        amplitude_noise: float = 1.0,
     ) -> StepSummary:
         """Summarise one step.
 
@@ -116,8 +114,6 @@ class TensorSummariser:
                 floating-point type, contiguous or not.
             unit: Scale of the accounted noise, σC.
             ties: As of :class:`epsilometer.conformance.summary.StepSummary`.
-            amplitudes: Likewise.
-            amplitude_noise: Likewise.
         """
         _validate.positive(unit=unit)
         moved = self._move(self._check(parts), unit)
@@ -131,8 +127,6 @@ class TensorSummariser:
                 [beginning for _, beginning, _ in read], [block for _, _, block in read]
             ),
             ties=ties,
-            amplitudes=None if amplitudes is None else np.asarray(amplitudes, np.float64).ravel(),
-            amplitude_noise=amplitude_noise,
         )
 
     def _check(self, parts: Iterable[tuple[Tensor, Tensor | None]]) -> list[_Part]:
@@ -233,7 +227,7 @@ class _Plan:
         """Return the summary, and the beginning and the block for cosines."""
         if self.is_moved:
             values = total.values.reshape(self.shape)
-            residual = as_residual(self.name, values.astype(np.float64) / unit)
+            residual = read_residual(self.name, values.astype(np.float64) / unit)
             return summarise_tensor(self.name, residual, self._sketch), total.values, values
         refuse_infinite(self.name, total.largest)
         first = self._sketch.size

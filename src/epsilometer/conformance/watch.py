@@ -9,12 +9,12 @@ import scipy.special
 from numpy.typing import NDArray
 
 from epsilometer import _validate
-from epsilometer.conformance.checks import CHECKS, LEVEL, Unwhitened
-from epsilometer.conformance.ran import RanNoise, round_up
+from epsilometer.conformance.noise_checks import CHECKS, LEVEL, NoiseCheck, Unwhitened
+from epsilometer.conformance.run_epsilon import NoiseGroup, round_up
 from epsilometer.conformance.summary import (
     StepSummary,
-    as_residual,
     choose_sketch,
+    read_residual,
     summarise_step,
 )
 from epsilometer.conformance.whitening import Whitening
@@ -73,15 +73,13 @@ class StepWatch:
         self._drift = "" if steady else drift or "the sum before noise may change between steps"
         self._sketch: tuple[NDArray[np.int64], ...] | None = None
         self._layout: tuple[tuple[str, int, int, int], ...] = ()
-        self._checks = tuple(check() for check in CHECKS)
         self._groups: dict[tuple[float, float], _Group] = {}
-        self._unwhitened: Unwhitened | None = None
-        self._declared: Whitening | None = None
-        if noise is not None:
-            self._declared = Whitening(noise)
+        self._declared = None if noise is None else Whitening(noise)
+        kinds: tuple[type[NoiseCheck], ...] = CHECKS
+        if self._declared is not None:
             self._stream = self._declared.start()
-            self._unwhitened = Unwhitened()
-            self._checks = (*self._checks, self._unwhitened)
+            kinds = (*CHECKS, Unwhitened)
+        self._checks = tuple(check(shares=len(kinds), level=level) for check in kinds)
 
     def see(
         self,
@@ -96,11 +94,12 @@ class StepWatch:
         Args:
             residuals: As of :func:`summarise_step`.
             ties: Likewise.
-            noise_multiplier: σ that is booked for this step; None keeps it out of :meth:`ran`.
+            noise_multiplier: σ that is booked for this step; None keeps it out of
+                :meth:`group_noise`.
             rate: Sampling rate that is booked for it; None likewise.
         """
-        self._check_booked(noise_multiplier, rate)
-        arrays = [(name, as_residual(name, value)) for name, value in residuals]
+        booked = self._read_booked(noise_multiplier, rate)
+        arrays = [(name, read_residual(name, value)) for name, value in residuals]
         if self._sketch is None:
             self._sketch = choose_sketch([array.size for _, array in arrays])
         whole = self._declared is not None and self._declared.fits([a.size for _, a in arrays])
@@ -114,7 +113,7 @@ class StepWatch:
             ties=(0, 0) if whole and ties is None else ties,
         )
         if whole:
-            self._take(step, noise_multiplier, rate)
+            self._take(step, booked)
         else:
             self.see_summary(step, noise_multiplier=noise_multiplier, rate=rate)
 
@@ -132,12 +131,12 @@ class StepWatch:
             noise_multiplier: As of :meth:`see`.
             rate: Likewise.
         """
-        self._check_booked(noise_multiplier, rate)
+        booked = self._read_booked(noise_multiplier, rate)
         self._check_layout(
             tuple((t.name, t.count, t.rows.size, t.sketch.size) for t in step.tensors)
         )
         if self._declared is None:
-            self._take(step, noise_multiplier, rate)
+            self._take(step, booked)
             return
         own = self._declared.row(self.steps).own
         new = replace(
@@ -152,7 +151,7 @@ class StepWatch:
                 for part in step.tensors
             ),
         )
-        self._take(self._stream.whiten_sketches(step), noise_multiplier, rate, unwhitened=new)
+        self._take(self._stream.whiten_sketches(step), booked, unwhitened=new)
 
     def _check_layout(self, layout: tuple[tuple[str, int, int, int], ...]) -> None:
         if self.steps and layout != self._layout:
@@ -162,26 +161,27 @@ class StepWatch:
     def _take(
         self,
         step: StepSummary,
-        noise_multiplier: float | None,
-        rate: float | None,
+        booked: tuple[float, float] | None,
         *,
         unwhitened: StepSummary | None = None,
     ) -> None:
-        if noise_multiplier is not None and rate is not None:
-            self._book(step, noise_multiplier, rate)
+        if booked is not None:
+            self._book(step, *booked)
         self.steps += 1
         for check in self._checks:
             if check.steady and self._drift:
                 continue
-            if check is not self._unwhitened:
-                check.see(step, self.steps)
-            elif unwhitened is not None:
-                check.see(unwhitened, self.steps)
-            check.keep_largest(self.steps, shares=len(self._checks), level=self.level)
+            own = unwhitened if isinstance(check, Unwhitened) else step
+            if own is not None:
+                check.see(own, self.steps)
+            check.keep_largest(self.steps)
 
-    def _check_booked(self, noise_multiplier: float | None, rate: float | None) -> None:
+    def _read_booked(
+        self, noise_multiplier: float | None, rate: float | None
+    ) -> tuple[float, float] | None:
+        """Return noise multiplier and rate that are booked for a step; None where one is not."""
         if noise_multiplier is None or rate is None:
-            return
+            return None
         _validate.positive(noise_multiplier=noise_multiplier)
         _validate.probability(rate=rate)
         others = {noise for noise, _ in self._groups} - {noise_multiplier}
@@ -189,6 +189,7 @@ class StepWatch:
             raise InvalidArgument(
                 "Expected the same noise multiplier in all steps of correlated noise, got another."
             )
+        return noise_multiplier, rate
 
     def _book(self, step: StepSummary, noise_multiplier: float, rate: float) -> None:
         """Add a step to those with the same booked noise and rate; bounded in number."""
@@ -200,7 +201,7 @@ class StepWatch:
             self._groups[key] = _Group(step)
         self._groups[key].add(step, self.steps + 1)
 
-    def ran(self) -> tuple[RanNoise, ...]:
+    def group_noise(self) -> tuple[NoiseGroup, ...]:
         """Return the noise that was seen, by what was booked for it.
 
         Residuals with a mean make noise look larger, so that a bound by it still holds. Of declared
@@ -210,7 +211,7 @@ class StepWatch:
         if self._declared is not None and any(rate != 1 for _, rate in self._groups):
             return ()
         return tuple(
-            RanNoise(
+            NoiseGroup(
                 noise_multiplier=noise,
                 rate=rate,
                 steps=group.steps if self._declared is None else 1,
@@ -239,10 +240,7 @@ class StepWatch:
             more: Checks that others made of the same run.
             bound: The ε of what ran, as of :func:`bound_epsilon_of_run`.
         """
-        own = [
-            check.conclude(shares=len(self._checks), level=self.level, drift=self._drift)
-            for check in self._checks
-        ]
+        own = [check.check(drift=self._drift) for check in self._checks]
         return ConformanceFinding(
             checks=(*own, *more), steps=self.steps, level=self.level, bound=bound
         )

@@ -1,8 +1,7 @@
 """Whiten declared correlated noise: turn residuals back into what must be independent."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,8 +15,7 @@ _MOST_DIAGONALS = 4096  # of a Toeplitz matrix; 4,096 sketches are 32 MiB
 _LEVELS = 32  # of a tree
 
 
-@dataclass(frozen=True, kw_only=True)
-class Row:
+class Row(NamedTuple):
     """How one step's noise is whitened: own · residual + Σ weight · what was kept of that step.
 
     Attributes:
@@ -27,6 +25,22 @@ class Row:
 
     own: float
     earlier: tuple[tuple[int, float], ...]
+
+
+class _Law(NamedTuple):
+    """How all steps are whitened.
+
+    Attributes:
+        row: Returns the row of a step, counted from 0.
+        from_noise: Whether what is kept of a step is its whitened noise, not its residual.
+        kept: Steps that are kept.
+        name: In words.
+    """
+
+    row: Callable[[int], Row]
+    from_noise: bool
+    kept: int
+    name: str
 
 
 class Whitening:
@@ -52,29 +66,22 @@ class Whitening:
     """
 
     def __init__(self, declared: Any) -> None:
-        rows, from_noise, kept, name = _read_declaration(declared)
-        self._rows, self._from_noise, self.kept, self.name = rows, from_noise, kept, name
+        self._law = _read_law(declared)
+        self.kept, self.name = self._law.kept, self._law.name
 
     @classmethod
     def by_encoder(cls, encoder: Any) -> "Whitening":
         """Declare noise :math:`C^{-1} z` by its encoder C, lower triangular."""
-        own = cls.__new__(cls)
-        matrix = _as_triangular(encoder)
-        own._rows, own._from_noise = _rows_of_encoder(matrix), False
-        own.kept, own.name = _count_diagonals(matrix), f"an encoder of {len(matrix)} steps"
-        return own
+        return cls(_read_matrix(encoder, mixing=False))
 
     @classmethod
     def by_tree(cls) -> "Whitening":
         """Declare noise of a binary tree: each step adds a node and takes away those below it."""
-        own = cls.__new__(cls)
-        own._rows, own._from_noise = _row_of_tree, True
-        own.kept, own.name = _LEVELS, "a binary tree"
-        return own
+        return cls(_TREE)
 
     def row(self, step: int) -> Row:
         """Return how step ``step`` is whitened, counted from 0."""
-        return self._rows(step)
+        return self._law.row(step)
 
     def start(self) -> "Stream":
         """Begin to whiten a run."""
@@ -99,14 +106,14 @@ class Stream:
         for step, weight in row.earlier:
             for place, array in enumerate(self._kept[step]):
                 white[place] += weight * array
-        self._kept[self._step] = white if self._declared._from_noise else list(residuals)
+        self._kept[self._step] = white if self._declared._law.from_noise else list(residuals)
         self._forget()
         self._step += 1
         return [array.copy() for array in white]
 
     def _forget(self) -> None:
         """Drop what no later step needs: all but the latest, or of a tree all but its nodes."""
-        if self._declared._rows is _row_of_tree:
+        if self._declared._law is _TREE:
             done = self._step + 1
             nodes = {(done >> level << level) - 1 for level in range(_LEVELS) if done >> level & 1}
             self._kept = {step: kept for step, kept in self._kept.items() if step in nodes}
@@ -130,42 +137,27 @@ class Stream:
         return StepSummary(tensors=own.tensors, cosines=step.cosines, ties=own.ties)
 
 
-def _read_declaration(declared: Any) -> tuple[Callable[[int], Row], bool, int, str]:
-    if isinstance(declared, Whitening):
-        return declared._rows, declared._from_noise, declared.kept, declared.name
-    if type(declared).__module__.startswith("epsilometer.training"):
-        return _read_own(declared)
-    matrix = _as_triangular(declared)
-    name = f"a mixing matrix of {len(matrix)} steps"
-    return _rows_of_mixing(matrix), True, _count_diagonals(matrix), name
+def _read_law(declared: Any) -> _Law:
+    if isinstance(declared, (Whitening, _Law)):
+        return declared if isinstance(declared, _Law) else declared._law
+    if type(declared).__module__ != "epsilometer.sampling.noise":  # which exists where torch does
+        return _read_matrix(declared, mixing=True)
+    from epsilometer.sampling.noise import IndependentNoise, MatrixNoise, SquareRoot, TreeNoise
+
+    match declared:
+        case TreeNoise():
+            return _TREE
+        case IndependentNoise():
+            return _read_diagonals(np.ones(1), name="independent noise")
+        case SquareRoot() | MatrixNoise(encoder=SquareRoot()):
+            return _read_square_root(getattr(declared, "encoder", declared))
+        case MatrixNoise():
+            return _read_matrix(declared.encoder, mixing=False, name=repr(declared))
+    raise InvalidArgument(f"Expected noise that is declared, got {_validate.short(declared)}.")
 
 
-def _read_own(declared: Any) -> tuple[Callable[[int], Row], bool, int, str]:
-    """Read a declaration of ``epsilometer.training``, which exists only where torch does."""
-    from epsilometer.training.noise import IndependentNoise, MatrixNoise, SquareRoot, TreeNoise
-
-    if isinstance(declared, TreeNoise):
-        return _row_of_tree, True, _LEVELS, "a binary tree"
-    if isinstance(declared, IndependentNoise):
-        return _rows_of_diagonals(np.ones(1)), False, 1, "independent noise"
-    encoder = declared.encoder if isinstance(declared, MatrixNoise) else declared
-    if isinstance(encoder, SquareRoot):
-        if encoder.bands is not None and encoder.bands > _MOST_DIAGONALS:
-            raise InvalidArgument(
-                f"Expected at most {_MOST_DIAGONALS} bands, got {encoder.bands}: "
-                "an earlier step is kept for each of them."
-            )
-        k = np.arange(1, encoder.bands or _MOST_DIAGONALS)
-        diagonals = np.cumprod(np.concatenate([[1.0], (2 * k - 1) / (2 * k)]))
-        rows = _rows_of_diagonals(diagonals, all_of_them=encoder.bands is None)
-        return rows, False, diagonals.size, f"{encoder!r}"
-    if not isinstance(declared, MatrixNoise):
-        raise InvalidArgument(f"Expected noise that is declared, got {_validate.short(declared)}.")
-    matrix = _as_triangular(encoder)
-    return _rows_of_encoder(matrix), False, _count_diagonals(matrix), repr(declared)
-
-
-def _as_triangular(given: Any) -> FloatArray:
+def _read_matrix(given: Any, *, mixing: bool, name: str = "") -> _Law:
+    """Return the law of a mixing matrix, or of an encoder."""
     matrix = np.asarray(given, np.float64)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.size:
         raise InvalidArgument(f"Expected a square matrix, got shape {matrix.shape}.")
@@ -176,46 +168,39 @@ def _as_triangular(given: Any) -> FloatArray:
             "Expected a lower triangular matrix with a positive diagonal: noise of a step is made "
             "of new noise and of that of earlier steps."
         )
-    return matrix
 
+    def row(step: int) -> Row:
+        if step >= len(matrix):
+            raise InvalidArgument(
+                f"Expected at most {len(matrix)} steps, as many as were declared, got more."
+            )
+        weights = matrix[step]
+        own = 1 / float(weights[step]) if mixing else float(weights[step])
+        # Of a mixing matrix, earlier noise is taken off before the rest is divided.
+        sign = -own if mixing else 1.0
+        earlier = (int(place) for place in np.flatnonzero(weights[:step]))
+        return Row(own, tuple((place, sign * float(weights[place])) for place in earlier))
 
-def _count_diagonals(matrix: FloatArray) -> int:
+    kind = "a mixing matrix" if mixing else "an encoder"
     rows, columns = np.nonzero(matrix)
-    return int((rows - columns).max()) + 1
+    diagonals = int((rows - columns).max()) + 1
+    return _Law(row, mixing, diagonals, name or f"{kind} of {len(matrix)} steps")
 
 
-def _take_row(matrix: FloatArray, step: int) -> tuple[FloatArray, list[int]]:
-    if step >= len(matrix):
+def _read_square_root(encoder: Any) -> _Law:
+    bands = encoder.bands
+    if bands is not None and bands > _MOST_DIAGONALS:
         raise InvalidArgument(
-            f"Expected at most {len(matrix)} steps, as many as were declared, got more."
+            f"Expected at most {_MOST_DIAGONALS} bands, got {bands}: "
+            "an earlier step is kept for each of them."
         )
-    return matrix[step], [int(place) for place in np.flatnonzero(matrix[step, :step])]
+    k = np.arange(1, bands or _MOST_DIAGONALS)
+    diagonals = np.cumprod(np.concatenate([[1.0], (2 * k - 1) / (2 * k)]))
+    return _read_diagonals(diagonals, name=repr(encoder), all_of_them=bands is None)
 
 
-def _rows_of_encoder(matrix: FloatArray) -> Callable[[int], Row]:
-    def row(step: int) -> Row:
-        weights, earlier = _take_row(matrix, step)
-        return Row(
-            own=float(weights[step]),
-            earlier=tuple((place, float(weights[place])) for place in earlier),
-        )
-
-    return row
-
-
-def _rows_of_mixing(matrix: FloatArray) -> Callable[[int], Row]:
-    def row(step: int) -> Row:
-        weights, earlier = _take_row(matrix, step)
-        own = 1 / float(weights[step])
-        return Row(
-            own=own, earlier=tuple((place, -own * float(weights[place])) for place in earlier)
-        )
-
-    return row
-
-
-def _rows_of_diagonals(diagonals: FloatArray, *, all_of_them: bool = False) -> Callable[[int], Row]:
-    """Rows of an encoder that has the same numbers along each diagonal."""
+def _read_diagonals(diagonals: FloatArray, *, name: str, all_of_them: bool = False) -> _Law:
+    """Return the law of an encoder that has the same numbers along each diagonal."""
 
     def row(step: int) -> Row:
         if all_of_them and step >= diagonals.size:
@@ -229,11 +214,14 @@ def _rows_of_diagonals(diagonals: FloatArray, *, all_of_them: bool = False) -> C
             earlier=tuple((step - lag, float(diagonals[lag])) for lag in lags),
         )
 
-    return row
+    return _Law(row, False, diagonals.size, name)
 
 
-def _row_of_tree(step: int) -> Row:
+def _find_row_of_tree(step: int) -> Row:
     """The node of this step takes the place of those below it, whose noise is taken away."""
     done = step + 1
     level = (done & -done).bit_length() - 1
     return Row(own=1.0, earlier=tuple((step - (1 << below), 1.0) for below in range(level)))
+
+
+_TREE = _Law(_find_row_of_tree, True, _LEVELS, "a binary tree")

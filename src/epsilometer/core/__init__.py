@@ -1,1 +1,1 @@
-"""Claims, bounds, findings, audits: what all other packages agree on."""
+"""Define claims, bounds, findings and audits, which all other packages share."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 from xml.sax.saxutils import escape, quoteattr
 
-from epsilometer.core.words import printable
+from epsilometer.core.printing import printable
 
 Level: TypeAlias = Literal["error", "warning", "notice"]
 Outcome: TypeAlias = Literal["passed", "failure", "error"]

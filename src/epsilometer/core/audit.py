@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
-from epsilometer import _validate
-from epsilometer.core import judge, words
+from epsilometer.core import judge
 from epsilometer.core.bound import EpsilonEstimate, EpsilonLowerBound
 from epsilometer.core.claim import Claim
 from epsilometer.core.findings import (
@@ -17,9 +16,10 @@ from epsilometer.core.findings import (
     Evidence,
     Finding,
     FormFinding,
-    RuleFinding,
 )
-from epsilometer.core.plain import Plain, check_cites, html_table
+from epsilometer.core.plain import Confidence, Count, Plain, check_cites, make_html_table
+from epsilometer.core.printing import one_line
+from epsilometer.core.renderers import RENDERERS, save
 from epsilometer.core.settings import has_supplied
 from epsilometer.errors import InvalidArgument
 
@@ -27,11 +27,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 _T = TypeVar("_T")
-# Of a printed audit, so that it has at most 25 lines and 2,000 characters.
-_WIDTH = 78
 _DEEPEST = 32  # levels of settings; real ones have four
-_LONGEST = 4 * _WIDTH  # of the first line
-_PRINTED = 10  # rules and views
 
 
 class Provenance(Plain, frozen=True, kw_only=True):
@@ -48,32 +44,36 @@ class Provenance(Plain, frozen=True, kw_only=True):
         seed: From which all randomness followed.
         until: When it could stop early, as JSON values; None where it could not.
         versions: (package, version) pairs.
-        inputs: (name, SHA-256) pairs of what was read.
-        plan: Hash of the run's plan; empty where there was no run.
+        shapes: (field, shape in words) pairs of the data. No digest of them: it would tell whoever
+            knows all records but one what that one is.
+        plan: Hash of the run's plan without its data; empty where there was no run.
         units: Units of work that were planned.
         used: Units whose observations the result rests on; fewer where the run stopped early.
         failed: Units that raised or killed their worker.
+        code: SHA-256 of what the user wrote of the code that ran, its values not counted; empty
+            where that is nothing.
+        accepted: What changed in the code during the run and was accepted, in words.
     """
 
     subject: str
     settings: dict[str, Any]
     delta: float | None
-    confidence: float
-    seed: int
+    confidence: Confidence
+    seed: Count
     until: dict[str, Any] | None = None
     versions: tuple[tuple[str, str], ...]
-    inputs: tuple[tuple[str, str], ...] = ()
+    shapes: tuple[tuple[str, str], ...] = ()
     plan: str = ""
-    units: int = 1
-    used: int = 1
-    failed: int = 0
+    units: Count = 1
+    used: Count = 1
+    failed: Count = 0
+    code: str = ""
+    accepted: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_depth(self.settings)
         _check_depth(self.until)
-        _validate.open_unit(confidence=self.confidence)
-        _validate.whole(0, seed=self.seed, units=self.units, used=self.used, failed=self.failed)
         if self.used + self.failed > self.units:
             raise InvalidArgument(
                 f"Expected at most {self.units} units used and failed, "
@@ -152,7 +152,7 @@ class Audit(Plain, frozen=True, kw_only=True):
     @property
     def views(self) -> tuple[EpsilonFinding, ...]:
         """What bounds ε, one per adversary's view, the gravest first."""
-        return judge.views_of(self.findings)
+        return tuple(view for finding in self.findings for view in finding.views)
 
     @property
     def bounds(self) -> tuple[EpsilonLowerBound, ...]:
@@ -187,13 +187,10 @@ class Audit(Plain, frozen=True, kw_only=True):
 
         0 where conformance alone was looked at and bounds no ε.
         """
-        found: list[EpsilonFinding | ConformanceFinding] = [
-            *self.views,
-            *self.find(ConformanceFinding),
-        ]
-        if self.claim is None or not found:
+        deciding = [each for each in self.findings if each.views or each.checked_run is not None]
+        if self.claim is None or not deciding:
             return None
-        return max(map(judge.reach_of, found))
+        return max(map(judge.reach_of, deciding))
 
     @property
     def conformance(self) -> ConformanceFinding | None:
@@ -204,8 +201,11 @@ class Audit(Plain, frozen=True, kw_only=True):
     def power(self) -> float | None:
         """The smallest true ε at which this audit refutes its claim 4 times in 5.
 
-        None without a claim, or where a claim other than the audited one is judged.
+        None without a claim, where a claim other than the audited one is judged, and where the
+        noise of the run was measured: then a little less of it suffices, however large the claim.
         """
+        if any(judge.reach_of(each) == math.inf for each in self.find(ConformanceFinding)):
+            return None
         known = [view.power for view in self.views if view.power is not None]
         return min(known) if self.claim is not None and known else None
 
@@ -231,35 +231,31 @@ class Audit(Plain, frozen=True, kw_only=True):
         if claim == self.claim:
             return self
         return msgspec.structs.replace(
-            self, claim=claim, findings=tuple(_without_power(each) for each in self.findings)
+            self, claim=claim, findings=tuple(_drop_power(each) for each in self.findings)
         )
 
     def save(self, path: str | Path) -> Path:
         """Write the audit: ``.json``, ``.html`` or ``.md``, by the suffix."""
-        from epsilometer.core.renderers import save
-
         return save(self, Path(path))
 
     def to_json(self) -> str:
         """Return the audit as strict JSON text, as ``epsilometer.load`` reads it."""
-        from epsilometer.core.serialisation import to_json
-
-        return to_json(self)
+        return RENDERERS[".json"](self)
 
     def __str__(self) -> str:
-        return "\n".join(_summarise(self))
+        return RENDERERS[".txt"](self)
 
     def __repr__(self) -> str:
-        return f"<Audit of {words.one_line(self.subject)[:60]!r}: {self.verdict}>"
+        return f"<Audit of {one_line(self.subject, 60)!r}: {self.verdict}>"
 
     def __rich_repr__(self) -> Any:
         yield self.subject
         yield "verdict", self.verdict
 
     def _repr_html_(self) -> str:
-        title, *lines = _summarise(self)
+        title, *lines = str(self).splitlines()
         rows = (tuple(line.strip().split(": ", 1)) for line in lines)
-        return html_table(title, rows)
+        return make_html_table(title, rows)
 
 
 def _check_depth(settings: Any) -> None:
@@ -274,7 +270,7 @@ def _check_depth(settings: Any) -> None:
     raise InvalidArgument(f"Expected settings nested at most {_DEEPEST} deep, got deeper ones.")
 
 
-def _without_power(finding: Finding) -> Finding:
+def _drop_power(finding: Finding) -> Finding:
     if isinstance(finding, EpsilonFinding):
         return msgspec.structs.replace(finding, power=None)
     if isinstance(finding, FormFinding):
@@ -282,42 +278,3 @@ def _without_power(finding: Finding) -> Finding:
             finding, view=msgspec.structs.replace(finding.view, power=None)
         )
     return finding
-
-
-def _summarise(audit: Audit) -> list[str]:
-    """Return the audit in at most 20 lines of at most 78 letters, the first one longer."""
-    lines = [f"subject: {audit.subject}"]
-    if audit.claim is not None:
-        lines.append(f"claim: ε = {audit.claim.epsilon!r} at δ = {audit.claim.delta!r}")
-    views = audit.views
-    proved = [f"{_LABELS[rule.outcome]}: {rule.rule}" for rule in audit.find(RuleFinding)]
-    proved += [
-        f"{check.outcome.upper()}: {check.name}: {check.seen}"
-        for finding in audit.find(ConformanceFinding)
-        for check in finding.checks
-    ]
-    if len(views) == 1:
-        proved.append(f"bound: {views[0].bound}")
-    else:
-        proved += [f"{_word_bound(view.bound)}: {view.subject}" for view in views]
-    lines += proved[:_PRINTED]
-    if len(proved) > _PRINTED:
-        lines.append(f"… and {len(proved) - _PRINTED:,} more")
-    lines += [f"advice: {text}" for text in audit.advice[:2]]
-    caveats = [*audit.caveats, *(views[0].bound.caveats if views else ())]
-    lines += [f"caveat: {text}" for text in caveats[:3]]
-    lines.append("save('report.html') writes the whole report.")
-    first = _cut(words.headline(audit), _LONGEST)
-    return [first, *(f"  {_cut(words.one_line(line), _WIDTH - 2)}" for line in lines)]
-
-
-def _word_bound(bound: EpsilonLowerBound) -> str:
-    epsilon = f"ε ≥ {words.number(bound.epsilon)}"
-    return epsilon if bound.valid else f"{epsilon}, NOT A VALID BOUND"
-
-
-def _cut(text: str, longest: int) -> str:
-    return text if len(text) <= longest else text[: longest - 1] + "…"
-
-
-_LABELS = {"pass": "PASS", "fail": "FAIL", "unclear": "UNCLEAR"}

@@ -1,17 +1,33 @@
-"""Bound or estimate ε: numbers that carry their own meaning."""
+"""Hold what is known of ε: bounds, estimates, and the views and checks that show them."""
 
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, get_args
 
 import msgspec
 import numpy as np
 
 from epsilometer import _validate
 from epsilometer.core.claim import Adjacency, check_adjacency
-from epsilometer.core.plain import Plain, check_cites, html_table, to_plain
+from epsilometer.core.plain import (
+    Confidence,
+    Count,
+    Nonnegative,
+    Number,
+    Plain,
+    PositiveCount,
+    Probability,
+    check_cites,
+    check_counts,
+    check_same_length,
+    make_html_table,
+    to_plain,
+)
 from epsilometer.errors import InvalidArgument
 
 Direction: TypeAlias = Literal["present→absent", "absent→present", "both"]
 Basis: TypeAlias = tuple[tuple[str, float], ...]
+Outcome: TypeAlias = Literal["pass", "fail", "unclear"]
+# Given by ``core.judge`` alone: ``judge_evidence`` and ``judge_limit``.
+CheckOutcome: TypeAlias = Literal["violated", "conforms", "not tested", "remark"]
 Role: TypeAlias = Literal["lower", "upper", "reference"]
 
 
@@ -49,16 +65,16 @@ class EpsilonLowerBound(Plain, frozen=True, kw_only=True):
         ε ≥ 4.183 at δ = 1e-05 (0.95 confidence, calibrated)
     """
 
-    epsilon: float
-    delta: float
-    confidence: float
+    epsilon: Nonnegative
+    delta: Probability
+    confidence: Confidence
     method: str
     threshold_rule: str
     valid: bool
     direction: Direction
-    threshold: float
-    n_in: int
-    n_out: int
+    threshold: Number
+    n_in: PositiveCount
+    n_out: Count
     adjacency: Adjacency = "unstated"
     adversary: str = "unstated"
     seed: int = 0
@@ -68,17 +84,11 @@ class EpsilonLowerBound(Plain, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _validate.at_least(0, epsilon=self.epsilon)
-        _validate.probability(delta=self.delta)
-        _validate.open_unit(confidence=self.confidence)
-        _validate.number(threshold=self.threshold)
-        _validate.whole(1, n_in=self.n_in)
-        _validate.whole(0, n_out=self.n_out)
         check_adjacency(self.adjacency)
         if not isinstance(self.valid, (bool, np.bool_)):
             raise InvalidArgument(f"Expected valid to be True or False, got {self.valid!r}.")
         check_cites(self.cites)
-        _settle_basis(self)
+        _normalise_basis(self)
 
     def refutes(self, claimed_epsilon: float) -> bool:
         """Tell whether a claim of ``claimed_epsilon`` at this δ is false; invalid bounds never."""
@@ -96,7 +106,7 @@ class EpsilonLowerBound(Plain, frozen=True, kw_only=True):
     def _repr_html_(self) -> str:
         counts = f"{self.n_in:,} with the record, {self.n_out:,} without it"
         caveats = (("caveat", caveat) for caveat in self.caveats)
-        return html_table(str(self), [("observations", counts), *caveats])
+        return make_html_table(str(self), [("observations", counts), *caveats])
 
 
 class EpsilonEstimate(Plain, frozen=True, kw_only=True):
@@ -125,11 +135,11 @@ class EpsilonEstimate(Plain, frozen=True, kw_only=True):
         ε = 4.066 at δ = 1e-05 (4.066 to 4.066, numerical error, exact)
     """
 
-    epsilon: float
-    low: float
-    high: float
-    delta: float
-    confidence: float
+    epsilon: Nonnegative
+    low: Nonnegative
+    high: Nonnegative
+    delta: Probability
+    confidence: Probability
     method: str
     direction: Direction
     subject: str
@@ -141,15 +151,13 @@ class EpsilonEstimate(Plain, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _validate.at_least(0, epsilon=self.epsilon, low=self.low, high=self.high)
-        _validate.probability(delta=self.delta, confidence=self.confidence)
         check_adjacency(self.adjacency)
         check_cites(self.cites)
         if not self.low <= self.epsilon <= self.high:
             raise InvalidArgument(
                 f"Expected low ≤ epsilon ≤ high, got {self.low!r}, {self.epsilon!r}, {self.high!r}."
             )
-        _settle_basis(self)
+        _normalise_basis(self)
 
     @property
     def lower(self) -> float:
@@ -171,7 +179,251 @@ class EpsilonEstimate(Plain, frozen=True, kw_only=True):
         return f"ε = {self.epsilon:.4g} at δ = {self.delta:g} ({ends}, {self.method})"
 
 
-def _settle_basis(result: EpsilonLowerBound | EpsilonEstimate) -> None:
+class CheckedRun(Protocol):
+    """What a run was seen to do: checks, and the ε that follows from what was measured."""
+
+    @property
+    def checks(self) -> "tuple[Check, ...]":
+        """What was checked, the gravest first."""
+        ...
+
+    @property
+    def bound(self) -> EpsilonLowerBound | None:
+        """The ε of what ran; None where that was not computed."""
+        ...
+
+
+class BaseFinding(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind"):
+    """A finding, and what of it the judge weighs: nothing unless its type says so."""
+
+    @property
+    def views(self) -> "tuple[EpsilonFinding, ...]":
+        """What bounds ε, also inside of it."""
+        return ()
+
+    @property
+    def checked_run(self) -> CheckedRun | None:
+        """Whether the program did what was accounted for."""
+        return None
+
+    @property
+    def release_rule(self) -> "RuleFinding | None":
+        """Whether something may be published."""
+        return None
+
+
+class AttackSummary(Plain, frozen=True, kw_only=True):
+    """How well the attack told runs with the record from runs without it, before any bound.
+
+    Attributes:
+        auc: Chance that a score from inside exceeds one from outside, ties counted half.
+        tpr_at_fpr: (FPR, TPR) pairs of the best single threshold at each FPR.
+        n_in: Observations with the record.
+        n_out: Observations without it.
+    """
+
+    auc: Probability
+    tpr_at_fpr: tuple[tuple[float, float], ...]
+    n_in: PositiveCount
+    n_out: PositiveCount
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for fpr, tpr in self.tpr_at_fpr:
+            _validate.probability(fpr=fpr, tpr=tpr)
+
+
+class Curve(Plain, frozen=True, kw_only=True):
+    """What some guarantee allows: the least FNR at each FPR, under its name."""
+
+    name: str
+    fpr: tuple[float, ...]
+    fnr: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_same_length(self, "fpr", "fnr")
+
+
+class Evidence(Plain, frozen=True, kw_only=True):
+    """What the figures of a report are drawn from: some hundred numbers, whatever was observed.
+
+    Attributes:
+        fpr: False positive rates of the attack, rising.
+        fnr: False negative rates beside them, falling.
+        fpr_low: Lower limits of the band, beside them.
+        fpr_high: Upper limits.
+        fnr_low: Lower limits.
+        fnr_high: Upper limits.
+        band_confidence: With which all limits hold together.
+        edges: Rising edges of the bins of scores; the outer bins also hold what lies beyond.
+        inside_bins: Scores inside in each bin.
+        outside_bins: Scores outside in each bin.
+        growth: (observations, bound) pairs: what parts of the observations prove. Each holds at
+            the bound's confidence alone, not all together.
+        curves: What guarantees allow, beyond those that follow from the claim alone.
+    """
+
+    fpr: tuple[float, ...]
+    fnr: tuple[float, ...]
+    fpr_low: tuple[float, ...]
+    fpr_high: tuple[float, ...]
+    fnr_low: tuple[float, ...]
+    fnr_high: tuple[float, ...]
+    band_confidence: Confidence
+    edges: tuple[float, ...]
+    inside_bins: tuple[int, ...]
+    outside_bins: tuple[int, ...]
+    growth: tuple[tuple[int, float], ...] = ()
+    curves: tuple[Curve, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_same_length(self, "fpr", "fnr", "fpr_low", "fpr_high", "fnr_low", "fnr_high")
+        check_same_length(self, "inside_bins", "outside_bins")
+        if len(self.edges) != len(self.inside_bins) + 1:
+            raise InvalidArgument(
+                f"Expected one more edge than bins of scores, got {len(self.edges)} for "
+                f"{len(self.inside_bins)}."
+            )
+        for name in ("inside_bins", "outside_bins"):
+            check_counts(name, getattr(self, name))
+        for name in ("fpr", "fnr", "fpr_low", "fpr_high", "fnr_low", "fnr_high"):
+            rates = getattr(self, name)
+            if rates and not 0 <= min(rates) <= max(rates) <= 1:
+                raise InvalidArgument(f"Expected {name} in [0, 1], got {_validate.short(rates)}.")
+
+
+class EpsilonFinding(BaseFinding, frozen=True, kw_only=True):
+    """What one adversary's view of the program proves about its ε.
+
+    A claim is judged by ``bound`` and by what was computed without sampling: choosing the largest
+    of several bounds would cost confidence that nobody paid for.
+
+    Attributes:
+        subject: What was attacked, and who sees what, in words.
+        bound: The bound that decides.
+        also: Further bounds on the same observations, for comparison only.
+        estimates: ε by theory; each says by its ``role`` what it may decide.
+        attack: How well the attack did.
+        evidence: What its figures are drawn from.
+        reach: The bound that a perfect attack would give on as many observations: no claim above
+            it could have been refuted. None where nothing was claimed.
+        power: The smallest true ε at which this audit refutes its claim with probability 0.8.
+            None where nothing was claimed, infinite where no ε is large enough.
+        units: Units of work that were planned for it; 1 where there was no run.
+        used: Units whose observations it rests on; fewer where the run stopped early.
+        failed: Units that raised or killed their worker. Their observations count against a
+            refutation, and without one the claim cannot be judged.
+    """
+
+    subject: str
+    bound: EpsilonLowerBound
+    also: tuple[EpsilonLowerBound, ...] = ()
+    estimates: tuple[EpsilonEstimate, ...] = ()
+    attack: AttackSummary
+    evidence: Evidence
+    reach: Nonnegative | None = None
+    power: Nonnegative | None = None
+    units: Count = 1
+    used: Count = 1
+    failed: Count = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.used + self.failed > self.units:
+            raise InvalidArgument(
+                f"Expected at most {self.units} units used and failed, "
+                f"got {self.used} and {self.failed}."
+            )
+        if any(estimate.delta != self.bound.delta for estimate in self.estimates):
+            raise InvalidArgument(f"Expected estimates at δ = {self.bound.delta!r}, got others.")
+
+    @property
+    def views(self) -> "tuple[EpsilonFinding, ...]":
+        """Itself."""
+        return (self,)
+
+    @property
+    def computed(self) -> EpsilonEstimate | None:
+        """The largest ε that was computed without sampling, by its lower end."""
+        exact = [e for e in self.estimates if e.confidence == 1 and e.role == "lower"]
+        return max(exact, key=lambda estimate: estimate.low, default=None)
+
+    @property
+    def epsilon(self) -> float:
+        """The largest ε that is proved; 0 where the bound is not valid and nothing was computed."""
+        proved = [self.bound.epsilon] if self.bound.valid else []
+        return max([*proved, *(estimate.lower for estimate in self.estimates)], default=0.0)
+
+
+class Check(Plain, frozen=True, kw_only=True):
+    """What one check of conformance expected, and what it saw.
+
+    Attributes:
+        name: Of the check, as ``"noise scale"``.
+        outcome: What follows. A remark is worth knowing, and breaks no claim.
+        expected: What a right program shows, in words.
+        seen: What this one showed, in words; the reason where it was not tested.
+        value: The number that was measured; None where there is no single one.
+        low: Lower limit on it; None where none was computed.
+        high: Upper limit.
+        log_e: Evidence against the program: natural logarithm of the largest e-value that the
+            check had at any step. None where nothing was sampled.
+        detail: Where it was seen, or what the test does, in a sentence.
+        steps: Steps until it was violated; else those it was tested on.
+    """
+
+    name: str
+    outcome: CheckOutcome
+    expected: str
+    seen: str
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    log_e: float | None = None
+    detail: str = ""
+    steps: Count = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.outcome not in get_args(CheckOutcome):
+            raise InvalidArgument(
+                f"Expected an outcome among {', '.join(get_args(CheckOutcome))}, "
+                f"got {_validate.short(self.outcome)}."
+            )
+
+
+class RuleFinding(BaseFinding, frozen=True, kw_only=True):
+    """What one rule says.
+
+    Attributes:
+        rule: Which, in a few words ("no PDTP above 1").
+        outcome: Whether it passes; unclear where the interval holds the limit, or more.
+        finding: Why, in a sentence.
+        value: What was measured; may be infinite.
+        low: Lower end of the interval in which the truth lies.
+        high: Upper end.
+        limit: What the rule allows.
+        confidence: That of both ends together; 1 where nothing was sampled.
+    """
+
+    rule: str
+    outcome: Outcome
+    finding: str
+    value: Number
+    low: Number
+    high: Number
+    limit: Number
+    confidence: Probability
+
+    @property
+    def release_rule(self) -> "RuleFinding":
+        """Itself."""
+        return self
+
+
+def _normalise_basis(result: EpsilonLowerBound | EpsilonEstimate) -> None:
     """Check the numbers of a basis, and make them Python's own."""
     basis = tuple((name, float(value)) for name, value in result.basis)
     for name, value in basis:

@@ -12,6 +12,8 @@ from epsilometer.errors import InvalidArgument
 Adjacency: TypeAlias = Literal["add_remove", "zero_out", "replace", "unstated"]
 Unit: TypeAlias = Literal["record", "client"]
 
+DEFAULT_CONFIDENCE = 0.95  # one-sided, of all deciding bounds together
+
 
 class Claim(msgspec.Struct, frozen=True):
     """A claim of (ε, δ)-differential privacy, with what it was claimed for.

@@ -1,179 +1,52 @@
 """Record what an audit found: one type per kind of finding, each with its meaning."""
 
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 import msgspec
 
 from epsilometer import _validate
-from epsilometer.core.bound import EpsilonEstimate, EpsilonLowerBound
-from epsilometer.core.plain import Plain, check_same_length
+from epsilometer.core.bound import (
+    AttackSummary,
+    BaseFinding,
+    Check,
+    CheckedRun,
+    CheckOutcome,
+    Curve,
+    EpsilonEstimate,
+    EpsilonFinding,
+    EpsilonLowerBound,
+    Evidence,
+    Outcome,
+    RuleFinding,
+)
+from epsilometer.core.judge import Conformance, judge_conformance
+from epsilometer.core.plain import (
+    Confidence,
+    Count,
+    Nonnegative,
+    Number,
+    PositiveCount,
+    Probability,
+    check_counts,
+    check_same_length,
+)
 from epsilometer.errors import InvalidArgument
 
-if TYPE_CHECKING:
-    from epsilometer.core.judge import Conformance
-
-Outcome: TypeAlias = Literal["pass", "fail", "unclear"]
+__all__ = [  # of ``core.bound``, below the judge: offered here with all other findings
+    "AttackSummary",
+    "Check",
+    "CheckOutcome",
+    "Curve",
+    "EpsilonFinding",
+    "Evidence",
+    "Outcome",
+    "RuleFinding",
+]
 Standing: TypeAlias = Literal["below", "above", "unclear"]
 Swept: TypeAlias = Literal["samples", "unit"]
-# Given by ``core.judge`` alone: ``judge_evidence`` and ``judge_limit``.
-CheckOutcome: TypeAlias = Literal["violated", "conforms", "not tested", "remark"]
 
 
-def _check_counts(name: str, counts: tuple[int, ...]) -> None:
-    """Refuse anything but whole numbers from 0; hundreds of them in a few microseconds."""
-    if not set(map(type, counts)) <= {int} or min(counts, default=0) < 0:
-        for count in counts:
-            _validate.whole(0, **{name: count})
-
-
-class AttackSummary(Plain, frozen=True, kw_only=True):
-    """How well the attack told the two worlds apart, before any bound.
-
-    Attributes:
-        auc: Chance that a score from inside exceeds one from outside, ties counted half.
-        tpr_at_fpr: (FPR, TPR) pairs of the best single threshold at each FPR.
-        n_in: Observations with the record.
-        n_out: Observations without it.
-    """
-
-    auc: float
-    tpr_at_fpr: tuple[tuple[float, float], ...]
-    n_in: int
-    n_out: int
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _validate.probability(auc=self.auc)
-        _validate.whole(1, n_in=self.n_in, n_out=self.n_out)
-        for fpr, tpr in self.tpr_at_fpr:
-            _validate.probability(fpr=fpr, tpr=tpr)
-
-
-class Curve(Plain, frozen=True, kw_only=True):
-    """What some guarantee allows: the least FNR at each FPR, under its name."""
-
-    name: str
-    fpr: tuple[float, ...]
-    fnr: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_same_length(self, "fpr", "fnr")
-
-
-class Evidence(Plain, frozen=True, kw_only=True):
-    """What the figures of a report are drawn from: some hundred numbers, whatever was observed.
-
-    Attributes:
-        fpr: False positive rates of the attack, rising.
-        fnr: False negative rates beside them, falling.
-        fpr_low: Lower limits of the band, beside them.
-        fpr_high: Upper limits.
-        fnr_low: Lower limits.
-        fnr_high: Upper limits.
-        band_confidence: With which all limits hold together.
-        edges: Rising edges of the bins of scores; the outer bins also hold what lies beyond.
-        inside_bins: Scores inside in each bin.
-        outside_bins: Scores outside in each bin.
-        growth: (observations, bound) pairs: what parts of the observations prove. Each holds at
-            the bound's confidence alone, not all together.
-        curves: What guarantees allow, beyond those that follow from the claim alone.
-    """
-
-    fpr: tuple[float, ...]
-    fnr: tuple[float, ...]
-    fpr_low: tuple[float, ...]
-    fpr_high: tuple[float, ...]
-    fnr_low: tuple[float, ...]
-    fnr_high: tuple[float, ...]
-    band_confidence: float
-    edges: tuple[float, ...]
-    inside_bins: tuple[int, ...]
-    outside_bins: tuple[int, ...]
-    growth: tuple[tuple[int, float], ...] = ()
-    curves: tuple[Curve, ...] = ()
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _validate.open_unit(band_confidence=self.band_confidence)
-        check_same_length(self, "fpr", "fnr", "fpr_low", "fpr_high", "fnr_low", "fnr_high")
-        check_same_length(self, "inside_bins", "outside_bins")
-        if len(self.edges) != len(self.inside_bins) + 1:
-            raise InvalidArgument(
-                f"Expected one more edge than bins of scores, got {len(self.edges)} for "
-                f"{len(self.inside_bins)}."
-            )
-        for name in ("inside_bins", "outside_bins"):
-            _check_counts(name, getattr(self, name))
-        for name in ("fpr", "fnr", "fpr_low", "fpr_high", "fnr_low", "fnr_high"):
-            rates = getattr(self, name)
-            if rates and not 0 <= min(rates) <= max(rates) <= 1:
-                raise InvalidArgument(f"Expected {name} in [0, 1], got {_validate.short(rates)}.")
-
-
-class EpsilonFinding(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind"):
-    """What one adversary's view of the program proves about its ε.
-
-    A claim is judged by ``bound`` and by what was computed without sampling: choosing the largest
-    of several bounds would cost confidence that nobody paid for.
-
-    Attributes:
-        subject: What was attacked, and who sees what, in words.
-        bound: The bound that decides.
-        also: Further bounds on the same observations, for comparison only.
-        estimates: ε by theory; each says by its ``role`` what it may decide.
-        attack: How well the attack did.
-        evidence: What its figures are drawn from.
-        reach: The bound that a perfect attack would give on as many observations: no claim above
-            it could have been refuted. None where nothing was claimed.
-        power: The smallest true ε at which this audit refutes its claim with probability 0.8.
-            None where nothing was claimed, infinite where no ε is large enough.
-        units: Units of work that were planned for it; 1 where there was no run.
-        used: Units whose observations it rests on; fewer where the run stopped early.
-        failed: Units that raised or killed their worker. Their observations count against a
-            refutation, and without one the claim cannot be judged.
-    """
-
-    subject: str
-    bound: EpsilonLowerBound
-    also: tuple[EpsilonLowerBound, ...] = ()
-    estimates: tuple[EpsilonEstimate, ...] = ()
-    attack: AttackSummary
-    evidence: Evidence
-    reach: float | None = None
-    power: float | None = None
-    units: int = 1
-    used: int = 1
-    failed: int = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _validate.whole(0, units=self.units, used=self.used, failed=self.failed)
-        if self.used + self.failed > self.units:
-            raise InvalidArgument(
-                f"Expected at most {self.units} units used and failed, "
-                f"got {self.used} and {self.failed}."
-            )
-        for name, value in (("reach", self.reach), ("power", self.power)):
-            if value is not None:
-                _validate.at_least(0, **{name: value})
-        if any(estimate.delta != self.bound.delta for estimate in self.estimates):
-            raise InvalidArgument(f"Expected estimates at δ = {self.bound.delta!r}, got others.")
-
-    @property
-    def computed(self) -> EpsilonEstimate | None:
-        """The largest ε that was computed without sampling, by its lower end."""
-        exact = [e for e in self.estimates if e.confidence == 1 and e.role == "lower"]
-        return max(exact, key=lambda estimate: estimate.low, default=None)
-
-    @property
-    def epsilon(self) -> float:
-        """The largest ε that is proved; 0 where the bound is not valid and nothing was computed."""
-        proved = [self.bound.epsilon] if self.bound.valid else []
-        return max([*proved, *(estimate.lower for estimate in self.estimates)], default=0.0)
-
-
-class SamplerFinding(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind"):
+class SamplerFinding(BaseFinding, frozen=True, kw_only=True):
     """What the sampler that was used costs, beside the one that was accounted for.
 
     Attributes:
@@ -187,55 +60,13 @@ class SamplerFinding(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind
     """
 
     sampler: str
-    accounted_epsilon: float
+    accounted_epsilon: Nonnegative
     needed_noise: float | None
     balls_in_bins: EpsilonEstimate
-    published: float
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _validate.at_least(0, accounted_epsilon=self.accounted_epsilon, published=self.published)
+    published: Nonnegative
 
 
-class Check(Plain, frozen=True, kw_only=True):
-    """What one check of conformance expected, and what it saw.
-
-    Attributes:
-        name: Of the check, as ``"noise scale"``.
-        outcome: What follows. A remark is worth knowing, and breaks no claim.
-        expected: What a right program shows, in words.
-        seen: What this one showed, in words; the reason where it was not tested.
-        value: The number that was measured; None where there is no single one.
-        low: Lower limit on it; None where none was computed.
-        high: Upper limit.
-        log_e: Evidence against the program: natural logarithm of the largest e-value that the
-            check had at any step. None where nothing was sampled.
-        detail: Where it was seen, or what the test does, in a sentence.
-        steps: Steps until it was violated; else those it was tested on.
-    """
-
-    name: str
-    outcome: CheckOutcome
-    expected: str
-    seen: str
-    value: float | None = None
-    low: float | None = None
-    high: float | None = None
-    log_e: float | None = None
-    detail: str = ""
-    steps: int = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.outcome not in get_args(CheckOutcome):
-            raise InvalidArgument(
-                f"Expected an outcome among {', '.join(get_args(CheckOutcome))}, "
-                f"got {_validate.short(self.outcome)}."
-            )
-        _validate.whole(0, steps=self.steps)
-
-
-class ConformanceFinding(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind"):
+class ConformanceFinding(BaseFinding, frozen=True, kw_only=True):
     """Whether the program that ran did what was accounted for.
 
     Guarantee: at most a share ``level`` of right programs is found violated, over a whole run and
@@ -251,14 +82,12 @@ class ConformanceFinding(Plain, frozen=True, kw_only=True, tag=True, tag_field="
     """
 
     checks: tuple[Check, ...]
-    steps: int
-    level: float
+    steps: Count
+    level: Confidence
     bound: EpsilonLowerBound | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _validate.whole(0, steps=self.steps)
-        _validate.open_unit(level=self.level)
         names = [check.name for check in self.checks]
         if not names or len(set(names)) < len(names):
             raise InvalidArgument(
@@ -269,10 +98,13 @@ class ConformanceFinding(Plain, frozen=True, kw_only=True, tag=True, tag_field="
         msgspec.structs.force_setattr(self, "checks", tuple(ordered))
 
     @property
-    def verdict(self) -> "Conformance":
-        """What follows from all checks, by ``epsilometer.core.judge`` alone."""
-        from epsilometer.core.judge import judge_conformance
+    def checked_run(self) -> CheckedRun:
+        """Itself."""
+        return self
 
+    @property
+    def verdict(self) -> Conformance:
+        """What follows from all checks, by ``epsilometer.core.judge`` alone."""
         return judge_conformance(self.checks)
 
     def find(self, outcome: CheckOutcome) -> tuple[Check, ...]:
@@ -288,36 +120,7 @@ class ConformanceFinding(Plain, frozen=True, kw_only=True, tag=True, tag_field="
         raise InvalidArgument(f"Expected one of the checks {listed}, got {name!r}.")
 
 
-class RuleFinding(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind"):
-    """What one rule says.
-
-    Attributes:
-        rule: Which, in a few words ("no PDTP above 1").
-        outcome: Whether it passes; unclear where the interval holds the limit, or more.
-        finding: Why, in a sentence.
-        value: What was measured; may be infinite.
-        low: Lower end of the interval in which the truth lies.
-        high: Upper end.
-        limit: What the rule allows.
-        confidence: That of both ends together; 1 where nothing was sampled.
-    """
-
-    rule: str
-    outcome: Outcome
-    finding: str
-    value: float
-    low: float
-    high: float
-    limit: float
-    confidence: float
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _validate.number(value=self.value, low=self.low, high=self.high, limit=self.limit)
-        _validate.probability(confidence=self.confidence)
-
-
-class LeaveOneOut(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind"):
+class LeaveOneOut(BaseFinding, frozen=True, kw_only=True):
     """How much predictions change when single records leave.
 
     PDTP of a record: the largest change of ln p of any class at that record, when it alone is
@@ -345,16 +148,16 @@ class LeaveOneOut(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind"):
     """
 
     path: str
-    measured: int
-    of: int
+    measured: PositiveCount
+    of: PositiveCount
     decimals: int | None
-    limit: float
-    exposed: int
-    hidden: int
-    edge_only: int
-    infinite: int
-    median: float
-    largest: float
+    limit: Nonnegative
+    exposed: Count
+    hidden: Count
+    edge_only: Count
+    infinite: Count
+    median: Nonnegative
+    largest: Nonnegative
     median_floor: float | None
     largest_floor: float | None
     separation: float | None
@@ -365,10 +168,7 @@ class LeaveOneOut(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _validate.whole(1, measured=self.measured, of=self.of)
-        _validate.at_least(0, limit=self.limit, median=self.median, largest=self.largest)
         counts = {"exposed": self.exposed, "hidden": self.hidden, "infinite": self.infinite}
-        _validate.whole(0, **counts, edge_only=self.edge_only)
         if max(self.measured - self.of, *(n - self.measured for n in counts.values())) > 0:
             raise InvalidArgument(f"Expected at most {self.of} records, got more.")
         if len(self.edges) != len(self.bins) + 1:
@@ -376,11 +176,11 @@ class LeaveOneOut(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind"):
                 f"Expected one more edge than bins of values, got {len(self.edges)} for "
                 f"{len(self.bins)}."
             )
-        _check_counts("bins", self.bins)
-        _check_counts("floor_bins", self.floor_bins)
+        check_counts("bins", self.bins)
+        check_counts("floor_bins", self.floor_bins)
 
 
-class MembershipFinding(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind"):
+class MembershipFinding(BaseFinding, frozen=True, kw_only=True):
     """How well one attack tells who was trained on.
 
     Attributes:
@@ -403,17 +203,17 @@ class MembershipFinding(Plain, frozen=True, kw_only=True, tag=True, tag_field="k
     """
 
     attack: str
-    auc: float
+    auc: Probability
     advantage: float
     advantage_low: float
     advantage_high: float
-    tpr: float
-    tpr_low: float
-    tpr_high: float
-    fpr: float
-    confidence: float
-    n_in: int
-    n_out: int
+    tpr: Probability
+    tpr_low: Probability
+    tpr_high: Probability
+    fpr: Probability
+    confidence: Confidence
+    n_in: PositiveCount
+    n_out: PositiveCount
     roc_fpr: tuple[float, ...]
     roc_tpr: tuple[float, ...]
     bound: EpsilonLowerBound | None = None
@@ -421,14 +221,10 @@ class MembershipFinding(Plain, frozen=True, kw_only=True, tag=True, tag_field="k
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _validate.probability(auc=self.auc, tpr=self.tpr, fpr=self.fpr)
-        _validate.probability(tpr_low=self.tpr_low, tpr_high=self.tpr_high)
-        _validate.open_unit(confidence=self.confidence)
-        _validate.whole(1, n_in=self.n_in, n_out=self.n_out)
         check_same_length(self, "roc_fpr", "roc_tpr")
 
 
-class GroupRisk(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind"):
+class GroupRisk(BaseFinding, frozen=True, kw_only=True):
     """How exposed a class, or a group that the user named, is.
 
     Attributes:
@@ -444,28 +240,24 @@ class GroupRisk(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind"):
 
     column: str
     name: str
-    records: int
-    exposed: float
+    records: PositiveCount
+    exposed: Probability
     median: float
     auc: float | None = None
     auc_low: float | None = None
     auc_high: float | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _validate.whole(1, records=self.records)
-        _validate.probability(exposed=self.exposed)
 
-
-class RecordRisk(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind"):
-    """One record, and what makes it stand out. Its features are not here.
+class RecordRisk(BaseFinding, frozen=True, kw_only=True):
+    """One record by its rank, and what makes it stand out. No value, label or name of it is here.
 
     Attributes:
-        record: Its number in the data, or its name.
+        rank: Its place by risk, from 1; 0 where that is not known.
+        row: Its number in the data where the user asked for it: from 1 in a table, from 0 in an
+            array.
         risk: What decides: the smaller of ``shown`` and ``unbinned``.
         measure: What ``risk`` is, in words.
-        group: Its class.
-        note: What makes it stand out, in words.
+        note: What makes it stand out, in words: never its values.
         shown: PDTP by probabilities with the decimals that are shown.
         unbinned: PDTP at full precision.
         floor: What a refit with nothing removed changes there; None where nothing is random.
@@ -473,23 +265,19 @@ class RecordRisk(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind"):
         scores: (attack, score) pairs, higher means "was in".
     """
 
-    record: str
-    risk: float
+    rank: Count = 0
+    row: Count | None = None
+    risk: Number
     measure: str
-    group: str
     note: str
-    shown: float
-    unbinned: float
+    shown: Number
+    unbinned: Number
     floor: float | None = None
     edge_only: bool = False
     scores: tuple[tuple[str, float], ...] = ()
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _validate.number(risk=self.risk, shown=self.shown, unbinned=self.unbinned)
 
-
-class RemovalPlan(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind"):
+class RemovalPlan(BaseFinding, frozen=True, kw_only=True):
     """Drop the riskiest, measure all again, stop when that no longer helps.
 
     Attributes:
@@ -497,7 +285,7 @@ class RemovalPlan(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind"):
         largest: The largest risk of those left.
         exposed: How many of those left are above the limit.
         accuracy: Share of those left that the model then predicts rightly.
-        records: Which were dropped, in order.
+        ranks: Which were dropped, in order, by their rank of risk before; 0 where one had none.
         best: At how many dropped the fewest were exposed.
         ended: Why it was stopped.
     """
@@ -506,21 +294,21 @@ class RemovalPlan(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind"):
     largest: tuple[float, ...]
     exposed: tuple[int, ...]
     accuracy: tuple[float, ...]
-    records: tuple[str, ...]
+    ranks: tuple[int, ...] = ()
     best: int
     ended: str
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_same_length(self, "removed", "largest", "exposed", "accuracy")
-        if len(self.records) != (self.removed[-1] if self.removed else 0):
+        check_counts("ranks", self.ranks)
+        if self.ranks and len(self.ranks) != (self.removed[-1] if self.removed else 0):
             raise InvalidArgument(
-                "Expected as many names of dropped records as were dropped, got "
-                f"{len(self.records)}."
+                f"Expected as many ranks of records as were dropped, got {len(self.ranks)}."
             )
 
 
-class RoundingStep(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind"):
+class RoundingStep(BaseFinding, frozen=True, kw_only=True):
     """Probabilities shown with so many decimals.
 
     Attributes:
@@ -534,15 +322,11 @@ class RoundingStep(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind")
     decimals: int | None
     exposed: int
     largest: float
-    accuracy: float
+    accuracy: Probability
     advantage: float | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _validate.probability(accuracy=self.accuracy)
 
-
-class Variation(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind"):
+class Variation(BaseFinding, frozen=True, kw_only=True):
     """How much predictions at the same records vary for reasons that are nobody's record.
 
     Attributes:
@@ -562,17 +346,13 @@ class Variation(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind"):
             raise InvalidArgument(f"Expected 11 deciles, 0 to 10, got {len(self.deciles)}.")
 
 
-class AccuracyFinding(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind"):
+class AccuracyFinding(BaseFinding, frozen=True, kw_only=True):
     """What share of its records the audited model predicts rightly."""
 
-    accuracy: float
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _validate.probability(accuracy=self.accuracy)
+    accuracy: Probability
 
 
-class PosteriorRuns(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind"):
+class PosteriorRuns(BaseFinding, frozen=True, kw_only=True):
     """What an audit of published predictions rests on.
 
     Attributes:
@@ -584,31 +364,20 @@ class PosteriorRuns(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind"
         tested: Predictions of test records that utility was measured on.
     """
 
-    delta: float
-    samples: int
-    runs: int
-    diverged_inside: int
-    diverged_outside: int
-    tested: int
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _validate.open_unit(delta=self.delta)
-        _validate.whole(1, samples=self.samples, runs=self.runs)
-        _validate.whole(
-            0,
-            diverged_inside=self.diverged_inside,
-            diverged_outside=self.diverged_outside,
-            tested=self.tested,
-        )
+    delta: Confidence
+    samples: PositiveCount
+    runs: PositiveCount
+    diverged_inside: Count
+    diverged_outside: Count
+    tested: Count
 
 
-class FormFinding(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind"):
+class FormFinding(BaseFinding, frozen=True, kw_only=True):
     """One form of publishing: what it leaks of the record, and what it is worth to users.
 
     Attributes:
         form: In words, as ``"mean+std, to 0.01"``.
-        shows: The kind of :class:`~epsilometer.attacks.disclosure.ReleaseForm`.
+        shows: The kind of :class:`~epsilometer.audits.posterior.disclosure.ReleaseForm`.
         unit: To which numbers are rounded; None for as they are.
         samples: Predictions that it is made of.
         view: Its bound, of a learned attack on runs it was not learned from, decides. Beside
@@ -628,24 +397,20 @@ class FormFinding(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind"):
     form: str
     shows: str
     unit: float | None
-    samples: int
+    samples: PositiveCount
     view: EpsilonFinding
-    raw: float
+    raw: Nonnegative
     advantage: float
     advantage_low: float
     advantage_high: float
     accuracy: float | None
     ties: float | None
     calibration_error: float | None
-    log_loss: float | None
+    log_loss: Nonnegative | None
     standing: Standing
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _validate.whole(1, samples=self.samples)
-        _validate.at_least(0, raw=self.raw)
-        if self.log_loss is not None:
-            _validate.at_least(0, log_loss=self.log_loss)
         _validate.at_least(
             -1,
             advantage=self.advantage,
@@ -654,12 +419,17 @@ class FormFinding(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind"):
         )
 
     @property
+    def views(self) -> tuple[EpsilonFinding, ...]:
+        """The view of its audience."""
+        return (self.view,)
+
+    @property
     def epsilon(self) -> float:
         """The bound that decides."""
         return self.view.bound.epsilon
 
 
-class FormDifference(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind"):
+class FormDifference(BaseFinding, frozen=True, kw_only=True):
     """How much more one form leaks than another: the advantage of the first less the second's.
 
     The interval is a bootstrap's over the runs that attacks were not learned from, the same of both
@@ -668,18 +438,13 @@ class FormDifference(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind
 
     first: str
     second: str
-    difference: float
-    low: float
-    high: float
-    confidence: float
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _validate.number(difference=self.difference, low=self.low, high=self.high)
-        _validate.open_unit(confidence=self.confidence)
+    difference: Number
+    low: Number
+    high: Number
+    confidence: Confidence
 
 
-class SweepPoint(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind"):
+class SweepPoint(BaseFinding, frozen=True, kw_only=True):
     """A form with another number of samples, or rounded to another unit; it decides nothing.
 
     Attributes:
@@ -697,20 +462,15 @@ class SweepPoint(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind"):
     swept: Swept
     shows: str
     unit: float | None
-    samples: int
-    epsilon: float
-    raw: float
+    samples: PositiveCount
+    epsilon: Nonnegative
+    raw: Nonnegative
     advantage: float
     accuracy: float | None
     ties: float | None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _validate.whole(1, samples=self.samples)
-        _validate.at_least(0, epsilon=self.epsilon, raw=self.raw)
 
-
-class FormPlan(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind"):
+class FormPlan(BaseFinding, frozen=True, kw_only=True):
     """The finest form that stays below the user's line.
 
     Attributes:
@@ -722,8 +482,8 @@ class FormPlan(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind"):
         advice: What to do, in sentences.
     """
 
-    epsilon: float
-    advantage: float
+    epsilon: Nonnegative
+    advantage: Probability
     forms: tuple[str, ...]
     chosen: str | None
     pareto: tuple[str, ...]
@@ -731,24 +491,18 @@ class FormPlan(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _validate.at_least(0, epsilon=self.epsilon)
-        _validate.probability(advantage=self.advantage)
         if self.chosen not in (None, *self.forms):
             raise InvalidArgument(
                 f"Expected a form that was audited, got {_validate.short(self.chosen)}."
             )
 
 
-class TheoryEpsilon(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind"):
+class TheoryEpsilon(BaseFinding, frozen=True, kw_only=True):
     """What an accountant says of the training: an upper bound, where its assumptions hold."""
 
     method: str
-    epsilon: float
+    epsilon: Nonnegative
     note: str
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _validate.at_least(0, epsilon=self.epsilon)
 
 
 Finding: TypeAlias = (

@@ -7,21 +7,22 @@ here. A test forbids verdict words anywhere else in the package.
 import math
 from collections.abc import Iterable, Sequence
 from types import MappingProxyType
-from typing import Final, Literal, NamedTuple, TypeAlias, get_args
+from typing import Final, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
-from epsilometer.core.bound import EpsilonEstimate, EpsilonLowerBound
-from epsilometer.core.claim import Adjacency, Claim
-from epsilometer.core.findings import (
+from epsilometer.core.bound import (
+    BaseFinding,
     Check,
+    CheckedRun,
     CheckOutcome,
-    ConformanceFinding,
+    EpsilonEstimate,
     EpsilonFinding,
-    Finding,
-    FormFinding,
+    EpsilonLowerBound,
     Outcome,
     RuleFinding,
 )
+from epsilometer.core.claim import Adjacency, Claim
 
+_Finding = TypeVar("_Finding", bound=BaseFinding)
 VIOLATED: Final = "violated"
 REFUTED: Final = "refuted"
 DO_NOT_RELEASE: Final = "do not release"
@@ -46,6 +47,12 @@ CONFORMS: Final = "conforms"
 NOT_TESTED: Final = "not tested"
 REMARK: Final = "remark"
 Conformance: TypeAlias = Literal["violated", "conforms", "not tested"]
+# Checks of what one record can add to a sum.
+SENSITIVITY: Final = (
+    "clipping",
+    "sensitivity to a replaced record",
+    "sensitivity to a removed record",
+)
 Tone: TypeAlias = Literal["bad", "unclear", "neutral", "good"]
 
 GRAVEST_FIRST: tuple[Verdict, ...] = get_args(Verdict)
@@ -64,7 +71,7 @@ class Judgement(NamedTuple):
     reason: str = ""
 
 
-def judge(claim: Claim | None, findings: Sequence[Finding], *, failed: int = 0) -> Judgement:
+def judge(claim: Claim | None, findings: Sequence[BaseFinding], *, failed: int = 0) -> Judgement:
     """Judge an audit as a whole.
 
     A program that did not do what was accounted for is the gravest finding, whatever its bounds
@@ -77,28 +84,22 @@ def judge(claim: Claim | None, findings: Sequence[Finding], *, failed: int = 0) 
         findings: What was found, in any order.
         failed: Units of work that failed.
     """
-    conformance = [finding for finding in findings if isinstance(finding, ConformanceFinding)]
-    for finding in conformance:
-        if finding.verdict == VIOLATED:
-            return Judgement(VIOLATED, explain_violation(finding))
-    rules = [finding for finding in findings if isinstance(finding, RuleFinding)]
+    runs = [run for finding in findings if (run := finding.checked_run) is not None]
+    for run in runs:
+        if judge_conformance(run.checks) == VIOLATED:
+            return Judgement(VIOLATED, explain_violation(run))
+    rules = [rule for finding in findings if (rule := finding.release_rule) is not None]
     if rules:
         return _judge_rules(rules, failed=failed)
-    ran = [finding.bound for finding in conformance if finding.bound is not None]
-    return _judge_views(claim, views_of(findings), ran)
+    return _judge_views(claim, [view for finding in findings for view in finding.views], runs)
 
 
-def judge_finding(claim: Claim | None, finding: Finding) -> Verdict:
+def judge_finding(claim: Claim | None, finding: BaseFinding) -> Verdict:
     """Judge one finding alone: a view by the claim, a rule by its outcome."""
-    if isinstance(finding, RuleFinding):
-        return _BY_RULE[finding.outcome]
-    if isinstance(finding, ConformanceFinding):
-        if finding.verdict == VIOLATED:
-            return VIOLATED
-        ran = [] if finding.bound is None else [finding.bound]
-        return _judge_views(claim, (), ran).verdict if ran else NO_CLAIM
-    views = views_of([finding])
-    return _judge_views(claim, views).verdict if views else NO_CLAIM
+    verdict = judge(claim, [finding]).verdict
+    measured = finding.views or (finding.checked_run is not None and finding.checked_run.bound)
+    # What bounds no ε has nothing to say about a claim.
+    return NO_CLAIM if verdict == CANNOT_JUDGE and not measured else verdict
 
 
 def judge_conformance(checks: Sequence[Check]) -> Conformance:
@@ -139,27 +140,20 @@ def judge_limit(value: float | None, *, limit: float) -> CheckOutcome:
     return CONFORMS if value <= limit else VIOLATED  # what is no number does not conform
 
 
-def explain_violation(finding: ConformanceFinding) -> str:
-    """Say which checks are violated, and what the first of them saw."""
-    broken = finding.find(VIOLATED)
-    first = f"{broken[0].name}: {broken[0].seen}."
-    others = [check.name for check in broken[1:]]
-    return f"{first} Also violated: {', '.join(others)}." if others else first
+def explain_violation(run: CheckedRun) -> str:
+    """Say what the first of the violated checks saw, and how many there are."""
+    broken = [check for check in run.checks if check.outcome == VIOLATED]
+    first = f"{broken[0].name[:1].upper()}{broken[0].name[1:]}: {broken[0].seen}"
+    others = len(broken) - 1
+    if not others:
+        return f"{first}."
+    return f"{first}; {others} more {'check' if others == 1 else 'checks'} violated."
 
 
-def sort_findings(claim: Claim | None, findings: Iterable[Finding]) -> tuple[Finding, ...]:
+def sort_findings(claim: Claim | None, findings: Iterable[_Finding]) -> tuple[_Finding, ...]:
     """Put the gravest first; findings of equal gravity keep their order."""
     return tuple(
         sorted(findings, key=lambda finding: GRAVEST_FIRST.index(judge_finding(claim, finding)))
-    )
-
-
-def views_of(findings: Iterable[Finding]) -> tuple[EpsilonFinding, ...]:
-    """Return what bounds ε, also inside other findings."""
-    return tuple(
-        finding.view if isinstance(finding, FormFinding) else finding
-        for finding in findings
-        if isinstance(finding, (EpsilonFinding, FormFinding))
     )
 
 
@@ -187,18 +181,20 @@ def _judge_rules(rules: Sequence[RuleFinding], *, failed: int) -> Judgement:
 
 
 def _judge_views(
-    claim: Claim | None, views: Sequence[EpsilonFinding], ran: Sequence[EpsilonLowerBound] = ()
+    claim: Claim | None, views: Sequence[EpsilonFinding], runs: Sequence[CheckedRun] = ()
 ) -> Judgement:
     if claim is None:
         return Judgement(NO_CLAIM)
-    proofs: list[EpsilonLowerBound | EpsilonEstimate] = [*ran]
+    proofs: list[EpsilonLowerBound | EpsilonEstimate] = [
+        run.bound for run in runs if run.bound is not None
+    ]
     for view in views:
         proofs += [view.bound, *view.estimates]
     if any(_refutes(claim, proof) for proof in proofs):
         return Judgement(REFUTED)
     if any(_proves(claim, estimate) for view in views for estimate in view.estimates):
         return Judgement(PROVED)
-    obstacle = _find_obstacle(claim, views, ran)
+    obstacle = _find_obstacle(claim, views, runs)
     return Judgement(CANNOT_JUDGE, obstacle) if obstacle else Judgement(NOT_REFUTED)
 
 
@@ -235,17 +231,17 @@ def _is_comparable(claim: Claim, adjacency: Adjacency) -> bool:
 
 
 def _find_obstacle(
-    claim: Claim, views: Sequence[EpsilonFinding], ran: Sequence[EpsilonLowerBound]
+    claim: Claim, views: Sequence[EpsilonFinding], runs: Sequence[CheckedRun]
 ) -> str:
     """Say why what does not refute a claim says nothing about it; empty where it does."""
-    if not views and not ran:
+    if not views and not any(run.bound for run in runs):
         return "Nothing that bounds ε was measured."
     for view in views:
         if obstacle := _find_obstacle_in(claim, view):
             return obstacle
-    if any(_could_refute(claim, bound) for bound in ran):
+    if any(_could_refute(claim, run) for run in runs):
         return ""
-    reach = max(map(reach_of, views), default=0.0)
+    reach = max(map(reach_of_view, views), default=0.0)
     if claim.epsilon < reach:
         return ""
     return (
@@ -254,12 +250,18 @@ def _find_obstacle(
     )
 
 
-def _could_refute(claim: Claim, bound: EpsilonLowerBound) -> bool:
-    """Tell whether the noise of a run was measured so that its lack would refute the claim.
+def _could_refute(claim: Claim, run: CheckedRun) -> bool:
+    """Tell whether noise and sensitivity were measured so that their lack would refute the claim.
 
     A run without noise has no finite ε, so there is no claim that is out of reach.
     """
-    return bound.valid and claim.delta <= bound.delta and _is_comparable(claim, bound.adjacency)
+    bound = run.bound
+    return (
+        bound is not None
+        and reach_of_run(run) > claim.epsilon
+        and claim.delta <= bound.delta
+        and _is_comparable(claim, bound.adjacency)
+    )
 
 
 def _find_obstacle_in(claim: Claim, view: EpsilonFinding) -> str:
@@ -282,19 +284,29 @@ def _find_obstacle_in(claim: Claim, view: EpsilonFinding) -> str:
     return ""
 
 
-def reach_of(view: EpsilonFinding | ConformanceFinding) -> float:
-    """Return the largest ε that could have been refuted; infinite where ε was computed.
+def reach_of(finding: BaseFinding) -> float:
+    """Return the largest ε that a finding could have refuted."""
+    runs = () if finding.checked_run is None else (finding.checked_run,)
+    return max((*map(reach_of_view, finding.views), *map(reach_of_run, runs)), default=0.0)
 
-    Infinite also where the noise of a run was measured and its ε bounded by that: without noise
-    there is no finite ε. Conformance without such a bound says nothing about an ε.
-    """
-    if isinstance(view, ConformanceFinding):
-        return float("inf") if view.bound is not None and view.bound.valid else 0.0
+
+def reach_of_view(view: EpsilonFinding) -> float:
+    """Return the largest ε that an attack could have refuted; infinite where ε was computed."""
     if view.computed is not None:
-        return float("inf")
-    if not view.bound.valid or view.reach is None:
-        return 0.0
-    return view.reach
+        return math.inf
+    return 0.0 if not view.bound.valid or view.reach is None else view.reach
+
+
+def reach_of_run(run: CheckedRun) -> float:
+    """Return the largest ε that measured noise could have refuted: infinite, or 0.
+
+    Without noise there is no finite ε, so a run whose noise and sensitivity were measured could
+    refute any claim. Where clipping was not tested, as with ghost clipping, noise alone says
+    nothing about a claim that it does not refute.
+    """
+    bounded = run.bound is not None and run.bound.valid
+    clipped = any(check.name in SENSITIVITY and check.outcome != NOT_TESTED for check in run.checks)
+    return math.inf if bounded and clipped else 0.0
 
 
 def _count(failed: int) -> str:

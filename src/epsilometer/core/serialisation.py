@@ -1,20 +1,21 @@
 """Write audits as JSON and read them: one format, one code path."""
 
-import json
 from pathlib import Path
 from typing import Any, get_args
 
 import msgspec
 
 from epsilometer import _validate
+from epsilometer._files import read_plain
 from epsilometer.core import judge
 from epsilometer.core.audit import Audit
+from epsilometer.core.chain import RESULT, check_chain
 from epsilometer.core.findings import CheckOutcome
 from epsilometer.core.plain import to_plain
+from epsilometer.core.printing import to_json_text
 from epsilometer.errors import EpsilometerError, InvalidArgument, UnreadableFile
 
 FORMAT = 2
-_LARGEST = 1 << 30  # bytes of a file
 _DECODER = msgspec.json.Decoder(Audit, strict=False)  # not strict: "inf" is a number
 _NON_FINITE = {"enum": ["inf", "-inf", "nan"]}
 
@@ -30,7 +31,7 @@ _HEAD = msgspec.json.Decoder(_Head)
 
 def to_json(audit: Audit) -> str:
     """Return an audit as JSON text, as :func:`to_object` has it."""
-    return json.dumps(to_object(audit), indent=2, ensure_ascii=False, allow_nan=False)
+    return to_json_text(to_object(audit))
 
 
 def to_object(audit: Audit) -> dict[str, Any]:
@@ -103,11 +104,12 @@ def check_format(text: str | bytes) -> None:
 def load(path: str | Path) -> Audit:
     """Read the audit in a JSON file, or in the directory of a run.
 
-    Guarantee: the audit equals the one that was saved; its verdict is computed anew.
-    Assumption: the file was not edited; ``provenance`` says how to check that by a second run.
+    Guarantee: the audit equals the one that was saved; its verdict is computed anew. In the
+        directory of a run, a result, plan or shard that was changed since is refused.
+    Assumption: a file alone was not edited; a signature shows that, or a second run.
 
     Raises:
-        UnreadableFile: There is none, it is damaged, or of another format.
+        UnreadableFile: There is none, it is damaged, was changed, or is of another format.
 
     Example:
         >>> import tempfile, pathlib, epsilometer as em
@@ -119,9 +121,10 @@ def load(path: str | Path) -> Audit:
     where = Path(path)
     file = where / "result.json" if where.is_dir() else where
     try:
-        if file.stat().st_size > _LARGEST:
-            raise UnreadableFile(f"Expected at most {_LARGEST:,} bytes in {str(file)!r}, got more.")
-        return from_json(file.read_bytes())
+        data = read_plain(file)
+        if file.name == RESULT:
+            check_chain(file.parent)
+        return from_json(data)
     except FileNotFoundError as error:
         advice = f" Finish the run: epsilometer runs resume {where}" if where.is_dir() else ""
         raise UnreadableFile(f"Expected an audit in {str(file)!r}, found none.{advice}") from error
@@ -150,14 +153,14 @@ def json_schema() -> dict[str, Any]:
         "verdict": {"enum": list(judge.GRAVEST_FIRST)},
         **{name: {"type": "number"} for name in ("epsilon", "upper")},
         **{name: {"anyOf": [{"type": "number"}, {"type": "null"}]} for name in ("reach", "power")},
-        "conformance": {"anyOf": [_conformance_schema(), {"type": "null"}]},
+        "conformance": {"anyOf": [_make_conformance_schema(), {"type": "null"}]},
     }
     audit["required"] = ["format", "verdict", *audit["required"]]
     schema = _allow_non_finite(schema)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
-def _conformance_schema() -> dict[str, Any]:
+def _make_conformance_schema() -> dict[str, Any]:
     names = {"type": "array", "items": {"type": "string"}}
     lists = {_key(outcome): names for outcome in get_args(CheckOutcome)}
     verdicts = {"enum": list(get_args(judge.Conformance))}

@@ -6,11 +6,10 @@ with the metadata ``DATA`` is written as a reference to a file, or as ``{"suppli
 """
 
 import dataclasses
-import functools
+import pkgutil
 import types
 import typing
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -19,53 +18,59 @@ import numpy as np
 
 from epsilometer import _validate
 from epsilometer.core.plain import to_plain
+from epsilometer.core.registry import Registry, path_of
 from epsilometer.errors import InvalidArgument
 
-# Frozen dataclasses that settings may hold: short name, module and class. The short name is what
-# TOML files and flags say ("partial:60"); JSON has the class with all its fields.
-CHOICES: dict[str, str] = {
-    "shuffle": "epsilometer.mechanisms.samplers:Shuffle",
-    "partial": "epsilometer.mechanisms.samplers:PartialShuffle",
-    "batch-then-shuffle": "epsilometer.mechanisms.samplers:BatchThenShuffle",
-    "balls-in-bins": "epsilometer.mechanisms.samplers:BallsInBins",
-    "sequential": "epsilometer.mechanisms.samplers:Sequential",
-    "poisson": "epsilometer.mechanisms.samplers:Poisson",
-    "without-replacement": "epsilometer.mechanisms.samplers:WithoutReplacement",
-    "all-ranks": "epsilometer.stats.thresholds:AllRanks",
-    "rank-grid": "epsilometer.stats.thresholds:RankGrid",
-    "hold-out": "epsilometer.stats.thresholds:HoldOut",
-    "bonferroni": "epsilometer.stats.thresholds:Bonferroni",
-    "fixed": "epsilometer.stats.thresholds:Fixed",
-    "best": "epsilometer.stats.thresholds:Best",
-    "refuted": "epsilometer.core.stopping:UntilRefuted",
-    "narrow": "epsilometer.core.stopping:UntilNarrow",
-    "pdtp-at-most": "epsilometer.audits.release:PdtpAtMost",
-    "advantage-at-most": "epsilometer.audits.release:AdvantageAtMost",
-    "caught-at-most": "epsilometer.audits.release:CaughtAtMost",
-    "sgd": "epsilometer.training.optimizers:SGD",
-    "adam": "epsilometer.training.optimizers:Adam",
-    "every-epoch": "epsilometer.training.participation:EveryEpoch",
-    "uniform-cohorts": "epsilometer.training.participation:UniformCohorts",
-    "poisson-cohorts": "epsilometer.training.participation:PoissonCohorts",
-    "once-in": "epsilometer.training.participation:OnceIn",
-    "schedule": "epsilometer.training.participation:Schedule",
-    "independent": "epsilometer.training.noise:IndependentNoise",
-    "tree": "epsilometer.training.noise:TreeNoise",
-    "matrix": "epsilometer.training.noise:MatrixNoise",
-    "square-root": "epsilometer.training.noise:SquareRoot",
-    "fixed-clip": "epsilometer.training.clipping:FixedClip",
-    "adaptive-clip": "epsilometer.training.clipping:AdaptiveClip",
-    "form": "epsilometer.attacks.disclosure:ReleaseForm",
-    "score-file": "epsilometer.readers:ScoreFile",
-    "model-on-records": "epsilometer.sources:ModelOnRecords",
-    "dropout-on-records": "epsilometer.sources:DropoutOnRecords",
-    "table-model": "epsilometer.sources:TableModel",
-    "federated-task": "epsilometer.sources:FederatedTask",
-    "digits": "epsilometer.integrations.sklearn:Digits",
-}
+# Frozen dataclasses that settings may hold, by short name. The short name is what TOML files and
+# flags use ("partial:60"); JSON has the name of the class with all its fields.
+CHOICES: Registry[type] = Registry(
+    "choices",
+    {
+        "shuffle": "epsilometer.sampling.samplers:Shuffle",
+        "partial": "epsilometer.sampling.samplers:PartialShuffle",
+        "batch-then-shuffle": "epsilometer.sampling.samplers:BatchThenShuffle",
+        "balls-in-bins": "epsilometer.sampling.samplers:BallsInBins",
+        "sequential": "epsilometer.sampling.samplers:Sequential",
+        "poisson": "epsilometer.sampling.samplers:Poisson",
+        "without-replacement": "epsilometer.sampling.samplers:WithoutReplacement",
+        "all-ranks": "epsilometer.stats.thresholds:AllRanks",
+        "rank-grid": "epsilometer.stats.thresholds:RankGrid",
+        "hold-out": "epsilometer.stats.thresholds:HoldOut",
+        "bonferroni": "epsilometer.stats.thresholds:Bonferroni",
+        "fixed": "epsilometer.stats.thresholds:Fixed",
+        "best": "epsilometer.stats.thresholds:Best",
+        "refuted": "epsilometer.core.stopping:UntilRefuted",
+        "narrow": "epsilometer.core.stopping:UntilNarrow",
+        "pdtp-at-most": "epsilometer.audits.classifier.release:PdtpAtMost",
+        "advantage-at-most": "epsilometer.audits.classifier.release:AdvantageAtMost",
+        "caught-at-most": "epsilometer.audits.classifier.release:CaughtAtMost",
+        "sgd": "epsilometer.networks.optimizers:SGD",
+        "adam": "epsilometer.networks.optimizers:Adam",
+        "every-epoch": "epsilometer.audits.federated.rounds:EveryEpoch",
+        "uniform-cohorts": "epsilometer.audits.federated.rounds:UniformCohorts",
+        "poisson-cohorts": "epsilometer.audits.federated.rounds:PoissonCohorts",
+        "once-in": "epsilometer.audits.federated.rounds:OnceIn",
+        "schedule": "epsilometer.audits.federated.rounds:Schedule",
+        "independent": "epsilometer.sampling.noise:IndependentNoise",
+        "tree": "epsilometer.sampling.noise:TreeNoise",
+        "matrix": "epsilometer.sampling.noise:MatrixNoise",
+        "square-root": "epsilometer.sampling.noise:SquareRoot",
+        "fixed-clip": "epsilometer.audits.federated.rounds:FixedClip",
+        "adaptive-clip": "epsilometer.audits.federated.rounds:AdaptiveClip",
+        "form": "epsilometer.audits.posterior.disclosure:ReleaseForm",
+        "score-file": "epsilometer.files.score_files:ScoreFile",
+        "model-on-records": "epsilometer.audits.dpsgd.source:ModelOnRecords",
+        "dropout-on-records": "epsilometer.cli.sources:DropoutOnRecords",
+        "table-model": "epsilometer.integrations.sklearn:TableModel",
+        "federated-task": "epsilometer.audits.federated.source:FederatedTask",
+        "digits": "epsilometer.integrations.sklearn:Digits",
+    },
+    also=("samplers",),
+)
 # Metadata of a field that holds data; and of one that may name them, by a row number or a text.
 DATA = types.MappingProxyType({"data": True})
 NAMED_DATA = types.MappingProxyType({"data": True, "named": True})
+_SHOWN = 4  # arrays of a tuple whose shapes are said one by one
 _SAID = 300  # characters of what msgspec says of a value
 _PLAIN = (bool, int, float, str, type(None))
 _PART: Any = str | int | float | list[Any]  # of a list: anything that the subject itself may read
@@ -86,11 +91,11 @@ def to_settings(subject: Any) -> dict[str, Any]:
         value = getattr(subject, field.name)
         data = field.metadata.get("data")
         if data and isinstance(value, (Mapping, list, tuple)) and value:
-            encoded: Any = _supplied(value)  # without a look at what may be millions of values
+            encoded: Any = _mark_supplied(value)  # without a look at what may be millions of values
         else:
             encoded = _encode(value)
             if data and not _is_reference(encoded, named=bool(field.metadata.get("named"))):
-                encoded = _supplied(value)
+                encoded = _mark_supplied(value)
         if data and isinstance(encoded, Mapping) and "function" in encoded:
             functions.add(field.name)
         settings[field.name] = encoded
@@ -101,6 +106,38 @@ def to_settings(subject: Any) -> dict[str, Any]:
             if name not in functions and not has_supplied(value)
         }
     return settings
+
+
+def describe_shapes(subject: Any) -> tuple[tuple[str, str], ...]:
+    """Return the data of a subject by field and shape: nothing that depends on their values.
+
+    A digest would tell whoever knows all records but one what that one is.
+
+    Example:
+        >>> import epsilometer as em
+        >>> describe_shapes(em.Scores(inside=[2.0, 3.0], outside=[0.0]))
+        (('inside', '2'), ('outside', '1'))
+    """
+    every = (
+        (field.name, _describe_shape(getattr(subject, field.name)))
+        for field in dataclasses.fields(subject)
+        if field.metadata.get("data")
+    )
+    return tuple((name, shape) for name, shape in every if shape)
+
+
+def _describe_shape(value: Any) -> str:
+    """Return the shape of arrays, the length of containers; nothing of anything else."""
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tuple):
+        return " × ".join(map(str, shape)) or "one number"
+    if isinstance(value, (list, tuple)) and len(value) <= _SHOWN:
+        shapes = [getattr(part, "shape", None) for part in value]
+        if value and all(isinstance(each, tuple) for each in shapes):
+            return ", ".join(map(_describe_shape, value))
+    if isinstance(value, (list, tuple, Mapping)):
+        return f"{type(value).__name__} of {len(value):,}"
+    return ""  # of a text not even its length
 
 
 def from_settings(cls: type, settings: Mapping[str, Any], *, trust: bool = False) -> Any:
@@ -171,7 +208,7 @@ def parse_choice(text: str, *, among: tuple[str, ...] = ()) -> Any:
     known = among or tuple(CHOICES)
     if name not in known or name not in CHOICES:
         raise InvalidArgument(f"Expected one of {', '.join(known)}, got {_validate.short(text)}.")
-    cls = _load(CHOICES[name])
+    cls = CHOICES[name]
     if not colon:
         return _build(name, cls, ())
     try:
@@ -203,26 +240,26 @@ def _encode(value: Any) -> Any:
     if isinstance(value, _PLAIN):
         return to_plain(value)
     if isinstance(value, Path):
-        return _path_text(value)
+        return _write_path(value)
     if isinstance(value, (list, tuple, Mapping)):
         return _encode_parts(value)
-    if (name := _choice_name(type(value))) is not None:
+    if (name := _find_choice_name(type(value))) is not None:
         settings = to_settings(value)
         declared = {field.name for field in dataclasses.fields(value) if field.metadata.get("data")}
         if any(_is_supplied(part) for key, part in settings.items() if key not in declared):
-            return _supplied(value)  # as a Record: no part of it by value
+            return _mark_supplied(value)  # as a Record: no part of it by value
         return {"type": name, **settings}
-    function = _function_name(value)
-    return _supplied(value) if function is None else {"function": function}
+    function = _find_function_name(value)
+    return _mark_supplied(value) if function is None else {"function": function}
 
 
 def _encode_parts(value: Any) -> Any:
     """Encode a list or a mapping; one part that cannot be encoded makes the whole supplied."""
     if isinstance(value, Mapping):
         named = {str(key): _encode(part) for key, part in value.items()}
-        return named if not any(map(_is_supplied, named.values())) else _supplied(value)
+        return named if not any(map(_is_supplied, named.values())) else _mark_supplied(value)
     parts = [_encode(part) for part in value]
-    return parts if not any(map(_is_supplied, parts)) else _supplied(value)
+    return parts if not any(map(_is_supplied, parts)) else _mark_supplied(value)
 
 
 def _decode(where: str, value: Any, hint: Any, *, trust: bool) -> Any:
@@ -269,24 +306,26 @@ def _refuse_bare(where: str, value: Any, hint: Any) -> None:
 
 def _decode_choice(where: str, value: Mapping[str, Any], *, trust: bool) -> Any:
     named = value["type"]
-    by_class = {path.rpartition(":")[2]: path for path in CHOICES.values()}
-    path = CHOICES.get(named) or by_class.get(named) if isinstance(named, str) else None
-    if path is None:
-        if not isinstance(named, str) or ":" not in named:
-            raise InvalidArgument(
-                f"Expected {where}.type among {', '.join(CHOICES)}, got {_validate.short(named)}."
-            )
-        _refuse_code(where, named, trust=trust)
-        path = named
+    by_class = {CHOICES.path(name).rpartition(":")[2]: name for name in CHOICES}
     settings = {key: part for key, part in value.items() if key != "type"}
-    return from_settings(_load(path), settings, trust=trust)
+    if isinstance(named, str) and (named in CHOICES or named in by_class):
+        cls = CHOICES[by_class.get(named, named)]
+        return from_settings(cls, settings, trust=trust)
+    if not isinstance(named, str) or ":" not in named:
+        raise InvalidArgument(
+            f"Expected {where}.type among {', '.join(CHOICES)}, got {_validate.short(named)}."
+        )
+    _refuse_code(where, named, trust=trust)
+    return from_settings(pkgutil.resolve_name(named), settings, trust=trust)
 
 
 def _import_function(where: str, named: Any, *, trust: bool) -> Any:
     _refuse_code(where, named, trust=trust)
     try:
-        return _load(named)
-    except (ImportError, AttributeError, ValueError) as error:
+        if ":" not in named:  # which would be a module
+            raise ValueError("it has no colon")
+        return pkgutil.resolve_name(named)
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise InvalidArgument(
             f"Expected {where} as module:name, got {_validate.short(named)}: {error}."
         ) from error
@@ -300,11 +339,6 @@ def _refuse_code(where: str, named: Any, *, trust: bool) -> None:
         )
 
 
-def _load(path: str) -> Any:
-    module, _, name = path.partition(":")
-    return functools.reduce(getattr, name.split("."), import_module(module))
-
-
 def _build(name: str, cls: Any, arguments: tuple[Any, ...]) -> Any:
     own = dataclasses.fields(cls)
     if arguments and (not own or own[0].type is bool):  # the number would be taken for a switch
@@ -315,17 +349,17 @@ def _build(name: str, cls: Any, arguments: tuple[Any, ...]) -> Any:
         raise InvalidArgument(f"Expected {name} with its number, as {name}:4 ({error}).") from error
 
 
-def _choice_name(cls: type) -> str | None:
+def _find_choice_name(cls: type) -> str | None:
     """Return the name under which a class is written: its own, or module:class for others."""
     if not dataclasses.is_dataclass(cls):
         return None
-    path = f"{cls.__module__}:{cls.__qualname__}"
-    if path in CHOICES.values():
+    if CHOICES.name_of(cls) is not None:
         return cls.__name__
+    path = path_of(cls)
     return path if _can_import(path, cls) else None
 
 
-def _function_name(value: Any) -> str | None:
+def _find_function_name(value: Any) -> str | None:
     if not callable(value) or not hasattr(value, "__qualname__"):
         return None
     path = f"{getattr(value, '__module__', '')}:{value.__qualname__}"
@@ -336,12 +370,12 @@ def _can_import(path: str, value: Any) -> bool:
     if "<" in path:
         return False
     try:
-        return _load(path) is value
+        return pkgutil.resolve_name(path) is value
     except (ImportError, AttributeError, ValueError):
         return False
 
 
-def _supplied(value: Any) -> dict[str, str]:
+def _mark_supplied(value: Any) -> dict[str, str]:
     return {"supplied": type(value).__name__}
 
 
@@ -376,6 +410,6 @@ def _is_plain(hint: Any) -> bool:
     return False
 
 
-def _path_text(path: Path) -> str:
+def _write_path(path: Path) -> str:
     """Return a path as shared results may show it: an absolute one by its name alone."""
     return path.name if path.is_absolute() else path.as_posix()

@@ -1,28 +1,19 @@
 """Word numbers and verdicts: the sentences that every output shares."""
 
 import math
-import re
 from decimal import ROUND_FLOOR, Decimal
-from typing import TYPE_CHECKING
 
 from epsilometer.core import judge
-from epsilometer.core.findings import FormPlan, RuleFinding
+from epsilometer.core.audit import Audit
+from epsilometer.core.bound import EpsilonLowerBound
+from epsilometer.core.findings import ConformanceFinding, FormPlan, RuleFinding
+from epsilometer.core.printing import one_line
 
-if TYPE_CHECKING:
-    from epsilometer.core.audit import Audit
-
-# What no page may hold, and halves of letters that no encoding can write.
-_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-
-
-def printable(text: str) -> str:
-    """Return the text without characters that cannot be printed."""
-    return _UNPRINTABLE.sub("\ufffd", text)
-
-
-def one_line(text: str) -> str:
-    """Return the text, printable, with single spaces in place of every other white space."""
-    return " ".join(printable(text).split())
+# Of a printed audit, so that it has at most 25 lines and 2,000 characters.
+_WIDTH = 78
+_LONGEST = 4 * _WIDTH  # of the first line
+_PRINTED = 10  # rules and views
+_LABELS = {"pass": "PASS", "fail": "FAIL", "unclear": "UNCLEAR"}
 
 
 def number(value: float, decimals: int = 2) -> str:
@@ -54,18 +45,18 @@ def claimed(epsilon: float, decimals: int = 2) -> str:
     return number(epsilon, max(decimals, 2 - math.floor(math.log10(epsilon))))
 
 
-def headline(audit: "Audit") -> str:
+def headline(audit: Audit) -> str:
     """Say the verdict and what it rests on, in one line."""
     return one_line(f"{audit.verdict.upper()}: {explain_verdict(audit)}")
 
 
-def explain_verdict(audit: "Audit") -> str:
+def explain_verdict(audit: Audit) -> str:
     """Say what the verdict rests on, and how far it goes where nothing was refuted."""
     said = word_finding(audit)
     return f"{said} {word_reach(audit)}" if audit.verdict == judge.NOT_REFUTED else said
 
 
-def word_finding(audit: "Audit") -> str:
+def word_finding(audit: Audit) -> str:
     """Say what the verdict rests on, in one or two sentences."""
     if audit.verdict == judge.VIOLATED:
         return f"The program did not do what was accounted for. {audit.judgement.reason}"
@@ -73,7 +64,7 @@ def word_finding(audit: "Audit") -> str:
     return _word_rules(audit, rules) if rules else _word_views(audit)
 
 
-def _word_views(audit: "Audit") -> str:
+def _word_views(audit: Audit) -> str:
     plan = audit.one(FormPlan)
     if audit.claim is None:
         return _word_plan(plan) if plan is not None else _word_proof(audit)
@@ -85,16 +76,18 @@ def _word_views(audit: "Audit") -> str:
         return f"{claim}, by computation ε is at most {number_up(audit.upper)}."
     if audit.verdict == judge.CANNOT_JUDGE:
         return f"{claim}. {audit.judgement.reason}"
-    at = f" at δ = {audit.views[0].bound.delta:g}"
+    at = f" at δ = {_proved_delta(audit):g}"
     return f"{claim}, only ε ≥ {number(audit.epsilon, places)}{at} is proved."
 
 
-def word_reach(audit: "Audit") -> str:
+def word_reach(audit: Audit) -> str:
     """Say what an audit could have found: its reach and its power, in one sentence."""
     if audit.reach is None:
         return ""
     if any(view.computed is not None for view in audit.views):
         return "ε was computed: every smaller claim would have been refuted."
+    if audit.conformance is not None and judge.reach_of(audit.conformance) == math.inf:
+        return "The noise of the run was measured: with less of it, any claim would be refuted."
     reach = "any claim" if audit.reach == math.inf else f"claims up to ε = {number(audit.reach)}"
     power = audit.power
     if power is None:
@@ -106,6 +99,14 @@ def word_reach(audit: "Audit") -> str:
     return f"This audit could refute {reach}{noticed}."
 
 
+def _proved_delta(audit: Audit) -> float:
+    """Return δ at which an ε is proved."""
+    if audit.views:
+        return audit.views[0].bound.delta
+    bound = audit.conformance.bound if audit.conformance is not None else None
+    return 0.0 if bound is None else bound.delta
+
+
 def number_up(value: float) -> str:
     """Format an upper bound: it must not be shown smaller than it is."""
     cut = number(value)
@@ -114,13 +115,13 @@ def number_up(value: float) -> str:
     return number(value + 0.01)
 
 
-def _word_rules(audit: "Audit", rules: tuple[RuleFinding, ...]) -> str:
+def _word_rules(audit: Audit, rules: tuple[RuleFinding, ...]) -> str:
     if audit.verdict == judge.RELEASE:
         return "The one rule passes." if len(rules) == 1 else f"All {len(rules)} rules pass."
     return audit.judgement.reason or rules[0].finding  # the gravest comes first
 
 
-def _word_proof(audit: "Audit") -> str:
+def _word_proof(audit: Audit) -> str:
     if not audit.views:
         return _word_conformance(audit)
     view = max(audit.views, key=lambda each: each.epsilon)
@@ -129,7 +130,7 @@ def _word_proof(audit: "Audit") -> str:
     return f"ε ≥ {number(audit.epsilon)} at δ = {view.bound.delta:g} is proved."
 
 
-def _word_conformance(audit: "Audit") -> str:
+def _word_conformance(audit: Audit) -> str:
     finding = audit.conformance
     if finding is None:
         return "Nothing was claimed."
@@ -142,10 +143,14 @@ def _word_conformance(audit: "Audit") -> str:
     return f"Nothing was claimed. {done} checks of {steps} found no violation{left}."
 
 
-def _word_proofs(audit: "Audit") -> str:
-    """Say what refutes the claim: the attack, a computation, or both."""
+def _word_proofs(audit: Audit) -> str:
+    """Say what refutes the claim: the attack, a computation, or the noise that was measured."""
     assert audit.claim is not None
     places, claim = _decimals(audit), audit.claim.epsilon
+    ran = None if audit.conformance is None else audit.conformance.bound
+    if ran is not None and ran.epsilon == audit.epsilon:
+        at = f" at δ = {ran.delta:g}"
+        return f"the noise that was measured proves ε ≥ {number(ran.epsilon, places)}{at}"
     refuting = [v for v in audit.views if judge.judge_finding(audit.claim, v) in judge.BAD]
     view = max(refuting, key=lambda each: each.epsilon)
     proofs = []
@@ -165,7 +170,7 @@ def _word_plan(plan: FormPlan) -> str:
     return f"Publish {plan.chosen}: no richer form is known to stay below {line}."
 
 
-def _decimals(audit: "Audit") -> int:
+def _decimals(audit: Audit) -> int:
     """Return so many decimals that a claim and what refutes it are not shown alike."""
     claim = audit.claim
     return decimals_apart(audit.epsilon, 0.0 if claim is None else claim.epsilon)
@@ -178,3 +183,50 @@ def decimals_apart(proved: float, claim: float) -> int:
         while decimals < 9 and number(proved, decimals) == number(claim, decimals):
             decimals += 1
     return decimals
+
+
+def summarise(audit: Audit) -> str:
+    """Return the audit in at most 20 lines of at most 78 letters, the first one longer."""
+    lines = [f"subject: {audit.subject}"]
+    if audit.claim is not None:
+        lines.append(f"claim: ε = {audit.claim.epsilon:.6g} at δ = {audit.claim.delta:g}")
+    views = audit.views
+    proved = [f"{_LABELS[rule.outcome]}: {rule.rule}" for rule in audit.find(RuleFinding)]
+    for finding in audit.find(ConformanceFinding):
+        proved += _summarise_checks(finding)
+    if len(views) == 1:
+        proved.append(f"bound: {views[0].bound}")
+    else:
+        proved += [f"{_word_bound(view.bound)}: {view.subject}" for view in views]
+    lines += proved[:_PRINTED]
+    if len(proved) > _PRINTED:
+        lines.append(f"… and {len(proved) - _PRINTED:,} more")
+    lines += [f"advice: {text}" for text in audit.advice[:2]]
+    caveats = [*audit.caveats, *(views[0].bound.caveats if views else ())]
+    lines += [f"caveat: {text}" for text in caveats[:3]]
+    lines.append("save('report.html') writes the whole report.")
+    first = one_line(headline(audit), _LONGEST)
+    return "\n".join([first, *(f"  {one_line(line, _WIDTH - 2)}" for line in lines)])
+
+
+def _summarise_checks(finding: ConformanceFinding) -> list[str]:
+    """Return what is not as it should be, check by check, then what is, in one line."""
+    fine = finding.find(judge.CONFORMS)
+    lines = [
+        f"{check.outcome.upper()}: {check.name}: {check.seen}"
+        for check in finding.checks
+        if check not in fine
+    ]
+    if fine:
+        named = ", ".join(check.name for check in fine)
+        lines.append(
+            f"{judge.CONFORMS.upper()}: {len(fine)} of {len(finding.checks)} checks: {named}"
+        )
+    if finding.bound is not None:
+        lines.append(f"what ran: {finding.bound}")
+    return lines
+
+
+def _word_bound(bound: EpsilonLowerBound) -> str:
+    epsilon = f"ε ≥ {number(bound.epsilon)}"
+    return epsilon if bound.valid else f"{epsilon}, NOT A VALID BOUND"

@@ -1,1 +1,1 @@
-"""Runs that survive: a plan, units of work, a directory, and what executes them."""
+"""Run units of work that survive crashes: plan, store, engines."""

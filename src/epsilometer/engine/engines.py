@@ -1,4 +1,4 @@
-"""What executes units: this machine, or a Dask cluster. Outcomes come back as they come.
+"""Execute units on this machine or on a Dask cluster, and yield outcomes as they finish.
 
 A unit that raises is an outcome like any other. A worker that *dies* (killed, out of memory, a
 crash in native code) takes the units it held with it; those are tried again one by one, so that
@@ -28,7 +28,8 @@ from threadpoolctl import ThreadpoolController, threadpool_limits
 
 from epsilometer import _validate
 from epsilometer._extras import needs
-from epsilometer.engine.shards import Arrays, checked
+from epsilometer.core.registry import Registry
+from epsilometer.engine.shards import Arrays, check_arrays
 from epsilometer.errors import EpsilometerError, InvalidArgument
 
 Call: TypeAlias = Callable[[int], Any]
@@ -74,7 +75,15 @@ class Engine(Protocol):
         ...
 
     def outcomes(self, call: Call, units: Iterable[int]) -> Outcomes:
-        """Calls ``call`` with each unit, and yields outcomes as they come."""
+        """Call ``call`` with each unit, and yield outcomes as they finish."""
+        ...
+
+
+class MakeEngine(Protocol):
+    """Builds an engine from the options of a command; a row of ``ENGINES``."""
+
+    def __call__(self, workers: int, address: str | None) -> Engine:
+        """Return an engine of so many workers, 0 for its own choice, at this address."""
         ...
 
 
@@ -96,7 +105,7 @@ class InProcess:
         return 1
 
     def outcomes(self, call: Call, units: Iterable[int]) -> Outcomes:
-        """Yields outcomes in the order of ``units``."""
+        """Yield outcomes in the order of ``units``."""
         for unit in units:
             with threadpool_limits(1):
                 outcome = _attempt(call, unit)
@@ -131,13 +140,13 @@ class Local:
         return self.count or int(cpu_count())
 
     def outcomes(self, call: Call, units: Iterable[int]) -> Outcomes:
-        """Yields outcomes as they come."""
+        """Yield outcomes as they finish."""
         if self.kind == "threads":
             with threadpool_limits(1), parallel_config(backend="threading"):
                 yield from _stream(call, units, workers=self.workers, home="another thread")
             return
         for tracker in (resource_tracker, resource_tracker_of_loky):
-            tracker.ensure_running()  # begun later, they would undo ``_ctrl_c_held``
+            tracker.ensure_running()  # begun later, they would undo ``_hold_ctrl_c``
         # That a worker grew and is replaced. Where warnings are errors, the thread that replaces it
         # would die of this one, and everybody wait for ever.
         warnings.filterwarnings("ignore", "A worker stopped while some jobs", UserWarning)
@@ -147,7 +156,7 @@ class Local:
             initializer=_begin_worker,
             initargs=(os.getpid(),),
         ):
-            yield from _persistent(call, units, workers=self.workers, tries=self.retries)
+            yield from _stream_persistently(call, units, workers=self.workers, tries=self.retries)
 
 
 @dataclass(frozen=True)
@@ -180,16 +189,16 @@ class Dask:
     @property
     def workers(self) -> int:
         """How many units the cluster executes at a time now."""
-        with self._client() as client:
+        with self._connect() as client:
             return sum(client.ncores().values())
 
     def outcomes(self, call: Call, units: Iterable[int]) -> Outcomes:
-        """Yields outcomes as they come."""
-        with self._client() as client:
+        """Yield outcomes as they finish."""
+        with self._connect() as client:
             yield from _Cluster(client, call, self).outcomes(units)
 
     @contextmanager
-    def _client(self) -> Iterator[Any]:
+    def _connect(self) -> Iterator[Any]:
         with needs("distributed", extra="dask"):
             from distributed import Client
         try:
@@ -210,6 +219,33 @@ class Dask:
                     f"{self.patience:g} s. Start one with: dask worker {self.address}"
                 ) from error
             yield client
+
+
+def make_engine(name: str | None, workers: int = 0, address: str | None = None) -> Engine | None:
+    """Return an engine by its registered name; None leaves the choice to the subject.
+
+    Args:
+        name: A key of ``ENGINES``; None is ``local`` where a number of workers is set.
+        workers: How many; 0 is one per core.
+        address: Of the scheduler, for engines that have one.
+    """
+    if (name == "dask") != (address is not None) and name in (None, *OWN_ENGINES):
+        raise InvalidArgument(
+            "Expected --address with --engine dask and with no other: the scheduler's, "
+            f"as tcp://host:8786. Got --engine {name} and --address {address}."
+        )
+    if name is None and not workers:
+        return None
+    return ENGINES.find(name or "local", label="the engine")(workers=workers, address=address)
+
+
+OWN_ENGINES: dict[str, MakeEngine] = {
+    "local": lambda workers, address: Local(count=workers),
+    "threads": lambda workers, address: Local(count=workers, kind="threads"),
+    "in-process": lambda workers, address: InProcess(),
+    "dask": lambda workers, address: Dask(str(address)),
+}
+ENGINES: Registry[MakeEngine] = Registry("engines", OWN_ENGINES)
 
 
 class _Cluster:
@@ -240,34 +276,34 @@ class _Cluster:
                 else:
                     yield outcome
             elif given_up:
-                yield self._alone(given_up.pop(0))
+                yield self._retry_alone(given_up.pop(0))
             else:
                 return
 
     def _share(self) -> None:
-        """The call as a task of its own: sent once, and made again where its worker died."""
+        """Send the call as a task of its own: once, and again where its worker died."""
         try:
-            self._shared = self._client.submit(_itself, self._call, pure=False)
+            self._shared = self._client.submit(_return_call, self._call, pure=False)
         except (TypeError, PicklingError) as error:
-            raise _unsendable(error) from error
+            raise _make_pickling_error(error) from error
 
     def _send(self, unit: int) -> None:
         future = self._client.submit(_attempt, self._shared, unit, _HERE, pure=False)
         self._flying[future.key] = future, unit
         future.add_done_callback(self._back.put)
 
-    def _alone(self, unit: int) -> Outcome:
-        """One unit that Dask gave up on, with nobody beside it to blame."""
+    def _retry_alone(self, unit: int) -> Outcome:
+        """Retry one unit that Dask gave up on, alone."""
         for _ in range(self._engine.retries):
             self._share()
             self._send(unit)
             _, outcome = self._take()
             if outcome is not None:
                 return outcome
-        return _hopeless(unit, "Dask says: KilledWorker", tries=self._engine.retries)
+        return _give_up(unit, "Dask says: KilledWorker", tries=self._engine.retries)
 
     def _take(self) -> tuple[int, Outcome | None]:
-        """The next unit that came back, and None where its workers died."""
+        """Return the next unit that came back; its outcome is None where its workers died."""
         from distributed.scheduler import KilledWorker
 
         seen = time.monotonic()
@@ -278,7 +314,7 @@ class _Cluster:
             except KilledWorker:
                 outcome = None
             except (Empty, TimeoutError) as error:
-                seen = time.monotonic() if self._somebody_works() else seen
+                seen = time.monotonic() if self._has_workers() else seen
                 if time.monotonic() - seen > self._engine.patience:
                     raise EngineLost(
                         f"Expected a worker at the Dask scheduler {self._engine.address!r}, there "
@@ -289,72 +325,74 @@ class _Cluster:
                 continue
             except CancelledError as error:
                 if self._shared.status == "error":
-                    raise _refused(self._shared.exception()) from error
-                raise self._lost() from error
+                    raise _make_refused_error(self._shared.exception()) from error
+                raise self._make_lost_error() from error
             except Exception as error:  # not the unit's, whose are outcomes
-                raise _refused(error) from error
+                raise _make_refused_error(error) from error
             return self._flying.pop(future.key)[1], outcome
 
-    def _somebody_works(self) -> bool:
+    def _has_workers(self) -> bool:
         try:
             return bool(self._client.ncores())
         except (OSError, TimeoutError, CancelledError, ValueError) as error:
-            raise self._lost() from error
+            raise self._make_lost_error() from error
 
-    def _lost(self) -> EngineLost:
+    def _make_lost_error(self) -> EngineLost:
         return EngineLost(
             f"The Dask scheduler {self._engine.address!r} went away. What is finished is safe."
         )
 
 
-def _refused(error: BaseException) -> EngineLost:
-    why = " ".join(f"{type(error).__name__}: {error}".split())
+def _make_refused_error(error: BaseException) -> EngineLost:
     return EngineLost(
-        f"The Dask cluster could not take the work ({why}). "
-        "Scheduler and workers need the packages and the code that this process has."
+        f"The Dask cluster could not take the work ({type(error).__name__}). "
+        "Scheduler and workers need the packages and the code that this process has.",
+        withheld=" ".join(str(error).split()),
     )
 
 
-def _itself(call: Call) -> Call:
+def _return_call(call: Call) -> Call:
     return call
 
 
-def _persistent(call: Call, units: Iterable[int], *, workers: int, tries: int) -> Outcomes:
-    """Streams outcomes; when a worker dies, tries what was under way one by one, and goes on."""
+def _stream_persistently(call: Call, units: Iterable[int], *, workers: int, tries: int) -> Outcomes:
+    """Yield outcomes; when a worker dies, retry what it may have held one by one, then continue."""
     left = dict.fromkeys(units)  # those without an outcome, in order
     while left:
         under_way: list[int] = []
 
-        def fed(under_way: list[int] = under_way) -> Iterator[int]:
+        def feed(under_way: list[int] = under_way) -> Iterator[int]:
             for unit in tuple(left):
                 under_way.append(unit)
                 yield unit
 
         try:
-            for outcome in _stream(call, fed(), workers=workers):
+            for outcome in _stream(call, feed(), workers=workers):
                 del left[outcome.unit]
                 yield outcome
             return
         except BrokenProcessPool as error:
             for unit in tuple(under_way):
                 if unit in left:
-                    outcome = _alone(call, unit, error, workers=workers, tries=tries)
+                    outcome = _retry_alone(call, unit, error, workers=workers, tries=tries)
                     del left[unit]
                     yield outcome
 
 
-def _alone(call: Call, unit: int, error: BaseException, *, workers: int, tries: int) -> Outcome:
-    """One unit that was under way when a worker died, with nobody beside it to blame."""
+def _retry_alone(
+    call: Call, unit: int, error: BaseException, *, workers: int, tries: int
+) -> Outcome:
+    """Retry one unit alone, so that no other unit can be the one that kills the worker."""
     for _ in range(tries):
         try:
             for outcome in _stream(call, [unit], workers=workers):
                 return outcome
         except BrokenProcessPool as again:
             error = again
-    return _hopeless(unit, str(error), tries=tries)
+    return _give_up(unit, str(error), tries=tries)
 
 
-def _hopeless(unit: int, why: str, *, tries: int) -> Outcome:
+def _give_up(unit: int, why: str, *, tries: int) -> Outcome:
     said = f"The worker died {tries} times with nothing but this unit to do.\n{why}"
     return Outcome(unit=unit, arrays=None, error=said, seconds=0.0)
 
@@ -363,20 +401,20 @@ def _stream(call: Call, units: Iterable[int], *, workers: int, home: str = _HERE
     # joblib would run a single worker's calls in this very process: two then, of which one rests.
     ahead: int | str = 1 if workers == 1 else "2 * n_jobs"
     parallel = Parallel(n_jobs=max(2, workers), pre_dispatch=ahead, return_as="generator_unordered")
-    with _ctrl_c_held():
+    with _hold_ctrl_c():
         stream = parallel(delayed(_attempt)(call, unit, home) for unit in units)
     try:
         for outcome in stream:  # noqa: UP028 – ``yield from`` would close it before we do
             yield outcome
     except PicklingError as error:
-        raise _unsendable(error) from error
+        raise _make_pickling_error(error) from error
     finally:
         with warnings.catch_warnings():  # joblib's, that work was left undone: that is meant
             warnings.simplefilter("ignore", UserWarning)
             stream.close()
 
 
-def _unsendable(error: BaseException) -> InvalidArgument:
+def _make_pickling_error(error: BaseException) -> InvalidArgument:
     *_, why = str(error.__cause__ or error).strip('"\n').splitlines()
     return InvalidArgument(
         f"Expected work that can be sent to another process ({why}). "
@@ -385,12 +423,12 @@ def _unsendable(error: BaseException) -> InvalidArgument:
 
 
 def _attempt(call: Call, unit: int, home: str = _HERE) -> Outcome:
-    """Calls the unit; whatever it raises is its outcome, also where it calls ``sys.exit``."""
+    """Call a unit; whatever it raises, ``SystemExit`` included, is its outcome."""
     if home != _HERE:
-        _settle_worker()
+        _prepare_worker()
     start = time.perf_counter()
     try:
-        arrays = checked(call(unit))
+        arrays = check_arrays(call(unit))
         return Outcome(unit=unit, arrays=arrays, error="", seconds=time.perf_counter() - start)
     except KeyboardInterrupt:  # the user's
         raise
@@ -399,29 +437,29 @@ def _attempt(call: Call, unit: int, home: str = _HERE) -> Outcome:
         return Outcome(unit=unit, arrays=None, error=error, seconds=time.perf_counter() - start)
 
 
-def _settle_worker() -> None:
-    """Once in each thread that works, since OpenMP counts for each: sums in one order."""
+def _prepare_worker() -> None:
+    """Limit native threads to one per working thread, so that sums have one order."""
     if not getattr(_SETTLED, "done", False):
         ThreadpoolController().limit(limits=1)
         _SETTLED.done = True
 
 
 def _begin_worker(master: int) -> None:
-    """In each process we start: Ctrl-C is the master's, and nobody works for a master that died."""
-    _settle_worker()
+    """Ignore Ctrl-C in a worker process, and end it when its parent dies."""
+    _prepare_worker()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_die_with, args=(master,), daemon=True).start()
+    threading.Thread(target=_exit_with, args=(master,), daemon=True).start()
 
 
-def _die_with(master: int) -> None:
+def _exit_with(master: int) -> None:
     while os.getppid() == master:
         time.sleep(_GLANCE)
     os._exit(1)
 
 
 @contextmanager
-def _ctrl_c_held() -> Iterator[None]:
-    """Processes started here do not see Ctrl-C, not even before their first line is reached."""
+def _hold_ctrl_c() -> Iterator[None]:
+    """Block SIGINT while processes start, so that they never see Ctrl-C."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return

@@ -1,12 +1,16 @@
-"""What happens during a run, told to whoever listens: a bar, lines, a log."""
+"""Report what happens during a run to listeners: a progress bar, lines, a log."""
 
 import json
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
+
+from epsilometer._files import Folder
+from epsilometer.errors import UnreadableFile
 
 EVENTS = {
     "started": "work begins: units, how many are finished already, engine, workers, process, host",
@@ -31,7 +35,7 @@ class Event:
     time: float = field(default_factory=time.time)
 
     def to_json(self) -> str:
-        """One line."""
+        """Return the event as one line of JSON."""
         plain = {"time": round(self.time, 3), "event": self.name, **self.details}
         return json.dumps(plain, ensure_ascii=False)
 
@@ -40,27 +44,27 @@ Listener: TypeAlias = Callable[[Event], None]
 
 
 def log_to(path: Path) -> Listener:
-    """Appends events to a file. A log that cannot be written stops nothing: the disk may be full,
-    and what matters is told by whoever writes what matters. A line that a crash cut off stays one.
+    """Return a listener that appends events to a private file, never through a link.
+
+    A log that cannot be written stops nothing: the disk may be full, and what matters is told by
+    whoever writes what matters. A line that a crash cut off stays one.
     """
-    start = "\n" if _cut_off(path) else ""
+    start = "\n" if _is_cut_off(path) else ""
 
     def listen(event: Event) -> None:
         nonlocal start
-        try:
-            with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
-                file.write(start + event.to_json() + "\n")
-                start = ""
-        except OSError:
-            pass
+        line = (start + event.to_json() + "\n").encode("utf-8", "backslashreplace")
+        with suppress(OSError, UnreadableFile), Folder.hold(path.parent) as folder:
+            folder.append(path.name, line)
+            start = ""
 
     return listen
 
 
-def _cut_off(path: Path) -> bool:
+def _is_cut_off(path: Path) -> bool:
     try:
-        with path.open("rb") as file:
+        with Folder.hold(path.parent) as folder, folder.open(path.name) as file:
             file.seek(-1, os.SEEK_END)
             return file.read(1) != b"\n"
-    except OSError:  # absent, or empty
+    except (OSError, UnreadableFile):  # absent, empty, or none of ours
         return False

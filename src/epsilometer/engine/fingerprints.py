@@ -1,4 +1,4 @@
-"""What an audit was given, as a hash: a run is never continued with something else."""
+"""Fingerprint the inputs of an audit, so that a run never continues with other inputs."""
 
 import functools
 import hashlib
@@ -18,7 +18,7 @@ class _Digest(Protocol):
 
 
 def fingerprint(value: Any) -> str:
-    """SHA-256 of a value by its contents: the same in every process, another for other contents.
+    """Return the SHA-256 of a value by its contents, the same in every process.
 
     Arrays and tensors count by type, shape and bytes; containers and objects by their parts; a
     path, or a text that is one, by the contents of its file; a function by its name alone.
@@ -41,7 +41,7 @@ def fingerprint(value: Any) -> str:
 
 
 def name_of(function: Any) -> str:
-    """Module and qualified name; those of the type where it is an object that can be called."""
+    """Return module and qualified name of a function, or of the type of a callable object."""
     while isinstance(function, functools.partial):
         function = function.func
     if not hasattr(function, "__qualname__"):
@@ -49,29 +49,36 @@ def name_of(function: Any) -> str:
     return f"{function.__module__}.{function.__qualname__}"
 
 
+def is_tensor(value: Any) -> bool:
+    """Tell whether a value is a tensor, as of torch; files have ``detach`` too, and lose by it."""
+    return hasattr(value, "detach") and hasattr(value, "cpu")
+
+
 def _add(digest: _Digest, value: Any, above: tuple[int, ...]) -> None:
-    """Adds a value to the digest; ``above`` are those it is a part of."""
+    """Add a value to the digest; ``above`` are the values it is a part of."""
     kind = type(value)
-    _say(digest, f"{kind.__module__}.{kind.__qualname__}")
+    _add_text(digest, f"{kind.__module__}.{kind.__qualname__}")
     if id(value) in above:  # part of itself
-        _say(digest, f"again {len(above) - above.index(id(value))}")
+        _add_text(digest, f"again {len(above) - above.index(id(value))}")
         return
     inner = (*above, id(value))
-    text = _text(value)
+    text = _describe_leaf(value)
     if text is not None:
-        _say(digest, text)
-    elif hasattr(value, "detach"):  # a torch tensor
+        _add_text(digest, text)
+    elif is_tensor(value):
         plain = value.detach().cpu()
-        _say(digest, str(plain.dtype))
-        _array(digest, (plain.float() if "bfloat16" in str(plain.dtype) else plain).numpy(), inner)
+        _add_text(digest, str(plain.dtype))
+        _add_array(
+            digest, (plain.float() if "bfloat16" in str(plain.dtype) else plain).numpy(), inner
+        )
     elif isinstance(value, (np.ndarray, np.generic)):
-        _array(digest, np.asarray(value), inner)
+        _add_array(digest, np.asarray(value), inner)
     else:
-        _parts(digest, _inside(value), inner)
+        _add_parts(digest, _list_parts(value), inner)
 
 
-def _text(value: Any) -> str | None:
-    """What has no parts, as text; None for anything else."""
+def _describe_leaf(value: Any) -> str | None:
+    """Return a value without parts as text; None for anything else."""
     if isinstance(value, (str, Path)) and os.path.isfile(value):
         with open(value, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -81,8 +88,8 @@ def _text(value: Any) -> str | None:
     return repr(value) if isinstance(value, plain) and not isinstance(value, np.generic) else None
 
 
-def _inside(value: Any) -> list[Any]:
-    """The parts of a value, in an order of their own."""
+def _list_parts(value: Any) -> list[Any]:
+    """Return the parts of a value, in a fixed order."""
     parts: list[Any]
     match value:
         case functools.partial():
@@ -99,32 +106,32 @@ def _inside(value: Any) -> list[Any]:
         case _ if hasattr(value, "to_numpy"):  # a column or a table, as of pandas
             parts = [list(getattr(value, "columns", ())), value.to_numpy()]
         case _:
-            parts = _reduced(value)
+            parts = _reduce(value)
     return parts
 
 
-def _parts(digest: _Digest, parts: list[Any], above: tuple[int, ...]) -> None:
-    _say(digest, f"{len(parts)} parts")
+def _add_parts(digest: _Digest, parts: list[Any], above: tuple[int, ...]) -> None:
+    _add_text(digest, f"{len(parts)} parts")
     for part in parts:
         _add(digest, part, above)
 
 
-def _array(digest: _Digest, array: "np.ndarray[Any, Any]", above: tuple[int, ...]) -> None:
-    _say(digest, f"{array.dtype.str} {array.shape}")
+def _add_array(digest: _Digest, array: "np.ndarray[Any, Any]", above: tuple[int, ...]) -> None:
+    _add_text(digest, f"{array.dtype.str} {array.shape}")
     if array.dtype.hasobject:
-        _parts(digest, array.ravel().tolist(), above)
+        _add_parts(digest, array.ravel().tolist(), above)
     else:
         digest.update(np.ascontiguousarray(array).tobytes())
 
 
-def _say(digest: _Digest, text: str) -> None:
+def _add_text(digest: _Digest, text: str) -> None:
     data = text.encode("utf-8", "surrogatepass")
     digest.update(f"{len(data)}:".encode())  # so that no two parts can be cut otherwise
     digest.update(data)
 
 
-def _reduced(value: Any) -> list[Any]:
-    """What a pickle would hold of an object; pickles themselves differ by who shares what."""
+def _reduce(value: Any) -> list[Any]:
+    """Return what a pickle would hold; pickles themselves differ by which parts are shared."""
     try:
         parts = value.__reduce_ex__(4)
     except Exception as error:  # objects raise almost anything when asked for their contents

@@ -1,29 +1,40 @@
-"""A plan: everything that determines a result, and its hash."""
+"""Plan a run: everything that determines a result, its hash, and how two plans differ."""
 
 import hashlib
+import hmac
 import json
-import platform
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from importlib.metadata import version
-from itertools import chain
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Self
 
+import msgspec
 import numpy as np
 
 from epsilometer import _validate
+from epsilometer.engine.code import LOADED
+from epsilometer.engine.environment import list_version_changes, versions
 from epsilometer.errors import InvalidArgument
 
-SCHEMA = 2
+SCHEMA = 3
+_PUBLIC = ("audit", "parameters", "units", "seed", "versions", "source")
+_NAMED = 8  # differences that a message names
+_SETTINGS = ("audit", "parameters", "units", "seed")
+_ACCEPTING: ContextVar[bool] = ContextVar("accepting changed code", default=False)
 
 
-def versions() -> tuple[tuple[str, str], ...]:
-    """What computes: (package, version) pairs."""
-    packages = ("epsilometer", "numpy", "scipy")
-    return (
-        ("python", ".".join(platform.python_version_tuple()[:2])),
-        *((package, version(package)) for package in packages),
-    )
+@dataclass(frozen=True, kw_only=True)
+class Accepted:
+    """An earlier plan of the same run, whose units count although code has changed since.
+
+    Attributes:
+        plan: Its hash.
+        changes: What changed, in words.
+    """
+
+    plan: str
+    changes: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +47,13 @@ class Plan:
         parameters: Its settings and whatever else determines the result, as JSON values.
         units: How many units of work there are.
         seed: From which every unit's stream is derived.
-        inputs: Name → SHA-256 of what is read.
-        versions: (package, version) pairs.
+        inputs: Name → SHA-256 of what is read; keyed once it is sealed.
+        code: Name → SHA-256 of the user's functions, of what they close over, and of the modules
+            that they reach; keyed once it is sealed.
+        source: SHA-256 of what the user wrote, without any values; empty where that is nothing.
+        versions: (distribution, version) pairs that a result names.
+        environment: Distribution → version of all that was imported when the run began.
+        accepted: Earlier plans of the same run whose units count.
 
     Example:
         >>> plan = Plan(audit="mine", parameters={"rate": 0.5}, units=10, seed=0)
@@ -50,19 +66,17 @@ class Plan:
     units: int
     seed: int
     inputs: Mapping[str, str] = field(default_factory=dict)
+    code: Mapping[str, str] = field(default_factory=dict)
+    source: str = ""
     versions: tuple[tuple[str, str], ...] = field(default_factory=versions)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    accepted: tuple[Accepted, ...] = ()
 
     def __post_init__(self) -> None:
         _validate.whole(1, units=self.units)
         _validate.whole(0, seed=self.seed)
-        told = (self.audit, *self.inputs, *self.inputs.values())
-        if not all(isinstance(each, str) for each in (*told, *chain(*self.versions))):
-            raise InvalidArgument(
-                "Expected the audit, inputs and versions of a plan as text, got "
-                f"{_validate.short((*told, *self.versions))}."
-            )
         try:
-            restored = json.loads(_canonical(self.parameters))
+            restored = json.loads(_encode_canonically(self.parameters))
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidArgument(
                 f"Expected parameters of a plan to be JSON values ({error}). "
@@ -72,27 +86,44 @@ class Plan:
 
     @property
     def hash(self) -> str:
-        """SHA-256 of everything above."""
-        return hashlib.sha256(_canonical(self._plain())).hexdigest()
+        """SHA-256 of everything above. It follows from the data too, so it is not for sharing."""
+        return hashlib.sha256(_encode_canonically(self._to_plain())).hexdigest()
+
+    @property
+    def public_hash(self) -> str:
+        """SHA-256 of settings, source and versions: what a result may name, whoever reads it."""
+        plain = self._to_plain()
+        return hashlib.sha256(
+            _encode_canonically({name: plain[name] for name in _PUBLIC})
+        ).hexdigest()
+
+    def seal(self, secret: bytes) -> "Plan":
+        """Return the plan as a run keeps it: digests of data cannot be guessed without the secret.
+
+        Example:
+            >>> plan = Plan(audit="mine", parameters={}, units=1, seed=0, inputs={"y": "0" * 64})
+            >>> plan.seal(b"one").inputs == plan.seal(b"another").inputs
+            False
+        """
+        return replace(self, inputs=_key(secret, self.inputs), code=_key(secret, self.code))
 
     def stream(self, unit: int) -> np.random.Generator:
-        """The unit's own random stream: counter-based, and never another unit's."""
+        """Return the unit's own random stream: counter-based, and never another unit's."""
         sequence = np.random.SeedSequence(self.seed, spawn_key=(unit,))
         return np.random.Generator(np.random.Philox(sequence))
 
     def to_json(self) -> str:
-        """The plan and its hash."""
-        return json.dumps({**self._plain(), "hash": self.hash}, indent=2, ensure_ascii=False)
+        """Return the plan and its hash as JSON text."""
+        return json.dumps({**self._to_plain(), "hash": self.hash}, indent=2, ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The plan that ``to_json`` wrote; anything else, and any change by hand, is refused."""
+        """Read a plan that ``to_json`` wrote; refuse anything else, and any change by hand."""
         try:
             plain = json.loads(text)
             schema, stated = plain.pop("schema"), plain.pop("hash")
-            plain["versions"] = tuple((name, number) for name, number in plain["versions"])
             unknown = set(plain) ^ {part.name for part in fields(cls)}
-            plan = None if schema != SCHEMA or unknown else cls(**plain)
+            plan = None if schema != SCHEMA or unknown else msgspec.convert(plain, cls)
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
             raise InvalidArgument(
                 f"Expected a plan as JSON, got something else: {str(error)[:200]}."
@@ -110,10 +141,104 @@ class Plan:
             )
         return plan
 
-    def _plain(self) -> dict[str, Any]:
+    def _to_plain(self) -> dict[str, Any]:
         return {"schema": SCHEMA, **asdict(self)}
 
 
-def _canonical(value: Any) -> bytes:
+def _key(secret: bytes, digests: Mapping[str, str]) -> dict[str, str]:
+    """Return digests that only somebody who has the secret can compute from the data."""
+    return {
+        name: hmac.digest(
+            secret, f"{name}\0{digest}".encode("utf-8", "surrogatepass"), "sha256"
+        ).hex()
+        for name, digest in digests.items()
+    }
+
+
+def _encode_canonically(value: Any) -> bytes:
     text = json.dumps(value, sort_keys=True, allow_nan=False, separators=(",", ":"))
     return text.encode("utf-8")
+
+
+class CodeChanged(InvalidArgument):
+    """The code that began a run is not the code that would go on with it."""
+
+
+@contextmanager
+def accept_changes(accepted: bool) -> Iterator[None]:
+    """Let runs inside this one, as those of shadow models, go on with changed code too."""
+    token = _ACCEPTING.set(accepted)
+    try:
+        yield
+    finally:
+        _ACCEPTING.reset(token)
+
+
+def accepts_changes() -> bool:
+    """Tell whether the run that this call is a part of goes on with changed code."""
+    return _ACCEPTING.get()
+
+
+def describe_difference(there: Plan, here: Plan) -> str:
+    """Return how two plans differ in settings and data, which makes them two runs; or nothing."""
+    found = [
+        f"{name} {_shorten(old)} there, {_shorten(new)} here"
+        for part in _SETTINGS
+        for name, old, new in _list_differences(part, getattr(there, part), getattr(here, part))
+    ]
+    found += [f"other data in {name}" for name in _list_changed(there.inputs, here.inputs)]
+    return _join(found)
+
+
+def list_code_changes(there: Plan, here: Plan) -> list[str]:
+    """Return what changed in code and versions since a run began, in words."""
+    old, new = dict(there.versions), dict(here.versions)
+    versions = {name: (old.get(name), new.get(name)) for name in {**old, **new}}
+    found = [
+        f"{name} {was or 'absent'} there, {now or 'absent'} here"
+        for name, (was, now) in versions.items()
+        if was != now
+    ]
+    found += [text for text in list_version_changes(there.environment) if text not in found]
+    changed = _list_changed(there.code, here.code)
+    return found + [name for name in changed if _is_meaningful(name, changed, there, here)]
+
+
+def refuse_changes(directory: str, changes: list[str]) -> CodeChanged:
+    """Return the error that says what changed, and what can be done."""
+    return CodeChanged(
+        f"Expected the code that began the run in {directory!r}, found changes: {_join(changes)}. "
+        "Units of both would be mixed. Begin a new run in another directory, or undo the change; "
+        "accept_changes=True (--accept-changes) goes on, and the result says so."
+    )
+
+
+def _is_meaningful(name: str, changed: list[str], there: Plan, here: Plan) -> bool:
+    """Tell whether a name says something of its own: a module may be loaded here, and not there."""
+    if not name.startswith(LOADED):
+        return True
+    source = f"module {name.removeprefix(LOADED)}"
+    return name in there.code and name in here.code and source not in changed
+
+
+def _list_changed(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
+    return [name for name in sorted({**old, **new}) if old.get(name) != new.get(name)]
+
+
+def _list_differences(name: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Yield what differs, by dotted names, each with both values."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in {**new, **old}:
+            yield from _list_differences(f"{name}.{key}", old.get(key), new.get(key))
+    elif json.dumps(old) != json.dumps(new):  # 1 and 1.0 are equal, and another text
+        yield name, old, new
+
+
+def _join(parts: list[str]) -> str:
+    more = len(parts) - _NAMED
+    return "; ".join(parts[:_NAMED]) + (f"; and {more} more" if more > 0 else "")
+
+
+def _shorten(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -7,14 +7,17 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from epsilometer.core.audit import Provenance
-from epsilometer.core.claim import Claim
+from epsilometer.core.audit import Audit, Provenance
+from epsilometer.core.claim import DEFAULT_CONFIDENCE, Claim
 from epsilometer.core.plain import to_plain
-from epsilometer.core.settings import to_settings
+from epsilometer.core.settings import describe_shapes, to_settings
 from epsilometer.core.stopping import Until
+from epsilometer.engine.code import find_code
 from epsilometer.engine.engines import Engine
+from epsilometer.engine.environment import read_environment, versions
 from epsilometer.engine.events import Listener
-from epsilometer.engine.plan import Plan, versions
+from epsilometer.engine.plan import Plan
+from epsilometer.engine.run import Job, recompute, run
 from epsilometer.errors import InvalidArgument
 
 
@@ -31,16 +34,20 @@ class Request:
         engine: What executes units; None for the subject's own choice.
         until: When to stop early; None for never.
         listen: Who is told what happens.
+        accept_changes: Go on with a run whose code has changed since it began.
+        recompute: Make the result of the run in ``out`` again from its shards, and nothing else.
     """
 
     claim: Claim | None = None
     delta: float | None = None
-    confidence: float = 0.95
+    confidence: float = DEFAULT_CONFIDENCE
     seed: int = 0
     out: Path | None = None
     engine: Engine | None = None
     until: Until | None = None
     listen: Sequence[Listener] = ()
+    accept_changes: bool = False
+    recompute: bool = False
 
     @property
     def known_delta(self) -> float:
@@ -77,6 +84,8 @@ class Request:
     ) -> Plan:
         """Return the plan of a run: all settings, and ``further`` ones that follow from them."""
         name = type(subject).__name__
+        kept = self.out is not None
+        code = find_code(subject, values=kept)
         return Plan(
             audit=name,
             parameters={
@@ -85,16 +94,47 @@ class Request:
                 "confidence": self.confidence,
                 "claim": None if self.claim is None else to_plain(self.claim),
                 "until": self.until_settings,
+                "shapes": [list(pair) for pair in describe_shapes(subject)],
                 "follows": further,
             },
             units=units,
             seed=self.seed,
             inputs=dict(inputs or {}),
+            code=code.digests,
+            source=code.source,
+            versions=versions(code.packages),
+            environment=read_environment() if kept else {},
         )
 
-    def make_provenance(
-        self, subject: Any, *, inputs: Sequence[tuple[str, str]] = (), name: str = ""
-    ) -> Provenance:
+    def execute(
+        self,
+        job: Job,
+        *,
+        usual: Engine,
+        engine: Engine | None = None,
+        listen: Sequence[Listener] | None = None,
+    ) -> Audit:
+        """Run a job as it was asked for.
+
+        Args:
+            job: What to compute.
+            usual: The engine where none was asked for.
+            engine: The engine whatever was asked for.
+            listen: Who is told; those who asked by default.
+        """
+        if self.recompute:
+            if self.out is None:
+                raise InvalidArgument("Expected the directory of a run to recompute, got none.")
+            return recompute(job, self.out)
+        return run(
+            job,
+            self.out,
+            engine=engine or self.engine or usual,
+            listen=self.listen if listen is None else listen,
+            accept_changes=self.accept_changes,
+        )
+
+    def make_provenance(self, subject: Any, *, name: str = "") -> Provenance:
         """Return the provenance of an audit that is computed at once, without a run."""
         return Provenance(
             subject=name or type(subject).__name__,
@@ -104,7 +144,7 @@ class Request:
             seed=self.seed,
             until=self.until_settings,
             versions=versions(),
-            inputs=tuple(inputs),
+            shapes=describe_shapes(subject),
         )
 
     @property

@@ -1,34 +1,56 @@
-"""Runs a job: units through an engine into a store, watched in order, ended by a result."""
+"""Execute units through an engine into a store, in order, and end with a result."""
 
 import os
 import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from dataclasses import replace as replace_fields
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any, Protocol, TypedDict
 
+from msgspec.structs import replace
+
+from epsilometer._files import Folder
 from epsilometer.core.audit import Audit, Provenance
+from epsilometer.core.chain import check_chain, read_secret
+from epsilometer.core.printing import name_error
 from epsilometer.core.serialisation import from_json, to_json
-from epsilometer.engine.engines import Engine, EngineLost, Local
+from epsilometer.engine.code import find_code
+from epsilometer.engine.engines import Engine, EngineLost, InProcess, Local
+from epsilometer.engine.environment import read_environment, versions
 from epsilometer.engine.events import Event, Listener, log_to
-from epsilometer.engine.plan import Plan
+from epsilometer.engine.plan import Plan, describe_difference
+from epsilometer.engine.plan import accept_changes as accepting
 from epsilometer.engine.shards import Arrays
 from epsilometer.engine.store import Store, Writer, lock
-from epsilometer.errors import InvalidArgument
+from epsilometer.errors import EpsilometerError, InvalidArgument, UnreadableFile
 
 _LOCAL = Local()
-_BETWEEN_WORDS = 0.5  # seconds
+_BETWEEN_REPORTS = 0.5  # seconds
+_NAMED = 8  # changes that a caveat names
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, which is heeded like Ctrl-C."""
+    """SIGTERM, which ends a run like Ctrl-C."""
+
+
+class UnitFailed(EpsilometerError):
+    """A unit raised: says what, and ``traceback`` where."""
+
+    def __init__(self, unit: int, traceback: str) -> None:
+        """Take what the engine was told of the unit."""
+        self.unit, self.traceback = unit, traceback
+        *_, last = traceback.strip().splitlines() or ["Nothing is known of why."]
+        kind, _, said = last.partition(": ")
+        super().__init__(said if kind.endswith("InvalidArgument") else last)
+        self.shareable = f"Unit {unit} failed: {name_error(traceback)}."
 
 
 class Counts(TypedDict):
@@ -54,6 +76,12 @@ class Done:
         return {"units": len(units), "used": used, "failed": failed}
 
     @property
+    def accepted(self) -> tuple[str, ...]:
+        """What changed in the code while the run was under way, in words."""
+        changes = (change for each in self.plan.accepted for change in each.changes)
+        return tuple(dict.fromkeys(changes))
+
+    @property
     def provenance(self) -> Provenance:
         """The settings of the whole plan, and what became of it."""
         parameters = self.plan.parameters
@@ -65,8 +93,10 @@ class Done:
             seed=self.plan.seed,
             until=parameters["until"],
             versions=self.plan.versions,
-            inputs=tuple(self.plan.inputs.items()),
-            plan=self.plan.hash,
+            shapes=tuple((name, shape) for name, shape in parameters.get("shapes", ())),
+            plan=self.plan.public_hash,
+            code=self.plan.source,
+            accepted=self.accepted,
             **self.counts(range(self.plan.units)),
         )
 
@@ -75,15 +105,15 @@ class Watch(Protocol):
     """Sees what units returned, in the order of units whatever the order they finish in."""
 
     def see(self, arrays: Arrays) -> None:
-        """Takes the next unit's arrays."""
+        """Take the next unit's arrays."""
         ...
 
     def epsilon(self) -> float | None:
-        """What is proved so far, to show; None where nothing can be said yet."""
+        """Return the ε that is proved so far; None where nothing is known yet."""
         ...
 
     def enough(self) -> str:
-        """Why no further unit is needed, or nothing. Must depend on what was seen alone."""
+        """Return why no further unit is needed, or "". Must depend on the units seen alone."""
         ...
 
 
@@ -91,14 +121,14 @@ class Unwatched:
     """The watch of a job that proves nothing before all its units are there."""
 
     def see(self, arrays: Arrays) -> None:
-        """Looks away."""
+        """Ignore the arrays."""
 
     def epsilon(self) -> float | None:
-        """Nothing."""
+        """Return None: nothing is shown."""
         return None
 
     def enough(self) -> str:
-        """Never."""
+        """Return "": all units are needed."""
         return ""
 
 
@@ -114,19 +144,19 @@ class Job(Protocol):
         ...
 
     def unit(self, index: int) -> Arrays:
-        """One piece of the work, as named arrays."""
+        """Compute one piece of the work, as named arrays."""
         ...
 
     def missing(self, index: int) -> Arrays:
-        """What a failed unit counts as: arrays that can only weaken what is proved."""
+        """Return what a failed unit counts as: arrays that can only weaken what is proved."""
         ...
 
     def watch(self) -> Watch:
-        """A new watch over the units."""
+        """Return a new watch over the units."""
         ...
 
     def result(self, units: Iterable[Arrays], done: "Done") -> Audit:
-        """The result of the first units, as many as were needed, in their order."""
+        """Return the result of the first units, as many as were needed, in their order."""
         ...
 
 
@@ -136,73 +166,148 @@ def run(
     *,
     engine: Engine = _LOCAL,
     listen: Sequence[Listener] = (),
+    accept_changes: bool = False,
 ) -> Audit:
-    """Finishes a run, or begins it, and returns its result.
+    """Finish a run, or begin it, and return its result.
 
-    Guarantees: the same plan gives the same result, byte for byte, on every engine, with any number
+    Guarantee: the same plan gives the same result, byte for byte, on every engine, with any number
         of workers, however often it was killed and called again.
-    Assumes: the same versions and kind of processor; units are pure functions of the plan.
+    Assumption: the same versions and kind of processor; units are pure functions of the plan.
 
     Args:
         job: What to compute.
         directory: Where the run lives; a temporary one by default, which cannot be resumed.
         engine: What executes units.
         listen: Who is told what happens.
+        accept_changes: Go on with other code than the run began with; the result says so.
+
+    Raises:
+        CodeChanged: The code is another, and that is not accepted.
     """
     if directory is None:
         with TemporaryDirectory(prefix="epsilometer-") as passing:
             return run(job, Path(passing), engine=engine, listen=listen)
-    with lock(directory), heeding_sigterm():
+    with accepting(accept_changes), lock(directory), handle_sigterm():
         store = Store.create(directory, job.plan)
-        told = _Teller([log_to(directory / "log.jsonl"), *listen])
-        result = finished_result(store)
+        execution = _Run(job, store, engine, [log_to(directory / "log.jsonl"), *listen])
+        result = read_finished_result(store)
         if result is None:
-            result = _Run(job, store, engine, told).finish()
-            store.write("result.json", to_json(result) + "\n")
-        told("finished", used=result.provenance.used, failed=result.provenance.failed)
+            result = execution.finish()
+            store.write_result(to_json(result) + "\n")
+        execution.tell("finished", used=result.provenance.used, failed=result.provenance.failed)
         return result
 
 
-def finished_result(store: Store) -> "Audit | None":
-    """The result of a run that needs no more work: none of its units failed."""
-    text = store.text("result.json")
-    if text is None:
-        return None
+def recompute(job: Job, directory: Path) -> Audit:
+    """Make the result of a run again from its shards. No unit is computed, nothing is written.
+
+    Raises:
+        InvalidArgument: The job is another, or a unit is missing or damaged.
+    """
+    store = Store.open(directory)
+    with Folder.hold(directory) as home:
+        difference = describe_difference(store.plan, job.plan.seal(read_secret(home)))
+    if difference:
+        raise InvalidArgument(
+            f"Expected the settings and data of the run in {str(directory)!r}, got others: "
+            f"{difference}."
+        )
+    return _Run(job, store, InProcess(), ()).repeat()
+
+
+def gather(
+    plan: Plan,
+    unit: Callable[[int], Arrays],
+    directory: Path | str | None = None,
+    *,
+    engine: Engine = _LOCAL,
+    listen: Sequence[Listener] = (),
+) -> list[Arrays]:
+    """Return what each unit of a plan returned, in the order of units.
+
+    Guarantee: the same plan gives the same arrays, byte for byte, on every engine, with any number
+        of workers, however often it was killed and called again with the same directory.
+    Assumption: ``unit`` is a pure function of the plan and its argument, and can be pickled.
+
+    Args:
+        plan: Everything that determines the arrays.
+        unit: One piece of the work.
+        directory: Where the run lives; by default in memory alone, which cannot be resumed.
+        engine: What executes units.
+        listen: Who is told what happens.
+
+    Raises:
+        UnitFailed: A unit raised. What is finished is safe in the directory.
+
+    Example:
+        >>> import numpy as np
+        >>> from epsilometer.engine.engines import InProcess
+        >>> plan = Plan(audit="mine", parameters={}, units=3, seed=0)
+        >>> found = gather(plan, lambda unit: {"twice": np.array(2 * unit)}, engine=InProcess())
+        >>> [int(arrays["twice"]) for arrays in found]
+        [0, 2, 4]
+    """
+    if directory is None:
+        return _gather_units(_Units(plan, unit), _Memory(), engine, listen)
+    folder = Path(directory)
+    plan = _with_code(plan, unit)
+    with lock(folder), handle_sigterm():
+        store = Store.create(folder, plan)
+        listeners = [log_to(folder / "log.jsonl"), *listen]
+        return _gather_units(_Units(plan, unit), store, engine, listeners)
+
+
+def _gather_units(
+    job: "_Units", store: "Store | _Memory", engine: Engine, listen: Sequence[Listener]
+) -> list[Arrays]:
+    damaged = store.prepare()
+    if len(store.finished) < job.plan.units:
+        execution = _Execution(job, store, engine, listen)
+        execution.execute(damaged)
+        execution.tell("finished", used=execution.seen, failed=0)
+    return [store.read(unit) for unit in range(job.plan.units)]
+
+
+def read_finished_result(store: Store) -> "Audit | None":
+    """Return the result of a run of which no unit failed; None where work is left.
+
+    One that is torn, foreign or was changed is none: it is made again from the shards.
+    """
     try:
+        check_chain(store.directory)
+        text = store.text("result.json")
+        if text is None:
+            return None
         result = from_json(text)
-    except InvalidArgument:
-        return None  # torn or foreign: it is made again from the shards
+    except (InvalidArgument, UnreadableFile):
+        return None
     source = result.provenance
-    return result if source.plan == store.plan.hash and not source.failed else None
+    return result if source.plan == store.plan.public_hash and not source.failed else None
 
 
-@dataclass
-class _Teller:
-    listeners: Sequence[Listener]
+class _Execution:
+    """The state of one call: units that are finished, wait for an earlier one, or failed."""
 
-    def __call__(self, name: str, **details: Any) -> None:
-        event = Event(name, details)
-        for listener in self.listeners:
-            listener(event)
-
-
-class _Run:
-    """The state of one call of ``run``."""
-
-    def __init__(self, job: Job, store: Store, engine: Engine, told: _Teller) -> None:
-        self.job, self.store, self.engine, self.told = job, store, engine, told
+    def __init__(
+        self,
+        job: "Job | _Units",
+        store: "Store | _Memory",
+        engine: Engine,
+        listen: Sequence[Listener],
+    ) -> None:
+        self.job, self.store, self.engine, self.listeners = job, store, engine, listen
         self.units = job.plan.units
         self.watch = job.watch()
         self.seen = 0  # units 0, 1, … that the watch has seen
         self.waiting: dict[int, Callable[[], Arrays]] = {}  # finished before an earlier one
         self.failed: set[int] = set()
         self.stopped = ""
-        self.shown = time.monotonic()
+        self.told_at = time.monotonic()
 
-    def finish(self) -> Audit:
-        damaged = self.store.prepare()
+    def execute(self, damaged: Mapping[str, str]) -> None:
+        """Compute what is missing, until all units are there or the watch has seen enough."""
         finished = self.store.finished
-        self.told(
+        self.tell(
             "started",
             units=self.units,
             finished=len(finished),
@@ -212,51 +317,65 @@ class _Run:
             host=socket.gethostname(),
         )
         for name, reason in damaged.items():
-            self.told("damaged", file=f"shards/{name}", reason=reason)
+            self.tell("damaged", file=f"shards/{name}", reason=reason)
         for unit in sorted(finished):
             self.take(unit, partial(self.store.read, unit))
-        todo = [unit for unit in range(self.units) if unit not in finished]
         if not self.stopped:
             try:
-                self.work(todo)
+                self.compute([unit for unit in range(self.units) if unit not in finished])
             except KeyboardInterrupt:
-                self.told("cancelled", finished=self.count(), units=self.units)
+                self.tell("cancelled", finished=self.count(), units=self.units)
                 raise
-        if self.stopped:
-            self.store.forget_failures(self.seen)
-            self.told("stopped", used=self.seen, reason=self.stopped)
-        elif self.seen < self.units:
+        if not self.stopped and self.seen < self.units:
             raise EngineLost(
                 f"Expected an outcome of each of {self.units} units, the engine gave none for "
                 f"unit {self.seen}. What is finished is safe."
             )
-        used = (
-            self.job.missing(unit) if unit in self.failed else self.store.read(unit)
-            for unit in range(self.seen)
-        )
-        failed = frozenset(unit for unit in self.failed if unit < self.seen)
-        return self.job.result(used, Done(plan=self.job.plan, seen=self.seen, failed=failed))
 
-    def work(self, todo: Sequence[int]) -> None:
-        outcomes = self.engine.outcomes(self.job.unit, todo)
-        with Writer(self.store) as writer, closing(outcomes):
+    def compute(self, units: Sequence[int]) -> None:
+        """Send units to the engine, and store outcomes as they come."""
+        outcomes = self.engine.outcomes(self.job.unit, units)
+        with Writer(self.store.write_shard) as writer, closing(outcomes):
             for outcome in outcomes:
                 if outcome.arrays is None:
                     self.fail(outcome.unit, outcome.error)
                 else:
                     writer.add(outcome.unit, outcome.arrays)
-                    self.take(outcome.unit, partial(_itself, outcome.arrays))
+                    self.take(outcome.unit, partial(_return_arrays, outcome.arrays))
                 self.tell_progress()
                 if self.stopped:
                     break
         self.tell_progress(last=True)
 
+    def fail(self, unit: int, error: str) -> None:
+        """End everything: a subclass may count failures instead."""
+        self.tell("failed", unit=unit, error=error)
+        raise UnitFailed(unit, error)
+
+    def take(self, unit: int, arrays: Callable[[], Arrays]) -> None:
+        """Let the watch see what has become the next unit, and those that waited for it."""
+        self.waiting[unit] = arrays
+        while not self.stopped and self.seen in self.waiting:
+            self.watch.see(self.waiting.pop(self.seen)())
+            self.seen += 1
+            self.stopped = self.watch.enough()
+
+    def count(self) -> int:
+        """Return how many units are finished, those that failed not among them."""
+        return self.seen + len(self.waiting) - len(self.failed)
+
+    def tell(self, name: str, **details: Any) -> None:
+        """Hand an event to all listeners."""
+        event = Event(name, details)
+        for listener in self.listeners:
+            listener(event)
+
     def tell_progress(self, *, last: bool = False) -> None:
-        """Every now and then; a bound for the eye must not slow the run."""
-        if not last and time.monotonic() - self.shown < _BETWEEN_WORDS:
+        """Report progress at most twice per second: computing a bound must not slow the run."""
+        if not last and time.monotonic() - self.told_at < _BETWEEN_REPORTS:
             return
-        self.shown = time.monotonic()
-        self.told(
+        self.told_at = time.monotonic()
+        self.tell(
             "progress",
             finished=self.count(),
             failed=len(self.failed),
@@ -265,40 +384,125 @@ class _Run:
             epsilon=self.watch.epsilon(),
         )
 
+
+class _Run(_Execution):
+    """The execution of a job: failed units count against it, and the rest has a result."""
+
+    job: Job
+    store: Store
+
+    def finish(self) -> Audit:
+        """Return the result, after computing what is missing."""
+        self.execute(self.store.prepare())
+        if self.stopped:
+            self.store.forget_failures(self.seen)
+            self.tell("stopped", used=self.seen, reason=self.stopped)
+        return self.conclude()
+
+    def repeat(self) -> Audit:
+        """Return the result by what lies in the store alone."""
+        damaged = self.store.look()
+        failed = self.store.failures()
+        for unit in sorted({*self.store.finished, *failed}):
+            if unit in failed:
+                self.failed.add(unit)
+                self.take(unit, partial(self.job.missing, unit))
+            else:
+                self.take(unit, partial(self.store.read, unit))
+        if not self.stopped and self.seen < self.units:
+            why = "".join(f"; shards/{name}: {reason}" for name, reason in damaged.items())
+            raise InvalidArgument(
+                f"Expected all {self.units} units in {str(self.store.directory)!r}, unit "
+                f"{self.seen} is missing{why}. Compute it again: epsilometer runs resume "
+                f"{self.store.directory}"
+            )
+        return self.conclude()
+
+    def conclude(self) -> Audit:
+        """Return the result of what was seen."""
+        used = (
+            self.job.missing(unit) if unit in self.failed else self.store.read(unit)
+            for unit in range(self.seen)
+        )
+        failed = frozenset(unit for unit in self.failed if unit < self.seen)
+        done = Done(plan=self.store.plan, seen=self.seen, failed=failed)
+        return _add_change_caveat(self.job.result(used, done), done.accepted)
+
     def fail(self, unit: int, error: str) -> None:
+        """Count a failed unit against the attack."""
         self.store.write_failure(unit, error)
         self.failed.add(unit)
         self.take(unit, partial(self.job.missing, unit))
-        self.told("failed", unit=unit, error=error)
-
-    def count(self) -> int:
-        """Units that are finished, those that failed not among them."""
-        return self.seen + len(self.waiting) - len(self.failed)
-
-    def take(self, unit: int, arrays: Callable[[], Arrays]) -> None:
-        """Lets the watch see what has become the next unit, and those that waited for it."""
-        self.waiting[unit] = arrays
-        while not self.stopped and self.seen in self.waiting:
-            self.watch.see(self.waiting.pop(self.seen)())
-            self.seen += 1
-            self.stopped = self.watch.enough()
+        self.tell("failed", unit=unit, error=error)
 
 
-def _itself(arrays: Arrays) -> Arrays:
+@dataclass(frozen=True)
+class _Units(Unwatched):
+    """Units whose arrays are the result themselves."""
+
+    plan: Plan
+    unit: Callable[[int], Arrays]
+
+    def watch(self) -> Watch:
+        return self
+
+
+class _Memory(dict[int, Arrays]):
+    """A store that lasts as long as the call."""
+
+    @property
+    def finished(self) -> frozenset[int]:
+        return frozenset(self)
+
+    def prepare(self) -> dict[str, str]:
+        return {}
+
+    def read(self, unit: int) -> Arrays:
+        return self[unit]
+
+    def write_shard(self, units: Mapping[int, Arrays]) -> None:
+        self.update(units)
+
+
+def _with_code(plan: Plan, unit: Callable[[int], Arrays]) -> Plan:
+    """Return the plan with the code of its units, so that other code does not go on with it."""
+    code = find_code(unit)
+    return replace_fields(
+        plan,
+        code=code.digests,
+        source=code.source,
+        versions=versions(code.packages),
+        environment=read_environment(),
+    )
+
+
+def _add_change_caveat(result: Audit, changes: Sequence[str]) -> Audit:
+    """Add what a reader must know where units of one run are of several programs."""
+    if not changes:
+        return result
+    more = f" and {len(changes) - _NAMED} more" if len(changes) > _NAMED else ""
+    caveat = (
+        f"The code changed during this run, and that was accepted: {'; '.join(changes[:_NAMED])}"
+        f"{more}. Its units are not all of one program."
+    )
+    return replace(result, caveats=(*result.caveats, caveat))
+
+
+def _return_arrays(arrays: Arrays) -> Arrays:
     return arrays
 
 
 @contextmanager
-def heeding_sigterm() -> Iterator[None]:
-    """SIGTERM ends a run as Ctrl-C does; signals can only be set in the main thread."""
+def handle_sigterm() -> Iterator[None]:
+    """Let SIGTERM end a run as Ctrl-C does; signals can only be set in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    def heed(number: int, frame: FrameType | None) -> None:
+    def raise_terminated(number: int, frame: FrameType | None) -> None:
         raise Terminated
 
-    before = signal.signal(signal.SIGTERM, heed)
+    before = signal.signal(signal.SIGTERM, raise_terminated)
     try:
         yield
     finally:

@@ -1,10 +1,11 @@
-"""Finished units as bytes: named arrays, whose they are, and a checksum over both."""
+"""Pack finished units into bytes: named arrays, their plan, and a checksum over both."""
 
 import hashlib
 import json
+import math
 import re
-from collections.abc import Mapping
-from typing import Any, TypeAlias
+from collections.abc import Container, Mapping
+from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,14 @@ from epsilometer.errors import EpsilometerError, InvalidArgument
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
 
 
+LARGEST_SHARD = 2 * 2**30  # bytes; a unit that returns more should be several
 _KINDS = "biufcSU"
+_SUM = 64  # letters of a SHA-256
+_LINE = 64 * 2**20  # bytes of the line that says whose arrays these are
+_PART = 2**20  # bytes that are read at once
+_TORN = "its checksum does not fit: it is torn, cut off or overwritten"
+_UNFIT = "its checksum fits, its contents do not"
+_CHECKSUM = re.compile(rb"[0-9a-f]{64}\n")
 _DTYPE = re.compile(rf"[<>|=][{_KINDS}][0-9]{{1,9}}")  # as ``dtype.str``; NumPy knows other words
 
 
@@ -22,8 +30,8 @@ class DamagedShard(EpsilometerError):
     """Bytes that are not, or no longer, what a unit of this plan returned."""
 
 
-def checked(returned: Any) -> Arrays:
-    """What a unit returned, if that can be kept: arrays of numbers, truth values or text."""
+def check_arrays(returned: Any) -> Arrays:
+    """Return what a unit returned, if it can be stored: arrays of numbers, booleans or text."""
     if not isinstance(returned, Mapping) or not all(isinstance(name, str) for name in returned):
         raise InvalidArgument(
             f"Expected a unit to return named arrays as a dict, got {type(returned).__name__}."
@@ -35,11 +43,17 @@ def checked(returned: Any) -> Arrays:
                 f"Expected numbers, truth values or text in {name!r} of a unit, got {array.dtype}. "
                 "Nothing that would have to be unpickled is kept."
             )
+    size = sum(array.nbytes for array in arrays.values())
+    if size > LARGEST_SHARD // 2:  # several that finish together share a file
+        raise InvalidArgument(
+            f"Expected at most {LARGEST_SHARD // 2:,} bytes from a unit, got {size:,}. "
+            "Give each unit less to do."
+        )
     return arrays
 
 
 def pack(units: Mapping[int, Arrays], *, plan: str) -> bytes:
-    """Line 1: SHA-256 of the rest. Line 2: whose arrays these are. Then their bytes, C order.
+    """Pack units: a line with the SHA-256 of the rest, a line of JSON, the arrays' bytes.
 
     Not .npy, whose headers are Python literals that cost more to read than a short array.
     """
@@ -55,32 +69,73 @@ def pack(units: Mapping[int, Arrays], *, plan: str) -> bytes:
     return hashlib.sha256(body).hexdigest().encode("ascii") + b"\n" + body
 
 
-def unpack(data: bytes, *, plan: str) -> dict[int, Arrays]:
-    """What ``pack`` was given; ``DamagedShard`` says what is wrong with other bytes."""
+def scan(file: BinaryIO, *, plans: Container[str]) -> list[int]:
+    """Return the units in a file of one of these plans, its checksum checked, piece by piece.
+
+    Arrays are not made, so that a file that is too large for memory is no danger.
+    """
+    checksum = file.read(_SUM + 1)
+    if not _CHECKSUM.fullmatch(checksum):
+        raise DamagedShard(_TORN)
+    line = file.readline(_LINE)
+    digest, size = hashlib.sha256(line), 0
+    while part := file.read(_PART):
+        digest.update(part)
+        size += len(part)
+    if digest.hexdigest().encode("ascii") != checksum[:_SUM]:
+        raise DamagedShard(_TORN)
+    described = _describe_arrays(line, plans)
+    try:
+        fits = size >= sum(
+            _parse_dtype(kind, shape).itemsize * math.prod(shape)
+            for _, arrays in described
+            for _, kind, shape in arrays
+        )
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        raise DamagedShard(_UNFIT) from error
+    if not fits:
+        raise DamagedShard(_UNFIT)
+    return [unit for unit, _ in described]
+
+
+def unpack(data: bytes, *, plans: Container[str]) -> dict[int, Arrays]:
+    """Unpack what ``pack`` packed for one of these plans; ``DamagedShard`` says what is wrong."""
     checksum, _, body = data.partition(b"\n")
     if hashlib.sha256(body).hexdigest().encode("ascii") != checksum:
-        raise DamagedShard("its checksum does not fit: it is torn, cut off or overwritten")
+        raise DamagedShard(_TORN)
     line, _, contents = body.partition(b"\n")
     try:
-        whose = json.loads(line)
-        if whose["plan"] != plan:
-            raise DamagedShard(f"it belongs to the plan {str(whose['plan'])[:12]}…")
-        return _arrays(whose["units"], contents)
+        return _read_arrays(_describe_arrays(line, plans), contents)
     except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
-        raise DamagedShard("its checksum fits, its contents do not") from error
+        raise DamagedShard(_UNFIT) from error
 
 
-def _arrays(described: Any, contents: bytes) -> dict[int, Arrays]:
+def _describe_arrays(line: bytes, plans: Container[str]) -> list[tuple[Any, Any]]:
+    """Return whose arrays these are, as the second line says: pairs of a unit and its arrays."""
+    try:
+        whose = json.loads(line)
+        if str(whose["plan"]) not in plans:
+            raise DamagedShard(f"it belongs to the plan {str(whose['plan'])[:12]}…")
+        return [(int(unit), arrays) for unit, arrays in whose["units"]]
+    except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise DamagedShard(_UNFIT) from error
+
+
+def _parse_dtype(kind: Any, shape: Any) -> np.dtype[Any]:
+    if not _DTYPE.fullmatch(kind) or min(shape, default=0) < 0:
+        raise ValueError(f"arrays of {kind} and shape {shape} are never kept")
+    dtype: np.dtype[Any] = np.dtype(kind)
+    return dtype
+
+
+def _read_arrays(described: Any, contents: bytes) -> dict[int, Arrays]:
     units: dict[int, Arrays] = {}
     at = 0
     for unit, arrays in described:
         found = {}
         for name, kind, shape in arrays:
-            if not _DTYPE.fullmatch(kind) or min(shape, default=0) < 0:
-                raise ValueError(f"arrays of {kind} and shape {shape} are never kept")
-            dtype = np.dtype(kind)
-            array: NDArray[Any] = np.ndarray(tuple(shape), dtype, contents, at)
+            array: NDArray[Any] = np.ndarray(tuple(shape), _parse_dtype(kind, shape), contents, at)
             found[str(name)] = array.copy()  # aligned, and free of the rest of the file
             at += array.nbytes
-        units[int(unit)] = found
+        units[unit] = found
     return units

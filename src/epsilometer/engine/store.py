@@ -1,112 +1,89 @@
-"""A run's directory. Whatever is written there is whole or absent, at every moment.
+"""Store a run in its directory: every file is whole or absent, at every moment.
 
 plan.json      everything that determines the result, with its hash
-shards/        one file a finished unit
-failures/      one file a unit that raised, with its traceback
+secret         with which digests of data in the plan are keyed
+shards/        finished units, checksummed, a file for those of a moment
+failures/      one file per unit that raised, with its traceback
+quarantine/    shards that are not what they should be, for whoever wants to know why
+chain.json     that plan, shards and result belong together
 result.json    the result
-log.jsonl      what happened, one event a line
+log.jsonl      what happened, one event per line
 lock           held while somebody works on the run
+
+All of it is for the owner alone, and nothing is written through a link.
 """
 
 import errno
 import json
 import os
+import stat
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import BinaryIO, TypeVar
 
 from filelock import FileLock, Timeout
 
-from epsilometer.engine.plan import Plan
-from epsilometer.engine.shards import Arrays, DamagedShard, pack, unpack
-from epsilometer.errors import EpsilometerError, InvalidArgument
+from epsilometer._files import LARGEST_TEXT, OWNER_FILE, Folder, make_private_folder
+from epsilometer.core.chain import make_secret, read_secret, write_chain
+from epsilometer.engine.plan import (
+    Accepted,
+    Plan,
+    accepts_changes,
+    describe_difference,
+    list_code_changes,
+    refuse_changes,
+)
+from epsilometer.engine.shards import LARGEST_SHARD, Arrays, DamagedShard, pack, scan, unpack
+from epsilometer.errors import EpsilometerError, InvalidArgument, UnreadableFile
 
+_T = TypeVar("_T")
+_RECENT = 4  # files of shards kept in memory while units are read in order
 _MOMENT = 0.05  # seconds; units that finish within one share a file and its trip to the disk
 _HELD = 64 * 2**20  # bytes that may wait for the disk before the run waits for it
-_RECENT = 4  # files of shards kept in memory while units are read in order
-_NAMED = 8  # differences of two plans that a message names
 _PATIENCE = 1.0  # seconds: somebody who only asks for the status holds the lock for an instant
-
-
-class RunBusy(EpsilometerError):
-    """Another process works on this run."""
+_LOG = 4 * 2**20  # bytes of a log that are searched for who works
+_SHARDS, _FAILURES, _QUARANTINE = "shards", "failures", "quarantine"
 
 
 class CannotRead(EpsilometerError):
     """The directory of a run cannot be looked into."""
 
 
-class CannotWrite(EpsilometerError):
-    """The directory cannot be written: full, read-only, gone. What is finished stays finished."""
-
-
-@contextmanager
-def lock(directory: Path) -> Iterator[None]:
-    """Holds a run. The kernel lets go when the process ends, however it ends."""
-    held = FileLock(directory / "lock")
-    try:
-        with _writing(directory):
-            directory.mkdir(parents=True, exist_ok=True)
-            held.acquire(timeout=_PATIENCE)
-    except Timeout as error:
-        raise RunBusy(
-            f"Expected a run that nobody works on; {_holder(directory)} works on "
-            f"{str(directory)!r}. Wait for it, or follow it with: "
-            f"epsilometer runs status {directory}"
-        ) from error
-    try:
-        yield
-    finally:
-        held.release()
-
-
-def busy(directory: Path) -> bool:
-    """Whether somebody works on the run now."""
-    held = FileLock(directory / "lock")
-    try:
-        held.acquire(timeout=0)
-    except Timeout:
-        return True
-    except OSError:  # a directory we may only read
-        return False
-    held.release()
-    return False
-
-
 class Store:
     """The directory of one run and its plan. Hold its ``lock`` to write."""
 
     def __init__(self, directory: Path, plan: Plan) -> None:
-        """Knows where things are; reads and writes nothing yet."""
+        """Take the place of a run and its plan; read and write nothing yet."""
         self.directory, self.plan, self._hash = directory, plan, plan.hash
-        self._shards, self._failures = directory / "shards", directory / "failures"
-        self._home: dict[int, Path] = {}  # finished unit → its file
-        self._recent: dict[Path, dict[int, Arrays]] = {}
+        self._counted = {self._hash, *(each.plan for each in plan.accepted)}
+        self._home: dict[int, str] = {}  # finished unit → its file
+        self._recent: dict[str, dict[int, Arrays]] = {}
 
     @classmethod
     def create(cls, directory: Path, plan: Plan) -> "Store":
-        """A new run, or the one that is already there if it has the same plan."""
-        if (directory / "plan.json").exists():
-            there = cls.open(directory)
-            if there.plan.hash != plan.hash:  # 1 and 1.0 are equal, and another text
-                raise InvalidArgument(
-                    f"Expected no other run in {str(directory)!r}, found one by the plan "
-                    f"{there.plan.hash[:12]}…: {_difference(there.plan, plan)}. "
-                    "Name another directory, or delete that one."
-                )
-            return there
-        store = cls(directory, plan)
-        store.write("plan.json", plan.to_json() + "\n")
+        """Return a new run, or the one that is already there if it has the same plan.
+
+        Raises:
+            CodeChanged: The code is another than the run began with, and that is not accepted.
+            InvalidArgument: Another run is there: of other settings, or of other data.
+        """
+        with explain_write_errors(directory), Folder.hold(directory) as home:
+            if home.look("plan.json") is not None:
+                return cls.open(directory)._compare(plan.seal(read_secret(home)))
+            store = cls(directory, plan.seal(make_secret(home)))
+        store.write("plan.json", store.plan.to_json() + "\n")
         return store
 
     @classmethod
     def open(cls, directory: Path) -> "Store":
-        """The run in this directory."""
+        """Return the run in this directory."""
         try:
-            text = (directory / "plan.json").read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+            with Folder.hold(directory) as home:
+                text = home.read("plan.json", largest=LARGEST_TEXT).decode("utf-8")
+        except (OSError, UnicodeDecodeError, UnreadableFile) as error:
             raise InvalidArgument(
                 f"Expected a run in {str(directory)!r}, found no plan.json to read ({error})."
             ) from error
@@ -115,41 +92,71 @@ class Store:
         except InvalidArgument as error:
             raise InvalidArgument(f"{directory / 'plan.json'}: {error}") from error
 
+    def _compare(self, wanted: Plan) -> "Store":
+        """Return the run that is there if it has the wanted plan; record changed code."""
+        difference = describe_difference(self.plan, wanted)
+        if difference:
+            raise InvalidArgument(
+                f"Expected no other run in {str(self.directory)!r}, found one by the plan "
+                f"{self.plan.public_hash[:12]}…: {difference}. "
+                "Name another directory, or delete that one."
+            )
+        changes = list_code_changes(self.plan, wanted)
+        if not changes:
+            return self
+        if not accepts_changes():
+            raise refuse_changes(str(self.directory), changes)
+        before = Accepted(plan=self.plan.hash, changes=tuple(changes))
+        now = Store(self.directory, replace(wanted, accepted=(*self.plan.accepted, before)))
+        now.write("plan.json", now.plan.to_json() + "\n")
+        return now
+
     def prepare(self) -> dict[str, str]:
-        """Makes the directories and looks at the shards; what is torn or foreign is taken away.
+        """Make the directories and check the shards; set aside what is torn or foreign.
 
         Returns:
             File name → what was wrong with it. Its units are computed again.
         """
-        with _writing(self.directory):
-            self._shards.mkdir(exist_ok=True)
-            self._failures.mkdir(exist_ok=True)
-            for folder, ours in (
-                (self.directory, "*.json.tmp"),
-                (self._shards, "*.shard.tmp"),
-                (self._failures, "*.json.tmp"),
-            ):
-                for torn in folder.glob(ours):  # by a crash
-                    _take_away(torn)
-            damaged = self.look()
+        with (
+            explain_write_errors(self.directory),
+            Folder.hold(self.directory) as home,
+            home.hold_inner(_SHARDS, make=True) as shards,
+            home.hold_inner(_FAILURES, make=True) as failures,
+        ):
+            home.sync()
+            for folder, ours in ((home, ".json.tmp"), (shards, ".shard.tmp"), (failures, ".tmp")):
+                for torn in folder.names():  # by a crash
+                    if torn.endswith(ours):
+                        _clear_away(home, folder, torn)
+            damaged = self._look(shards)
             for name in damaged:
-                _take_away(self._shards / name)
-            for unit in self._noted():  # a crash came between its shard and its note
+                _set_aside(home, shards, name)
+            for unit in _list_noted(failures):  # a crash came between its shard and its note
                 if unit in self._home:
-                    self._failure(unit).unlink()
+                    failures.remove(_failure_name(unit))
         return damaged
 
     def look(self) -> dict[str, str]:
-        """Reads and checks every shard, and remembers where units are; returns what is damaged."""
+        """Check every shard, remember where units are, and return what is damaged."""
+        with self._open_to_read(_SHARDS) as shards:
+            if shards is not None:
+                return self._look(shards)
+        self._home.clear()
+        return {}
+
+    def _look(self, shards: Folder) -> dict[str, str]:
         damaged = {}
         self._home.clear()
         self._recent.clear()
-        for path in self._listed(self._shards, ".shard"):
+        for name in shards.names():
+            if not name.endswith(".shard"):
+                continue
             try:
-                for unit in self._unpacked(path):
-                    self._home[unit] = path
+                units = self._check(name, _read_shard(shards, name, self._scan))
             except DamagedShard as error:
-                damaged[path.name] = str(error)
+                damaged[name] = str(error)
+            else:
+                self._home.update(dict.fromkeys(units, name))
         return damaged
 
     @property
@@ -158,131 +165,180 @@ class Store:
         return frozenset(self._home)
 
     def read(self, unit: int) -> Arrays:
-        """What a finished unit returned; units in order are read fast."""
+        """Return what a finished unit returned; units in order are read fast."""
+        name = self._home[unit]
+        if name in self._recent:
+            return self._recent[name][unit]
         try:
-            return self._unpacked(self._home[unit])[unit]
+            with self._open_to_read(_SHARDS) as shards:
+                if shards is None:
+                    raise DamagedShard("it is gone")
+                return self._read_units(shards, name)[unit]
         except DamagedShard as error:
-            raise DamagedShard(f"{self._home[unit]} was whole a moment ago; now {error}") from error
+            where = self.directory / _SHARDS / name
+            raise DamagedShard(f"{where} was whole a moment ago; now {error}") from error
 
     def write_shard(self, units: Mapping[int, Arrays]) -> None:
-        """Keeps what units returned in one file, and forgets that they had failed before."""
-        path = self._shards / _shard_name(units)
-        self._replace(path, pack(units, plan=self._hash))
-        self.sync(self._shards)
-        for unit in units:
-            self._home[unit] = path
-            with _writing(self.directory), suppress(FileNotFoundError):
-                self._failure(unit).unlink()
+        """Write what units returned into one file, and forget that they had failed before."""
+        name = _shard_name(units)
+        with self._open_to_write(_SHARDS) as shards:
+            shards.write(name, pack(units, plan=self._hash))
+            shards.sync()
+        self._home.update(dict.fromkeys(units, name))
+        with self._open_to_write(_FAILURES) as failures:
+            for unit in units:
+                with suppress(FileNotFoundError):
+                    failures.remove(_failure_name(unit))
 
     def write_failure(self, unit: int, error: str) -> None:
-        """Keeps why a unit failed."""
+        """Write why a unit failed."""
         text = json.dumps({"unit": unit, "error": error}, indent=2, ensure_ascii=False)
-        self._replace(self._failure(unit), text.encode("utf-8", "backslashreplace"))
+        with self._open_to_write(_FAILURES) as failures:
+            failures.write(_failure_name(unit), text.encode("utf-8", "backslashreplace"))
+            failures.sync()
 
     def failures(self) -> dict[int, str]:
-        """Unit → traceback of each that failed and was not finished since."""
-        found = {}
-        for unit in self._noted():
-            # A torn note is no evidence.
-            with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-                note = json.loads(self._failure(unit).read_text("utf-8"))
-                if unit not in self._home:
-                    found[unit] = str(note["error"])
+        """Return the traceback of each unit that failed and was not finished since."""
+        found: dict[int, str] = {}
+        with self._open_to_read(_FAILURES) as failures:
+            for unit in [] if failures is None else _list_noted(failures):
+                # A torn note is no evidence.
+                with suppress(OSError, UnreadableFile, ValueError, LookupError, TypeError):
+                    assert failures is not None
+                    note = json.loads(failures.read(_failure_name(unit), largest=LARGEST_TEXT))
+                    if unit not in self._home:
+                        found[unit] = str(note["error"])
         return found
 
     def forget_failures(self, first: int) -> None:
-        """Takes away why units from ``first`` on failed: nobody needs them any more."""
-        with _writing(self.directory):
-            for unit in self._noted():
+        """Remove notes of failed units from ``first`` on, which are not needed any more."""
+        with self._open_to_write(_FAILURES) as failures:
+            for unit in _list_noted(failures):
                 if unit >= first:
-                    self._failure(unit).unlink()
+                    failures.remove(_failure_name(unit))
 
     def write(self, name: str, text: str) -> None:
-        """Writes a JSON file of the run, whole or not at all."""
-        self._replace(self.directory / name, text.encode("utf-8", "backslashreplace"))
-        self.sync(self.directory)
+        """Write a JSON file of the run, whole or not at all."""
+        with self._open_to_write() as home:
+            home.write(name, text.encode("utf-8", "backslashreplace"))
+            home.sync()
+
+    def write_result(self, text: str) -> None:
+        """Write the result, after the chain that ties it to the plan and the shards."""
+        with self._open_to_write() as home:
+            write_chain(home, text.encode("utf-8"))
+            home.write("result.json", text.encode("utf-8"))
+            home.sync()
 
     def text(self, name: str) -> str | None:
-        """A file of the run, or None where there is none to read."""
+        """Return a file of the run as text, or None where there is none to read."""
         try:
-            return (self.directory / name).read_text("utf-8", "replace")
-        except OSError:
+            with Folder.hold(self.directory) as home:
+                return home.read(name, largest=LARGEST_TEXT).decode("utf-8", "replace")
+        except (OSError, UnreadableFile):
             return None
 
-    def sync(self, folder: Path) -> None:
-        """Makes renamed files survive a power cut."""
-        if os.name == "posix":
-            with _writing(self.directory):
-                handle = os.open(folder, os.O_RDONLY)
-                try:
-                    os.fsync(handle)
-                finally:
-                    os.close(handle)
+    @contextmanager
+    def _open_to_write(self, name: str = "") -> Iterator[Folder]:
+        """Hold the directory, or a folder in it, to write into."""
+        with explain_write_errors(self.directory), Folder.hold(self.directory) as home:
+            if not name:
+                yield home
+                return
+            with home.hold_inner(name) as inner:
+                yield inner
 
-    def _unpacked(self, path: Path) -> dict[int, Arrays]:
-        if path in self._recent:
-            return self._recent[path]
-        if path.is_symlink() or not path.is_file():
-            raise DamagedShard("it is no plain file")
+    @contextmanager
+    def _open_to_read(self, name: str) -> Iterator[Folder | None]:
+        """Hold a folder to read from; None where there is none. A closed one is not empty."""
         try:
-            units = unpack(path.read_bytes(), plan=self._hash)
+            with Folder.hold(self.directory) as home:
+                if home.look(name) is None:
+                    yield None
+                    return
+                with home.hold_inner(name) as inner:
+                    yield inner
         except OSError as error:
-            raise DamagedShard(f"it cannot be read: {error.strerror}") from error
-        if not units or not all(0 <= unit < self.plan.units for unit in units):
-            raise DamagedShard("it holds units that the plan does not have")
-        if path.name != _shard_name(units):  # the next one of that name would replace it
-            raise DamagedShard("it was renamed, or is a copy")
-        while len(self._recent) >= _RECENT:
-            self._recent.pop(next(iter(self._recent)))
-        self._recent[path] = units
-        return units
-
-    def _listed(self, folder: Path, suffix: str) -> list[Path]:
-        """Files of a folder in order; ``glob`` would take a closed door for an empty room."""
-        try:
-            return sorted(path for path in folder.iterdir() if path.name.endswith(suffix))
-        except FileNotFoundError:
-            return []
-        except OSError as error:
+            where = error.filename if isinstance(error.filename, str) else name
             raise CannotRead(
-                f"Expected to be able to read {str(folder)!r}: {error.strerror}."
+                f"Expected to be able to read {str(self.directory / where)!r}: {error.strerror}."
             ) from error
 
-    def _noted(self) -> list[int]:
-        stems = [path.stem for path in self._listed(self._failures, ".json")]
-        units = [int(stem) for stem in stems if stem.isdecimal()]
-        return [unit for unit in units if self._failure(unit).stem in stems]
+    def _read_units(self, shards: Folder, name: str) -> dict[int, Arrays]:
+        units = _read_shard(shards, name, self._unpack)
+        self._check(name, units)
+        while len(self._recent) >= _RECENT:
+            self._recent.pop(next(iter(self._recent)))
+        self._recent[name] = units
+        return units
 
-    def _failure(self, unit: int) -> Path:
-        return self._failures / f"{unit:08d}.json"
+    def _scan(self, file: BinaryIO) -> list[int]:
+        return scan(file, plans=self._counted)
 
-    def _replace(self, path: Path, data: bytes) -> None:
-        with _writing(self.directory):
-            write_whole(path, data)
+    def _unpack(self, file: BinaryIO) -> dict[int, Arrays]:
+        return unpack(file.read(), plans=self._counted)
+
+    def _check(self, name: str, units: Collection[int]) -> Collection[int]:
+        if not units or not all(0 <= unit < self.plan.units for unit in units):
+            raise DamagedShard("it holds units that the plan does not have")
+        if name != _shard_name(units):  # the next one of that name would replace it
+            raise DamagedShard("it was renamed, or is a copy")
+        return units
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Writes a file so that at every moment the old one is there, or the new one, whole."""
-    half = Path(f"{path}.tmp")
-    half.unlink(missing_ok=True)  # left by a crash, or a link to somewhere else
+def _read_shard(shards: Folder, name: str, read: Callable[[BinaryIO], _T]) -> _T:
     try:
-        with half.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError:
-        with suppress(OSError):  # a full disk has use for the room
-            half.unlink()
-        raise
-    half.replace(path)
+        with shards.open(name) as file:
+            if os.fstat(file.fileno()).st_size > LARGEST_SHARD:
+                raise DamagedShard(f"it has more than {LARGEST_SHARD:,} bytes")
+            return read(file)
+    except UnreadableFile as error:
+        raise DamagedShard("it is no plain file") from error
+    except OSError as error:
+        raise DamagedShard(f"it cannot be read: {error.strerror}") from error
+
+
+def _clear_away(home: Folder, folder: Folder, name: str) -> None:
+    """Remove half a file; a folder is none of ours to delete."""
+    found = folder.look(name)
+    if found is not None and stat.S_ISDIR(found.st_mode):
+        _set_aside(home, folder, name)
+    else:
+        folder.remove(name)
+
+
+def _set_aside(home: Folder, folder: Folder, name: str) -> None:
+    """Move a file that is not what it should be, a link itself, to where it harms nobody."""
+    with home.hold_inner(_QUARANTINE, make=True) as aside:
+        free, count = name, 1
+        while aside.look(free) is not None:
+            count += 1
+            free = f"{name}.{count}"
+        folder.move(name, aside, free)
+
+
+def _list_noted(failures: Folder) -> list[int]:
+    """Return the units with a note, by the names that we give to notes."""
+    stems = {Path(name).stem for name in failures.names() if name.endswith(".json")}
+    units = sorted(int(stem) for stem in stems if stem.isascii() and stem.isdecimal())
+    return [unit for unit in units if _failure_name(unit).removesuffix(".json") in stems]
+
+
+def _failure_name(unit: int) -> str:
+    return f"{unit:08d}.json"
+
+
+def _shard_name(units: Iterable[int]) -> str:
+    """Return a name after the lowest unit, which no other file holds."""
+    return f"{min(units):08d}.shard"
 
 
 class Writer:
-    """A thread that writes shards; an error of its is raised by the next call."""
+    """A thread that writes shards; its error is raised by the next call."""
 
-    def __init__(self, store: Store) -> None:
-        """Starts with nothing to write."""
-        self._store = store
+    def __init__(self, write: Callable[[dict[int, Arrays]], None]) -> None:
+        """Take what writes finished units, as ``Store.write_shard``."""
+        self._write = write
         self._units: dict[int, Arrays] = {}
         self._bytes = 0
         self._changed = threading.Condition()
@@ -295,7 +351,7 @@ class Writer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Waits until everything is on the disk."""
+        """Wait until everything is on the disk."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -303,7 +359,7 @@ class Writer:
         self._raise()
 
     def add(self, unit: int, arrays: Arrays) -> None:
-        """Takes a unit to write; waits where too much does."""
+        """Take a unit to write; wait where too much waits for the disk."""
         with self._changed:
             while self._bytes > _HELD and self._error is None:
                 self._changed.wait()
@@ -319,14 +375,14 @@ class Writer:
                 with self._changed:
                     units, self._units, self._bytes = self._units, {}, 0
                     self._changed.notify_all()
-                self._store.write_shard(dict(sorted(units.items())))
+                self._write(dict(sorted(units.items())))
         except BaseException as error:  # handed to whoever adds next
             with self._changed:
                 self._error = error
                 self._changed.notify_all()
 
     def _wait_for_units(self) -> bool:
-        """Waits for a unit and a moment more; False when there will be none."""
+        """Wait for a unit and a moment more; return False when there will be none."""
         with self._changed:
             self._changed.wait_for(lambda: self._units or self._closed)
             self._changed.wait_for(lambda: self._closed or self._bytes > _HELD, timeout=_MOMENT)
@@ -337,9 +393,58 @@ class Writer:
             raise self._error
 
 
+class RunBusy(EpsilometerError):
+    """Another process works on this run."""
+
+
+class CannotWrite(EpsilometerError):
+    """The directory cannot be written: full, read-only, gone. What is finished stays finished."""
+
+
 @contextmanager
-def _writing(directory: Path) -> Iterator[None]:
-    """Errors of the disk in words a user can act on."""
+def lock(directory: Path) -> Iterator[None]:
+    """Lock a run. The kernel releases the lock when the process ends, however it ends."""
+    held = FileLock(directory / "lock", mode=OWNER_FILE)
+    try:
+        with explain_write_errors(directory):
+            make_private_folder(directory)
+            held.acquire(timeout=_PATIENCE)
+    except Timeout as error:
+        raise RunBusy(
+            f"Expected a run that nobody works on; {_find_holder(directory)} works on "
+            f"{str(directory)!r}. Wait for it, or follow it with: "
+            f"epsilometer runs status {directory}"
+        ) from error
+    try:
+        yield
+    finally:
+        held.release()
+
+
+def is_busy(directory: Path) -> bool:
+    """Tell whether somebody works on the run now. Nothing is written, not even a lock."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return (directory / "lock").is_file() and not _can_lock(directory)
+    try:
+        handle = os.open(directory / "lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:  # nobody ever worked there, or it is not ours to look at
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system without locks
+        return False
+    finally:
+        os.close(handle)
+    return False
+
+
+@contextmanager
+def explain_write_errors(directory: Path) -> Iterator[None]:
+    """Turn errors of the disk into sentences that a user can act on."""
     try:
         yield
     except OSError as error:
@@ -359,49 +464,25 @@ def _writing(directory: Path) -> Iterator[None]:
         ) from error
 
 
-def _holder(directory: Path) -> str:
-    """Who said last that they began; the log may be torn, and then it is somebody."""
-    with suppress(OSError):
-        for line in reversed((directory / "log.jsonl").read_text("utf-8", "replace").splitlines()):
+def _can_lock(directory: Path) -> bool:
+    held = FileLock(directory / "lock")
+    try:
+        held.acquire(timeout=0)
+    except Timeout:
+        return False
+    except OSError:
+        return True
+    held.release()
+    return True
+
+
+def _find_holder(directory: Path) -> str:
+    """Return which process began last by the log, which may be torn."""
+    with suppress(OSError, EpsilometerError), Folder.hold(directory) as home:
+        text = home.read("log.jsonl", largest=_LOG).decode("utf-8", "replace")
+        for line in reversed(text.splitlines()):
             with suppress(ValueError, TypeError, KeyError, RecursionError):
                 event = json.loads(line)
                 if event["event"] == "started":
                     return f"process {event['process']} on {event['host']}"
     return "another process"
-
-
-def _shard_name(units: Iterable[int]) -> str:
-    """After its lowest unit, which no other file holds."""
-    return f"{min(units):08d}.shard"
-
-
-def _take_away(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        path.rename(f"{path}.aside")  # not ours, so not ours to delete
-    else:
-        path.unlink()
-
-
-def _difference(there: Plan, wanted: Plan) -> str:
-    old, new = (json.loads(plan.to_json()) for plan in (there, wanted))
-    del old["hash"], new["hash"]
-    parts = [
-        f"{name} {_short(a)} there, {_short(b)} here" for name, a, b in _list_changes("", old, new)
-    ]
-    more = len(parts) - _NAMED
-    return "; ".join(parts[:_NAMED]) + (f"; and {more} more" if more > 0 else "")
-
-
-def _list_changes(name: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Yield what differs between two plans, by dotted names, each with both values."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        for key in {**new, **old}:
-            inner = f"{name}.{key}" if name else key
-            yield from _list_changes(inner, old.get(key), new.get(key))
-    elif json.dumps(old) != json.dumps(new):  # 1 and 1.0 are equal, and another text
-        yield name, old, new
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 80 else text[:77] + "..."

@@ -13,7 +13,8 @@ from epsilometer.core.findings import (
     FormFinding,
     LeaveOneOut,
 )
-from epsilometer.history.entries import Entry, list_entries
+from epsilometer.core.printing import one_line
+from epsilometer.files.history.entries import Entry, list_entries
 from epsilometer.report.page import page
 
 _OF_A_BOUND = ("delta", "confidence", "method", "threshold_rule", "adjacency", "adversary")
@@ -145,5 +146,4 @@ def _name(prefix: str, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _shorten(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+    return one_line(str(value), _LONGEST)

@@ -1,19 +1,25 @@
-"""scikit-learn: data that ships with it, and its classifiers for tables of numbers and words."""
+"""Read data of scikit-learn, and prepare its classifiers for tables of numbers and words."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from epsilometer import _validate
 from epsilometer._extras import needs
 from epsilometer.engine.fingerprints import fingerprint
 from epsilometer.errors import InvalidArgument
-from epsilometer.tables import Table, at_quantiles
+from epsilometer.files.readers import Column, hash_file
+from epsilometer.files.tables import Table, cut_at_quantiles, read_table, take_words
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
 MODELS = ("naive-bayes", "logistic", "knn", "random-forest", "mlp")
 _WORDS = 1000  # different words of a column that become columns of their own
+_QUARTILES = 4
+_FEW = 10  # different numbers of a column that are groups as they are
 _BINS = 10  # into which naive Bayes cuts numbers
 _KNOWN = (
     "The lists of words in each column are taken as known to everybody: that a word is among them "
@@ -22,10 +28,10 @@ _KNOWN = (
 
 
 def digits() -> tuple[FloatArray, IntArray]:
-    """The 1,797 handwritten digits that ship with scikit-learn: pixels 0–16, and their classes."""
+    """Return the 1,797 handwritten digits of scikit-learn: pixels 0–16, and their classes."""
     with needs("sklearn", extra="sklearn"):
-        from sklearn.datasets import load_digits
-    bunch = load_digits()
+        from sklearn import datasets
+    bunch = datasets.load_digits()
     return np.asarray(bunch.data, np.float64), np.asarray(bunch.target, np.int64)
 
 
@@ -52,7 +58,6 @@ class Prepared:
         X: Numbers, nan where one is missing; words by their places.
         names: Of the columns.
         categorical: Which columns hold places of words, or of bins.
-        words: What places in a column stand for; None of numbers.
         caveats: What a reader must know.
     """
 
@@ -60,12 +65,11 @@ class Prepared:
     X: FloatArray | IntArray
     names: tuple[str, ...]
     categorical: BoolArray
-    words: tuple[Sequence[str] | None, ...]
     caveats: tuple[str, ...] = ()
 
 
-def prepared(model: str, features: Table, *, seed: int = 0) -> Prepared:
-    """A classifier by its name, for these columns.
+def prepare(model: str, features: Table, *, seed: int = 0) -> Prepared:
+    """Return a classifier by its name, for these columns.
 
     ``naive-bayes`` is ``GaussianNB`` where all columns are of numbers, else ``CategoricalNB`` with
     numbers cut at their deciles. For the others, missing numbers are filled with the median,
@@ -81,9 +85,9 @@ def prepared(model: str, features: Table, *, seed: int = 0) -> Prepared:
         raise InvalidArgument(
             f"Expected a model among {', '.join(MODELS)}, or module:factory, got {model!r}."
         )
-    _checked(features)
+    _check_columns(features)
     if model == "naive-bayes" and any(column.words is not None for column in features.columns):
-        return _categorical(features)
+        return _prepare_categorical(features)
     with needs("sklearn", extra="sklearn"):
         from sklearn.ensemble import RandomForestClassifier
         from sklearn.linear_model import LogisticRegression
@@ -104,7 +108,7 @@ def prepared(model: str, features: Table, *, seed: int = 0) -> Prepared:
 def with_preprocessing(
     estimator: Any, features: Table, *, scaled: bool = True, spread: bool = True
 ) -> Prepared:
-    """An estimator behind whatever these columns need: gaps filled, words spread, numbers scaled.
+    """Return an estimator behind what columns need: gaps filled, words spread, numbers scaled.
 
     Args:
         estimator: Takes numbers.
@@ -117,7 +121,7 @@ def with_preprocessing(
         from sklearn.impute import SimpleImputer
         from sklearn.pipeline import make_pipeline
         from sklearn.preprocessing import OneHotEncoder, StandardScaler
-    _checked(features)
+    _check_columns(features)
     columns = features.columns
     table = np.stack([np.asarray(column.values, np.float64) for column in columns], axis=1)
     numbers = [i for i, column in enumerate(columns) if column.words is None]
@@ -138,19 +142,18 @@ def with_preprocessing(
         X=table,
         names=features.names,
         categorical=np.array([column.words is not None for column in columns]),
-        words=tuple(column.words for column in columns),
         caveats=(_KNOWN,) if names and spread else (),
     )
 
 
-def _categorical(features: Table) -> Prepared:
+def _prepare_categorical(features: Table) -> Prepared:
     with needs("sklearn", extra="sklearn"):
         from sklearn.naive_bayes import CategoricalNB
-    cut = [at_quantiles(column, _BINS) for column in features.columns]
+    cut = [cut_at_quantiles(column, _BINS) for column in features.columns]
     numbers = [column.name for column in features.columns if column.words is None]
-    told = [_KNOWN]
+    caveats = [_KNOWN]
     if numbers:
-        told.append(
+        caveats.append(
             f"Numbers were cut into at most {_BINS} bins at their quantiles ({', '.join(numbers)}),"
             " which were held fixed when records left."
         )
@@ -159,12 +162,11 @@ def _categorical(features: Table) -> Prepared:
         X=np.stack([column.values for column in cut], axis=1).astype(np.int64),
         names=features.names,
         categorical=np.ones(len(cut), bool),
-        words=tuple(column.words for column in cut),
-        caveats=tuple(told),
+        caveats=tuple(caveats),
     )
 
 
-def _checked(features: Table) -> None:
+def _check_columns(features: Table) -> None:
     if not features.columns:
         raise InvalidArgument("Expected columns beside the label to predict it from, found none.")
     for column in features.columns:
@@ -183,3 +185,93 @@ def _checked(features: Table) -> None:
                 f"Expected at most {_WORDS} different words in column {column.name!r}, found "
                 f"{column.width}. If it names records, drop it: --drop {column.name}"
             )
+
+
+@dataclass(frozen=True)
+class TableModel:
+    """A classifier, and the table of people that it is trained on.
+
+    Attributes:
+        file: ``.csv``, ``.csv.gz`` or ``.parquet``, with a line of names; cells may be empty.
+        label: The column that is predicted.
+        model: One of ``MODELS``; or a function without arguments
+            that returns an estimator.
+        drop: Columns that are left out.
+        group: Columns whose groups are compared.
+        seed: Of models that are random.
+
+    Example:
+        >>> import tempfile, pathlib
+        >>> from epsilometer.integrations.sklearn import TableModel
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = pathlib.Path(folder) / "people.csv"
+        ...     _ = file.write_text("age,income\\n31,low\\n58,high\\n40,low\\n")
+        ...     TableModel(file, "income").load()["title"]
+        'naive-bayes on people.csv'
+    """
+
+    file: Path
+    label: str
+    model: str | Callable[[], Any] = "naive-bayes"
+    drop: tuple[str, ...] = ()
+    group: tuple[str, ...] = ()
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "file", Path(self.file))
+        _validate.whole(0, seed=self.seed)
+
+    def load(self) -> dict[str, Any]:
+        """Read the table: ``estimator``, ``X``, ``y``, and what their columns are."""
+        table = read_table(self.file)
+        y = _read_labels(table.column(self.label))
+        ready = self._prepare(table.without(self.label, *self.drop))
+        groups = {name: _find_groups(table.column(name)) for name in self.group}
+        name = self.model if isinstance(self.model, str) else _name_function(self.model)
+        return {
+            "estimator": ready.estimator,
+            "X": ready.X,
+            "y": y,
+            "groups": groups or None,
+            "feature_names": ready.names,
+            "categorical": ready.categorical,
+            "caveats": ready.caveats,
+            "title": f"{name} on {self.file.name}",
+        }
+
+    def fingerprints(self) -> tuple[tuple[str, str], ...]:
+        """Return the name of the file and the SHA-256 of its contents."""
+        return (hash_file(self.file),)
+
+    def _prepare(self, features: Table) -> Prepared:
+        if isinstance(self.model, str):
+            return prepare(self.model, features, seed=self.seed)
+        try:
+            made = self.model()
+        except (TypeError, ValueError) as error:
+            raise InvalidArgument(
+                f"Expected a model that can be called without arguments, got "
+                f"{_name_function(self.model)}: {error}."
+            ) from error
+        return with_preprocessing(made, features)
+
+
+def _read_labels(column: Column) -> NDArray[Any]:
+    missing = np.isnan(column.values) if column.words is None else take_words(column) == ""
+    if missing.any():
+        raise InvalidArgument(
+            f"Expected a label in every row, {int(missing.sum()):,} have none in {column.name!r}. "
+            "Leave those records out."
+        )
+    return take_words(column)
+
+
+def _find_groups(column: Column) -> NDArray[Any]:
+    """Return the group of each record: its word, its number, or the quarter of its number."""
+    if column.words is None and np.unique(column.values).size > _FEW:
+        column = cut_at_quantiles(column, _QUARTILES)
+    return take_words(column)
+
+
+def _name_function(function: Callable[..., Any]) -> str:
+    return f"{function.__module__}:{function.__qualname__}"

@@ -1,113 +1,163 @@
-"""Names of the libraries the checks know.
+"""Describe libraries to the checks: their DP calls, samplers and loaders, all as data.
 
-A name is known by its top package and its last part, because the libraries export the same thing
-from several places: ``opacus.PrivacyEngine`` is ``opacus.privacy_engine.PrivacyEngine``.
+``libraries.toml`` has those that come with the project. Another package adds its own by an entry
+point of the group ``epsilometer.lint`` that names a :class:`Library`.
 """
 
-from dataclasses import dataclass
+import tomllib
+from collections import defaultdict
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import entry_points
+from importlib.resources import files
+from typing import Any, Literal, TypeAlias
 
-Known = tuple[str, str]
+import msgspec
 
-# What computes, or calibrates noise to, an ε that holds for Poisson sampling only. Accountants of
-# events (RdpAccountant, PLDAccountant) are not here: the event says how batches were drawn.
-POISSON_ACCOUNTANTS: frozenset[Known] = frozenset(
-    {("opacus", name) for name in (
-        "RDPAccountant", "PRVAccountant", "GaussianAccountant", "create_accountant",
-        "get_noise_multiplier", "compute_rdp", "compute_eps_poisson", "compute_mu_poisson",
-    )}
-    | {("tensorflow_privacy", name) for name in (
-        "compute_dp_sgd_privacy", "compute_dp_sgd_privacy_statement", "compute_noise",
-        "compute_rdp", "compute_eps_poisson",
-    )}
-    | {("dp_accounting", name) for name in (
-        "PoissonSampledDpEvent", "TruncatedSubsampledGaussianDpEvent",
-        "get_smallest_subsampled_gaussian_noise",
-    )}
-    | {("jax_privacy", name) for name in (
-        "dpsgd_event", "truncated_dpsgd_event", "amplified_bandmf_event",
-        "truncated_amplified_bandmf_event", "DpsgdTrainingAccountant",
-        "DpsgdTrainingUserLevelAccountant", "calibrate_noise_multiplier", "calibrate_num_updates",
-        "calibrate_batch_size", "DPKerasConfig", "DpsgdConfig",
-    )}
-)  # fmt: skip
+from epsilometer.errors import InvalidArgument
 
-# Prints the ε of shuffled or ordered batches beside that of Poisson sampling: only one is wrong.
-HEDGED: frozenset[Known] = frozenset({("tensorflow_privacy", "compute_dp_sgd_privacy_statement")})
-
-# DP training without an ε of its own. DP-FTRL is not here: it needs no sampling.
-DP_TRAINING: frozenset[Known] = frozenset(
-    ("tensorflow_privacy", name) for name in (
-        "DPKerasSGDOptimizer", "DPKerasAdamOptimizer", "DPKerasAdagradOptimizer",
-        "VectorizedDPKerasSGDOptimizer", "VectorizedDPKerasAdamOptimizer",
-        "VectorizedDPKerasAdagradOptimizer", "GenericDPSGDOptimizer", "GenericDPAdamOptimizer",
-        "GenericDPAdagradOptimizer", "DPGradientDescentGaussianOptimizer",
-        "DPAdamGaussianOptimizer", "DPAdagradGaussianOptimizer", "DPModel", "DPSequential",
-        "make_dp_model_class", "make_keras_optimizer_class", "make_keras_generic_optimizer_class",
-        "make_vectorized_keras_optimizer_class", "make_gaussian_query_optimizer_class",
-    )
-)  # fmt: skip
-
-# What draws batches by coins. Where one is used, shuffled loaders are taken to serve other ends.
-POISSON_SAMPLERS: frozenset[Known] = frozenset(
-    {
-        ("opacus", "DPDataLoader"),
-        ("opacus", "UniformWithReplacementSampler"),
-        ("opacus", "DistributedUniformWithReplacementSampler"),
-        ("opacus", "DPLightningDataModule"),
-        ("jax_privacy", "CyclicPoissonSampling"),
-    }
-)
+Known: TypeAlias = tuple[str, str]  # top package, and last part of a name
+Kind: TypeAlias = Literal["hedged", "accountant", "training"]
+_GROUP = "epsilometer.lint"
 
 
-@dataclass(frozen=True)
-class Loader:
-    """A call that shuffles if its argument ``name`` is ``when``.
+@dataclass(frozen=True, kw_only=True)
+class DpCall:
+    """Calls that assume Poisson sampling, and when they do.
 
     Attributes:
-        name: The argument that decides.
+        names: What is called.
+        kind: ``accountant`` computes, or calibrates noise to, an ε of Poisson sampling; ``hedged``
+            prints another ε beside it; ``training`` is DP training without an ε of its own.
+        needs_method: Only where the module also calls a method of this name.
+        needs_argument: Only where this argument is given.
+        unless_argument: Not where this argument is True.
+        unless_anywhere: Not where some call of the module has this argument as False.
+        unless_attribute: Not where the module reads an attribute of this name.
+    """
+
+    names: tuple[str, ...]
+    kind: Kind = "accountant"
+    needs_method: str = ""
+    needs_argument: str = ""
+    unless_argument: str = ""
+    unless_anywhere: str = ""
+    unless_attribute: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loader:
+    """A call that shuffles if one of its arguments has a certain value.
+
+    Attributes:
+        argument: The argument that decides.
         position: Where it stands without its name; None if it needs it.
         default: What it is when left out.
-        when: The value that shuffles.
+        shuffles_when: The value that shuffles.
+    """
+
+    argument: str
+    position: int | None = None
+    default: bool = False
+    shuffles_when: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Library:
+    """What the checks know of one library.
+
+    Attributes:
+        package: Its top package.
+        calls: What assumes Poisson sampling.
+        engines: Methods that replace a loader by one that samples by Poisson, as ``make_private``.
+        samplers: What draws batches by coins: where one is used, shuffled loaders are taken to
+            serve other ends.
+        loaders: What may shuffle, by name.
+        signatures: Names of arguments that are often given without them, by name of the call.
+        chains: Whether its datasets have shuffle() and batch() with the meaning of tf.data.
+        buffered: Whether such a shuffle() has a buffer; else it shuffles everything.
+        fit_shuffles: Whether its models shuffle arrays in fit().
+
+    Example:
+        >>> Library(package="mydp", calls=(DpCall(names=("compute_epsilon",)),)).package
+        'mydp'
+    """
+
+    package: str
+    calls: tuple[DpCall, ...] = ()
+    engines: tuple[str, ...] = ()
+    samplers: tuple[str, ...] = ()
+    loaders: dict[str, Loader] = field(default_factory=dict)
+    signatures: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    chains: bool = False
+    buffered: bool = False
+    fit_shuffles: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """An option of ``epsilometer shuffle`` that source code may tell.
+
+    Attributes:
+        name: The option.
+        placeholder: What stands for it where it is unknown.
+        arguments: Names of arguments that give it.
+        constants: Further names of constants that do.
+        whole: Whether it is a whole number.
     """
 
     name: str
-    position: int | None
-    default: bool
-    when: bool = True
+    placeholder: str
+    arguments: tuple[str, ...]
+    constants: tuple[str, ...] = ()
+    whole: bool = False
 
 
-LOADERS: dict[Known, Loader] = {
-    ("torch", "DataLoader"): Loader("shuffle", 2, default=False),
-    ("torch_geometric", "DataLoader"): Loader("shuffle", 2, default=False),
-    ("torch", "RandomSampler"): Loader("replacement", 1, default=False, when=False),
-    ("torch", "SubsetRandomSampler"): Loader("shuffle", None, default=True),
-    ("torch", "DistributedSampler"): Loader("shuffle", 3, default=True),
-    ("tensorflow", "numpy_input_fn"): Loader("shuffle", None, default=True),
-}
+class Catalogue:
+    """All libraries together, by what the checks ask of them."""
 
-# Packages whose datasets have shuffle() and batch() with the meaning of tf.data.
-PIPELINES = frozenset({"tensorflow", "tensorflow_datasets", "grain", "seqio"})
+    def __init__(self, libraries: list[Library], options: list[Option]) -> None:
+        self.options = {option.name: option for option in options}
+        self.arguments = {name: each for each in options for name in each.arguments}
+        self.constants = self.arguments | {
+            name: each for each in options for name in each.constants
+        }
+        self.calls: dict[Known, list[DpCall]] = defaultdict(list)
+        self.samplers: set[Known] = set()
+        self.loaders: dict[Known, Loader] = {}
+        self.signatures: dict[Known, tuple[str, ...]] = {}
+        for library in libraries:
+            package = library.package
+            for call in library.calls:
+                for name in call.names:
+                    self.calls[package, name].append(call)
+            self.samplers |= {(package, name) for name in library.samplers}
+            self.loaders |= {(package, name): each for name, each in library.loaders.items()}
+            self.signatures |= {(package, name): each for name, each in library.signatures.items()}
+        self.private = {each.package for each in libraries if each.calls or each.engines}
+        self.chains = {each.package for each in libraries if each.chains}
+        self.buffered = {each.package for each in libraries if each.buffered}
+        self.fit_shuffles = {each.package for each in libraries if each.fit_shuffles}
+        self.engines = {method for each in libraries for method in each.engines}
+        self.engine_packages = {each.package for each in libraries if each.engines}
+        # What a star import is taken to bring. Elsewhere the import itself says it.
+        self.names = {*self.calls, *self.samplers, *self.loaders, *self.signatures}
+        # A file that has none of these words cannot have a finding.
+        self.markers = (*sorted(self.private), *sorted(self.engines))
 
-# Positions of arguments that are often given without their names: what is read off the call.
-SIGNATURES: dict[Known, tuple[str, ...]] = {
-    ("torch", "DataLoader"): ("dataset", "batch_size", "shuffle"),
-    ("tensorflow_privacy", "compute_dp_sgd_privacy"): (
-        "n", "batch_size", "noise_multiplier", "epochs", "delta",
-    ),
-    ("tensorflow_privacy", "compute_dp_sgd_privacy_statement"): (
-        "number_of_examples", "batch_size", "num_epochs", "noise_multiplier", "delta",
-    ),
-    ("tensorflow_privacy", "compute_noise"): (
-        "n", "batch_size", "target_epsilon", "epochs", "delta",
-    ),
-    ("tensorflow_privacy", "compute_rdp"): ("q", "noise_multiplier", "steps"),
-    ("dp_accounting", "PoissonSampledDpEvent"): ("sampling_probability", "event"),
-    ("dp_accounting", "GaussianDpEvent"): ("noise_multiplier",),
-    ("dp_accounting", "SelfComposedDpEvent"): ("event", "count"),
-    ("jax_privacy", "dpsgd_event"): ("noise_multiplier", "iterations"),
-    ("tensorflow_privacy", "DPKerasSGDOptimizer"): ("l2_norm_clip", "noise_multiplier"),
-    ("tensorflow_privacy", "DPKerasAdamOptimizer"): ("l2_norm_clip", "noise_multiplier"),
-}  # fmt: skip
 
-# A file that has none of these words cannot have a finding.
-MARKERS = ("opacus", "tensorflow_privacy", "dp_accounting", "jax_privacy", "make_private")
+@cache
+def load_catalogue() -> Catalogue:
+    """Return all libraries, those of other packages too; read once per process."""
+    text = files("epsilometer.lint").joinpath("libraries.toml").read_text("utf-8")
+    read: dict[str, Any] = tomllib.loads(text)
+    libraries = msgspec.convert(read["library"], list[Library])
+    for entry in entry_points(group=_GROUP):
+        library = entry.load()
+        if not isinstance(library, Library):
+            raise InvalidArgument(
+                f"Expected a Library of epsilometer.lint in {entry.value!r}, which another package "
+                f"registers as {entry.name!r}, got {type(library).__name__}."
+            )
+        libraries.append(library)
+    return Catalogue(libraries, msgspec.convert(read["option"], list[Option]))

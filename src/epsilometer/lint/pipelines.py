@@ -1,4 +1,4 @@
-"""Chains of dataset methods: what comes before and after a shuffle."""
+"""Follow chains of dataset methods: what comes before and after a shuffle."""
 
 import ast
 from collections import defaultdict
@@ -7,15 +7,12 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import TypeAlias
 
-from epsilometer.lint.libraries import PIPELINES
-from epsilometer.lint.module import Module, text
-from epsilometer.lint.values import Scope
+from epsilometer.lint.module import Module, Scope, write_name
 
 _BATCHES = ("batch", "padded_batch")
 _UNBATCHES = ("unbatch", "flat_map", "interleave")
 _TELLING = (*_BATCHES, *_UNBATCHES, "shuffle", "range", "take")
 _REACH = 20  # calls of a chain that are looked at on either side of a shuffle
-_BUFFERED = {"tensorflow", "tensorflow_datasets"}  # the others shuffle everything
 
 _Arms: TypeAlias = Callable[[ast.AST], dict[int, bool]]
 
@@ -41,13 +38,13 @@ class Shuffle:
     size: int | float | None = None
 
 
-def shuffles(module: Module) -> list[Shuffle]:
-    """Every shuffle of a dataset, with what the chain around it does.
+def find_shuffles(module: Module) -> list[Shuffle]:
+    """Return every shuffle of a dataset, with what the chain around it does.
 
     Chains are followed through assignments to the same name in a function.
     """
-    arms = cache(partial(_arms, module))
-    packages = module.names.packages() & PIPELINES
+    arms = cache(partial(_find_arms, module))
+    packages = module.names.list_packages() & module.catalogue.chains
     if not packages:
         return []
     found: dict[int, Shuffle] = {}
@@ -55,46 +52,46 @@ def shuffles(module: Module) -> list[Shuffle]:
     for node in module.nodes:
         if not isinstance(node, ast.Call) or not _is_whole(module, node):
             continue
-        calls, root = _unwound(node)
-        start, target = text(root), module.target(node)
+        calls, root = _unwind(node)
+        start, target = write_name(root), module.find_target(node)
         if not calls or not _is_dataset(module, root):
             continue
-        scope = module.function(node)
+        scope = module.find_function(node)
         known = len(earlier[scope, start])
-        calls = earlier[scope, start] + [call for call in calls if _method(call) in _TELLING]
+        calls = earlier[scope, start] + [call for call in calls if _name_method(call) in _TELLING]
         if target:
             earlier[scope, target] = calls[-_REACH:]
         for place, call in enumerate(calls):
-            if _method(call) != "shuffle":
+            if _name_method(call) != "shuffle":
                 continue
             if id(call) not in found:  # what is before it stays what it is
                 found[id(call)] = Shuffle(call, (start, target))
                 before = calls[max(place - _REACH, 0) : place]
                 _look_back(found[id(call)], before, arms)
-                sizes = [size for each in before if (size := _size(module, each)) is not None]
+                sizes = [size for each in before if (size := _read_size(module, each)) is not None]
                 found[id(call)].size = min(sizes, default=None)
             _look_ahead(found[id(call)], calls[max(place + 1, known) : place + 1 + _REACH], arms)
-    if packages & _BUFFERED:
+    if packages & module.catalogue.buffered:
         for shuffle in found.values():
-            shuffle.buffer = _buffer(module, shuffle.node)
+            shuffle.buffer = _read_buffer(module, shuffle.node)
     return list(found.values())
 
 
 def _look_back(shuffle: Shuffle, calls: list[ast.Call], arms: _Arms) -> None:
-    before = _beside(shuffle, calls, arms)
+    before = _keep_same_arm(shuffle, calls, arms)
     for number, call in enumerate(before):
-        if _method(call) in _UNBATCHES:
+        if _name_method(call) in _UNBATCHES:
             before = before[number + 1 :]
-    shuffle.after_batch = any(_method(call) in _BATCHES for call in before)
+    shuffle.after_batch = any(_name_method(call) in _BATCHES for call in before)
 
 
 def _look_ahead(shuffle: Shuffle, calls: list[ast.Call], arms: _Arms) -> None:
-    batches = [call for call in calls if _method(call) in _BATCHES]
-    shuffle.before_batch |= bool(_beside(shuffle, batches, arms))
+    batches = [call for call in calls if _name_method(call) in _BATCHES]
+    shuffle.before_batch |= bool(_keep_same_arm(shuffle, batches, arms))
 
 
 def _is_whole(module: Module, node: ast.Call) -> bool:
-    """Whether no further method is called on what this call returns."""
+    """Tell whether no further method is called on what this call returns."""
     parent = module.parents.get(id(node))
     if not isinstance(parent, ast.Attribute):
         return True
@@ -102,8 +99,8 @@ def _is_whole(module: Module, node: ast.Call) -> bool:
     return not (isinstance(above, ast.Call) and above.func is parent)
 
 
-def _unwound(node: ast.Call) -> tuple[list[ast.Call], ast.expr]:
-    """The calls of a chain from the inside, and what it starts from."""
+def _unwind(node: ast.Call) -> tuple[list[ast.Call], ast.expr]:
+    """Return the calls of a chain from the inside, and what it starts from."""
     calls: list[ast.Call] = []
     expression: ast.expr = node
     while isinstance(expression, ast.Call) and isinstance(expression.func, ast.Attribute):
@@ -113,13 +110,13 @@ def _unwound(node: ast.Call) -> tuple[list[ast.Call], ast.expr]:
 
 
 def _is_dataset(module: Module, root: ast.expr) -> bool:
-    """Whether a chain may start from a dataset: not if it starts from another library."""
-    packages = {package for package, _ in module.names.known(root)}
-    return not packages or bool(packages & PIPELINES)
+    """Tell whether a chain may start from a dataset: not if it starts from another library."""
+    packages = {package for package, _ in module.names.resolve(root)}
+    return not packages or bool(packages & module.catalogue.chains)
 
 
-def _beside(shuffle: Shuffle, calls: list[ast.Call], arms: _Arms) -> list[ast.Call]:
-    """Those of the calls that are not in another arm of an ``if`` than the shuffle."""
+def _keep_same_arm(shuffle: Shuffle, calls: list[ast.Call], arms: _Arms) -> list[ast.Call]:
+    """Return those of the calls that are not in another arm of an ``if`` than the shuffle."""
     own = arms(shuffle.node) if calls else {}
     if not own:
         return calls
@@ -130,36 +127,36 @@ def _beside(shuffle: Shuffle, calls: list[ast.Call], arms: _Arms) -> list[ast.Ca
     ]
 
 
-def _arms(module: Module, node: ast.AST) -> dict[int, bool]:
-    """Every ``if`` around a node, and whether the node is in its ``else``."""
+def _find_arms(module: Module, node: ast.AST) -> dict[int, bool]:
+    """Return every ``if`` around a node, and whether the node is in its ``else``."""
     found = {}
     child = node
-    for parent in module.around(node):
+    for parent in module.walk_up(node):
         if isinstance(parent, ast.If):
             found[id(parent)] = any(child is each for each in parent.orelse)
         child = parent
     return found
 
 
-def _method(call: ast.Call) -> str:
+def _name_method(call: ast.Call) -> str:
     return call.func.attr if isinstance(call.func, ast.Attribute) else ""
 
 
-def _buffer(module: Module, call: ast.Call) -> int | float | None:
+def _read_buffer(module: Module, call: ast.Call) -> int | float | None:
     named = [keyword.value for keyword in call.keywords if keyword.arg == "buffer_size"]
     given = [*call.args, *named]
-    return module.values.number(given[0]) if given else None
+    return module.values.read_number(given[0]) if given else None
 
 
-def _size(module: Module, call: ast.Call) -> int | float | None:
-    """Records that ``Dataset.range(n)`` or ``take(n)`` lets through."""
-    if _method(call) not in ("range", "take"):
+def _read_size(module: Module, call: ast.Call) -> int | float | None:
+    """Return how many records ``Dataset.range(n)`` or ``take(n)`` lets through."""
+    if _name_method(call) not in ("range", "take"):
         return None
-    ends = [module.values.number(argument) for argument in call.args]
+    ends = [module.values.read_number(argument) for argument in call.args]
     known = [end for end in ends if end is not None]
     if len(known) != len(ends) or call.keywords:
         return None
-    match _method(call), known:
+    match _name_method(call), known:
         case "range", [end]:
             return end
         case "range", [start, end]:

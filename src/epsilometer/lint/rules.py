@@ -1,6 +1,14 @@
-"""What is looked for: one row a mistake."""
+"""Name the mistakes that are looked for, and what a check returns.
 
+The rules are data: ``rules.toml`` has one table per mistake.
+"""
+
+import tomllib
 from dataclasses import dataclass
+from importlib.resources import files
+from typing import Literal, TypeAlias
+
+Severity: TypeAlias = Literal["error", "warning"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,83 +30,65 @@ class Rule:
     remedy: str
 
 
-_SHUFFLED = (
-    "The accountant assumes that every record enters every batch by its own coin (Poisson "
-    "sampling). A shuffle uses every record exactly once an epoch, and its ε is larger: with noise "
-    "multiplier 1 and 100 batches, at least 4.07 where the accountant says 0.72 (one epoch, "
-    "δ = 1e-5)."
-)
+def _read_rules() -> dict[str, Rule]:
+    read = tomllib.loads(files("epsilometer.lint").joinpath("rules.toml").read_text("utf-8"))
+    rules = [
+        Rule(**{**row, "why": row["why"].replace("{shuffled}", read["shuffled"])})
+        for row in read["rule"]
+    ]
+    return {rule.id: rule for rule in rules}
 
-_ROWS = (
-    Rule(
-        id="SHUF001",
-        name="poisson-sampling-off",
-        title="poisson_sampling=False, and the accountant of PrivacyEngine still assumes it",
-        why="The engine keeps the loader it was given and reports the ε of Poisson sampling "
-        "all the same. " + _SHUFFLED,
-        remedy="Leave poisson_sampling at True (BatchMemoryManager bounds the memory), or report "
-        "the ε of the shuffle.",
-    ),
-    Rule(
-        id="SHUF002",
-        name="shuffled-loader",
-        title="shuffled loader beside an accountant that assumes Poisson sampling",
-        why=_SHUFFLED,
-        remedy="Draw batches with opacus.data_loader.DPDataLoader, or let PrivacyEngine."
-        "make_private replace the loader; or report the ε of the shuffle.",
-    ),
-    Rule(
-        id="SHUF003",
-        name="shuffled-pipeline",
-        title="shuffle().batch() beside an accountant that assumes Poisson sampling",
-        why=_SHUFFLED,
-        remedy="Draw batches by independent coins (jax_privacy.batch_selection."
-        "CyclicPoissonSampling gives indices for any framework), or report the ε of the shuffle.",
-    ),
-    Rule(
-        id="SHUF004",
-        name="batch-then-shuffle",
-        title="batch().shuffle(): batches are shuffled, records are not",
-        why="The same records share a batch in every epoch, so an adversary who knows its company "
-        "sees a record more clearly than after a shuffle of records: at ε = 0.1 by the accountant "
-        "an audit measured 1.0.",
-        remedy="Shuffle before batching, and then still report the ε of the shuffle; or sample by "
-        "Poisson.",
-    ),
-    Rule(
-        id="SHUF005",
-        name="small-shuffle-buffer",
-        title="the shuffle buffer is smaller than the dataset",
-        why="Records are shuffled within the buffer only, so their place in the data tells which "
-        "batches they can be in: at ε = 0.1 by the accountant an audit measured 0.29 with a buffer "
-        "of a tenth of the data.",
-        remedy="Give the buffer the size of the dataset (or shuffle indices), and then still "
-        "report the ε of the shuffle; or sample by Poisson.",
-    ),
-    Rule(
-        id="SHUF006",
-        name="shuffled-fit",
-        title="Keras shuffles in fit(), beside an accountant that assumes Poisson sampling",
-        why="fit() shuffles arrays unless told otherwise. " + _SHUFFLED,
-        remedy="Hand fit() batches drawn by Poisson sampling (poisson_sampling_in_fit=True in "
-        "JAX-Privacy), or report the ε of the shuffle. shuffle=False is worse, not better.",
-    ),
-    Rule(
-        id="SHUF007",
-        name="permuted-epochs",
-        title="a permutation cut into batches, beside an accountant that assumes Poisson sampling",
-        why=_SHUFFLED,
-        remedy="Draw every batch by coins, np.flatnonzero(rng.random(n) < batch_size / n), or "
-        "report the ε of the shuffle.",
-    ),
-    Rule(
-        id="SHUF008",
-        name="private-loader-dropped",
-        title="the loader that make_private returned is dropped, and the old one trained on",
-        why="Only the returned loader draws Poisson batches; the one that was handed in still "
-        "shuffles. " + _SHUFFLED,
-        remedy="Train on the loader that make_private returns.",
-    ),
-)
 
-RULES = {rule.id: rule for rule in _ROWS}
+RULES = _read_rules()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """A mistake at a place.
+
+    Attributes:
+        path: The file, as it was named or found.
+        line: Line of the mistake, from 1; in a notebook, of its cell.
+        column: Column, from 1, in characters.
+        cell: Number of the code cell in a notebook, from 1; None in a module.
+        rule_id: Which mistake, a key of ``RULES``.
+        severity: ``error`` if the ε reported here does not hold, ``warning`` if that depends on
+            what cannot be seen here.
+        detail: What about this place was seen: which accountant, which numbers.
+        command: The call of ``epsilometer shuffle`` that says what ε is.
+        unknown: Placeholders in the command, to be filled by hand.
+    """
+
+    path: str
+    line: int
+    column: int
+    cell: int | None = None
+    rule_id: str
+    severity: Severity
+    detail: str
+    command: str
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def rule(self) -> Rule:
+        """Return the rule in full."""
+        return RULES[self.rule_id]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """A file, or a cell of a notebook, that could not be checked."""
+
+    path: str
+    message: str
+    line: int | None = None
+    cell: int | None = None
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that was found in ``files`` files, by path and line."""
+
+    findings: tuple[Finding, ...]
+    problems: tuple[Problem, ...]
+    files: int

@@ -1,4 +1,4 @@
-"""From files to findings."""
+"""Lint files: read them, check them, leave out what comments switch off."""
 
 import ast
 import io
@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from epsilometer.lint.checks import Place, check
-from epsilometer.lint.findings import Finding, Problem, Report
-from epsilometer.lint.libraries import MARKERS
+from epsilometer.lint.libraries import load_catalogue
 from epsilometer.lint.module import Module
+from epsilometer.lint.rules import Finding, Problem, Report
 from epsilometer.lint.sampling import Sampling
-from epsilometer.lint.sources import Source, find, parse, read, to_text
+from epsilometer.lint.sources import Source, find_files, parse, read_source, to_text
 from epsilometer.lint.suggestion import Suggestions
 
 _IGNORE = re.compile(r"#\s*epsilometer:\s*ignore(?:\[([^\]]*)\])?")
@@ -20,62 +20,66 @@ _EVERYTHING = "*"
 
 
 def lint(paths: Iterable[Path], *, exclude: tuple[str, ...] = ()) -> Report:
-    """Checks every Python file and notebook among and below the paths.
+    """Check every Python file and notebook among and below the paths.
 
     Raises:
         UnreadableFile: A path is not there.
         InvalidArgument: There is no Python file.
     """
     findings: list[Finding] = []
-    files, problems = find(list(paths), exclude)
+    files, problems = find_files(list(paths), exclude)
     for path in files:
-        source, unread = read(path)
+        source, unread = read_source(path)
         problems += unread
         if source is not None:
-            report = _lint(source)
+            report = _check_source(source)
             findings += report.findings
             problems += report.problems
     return Report(tuple(findings), tuple(problems), len(files))
 
 
 def lint_source(text: str, *, path: str = "<text>") -> Report:
-    """Checks one text.
+    """Check one text.
 
     Example:
         >>> text = "engine.make_private(module=m, poisson_sampling=False)"
         >>> [(found.rule_id, found.line) for found in lint_source(text).findings]
         [('SHUF001', 1)]
     """
-    return _lint(Source(path, text))
+    return _check_source(Source(path, text))
 
 
-def _lint(source: Source) -> Report:
+def _check_source(source: Source) -> Report:
     tree = parse(source)
     if isinstance(tree, Problem):
         return Report((), (tree,), 1)
     text = to_text(source.content)
-    if not any(marker in text for marker in MARKERS):
+    if not any(marker in text for marker in load_catalogue().markers):
         return Report((), (), 1)
     sampling = Sampling(Module(tree))
-    ignored = _ignored(source)
+    ignored = _find_ignored(source)
     places = [place for place in check(sampling) if not _is_ignored(place, ignored)]
     if not places:
         return Report((), (), 1)
-    suggestions, lines = Suggestions(sampling), _lines(source)
-    found = {_finding(source, place, suggestions, lines) for place in places}
-    ordered = sorted(found, key=lambda each: (each.cell or 0, each.line, each.column, each.rule_id))
+    suggestions, lines = Suggestions(sampling), _split_lines(source)
+    findings = {_make_finding(source, place, suggestions, lines) for place in places}
+    ordered = sorted(
+        findings, key=lambda each: (each.cell or 0, each.line, each.column, each.rule_id)
+    )
     return Report(tuple(ordered), (), 1)
 
 
-def _finding(source: Source, place: Place, suggestions: Suggestions, lines: list[bytes]) -> Finding:
-    command, unknown = suggestions.command(place.call)
+def _make_finding(
+    source: Source, place: Place, suggestions: Suggestions, lines: list[bytes]
+) -> Finding:
+    command, unknown = suggestions.make_command(place.call)
     cell, line = None, place.line
     if source.cells:
         cell, line = source.cells[place.line - 1]
     return Finding(
         path=source.path,
         line=line,
-        column=_column(lines, place),
+        column=_count_column(lines, place),
         cell=cell,
         rule_id=place.rule_id,
         severity=place.severity,
@@ -85,13 +89,13 @@ def _finding(source: Source, place: Place, suggestions: Suggestions, lines: list
     )
 
 
-def _lines(source: Source) -> list[bytes]:
-    """Lines as the parser counts them, in UTF-8 as it measures them."""
-    return re.split(b"\r\n|\r|\n", _text(source).encode())
+def _split_lines(source: Source) -> list[bytes]:
+    """Return lines as the parser counts them, in UTF-8 as it measures them."""
+    return re.split(b"\r\n|\r|\n", _decode(source).encode())
 
 
-def _text(source: Source) -> str:
-    """The whole text, also where the parser, which looks at less of it, forgives what is there."""
+def _decode(source: Source) -> str:
+    """Return the whole text, also where the parser, which reads less, forgives what is there."""
     content = source.content
     if isinstance(content, str):
         return content
@@ -102,30 +106,30 @@ def _text(source: Source) -> str:
     return content.decode(encoding, "replace")
 
 
-def _column(lines: list[bytes], place: Place) -> int:
-    """From 1 and in characters, where the tree counts bytes from 0."""
+def _count_column(lines: list[bytes], place: Place) -> int:
+    """Count from 1 and in characters, where the tree counts bytes from 0."""
     line = lines[place.line - 1] if place.line <= len(lines) else b""
     return len(line[: place.column].decode("utf-8", "ignore")) + 1
 
 
-def _ignored(source: Source) -> dict[int, set[str]]:
-    """For each line the rules that its comment switches off."""
+def _find_ignored(source: Source) -> dict[int, set[str]]:
+    """Return for each line the rules that its comment switches off."""
     text = to_text(source.content)
     if "epsilometer:" not in text:
         return {}
-    found: dict[int, set[str]] = {}
+    ignored: dict[int, set[str]] = {}
     try:
-        for token in tokenize.generate_tokens(io.StringIO(_text(source)).readline):
+        for token in tokenize.generate_tokens(io.StringIO(_decode(source)).readline):
             if token.type == tokenize.COMMENT and (match := _IGNORE.search(token.string)):
                 named = _EVERYTHING if match[1] is None else match[1]
-                found[token.start[0]] = {rule.strip() for rule in named.split(",")}
+                ignored[token.start[0]] = {rule.strip() for rule in named.split(",")}
     except (tokenize.TokenError, SyntaxError):  # the parser is more lenient than the tokenizer
         pass
-    return found
+    return ignored
 
 
 def _is_ignored(place: Place, ignored: dict[int, set[str]]) -> bool:
-    """Whether a comment on a line of the call, or of what is pointed at, switches this off."""
+    """Tell whether a comment on a line of the call, or of what is pointed at, switches this off."""
     if not ignored:
         return False
     call = place.call

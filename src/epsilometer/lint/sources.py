@@ -1,10 +1,11 @@
-"""Python sources on disk: finding them, reading them, taking notebooks apart."""
+"""Find Python sources on disk, read them, take notebooks apart."""
 
 import ast
 import fnmatch
 import json
 import os
 import stat
+import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -12,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from epsilometer.errors import InvalidArgument, UnreadableFile
-from epsilometer.lint.findings import Problem
-from epsilometer.lint.libraries import MARKERS
+from epsilometer.lint.libraries import load_catalogue
+from epsilometer.lint.rules import Problem
 
 SKIPPED = ("node_modules", "build", "dist", "__pycache__", "site-packages", "venv", "env")
+_LARGEST_NOTEBOOK = 256 * 2**20  # bytes, most of them pictures
+_SEARCHED = 64 * 2**20  # bytes that are searched for what is worth checking
 LARGEST = 5 * 2**20  # bytes; a tree takes a hundred times that, and no training script comes near
 
 _SUFFIXES = (".py", ".pyi", ".pyw", ".ipynb")
@@ -37,8 +40,10 @@ class Source:
     cells: list[tuple[int, int]] = field(default_factory=list)
 
 
-def find(paths: Iterable[Path], exclude: tuple[str, ...] = ()) -> tuple[list[Path], list[Problem]]:
-    """Every Python file and notebook among and below the paths, once, in order.
+def find_files(
+    paths: Iterable[Path], exclude: tuple[str, ...] = ()
+) -> tuple[list[Path], list[Problem]]:
+    """Return every Python file and notebook among and below the paths, once, in order.
 
     Folders that are hidden, or hold what others made, are skipped below the paths but not among
     them. Links to folders are not followed. Folders that cannot be read are problems.
@@ -48,7 +53,7 @@ def find(paths: Iterable[Path], exclude: tuple[str, ...] = ()) -> tuple[list[Pat
     for path in paths:
         if not os.path.exists(path):  # Path.exists raises on a name that is too long
             raise UnreadableFile(f"Expected a file or folder at {str(path)!r}, found none.")
-        files = _below(path, exclude, closed) if path.is_dir() else [path]
+        files = _walk(path, exclude, closed) if path.is_dir() else [path]
         found.update(dict.fromkeys(files))
     problems = [
         Problem(path=str(error.filename), message=f"Could not be read: {error.strerror}")
@@ -60,7 +65,7 @@ def find(paths: Iterable[Path], exclude: tuple[str, ...] = ()) -> tuple[list[Pat
     return list(found), problems
 
 
-def _below(folder: Path, exclude: tuple[str, ...], closed: list[OSError]) -> Iterator[Path]:
+def _walk(folder: Path, exclude: tuple[str, ...], closed: list[OSError]) -> Iterator[Path]:
     for here, folders, files in os.walk(folder, onerror=closed.append):
         inside = Path(here)
         folders[:] = sorted(
@@ -84,42 +89,43 @@ def _is_excluded(path: Path, exclude: tuple[str, ...]) -> bool:
     )
 
 
-def read(path: Path) -> tuple[Source | None, list[Problem]]:
-    """The source in a file; None if there is nothing in it to check."""
+def read_source(path: Path) -> tuple[Source | None, list[Problem]]:
+    """Return the source in a file; None if there is nothing in it to check."""
     name = path.as_posix()
     try:
-        content = _content(path)
+        content = _read_bytes(path)
     except (OSError, UnreadableFile) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         return None, [Problem(path=name, message=f"Could not be read: {reason or error}")]
     if path.suffix == ".ipynb":
-        return _notebook(name, content)
+        return _read_notebook(name, content)
     if len(content) > LARGEST:
-        if not _is_marked(content):
+        if not any(marker.encode() in content for marker in load_catalogue().markers):
             return None, []
         message = f"Larger than {LARGEST >> 20} MiB: not checked."
         return None, [Problem(path=name, message=message)]
     return Source(name, content), []
 
 
-def _content(path: Path) -> bytes:
+def _read_bytes(path: Path) -> bytes:
     if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for its other end
         raise UnreadableFile("not a regular file")
-    return path.read_bytes()
-
-
-def _is_marked(content: bytes) -> bool:
-    return any(marker.encode() in content for marker in MARKERS)
+    most = _LARGEST_NOTEBOOK if path.suffix == ".ipynb" else _SEARCHED
+    with path.open("rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise UnreadableFile(f"larger than {most >> 20} MiB")
+    return content
 
 
 def parse(source: Source) -> ast.Module | Problem:
-    """The tree, or what keeps it from growing."""
+    """Return the tree, or what keeps it from growing."""
     try:
         with warnings.catch_warnings():  # of odd escapes in other people's code
             warnings.simplefilter("ignore")
             return ast.parse(source.content)
     except SyntaxError as error:
-        message = f"Not Python {_version()}: {error.msg}"
+        message = f"Not Python {sys.version_info.major}.{sys.version_info.minor}: {error.msg}"
         return Problem(path=source.path, message=message, line=error.lineno or None)
     except (ValueError, LookupError) as error:  # null bytes, unknown encodings
         return Problem(path=source.path, message=f"Not Python: {error}")
@@ -127,14 +133,8 @@ def parse(source: Source) -> ast.Module | Problem:
         return Problem(path=source.path, message="Nested too deeply to be parsed.")
 
 
-def _version() -> str:
-    import platform
-
-    return ".".join(platform.python_version_tuple()[:2])
-
-
-def _notebook(name: str, content: bytes) -> tuple[Source | None, list[Problem]]:
-    """The code cells in one text; cells that do not parse are left empty and told."""
+def _read_notebook(name: str, content: bytes) -> tuple[Source | None, list[Problem]]:
+    """Return the code cells in one text; cells that do not parse are left out and reported."""
     try:
         cells = json.loads(content)["cells"]
         codes = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
@@ -145,7 +145,7 @@ def _notebook(name: str, content: bytes) -> tuple[Source | None, list[Problem]]:
     places: list[tuple[int, int]] = []
     problems = []
     for number, code in enumerate(codes, start=1):
-        plain = _without_magic(code)
+        plain = _remove_magic(code)
         parsed = parse(Source(name, plain))
         if isinstance(parsed, Problem):
             problem = Problem(path=name, message=parsed.message, line=parsed.line, cell=number)
@@ -157,19 +157,19 @@ def _notebook(name: str, content: bytes) -> tuple[Source | None, list[Problem]]:
     return Source(name, "\n".join(lines), places), problems
 
 
-def _without_magic(code: str) -> str:
-    """The cell with IPython's commands made harmless, line for line."""
+def _remove_magic(code: str) -> str:
+    """Return the cell with IPython's commands made harmless, line for line."""
     if code.startswith("%%") and not code.startswith(_HARMLESS_MAGIC):
         return ""
-    return "\n".join(_plain(line) for line in code.splitlines())
+    return "\n".join(_make_plain(line) for line in code.splitlines())
 
 
-def _plain(line: str) -> str:
+def _make_plain(line: str) -> str:
     bare = line.lstrip()
     indent = line[: len(line) - len(bare)]
     return f"{indent}pass" if bare.startswith(("%", "!", "?")) or bare.endswith("?") else line
 
 
 def to_text(content: Any) -> str:
-    """Bytes as text for showing and searching; never fails."""
+    """Return bytes as text for showing and searching; never fail."""
     return content.decode("utf-8", "replace") if isinstance(content, bytes) else str(content)

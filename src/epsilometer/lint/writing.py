@@ -1,13 +1,12 @@
 """Write reports: text, JSON, SARIF, commands of GitHub Actions, JUnit."""
 
-import json
 import os
 import textwrap
 from typing import Any
 from urllib.parse import quote
 
-from epsilometer.lint.findings import Finding, Problem, Report
-from epsilometer.lint.rules import RULES, Rule
+from epsilometer.core.printing import one_line, to_json_text
+from epsilometer.lint.rules import RULES, Finding, Problem, Report
 
 SARIF_SCHEMA = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -16,32 +15,29 @@ _WIDTH = 100
 
 
 def to_text(report: Report) -> str:
-    """For people: a line each, with why, what to do and what to run below it."""
-    blocks = [_block(finding) for finding in report.findings]
-    blocks += [f"{_where(problem)}: not checked: {problem.message}" for problem in report.problems]
-    blocks.append(_summary(report))
-    return "\n".join(blocks)
+    """Write for people: a line each, with why, what to do and what to run below it."""
+    lines = []
+    for finding in report.findings:
+        rule = finding.rule
+        lines += [
+            f"{_locate(finding)}: {rule.id} {finding.severity}: {rule.title}",
+            _indent("seen", finding.detail),
+            _indent("why", rule.why),
+            _indent("do", rule.remedy),
+            f"  run:  {one_line(finding.command)}",  # never broken: it is to be copied
+        ]
+    for problem in report.problems:
+        lines.append(f"{_locate(problem)}: not checked: {one_line(problem.message)}")
+    return "\n".join([*lines, _summarise(report)])
 
 
-def _block(finding: Finding) -> str:
-    rule = finding.rule
-    head = f"{_where(finding)}: {rule.id} {finding.severity}: {rule.title}"
-    rows = [
-        _indented("seen", finding.detail),
-        _indented("why", rule.why),
-        _indented("do", rule.remedy),
-        f"  run:  {finding.command}",  # never broken: it is to be copied
-    ]
-    return "\n".join([head, *rows])
-
-
-def _indented(label: str, text: str) -> str:
+def _indent(label: str, text: str) -> str:
     start = f"  {label}:".ljust(8)
-    return textwrap.fill(text, _WIDTH, initial_indent=start, subsequent_indent=" " * 8)
+    return textwrap.fill(one_line(text), _WIDTH, initial_indent=start, subsequent_indent=" " * 8)
 
 
-def _where(what: Finding | Problem) -> str:
-    parts = [what.path]
+def _locate(what: Finding | Problem) -> str:
+    parts = [one_line(what.path)]
     if what.cell is not None:
         parts.append(f"cell {what.cell}")
     if what.line is not None:
@@ -51,32 +47,28 @@ def _where(what: Finding | Problem) -> str:
     return ":".join(parts)
 
 
-def _summary(report: Report) -> str:
+def _summarise(report: Report) -> str:
     errors = sum(finding.severity == "error" for finding in report.findings)
-    said = [_count(report.files, "file"), _count(errors, "error")]
-    said.append(_count(len(report.findings) - errors, "warning"))
+    counts = {"file": report.files, "error": errors, "warning": len(report.findings) - errors}
+    said = [f"{count} {what}" + ("" if count == 1 else "s") for what, count in counts.items()]
     if report.problems:
         said.append(f"{len(report.problems)} not checked")
     return ", ".join(said) + "."
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" + ("" if number == 1 else "s")
-
-
 def to_json(report: Report) -> str:
-    """For programs: see docs/lint.md for the fields."""
+    """Write for programs: see docs/lint.md for the fields."""
     plain = {
         "format": "epsilometer-lint",
         "version": 1,
         "files": report.files,
-        "findings": [_plain_finding(finding) for finding in report.findings],
+        "findings": [_to_plain(finding) for finding in report.findings],
         "problems": [vars(problem) for problem in report.problems],
     }
-    return json.dumps(plain, indent=2, ensure_ascii=False)
+    return to_json_text(plain)
 
 
-def _plain_finding(finding: Finding) -> dict[str, Any]:
+def _to_plain(finding: Finding) -> dict[str, Any]:
     rule = finding.rule
     return {
         "path": finding.path,
@@ -107,8 +99,8 @@ def to_github(report: Report) -> str:
         cell = "" if finding.cell is None else f"Cell {finding.cell}, line {finding.line}: "
         lines.append(
             annotate(
-                "error" if finding.severity == "error" else "warning",
-                f"{cell}{finding.rule.title}. {finding.rule.remedy} Run: {finding.command}",
+                finding.severity,
+                f"{cell}{_advise(finding)}",
                 file=finding.path,
                 line=line,
                 col=column,
@@ -119,7 +111,7 @@ def to_github(report: Report) -> str:
         annotate("warning", f"Not checked: {problem.message}", file=problem.path)
         for problem in report.problems
     ]
-    return "\n".join([*lines, _summary(report)])
+    return "\n".join([*lines, _summarise(report)])
 
 
 def to_junit(report: Report) -> str:
@@ -129,86 +121,69 @@ def to_junit(report: Report) -> str:
 
     cases = [
         Case(
-            name=f"{finding.rule.id} {_where(finding)}",
+            name=f"{finding.rule.id} {_locate(finding)}",
             outcome="failure",
-            message=f"{finding.rule.title}. {finding.rule.remedy} Run: {finding.command}",
+            message=_advise(finding),
             file=finding.path,
         )
         for finding in report.findings
     ]
     cases += [
         Case(
-            name=f"not checked {_where(problem)}",
+            name=f"not checked {_locate(problem)}",
             outcome="error",
             message=problem.message,
             file=problem.path,
         )
         for problem in report.problems
     ]
-    if not cases:
-        cases = [Case(name="lint", outcome="passed", message=_summary(report))]
-    return write_suite("epsilometer lint", cases)
+    passed = Case(name="lint", outcome="passed", message=_summarise(report))
+    return write_suite("epsilometer lint", cases or [passed])
+
+
+def _advise(finding: Finding) -> str:
+    return f"{finding.rule.title}. {finding.rule.remedy} Run: {finding.command}"
 
 
 def to_sarif(report: Report, *, version: str) -> str:
-    """For code-scanning services: SARIF 2.1.0."""
-    order = list(RULES)
+    """Write for code-scanning services: SARIF 2.1.0."""
+    rules = [
+        {
+            "id": rule.id,
+            "name": "".join(word.capitalize() for word in rule.name.split("-")),
+            "shortDescription": {"text": rule.title},
+            "fullDescription": {"text": rule.why},
+            "help": {"text": rule.remedy},
+            "defaultConfiguration": {"level": "error"},
+        }
+        for rule in RULES.values()
+    ]
+    notes = [
+        _make_result(problem, "warning", f"Not checked: {problem.message}")
+        for problem in report.problems
+    ]
+    results = []
+    for each in report.findings:
+        rule, index = each.rule, list(RULES).index(each.rule_id)
+        message = f"{rule.title}. {each.detail} {rule.why} {rule.remedy} Run: {each.command}"
+        named = {"ruleId": rule.id, "ruleIndex": index}
+        results.append({**named, **_make_result(each, each.severity, message)})
     run = {
-        "tool": {
-            "driver": {
-                "name": "epsilometer",
-                "version": version,
-                "rules": [_sarif_rule(rule) for rule in RULES.values()],
-            }
-        },
+        "tool": {"driver": {"name": "epsilometer", "version": version, "rules": rules}},
         "columnKind": "unicodeCodePoints",
         "invocations": [
-            {
-                "executionSuccessful": not report.problems,
-                "toolExecutionNotifications": [_notification(each) for each in report.problems],
-            }
+            {"executionSuccessful": not report.problems, "toolExecutionNotifications": notes}
         ],
-        "results": [
-            _sarif_result(finding, order.index(finding.rule_id)) for finding in report.findings
-        ],
+        "results": results,
     }
-    plain = {"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}
-    return json.dumps(plain, indent=2, ensure_ascii=False)
+    return to_json_text({"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]})
 
 
-def _sarif_rule(rule: Rule) -> dict[str, Any]:
-    return {
-        "id": rule.id,
-        "name": "".join(word.capitalize() for word in rule.name.split("-")),
-        "shortDescription": {"text": rule.title},
-        "fullDescription": {"text": rule.why},
-        "help": {"text": rule.remedy},
-        "defaultConfiguration": {"level": "error"},
-    }
+def _make_result(what: Finding | Problem, level: str, message: str) -> dict[str, Any]:
+    """Return a result of SARIF.
 
-
-def _sarif_result(finding: Finding, index: int) -> dict[str, Any]:
-    rule = finding.rule
-    message = f"{rule.title}. {finding.detail} {rule.why} {rule.remedy} Run: {finding.command}"
-    return {
-        "ruleId": rule.id,
-        "ruleIndex": index,
-        "level": finding.severity,
-        "message": {"text": message},
-        "locations": [_location(finding)],
-    }
-
-
-def _notification(problem: Problem) -> dict[str, Any]:
-    return {
-        "level": "warning",
-        "message": {"text": f"Not checked: {problem.message}"},
-        "locations": [_location(problem)],
-    }
-
-
-def _location(what: Finding | Problem) -> dict[str, Any]:
-    """Lines of a notebook's cell are no lines of its file, so that a cell is named instead."""
+    Lines of a notebook's cell are no lines of its file, so that a cell is named instead.
+    """
     physical: dict[str, Any] = {"artifactLocation": {"uri": quote(os.fsencode(what.path))}}
     location: dict[str, Any] = {"physicalLocation": physical}
     if what.cell is not None:
@@ -218,4 +193,4 @@ def _location(what: Finding | Problem) -> dict[str, Any]:
         physical["region"] = {"startLine": what.line}
         if isinstance(what, Finding):
             physical["region"]["startColumn"] = what.column
-    return location
+    return {"level": level, "message": {"text": message}, "locations": [location]}

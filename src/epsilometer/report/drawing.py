@@ -1,4 +1,10 @@
-"""Draw figures as pictures, for papers and slides: PNG and SVG, the same bytes every time."""
+"""Draw figures as pictures, for papers and slides: PNG and SVG, the same bytes every time.
+
+One description (``core.document.Figure``) is drawn by two libraries. No single one does both
+offline: the page needs a small library in the browser that zooms, reads off values and hides
+curves (uPlot, 50 kB, draws on a canvas); a paper needs vector files without a browser (matplotlib,
+optional, whose own pages are larger than a whole report). Neither knows what an audit is.
+"""
 
 import io
 import warnings
@@ -8,20 +14,9 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from epsilometer._extras import needs
-from epsilometer.core.audit import Audit
-from epsilometer.core.words import one_line
-from epsilometer.report.figures import (
-    COLOURS,
-    Axis,
-    Figure,
-    Mark,
-    Series,
-    compare_views,
-    view_figures,
-)
-from epsilometer.report.posterior_figures import posterior_figures
-from epsilometer.report.release_figures import release_figures
-from epsilometer.report.words import ordered_forms, own_views
+from epsilometer.core.document import Axis, Document, Figure, Mark, Series, find_figures
+from epsilometer.core.printing import one_line
+from epsilometer.report.tones import COLOURS
 
 with needs("matplotlib", extra="figures"):
     import matplotlib as mpl
@@ -35,31 +30,15 @@ with needs("matplotlib", extra="figures"):
 
 Format: TypeAlias = Literal["png", "svg"]
 FORMATS: tuple[Format, ...] = ("png", "svg")
-_INCHES = (6.4, 4.8)
 _DOTS = 200
 _BAR = 0.4  # of the way from one to the next
-_STYLE: Any = {
-    "svg.hashsalt": "epsilometer",  # without it ids are random
-    "svg.fonttype": "none",  # text stays text: it can be searched, and read aloud
-    "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],
-    "font.size": 9.5,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": "#868e99",
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.titlelocation": "left",
-    "axes.titleweight": "bold",
-    "grid.color": "#e9ecf0",
-    "path.simplify": False,
-}
+_STYLE = Path(__file__).with_name("figures.mplstyle")
 
 
 def draw(figure: Figure, kind: Format) -> bytes:
     """Return the figure as the bytes of a PNG or SVG file."""
-    with _styled():
-        canvas = Canvas(figsize=_INCHES, layout="constrained")
+    with _use_style():
+        canvas = Canvas(layout="constrained")
         axes = canvas.add_subplot()
         for series in figure.series:
             _add(axes, series)
@@ -78,36 +57,27 @@ def draw(figure: Figure, kind: Format) -> bytes:
 
 
 def save_figures(
-    audit: Audit, folder: Path, *, formats: tuple[Format, ...] = FORMATS
+    document: Document, folder: Path, *, formats: tuple[Format, ...] = FORMATS
 ) -> tuple[Path, ...]:
-    """Write every figure of an audit into ``folder``, which is made; return what was written.
+    """Write every figure of a document into ``folder``, which is made; return what was written.
 
     Files are called ``tradeoff.svg``; of several views ``1-tradeoff.svg``, after the view's place,
     and ``views-1.svg``, where several are side by side.
     """
     folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for name, figure in _named(audit):
-        for kind in formats:
-            path = folder / f"{name}.{kind}"
-            path.write_bytes(draw(figure, kind))
-            written.append(path)
+    for block in find_figures(document):
+        for figure in block.figures:
+            for kind in formats:
+                path = folder / f"{block.stem}{figure.key}.{kind}"
+                path.write_bytes(draw(figure, kind))
+                written.append(path)
     return tuple(written)
 
 
-def _named(audit: Audit) -> Iterator[tuple[str, Figure]]:
-    for figure in (*compare_views(audit), *release_figures(audit), *posterior_figures(audit)):
-        yield figure.key, figure
-    own, forms = own_views(audit), [form.view for form in ordered_forms(audit)]
-    lone = len(own) == 1 and not forms
-    for i, view in enumerate((*own, *forms), start=1):
-        for figure in view_figures(view, audit.claim):
-            yield figure.key if lone else f"{i}-{figure.key}", figure
-
-
 @contextmanager
-def _styled() -> Iterator[None]:
-    with mpl.rc_context(_STYLE), warnings.catch_warnings():
+def _use_style() -> Iterator[None]:
+    with mpl.rc_context(fname=_STYLE), warnings.catch_warnings():
         # A name may hold letters that the font lacks; a box in their place is good enough.
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         yield
@@ -177,7 +147,7 @@ def _dashes(series: Series) -> Any:
 
 def _plain(text: Text, name: str) -> None:
     text.set_parse_math(False)
-    text.set_text(one_line(name)[:60])
+    text.set_text(one_line(name, 60))
 
 
 def _handle(series: Series) -> Artist:

@@ -1,5 +1,6 @@
 """Explain how a number came about: what was counted, the formula, why it holds, what it leaves."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf
 from textwrap import fill
@@ -7,39 +8,16 @@ from textwrap import fill
 from epsilometer.core import judge
 from epsilometer.core.audit import Audit
 from epsilometer.core.bound import EpsilonEstimate, EpsilonLowerBound
-from epsilometer.core.findings import (
-    EpsilonFinding,
-    FormFinding,
-    FormPlan,
-    MembershipFinding,
-    PosteriorRuns,
-    RuleFinding,
-)
-from epsilometer.core.words import (
-    claimed,
-    headline,
-    number,
-    number_up,
-    one_line,
-    printable,
-    short,
-    word_reach,
-)
+from epsilometer.core.findings import EpsilonFinding, MembershipFinding
+from epsilometer.core.printing import one_line
+from epsilometer.core.references import BIBLIOGRAPHY
+from epsilometer.core.words import claimed, headline, number, number_up, word_reach
 from epsilometer.errors import InvalidArgument
-from epsilometer.references import BIBLIOGRAPHY
-from epsilometer.report import words
-from epsilometer.report.tables import facts_of, rule_confidence
-from epsilometer.report.tones import OUTCOMES
+from epsilometer.report import texts
 from epsilometer.stats.derivations import BOUNDS, ESTIMATES, derivation_of
-from epsilometer.stats.estimators import REGISTRY
 
 _WIDTH = 96
-COUNTED, FORMULA = "What was counted", "From that to ε"
-HOLDS, NOT_SAID = "Why the confidence holds", "What it does not say"
-_COMPUTED_FROM = "What it is computed from"
-MEASURED = "How it is measured"
-_VERDICT, _RULES = "From ε to the verdict", "From what was measured to the verdict"
-_ADVANTAGE = "A = max over thresholds of TPR − FPR ± (√(ln(4/α′)/(2n)) + √(ln(4/α′)/(2m)))"
+_VERDICT = "From ε to the verdict"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,15 +57,18 @@ class Explanation:
 
     def _lines(self, said: set[tuple[str, tuple[str, ...]]]) -> list[str]:
         """Return its lines; of what was said before only that it was."""
-        lines = [one_line(self.title), fill(printable(self.finding), _WIDTH)]
+        lines = [f"Explanation: {one_line(self.title)}", fill(one_line(self.finding), _WIDTH)]
         for title, sentences in self.sections:
             if (title, sentences) in said:
                 lines += ["", f"{title}: as above."]
                 continue
             said.add((title, sentences))
-            # A formula is not broken: whoever copies it must get it whole.
-            formula = title in (FORMULA, MEASURED)
-            lines += ["", title, *(f"    {s}" if formula else _bullet(s) for s in sentences)]
+            formula = title in texts.CODE
+            lines += [
+                "",
+                title,
+                *(f"    {one_line(s)}" if formula else _bullet(s) for s in sentences),
+            ]
         for part in self.parts:
             lines += ["", "―――", "", *part._lines(said)]
         return lines
@@ -109,264 +90,113 @@ def explain(result: Audit | EpsilonLowerBound | EpsilonEstimate) -> Explanation:
     """
     match result:
         case EpsilonLowerBound():
-            return _bound(result)
+            return _explain_bound(result)
         case EpsilonEstimate():
-            return _estimate(result)
+            return _explain_estimate(result)
         case Audit():
-            return _audit(result)
+            return _explain_audit(result)
     raise InvalidArgument(
         f"Expected an audit, a bound or an estimate, got {type(result).__name__}."
     )
 
 
-def explain_if_known(audit: Audit) -> Explanation | None:
-    """Return the same; None where a method is not ours, so that a page says nothing."""
-    try:
-        return explain(audit)
-    except InvalidArgument:
-        return None
-
-
-def _bound(bound: EpsilonLowerBound) -> Explanation:
+def _explain_bound(bound: EpsilonLowerBound) -> Explanation:
     derived = derivation_of(bound)
-    method = REGISTRY.get(bound.method)
-    sure = (
-        f"So bounds like this exceed the true ε in at most {1 - bound.confidence:.3g} of audits."
-        if bound.valid
-        else "This is not a valid bound."
-    )
-    assumed = [f"It assumes: {method.assumes}"] if method is not None else []
+    sure = texts.say("exceeds", bound) if bound.valid else "This is not a valid bound."
+    holds = (*derived.holds, sure, *texts.word_assumptions(bound), *bound.caveats)
     return Explanation(
         title=f"A bound by {bound.method}, thresholds by {bound.threshold_rule}",
-        finding=words.word_bound(bound),
+        finding=texts.word_bound(bound),
         sections=(
-            (COUNTED, derived.counted),
-            (FORMULA, derived.formula),
-            (HOLDS, (*derived.holds, sure, *assumed, *bound.caveats)),
-            (NOT_SAID, words.not_said(bound)),
+            (texts.COUNTED, derived.counted),
+            (texts.FORMULA, derived.formula),
+            (texts.HOLDS, holds),
+            (texts.NOT_SAID, (texts.word_limits(bound),)),
         ),
         cites=bound.cites,
     )
 
 
-def _estimate(estimate: EpsilonEstimate) -> Explanation:
+def _explain_estimate(estimate: EpsilonEstimate) -> Explanation:
     derived = derivation_of(estimate)
-    computed = estimate.confidence == 1
+    counted = "What it is computed from" if estimate.confidence == 1 else texts.COUNTED
     return Explanation(
         title=f"An ε by theory: {estimate.method}, {estimate.subject}",
-        finding=f"{words.word_estimate(estimate)}.",
+        finding=f"{texts.word_estimate(estimate)}.",
         sections=(
-            (_COMPUTED_FROM if computed else COUNTED, derived.counted),
-            (FORMULA, derived.formula),
-            (HOLDS, (*derived.holds, *estimate.caveats)),
-            (
-                NOT_SAID,
-                (
-                    "It speaks of the mechanism that was described, not of code that was run: "
-                    "whether the two are the same, only an attack on the code can tell.",
-                ),
-            ),
+            (counted, derived.counted),
+            (texts.FORMULA, derived.formula),
+            (texts.HOLDS, (*derived.holds, *estimate.caveats)),
+            (texts.NOT_SAID, (texts.say("of_the_mechanism", estimate),)),
         ),
         cites=estimate.cites,
     )
 
 
-def _audit(audit: Audit) -> Explanation:
-    views = words.own_views(audit)
-    sections = [*_release(audit), *_posterior(audit)]
-    parts = [_view(words.take_view(audit, form.view)) for form in words.ordered_forms(audit)]
+def _explain_audit(audit: Audit) -> Explanation:
+    views, sections = audit.find(EpsilonFinding), list(texts.explain_kinds(audit))
     if len(views) == 1 and not sections:
-        return _view(audit)
+        return _explain_view(audit)
+    forms = [form.view for form in texts.list_findings(audit, "FormFinding")]
     if views:
-        sections.append((_VERDICT, (words.word_views(audit),)))
-        parts += [_view(words.take_view(audit, view)) for view in views]
-    parts += [
-        _bound(attack.bound)
-        for attack in audit.find(MembershipFinding)
-        if attack.bound is not None and attack.bound.method in BOUNDS
-    ]
+        sections.append((_VERDICT, (texts.word_together(audit),)))
+    attacks = (attack.bound for attack in audit.find(MembershipFinding))
     return Explanation(
         title=audit.subject,
         finding=headline(audit),
         sections=tuple(sections),
         cites=audit.cites,
-        parts=tuple(parts),
+        parts=(
+            *(_explain_view(texts.take_view(audit, view)) for view in (*forms, *views)),
+            *(_explain_bound(bound) for bound in attacks if bound and bound.method in BOUNDS),
+        ),
     )
 
 
-def _view(audit: Audit) -> Explanation:
+def _explain_view(audit: Audit) -> Explanation:
     """Explain an audit of one view."""
-    (view,) = words.own_views(audit)
+    (view,) = audit.find(EpsilonFinding)
     others = [f"For comparison, deciding nothing: {bound}." for bound in view.also]
-    derived = [e for e in view.estimates if _has_derivation(e)]
+    derived = [
+        e for e in view.estimates if texts.proves(e) and e.method.startswith(tuple(ESTIMATES))
+    ]
     beside = [f"Beside it: {e}." for e in view.estimates if e not in derived]
     return Explanation(
         title=audit.subject,
         finding=headline(audit),
-        sections=((_VERDICT, (*_judged(audit, view), *others, *beside)),),
+        sections=((_VERDICT, (*_explain_verdict(audit, view), *others, *beside)),),
         cites=audit.cites,
-        parts=(_bound(view.bound), *map(_estimate, derived)),
+        parts=(_explain_bound(view.bound), *map(_explain_estimate, derived)),
     )
 
 
-def _has_derivation(estimate: EpsilonEstimate) -> bool:
-    """Tell whether an estimate that may decide has a derivation of its own."""
-    decides = estimate.confidence == 1 and estimate.role != "reference"
-    return decides and any(estimate.method.startswith(name) for name in ESTIMATES)
-
-
-def _judged(audit: Audit, view: EpsilonFinding) -> tuple[str, ...]:
+def _explain_verdict(audit: Audit, view: EpsilonFinding) -> Iterator[str]:
     """Say why the verdict is what it is."""
     bound, claim = view.bound, audit.claim
     if claim is None:
-        return ("Nothing was claimed, so nothing is refuted.",)
+        yield "Nothing was claimed, so nothing is refuted."
+        return
     proved, limit = number(bound.epsilon, 4), claimed(claim.epsilon, 4)
-    lines = [
+    yield (
         f"Refuted is a claim that a valid bound at its δ exceeds: ε ≥ {proved} was proved, "
         f"ε = {limit} was claimed, and {proved} {'>' if bound.epsilon > claim.epsilon else '≤'}"
         f" {limit}."
-    ]
+    )
     if not bound.valid:
-        lines.append("But the bound is not valid, and refutes nothing.")
+        yield "But the bound is not valid, and refutes nothing."
     if view.computed is not None:
-        more = view.computed.low > claim.epsilon
-        low = number(view.computed.low, 4)
-        lines.append(f"By computation ε is at least {low} {'>' if more else '≤'} {limit}.")
+        sign = ">" if view.computed.low > claim.epsilon else "≤"
+        yield f"By computation ε is at least {number(view.computed.low, 4)} {sign} {limit}."
     for estimate in view.estimates:
         if estimate.upper < inf:
-            less = estimate.upper <= claim.epsilon
-            most = number_up(estimate.upper)
-            lines.append(f"By computation ε is at most {most} {'≤' if less else '>'} {limit}.")
+            sign = "≤" if estimate.upper <= claim.epsilon else ">"
+            yield f"By computation ε is at most {number_up(estimate.upper)} {sign} {limit}."
     if view.failed:
-        lines += words.run_notes(view)[:1]
-    lines += [audit.judgement.reason] if audit.judgement.reason else []
-    lines += [reach] if (reach := word_reach(audit)) else []
+        yield texts.word_run(view)[0]
+    yield from filter(None, (audit.judgement.reason, word_reach(audit)))
     if audit.verdict == judge.NOT_REFUTED:
-        lines.append("What was not refuted was not proved either.")
-    return tuple(lines)
-
-
-def _release(audit: Audit) -> list[tuple[str, tuple[str, ...]]]:
-    """Explain rules about publishing; nothing where there are none."""
-    rules = [
-        f"{rule.rule}: measured {number(rule.value, 4)}, between {number(rule.low, 4)} and "
-        f"{number(rule.high, 4)} ({rule_confidence(rule)}); allowed {short(rule.limit)}. "
-        f"So: {OUTCOMES[rule.outcome]}."
-        for rule in audit.find(RuleFinding)
-    ]
-    if not rules:
-        return []
-    counted = [f"{title}: {value.rstrip('.')}." for title, value in facts_of(audit)]
-    counted += [_attacked(attack) for attack in audit.find(MembershipFinding)]
-    return [
-        (COUNTED, tuple(counted) or ("Nothing was measured.",)),
-        (
-            MEASURED,
-            (
-                "PDTP of a record = max over classes c of |ln p(c) − ln p′(c)|, p with it in "
-                "training and p′ without, at that record",
-                "share above the limit: Beta⁻¹(α′/2; k, n − k + 1) to Beta⁻¹(1 − α′/2; k + 1, "
-                "n − k), k of n measured; exact where all were",
-                _ADVANTAGE,
-                "caught: inside scores above the outside score whose rank puts the FPR on the "
-                "safe side, with Clopper and Pearson's limits",
-            ),
-        ),
-        (
-            _RULES,
-            (
-                *rules,
-                "A rule fails where the lower end is above what is allowed, passes where the upper "
-                "end is not, and is unclear else; so it is where training is too random, or shadow "
-                "models too unlike. The gravest outcome decides.",
-            ),
-        ),
-        (
-            HOLDS,
-            (
-                "All statements that rest on samples (each attack under each rule) share "
-                f"1 − {audit.confidence:.4g}, so that each is made at its own, higher "
-                "confidence and the verdict keeps the whole.",
-                "The largest TPR − FPR may be chosen on the same scores: its limits hold at "
-                "all thresholds at once (Massart 1990).",
-                *audit.caveats,
-            ),
-        ),
-        (
-            NOT_SAID,
-            (
-                "Nothing of attacks that were not run, nor of adversaries who know more. A "
-                "guarantee needs differentially private training.",
-            ),
-        ),
-    ]
-
-
-def _attacked(attack: MembershipFinding) -> str:
-    return (
-        f"{attack.attack}: {attack.n_in:,} scores inside, {attack.n_out:,} outside; TPR − FPR "
-        f"{attack.advantage:.4f} ({attack.advantage_low:.4f} to {attack.advantage_high:.4f}), "
-        f"{attack.tpr:.2%} caught at FPR {attack.fpr:.3g}, each pair of limits at "
-        f"{attack.confidence:.4g}."
-    )
-
-
-def _posterior(audit: Audit) -> list[tuple[str, tuple[str, ...]]]:
-    """Explain forms of publishing; nothing where there are none."""
-    forms, plan = words.ordered_forms(audit), audit.one(FormPlan)
-    if not forms:
-        return []
-    trained = [
-        f"{runs.runs:,} models were trained with the record and as many without it; each was asked "
-        f"{runs.samples:,} times."
-        for runs in audit.find(PosteriorRuns)
-    ]
-    allowed = (
-        []
-        if plan is None
-        else [
-            f"a form stays below the limit where ε ≤ {claimed(plan.epsilon)} and the advantage's "
-            f"upper limit ≤ {plan.advantage:.4g}"
-        ]
-    )
-    each = 1 - (1 - audit.confidence) / len(forms)
-    return [
-        (COUNTED, (*trained, *(_form(form) for form in forms))),
-        (
-            MEASURED,
-            (
-                "score of a run = learned ln p(what is published | with) − ln p(… | without), "
-                "learned on half of the runs, judged on the others",
-                "advantage = TPR − FPR of that attack's own decision, on the others",
-                *allowed,
-            ),
-        ),
-        (
-            HOLDS,
-            (
-                f"{len(forms)} forms share 1 − {audit.confidence:.4g}, so that each is judged at "
-                f"{each:.6g} at least and all hold together.",
-                "A form is no better than any that can be made of it: rounding cannot leak "
-                "more than what was rounded.",
-                *audit.caveats,
-            ),
-        ),
-        (
-            NOT_SAID,
-            (
-                "That a form stays below the limit is no proof of privacy: another attack, "
-                "another record or more runs may show more.",
-            ),
-        ),
-    ]
-
-
-def _form(form: FormFinding) -> str:
-    return (
-        f"{form.form}: ε ≥ {number(form.epsilon, 4)}, advantage {form.advantage:.4f} "
-        f"({form.advantage_low:.4f} to {form.advantage_high:.4f}): {form.standing}."
-    )
+        yield "What was not refuted was not proved either."
 
 
 def _bullet(text: str) -> str:
-    return fill(printable(text), _WIDTH, initial_indent="  · ", subsequent_indent="    ")
+    return fill(one_line(text), _WIDTH, initial_indent="  · ", subsequent_indent="    ")

@@ -19,16 +19,21 @@ def fit_audit(audit: Audit, *, records: int) -> Audit:
     """Return the audit with its riskiest ``records`` and no text longer than a reader takes."""
     risks = {i: f.risk for i, f in enumerate(audit.findings) if isinstance(f, RecordRisk)}
     count = max(records, 1) if len(risks) == len(audit.findings) else records  # some are left
-    kept = set(heapq.nlargest(count, risks, key=lambda place: risks[place]))
+    chosen = set(heapq.nlargest(count, risks, key=lambda place: risks[place]))
     findings = (
-        cut(finding, _LONGEST_OF_RECORD) if place in kept else finding
+        cut(finding, _LONGEST_OF_RECORD) if place in chosen else finding
         for place, finding in enumerate(audit.findings)
-        if place in kept or place not in risks
+        if place in chosen or place not in risks
     )
     return cut(replace(audit, findings=tuple(findings)))
 
 
-def riskiest(records: Iterable[RecordRisk], count: int) -> tuple[RecordRisk, ...]:
+def count_records(audit: Audit) -> int:
+    """Count the records of an audit."""
+    return len(audit.find(RecordRisk))
+
+
+def find_riskiest(records: Iterable[RecordRisk], count: int) -> tuple[RecordRisk, ...]:
     """Return the ``count`` records at most risk, the worst first."""
     return tuple(heapq.nlargest(count, records, key=lambda record: record.risk))
 

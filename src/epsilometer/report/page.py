@@ -1,61 +1,31 @@
-"""Render an audit as one HTML file that needs nothing else: no network, no other file."""
+"""Render a document as one HTML file that needs nothing else: no network, no other file."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import asdict
+from importlib import resources
 from itertools import count
-from typing import TypeAlias
+from typing import Any
 
-from epsilometer.core import judge
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
+
 from epsilometer.core.audit import Audit
-from epsilometer.core.bound import EpsilonLowerBound
-from epsilometer.core.findings import (
-    AttackSummary,
-    EpsilonFinding,
-    FormPlan,
-    MembershipFinding,
-    RecordRisk,
-)
-from epsilometer.core.judge import Tone, Verdict
+from epsilometer.core.document import Document, find_figures
+from epsilometer.core.printing import printable
+from epsilometer.core.references import BIBLIOGRAPHY
 from epsilometer.core.serialisation import to_object
-from epsilometer.core.words import word_finding, word_reach
 from epsilometer.errors import InvalidArgument
-from epsilometer.report import words
-from epsilometer.report.explaining import explain_if_known
-from epsilometer.report.figures import Figure, compare_views, view_figures
-from epsilometer.report.fitting import fit_audit, riskiest
-from epsilometer.report.frame import FIRST_RECORDS, LARGEST, framed
-from epsilometer.report.posterior_figures import posterior_figures
-from epsilometer.report.release_figures import release_figures
-from epsilometer.report.scale import Scale, scale
-from epsilometer.report.tables import advice_of, facts_of, rule_rows, tables_of
-from epsilometer.report.tones import rule_tone
-from epsilometer.stats.estimators import REGISTRY
-from epsilometer.stats.estimators.method import Method
+from epsilometer.report.build import build
+from epsilometer.report.fitting import count_records, fit_audit
+from epsilometer.report.tones import COLOURS, LOOKS
 
+LARGEST = 1_500_000  # bytes of a page
 # How much is kept, until the page is small enough: records, and whether figures are drawn.
 _ATTEMPTS = ((5_000, True), (1_000, True), (100, True), (0, True), (0, False))
-_Numbered: TypeAlias = tuple[tuple[int, Figure], ...]  # place among all figures of the page
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Section:
-    """One view of the adversary as the template shows it."""
-
-    key: str
-    subject: str
-    verdict: Verdict
-    tone: Tone
-    finding: str
-    reach: str
-    notes: tuple[str, ...]
-    failed: int
-    scale: Scale | None
-    threat: tuple[tuple[str, str], ...]
-    attack: AttackSummary
-    figures: _Numbered
-    meaning: tuple[str, ...]
-    bounds: tuple[tuple[EpsilonLowerBound, Method | None], ...]
-    estimates: tuple[tuple[str, str], ...]
 
 
 def page(audit: Audit) -> str:
@@ -64,11 +34,13 @@ def page(audit: Audit) -> str:
     Of very many records the riskiest are shown, of very many views no figures; the page then says
     so. What still does not fit is an ``InvalidArgument``.
     """
-    found = len(audit.find(RecordRisk))
+    total = count_records(audit)
     for records, drawn in _ATTEMPTS:
-        if drawn and found <= records < _ATTEMPTS[0][0]:
+        if drawn and total <= records < _ATTEMPTS[0][0]:
             continue  # would change nothing
-        text = _page(audit, records=records, drawn=drawn)
+        fitted = fit_audit(audit, records=records)
+        document = build(fitted, records=total)
+        text = render_page(document, to_object(fitted), is_cut=fitted != audit, drawn=drawn)
         if len(text.encode()) <= LARGEST:
             return text
     raise InvalidArgument(
@@ -77,102 +49,99 @@ def page(audit: Audit) -> str:
     )
 
 
-def _page(audit: Audit, *, records: int, drawn: bool) -> str:
-    kept = fit_audit(audit, records=records)
-    numbers = count()
-    together = _numbered(compare_views(kept) if drawn else (), numbers)
-    sections = [
-        _section(kept, view, key=f"view-{i}", numbers=numbers, drawn=drawn)
-        for i, view in enumerate(words.own_views(kept), start=1)
-    ]
-    further = _numbered(
-        (*release_figures(kept), *posterior_figures(kept)) if drawn else (), numbers
-    )
-    figures = [*together, *(pair for section in sections for pair in section.figures), *further]
-    risks, meaning, plan = kept.find(RecordRisk), words.meaning(kept), kept.one(FormPlan)
-    reach = word_reach(kept) if kept.verdict == judge.NOT_REFUTED else ""
-    return framed(
-        "page.html",
-        title=kept.subject,
-        plain=to_object(kept),
-        figures=[figure for _, figure in figures],
-        cites=_cites(kept, (figure for _, figure in figures)),
-        is_cut=kept != audit,
+def render_page(document: Document, plain: Any, *, is_cut: bool, drawn: bool = True) -> str:
+    """Return a document as a page.
+
+    Args:
+        document: What it shows.
+        plain: What the page carries as JSON.
+        is_cut: Whether that had to be cut to fit.
+        drawn: Whether figures are drawn.
+    """
+    shown = (block for block in find_figures(document) if drawn and not block.aside)
+    figures = [asdict(figure) for block in shown for figure in block.figures]
+    chart = _read("vendor/uplot/uPlot.iife.min.js"), _read("vendor/uplot/uPlot.min.css")
+    scripts = [*chart[:drawn], _read("templates/page.js")]
+    styles = [chart[1], _list_colours() + _read("templates/page.css")]
+    return _ENVIRONMENT.get_template("page.html").render(
+        document=document,
+        references=sorted(BIBLIOGRAPHY[key] for key in set(document.cites)),
+        is_cut=is_cut,
         drawn=drawn,
-        verdict=kept.verdict,
-        tone=judge.tone(kept.verdict),
-        finding=word_finding(kept),
-        lead=reach or next(iter(meaning), ""),
-        notes=words.run_notes(kept.provenance),
-        scale=scale(kept),
-        verdicts=[(s.verdict, s.tone) for s in sections]
-        if len(sections) > 1 and kept.claim is not None
-        else [],
-        sections=sections,
-        threat=words.once(row for section in sections for row in section.threat),
-        rules=[(rule, outcome, sure, rule_tone(rule)) for rule, outcome, sure in rule_rows(kept)],
-        advice_title=_advice_title(plan),
-        advice=advice_of(kept),
-        facts=facts_of(kept),
-        tables=tables_of(kept),
-        together=together,
-        further=further,
-        first_records=riskiest(risks, FIRST_RECORDS),
-        records_kept=len(risks),
-        records_found=len(audit.find(RecordRisk)),
-        shows_features=any("features: " in record.note for record in risks),
-        meaning=meaning,
-        explanation=explain_if_known(kept),
-        provenance=kept.provenance,
-        again=words.again(kept.provenance),
-        again_command=words.again_command(kept.provenance),
-        settings=words.settings_rows(kept.provenance),
+        next_chart=count().__next__,
+        next_table=count(1).__next__,  # labels of regions must differ
+        icons={tone: look.icon for tone, look in LOOKS.items()},
+        policy=_write_policy(scripts, styles),
+        # Ours, not a user's: their sums are in the policy.
+        scripts=[Markup(text) for text in scripts],
+        styles=[Markup(text) for text in styles],
+        audit_json=_embed(plain),
+        figures_json=_embed(figures),
+        licence=_read("vendor/uplot/LICENSE"),
     )
 
 
-def _section(
-    audit: Audit, view: EpsilonFinding, *, key: str, numbers: Iterator[int], drawn: bool
-) -> _Section:
-    alone = words.take_view(audit, view)
-    return _Section(
-        key=key,
-        subject=view.subject,
-        verdict=alone.verdict,
-        tone=judge.tone(alone.verdict),
-        finding=word_finding(alone),
-        reach=word_reach(alone),
-        notes=tuple(words.run_notes(view)),
-        failed=view.failed,
-        scale=scale(alone),
-        threat=tuple(words.threat_model(view.bound, audit.claim)),
-        attack=view.attack,
-        figures=_numbered(view_figures(view, audit.claim) if drawn else (), numbers),
-        meaning=tuple(words.bound_meaning(view.bound)),
-        bounds=tuple((bound, REGISTRY.get(bound.method)) for bound in (view.bound, *view.also)),
-        estimates=tuple(
-            (estimate.subject, f"{words.word_estimate(estimate)}, by {estimate.method}")
-            for estimate in view.estimates
-        ),
+def _embed(plain: Any) -> Markup:
+    """Return JSON that cannot end its script element: pure ASCII without ``<``, ``>`` and ``&``."""
+    text = json.dumps(_clean(plain), allow_nan=False, separators=(",", ":"))
+    for letter in "<>&":
+        text = text.replace(letter, f"\\u{ord(letter):04x}")
+    return Markup(text)
+
+
+def _clean(plain: Any) -> Any:
+    """Return JSON values without letters that the page's script must not show either."""
+    if isinstance(plain, str):
+        return printable(plain)
+    if isinstance(plain, dict):
+        return {printable(key): _clean(part) for key, part in plain.items()}
+    return [_clean(part) for part in plain] if isinstance(plain, (list, tuple)) else plain
+
+
+def _write_policy(scripts: Iterable[str], styles: Iterable[str]) -> str:
+    """Return the policy: nothing may be loaded, and nothing may run but what is embedded here."""
+    return (
+        f"default-src 'none'; script-src {_list_sums(scripts)}; style-src {_list_sums(styles)}; "
+        "img-src data: blob:; base-uri 'none'; form-action 'none'; "
+        "require-trusted-types-for 'script'"
     )
 
 
-def _advice_title(plan: FormPlan | None) -> str:
-    if plan is None:
-        return "What to do"
-    return "What may be published" if plan.chosen else "Nothing is known to stay below the limit"
+def _list_sums(texts: Iterable[str]) -> str:
+    digests = (hashlib.sha256(text.encode()).digest() for text in texts)
+    return " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
 
 
-def _numbered(figures: Iterable[Figure], numbers: Iterator[int]) -> _Numbered:
-    return tuple((next(numbers), figure) for figure in figures)
+def _list_colours() -> str:
+    """Return the colours of roles in figures and of tones of verdicts, as CSS."""
+    pairs: list[tuple[str, str, str]] = [(role, *pair) for role, pair in COLOURS.items()]
+    pairs += [(tone, look.day, look.night) for tone, look in LOOKS.items()]
+    rules = "".join(f"--{name}: light-dark({day}, {night});" for name, day, night in pairs)
+    roles = "".join(f".role-{role} {{ color: var(--{role}); }}\n" for role in COLOURS)
+    tones = "".join(f".tone-{tone} {{ --tone: var(--{tone}); }}\n" for tone in LOOKS)
+    return f":root {{ {rules} }}\n{roles}{tones}"
 
 
-def _cites(audit: Audit, figures: Iterable[Figure]) -> list[str]:
-    attacks = (attack.bound for attack in audit.find(MembershipFinding))
-    bounds = [bound for view in audit.views for bound in (view.bound, *view.also)]
-    bounds += [bound for bound in attacks if bound is not None]
-    return [
-        *audit.cites,
-        *(key for bound in bounds for key in bound.cites),
-        *(key for estimate in audit.estimates for key in estimate.cites),
-        *(key for figure in figures for key in figure.cites),
-    ]
+def _read(name: str) -> str:
+    return resources.files("epsilometer.report").joinpath(name).read_text("utf-8").strip()
+
+
+def _print(value: object) -> object:
+    """Return what a template prints, without letters that a page cannot hold."""
+    return printable(value) if type(value) is str else value
+
+
+def _bind(text: str) -> str:
+    """Return the text so that no line ends within "ε ≥ 4"."""
+    return re.sub(r"([εδμ]) ([=≥]) ", "\\1\u00a0\\2\u00a0", text)
+
+
+_ENVIRONMENT = Environment(
+    autoescape=True,
+    undefined=StrictUndefined,
+    finalize=_print,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    loader=FunctionLoader(lambda name: _read(f"templates/{name}")),
+)
+_ENVIRONMENT.filters["bind"] = _bind

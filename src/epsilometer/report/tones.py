@@ -1,10 +1,8 @@
-"""Map the tone of a verdict to its look: the one table of colours and icons."""
+"""Map tones and roles to their looks: the one table of colours and icons."""
 
 from typing import NamedTuple
 
-from epsilometer.core import judge
-from epsilometer.core.audit import Audit
-from epsilometer.core.findings import Outcome, RuleFinding
+from epsilometer.core.document import Role
 from epsilometer.core.judge import Tone
 
 
@@ -32,14 +30,13 @@ LOOKS: dict[Tone, Look] = {
     "neutral": Look("#545d69", "#a4aebb", "grey62", "–", "⚪"),
     "good": Look("#1e6b3c", "#7ddaa0", "green", "✓", "✅"),
 }
-OUTCOMES: dict[Outcome, str] = {"pass": "PASS", "fail": "FAIL", "unclear": "UNCLEAR"}
-
-
-def look_of(audit: Audit) -> Look:
-    """Return how the verdict of an audit is shown."""
-    return LOOKS[judge.tone(audit.verdict)]
-
-
-def rule_tone(rule: RuleFinding) -> Tone:
-    """Return the tone in which the outcome of a rule is shown."""
-    return judge.tone(judge.judge_finding(None, rule))
+# Colours of roles in figures on light ground and on dark; each has 3 : 1 contrast or more.
+COLOURS: dict[Role, tuple[str, str]] = {
+    "attack": ("#1f5fbf", "#7db1ff"),
+    "claim": ("#b3540c", "#ffae5c"),
+    "gdp": ("#2f7d4b", "#77d39a"),
+    "bound": ("#7a3ea8", "#cfa3f7"),
+    "law": ("#a82c6a", "#f78fc2"),
+    "outside": ("#6a7280", "#a3acba"),
+    "chance": ("#868e99", "#7b8494"),
+}

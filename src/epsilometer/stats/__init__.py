@@ -1,1 +1,1 @@
-"""Statistics: pure, deterministic functions of arrays; NumPy and scipy.special only."""
+"""Compute statistics: pure, deterministic functions of arrays, with NumPy and scipy.special."""

@@ -110,10 +110,10 @@ def beta_quantile(
     aim = np.maximum(alpha, _LEAST)  # smaller ones have too few digits to aim at
     a, b, aim, above = np.broadcast_arrays(a, b, aim, from_above)
     x = _own(special.betainccinv, special.betaincinv, a, b, aim, above)
-    return _mended(x, a, b, aim, above)
+    return _refine(x, a, b, aim, above)
 
 
-def _mended(
+def _refine(
     x: FloatArray, a: FloatArray, b: FloatArray, aim: FloatArray, above: NDArray[np.bool_]
 ) -> FloatArray:
     """SciPy's forward functions are right, so Newton steps on the logarithms mend its inverse.

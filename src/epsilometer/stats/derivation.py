@@ -1,14 +1,16 @@
-"""How a bound came about, in words and with its formula: what was counted, and why it holds.
+"""Explain a bound by its formula: what was counted, and why it holds.
 
 Every method has a function that says it, beside the method itself; here is what they share. The
 numbers come from the bound's ``basis``, so that a reader can put them into the formula.
 """
 
 import math
-from collections.abc import Callable
+import re
+import tomllib
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Literal, TypeAlias
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
 
 from epsilometer.core.bound import Basis, EpsilonEstimate, EpsilonLowerBound
 from epsilometer.stats import binomial
@@ -33,60 +35,77 @@ class Derivation:
 
 Derive: TypeAlias = Callable[[EpsilonLowerBound], Derivation]
 DeriveEstimate: TypeAlias = Callable[[EpsilonEstimate], Derivation]
-NOT_KEPT = "This result does not say what was counted: it was made before results did, or by hand."
-_PAID = MappingProxyType(
-    {
-        "Fixed": "The threshold was fixed before any score was seen: nothing is paid for choosing "
-        "it, and each of the two limits may fail with half of α = 1 − confidence.",
-        "HoldOut": "The threshold was chosen on a part of the scores, which the bound then never "
-        "sees. To the rest it is as if fixed beforehand, so nothing more is paid: each of the two "
-        "limits may fail with half of α = 1 − confidence.",
-        "Bonferroni": "All thresholds were tried, and α = 1 − confidence was divided by their "
-        "number: with j errors the limit is that of the rate at the (j+1)-th highest score, so n "
-        "limits cover every threshold there is.",
-        "RankGrid": "Thresholds stand at the ranks 1, r, r², … of the scores of one side, where "
-        "the error rate's law is known whatever the law of the scores (Wilks 1941). Only the "
-        "number of ranks is paid for: they share α = 1 − confidence.",
-        "Best": "Nobody paid for the choice: the best of all thresholds was taken on the very "
-        "scores it is used on. The number exceeds the true ε far oftener than it says.",
-    }
+TEXTS: dict[str, Any] = tomllib.loads(
+    Path(__file__).with_name("derivations.toml").read_text("utf-8")
 )
+_KNOWN_ONLY = re.compile("⟦(.*?)⟧")  # what can be said only where a result has a basis
+
+
+class _Number(float):
+    """A number that fills a template: with all its digits, or as a count."""
+
+    def __format__(self, spec: str) -> str:
+        return count(self) if spec == "," else shown(float(self))
+
+
+def fill_lines(
+    lines: Iterable[str], result: EpsilonLowerBound | EpsilonEstimate, **more: float | str
+) -> tuple[str, ...]:
+    """Put the numbers of a result, and ``more``, into templates of ``derivations.toml``."""
+    has = known(result.basis)
+    fields = {name: getattr(result, name) for name in result.__struct_fields__}
+    inverses = {f"1/{name}": 1 / value for name, value in has.items() if value}
+    values = {
+        name: _Number(value) if isinstance(value, (int, float)) else value
+        for name, value in {**fields, **has, **inverses, **more}.items()
+    }
+    filled: list[str] = []
+    for line in lines:
+        if line == "@caveats":
+            filled += result.caveats
+        elif line.startswith("@"):
+            filled += fill_lines(TEXTS["lines"][line[1:]], result, **more)
+        else:
+            text = _KNOWN_ONLY.sub(r"\1" if has else "", line)
+            places = map(_Number, has.values())  # {0} is the first number of the basis
+            filled.append(text.format(*places, **values) if text else TEXTS["lines"]["not_kept"][0])
+    return tuple(filled)
 
 
 def known(basis: Basis) -> dict[str, float]:
-    """The numbers by their names."""
+    """Return the numbers of a basis by their names."""
     return dict(basis)
 
 
 def shown(value: float) -> str:
-    """A number as it stands in a formula."""
+    """Format a number as it stands in a formula."""
     if math.isinf(value):
         return "∞" if value > 0 else "−∞"
     return f"{value:.{_DIGITS}g}"
 
 
 def count(value: float) -> str:
-    """A count as it stands in a sentence."""
+    """Format a count as it stands in a sentence."""
     return f"{int(value):,}"
 
 
 def rule_of(bound: EpsilonLowerBound) -> str:
-    """The name of the rule by which its threshold was chosen."""
+    """Return the name of the rule by which a threshold was chosen."""
     return bound.threshold_rule.partition("(")[0]
 
 
 def paid(bound: EpsilonLowerBound) -> str:
-    """What choosing the threshold cost, where errors are counted at it."""
-    return _PAID.get(rule_of(bound), f"Thresholds: {bound.threshold_rule}.")
+    """Explain what choosing the threshold cost, where errors are counted at it."""
+    return str(TEXTS["paid"].get(rule_of(bound), f"Thresholds: {bound.threshold_rule}."))
 
 
 def two_rates(kind: Literal["clopper_pearson", "jeffreys"]) -> Derive:
-    """Of methods that limit both error rates, by (ε, δ)-DP."""
+    """Return the derivation of methods that limit both error rates, by (ε, δ)-DP."""
 
     def derive(bound: EpsilonLowerBound) -> Derivation:
         has = known(bound.basis)
         if "level" in has:
-            return _at_rank(bound, has, "e^ε·F + δ", (f"p({shown(bound.epsilon)})",))
+            return _at_rank(bound, has, "e^ε·F + δ", f"p({shown(bound.epsilon)})")
         lines, (fpr, fnr) = limits(bound, kind)
         gains, losses = ("1 − δ − FNR⁺", "1 − δ − FPR⁺"), ("FPR⁺", "FNR⁺")
         row = int(bound.direction == "absent→present")
@@ -96,7 +115,7 @@ def two_rates(kind: Literal["clopper_pearson", "jeffreys"]) -> Derive:
             inner = f"(1 − {shown(bound.delta)} − {shown(rates[0])}) / {shown(rates[1])}"
             numbers = f" = max(0, ln({inner})) = {shown(bound.epsilon)}"
         return Derivation(
-            counted=counted_at(bound),
+            counted=count_errors_at(bound),
             formula=(
                 "(ε, δ)-DP allows every attack TPR ≤ e^ε·FPR + δ, and 1 − FPR ≤ e^ε·FNR + δ.",
                 *lines,
@@ -109,58 +128,39 @@ def two_rates(kind: Literal["clopper_pearson", "jeffreys"]) -> Derive:
 
 
 def gaussian_dp(bound: EpsilonLowerBound) -> Derivation:
-    """Of the method that takes the trade-off curve for Gaussian."""
+    """Derive a bound of the method that takes the trade-off curve for Gaussian."""
     has = known(bound.basis)
     last = epsilon_of_mu(bound)
     if "level" in has:
-        at = _at_rank(bound, has, "Φ(Φ⁻¹(F) + μ)", (f"p({shown(has['μ'])})",), merit="μ")
+        at = _at_rank(bound, has, "Φ(Φ⁻¹(F) + μ)", f"p({shown(has['μ'])})", merit="μ")
         return Derivation(counted=at.counted, formula=(*at.formula, *last), holds=at.holds)
     lines, (fpr, fnr) = limits(bound, "clopper_pearson")
     numbers = (
         f" = max(0, −Φ⁻¹({shown(fpr)}) − Φ⁻¹({shown(fnr)})) = {shown(has['μ'])}" if has else ""
     )
     return Derivation(
-        counted=counted_at(bound),
+        counted=count_errors_at(bound),
         formula=(*lines, f"μ = max(0, −Φ⁻¹(FPR⁺) − Φ⁻¹(FNR⁺)){numbers}", *last),
         holds=(paid(bound),),
     )
 
 
 def epsilon_of_mu(result: EpsilonLowerBound | EpsilonEstimate) -> tuple[str, ...]:
-    """The line from μ of Gaussian DP to ε at δ (Balle and Wang 2018)."""
-    has = known(result.basis)
-    at = (
-        f" At μ = {shown(has['μ'])}, δ = {shown(result.delta)}: ε = {shown(result.epsilon)}"
-        if "μ" in has
-        else ""
-    )
-    return (f"ε solves Φ(μ/2 − ε/μ) − e^ε·Φ(−μ/2 − ε/μ) = δ.{at}",)
+    """Return the line from μ of Gaussian DP to ε at δ (Balle and Wang 2018)."""
+    return fill_lines(["@epsilon_of_mu"], result)
 
 
-def counted_at(bound: EpsilonLowerBound) -> tuple[str, ...]:
-    """Errors at the threshold."""
+def count_errors_at(bound: EpsilonLowerBound) -> tuple[str, ...]:
+    """Say how many errors the attack makes at its threshold."""
     has = known(bound.basis)
-    if not has:
-        return (NOT_KEPT,)
-    used = has["scores inside"], has["scores outside"]
-    kept = (
-        ""
-        if used == (bound.n_in, bound.n_out)
-        else f" These are the scores that may be used: of {count(bound.n_in)} inside and "
-        f"{count(bound.n_out)} outside the others placed the threshold."
-    )
-    return (
-        f"The attack says “in” where a score is at least {shown(bound.threshold)}. So it takes "
-        f"{count(has['false positives'])} of {count(used[1])} scores outside for inside (false "
-        f"positives), and misses {count(has['false negatives'])} of {count(used[0])} inside "
-        f"(false negatives).{kept}",
-    )
+    every = (has.get("scores inside"), has.get("scores outside")) == (bound.n_in, bound.n_out)
+    return fill_lines(["@errors" if every or not has else "@errors_of_part"], bound)
 
 
 def limits(
     bound: EpsilonLowerBound, kind: Literal["clopper_pearson", "jeffreys"]
 ) -> tuple[tuple[str, ...], tuple[float, float]]:
-    """The lines of both rates' upper limits, and the limits."""
+    """Return the lines of both rates' upper limits, and the limits."""
     has = known(bound.basis)
     sides = (
         ("FPR", "false positives", "scores outside"),
@@ -189,35 +189,29 @@ def _at_rank(
     bound: EpsilonLowerBound,
     has: dict[str, float],
     allows: str,
-    at: tuple[str, ...],
+    at: str,
     *,
     merit: str = "ε",
 ) -> Derivation:
-    """The exact test at a rank: of what stands there one rate has a known law."""
+    """Derive the exact test at a rank, where one error rate has a known law."""
     out = "rank outside" in has
     ranked, other = ("outside", "inside") if out else ("inside", "outside")
-    rate, hits = ("false positive rate", "TPR") if out else ("false negative rate", "1 − FPR")
     k, n = has[f"rank {ranked}"], has[f"scores {ranked}"]
     x, m = has[f"{other} beyond"], has[f"scores {other}"]
-    level = shown(has["level"])
-    place = "highest" if out else "lowest"
-    counted = (
-        f"The threshold stands at rank {count(k)} of the {count(n)} {ranked} scores, counted from "
-        f"the {place}; {count(x)} of {count(m)} {other} scores lie beyond it."
-    )
-    if bound.epsilon == 0:
-        last = f"No rank has p(0) ≤ its level α′ (here {level}): nothing is refuted, ε = 0"
-    else:
-        last = f"the largest {merit} that is refuted has p({merit}) = α′: {at[0]} = {level}"
+    numbers = {"k": k, "n": n, "x": x, "m": m, "rest": n - k + 1, "rest_beyond": m - x + 1}
+    words = {
+        "ranked": ranked,
+        "other": other,
+        "place": "highest" if out else "lowest",
+        "rate": "false positive rate" if out else "false negative rate",
+        "hits": "TPR" if out else "1 − FPR",
+        "allows": allows,
+        "merit": merit,
+        "at": at,
+    }
+    last = "@nothing_at_rank" if bound.epsilon == 0 else "@level_at_rank"
     return Derivation(
-        counted=(counted,),
-        formula=(
-            f"F ~ Beta(k, n − k + 1) = Beta({shown(k)}, {shown(n - k + 1)}): the {rate} there",
-            f"B ~ Beta(x, m − x + 1) = Beta({shown(x)}, {shown(m - x + 1)}): what the {other} "
-            "scores beyond say",
-            f"A mechanism allows {hits} ≤ g(F) = {allows}. So the chance of x or more beyond is at "
-            f"most p({merit}) = Pr[B ≤ g(F)].",
-            last,
-        ),
+        counted=fill_lines(["@rank"], bound, **numbers, **words),
+        formula=fill_lines(["@test_at_rank", last], bound, **numbers, **words),
         holds=(f"{paid(bound)} An eighth of it is kept for looks at groups of equal scores.",),
     )

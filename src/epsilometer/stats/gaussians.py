@@ -1,4 +1,4 @@
-r"""Privacy of Gaussian pairs, exactly: one mechanism, or two fitted normals of unequal spread.
+r"""Compute the privacy of Gaussian pairs: one mechanism, or two normals of unequal spread.
 
 Everything rests on Mills' ratio :math:`M(x) = \\Phi(-x)/\\varphi(x)`: where the privacy loss is ε
 the densities satisfy :math:`p = e^\\varepsilon q`, so the two tails beyond share one factor and the
@@ -6,7 +6,7 @@ difference :math:`P - e^\\varepsilon Q` is taken between Mills' ratios, never be
 """
 
 import math
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 import scipy.special
@@ -17,14 +17,16 @@ from epsilometer.errors import InvalidArgument
 from epsilometer.stats import search
 from epsilometer.types import FloatArray
 
+Rule: TypeAlias = Literal["exact", "threshold"]
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _SQRT_HALF_PI = math.sqrt(math.pi / 2)
 _NODES, _NODE_WEIGHTS = np.polynomial.legendre.leggauss(8)
 _SMALL_MU = 0.5
+_FARTHEST = 1e75  # its fourth power is still a number: beyond it ε would come out as 0
 
 
 def gaussian_delta(sigma: float, epsilon: float, *, log: bool = False) -> float:
-    """δ of the Gaussian mechanism of sensitivity 1 at ``epsilon`` (Balle & Wang 2018, Theorem 8).
+    """Return δ of the Gaussian mechanism of sensitivity 1 (Balle & Wang 2018, Theorem 8).
 
     Args:
         sigma: Standard deviation of the noise for sensitivity 1.
@@ -42,7 +44,7 @@ def gaussian_delta(sigma: float, epsilon: float, *, log: bool = False) -> float:
 
 
 def gaussian_epsilon(sigma: float, delta: float) -> float:
-    """The ε of the Gaussian mechanism of sensitivity 1 at ``delta``, to 1e-12 relative.
+    """Return ε of the Gaussian mechanism of sensitivity 1 at ``delta``, to 1e-12 relative.
 
     0 where the mechanism is (0, δ)-DP, infinite at δ = 0. Equals the ε of μ-GDP with μ = 1/σ.
 
@@ -65,7 +67,7 @@ def gaussian_epsilon(sigma: float, delta: float) -> float:
 
 
 def gaussian_sigma(epsilon: float, delta: float) -> float:
-    """The least σ with which the Gaussian mechanism of sensitivity 1 is (ε, δ)-DP, to 1e-12.
+    """Return the least σ with which the Gaussian mechanism is (ε, δ)-DP, to 1e-12.
 
     Example:
         >>> round(gaussian_sigma(1.0, 1e-5), 5)
@@ -84,7 +86,7 @@ def gaussian_sigma(epsilon: float, delta: float) -> float:
 
 
 def gdp_epsilon(mu: float, delta: float) -> float:
-    """The ε at ``delta`` of μ-Gaussian differential privacy (Dong et al. 2022, Corollary 1).
+    """Return ε at ``delta`` of μ-Gaussian DP (Dong et al. 2022, Corollary 1).
 
     Example:
         >>> gdp_epsilon(0.0, 1e-5)
@@ -100,11 +102,11 @@ def two_gaussians_epsilon(
     mean_present: float,
     std_present: float,
     delta: float,
-    rule: Literal["exact", "threshold"] = "exact",
+    rule: Rule = "exact",
     *,
     relative: float = 0.0,
 ) -> float:
-    """The ε at ``delta`` that separates two normal laws: the larger of both directions.
+    """Return ε at ``delta`` between two normal laws: the larger of both directions.
 
     Args:
         mean_absent: Mean of the score without the record.
@@ -136,102 +138,133 @@ def two_gaussians_directions(
     mean_present: float,
     std_present: float,
     delta: float,
-    rule: Literal["exact", "threshold"] = "exact",
+    rule: Rule = "exact",
     *,
     relative: float = 0.0,
 ) -> tuple[float, float]:
-    """Both directions of ``two_gaussians_epsilon``: present→absent, then absent→present."""
+    """Return both directions of ``two_gaussians_epsilon``: present→absent, absent→present."""
     _validate.positive(std_absent=std_absent, std_present=std_present)
     _validate.number(mean_absent=mean_absent, mean_present=mean_present)
+    forward, backward = solve_two_gaussians(
+        mean_present - mean_absent, std_absent, std_present, delta, rule, relative=relative
+    )
+    return float(forward), float(backward)
+
+
+def solve_two_gaussians(
+    gap: ArrayLike,
+    std_absent: ArrayLike,
+    std_present: ArrayLike,
+    delta: float,
+    rule: Rule = "exact",
+    *,
+    relative: float = 0.0,
+) -> FloatArray:
+    """Return ``two_gaussians_directions`` of many pairs at once, shape ``(2, ...)``.
+
+    Args:
+        gap: Mean with the record less the mean without it, one per pair.
+        std_absent: Standard deviations without the record, above 0.
+        std_present: Those with it.
+        delta: See ``two_gaussians_epsilon``, as the others.
+        rule: Of all pairs.
+        relative: Of each answer.
+    """
     _validate.probability(delta=delta)
     if rule not in ("exact", "threshold"):
         raise InvalidArgument(f"Expected rule to be 'exact' or 'threshold', got {rule!r}.")
-    gap = mean_present - mean_absent
-    thresholds_only = rule == "threshold"
-    forward = _Pair(gap / std_absent, std_present / std_absent, thresholds_only)
-    # Seen from the other world, and mirrored so that higher still means "this one".
-    backward = _Pair(gap / std_present, std_absent / std_present, thresholds_only)
-    return forward.epsilon(delta, relative), backward.epsilon(delta, relative)
+    shift, spread = _scale_both_ways(gap, std_absent, std_present)
+    epsilon = np.zeros(shift.shape)
+    leaks = _pair_delta(shift, spread, epsilon, rule) > delta
+    shift, spread = shift[leaks], spread[leaks]
+    if delta == 0:
+        epsilon[leaks] = _find_largest_loss(shift, spread, rule)
+        return epsilon
+
+    def exceeds(at: FloatArray) -> NDArray[np.bool_]:
+        return _pair_delta(shift, spread, at, rule) > delta
+
+    high = search.grow(exceeds, np.ones(shift.shape), limit=1e300)
+    # The upper end is the safe one: δ is not exceeded there.
+    epsilon[leaks] = search.bisect(exceeds, np.zeros(shift.shape), high, relative=relative)[1]
+    return epsilon
 
 
 def two_gaussians_delta(
     mean_absent: float, std_absent: float, mean_present: float, std_present: float, epsilon: float
 ) -> tuple[float, float]:
-    """δ at ``epsilon`` of two normal laws: present→absent, then absent→present."""
+    """Return δ at ``epsilon`` of two normal laws: present→absent, then absent→present."""
     _validate.positive(std_absent=std_absent, std_present=std_present)
     _validate.at_least(0, epsilon=epsilon)
-    gap = mean_present - mean_absent
-    forward = _Pair(gap / std_absent, std_present / std_absent)
-    backward = _Pair(gap / std_present, std_absent / std_present)
-    return forward.delta(epsilon), backward.delta(epsilon)
+    pairs = _scale_both_ways(mean_present - mean_absent, std_absent, std_present)
+    forward, backward = _pair_delta(*pairs, np.asarray(epsilon), "exact")
+    return float(forward), float(backward)
 
 
-class _Pair:
-    """P = N(shift, spread²) against Q = N(0, 1), attacked by regions or by thresholds only."""
-
-    def __init__(self, shift: float, spread: float, thresholds_only: bool = False) -> None:
-        self.spread, self.thresholds_only = spread, thresholds_only
-        self.shift = shift if self.thresholds_only else abs(shift)  # a region may be mirrored
-
-    def epsilon(self, delta: float, relative: float) -> float:
-        """The least ε at which P − e^ε Q is at most ``delta`` everywhere."""
-        if self.delta(0.0) <= delta:
-            return 0.0
-        if delta == 0:
-            return self._largest_loss()
-
-        def exceeded(epsilon: FloatArray) -> NDArray[np.bool_]:
-            return np.asarray(self.delta(float(epsilon)) > delta)
-
-        high = search.grow(exceeded, 1.0, limit=1e300)
-        return float(search.bisect(exceeded, 0.0, high, relative=relative)[1])
-
-    def _largest_loss(self) -> float:
-        """The supremum of ln(p/q): finite only where P is the narrower."""
-        if self.spread >= 1 or self.thresholds_only:
-            return math.inf
-        return -math.log(self.spread) + self.shift**2 / (2 * (1 - self.spread**2))
-
-    def delta(self, epsilon: float) -> float:
-        """P − e^ε Q over the region where the attack says P."""
-        m, s = self.shift, self.spread
-        if s == 1:
-            return self._above((epsilon + m * m / 2) / m, epsilon) if m > 0 else 0.0
-        # ln(p/q) − ε = a z² + b z + c
-        a, b = 0.5 * (s - 1) * (s + 1) / (s * s), m / (s * s)
-        c = -math.log(s) - 0.5 * (m / s) ** 2 - epsilon
-        discriminant = b * b - 4 * a * c
-        if discriminant <= 0:  # the loss passes ε nowhere, or (P wider) everywhere
-            return 0.0
-        low, high = _roots(a, b, c, math.sqrt(discriminant))
-        if a > 0:  # P is wider: it wins in both tails
-            return self._above(high, epsilon) + (
-                0.0 if self.thresholds_only else self._below(low, epsilon)
-            )
-        # P is narrower: it wins between the roots
-        return self._above(low, epsilon) - (
-            0.0 if self.thresholds_only else self._above(high, epsilon)
+def _scale_both_ways(
+    gap: ArrayLike, std_absent: ArrayLike, std_present: ArrayLike
+) -> tuple[FloatArray, FloatArray]:
+    """Return shift and spread of P = N(shift, spread²) against Q = N(0, 1) in both directions."""
+    gap, absent, present = np.broadcast_arrays(gap, std_absent, std_present)
+    # With the roles of both laws swapped, and mirrored so that higher still means "this one".
+    with np.errstate(over="ignore"):
+        shift = np.stack([gap / absent, gap / present])
+        spread = np.stack([present / absent, absent / present])
+    if not np.all((np.abs(shift) <= _FARTHEST) & (spread <= _FARTHEST)):
+        raise InvalidArgument(
+            f"Expected two laws within {_FARTHEST:g} standard deviations of each other, and "
+            "neither so many times as wide as the other."
         )
-
-    def _above(self, z: float, epsilon: float) -> float:
-        return _tail_gap((z - self.shift) / self.spread, z, self.spread, epsilon)
-
-    def _below(self, z: float, epsilon: float) -> float:
-        return _tail_gap((self.shift - z) / self.spread, -z, self.spread, epsilon)
+    return shift, spread
 
 
-def _tail_gap(u: float, z: float, s: float, epsilon: float) -> float:
+def _find_largest_loss(shift: FloatArray, spread: FloatArray, rule: Rule) -> FloatArray:
+    """Return the supremum of ln(p/q): finite only where P is the narrower."""
+    if rule == "threshold":
+        return np.full(shift.shape, np.inf)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        loss = -np.log(spread) + shift**2 / (2 * (1 - spread**2))
+    return np.where(spread < 1, loss, np.inf)
+
+
+def _pair_delta(
+    shift: FloatArray, spread: FloatArray, epsilon: FloatArray, rule: Rule
+) -> FloatArray:
+    """Return P − e^ε Q over the region where the attack says P."""
+    m, s = (shift if rule == "threshold" else np.abs(shift)), spread  # a region may be mirrored
+    # ln(p/q) − ε = a z² + b z + c
+    a, b = 0.5 * (s - 1) * (s + 1) / (s * s), m / (s * s)
+    c = -np.log(s) - 0.5 * (m / s) ** 2 - epsilon
+    with np.errstate(all="ignore"):  # formulas of other cases, which np.where leaves out
+        square = b * b - 4 * a * c
+        low, high = _roots(a, b, c, np.sqrt(square))
+        # A wider P wins in both tails, a narrower one between the roots. Of equal spreads (a = 0)
+        # one root is infinite, and the tail beyond it empty.
+        wider = a >= 0
+        first, second = np.where(wider, high, low), np.where(wider, low, high)
+        gained = _tail_gap((first - m) / s, first, s, epsilon)
+        if rule == "exact":
+            side = np.where(wider, -1.0, 1.0)
+            gained = gained - side * _tail_gap(side * (second - m) / s, side * second, s, epsilon)
+    # Without two roots the loss passes ε nowhere, or (P wider) everywhere.
+    return np.where(square > 0, gained, 0.0)
+
+
+def _tail_gap(u: FloatArray, z: FloatArray, s: FloatArray, epsilon: FloatArray) -> FloatArray:
     """Φ(−u) − e^ε Φ(−z), where φ(u)/s = e^ε φ(z): in the tails that shared factor is taken out."""
-    if u > 0 and z > 0:
-        return math.exp(-u * u / 2 - _LOG_SQRT_2PI) * float(_mills(u) - _mills(z) / s)
-    second = math.exp(min(epsilon + float(scipy.special.log_ndtr(-z)), 700.0))
-    return float(scipy.special.ndtr(-u)) - second
+    tail = np.exp(-u * u / 2 - _LOG_SQRT_2PI) * (_mills(u) - _mills(z) / s)
+    # Beyond e^700 two such terms would be infinite, and their difference nan.
+    second = np.exp(np.minimum(epsilon + scipy.special.log_ndtr(-z), 700.0))
+    bulk = scipy.special.ndtr(-u) - second
+    return np.where((u > 0) & (z > 0), tail, bulk)
 
 
-def _roots(a: float, b: float, c: float, root: float) -> tuple[float, float]:
-    """Roots of a z² + b z + c in order, without cancellation; ``root`` is √(b² − 4ac) > 0."""
-    q = -0.5 * (b + math.copysign(root, b))
-    return min(q / a, c / q), max(q / a, c / q)
+def _roots(
+    a: FloatArray, b: FloatArray, c: FloatArray, root: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return the roots of a z² + b z + c without cancellation; ``root`` is √(b² − 4ac) > 0."""
+    q = -0.5 * (b + np.copysign(root, b))
+    return np.minimum(q / a, c / q), np.maximum(q / a, c / q)
 
 
 def _mills(x: FloatArray | float) -> FloatArray:

@@ -1,4 +1,4 @@
-"""Several statistics of one run, a threshold for each: "in iff all" or "in iff any" reach theirs.
+"""Decide by several statistics per run: "in" iff all, or any, reach their thresholds.
 
 What thresholds are worth depends on two counts alone: runs with the record that are missed, and
 runs without it that are taken for such. The best pair of thresholds is found exactly: a threshold
@@ -22,9 +22,9 @@ from msgspec.structs import replace
 from numpy.typing import ArrayLike
 
 from epsilometer.core.bound import EpsilonLowerBound
-from epsilometer.core.claim import Adjacency
+from epsilometer.core.claim import DEFAULT_CONFIDENCE, Adjacency
+from epsilometer.core.scores import Scores
 from epsilometer.errors import InvalidArgument
-from epsilometer.observations import Scores
 from epsilometer.stats.binomial import clopper_pearson_upper
 from epsilometer.stats.estimators import epsilon_lower_bound
 from epsilometer.stats.thresholds import Best, Fixed, HoldOut
@@ -53,7 +53,7 @@ class JointThresholds:
     epsilon: float
 
     def decides(self, statistics: ArrayLike) -> BoolArray:
-        """Which runs it takes for such with the record; statistics of shape ``(runs, k)``."""
+        """Return which runs are taken for runs with the record, by statistics ``(runs, k)``."""
         reached = np.asarray(statistics, np.float64) >= np.array(self.thresholds)
         return np.asarray(reached.all(1) if self.joining == "all" else reached.any(1))
 
@@ -73,7 +73,7 @@ class Rates:
     delta: float
 
     def worth(self, missed: IntArray, alarms: IntArray) -> FloatArray:
-        """ε of the two rates, the larger direction; below 0 where they show nothing."""
+        """Return ε of the two rates, the larger direction; below 0 where they show nothing."""
         hit, quiet = self._logs
         first = hit[0][missed] - hit[1][alarms]
         return np.maximum(first, quiet[0][alarms] - quiet[1][missed])
@@ -94,7 +94,7 @@ class Rates:
 
 
 def raw_rates(n_in: int, n_out: int, *, delta: float, least: float = 0.0) -> Rates:
-    """Shares of errors as counted, floored at ``least``; what they are worth is no bound.
+    """Return shares of errors as counted, floored at ``least``; they give no bound.
 
     The paper of these decisions has no floor and does not say how it stayed finite: with none, a
     single run beyond all others is worth ∞.
@@ -103,8 +103,8 @@ def raw_rates(n_in: int, n_out: int, *, delta: float, least: float = 0.0) -> Rat
     return Rates(fnr, fpr, delta)
 
 
-def limited_rates(n_in: int, n_out: int, *, delta: float, alpha: float) -> Rates:
-    """Clopper and Pearson's upper limits, each at ``alpha``."""
+def limit_rates(n_in: int, n_out: int, *, delta: float, alpha: float) -> Rates:
+    """Return Clopper and Pearson's upper limits, each at ``alpha``."""
     fnr, fpr = (clopper_pearson_upper(np.arange(n + 1), n, alpha=alpha) for n in (n_in, n_out))
     return Rates(fnr, fpr, delta)
 
@@ -116,11 +116,11 @@ def best_thresholds(
     joining: Joining,
     rates: Rates,
 ) -> JointThresholds:
-    """The thresholds that are worth most on these runs; what they are worth there is no bound.
+    """Return the thresholds with the largest ε on these runs; that ε is no bound.
 
-    Guarantees: with one or two statistics no thresholds are worth more; nor with three of up to
+    Guarantee: with one or two statistics no thresholds are worth more; nor with three of up to
         some 300 runs a side, or four of up to 40.
-    Assumes: rates rise with counts.
+    Assumption: rates rise with counts.
 
     Args:
         inside: Statistics of runs with the record, shape ``(runs, k)``; larger speaks for it.
@@ -135,11 +135,11 @@ def best_thresholds(
         >>> found.thresholds, round(found.epsilon, 3)
         ((2.0, 2.0), 1.897)
     """
-    known_in, known_out = _statistics(inside, outside)
+    known_in, known_out = _check_statistics(inside, outside)
     if joining == "all":
-        worth, thresholds = _best_of_all(known_in, known_out, rates)
+        worth, thresholds = _find_best_of_all(known_in, known_out, rates)
     else:
-        worth, thresholds = _best_of_all(-known_out, -known_in, rates.opposite)
+        worth, thresholds = _find_best_of_all(-known_out, -known_in, rates.opposite)
         thresholds = np.nextafter(-thresholds, np.inf)  # any > is any ≥ the next number
     epsilon = max(0.0, math.inf if worth > _ENDLESS / 2 else worth)
     return JointThresholds(joining=joining, thresholds=tuple(thresholds.tolist()), epsilon=epsilon)
@@ -151,17 +151,17 @@ def joint_bound(
     *,
     joining: Joining,
     delta: float,
-    confidence: float = 0.95,
+    confidence: float = DEFAULT_CONFIDENCE,
     rule: HoldOut | Best = _HALF,
     seed: int = 0,
     adversary: str = "unstated",
     adjacency: Adjacency = "unstated",
 ) -> EpsilonLowerBound:
-    """Bounds ε from below, by a decision on several statistics.
+    """Bound ε from below, by a decision on several statistics.
 
-    Guarantees: with ``HoldOut``, exceeds the true ε in at most ``1 - confidence`` of audits,
+    Guarantee: with ``HoldOut``, exceeds the true ε in at most ``1 - confidence`` of audits,
         whatever the statistics: thresholds are chosen on runs that the bound then never sees.
-    Assumes: runs are independent.
+    Assumption: runs are independent.
 
     Args:
         inside: Statistics of runs with the record, shape ``(runs, k)``; larger speaks for it.
@@ -175,7 +175,7 @@ def joint_bound(
         adversary: Whose view the statistics are computed from.
         adjacency: The neighbouring relation.
     """
-    known_in, known_out = _statistics(inside, outside)
+    known_in, known_out = _check_statistics(inside, outside)
     rng = np.random.default_rng(seed)
     if isinstance(rule, Best):
         n_in, n_out = len(known_in), len(known_out)
@@ -190,9 +190,9 @@ def joint_bound(
         bound = replace(bound, epsilon=found.epsilon, valid=False, caveats=caveats, basis=basis)
     else:
         (chosen_in, used_in), (chosen_out, used_out) = (
-            _halves(known, rule.fraction, rng) for known in (known_in, known_out)
+            _split_halves(known, rule.fraction, rng) for known in (known_in, known_out)
         )
-        rates = limited_rates(
+        rates = limit_rates(
             len(chosen_in), len(chosen_out), delta=delta, alpha=(1 - confidence) / 2
         )
         found = best_thresholds(chosen_in, chosen_out, joining=joining, rates=rates)
@@ -213,30 +213,36 @@ def _bound_of(
     confidence: float,
     seed: int,
 ) -> EpsilonLowerBound:
-    """Of the decision, as a score of 0 or 1."""
+    """Bound ε by the decision, as a score of 0 or 1."""
     decided = Scores(*(found.decides(known).astype(np.float64) for known in (inside, outside)))
     return epsilon_lower_bound(
         decided, delta=delta, confidence=confidence, rule=Fixed(0.5), seed=seed
     )
 
 
-def _best_of_all(inside: FloatArray, outside: FloatArray, rates: Rates) -> tuple[float, FloatArray]:
+def _find_best_of_all(
+    inside: FloatArray, outside: FloatArray, rates: Rates
+) -> tuple[float, FloatArray]:
     k = inside.shape[1]
     if k == 1:
-        worth, thresholds = _best_pair(np.hstack([inside] * 2), np.hstack([outside] * 2), rates, 0)
+        worth, thresholds = _find_best_pair(
+            np.hstack([inside] * 2), np.hstack([outside] * 2), rates, 0
+        )
         return worth, thresholds[1:]
     if k == 2:
-        return _best_pair(inside, outside, rates, 0)
+        return _find_best_pair(inside, outside, rates, 0)
     best = -math.inf, np.full(k, -math.inf)
-    for others in _others(inside):
-        worth, two = _best_given(inside, outside, rates, [0, 1], np.array([-math.inf] * 2 + others))
+    for others in _list_others(inside):
+        worth, two = _find_best_given(
+            inside, outside, rates, [0, 1], np.array([-math.inf] * 2 + others)
+        )
         if worth > best[0]:
             best = worth, np.array([*two, *others])
-    return _climbed(inside, outside, rates, *best)
+    return _climb(inside, outside, rates, *best)
 
 
-def _others(inside: FloatArray) -> Iterator[list[float]]:
-    """Thresholds of the third and fourth statistic that are tried: all of them, or quantiles."""
+def _list_others(inside: FloatArray) -> Iterator[list[float]]:
+    """Yield thresholds of the third and fourth statistic: all of them, or quantiles."""
     n, k = inside.shape
     tries = min(_TRIES, _ALL_CELLS // n**2)
     each = max(2, int(tries ** (1 / (k - 2))))
@@ -248,46 +254,46 @@ def _others(inside: FloatArray) -> Iterator[list[float]]:
     return map(list, product(*columns))
 
 
-def _climbed(
+def _climb(
     inside: FloatArray, outside: FloatArray, rates: Rates, worth: float, thresholds: FloatArray
 ) -> tuple[float, FloatArray]:
-    """Two thresholds at a time are chosen anew, until none of the pairs is worth more."""
+    """Choose two thresholds at a time anew, until no pair gives a larger ε."""
     improved = True
     while improved:
         improved = False
         for pair in map(list, combinations(range(thresholds.size), 2)):
-            better, two = _best_given(inside, outside, rates, pair, thresholds)
+            better, two = _find_best_given(inside, outside, rates, pair, thresholds)
             if better > worth + _GAIN:
                 worth, improved = better, True
                 thresholds[pair] = two
     return worth, thresholds
 
 
-def _best_given(
+def _find_best_given(
     inside: FloatArray, outside: FloatArray, rates: Rates, pair: list[int], thresholds: FloatArray
 ) -> tuple[float, FloatArray]:
-    """The best two thresholds where the others stay as they are."""
+    """Return the best two thresholds where the others stay as they are."""
     others = thresholds.copy()
     others[pair] = -math.inf
     in_left, out_left = (known[(known >= others).all(1)][:, pair] for known in (inside, outside))
     if not len(in_left):
         return -math.inf, others[pair]
-    return _best_pair(in_left, out_left, rates, len(inside) - len(in_left))
+    return _find_best_pair(in_left, out_left, rates, len(inside) - len(in_left))
 
 
-def _best_pair(
+def _find_best_pair(
     inside: FloatArray, outside: FloatArray, rates: Rates, missed: int
 ) -> tuple[float, FloatArray]:
-    """Of all pairs of values inside; ``missed`` runs are so already."""
-    (first, second), places_in = _places(inside, inside)
-    _, places_out = _places(inside, outside)
+    """Return the best of all pairs of inside values; ``missed`` runs are missed already."""
+    (first, second), places_in = _find_places(inside, inside)
+    _, places_out = _find_places(inside, outside)
     best = (-math.inf, np.full(2, -math.inf))
     rows = max(1, _CELLS // second.size)
     seen = np.zeros((2, second.size), np.int64)
     for stop in range(first.size, 0, -rows):
         start = max(0, stop - rows)
         hits, alarms = (
-            _reached(places, start, stop, second.size, row)
+            _count_reached(places, start, stop, second.size, row)
             for places, row in zip((places_in, places_out), seen, strict=True)
         )
         worth = rates.worth(missed + len(inside) - hits, alarms)
@@ -297,8 +303,8 @@ def _best_pair(
     return best
 
 
-def _places(inside: FloatArray, known: FloatArray) -> tuple[tuple[FloatArray, ...], IntArray]:
-    """Values inside, rising, and how many of them each run reaches, less one."""
+def _find_places(inside: FloatArray, known: FloatArray) -> tuple[tuple[FloatArray, ...], IntArray]:
+    """Return inside values, rising, and how many of them each run reaches, less one."""
     values = tuple(np.unique(column) for column in inside.T)
     places = [
         np.searchsorted(value, column, "right") - 1
@@ -308,8 +314,10 @@ def _places(inside: FloatArray, known: FloatArray) -> tuple[tuple[FloatArray, ..
     return values, reached[(reached >= 0).all(1)]
 
 
-def _reached(places: IntArray, start: int, stop: int, width: int, above: IntArray) -> IntArray:
-    """Runs that reach both thresholds, for rows of first ones; ``above`` counts rows after them."""
+def _count_reached(
+    places: IntArray, start: int, stop: int, width: int, above: IntArray
+) -> IntArray:
+    """Count runs that reach both thresholds; ``above`` holds the counts of later rows."""
     here = places[(places[:, 0] >= start) & (places[:, 0] < stop)]
     cells = np.bincount(
         (here[:, 0] - start) * width + here[:, 1], minlength=(stop - start) * width
@@ -319,7 +327,7 @@ def _reached(places: IntArray, start: int, stop: int, width: int, above: IntArra
     return np.asarray(columns[:, ::-1].cumsum(1)[:, ::-1])
 
 
-def _halves(
+def _split_halves(
     known: FloatArray, fraction: float, rng: np.random.Generator
 ) -> tuple[FloatArray, FloatArray]:
     part = round(fraction * len(known))
@@ -332,7 +340,7 @@ def _halves(
     return known[order[:part]], known[order[part:]]
 
 
-def _statistics(inside: ArrayLike, outside: ArrayLike) -> tuple[FloatArray, FloatArray]:
+def _check_statistics(inside: ArrayLike, outside: ArrayLike) -> tuple[FloatArray, FloatArray]:
     known = [np.asarray(side, np.float64) for side in (inside, outside)]
     for side in known:
         if side.ndim != 2 or 0 in side.shape or side.shape[1] != known[0].shape[1]:

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from epsilometer.observations import ScoreCounts, Scores
+from epsilometer.core.scores import ScoreCounts, Scores
 from epsilometer.stats.thresholds import Observed
 from epsilometer.types import FloatArray, IntArray
 

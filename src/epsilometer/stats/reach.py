@@ -12,7 +12,7 @@ import numpy as np
 import scipy.special
 from numpy.typing import NDArray
 
-from epsilometer.observations import ScoreCounts, Scores
+from epsilometer.core.scores import ScoreCounts, Scores
 from epsilometer.stats import search
 from epsilometer.stats.gaussians import gdp_epsilon
 from epsilometer.stats.thresholds import Observed

@@ -1,4 +1,4 @@
-"""Root finding, in one place. Callers take the end of the bracket that is safe for them."""
+"""Find roots in one place: callers take the end of the bracket that is safe for them."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ def bisect(
     *,
     relative: float = 0.0,
 ) -> tuple[FloatArray, FloatArray]:
-    """Narrows brackets of ``holds``, which is true below some point and false above it.
+    """Narrow brackets of ``holds``, which is true below some point and false above it.
 
     Each element of ``low`` and ``high`` is a bracket of its own: ``holds`` is taken to be true at
     ``low`` and false at ``high`` and is never asked there. Halving goes on until neighbours meet,
@@ -41,7 +41,7 @@ def bisect(
 def grow(
     holds: Callable[[FloatArray], NDArray[np.bool_]], start: ArrayLike, *, limit: float
 ) -> FloatArray:
-    """Doubles each element of ``start`` until ``holds`` is false there, or ``limit`` is passed."""
+    """Double each element of ``start`` until ``holds`` is false there, or ``limit`` is passed."""
     high = np.array(start, np.float64)
     while True:
         further = np.asarray(holds(high)) & (high < limit)
@@ -53,7 +53,7 @@ def grow(
 def root(
     excess: Callable[[float], float], low: float, high: float, *, relative: float
 ) -> tuple[float, float]:
-    """Narrows a bracket of a continuous rising function, ≤ 0 at ``low`` and > 0 at ``high``.
+    """Narrow a bracket of a continuous rising function, ≤ 0 at ``low`` and > 0 at ``high``.
 
     False position by the Illinois rule; a handful of calls where the function is smooth.
 
@@ -88,7 +88,7 @@ def largest_refuted(
     relative: float = 1e-9,
     at_once: int = 32,
 ) -> tuple[float, int]:
-    """The largest merit that some look refutes, and which look that is.
+    """Return the largest merit that some look refutes, and which look that is.
 
     ``refuted(merits, at)`` says of each pair whether look ``at[i]`` refutes ``merits[i]``; each
     look refutes all merits below some point of its own. Looks that fail at a merit where another

@@ -1,8 +1,8 @@
-"""A lower bound that may be looked at after every pair of runs, and stopped at any time.
+"""Bound ε by a sequence that may be watched after every pair and stopped at any time.
 
 For a threshold fixed beforehand and a true claim (ε, δ), X = 1[inside ≥ τ] − e^ε 1[outside ≥ τ] − δ
-has mean at most 0, so a bettor who stakes a share λ of his wealth on X wins nothing in the long
-run: Pr[his wealth ever reaches 1/α] ≤ α (Ville 1939). Wealth is averaged over stakes, thresholds
+has mean at most 0, so a bettor who stakes a share λ of all wealth on X wins nothing in the long
+run: Pr[wealth ever reaches 1/α] ≤ α (Ville 1939). Wealth is averaged over stakes, thresholds
 and both directions. For every stake it falls as ε rises, so all ε below some point fall together.
 """
 
@@ -15,9 +15,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from epsilometer import _validate
 from epsilometer.core.bound import Basis, EpsilonLowerBound
-from epsilometer.core.claim import Claim
+from epsilometer.core.claim import DEFAULT_CONFIDENCE, Claim
+from epsilometer.core.scores import Scores
 from epsilometer.errors import InvalidArgument
-from epsilometer.observations import Scores
 from epsilometer.stats import search
 from epsilometer.stats.thresholds import grid
 from epsilometer.stats.tradeoff import epsilon_of_rates
@@ -31,7 +31,7 @@ _LARGEST = 16.0
 def anytime_limits(
     successes: ArrayLike, trials: ArrayLike, *, alpha: float
 ) -> tuple[FloatArray, FloatArray]:
-    r"""Limits on a success probability that hold after every trial at once.
+    r"""Return limits on a success probability that hold after every trial at once.
 
     A bettor who believes that p was drawn from Beta(½, ½) has, against any true p, wealth
     :math:`B(k+½, n-k+½) / (B(½, ½)\, p^k (1-p)^{n-k})`, which ever reaches 1/α with probability at
@@ -67,9 +67,9 @@ def anytime_limits(
 class ConfidenceSequence:
     """Pairs of runs, one with the record and one without, that arrive one by one.
 
-    Guarantees: with probability at least ``confidence``, *no* ``lower_bound()`` ever given exceeds
+    Guarantee: with probability at least ``confidence``, *no* ``lower_bound()`` ever given exceeds
         the true ε, however often it is asked for and whenever the audit stops.
-    Assumes: pairs are independent of each other and of the thresholds, which were fixed before
+    Assumption: pairs are independent of each other and of the thresholds, which were fixed before
         the first pair (``from_pilot`` chooses them on pairs of their own).
 
     Example:
@@ -81,8 +81,10 @@ class ConfidenceSequence:
         True
     """
 
-    def __init__(self, thresholds: Any, *, delta: float, confidence: float = 0.95) -> None:
-        """Bets at these thresholds, and never looks at a pair twice."""
+    def __init__(
+        self, thresholds: Any, *, delta: float, confidence: float = DEFAULT_CONFIDENCE
+    ) -> None:
+        """Bet at these thresholds, and never look at a pair twice."""
         _validate.probability(delta=delta)
         _validate.open_unit(confidence=confidence)
         self.thresholds = np.unique(_validate.scores("thresholds", thresholds)).astype(np.float64)
@@ -96,9 +98,9 @@ class ConfidenceSequence:
 
     @classmethod
     def from_pilot(
-        cls, pilot: Scores, *, delta: float, confidence: float = 0.95, ratio: int = 4
+        cls, pilot: Scores, *, delta: float, confidence: float = DEFAULT_CONFIDENCE, ratio: int = 4
     ) -> "ConfidenceSequence":
-        """Thresholds at ranks 1, r, r², … of scores that will not be bet on."""
+        """Place thresholds at ranks 1, r, r², … of scores that will not be bet on."""
         outside, inside = np.sort(pilot.outside), np.sort(pilot.inside)
         highest = outside[outside.size - grid(outside.size, ratio)]
         lowest = inside[grid(inside.size, ratio) - 1]
@@ -106,7 +108,7 @@ class ConfidenceSequence:
         return cls(every, delta=delta, confidence=confidence)
 
     def update(self, inside_score: Any, outside_score: Any) -> None:
-        """Takes one pair, or two arrays of pairs in order."""
+        """Take one pair, or two arrays of pairs in order."""
         inside = _validate.scores("inside_score", np.atleast_1d(inside_score))
         outside = _validate.scores("outside_score", np.atleast_1d(outside_score))
         if inside.shape != outside.shape:
@@ -121,7 +123,7 @@ class ConfidenceSequence:
         self.pairs += inside.size
 
     def lower_bound(self) -> EpsilonLowerBound:
-        """The largest ε refuted so far; it never falls from one call to the next."""
+        """Return the largest ε refuted so far; it never falls from one call to the next."""
         if self.pairs == 0:
             raise InvalidArgument("Expected at least one pair before a bound, got none.")
         if self._refutes_now(self._best):
@@ -148,9 +150,9 @@ class ConfidenceSequence:
         )
 
     def ceiling(self) -> float:
-        """What this attack can at most prove, with however many pairs, at these thresholds.
+        """Return what this attack can prove at most at these thresholds, with any number of pairs.
 
-        Guarantees: with probability at least ``confidence``, no ``ceiling()`` ever given is below
+        Guarantee: with probability at least ``confidence``, no ``ceiling()`` ever given is below
             the ε that the attack's true error rates imply at the best of the thresholds. It says
             nothing about the mechanism's own ε, which another attack may show to be larger.
         """
@@ -160,7 +162,7 @@ class ConfidenceSequence:
         return float(epsilon_of_rates(false, 1 - caught, self.delta).max())
 
     def refuted(self, claim: Claim | float) -> bool:
-        """Whether a claim at this δ has fallen. Once true, it stays true."""
+        """Tell whether a claim at this δ is refuted. Once true, it stays true."""
         if isinstance(claim, Claim):
             if claim.delta != self.delta:
                 raise InvalidArgument(
@@ -173,7 +175,7 @@ class ConfidenceSequence:
         return self._best > claim
 
     def _counts(self, at: int) -> Basis:
-        """What stands at a threshold now."""
+        """Return the counts at a threshold now."""
         return (
             ("pairs", self.pairs),
             ("thresholds", self.thresholds.size),
@@ -189,7 +191,7 @@ class ConfidenceSequence:
         return np.asarray(total >= -math.log(1 - self.confidence))
 
     def _log_wealth(self, epsilon: float) -> FloatArray:
-        """Logarithm of the wealth of each direction and threshold, averaged over stakes."""
+        """Return the log-wealth of each direction and threshold, averaged over stakes."""
         both, caught, false = self._both, self._inside - self._both, self._outside - self._both
         neither = self.pairs - both - caught - false
         price = math.exp(epsilon) + self.delta
@@ -197,7 +199,7 @@ class ConfidenceSequence:
         won, lost = np.log1p(stakes * (1 - self.delta)), np.log1p(-stakes * price)
         tied, idle = np.log1p(stakes * (1 - price)), np.log1p(-stakes * self.delta)
         paid = won * caught + lost * false
-        # Seen from the other world, pairs with both above and pairs with neither change places.
+        # With the sides swapped, pairs with both above and pairs with neither change places.
         directions = [paid + tied * both + idle * neither, paid + tied * neither + idle * both]
         # Stakes too high for this claim were never placed: their share counts as lost.
         return np.stack([np.logaddexp.reduce(d, axis=0) for d in directions]) - math.log(

@@ -1,19 +1,27 @@
-"""Cosines of random directions: their exact law, whatever they are compared with."""
+"""Bound ε by cosines of random directions: their exact law, and what canaries prove."""
 
 import math
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
 from epsilometer import _validate
+from epsilometer.core.bound import EpsilonLowerBound
+from epsilometer.core.claim import DEFAULT_CONFIDENCE
 from epsilometer.errors import InvalidArgument
 from epsilometer.stats import binomial
-from epsilometer.types import FloatArray
+from epsilometer.stats.gaussians import gdp_epsilon
+from epsilometer.types import FloatArray, IntArray
+
+_RANK_RATIO = 4
+_STEP = 0.5  # between thresholds at quantiles, in null standard deviations
+_REACH, _MISS = "cosines that reach it", "cosines that miss it"
 
 
 def cosine_cdf(x: ArrayLike, dimension: int) -> FloatArray:
-    """Chance that a random direction has cosine at most ``x`` with a fixed one.
+    """Return the chance that a random direction has cosine at most ``x`` with a fixed one.
 
     Exact in every dimension: (1 + cos)/2 is Beta((d−1)/2, (d−1)/2) distributed (one-shot paper,
     Theorem 3.1); N(0, 1/d) is only its limit.
@@ -26,16 +34,16 @@ def cosine_cdf(x: ArrayLike, dimension: int) -> FloatArray:
 
 
 def cosine_sf(x: ArrayLike, dimension: int) -> FloatArray:
-    """Chance that the cosine exceeds ``x``, precise in the upper tail."""
-    x, half = _checked(x, dimension)
+    """Return the chance that the cosine exceeds ``x``, precise in the upper tail."""
+    x, half = _check_arguments(x, dimension)
     # cos² is Beta(½, (d−1)/2): squares of small cosines are exact, 1 − cos² would not be.
     beyond, within = (f(0.5, half, x * x) / 2 for f in (special.betaincc, special.betainc))
     return np.asarray(np.where(x > 0, beyond, 0.5 + within))
 
 
 def cosine_logsf(x: ArrayLike, dimension: int) -> FloatArray:
-    """Logarithm of ``cosine_sf``; does not underflow."""
-    x, half = _checked(x, dimension)
+    """Return the logarithm of ``cosine_sf``; it does not underflow."""
+    x, half = _check_arguments(x, dimension)
     with np.errstate(divide="ignore"):
         plain = np.log(cosine_sf(x, dimension))
         far = np.isneginf(plain) & (x < 1)
@@ -45,7 +53,7 @@ def cosine_logsf(x: ArrayLike, dimension: int) -> FloatArray:
 
 
 def cosine_quantile(q: ArrayLike, dimension: int) -> FloatArray:
-    """The cosine below which a random direction falls with probability ``q``.
+    """Return the cosine below which a random direction falls with probability ``q``.
 
     For the upper tail ask for ``-cosine_quantile(1 - q)`` with ``1 - q`` written out: the law is
     symmetric, and 1 − 1e-20 is 1 in floating point.
@@ -57,7 +65,7 @@ def cosine_quantile(q: ArrayLike, dimension: int) -> FloatArray:
     q = np.asarray(q, np.float64)
     if np.any(~((q >= 0) & (q <= 1))):
         raise InvalidArgument(f"Expected q in [0, 1], got {q!r}.")
-    _, half = _checked(0.0, dimension)
+    _, half = _check_arguments(0.0, dimension)
     tail = np.minimum(q, 1 - q)
     inner = (tail > 0) & (tail < 0.5)
     square = binomial.beta_quantile(0.5, half, np.where(inner, 2 * tail, 0.5), from_above=True)
@@ -65,8 +73,8 @@ def cosine_quantile(q: ArrayLike, dimension: int) -> FloatArray:
     return np.asarray(np.where(q < 0.5, -size, size))
 
 
-def cosines_of(cosines: ArrayLike, *, dimension: int) -> FloatArray:
-    """Cosines of canaries that took part, as float64; what cannot be that is refused."""
+def check_cosines(cosines: ArrayLike, *, dimension: int) -> FloatArray:
+    """Return cosines of canaries that took part as float64; refuse what cannot be cosines."""
     _validate.whole(2, dimension=dimension)
     known = np.atleast_1d(np.asarray(cosines, np.float64))
     if known.ndim != 1 or known.size == 0:
@@ -99,12 +107,12 @@ def cosines_of(cosines: ArrayLike, *, dimension: int) -> FloatArray:
 
 
 def log_ratio(gain: FloatArray, log_loss: FloatArray) -> FloatArray:
-    """ε of a rate less δ over the other rate; 0 where they show nothing, ∞ where that one is 0."""
+    """Return ln of (a rate less δ) over the other rate: 0 for no evidence, ∞ where that is 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.nan_to_num(np.log(gain) - log_loss, posinf=np.inf).clip(min=0.0)
 
 
-def _checked(x: ArrayLike, dimension: int) -> tuple[FloatArray, float]:
+def _check_arguments(x: ArrayLike, dimension: int) -> tuple[FloatArray, float]:
     _validate.whole(2, dimension=dimension)
     array = np.asarray(x, np.float64)
     if np.any(~(np.abs(array) <= 1)):
@@ -113,7 +121,7 @@ def _checked(x: ArrayLike, dimension: int) -> tuple[FloatArray, float]:
 
 
 def _log_tail(x: FloatArray, half: float) -> FloatArray:
-    """ln of half the tail of cos² by its continued fraction (DLMF 8.17.22), for deep tails."""
+    """Return ln of half the tail of cos² by its continued fraction (DLMF 8.17.22)."""
     a, b, y = half, 0.5, (1 - x) * (1 + x)  # 1 − cos² is Beta(half, ½), and small here
     fraction = np.ones_like(y)
     for m in range(60, 0, -1):
@@ -122,3 +130,219 @@ def _log_tail(x: FloatArray, half: float) -> FloatArray:
         fraction = 1 + odd / (1 + even / fraction)
     front = a * np.log(y) + b * np.log(x * x) - special.betaln(a, b) - math.log(a)
     return np.asarray(front - np.log(fraction) - math.log(2))
+
+
+def cosine_bound(
+    cosines: ArrayLike,
+    *,
+    dimension: int,
+    delta: float,
+    confidence: float = DEFAULT_CONFIDENCE,
+    rule: Literal["ranks", "quantiles"] = "ranks",
+) -> EpsilonLowerBound:
+    r"""Lower bound on ε from the cosines of canaries that took part, by counting.
+
+    The chance that a canary which took no part reaches a threshold is known exactly, so only one
+    rate has to be limited: by Clopper–Pearson, with 1 − confidence shared among thresholds and
+    both directions.
+
+    - ``"ranks"``: thresholds are the 1st, 4th, 16th, … highest and lowest cosine. The share of
+      canaries above the j-th highest of k is Beta(j, k−j+1) distributed whatever their law, so that
+      the limit holds though the cosines themselves place the threshold.
+    - ``"quantiles"``: thresholds every half standard deviation of the null, the i-th at a share
+      of 1/((i+1)(i+2)). Proves less, since none of them is where the cosines happen to be.
+
+    Guarantee: exceeds the true ε with probability at most ``1 - confidence``, whatever the law of
+        the cosines. Canaries need not take part equally often: their mean rate is bounded, and
+        unequal rates make counts only less variable (Hoeffding 1956).
+    Assumption: cosines are independent of each other, nearly so where canaries are far fewer than
+        dimensions; directions could not be foreseen.
+
+    Example:
+        >>> even = special.ndtri((np.arange(1000) + 0.5) / 1000)
+        >>> bound = cosine_bound((even + 4) / 1000, dimension=10**6, delta=1e-6)
+        >>> bound.valid, round(bound.epsilon, 1)
+        (True, 18.0)
+    """
+    _validate.open_unit(confidence=confidence)
+    _validate.probability(delta=delta)
+    if rule not in ("ranks", "quantiles"):
+        raise InvalidArgument(f"Expected rule to be 'ranks' or 'quantiles', got {rule!r}.")
+    ranked = np.sort(check_cosines(cosines, dimension=dimension))
+    if rule == "ranks":
+        looks = _look_at_ranks(ranked, 1 - confidence)
+        words = f"ranks 1, {_RANK_RATIO}, {_RANK_RATIO**2}, … from either end"
+    else:
+        looks = _look_at_quantiles(ranked, dimension, 1 - confidence)
+        words = f"every {_STEP:g} null standard deviations"
+    return EpsilonLowerBound(
+        **_find_best_look(looks, ranked.size, dimension, delta),
+        confidence=confidence,
+        method="cosines",
+        threshold_rule=f"{words}, FPR from the exact null law",
+        valid=True,
+        cites=("clopper1934", "kairouz2015", "andrew2024"),
+    )
+
+
+def tied_bound(
+    cosines: ArrayLike, *, dimension: int, delta: float, confidence: float = DEFAULT_CONFIDENCE
+) -> EpsilonLowerBound:
+    r"""Lower bound on ε from the mean of the cosines: ε at μ̂ − q/√k, q a quantile of the null.
+
+    A sum of k orthonormal canaries is √k along one direction, so that √k times the mean is the
+    cosine with that direction. With Gaussian noise its tangent times √(d−1) is a noncentral t
+    of d − 1 degrees of freedom, shifted by √k/σ: the exact law, in which the chance that the bound
+    is too large is 1 − confidence without leakage, and less with it, since canaries lengthen the
+    sum. The normal quantile instead of the null's would err by 0.012/d more.
+
+    Guarantee: exceeds the true ε with probability at most ``1 - confidence`` for canaries that
+        take part equally often in sums with Gaussian noise.
+    Assumption: exactly that: all cosines have one mean and the spread 1/√d of the null.
+
+    Example:
+        >>> even = special.ndtri((np.arange(1000) + 0.5) / 1000)
+        >>> round(tied_bound((even + 4) / 1000, dimension=10**6, delta=1e-6).epsilon, 1)
+        25.9
+    """
+    _validate.open_unit(confidence=confidence, delta=delta)
+    known = check_cosines(cosines, dimension=dimension)
+    error = -float(cosine_quantile(1 - confidence, dimension)) / math.sqrt(known.size)
+    sure = math.sqrt(dimension) * (float(known.mean()) - error)
+    return EpsilonLowerBound(
+        epsilon=gdp_epsilon(max(0.0, sure), delta),
+        delta=delta,
+        confidence=confidence,
+        method="mean_cosine",
+        threshold_rule="none: the mean of all cosines, spread tied to the null's",
+        valid=True,
+        direction="both",
+        threshold=max(0.0, sure) / math.sqrt(dimension),
+        n_in=known.size,
+        n_out=0,
+        cites=("andrew2024", "balle2018"),
+        caveats=(
+            "Holds only where all canaries take part equally often and noise is Gaussian: the "
+            "cosines are taken to be normal, of one mean, with the spread of the null.",
+        ),
+        basis=(
+            ("mean cosine", float(known.mean())),
+            ("cosines", known.size),
+            ("dimension", dimension),
+            ("quantile", error * math.sqrt(known.size)),
+            ("μ", max(0.0, sure)),
+        ),
+    )
+
+
+def one_shot_epsilon_lo(
+    cosines: ArrayLike, *, dimension: int, delta: float, confidence: float = DEFAULT_CONFIDENCE
+) -> EpsilonLowerBound:
+    """Return ε_lo of the one-shot papers. **Not a valid bound**: to reproduce them.
+
+    Every cosine is tried as threshold ("present" iff at or above it); the FPR there is known
+    exactly, the FNR has Jeffreys' upper limit, and the largest ε of both directions is taken at
+    no cost. It exceeds the true ε in 5 to 43 % of audits that say 95 %.
+    """
+    _validate.probability(delta=delta)
+    _validate.open_unit(confidence=confidence)
+    scores = np.sort(_validate.scores("cosines", cosines))
+    missed = np.searchsorted(scores, scores)  # cosines below each; equal ones stay together
+    alpha = 1 - confidence
+    fnr, tpr = binomial.upper_limit(missed, scores.size, alpha=alpha, kind="jeffreys")
+    levels = np.full(scores.size, alpha)
+    above, below = (_Looks(scores, rates, _MISS, missed, levels) for rates in (tpr, fnr))
+    return EpsilonLowerBound(
+        **_find_best_look((above, below), scores.size, dimension, delta),
+        confidence=confidence,
+        method="jeffreys",
+        threshold_rule="Best(), FPR from the exact null law",
+        valid=False,
+        cites=("andrew2024",),
+        caveats=(
+            "Not a valid bound: the threshold was chosen on the scores it is used on, at no cost, "
+            "and Jeffreys' limit is not exact.",
+        ),
+    )
+
+
+class _Looks(NamedTuple):
+    """Thresholds, and what is sure of the rate of canaries on the other side of each."""
+
+    thresholds: FloatArray
+    rates: FloatArray  # lower limits of TPR, or upper limits of FNR
+    counted: str  # which cosines
+    counts: IntArray
+    levels: FloatArray  # what each limit may cost
+
+
+def _find_best_look(
+    looks: tuple[_Looks, _Looks], k: int, dimension: int, delta: float
+) -> dict[str, Any]:
+    """Return what a bound says of the look that proves most, from above or from below."""
+    above, below = looks
+    tnr = cosine_cdf(below.thresholds, dimension)
+    epsilons = np.stack(
+        [
+            log_ratio(above.rates - delta, cosine_logsf(above.thresholds, dimension)),
+            log_ratio(tnr - delta, np.log(below.rates)),
+        ]
+    )
+    row, at = divmod(int(np.argmax(epsilons)), epsilons.shape[1])
+    look = looks[row]
+    return {
+        "epsilon": float(epsilons[row, at]),
+        "delta": delta,
+        "direction": ("present→absent", "absent→present")[row],
+        "threshold": float(look.thresholds[at]),
+        "n_in": k,
+        "n_out": 0,
+        "basis": (
+            (look.counted, look.counts[at]),
+            ("cosines", k),
+            ("level", look.levels[at]),
+            ("dimension", dimension),
+        ),
+    }
+
+
+def _look_at_ranks(known: FloatArray, alpha: float) -> tuple[_Looks, _Looks]:
+    k = known.size
+    # Half above k: the logarithm of a power of the ratio may round to below a whole number.
+    ranks: IntArray = _RANK_RATIO ** np.arange(1 + int(math.log(k + 0.5, _RANK_RATIO)))
+    share = np.full(ranks.size, alpha / (2 * ranks.size))
+    return (
+        _Looks(known[k - ranks], _limit_rate_below(ranks, k, share), _REACH, ranks, share),
+        _Looks(known[ranks - 1], _limit_rate_above(ranks - 1, k, share), _MISS, ranks - 1, share),
+    )
+
+
+def _look_at_quantiles(known: FloatArray, dimension: int, alpha: float) -> tuple[_Looks, _Looks]:
+    k, step = known.size, _STEP / math.sqrt(dimension)
+    count = 1 + int(max(float(known[-1]), 0.0) / step)  # above the highest cosine is nothing
+    at = np.arange(count)
+    thresholds = np.minimum(at * step, 1.0)
+    share = alpha / (2 * (at + 1.0) * (at + 2.0))
+    missed = np.searchsorted(known, thresholds)
+    return (
+        _Looks(thresholds, _limit_rate_below(k - missed, k, share), _REACH, k - missed, share),
+        _Looks(thresholds, _limit_rate_above(missed, k, share), _MISS, missed, share),
+    )
+
+
+def _limit_rate_below(hits: IntArray, k: int, alpha: FloatArray) -> FloatArray:
+    """Return Clopper–Pearson's lower limit of a mean rate, also where canaries' rates differ.
+
+    Hoeffding's comparison with equal rates begins at two hits. For one, the chance that any of k
+    canaries hits is at most the sum of their rates.
+    """
+    some = np.maximum(hits, 1)
+    limit = binomial.beta_at(some, k - some + 1, special.ndtri(alpha))
+    return np.where(hits > 1, limit, np.where(hits == 1, np.minimum(limit, alpha / k), 0.0))
+
+
+def _limit_rate_above(missed: IntArray, k: int, alpha: FloatArray) -> FloatArray:
+    """Return Clopper–Pearson's upper limit of a mean rate."""
+    fewer = np.minimum(missed, k - 1)
+    limit = binomial.beta_at(fewer + 1, k - fewer, -special.ndtri(alpha))
+    return np.where(missed < k, limit, 1.0)

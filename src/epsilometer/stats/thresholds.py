@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epsilometer import _validate
+from epsilometer.core.scores import ScoreCounts, Scores
 from epsilometer.errors import InvalidArgument
-from epsilometer.observations import ScoreCounts, Scores
 from epsilometer.types import FloatArray, IntArray
 
 

@@ -7,7 +7,8 @@ import scipy.special
 from numpy.typing import ArrayLike
 
 from epsilometer import _validate
-from epsilometer.observations import ScoreCounts, Scores
+from epsilometer.core.claim import DEFAULT_CONFIDENCE
+from epsilometer.core.scores import ScoreCounts, Scores
 from epsilometer.stats import binomial
 from epsilometer.types import FloatArray, IntArray
 
@@ -98,7 +99,7 @@ class TradeoffCurve:
         reached = np.searchsorted(self.fpr, fpr * (1 + 1e-12), side="right") - 1
         return np.asarray(1 - self.fnr[reached])
 
-    def thinned(self, points: int = 50) -> "TradeoffCurve":
+    def thin(self, points: int = 50) -> "TradeoffCurve":
         """A part of the curve's points, dense at low FPR, at low FNR and in between; for drawing.
 
         A band of the thinned curve holds as that of the whole: its confidence was paid for all.
@@ -126,7 +127,7 @@ class TradeoffCurve:
         )
 
     def band(
-        self, confidence: float = 0.95
+        self, confidence: float = DEFAULT_CONFIDENCE
     ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
         """Limits on the true rates that hold at all thresholds together.
 

@@ -1,43 +1,43 @@
 """Run the zoo and write docs/zoo.md: ``python -m epsilometer.zoo``."""
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
-from epsilometer.zoo.runner import Outcome, count_outcomes, render_table, run_zoo
+import click
+
+from epsilometer.zoo.page import (
+    count_outcomes,
+    describe_seeds,
+    list_mistakes,
+    read_seeds,
+    render_page,
+)
+from epsilometer.zoo.programs import list_programs
+from epsilometer.zoo.runner import Outcome, run_zoo
 
 FILE = Path(__file__).parents[3] / "docs" / "zoo.md"
-_HEAD = """# The zoo
-
-Programs that are known to be wrong, and right ones that look unusual. Each is one step of DP-SGD on
-a small network (364 parameters, 32 records, σ = 1, C = 1 where nothing else is said), written as a
-plain function, and is checked by `epsilometer.Step` at default settings: 64 calls on the same batch
-and replays of 8 records. A wrong program that is missed is a false all-clear, and is named here.
-
-```python
-from epsilometer.zoo.runner import count_outcomes, run_zoo
-
-print(count_outcomes(run_zoo()))
-```
-
-Another tool is compared by one function: `run_zoo(tool=…)` takes a function of a program and a
-seed. `epsilometer zoo` prints this table; `python -m epsilometer.zoo` writes this page.
-"""
 
 
-def render_page(outcomes: Sequence[Outcome]) -> str:
-    """Return the page of the documentation, as Markdown."""
-    return f"{_HEAD}\n**{count_outcomes(outcomes)}**\n\n{render_table(outcomes)}\n"
-
-
-def main() -> int:
+@click.command()
+@click.option(
+    "--seeds", type=click.IntRange(min=1), help="Run right programs with this many seeds too."
+)
+@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to use.")
+def main(seeds: int | None, jobs: int) -> None:
     """Run the zoo, write its page where the documentation is, and say what was counted."""
-    outcomes = run_zoo()
+    outcomes = run_zoo((*list_programs("step"), *list_programs("opacus")), jobs=jobs)
+    paragraph = read_seeds(FILE.read_text("utf-8")) if FILE.exists() else ""
+    again: tuple[Outcome, ...] = ()
+    if seeds:
+        right = [outcome.program for outcome in outcomes if outcome.program.right]
+        again = run_zoo(right, seeds=seeds, jobs=jobs)
+        paragraph = describe_seeds(again, f"make zoo SEEDS={seeds}")
     if FILE.parent.is_dir():
-        FILE.write_text(render_page(outcomes), "utf-8")
-    sys.stdout.write(f"{count_outcomes(outcomes)}\n")
-    return int(any(outcome.accused and outcome.program.right for outcome in outcomes))
+        FILE.write_text(render_page(outcomes, seeds=paragraph), "utf-8")
+    lines = (count_outcomes(outcomes), *list_mistakes(outcomes), paragraph if seeds else "")
+    sys.stdout.write("\n".join(filter(None, lines)).rstrip() + "\n")
+    raise SystemExit(any(each.accused and each.program.right for each in (*outcomes, *again)))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,6 +1,42 @@
 """List all programs of the zoo."""
 
-from epsilometer.zoo.right import RIGHT
-from epsilometer.zoo.wrong import WRONG
+from collections.abc import Iterable
+from importlib.util import find_spec
 
-PROGRAMS = (*WRONG, *RIGHT)
+from epsilometer._extras import needs
+from epsilometer.zoo import right, step, wrong  # noqa: F401 - both register their programs
+from epsilometer.zoo.program import Kind, Program
+
+
+def list_programs(kind: Kind | None = None) -> tuple[Program, ...]:
+    """Return the programs of a kind, by their ids; all that can run here by default.
+
+    Without Opacus the programs that need it are left out, unless they are asked for.
+
+    Example:
+        >>> len(list_programs("step"))
+        66
+    """
+    if kind == "step":
+        return _sort(step.program.programs)
+    if kind is None:
+        return (*list_programs("step"), *(list_programs("opacus") if has_opacus() else ()))
+    with needs("opacus", extra="opacus"), needs("torch", extra="torch"):
+        from epsilometer.zoo import (  # noqa: F401 - each registers its programs
+            opacus_books,
+            opacus_clipping,
+            opacus_noise,
+            opacus_right,
+            opacus_training,
+        )
+
+    return _sort(opacus_training.program.programs)
+
+
+def _sort(programs: Iterable[Program]) -> tuple[Program, ...]:
+    return tuple(sorted(programs, key=lambda program: program.id))
+
+
+def has_opacus() -> bool:
+    """Whether Opacus is installed."""
+    return find_spec("opacus") is not None

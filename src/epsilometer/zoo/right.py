@@ -1,13 +1,18 @@
-"""List programs that are right, and look unusual: none may be accused."""
+"""List steps that are right, and look unusual: none may be accused."""
 
 from typing import Any
 
 import numpy as np
+import scipy.special
 
 from epsilometer.types import FloatArray
-from epsilometer.zoo.network import (
+from epsilometer.zoo.step import (
+    SIGMA,
     Batch,
+    C,
+    ChangedStep,
     Gradients,
+    Rng,
     Sums,
     add,
     add_up,
@@ -16,92 +21,93 @@ from epsilometer.zoo.network import (
     compute_norms,
     draw_noise,
     multiply,
-)
-from epsilometer.zoo.program import (
-    SIGMA,
-    C,
-    Program,
-    change_clipping,
-    change_noise,
-    clipped_sum,
-    take_right_step,
+    program,
+    sum_clipped,
 )
 
+program("EPS-1001", part="step")(ChangedStep)
 
-def _accumulate(batch: Batch, rng: np.random.Generator) -> Sums:
+
+@program("EPS-1002", part="step")
+def _accumulate(batch: Batch, rng: Rng) -> Sums:
     """Clip in physical batches of 5, add up, add noise once."""
     x, labels = batch
     total: Sums = {}
     for start in range(0, max(1, len(x)), 5):
-        part = clipped_sum((x[start : start + 5], labels[start : start + 5]))
+        part = sum_clipped((x[start : start + 5], labels[start : start + 5]))
         total = add(total, part) if total else part
     return add(total, draw_noise(total, SIGMA * C, rng))
 
 
+@program("EPS-1003", part="clip")
 def _clip_by_layers(gradients: Gradients) -> Gradients:
     share = C / np.sqrt(len(gradients))
     return {name: clip({name: g}, share)[name] for name, g in gradients.items()}
 
 
+@program("EPS-1004", part="clip")
 def _clip_automatically(gradients: Gradients) -> Gradients:
     return multiply(gradients, C / (compute_norms(gradients) + 0.01))
 
 
-def _use_dropout(batch: Batch, rng: np.random.Generator) -> Sums:
-    mask = (rng.random((len(batch[0]), 12)) < 0.8) / 0.8
-    total = add_up(clip(compute_gradients(batch, mask=mask), C))
-    return add(total, draw_noise(total, SIGMA * C, rng))
+@program("EPS-1005", part="gradients")
+def _use_dropout(batch: Batch, rng: Rng) -> Gradients:
+    return compute_gradients(batch, mask=(rng.random((len(batch[0]), 12)) < 0.8) / 0.8)
 
 
-def _use_float32(batch: Batch, rng: np.random.Generator) -> list[Any]:
-    total = clipped_sum(batch)
-    noise = draw_noise(total, SIGMA * C, rng)
-    return [(total[name] + noise[name]).astype(np.float32) for name in total]
+program("EPS-1006", part="publish")(
+    lambda sums: [value.astype(np.float32) for value in sums.values()]
+)
 
 
-def _round_release(batch: Batch, rng: np.random.Generator) -> Sums:
-    """Round what is released: that is post-processing."""
-    return {name: np.round(value, 2) for name, value in take_right_step(batch, rng).items()}
-
-
-def _round_coarsely(batch: Batch, rng: np.random.Generator) -> Sums:
-    return {name: np.round(value) for name, value in take_right_step(batch, rng).items()}
-
-
-def _use_bfloat16(batch: Batch, rng: np.random.Generator) -> Sums:
+@program("EPS-1007", part="publish")
+def _use_bfloat16(sums: Sums) -> Sums:
     released = {}
-    for name, value in take_right_step(batch, rng).items():
+    for name, value in sums.items():
         mantissa, exponent = np.frexp(value)
         released[name] = np.ldexp(np.round(mantissa * 256) / 256, exponent)
     return released
 
 
-def _average_augmentations(batch: Batch, rng: np.random.Generator) -> Sums:
+@program("EPS-1008", part="publish")
+def _round_release(sums: Sums) -> Sums:
+    """Round what is released: that is post-processing."""
+    return {name: np.round(value, 2) for name, value in sums.items()}
+
+
+program("EPS-1009", part="publish")(
+    lambda sums: {name: np.round(value) for name, value in sums.items()}
+)
+
+
+@program("EPS-1010", part="gradients")
+def _average_augmentations(batch: Batch, rng: Rng) -> Gradients:
     """Average eight views of a record, and clip the average."""
     views = [compute_gradients(batch, inputs=batch[0] + 0.1 * turn) for turn in range(8)]
-    mean = {name: np.mean([view[name] for view in views], axis=0) for name in views[0]}
-    total = add_up(clip(mean, C))
-    return add(total, draw_noise(total, SIGMA * C, rng))
+    return {name: np.mean([view[name] for view in views], axis=0) for name in views[0]}
 
 
-def _freeze_first_layer(batch: Batch, rng: np.random.Generator) -> Sums:
+@program("EPS-1011", part="gradients")
+def _freeze_first_layer(batch: Batch, rng: Rng) -> Gradients:
     gradients = compute_gradients(batch)
-    trained = {name: g for name, g in gradients.items() if not name.startswith("first")}
-    total = add_up(clip(trained, C))
-    return add(total, draw_noise(total, SIGMA * C, rng))
+    return {name: g for name, g in gradients.items() if not name.startswith("first")}
 
 
+program("EPS-1012", part="noise")(lambda _, n: 1.5 * n)
+
+
+@program("EPS-1013", part="noise")
 def _add_more_noise_to_one_layer(name: str, noise: FloatArray) -> Any:
     return 3 * noise if name == "out.weight" else noise
 
 
+@program("EPS-1014", part="step")
 class _Train:
     """A training: the sum before noise changes with what was released."""
 
-    def __init__(self) -> None:
-        self.shift = 0.0
+    shift = 0.0
 
-    def __call__(self, batch: Batch, rng: np.random.Generator) -> Sums:
+    def __call__(self, batch: Batch, rng: Rng) -> Sums:
         gradients = compute_gradients(batch, inputs=batch[0] + self.shift)
         total = add_up(clip(gradients, C))
         released = add(total, draw_noise(total, SIGMA * C, rng))
@@ -109,42 +115,51 @@ class _Train:
         return released
 
 
-class _UseOwnGenerator:
-    """Noise from a generator that the caller does not have, as in secure mode."""
+@program("EPS-1015", part="draw")
+@program("EPS-1016", part="draw", steady=True)
+def _use_own_generator(total: Sums, rng: Rng) -> Sums:
+    """Draw noise from a generator that the caller does not have, as in secure mode."""
+    return draw_noise(total, SIGMA * C, np.random.default_rng())
 
-    def __call__(self, batch: Batch, rng: np.random.Generator) -> Sums:
-        total = clipped_sum(batch)
-        return add(total, draw_noise(total, SIGMA * C, np.random.default_rng()))
+
+@program("EPS-1017", part="draw")
+def _add_up_four_draws(total: Sums, rng: Rng) -> Sums:
+    """Sum four draws and halve them, as Opacus' secure mode does."""
+    noise = draw_noise(total, SIGMA * C / 2, rng)
+    for _ in range(3):
+        noise = add(noise, draw_noise(total, SIGMA * C / 2, rng))
+    return noise
 
 
-_RIGHT: list[dict[str, Any]] = [
-    {"title": "plain DP-SGD", "step": take_right_step},
-    {"title": "accumulation over physical batches", "step": _accumulate},
-    {
-        "title": "clipping by layers, to C/√L",
-        "step": change_clipping(_clip_by_layers),
-    },
-    {"title": "automatic clipping", "step": change_clipping(_clip_automatically)},
-    {"title": "dropout", "step": _use_dropout},
-    {"title": "float32", "step": _use_float32},
-    {"title": "bfloat16 after noise", "step": _use_bfloat16},
-    {"title": "release rounded to 0.01", "step": _round_release},
-    {"title": "release rounded to whole numbers", "step": _round_coarsely},
-    {"title": "averaged augmentations", "step": _average_augmentations},
-    {"title": "frozen first layer", "step": _freeze_first_layer},
-    {"title": "50 % more noise", "step": change_noise(lambda _, n: 1.5 * n)},
-    {
-        "title": "more noise in one layer",
-        "step": change_noise(_add_more_noise_to_one_layer),
-    },
-    {"title": "training that changes its parameters", "step": _Train()},
-    {"title": "noise from a generator of its own", "step": _UseOwnGenerator()},
-    {
-        "title": "noise from a generator of its own, declared steady",
-        "step": _UseOwnGenerator(),
-        "steady": True,
-    },
-]
-RIGHT = tuple(
-    Program(id=f"EPS-{number:04d}", **fields) for number, fields in enumerate(_RIGHT, 1001)
-)
+@program("EPS-1018", part="draw")
+def _invert_uniform(total: Sums, rng: Rng) -> Sums:
+    """Draw Gaussian noise by the inverse of its distribution function."""
+    return {
+        name: SIGMA * C * scipy.special.ndtri(rng.random(value.shape))
+        for name, value in total.items()
+    }
+
+
+@program("EPS-1019", part="clip")
+def _tie_layers(gradients: Gradients) -> Gradients:
+    """Use one matrix in two layers: a record's two gradients are added, then clipped."""
+    shared = ("first.weight", "second.weight")
+    rest = {name: g for name, g in gradients.items() if name not in shared}
+    both = gradients["first.weight"] + gradients["second.weight"]
+    return clip({**rest, "shared.weight": both}, C)
+
+
+@program("EPS-1020", part="clip")
+def _use_half_precision(gradients: Gradients) -> Gradients:
+    """Compute gradients in float16, clip and add up in float64."""
+    halves: Gradients = {
+        name: g.astype(np.float16).astype(np.float64) for name, g in gradients.items()
+    }
+    return clip(halves, C)
+
+
+@program("EPS-1021", part="clip")
+def _weigh_records(gradients: Gradients) -> Gradients:
+    """Weigh a record by its own norm, between 0 and 1, after clipping."""
+    norms = compute_norms(gradients)
+    return multiply(clip(gradients, C), norms / (1 + norms))

@@ -1,128 +1,113 @@
-"""Run the zoo: every program through the checks at default settings, and count what is missed."""
+"""Run the zoo: every program through a tool, and count what is missed."""
 
 import time
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from epsilometer.audits.step import Step, check_step
-from epsilometer.core import judge
-from epsilometer.core.findings import ConformanceFinding
-from epsilometer.zoo.network import make_batch
-from epsilometer.zoo.program import Program
-from epsilometer.zoo.programs import PROGRAMS
+from joblib import Parallel, delayed
 
-Tool: TypeAlias = Callable[[Program, int], ConformanceFinding]
+from epsilometer.zoo.program import Program
+from epsilometer.zoo.programs import list_programs
+from epsilometer.zoo.tool import Alarm, Report, Tool, check_program, isolate_torch
+
+Listener: TypeAlias = Callable[["Outcome"], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What the checks said of one program.
+    """What a tool said of one program, from one seed.
 
     Attributes:
         program: Which.
-        accused: Whether any check is violated.
-        checks: Names of those that are, gravest evidence first.
-        steps: Steps until the first of them was; 0 where none is.
-        seconds: CPU seconds.
+        seed: Which.
+        ran: Whether the tool could be run on it.
+        alarms: What it accused the program of, first come first.
         untested: Names of checks that could not be made.
+        seconds: CPU seconds, those of the program among them.
     """
 
     program: Program
-    accused: bool
-    checks: tuple[str, ...]
-    steps: int
-    seconds: float
+    seed: int
+    ran: bool
+    alarms: tuple[Alarm, ...]
     untested: tuple[str, ...]
+    seconds: float
+
+    @property
+    def accused(self) -> bool:
+        """Whether there was any alarm."""
+        return bool(self.alarms)
 
     @property
     def correct(self) -> bool:
         """Whether a wrong program was found, or a right one spared."""
-        return self.accused != self.program.right
+        return self.ran and self.accused != self.program.right
 
+    @property
+    def checks(self) -> tuple[str, ...]:
+        """Names of the checks that accused it, first come first."""
+        return tuple(alarm.check for alarm in self.alarms)
 
-def check_program(program: Program, seed: int) -> ConformanceFinding:
-    """Check a program by ``epsilometer.Step`` at default settings. Another tool may stand here."""
-    subject = Step(
-        program.step,
-        make_batch(),
-        clip_norm=program.clip_norm,
-        noise_multiplier=program.noise_multiplier,
-        steady=program.steady,
-    )
-    return check_step(subject, seed=seed)
+    @property
+    def steps(self) -> int:
+        """Steps until the first alarm; 0 where there was none."""
+        return self.alarms[0].steps if self.alarms else 0
 
 
 def run_program(program: Program, *, seed: int = 0, tool: Tool = check_program) -> Outcome:
-    """Run one program through the checks, and say what they found."""
+    """Run one program through a tool, and say what it found."""
     start = time.process_time()
-    finding = tool(program, seed)
+    with isolate_torch() if program.kind == "opacus" else nullcontext():
+        answer = tool(program, seed)
     seconds = time.process_time() - start
-    violated = finding.find(judge.VIOLATED)
-    ordered = sorted(violated, key=lambda check: check.steps)
+    report = answer or Report()
     return Outcome(
         program=program,
-        accused=finding.verdict == judge.VIOLATED,
-        checks=tuple(check.name for check in ordered),
-        steps=ordered[0].steps if ordered else 0,
+        seed=seed,
+        ran=answer is not None,
+        alarms=report.alarms,
+        untested=report.untested,
         seconds=seconds,
-        untested=tuple(check.name for check in finding.find(judge.NOT_TESTED)),
     )
 
 
 def run_zoo(
-    programs: Iterable[Program] = PROGRAMS, *, seed: int = 0, tool: Tool = check_program
+    programs: Iterable[Program] | None = None,
+    *,
+    seed: int = 0,
+    seeds: int = 1,
+    jobs: int = 1,
+    tool: Tool = check_program,
+    listener: Listener = lambda _: None,
 ) -> tuple[Outcome, ...]:
-    """Run programs through the checks, each from the same seed.
+    """Run programs through a tool, each from the same seeds.
 
     Guarantee: but for the seconds, the same seed gives the same outcomes, except for programs that
         draw from a generator of their own.
 
     Args:
-        programs: Which; all by default.
+        programs: Which; by default all that can run here.
         seed: From which all randomness follows.
-        tool: What checks a program; another tool is compared by giving its function.
+        seeds: How many: each program is run with ``seed``, ``seed + 1`` and so on.
+        jobs: Processes that share the work.
+        tool: What checks a program. Another tool is compared by giving its function.
+        listener: Called with every outcome as it comes.
 
     Example:
-        >>> from epsilometer.zoo.programs import PROGRAMS
-        >>> [outcome.accused for outcome in run_zoo(PROGRAMS[:2])]
+        >>> from epsilometer.zoo.programs import list_programs
+        >>> [outcome.accused for outcome in run_zoo(list_programs("step")[:2])]
         [True, True]
     """
-    return tuple(run_program(program, seed=seed, tool=tool) for program in programs)
-
-
-def count_outcomes(outcomes: Iterable[Outcome]) -> str:
-    """Say in one sentence how many wrong programs were found, and how many right ones spared."""
-    every = tuple(outcomes)
-    wrong = [outcome for outcome in every if not outcome.program.right]
-    right = [outcome for outcome in every if outcome.program.right]
-    return (
-        f"{sum(outcome.accused for outcome in wrong)} of {len(wrong)} wrong programs found, "
-        f"{sum(not outcome.accused for outcome in right)} of {len(right)} right ones spared."
+    outcomes = []
+    run = delayed(run_program)
+    work = (
+        run(program, seed=seed + turn, tool=tool)
+        for program in (list_programs() if programs is None else programs)
+        for turn in range(seeds)
     )
-
-
-def render_table(outcomes: Iterable[Outcome]) -> str:
-    """Return the outcomes as tables in Markdown: wrong programs, then right ones."""
-    every = tuple(outcomes)
-    lines = [
-        "| id | wrong program | breaks | found by | after steps |",
-        "|---|---|---|---|---:|",
-        *(
-            f"| {o.program.id} | {o.program.title} | {o.program.breaks} | "
-            f"{', '.join(o.checks) if o.accused else '**missed**'} | {o.steps or '–'} |"
-            for o in every
-            if not o.program.right
-        ),
-        "",
-        "| id | right program | outcome | not tested |",
-        "|---|---|---|---|",
-        *(
-            f"| {o.program.id} | {o.program.title} | "
-            f"{'**accused**: ' + ', '.join(o.checks) if o.accused else 'spared'} | "
-            f"{', '.join(name for name in o.untested if name != 'clipping') or '–'} |"
-            for o in every
-            if o.program.right
-        ),
-    ]
-    return "\n".join(lines)
+    for outcome in Parallel(n_jobs=jobs, return_as="generator")(work):
+        outcomes.append(outcome)
+        listener(outcome)
+    return tuple(outcomes)

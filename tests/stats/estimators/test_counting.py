@@ -8,7 +8,7 @@ import epsilometer as em
 from epsilometer import ScoreCounts, Scores
 from epsilometer.rules import Best, Bonferroni, Fixed, HoldOut, RankGrid
 from epsilometer.stats import binomial, thresholds, tradeoff
-from epsilometer.stats.estimators import REGISTRY, counting
+from epsilometer.stats.estimators import REGISTRY
 from epsilometer.stats.estimators.counting import DP_FRONTIER, finder, two_rates
 from epsilometer.stats.estimators.gdp import mu_of_rates
 from epsilometer.stats.estimators.method import Find, Found
@@ -96,6 +96,10 @@ def test_best_skips_no_winner_in_a_large_sample(mu: float, rng: np.random.Genera
     truth = tradeoff.epsilon_of_limits(limits[0], limits[1], 1e-5).max()
     found = em.epsilon_lower_bound(scores, delta=1e-5, rule=Best())
     assert found.epsilon == pytest.approx(truth, rel=1e-10)
+    fp, fn = scores.errors_at(found.threshold)
+    fpr = binomial.clopper_pearson_upper(fp, 2 * n, alpha=0.025)
+    fnr = binomial.clopper_pearson_upper(fn, n, alpha=0.025)
+    assert tradeoff.epsilon_of_rates(fpr, fnr, 1e-5).max() == pytest.approx(found.epsilon)
 
 
 @pytest.mark.parametrize(("inputs", "value"), peer_values("cp explicit"))
@@ -215,13 +219,12 @@ def test_exact_bound_is_below_the_approximate_ones_of_r(
 
 
 @pytest.mark.parametrize("mu", [0.5, 1.0, 2.0, 4.0])
-@pytest.mark.parametrize("n", [100, 1_000, 10_000])
+@pytest.mark.parametrize("n", [100, 1_000, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_rank_grid_proves_more_than_other_valid_rules(
     mu: float, n: int, rng: np.random.Generator
 ) -> None:
     rules = (RankGrid(), HoldOut(), Bonferroni(), Best())
-    audits = 60 if n < 10_000 else 20
-    found = np.zeros((audits, len(rules)))
+    found = np.zeros((20, len(rules)))
     for row in found:
         scores = Scores(rng.normal(mu, 1, n), rng.normal(0, 1, n))
         row[:] = [em.epsilon_lower_bound(scores, delta=1e-5, rule=rule).epsilon for rule in rules]
@@ -288,22 +291,6 @@ def test_merits_are_those_of_both_limits(kind: str) -> None:
     best = expected.max(axis=0)
     assert judge.beats(looks, 0.01, best.mean()).tolist() == (best > best.mean()).tolist()
     assert not judge.beats(looks, 0.01, float(best.max())).all()
-
-
-@pytest.mark.parametrize("shift", [0.2, 1.0, 3.0])
-def test_long_stretches_are_searched_to_their_best_corner(
-    shift: float, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
-) -> None:
-    """Stretches of 8, then 2, then single ones, against all thresholds."""
-    monkeypatch.setattr(counting, "_STRETCH", 2)
-    for _ in range(3):
-        scores = Scores(rng.normal(shift, 1, 150).round(2), rng.normal(0, 1, 130).round(2))
-        found = em.epsilon_lower_bound(scores, delta=1e-3, rule=Best())
-        assert found.epsilon == pytest.approx(oracles.best_by_trying_all(scores, 1e-3, 0.05))
-        fp, fn = scores.errors_at(found.threshold)
-        fpr = binomial.clopper_pearson_upper(fp, 130, alpha=0.025)
-        fnr = binomial.clopper_pearson_upper(fn, 150, alpha=0.025)
-        assert tradeoff.epsilon_of_rates(fpr, fnr, 1e-3).max() == pytest.approx(found.epsilon)
 
 
 def test_bonferroni_pays_for_every_score() -> None:

@@ -5,9 +5,8 @@ as they are. It hands on a proxy of the ``Grid`` that answers for canary nodes a
 weights as they cross.
 """
 
-from epsilometer.integrations.flower.apps import audit_server_app
-from epsilometer.integrations.flower.in_process import InProcessGrid, run_in_process
-from epsilometer.integrations.flower.mod import canary_mod
-from epsilometer.integrations.flower.strategies import audited_strategy
+from epsilometer.integrations.flower.apps import audit_server_app, audited_strategy
+from epsilometer.integrations.flower.grids import InProcessGrid, run_in_process
+from epsilometer.integrations.flower.planting import canary_mod
 
 __all__ = ["InProcessGrid", "audit_server_app", "audited_strategy", "canary_mod", "run_in_process"]

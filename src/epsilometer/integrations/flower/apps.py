@@ -1,30 +1,37 @@
-"""Audit the run of a ServerApp."""
+"""Audit the run of a ServerApp, or of a strategy for whoever cannot have another app."""
 
 import copy
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Unpack
+from pathlib import Path
+from typing import Any, TypeVar
 
 from epsilometer._extras import needs
 from epsilometer.errors import InvalidArgument
-from epsilometer.integrations.flower.grid import CanaryGrid
-from epsilometer.integrations.flower.old_strategies import CanaryStrategy
-from epsilometer.integrations.flower.planting import Planting
-from epsilometer.integrations.flower.run_directory import recorded
-from epsilometer.integrations.flower.settings import Asked, Settings
-from epsilometer.integrations.flower.strategies import watched_strategy
+from epsilometer.integrations.flower.grids import CanaryGrid, import_first
+from epsilometer.integrations.flower.planting import Arrays, Planting, to_arrays
+from epsilometer.integrations.flower.run_directory import make_folder, record_run, write_run
+from epsilometer.integrations.flower.settings import Settings
 
 with needs("flwr", extra="flower"):
     from flwr.app import ArrayRecord, Context
+    from flwr.common import Code, FitIns, FitRes, Parameters, Status, parameters_to_ndarrays
     from flwr.server import ServerAppComponents
+    from flwr.server.client_manager import ClientManager
+    from flwr.server.client_proxy import ClientProxy
     from flwr.server.strategy import FedAvg
+    from flwr.server.strategy import Strategy as OldStrategy
     from flwr.serverapp import Grid, ServerApp
     from flwr.serverapp.strategy import Strategy
 
+_S = TypeVar("_S", Strategy, OldStrategy)
+_AFTER_EVERY = "Written after every round: a run that ended early looks like a short one."
+_compat = import_first("flwr.compat.common.recorddict_compat", "flwr.common.recorddict_compat")
 
-def audit_server_app(server_app: ServerApp, **asked: Unpack[Asked]) -> ServerApp:
+
+def audit_server_app(server_app: ServerApp, **asked: Any) -> ServerApp:
     """Return the same ``ServerApp``, whose run is audited, to put into ``pyproject.toml``.
 
     A canary is a random direction in the space of the weights. Its node answers every training
@@ -71,24 +78,66 @@ def audit_server_app(server_app: ServerApp, **asked: Unpack[Asked]) -> ServerApp
 
     @audited.main()
     def main(grid: Grid, context: Context) -> None:
-        with recorded(settings, call) as planting:
+        with record_run(settings, call) as planting:
             if server_app._main is None:
-                _with_canaries(server_app, planting)(grid, context)
+                _plant_in_app(server_app, planting)(grid, context)
             else:
                 canary_grid = CanaryGrid(grid, planting)
-                with _watching(canary_grid, planting):
+                with _watch_starts(canary_grid, planting):
                     server_app(canary_grid, context)
 
     return audited
 
 
-def _with_canaries(server_app: ServerApp, planting: Planting) -> ServerApp:
-    """An app of ``server_fn``, its strategy wrapped: such apps send one message at a time."""
+def audited_strategy(strategy: _S, **asked: Any) -> _S:
+    """Return the same strategy, whose run is audited, to start or pass on in its place.
+
+    For whoever writes the strategy but not the ``ServerApp``, and for secure aggregation, where
+    the strategy alone sees what the last round made of the weights.
+
+    Guarantee: that of :func:`audit_server_app`; the strategy that was given is not touched.
+    Assumption: one of ``flwr.serverapp`` is started by ``start``, and the run directory is written
+        when that ends, or fails. One of ``flwr.server`` (in ``ServerAppComponents``, or in the
+        ``LegacyContext`` of a workflow) is never told of an end, and writes after every round.
+
+    Args:
+        strategy: A strategy of either kind, wrapped in Flower's differential privacy or not.
+        **asked: As for :func:`audit_server_app`.
+    """
+    settings = Settings(**asked)
+    call = settings.describe("audited_strategy", strategy=strategy)
+    if isinstance(strategy, OldStrategy):
+        planting, folders = Planting(settings), list[Path]()
+
+        def after_round() -> None:
+            if not folders:
+                folders.append(make_folder(settings.directory))
+            write_run(planting, folders[0], call, _AFTER_EVERY)
+
+        return CanaryStrategy(strategy, planting, after_round)
+    if not isinstance(strategy, Strategy):
+        raise InvalidArgument(f"Expected a Strategy of flwr, got {type(strategy).__name__}.")
+    audited = copy.copy(strategy)
+
+    def start(grid: Grid, initial_arrays: ArrayRecord, *rest: Any, **more: Any) -> Any:
+        with (
+            record_run(settings, call) as planting,
+            watch_strategy(audited, initial_arrays, planting),
+        ):
+            canary_grid = CanaryGrid(grid, planting)
+            return type(strategy).start(audited, canary_grid, initial_arrays, *rest, **more)
+
+    audited.start = start  # type: ignore[method-assign]
+    return audited
+
+
+def _plant_in_app(server_app: ServerApp, planting: Planting) -> ServerApp:
+    """Wrap the strategy of an app with ``server_fn``: such apps send one message at a time."""
     planted = copy.copy(server_app)
 
     def server_fn(context: Context) -> ServerAppComponents:
         made = server_app._server_fn
-        parts = made(context) if made else _given(server_app)
+        parts = made(context) if made else _list_components(server_app)
         if parts.server is None:
             return replace(parts, strategy=CanaryStrategy(parts.strategy or FedAvg(), planting))
         server = copy.copy(parts.server)  # it brings a strategy of its own
@@ -99,8 +148,8 @@ def _with_canaries(server_app: ServerApp, planting: Planting) -> ServerApp:
     return planted
 
 
-def _given(app: ServerApp) -> ServerAppComponents:
-    """What the app was made with, where that was not a ``server_fn``."""
+def _list_components(app: ServerApp) -> ServerAppComponents:
+    """Return what the app was made with, where that was not a ``server_fn``."""
     return ServerAppComponents(
         server=app._server,
         config=app._config,
@@ -110,8 +159,8 @@ def _given(app: ServerApp) -> ServerAppComponents:
 
 
 @contextmanager
-def _watching(canary_grid: CanaryGrid, planting: Planting) -> Iterator[None]:
-    """Shows what the strategy that is started on the grid makes of every round."""
+def _watch_starts(canary_grid: CanaryGrid, planting: Planting) -> Iterator[None]:
+    """Show what the strategy that is started on the grid makes of every round."""
     start = Strategy.start
 
     @functools.wraps(start)
@@ -120,7 +169,7 @@ def _watching(canary_grid: CanaryGrid, planting: Planting) -> Iterator[None]:
     ) -> Any:
         if grid is not canary_grid:
             return start(self, grid, initial_arrays, *rest, **more)
-        with watched_strategy(self, initial_arrays, planting):
+        with watch_strategy(self, initial_arrays, planting):
             return start(self, grid, initial_arrays, *rest, **more)
 
     Strategy.start = watched  # type: ignore[method-assign]
@@ -128,3 +177,152 @@ def _watching(canary_grid: CanaryGrid, planting: Planting) -> Iterator[None]:
         yield
     finally:
         Strategy.start = start  # type: ignore[method-assign]
+
+
+@contextmanager
+def watch_strategy(
+    strategy: Strategy, initial_arrays: ArrayRecord, planting: Planting
+) -> Iterator[None]:
+    """Show the weights a strategy begins with, and what it makes of every round.
+
+    Those after the last round cross no grid where nothing is evaluated.
+    """
+    planting.strategy = strategy
+    planting.see(to_arrays(initial_arrays))
+    aggregate, before = strategy.aggregate_train, vars(strategy).copy()
+
+    def aggregated(*args: Any, **named: Any) -> Any:
+        arrays, metrics = aggregate(*args, **named)
+        if arrays is not None:
+            planting.see(to_arrays(arrays))
+        return arrays, metrics
+
+    strategy.aggregate_train = aggregated  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del strategy.aggregate_train
+        if "aggregate_train" in before:  # somebody else watches too
+            strategy.aggregate_train = aggregate  # type: ignore[method-assign]
+
+
+class CanaryStrategy(OldStrategy):
+    """The strategy, with canaries among the clients of every round.
+
+    It sees the weights before and after every round, and the replies of clients before they are
+    aggregated; under secure aggregation these replies are all the same sum.
+
+    Args:
+        strategy: The strategy of the user.
+        planting: The canaries.
+        after_round: Called after every round, also one that failed.
+    """
+
+    def __init__(
+        self,
+        strategy: OldStrategy,
+        planting: Planting,
+        after_round: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.strategy, self._planting, self._after_round = strategy, planting, after_round
+        planting.strategy, planting.weighted_by_key = strategy, "num_examples"
+        planting.example = _compat.fitres_to_recorddict(_make_reply(), keep_input=True)
+
+    def initialize_parameters(self, client_manager: ClientManager) -> Parameters | None:
+        """Do as the strategy does."""
+        return self.strategy.initialize_parameters(client_manager)
+
+    def configure_fit(
+        self, server_round: int, parameters: Parameters, client_manager: ClientManager
+    ) -> list[tuple[ClientProxy, FitIns]]:
+        """Do as the strategy does; canaries are asked by proxies that reach no client."""
+        planting = self._planting
+        planting.see(_number_arrays(parameters))
+        if planting.settings.mode == "virtual":
+            for node in planting.canary_of:
+                client_manager.register(_CanaryProxy(node))  # those that are there already stay
+        asked = self.strategy.configure_fit(server_round, parameters, client_manager)
+        planting.begin_round(lambda: [int(name) for name in client_manager.all()])
+        return [
+            (_CanaryProxy(int(proxy.cid)) if int(proxy.cid) in planting.canary_of else proxy, ins)
+            for proxy, ins in asked
+        ]
+
+    def aggregate_fit(self, server_round: int, results: Any, failures: Any) -> Any:
+        """Do as the strategy does, with the replies of canaries after those of clients."""
+        try:
+            found = self.strategy.aggregate_fit(server_round, self._add_canaries(results), failures)
+            if found[0]:
+                self._planting.see(_number_arrays(found[0]))
+            return found
+        finally:
+            self._planting.failed += len(failures)
+            self._after_round()
+
+    def configure_evaluate(
+        self, server_round: int, parameters: Parameters, client_manager: ClientManager
+    ) -> Any:
+        """Do as the strategy does; virtual nodes have nothing to evaluate with."""
+        asked = self.strategy.configure_evaluate(server_round, parameters, client_manager)
+        return [pair for pair in asked if not isinstance(pair[0], _CanaryProxy)]
+
+    def aggregate_evaluate(self, server_round: int, results: Any, failures: Any) -> Any:
+        """Do as the strategy does."""
+        return self.strategy.aggregate_evaluate(server_round, results, failures)
+
+    def evaluate(self, server_round: int, parameters: Parameters) -> Any:
+        """Do as the strategy does."""
+        return self.strategy.evaluate(server_round, parameters)
+
+    def _add_canaries(self, results: list[tuple[ClientProxy, FitRes]]) -> Any:
+        theirs = [pair for pair in results if not isinstance(pair[0], _CanaryProxy)]
+        ours = [proxy for proxy, _ in results if isinstance(proxy, _CanaryProxy)]
+        asked = [proxy.asked for proxy in ours if proxy.asked is not None]
+        if len(asked) < len(ours):
+            raise InvalidArgument(
+                "Expected clients to be asked through their proxies, got a workflow that sends its "
+                "own messages: audit the app, by audit_server_app, or under secure aggregation "
+                "take mode='mod' and canary_mod."
+            )
+        contents = self._planting.answer(  # all of a round are asked the same
+            [proxy.node_id for proxy in ours],
+            _compat.fitins_to_recorddict(asked[0], keep_input=True) if ours else None,
+            [_compat.fitres_to_recorddict(reply, keep_input=True) for _, reply in theirs],
+        )
+        answered = [_compat.recorddict_to_fitres(part, False) for part in contents]
+        return [*theirs, *zip(ours, answered, strict=True)]
+
+
+class _CanaryProxy(ClientProxy):
+    """Stands for a canary: takes note of what it is asked; the answer is made with the others."""
+
+    def __init__(self, node: int) -> None:
+        super().__init__(str(node))
+        self.node_id = node
+        self.asked: FitIns | None = None
+
+    def fit(self, ins: FitIns, timeout: float | None, group_id: int | None) -> FitRes:
+        self.asked = ins
+        return _make_reply()
+
+    def evaluate(self, ins: Any, timeout: float | None, group_id: int | None) -> Any:
+        raise NotImplementedError("A canary has nothing to evaluate with.")
+
+    def get_parameters(self, ins: Any, timeout: float | None, group_id: int | None) -> Any:
+        raise NotImplementedError("A canary has no model.")
+
+    def get_properties(self, ins: Any, timeout: float | None, group_id: int | None) -> Any:
+        raise NotImplementedError("A canary has no properties.")
+
+    def reconnect(self, ins: Any, timeout: float | None, group_id: int | None) -> Any:
+        raise NotImplementedError("A canary is not connected.")
+
+
+def _make_reply() -> FitRes:
+    """Return a reply without a model."""
+    return FitRes(Status(Code.OK, ""), Parameters([], "numpy.ndarray"), num_examples=1, metrics={})
+
+
+def _number_arrays(parameters: Parameters) -> Arrays:
+    """Return arrays by number: older models have no names."""
+    return {str(n): array for n, array in enumerate(parameters_to_ndarrays(parameters))}

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from epsilometer.audits.federated_run import measure_iterates
+from epsilometer._files import OWNER_FOLDER, write_whole
+from epsilometer.audits.federated.subject import measure_iterates
 from epsilometer.core.audit import Audit, Provenance
 from epsilometer.core.claim import Claim
-from epsilometer.core.renderers import save
-from epsilometer.engine.plan import versions
-from epsilometer.engine.store import write_whole
+from epsilometer.core.renderers import render
+from epsilometer.engine.environment import versions
 from epsilometer.errors import InvalidArgument
 from epsilometer.integrations.flower.planting import Planting
 from epsilometer.integrations.flower.settings import Settings
@@ -31,17 +31,17 @@ _log = logging.getLogger("flwr")  # so that it stands among Flower's own lines
 
 
 @contextmanager
-def recorded(settings: Settings, call: dict[str, Any]) -> Iterator[Planting]:
+def record_run(settings: Settings, call: dict[str, Any]) -> Iterator[Planting]:
     """Run; write what was seen of the canaries when it ends, or fails."""
     planting, ended = Planting(settings), "The app ended with an error; this is what was seen."
     try:
         yield planting
         ended = ""
     finally:
-        write(planting, new_folder(settings.directory), call, ended)
+        write_run(planting, make_folder(settings.directory), call, ended)
 
 
-def write(planting: Planting, folder: Path, call: dict[str, Any], ended: str = "") -> None:
+def write_run(planting: Planting, folder: Path, call: dict[str, Any], ended: str = "") -> None:
     """Write the run directory, and log where; what cannot be judged is logged, and kept.
 
     Args:
@@ -50,33 +50,34 @@ def write(planting: Planting, folder: Path, call: dict[str, Any], ended: str = "
         call: The call that does it again, as JSON values.
         ended: What is to be said about the end of the run.
     """
-    told = [line for line in (_mode(planting), ended, *_unseen(planting), *planting.told) if line]
+    said = [line for line in (*_word_run(planting, ended), *planting.caveats) if line]
     try:
-        audit = _audit(planting, call, tuple(told))
+        audit = _make_audit(planting, call, tuple(said))
     except InvalidArgument as problem:
-        told = [str(problem), *told]
+        said = [str(problem), *said]
         _log.warning("epsilometer: nothing to judge. %s", problem)
     else:
         for name in ("result.json", "report.html"):
-            save(audit, folder / name)
+            write_whole(folder / name, render(audit, Path(name).suffix))
         for bound in audit.bounds:
             _log.info("epsilometer: %s: %s", bound.adversary, bound)
         _log.info("epsilometer: %s", audit.verdict)
-    write_whole(folder / "told.txt", ("\n".join(told) + "\n").encode("utf-8"))
+    write_whole(folder / "told.txt", ("\n".join(said) + "\n").encode("utf-8"))
     if planting.watch is not None:
-        seen, packed = planting.watch.seen(), io.BytesIO()
+        seen, packed = planting.watch.summarise(), io.BytesIO()
         np.savez(packed, final=seen.final, largest=seen.largest, took=seen.took)
         write_whole(folder / "cosines.npz", packed.getvalue())
     _log.info("epsilometer: written to %s", folder)
 
 
-def new_folder(directory: str | Path) -> Path:
-    """The directory, with a number added where there is one already."""
+def make_folder(directory: str | Path) -> Path:
+    """Return a new directory, with a number added where there is one already."""
     wanted = Path(directory)
     for number in range(1, 10**6):
         folder = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
         try:
-            folder.mkdir(parents=True)
+            folder.mkdir(mode=OWNER_FOLDER, parents=True)
+            folder.chmod(OWNER_FOLDER)  # whatever the umask took away
         except FileExistsError:
             continue
         return folder
@@ -86,7 +87,7 @@ def new_folder(directory: str | Path) -> Path:
     )
 
 
-def _audit(planting: Planting, call: dict[str, Any], told: tuple[str, ...]) -> Audit:
+def _make_audit(planting: Planting, call: dict[str, Any], said: tuple[str, ...]) -> Audit:
     if planting.watch is None or planting.layout is None:
         raise InvalidArgument("Expected weights that are sent to clients, saw none.")
     asked = planting.settings
@@ -100,15 +101,12 @@ def _audit(planting: Planting, call: dict[str, Any], told: tuple[str, ...]) -> A
         subject=subject,
         claim=claim,
         findings=measure_iterates(
-            planting.watch.seen(),
+            planting.watch.summarise(),
+            replace(request, claim=claim),
             dimension=planting.layout.size,
-            delta=request.known_delta,
-            claim=claim,
             participation="unseen" if asked.mode == "mod" else asked.participation,
-            confidence=request.confidence,
-            seed=request.seed,
             subject=subject,
-            caveats=told,
+            caveats=said,
         ),
         provenance=Provenance(
             subject="flower",
@@ -130,12 +128,10 @@ def _find_claim(planting: Planting, delta: float) -> Claim | None:
     return None
 
 
-def _mode(planting: Planting) -> str:
+def _word_run(planting: Planting, ended: str) -> Iterator[str]:
     mode = planting.settings.mode
-    return f"Mode {mode}: {_MODES[mode]}."
-
-
-def _unseen(planting: Planting) -> Iterator[str]:
+    yield f"Mode {mode}: {_MODES[mode]}."
+    yield ended
     if planting.strategy is None:
         yield (
             "Strategy.start was not called, so that the weights after the last round were seen "

@@ -3,48 +3,26 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypedDict, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
 from epsilometer import _validate
-from epsilometer.canaries.hadamard import HadamardCanaries
-from epsilometer.canaries.sphere import SphereCanaries
+from epsilometer.audits.federated.directions import Directions, Family, make_directions
 from epsilometer.core.claim import Claim, as_claim
 from epsilometer.core.settings import to_settings
 from epsilometer.engine.request import Request
 from epsilometer.errors import InvalidArgument
 
 Mode: TypeAlias = Literal["replace", "virtual", "mod"]
-Family: TypeAlias = Literal["hadamard", "sphere"]
 Participation: TypeAlias = Literal["hidden", "known"]
 # Running statistics of torch's normalisation: not trained, and of no use when they are moved.
 STATISTICS = ("*running_mean", "*running_var")
-Canaries: TypeAlias = HadamardCanaries | SphereCanaries
-
-
-class Asked(TypedDict, total=False):
-    """What an audit may be asked for; :func:`audit_server_app` says what each is."""
-
-    delta: float | None
-    canaries: int
-    mode: Mode
-    directory: str | Path
-    claim: Claim | float | None
-    seed: int
-    family: Family
-    clip_norm: float | None
-    nodes: Sequence[int] | None
-    weight: float
-    weighted_by_key: str
-    without: Sequence[str]
-    participation: Participation
-    confidence: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What an audit was asked for."""
+    """What an audit was asked for; :func:`audit_server_app` says what each field is."""
 
     delta: float | None = None
     canaries: int = 1000
@@ -82,7 +60,7 @@ class Settings:
 
     @property
     def request(self) -> Request:
-        """Claim, δ, confidence and seed."""
+        """Return claim, δ, confidence and seed."""
         claim = as_claim(self.claim, delta=self.delta)
         return Request(
             claim=claim,
@@ -103,8 +81,8 @@ class Settings:
         given = {name: {"supplied": type(value).__name__} for name, value in supplied.items()}
         return {"function": f"epsilometer.integrations.flower:{function}", **given, **own}
 
-    def chosen(self, nodes: list[int]) -> list[int]:
-        """Which of the real nodes are canaries."""
+    def choose_nodes(self, nodes: list[int]) -> list[int]:
+        """Return which of the real nodes are canaries."""
         strange = sorted(set(self.nodes or ()) - set(nodes))
         if strange:
             raise InvalidArgument(f"Expected nodes of this grid, got {strange[:3]}, which are not.")
@@ -116,27 +94,25 @@ class Settings:
         if self.nodes is not None:
             return list(self.nodes)
         every = sorted(nodes)
-        drawn = _streams(self.seed)[0].choice(len(every), self.canaries, replace=False)
+        drawn = _spawn_streams(self.seed)[0].choice(len(every), self.canaries, replace=False)
         return [every[number] for number in drawn]
 
-    def virtual(self) -> list[int]:
-        """Ids for nodes that do not exist: of 62 bits, so that they meet no real one by chance."""
-        drawn = _streams(self.seed)[0].integers(2**61, 2**62, size=2 * self.canaries)
+    def draw_virtual_nodes(self) -> list[int]:
+        """Draw ids of nodes that do not exist: of 62 bits, so that they meet no real one."""
+        drawn = _spawn_streams(self.seed)[0].integers(2**61, 2**62, size=2 * self.canaries)
         return list(dict.fromkeys(drawn.tolist()))[: self.canaries]
 
 
-def directions(family: Family, canaries: int, dimension: int, seed: int) -> Canaries:
-    """As many canaries to plant, and as many that nobody ever gets to see."""
+def draw_directions(family: Family, canaries: int, dimension: int, seed: int) -> Directions:
+    """Draw as many canaries to plant, and as many that nobody ever gets to see."""
     if 2 * canaries > dimension:
         raise InvalidArgument(
             f"Expected at most {dimension // 2} canaries for {dimension} weights, got {canaries}."
         )
-    key = int(_streams(seed)[1].integers(2**63))
-    if family == "hadamard":
-        return HadamardCanaries(count=2 * canaries, dimension=dimension, key=key)
-    return SphereCanaries(count=2 * canaries, dimension=dimension, key=key)
+    key = int(_spawn_streams(seed)[1].integers(2**63))
+    return make_directions(family, count=2 * canaries, dimension=dimension, key=key)
 
 
-def _streams(seed: int) -> list[np.random.Generator]:
-    """Of nodes, and of directions."""
+def _spawn_streams(seed: int) -> list[np.random.Generator]:
+    """Return the streams of nodes, and of directions."""
     return np.random.default_rng(seed).spawn(2)

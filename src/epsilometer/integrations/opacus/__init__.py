@@ -1,8 +1,11 @@
 """Opacus: is the ε it reports the ε of this loader, and does this optimiser keep it?"""
 
-from epsilometer.integrations.opacus.audited_run import Audited, audited
-from epsilometer.integrations.opacus.replay import replay
-from epsilometer.integrations.opacus.sampler_check import check
-from epsilometer.integrations.opacus.setups import replay_setup
+from epsilometer._extras import needs
+
+with needs("opacus", extra="opacus"), needs("torch", extra="torch"):
+    from epsilometer.integrations.opacus.audited_run import Audited, audited
+    from epsilometer.integrations.opacus.replay import replay
+    from epsilometer.integrations.opacus.sampler_check import check
+    from epsilometer.integrations.opacus.setups import replay_setup
 
 __all__ = ["Audited", "audited", "check", "replay", "replay_setup"]

@@ -4,35 +4,34 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from importlib.metadata import version
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from epsilometer import _validate
-from epsilometer.audits.canary_run import (
+from epsilometer.audits.dpsgd.canary_run import (
     CanaryRun,
     claim_of_steps,
     measure_gradients,
     measure_steps,
     measure_weights,
 )
-from epsilometer.core.audit import Audit, Provenance
+from epsilometer.core.audit import Audit
 from epsilometer.core.bound import EpsilonEstimate
 from epsilometer.core.claim import Claim, as_claim
 from epsilometer.core.findings import ConformanceFinding, EpsilonFinding
-from epsilometer.engine.plan import versions
 from epsilometer.engine.request import Request
 from epsilometer.errors import InvalidArgument
+from epsilometer.integrations.opacus.canaries import PlantedCanaries
 from epsilometer.integrations.opacus.objects import (
-    batches_of,
+    check_engine,
     check_optimizer,
-    in_words,
-    is_engine,
-    reported_epsilon,
+    count_batches,
+    describe_sampler,
+    make_audit,
+    report_epsilon,
 )
-from epsilometer.integrations.opacus.planting import PlantedCanaries
 from epsilometer.integrations.opacus.run_watch import SHARE, RunWatch
 
 _STRANGE = (
@@ -69,20 +68,16 @@ def audited(
         privacy_engine: The engine that made the optimiser private; says what is claimed.
         optimizer: The ``DPOptimizer`` that ``make_private`` returned.
         loader: The loader that the loop goes through.
-        canaries: How many, half of them in, at most one a parameter. One run proves an ε of about
+        canaries: How many, half of them in; no more than parameters. One run proves an ε of about
             ln(canaries) − 2 at most by them.
         noise: Correlated noise that the optimiser declares (DP-FTRL, matrix factorisation): a
             mixing matrix, or what else ``conformance.whitening.Whitening`` takes. It is whitened
             before it is checked.
         seed: Of coins, steps and directions.
     """
-    if not is_engine(privacy_engine):
-        raise InvalidArgument(
-            f"Expected a PrivacyEngine first, got {type(privacy_engine).__name__}: "
-            "audited(privacy_engine, optimizer, loader)."
-        )
+    check_engine(privacy_engine, "audited(privacy_engine, optimizer, loader)")
     check_optimizer(optimizer)
-    batches_of(loader)
+    count_batches(loader)
     _validate.whole(2, canaries=canaries)
     _validate.whole(0, seed=seed)
     if hasattr(optimizer.pre_step, "audit"):
@@ -114,8 +109,14 @@ class Audited:
         seed: int,
     ) -> None:
         self._engine, self._optimizer, self._seed = privacy_engine, optimizer, seed
-        self._loader = type(loader).__name__
-        self._canaries = PlantedCanaries(optimizer.params, loader, count=canaries, seed=seed)
+        self._loader = loader
+        self._epsilons: dict[tuple[Any, ...], float] = {}
+        self._canaries = PlantedCanaries(
+            optimizer.params,
+            loader,
+            count=min(canaries, sum(p.numel() for p in optimizer.params)),
+            seed=seed,
+        )
         self._watch = RunWatch(
             privacy_engine,
             optimizer,
@@ -179,13 +180,9 @@ class Audited:
             confidence: One-sided; what it costs to look at several views is paid.
             method: ``one_run`` or ``one_run_fdp``; the other is shown beside it.
         """
+        measure = partial(measure_gradients, method=method)
         request = self._ask(delta, claim, confidence)
-        return self._make_audit(
-            request,
-            [partial(self._measure, measure_gradients, method=method)],
-            result="result",
-            method=method,
-        )
+        return self._judge(request, [measure], result="result", method=method)
 
     def step_result(self, *, delta: float, confidence: float = 0.95) -> Audit:
         """Judge clipping and noise themselves, by who also knows the canaries' batches.
@@ -199,12 +196,12 @@ class Audited:
         """
         request = self._ask(delta, claim_of_steps(self._run(), delta=delta), confidence)
 
-        def measure(request: Request, confidence: float, spent: float) -> EpsilonFinding:
-            assert request.claim is not None  # as given
-            claim = request.claim
-            return measure_steps(self._run(), claim=claim, confidence=confidence, spent=spent)
+        def measure(
+            run: CanaryRun, *, claim: Claim, confidence: float, spent: float, **_: Any
+        ) -> EpsilonFinding:
+            return measure_steps(run, claim=claim, confidence=confidence, spent=spent)
 
-        return self._make_audit(request, [measure], result="step_result")
+        return self._judge(request, [measure], result="step_result")
 
     def final_result(
         self,
@@ -215,9 +212,7 @@ class Audited:
     ) -> Audit:
         """Judge the claim by who sees the first and the last weights only; see :meth:`result`."""
         request = self._ask(delta, claim, confidence)
-        return self._make_audit(
-            request, [partial(self._measure, measure_weights)], result="final_result"
-        )
+        return self._judge(request, [measure_weights], result="final_result")
 
     def report(
         self,
@@ -231,26 +226,7 @@ class Audited:
         Both share the confidence. :meth:`step_result` is judged by a claim of its own.
         """
         request = self._ask(delta, claim, confidence)
-        both = [partial(self._measure, measure_gradients), partial(self._measure, measure_weights)]
-        return self._make_audit(request, both, result="report")
-
-    def _measure(
-        self,
-        measure: Callable[..., EpsilonFinding],
-        request: Request,
-        confidence: float,
-        spent: float,
-        **more: Any,
-    ) -> EpsilonFinding:
-        return measure(
-            self._run(),
-            delta=request.known_delta,
-            claim=request.claim,
-            confidence=confidence,
-            spent=spent,
-            estimates=self._account(request.known_delta),
-            **more,
-        )
+        return self._judge(request, [measure_gradients, measure_weights], result="report")
 
     def _run(self) -> CanaryRun:
         if not self._canaries.steps:
@@ -260,8 +236,8 @@ class Audited:
             )
         return CanaryRun(
             included=self.included,
-            steps=self._canaries.steps_seen(),
-            weights=self._canaries.weights_seen(),
+            steps=self._canaries.collect_steps(),
+            weights=self._canaries.measure_weights(),
             public_order=self._canaries.public_order,
             subject=self._subject,
             caveats=self._caveats(),
@@ -275,20 +251,23 @@ class Audited:
         request = Request(claim=given, delta=delta if given is None else given.delta)
         at = request.known_delta
         _validate.open_unit(delta=at)
-        epsilon, accountant = self._reported(at)
+        epsilon, accountant = self._report(at)
         if given is None and math.isfinite(epsilon):
             given = Claim(epsilon, at, sampler="Poisson", accountant=accountant)
         request = Request(claim=given, delta=at, confidence=confidence, seed=self._seed)
         return replace(request, claim=request.fill_claim(adjacency="add_remove"))
 
-    def _reported(self, delta: float) -> tuple[float, str]:
+    def _report(self, delta: float) -> tuple[float, str]:
         """Return the ε that the engine reports, and the accountant that computed it."""
         accountant = self._engine.accountant
-        return reported_epsilon(accountant, delta), accountant.mechanism().upper()
+        key = delta, tuple(map(tuple, accountant.history))  # every result asks for it again
+        if key not in self._epsilons:
+            self._epsilons = {key: report_epsilon(accountant, delta)}
+        return self._epsilons[key], accountant.mechanism().upper()
 
     def _account(self, delta: float) -> list[EpsilonEstimate]:
         """Return what the engine reports, which decides nothing by itself."""
-        epsilon, accountant = self._reported(delta)
+        epsilon, accountant = self._report(delta)
         if math.isinf(epsilon):
             return []
         return [
@@ -306,43 +285,47 @@ class Audited:
             )
         ]
 
-    def _make_audit(
-        self,
-        request: Request,
-        measures: Sequence[Callable[[Request, float, float], EpsilonFinding]],
-        **settings: str,
+    def _judge(
+        self, request: Request, measures: Sequence[Callable[..., EpsilonFinding]], **settings: str
     ) -> Audit:
-        """Return the audit; what was audited must be supplied to do it again.
+        """Return the audit of all that was measured, and of whether the run conforms.
 
         Bounds share what may go wrong: the ε of what ran takes next to nothing of it.
         """
-        unclaimed = request.claim is None
-        wrong = 1 - request.confidence
+        claim, delta, wrong = request.claim, request.known_delta, 1 - request.confidence
         spent = min(SHARE, wrong / 2)
         seen = self._canaries.steps or not self._watch.seen  # where nothing is, there is no result
-        each = 1 - wrong / len(measures)
-        found = [measure(request, each, spent / len(measures)) for measure in measures if seen]
-        ran = self._watch.bound_epsilon(delta=request.known_delta, alpha=spent)
-        return Audit(
+        found = [
+            measure(
+                self._run(),
+                delta=delta,
+                claim=claim,
+                confidence=1 - wrong / len(measures),
+                spent=spent / len(measures),
+                estimates=self._account(delta),
+            )
+            for measure in measures
+            if seen
+        ]
+        bound = None  # known batches have a claim of their own, to which no sampled ε is held
+        if settings["result"] != "step_result":
+            bound = self._watch.bound_epsilon(delta=delta, alpha=spent)
+        sampler = "unstated" if claim is None else claim.sampler
+        return make_audit(
+            "audited",
             subject=self._subject,
-            claim=request.claim,
-            findings=(*found, self._watch.finding(ran)),
-            caveats=(_NO_CLAIM,) if unclaimed else (),
-            provenance=Provenance(
-                subject="opacus",
-                settings={
-                    "function": "epsilometer.integrations.opacus:audited",
-                    "privacy_engine": {"supplied": type(self._engine).__name__},
-                    "optimizer": {"supplied": type(self._optimizer).__name__},
-                    "loader": {"supplied": self._loader},
-                    "canaries": self.included.size,
-                    **settings,
-                },
-                delta=request.delta,
-                confidence=request.confidence,
-                seed=request.seed,
-                versions=(*versions(), *((name, version(name)) for name in ("torch", "opacus"))),
-            ),
+            claim=claim,
+            findings=(*found, self._watch.finding(bound=bound, sampler=sampler)),
+            caveats=(_NO_CLAIM,) if claim is None else (),
+            supplied={
+                "privacy_engine": self._engine,
+                "optimizer": self._optimizer,
+                "loader": self._loader,
+            },
+            settings={"canaries": self.included.size, **settings},
+            delta=request.delta,
+            confidence=request.confidence,
+            seed=request.seed,
         )
 
     @property
@@ -350,17 +333,17 @@ class Audited:
         inner = type(self._optimizer.original_optimizer).__name__
         return (
             f"Opacus {type(self._optimizer).__name__} of {inner}, {self.steps:,} steps, "
-            f"batches by {in_words(self._canaries.sampler)}"
+            f"batches by {describe_sampler(self._canaries.sampler)}"
         )
 
     def _caveats(self) -> tuple[str, ...]:
-        said = [
+        lines = [
             "What the canaries added to the summed gradient had "
             f"{self.noise_share:.3g} times the norm of the noise, mean of all steps."
         ]
         if self._canaries.strange:
-            said.append(_STRANGE)
+            lines.append(_STRANGE)
         if self._watch.lost:
             lost = f"{self._watch.lost} steps had gradients that are not finite; seen as nothing."
-            said.append(lost)
-        return tuple(said)
+            lines.append(lost)
+        return tuple(lines)

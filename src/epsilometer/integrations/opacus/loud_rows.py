@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
+import torch
 
 from epsilometer.conformance.clipping import ClippingWatch, LoudRecord
-from epsilometer.integrations.opacus.rewinding import remember_attributes
-from epsilometer.integrations.opacus.streams import RandomStreams
+from epsilometer.integrations.opacus.objects import find_precision, list_gradients
+from epsilometer.integrations.opacus.rewinding import RandomStreams, remember_attributes
 
 Own: TypeAlias = Callable[[], Any]
 LOUD = 1000.0  # norm of a loud record, in clipping norms
@@ -30,15 +31,13 @@ class LoudRows:
     Args:
         optimizer: A ``DPOptimizer`` that holds gradients of single records.
         names: Of its parameters.
-        watch: What is told.
+        watch: What is shown to it.
         seed: Of directions.
     """
 
     def __init__(
         self, optimizer: Any, names: Callable[[], Sequence[str]], watch: ClippingWatch, seed: int
     ) -> None:
-        import torch
-
         self._optimizer, self._names, self._watch = optimizer, names, watch
         device = optimizer.params[0].device
         self._generator = torch.Generator(device=device).manual_seed(seed)
@@ -46,7 +45,7 @@ class LoudRows:
 
     def clip(self, own: Own) -> Any:
         """Clip and add up the batch that the optimiser holds, by its own method."""
-        rows = self._writable_rows()
+        rows = self._find_writable_rows()
         if rows is None:
             return own()
         self._batches += 1
@@ -55,11 +54,11 @@ class LoudRows:
             return own()
         return self._insert(own, rows)
 
-    def _writable_rows(self) -> list[Any] | None:
+    def _find_writable_rows(self) -> list[Any] | None:
         """Return the gradients of single records that hold the row; None for an empty batch."""
         found, storages = [], set()
         for p in self._optimizer.params:
-            parts = parts_of(p)
+            parts = list_gradients(p)
             at = next((k for k in reversed(range(len(parts))) if len(parts[k])), None)
             if at is None:
                 return None
@@ -75,42 +74,41 @@ class LoudRows:
             found.append(part)
         return found if len({len(part) for part in found}) == 1 else None
 
-    def _draw(self) -> list[Any]:
-        """Return a direction, uniform on the sphere over all parameters."""
-        import torch
-
-        drawn = [
-            torch.randn(p.shape, device=p.device, generator=self._generator)
-            for p in self._optimizer.params
-        ]
-        length = torch.stack([_dot(part, part) for part in drawn]).sum().sqrt()
-        return [part.div_(length) for part in drawn]
+    def _draw(self) -> tuple[Any, list[Any]]:
+        """Return a direction, uniform on the sphere over all parameters: whole, and in parts."""
+        sizes = [p.numel() for p in self._optimizer.params]
+        device = self._optimizer.params[0].device
+        whole = torch.randn(sum(sizes), device=device, generator=self._generator)
+        whole.div_(whole.norm())
+        return whole, _split(whole, self._optimizer.params)
 
     def _insert(self, own: Own, rows: list[Any]) -> Any:
-        import torch
-
+        """Clip the batch with a loud row, then the record that it replaced."""
         optimizer, params = self._optimizer, self._optimizer.params
         clip = float(optimizer.max_grad_norm)
-        directions = self._draw()
-        saved = [part[0].clone() for part in rows]
+        whole, directions = self._draw()
+        records = [part[0] for part in rows]
+        saved = _split(torch.cat([record.reshape(-1) for record in records]), params)
         before = [p.summed_grad for p in params]
-        for p, part, direction in zip(params, rows, directions, strict=True):
-            part[0].copy_(direction).mul_(LOUD * clip)
+        whole.mul_(LOUD * clip)
+        torch._foreach_copy_(records, directions)
+        for p in params:
             p.summed_grad = None
         try:
             done = own()
         except Exception:  # gradients that were not cleared, say: all is as it was
-            for p, part, record, total in zip(params, rows, saved, before, strict=True):
-                part[0].copy_(record)
+            torch._foreach_copy_(records, saved)
+            for p, total in zip(params, before, strict=True):
                 p.summed_grad = total
             raise
         self._look(directions, clip)
         # The record whose row was taken, and the loud one with the other sign.
         counted = getattr(optimizer, "sample_size", None)  # adaptive clipping counts its rows
         held = [p.grad_sample for p in params]
-        for p, part, record in zip(params, rows, saved, strict=True):
-            p.grad_sample = torch.stack([record, -part[0]])
-            part[0].copy_(record)
+        whole.neg_()
+        for p, record, loud in zip(params, saved, directions, strict=True):
+            p.grad_sample = torch.stack([record, loud.to(record.dtype)])
+        torch._foreach_copy_(records, saved)
         own()
         if counted is not None:
             optimizer.sample_size = counted
@@ -120,51 +118,51 @@ class LoudRows:
                 p.summed_grad = total.add_(p.summed_grad)
         return done
 
-    def _look(self, directions: list[Any], clip: float) -> None:
+    def _look(self, loud: list[Any], clip: float) -> None:
         """Tell the watch what the sum shows in the loud record's direction."""
-        import torch
-
         params = self._optimizer.params
-        if any(p.summed_grad is None for p in params):
+        sums = [p.summed_grad for p in params]
+        if any(part is None for part in sums):
             return
         found = torch.stack(
             [
-                torch.stack(
-                    [
-                        _dot(p.summed_grad, u),
-                        _dot(p.summed_grad, p.summed_grad),
-                        _dot(u, u),
-                    ]
-                )
-                for p, u in zip(params, directions, strict=True)
+                torch.stack([_dot(part, u) for part, u in zip(sums, loud, strict=True)]),
+                torch.stack(torch._foreach_norm(sums)).float(),
+                torch.stack(torch._foreach_norm(loud)),
             ]
         )
-        table = found.double().cpu().numpy()
-        table[:, 0] /= clip
-        table[:, 1] /= clip**2
-        if not np.isfinite(table).all():
+        products, sizes, lengths = found.double().cpu().numpy()
+        if not np.isfinite(found.sum().item()):
             return  # a diverged batch shows nothing
-        sizes = [p.numel() for p in params]
-        sums = [
-            LoudRecord(part=name, size=size, along=float(a / math.sqrt(u)), square=float(s))
-            for name, size, (a, s, u) in zip(self._names(), sizes, table, strict=True)
-            if u > 0
+        counts = [p.numel() for p in params]
+        parts = [
+            LoudRecord(
+                part=name, size=count, along=product / length / clip, square=(size / clip) ** 2
+            )
+            for name, count, product, size, length in zip(
+                self._names(), counts, products, sizes, lengths, strict=True
+            )
+            if length > 0
         ]
-        along, square = float(table[:, 0].sum()), float(table[:, 1].sum())
-        whole = LoudRecord(part="all parameters", size=sum(sizes), along=along, square=square)
-        self._watch.see([whole, *sums], rounding=precision_of(params))
+        whole = LoudRecord(
+            part="all parameters",
+            size=sum(counts),
+            along=float(products.sum() / np.linalg.norm(lengths) / clip),
+            square=float(np.sum(sizes**2) / clip**2),
+        )
+        self._watch.see([whole, *parts], rounding=find_precision(params))
 
     def _measure(self, own: Own, rows: list[Any]) -> None:
         """Tell the watch what loud records add, by sums with and without them."""
         params = self._optimizer.params
         clip = float(self._optimizer.max_grad_norm)
-        directions = self._draw()
+        _, directions = self._draw()
         base = self._sum(own, rows, directions, 0.0)
         if base is None:
             return
         length = math.sqrt(sum(float(_dot(part, part)) for part in base))
         power = self._batches.bit_length() - 1
-        rounding = precision_of(params) * (1 + length / clip)
+        rounding = find_precision(params) * (1 + length / clip)
         factors = (LOUD, *_LADDER) if power == 0 else (LOUD, _LADDER[power % len(_LADDER)])
         for factor in factors:
             sums = self._sum(own, rows, directions, factor * clip)
@@ -184,8 +182,8 @@ class LoudRows:
         optimizer, params = self._optimizer, self._optimizer.params
         saved = [part[0].clone() for part in rows]
         sums = [p.summed_grad for p in params]
-        marks = [[dict(part.__dict__) for part in parts_of(p)] for p in params]
-        restore = remember_attributes(optimizer)
+        marked = [optimizer, *(part for p in params for part in list_gradients(p))]
+        restores = [remember_attributes(each) for each in marked]
         with RandomStreams(optimizer):
             try:
                 for p, part, direction in zip(params, rows, directions, strict=True):
@@ -194,38 +192,23 @@ class LoudRows:
                 own()
                 found = [p.summed_grad for p in params]
             finally:
-                restore()
-                for p, part, record, total, mark in zip(
-                    params, rows, saved, sums, marks, strict=True
-                ):
+                for restore in restores:
+                    restore()
+                for p, part, record, total in zip(params, rows, saved, sums, strict=True):
                     part[0].copy_(record)
                     p.summed_grad = total
-                    for each, said in zip(parts_of(p), mark, strict=True):
-                        each.__dict__.clear()
-                        each.__dict__.update(said)
         return None if any(part is None for part in found) else found
-
-
-def parts_of(parameter: Any) -> list[Any]:
-    """Return gradients of single records, one tensor for each batch that was accumulated."""
-    samples = getattr(parameter, "grad_sample", None)
-    if samples is None:
-        return []
-    return samples if isinstance(samples, list) else [samples]
-
-
-def precision_of(tensors: Sequence[Any]) -> float:
-    """Return the relative precision of the coarsest type among some tensors."""
-    import torch
-
-    return max(float(torch.finfo(each.dtype).eps) for each in tensors)
 
 
 def _dot(a: Any, b: Any) -> Any:
     """Return the inner product, on the device, without a copy of float32."""
-    import torch
-
     return torch.dot(a.reshape(-1).float(), b.reshape(-1).float())
+
+
+def _split(whole: Any, like: Sequence[Any]) -> list[Any]:
+    """Return a vector as views in the shapes of some tensors."""
+    parts = whole.split([each.numel() for each in like])
+    return [part.view(each.shape) for part, each in zip(parts, like, strict=True)]
 
 
 def _like(copy: Any, original: Any) -> Any:

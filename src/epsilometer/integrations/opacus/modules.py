@@ -3,9 +3,12 @@
 import weakref
 from typing import Any
 
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+from torch.nn.modules.module import register_module_forward_pre_hook
+
 from epsilometer.core import judge
 from epsilometer.core.findings import Check
-from epsilometer.integrations.opacus.hooks import call_weakly
+from epsilometer.integrations.opacus.objects import call_weakly
 
 NAME = "modules that mix records"
 _EXPECTED = "no module computes anything of several records at once"
@@ -23,8 +26,6 @@ class ModuleWatch:
     """
 
     def __init__(self, parameters: Any) -> None:
-        from torch.nn.modules.module import register_module_forward_pre_hook
-
         self._parameters = list(parameters)
         self._seen: dict[int, str] = {}
         self._mixing: dict[str, None] = {}
@@ -60,8 +61,6 @@ class ModuleWatch:
         )
 
     def _look(self, module: Any, args: Any) -> None:
-        from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
-
         if id(module) in self._seen:
             return
         self._seen[id(module)] = type(module).__name__

@@ -1,30 +1,46 @@
-"""What is asked of Opacus's own objects: engines, optimisers, loaders.
+"""Read Opacus's own objects: engines, optimisers, loaders; and make audits of them.
 
 Nothing here changes them, or uses up their randomness.
 """
 
 import math
 import warnings
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
+import torch
+from opacus import PrivacyEngine  # type: ignore[import-untyped]
+from opacus.optimizers import (  # type: ignore[import-untyped]
+    DPOptimizer,
+    DPOptimizerFastGradientClipping,
+)
+from opacus.utils import batch_memory_manager, uniform_sampler  # type: ignore[import-untyped]
+from torch.utils import data
 
-from epsilometer._extras import needs
+from epsilometer.core.audit import Audit, Provenance
+from epsilometer.core.claim import Claim
+from epsilometer.engine.environment import versions
 from epsilometer.errors import InvalidArgument
-from epsilometer.mechanisms.samplers import Poisson, Sampler, Sequential, Shuffle
+from epsilometer.sampling.samplers import Poisson, Sampler, Sequential, Shuffle
 
 
 def is_engine(thing: Any) -> bool:
     """Whether it is a ``PrivacyEngine``."""
-    with needs("opacus", extra="opacus"):
-        from opacus import PrivacyEngine  # type: ignore[import-untyped]
     return isinstance(thing, PrivacyEngine)
+
+
+def check_engine(thing: Any, call: str) -> None:
+    """Refuse what is no ``PrivacyEngine``; ``call`` is how the function is called."""
+    if not is_engine(thing):
+        kind = type(thing).__name__
+        raise InvalidArgument(f"Expected a PrivacyEngine first, got {kind}: {call}.")
 
 
 def check_optimizer(optimizer: Any) -> None:
     """Refuse what is no ``DPOptimizer``, and one that holds shards of gradients."""
-    from opacus.optimizers import DPOptimizer  # type: ignore[import-untyped]
-
     if not isinstance(optimizer, DPOptimizer):
         raise InvalidArgument(
             f"Expected the DPOptimizer that make_private returned, got {type(optimizer).__name__}."
@@ -39,21 +55,17 @@ def check_optimizer(optimizer: Any) -> None:
 
 def is_ghost(optimizer: Any) -> bool:
     """Whether it clips without gradients of single records."""
-    from opacus.optimizers import DPOptimizerFastGradientClipping
-
     return isinstance(optimizer, DPOptimizerFastGradientClipping)
 
 
-def batches_of(loader: Any) -> int:
-    """Batches of an epoch; refuses what is no loader of records that have indices."""
-    from torch.utils.data import DataLoader, IterableDataset
-
-    if not isinstance(loader, DataLoader):
+def count_batches(loader: Any) -> int:
+    """Count the batches of an epoch; refuse what is no loader of records that have indices."""
+    if not isinstance(loader, data.DataLoader):
         raise InvalidArgument(
             f"Expected the DataLoader that make_private returned, got {type(loader).__name__}. "
             "A PrivacyEngine does not keep its loader: give it beside the engine."
         )
-    if isinstance(loader.dataset, IterableDataset):
+    if isinstance(loader.dataset, data.IterableDataset):
         raise InvalidArgument(
             "Expected a loader over records that have indices, got one of an IterableDataset: "
             "what it draws can be neither seen nor accounted for."
@@ -63,8 +75,8 @@ def batches_of(loader: Any) -> int:
     return len(loader)
 
 
-def reported_epsilon(accountant: Any, delta: float) -> float:
-    """The ε that Opacus reports."""
+def report_epsilon(accountant: Any, delta: float) -> float:
+    """Return the ε that Opacus reports."""
     if any(sigma == 0 for sigma, _, _ in accountant.history):
         return math.inf
     if not accountant.history:
@@ -75,33 +87,25 @@ def reported_epsilon(accountant: Any, delta: float) -> float:
         return float(accountant.get_epsilon(delta))
 
 
-def sampler_of(loader: Any) -> Sampler | None:
-    """The sampler of a loader by its type; None where that says nothing."""
-    from opacus.utils.uniform_sampler import (  # type: ignore[import-untyped]
-        UniformWithReplacementSampler,
-    )
-    from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
-
+def find_sampler(loader: Any) -> Sampler | None:
+    """Return the sampler of a loader by its type; None where that says nothing."""
     source: Any = None if loader.batch_sampler is None else find_logical_sampler(loader)
-    if find_type(source) is UniformWithReplacementSampler:
+    if find_type(source) is uniform_sampler.UniformWithReplacementSampler:
         return Poisson(rate=float(source.sample_rate), steps=len(source))
-    if find_type(source) is not BatchSampler:
+    if find_type(source) is not data.BatchSampler:
         return None
     order: Any = source.sampler
     whole = len(order) == len(loader.dataset)
-    if type(order) is RandomSampler and not order.replacement and whole:
+    if type(order) is data.RandomSampler and not order.replacement and whole:
         return Shuffle(drop_last=source.drop_last)
-    return Sequential(drop_last=source.drop_last) if type(order) is SequentialSampler else None
+    return Sequential(drop_last=source.drop_last) if type(order) is data.SequentialSampler else None
 
 
 def find_logical_sampler(loader: Any) -> Any:
     """Return what draws the logical batches of a loader, or its single records."""
-    from opacus.utils.batch_memory_manager import (  # type: ignore[import-untyped]
-        BatchSplittingSampler,
-    )
-
     source = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
-    while isinstance(source, BatchSplittingSampler):  # physical batches of logical ones
+    # Physical batches are made of logical ones.
+    while isinstance(source, batch_memory_manager.BatchSplittingSampler):
         source = source.sampler
     return source
 
@@ -119,6 +123,19 @@ def find_type(sampler: Any) -> type:
     return kind
 
 
+def find_noise(optimizer: Any) -> float:
+    """Return the noise multiplier that gradients need, for the one that is booked.
+
+    Adaptive clipping also releases how many records were not clipped, with noise of its own: then
+    gradients need more, so that both together are what is booked (Andrew et al. 2021, Theorem 1).
+    """
+    booked, count = float(optimizer.noise_multiplier), getattr(optimizer, "unclipped_num_std", None)
+    if count is None or booked == 0:
+        return booked
+    left = booked**-2 - (2 * float(count)) ** -2
+    return left**-0.5 if left > 0 else booked
+
+
 def count_taken(optimizer: Any) -> int | None:
     """Return how many steps the optimiser's state counts; None where it counts none.
 
@@ -128,8 +145,8 @@ def count_taken(optimizer: Any) -> int | None:
     return max(counts, default=None)
 
 
-def in_words(sampler: Sampler) -> str:
-    """The sampler, for people."""
+def describe_sampler(sampler: Sampler) -> str:
+    """Return what a sampler does, in words."""
     match sampler:
         case Poisson(rate):
             return f"Poisson sampling at rate {rate:.4g}"
@@ -137,3 +154,81 @@ def in_words(sampler: Sampler) -> str:
             return "shuffling every epoch"
         case _:
             return "going through the records in order"
+
+
+def list_gradients(parameter: Any) -> list[Any]:
+    """List gradients of single records, one tensor for each batch that was accumulated."""
+    samples = getattr(parameter, "grad_sample", None)
+    if samples is None:
+        return []
+    return samples if isinstance(samples, list) else [samples]
+
+
+def find_precision(tensors: Sequence[Any]) -> float:
+    """Return the relative precision of the coarsest type among some tensors; 0 of none."""
+    return max((float(torch.finfo(each.dtype).eps) for each in tensors), default=0.0)
+
+
+def call_weakly(method: Callable[..., None]) -> Callable[..., None]:
+    """Return a function that calls a method as long as its object is alive.
+
+    Example:
+        >>> class Counter:
+        ...     calls = 0
+        ...     def count(self) -> None:
+        ...         Counter.calls += 1
+        >>> counter = Counter()
+        >>> hook = call_weakly(counter.count)
+        >>> hook(); del counter; hook()
+        >>> Counter.calls
+        1
+    """
+    reference = weakref.WeakMethod(method)
+
+    def call(*args: Any) -> None:
+        alive = reference()
+        if alive is not None:
+            alive(*args)
+
+    return call
+
+
+def make_audit(
+    function: str,
+    *,
+    supplied: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    claim: Claim | None,
+    delta: float | None,
+    confidence: float,
+    seed: int,
+    **parts: Any,
+) -> Audit:
+    """Return the audit of a function of this package, with what a second run needs.
+
+    Args:
+        function: Its name.
+        supplied: Its arguments that the user must supply again; kept by type.
+        settings: Its other arguments.
+        claim: As of ``Audit``.
+        delta: As of ``Provenance``.
+        confidence: Likewise.
+        seed: Likewise.
+        parts: As of ``Audit``.
+    """
+    return Audit(
+        claim=claim,
+        provenance=Provenance(
+            subject="opacus",
+            settings={
+                "function": f"epsilometer.integrations.opacus:{function}",
+                **{name: {"supplied": type(thing).__name__} for name, thing in supplied.items()},
+                **settings,
+            },
+            delta=delta,
+            confidence=confidence,
+            seed=seed,
+            versions=(*versions(), *((name, version(name)) for name in ("torch", "opacus"))),
+        ),
+        **parts,
+    )

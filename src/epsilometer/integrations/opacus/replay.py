@@ -1,13 +1,14 @@
 """Replay the user's own Opacus step on neighbouring batches: noise cancels, records show."""
 
 from dataclasses import replace
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
+import torch
 
 from epsilometer import _validate
-from epsilometer.conformance.checks import LEVEL
+from epsilometer.conformance.batches import count_records
+from epsilometer.conformance.evidence_check import leave_untested
 from epsilometer.conformance.neighbours import (
     LIMITS,
     REMOVED,
@@ -19,16 +20,15 @@ from epsilometer.conformance.neighbours import (
     compare_neighbours,
     conclude,
 )
+from epsilometer.conformance.noise_checks import LEVEL
 from epsilometer.core import judge
-from epsilometer.core.audit import Audit, Provenance
+from epsilometer.core.audit import Audit
 from epsilometer.core.claim import Claim, as_claim
 from epsilometer.core.findings import Check, ConformanceFinding
-from epsilometer.engine.plan import versions
 from epsilometer.errors import InvalidArgument
-from epsilometer.integrations.opacus.objects import check_optimizer, is_engine
+from epsilometer.integrations.opacus.objects import check_engine, check_optimizer, make_audit
 from epsilometer.integrations.opacus.rewinding import Rewinder
 from epsilometer.integrations.opacus.step_replayer import Loss, StepReplayer
-from epsilometer.integrations.opacus.tensor_batches import count_records
 
 _FINITE = "finite gradients of enlarged records"
 _PROCESSING = "processing after noise"
@@ -108,38 +108,28 @@ def replay(
     with Rewinder(engine, model, optimizer, loss) as rewinder:
         replayer = StepReplayer(rewinder, model, optimizer, loss, batch, seed=seed)
         checks = _check_sensitivity(replayer, records=records, seed=seed)
-    return Audit(
+    return make_audit(
+        "replay",
         subject=f"one step of Opacus {type(optimizer).__name__} on {replayer.count:,} records",
         claim=given,
         findings=(ConformanceFinding(checks=checks, steps=replayer.steps, level=LEVEL),),
         caveats=(_CAVEAT,),
-        provenance=Provenance(
-            subject="opacus",
-            settings={
-                "function": "epsilometer.integrations.opacus:replay",
-                "engine": {"supplied": type(engine).__name__},
-                "model": {"supplied": type(model).__name__},
-                "optimizer": {"supplied": type(optimizer).__name__},
-                "loss": {"supplied": type(loss).__name__},
-                "batch": {"supplied": type(batch).__name__},
-                "records": records,
-            },
-            delta=None if given is None else given.delta,
-            confidence=1 - LEVEL,
-            seed=seed,
-            versions=(*versions(), *((name, version(name)) for name in ("torch", "opacus"))),
-        ),
+        supplied={
+            "engine": engine,
+            "model": model,
+            "optimizer": optimizer,
+            "loss": loss,
+            "batch": batch,
+        },
+        settings={"records": records},
+        delta=None if given is None else given.delta,
+        confidence=1 - LEVEL,
+        seed=seed,
     )
 
 
 def _check_arguments(engine: Any, model: Any, optimizer: Any, loss: Any) -> None:
-    if not is_engine(engine):
-        raise InvalidArgument(
-            f"Expected a PrivacyEngine first, got {type(engine).__name__}: "
-            "replay(engine, model, optimizer, loss, batch)."
-        )
-    import torch
-
+    check_engine(engine, "replay(engine, model, optimizer, loss, batch)")
     check_optimizer(optimizer)
     if not isinstance(model, torch.nn.Module):
         raise InvalidArgument(
@@ -171,14 +161,14 @@ def _check_sensitivity(replayer: StepReplayer, *, records: int, seed: int) -> tu
             obstacle = "two steps with the same batch and random state differ: noise stays"
     if obstacle:
         found = Comparisons(skipped=[obstacle])
-        return conclude(REPLACED, found), conclude(REMOVED, found), _leave_untested(obstacle)
+        return conclude(REPLACED, found), conclude(REMOVED, found), _skip_processing(obstacle)
     found = compare_neighbours(replayer, records=records, rng=rng, loud=_LOUD)
     tolerance = max(TOLERANCE, 4 * replayer.coarsest)
     checks = [conclude(name, found, tolerance=tolerance) for name in LIMITS]
     processing = _check_processing(replayer, own)
     if processing.outcome == judge.CONFORMS and {c.outcome for c in checks} == {judge.NOT_TESTED}:
         # Alone it would make the step conform, of which the sensitivity is not known.
-        processing = _leave_untested(
+        processing = _skip_processing(
             "the same noisy gradient stays the same; nothing else is known"
         )
     checks.append(processing)
@@ -194,7 +184,9 @@ def _check_processing(replayer: StepReplayer, own: Neighbour) -> Check:
     base = replayer.run(own, keep=True)
     noisy = base.released.noisy
     if not noisy:
-        return _leave_untested("noise is not added by add_noise: the gradient applied was compared")
+        return _skip_processing(
+            "noise is not added by add_noise: the gradient applied was compared"
+        )
     found: list[tuple[float, str]] = []
     for neighbour in (
         replace(own, change="removed"),
@@ -205,7 +197,7 @@ def _check_processing(replayer: StepReplayer, own: Neighbour) -> Check:
         if not replayer.find_obstacle(run, base):
             found.append((replayer.measure_final(base, run), str(neighbour)))
     if not found:
-        return _leave_untested("no neighbouring batch could be compared")
+        return _skip_processing("no neighbouring batch could be compared")
     value, what = max(found)
     return Check(
         name=_PROCESSING,
@@ -220,9 +212,8 @@ def _check_processing(replayer: StepReplayer, own: Neighbour) -> Check:
     )
 
 
-def _leave_untested(reason: str) -> Check:
-    outcome = judge.judge_limit(None, limit=0.0)
-    return Check(name=_PROCESSING, outcome=outcome, expected=_POST, seen=reason)
+def _skip_processing(reason: str) -> Check:
+    return leave_untested(_PROCESSING, _POST, reason)
 
 
 def _remark_on_overflow(replayer: StepReplayer) -> list[Check]:

@@ -5,10 +5,17 @@ holds a tensor, a list or an optimiser still holds the same one afterwards.
 """
 
 import functools
-from collections.abc import Callable
+import hashlib
+import random
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from importlib.metadata import version
 from typing import Any, Self
 
-from epsilometer.integrations.opacus.streams import RandomStreams, list_held, list_once
+import numpy as np
+import torch
+
+from epsilometer.errors import MissingExtra
 
 _WATCHED = ("clip_and_accumulate", "accumulate", "add_noise", "pre_step")
 _OWN = "epsilometer.integrations."
@@ -105,10 +112,15 @@ def _is_ours(function: Any) -> bool:
 
 def _find_hooks(loss: Any) -> list[Any]:
     """List the objects that compute gradients of single records, where the loss holds them."""
-    from opacus.grad_sample.gsm_base import (  # type: ignore[import-untyped]
-        AbstractGradSampleHooks,
-    )
-
+    try:
+        from opacus.grad_sample.gsm_base import (  # type: ignore[import-untyped]
+            AbstractGradSampleHooks,
+        )
+    except ImportError as error:
+        raise MissingExtra(
+            f"Expected Opacus 1.6 or later to replay a step, got {version('opacus')}. "
+            "Get it with: pip install 'opacus>=1.6'"
+        ) from error
     return [each for each in [loss, *list_held(loss)] if isinstance(each, AbstractGradSampleHooks)]
 
 
@@ -136,8 +148,6 @@ def remember_attributes(thing: Any) -> Callable[[], None]:
 
 def _remember_value(value: Any) -> Callable[[], None]:
     """Return what restores a value that can be changed in place; others need nothing."""
-    import torch
-
     if isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter):
         return _remember_data(value)
     if isinstance(value, list):
@@ -195,3 +205,165 @@ def _remember_states(inner: Any) -> Callable[[], None]:
             state[key] = value
 
     return restore
+
+
+class RandomStreams:
+    """All random streams that can be found: torch on every device, NumPy, Python, generators held.
+
+    Leaving a ``with`` block restores them as they were when this was made.
+
+    Args:
+        optimizer: The ``DPOptimizer``, whose generator draws the noise; None where there is none.
+        modules: May hold generators of their own.
+        loss: May hold or close over generators.
+
+    Example:
+        >>> import torch
+        >>> before = torch.get_rng_state()
+        >>> with RandomStreams() as streams:
+        ...     streams.seed(3)
+        ...     _ = torch.rand(5)
+        >>> bool((torch.get_rng_state() == before).all())
+        True
+    """
+
+    def __init__(
+        self, optimizer: Any = None, modules: Iterable[Any] = (), loss: Any = None
+    ) -> None:
+        self._streams = _find_streams(optimizer, modules, loss)
+        self._states = [stream.save() for stream in self._streams]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.restore()
+
+    def restore(self) -> None:
+        """Restore all streams."""
+        for stream, state in zip(self._streams, self._states, strict=True):
+            stream.load(state)
+
+    def seed(self, seed: int) -> None:
+        """Let all streams begin anew."""
+        for stream in self._streams:
+            stream.seed(seed)
+
+    def read(self) -> str:
+        """Return where all streams are, as text."""
+        return _digest(self._streams)
+
+    def read_accelerators(self) -> str:
+        """Return where the streams of accelerators are, as text."""
+        return _digest(stream for stream in self._streams if stream.accelerator)
+
+
+def list_held(holder: Any) -> list[Any]:
+    """List what a function closes over, or an object holds."""
+    while isinstance(holder, functools.partial):
+        holder = holder.func
+    cells = getattr(holder, "__closure__", None) or ()
+    held = [cell.cell_contents for cell in cells if _is_filled(cell)]
+    return [*held, *vars(holder).values()] if hasattr(holder, "__dict__") else held
+
+
+def list_once(things: Iterable[Any]) -> list[Any]:
+    """Return each thing once, by identity, in order."""
+    return list({id(each): each for each in things}.values())
+
+
+class _Stream:
+    """A random stream: how to read, restore and seed it."""
+
+    def __init__(
+        self,
+        save: Callable[[], Any],
+        load: Callable[[Any], Any],
+        seed: Callable[[int], Any],
+        *,
+        accelerator: bool = False,
+    ) -> None:
+        self.save, self.load, self.seed, self.accelerator = save, load, seed, accelerator
+
+    @classmethod
+    def of_generator(cls, generator: Any) -> Self:
+        """Return the stream of a generator of torch, NumPy or Python."""
+        if isinstance(generator, torch.Generator):
+            on_device = generator.device.type != "cpu"
+            own = generator.get_state, generator.set_state, generator.manual_seed
+            return cls(*own, accelerator=on_device)
+        if isinstance(generator, random.Random):
+            return cls(generator.getstate, generator.setstate, generator.seed)
+        bits = generator.bit_generator
+
+        def load(state: Any) -> None:
+            bits.state = state
+
+        return cls(lambda: bits.state, load, lambda seed: load(type(bits)(seed).state))
+
+    def read(self) -> bytes:
+        """Return where the stream is."""
+        state = self.save()
+        return state.cpu().numpy().tobytes() if hasattr(state, "cpu") else repr(state).encode()
+
+
+def _find_streams(optimizer: Any, modules: Iterable[Any], loss: Any) -> list[_Stream]:
+    streams = [
+        _Stream(torch.get_rng_state, torch.set_rng_state, torch.default_generator.manual_seed),
+        _Stream(random.getstate, random.setstate, random.seed),
+        _Stream(
+            lambda: [part.tolist() if at == 1 else part for at, part in enumerate(_numpy_state())],
+            lambda state: np.random.set_state(tuple(state)),
+            np.random.seed,
+        ),
+    ]
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        streams += map(_Stream.of_generator, torch.cuda.default_generators)
+    if torch.backends.mps.is_available():  # pragma: no cover  # a machine of Apple's
+        own = torch.mps.get_rng_state, torch.mps.set_rng_state, torch.mps.manual_seed
+        streams.append(_Stream(*own, accelerator=True))
+    kinds = (torch.Generator, np.random.Generator, random.Random)
+    held = [value for each in modules for value in vars(each).values()]
+    for each in list_once([*held, *list_held(loss)]):
+        if isinstance(each, kinds):
+            streams.append(_Stream.of_generator(each))
+    if getattr(optimizer, "generator", None) is not None:
+        streams.append(_find_noise_stream(optimizer))
+    return streams
+
+
+def _find_noise_stream(optimizer: Any) -> _Stream:
+    """Return the stream of the noise; another one stands in where it cannot be restored.
+
+    A source of true random numbers, as in secure mode, has no state. It is not touched then.
+    """
+    generator = optimizer.generator
+    with suppress(RuntimeError, NotImplementedError):
+        generator.set_state(generator.get_state())
+        own = generator.get_state, generator.set_state, generator.manual_seed
+        return _Stream(*own)  # none of an accelerator's, since noise alone is drawn from it
+    stand_in = torch.Generator(generator.device)
+
+    def seed(number: int) -> None:
+        optimizer.generator = stand_in.manual_seed(number)
+
+    return _Stream(stand_in.get_state, stand_in.set_state, seed)
+
+
+def _numpy_state() -> Any:
+    return np.random.get_state(legacy=True)
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        _ = cell.cell_contents
+    except ValueError:  # a variable that was never set
+        return False
+    return True
+
+
+def _digest(streams: Iterable[_Stream]) -> str:
+    total = hashlib.blake2b(digest_size=16)
+    for stream in streams:
+        total.update(stream.read())
+    return total.hexdigest()

@@ -10,14 +10,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from msgspec.structs import replace
 
 from epsilometer.conformance.books import Books
-from epsilometer.conformance.checks import LEVEL
+from epsilometer.conformance.carryover import CarryoverCheck
 from epsilometer.conformance.clipping import ClippingWatch
-from epsilometer.conformance.lingering import LingeringWatch
+from epsilometer.conformance.evidence_check import leave_untested
+from epsilometer.conformance.noise_checks import LEVEL
 from epsilometer.conformance.participation import ParticipationWatch
-from epsilometer.conformance.ran import bound_epsilon_of_run
+from epsilometer.conformance.run_epsilon import NoiseGroup, bound_epsilon_of_run
 from epsilometer.conformance.summary import StepSummary
 from epsilometer.conformance.tensors import TensorSummariser
 from epsilometer.conformance.watch import StepWatch
@@ -25,13 +27,18 @@ from epsilometer.core import judge
 from epsilometer.core.bound import EpsilonLowerBound
 from epsilometer.core.findings import Check, ConformanceFinding
 from epsilometer.errors import InvalidArgument
+from epsilometer.integrations.opacus.canaries import PlantedCanaries
 from epsilometer.integrations.opacus.loader_watch import LoaderWatch
-from epsilometer.integrations.opacus.loud_rows import LoudRows, parts_of
+from epsilometer.integrations.opacus.loud_rows import LoudRows
 from epsilometer.integrations.opacus.modules import ModuleWatch
-from epsilometer.integrations.opacus.objects import count_taken, is_ghost
-from epsilometer.integrations.opacus.planting import PlantedCanaries
+from epsilometer.integrations.opacus.objects import (
+    count_taken,
+    find_noise,
+    is_ghost,
+    list_gradients,
+)
 from epsilometer.integrations.opacus.updates import UpdateWatch
-from epsilometer.mechanisms.samplers import Poisson, Shuffle
+from epsilometer.sampling.samplers import Poisson, Shuffle
 from epsilometer.types import FloatArray
 
 _GHOST = "ghost clipping holds no gradients of single records: replay tests it"
@@ -74,7 +81,8 @@ class RunWatch:
         )
         self._noise = StepWatch(level=LEVEL / 2, noise=noise)
         self._summariser: TensorSummariser | None = None
-        self._lingering = LingeringWatch(level=SHARE)
+        self._silent: dict[float, NoiseGroup] = {}  # steps without noise, by their rate
+        self._carryover = CarryoverCheck(level=SHARE)
         self._clipping = ClippingWatch(level=SHARE, missing=_GHOST if self.ghost else "no batch")
         self._loud = LoudRows(optimizer, self._modules.names, self._clipping, seed)
         self._loader = LoaderWatch(loader)
@@ -103,19 +111,22 @@ class RunWatch:
         self._updates.close()
         self._loader.close()
 
-    def finding(self, bound: EpsilonLowerBound | None = None) -> ConformanceFinding:
+    def finding(
+        self, *, bound: EpsilonLowerBound | None = None, sampler: str = "Poisson"
+    ) -> ConformanceFinding:
         """Return whether the run did what was accounted for, as far as it was seen.
 
         Args:
             bound: The ε of what ran, as :meth:`bound_epsilon` returns it.
+            sampler: What the claim says of how batches are drawn.
         """
         found = self._noise.finding(
             self._clipping.check(),
-            self._lingering.check(),
+            self._carryover.check(),
             self._modules.check(),
             self._updates.check(),
             self._loader.check(self.steps),
-            *self._participation_checks(),
+            *self._check_participation(sampler),
             *self._books.check(
                 self._engine.accountant.history, before=self._history, taken_before=self._taken
             ),
@@ -130,13 +141,18 @@ class RunWatch:
             delta: δ.
             alpha: Chance of being wrong.
         """
-        noise, sampler = self._noise.ran(), self._canaries.sampler
+        noise, sampler = (
+            [*self._noise.group_noise(), *self._silent.values()],
+            self._canaries.sampler,
+        )
         known = isinstance(sampler, (Poisson, Shuffle)) and not self._canaries.strange
         if not noise or not known or len({group.rate for group in noise}) > 1:
             return None
+        # What rounding adds is not meant.
+        clipped = self._clipping.check().outcome != judge.VIOLATED
         return bound_epsilon_of_run(
             noise,
-            sensitivity=max(1.0, self._clipping.sensitivity),
+            sensitivity=1.0 if clipped else max(1.0, self._clipping.sensitivity),
             delta=delta,
             confidence=1 - alpha,
             sampling="poisson" if isinstance(sampler, Poisson) else "shuffle",
@@ -147,18 +163,15 @@ class RunWatch:
         """Whether anything moved the parameters, privately or not."""
         return self.steps > 0 or self._updates.bare > 0
 
-    def _participation_checks(self) -> tuple[Check, ...]:
-        if self._world == 1:
+    def _check_participation(self, sampler: str) -> tuple[Check, ...]:
+        if self._world > 1:
+            reason = f"each of {self._world} processes draws from its own share of the records"
+        elif sampler.lower() not in ("poisson", "unstated"):
+            reason = f"the claim is not for Poisson sampling: {sampler}"
+        else:
             return self._participation.checks()
-        reason = f"each of {self._world} processes draws from its own share of the records"
-        return (
-            Check(
-                name="participation",
-                outcome=judge.judge_limit(None, limit=0.0),
-                expected="records enter batches independently, at the booked rate",
-                seen=reason,
-            ),
-        )
+        expected = "records enter batches independently, at the booked rate"
+        return (leave_untested("participation", expected, reason),)
 
     def _wrap(self, name: str, around: Callable[..., Any]) -> None:
         own = getattr(self._optimizer, name)
@@ -175,7 +188,7 @@ class RunWatch:
         """Clip and add up one physical batch, by the optimiser's own method."""
         if self.ghost:
             return own()
-        self._rows += sum(len(part) for part in parts_of(self._params[0]))
+        self._rows += sum(len(part) for part in list_gradients(self._params[0]))
         return self._loud.clip(own)
 
     def _pre_step(self, own: Callable[[], Any]) -> Any:
@@ -190,6 +203,8 @@ class RunWatch:
             self._books.take_step(noise_multiplier=noise, rate=self._rate(batches))
             drawn = self._loader.take()
             self._loader.feed(self._participation)
+            if drawn is not None and batches > 1:
+                self._participation.see_joined(drawn)
             if not self.ghost:
                 self._participation.see_rows(
                     0 if drawn is None else len(drawn), self._rows, rate=self._rate(batches)
@@ -210,7 +225,7 @@ class RunWatch:
             added=self._canaries.draw(batches),
             rate=self._rate(batches),
             clip=float(optimizer.max_grad_norm),
-            sigma=float(optimizer.noise_multiplier),
+            sigma=find_noise(optimizer),
         )
         if self._rank == 0:
             self._canaries.add(sums, step.clip * step.added)
@@ -236,8 +251,6 @@ class RunWatch:
         """Look at the gradient that all processes share, just before it is applied."""
         if self._pending is None:
             return
-        import torch
-
         (step, kept), self._pending = self._pending, None
         optimizer = self._optimizer
         factor = 1.0
@@ -265,8 +278,12 @@ class RunWatch:
             self._canaries.see(None, noise_multiplier=step.sigma)
             return
         self._canaries.see(noise, noise_multiplier=step.sigma)
-        if step.sigma:
-            self._lingering.see(noise / step.sigma, step.added / step.sigma)
+        if not step.sigma:  # there is no unit that its noise could be told in
+            self._silent[step.rate] = NoiseGroup(
+                noise_multiplier=1.0, rate=step.rate, steps=1, tensors=(("all parameters", 1, 0.0),)
+            )
+        else:
+            self._carryover.see(noise / step.sigma, step.added / step.sigma)
 
     def _summarise(
         self, step: "_Step", released: Sequence[Any], sums: Sequence[Any]

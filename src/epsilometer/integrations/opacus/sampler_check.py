@@ -8,21 +8,21 @@ import numpy as np
 
 from epsilometer import _validate
 from epsilometer.accounting.pld import poisson_epsilon
-from epsilometer.audits.sampling import SamplerCheck, compare_sampling
 from epsilometer.conformance.books import Booked, count_steps
+from epsilometer.conformance.sampling import SamplerCheck, compare_sampling
 from epsilometer.errors import InvalidArgument
 from epsilometer.integrations.opacus.objects import (
-    batches_of,
     check_optimizer,
+    count_batches,
     count_logical_batches,
     count_taken,
-    in_words,
+    describe_sampler,
+    find_sampler,
     is_engine,
-    reported_epsilon,
-    sampler_of,
+    report_epsilon,
 )
-from epsilometer.mechanisms.loaders import watch_loader
-from epsilometer.mechanisms.samplers import Poisson, Sampler
+from epsilometer.sampling.loaders import watch_loader
+from epsilometer.sampling.samplers import Poisson, Sampler
 
 
 def check(
@@ -61,7 +61,7 @@ def check(
     engine = privacy_engine_or_loader
     if not is_engine(engine):
         engine, loader = None, privacy_engine_or_loader
-    batches_of(loader)
+    count_batches(loader)
     _validate.open_unit(delta=delta)
     if epochs is not None:
         _validate.whole(1, epochs=epochs)
@@ -74,7 +74,7 @@ def check(
         name = engine.accountant.mechanism().upper()
         accountant = copy(engine.accountant)
         accountant.history = history if count_steps(history) else []
-        reported = reported_epsilon(accountant, delta)
+        reported = report_epsilon(accountant, delta)
     else:
         noise, rate, steps = history[0]
         reported = poisson_epsilon(
@@ -122,9 +122,9 @@ def _plan(
 
 def _recognise(loader: Any, booked: float, seed: int) -> tuple[Sampler | None, str, int | None]:
     """Return a loader's sampler, its name and batch size; watched where its type says nothing."""
-    known = sampler_of(loader)
+    known = find_sampler(loader)
     if known is not None:
-        return known, in_words(known), loader.batch_size
+        return known, describe_sampler(known), loader.batch_size
     report = watch_loader(loader, rng=np.random.default_rng(seed))
     found = report.sampler
     if isinstance(found, Poisson):  # its rate is known to half a record

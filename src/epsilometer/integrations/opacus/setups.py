@@ -7,23 +7,29 @@ number of records, which nothing hides.
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import Any
 
+import torch
+from torch.utils.data import Subset, TensorDataset
+
 from epsilometer import _validate
-from epsilometer.conformance.checks import LEVEL
+from epsilometer.conformance.batches import take_records
 from epsilometer.conformance.neighbours import describe_norms
+from epsilometer.conformance.noise_checks import LEVEL
 from epsilometer.core import judge
-from epsilometer.core.audit import Audit, Provenance
+from epsilometer.core.audit import Audit
 from epsilometer.core.claim import Claim, as_claim
 from epsilometer.core.findings import Check, CheckOutcome, ConformanceFinding
-from epsilometer.engine.plan import versions
 from epsilometer.errors import InvalidArgument
-from epsilometer.integrations.opacus.objects import batches_of, check_optimizer, sampler_of
+from epsilometer.integrations.opacus.objects import (
+    check_optimizer,
+    count_batches,
+    find_sampler,
+    make_audit,
+)
+from epsilometer.integrations.opacus.rewinding import RandomStreams
 from epsilometer.integrations.opacus.step_replayer import Loss, as_step, read_scale
-from epsilometer.integrations.opacus.streams import RandomStreams
-from epsilometer.integrations.opacus.tensor_batches import take_records
-from epsilometer.mechanisms.samplers import Poisson
+from epsilometer.sampling.samplers import Poisson
 
 NORMALISATION = "normalisation"
 RATE = "sampling rate"
@@ -116,30 +122,18 @@ def replay_setup(
         setups = [set_up(size) for size in (count, count - 1, count + 1) if size > 0]
         elsewhere = _search_change(set_up, setups[0]) if _agree(setups) else None
     public = given is not None and given.adjacency in ("zero_out", "replace")
-    return Audit(
+    checks = compare_setups(setups, elsewhere, public=public)
+    return make_audit(
+        "replay_setup",
         subject=f"the set-up of a training with Opacus on {count:,} records",
         claim=given,
-        findings=(
-            ConformanceFinding(
-                checks=compare_setups(setups, elsewhere, public=public),
-                steps=len(setups),
-                level=LEVEL,
-            ),
-        ),
+        findings=(ConformanceFinding(checks=checks, steps=len(setups), level=LEVEL),),
         caveats=(_CAVEAT,),
-        provenance=Provenance(
-            subject="opacus",
-            settings={
-                "function": "epsilometer.integrations.opacus:replay_setup",
-                "make": {"supplied": type(make).__name__},
-                "dataset": {"supplied": type(dataset).__name__},
-                "loss": {"supplied": type(loss).__name__},
-            },
-            delta=None if given is None else given.delta,
-            confidence=1 - LEVEL,
-            seed=seed,
-            versions=(*versions(), *((name, version(name)) for name in ("torch", "opacus"))),
-        ),
+        supplied={"make": make, "dataset": dataset, "loss": loss},
+        settings={},
+        delta=None if given is None else given.delta,
+        confidence=1 - LEVEL,
+        seed=seed,
     )
 
 
@@ -195,8 +189,6 @@ def compare_setups(
 
 def measure_setup(made: Sequence[Any], loss: Loss | None, *, records: int) -> Setup:
     """Take one step with what ``make_private`` returned, and see what it divides by."""
-    import torch
-
     if not isinstance(made, Sequence) or len(made) not in (3, 4):
         raise InvalidArgument(
             "Expected make(dataset) to return what make_private returned, (model, optimizer, "
@@ -204,9 +196,9 @@ def measure_setup(made: Sequence[Any], loss: Loss | None, *, records: int) -> Se
         )
     model, optimizer, loader = made[0], made[1], made[-1]
     check_optimizer(optimizer)
-    batches = batches_of(loader)
+    batches = count_batches(loader)
     criterion = loss or (made[2] if len(made) == 4 else torch.nn.CrossEntropyLoss())
-    sampler = sampler_of(loader)
+    sampler = find_sampler(loader)
     drawn = sampler.rate if isinstance(sampler, Poisson) else None
     return Setup(
         records=records,
@@ -220,8 +212,6 @@ def measure_setup(made: Sequence[Any], loss: Loss | None, *, records: int) -> Se
 
 def take_dataset(dataset: Any, places: Sequence[int]) -> Any:
     """Return the data set of the records at some places; a place may come twice."""
-    from torch.utils.data import Subset, TensorDataset
-
     if type(dataset) is TensorDataset:
         return TensorDataset(*take_records(tuple(dataset.tensors), places))
     if isinstance(dataset, tuple):
@@ -251,8 +241,6 @@ def _draw_batch(loader: Any) -> Any:
 
 def _measure_divisor(model: Any, optimizer: Any, compute: Any, batch: Any) -> float:
     """Return what a step divides the noisy sum by: its norm before, over its norm after."""
-    import torch
-
     norms: dict[str, float] = {}
     own_noise, said = optimizer.add_noise, read_scale(optimizer)
 
@@ -278,6 +266,8 @@ def _measure_divisor(model: Any, optimizer: Any, compute: Any, batch: Any) -> fl
         optimizer.step()
     if len(norms) < 2 or not norms["after"] > 0:
         raise InvalidArgument("Expected a step that adds noise and hands it on, saw none.")
+    if said == 0:  # fewer records than batches: Opacus then divides by ⌊n·q⌋ = 0
+        return 0.0
     found = norms["before"] / norms["after"]
     return said if abs(found / said - 1) < _ROUNDING else float(f"{found:.5g}")
 

@@ -7,16 +7,18 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
+import torch
 
 from epsilometer import _validate
-from epsilometer.conformance.neighbours import Distance, Neighbour, Replayed
-from epsilometer.errors import InvalidArgument
-from epsilometer.integrations.opacus.rewinding import Rewinder
-from epsilometer.integrations.opacus.tensor_batches import (
+from epsilometer.conformance.batches import (
     count_records,
     find_labels,
     make_neighbour,
 )
+from epsilometer.conformance.neighbours import Distance, Neighbour, Replayed
+from epsilometer.errors import EpsilometerError, InvalidArgument
+from epsilometer.integrations.opacus.objects import find_precision
+from epsilometer.integrations.opacus.rewinding import Rewinder
 
 Loss: TypeAlias = Callable[..., Any]
 
@@ -107,19 +109,21 @@ class StepReplayer:
         self._release = _Release(float(self._optimizer.max_grad_norm))
         try:
             self._take_step(make_neighbour(self._batch, neighbour))
-        except Exception as error:  # whatever the user's step raises: it is reported, not hidden
-            return Replayed(released=None, state="", error=f"{type(error).__name__}: {error}")
+        except EpsilometerError as error:
+            return Replayed(released=None, state="", error=error.shareable)
+        except Exception as error:  # reported by its kind: its text may hold a record
+            return Replayed(released=None, state="", error=type(error).__name__)
         return self._conclude(neighbour, self._release)
 
     def measure(self, first: Replayed, second: Replayed) -> Distance:
         """Measure how far two releases are apart; sums before noise where noise hides them."""
         one, two = first.released, second.released
         if not (one.noisy and two.noisy):  # noise that is added elsewhere
-            scaled = [[each * release.scale for each in release.final] for release in (one, two)]
+            scaled = [[[each * release.scale for each in release.final]] for release in (one, two)]
             return self._measure(one, two, *scaled)
-        found = self._measure_largest(one, two, one.noisy, two.noisy)
+        found = self._measure(one, two, one.noisy, two.noisy)
         if found.slack > 0.5 and one.sums and two.sums:
-            return self._measure_largest(one, two, one.sums, two.sums)
+            return self._measure(one, two, one.sums, two.sums)
         return found
 
     def measure_final(self, first: Replayed, second: Replayed) -> float:
@@ -142,8 +146,6 @@ class StepReplayer:
         return ""
 
     def _take_step(self, batch: Any) -> None:
-        import torch
-
         optimizer = self._optimizer
         own_noise = optimizer.add_noise
         accelerators = self._rewinder.streams.read_accelerators()
@@ -176,8 +178,6 @@ class StepReplayer:
         return self._release
 
     def _look_at_precision(self, module: Any, args: Any) -> None:
-        import torch
-
         release = self._taken
         for parameter in self._rewinder.parameters:
             device, kind = parameter.device.type, parameter.dtype
@@ -218,7 +218,7 @@ class StepReplayer:
     @staticmethod
     def _is_precise(gradients: list[Any], clip_norm: float) -> bool:
         size = math.sqrt(sum(float(each.float().norm()) ** 2 for each in gradients))
-        return 2 * max(map(_precision_of, gradients)) * size <= 0.25 * clip_norm
+        return 2 * find_precision(gradients) * size <= 0.25 * clip_norm
 
     def _look_at_release(self, *args: Any, **kwargs: Any) -> None:
         """Stand in for the step of the inner optimiser: keep what it is given."""
@@ -230,7 +230,7 @@ class StepReplayer:
             if parameter.grad is not None
         ]
         release.reached |= bool(gradients)
-        release.coarsest = max([release.coarsest, *map(_precision_of, gradients)])
+        release.coarsest = max(release.coarsest, find_precision(gradients))
         if self._keeps or not release.noisy:
             release.scale = read_scale(optimizer)
             release.final += [each.clone() for each in gradients]
@@ -249,30 +249,24 @@ class StepReplayer:
             refused = f"gradients are infinite where a record is {neighbour}"
         return Replayed(released=release, state=state, refused=refused)
 
-    def _measure_largest(
+    def _measure(
         self, one: _Release, two: _Release, first: list[list[Any]], second: list[list[Any]]
     ) -> Distance:
         """Measure the largest distance of all times that noise was added."""
         if len(first) != len(second):
             return Distance(math.inf, 0.0)
-        pairs = zip(first, second, strict=True)
-        return max(self._measure(one, two, *pair) for pair in pairs)
-
-    def _measure(
-        self, one: _Release, two: _Release, first: list[Any], second: list[Any]
-    ) -> Distance:
         clip_norm = one.clip_norm
-        distance, size, final = _measure_distance(first, second)
-        # Rounding of what is released, and of the clipped gradients of all other records.
-        others = max(one.coarsest, two.coarsest) * self.count / 2
-        slack = 2 * final * size / clip_norm + others + 2 * self.jitter
-        return Distance(distance / clip_norm, slack)
+        # Rounding of the clipped gradients of all other records, and of what is released.
+        others = max(one.coarsest, two.coarsest) * self.count / 2 + 2 * self.jitter
+        measured = (_measure_distance(*pair) for pair in zip(first, second, strict=True))
+        return max(
+            Distance(distance / clip_norm, 2 * precision * size / clip_norm + others)
+            for distance, size, precision in measured
+        )
 
 
 def as_step(loss: Loss) -> Callable[[Any, Any], Any]:
     """Return the function of a model and a batch that computes the loss, as users give it."""
-    import torch
-
     kinds = {kind.__name__ for kind in type(loss).__mro__}
     origin = str(getattr(loss, "__module__", "") or "")
     ready = isinstance(loss, torch.nn.Module) or "DPLossFastGradientClipping" in kinds
@@ -304,16 +298,8 @@ def read_scale(optimizer: Any) -> float:
     return float(optimizer.expected_batch_size) * batches
 
 
-def _precision_of(tensor: Any) -> float:
-    import torch
-
-    return float(torch.finfo(tensor.dtype).eps)
-
-
 def _measure_distance(first: list[Any], second: list[Any]) -> tuple[float, float, float]:
     """Return the distance, the norm of the larger, and the relative precision of the values."""
-    import torch
-
     if [each.shape for each in first] != [each.shape for each in second]:
         return math.inf, 0.0, 0.0
     total = sizes = 0.0
@@ -323,5 +309,5 @@ def _measure_distance(first: list[Any], second: list[Any]) -> tuple[float, float
         total += float(torch.linalg.vector_norm(one - two)) ** 2
         sizes += float(torch.linalg.vector_norm(torch.maximum(one.abs(), two.abs()))) ** 2
     distance = math.sqrt(total) if math.isfinite(total) else math.inf
-    precision = max(map(_precision_of, first), default=0.0)
-    return distance, math.sqrt(sizes) if math.isfinite(sizes) else 0.0, precision
+    size = math.sqrt(sizes) if math.isfinite(sizes) else 0.0
+    return distance, size, find_precision(first)

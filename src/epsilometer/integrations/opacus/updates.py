@@ -5,17 +5,22 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import torch
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from epsilometer.conformance.summary import choose_sketch
 from epsilometer.core import judge
 from epsilometer.core.findings import Check
-from epsilometer.integrations.opacus.hooks import call_weakly
-from epsilometer.integrations.opacus.loud_rows import precision_of
+from epsilometer.integrations.opacus.objects import call_weakly, find_precision
 from epsilometer.types import FloatArray
 
 NAME = "updates"
 _EXPECTED = "every update is made by a gradient with noise"
 _KEPT = 256  # coordinates of gradients and parameters that are compared
+_LARGEST = 16  # tensors that they are taken from; of the others norms are compared
 _RELATIVE = 1e-3  # of the gradient, for rounding of float32
 
 
@@ -35,20 +40,13 @@ class UpdateWatch:
     def __init__(
         self, parameters: Sequence[Any], inner: Any, *, due: Callable[[], None] = lambda: None
     ) -> None:
-        import torch
-        from torch.optim.optimizer import (
-            register_optimizer_step_post_hook,
-            register_optimizer_step_pre_hook,
-        )
-
         self._parameters, self._inner = list(parameters), inner
-        self._relative = max(_RELATIVE, 4 * precision_of(self._parameters))
+        self._relative = max(_RELATIVE, 4 * find_precision(self._parameters))
         self._owned = {id(each) for each in self._parameters}
-        places = choose_sketch([each.numel() for each in self._parameters], total=_KEPT)
-        self._places = [
-            torch.from_numpy(place).to(each.device)
-            for place, each in zip(places, self._parameters, strict=True)
-        ]
+        sizes = np.array([each.numel() for each in self._parameters])
+        self._looked = np.sort(np.argsort(-sizes, kind="stable")[:_LARGEST])
+        places = choose_sketch(sizes[self._looked].tolist(), total=_KEPT)
+        self._places = [torch.from_numpy(place).to(self._parameters[0].device) for place in places]
         self._released: FloatArray | None = None  # the last gradient with noise
         self._applied: FloatArray | None = None  # what the private step made of it
         self._left: FloatArray | None = None  # parameters after the last step
@@ -91,24 +89,23 @@ class UpdateWatch:
 
     def check(self) -> Check:
         """Return what was seen so far."""
+        value: float | None = None
         if self._bare:
             kinds = ", ".join(dict.fromkeys(self._bare))
             seen = f"{len(self._bare):,} updates by gradients without noise, by {kinds}"
-            value: float | None = float(len(self._bare))
+            value = float(len(self._bare))
         elif self._moved:
             seen = (
                 f"parameters changed {self._moved:,} times between steps, by no optimiser: harmless"
                 " where it is a projection or a checkpoint"
             )
-            value = None
         elif self._changed:
             seen = (
                 f"{self._changed:,} of {self._private:,} gradients were changed after their noise: "
                 "harmless where no record was looked at again, which replay tests"
             )
-            value = None
         elif not self._private:
-            seen, value = "no update was seen", None
+            seen = "no update was seen"
         else:
             seen, value = f"all of {self._private:,} updates explained", 0.0
         return Check(
@@ -133,13 +130,19 @@ class UpdateWatch:
             self._call()
             self._applied = gradient
             return
-        known = (self._released, self._applied)
-        if not any(self._is_multiple(gradient, each) for each in known):
+        if not self._is_explained(gradient):
             self._bare.append(type(optimizer).__name__)
 
     def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if self._holds(optimizer):
-            self._left = self._sketch(self._parameters)
+        if not self._holds(optimizer):
+            return
+        self._left = self._sketch(self._parameters)
+        if (args[0] if args else kwargs.get("closure")) is None:
+            return
+        # A closure computes gradients, after which those with noise are gone.
+        gradient = self._sketch([each.grad for each in self._parameters])
+        if not self._is_explained(gradient):
+            self._bare.append(f"a closure given to {type(optimizer).__name__}")
 
     def _holds(self, optimizer: Any) -> bool:
         return any(
@@ -147,22 +150,28 @@ class UpdateWatch:
         )
 
     def _sketch(self, tensors: Sequence[Any]) -> FloatArray:
-        import torch
-
-        parts = [
-            torch.zeros(place.numel(), device=place.device)
-            if tensor is None
-            else tensor.detach().reshape(-1)[place].float()
-            for tensor, place in zip(tensors, self._places, strict=True)
+        """Return some coordinates of the largest tensors, and the norms of all."""
+        known = [
+            torch.zeros_like(own) if tensor is None else tensor.detach()
+            for tensor, own in zip(tensors, self._parameters, strict=True)
         ]
-        return np.asarray(torch.cat(parts).cpu().numpy(), np.float64)
+        parts = [
+            known[at].reshape(-1)[place].float()
+            for at, place in zip(self._looked, self._places, strict=True)
+        ]
+        norms = torch.stack(torch._foreach_norm(known)).float()
+        return np.asarray(torch.cat([*parts, norms]).cpu().numpy(), np.float64)
+
+    def _is_explained(self, gradient: FloatArray) -> bool:
+        return any(self._is_multiple(gradient, each) for each in (self._released, self._applied))
 
     def _is_multiple(self, vector: FloatArray, of: FloatArray | None) -> bool:
-        """Tell whether one vector is a multiple of another, or 0, to rounding."""
+        """Tell whether one sketch is a multiple of another, or 0, to rounding."""
         if of is None or not (np.isfinite(vector).all() and np.isfinite(of).all()):
             return of is not None
         size = float(of @ of)
         if size == 0:
             return not vector.any()
-        rest = vector - (float(vector @ of) / size) * of
-        return float(np.linalg.norm(rest)) <= self._relative * float(np.linalg.norm(vector))
+        factor = float(vector @ of) / size
+        rest = float(np.linalg.norm(vector - factor * of))
+        return rest <= self._relative * float(np.linalg.norm(vector))

@@ -5,6 +5,7 @@
   const printing = window.matchMedia("print");
   const darkness = window.matchMedia("(prefers-color-scheme: dark)");
   const ROWS = 100;
+  const NUMBERS = new Set(["rank", "row", "risk"]);
   root.classList.add("js");
 
   const text = (id) => document.getElementById(id).textContent;
@@ -285,8 +286,9 @@
   class Records {
     constructor(box, records) {
       this.all = records.map((r) => ({ ...r, risk: Number(String(r.risk).replace("inf", "Infinity")) }));
-      for (const r of this.all) r.found = [r.record, r.measure, r.group, r.note].join("\n").toLowerCase();
+      for (const r of this.all) r.found = [r.rank, r.row, r.measure, r.note].join("\n").toLowerCase();
       this.box = box;
+      this.columns = [...box.querySelectorAll("th")].map((head) => head.dataset.column);
       this.body = box.querySelector("tbody");
       this.status = box.querySelector(".status");
       this.more = box.querySelector(".more");
@@ -319,7 +321,7 @@
       const way = this.rising ? 1 : -1;
       const words = new Intl.Collator(undefined, { numeric: true });
       const compare = (a, b) => (a < b ? -1 : a > b ? 1 : 0);
-      const order = this.by === "risk" ? compare : words.compare;
+      const order = NUMBERS.has(this.by) ? compare : words.compare;
       return kept.sort((a, b) => way * order(a[this.by], b[this.by]));
     }
 
@@ -333,10 +335,12 @@
     }
 
     row(record) {
-      const cell = (value) => element("td", {}, element("bdi", {}, value));
-      const risk = element("td", { class: "numeric" }, this.risk(record.risk));
-      const { measure, group, note } = record;
-      return element("tr", {}, cell(record.record), risk, cell(measure), cell(group), cell(note));
+      const cells = this.columns.map((column) => {
+        if (!NUMBERS.has(column)) return element("td", {}, element("bdi", {}, record[column]));
+        const value = column === "risk" ? this.risk(record.risk) : String(record[column] ?? "–");
+        return element("td", { class: "numeric" }, value);
+      });
+      return element("tr", {}, ...cells);
     }
 
     risk(value) {
@@ -348,8 +352,8 @@
   // The page
 
   const charts = [...document.querySelectorAll("[data-chart]")].map((host) => new Chart(host));
-  for (const box of document.querySelectorAll(".records")) {
-    new Records(box, audit.findings.filter((finding) => finding.kind === "RecordRisk"));
+  for (const box of document.querySelectorAll("[data-finding]")) {
+    new Records(box, audit.findings.filter((finding) => finding.kind === box.dataset.finding));
   }
   const redraw = () => charts.forEach((chart) => chart.draw());
 

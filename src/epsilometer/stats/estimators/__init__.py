@@ -1,14 +1,13 @@
-"""Methods that turn observations into a lower bound on ε: one file a method, one row each."""
-
-from types import MappingProxyType
+"""Methods that turn observations into a lower bound on ε: one file per method, one row each."""
 
 import numpy as np
 
 from epsilometer import _validate
 from epsilometer.core.bound import EpsilonLowerBound
-from epsilometer.core.claim import Adjacency
+from epsilometer.core.claim import DEFAULT_CONFIDENCE, Adjacency
+from epsilometer.core.registry import Registry
+from epsilometer.core.scores import ScoreCounts, Scores
 from epsilometer.errors import InvalidArgument
-from epsilometer.observations import ScoreCounts, Scores
 from epsilometer.stats.estimators import (
     anytime,
     calibrated,
@@ -22,7 +21,8 @@ from epsilometer.stats.estimators import (
 from epsilometer.stats.estimators.method import Method
 from epsilometer.stats.thresholds import AllRanks, Best, Observed, RankGrid, ThresholdRule
 
-REGISTRY: MappingProxyType[str, Method] = MappingProxyType(
+REGISTRY: Registry[Method] = Registry(
+    "estimators",
     {
         "calibrated": calibrated.METHOD,
         "clopper_pearson": clopper_pearson.METHOD,
@@ -32,7 +32,7 @@ REGISTRY: MappingProxyType[str, Method] = MappingProxyType(
         "one_run": one_run.METHOD,
         "one_run_fdp": one_run_fdp.METHOD,
         "anytime": anytime.METHOD,
-    }
+    },
 )
 DEFAULT = "calibrated"
 
@@ -51,7 +51,7 @@ def epsilon_lower_bound(
     scores: Observed,
     *,
     delta: float,
-    confidence: float = 0.95,
+    confidence: float = DEFAULT_CONFIDENCE,
     method: str | None = None,
     rule: ThresholdRule | None = None,
     seed: int = 0,
@@ -128,9 +128,7 @@ def epsilon_lower_bound(
 
 
 def _method(name: str, rule: ThresholdRule) -> Method:
-    if name not in REGISTRY:
-        raise InvalidArgument(f"Expected method to be one of {', '.join(REGISTRY)}, got {name!r}.")
-    chosen = REGISTRY[name]
+    chosen = REGISTRY.find(name, label="method")
     if not isinstance(rule, chosen.rules):
         known = ", ".join(kind.__name__ for kind in chosen.rules)
         raise InvalidArgument(f"Expected rule for {name} to be one of {known}, got {rule!r}.")

@@ -3,8 +3,8 @@
 import numpy as np
 
 from epsilometer.core.bound import EpsilonLowerBound
+from epsilometer.core.scores import ScoreCounts, Scores
 from epsilometer.errors import InvalidArgument
-from epsilometer.observations import ScoreCounts, Scores
 from epsilometer.stats.derivation import Derivation, count, known, shown
 from epsilometer.stats.estimators.counting import best_look, two_rates
 from epsilometer.stats.estimators.method import Found, Method

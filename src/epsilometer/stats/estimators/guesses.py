@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epsilometer.core.bound import Basis, Direction, EpsilonLowerBound
-from epsilometer.observations import ScoreCounts
+from epsilometer.core.scores import ScoreCounts
 from epsilometer.stats import search, thresholds
 from epsilometer.stats.derivation import count, known, rule_of, shown
 from epsilometer.stats.thresholds import (
@@ -127,11 +127,11 @@ def best_guess(
         case Fixed(value):
             return best_of(_everybody(observed, value), refutes, alpha)
         case RankGrid(ratio):
-            ways = _ranked(observed, ratio)
+            ways = _rank(observed, ratio)
             return best_of(ways, refutes, alpha / ways.made.size)
         case HoldOut(fraction):
             part, rest = thresholds.split(observed, fraction, rng, blind=True)
-            chosen = best_of(_ranked(part, 2), refutes, alpha)
+            chosen = best_of(_rank(part, 2), refutes, alpha)
             return best_of(_again(rest, chosen), refutes, alpha)
         case _:  # Bonferroni and Best; the registry lets no other pass
             ways = _all(observed)
@@ -157,7 +157,7 @@ def best_of(ways: Guesses, refutes: Refutes, level: float) -> BestGuess:
     return BestGuess(merit=merit, low=low, high=high, ways=ways, level=level, basis=basis)
 
 
-def counted_guesses(bound: EpsilonLowerBound) -> tuple[str, ...]:
+def count_guesses(bound: EpsilonLowerBound) -> tuple[str, ...]:
     """What was guessed, in a sentence."""
     has = known(bound.basis)
     if not has:
@@ -176,7 +176,7 @@ def counted_guesses(bound: EpsilonLowerBound) -> tuple[str, ...]:
     )
 
 
-def paid_for_guessing(bound: EpsilonLowerBound) -> str:
+def explain_guessing_cost(bound: EpsilonLowerBound) -> str:
     """What choosing the way of guessing cost."""
     return _PAID.get(rule_of(bound), f"Thresholds: {bound.threshold_rule}.")
 
@@ -243,15 +243,15 @@ def _together(*ways: Guesses) -> Guesses:
     )
 
 
-def _ranked(observed: Observed, ratio: int) -> Guesses:
+def _rank(observed: Observed, ratio: int) -> Guesses:
     """The top k, the bottom k, and both, of the pooled scores; equal scores stay together."""
     ranks = thresholds.grid(observed.n_in + observed.n_out, ratio)
-    top, bottom = _pooled_cuts(observed, ranks)
+    top, bottom = _pool_cuts(observed, ranks)
     inside, out, apart = _in(observed, top), _out(observed, bottom), bottom <= top
     return _together(inside, out, _both(out.pick(apart), inside.pick(apart)))
 
 
-def _pooled_cuts(observed: Observed, ranks: IntArray) -> tuple[FloatArray, FloatArray]:
+def _pool_cuts(observed: Observed, ranks: IntArray) -> tuple[FloatArray, FloatArray]:
     """Cuts with the top k at or above, and with the bottom k below, of all scores."""
     if isinstance(observed, ScoreCounts):
         bins = observed.inside_bins + observed.outside_bins

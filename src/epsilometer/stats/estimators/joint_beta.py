@@ -13,7 +13,7 @@ from scipy.special import betainc
 
 from epsilometer.core.bound import EpsilonLowerBound
 from epsilometer.stats import binomial, search
-from epsilometer.stats.derivation import Derivation, counted_at, known, paid, shown
+from epsilometer.stats.derivation import Derivation, count_errors_at, known, paid, shown
 from epsilometer.stats.estimators.counting import RULES, Judge, finder
 from epsilometer.stats.estimators.method import Method
 from epsilometer.stats.thresholds import Looks
@@ -30,7 +30,7 @@ def _merit(looks: Looks, delta: float) -> FloatArray:
     """The largest ε whose region holds less than α, at the best look; 0 at the others."""
     size = looks.thresholds.size
     merit, best = search.largest_refuted(
-        _refuted(looks, delta), size, limit=_LARGEST, relative=1e-7, at_once=1
+        _is_refuted(looks, delta), size, limit=_LARGEST, relative=1e-7, at_once=1
     )
     merits = np.zeros((1, size))
     merits[0, best] = merit
@@ -39,10 +39,10 @@ def _merit(looks: Looks, delta: float) -> FloatArray:
 
 def _beats(looks: Looks, delta: float, mark: float) -> NDArray[np.bool_]:
     size = looks.thresholds.size
-    return _refuted(looks, delta)(np.full(size, mark), np.arange(size))
+    return _is_refuted(looks, delta)(np.full(size, mark), np.arange(size))
 
 
-def _refuted(
+def _is_refuted(
     looks: Looks, delta: float
 ) -> Callable[[FloatArray, NDArray[np.intp]], NDArray[np.bool_]]:
     """Of each (ε, look): whether the region of ε holds less than the look's α."""
@@ -52,14 +52,14 @@ def _refuted(
     alpha = looks.alpha_fpr + looks.alpha_fnr
 
     def refuted(epsilon: FloatArray, at: NDArray[np.intp]) -> NDArray[np.bool_]:
-        low, high = _allowed_fpr(fnr[at], epsilon[:, None], delta)
+        low, high = _find_allowed_fpr(fnr[at], epsilon[:, None], delta)
         inside = betainc(fp[at], tn[at], high) - betainc(fp[at], tn[at], low)
         return np.asarray(np.maximum(inside, 0.0) @ _WEIGHTS < alpha)
 
     return refuted
 
 
-def _allowed_fpr(
+def _find_allowed_fpr(
     fnr: FloatArray, epsilon: FloatArray, delta: float
 ) -> tuple[FloatArray, FloatArray]:
     """The interval of FPR that (ε, δ)-DP leaves at each FNR."""
@@ -85,7 +85,7 @@ def _derive(bound: EpsilonLowerBound) -> Derivation:
         else ""
     )
     return Derivation(
-        counted=counted_at(bound),
+        counted=count_errors_at(bound),
         formula=(
             f"{laws}: what Jeffreys' prior and the counts say of the rates",
             "P(ε) = Pr[1 − FNR ≤ e^ε·FPR + δ, 1 − FPR ≤ e^ε·FNR + δ, and both of the opposite "

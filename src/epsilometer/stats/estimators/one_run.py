@@ -12,8 +12,8 @@ from epsilometer.stats.estimators.guesses import (
     Guesses,
     Refutes,
     best_guess,
-    counted_guesses,
-    paid_for_guessing,
+    count_guesses,
+    explain_guessing_cost,
 )
 from epsilometer.stats.estimators.method import Found, Method
 from epsilometer.stats.thresholds import Observed, ThresholdRule
@@ -136,7 +136,7 @@ def _derive(bound: EpsilonLowerBound) -> Derivation:
         at = f"m = {m}, r = {r}, v = {v}, δ = {shown(bound.delta)}"
         last = (f"With {at}: p({shown(bound.epsilon)}) = α′ = {shown(has['level'])}",)
     return Derivation(
-        counted=counted_guesses(bound),
+        counted=count_guesses(bound),
         formula=(
             "If the run is (ε, δ)-DP, a guess is right with chance e^ε/(1 + e^ε) at most, but for "
             "δ: so many are right with chance at most",
@@ -144,7 +144,7 @@ def _derive(bound: EpsilonLowerBound) -> Derivation:
             "ε is the largest with p(ε) ≤ α′ (Theorem 5.2)",
             *last,
         ),
-        holds=(paid_for_guessing(bound),),
+        holds=(explain_guessing_cost(bound),),
     )
 
 

@@ -11,8 +11,8 @@ from epsilometer.stats.estimators.guesses import (
     RULES,
     Guesses,
     best_guess,
-    counted_guesses,
-    paid_for_guessing,
+    count_guesses,
+    explain_guessing_cost,
 )
 from epsilometer.stats.estimators.method import Found, Method
 from epsilometer.stats.gaussians import gdp_epsilon
@@ -77,7 +77,7 @@ def _derive(bound: EpsilonLowerBound) -> Derivation:
             f"refuted is {shown(has['μ'])}",
         )
     return Derivation(
-        counted=counted_guesses(bound),
+        counted=count_guesses(bound),
         formula=(
             "If v or more of r guesses were right with chance α′, then, with aᵥ = α′·v/m and "
             "bᵥ = α′·(r − v)/m, and i from v − 1 down to 0,",
@@ -86,7 +86,7 @@ def _derive(bound: EpsilonLowerBound) -> Derivation:
             *at,
             *epsilon_of_mu(bound),
         ),
-        holds=(paid_for_guessing(bound),),
+        holds=(explain_guessing_cost(bound),),
     )
 
 

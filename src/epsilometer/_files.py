@@ -1,0 +1,301 @@
+"""Read and write files that others may have prepared: no links, no pipes, no surprises in size.
+
+A run's directory may lie where somebody else can write, and a result may come from anywhere. What
+is read must be a plain file of a bounded size. What is written goes into the directory that was
+meant, never through a link, and is readable by its owner alone unless it is to be shared.
+"""
+
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from epsilometer.errors import UnreadableFile
+
+OWNER_FILE = 0o600
+OWNER_FOLDER = 0o700
+LARGEST_TEXT = 8 * 2**20  # bytes of a result or a plan; as Python objects, 250 MB at worst
+_SHARED_FILE = 0o666  # before the umask
+_KINDS = {
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFDIR: "a folder",
+    stat.S_IFLNK: "a link",
+}
+# Absent on Windows, where links need rights that few have.
+_NO_LINK: int = getattr(os, "O_NOFOLLOW", 0)
+_NO_WAIT: int = getattr(os, "O_NONBLOCK", 0)
+_A_FOLDER: int = getattr(os, "O_DIRECTORY", 0)
+_BY_HANDLE = os.open in os.supports_dir_fd and os.rename in os.supports_dir_fd
+
+
+class NotPlain(UnreadableFile):
+    """A pipe, a device, a link or a folder where a plain file was expected."""
+
+
+class Folder:
+    """A directory that is held open: no name in it leads elsewhere, whoever renames what.
+
+    Example:
+        >>> import tempfile
+        >>> with Folder.hold(Path(tempfile.mkdtemp())) as folder:
+        ...     folder.write("a.txt", b"text")
+        ...     folder.read("a.txt", largest=10), folder.names()
+        (b'text', ['a.txt'])
+    """
+
+    def __init__(self, path: Path, handle: int | None) -> None:
+        """Take the path, for messages, and the handle; use ``hold`` and ``hold_inner``."""
+        self.path, self._handle = path, handle
+
+    @classmethod
+    @contextmanager
+    def hold(cls, path: Path) -> Iterator["Folder"]:
+        """Open a directory that a user named; that name may be a link."""
+        handle = os.open(path, os.O_RDONLY | _A_FOLDER) if _BY_HANDLE else None
+        try:
+            yield cls(path, handle)
+        finally:
+            if handle is not None:
+                os.close(handle)
+
+    @contextmanager
+    def hold_inner(self, name: str, *, make: bool = False) -> Iterator["Folder"]:
+        """Open a folder of ours in it, which is no link; ``make`` makes it, for the owner alone.
+
+        Raises:
+            NotPlain: It is a link, or no folder.
+            FileNotFoundError: There is none, and none was to be made.
+        """
+        if make:
+            with suppress(FileExistsError):
+                self._at(os.mkdir, name, OWNER_FOLDER)
+                self._at(os.chmod, name, OWNER_FOLDER)  # whatever the umask took away
+        found = self.look(name)
+        if found is not None and not stat.S_ISDIR(found.st_mode):
+            raise NotPlain(f"Expected a folder at {str(self.path / name)!r}, found {_kind(found)}.")
+        if not _BY_HANDLE:
+            yield Folder(self.path / name, None)
+            return
+        handle = self._at(os.open, name, os.O_RDONLY | _A_FOLDER | _NO_LINK)
+        try:
+            if make:
+                _close_to_others(handle)
+            yield Folder(self.path / name, handle)
+        finally:
+            os.close(handle)
+
+    def names(self) -> list[str]:
+        """Return the names of all that lies in it, in order."""
+        return sorted(os.listdir(self.path if self._handle is None else self._handle))
+
+    def look(self, name: str) -> os.stat_result | None:
+        """Return what lies under a name, a link as a link; None where there is nothing."""
+        try:
+            found: os.stat_result = self._at(os.lstat, name)
+        except FileNotFoundError:
+            return None
+        return found
+
+    def read(self, name: str, *, largest: int) -> bytes:
+        """Return the bytes of a plain file, no link.
+
+        Raises:
+            NotPlain: It is something else.
+            UnreadableFile: It has more than ``largest`` bytes.
+        """
+        handle = self._open(name, os.O_RDONLY)
+        return _read_all(handle, self.path / name, largest)
+
+    def open(self, name: str) -> BinaryIO:
+        """Open a plain file, no link, to read from it."""
+        return os.fdopen(self._open(name, os.O_RDONLY), "rb")
+
+    def write(self, name: str, data: bytes, *, mode: int | None = OWNER_FILE) -> None:
+        """Write a file so that at every moment the old one is there, or the new one, whole.
+
+        Args:
+            name: Of the file.
+            data: What is in it.
+            mode: Of the file; None for what the umask leaves.
+        """
+        half = f"{name}.tmp"
+        with suppress(FileNotFoundError):
+            self.remove(half)  # left by a crash, or a link to somewhere else
+        new = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK | getattr(os, "O_BINARY", 0)
+        handle = self._at(os.open, half, new, _SHARED_FILE if mode is None else mode)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                if mode is not None:
+                    _restrict(file.fileno(), mode)
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            with suppress(OSError):  # a full disk has use for the room
+                self.remove(half)
+            raise
+        self.move(half, self, name)
+
+    def append(self, name: str, data: bytes) -> None:
+        """Append to a plain file of ours, no link, and make it where there is none."""
+        handle = self._open(name, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        with os.fdopen(handle, "ab") as file:
+            _restrict(file.fileno(), OWNER_FILE)
+            file.write(data)
+
+    def remove(self, name: str) -> None:
+        """Remove a file, or a link itself."""
+        self._at(os.unlink, name)
+
+    def move(self, name: str, other: "Folder", new: str) -> None:
+        """Rename a file, a link or a folder, as a whole."""
+        if self._handle is None or other._handle is None:
+            os.replace(self.path / name, other.path / new)
+        else:
+            os.replace(name, new, src_dir_fd=self._handle, dst_dir_fd=other._handle)
+
+    def sync(self) -> None:
+        """Make names survive a power cut."""
+        if self._handle is not None:
+            os.fsync(self._handle)
+
+    def _open(self, name: str, flags: int) -> int:
+        """Open a plain file; a pipe is not waited for."""
+        found = self.look(name)
+        if found is not None:
+            _refuse_other(found, self.path / name)
+        handle: int = self._at(os.open, name, flags | _NO_LINK | _NO_WAIT, OWNER_FILE)
+        try:
+            _refuse_other(os.fstat(handle), self.path / name)
+        except NotPlain:
+            os.close(handle)
+            raise
+        return handle
+
+    def _at(self, call: Callable[..., Any], name: str, *arguments: Any) -> Any:
+        """Call a function of ``os`` with a name in this directory."""
+        if self._handle is None:
+            return call(self.path / name, *arguments)
+        if call is os.lstat:
+            return os.stat(name, dir_fd=self._handle, follow_symlinks=False)
+        return call(name, *arguments, dir_fd=self._handle)
+
+
+def check_plain(path: Path) -> os.stat_result:
+    """Refuse a pipe, a device or a folder that a user named as a file; a link is followed.
+
+    Raises:
+        NotPlain: It is no plain file.
+        FileNotFoundError: There is none.
+    """
+    found = path.stat()
+    _refuse_other(found, path)
+    return found
+
+
+def read_plain(path: Path, *, largest: int = LARGEST_TEXT) -> bytes:
+    """Return the bytes of a plain file that a user named; a link is followed.
+
+    Raises:
+        NotPlain: It is a pipe, a device or a folder.
+        UnreadableFile: It has more than ``largest`` bytes.
+        OSError: It is not there, or closed.
+    """
+    return _read_all(_open_plain(path), path, largest)
+
+
+def read_head(path: Path, count: int) -> bytes:
+    """Return the first bytes of a plain file that a user named; a link is followed."""
+    with os.fdopen(_open_plain(path), "rb") as file:
+        return file.read(count)
+
+
+def write_whole(path: Path, data: bytes, *, private: bool = True) -> None:
+    """Write a file so that at every moment the old one is there, or the new one, whole.
+
+    Args:
+        path: The file; a link under its name is replaced, not followed.
+        data: What is in it.
+        private: For the owner alone. Otherwise as the umask says.
+    """
+    with Folder.hold(path.parent) as folder:
+        folder.write(path.name, data, mode=OWNER_FILE if private else None)
+
+
+def open_private(path: str, flags: int) -> int:
+    """Open a plain file for its owner alone, no link: an ``opener`` of ``open``."""
+    handle = os.open(path, flags | _NO_LINK | _NO_WAIT, OWNER_FILE)
+    try:
+        _refuse_other(os.fstat(handle), Path(path))
+    except NotPlain:
+        os.close(handle)
+        raise
+    _restrict(handle, OWNER_FILE)
+    return handle
+
+
+def make_private_folder(path: Path) -> None:
+    """Make the directory of a run, for its owner alone; one that is there and empty becomes so.
+
+    A directory with files of others in it keeps its mode: ours are private by themselves.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.mkdir(mode=OWNER_FOLDER)
+    except FileExistsError:
+        known = {"lock", "plan.json"}
+        names = set(os.listdir(path))  # raises where it is no folder
+        if names and not names & known:
+            return
+        with suppress(PermissionError):  # somebody else's, into which we may write
+            path.chmod(path.stat().st_mode & OWNER_FOLDER)
+    else:
+        path.chmod(OWNER_FOLDER)  # whatever the umask took away
+
+
+def _open_plain(path: Path) -> int:
+    check_plain(path)
+    handle = os.open(path, os.O_RDONLY | _NO_WAIT | getattr(os, "O_BINARY", 0))
+    try:
+        _refuse_other(os.fstat(handle), path)
+    except NotPlain:
+        os.close(handle)
+        raise
+    return handle
+
+
+def _read_all(handle: int, path: Path, largest: int) -> bytes:
+    with os.fdopen(handle, "rb") as file:
+        claimed = os.fstat(handle).st_size  # of a file with holes, more than lies on the disk
+        data = file.read(largest + 1) if claimed <= largest else b""
+        if claimed > largest or len(data) > largest:
+            raise UnreadableFile(f"Expected at most {largest:,} bytes in {str(path)!r}, got more.")
+        return data
+
+
+def _refuse_other(found: os.stat_result, path: Path) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise NotPlain(f"Expected a plain file at {str(path)!r}, found {_kind(found)}.")
+
+
+def _kind(found: os.stat_result) -> str:
+    return _KINDS.get(stat.S_IFMT(found.st_mode), "a plain file")
+
+
+def _close_to_others(handle: int) -> None:
+    """Take a folder's rights from all but its owner, who may have taken away some of their own."""
+    if hasattr(os, "fchmod"):
+        with suppress(PermissionError):  # of somebody else's
+            os.fchmod(handle, os.fstat(handle).st_mode & OWNER_FOLDER)
+
+
+def _restrict(handle: int, mode: int) -> None:
+    """Set the mode of an open file: what ``open`` sets depends on the umask."""
+    if hasattr(os, "fchmod"):
+        with suppress(PermissionError):  # of somebody else's
+            os.fchmod(handle, mode)

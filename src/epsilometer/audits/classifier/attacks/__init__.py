@@ -1,0 +1,1 @@
+"""Attack classifiers: shadow models and the membership attacks that use them."""

@@ -1,0 +1,491 @@
+"""Train one pool of shadow models for all attacks, and ask each about every record.
+
+Models come in pairs. The first of a pair is trained on the records that fair coins put in (or on a
+random half), the second on all others. So every record is in exactly half of an even number of
+models, however many are added later, and attacks that need pairs find them.
+"""
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from epsilometer import _validate
+from epsilometer.audits.classifier.sklearn_models import (
+    FitEstimator,
+    check_choice,
+    count_rows,
+    read_labels,
+    take_rows,
+)
+from epsilometer.core.printing import name_error
+from epsilometer.engine.engines import Engine, Local
+from epsilometer.engine.events import Listener
+from epsilometer.engine.fingerprints import fingerprint, name_of
+from epsilometer.engine.plan import Plan
+from epsilometer.engine.run import UnitFailed, gather
+from epsilometer.engine.shards import Arrays
+from epsilometer.errors import InvalidArgument
+from epsilometer.networks.loss import is_module
+from epsilometer.types import BoolArray, FloatArray, IntArray
+
+Fit: TypeAlias = Callable[[Any, IntArray, int], Callable[[Any], ArrayLike]]
+Keep: TypeAlias = Literal["all", "own"]
+Draw: TypeAlias = Literal["coins", "halves"]
+FLOOR = math.log(1e-45)  # ln p below it counts as it: what is impossible stays comparable
+_SUM = 1e-2  # by which probabilities may miss 1: people round what they keep
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ShadowPool:
+    """What shadow models said of n records, and which of these each was trained on.
+
+    Attributes:
+        log_proba: ln p, float32, shape ``(models, n, classes)``; −inf where p is 0. Where only
+            what concerns a record's own label was kept: of that label, and of all others together,
+            shape ``(models, n, 2)``.
+        member: Who was in which, shape ``(models, n)``.
+        labels: Place of each record's label among ``classes``, shape ``(n,)``.
+        classes: The labels themselves.
+        train_accuracy: Of each model on the records it was trained on, shape ``(models,)``.
+        test_accuracy: Of each on the others.
+        kept: Whether all classes were kept, or the own label and the rest.
+        coins: Whether every record was put in or left out by its own fair coin, so that a model
+            of the pool can be audited as one run.
+    """
+
+    log_proba: NDArray[np.float32]
+    member: BoolArray
+    labels: IntArray
+    classes: NDArray[Any]
+    train_accuracy: FloatArray
+    test_accuracy: FloatArray
+    kept: Keep = "all"
+    coins: bool = False
+
+    def __post_init__(self) -> None:
+        models, n = self.member.shape
+        columns = self.classes.size if self.kept == "all" else 2
+        if self.log_proba.shape != (models, n, columns) or self.labels.shape != (n,):
+            raise InvalidArgument(
+                f"Expected ln p of shape {(models, n, columns)} and {n} labels, got "
+                f"{self.log_proba.shape} and {self.labels.shape}."
+            )
+
+    @classmethod
+    def from_arrays(
+        cls, log_proba: ArrayLike, member: ArrayLike, labels: ArrayLike
+    ) -> "ShadowPool":
+        """Make a pool of predictions that are there already.
+
+        Args:
+            log_proba: ln p, shape ``(models, n, classes)``; columns in the order of sorted labels.
+            member: Who was in which, shape ``(models, n)``.
+            labels: Of the records, shape ``(n,)``.
+
+        Example:
+            >>> p = np.full((4, 3, 2), 0.5)
+            >>> member = [[1, 0, 0], [0, 1, 1], [1, 1, 0], [0, 0, 1]]
+            >>> pool = ShadowPool.from_arrays(np.log(p), member, ["a", "b", "b"])
+            >>> pool.models, pool.records, pool.member.sum(axis=0)
+            (4, 3, array([2, 2, 2]))
+        """
+        classes, places = read_labels(labels)
+        was_in = _read_members(member)
+        found = np.asarray(log_proba, np.float32)
+        if found.shape != (*was_in.shape, classes.size) or places.size != was_in.shape[1]:
+            raise InvalidArgument(
+                f"Expected ln p of shape (models, records, classes) = "
+                f"{(was_in.shape[0], places.size, classes.size)}, got {found.shape}, and member "
+                f"of shape {was_in.shape}."
+            )
+        for each in found:
+            _check_logs(each)
+        right = found.argmax(axis=2) == places
+        train, test = np.array([*map(_measure_accuracy, right, was_in)]).T
+        return cls(
+            log_proba=found,
+            member=was_in,
+            labels=places,
+            classes=classes,
+            train_accuracy=train,
+            test_accuracy=test,
+        )
+
+    @property
+    def models(self) -> int:
+        """How many models there are."""
+        return len(self.member)
+
+    @property
+    def records(self) -> int:
+        """How many records there are."""
+        return len(self.labels)
+
+    @property
+    def columns(self) -> IntArray:
+        """Where in ``log_proba`` a record's own label is, shape ``(n,)``."""
+        return self.labels if self.kept == "all" else np.zeros_like(self.labels)
+
+    @cached_property
+    def own(self) -> FloatArray:
+        """ln p of each record's own label, not below ``FLOOR``, shape ``(models, n)``."""
+        found = np.take_along_axis(self.log_proba, self.columns[None, :, None], axis=2)[:, :, 0]
+        return np.maximum(found, np.float32(FLOOR))
+
+    @cached_property
+    def pairs(self) -> FloatArray:
+        """ln p of each record's own label and of all others together, ``(models, n, 2)``."""
+        if self.kept == "own":
+            return self.log_proba
+        found = np.empty((*self.member.shape, 2), np.float32)
+        for each, into in zip(self.log_proba, found, strict=True):
+            into[:] = own_and_rest(each, self.labels)
+        return found
+
+    @cached_property
+    def margin(self) -> FloatArray:
+        """ln p/(1−p) of each record's own label, shape ``(models, n)``; see ``margins_of``."""
+        return self.margins_of(self.pairs)
+
+    def margins_of(self, pairs: FloatArray) -> FloatArray:
+        """Return ln p/(1−p) where p and 1−p are given as ``own_and_rest`` does, shape ``(…, 2)``.
+
+        What no tree or neighbour voted for is not impossible: 0 counts as half of the smallest
+        probability above it that the shadows gave, and as 1e-45 at least. With a fixed tiny number
+        instead, a few zeros would outweigh all that votes say.
+        """
+        given = np.asarray(pairs, np.float32)  # as those of shadows are
+        zero, least = np.float32(self._zero), np.float32(FLOOR)
+        low = np.where(np.isneginf(given), zero, np.maximum(given, least))
+        return np.asarray(low[..., 0] - low[..., 1], np.float64)
+
+    @cached_property
+    def _zero(self) -> float:
+        possible = np.min(self.pairs, where=np.isfinite(self.pairs), initial=0.0)
+        return max(float(possible) - math.log(2), FLOOR)
+
+    def without(self, model: int) -> "ShadowPool":
+        """Return the pool of an adversary who attacks one of its models.
+
+        The other model of its pair is left out too: it was trained on all others, so whoever has
+        it knows who was in the target.
+        """
+        if not 0 <= model < self.models:
+            raise InvalidArgument(
+                f"Expected one of the models 0 to {self.models - 1} of the pool, got {model}."
+            )
+        twins = (self.member != self.member[model]).all(axis=1)
+        twins[model] = True
+        if twins.all():
+            raise InvalidArgument(
+                "Expected shadows besides the target, got none. Train more models."
+            )
+        return replace(
+            self,
+            log_proba=self.log_proba[~twins],
+            member=self.member[~twins],
+            train_accuracy=self.train_accuracy[~twins],
+            test_accuracy=self.test_accuracy[~twins],
+        )
+
+    def against(self, target: "int | ArrayLike") -> "tuple[ShadowPool, FloatArray]":
+        """Return shadows to attack a target with, and its predictions, shape ``(n, columns)``.
+
+        Args:
+            target: One of the pool's models, or ln p of the target, shape ``(n, classes)``.
+        """
+        if isinstance(target, (int, np.integer)):
+            return self.without(int(target)), self.log_proba[int(target)]
+        found = np.asarray(target, np.float64)
+        if found.shape != (self.records, self.classes.size):
+            raise InvalidArgument(
+                f"Expected ln p of the target, of shape {(self.records, self.classes.size)}, "
+                f"or the number of a model of the pool, got shape {found.shape}."
+            )
+        _check_logs(found)
+        return self, found if self.kept == "all" else own_and_rest(found, self.labels)
+
+
+def shadow_pool(
+    estimator: Any,
+    X: Any,  # noqa: N803
+    y: Any,
+    *,
+    models: int = 20,
+    draw: Draw = "coins",
+    keep: Keep = "all",
+    seed: int = 0,
+    engine: Engine | None = None,
+    directory: Path | str | None = None,
+    listen: Sequence[Listener] = (),
+) -> ShadowPool:
+    """Train shadow models, each on about half of the records, and ask them about all.
+
+    Guarantee: every record is in exactly half of an even number of models; the same arguments give
+        the same pool, byte for byte, on every engine, however often it was killed; with the same
+        directory, asking for more models keeps those that are there.
+    Assumption: all randomness of training comes from its seed.
+
+    Args:
+        estimator: Anything with scikit-learn's manners, or a function ``fit(X, y, seed)`` that
+            trains and returns a function from features to ln p, shape ``(records, classes)``. It
+            is given labels as places among the sorted classes.
+        X: Features: an array, a sparse matrix, or a table with ``iloc``.
+        y: Labels.
+        models: How many.
+        draw: ``"coins"`` puts each record in by its own fair coin, as bounds from one run need;
+            ``"halves"`` takes halves of equal size, as the paper does.
+        keep: ``"own"`` keeps two numbers per record instead of one per class: ln p of its own label
+            and of all others together, which is all that LiRA, RMIA and loss thresholds need.
+        seed: From which records and the seeds of training are drawn.
+        engine: What executes training, processes of this machine by default; a model is a unit.
+        directory: Where the pool lives, so that the same call can finish or extend it.
+        listen: Who is told what happens.
+
+    Example:
+        >>> from sklearn.naive_bayes import GaussianNB
+        >>> from epsilometer import InProcess
+        >>> rng = np.random.default_rng(0)
+        >>> X, y = rng.normal(size=(60, 2)), np.repeat([0, 1], 30)
+        >>> pool = shadow_pool(GaussianNB(), X, y, models=4, engine=InProcess())
+        >>> pool.log_proba.shape, set(pool.member.sum(axis=0).tolist())
+        ((4, 60, 2), {2})
+    """
+    _validate.whole(2, models=models)
+    check_choice(Draw, draw=draw)
+    check_choice(Keep, keep=keep)
+    classes, places = read_labels(y)
+    n = count_rows(X)
+    if n != places.size:
+        raise InvalidArgument(f"Expected a label for each of {n} records, got {places.size}.")
+    if classes.size > n // 2:
+        raise InvalidArgument(
+            f"Expected no more classes than a shadow has records, got {classes.size} classes and "
+            f"shadows of {n // 2}. If y is a number, cut it into classes first."
+        )
+    if not hasattr(estimator, "fit") and (is_module(estimator) or not callable(estimator)):
+        raise InvalidArgument(
+            "Expected an estimator with fit, or a function fit(X, y, seed), got "
+            f"{type(estimator).__name__}. A torch module is trained by NetworkClassifier(module)."
+        )
+    training = Training(
+        fit=FitEstimator(estimator, classes) if hasattr(estimator, "fit") else estimator,
+        features=X if hasattr(X, "shape") else np.asarray(X),
+        labels=places,
+        classes=classes.size,
+        draw=draw,
+        keep=keep,
+        seed=seed,
+    )
+    home = None if directory is None else Path(directory)
+    found = [
+        arrays
+        for block in _list_blocks(home, models)
+        for arrays in _train_block(training, *block, home, engine=engine or Local(), listen=listen)
+    ][:models]
+    accuracy = np.stack([arrays["accuracy"] for arrays in found])
+    return ShadowPool(
+        log_proba=np.stack([arrays["log_proba"] for arrays in found]),
+        member=np.stack([training.members(model) for model in range(models)]),
+        labels=places,
+        classes=classes,
+        train_accuracy=accuracy[:, 0],
+        test_accuracy=accuracy[:, 1],
+        kept=keep,
+        coins=draw == "coins",
+    )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Training:
+    """How any shadow model is made: a pure function of its number.
+
+    Attributes:
+        fit: ``fit(X, y, seed)`` trains, and returns what predicts ln p.
+        features: Of all records.
+        labels: Places of their labels among the classes.
+        classes: How many.
+        draw: Who is in a model.
+        keep: What is kept of predictions.
+        seed: Of all models.
+        first: Number of the model that is unit 0.
+    """
+
+    fit: Fit
+    features: Any
+    labels: IntArray
+    classes: int
+    draw: Draw
+    keep: Keep
+    seed: int
+    first: int = 0
+
+    def members(self, model: int) -> BoolArray:
+        """Return who is in a model; the two of a pair share all records between them."""
+        rng = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(0, model // 2)))
+        n = self.labels.size
+        coins = rng.random(n) < 0.5 if self.draw == "coins" else rng.permutation(n) < n // 2
+        return coins if model % 2 == 0 else ~coins
+
+    def unit(self, index: int) -> Arrays:
+        """Train one model."""
+        model = self.first + index
+        member = self.members(model)
+        rows = np.flatnonzero(member)
+        sequence = np.random.SeedSequence(self.seed, spawn_key=(1, model))
+        seed = int(sequence.generate_state(1)[0])
+        predict = self.fit(take_rows(self.features, rows), self.labels[rows], seed)
+        log_proba = np.asarray(predict(self.features), np.float64)
+        if log_proba.shape != (self.labels.size, self.classes):
+            raise InvalidArgument(
+                f"Expected predictions of shape {(self.labels.size, self.classes)}, got "
+                f"{log_proba.shape}. A class that a shadow never saw has ln p = -inf."
+            )
+        _check_logs(log_proba)
+        accuracy = np.array(_measure_accuracy(log_proba.argmax(axis=1) == self.labels, member))
+        kept = log_proba if self.keep == "all" else own_and_rest(log_proba, self.labels)
+        return {"log_proba": kept.astype(np.float32), "accuracy": accuracy}
+
+
+def own_and_rest(log_proba: ArrayLike, columns: IntArray) -> FloatArray:
+    """Return ln p of one column per row, and ln of the sum of the others, shape ``(n, 2)``.
+
+    Not ln(1 − p), which has lost its digits where p is nearly 1. Single precision stays single.
+
+    Example:
+        >>> np.exp(own_and_rest(np.log([[0.1, 0.85, 0.05]]), np.array([1]))).round(2)
+        array([[0.85, 0.15]])
+    """
+    given = np.asarray(log_proba)
+    kind = np.float32 if given.dtype == np.float32 else np.float64
+    found: FloatArray = np.array(given.T, kind, order="C")  # sums over long rows are fast
+    at = np.arange(len(given))
+    own = found[columns, at]
+    if len(found) == 2:
+        return np.stack([own, found[1 - columns, at]], axis=1)
+    found[columns, at] = -np.inf
+    top = np.maximum(found.max(axis=0), np.finfo(kind).min)
+    found -= top
+    with np.errstate(divide="ignore"):
+        rest = top + np.log(np.exp(found, out=found).sum(axis=0))
+    return np.stack([own, rest], axis=1)
+
+
+def mean_by_side(pool: ShadowPool, values: FloatArray, *, inside: bool) -> FloatArray:
+    """Return the mean of ``values`` over models with each record, or without it, in doubles.
+
+    Args:
+        pool: Says who was in which.
+        values: Shape ``(models, n)``.
+        inside: Which models.
+    """
+    where = pool.member if inside else ~pool.member
+    counts = count_side(pool, inside=inside)
+    return np.asarray(np.sum(values, axis=0, where=where, dtype=np.float64) / counts)
+
+
+def count_side(pool: ShadowPool, *, inside: bool) -> IntArray:
+    """Count models with each record, or without it; refuse a pool where a record has none."""
+    counts = (pool.member if inside else ~pool.member).sum(axis=0)
+    if not counts.all():
+        raise InvalidArgument(
+            f"Expected every record {'in' if inside else 'absent from'} some shadow, "
+            f"{int((counts == 0).sum())} of {counts.size} are not. Train an even number of models."
+        )
+    return np.asarray(counts, np.int64)
+
+
+def _train_block(
+    training: Training,
+    first: int,
+    last: int,
+    directory: Path | None,
+    *,
+    engine: Engine,
+    listen: Sequence[Listener],
+) -> list[Arrays]:
+    """Train models ``first`` to ``last``, a run of their own."""
+    block = replace(training, first=first)
+    plan = Plan(
+        audit="shadow_pool",
+        parameters={
+            "fit": name_of(training.fit),
+            "draw": training.draw,
+            "keep": training.keep,
+            "first": first,
+        },
+        units=last - first,
+        seed=training.seed,
+        inputs={} if directory is None else {"training": _fingerprint_training(training)},
+    )
+    home = None if directory is None else directory / f"models-{first:05d}-{last - 1:05d}"
+    try:
+        return gather(plan, block.unit, home, engine=engine, listen=listen)
+    except UnitFailed as error:
+        raise InvalidArgument(
+            f"Expected every shadow to be trained, model {first + error.unit} was not: "
+            f"{name_error(error.traceback)}. "
+            "A shadow sees half of the records: categories that only the others have must not be "
+            "an error (OneHotEncoder(handle_unknown='ignore')), and rare classes may be absent.",
+            withheld=str(error),
+        ) from error
+
+
+def _list_blocks(directory: Path | None, models: int) -> list[tuple[int, int]]:
+    """Return ranges of models that are there, in order, and what is missing after them."""
+    there = []
+    if directory is not None and directory.is_dir():
+        found = (re.fullmatch(r"models-(\d+)-(\d+)", path.name) for path in directory.iterdir())
+        there = sorted((int(match[1]), int(match[2]) + 1) for match in found if match)
+    wanted, end = [], 0
+    for first, last in there:
+        if first == end and end < models:
+            wanted.append((first, last))
+            end = last
+    return wanted if end >= models else [*wanted, (end, models)]
+
+
+def _fingerprint_training(training: Training) -> str:
+    features = training.features
+    if hasattr(features, "iloc"):  # a table: by its columns, whatever it keeps beside them
+        features = {str(name): np.asarray(features[name]) for name in features.columns}
+    return fingerprint([training.fit, features, training.labels])
+
+
+def _read_members(member: ArrayLike) -> BoolArray:
+    found = np.asarray(member)
+    if found.ndim != 2 or found.dtype.kind not in "biu" or not np.isin(found, (0, 1)).all():
+        raise InvalidArgument(
+            f"Expected member to be truth values of shape (models, records), got {found.dtype} "
+            f"of shape {found.shape}."
+        )
+    return found.astype(bool)
+
+
+def _measure_accuracy(right: BoolArray, member: BoolArray) -> tuple[float, float]:
+    """Return the accuracy inside, and outside; nan where there are no records."""
+    return tuple(  # type: ignore[return-value]
+        float(right[side].mean()) if side.any() else math.nan for side in (member, ~member)
+    )
+
+
+def _check_logs(found: FloatArray) -> None:
+    """Refuse what are no log-probabilities of classes that exclude each other."""
+    if np.isnan(found).any() or (found > 1e-6).any():
+        raise InvalidArgument(
+            f"Expected ln p, at most 0 and never nan, got {np.isnan(found).sum()} nan and up to "
+            f"{np.nanmax(found, initial=-np.inf):.3g}. Of probabilities take the logarithm."
+        )
+    total = np.exp(found.astype(np.float64)).sum(axis=1)
+    if np.abs(total - 1).max() > _SUM:
+        raise InvalidArgument(
+            f"Expected the probabilities of a record to sum to 1, got {total.min():.3g} to "
+            f"{total.max():.3g}. Of logits take the log-softmax."
+        )

@@ -1,0 +1,481 @@
+"""Put the parts of a classifier's audit together: rules, groups, records, advice."""
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from epsilometer.audits.classifier.attacks.evaluation import RecordScores, bound_one_run
+from epsilometer.audits.classifier.leave_one_out.pdtp import (
+    SHOWN,
+    Changes,
+    find_flips,
+    measure_changes,
+    predict_class,
+    show,
+)
+from epsilometer.audits.classifier.outliers import explain_records
+from epsilometer.audits.classifier.release import Measured, apply_rules
+from epsilometer.audits.classifier.subject import ClassifierTask
+from epsilometer.core import judge
+from epsilometer.core.audit import Audit, Provenance
+from epsilometer.core.findings import (
+    AccuracyFinding,
+    GroupRisk,
+    LeaveOneOut,
+    MembershipFinding,
+    RecordRisk,
+    RemovalPlan,
+    RoundingStep,
+    Variation,
+)
+from epsilometer.core.printing import to_csv_text
+from epsilometer.core.scores import Scores
+from epsilometer.engine.shards import Arrays
+from epsilometer.stats import membership
+from epsilometer.stats.gaussians import gaussian_sigma
+from epsilometer.stats.score_finding import round_threshold
+from epsilometer.types import BoolArray, FloatArray, IntArray
+
+RECORDS = "records.csv"  # in the run's directory: private
+SMALLEST = 20  # records of a group that is shown by itself
+_LISTED = 1000  # records in a result
+_EXPLAINED = 20  # of them with what makes them stand out
+_EDGES = np.geomspace(1e-5, 10.0, 49)
+_CITES = ("long2017", "clopper1934")
+_NOISE_DELTA = 1e-5  # at which advice names noise
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PartResults:
+    """What the parts of an audit found, on its way to a result.
+
+    Attributes:
+        task: What was to be measured.
+        found: What each part returned.
+    """
+
+    task: ClassifierTask
+    found: Mapping[str, Arrays]
+
+    def make_audit(self, provenance: Provenance) -> Audit:
+        """Return the audit: what the rules say, with all that it rests on."""
+        subject, arrays = self.task.subject, self.found["leave-one-out"]
+        at, floor = self._changes(), self._floor()
+        rules, attacks = apply_rules(
+            Measured(
+                risk=at.risk,
+                floor=floor,
+                of=self.task.codes.size,
+                drawn=bool(arrays["drawn"]),
+                attacks=[(self._name(name), self._split(name)) for name in subject.attack_names],
+                mismatch=" ".join(self._mismatch),
+            ),
+            subject.deciding_rules,
+            confidence=self.task.confidence,
+        )
+        attacks = tuple(map(self._add_bound, subject.attack_names, attacks))
+        codes = self.task.codes[arrays["records"]]
+        rounding = list_rounding_steps(
+            arrays["full"],
+            arrays["without"],
+            codes,
+            limit=subject.limit,
+            advantages=self.found["attacks"]["advantages"] if attacks else None,
+        )
+        result = Audit(
+            subject=subject.title or type(subject.estimator).__name__,
+            claim=None,
+            findings=(
+                *rules,
+                self._summarise_risk(at, floor),
+                *attacks,
+                *self._group_risks(at.risk, attacks),
+                *self._record_risks(at, floor),
+                *self._removal(),
+                *rounding,
+                *self._variations(),
+                AccuracyFinding(accuracy=float(np.mean(predict_class(arrays["full"]) == codes))),
+            ),
+            caveats=self._caveats(),
+            cites=self._cites(),
+            provenance=provenance,
+        )
+        return msgspec.structs.replace(result, advice=tuple(_advise(result)))
+
+    def list_records(self) -> str:
+        """Return which records are at risk, as CSV: for the run's directory alone."""
+        task, at = self.task, self._changes()
+        records = self.found["leave-one-out"]["records"]
+        names = task.subject.record_names
+        rows = [
+            (
+                rank,
+                int(records[index]) + task.first_row,
+                "" if names is None else names[records[index]],
+                str(task.classes[task.codes[records[index]]]),
+                float(at.risk[index]),
+            )
+            for rank, index in enumerate(_rank(at.risk).tolist(), start=1)
+        ]
+        return to_csv_text(("rank", "row", "name", "class", "risk"), rows)
+
+    def _changes(self, other: str = "without") -> Changes:
+        """Return the risk of each measured record, as probabilities are shown."""
+        arrays, decimals = self.found["leave-one-out"], self.task.subject.decimals
+        return measure_changes(arrays["full"], arrays[other], decimals=decimals)
+
+    def _floor(self) -> FloatArray | None:
+        """Return what another seed alone changes, seen through as many decimals."""
+        return self._changes("null").risk if self.found["leave-one-out"]["null"].size else None
+
+    @property
+    def _mismatch(self) -> list[str]:
+        """How the target differs from its shadows."""
+        return [str(line) for line in self.found.get("attacks", {}).get("mismatch", ())]
+
+    def _name(self, name: str) -> str:
+        """Return the attack as it calls itself."""
+        return str(self.found["attacks"][f"named {name}"])
+
+    def _split(self, name: str, at: Any = slice(None)) -> Scores:
+        """Return scores of all attacked models together, of some records."""
+        found = self.found["attacks"]
+        values, member = found[f"scores {name}"][:, at], found["member"][:, at]
+        return Scores(inside=values[member], outside=values[~member])
+
+    def _add_bound(self, name: str, finding: MembershipFinding) -> MembershipFinding:
+        """Add the bound of the first model that was attacked: one run, one bound."""
+        found = self.found["attacks"]
+        scores = RecordScores(
+            attack=self._name(name),
+            values=found[f"scores {name}"][0],
+            threshold=float(found[f"cut {name}"][0]),
+            convention="",
+        )
+        bound = bound_one_run(
+            scores,
+            found["member"][0],
+            coins=self.task.target is None,  # of a target from elsewhere nobody knows
+            delta=self.task.delta,
+            confidence=self.task.confidence,
+        )
+        return msgspec.structs.replace(finding, bound=round_threshold(bound))
+
+    def _summarise_risk(self, at: Changes, floor: FloatArray | None) -> LeaveOneOut:
+        arrays, confidence = self.found["leave-one-out"], self.task.confidence
+        limit, of = self.task.subject.limit, self.task.codes.size
+        above = at.risk > limit
+        measured = at.risk.size
+        coverage = ""
+        if measured < of and bool(arrays["drawn"]):
+            share = membership.share_above(int(above.sum()), measured, of, confidence=confidence)
+            coverage = (
+                f"of all {of:,} records {share.low:.2%} to {share.high:.2%} are above {limit:g}, "
+                f"with {confidence:g} confidence"
+            )
+        return LeaveOneOut(
+            path=str(arrays["path"]),
+            measured=measured,
+            of=of,
+            decimals=self.task.subject.decimals,
+            limit=limit,
+            exposed=int(above.sum()),
+            hidden=int(np.sum((at.unbinned > limit) & ~above)),
+            edge_only=int(np.sum((at.shown > limit) & ~above)),
+            infinite=int(np.isinf(at.unbinned).sum()),
+            median=float(np.median(at.risk)),
+            largest=float(at.risk.max()),
+            median_floor=None if floor is None else float(np.median(floor)),
+            largest_floor=None if floor is None else float(floor.max()),
+            separation=None if floor is None else membership.rank_sum_pvalue(at.risk, floor),
+            coverage=coverage,
+            edges=tuple(float(f"{edge:.6g}") for edge in _EDGES),
+            bins=_count_bins(at.risk),
+            floor_bins=() if floor is None else _count_bins(floor),
+        )
+
+    def _record_risks(self, at: Changes, floor: FloatArray | None) -> tuple[RecordRisk, ...]:
+        task, subject = self.task, self.task.subject
+        records = self.found["leave-one-out"]["records"]
+        order = _rank(at.risk)[:_LISTED]
+        worst = order[:_EXPLAINED]
+        notes = explain_records(task, records[worst])
+        measure = "PDTP" if subject.decimals is None else f"PDTP, {subject.decimals} decimals"
+        listed = []
+        for place, index in enumerate(order.tolist()):
+            record = int(records[index])
+            note = [notes[place]] if place < len(notes) and notes[place] else []
+            edge_only = bool(at.shown[index] > subject.limit >= at.risk[index])
+            if edge_only:
+                note.append("above the limit through the edge of a bin alone")
+            if np.isinf(at.unbinned[index]):
+                note.append("a class is possible with it and impossible without, or the reverse")
+            listed.append(
+                RecordRisk(
+                    rank=place + 1,
+                    row=record + task.first_row if subject.show_records else None,
+                    risk=at.risk[index],
+                    measure=measure,
+                    note="; ".join(note),
+                    shown=at.shown[index],
+                    unbinned=at.unbinned[index],
+                    floor=None if floor is None else floor[index],
+                    edge_only=edge_only,
+                    scores=self._scores_of(record),
+                )
+            )
+        return tuple(listed)
+
+    def _scores_of(self, record: int) -> tuple[tuple[str, float], ...]:
+        """Return each attack's mean score of the record over the models it was in."""
+        if "attacks" not in self.found:
+            return ()
+        found = self.found["attacks"]
+        inside = found["member"][:, record]
+        return tuple(
+            (self._name(name), float(found[f"scores {name}"][inside, record].mean()))
+            for name in self.task.subject.attack_names
+            if inside.any()
+        )
+
+    def _group_risks(
+        self, risk: FloatArray, findings: tuple[MembershipFinding, ...]
+    ) -> tuple[GroupRisk, ...]:
+        task, limit = self.task, self.task.subject.limit
+        records = self.found["leave-one-out"]["records"]
+        strongest = max(
+            zip(findings, task.subject.attack_names, strict=True),
+            key=lambda pair: pair[0].auc,
+            default=None,
+        )
+        listed = []
+        labels = np.asarray(task.classes[task.codes]).astype(np.str_)
+        for column, values in (("class", labels), *task.groups.items()):
+            for name, at in _list_groups(values, records):
+                inside = at[records]
+                auc = self._auc(strongest[1], at) if strongest else None
+                listed.append(
+                    GroupRisk(
+                        column=column,
+                        name=name,
+                        records=int(inside.sum()),
+                        exposed=float(np.mean(risk[inside] > limit)),
+                        median=float(np.median(risk[inside])),
+                        auc=auc and auc.value,
+                        auc_low=auc and auc.low,
+                        auc_high=auc and auc.high,
+                    )
+                )
+        return tuple(listed)
+
+    def _auc(self, name: str, at: BoolArray) -> membership.Limited | None:
+        """Return the AUC of an attack within a group; None where too few were in, or out."""
+        member = self.found["attacks"]["member"][0, at]
+        if min(int(member.sum()), int((~member).sum())) < SMALLEST:
+            return None
+        return membership.auc(self._split(name, at), confidence=self.task.confidence)
+
+    def _removal(self) -> tuple[RemovalPlan, ...]:
+        if "removal" not in self.found:
+            return ()
+        found = self.found["removal"]
+        if not found["exposed"][0]:
+            return ()
+        order = self.found["leave-one-out"]["records"][_rank(self._changes().risk)]
+        ranks = {record: place for place, record in enumerate(order.tolist(), start=1)}
+        return (describe_removal(found, ranks),)
+
+    def _variations(self) -> tuple[Variation, ...]:
+        subject, causes = self.task.subject, []
+        if "variation" in self.found:
+            causes.append(("initialisation", subject.variation, "variation"))
+        if subject.attack_names and subject.variation:
+            causes.append(("which half of the records is drawn", subject.shadows, "attacks"))
+        return tuple(
+            Variation(
+                cause=cause,
+                models=models,
+                deciles=tuple(
+                    np.quantile(self.found[part]["spread"], np.linspace(0, 1, 11)).tolist()
+                ),
+            )
+            for cause, models, part in causes
+        )
+
+    def _caveats(self) -> tuple[str, ...]:
+        found = self.found["leave-one-out"]
+        caveats = [*self.task.subject.caveats, *map(str, found["caveats"].tolist())]
+        if "attacks" in self.found:
+            found = self.found["attacks"]
+            train, test = found["accuracy"].tolist()
+            halves = f"{len(found['member'])} models trained on halves of the records"
+            caveats.append(
+                f"Attacks were made on {halves if self.task.target is None else 'the target'}; "
+                f"shadows are right on {train:.1%} of the records they were trained on and on "
+                f"{test:.1%} of the others. Limits take scores for independent, and hold for "
+                "models and records like these."
+            )
+            caveats += self._mismatch
+        return tuple(caveats)
+
+    def _cites(self) -> tuple[str, ...]:
+        attacks = self.task.subject.attack_names
+        cited = [self.found["attacks"][f"cites {name}"].tolist() for name in attacks]
+        if self.found["leave-one-out"]["null"].size:
+            cited.append(["mann1947"])
+        if attacks:
+            cited.append(["massart1990", "steinke2023"])
+        return tuple(dict.fromkeys([*_CITES, *(str(key) for keys in cited for key in keys)]))
+
+
+def _rank(risk: FloatArray) -> NDArray[np.int64]:
+    """Return places of records, the riskiest first."""
+    return np.argsort(-risk, kind="stable")
+
+
+def _list_groups(
+    values: NDArray[Any], records: NDArray[np.int64]
+) -> Iterator[tuple[str, BoolArray]]:
+    """Yield groups with who is in them, the small ones together, unless those are few too."""
+    small = np.zeros(values.size, bool)
+    measured = values[records]
+    for name in sorted(np.unique(values).tolist(), key=_sort_key):
+        at = values == name
+        if np.sum(measured == name) >= SMALLEST:
+            yield name, at
+        else:
+            small |= at
+    if small[records].sum() >= SMALLEST:
+        yield f"(fewer than {SMALLEST} each)", small
+
+
+def _sort_key(name: str) -> tuple[float, str]:
+    """Sort groups that begin with a number by it, and all others after them."""
+    number = re.match(r"-?\d+(\.\d+)?(e[+-]?\d+)?", name)
+    if name.startswith("…"):
+        return -math.inf, name
+    return (float(number[0]) if number else math.inf), name
+
+
+def _count_bins(values: FloatArray) -> tuple[int, ...]:
+    counts = np.histogram(np.clip(values, _EDGES[0], _EDGES[-1]), _EDGES)[0]
+    return tuple(counts.tolist())
+
+
+def describe_removal(found: Mapping[str, Any], ranks: Mapping[int, int]) -> RemovalPlan:
+    """Return the removal plan, with what it comes to; ``ranks`` are those of records by row."""
+    best = int(np.argmin(found["exposed"]))
+    dropped, first = int(found["removed"][best]), int(found["exposed"][0])
+    fewest, last = int(found["exposed"][best]), int(found["removed"][-1])
+    lost = float(found["accuracy"][0] - found["accuracy"][best])
+    if not dropped:
+        ended = f"Dropping {last:,} of the riskiest did not help: {first:,} were exposed, no fewer."
+    elif fewest:
+        ended = (
+            f"Dropping {dropped:,} brings {first:,} exposed records down to {fewest:,}, not to "
+            f"none; {last:,} were tried. Others come out where the riskiest leave."
+        )
+    else:
+        ended = f"After dropping {dropped:,} no record is exposed; accuracy falls by {lost:.3f}."
+    curves = ("removed", "largest", "exposed", "accuracy")
+    return RemovalPlan(
+        **{name: tuple(found[name].tolist()) for name in curves},
+        ranks=tuple(ranks.get(record, 0) for record in found["dropped"].tolist()),
+        best=dropped,
+        ended=ended,
+    )
+
+
+def list_rounding_steps(
+    full: FloatArray,
+    without: FloatArray,
+    codes: IntArray,
+    *,
+    limit: float,
+    advantages: FloatArray | None,
+) -> tuple[RoundingStep, ...]:
+    """Return risk and accuracy with fewer and fewer decimals, down to the class alone.
+
+    Args:
+        full: ln p of the model trained on all, shape ``(records, classes)``.
+        without: ln p without the record.
+        codes: Position of each record's label.
+        limit: Above which a record is exposed.
+        advantages: Of an attack on what is shown, one for each of ``SHOWN``.
+    """
+    steps = []
+    for place, decimals in enumerate(SHOWN):
+        if decimals == -1:
+            change = measure_changes(full, without, decimals=None).risk
+            risk = np.where(find_flips(full, without), change, 0.0)
+            right = predict_class(full) == codes
+        else:
+            risk = measure_changes(full, without, decimals=decimals).risk
+            right = predict_class(show(full, decimals)) == codes
+        steps.append(
+            RoundingStep(
+                decimals=decimals,
+                exposed=int(np.sum(risk > limit)),
+                largest=float(risk.max()),
+                accuracy=float(right.mean()),
+                advantage=None if advantages is None else float(advantages[place]),
+            )
+        )
+    return tuple(steps)
+
+
+def _advise(result: Audit) -> Iterator[str]:
+    """Yield what to do, the most useful first."""
+    (risk,) = result.find(LeaveOneOut)
+    if risk.exposed:
+        yield (
+            f"Look at the riskiest records: {RECORDS} in the run's directory says which they are. "
+            "What makes them stand out may be a mistake in the data, or a person who must not be "
+            "in it."
+        )
+        yield _advise_rounding(result.find(RoundingStep), risk)
+        yield from (plan.ended for plan in result.find(RemovalPlan))
+    if result.verdict == judge.CANNOT_TELL:
+        yield "To be able to tell, measure more: all records, more shadows, more records."
+    if result.verdict != judge.RELEASE and risk.limit > 0:
+        noise = gaussian_sigma(risk.limit, _NOISE_DELTA)
+        yield (
+            "Differentially private training limits what anything published shows of any record. "
+            f"With ε = {risk.limit:g} at δ = {_NOISE_DELTA:g}, a single step on all records needs "
+            f"noise of {noise:.3g} times the clipping norm; the command epsilometer dpsgd says "
+            "what your settings of DP-SGD keep."
+        )
+    if result.verdict == judge.RELEASE:
+        yield (
+            "Publish what was audited: this model, trained on these records in this way. After "
+            "any change, audit again."
+        )
+    if risk.decimals is not None and risk.hidden:
+        hidden = risk.hidden
+        more = "1 more record is" if hidden == 1 else f"{hidden:,} more records are"
+        yield (
+            f"Show no more than {risk.decimals} decimals, and do not give the model itself "
+            f"away: at full precision {more} exposed."
+        )
+
+
+def _advise_rounding(steps: Sequence[RoundingStep], risk: LeaveOneOut) -> str:
+    """Name the most decimals with which no record is exposed."""
+    for step in steps:
+        if step.exposed == 0:
+            shown = "the class alone" if step.decimals == -1 else f"{step.decimals} decimals"
+            return (
+                f"Showing {shown} exposes no record; what is shown then names the right class in "
+                f"{step.accuracy:.1%} of records."
+            )
+    fewest = min(steps, key=lambda step: step.exposed)
+    return (
+        f"Showing fewer decimals is not enough: {fewest.exposed:,} of {risk.measured:,} records "
+        "are exposed at best."
+    )

@@ -1,0 +1,1 @@
+"""Compute leave-one-out risk of every record, by family of model."""

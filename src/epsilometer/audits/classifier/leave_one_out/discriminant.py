@@ -1,0 +1,309 @@
+"""Remove one record from linear and quadratic discriminant analysis: means and covariances move.
+
+Removing x from a class of n records with mean m moves its mean by −(x − m)/(n − 1) and subtracts
+n/(n − 1) (x − m)(x − m)ᵀ from its scatter: a change of rank one, whose inverse and determinant are
+known (Sherman and Morrison). Where so little of the covariance is left in some direction that
+scikit-learn might drop that direction, or rounding would show, the record is refitted instead.
+"""
+
+from abc import abstractmethod
+from functools import cache
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+import scipy.special
+
+from epsilometer._extras import needs
+from epsilometer.audits.classifier.leave_one_out.families import Family, Removable
+from epsilometer.audits.classifier.sklearn_models import (
+    clone_estimator,
+    decision_logs,
+    read_labels,
+    read_matrix,
+)
+from epsilometer.types import BoolArray, FloatArray, IntArray
+
+_MOST = 10**8  # numbers in all covariances
+_LEAST = 1e-9  # of an eigenvalue of a correlation matrix: below it rounding shows
+
+
+class _Discriminant(Removable):
+    """Scores of classes by distances from their means, and records that have to be refitted."""
+
+    def __init__(self, estimator: Any, X: Any, y: Any) -> None:  # noqa: N803
+        super().__init__(read_matrix(X), y, priors=estimator.priors)
+        self._estimator = estimator
+        # About the mean of all records, so that no digits are lost where features are far from 0
+        self._centre = self.features.mean(axis=0)
+        centred = self.features - self._centre
+        members = [self.codes == c for c in range(self.classes.size)]
+        self._means = np.stack([centred[own].mean(axis=0) for own in members])
+        self._within = centred - self._means[self.codes]
+        self._scatter = np.stack([self._within[own].T @ self._within[own] for own in members])
+
+    @abstractmethod
+    def unsafe(self) -> str | None:
+        """Say why scikit-learn might not fit what is fitted here."""
+
+    @abstractmethod
+    def _score(
+        self, label: int, records: IntArray, at: FloatArray | None
+    ) -> tuple[FloatArray, BoolArray]:
+        """Return scores without records of a class, and which of them rounding does not spoil."""
+
+    def remove(self, label: int, records: IntArray, at: FloatArray | None) -> FloatArray:
+        """Return ln p without records of one class."""
+        with np.errstate(divide="ignore", invalid="ignore"):  # those that are refitted
+            scores, safe = self._score(label, records, at)
+            result = _log_softmax(scores + self.log_priors(self.count_without(label)))
+        for place in np.flatnonzero(~safe):
+            queries = self.features[records[[place]]] if at is None else at
+            refitted = self._refit(int(records[place]), queries)
+            result[place if at is None else slice(None)] = refitted
+        return result
+
+    def _refit(self, record: int, at: FloatArray) -> FloatArray:
+        others = np.arange(len(self.codes)) != record
+        model = clone_estimator(self._estimator).fit(self.features[others], self.codes[others])
+        result = np.full((len(at), self.classes.size), -np.inf)
+        result[:, model.classes_] = decision_logs(model.decision_function(at))
+        return result
+
+
+class LinearModel(_Discriminant):
+    """Means and the pooled covariance, and those without one record.
+
+    With priors that are given, the solvers "lsqr" and "eigen" weigh the classes' covariances by
+    them; a record then also changes the weight of all others of its class. That is the same for
+    every record of a class, so each class has its own covariance to start from.
+    """
+
+    def __init__(self, estimator: Any, X: Any, y: Any) -> None:  # noqa: N803
+        super().__init__(estimator, X, y)
+        self._columns = np.flatnonzero(_spread_within(self.features, self.codes))
+        svd = estimator.solver == "svd"
+        self._unbiased = svd and not _divides_by_all("Linear")
+        self._shares = None
+        if self.priors is not None and not svd:
+            self._shares = self.priors / self.priors.sum()
+        # Eigenvalues of the correlations within classes that are safely kept by scikit-learn
+        self._threshold = max(2.0 * float(estimator.tol) ** 2 if svd else 0.0, _LEAST)
+        self._all = self._pool(self.counts)
+        self._start = cache(self._prepare)
+
+    def log_proba(self, queries: Any) -> FloatArray:
+        """Return ln p of the model trained on all records."""
+        at = self._rotate(self._all, self.read_queries(queries) - self._centre)
+        means = self._rotate(self._all, self._means)
+        squares = np.stack([((at - mean) ** 2).sum(axis=1) for mean in means], axis=1)
+        return _log_softmax(self.log_priors(self.counts) - 0.5 * squares)
+
+    def unsafe(self) -> str | None:
+        """Say why scikit-learn might drop directions that are kept here."""
+        if self._all.smallest <= self._threshold:
+            return "collinear features"
+        priors = self.counts if self.priors is None else self.priors
+        priors = priors / priors.sum()
+        means = self._rotate(self._all, self._means - priors @ self._means)
+        sizes = np.linalg.svd(np.sqrt(priors)[:, None] * means, compute_uv=False)
+        sizes = sizes[: self.classes.size - 1]
+        if self._estimator.solver == "svd" and sizes[-1] <= 10 * self._estimator.tol * sizes[0]:
+            return "means of classes that lie nearly on a plane"
+        return None
+
+    def _score(
+        self, label: int, records: IntArray, at: FloatArray | None
+    ) -> tuple[FloatArray, BoolArray]:
+        start, means, share = self._start(label)
+        away = self._rotate(start, self._within[records])
+        squared = (away**2).sum(axis=1)
+        left = 1.0 - share * squared
+        # x − m of another class is (x − own mean) + (own mean − m): no differences of far points
+        apart = means[label] - means
+        from_own = away
+        if at is not None:
+            from_own = self._rotate(start, at - self._centre) - means[label]
+        product = (from_own * away).sum(axis=1)
+        lengths = (from_own**2).sum(axis=1)[:, None] + 2 * from_own @ apart.T
+        lengths += (apart**2).sum(axis=1)
+        along = product[:, None] + away @ apart.T
+        # The mean of its own class moves away from the record, by a step of x − m
+        step = 1.0 / max(1.0, self.counts[label] - 1)
+        lengths[:, label] += step * (2 * product + step * squared)
+        along[:, label] += step * squared
+        scores = -0.5 * (lengths + (share / left)[:, None] * along**2)
+        return scores, start.smallest * left > self._threshold
+
+    def _prepare(self, label: int) -> tuple["_Ellipsoid", FloatArray, float]:
+        """Return covariance and means from which a record of a class is removed.
+
+        With them comes the share of (x − m)(x − m)ᵀ that is subtracted from the covariance.
+        """
+        start, count = self._pool(self.count_without(label)), self.counts[label]
+        weight = float(self._weights(self.count_without(label))[label])
+        share = 0.0 if count == 1 else count / (count - 1) * weight
+        return start, self._rotate(start, self._means), share
+
+    def _weights(self, counts: FloatArray) -> FloatArray:
+        if self._shares is not None:
+            return np.asarray(self._shares / counts)
+        divisor = counts.sum() - self._unbiased * np.count_nonzero(counts)
+        return np.full(counts.size, 1.0 / divisor)
+
+    def _pool(self, counts: FloatArray) -> "_Ellipsoid":
+        """Return the covariance of all records, with divisors for these counts."""
+        covariance = np.tensordot(self._weights(counts), self._scatter, axes=1)
+        return _Ellipsoid(covariance[np.ix_(self._columns, self._columns)])
+
+    def _rotate(self, ellipsoid: "_Ellipsoid", rows: FloatArray) -> FloatArray:
+        return ellipsoid.rotate(rows[:, self._columns])
+
+
+class QuadraticModel(_Discriminant):
+    """Means and covariances of each class; without a record only its own class's change."""
+
+    def __init__(self, estimator: Any, X: Any, y: Any) -> None:  # noqa: N803
+        super().__init__(estimator, X, y)
+        eigen = getattr(estimator, "solver", "svd") == "eigen"
+        self._ridge = 0.0 if eigen else float(estimator.reg_param)
+        self._unbiased = not eigen and not _divides_by_all("Quadratic")
+        self._least = 2.0 * float(estimator.tol)  # eigenvalues safely above what it gives up at
+        self._ellipsoids = [self._ellipsoid(c, self.counts) for c in range(self.classes.size)]
+        self._start = cache(lambda label: self._ellipsoid(label, self.count_without(label)))
+
+    def log_proba(self, queries: Any) -> FloatArray:
+        """Return ln p of the model trained on all records."""
+        return _log_softmax(
+            self._measure(self.read_queries(queries)) + self.log_priors(self.counts)
+        )
+
+    def unsafe(self) -> str | None:
+        """Say why scikit-learn might not fit what is fitted here."""
+        if min(one.least for one in self._ellipsoids) <= self._least:
+            return "collinear features within a class"
+        if min(one.smallest for one in self._ellipsoids) <= _LEAST:
+            return "features within a class that are collinear but for rounding"
+        return None
+
+    def _score(
+        self, label: int, records: IntArray, at: FloatArray | None
+    ) -> tuple[FloatArray, BoolArray]:
+        start, count = self._start(label), self.counts[label]
+        share = (1 - self._ridge) * count / (count - 1) / (count - 1 - self._unbiased)
+        away = start.rotate(self._within[records])
+        left = 1.0 - share * (away**2).sum(axis=1)
+        from_own = away
+        if at is not None:
+            from_own = start.rotate(at - self._centre - self._means[label])
+        from_mean = from_own + away / (count - 1)
+        along = (from_mean * away).sum(axis=1)
+        squares = (from_mean**2).sum(axis=1) + share / left * along**2
+        scores = self._measure(self.features[records] if at is None else at)
+        scores[:, label] = -0.5 * (squares + start.log_det + np.log(left))
+        # An eigenvalue of what is left is at least ``left`` times the smallest there was
+        return scores, (start.least * left > self._least) & (start.smallest * left > _LEAST)
+
+    def _measure(self, at: FloatArray) -> FloatArray:
+        scores = np.empty((len(at), self.classes.size))
+        for c, ellipsoid in enumerate(self._ellipsoids):
+            turned = ellipsoid.rotate(at - self._centre - self._means[c])
+            scores[:, c] = -0.5 * ((turned**2).sum(axis=1) + ellipsoid.log_det)
+        return scores
+
+    def _ellipsoid(self, label: int, counts: FloatArray) -> "_Ellipsoid":
+        divisor = counts[label] - self._unbiased
+        covariance = (1 - self._ridge) / divisor * self._scatter[label]
+        return _Ellipsoid(covariance + self._ridge * np.eye(len(covariance)))
+
+
+class _Ellipsoid:
+    """A covariance C by its Cholesky factor L: rotated points x have lengths xᵀC⁻¹x."""
+
+    def __init__(self, covariance: FloatArray) -> None:
+        scales = np.sqrt(np.diag(covariance))
+        if not scales.all():
+            raise scipy.linalg.LinAlgError("a feature without variance")
+        # Of correlations, so that features in small units do not look collinear
+        correlation = covariance / np.outer(scales, scales)
+        self.smallest = float(np.linalg.eigvalsh(correlation)[0])  # of the correlations
+        self.least = float(np.linalg.eigvalsh(covariance)[0])  # of the covariances
+        self._scales = scales
+        self._factor = scipy.linalg.cholesky(correlation, lower=True)
+        self.log_det = 2.0 * float(np.log(np.diag(self._factor)).sum() + np.log(scales).sum())
+
+    def rotate(self, at: FloatArray) -> FloatArray:
+        """Return L⁻¹ applied to each row."""
+        turned: FloatArray = scipy.linalg.solve_triangular(
+            self._factor, (at / self._scales).T, lower=True
+        ).T
+        return turned
+
+
+@cache
+def _divides_by_all(kind: str) -> bool:
+    """Tell whether this scikit-learn divides scatter by n; it was n − classes (or n − 1) before."""
+    with needs("sklearn", extra="sklearn"):
+        import sklearn.discriminant_analysis
+    estimator = getattr(sklearn.discriminant_analysis, f"{kind}DiscriminantAnalysis")()
+    fitted = estimator.fit([[0.0], [2.0], [10.0], [12.0]], [0, 0, 1, 1])
+    return bool(np.allclose(np.ravel(fitted.scalings_), 1.0))
+
+
+def _spread_within(X: FloatArray, codes: IntArray) -> FloatArray:  # noqa: N803
+    """Return the spread of features about the means of classes.
+
+    Summed as scikit-learn does, which then asks whether a feature's spread is exactly 0.
+    """
+    counts = np.bincount(codes).astype(np.float64)
+    sums = np.zeros((counts.size, X.shape[1]))
+    np.add.at(sums, codes, X)
+    return np.asarray((X - (sums / counts[:, None])[codes]).std(axis=0))
+
+
+def _refuse_covariances(estimator: Any, X: Any, codes: IntArray) -> str | None:  # noqa: N803
+    """Say why covariances of classes are not what is to be kept, or cannot be."""
+    other = ("shrinkage", "covariance_estimator")  # which old versions do not have
+    if any(getattr(estimator, name, None) is not None for name in other):
+        return "another covariance than the empirical one"
+    if np.bincount(codes).size * np.shape(X)[1] ** 2 > _MOST:
+        return "covariances too large to be kept for each class"
+    return None
+
+
+def _refuse_linear(estimator: Any, X: Any, y: Any) -> str | None:  # noqa: N803
+    _, codes = read_labels(y)
+    if reason := _refuse_covariances(estimator, X, codes):
+        return reason
+    if estimator.priors is not None and np.bincount(codes).min() == 1:
+        return "priors are given, and a class has too few records"
+    features = read_matrix(X)
+    spread = _spread_within(features, codes)
+    rounded = (spread > 0) & (spread <= _LEAST * np.abs(features).max(axis=0))
+    if rounded.any() or not spread.any():
+        return "features that are constant within classes, but for rounding"
+    try:
+        return LinearModel(estimator, X, y).unsafe()
+    except scipy.linalg.LinAlgError:
+        return "collinear features"
+
+
+def _refuse_quadratic(estimator: Any, X: Any, y: Any) -> str | None:  # noqa: N803
+    _, codes = read_labels(y)
+    if reason := _refuse_covariances(estimator, X, codes):
+        return reason
+    if np.bincount(codes).min() <= 2:
+        return "a class of too few records"
+    try:
+        return QuadraticModel(estimator, X, y).unsafe()
+    except scipy.linalg.LinAlgError:
+        return "collinear features within a class"
+
+
+def _log_softmax(scores: FloatArray) -> FloatArray:
+    result: FloatArray = scipy.special.log_softmax(scores, axis=1)
+    return result
+
+
+LINEAR = Family("linear discriminant analysis", LinearModel, _refuse_linear)
+QUADRATIC = Family("quadratic discriminant analysis", QuadraticModel, _refuse_quadratic)

@@ -1,0 +1,185 @@
+"""Register families of classifiers from which one record can be removed without a refit."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from epsilometer.audits.classifier.sklearn_models import identify, read_labels, read_matrix
+from epsilometer.core.registry import Registry
+from epsilometer.errors import InvalidArgument
+from epsilometer.types import FloatArray, IntArray
+
+
+class Removable(ABC):
+    """A model fitted to n records, from which any one record can be removed.
+
+    Where the last record of a class is removed the class is gone: its column is −inf, and the
+    others share its probability. A row of nan says that the model has no prediction there (0/0).
+
+    Args:
+        features: Of the records it was fitted to.
+        y: Their labels.
+        priors: Of the classes, as the estimator was given them; None: none were given.
+        counted: Whether priors that were not given are the shares of the classes, or all equal.
+
+    Attributes:
+        classes: The labels, in the order of columns.
+        codes: Position of each record's label among them.
+        counts: Records of each class.
+        caveats: Sentences that a reader of its numbers must know.
+        block: Records that ``own`` removes at a time, so that working arrays stay small.
+    """
+
+    caveats: tuple[str, ...] = ()
+    block: int = 1 << 30
+
+    def __init__(self, features: Any, y: Any, *, priors: Any = None, counted: bool = True) -> None:
+        self.features = features
+        self.classes, self.codes = read_labels(y)
+        self.counts = np.bincount(self.codes).astype(np.float64)
+        self.priors = None if priors is None else np.asarray(priors, np.float64)
+        self.counted = counted and priors is None
+        if self.priors is not None and self.priors.shape != self.classes.shape:
+            raise InvalidArgument(
+                f"Expected {self.classes.size} priors, one for each class, got {self.priors.size}."
+            )
+
+    @abstractmethod
+    def log_proba(self, queries: Any) -> FloatArray:
+        """Return ln p of the model trained on all records, shape ``(queries, classes)``."""
+
+    @abstractmethod
+    def remove(self, label: int, records: IntArray, at: FloatArray | None) -> FloatArray:
+        """Return ln p without records of one class, shape ``(rows, classes)``.
+
+        Args:
+            label: Position of their class.
+            records: Which; one where ``at`` is given.
+            at: Queries, as ``read_queries`` returns them; None: each record's own features.
+        """
+
+    def own(self, records: IntArray) -> FloatArray:
+        """Return ln p at each record's features without it, shape ``(records, classes)``."""
+        records = np.asarray(records, np.int64)
+        result = np.empty((records.size, self.classes.size))
+        codes = self.codes[records]
+        for label in np.unique(codes).tolist():
+            places = np.flatnonzero(codes == label)
+            for start in range(0, places.size, self.block):
+                some = places[start : start + self.block]
+                result[some] = self.remove(label, records[some], None)
+        return result
+
+    def without(self, record: int, queries: Any) -> FloatArray:
+        """Return ln p of the model without that record, shape ``(queries, classes)``."""
+        at = self.read_queries(queries)
+        return self.remove(int(self.codes[record]), np.array([record]), at)
+
+    def count_without(self, label: int) -> FloatArray:
+        """Return how many records each class has when one of class ``label`` is removed."""
+        counts = self.counts.copy()
+        counts[label] -= 1
+        return counts
+
+    def log_priors(self, counts: FloatArray) -> FloatArray:
+        """Return ln of the priors up to a constant; −inf for a class without records."""
+        weights = counts if self.counted else np.ones_like(counts)
+        if self.priors is not None:
+            weights = weights * self.priors
+        with np.errstate(divide="ignore"):
+            return np.log(np.where(counts > 0, weights, 0.0))
+
+    def read_queries(self, queries: Any) -> FloatArray:
+        """Return the queries as a matrix with as many columns as the training set."""
+        at = read_matrix(queries, name="queries")
+        check_width(at, self.features.shape[1])
+        return at
+
+
+def check_width(queries: Any, width: int) -> None:
+    """Refuse queries that have not so many columns."""
+    if queries.shape[1] != width:
+        raise InvalidArgument(f"Expected queries of {width} features, got {queries.shape[1]}.")
+
+
+def _refuse_nothing(estimator: Any, X: Any, y: Any) -> None:  # noqa: N803
+    return None
+
+
+@dataclass(frozen=True)
+class Family:
+    """Estimators of one exact class, and their model without a record.
+
+    Attributes:
+        name: What people call it, as in "Gaussian naive Bayes".
+        fit: ``fit(estimator, X, y)`` fits what the estimator would fit; the estimator itself is
+            not changed.
+        refuses: ``refuses(estimator, X, y)`` says why these parameters or data have to be
+            refitted; None where they need not.
+    """
+
+    name: str
+    fit: Callable[[Any, Any, Any], Removable]
+    refuses: Callable[[Any, Any, Any], str | None] = _refuse_nothing
+
+
+_HERE = __name__.rpartition(".")[0]
+FAMILIES: Registry[Family] = Registry(
+    "families",
+    {
+        "sklearn.GaussianNB": f"{_HERE}.naive_bayes:GAUSSIAN",
+        "sklearn.BernoulliNB": f"{_HERE}.naive_bayes:BERNOULLI",
+        "sklearn.MultinomialNB": f"{_HERE}.naive_bayes:MULTINOMIAL",
+        "sklearn.ComplementNB": f"{_HERE}.naive_bayes:COMPLEMENT",
+        "sklearn.CategoricalNB": f"{_HERE}.naive_bayes:CATEGORICAL",
+        "sklearn.KNeighborsClassifier": f"{_HERE}.nearest_neighbours:NEIGHBOURS",
+        "epsilometer.RandomDecisionTrees": f"{_HERE}.trees:RANDOM_TREES",
+        "epsilometer.FixedStructure": f"{_HERE}.trees:FIXED_TREE",
+        "sklearn.RidgeClassifier": f"{_HERE}.linear:RIDGE",
+        "sklearn.LinearRegression": f"{_HERE}.linear:RIDGE",
+        "sklearn.LogisticRegression": f"{_HERE}.logistic:LOGISTIC",
+        "sklearn.LinearDiscriminantAnalysis": f"{_HERE}.discriminant:LINEAR",
+        "sklearn.QuadraticDiscriminantAnalysis": f"{_HERE}.discriminant:QUADRATIC",
+    },
+)
+
+
+def family_of(estimator: Any) -> Family | None:
+    """Return the family of an estimator's exact class, or None.
+
+    Example:
+        >>> from sklearn.naive_bayes import GaussianNB
+        >>> family_of(GaussianNB()).name
+        'Gaussian naive Bayes'
+    """
+    return FAMILIES.get(identify(estimator))
+
+
+def class_weights(setting: Any, classes: NDArray[Any], counts: FloatArray) -> FloatArray:
+    """Return the weights of scikit-learn's ``class_weight``; 0 for a class without records.
+
+    Example:
+        >>> class_weights("balanced", np.array(["no", "yes"]), np.array([3.0, 1.0]))
+        array([0.66666667, 2.        ])
+        >>> class_weights({"yes": 5}, np.array(["no", "yes"]), np.array([3.0, 1.0]))
+        array([1., 5.])
+    """
+    present = counts > 0
+    if setting is None:
+        weights = np.ones_like(counts)
+    elif isinstance(setting, str):  # "balanced"
+        weights = counts.sum() / (present.sum() * np.where(present, counts, 1.0))
+    else:
+        weights = np.array([setting.get(label, 1.0) for label in classes.tolist()], np.float64)
+    return np.where(present, weights, 0.0)
+
+
+def refuse_weights(estimator: Any) -> str | None:
+    """Say that ``class_weight`` is none that ``class_weights`` computes."""
+    setting = getattr(estimator, "class_weight", None)
+    known = setting is None or isinstance(setting, dict) or setting == "balanced"
+    return None if known else "a class_weight that is not known here"

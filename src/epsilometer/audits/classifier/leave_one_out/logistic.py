@@ -1,0 +1,393 @@
+"""Remove one record from logistic regression: Newton's method from the model with all records."""
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+import scipy.special
+
+from epsilometer.audits.classifier.leave_one_out.families import (
+    Family,
+    Removable,
+    class_weights,
+    refuse_weights,
+)
+from epsilometer.audits.classifier.sklearn_models import read_matrix
+from epsilometer.errors import InvalidArgument
+from epsilometer.types import FloatArray, IntArray
+
+_MOST_COEFFICIENTS = 8000  # the factor of the Hessian has the square of it: half a gigabyte
+_TOLERANCE = 1e-12  # of the square root of the objective; rounding is four digits below
+_SHARED_STEPS = 40  # with one Hessian for all; who is not there by then has its own
+_PAIRS = 10  # steps that are remembered
+_ROUNDING = 1e-8  # below it a decrement that no longer falls is rounding
+_NEWTON_STEPS = 200
+_BLOCK = 1 << 20  # numbers of a working array
+
+
+class LogisticMinimiser(Removable):
+    r"""The minimiser of :math:`C \sum_i s_i \ell_i(W) + \frac12 \|W\|^2`, and without one record.
+
+    Without record t the Hessian changes by its own term, of rank classes − 1. One factor of the
+    Hessian with all records and Woodbury's formula give each record's first step. Next ones are
+    by gradients computed afresh and what earlier steps did to them (L-BFGS); a record for which
+    that diverges gets damped Newton steps with its own Hessian. Either way the gradient
+    vanishes to rounding: this is the minimiser, and no approximation.
+
+    "balanced" weights of everybody change with a record, in the same way for all records of a
+    class; there each class has its own start, with all records and the weights without one.
+    The solver and its tolerance do not matter.
+    """
+
+    caveats = (
+        "The exact minimisers are compared: a solver at its default tolerance adds noise of its "
+        "own, often larger than a record's effect.",
+    )
+
+    def __init__(self, estimator: Any, X: Any, y: Any) -> None:  # noqa: N803
+        super().__init__(read_matrix(X), y)
+        penalised = estimator.solver == "liblinear"  # the only solver to penalise the intercept
+        self._intercept, self._penalty = 0.0, np.ones(self.features.shape[1])
+        if estimator.fit_intercept:
+            self._intercept = float(estimator.intercept_scaling) if penalised else 1.0
+            self._penalty = np.append(self._penalty, float(penalised))
+        self._cost, self._class_weight = float(estimator.C), estimator.class_weight
+        self._design = self._add_intercept(self.features)
+        self._all = _Start(self._problem(self.counts))
+        wide = max(len(self.codes), self._all.coefficients.size) * self.classes.size
+        self.block = max(1, _BLOCK // wide)
+        self._start_class = cache(
+            lambda label: _Start(
+                self._problem(self.count_without(label)), near=self._all.coefficients
+            )
+        )
+
+    def log_proba(self, queries: Any) -> FloatArray:
+        """Return ln p of the model trained on all records."""
+        return self._all.problem.predict(self.read_queries(queries), self._all.coefficients)
+
+    def remove(self, label: int, records: IntArray, at: FloatArray | None) -> FloatArray:
+        """Return ln p without records of one class."""
+        design = self._design[records] if at is None else at
+        if self.counts[label] == 1:
+            return self._remove_class(int(records[0]), design)
+        start = self._start_class(label) if self._class_weight == "balanced" else self._all
+        coefficients = start.without(records)
+        if at is not None:
+            return start.problem.predict(at, coefficients[0])
+        logits = np.einsum("bd,bdm->bm", design, coefficients)
+        return _log_softmax(logits @ start.problem.code.T)
+
+    def read_queries(self, queries: Any) -> FloatArray:
+        """Return the queries with their intercept."""
+        return self._add_intercept(super().read_queries(queries))
+
+    def _problem(self, counts: FloatArray) -> "_Problem":
+        weights = self._cost * class_weights(self._class_weight, self.classes, counts)
+        return _Problem(
+            self._design, self.codes, weights[self.codes], self._penalty, self.classes.size
+        )
+
+    def _remove_class(self, record: int, at: FloatArray) -> FloatArray:
+        """Remove the only record of a class: what is left is a problem of fewer classes."""
+        gone = int(self.codes[record])
+        others = np.delete(np.arange(self.classes.size), gone)
+        result = np.full((len(at), self.classes.size), -np.inf)
+        if others.size == 1:
+            result[:, others] = 0.0
+            return result
+        rows = np.delete(np.arange(len(self.codes)), record)
+        counts = np.delete(self.counts, gone)
+        weights = self._cost * class_weights(self._class_weight, self.classes[others], counts)
+        codes = np.searchsorted(others, self.codes[rows])
+        problem = _Problem(self._design[rows], codes, weights[codes], self._penalty, others.size)
+        result[:, others] = problem.predict(at, problem.minimise())
+        return result
+
+    def _add_intercept(self, X: FloatArray) -> FloatArray:  # noqa: N803
+        if not self._intercept:
+            return X
+        return np.column_stack([X, np.full(len(X), self._intercept)])
+
+
+class _Problem:
+    """Weighted records and a penalty: objective, gradient, Hessian and minimiser.
+
+    Coefficients have shape ``(features, m)``; class k's logit is that of row k of ``code``. Two
+    classes have one column of coefficients. More have orthonormal columns that
+    sum to 0: adding a constant to every class's logit changes nothing, so that the minimiser with
+    one column a class is of this form, and here no direction is left free.
+    """
+
+    def __init__(
+        self,
+        design: FloatArray,
+        codes: IntArray,
+        weights: FloatArray,
+        penalty: FloatArray,
+        classes: int,
+    ) -> None:
+        self.design, self.codes, self.weights, self.penalty = design, codes, weights, penalty
+        # Of more than two classes, orthonormal columns that sum to 0
+        self.code = np.array([[0.0], [1.0]]) if classes == 2 else scipy.linalg.helmert(classes).T
+
+    def predict(self, at: FloatArray, coefficients: FloatArray) -> FloatArray:
+        """Return ln p at rows of a design."""
+        return _log_softmax(at @ coefficients @ self.code.T)
+
+    def objective(self, coefficients: FloatArray) -> float:
+        """Return what is minimised."""
+        log_proba = self.predict(self.design, coefficients)
+        own = log_proba[np.arange(len(self.codes)), self.codes]
+        penalty = 0.5 * float(self.penalty @ (coefficients**2).sum(axis=1))
+        return penalty - float(self.weights @ own)
+
+    def gradients(self, coefficients: FloatArray, left_out: IntArray | None = None) -> FloatArray:
+        """Return gradients at ``(b, features, m)`` coefficients; each without a record if given."""
+        b, d, m = coefficients.shape
+        wide = coefficients if m == 1 else coefficients @ self.code.T
+        across = np.ascontiguousarray(np.swapaxes(wide, 0, 1)).reshape(d, -1)
+        residuals = (self.design @ across).reshape(len(self.codes), b, -1)
+        self.residuals(residuals, np.arange(len(self.codes)))
+        if left_out is not None:
+            residuals[left_out, np.arange(b)] = 0.0
+        slopes = self.design.T @ residuals.reshape(len(self.codes), -1)
+        slopes = np.swapaxes(slopes.reshape(d, b, -1), 0, 1)
+        if m > 1:
+            slopes = slopes @ self.code
+        result: FloatArray = slopes + self.penalty[:, None] * coefficients
+        return result
+
+    def residuals(self, logits: FloatArray, records: IntArray) -> None:
+        """Replace logits by weights times derivatives of these records' losses by them.
+
+        Logits have shape ``(records, b, classes)``, or ``(records, b, 1)`` of two classes. That
+        of the own class is minus the sum of the others: p − 1 loses digits where p is near 1.
+        """
+        codes, weights = self.codes[records], self.weights[records]
+        if self.code.shape[1] == 1:
+            signs = (2.0 * codes - 1.0)[:, None, None]
+            logits *= signs
+            with np.errstate(over="ignore"):  # e^η = inf: the derivative is 0
+                np.exp(logits, out=logits)
+            logits += 1.0
+            np.divide(-signs * weights[:, None, None], logits, out=logits)
+            return
+        logits -= logits.max(axis=2, keepdims=True)
+        np.exp(logits, out=logits)
+        logits *= weights[:, None, None] / logits.sum(axis=2, keepdims=True)
+        rows = np.arange(len(codes))
+        logits[rows, :, codes] = 0.0
+        logits[rows, :, codes] = -logits.sum(axis=2)
+
+    def without(self, record: int) -> "_Problem":
+        """Return the same problem with a record of weight 0."""
+        weights = self.weights.copy()
+        weights[record] = 0.0
+        return _Problem(self.design, self.codes, weights, self.penalty, len(self.code))
+
+    def curvatures(self, coefficients: FloatArray, records: IntArray) -> FloatArray:
+        """Return each record's weight times second derivatives of its loss, ``(b, m, m)``."""
+        m = self.code.shape[1]
+        result = np.empty((len(records), m, m))
+        for a, b, values in self._curvatures(coefficients, records):
+            result[:, a, b] = result[:, b, a] = values
+        return result
+
+    def hessian(self, coefficients: FloatArray) -> FloatArray:
+        """Return second derivatives over coefficients in C order."""
+        d, m = coefficients.shape
+        result = np.empty((d, m, d, m))
+        for a, b, values in self._curvatures(coefficients, np.arange(len(self.codes))):
+            part = self.design.T @ (self.design * values[:, None])
+            result[:, a, :, b] = result[:, b, :, a] = part
+        flat = result.reshape(d * m, d * m)
+        flat[np.diag_indices(d * m)] += np.repeat(self.penalty, m)
+        return flat
+
+    def _curvatures(
+        self, coefficients: FloatArray, records: IntArray
+    ) -> Iterator[tuple[int, int, FloatArray]]:
+        """Yield second derivatives pair by pair: all of them would be many times the data."""
+        proba = np.exp(self.predict(self.design[records], coefficients))
+        weights, m = self.weights[records], self.code.shape[1]
+        if m == 1:
+            yield 0, 0, weights * proba[:, 0] * proba[:, 1]
+            return
+        means = proba @ self.code
+        for a in range(m):
+            for b in range(a, m):
+                products = proba @ (self.code[:, a] * self.code[:, b])
+                yield a, b, weights * (products - means[:, a] * means[:, b])
+
+    def minimise(self, start: FloatArray | None = None) -> FloatArray:
+        """Minimise by Newton's method, with steps halved until the objective falls."""
+        zero = np.zeros((self.design.shape[1], self.code.shape[1]))
+        coefficients, last = zero if start is None else start, np.inf
+        value = self.objective(coefficients)
+        for _ in range(_NEWTON_STEPS):
+            gradient = self.gradients(coefficients[None])[0]
+            step = scipy.linalg.cho_solve(self.factor(coefficients), gradient.ravel())
+            step = step.reshape(gradient.shape)
+            decrement = np.sqrt(max(0.0, float(np.sum(step * gradient)))) / np.sqrt(value)
+            if decrement <= _TOLERANCE or (decrement <= _ROUNDING and decrement > 0.5 * last):
+                return coefficients
+            # Near the minimum the objective no longer shows whether a step is good; it is
+            share = 1.0
+            while decrement > 1e-6 and share > 1e-10:
+                if self.objective(coefficients - share * step) < value:
+                    break
+                share /= 2
+            coefficients, last = coefficients - share * step, decrement
+            value = self.objective(coefficients)
+        raise _refuse_hessian()
+
+    def factor(self, coefficients: FloatArray) -> Any:
+        """Return the Cholesky factor of the Hessian."""
+        try:
+            return scipy.linalg.cho_factor(self.hessian(coefficients), overwrite_a=True)
+        except scipy.linalg.LinAlgError as error:
+            raise _refuse_hessian() from error
+
+
+class _Start:
+    """A minimiser with all records, from which each can be taken."""
+
+    def __init__(self, problem: _Problem, near: FloatArray | None = None) -> None:
+        self.problem = problem
+        self.coefficients = problem.minimise(near)
+        self._factor = problem.factor(self.coefficients)
+        self._scale = np.sqrt(problem.objective(self.coefficients))
+
+    def without(self, records: IntArray) -> FloatArray:
+        """Return coefficients without each of these records, ``(records, features, m)``."""
+        problem = self.problem
+        shared = _SharedStep(problem, self.coefficients, self._factor, records)
+        result = self.coefficients - shared.first()
+        going = np.arange(len(records))
+        best = np.full(len(records), np.inf)
+        lost: list[int] = []
+        memory = _Memory(shared)
+        gradients = problem.gradients(result, records)
+        for _ in range(_SHARED_STEPS):
+            steps = memory.step(gradients, going)
+            squares = np.einsum("bdm,bdm->b", steps, gradients)
+            decrements = np.sqrt(np.maximum(squares, 0.0)) / self._scale
+            astray = ~(decrements < 2.0 * best[going])  # or nan
+            lost.extend(going[astray])
+            more = ~astray & (decrements > _TOLERANCE)
+            best[going] = np.minimum(best[going], decrements)
+            going, steps = going[more], steps[more]
+            if not going.size:
+                break
+            result[going] -= steps
+            later = problem.gradients(result[going], records[going])
+            memory.add(-steps, later - gradients[more], going)
+            gradients = later
+        for place in (*lost, *going):
+            result[place] = problem.without(int(records[place])).minimise(self.coefficients)
+        return result
+
+
+class _Memory:
+    """Steps and what they did to gradients, from which next ones are better (L-BFGS)."""
+
+    def __init__(self, shared: "_SharedStep") -> None:
+        self._shared = shared
+        self._pairs: list[tuple[FloatArray, FloatArray, FloatArray]] = []
+        self._size = shared.shape
+
+    def add(self, moves: FloatArray, changes: FloatArray, which: IntArray) -> None:
+        """Remember steps of some of the records; a pair that is all rounding is worth 0."""
+        products = np.einsum("bdm,bdm->b", moves, changes)
+        worth = np.zeros(self._size[0])
+        good = products > 0
+        worth[which[good]] = 1.0 / products[good]
+        pair = np.zeros((2, *self._size))
+        pair[0, which], pair[1, which] = moves, changes
+        self._pairs = [*self._pairs[1 - _PAIRS :], (pair[0], pair[1], worth)]
+
+    def step(self, gradients: FloatArray, which: IntArray) -> FloatArray:
+        """Return the inverse Hessian, as far as it is known, times gradients of some records."""
+        left, shares = gradients.copy(), []
+        for moves, changes, worth in reversed(self._pairs):
+            share = worth[which] * np.einsum("bdm,bdm->b", moves[which], left)
+            left -= share[:, None, None] * changes[which]
+            shares.append(share)
+        result = self._shared.solve(left, which)
+        for (moves, changes, worth), share in zip(self._pairs, reversed(shares), strict=True):
+            back = worth[which] * np.einsum("bdm,bdm->b", changes[which], result)
+            result += (share - back)[:, None, None] * moves[which]
+        return result
+
+
+class _SharedStep:
+    """Newton steps without a record each, from one factor of the Hessian with all (Woodbury)."""
+
+    def __init__(
+        self, problem: _Problem, coefficients: FloatArray, factor: Any, records: IntArray
+    ) -> None:
+        d, m = coefficients.shape
+        b = len(records)
+        self.shape = (b, d, m)
+        self._factor, self._at = factor, problem.design[records]
+        sides = np.einsum("bd,ac->dabc", self._at, np.eye(m)).reshape(d * m, b * m)
+        solved = scipy.linalg.cho_solve(factor, sides, overwrite_b=True).reshape(d, m, b, m)
+        self._solved = np.ascontiguousarray(solved.transpose(2, 3, 0, 1))  # (b, m, d, m)
+        leverage = np.einsum("bd,bcda->bac", self._at, self._solved)
+        curvatures = problem.curvatures(coefficients, records)
+        self._inner = curvatures @ np.linalg.inv(np.eye(m) - leverage @ curvatures)
+        wide = coefficients if m == 1 else coefficients @ problem.code.T
+        own = (self._at @ wide)[:, None, :]
+        problem.residuals(own, records)
+        self._own = own[:, 0] if m == 1 else own[:, 0] @ problem.code
+
+    def first(self) -> FloatArray:
+        """Return the step from the minimiser with all, where only the record's slope is left."""
+        return self.solve(-self._at[:, :, None] * self._own[:, None, :], np.arange(len(self._at)))
+
+    def solve(self, gradients: FloatArray, which: IntArray) -> FloatArray:
+        """Return (H − x xᵀ ⊗ curvature)⁻¹ times the gradients of some of the records."""
+        b, d, m = gradients.shape
+        flat = gradients.reshape(b, d * m).T
+        plain = scipy.linalg.cho_solve(self._factor, flat).T.reshape(b, d, m)
+        seen = np.einsum("bd,bda->ba", self._at[which], plain)
+        ahead = np.einsum("bac,bc->ba", self._inner[which], seen)
+        turned = ahead[:, None, :] @ self._solved[which].reshape(b, m, d * m)
+        result: FloatArray = plain + turned.reshape(b, d, m)
+        return result
+
+
+def _log_softmax(logits: FloatArray) -> FloatArray:
+    result: FloatArray = scipy.special.log_softmax(logits, axis=-1)
+    return result
+
+
+def _refuse_hessian() -> InvalidArgument:
+    return InvalidArgument(
+        "Expected features from which the minimiser can be computed, got a Hessian that is "
+        "singular to rounding. Scale the features, or lower C."
+    )
+
+
+def _refuse(estimator: Any, X: Any, y: Any) -> str | None:  # noqa: N803
+    several = np.unique(np.asarray(y)).size
+    coefficients = (np.shape(X)[1] + 1) * max(1, several - (several > 2))
+    l1 = estimator.penalty in {"l1", "elasticnet"}
+    no_penalty = estimator.penalty is None or np.isinf(estimator.C)
+    one_by_one = getattr(estimator, "multi_class", "auto") not in {"deprecated", "auto"}
+    reasons = {
+        "an l1 penalty": l1 or (estimator.penalty == "deprecated" and estimator.l1_ratio),
+        "no penalty: separable classes have no minimiser": no_penalty,
+        "one model for each class against the rest": one_by_one
+        or (estimator.solver == "liblinear" and several > 2),
+        refuse_weights(estimator): refuse_weights(estimator),
+        "sparse features": hasattr(X, "toarray"),
+        f"more than {_MOST_COEFFICIENTS:,} coefficients": coefficients > _MOST_COEFFICIENTS,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
+
+
+LOGISTIC = Family("logistic regression", LogisticMinimiser, _refuse)

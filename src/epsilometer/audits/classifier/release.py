@@ -1,0 +1,294 @@
+"""Apply rules about publishing to risks and attacks: each passes, fails or is unclear."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from epsilometer import _validate
+from epsilometer.core.findings import MembershipFinding, Outcome, RuleFinding
+from epsilometer.core.scores import Scores
+from epsilometer.errors import InvalidArgument
+from epsilometer.stats import membership
+from epsilometer.stats.membership import Limited
+from epsilometer.stats.tradeoff import tradeoff_curve
+from epsilometer.types import FloatArray
+
+_DRAWN = 60  # points of a curve
+_UNKNOWN = Limited(0.0, 0.0, 1.0)  # where nothing was measured
+
+
+@dataclass(frozen=True)
+class PdtpAtMost:
+    """No record's PDTP is above ``limit`` (DTP-1 where that is 1).
+
+    Attributes:
+        limit: In ln: 1 means that no probability at a record changes by more than e when it leaves.
+        share: Share of records that may nevertheless be above it.
+
+    Example:
+        >>> import epsilometer as em
+        >>> em.rules.PdtpAtMost(share=0.01)
+        PdtpAtMost(limit=1.0, share=0.01)
+    """
+
+    limit: float = 1.0
+    share: float = 0.0
+
+    def __post_init__(self) -> None:
+        _validate.at_least(0, limit=self.limit)
+        _validate.probability(share=self.share)
+
+
+@dataclass(frozen=True)
+class AdvantageAtMost:
+    """No attack has TPR − FPR above ``limit`` at any threshold.
+
+    Attributes:
+        limit: In [0, 1].
+
+    Example:
+        >>> import epsilometer as em
+        >>> em.rules.AdvantageAtMost(0.2)
+        AdvantageAtMost(limit=0.2)
+    """
+
+    limit: float = 0.1
+
+    def __post_init__(self) -> None:
+        _validate.probability(limit=self.limit)
+
+
+@dataclass(frozen=True)
+class CaughtAtMost:
+    """No attack catches more than ``limit`` of those inside at ``fpr`` false positives.
+
+    Attributes:
+        limit: Share of the records that were trained on.
+        fpr: Share of the others that are taken for them.
+
+    Example:
+        >>> import epsilometer as em
+        >>> em.rules.CaughtAtMost(0.1)
+        CaughtAtMost(limit=0.1, fpr=0.01)
+    """
+
+    limit: float = 0.05
+    fpr: float = 0.01
+
+    def __post_init__(self) -> None:
+        _validate.probability(limit=self.limit)
+        _validate.open_unit(fpr=self.fpr)
+
+
+ReleaseRule: TypeAlias = PdtpAtMost | AdvantageAtMost | CaughtAtMost
+RULES: tuple[ReleaseRule, ...] = (PdtpAtMost(), AdvantageAtMost(), CaughtAtMost())
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Measured:
+    """What the rules look at.
+
+    Attributes:
+        risk: PDTP of measured records, as shown.
+        floor: PDTP of refits with nothing removed, beside it; None where training is not random.
+        of: Records in all.
+        drawn: Whether those measured were drawn by chance, where not all were.
+        attacks: (name, scores) of each attack.
+        mismatch: Why attacks may be weaker than they look; empty where nothing is known.
+    """
+
+    risk: FloatArray | None
+    floor: FloatArray | None
+    of: int
+    drawn: bool
+    attacks: Sequence[tuple[str, Scores]]
+    mismatch: str = ""
+
+
+def apply_rules(
+    measured: Measured, rules: Sequence[ReleaseRule], *, confidence: float = 0.95
+) -> tuple[tuple[RuleFinding, ...], tuple[MembershipFinding, ...]]:
+    """Return what each rule says, and how each attack does.
+
+    Guarantee: *fail* is wrong with probability at most 1 − ``confidence``, whatever the number of
+        rules and attacks; so is *pass*, of each rule's quantity as measured by these attacks.
+        Neither speaks of attacks that were not run.
+    Assumption: scores of an attack are independent, records were drawn by chance.
+    """
+    if not rules:
+        raise InvalidArgument("Expected at least one rule in rules, got none.")
+    statements = _count_statements(measured, rules)
+    each = 1 - (1 - confidence) / max(statements, 1)
+    fpr = next((rule.fpr for rule in rules if isinstance(rule, CaughtAtMost)), 0.01)
+    findings = tuple(
+        measure_attack(name, scores, fpr=fpr, confidence=each) for name, scores in measured.attacks
+    )
+    return tuple(_apply_rule(rule, measured, findings, each) for rule in rules), findings
+
+
+def measure_attack(
+    name: str,
+    scores: Scores,
+    *,
+    fpr: float = 0.01,
+    confidence: float = 0.95,
+) -> MembershipFinding:
+    """Return how well an attack does, with limits that hold at ``confidence`` each."""
+    advantage = membership.advantage(scores, confidence=confidence)
+    caught = membership.tpr_at(scores, fpr, confidence=confidence)
+    curve = tradeoff_curve(scores)
+    thin = curve.thin(_DRAWN)
+    return MembershipFinding(
+        attack=name,
+        auc=curve.auc,
+        advantage=advantage.value,
+        advantage_low=advantage.low,
+        advantage_high=advantage.high,
+        tpr=caught.value,
+        tpr_low=caught.low,
+        tpr_high=caught.high,
+        fpr=fpr,
+        confidence=confidence,
+        n_in=scores.n_in,
+        n_out=scores.n_out,
+        roc_fpr=_round_digits(thin.fpr),
+        roc_tpr=_round_digits(1 - thin.fnr),
+    )
+
+
+def _count_statements(measured: Measured, rules: Sequence[ReleaseRule]) -> int:
+    """Return how many statements rest on samples, and so share the confidence."""
+    risk = measured.risk
+    sampled = risk is not None and (risk.size < measured.of or measured.floor is not None)
+    return sum(sampled if isinstance(r, PdtpAtMost) else len(measured.attacks) for r in rules)
+
+
+def _apply_rule(
+    rule: ReleaseRule, measured: Measured, findings: Sequence[MembershipFinding], confidence: float
+) -> RuleFinding:
+    match rule:
+        case PdtpAtMost():
+            return _limit_risk(rule, measured, confidence)
+        case AdvantageAtMost(limit):
+            name = f"no attack's TPR − FPR above {limit:g}"
+            limits = [
+                (f, Limited(f.advantage, f.advantage_low, f.advantage_high)) for f in findings
+            ]
+            return _limit_attacks(name, limit, limits, "TPR − FPR", measured.mismatch, confidence)
+        case CaughtAtMost(limit, fpr):
+            name = f"no attack catches more than {limit:.3g} at {fpr:.3g} false positives"
+            limits = [
+                (f, membership.tpr_at(scores, fpr, confidence=confidence))
+                for f, (_, scores) in zip(findings, measured.attacks, strict=True)
+            ]
+            what = f"TPR at FPR {fpr:.3g}"
+            return _limit_attacks(name, limit, limits, what, measured.mismatch, confidence)
+
+
+def _limit_attacks(
+    rule: str,
+    limit: float,
+    limits: Sequence[tuple[MembershipFinding, Limited]],
+    what: str,
+    mismatch: str,
+    confidence: float,
+) -> RuleFinding:
+    outcome: Outcome = "unclear"
+    interval, why = _UNKNOWN, "No attack was run."
+    if limits:
+        convicting = max(limits, key=lambda each: each[1].low)
+        strongest = max(limits, key=lambda each: each[1].high)
+        attack, interval = convicting if convicting[1].low > limit else strongest
+        value, low, high = interval
+        why = f"{what} of {attack.attack} is {value:.3f} ({low:.3f} to {high:.3f})"
+        if low > limit:
+            outcome, why = "fail", f"{why}, above {limit:g}."
+        elif high > limit:
+            why += f": it may be on either side of {limit:g}. More scores would narrow it."
+        elif mismatch:
+            why += f", at most {limit:g}; but {mismatch}"
+        else:
+            outcome, why = "pass", f"{why}, the largest; at most {limit:g} is allowed."
+    return RuleFinding(
+        rule=rule,
+        outcome=outcome,
+        finding=why,
+        **interval._asdict(),
+        limit=limit,
+        confidence=confidence,
+    )
+
+
+def _limit_risk(rule: PdtpAtMost, measured: Measured, confidence: float) -> RuleFinding:
+    name = f"PDTP at most {rule.limit:g}"
+    if rule.share:
+        name += f" for all but {rule.share:.3g} of records"
+    risk, whole = measured.risk, False
+    outcome: Outcome = "unclear"
+    share, why = _UNKNOWN, "Leave-one-out risk was not measured."
+    if risk is not None:
+        outcome, why, share = _compare_share(rule, measured, risk, confidence)
+        whole = risk.size == measured.of and measured.floor is None
+    return RuleFinding(
+        rule=name,
+        outcome=outcome,
+        finding=why,
+        **share._asdict(),
+        limit=rule.share,
+        confidence=1.0 if whole else confidence,
+    )
+
+
+def _compare_share(
+    rule: PdtpAtMost, measured: Measured, risk: FloatArray, confidence: float
+) -> tuple[Outcome, str, Limited]:
+    """Decide by the share of records above the limit, beyond what refits alone put there."""
+    above = int(np.sum(risk > rule.limit))
+    counted = f"{above:,} of {risk.size:,} measured records are above {rule.limit:g}"
+    largest = float(risk.max())
+    found = f"{counted}; the largest has {'∞' if np.isinf(largest) else f'{largest:.3g}'}."
+    share = membership.share_above(above, risk.size, measured.of, confidence=confidence)
+    known = risk.size == measured.of or measured.drawn
+    if not known:  # of the others nothing is known at all
+        most = 1 - (risk.size - above) / measured.of
+        share = Limited(share.value, above / measured.of, most)
+    if share.low > rule.share:
+        beyond, why = _test_floor(rule, risk, measured.floor, confidence)
+        if beyond:
+            return "fail", f"{found} {why}".strip(), share
+        return "unclear", f"Training is too random to tell: {counted}, {why}", share
+    if not known:
+        why = f"{counted}, but they were chosen by the caller: others may be above it."
+        return "unclear", why, share
+    if share.high <= rule.share:
+        return "pass", found, share
+    why = (
+        f"At most {share.high:.2%} of all {measured.of:,} records are above {rule.limit:g}, where "
+        f"{rule.share:.2%} are allowed: {counted}. Measure all, or allow a share that a sample can "
+        "reach."
+    )
+    return "unclear", why, share
+
+
+def _test_floor(
+    rule: PdtpAtMost, risk: FloatArray, floor: FloatArray | None, confidence: float
+) -> tuple[bool, str]:
+    """Test whether records are above the limit for another reason than random training.
+
+    If leaving a record out did no more than another seed does, risk and floor would as often be
+    above the limit: a sign test over the records at which only one of them is.
+    """
+    if floor is None:
+        return True, ""
+    above, by_chance = risk > rule.limit, floor > rule.limit
+    only_risk, only_floor = int(np.sum(above & ~by_chance)), int(np.sum(by_chance & ~above))
+    pvalue = membership.sign_test_pvalue(only_risk, only_floor)
+    why = f"{int(by_chance.sum()):,} with another seed and nothing removed (sign test: p = "
+    return only_risk > 0 and pvalue <= 1 - confidence, f"{why}{pvalue:.2g})."
+
+
+def _round_digits(values: FloatArray) -> tuple[float, ...]:
+    """Return six digits: enough to draw."""
+    return tuple(float(f"{value:.6g}") for value in values)

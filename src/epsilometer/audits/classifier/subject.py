@@ -1,0 +1,281 @@
+"""Describe the audit of a classifier: its settings, and the task that follows from them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from epsilometer import _validate
+from epsilometer.audits.classifier.attacks.evaluation import DELTA
+from epsilometer.audits.classifier.attacks.shadow_attacks import ATTACKS
+from epsilometer.audits.classifier.leave_one_out.families import family_of
+from epsilometer.audits.classifier.leave_one_out.refits import PATIENCE
+from epsilometer.audits.classifier.release import RULES, PdtpAtMost, ReleaseRule
+from epsilometer.audits.classifier.sklearn_models import (
+    Preprocessing,
+    check_choice,
+    clone_with_seed,
+    read_labels,
+    unwrap_pipeline,
+)
+from epsilometer.core.settings import DATA, NAMED_DATA
+from epsilometer.engine.request import Request
+from epsilometer.errors import InvalidArgument
+from epsilometer.types import BoolArray, FloatArray, IntArray
+
+USUAL = ("loss", "lira", "rmia")
+_STEPS = 25  # measurements of a removal plan
+_MOST_BYTES = 4 << 30  # of predictions of shadows
+_MOST_RECORDS = 20_000  # beyond which no removal plan is made unless asked
+
+
+@dataclass(frozen=True, eq=False)
+class Classifier:
+    """A classifier trained on these records: may it be published, and what would help?
+
+    Its ``rules`` decide, so that a claimed ε is refused. No δ is needed; one that is given is that
+    of the bounds beside attacks.
+
+    Guarantee: *do not release* is wrong in at most ``1 - confidence`` of audits where it rests on
+        samples, and certain where all records were measured exactly; *release* says the same of
+        each rule, as these attacks measure it, and proves no privacy. The same settings give the
+        same audit, byte for byte, however often the work was killed.
+    Assumption: one record per row; scores of different records are independent. Attacks are made
+        on models that were trained on halves of the records.
+
+    Attributes:
+        estimator: As of scikit-learn, not fitted; pipelines too.
+        X: Features: an array, a sparse matrix or a data frame.
+        y: Labels.
+        records: Which are left out one by one: row numbers, ``"sample:500"``, or None for all.
+        preprocessing: Whether a pipeline's earlier steps are fitted again without the record
+            (``"refit"``), or held as fitted to all (``"fixed"``).
+        patience: Seconds that refits may take; more is refused before it begins.
+        attacks: Names of ``ATTACKS``, or ``"all"``; none: only leave-one-out risk is judged.
+        shadows: Models in the pool of shadows.
+        groups: Column → group of each record, to see whether some are more at risk.
+        rules: By which it is judged; ``RULES`` by default, without attacks only the first.
+        decimals: With how many decimals probabilities are to be shown; None: all, as where the
+            model itself is given away.
+        removal: Measurements of the plan to drop records; None: 25 where records can be left out
+            without fitting again, else none.
+        variation: Models trained on all records with other seeds, to see how much predictions
+            vary anyway; 0: none.
+        feature_names: Of the columns of X.
+        categorical: Which columns of X are mere names of something.
+        record_names: Of the records, for ``records.csv`` in the run's directory alone.
+        target: ln p of a model that is there already, shape ``(records, classes)``, and which of
+            the records it was trained on: attacked in place of models of the pool, and compared
+            with them.
+        show_records: Write row numbers of the riskiest records into the result; without it they
+            are named by their rank alone, and ``records.csv`` in the run's directory says which
+            they are.
+        title: What is audited, in words; the estimator's class by default.
+        caveats: What a reader must know beforehand.
+        source: Where the records came from, if from a file.
+
+    Example:
+        >>> import epsilometer as em
+        >>> from sklearn.datasets import load_iris
+        >>> from sklearn.neighbors import KNeighborsClassifier
+        >>> nearest = em.Classifier(
+        ...     KNeighborsClassifier(1), *load_iris(return_X_y=True), attacks=()
+        ... )
+        >>> audit = em.audit(nearest, engine=em.InProcess())
+        >>> audit.verdict, audit.one(em.findings.LeaveOneOut).exposed
+        ('do not release', 6)
+    """
+
+    estimator: Any = field(metadata=DATA)
+    X: Any = field(metadata=DATA)
+    y: Any = field(metadata=DATA)
+    _: KW_ONLY
+    records: Sequence[int] | IntArray | str | None = field(default=None, metadata=NAMED_DATA)
+    preprocessing: Preprocessing = "refit"
+    patience: float = PATIENCE
+    attacks: Sequence[str] | str = USUAL
+    shadows: int = 32
+    groups: Mapping[str, ArrayLike] | None = field(default=None, metadata=DATA)
+    rules: Sequence[ReleaseRule] | None = None
+    decimals: int | None = None
+    removal: int | None = None
+    variation: int = 0
+    feature_names: Sequence[str] | None = field(default=None, metadata=DATA)
+    categorical: ArrayLike | None = field(default=None, metadata=DATA)
+    record_names: Sequence[str] | None = field(default=None, metadata=DATA)
+    target: tuple[ArrayLike, ArrayLike] | None = field(default=None, metadata=DATA)
+    show_records: bool = False
+    title: str = ""
+    caveats: tuple[str, ...] = ()
+    source: Any = None
+
+    def __post_init__(self) -> None:
+        if not hasattr(self.estimator, "fit"):
+            raise InvalidArgument(
+                "Expected an estimator with fit and predict_proba, got "
+                f"{type(self.estimator).__name__}."
+            )
+        check_choice(Preprocessing, preprocessing=self.preprocessing)
+        self._check_lists()
+        _validate.at_least(0, patience=self.patience)
+        _validate.whole(4, shadows=self.shadows)
+        _validate.whole(0, variation=self.variation, removal=self.removal or 0)
+        _validate.whole(1, decimals=1 if self.decimals is None else self.decimals)
+        if self.variation == 1:
+            raise InvalidArgument("Expected variation of at least 2 models, or 0 for none, got 1.")
+        for name in ("feature_names", "record_names"):  # a text is taken letter by letter
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, tuple(map(str, getattr(self, name))))
+
+    def _check_lists(self) -> None:
+        for name in ("attacks", "rules"):
+            if not isinstance(getattr(self, name), (str, list, tuple, type(None))):
+                raise InvalidArgument(
+                    f"Expected {name} as a list, got {_validate.short(getattr(self, name))}."
+                )
+        for attack in self.attack_names:
+            if attack not in ATTACKS:
+                raise InvalidArgument(
+                    f"Expected attacks among {', '.join(ATTACKS)}, or 'all', got {attack!r}."
+                )
+        if not self.deciding_rules:
+            raise InvalidArgument("Expected at least one rule in rules, got none.")
+        for rule in self.deciding_rules:
+            if not isinstance(rule, ReleaseRule):
+                known = ", ".join(kind.__name__ for kind in get_args(ReleaseRule))
+                raise InvalidArgument(f"Expected rules of {known}, got {_validate.short(rule)}.")
+
+    @property
+    def attack_names(self) -> tuple[str, ...]:
+        """The attacks that are run, by their names in ``ATTACKS``."""
+        if isinstance(self.attacks, str):
+            return tuple(ATTACKS) if self.attacks == "all" else (self.attacks,)
+        return tuple(self.attacks)
+
+    @property
+    def deciding_rules(self) -> tuple[ReleaseRule, ...]:
+        """The rules that decide: those given, or the usual ones."""
+        if self.rules is not None:
+            return tuple(self.rules)
+        return tuple(r for r in RULES if self.attack_names or isinstance(r, PdtpAtMost))
+
+    @property
+    def limit(self) -> float:
+        """PDTP above which a record is exposed."""
+        rules = (rule for rule in self.deciding_rules if isinstance(rule, PdtpAtMost))
+        return next((rule.limit for rule in rules), 1.0)
+
+
+class ClassifierTask:
+    """A classifier's settings, and what follows from them and its records.
+
+    What cannot be audited is refused here, before any work begins.
+
+    Attributes:
+        subject: The settings.
+        classes: The labels, in order.
+        codes: Positions of the records' labels among them.
+        categorical: Which features are names of something; None: none are.
+        groups: Column → group of each record.
+        target: ln p of a model that is there already, and who was in it; None: models of the pool.
+        removal: Measurements of the removal plan; 0: there is none.
+        confidence: Of the verdict.
+        delta: δ of the bounds beside attacks.
+        seed: From which all randomness follows.
+    """
+
+    def __init__(self, subject: Classifier, request: Request) -> None:
+        if request.claim is not None:
+            raise InvalidArgument(
+                "Expected no claim for Classifier: its rules decide whether it may be released. "
+                "Give rules=(PdtpAtMost(limit=1.0),), say."
+            )
+        if request.until is not None:
+            raise InvalidArgument(
+                f"Expected no until for Classifier, got {request.until!r}: its rules are applied "
+                "when all is measured."
+            )
+        self.subject = subject
+        self.classes, self.codes = read_labels(subject.y)
+        _check_sizes(subject, self.classes.size, self.codes.size)
+        clone_with_seed(subject.estimator, request.seed)  # refuses what cannot be cloned
+        self.categorical: BoolArray | None = None
+        if subject.categorical is not None:
+            self.categorical = np.asarray(subject.categorical, bool)
+        self.groups = _read_groups(subject.groups, self.codes.size)
+        self.target: tuple[FloatArray, BoolArray] | None = None
+        if subject.target is not None:
+            log_proba, member = subject.target
+            self.target = np.asarray(log_proba, np.float64), np.asarray(member, bool)
+        self.removal = _count_measurements(subject, self.codes.size)
+        self.confidence, self.seed = request.confidence, request.seed
+        self.delta = DELTA if request.delta is None else request.delta
+
+    @property
+    def first_row(self) -> int:
+        """The number of the first record: 1 in a table, as people count lines; 0 in an array."""
+        return 0 if self.subject.source is None else 1
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The parts of the work, in order."""
+        wanted = {
+            "leave-one-out": True,
+            "attacks": bool(self.subject.attack_names),
+            "removal": self.removal > 0,
+            "variation": self.subject.variation > 0,
+        }
+        return tuple(part for part, needed in wanted.items() if needed)
+
+
+def _check_sizes(subject: Classifier, classes: int, n: int) -> None:
+    if classes > n // 2:
+        raise InvalidArgument(
+            f"Expected no more classes than a shadow has records, got {classes} classes of "
+            f"{n} records. If y is a number, cut it into classes first."
+        )
+    size = 4 * classes * n * subject.shadows
+    if subject.attack_names and size > _MOST_BYTES:
+        raise InvalidArgument(
+            f"Expected predictions of all shadows to fit into {_MOST_BYTES >> 30} GiB, "
+            f"{subject.shadows} of {n:,} records and {classes:,} classes need "
+            f"{size / 2**30:.1f}. Take fewer shadows, or no attacks, or cut a label that is a "
+            "number into classes."
+        )
+    names = subject.record_names
+    if names is not None and len(names) != n:
+        raise InvalidArgument(f"Expected {n} names of records in record_names, got {len(names)}.")
+    shape: tuple[int, ...] = getattr(subject.X, "shape", ())
+    for name in ("feature_names", "categorical"):
+        given = getattr(subject, name)
+        if given is not None and len(shape) == 2 and len(given) != shape[1]:
+            raise InvalidArgument(
+                f"Expected {name} for each of {shape[1]} columns of X, got {len(given)}."
+            )
+
+
+def _read_groups(groups: Mapping[str, ArrayLike] | None, n: int) -> dict[str, NDArray[np.str_]]:
+    arrays = {name: np.asarray(values).astype(np.str_) for name, values in (groups or {}).items()}
+    for column, array in arrays.items():
+        if array.shape != (n,):
+            raise InvalidArgument(
+                f"Expected a group for each of {n} records in groups[{column!r}], got shape "
+                f"{array.shape}."
+            )
+    return arrays
+
+
+def _count_measurements(subject: Classifier, n: int) -> int:
+    """Return how often a removal plan measures; unasked, only where that needs no refits."""
+    if subject.removal is not None:
+        return subject.removal
+    if n > _MOST_RECORDS or subject.records is not None:
+        return 0
+    inner = unwrap_pipeline(
+        subject.estimator, subject.X, subject.y, preprocessing=subject.preprocessing
+    )
+    family = family_of(inner.estimator)
+    exact = family is not None and not family.refuses(inner.estimator, inner.features, subject.y)
+    return _STEPS if exact else 0

@@ -1,0 +1,221 @@
+"""Gradients that an adversary inserts in the place of records' own, before clipping and noise.
+
+She watches the noisy sum of every step along her direction ĝ, in units of the clipping norm. What
+she inserts decides the mean of that observation (Annamalai et al. 2025, Algorithm 2):
+
+======================  ==================  ==================  ==============================
+adversary               target's batch      other batches       other records' own gradients
+======================  ==================  ==================  ==============================
+``target_canary``       +1                  0                   kept
+``partially_informed``  +1                  −1, by its last     kept
+``worst_case``          +1                  −1, by its last     all 0
+``batch_then_shuffle``  B                   −B                  none: the first B are +1, others −1
+======================  ==================  ==================  ==============================
+
+Without the target, its +1 becomes 0 (zero-out), −1 (replace), or there is one record less, and no
+batch is the target's (add/remove). The target is record 0.
+
+A −1 in other batches alone is what datasets show where the target takes another record's place:
+were all others −1, its batch would miss one. Where it comes beside the others (Poisson sampling,
+balls in bins) no dataset does so, and an accountant who is right would be refuted. There the −1 is
+in the target's batch too, and tells nothing.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+
+from epsilometer import _validate
+from epsilometer.core.claim import Adjacency, check_adjacency
+from epsilometer.errors import InvalidArgument
+from epsilometer.networks.trainer import Batches, Inserted
+from epsilometer.sampling.samplers import Sampler, find_law
+from epsilometer.stats.likelihood_ratio import each_with, one_of
+from epsilometer.types import BoolArray, FloatArray
+
+Adversary: TypeAlias = Literal[
+    "target_canary", "partially_informed", "worst_case", "batch_then_shuffle"
+]
+_HARDLY = 1e-3  # noise by which what was seen without any is scored
+IN_WORDS: dict[Adversary, str] = {
+    "target_canary": "sees every noisy sum and chooses the target's gradient",
+    "partially_informed": "sees every noisy sum, chooses the target's gradient and that of the "
+    "last record of other batches",
+    "worst_case": "sees every noisy sum and chooses all gradients",
+    "batch_then_shuffle": "sees every noisy sum and chooses all gradients, the first batch's alike",
+}
+
+
+def random_direction(size: int, *, rng: np.random.Generator) -> FloatArray:
+    """Return a uniformly random unit gradient."""
+    _validate.whole(1, size=size)
+    direction = rng.standard_normal(size)
+    return np.asarray(direction / np.linalg.norm(direction))
+
+
+def dirac_direction(size: int, *, rng: np.random.Generator) -> FloatArray:
+    """Return one parameter's own direction, a random one."""
+    _validate.whole(1, size=size)
+    direction = np.zeros(size)
+    direction[rng.integers(size)] = 1.0
+    return direction
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TargetCanary:
+    """One target, record 0, with a gradient of the adversary's choice, and her other insertions.
+
+    Attributes:
+        adversary: What she may choose.
+        direction: ĝ, a unit vector.
+        adjacency: What becomes of the target without it; ``add_remove`` takes the record away,
+            which is for the training to do.
+        present: Whether the target is there.
+        batch_size: B.
+        displaces: Whether the target takes another record's place in its batch, as
+            :func:`~epsilometer.sampling.samplers.is_displacing` tells of a sampler.
+    """
+
+    adversary: Adversary
+    direction: FloatArray
+    adjacency: Adjacency = "zero_out"
+    present: bool = True
+    batch_size: int
+    displaces: bool = True
+
+    def __post_init__(self) -> None:
+        if self.adversary not in get_args(Adversary):
+            raise InvalidArgument(
+                f"Expected adversary to be one of {', '.join(get_args(Adversary))}, "
+                f"got {self.adversary!r}."
+            )
+        check_adjacency(self.adjacency)
+        if self.adjacency == "unstated":
+            raise InvalidArgument(
+                "Expected adjacency to be zero_out, add_remove or replace, got 'unstated': "
+                "it says what training without the target is."
+            )
+        _validate.whole(1, batch_size=self.batch_size)
+        norm = float(np.linalg.norm(self.direction))
+        if self.direction.ndim != 1 or not abs(norm - 1) <= 1e-6:  # nan too
+            raise InvalidArgument(f"Expected a unit vector as direction, got one of norm {norm:g}.")
+
+    @property
+    def directions(self) -> FloatArray:
+        """The one direction."""
+        return self.direction[None, :]
+
+    @property
+    def records(self) -> int:
+        """None: the target is one of the training set's own."""
+        return 0
+
+    def insert(self, batches: Batches) -> Inserted:
+        """Insert what she chose, as of :class:`~epsilometer.networks.trainer.Canaries`."""
+        there = batches >= 0
+        target = batches == 0
+        has = target.any(-1)
+        without = {"zero_out": 0.0, "replace": -1.0, "add_remove": 0.0}[self.adjacency]
+        own = 1.0 if self.present else without
+        if self.adversary == "batch_then_shuffle":
+            alike = there & (batches < self.batch_size)
+            amounts = 2.0 * alike.sum(-1) - there.sum(-1)  # +1 for each of the first B, else −1
+            amounts = amounts + has * (own - 1.0)
+            return Inserted(None, amounts[..., None], has[..., None])
+        if self.adversary == "target_canary":
+            return Inserted(there & ~target, (own * has)[..., None], has[..., None])
+        others = there & ~target
+        displaced = has & self.displaces  # the target has taken the place of her −1
+        inserts = others.any(-1) & ~displaced
+        amounts = has * own - inserts * 1.0
+        if self.adversary == "worst_case":
+            return Inserted(None, amounts[..., None], has[..., None])
+        last = others.shape[-1] - 1 - others[..., ::-1].argmax(-1)  # the last of the others
+        keep = others & ~(inserts[..., None] & (np.arange(others.shape[-1]) == last[..., None]))
+        return Inserted(keep, amounts[..., None], has[..., None])
+
+    @property
+    def means(self) -> tuple[float, float, float]:
+        """Of an observation: in the target's batch with it, without it, and in other batches."""
+        whole = float(self.batch_size)
+        other = {"target_canary": 0.0, "batch_then_shuffle": -whole}.get(self.adversary, -1.0)
+        if self.adversary == "batch_then_shuffle":
+            present = whole
+        else:
+            present = 1.0 if self.displaces else other + 1.0
+        if self.adjacency == "add_remove":
+            # Without it a batch is like any other; only the first B still give themselves away,
+            # now with one of the others among them.
+            absent = whole - 2.0 if self.adversary == "batch_then_shuffle" else other
+        else:
+            absent = present - (1.0 if self.adjacency == "zero_out" else 2.0)
+        return present, absent, other
+
+    def log_ratio(
+        self,
+        observations: FloatArray,
+        *,
+        sampler: Sampler,
+        noise_multiplier: float,
+        rate: float | None = None,
+    ) -> FloatArray:
+        """ln Λ of each run's observations, ``(runs, epochs, steps)``, with the target and without.
+
+        Exact where other records' gradients are orthogonal to ĝ, as they are up to 1/√size for a
+        random one, and batches are alike; else it is a score like any other, and a bound from it
+        holds all the same. Runs that diverged must have been taken out.
+
+        Args:
+            observations: Noisy sums along ĝ, in clipping norms.
+            sampler: How batches were drawn.
+            noise_multiplier: σ; where it is 0, a little is assumed.
+            rate: Chance that a batch has the target, where each batch is drawn for itself and the
+                sampler does not say; one in the number of steps by default.
+        """
+        sigma = max(noise_multiplier, _HARDLY)
+        present, absent, other = self.means
+        x = np.asarray(observations, np.float64) - other
+        above, below = present - other, absent - other
+        try:
+            law = find_law(sampler, x.shape[-1], self.batch_size)
+        except InvalidArgument:  # not known: that of a full shuffle is a score like any other
+            law = None
+        if law is None or law.rate is None:
+            x = x if law is None else x[..., : law.steps]  # record 0 is in one of the first
+            return np.asarray(one_of(x, sigma=sigma, present=above, absent=below))
+        chance = getattr(sampler, "rate", None) or rate or law.rate
+        return np.asarray(each_with(x, sigma=sigma, present=above, absent=below, rate=chance))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ManyCanaries:
+    """Canary records after the training set's own, each with a direction of its own.
+
+    A canary that is not included has gradient 0: zero-out adjacency, and the batches stay the same.
+
+    Attributes:
+        directions: Unit vectors, ``(canaries, size)``.
+        included: Which of them train, ``(runs, canaries)``.
+        first: Number of the first canary record: the size of the training set.
+    """
+
+    directions: FloatArray
+    included: BoolArray
+    first: int
+
+    @property
+    def records(self) -> int:
+        """One for each canary."""
+        return len(self.directions)
+
+    def insert(self, batches: Batches) -> Inserted:
+        """Insert the included ones, as of :class:`~epsilometer.networks.trainer.Canaries`."""
+        place = np.maximum(batches - self.first, -1) + 1  # column 0 is for the other records
+        drawn = np.zeros((*batches.shape[:-1], self.records + 1), np.bool_)
+        np.put_along_axis(drawn, place, True, axis=-1)
+        drawn = drawn[..., 1:]
+        between = [1] * (batches.ndim - 2)  # steps share what a run includes
+        included = self.included.reshape(len(self.included), *between, -1)
+        keep = (batches >= 0) & (batches < self.first)
+        return Inserted(keep, (drawn & included).astype(np.float64), drawn)

@@ -1,0 +1,427 @@
+"""Audit DP-SGD by thousands of real trainings, with a canary and without it."""
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from epsilometer import _validate
+from epsilometer._extras import needs
+from epsilometer.accounting import pld
+from epsilometer.audits.dpsgd.canaries import (
+    Adversary,
+    TargetCanary,
+    dirac_direction,
+    random_direction,
+)
+from epsilometer.audits.dpsgd.game import GradientGame, OneRun, RecordGame
+from epsilometer.audits.dpsgd.job import (
+    DPSGDJob,
+    Look,
+    describe_gradient_runs,
+    describe_loss_runs,
+    explain_unproven,
+)
+from epsilometer.core.audit import Audit
+from epsilometer.core.claim import Adjacency, Claim
+from epsilometer.core.record import Record, check_records, mislabel
+from epsilometer.core.settings import DATA
+from epsilometer.engine.engines import InProcess, Local
+from epsilometer.engine.fingerprints import fingerprint, name_of
+from epsilometer.engine.request import Request
+from epsilometer.engine.runs import Program, RunsJob, check_until, share_confidence
+from epsilometer.engine.store import Store
+from epsilometer.errors import InvalidArgument
+from epsilometer.networks.loss import is_module
+from epsilometer.networks.trainer import Trainer
+from epsilometer.sampling.samplers import (
+    Sampler,
+    Shuffle,
+    check_same_steps,
+    expected_rate,
+    is_displacing,
+    pin_sampler,
+)
+from epsilometer.types import FloatArray, IntArray
+
+CanaryGradient: TypeAlias = Literal["random", "dirac"]
+Initial: TypeAlias = Literal["fresh", "given"]
+_FEWEST = 20  # canaries of one run: all heads or all tails come once in half a million
+_UNITS = 10_000  # at most: more would only be more files
+
+
+@dataclass(frozen=True, eq=False)
+class DPSGD:
+    """DP-SGD that is trained with a canary and without it, thousands of times.
+
+    All runs are trained many at once, by :class:`~epsilometer.networks.ensemble.EnsembleDPSGD`.
+
+    Guarantee: the same settings give the same audit, byte for byte on the same kind of device,
+        however the work was split, killed or resumed. The bounds of all views together exceed the
+        true ε in at most ``1 - confidence`` of audits. A run that diverged counts against a
+        refutation, and readers are told.
+    Assumption: the module treats the examples of a batch one by one. The view ``"steps"`` assumes
+        Gaussian noise and Poisson sampling.
+
+    Attributes:
+        module: A ``torch.nn.Module``.
+        data: Features ``(n, …)`` and classes ``(n,)``; record 0 is the target.
+        runs: Runs with the canary, and as many without it, at most.
+        learning_rate: Of the optimizer.
+        batch_size: Records per batch; the expected number, where it varies.
+        noise_multiplier: Standard deviation of the noise in units of the clipping norm; by default
+            what accounting by Poisson sampling asks for to satisfy the claim.
+        adversary: What she may insert, as :mod:`~epsilometer.audits.dpsgd.canaries` says.
+        adjacency: ``"zero_out"``, ``"add_remove"`` or ``"replace"``.
+        sampler: How batches are drawn; ``Shuffle()`` by default.
+        clip_norm: To which gradients are clipped.
+        optimizer: Of :mod:`epsilometer.optimizers`; ``SGD()`` by default.
+        epochs: How often all records are gone through.
+        loss: ``loss(logits, labels)``; cross-entropy by default.
+        direction: The canary gradient, ``"random"`` or ``"dirac"`` (one parameter).
+        views: Who sees what, each with a finding of its own: ``"updates"`` all noisy sums,
+            ``"model"`` and ``"loss"`` the final model only, ``"steps"`` single steps, for a tight
+            bound on Poisson-sampled training (alone, at rates up to a half, the target is in all
+            runs: steps that did not draw it are enough to compare with).
+        canary: The record of the view ``"loss"``; record 0 mislabelled by default.
+        canaries: Gradient canaries in one further run, each in by its own coin.
+        initial: Whether runs start from weights of their own, ``"fresh"``, or from the module's,
+            ``"given"``.
+        device: Where models are trained: ``"cpu"`` or ``"cuda"``.
+        at_once: Models trained at once; by default as many as fit and are quickest. The random
+            streams depend on it: what was used is in the provenance.
+        title: What was audited, in words.
+        source: Where ``module`` and ``data`` were read from, where they were.
+
+    Example:
+        >>> import epsilometer as em
+        >>> import numpy as np
+        >>> from torch import nn
+        >>> rng = np.random.default_rng(0)
+        >>> data = rng.normal(size=(100, 5)).astype(np.float32), np.arange(100) % 2
+        >>> training = em.DPSGD(
+        ...     nn.Linear(5, 2), data, runs=1000, learning_rate=0.1, batch_size=1,
+        ...     adversary="worst_case", views=("updates",),
+        ... )
+        >>> audit = em.audit(training, em.Claim(1.0, delta=1e-5), engine=em.InProcess())
+        >>> audit.verdict  # batches are shuffled, the noise is that of Poisson sampling
+        'refuted'
+    """
+
+    module: Any = field(metadata=DATA)
+    data: tuple[ArrayLike, ArrayLike] = field(metadata=DATA)
+    _: KW_ONLY
+    runs: int
+    learning_rate: float
+    batch_size: int
+    noise_multiplier: float | None = None
+    adversary: Adversary = "partially_informed"
+    adjacency: Adjacency = "zero_out"
+    sampler: Sampler | None = None
+    clip_norm: float = 1.0
+    optimizer: Any = None
+    epochs: int = 1
+    loss: Any = None
+    direction: CanaryGradient = "random"
+    views: tuple[Look, ...] = ("updates", "model")
+    canary: Record | None = field(default=None, metadata=DATA)
+    canaries: int = 0
+    initial: Initial = "fresh"
+    device: str = "cpu"
+    at_once: int | None = None
+    title: str = "DP-SGD"
+    source: Any = field(default=None, metadata=DATA)
+
+    def __post_init__(self) -> None:
+        if not is_module(self.module):
+            raise InvalidArgument(
+                f"Expected module to be a torch.nn.Module, got {type(self.module).__name__}."
+            )
+        if not isinstance(self.data, (tuple, list)) or len(self.data) != 2:
+            raise InvalidArgument(
+                "Expected data to be a pair of features and labels, got "
+                f"{type(self.data).__name__}."
+            )
+        _validate.whole(2, runs=self.runs)
+        _validate.whole(1, batch_size=self.batch_size, epochs=self.epochs)
+        _validate.whole(1, at_once=1 if self.at_once is None else self.at_once)
+        _check_views(self.views, self.adversary, self.adjacency)
+        _check_canaries(self.canaries)
+        if self.direction not in get_args(CanaryGradient):
+            raise InvalidArgument(
+                f"Expected direction 'random' or 'dirac', got {self.direction!r}."
+            )
+        object.__setattr__(self, "views", tuple(self.views))
+
+
+SUBJECTS = (DPSGD,)
+
+
+def run_audit(subject: DPSGD, request: Request) -> Audit:
+    """Train with a canary and without it, and judge the claim by what each view proves."""
+    job = make_job(subject, request)
+    return request.execute(job, usual=Local() if subject.device == "cpu" else InProcess())
+
+
+def make_job(subject: DPSGD, request: Request) -> DPSGDJob:
+    """Return the work of an audit of DP-SGD."""
+    claim = _fill_claim(subject, request)
+    request = replace(request, claim=claim)  # a plan has it whole, so that a replay has the same
+    delta = request.known_delta
+    _validate.open_unit(delta=delta)
+    if request.until is not None:
+        _check_views_stop(subject.views, subject.canaries)
+    features, labels = _read_data(subject)
+    training, rate = _make_training(subject, claim, features, labels)
+    noise, steps = training.noise_multiplier, _count_steps(training, len(features))
+    together = _count_at_once(subject, request.out, training, features, labels)
+    block = together * max(1, -(-subject.runs // (together * _UNITS)))
+    blocks = -(-subject.runs // block)
+    check_until(request, also=(), blocks=blocks)
+    rng = np.random.default_rng(np.random.SeedSequence(request.seed, spawn_key=(1,)))
+    make = random_direction if subject.direction == "random" else dirac_direction
+    target = TargetCanary(
+        adversary=subject.adversary,
+        direction=make(training.size, rng=rng),
+        adjacency=subject.adjacency,
+        batch_size=subject.batch_size,
+        displaces=is_displacing(training.sampler),
+    )
+    many = training.with_runs(together)
+    further = int(subject.canaries > 0)
+    confidence = share_confidence(request.confidence, len(subject.views) + further)
+    programs: list[Program] = []
+    if by_gradient := tuple(view for view in subject.views if view != "loss"):
+        game = GradientGame(
+            training=many, features=features, labels=labels, canary=target, views=by_gradient
+        )
+        programs.append(
+            describe_gradient_runs(
+                game.play,
+                by_gradient,
+                subject=subject.title,
+                adversary=subject.adversary,
+                adjacency=subject.adjacency,
+                sampler=training.sampler,
+                noise_multiplier=noise,
+                rate=rate,
+                steps=steps,
+                delta=delta,
+                confidence=confidence,
+                seed=request.seed,
+            )
+        )
+    if "loss" in subject.views:
+        seen = Record(features=features[0], label=int(labels[0]))
+        record = subject.canary or mislabel(seen, classes=int(labels.max()) + 1, rng=rng)
+        by_loss = RecordGame(
+            training=many,
+            features=features,
+            labels=labels,
+            record=record,
+            adjacency=subject.adjacency,
+        )
+        programs.append(describe_loss_runs(by_loss.play, subject.title))
+    one = None
+    if subject.canaries:
+        one = OneRun(
+            training=training,
+            features=features,
+            labels=labels,
+            canaries=subject.canaries,
+            claim=claim,
+            delta=delta,
+            confidence=confidence,
+            seed=request.seed,
+            subject=subject.title,
+        )
+    plan = request.make_plan(
+        replace(subject, at_once=together),  # the same streams wherever it is run again
+        units=blocks * len(programs) + further,
+        inputs=_name_inputs(subject, features, labels),
+        block=block,
+        at_once=together,
+        noise_multiplier=noise,
+        rate=rate,
+        steps=steps,
+        loss=name_of(training.loss),
+    )
+    many_runs = RunsJob(
+        plan=plan,
+        subject=subject.title,
+        claim=claim,
+        programs=tuple(programs),
+        runs=subject.runs,
+        block=block,
+        delta=delta,
+        confidence=request.confidence,
+        until=request.until,
+        further=further,
+    )
+    return DPSGDJob(
+        runs=many_runs, one=one, adjacency=subject.adjacency, unproven=explain_unproven(target)
+    )
+
+
+def _fill_claim(subject: DPSGD, request: Request) -> Claim | None:
+    claim = request.fill_claim(adjacency=subject.adjacency, sampler="Poisson", accountant="PLD")
+    if claim is not None and claim.adjacency != subject.adjacency:
+        raise InvalidArgument(
+            f"Expected a claim for adjacency={subject.adjacency!r}, which is audited, got one for "
+            f"{claim.adjacency!r}: an ε for one says nothing about the other."
+        )
+    return claim
+
+
+def _read_data(subject: DPSGD) -> tuple[FloatArray, IntArray]:
+    features, labels = check_records(*subject.data)
+    if any(type(part).__name__ == "Embedding" for part in subject.module.modules()):
+        features = features.astype(np.int64)  # they are the numbers of words
+    return features, labels
+
+
+def _make_training(
+    subject: DPSGD, claim: Claim | None, features: FloatArray, labels: IntArray
+) -> tuple[Trainer, float]:
+    """Return one run of the training, and the rate at which its batches draw a record."""
+    with needs("torch", extra="torch"):
+        from epsilometer.networks.ensemble import EnsembleDPSGD, cross_entropy
+        from epsilometer.networks.optimizers import SGD
+
+    sampler = Shuffle() if subject.sampler is None else subject.sampler
+    steps = _count_batches(sampler, len(features), subject.batch_size)
+    rate = expected_rate(sampler, len(features), subject.batch_size)
+    sampler = pin_sampler(sampler, len(features), subject.batch_size)  # alike without the target
+    training = EnsembleDPSGD(
+        subject.module,
+        cross_entropy if subject.loss is None else subject.loss,
+        runs=1,
+        sampler=sampler,
+        noise_multiplier=_derive_noise(subject, claim, rate=rate, steps=steps * subject.epochs),
+        clip_norm=subject.clip_norm,
+        learning_rate=subject.learning_rate,
+        optimizer=SGD() if subject.optimizer is None else subject.optimizer,
+        batch_size=subject.batch_size,
+        epochs=subject.epochs,
+        initial=subject.initial,
+        device=subject.device,
+    )
+    if subject.adjacency == "add_remove":
+        check_same_steps(training.sampler, batch_size=training.batch_size, records=len(features))
+    training.check(features, labels)
+    return training, rate
+
+
+def _derive_noise(subject: DPSGD, claim: Claim | None, *, rate: float, steps: int) -> float:
+    """Return the noise multiplier as given, or what accounting by Poisson sampling asks for."""
+    if subject.noise_multiplier is not None:
+        return subject.noise_multiplier
+    if claim is None:
+        raise InvalidArgument("Expected noise_multiplier, or a claim to derive it from, got none.")
+    if subject.adjacency == "replace":
+        raise InvalidArgument(
+            "Expected noise_multiplier with adjacency='replace', got none: no accountant tells "
+            "what a claim asks for where records are replaced."
+        )
+    return pld.poisson_noise(
+        epsilon=claim.epsilon,
+        delta=claim.delta,
+        sampling_rate=rate,
+        steps=steps,
+        adjacency=subject.adjacency,
+    )
+
+
+def _count_batches(sampler: Sampler, count: int, batch_size: int) -> int:
+    """Return how many batches an epoch has."""
+    if count < batch_size:
+        raise InvalidArgument(
+            f"Expected at least a batch of {batch_size} records, got {count}. "
+            "Give a smaller batch_size."
+        )
+    return sum(1 for _ in sampler.batches(count, batch_size, rng=np.random.default_rng(0)))
+
+
+def _count_steps(training: Trainer, count: int) -> int:
+    return training.epochs * _count_batches(training.sampler, count, training.batch_size)
+
+
+def _count_at_once(
+    subject: DPSGD,
+    out: Path | None,
+    training: Trainer,
+    features: FloatArray,
+    labels: IntArray,
+) -> int:
+    """Return how many models are trained at once: as given, as the run began, or as many as fit.
+
+    Memory comes and goes, and another number would be another run.
+    """
+    if subject.at_once is not None:
+        return min(subject.runs, subject.at_once)
+    if out is not None and (out / "plan.json").exists():
+        begun = Store.open(out).plan.parameters.get("follows", {}).get("at_once")
+        if isinstance(begun, int):
+            return min(subject.runs, begun)
+    return min(subject.runs, training.count_at_once(features, labels))
+
+
+def _name_inputs(subject: DPSGD, features: FloatArray, labels: IntArray) -> dict[str, str]:
+    """Return the SHA-256 of all data, by name: a run is never continued with others."""
+    inputs = {
+        "data": fingerprint((features, labels)),
+        "module": fingerprint((str(subject.module), [*subject.module.state_dict().values()])),
+    }
+    if subject.canary is not None:
+        inputs["canary"] = fingerprint((subject.canary.features, subject.canary.label))
+    if subject.source is not None:
+        inputs.update(subject.source.fingerprints())
+    return inputs
+
+
+def _check_views(views: Sequence[Look], adversary: Adversary, adjacency: Adjacency) -> None:
+    """Refuse unknown views, and those the adversary or the adjacency have no bound for."""
+    unknown = [view for view in views if view not in get_args(Look)]
+    if not views or unknown or len(set(views)) < len(views):
+        raise InvalidArgument(
+            f"Expected views of {', '.join(get_args(Look))}, each once, got {tuple(views)}."
+        )
+    if "steps" not in views:
+        return
+    if adversary != "target_canary":
+        raise InvalidArgument(
+            "Expected adversary='target_canary' with the view 'steps', where steps without the "
+            f"target show nothing but noise, got {adversary!r}."
+        )
+    if adjacency == "replace":
+        raise InvalidArgument(
+            "Expected adjacency='zero_out' or 'add_remove' with the view 'steps', got 'replace': "
+            "its bound is that of a target which is there or not."
+        )
+
+
+def _check_views_stop(views: Sequence[Look], canaries: int) -> None:
+    """Refuse views that an audit could not reach, or not bound, if it stops early."""
+    if canaries or ("loss" in views and len(views) > 1):
+        raise InvalidArgument(
+            "Expected no canaries and no view 'loss' beside others with until=…, got them: they "
+            "are runs of their own, which an audit that stops early might never reach."
+        )
+    if "steps" in views:
+        raise InvalidArgument(
+            "Expected no view 'steps' with until=…, got it: its bound does not hold for runs that "
+            "were stopped by looking at them."
+        )
+
+
+def _check_canaries(canaries: int) -> None:
+    """Refuse so few that one run with them could show nothing."""
+    _validate.whole(0, canaries=canaries)
+    if 0 < canaries < _FEWEST:
+        raise InvalidArgument(
+            f"Expected canaries=0, or {_FEWEST} or more, got {canaries}: each is in by a coin, "
+            "and fewer prove nothing."
+        )

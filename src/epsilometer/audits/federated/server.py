@@ -1,0 +1,252 @@
+"""Run the rounds of DP-FedAvg: train clients, clip, add noise, step, look at canaries."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+
+from epsilometer.audits.federated.directions import Directions
+from epsilometer.audits.federated.rounds import Iterates, RoundSettings, Visit
+from epsilometer.errors import InvalidArgument
+from epsilometer.networks.devices import as_tensor, explain_full, one_thread, own_randomness
+from epsilometer.networks.local import (
+    Batches,
+    ClientRecords,
+    ClientTrainer,
+    local_batches,
+    make_client_trainer,
+)
+from epsilometer.types import FloatArray, IntArray
+
+_SEEN = 256  # records tried at once
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FederatedRun:
+    """What one training ended with, and what was seen of its canaries.
+
+    Attributes:
+        module: The final model.
+        moved: Cosines of planted canaries with θ_T − θ_0, ``(planted,)``.
+        model: Cosines of planted canaries with θ_T itself, ``(planted,)``.
+        observed: Each planted canary's highest cosine over the rounds, ``(planted,)``; empty where
+            nobody looked at the iterates.
+        unobserved: The same of canaries that never took part.
+        participations: In how many rounds each planted canary took part, ``(planted,)``.
+        clips: Clipping norm of every round, ``(rounds,)``.
+        members: How many took part in every round, canaries among them, ``(rounds,)``.
+        unclipped: How many of their updates were not longer than the clipping norm, ``(rounds,)``.
+        lost: How many updates were not finite and were left out, ``(rounds,)``.
+    """
+
+    module: nn.Module
+    moved: FloatArray
+    model: FloatArray
+    observed: FloatArray
+    unobserved: FloatArray
+    participations: IntArray
+    clips: FloatArray
+    members: IntArray
+    unclipped: IntArray
+    lost: IntArray
+
+
+class Watch:
+    """Look at canaries: keep the highest cosine of each so far."""
+
+    def __init__(self, canaries: Directions | None, planted: int, iterates: Iterates) -> None:
+        self.canaries, self.planted, self.iterates = canaries, planted, iterates
+        count = 0 if canaries is None or iterates == "none" else canaries.count
+        self.highest = np.full(count, -np.inf)
+
+    def see(self, vector: Tensor) -> None:
+        """Compare all canaries with what one round released."""
+        np.maximum(self.highest, self.cosines(vector), out=self.highest)
+
+    def cosines(self, vector: Tensor) -> FloatArray:
+        """Return the cosines of all canaries with a vector, computed where it is."""
+        if self.canaries is None:
+            return np.zeros(0)
+        return self.canaries.cosines(vector if vector.is_cuda else vector.numpy())
+
+
+@contextmanager
+def prepare(
+    how: RoundSettings, rng: np.random.Generator
+) -> Iterator[tuple[ClientRecords, ClientTrainer]]:
+    """Hand out the clients' records and what trains on them, with randomness of their own."""
+    if how.device != "cpu" and not torch.cuda.is_available():
+        raise InvalidArgument(f"Expected a CUDA device for {how.device!r}, torch sees none here.")
+    # One thread: models here are small, and many audits run side by side.
+    with explain_full(how.device), one_thread(how.device), own_randomness(how.device, rng):
+        records = ClientRecords.of(how.clients, device=how.device)
+        together = make_client_trainer(
+            how.module,
+            how.loss,
+            records,
+            optimizer=how.client_optimizer,
+            learning_rate=how.learning_rate,
+            at_once=min(how.at_once, how.cohort),
+            device=how.device,
+        )
+        with torch.no_grad():
+            yield records, together
+
+
+def run_rounds(
+    how: RoundSettings,
+    watch: Watch,
+    who: list[IntArray],
+    when: list[IntArray],
+    divisor: float,
+    *,
+    rng: np.random.Generator,
+    visit: Visit | None = None,
+) -> FederatedRun:
+    """Train by settings whose defaults are filled in.
+
+    Args:
+        how: The settings.
+        watch: What looks at the canaries.
+        who: Clients of every round.
+        when: Canaries of every round.
+        divisor: By what the sum of updates is divided.
+        rng: Where all randomness comes from.
+        visit: As of :meth:`FederatedTraining.train`.
+    """
+    with prepare(how, rng) as (records, clients):
+        server = _Server(how, records, clients, watch, divisor, rng)
+        for number, (members, planted) in enumerate(zip(who, when, strict=True)):
+            if visit is not None:
+                visit(number, server.clip, server.weights)
+            server.run_round(members, planted)
+        return server.finish(when)
+
+
+def compute_updates(
+    how: RoundSettings, weights: Tensor, clients: IntArray, *, rng: np.random.Generator
+) -> Tensor:
+    """Return how far some clients go from given weights, as of FederatedTraining.updates."""
+    with prepare(how, rng) as (records, together):
+        batches = _draw_batches(how, records, clients, rng)
+        return torch.cat(list(together.updates(weights, batches, records)))
+
+
+def measure_accuracy(module: nn.Module, test: tuple[ArrayLike, ArrayLike]) -> float:
+    """Return the share of labels that a model predicts, the likeliest output of each."""
+    device = next(module.parameters()).device
+    x, y = (as_tensor(part, "cpu") for part in test)
+    with torch.no_grad():
+        right = [
+            (module(x[part].to(device)).argmax(-1).cpu() == y[part]).float().flatten()
+            for part in (slice(start, start + _SEEN) for start in range(0, len(x), _SEEN))
+        ]
+    return float(torch.cat(right).mean())
+
+
+class _Server:
+    """A training under way."""
+
+    def __init__(
+        self,
+        how: RoundSettings,
+        records: ClientRecords,
+        clients: ClientTrainer,
+        watch: Watch,
+        divisor: float,
+        rng: np.random.Generator,
+    ) -> None:
+        self.how, self.records, self.clients = how, records, clients
+        self.watch, self.divisor, self.rng = watch, divisor, rng
+        self.weights = clients.start.clone()
+        self.state = how.server_optimizer.start(self.weights[None])
+        generator = torch.Generator(how.device).manual_seed(int(rng.integers(2**63)))
+        self.noise = how.noise.start(self.weights.numel(), rounds=how.rounds, generator=generator)
+        self.multiplier = how.clip.value_noise(how.noise_multiplier)
+        self.clip = how.clip.first
+        self.history: list[tuple[float, int, int, int]] = []  # clip, members, unclipped, lost
+
+    def run_round(self, clients: IntArray, planted: IntArray) -> None:
+        """Run one round: its noise is that of its clipping norm, which is then followed up."""
+        how, watch, clip = self.how, self.watch, self.clip
+        total, unclipped, lost = self._sum_updates(clients)
+        if planted.size:
+            assert watch.canaries is not None
+            total += watch.canaries.inject_tensor(planted, clip, device=how.device)
+            unclipped += planted.size  # each is exactly as long as allowed
+        if self.multiplier:
+            total += self.noise.next(self.multiplier * clip)
+        mean = total.div_(self.divisor)
+        if watch.iterates == "updates":
+            watch.see(mean)
+        before = self.weights.clone() if watch.iterates == "steps" else self.weights
+        how.server_optimizer.step(self.weights[None], -mean[None], self.state, rate=how.server_rate)
+        if watch.iterates == "steps":
+            watch.see(self.weights - before)
+        members = clients.size + planted.size
+        self.history.append((clip, members, unclipped, lost))
+        if not bool(torch.isfinite(self.weights).all()):
+            raise InvalidArgument(
+                f"Expected a finite model, it is not after round {len(self.history)} of "
+                f"{how.rounds}. Give a smaller server_rate."
+            )
+        self.clip = how.clip.after(
+            clip,
+            unclipped=unclipped,
+            members=members - lost,
+            mean=self.divisor,
+            normal=float(self.rng.standard_normal()),
+        )
+
+    def _sum_updates(self, clients: IntArray) -> tuple[Tensor, int, int]:
+        """Return the clipped updates' sum; how many were not clipped, how many not finite."""
+        batches = _draw_batches(self.how, self.records, clients, self.rng)
+        total, unclipped, lost = torch.zeros_like(self.weights), 0, 0
+        for updates in self.clients.updates(self.weights, batches, self.records):
+            norms = updates.norm(dim=1)
+            # A sum of squares may overflow where no update does; such an update is as good as lost.
+            finite = torch.isfinite(norms)
+            factors = torch.where(finite, (self.clip / norms).clamp(max=1.0), 0.0)
+            total += factors @ torch.where(finite[:, None], updates, 0.0)
+            unclipped += int((finite & (norms <= self.clip)).sum())
+            lost += int((~finite).sum())
+        return total, unclipped, lost
+
+    def finish(self, when: list[IntArray]) -> FederatedRun:
+        """Return what the training ended with."""
+        watch, planted = self.watch, self.watch.planted
+        taken = np.concatenate([np.zeros(0, np.int64), *when])
+        clips, *counts = zip(*self.history, strict=True)
+        members, unclipped, lost = (np.array(each, np.int64) for each in counts)
+        return FederatedRun(
+            module=self.clients.module(self.weights).eval(),
+            moved=watch.cosines(self.weights - self.clients.start)[:planted],
+            model=watch.cosines(self.weights)[:planted],
+            observed=watch.highest[:planted],
+            unobserved=watch.highest[planted:],
+            participations=np.bincount(taken, minlength=planted)[:planted],
+            clips=np.array(clips),
+            members=members,
+            unclipped=unclipped,
+            lost=lost,
+        )
+
+
+def _draw_batches(
+    how: RoundSettings, records: ClientRecords, clients: IntArray, rng: np.random.Generator
+) -> list[Batches]:
+    """Draw the batches of some clients, as numbers of records."""
+    starts = records.starts
+    return [
+        [
+            starts[client] + own
+            for own in local_batches(
+                int(records.sizes[client]), how.batch_size, epochs=how.epochs, rng=rng
+            )
+        ]
+        for client in clients
+    ]

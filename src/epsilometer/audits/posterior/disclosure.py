@@ -1,0 +1,277 @@
+"""Publish predictions with uncertainty in forms: how much of the samples, and how rounded.
+
+An adversary has no more than what is published. Every form turns samples of a record's prediction
+into that, and that into statistics by which runs with the record are told from runs without it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from epsilometer import _validate
+from epsilometer.errors import InvalidArgument
+from epsilometer.types import BoolArray, FloatArray
+
+Kind: TypeAlias = Literal["label", "vector", "mean", "mean+std", "quantiles", "samples"]
+QUANTILES = (0.1, 0.5, 0.9)
+_LEAST = 1e-12  # a probability of 0 says so much against a class
+_BINS = 15  # of confidence, as calibration errors are usually reported
+_EQUAL = 1e-12  # means of the same rounded numbers in another order are apart by less
+
+
+def entropy(p: FloatArray) -> FloatArray:
+    """Return the entropy of vectors of probabilities along the last axis, in nats."""
+    return np.asarray(-(p * np.log(np.maximum(p, _LEAST))).sum(-1))
+
+
+def mutual_information(samples: FloatArray) -> FloatArray:
+    """Return that of prediction and model (BALD): the mean's entropy less the mean entropy."""
+    return np.asarray(entropy(samples.mean(-2)) - entropy(samples).mean(-1))
+
+
+def variation_ratio(samples: FloatArray) -> FloatArray:
+    """Return the share of samples that name another class than most do."""
+    classes = samples.shape[-1]
+    named = np.eye(classes)[samples.argmax(-1)]
+    return np.asarray(1 - named.mean(-2).max(-1))
+
+
+# Of samples (…, T, C) and a label: larger speaks for the record having been trained on. Spreads are
+# taken negative, not inverted: they order runs alike, and a single sample has a spread of 0.
+STATISTICS: MappingProxyType[str, Callable[[FloatArray, int], FloatArray]] = MappingProxyType(
+    {
+        "mean": lambda samples, label: samples[..., label].mean(-1),
+        "std": lambda samples, label: -samples[..., label].std(-1),
+        "min": lambda samples, label: samples[..., label].min(-1),
+        "max": lambda samples, label: samples[..., label].max(-1),
+        "entropy": lambda samples, _: -entropy(samples.mean(-2)),
+        "mutual information": lambda samples, _: -mutual_information(samples),
+        "variation ratio": lambda samples, _: -variation_ratio(samples),
+    }
+)
+
+# What each kind shows of samples (…, T, C), as (…, numbers, C); "vector" shows no samples.
+_SHOW: MappingProxyType[str, Callable[[FloatArray], FloatArray]] = MappingProxyType(
+    {
+        "label": lambda known: np.eye(known.shape[-1])[known.mean(-2).argmax(-1)][..., None, :],
+        "mean": lambda known: known.mean(-2, keepdims=True),
+        "mean+std": lambda known: np.stack([known.mean(-2), known.std(-2)], axis=-2),
+        "quantiles": lambda known: np.moveaxis(np.quantile(known, QUANTILES, axis=-2), 0, -2),
+        "samples": lambda known: known,
+    }
+)
+
+
+@dataclass(frozen=True)
+class ReleaseForm:
+    """What is published of a prediction.
+
+    Attributes:
+        kind: ``"label"``: the class alone; ``"vector"``: one vector, without sampling; ``"mean"``
+            of samples; ``"mean+std"``; ``"quantiles"``; all ``"samples"``.
+        unit: To which every number is rounded, halves to the even; None for as it is.
+
+    Example:
+        >>> samples = np.array([[[0.61, 0.39], [0.73, 0.27]]])
+        >>> ReleaseForm("mean+std", unit=0.1).statistics(samples, label=0)
+        array([[ 0.7, -0.1]])
+    """
+
+    kind: Kind
+    unit: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            raise InvalidArgument(
+                f"Expected one of {get_args(Kind)}, got {_validate.short(self.kind)}."
+            )
+        if self.unit is not None:
+            _validate.positive(unit=self.unit)
+            _validate.probability(unit=self.unit)
+
+    def __str__(self) -> str:
+        return self.kind if self.unit is None else f"{self.kind}, to {self.unit:g}"
+
+    def caveats(self, samples: int) -> tuple[str, ...]:
+        """Return what to know of the form where so many samples are taken.
+
+        Example:
+            >>> ReleaseForm("mean+std").caveats(1)
+            ('one sample has no spread: mean+std tells what mean does; take two or more',)
+        """
+        _validate.whole(1, samples=samples)
+        if samples == 1 and self.kind in ("mean+std", "quantiles", "samples"):
+            said = f"one sample has no spread: {self.kind} tells what mean does; take two or more"
+            return (said,)
+        return ()
+
+    def publish(self, samples: ArrayLike, vector: ArrayLike | None = None) -> FloatArray:
+        """Return what is published, ``(…, numbers, classes)``; of a label, 1 at its class.
+
+        Args:
+            samples: Of predictions, ``(…, T, C)``.
+            vector: The prediction without sampling, ``(…, C)``; for the form ``"vector"``.
+        """
+        known = _check_samples(samples)
+        shown = _check_vector(vector, known) if self.kind == "vector" else _SHOW[self.kind](known)
+        if self.unit is None or self.kind == "label":
+            return np.asarray(shown)
+        return np.asarray(np.round(shown / self.unit) * self.unit)
+
+    def statistics(
+        self, samples: ArrayLike, *, label: int, vector: ArrayLike | None = None
+    ) -> FloatArray:
+        """Return what the adversary decides by, ``(…, k)``: larger speaks for the record.
+
+        Guarantees: computed from :meth:`publish` and nothing else.
+        """
+        return self._compute_statistics(self.publish(samples, vector), label)
+
+    def features(
+        self, samples: ArrayLike, *, label: int, vector: ArrayLike | None = None
+    ) -> FloatArray:
+        """Return what a learned attack may look at, ``(…, k)``: :meth:`statistics`, and all else.
+
+        Guarantees: computed from :meth:`publish` and nothing else.
+        """
+        shown = self.publish(samples, vector)
+        known = self._compute_statistics(shown, label)
+        if self.kind == "label":
+            return known
+        if self.kind == "samples":
+            more = _stack(shown, label, ("entropy", "mutual information", "variation ratio"))
+        else:  # rounded numbers may lie beyond [0, 1], where no entropy is
+            more = -entropy(np.clip(self._take_central(shown), 0, 1))[..., None]
+        return np.concatenate([known, more], axis=-1)
+
+    def central(self, samples: ArrayLike, vector: ArrayLike | None = None) -> FloatArray:
+        """Return the prediction that a user takes from what is published, ``(…, C)``."""
+        return self._take_central(self.publish(samples, vector))
+
+    def _take_central(self, shown: FloatArray) -> FloatArray:
+        if self.kind == "samples":
+            return np.asarray(shown.mean(-2))
+        return shown[..., len(QUANTILES) // 2 if self.kind == "quantiles" else 0, :]
+
+    def _compute_statistics(self, shown: FloatArray, label: int) -> FloatArray:
+        _validate.whole(0, label=label)
+        if label >= shown.shape[-1]:
+            raise InvalidArgument(
+                f"Expected a label from 0 to {shown.shape[-1] - 1}, as many as there are "
+                f"classes, got {label}."
+            )
+        if self.kind == "samples":
+            return _stack(shown, label, ("mean", "std", "min", "max"))
+        # A large spread speaks against the record, as in STATISTICS.
+        signs = np.array([1.0, -1.0]) if self.kind == "mean+std" else 1.0
+        return np.asarray(shown[..., label] * signs)
+
+
+def as_form(value: "ReleaseForm | str") -> ReleaseForm:
+    """Take a form as people write it: a ``ReleaseForm``, or its kind and unit as text.
+
+    Example:
+        >>> as_form("mean+std:0.01")
+        ReleaseForm(kind='mean+std', unit=0.01)
+    """
+    if isinstance(value, ReleaseForm):
+        return value
+    if not isinstance(value, str):
+        raise InvalidArgument(
+            f"Expected a ReleaseForm, or a text as 'mean+std:0.01', got {_validate.short(value)}."
+        )
+    kind, colon, unit = value.partition(":")
+    try:
+        return ReleaseForm(kind, unit=float(unit) if colon else None)  # type: ignore[arg-type]
+    except ValueError as error:
+        if isinstance(error, InvalidArgument):
+            raise
+        raise InvalidArgument(
+            f"Expected a form as 'mean+std' or 'mean+std:0.01', got {_validate.short(value)}."
+        ) from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class Utility:
+    """What a form of publishing is still worth to its users.
+
+    Attributes:
+        accuracy: Share of records whose label is the largest published probability; where two are
+            largest no label can be given, and that counts as wrong.
+        ties: Share of records where two are largest.
+        calibration_error: Distance of confidence and accuracy, mean over records of 15 bins of
+            confidence.
+        log_loss: Mean −ln of what is published for the true class.
+    """
+
+    accuracy: float
+    ties: float
+    calibration_error: float
+    log_loss: float
+
+
+def measure_utility(central: ArrayLike, labels: ArrayLike, *, unit: float | None = None) -> Utility:
+    """Return what published predictions ``(records, C)`` are worth, given the records' labels.
+
+    What was rounded to 0 counts as half a unit in the log loss: nobody takes it for impossible.
+    """
+    p, y = np.asarray(central, np.float64), np.asarray(labels, np.int64)
+    if p.ndim != 2 or y.shape != p.shape[:1] or not len(y) or p.shape[1] < 2:
+        raise InvalidArgument(
+            "Expected predictions (records, classes) of two classes or more and as many labels, "
+            f"got {p.shape} and {y.shape}."
+        )
+    if not np.isfinite(p).all():
+        raise InvalidArgument("Expected probabilities, got nan or infinity among predictions.")
+    if y.min() < 0 or y.max() >= p.shape[1]:
+        raise InvalidArgument(
+            f"Expected labels from 0 to {p.shape[1] - 1}, got {y.min()} to {y.max()}."
+        )
+    top = np.sort(p, axis=1)[:, -2:]
+    tied: BoolArray = top[:, 1] - top[:, 0] <= _EQUAL
+    right = (p.argmax(1) == y) & ~tied
+    confidence = np.clip(top[:, 1], 0, 1)
+    bins = np.minimum((confidence * _BINS).astype(np.int64), _BINS - 1)
+    gaps = np.bincount(bins, confidence - right, minlength=_BINS)
+    least = _LEAST if unit is None else unit / 2
+    return Utility(
+        accuracy=float(right.mean()),
+        ties=float(tied.mean()),
+        calibration_error=float(np.abs(gaps).sum() / len(y)),
+        log_loss=float(-np.log(np.clip(p[np.arange(len(y)), y], least, 1)).mean()),
+    )
+
+
+def _stack(shown: FloatArray, label: int, names: tuple[str, ...]) -> FloatArray:
+    return np.stack([STATISTICS[name](shown, label) for name in names], axis=-1)
+
+
+def _check_vector(vector: ArrayLike | None, samples: FloatArray) -> FloatArray:
+    """Return predictions without sampling in the shape of what is published."""
+    if vector is None:
+        raise InvalidArgument(
+            "Expected a prediction without sampling for the form 'vector', got none: "
+            "this sampler has no such."
+        )
+    alone = np.asarray(vector, np.float64)
+    expected = samples.shape[:-2] + samples.shape[-1:]
+    if alone.shape != expected:
+        raise InvalidArgument(
+            f"Expected a vector for each prediction, shape {expected}, got {alone.shape}."
+        )
+    if not np.isfinite(alone).all():
+        raise InvalidArgument("Expected probabilities, got nan or infinity in vectors.")
+    return alone[..., None, :]
+
+
+def _check_samples(samples: ArrayLike) -> FloatArray:
+    known = np.asarray(samples, np.float64)
+    if known.ndim < 2 or 0 in known.shape:
+        raise InvalidArgument(f"Expected samples of shape (…, T, classes), got {known.shape}.")
+    if not np.isfinite(known).all():
+        raise InvalidArgument("Expected probabilities, got nan or infinity among samples.")
+    return known

@@ -1,0 +1,1 @@
+"""Can the ε be true, given attack scores? Bound it from below."""

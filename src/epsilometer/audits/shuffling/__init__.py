@@ -1,0 +1,1 @@
+"""Which ε has DP-SGD that shuffles? Compute it and attack it."""

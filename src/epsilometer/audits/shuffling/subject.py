@@ -1,0 +1,414 @@
+"""Audit shuffled DP-SGD: by theory, by the exact accountant, and by the distinguishing game."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import KW_ONLY, dataclass
+from dataclasses import replace as change
+
+import numpy as np
+from msgspec.structs import replace
+
+from epsilometer import _validate
+from epsilometer.accounting import pld
+from epsilometer.accounting.shuffle import (
+    published_epsilon,
+    setting_in_words,
+    shuffle_curve,
+    shuffle_epsilon,
+    shuffle_noise,
+)
+from epsilometer.core.audit import Audit
+from epsilometer.core.bound import EpsilonEstimate, EpsilonLowerBound
+from epsilometer.core.claim import Claim
+from epsilometer.core.findings import Curve, EpsilonFinding, SamplerFinding
+from epsilometer.engine.engines import InProcess
+from epsilometer.engine.request import Request
+from epsilometer.engine.run import Done
+from epsilometer.engine.runs import Program, RunsJob, check_until, choose_block
+from epsilometer.engine.shards import Arrays
+from epsilometer.errors import InvalidArgument
+from epsilometer.sampling.batched_gaussian import BatchedGaussian
+from epsilometer.sampling.samplers import BallsInBins, Law, Poisson, Sampler, Shuffle, find_law
+from epsilometer.stats.estimators import epsilon_lower_bound
+from epsilometer.stats.gaussians import gaussian_epsilon
+from epsilometer.stats.score_finding import make_finding, measure_growth
+from epsilometer.stats.thresholds import AllRanks, Best, Observed
+from epsilometer.types import FloatArray
+
+_DRAWS = 6e8  # normal numbers that the game takes by default: some seconds
+_KEPT = 20_000_000  # plays whose scores are kept one by one; more are counted at thresholds
+_THRESHOLDS = 400
+_ADVERSARY = (
+    "sees the noisy sum of every step, knows all other records, and chose them to stand out"
+)
+_TOLD = (
+    "The ε against an adversary who is also told which batch has the record, an upper bound by "
+    "joint convexity. It holds where every record is in at most one batch per epoch, every batch "
+    "gets Gaussian noise of the stated multiplier, and records are zeroed out."
+)
+
+
+@dataclass(frozen=True, eq=False)
+class ShuffledSGD:
+    """DP-SGD that shuffles its batches and is accounted as if it sampled by Poisson.
+
+    The sampler's ε is computed, from below and from above, and part of it is proved by playing the
+    distinguishing game.
+
+    Guarantee: the computed lower bound and the game's are lower bounds on the sampler's ε; the
+        first by computation, the second with the confidence of the audit. The upper bound holds
+        for all data: given the batches, an epoch is one Gaussian mechanism with the record, E
+        epochs compose to noise σ/√E, and by joint convexity of the hockey-stick divergence secret
+        batches leak no more than known ones.
+    Assumption: epochs are sampled independently; a record's neighbour is the same record zeroed
+        out. Claims are about the worst case, so what the strongest adversary can do refutes them.
+
+    Attributes:
+        noise_multiplier: Standard deviation of the noise in units of the clipping norm.
+        steps: Batches per epoch.
+        epochs: How often all records are gone through.
+        sampler: How batches are really drawn, of :mod:`epsilometer.samplers`; ``Shuffle()`` by
+            default.
+        batch_size: Needed for ``PartialShuffle`` and ``BatchThenShuffle``.
+        observations: Trials of the game, half with the record; by default what seconds allow. Above
+            20 million they are counted at thresholds fixed beforehand.
+        device: Where the game is played: ``"cpu"`` or ``"cuda"``.
+        title: What was audited, in words; by default sampler, steps, epochs and noise.
+
+    Example:
+        >>> import epsilometer as em
+        >>> training = em.ShuffledSGD(noise_multiplier=1.0, steps=100, observations=2000)
+        >>> claim = training.accounted_claim(delta=1e-5)
+        >>> audit = em.audit(training, claim)
+        >>> round(claim.epsilon, 2), round(audit.epsilon, 2), round(audit.upper, 2), audit.verdict
+        (0.72, 4.07, 4.38, 'refuted')
+    """
+
+    noise_multiplier: float
+    steps: int
+    epochs: int = 1
+    _: KW_ONLY
+    sampler: Sampler | None = None
+    batch_size: int | None = None
+    observations: int | None = None
+    device: str = "cpu"
+    title: str = ""
+
+    def __post_init__(self) -> None:
+        _validate.positive(noise_multiplier=self.noise_multiplier)
+        _validate.whole(1, steps=self.steps, epochs=self.epochs)
+        _validate.whole(1, batch_size=1 if self.batch_size is None else self.batch_size)
+        _validate.whole(4, observations=4 if self.observations is None else self.observations)
+
+    def accounted_claim(self, delta: float) -> Claim:
+        """Return what accounting by Poisson sampling reports for these settings.
+
+        Args:
+            delta: δ of the claim.
+
+        Example:
+            >>> ShuffledSGD(noise_multiplier=1.0, steps=100).accounted_claim(1e-5).sampler
+            'Poisson'
+        """
+        epsilon = pld.poisson_epsilon(
+            noise_multiplier=self.noise_multiplier,
+            sampling_rate=1 / self.steps,
+            steps=self.steps * self.epochs,
+            delta=delta,
+            adjacency="zero_out",
+        )
+        return Claim(epsilon, delta, adjacency="zero_out", sampler="Poisson", accountant="PLD")
+
+
+SUBJECTS = (ShuffledSGD,)
+
+
+def run_audit(subject: ShuffledSGD, request: Request) -> Audit:
+    """Compute what the sampler leaks, prove part of it by the game, and judge the claim by both."""
+    delta = request.known_delta
+    _validate.open_unit(delta=delta)
+    claim = _fill_claim(request)
+    request = change(request, claim=claim)  # a plan has it whole, so that a replay has the same
+    game = _make_game(subject, claim, delta=delta, confidence=request.confidence, seed=request.seed)
+    if request.until is None:
+        return Audit(
+            subject=game.subject,
+            claim=claim,
+            findings=(game.play(_count_trials(subject)), game.sampling),
+            provenance=request.make_provenance(subject),
+        )
+    runs = _count_trials(subject) // 2
+    block = choose_block(runs)
+    check_until(request, also=(), blocks=-(-runs // block))
+    job = _WatchedGame(
+        plan=request.make_plan(subject, units=-(-runs // block), block=block, runs=runs),
+        subject=game.subject,
+        claim=claim,
+        programs=(
+            Program(
+                play=game.mechanism.play,
+                subject=game.subject,
+                adversary=_ADVERSARY,
+                curves=game.curves,
+            ),
+        ),
+        runs=runs,
+        block=block,
+        delta=delta,
+        confidence=request.confidence,
+        until=request.until,
+        game=game,
+    )
+    return request.execute(job, usual=InProcess())
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Game:
+    """The distinguishing game, and all that its finding is to say."""
+
+    mechanism: BatchedGaussian
+    subject: str
+    claim: Claim | None
+    delta: float
+    confidence: float
+    seed: int
+    estimates: tuple[EpsilonEstimate, ...]
+    curves: tuple[Curve, ...]
+    sampling: SamplerFinding
+
+    def play(self, trials: int) -> EpsilonFinding:
+        """Play all trials; the paper's own bound stands beside the valid one, marked as invalid."""
+        rng = np.random.default_rng(self.seed)
+        runs = trials // 2
+        scores: Observed
+        if trials <= _KEPT:
+            scores = self.mechanism.play(runs, rng)
+        else:
+            scores = self.mechanism.count(runs, rng, thresholds=self._thresholds())
+
+        def bound(part: Observed, rule: AllRanks | Best) -> EpsilonLowerBound:
+            return epsilon_lower_bound(
+                part,
+                delta=self.delta,
+                confidence=self.confidence,
+                rule=rule,
+                seed=self.seed,
+                adjacency="zero_out",
+                adversary=_ADVERSARY,
+            )
+
+        def prove(part: Observed) -> float:
+            return bounds[0].epsilon if part is scores else bound(part, AllRanks()).epsilon
+
+        bounds = [bound(scores, rule) for rule in (AllRanks(), Best())]
+        return make_finding(
+            scores,
+            bounds,
+            prove=prove,
+            claim=self.claim,
+            subject=self.subject,
+            growth=measure_growth(scores, prove, seed=self.seed, in_order=True),
+            estimates=self.estimates,
+            curves=self.curves,
+        )
+
+    def _thresholds(self) -> FloatArray:
+        """Fix thresholds before the game: over the losses of a small one with other numbers."""
+        stream = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(1,)))
+        pilot = self.mechanism.play(20_000, stream)
+        ends = np.concatenate([pilot.inside, pilot.outside])
+        spread = float(np.ptp(ends))
+        return np.linspace(ends.min() - spread, ends.max() + 2 * spread, _THRESHOLDS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _WatchedGame(RunsJob):
+    """The game, watched: it ends when a rule says so."""
+
+    game: _Game
+
+    def result(self, units: Iterable[Arrays], done: Done) -> Audit:
+        """Return what was played, beside what was computed."""
+        (found,) = self.findings(units, done)
+        found = replace(
+            found,
+            estimates=self.game.estimates,
+            power=None if self.claim is None else self.claim.epsilon,  # ε is computed
+        )
+        return Audit(
+            subject=self.subject,
+            claim=self.claim,
+            findings=(found, self.game.sampling),
+            provenance=done.provenance,
+        )
+
+
+def _fill_claim(request: Request) -> Claim | None:
+    claim = request.fill_claim(adjacency="zero_out", sampler="Poisson", accountant="PLD")
+    if claim is not None and claim.adjacency != "zero_out":
+        raise InvalidArgument(
+            "Expected a claim for adjacency='zero_out', whose ε is known where batches are "
+            f"shuffled, got one for {claim.adjacency!r}: an ε for one says nothing about the other."
+        )
+    return claim
+
+
+def _make_game(
+    subject: ShuffledSGD, claim: Claim | None, *, delta: float, confidence: float, seed: int
+) -> _Game:
+    """Compute all that can be known without playing, and return the game to play."""
+    sampler = Shuffle() if subject.sampler is None else subject.sampler
+    noise, steps, epochs = subject.noise_multiplier, subject.steps, subject.epochs
+    mechanism = BatchedGaussian(
+        sampler=sampler,
+        noise_multiplier=noise,
+        steps=steps,
+        epochs=epochs,
+        batch_size=1 if subject.batch_size is None else subject.batch_size,
+        device=subject.device,
+    )
+    exact = shuffle_epsilon(
+        noise_multiplier=noise,
+        steps=steps,
+        epochs=epochs,
+        delta=delta,
+        sampler=sampler,
+        batch_size=subject.batch_size,
+    )
+    accounted = subject.accounted_claim(delta).epsilon
+    needed = None
+    if claim is not None:
+        needed = shuffle_noise(
+            epsilon=claim.epsilon,
+            delta=delta,
+            steps=steps,
+            epochs=epochs,
+            sampler=sampler,
+            batch_size=subject.batch_size,
+        )
+    law = find_law(sampler, steps, subject.batch_size)
+    once = epochs == 1 and law == Law(steps=steps, absent=1)  # the published bound is for this law
+    return _Game(
+        mechanism=mechanism,
+        subject=subject.title or f"DP-SGD by {exact.subject}",
+        claim=claim,
+        delta=delta,
+        confidence=confidence,
+        seed=seed,
+        estimates=(
+            exact,
+            *_bound_above(subject, sampler, law, delta),
+            _describe_accounted(subject, accounted, delta),
+        ),
+        curves=_curves(mechanism),
+        sampling=SamplerFinding(
+            sampler=exact.subject.partition(",")[0],
+            accounted_epsilon=accounted,
+            needed_noise=needed,
+            balls_in_bins=shuffle_epsilon(
+                noise_multiplier=noise,
+                steps=steps,
+                epochs=epochs,
+                delta=delta,
+                sampler=BallsInBins(),
+            ),
+            published=published_epsilon(noise_multiplier=noise, steps=steps, delta=delta)
+            if once
+            else 0.0,
+        ),
+    )
+
+
+def _bound_above(
+    subject: ShuffledSGD, sampler: Sampler, law: Law, delta: float
+) -> tuple[EpsilonEstimate, ...]:
+    """Return the proved upper bound on ε, where the sampler has one.
+
+    Let b be the batches of all epochs, drawn alike with the record and with the record zeroed out.
+    Given b, the record is in at most one batch per epoch: its sum moves by at most the clipping
+    norm, whatever was seen before, so that all steps together are no more than a Gaussian mechanism
+    with noise σ/√E (adaptive composition; Dong et al. 2022, Corollary 3.3 on arXiv). What is seen
+    has the law Σ p(b) P_b with the record and Σ p(b) Q_b without it, and the hockey-stick
+    divergence is jointly convex: D(Σ p P_b, Σ p Q_b) ≤ Σ p D(P_b, Q_b) ≤ δ at the Gaussian's ε. A
+    sampler that may put a record into several batches of an epoch has no such bound.
+    """
+    if law.rate is not None:
+        return ()
+    noise = subject.noise_multiplier / math.sqrt(subject.epochs)
+    epsilon = gaussian_epsilon(noise, delta) * (1 + 1e-11)  # right to 1e-12
+    return (
+        EpsilonEstimate(
+            epsilon=epsilon,
+            low=epsilon,
+            high=epsilon,
+            delta=delta,
+            confidence=1.0,
+            method="known batches",
+            direction="both",
+            subject=f"{_word_setting(subject, sampler)}, batches known",
+            role="upper",
+            adjacency="zero_out",
+            cites=("balle2018", "dong2022"),
+            caveats=(_TOLD,),
+            basis=(("noise multiplier", noise),),
+        ),
+    )
+
+
+def _describe_accounted(subject: ShuffledSGD, epsilon: float, delta: float) -> EpsilonEstimate:
+    """Return what accounting by Poisson sampling reports: the ε of another sampler."""
+    return EpsilonEstimate(
+        epsilon=epsilon,
+        low=epsilon,
+        high=epsilon,
+        delta=delta,
+        confidence=1.0,
+        method="PLD",
+        direction="both",
+        subject=_word_setting(subject, Poisson()),
+        role="reference",
+        adjacency="zero_out",
+        cites=("doroshenko2022",),
+        basis=(
+            ("noise multiplier", subject.noise_multiplier),
+            ("sampling rate", 1 / subject.steps),
+            ("steps", subject.steps * subject.epochs),
+        ),
+    )
+
+
+def _word_setting(subject: ShuffledSGD, sampler: Sampler) -> str:
+    return setting_in_words(sampler, subject.noise_multiplier, subject.steps, subject.epochs)
+
+
+def _count_trials(subject: ShuffledSGD) -> int:
+    if subject.observations is not None:
+        return subject.observations
+    return 2 * int(np.clip(_DRAWS / (subject.steps * subject.epochs) / 2, 2_000, 5_000_000))
+
+
+def _curves(mechanism: BatchedGaussian) -> tuple[Curve, ...]:
+    """Return what Poisson accounting allows, and what the best attack reaches."""
+    fpr = np.concatenate([[0.0], np.geomspace(1e-7, 1.0, 140)])
+    steps, epochs = mechanism.steps, mechanism.epochs
+    poisson = pld.poisson_curve(
+        fpr,
+        noise_multiplier=mechanism.noise_multiplier,
+        sampling_rate=1 / steps,
+        steps=steps * epochs,
+        adjacency="zero_out",
+    )
+    exact = shuffle_curve(
+        fpr,
+        noise_multiplier=mechanism.noise_multiplier,
+        steps=steps,
+        epochs=epochs,
+        sampler=mechanism.sampler,
+        batch_size=mechanism.batch_size,
+    )
+    return (_curve("PLD of Poisson sampling", fpr, poisson), _curve("exact", fpr, exact))
+
+
+def _curve(name: str, fpr: FloatArray, fnr: FloatArray) -> Curve:
+    rates = [tuple(float(f"{rate:.6g}") for rate in part) for part in (fpr, np.clip(fnr, 0, 1))]
+    return Curve(name=name, fpr=rates[0], fnr=rates[1])

@@ -1,1 +1,0 @@
-"""What is planted: gradients of chosen directions, and records that stand out."""

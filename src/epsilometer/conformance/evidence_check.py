@@ -1,0 +1,148 @@
+"""Turn e-values of a run into a check: bets over steps, and how a check is concluded."""
+
+import math
+
+import numpy as np
+
+from epsilometer.conformance import evidence
+from epsilometer.core import judge
+from epsilometer.core.findings import Check, CheckOutcome
+from epsilometer.types import FloatArray
+
+
+def leave_untested(name: str, expected: str, reason: str) -> Check:
+    """Return the check of something that could not be tested."""
+    outcome = judge.judge_limit(None, limit=0.0)
+    return Check(name=name, outcome=outcome, expected=expected, seen=reason)
+
+
+class Bets:
+    """Average of bets, each a product of ratios. New ones begin at steps 1, 2, 4, 8, …
+
+    Those that begin late notice what goes wrong late. Bet j has the weight 1/((j+1)(j+2)).
+    """
+
+    def __init__(self) -> None:
+        self._logs = np.zeros((0, 0))  # one row per beginning, with its weight
+
+    def add(self, ratios: FloatArray, step: int) -> None:
+        """Multiply by the ratios of the next step, which has this number; as logarithms."""
+        if step & (step - 1) == 0:
+            place = len(self._logs)
+            weight = -math.log((place + 1) * (place + 2) * ratios.size)
+            rows = [*self._logs, np.full(ratios.size, weight)]
+            self._logs = np.array(rows)
+        if len(self._logs):  # else none has begun
+            self._logs += ratios
+
+    def value(self) -> float:
+        """Return the evidence so far, as a logarithm."""
+        return float(np.logaddexp.reduce(self._logs, axis=None))
+
+
+class WeightedSum:
+    """Sum of e-values that belong to one step each, of which step t has the weight 1/(t(t+1))."""
+
+    def __init__(self) -> None:
+        self.value = -math.inf  # as a logarithm
+
+    def add(self, log_e: float, step: int) -> None:
+        """Add the e-value of a step, as a logarithm."""
+        self.value = evidence.add_weighted([self.value, log_e - math.log(step * (step + 1))])
+
+
+class EvidenceCheck:
+    """A check by e-values: its largest evidence, and the step at which it was violated.
+
+    A subclass takes what it is shown of a step, then calls :meth:`keep_largest`.
+
+    Args:
+        shares: Checks that share the level.
+        level: Chance of accusing a right program, for all of them together.
+
+    Attributes:
+        name: Of the check.
+        expected: What a right program shows, in words.
+        missing: Why nothing was tested, where nothing was.
+        steady: Whether it needs residuals that are noise alone.
+        log_e: The largest evidence so far, as a logarithm; None where nothing was tested.
+        crossed: The step at which it sufficed; None where it did not.
+        tested: The last step that was tested.
+    """
+
+    name = ""
+    expected = ""
+    missing = "nothing to test it on"
+    steady = True
+
+    def __init__(self, *, shares: int = 1, level: float) -> None:
+        self._shares, self._level = shares, level
+        self.log_e: float | None = None
+        self.crossed: int | None = None
+        self.tested = 0
+        self._detail = ""
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin with nothing seen."""
+
+    def compute_evidence(self) -> float | None:
+        """Return the evidence at this step; None where nothing was tested yet."""
+        raise NotImplementedError
+
+    def describe(self) -> str:
+        """Say what was seen, in a few words."""
+        raise NotImplementedError
+
+    def locate(self) -> str:
+        """Say where it was seen."""
+        return ""
+
+    def measure(self) -> tuple[float | None, float | None, float | None]:
+        """Return the number that was measured, with limits where there are any."""
+        return None, None, None
+
+    def deserves_remark(self) -> bool:
+        """Tell whether something is worth a remark where nothing is violated."""
+        return False
+
+    def judge(self, log_e: float | None) -> CheckOutcome:
+        """Judge evidence at this check's share of the level."""
+        return judge.judge_evidence(log_e, shares=self._shares, level=self._level)
+
+    def keep_largest(self, step: int) -> None:
+        """Keep the largest evidence so far, and when it sufficed."""
+        now = self.compute_evidence()
+        if now is None:
+            return
+        self.tested = step
+        if self.log_e is None or now > self.log_e:
+            self.log_e = now
+            if self.crossed is None and self.judge(now) == judge.VIOLATED:
+                self.crossed, self._detail = step, self.locate()
+
+    def check(self, *, drift: str = "") -> Check:
+        """Return the check as it stands now.
+
+        Args:
+            drift: Why residuals may not be noise alone; then a steady check is not tested.
+        """
+        distrusted = self.steady and bool(drift)
+        if distrusted or self.log_e is None:
+            return leave_untested(self.name, self.expected, drift if distrusted else self.missing)
+        outcome = self.judge(self.log_e)
+        if outcome == judge.CONFORMS and self.deserves_remark():
+            outcome = judge.REMARK
+        value, low, high = self.measure()
+        return Check(
+            name=self.name,
+            outcome=outcome,
+            expected=self.expected,
+            seen=self.describe(),
+            value=value,
+            low=low,
+            high=high,
+            log_e=self.log_e,
+            detail=self._detail,
+            steps=self.tested if self.crossed is None else self.crossed,
+        )

@@ -1,0 +1,168 @@
+"""Check that the files of a run belong together: plan → shards → result.
+
+``chain.json`` holds the SHA-256 of the plan and of the result, and the checksums of all shards,
+under a code that only somebody who has the secret of the run can compute. It shows what was changed
+by hand or damaged. Somebody who may read the whole directory can forge all of it: against that help
+a signature, and making the result again from the shards.
+"""
+
+import hashlib
+import hmac
+import json
+import secrets
+from pathlib import Path
+from typing import Any
+
+from epsilometer._files import LARGEST_TEXT, Folder
+from epsilometer.errors import UnreadableFile
+
+CHAIN, SECRET, PLAN, RESULT, SHARDS = "chain.json", "secret", "plan.json", "result.json", "shards"
+_LENGTH = 32  # bytes of a secret
+_LARGEST = 2**20  # bytes of a chain
+_NAMED = 5000  # shards that are named; more are known by one sum
+_SUM = 64  # letters of a SHA-256, with which every shard begins
+
+
+class BrokenChain(UnreadableFile):
+    """A file of a run is not the one that the run wrote.
+
+    Attributes:
+        what: Which, and how, in words.
+    """
+
+    def __init__(self, message: str, what: str) -> None:
+        """Take the sentence, and the part of it that says which file."""
+        super().__init__(message)
+        self.what = what
+
+
+def make_secret(home: Folder) -> bytes:
+    """Return the secret of a run, and make it where there is none yet."""
+    if home.look(SECRET) is None:
+        home.write(SECRET, secrets.token_hex(_LENGTH).encode("ascii") + b"\n")
+    return read_secret(home)
+
+
+def read_secret(home: Folder) -> bytes:
+    """Return the secret of a run.
+
+    Raises:
+        BrokenChain: There is none, or it is none.
+    """
+    try:
+        text = home.read(SECRET, largest=2 * _LENGTH + 1).decode("ascii").strip()
+        if len(text) == 2 * _LENGTH:
+            return bytes.fromhex(text)
+    except (OSError, ValueError, UnreadableFile):
+        pass
+    raise BrokenChain(
+        f"Expected the secret of the run in {str(home.path / SECRET)!r}, found none. Without it "
+        "nobody can tell whether data and files are the same. Put it back, or begin a new run.",
+        f"{SECRET} is lost",
+    )
+
+
+def write_chain(home: Folder, result: bytes) -> None:
+    """Write what the plan and the shards are now, and what the result will be."""
+    links = _read_links(home, result)
+    plain = {**links, "seal": _seal(read_secret(home), links)}
+    home.write(CHAIN, json.dumps(plain, indent=2).encode("ascii") + b"\n")
+
+
+def check_chain(directory: Path) -> None:
+    """Refuse a run whose plan, shards or result is not what the run wrote.
+
+    Guarantee: a file that was changed, lost or added since the result was written is named. What
+        is no run, as a result alone in a folder, passes.
+    Assumption: nobody forged the chain itself, for which the whole directory must be readable.
+
+    Raises:
+        BrokenChain: Says which file, and what to do.
+    """
+    try:
+        with Folder.hold(directory) as home:
+            if home.look(PLAN) is not None and home.look(RESULT) is not None:
+                _check(home)
+    except OSError as error:
+        raise UnreadableFile(
+            f"Expected to be able to read {str(directory)!r}: {error.strerror}."
+        ) from error
+
+
+def describe_break(directory: Path) -> str:
+    """Return which file of a run was changed since its result was written; empty where none was."""
+    try:
+        check_chain(directory)
+    except BrokenChain as error:
+        return error.what
+    except UnreadableFile as error:
+        return str(error)
+    return ""
+
+
+def _check(home: Folder) -> None:
+    stated = _read_stated(home)
+    found = _read_links(home, home.read(RESULT, largest=LARGEST_TEXT))
+    if stated == found:
+        return
+    if stated.get("plan") != found["plan"]:
+        raise _break(home, f"{PLAN} was changed")
+    if stated.get("shards") != found["shards"]:
+        raise _break(home, _name_shard(stated.get("named"), found["named"]))
+    raise _break(home, f"{RESULT} was changed")
+
+
+def _read_stated(home: Folder) -> dict[str, Any]:
+    secret = read_secret(home)
+    try:
+        plain = json.loads(home.read(CHAIN, largest=_LARGEST))
+        stated = str(plain.pop("seal"))
+        if hmac.compare_digest(stated.encode("utf-8", "replace"), _seal(secret, plain).encode()):
+            return dict(plain)
+    except FileNotFoundError as error:
+        raise _break(home, f"{CHAIN} is lost") from error
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise _break(home, f"{CHAIN} was changed") from error
+    raise _break(home, f"{CHAIN} was changed")
+
+
+def _read_links(home: Folder, result: bytes) -> dict[str, Any]:
+    shards: dict[str, str] = {}
+    if home.look(SHARDS) is not None:
+        with home.hold_inner(SHARDS) as inner:
+            for name in inner.names():
+                if name.endswith(".shard"):
+                    with inner.open(name) as file:
+                        shards[name] = file.read(_SUM).decode("ascii", "replace")
+    lines = [f"{name} {checksum}\n" for name, checksum in shards.items()]
+    return {
+        "format": 1,
+        "plan": hashlib.sha256(home.read(PLAN, largest=LARGEST_TEXT)).hexdigest(),
+        "shards": hashlib.sha256("".join(lines).encode("utf-8", "surrogatepass")).hexdigest(),
+        "named": shards if len(shards) <= _NAMED else {},
+        "result": hashlib.sha256(result).hexdigest(),
+    }
+
+
+def _name_shard(before: Any, now: dict[str, str]) -> str:
+    """Return which shard is another, in words, where they are named."""
+    known = before if isinstance(before, dict) else {}
+    every = sorted({**known, **now})
+    name = next((each for each in every if known.get(each) != now.get(each)), None)
+    if name is None:  # too many to be named
+        return f"{SHARDS}/ was changed"
+    how = "is new" if name not in known else "was changed" if name in now else "is lost"
+    return f"{SHARDS}/{name} {how}"
+
+
+def _seal(secret: bytes, links: dict[str, Any]) -> str:
+    text = json.dumps(links, sort_keys=True, separators=(",", ":"))
+    return hmac.digest(secret, text.encode("utf-8"), "sha256").hex()
+
+
+def _break(home: Folder, what: str) -> BrokenChain:
+    return BrokenChain(
+        f"Expected the run in {str(home.path)!r} as it was written: {what} since. "
+        f"Make its result again from what is whole: epsilometer runs resume {home.path}",
+        f"{what} since",
+    )

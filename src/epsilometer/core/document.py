@@ -1,0 +1,358 @@
+"""Describe a report as blocks: what is said and drawn, not how.
+
+A builder makes one document from an audit. Page, terminal, Markdown and picture files are renderers
+over its blocks, and know no kind of finding.
+"""
+
+import math
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from epsilometer.core.judge import Tone
+
+Kind: TypeAlias = Literal["line", "step", "band", "bars", "left_bars", "right_bars", "points"]
+Role: TypeAlias = Literal["attack", "claim", "gdp", "bound", "law", "outside", "chance"]
+NONE = "–"
+
+
+class Badge(NamedTuple):
+    """A word in the colour of its tone."""
+
+    word: str
+    tone: Tone
+
+
+class Fact(NamedTuple):
+    """A name, what it stands for, and how that was judged, if it was."""
+
+    name: str
+    value: str
+    badge: Badge | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What an audit found.
+
+    Attributes:
+        finding: What it rests on, in a sentence.
+        badge: The verdict in one word, if there is one.
+        lead: What must be known to read it.
+        headline: All of it in one line.
+    """
+
+    finding: str
+    badge: Badge | None = None
+    lead: str = ""
+    headline: str = ""
+
+    @property
+    def tone(self) -> Tone:
+        """The tone of the verdict; neutral without one."""
+        return self.badge.tone if self.badge else "neutral"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """A part of a report.
+
+    Attributes:
+        title: Of the block; may be empty.
+        brief: Whether the terminal shows it too, which has less room than a page.
+    """
+
+    title: str = ""
+    brief: bool = True
+
+    @property
+    def kind(self) -> str:
+        """The name of its type, by which templates choose."""
+        return type(self).__name__.lower()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts(Block):
+    """Names and values; ``style`` is the class of the list on a page."""
+
+    rows: tuple[Fact, ...]
+    style: Literal["facts", "tiles", "threat", "reasons"] = "facts"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Notes(Block):
+    """Lines: points of a list, plain sentences, or code that must not be broken."""
+
+    lines: tuple[str, ...]
+    style: Literal["list", "text", "code"] = "list"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table(Block):
+    """Rows under their heads.
+
+    Attributes:
+        head: Of its columns.
+        rows: As many cells each; the first is a name.
+        note: What must be known to read it.
+        numeric: Whether all cells but the first are numbers; words are broken into lines.
+        most: Rows that terminal and Markdown show.
+        finding: Kind of finding in the audit's JSON that has a row each. The page takes them from
+            there, so that a reader can sort and search many of them.
+        fields: Their fields, one per column.
+        total: How many of them there are.
+    """
+
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str = ""
+    numeric: bool = True
+    most: int = 20
+    finding: str = ""
+    fields: tuple[str, ...] = ()
+    total: int = 0
+
+    @property
+    def more(self) -> int:
+        """How many rows terminal and Markdown leave out, and say so."""
+        return max(0, len(self.rows) - self.most) if not self.finding else 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One bound on a scale: the interval that it leaves open, beside what was claimed.
+
+    Attributes:
+        name: What is measured.
+        value: The bound in words.
+        role: A lower bound's interval begins at ``start`` and has no end, an upper bound's ends
+            there, and a reference is a mark alone.
+        start: Where that is, per cent of the width.
+        decides: Whether a verdict may rest on it.
+        valid: Whether it is a bound at all.
+        badge: The verdict on it alone, if there is one.
+    """
+
+    name: str
+    value: str
+    role: Literal["lower", "upper", "reference"]
+    start: float
+    decides: bool
+    valid: bool
+    badge: Badge | None = None
+
+    @property
+    def remark(self) -> str:
+        """What a reader must know of it, in a few words."""
+        if self.role == "reference":
+            return "for reference, decides nothing"
+        remarks = ["" if self.decides else "for comparison", "" if self.valid else NOT_VALID]
+        return ", ".join(filter(None, remarks))
+
+
+NOT_VALID = "not a valid bound"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale(Block):
+    """Bounds under each other, and the axis they share.
+
+    Attributes:
+        rows: From top to bottom.
+        ticks: (Per cent, text) pairs.
+        claim: Where the claim stands, per cent; None where nothing was claimed.
+        claimed: The claim in words, empty where there is none.
+    """
+
+    rows: tuple[Row, ...]
+    ticks: tuple[tuple[float, str], ...]
+    claim: float | None
+    claimed: str
+
+
+@dataclass(frozen=True)
+class Axis:
+    """From where to where an axis goes; names stand at 1, 2, … in place of numbers."""
+
+    low: float
+    high: float
+    log: bool = False
+    names: tuple[str, ...] = ()
+    title: str = ""
+
+    def __post_init__(self) -> None:
+        """An axis ends somewhere, whatever a file holds."""
+        most = sys.float_info.max
+        for name in ("low", "high"):
+            object.__setattr__(self, name, min(max(getattr(self, name), -most), most))
+
+    @classmethod
+    def from_zero(cls, values: Iterable[float], *, least: float = 1e-9) -> "Axis":
+        """Return an axis a little beyond the largest value, so that it does not touch the frame."""
+        return cls(0.0, 1.08 * max([least, *filter(math.isfinite, values)]))
+
+    @classmethod
+    def of_names(cls, names: Sequence[str]) -> "Axis":
+        """Return an axis with a place for each name."""
+        return cls(0.5, len(names) + 0.5, names=tuple(names))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """One thing that is drawn; what a file holds and nobody can draw is left out.
+
+    Attributes:
+        name: What the legend calls it.
+        kind: ``step`` keeps each value until the next x; ``bars`` have one x more than y, their
+            edges; ``left_bars`` and ``right_bars`` stand on either side of their x; ``points`` are
+            joined by a thin line; a ``band`` is filled from ``y`` to ``top``.
+        role: What it stands for, and so its colour.
+        x: Rising.
+        y: Beside it.
+        top: Upper limits of a band; of the others, nothing.
+        dashed: So that colour alone need not tell it from the others.
+    """
+
+    name: str
+    kind: Kind
+    role: Role
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    top: tuple[float, ...] = ()
+    dashed: bool = False
+
+    def __post_init__(self) -> None:
+        if self.kind == "bars":  # without one of the edges, the others would be others
+            drawable = all(map(math.isfinite, (*self.x, *self.y)))
+            columns = [self.x, self.y] if drawable else [(), ()]
+        else:
+            rows = zip(self.x, self.y, self.top or self.y, strict=True)
+            finite = [row for row in rows if all(map(math.isfinite, row))]
+            columns = [tuple(row[i] for row in finite) for i in range(3 if self.top else 2)]
+        for name, column in zip(("x", "y", "top"), columns, strict=False):
+            object.__setattr__(self, name, column)
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A vertical line at a value of x that matters."""
+
+    name: str
+    x: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """A chart: everything a renderer needs, in words and numbers.
+
+    Attributes:
+        key: Its name in files and anchors.
+        title: A few words.
+        caption: How to read it.
+        alt: What it shows, with its numbers, for those who cannot see it.
+        x: The horizontal axis.
+        y: The vertical axis.
+        series: From back to front.
+        marks: Values of x that matter.
+        cites: Keys of the bibliography that the curves rest on.
+    """
+
+    key: str
+    title: str
+    caption: str
+    alt: str
+    x: Axis
+    y: Axis
+    series: tuple[Series, ...]
+    marks: tuple[Mark, ...] = ()
+    cites: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        there = tuple(mark for mark in self.marks if math.isfinite(mark.x))
+        object.__setattr__(self, "marks", there)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures(Block):
+    """Figures side by side.
+
+    Attributes:
+        figures: In the order they are read.
+        key: Before their keys in anchors.
+        stem: Before their keys in names of files.
+        aside: Whether they are too many for a page, and drawn into files alone.
+    """
+
+    figures: tuple[Figure, ...]
+    key: str = "audit"
+    stem: str = ""
+    aside: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section(Block):
+    """Blocks under a title; Markdown folds them away.
+
+    Attributes:
+        verdict: What it found, if it is about that.
+        notes: What went wrong while it ran.
+        summary: Blocks of the first screen.
+        blocks: What follows.
+        key: Its anchor.
+        folded: Whether a page shows it only on request, and Markdown not at all.
+    """
+
+    verdict: Verdict | None = None
+    notes: tuple[str, ...] = ()
+    summary: tuple[Block, ...] = ()
+    blocks: tuple[Block, ...] = ()
+    key: str = ""
+    folded: bool = False
+
+    @property
+    def parts(self) -> tuple[Block, ...]:
+        """All blocks, those of the first screen first."""
+        return (*self.summary, *self.blocks)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document(Section):
+    """A whole report: a section, with the keys of the bibliography that it cites."""
+
+    cites: tuple[str, ...] = ()
+
+
+def find_figures(section: Section) -> Iterator[Figures]:
+    """Return all blocks of figures, in the order they are read."""
+    for block in section.parts:
+        if isinstance(block, Section):
+            yield from find_figures(block)
+        elif isinstance(block, Figures):
+            yield block
+
+
+def plot(
+    name: str,
+    kind: Kind,
+    role: Role,
+    x: ArrayLike,
+    y: ArrayLike,
+    dashed: bool = False,
+    *,
+    top: ArrayLike = (),
+) -> Series:
+    """Return a series rounded to the precision that is visible on screen: a third of the size."""
+    few_x, few_y, few_top = (
+        tuple(float(f"{value:.6g}") for value in np.asarray(column, np.float64))
+        for column in (x, y, top)
+    )
+    return Series(name=name, kind=kind, role=role, x=few_x, y=few_y, top=few_top, dashed=dashed)
+
+
+def plot_level(name: str, role: Role, axis: Axis, value: float) -> Series:
+    """Return a dashed horizontal line over the whole axis."""
+    return plot(name, "line", role, [axis.low, axis.high], [value, value], dashed=True)

@@ -1,0 +1,61 @@
+"""List the bibliography: every result cites what it used by these keys."""
+
+from types import MappingProxyType
+
+BIBLIOGRAPHY = MappingProxyType(
+    {
+        "balle2018": "Balle, Wang: Improving the Gaussian Mechanism for Differential Privacy: "
+        "Analytical Calibration and Optimal Denoising. ICML 2018.",
+        "annamalai2025": "Annamalai, Balle, Hayes, De Cristofaro: To Shuffle or not to Shuffle: "
+        "Auditing DP-SGD with Shuffling. 2025.",
+        "barnard1963": "Barnard: Discussion of 'The Spectral Analysis of Point Processes'. JRSS B "
+        "25, 1963.",
+        "carlini2022": "Carlini, Chien, Nasr, Song, Terzis, Tramèr: Membership Inference Attacks "
+        "From First Principles. IEEE S&P 2022.",
+        "chua2024": "Chua, Ghazi, Kamath, Kumar, Manurangsi, Sinha, Zhang: How Private are DP-SGD "
+        "Implementations? ICML 2024.",
+        "andrew2024": "Andrew, Kairouz, Oh, Oprea, McMahan, Suriyakumar: One-shot Empirical "
+        "Privacy Estimation for Federated Learning. ICLR 2024.",
+        "clopper1934": "Clopper, Pearson: The Use of Confidence or Fiducial Limits Illustrated in "
+        "the Case of the Binomial. Biometrika 26, 1934.",
+        "dong2022": "Dong, Roth, Su: Gaussian Differential Privacy. JRSS B 84, 2022.",
+        "doroshenko2022": "Doroshenko, Ghazi, Kamath, Kumar, Manurangsi: Connect the Dots: Tighter "
+        "Discrete Approximations of Privacy Loss Distributions. PETS 2022.",
+        "gal2016": "Gal, Ghahramani: Dropout as a Bayesian Approximation: Representing Model "
+        "Uncertainty in Deep Learning. ICML 2016.",
+        "jagielski2020": "Jagielski, Ullman, Oprea: Auditing Differentially Private Machine "
+        "Learning: How Private is Private SGD? NeurIPS 2020.",
+        "kairouz2015": "Kairouz, Oh, Viswanath: The Composition Theorem for Differential Privacy. "
+        "ICML 2015.",
+        "long2017": "Long, Bindschaedler, Gunter: Towards Measuring Membership Privacy. 2017.",
+        "maddock2023": "Maddock, Sablayrolles, Stock: CANIFE: Crafting Canaries for Empirical "
+        "Privacy Measurement in Federated Learning. ICLR 2023.",
+        "mahloujifar2024": "Mahloujifar, Melis, Chaudhuri: Auditing f-Differential Privacy in One "
+        "Run. 2024.",
+        "mann1947": "Mann, Whitney: On a Test of Whether one of Two Random Variables is "
+        "Stochastically Larger than the Other. Annals of Mathematical Statistics 18, 1947.",
+        "massart1990": "Massart: The Tight Constant in the Dvoretzky-Kiefer-Wolfowitz Inequality. "
+        "Annals of Probability 18, 1990.",
+        "nasr2023": "Nasr, Hayes, Steinke, Balle, Tramèr, Jagielski, Carlini, Terzis: Tight "
+        "Auditing of Differentially Private Machine Learning. USENIX Security 2023.",
+        "paulson1942": "Paulson: An Approximate Normalization of the Analysis of Variance "
+        "Distribution. Annals of Mathematical Statistics 13, 1942.",
+        "shibahara2021": "Shibahara, Miura, Kii, Ichikawa: Privacy Risk of Differentially Private "
+        "Bayesian Neural Network (in Japanese). 2021.",
+        "shokri2017": "Shokri, Stronati, Song, Shmatikov: Membership Inference Attacks Against "
+        "Machine Learning Models. IEEE S&P 2017.",
+        "steinke2023": "Steinke, Nasr, Jagielski: Privacy Auditing with One (1) Training Run. "
+        "NeurIPS 2023.",
+        "ville1939": "Ville: Étude critique de la notion de collectif. Gauthier-Villars, 1939.",
+        "waudbysmith2024": "Waudby-Smith, Ramdas: Estimating Means of Bounded Random Variables by "
+        "Betting. JRSS B 86, 2024.",
+        "wilks1941": "Wilks: Determination of Sample Sizes for Setting Tolerance Limits. Annals of "
+        "Mathematical Statistics 12, 1941.",
+        "yeom2018": "Yeom, Giacomelli, Fredrikson, Jha: Privacy Risk in Machine Learning: "
+        "Analyzing the Connection to Overfitting. CSF 2018.",
+        "zanella2023": "Zanella-Béguelin, Wutschitz, Tople, Salem, Rühle, Paverd, Naseri, Köpf, "
+        "Jones: Bayesian Estimation of Differential Privacy. ICML 2023.",
+        "zarifzadeh2024": "Zarifzadeh, Liu, Shokri: Low-Cost High-Power Membership Inference "
+        "Attacks. ICML 2024.",
+    }
+)

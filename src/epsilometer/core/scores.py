@@ -1,0 +1,206 @@
+"""Hold what was measured: scores one by one, or counted at thresholds fixed in advance."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from epsilometer import _validate
+from epsilometer.core.settings import DATA
+from epsilometer.errors import InvalidArgument
+from epsilometer.types import FloatArray, IntArray
+
+
+class Sides(NamedTuple):
+    """Scores of a part of an audit, of which a side may be empty."""
+
+    inside: FloatArray
+    outside: FloatArray
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Observations:
+    """How observations are audited, whatever they are.
+
+    Attributes:
+        method: The method that decides, by its name in ``epsilometer methods``; ``calibrated``
+            by default, or ``clopper_pearson`` with a rule that chooses one threshold.
+        rule: How thresholds are chosen; by default ``epsilometer.rules.AllRanks()`` for
+            ``calibrated``, ``RankGrid()`` for the other methods.
+        also: Methods whose bounds are shown beside it and decide nothing.
+        title: What was audited, in words.
+        adversary: Whose view the scores are computed from, in words.
+        source: The file they were read from, where there is one.
+    """
+
+    method: str | None = None
+    rule: Any = None
+    also: tuple[str, ...] = ()
+    title: str = "attack scores"
+    adversary: str = "unstated"
+    source: Any = field(default=None, metadata=DATA)
+
+
+@dataclass(frozen=True, eq=False)
+class Scores(Observations):
+    """Attack scores; *higher means "was in"*. Negate a loss before it gets here.
+
+    ±inf are legal scores and keep their order (score a diverged run so); nan is refused.
+    Lists, float32 and float64 arrays, memory-mapped arrays and torch tensors are taken; floats
+    are not copied.
+
+    Guarantee: scores cannot be changed, and a nan cannot hide among them.
+    Assumption: none here; each method names its own.
+
+    Attributes:
+        inside: Scores of runs or canaries with the record, shape ``(n_in,)``.
+        outside: Scores of runs or canaries without it, shape ``(n_out,)``.
+        method: The method that decides, by its name in ``epsilometer methods``; ``calibrated``
+            by default, or ``clopper_pearson`` with a rule that chooses one threshold.
+        rule: How thresholds are chosen; by default ``epsilometer.rules.AllRanks()`` for
+            ``calibrated``, ``RankGrid()`` for the other methods.
+        also: Methods whose bounds are shown beside it and decide nothing.
+        title: What was audited, in words.
+        adversary: Whose view the scores are computed from, in words.
+        source: The file they were read from, where there is one.
+
+    Example:
+        >>> import epsilometer as em
+        >>> em.Scores(inside=[2.0, 3.0], outside=[0.0, 1.0, 2.0]).errors_at(2.0)
+        (1, 0)
+        >>> em.audit(em.Scores([2.0] * 90, [0.0] * 90), 1.0, delta=1e-5).verdict
+        'refuted'
+    """
+
+    inside: FloatArray = field(metadata=DATA)
+    outside: FloatArray = field(metadata=DATA)
+
+    def __post_init__(self) -> None:
+        inside = _validate.scores("inside", self.inside)
+        outside = _validate.scores("outside", self.outside)
+        if inside.dtype != outside.dtype:  # so that a threshold means the same beside both
+            inside, outside = (
+                _validate.frozen(array.astype(np.float64)) for array in (inside, outside)
+            )
+        object.__setattr__(self, "inside", inside)
+        object.__setattr__(self, "outside", outside)
+
+    @property
+    def n_in(self) -> int:
+        """How many scores were observed with the record."""
+        return self.inside.size
+
+    @property
+    def n_out(self) -> int:
+        """How many scores were observed without it."""
+        return self.outside.size
+
+    def errors_at(self, threshold: float) -> tuple[int, int]:
+        """Count false positives and false negatives of the rule "in iff score ≥ threshold"."""
+        at = np.float64(threshold)  # a bare float would be rounded to float32 beside such scores
+        return int(np.sum(self.outside >= at)), int(np.sum(self.inside < at))
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreCounts(Observations):
+    """Scores counted at thresholds fixed in advance: 10⁹ observations in a few hundred numbers.
+
+    Bin ``j`` holds the scores in ``[thresholds[j-1], thresholds[j])``; bin 0 those below all
+    thresholds, the last bin those at or above the highest. Counts are added with ``+``, in any
+    order. Every bound equals the one of the raw scores rounded down to their bin.
+
+    Attributes:
+        thresholds: Strictly increasing, shape ``(j,)``; chosen before looking at the scores.
+        inside_bins: Counts of scores with the record, shape ``(j + 1,)``.
+        outside_bins: Counts of scores without it, shape ``(j + 1,)``.
+
+    Example:
+        >>> empty = ScoreCounts.at([0.0, 1.0])
+        >>> counts = empty.add(inside=[0.5, 2.0], outside=[-1.0, 0.0])
+        >>> (counts + counts).errors_at(1.0)
+        (0, 2)
+    """
+
+    thresholds: FloatArray = field(metadata=DATA)
+    inside_bins: IntArray = field(metadata=DATA)
+    outside_bins: IntArray = field(metadata=DATA)
+
+    def __post_init__(self) -> None:
+        thresholds = _validate.scores("thresholds", self.thresholds)
+        thresholds = _validate.frozen(thresholds.astype(np.float64))
+        fallen = np.flatnonzero(thresholds[1:] <= thresholds[:-1])
+        if fallen.size:
+            before, after = thresholds[fallen[0] : fallen[0] + 2].tolist()
+            raise InvalidArgument(
+                f"Expected strictly increasing thresholds, got {before!r} and then {after!r}. "
+                "np.unique sorts them and drops twins."
+            )
+        object.__setattr__(self, "thresholds", thresholds)
+        for name in ("inside_bins", "outside_bins"):
+            object.__setattr__(self, name, _bins(name, getattr(self, name), thresholds.size + 1))
+
+    @classmethod
+    def at(cls, thresholds: Any) -> "ScoreCounts":
+        """Return counts of no scores yet, at these thresholds."""
+        fixed = _validate.scores("thresholds", thresholds)
+        bins = np.zeros(fixed.size + 1, np.int64)
+        return cls(fixed, bins, bins)
+
+    @property
+    def n_in(self) -> int:
+        """How many scores were observed with the record."""
+        return int(self.inside_bins.sum())
+
+    @property
+    def n_out(self) -> int:
+        """How many scores were observed without it."""
+        return int(self.outside_bins.sum())
+
+    def add(self, *, inside: Any = None, outside: Any = None) -> "ScoreCounts":
+        """Return these counts plus those of a further block, which may then be dropped."""
+        return replace(
+            self,
+            inside_bins=self.inside_bins + self._count("inside", inside),
+            outside_bins=self.outside_bins + self._count("outside", outside),
+        )
+
+    def __add__(self, other: "ScoreCounts") -> "ScoreCounts":
+        if not np.array_equal(self.thresholds, other.thresholds):
+            raise InvalidArgument(
+                f"Expected counts at the same thresholds, got {self.thresholds.size} and "
+                f"{other.thresholds.size} that are not the same. Begin both with ScoreCounts.at()."
+            )
+        return replace(
+            self,
+            inside_bins=self.inside_bins + other.inside_bins,
+            outside_bins=self.outside_bins + other.outside_bins,
+        )
+
+    def errors_at(self, threshold: float) -> tuple[int, int]:
+        """Count false positives and false negatives of the rule "in iff score ≥ threshold"."""
+        index = int(np.searchsorted(self.thresholds, threshold))
+        if index == self.thresholds.size or self.thresholds[index] != threshold:
+            raise InvalidArgument(
+                f"Expected one of the {self.thresholds.size} thresholds that were counted at, "
+                f"got {threshold!r}. The scores between them are gone."
+            )
+        return int(self.outside_bins[index + 1 :].sum()), int(self.inside_bins[: index + 1].sum())
+
+    def _count(self, name: str, block: Any) -> IntArray:
+        if block is None or (hasattr(block, "__len__") and len(block) == 0):
+            return np.zeros(self.thresholds.size + 1, np.int64)
+        scores = _validate.scores(name, block)
+        at = np.searchsorted(self.thresholds, scores, side="right")
+        return np.bincount(at, minlength=self.thresholds.size + 1)
+
+
+def _bins(name: str, value: Any, size: int) -> IntArray:
+    bins = np.asarray(value)
+    if bins.shape != (size,) or bins.dtype.kind not in "iu" or np.any(bins < 0):
+        raise InvalidArgument(
+            f"Expected {size} counts of 0 or more in {name} (one bin more than thresholds), "
+            f"got shape {bins.shape} of {bins.dtype}."
+        )
+    bins = bins.astype(np.int64)
+    bins.flags.writeable = False
+    return bins

@@ -1,0 +1,1 @@
+"""Read tables, scores and records from the files people have, and the history of results."""

@@ -1,0 +1,1 @@
+"""List, compare and follow results of earlier audits."""

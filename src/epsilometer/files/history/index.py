@@ -1,0 +1,272 @@
+"""Index the audits of a folder. The index is never the truth: the files are.
+
+The index is a file among the user's own caches, where nobody who writes results can write. It knows
+what files say that did not change since. Missing, damaged or of another version, it is made again.
+Where it cannot be written nothing else is different.
+"""
+
+import hashlib
+import os
+import stat
+import sys
+import time
+import zlib
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+import msgspec
+
+from epsilometer._files import OWNER_FOLDER, read_head, read_plain, write_whole
+from epsilometer.core import judge
+from epsilometer.core.chain import RESULT, describe_break
+from epsilometer.core.serialisation import from_json
+from epsilometer.errors import InvalidArgument, UnreadableFile
+from epsilometer.files.history.entries import Entry, list_entries, looks_like_audit
+
+CACHE_FOLDER = "EPSILOMETER_CACHE"  # variable of the environment: where indexes lie
+_VERSION = zlib.crc32(" ".join(("5", *(column.name for column in fields(Entry)))).encode())
+_LARGEST = 2**28  # bytes of an index, of half a million results
+_UNSETTLED = 2.0  # seconds within which a file may change again and look the same
+_HEAD = 256  # bytes by which an audit shows
+_OF_A_RUN = ("shards", "failures", "quarantine")
+
+
+class _File(msgspec.Struct, frozen=True, array_like=True):
+    """A file that may be an audit, as it was when looked at."""
+
+    path: str
+    size: int
+    changed: int
+    touched: int  # which nobody can set, as they can ``changed``
+    node: int
+
+
+class _Record(msgspec.Struct, frozen=True, array_like=True):
+    """What a file holds, and why it cannot be read."""
+
+    file: _File
+    entries: tuple[Entry, ...]
+    reason: str
+
+
+_DECODER = msgspec.json.Decoder(list[_Record], strict=False)  # not strict: "inf" is a number
+
+
+@dataclass
+class _Folder:
+    """Files that lie in a folder and below it."""
+
+    files: list[_File] = field(default_factory=list)
+    closed: list[tuple[str, str]] = field(default_factory=list)
+    unfinished: list[str] = field(default_factory=list)
+
+
+class History:
+    """The audits in a folder and below it, as they are now.
+
+    Guarantee: the same files give the same entries, whatever the index says or whether there is
+        one. A file that cannot be read is named in ``unreadable`` and hides nothing else; so is
+        the result of a run that was changed since. Several processes may do this at once. Only
+        new and changed files are read.
+    Assumption: a file that changes gets another size, time or place on the disk.
+
+    Attributes:
+        entries: One per view of an audit, oldest first.
+        unreadable: (path, reason) pairs.
+        unfinished: Directories of runs that have no result yet.
+        read: How many files had to be read.
+
+    Example:
+        >>> import tempfile
+        >>> History(tempfile.mkdtemp()).entries
+        ()
+    """
+
+    def __init__(self, folder: Path | str, *, rebuild: bool = False) -> None:
+        """Look at all files; ``rebuild`` forgets the index first."""
+        self.folder = Path(folder)
+        if not self.folder.is_dir():
+            raise UnreadableFile(f"Expected a folder of results, found none at {str(folder)!r}.")
+        found, index = _look(self.folder), find_index(self.folder)
+        known = {} if rebuild or index is None else _load_index(index)
+        records = [
+            known[file.path]
+            if file.path in known and known[file.path].file == file
+            else _Record(file, *_read(self.folder, file))
+            for file in found.files
+        ]
+        self.read = sum(record is not known.get(record.file.path) for record in records)
+        if index is not None and (self.read or len(known) != len(records)):
+            _save_index(index, records)
+        rows = (entry for record in records for entry in record.entries)
+        self.entries = tuple(
+            sorted(rows, key=lambda entry: (entry.written, entry.path, entry.part))
+        )
+        reasons = [(record.file.path, record.reason) for record in records if record.reason]
+        self.unreadable = tuple(sorted([*reasons, *found.closed]))
+        self.unfinished = tuple(sorted(found.unfinished))
+
+    def select(
+        self,
+        *,
+        kind: str = "",
+        subject: str = "",
+        refuted: bool = False,
+        since: float = -float("inf"),
+    ) -> tuple[Entry, ...]:
+        """Return entries of a kind, whose subject or path has a text, from a time on.
+
+        Args:
+            kind: Name of the audited subject, as ``Scores`` or ``dpsgd``, in letters of any size.
+            subject: Part of the subject or of the path, in letters of any size.
+            refuted: Only where a claim is false, or a classifier should not be released.
+            since: Seconds since 1970.
+        """
+        wanted = subject.casefold()
+        return tuple(
+            entry
+            for entry in self.entries
+            if (not kind or kind.casefold() == entry.kind.casefold())
+            and (wanted in entry.subject.casefold() or wanted in entry.path.casefold())
+            and (not refuted or entry.verdict in judge.BAD)
+            and entry.written >= since
+        )
+
+
+def _look(top: Path) -> _Folder:
+    """List all files that may be audits. Links to folders are not followed: some form rings."""
+    found, todo = _Folder(), [""]
+    while todo:
+        inner = todo.pop()
+        try:
+            with os.scandir(top / inner) as listed:
+                items = sorted(listed, key=lambda item: item.name)
+        except OSError as error:
+            found.closed.append((inner or ".", f"the folder cannot be read: {error.strerror}"))
+            continue
+        names = {item.name for item in items}
+        is_run = "plan.json" in names
+        if is_run and "result.json" not in names:
+            found.unfinished.append(inner or ".")
+        for item in items:
+            path = f"{inner}/{item.name}" if inner else item.name
+            if item.is_dir(follow_symlinks=False):
+                if not item.name.startswith(".") and not (is_run and item.name in _OF_A_RUN):
+                    todo.append(path)
+            elif item.name == "result.json" or (item.name.endswith(".json") and not is_run):
+                _add(found, path, item)
+    return found
+
+
+def _add(found: _Folder, path: str, item: "os.DirEntry[str]") -> None:
+    try:
+        path.encode("utf-8")
+        if item.is_file():
+            state = item.stat()
+            times = state.st_mtime_ns, state.st_ctime_ns
+            found.files.append(_File(path, state.st_size, *times, state.st_ino))
+    except UnicodeEncodeError:
+        found.closed.append((ascii(path), "its name is no text"))
+    except OSError as error:  # a link to nowhere, or gone since
+        found.closed.append((path, f"it cannot be looked at: {error.strerror}"))
+
+
+def _load_index(index: Path) -> dict[str, _Record]:
+    """Return what an index says of files; nothing of one that is damaged or of another version."""
+    try:
+        head, _, body = read_plain(index, largest=_LARGEST).partition(b"\n")
+        records = _DECODER.decode(body) if head == _sign(body) else []
+    except (OSError, UnreadableFile, msgspec.MsgspecError, RecursionError):
+        records = []
+    return {record.file.path: record for record in records}
+
+
+def _save_index(index: Path, records: Sequence[_Record]) -> None:
+    now = time.time_ns()
+    rows = []
+    for record in records:
+        file, entries = record.file, [entry.to_dict() for entry in record.entries]
+        settled = now - file.changed > _UNSETTLED * 1e9  # else the next call reads it again
+        known = file if settled else msgspec.structs.replace(file, changed=0)
+        rows.append((known, entries, record.reason))
+    body = msgspec.json.encode(rows)
+    with suppress(OSError, UnreadableFile):  # read-only, or full
+        write_whole(index, _sign(body) + b"\n" + body)
+
+
+def _sign(body: bytes) -> bytes:
+    """Return the first line of an index: its version, and a checksum by which damage shows."""
+    return f"{_VERSION:08x} {zlib.crc32(body):08x}".encode()
+
+
+def _read(folder: Path, file: _File) -> tuple[tuple[Entry, ...], str]:
+    """Return the entries of a file, or why there are none; neither where it is no audit."""
+    path = folder / file.path
+    try:
+        if path.name == RESULT:
+            if broken := describe_break(path.parent):
+                return (), f"{broken}; epsilometer runs resume makes the result again"
+        elif not looks_like_audit(read_head(path, _HEAD)):
+            return (), ""
+        found = from_json(read_plain(path))
+        entries = list_entries(found, path=file.path, written=file.changed / 1e9)
+        return tuple(entries), ""
+    except OSError as error:
+        return (), f"it cannot be read: {error.strerror}"
+    except (InvalidArgument, UnreadableFile) as error:
+        return (), str(error)
+
+
+def find_index(folder: Path) -> Path | None:
+    """Return the file of a folder's index; None where there is no place that only we can write.
+
+    An index in the folder itself would be believed, whoever wrote it.
+    """
+    home = _find_cache()
+    if home is None or not _is_ours(home):
+        return None
+    name = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:32]
+    index = home / f"index-{name}.json"
+    return index if _is_free_or_ours(index) else None
+
+
+def _find_cache() -> Path | None:
+    """Return the folder for caches as the system has it, or as the environment says."""
+    if named := os.environ.get(CACHE_FOLDER):
+        return Path(named)
+    try:
+        home = Path.home()
+    except RuntimeError:  # nobody's process
+        return None
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", home)) / "epsilometer"
+    if sys.platform == "darwin":
+        return home / "Library" / "Caches" / "epsilometer"
+    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "epsilometer"
+
+
+def _is_ours(home: Path) -> bool:
+    """Tell whether a folder is ours alone to write, and make it where there is none."""
+    try:
+        home.mkdir(mode=OWNER_FOLDER, parents=True, exist_ok=True)
+        found = home.lstat()
+    except OSError:
+        return False
+    others = stat.S_IWGRP | stat.S_IWOTH
+    return stat.S_ISDIR(found.st_mode) and _is_owner(found) and not found.st_mode & others
+
+
+def _is_free_or_ours(index: Path) -> bool:
+    try:
+        found = index.lstat()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return stat.S_ISREG(found.st_mode) and _is_owner(found)
+
+
+def _is_owner(found: os.stat_result) -> bool:
+    return not hasattr(os, "geteuid") or found.st_uid == os.geteuid()

@@ -1,0 +1,116 @@
+"""Hold tables: named columns of numbers or words, some cells empty."""
+
+import os
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from epsilometer import _validate
+from epsilometer.errors import InvalidArgument
+from epsilometer.files.readers import Column, open_columns
+
+FEWER = "Give fewer records, or an .npz of float32, which is half as large."
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Hold columns of one length, each under its name."""
+
+    columns: tuple[Column, ...]
+
+    @property
+    def rows(self) -> int:
+        """Count the records."""
+        return int(self.columns[0].values.size)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the columns, in order."""
+        return tuple(column.name for column in self.columns)
+
+    def column(self, name: str) -> Column:
+        """Return the column of that name; ``InvalidArgument`` where there is none."""
+        for column in self.columns:
+            if column.name == name:
+                return column
+        raise InvalidArgument(f"Expected a column {name!r}, found {_validate.listed(self.names)}.")
+
+    def without(self, *names: str) -> "Table":
+        """Return the table without those columns; ``InvalidArgument`` where one is not there."""
+        for name in names:
+            self.column(name)
+        return Table(tuple(column for column in self.columns if column.name not in names))
+
+
+def cut_at_quantiles(column: Column, bins: int) -> Column:
+    """Return a column of numbers as one of words, cut where equal shares lie; of words, as it is.
+
+    What is missing has a word of its own.
+
+    Example:
+        >>> cut = cut_at_quantiles(Column("age", np.array([20.0, 30.0, 40.0, np.nan])), 2)
+        >>> cut.words, cut.values
+        (('…30', '30…', 'missing'), array([0, 1, 1, 2]))
+    """
+    if column.words is not None:
+        return column
+    values = column.values.astype(np.float64)
+    missing = np.isnan(values)
+    edges = np.unique(np.quantile(values[~missing], np.linspace(0, 1, bins + 1)[1:-1]))
+    ends = ["", *(f"{edge:g}" for edge in edges), ""]
+    words = [f"{low}…{high}" for low, high in pairwise(ends)]
+    places = np.searchsorted(edges, values, side="right")
+    if missing.any():
+        places = np.where(missing, len(words), places)
+        words.append("missing")
+    return Column(column.name, places, tuple(words))
+
+
+def take_words(column: Column) -> NDArray[Any]:
+    """Return the text of each row: its word, or its number in few digits."""
+    if column.words is None:
+        return np.array([f"{value:g}" for value in column.values.tolist()])
+    found: NDArray[Any] = np.array(column.words)[column.values]
+    return found
+
+
+def read_table(path: str | os.PathLike[str]) -> Table:
+    """Read a table with its columns as they are; cells may be empty.
+
+    The name's ending says how: ``.csv``, ``.csv.gz``, ``.parquet`` (needs the extra ``parquet``) or
+    ``.npz``. A column is of numbers where all of its cells are, but for blanks and what people
+    write in place of one (NA, ?, -, null): these become nan. All others are of words, and a blank
+    is the empty word: that it is missing may mean something.
+
+    Raises:
+        UnreadableFile: The file is not there, damaged, or too large.
+        InvalidArgument: It has no records, or its lines do not fit together.
+    """
+    path = Path(path)
+    with open_columns(path, advice=FEWER) as content:
+        table = Table(tuple(map(_check_column, content.read())))
+        if len({column.values.size for column in table.columns}) > 1:
+            raise InvalidArgument("Expected columns of one length, got others.")
+        if not table.columns or table.rows == 0:
+            raise InvalidArgument("Expected records, got a file without any.")
+        return table
+
+
+def _check_column(column: Column) -> Column:
+    """Refuse an array that is no column of numbers or texts."""
+    kind = column.values.dtype.kind
+    if column.values.ndim != 1 or kind not in "biufSU":
+        raise InvalidArgument(
+            f"Expected numbers or texts, one per record, in {_validate.short(column.name)}, got "
+            f"{column.values.dtype} of shape {column.values.shape}."
+        )
+    if column.words is not None or kind == "f":
+        return column
+    if kind in "biu":
+        return Column(column.name, column.values.astype(np.float64), blank=column.blank)
+    words, codes = np.unique(column.values.astype(str), return_inverse=True)
+    return Column.of_words(column.name, words.tolist(), codes)

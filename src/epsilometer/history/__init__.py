@@ -1,1 +1,0 @@
-"""List the audits in a folder, compare two of them, follow one over time."""

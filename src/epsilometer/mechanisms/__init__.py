@@ -1,1 +1,0 @@
-"""Mechanisms that can be played many times, with the record and without it."""

@@ -1,0 +1,1 @@
+"""Train many models at once. Nothing here knows about privacy claims."""

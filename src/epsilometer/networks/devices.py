@@ -1,0 +1,155 @@
+"""Use a device: its memory, threads and randomness, and numbers on it."""
+
+import math
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+
+from epsilometer.errors import InvalidArgument, OutOfMemory
+from epsilometer.networks.many import is_full
+from epsilometer.sampling.samplers import WithoutReplacement
+
+_CACHED = 20e6  # bytes that are quickest on a core, measured: 16 models of an MLP of 22,532 weights
+_LEAST_CPU, _MOST_CPU, _MOST_GPU = 8, 256, 8192
+_SHARE = 0.6  # of the free memory that is counted on
+
+
+def choose_at_once(training: Any, features: ArrayLike, labels: ArrayLike) -> int:
+    """Return how many runs to train at once on the device of ``training``.
+
+    On a GPU it is measured with a few models, and as many as fit are the quickest; on
+    the CPU as many as stay in its cache.
+    """
+    if training.device == "cpu":
+        each = _on_cpu(training, features, labels)
+        wanted = int(min(max(_CACHED / each, _LEAST_CPU), _MOST_CPU))
+        free = _free_on_cpu()
+    else:
+        wanted = _MOST_GPU
+        each = _on_gpu(training, features, labels)
+        free = torch.cuda.mem_get_info(training.device)[0] + torch.cuda.memory_reserved()
+    fit = int(min(_SHARE * free / each, wanted))
+    if fit < 1:
+        raise OutOfMemory(
+            f"Expected one model to fit into {_SHARE * free / 2**30:.2g} GiB of {training.device} "
+            f"memory, it takes {each / 2**30:.2g}. Give a smaller batch_size."
+        )
+    return fit
+
+
+def _free_on_cpu() -> float:
+    """Return bytes that could be had, those that only hold copies of files among them."""
+    with suppress(OSError), open("/proc/meminfo", encoding="ascii") as lines:
+        for line in lines:
+            if line.startswith("MemAvailable:"):
+                return 1024.0 * int(line.split()[1])
+    try:
+        return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (AttributeError, OSError, ValueError):  # not on every system
+        return math.inf
+
+
+def _on_cpu(training: Any, features: ArrayLike, labels: ArrayLike) -> float:
+    """Return bytes of one model: outputs forwards and back, patches, weights and noise.
+
+    And the copies of weights, with their gradients, that unknown layers need for every example.
+    """
+    copied = training.check(features, labels).copied
+    example = as_tensor(np.asarray(features)[:1], "cpu")
+    sizes = [
+        sum(p.numel() for p in training.module.parameters()) * 6,
+        example.numel() * 2,
+        copied * 2,
+    ]
+
+    def seen(module: nn.Module, given: tuple[object, ...], gave: object) -> None:
+        inputs = [part for part in given if isinstance(part, torch.Tensor)]
+        if isinstance(gave, torch.Tensor) and not any(
+            part.data_ptr() == gave.data_ptr() for part in inputs
+        ):
+            patch = np.prod(module.kernel_size) if isinstance(module, nn.Conv2d) else 1
+            sizes.append(int(3 * gave.numel() * patch))
+
+    leaves = [part for part in training.module.modules() if not list(part.children())]
+    handles = [part.register_forward_hook(seen) for part in leaves]
+    # Dropout may draw; training itself will tell what is wrong.
+    with torch.no_grad(), torch.random.fork_rng([]), suppress(Exception):
+        training.module(example)
+    for handle in handles:
+        handle.remove()
+    parameters, *activations = sizes
+    return float(4 * (parameters + training.batch_size * sum(activations)))
+
+
+def _on_gpu(training: Any, features: ArrayLike, labels: ArrayLike) -> float:
+    """Return bytes per further model; the first run is for what libraries allocate."""
+    peaks = []
+    for runs in (10, 2, 10):
+        torch.cuda.reset_peak_memory_stats(training.device)
+        few = replace(training, runs=runs, epochs=1, sampler=WithoutReplacement(steps=1))
+        few.train(features, labels, rng=np.random.default_rng(0))
+        peaks.append(torch.cuda.max_memory_allocated(training.device))
+    return float(max((peaks[2] - peaks[1]) / 8, 2**16))
+
+
+@contextmanager
+def explain_full(device: str) -> Iterator[None]:
+    """Turn a device that is full into a sentence that says what to do.
+
+    And keeps to itself what vmap says of layers that it has no rule for: they are slow, and right.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
+            yield
+    except (MemoryError, RuntimeError) as error:
+        if not is_full(error):
+            raise
+        raise OutOfMemory(
+            f"Expected the runs to fit into the memory of {device}, they do not. "
+            "Train fewer at once: give a smaller at_once (or runs), or a smaller batch_size."
+        ) from error
+
+
+@contextmanager
+def own_randomness(device: str, rng: np.random.Generator) -> Iterator[None]:
+    """Seed torch's global generators, of which dropout draws, and restore them afterwards."""
+    devices = [torch.device(device)] if device != "cpu" else []
+    with torch.random.fork_rng(devices):
+        torch.manual_seed(int(rng.integers(2**63)))
+        yield
+
+
+@contextmanager
+def one_thread(device: str) -> Iterator[None]:
+    """Take one thread on the CPU: processes share the work, and sums have one order."""
+    before = torch.get_num_threads()
+    if device == "cpu":
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def as_tensor(values: ArrayLike, device: str) -> Tensor:
+    """Return numbers on a device: floats in single precision, all others as 64-bit integers."""
+    if isinstance(values, Tensor):
+        tensor = values.to(device)
+    else:
+        array = np.asarray(values)
+        if array.dtype.kind not in "fiub":
+            raise InvalidArgument(f"Expected numbers, got an array of {array.dtype}.")
+        wide = np.float32 if array.dtype.kind == "f" else np.int64
+        with np.errstate(over="ignore"):  # what is too large becomes inf, and is found as such
+            copied = array.astype(wide)  # which may be written to
+        tensor = torch.from_numpy(copied).to(device)
+    return tensor.float() if tensor.is_floating_point() else tensor.long()

@@ -1,0 +1,306 @@
+"""What clients do with a model before they send it back: plain training on their own records."""
+
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+
+from epsilometer.errors import InvalidArgument
+from epsilometer.networks.devices import as_tensor
+from epsilometer.networks.ensemble import check_loss
+from epsilometer.networks.many import Loss, ManyModels, per_example, without_tf32
+from epsilometer.networks.optimizers import Optimizer
+from epsilometer.sampling.samplers import Shuffle
+from epsilometer.types import IntArray
+
+Batches = list[IntArray]  # of one client: numbers of records, one array a step
+_TRIED = 2  # records on which training together is compared with the module itself
+
+
+@dataclass(frozen=True, eq=False)
+class ClientRecords:
+    """The records of all clients, one after the other.
+
+    Attributes:
+        x: Features, ``(n, …)``.
+        y: Labels, ``(n, …)``.
+        sizes: How many each client has.
+    """
+
+    x: Tensor
+    y: Tensor
+    sizes: IntArray
+
+    @classmethod
+    def of(cls, clients: Sequence[tuple[ArrayLike, ArrayLike]], *, device: str) -> "ClientRecords":
+        """Take clients as users give them, and refuses what cannot be trained on."""
+        if len(clients) == 0:
+            raise InvalidArgument("Expected at least one client, got none.")
+        features, labels = [], []
+        for number, (x, y) in enumerate(clients):
+            features.append(as_tensor(x, "cpu"))
+            labels.append(as_tensor(y, "cpu"))
+            _check_client(number, features[-1], labels[-1], features[0], labels[0])
+        sizes = np.array([len(x) for x in features], np.int64)
+        # To a GPU all at once: to move them client by client would take longer than to train.
+        return cls(torch.cat(features).to(device), torch.cat(labels).to(device), sizes)
+
+    @property
+    def starts(self) -> IntArray:
+        """Number of each client's first record."""
+        return np.cumsum(self.sizes) - self.sizes
+
+
+def local_batches(
+    examples: int, batch_size: int, *, epochs: int, rng: np.random.Generator
+) -> Batches:
+    """Return the steps of one client: a fresh order every epoch, whose last batch may be shorter.
+
+    Example:
+        >>> [part.size for part in local_batches(5, 2, epochs=2, rng=np.random.default_rng(0))]
+        [2, 2, 1, 2, 2, 1]
+    """
+    size = min(batch_size, examples)
+    every = (Shuffle().batches(examples, size, rng=rng) for _ in range(epochs))
+    return [batch for epoch in every for batch in epoch]
+
+
+class ClientTrainer(Protocol):
+    """Trains clients from the same weights."""
+
+    @property
+    def start(self) -> Tensor:
+        """The module's own trainable parameters, ``(size,)``, in the order that it has them."""
+        ...
+
+    def updates(
+        self, weights: Tensor, batches: Sequence[Batches], records: ClientRecords
+    ) -> Iterator[Tensor]:
+        """Return how far clients went from ``weights``, some at a time: ``(clients, size)``.
+
+        Args:
+            weights: Where all begin, ``(size,)``.
+            batches: The steps of every client.
+            records: What the numbers in ``batches`` stand for.
+        """
+        ...
+
+    def module(self, weights: Tensor) -> nn.Module:
+        """Return a module with these weights."""
+        ...
+
+
+def make_client_trainer(
+    module: nn.Module,
+    loss: Any,
+    records: ClientRecords,
+    *,
+    optimizer: Optimizer,
+    learning_rate: float,
+    at_once: int,
+    device: str,
+) -> ClientTrainer:
+    """Train clients together where that is right; else one after the other."""
+    if not isinstance(module, nn.Module):
+        raise InvalidArgument(f"Expected a torch.nn.Module, got {type(module).__name__}.")
+    plain = OneByOne(module, loss, optimizer, learning_rate, device=device)
+    tried = records.x[:_TRIED]
+    check_loss(loss, plain.outputs(tried), records.y)
+    mixes = any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in module.modules())
+    if mixes:  # a client's own records, which is his business: his update is clipped as a whole
+        return plain
+    few = ManyModels(module, 2, device=device)
+    same_order = torch.equal(few.parameters[0, few.used], plain.start)
+    if few.general or not same_order or not few.agree(tried) or not few.one_by_one(tried):
+        return plain
+    return Together(module, loss, optimizer, learning_rate, at_once=at_once, device=device)
+
+
+class Together:
+    """Clients in one batch dimension, as many at once as ``at_once``.
+
+    Guarantees: every client makes its own steps on its own batches and no more, whatever the others
+        have: rows are sorted by how many steps they make, and those that are done rest.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        loss: Any,
+        optimizer: Optimizer,
+        learning_rate: float,
+        *,
+        at_once: int,
+        device: str,
+    ) -> None:
+        self._models = ManyModels(module, at_once, device=device)
+        self._loss: Loss = per_example(loss)
+        self._optimizer, self._rate = optimizer, learning_rate
+        self._start = self._models.parameters[0, self._models.used].clone()
+
+    @property
+    def start(self) -> Tensor:
+        """As of :class:`ClientTrainer`."""
+        return self._start
+
+    def updates(
+        self, weights: Tensor, batches: Sequence[Batches], records: ClientRecords
+    ) -> Iterator[Tensor]:
+        """Do as of :class:`ClientTrainer`; clients with as many steps are trained together."""
+        longest = sorted(batches, key=len, reverse=True)
+        for start in range(0, len(longest), self._models.runs):
+            yield self._group(weights, longest[start : start + self._models.runs], records)
+
+    def module(self, weights: Tensor) -> nn.Module:
+        """Do as of :class:`ClientTrainer`."""
+        self._models.parameters[:, self._models.used] = weights
+        return self._models.model(0)
+
+    def _group(self, weights: Tensor, batches: list[Batches], records: ClientRecords) -> Tensor:
+        models = self._models
+        models.parameters[:, models.used] = weights
+        state = self._optimizer.start(models.parameters)
+        for step in range(len(batches[0])):
+            wanted = [own[step] for own in batches if len(own) > step]
+            rows, keep = _stack_batches(wanted, models.runs)
+            picked = torch.from_numpy(rows).to(models.device)
+            gradients = models.mean_gradients(
+                records.x[picked],
+                records.y[picked],
+                loss=self._loss,
+                keep=torch.from_numpy(keep).to(models.device),
+            )
+            busy = slice(len(wanted))
+            self._optimizer.step(
+                models.parameters[busy],
+                gradients[busy],
+                [part[busy] if part.ndim else part for part in state],
+                rate=self._rate,
+            )
+        return models.parameters[: len(batches), models.used] - weights
+
+
+class OneByOne:
+    """One client after the other, by the module's own forward pass and plain differentiation.
+
+    What a module keeps beside parameters (running means, say) is the same for every client at his
+    start, and not sent back.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        loss: Any,
+        optimizer: Optimizer,
+        learning_rate: float,
+        *,
+        device: str,
+    ) -> None:
+        self._module = copy.deepcopy(module).to(device).train()
+        self._own = [part for part in self._module.parameters() if part.requires_grad]
+        if not self._own:
+            raise InvalidArgument("Expected a module with trainable parameters, got none.")
+        self._loss: Loss = per_example(loss)
+        self._optimizer, self._rate = optimizer, learning_rate
+        self._kept = [part.clone() for part in self._module.buffers()]
+        self._start = torch.cat([part.detach().flatten() for part in self._own]).float()
+
+    @property
+    def start(self) -> Tensor:
+        """As of :class:`ClientTrainer`."""
+        return self._start
+
+    def outputs(self, x: Tensor) -> Tensor:
+        """Return the module's outputs, nothing switched on that is for training alone."""
+        self._module.eval()
+        try:
+            with torch.no_grad():
+                out: Tensor = self._module(x)
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            raise InvalidArgument(
+                f"Expected a module that takes the clients' records, of shape "
+                f"{tuple(x.shape[1:])}, it raises: {error}"
+            ) from error
+        finally:
+            self._module.train()
+        return out
+
+    def updates(
+        self, weights: Tensor, batches: Sequence[Batches], records: ClientRecords
+    ) -> Iterator[Tensor]:
+        """Do as of :class:`ClientTrainer`, one client at a time."""
+        for own in batches:
+            yield self._one(weights, own, records)[None] - weights
+
+    def module(self, weights: Tensor) -> nn.Module:
+        """Do as of :class:`ClientTrainer`."""
+        self._load(weights)
+        return copy.deepcopy(self._module)
+
+    def _one(self, weights: Tensor, batches: Batches, records: ClientRecords) -> Tensor:
+        flat = weights.clone()[None]
+        state = self._optimizer.start(flat)
+        with torch.no_grad():
+            for buffer, kept in zip(self._module.buffers(), self._kept, strict=True):
+                buffer.copy_(kept)
+        for batch in batches:
+            self._load(flat[0])
+            picked = torch.from_numpy(batch).to(flat.device)
+            with torch.enable_grad(), without_tf32():
+                out = self._module(records.x[picked])
+                loss = self._loss(out, records.y[picked]).mean()
+                found = torch.autograd.grad(loss, self._own, allow_unused=True)
+            gradient = [
+                torch.zeros_like(part) if got is None else got
+                for part, got in zip(self._own, found, strict=True)
+            ]
+            whole = torch.cat([part.flatten() for part in gradient])[None]
+            self._optimizer.step(flat, whole, state, rate=self._rate)
+        return flat[0]
+
+    def _load(self, weights: Tensor) -> None:
+        start = 0
+        with torch.no_grad():
+            for part in self._own:
+                part.copy_(weights[start : start + part.numel()].view_as(part))
+                start += part.numel()
+
+
+def _stack_batches(batches: list[IntArray], rows: int) -> tuple[IntArray, np.ndarray[Any, Any]]:
+    """Return batches as rows of one width, and which places count.
+
+    The others are filled with a record of the same batch, so that nothing is differentiated that
+    the batch has not; rows without a batch have the first record of all, and nobody reads them.
+    """
+    width = max(batch.size for batch in batches)
+    places = np.zeros((rows, width), np.int64)
+    keep = np.zeros((rows, width), np.bool_)
+    for row, batch in enumerate(batches):
+        places[row] = batch[0]
+        places[row, : batch.size] = batch
+        keep[row, : batch.size] = True
+    return places, keep
+
+
+def _check_client(number: int, x: Tensor, y: Tensor, first_x: Tensor, first_y: Tensor) -> None:
+    if x.ndim < 1 or len(x) == 0:
+        raise InvalidArgument(
+            f"Expected at least one record of every client, got none of client {number}. "
+            "Leave it out: it has nothing to send."
+        )
+    if y.shape[:1] != x.shape[:1]:
+        raise InvalidArgument(
+            f"Expected as many labels as records of client {number}, got {tuple(y.shape)} and "
+            f"{tuple(x.shape)}."
+        )
+    if x.shape[1:] != first_x.shape[1:] or y.shape[1:] != first_y.shape[1:]:
+        raise InvalidArgument(
+            f"Expected records of shape {tuple(first_x.shape[1:])} with labels of shape "
+            f"{tuple(first_y.shape[1:])}, as client 0 has, got {tuple(x.shape[1:])} and "
+            f"{tuple(y.shape[1:])} of client {number}."
+        )

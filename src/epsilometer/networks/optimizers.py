@@ -1,0 +1,99 @@
+"""Optimizers of many models at once: one row a model, the arithmetic of ``torch.optim``."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from epsilometer import _validate
+from epsilometer.errors import InvalidArgument
+
+State = list[torch.Tensor]
+
+
+class Optimizer(Protocol):
+    """Moves parameters against a gradient, both of shape ``(runs, size)``, in place."""
+
+    def start(self, parameters: torch.Tensor) -> State:
+        """Return what it remembers between steps, before the first."""
+        ...
+
+    def step(
+        self, parameters: torch.Tensor, gradient: torch.Tensor, state: State, *, rate: float
+    ) -> None:
+        """Take one step at a learning rate; may overwrite ``gradient``."""
+        ...
+
+
+@dataclass(frozen=True)
+class SGD:
+    """``torch.optim.SGD``: v ← momentum · v + g, then θ ← θ − rate · v.
+
+    Attributes:
+        momentum: Of the velocity, which is the first gradient itself at the first step.
+        weight_decay: Times the parameters, added to the gradient.
+    """
+
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        _validate.at_least(0, momentum=self.momentum, weight_decay=self.weight_decay)
+
+    def start(self, parameters: torch.Tensor) -> State:
+        """Return the velocity, where there is momentum."""
+        return [torch.zeros_like(parameters)] if self.momentum else []
+
+    def step(
+        self, parameters: torch.Tensor, gradient: torch.Tensor, state: State, *, rate: float
+    ) -> None:
+        """Take one step, as of :class:`Optimizer`."""
+        if self.weight_decay:
+            gradient.add_(parameters, alpha=self.weight_decay)
+        if self.momentum:
+            gradient = state[0].mul_(self.momentum).add_(gradient)
+        parameters.add_(gradient, alpha=-rate)
+
+
+@dataclass(frozen=True)
+class Adam:
+    """``torch.optim.Adam``.
+
+    Attributes:
+        betas: Decay of the mean and of the mean square of gradients.
+        epsilon: Added to the denominator; torch calls it ``eps``.
+        weight_decay: Times the parameters, added to the gradient.
+    """
+
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: float = 1e-8
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        _validate.at_least(0, weight_decay=self.weight_decay)
+        _validate.positive(epsilon=self.epsilon)
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise InvalidArgument(f"Expected betas in [0, 1), got {self.betas}.")
+
+    def start(self, parameters: torch.Tensor) -> State:
+        """Return both means, and the number of steps."""
+        return [
+            torch.zeros_like(parameters),
+            torch.zeros_like(parameters),
+            torch.zeros((), dtype=torch.int64),  # on the CPU: asking for it waits for nothing
+        ]
+
+    def step(
+        self, parameters: torch.Tensor, gradient: torch.Tensor, state: State, *, rate: float
+    ) -> None:
+        """Take one step, as of :class:`Optimizer`."""
+        mean, square, count = state
+        first, second = self.betas
+        count += 1
+        if self.weight_decay:
+            gradient.add_(parameters, alpha=self.weight_decay)
+        mean.lerp_(gradient, 1 - first)
+        square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
+        corrected = 1 - second ** int(count)
+        root = torch.sqrt(square, out=gradient).div_(corrected**0.5).add_(self.epsilon)
+        parameters.addcdiv_(mean, root, value=-rate / (1 - first ** int(count)))

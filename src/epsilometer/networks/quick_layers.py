@@ -1,0 +1,205 @@
+"""Replace layers of torch that take long by quicker ones that compute the same.
+
+Pooling is slow on every device. Where no derivatives are needed, torch still draws dropout number
+by number, pools pixel by pixel, and layers of many models keep patches.
+"""
+
+import functools
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from epsilometer._extras import has
+from epsilometer.networks.convolution import ManyConv2d
+
+
+class MeanPool(nn.Module):
+    """``nn.AvgPool2d`` whose pixels do not overlap, and the ``nn.Tanh`` before it if ``bent``.
+
+    On CUDA, where there is Triton, one kernel; on the CPU a product of matrices.
+    """
+
+    def __init__(self, layer: nn.AvgPool2d, *, bent: bool) -> None:
+        super().__init__()
+        self.layer, self.bent = layer, bent
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Return averages."""
+        kernel = _pair(self.layer.kernel_size)
+        whole = z.ndim == 4 and all(s % k == 0 for s, k in zip(z.shape[2:], kernel, strict=True))
+        pooled: Tensor
+        if whole and z.is_cuda and z.dtype == torch.float32 and has("triton"):
+            from epsilometer.networks import _pooling_cuda
+
+            apply: Any = _pooling_cuda.MeanPool.apply
+            pooled = apply(z, kernel, self.bent)
+            return pooled
+        z = z.tanh() if self.bent else z
+        if whole and z.device.type == "cpu":
+            by_products: Any = _ByProducts.apply
+            pooled = by_products(z, kernel)
+            return pooled
+        pooled = self.layer(z)
+        return pooled
+
+
+class _ByProducts(torch.autograd.Function):
+    """Rows are added, columns multiplied with a matrix that averages them: long runs of memory."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, kernel: tuple[int, int]) -> Tensor:
+        """Return averages."""
+        high, wide = kernel
+        columns = z.shape[3] // wide
+        average = torch.eye(columns, dtype=z.dtype).repeat_interleave(wide, 0) / (high * wide)
+        ctx.high = high
+        ctx.save_for_backward(average)
+        rows = z.reshape(*z.shape[:2], -1, high, z.shape[3]).unbind(3)
+        return functools.reduce(torch.add, rows) @ average
+
+    @staticmethod
+    def backward(ctx: Any, *backs: Tensor) -> Any:
+        """Return each average's derivative, to all its pixels."""
+        (average,) = ctx.saved_tensors
+        return (backs[0] @ average.T).repeat_interleave(ctx.high, 2), None
+
+
+class MaxPool(nn.Module):
+    """``nn.MaxPool2d`` whose pixels do not overlap: on a GPU, derivatives go where they belong."""
+
+    def __init__(self, layer: nn.MaxPool2d) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Return the largest of each."""
+        apply: Any = _Largest.apply if z.is_cuda else lambda z, layer: layer(z)
+        largest: Tensor = apply(z, self.layer)
+        return largest
+
+
+class _Largest(torch.autograd.Function):
+    """A pixel is in one pool at most: written once, where torch looks which pools it is in."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, layer: nn.MaxPool2d) -> Tensor:
+        """Return the largest, and where it is."""
+        largest, where = F.max_pool2d(z, layer.kernel_size, return_indices=True)
+        ctx.shape = z.shape
+        ctx.save_for_backward(where)
+        return largest
+
+    @staticmethod
+    def backward(ctx: Any, *backs: Tensor) -> Any:
+        """Give derivatives to the largest alone."""
+        (where,) = ctx.saved_tensors
+        out = backs[0].new_zeros(ctx.shape)
+        out.flatten(-2).scatter_(-1, where.flatten(-2), backs[0].flatten(-2))
+        return out, None
+
+
+class QuickDropout(nn.Module):
+    """``nn.Dropout``: a number is dropped where a few random bits are below p.
+
+    Eight bits where p is a multiple of 1/256, else 32: p is then right to 10⁻¹⁰.
+    """
+
+    def __init__(self, layer: nn.Dropout) -> None:
+        super().__init__()
+        self.p = layer.p
+        self.kind, self.bits = (torch.int8, 8) if self.p * 256 % 1 == 0 else (torch.int32, 32)
+        self.least = round(self.p * 2**self.bits) - 2 ** (self.bits - 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return what is left, times 1/(1 − p)."""
+        words = torch.empty(-(-x.numel() * self.bits // 64), dtype=torch.int64)
+        drawn = words.random_(-(2**63), None).view(self.kind)[: x.numel()].view(x.shape)
+        kept: Tensor = drawn >= self.least
+        return kept.to(x.dtype).mul_(x).mul_(1 / (1 - self.p))
+
+
+class QuickMaxPool(nn.Module):
+    """``nn.MaxPool2d`` whose windows lie side by side: rows first, then columns."""
+
+    def __init__(self, layer: nn.MaxPool2d) -> None:
+        super().__init__()
+        self.high, self.wide = _pair(layer.kernel_size)
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Return the largest of every window."""
+        rows, columns = z.shape[2] // self.high, z.shape[3] // self.wide
+        z = z[:, :, : rows * self.high, : columns * self.wide]
+        z = z.reshape(*z.shape[:2], rows, self.high, columns * self.wide)
+        tall = functools.reduce(torch.maximum, z.unbind(3))
+        return functools.reduce(
+            torch.maximum, [tall[..., at :: self.wide] for at in range(self.wide)]
+        )
+
+
+class QuickConv2d(nn.Module):
+    """A convolution of many models: torch's own, model by model."""
+
+    def __init__(self, layer: ManyConv2d) -> None:
+        super().__init__()
+        self.layer = (layer,)  # in a tuple: it stays part of the models alone
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return all models' outputs."""
+        (many,) = self.layer
+        one: Any = many.original[0]
+        runs = many.tape.runs
+        biases = many.own.get("bias", [None] * runs)
+        found = [
+            F.conv2d(own, weight, bias, one.stride, one.padding, one.dilation)
+            for own, weight, bias in zip(x.chunk(runs), many.own["weight"], biases, strict=True)
+        ]
+        return torch.cat(found)
+
+
+def quicken_pooling(parent: nn.Module) -> None:
+    """Put :class:`MeanPool` and :class:`MaxPool` in the place of a module's own pooling layers.
+
+    Averages with the tanh before them where the module is a sequence: elsewhere nobody knows what
+    its output is used for.
+    """
+    before: tuple[str, nn.Module] | None = None
+    for name, child in list(parent.named_children()):
+        if type(child) is nn.AvgPool2d and _averages_apart(child):
+            bent = (
+                type(parent) is nn.Sequential and before is not None and type(before[1]) is nn.Tanh
+            )
+            setattr(parent, name, MeanPool(child, bent=bent))
+            if bent and before is not None:
+                setattr(parent, before[0], nn.Identity())
+        elif type(child) is nn.MaxPool2d and _tiles(child):
+            setattr(parent, name, MaxPool(child))
+        before = (name, child)
+
+
+def quicken_layer(layer: nn.Module) -> nn.Module:
+    """Return a layer that computes the same in training without derivatives; or the layer."""
+    if type(layer) is nn.Dropout and layer.training and 0 < layer.p < 1:
+        return QuickDropout(layer)
+    if type(layer) is nn.MaxPool2d and _tiles(layer):
+        return QuickMaxPool(layer)
+    return QuickConv2d(layer) if type(layer) is ManyConv2d else layer
+
+
+def _averages_apart(layer: nn.AvgPool2d) -> bool:
+    """Tell whether every pixel is in one average at most, and no padding is."""
+    kernel = _pair(layer.kernel_size)
+    plain = layer.divisor_override is None and _pair(layer.padding) == (0, 0)
+    return plain and _pair(layer.stride) == kernel
+
+
+def _tiles(layer: nn.MaxPool2d) -> bool:
+    """Tell whether the windows of a pooling lie side by side, without padding or the like."""
+    plain = _pair(layer.padding) == (0, 0) and _pair(layer.dilation) == (1, 1)
+    plain = plain and not (layer.ceil_mode or layer.return_indices)
+    return plain and _pair(layer.stride) == _pair(layer.kernel_size)
+
+
+def _pair(size: Any) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else tuple(size)

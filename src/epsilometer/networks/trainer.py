@@ -1,0 +1,196 @@
+"""Train many private models at once: what an audit asks of a backend.
+
+:class:`Trainer` is the seam between audits of DP-SGD and a framework. PyTorch is the one backend
+(:class:`~epsilometer.networks.ensemble.EnsembleDPSGD`); ``tests/networks/test_trainer_contract.py``
+is what another one has to pass. Batches, canaries and results cross the seam as NumPy arrays.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from epsilometer.sampling.samplers import Sampler
+from epsilometer.types import BoolArray, FloatArray
+
+Batches: TypeAlias = NDArray[np.signedinteger[Any]]  # numbers of records; −1 is no record
+
+
+class Inserted(NamedTuple):
+    """What canaries do to batches.
+
+    Attributes:
+        keep: Which of the records keep their own gradients, ``(…, batch)``; None if none does.
+        amounts: How much of each canary is added, ``(…, canaries)``, in clipping norms.
+        drawn: Whether the batch has the canary's record, there or not, ``(…, canaries)``.
+    """
+
+    keep: BoolArray | None
+    amounts: FloatArray
+    drawn: BoolArray
+
+
+class Canaries(Protocol):
+    """Gradients that take part in training.
+
+    Must keep: ``directions`` are unit vectors, one per row, over the parameters of one model.
+    """
+
+    @property
+    def directions(self) -> FloatArray:
+        """Shape ``(canaries, size)``."""
+        ...
+
+    @property
+    def records(self) -> int:
+        """How many records they add to the training set, after its own."""
+        ...
+
+    def insert(self, batches: Batches) -> Inserted:
+        """Say what happens in batches of record numbers, ``(runs, …, batch)``; −1 is no record."""
+        ...
+
+
+@dataclass(frozen=True)
+class NoCanaries:
+    """Training as it is, or with the gradient of record 0 made 0.
+
+    Attributes:
+        zeroed: Whether record 0 counts for nothing: zero-out adjacency of a record with its own
+            gradient.
+    """
+
+    zeroed: bool = False
+
+    @property
+    def directions(self) -> FloatArray:
+        """None."""
+        return np.zeros((0, 0))
+
+    @property
+    def records(self) -> int:
+        """None."""
+        return 0
+
+    def insert(self, batches: Batches) -> Inserted:
+        """Insert nothing, as of :class:`Canaries`."""
+        none = np.zeros((*batches.shape[:-1], 0))
+        return Inserted(batches >= int(self.zeroed), none, none.astype(np.bool_))
+
+
+class Outcome(Protocol):
+    """What many runs ended with.
+
+    Attributes:
+        observations: Noisy sums along the canaries in clipping norms, not divided by the batch
+            size, ``(runs, epochs, steps, canaries)``; nan from where a run diverged.
+        others: What the records' own gradients added to them, of the same shape. Whoever knows the
+            records and the batches takes it off.
+        moved: How far each run went along the canaries against its gradients, −⟨θ_T − θ_0, ĝ⟩,
+            ``(runs, canaries)``.
+        drawn: Whether the canaries' records were in the batches, of the shape of observations.
+        diverged: Runs whose parameters are no longer finite, ``(runs,)``.
+    """
+
+    @property
+    def observations(self) -> FloatArray:
+        """Noisy sums along the canaries."""
+        ...
+
+    @property
+    def others(self) -> FloatArray:
+        """What the records' own gradients added to them."""
+        ...
+
+    @property
+    def moved(self) -> FloatArray:
+        """How far each run went along the canaries."""
+        ...
+
+    @property
+    def drawn(self) -> BoolArray:
+        """Whether the canaries' records were in the batches."""
+        ...
+
+    @property
+    def diverged(self) -> BoolArray:
+        """Runs whose parameters are no longer finite."""
+        ...
+
+    def losses(self, features: ArrayLike, labels: ArrayLike, *, loss: Any) -> FloatArray:
+        """Return the loss of every run's final model on the same records, ``(runs, records)``."""
+        ...
+
+
+class Trainer(Protocol):
+    """Independent runs of DP-SGD, each with first weights, batches and noise of its own.
+
+    Must keep: every step of every run clips each example's gradient to the clipping norm, adds
+    canaries, sums, adds Gaussian noise of ``noise_multiplier`` clipping norms to each coordinate,
+    and divides by ``batch_size``.
+    """
+
+    @property
+    def sampler(self) -> Sampler:
+        """What draws batches."""
+        ...
+
+    @property
+    def noise_multiplier(self) -> float:
+        """Noise over clipping norm."""
+        ...
+
+    @property
+    def batch_size(self) -> int:
+        """By what sums are divided."""
+        ...
+
+    @property
+    def epochs(self) -> int:
+        """Passes over the records."""
+        ...
+
+    @property
+    def runs(self) -> int:
+        """Runs that are trained at once."""
+        ...
+
+    @property
+    def loss(self) -> Any:
+        """One number per example."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Trainable parameters of one model."""
+        ...
+
+    def with_runs(self, runs: int) -> "Trainer":
+        """Return the same training of another number of runs at once."""
+        ...
+
+    def count_at_once(self, features: ArrayLike, labels: ArrayLike) -> int:
+        """Return how many runs to train at once: as many as fit and are quickest."""
+        ...
+
+    def train(
+        self,
+        features: ArrayLike,
+        labels: ArrayLike,
+        *,
+        rng: np.random.Generator,
+        canaries: Canaries = ...,
+        left_out: int = 0,
+    ) -> Outcome:
+        """Train all runs; same ``rng``, same result on the same device.
+
+        Args:
+            features: Records, ``(n, …)``.
+            labels: Their classes 0, 1, … or values, ``(n, …)``.
+            rng: Where all randomness comes from.
+            canaries: Gradients that take part.
+            left_out: How many of the first records are not there: 1 for training without record 0
+                under add/remove adjacency.
+        """
+        ...

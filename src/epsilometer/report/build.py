@@ -1,0 +1,410 @@
+"""Build the document of an audit: once, for every renderer."""
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from epsilometer.core import judge
+from epsilometer.core.audit import Audit, Provenance
+from epsilometer.core.bound import EpsilonEstimate, EpsilonLowerBound, Role
+from epsilometer.core.claim import Claim
+from epsilometer.core.document import (
+    Badge,
+    Block,
+    Document,
+    Fact,
+    Facts,
+    Figure,
+    Figures,
+    Notes,
+    Row,
+    Scale,
+    Section,
+    Table,
+    Verdict,
+    find_figures,
+)
+from epsilometer.core.findings import (
+    AttackSummary,
+    ConformanceFinding,
+    EpsilonFinding,
+    FormPlan,
+    MembershipFinding,
+    RecordRisk,
+    RuleFinding,
+)
+from epsilometer.core.printing import one_line
+from epsilometer.core.words import (
+    claimed,
+    headline,
+    number,
+    number_up,
+    word_finding,
+    word_reach,
+)
+from epsilometer.errors import InvalidArgument
+from epsilometer.report import texts
+from epsilometer.report.explaining import Explanation, explain
+from epsilometer.report.figures import compare_views, draw_view
+from epsilometer.report.finding_figures import draw_findings
+from epsilometer.report.fitting import find_riskiest
+from epsilometer.report.texts import TEXTS
+
+_FULL = 92.0  # per cent of the width for numbers; the rest is for what lies beyond all of them
+_BEYOND = 97.0  # where infinity is drawn
+_TICKS = 8
+_FIRST_RECORDS = 20  # shown without JavaScript
+
+
+def build(audit: Audit, *, records: int | None = None, brief: bool = False) -> Document:
+    """Return the document of an audit.
+
+    Args:
+        audit: Of any kind.
+        records: How many it had, where some were left out.
+        brief: Whether figures and the explanation are left out, for outputs that show none.
+    """
+    views = audit.find(EpsilonFinding)
+    lone = len(views) == 1
+    sections = [
+        _build_view(audit, v, place=i, lone=lone, brief=brief) for i, v in enumerate(views, start=1)
+    ]
+    meaning = tuple(dict.fromkeys(_list_meaning(audit)))
+    reach = word_reach(audit) if audit.verdict == judge.NOT_REFUTED else ""
+    document = Document(
+        title=audit.subject,
+        verdict=_build_verdict(audit, reach or next(iter(meaning), "")),
+        notes=tuple(texts.word_run(audit.provenance)),
+        summary=tuple(_list_cards(audit)),
+        blocks=(
+            *([] if brief else _collect_figures("Side by side", compare_views(audit), "views")),
+            *(sections[0].blocks if lone else ()),
+            *texts.list_tables(audit),
+            *([] if brief else _collect_figures("Figures", draw_findings(audit), "audit")),
+            *_build_records(audit, records),
+            *(() if lone else sections),
+            Section(title="What it means, and what not", blocks=(Notes(lines=meaning),)),
+            *([] if brief else _fold_explanation(audit)),
+            _build_again(audit.provenance),
+            *([] if brief else _draw_aside(audit, len(views))),
+        ),
+    )
+    return replace(document, cites=tuple(_list_cites(audit, document)))
+
+
+def _list_cards(audit: Audit) -> Iterator[Block]:
+    """Return the blocks of the first screen."""
+    rules = [
+        Fact(
+            rule.rule,
+            f"{rule.finding} ({texts.look_up(audit, rule, 'sure')})",
+            Badge(rule.outcome.upper(), judge.tone(judge.judge_finding(None, rule))),
+        )
+        for rule in audit.find(RuleFinding)
+    ]
+    if rules:
+        yield Facts(title="Rules", rows=tuple(rules), style="reasons")
+    scale, views, plan = build_scale(audit), audit.find(EpsilonFinding), audit.one(FormPlan)
+    if scale is not None:
+        yield scale
+    if views:
+        yield _build_threat(views, audit)
+    title, advice = "What to do", audit.advice
+    if plan is not None:
+        none = "Nothing is known to stay below the limit"
+        title = "What may be published" if plan.chosen else none
+        advice = (*advice, *plan.advice)
+    if advice:
+        yield Notes(title=title, lines=tuple(dict.fromkeys(advice)))
+    if facts := texts.list_every_fact(audit):
+        yield Facts(title="What was measured", rows=facts)
+
+
+def _list_meaning(audit: Audit) -> Iterator[str]:
+    """Say what an audit says, what it rests on, and what it does not say."""
+    for kind, lines in TEXTS["meaning"].items():
+        if texts.list_findings(audit, kind):
+            yield from texts.list_lines(lines, audit)
+    views = audit.find(EpsilonFinding)
+    bounds = [finding.bound for finding in audit.find(ConformanceFinding)]
+    bounds += [view.bound for view in views if len(views) == 1]
+    for bound in bounds:
+        yield from () if bound is None else texts.word_bound_meaning(bound)
+    if len(views) > 1:
+        yield texts.word_together(audit)
+        yield texts.word_limits(views[0].bound)
+    if reach := word_reach(audit):
+        yield reach
+    yield from audit.caveats
+
+
+def _collect_figures(title: str, figures: Iterable[Figure], key: str) -> list[Figures]:
+    every = tuple(figures)
+    return [Figures(title=title, figures=every, key=key)] if every else []
+
+
+def _draw_aside(audit: Audit, before: int) -> Iterator[Figures]:
+    """Return figures of forms of publishing, too many for a page."""
+    for place, form in enumerate(texts.list_findings(audit, "FormFinding"), start=before + 1):
+        figures = draw_view(form.view, audit.claim)
+        yield Figures(figures=figures, stem=f"{place}-", aside=True)
+
+
+def _build_records(audit: Audit, total: int | None) -> Iterator[Section]:
+    """Return records by their rank, with what makes them stand out; by their row where asked."""
+    records = audit.find(RecordRisk)
+    total = len(records) if total is None else total
+    if not total:
+        return
+    shows_rows = any(record.row is not None for record in records)
+    spec = TEXTS["records"]
+    columns = {name: cell for name, cell in spec["columns"].items() if shows_rows or name != "row"}
+    note = " ".join(
+        [
+            spec["some" if len(records) < total else "all"],
+            spec["note"],
+            spec["rows" if shows_rows else "no_rows"],
+        ]
+    )
+    counts: dict[str, Any] = {"total": total, "s": "" if total == 1 else "s"}
+    counts |= {"listed": len(records), "others": total - len(records)}
+    table = texts.tabulate(
+        {**spec, "columns": columns}, audit, find_riskiest(records, _FIRST_RECORDS), note=""
+    )
+    fields = tuple(cell.strip("{}").partition(":")[0] for cell in columns.values())
+    table = replace(table, most=10, finding="RecordRisk", fields=fields, total=len(records))
+    said = Notes(lines=(texts.fill(note, audit, None, **counts),), style="text", brief=False)
+    yield Section(title=spec["title"], blocks=(said, table))
+
+
+def _fold_explanation(audit: Audit) -> Iterator[Section]:
+    """Return how the verdict came about; nothing where a method is not ours."""
+    try:
+        explanation = explain(audit)
+    except InvalidArgument:
+        return
+    title = "How this number came about"
+    yield replace(_nest(explanation), title=title, folded=True)
+
+
+def _nest(explanation: Explanation) -> Section:
+    lines = (
+        Notes(title=title, lines=said, style="code" if title in texts.CODE else "list")
+        for title, said in explanation.sections
+    )
+    parts = map(_nest, explanation.parts)
+    return Section(title=explanation.title, blocks=(*lines, *parts), brief=False)
+
+
+def _build_again(source: Provenance) -> Section:
+    """Return how to do an audit again: its settings, exactly as JSON has them."""
+    command = () if source.supplied else ("epsilometer audit audit.json",)
+    how = texts.say("supplied" if source.supplied else "again", source)
+    units = f"{source.used:,} used of {source.units:,}, {source.failed:,} failed"
+    settings = [
+        ("subject", source.subject),
+        *source.settings.items(),
+        *([] if source.delta is None else [("delta", source.delta)]),
+        ("confidence", source.confidence),
+        ("seed", source.seed),
+        *([] if source.until is None else [("until", source.until)]),
+        *([("plan", source.plan)] if source.plan else []),
+        ("units", units),
+    ]
+    rows = [(name, _word_setting(value)) for name, value in settings]
+    rows += [(f"shape of {name}", shape) for name, shape in source.shapes]
+    table = Table(head=("setting", "value"), rows=(*rows, *source.versions), numeric=False)
+    return Section(
+        title="How to do it again",
+        blocks=(
+            Notes(lines=(one_line(how),), style="text"),
+            *(Notes(lines=(line,), style="code") for line in command),
+            replace(table, most=60),
+        ),
+        brief=False,
+    )
+
+
+def _word_setting(value: Any) -> str:
+    """Return a setting as text: a string as it is, everything else as JSON."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, dict) and set(value) == {"supplied"}:
+        return f"supplied from Python ({value['supplied']})"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _list_cites(audit: Audit, document: Document) -> Iterator[str]:
+    bounds = [bound for view in audit.views for bound in (view.bound, *view.also)]
+    bounds += [attack.bound for attack in audit.find(MembershipFinding) if attack.bound is not None]
+    yield from audit.cites
+    yield from (key for bound in bounds for key in bound.cites)
+    yield from (key for estimate in audit.estimates for key in estimate.cites)
+    for block in find_figures(document):
+        yield from (key for figure in block.figures if not block.aside for key in figure.cites)
+
+
+def _build_view(
+    audit: Audit, view: EpsilonFinding, *, place: int, lone: bool, brief: bool
+) -> Section:
+    """Return what is said of one view; a lone one is the whole audit."""
+    alone, bounds = texts.take_view(audit, view), (view.bound, *view.also)
+    estimates = texts.tabulate(TEXTS["estimates"], audit, view.estimates)
+    meaning = Notes(
+        title="What it means, and what not", lines=tuple(texts.word_bound_meaning(view.bound))
+    )
+    return Section(
+        title=view.subject,
+        key=f"view-{place}",
+        verdict=_build_verdict(alone, word_reach(alone)),
+        notes=tuple(texts.word_run(view)),
+        summary=(
+            _place_bounds(_list_bounds(view), audit.claim),
+            _build_threat([view], audit),
+        ),
+        blocks=(
+            Facts(title="What the attack saw", rows=tuple(_list_rates(view.attack)), style="tiles"),
+            Figures(
+                figures=() if brief else draw_view(view, audit.claim),
+                key=f"view-{place}",
+                stem="" if lone else f"{place}-",
+            ),
+            *(() if lone else (meaning,)),
+            texts.tabulate(TEXTS["bounds"], audit, bounds),
+            *([estimates] if view.estimates else []),
+            Section(
+                title="What the method guarantees and assumes",
+                summary=tuple(_build_card(audit, bound) for bound in bounds),
+                brief=False,
+            ),
+        ),
+        brief=False,
+    )
+
+
+def _build_verdict(audit: Audit, lead: str) -> Verdict:
+    return Verdict(
+        badge=_show_verdict(audit.verdict),
+        finding=word_finding(audit),
+        lead=lead,
+        headline=headline(audit),
+    )
+
+
+def _show_verdict(verdict: judge.Verdict) -> Badge:
+    """Return a verdict in its tone."""
+    return Badge(verdict, judge.tone(verdict))
+
+
+def _build_threat(views: Sequence[EpsilonFinding], audit: Audit) -> Facts:
+    """Return who attacks what, each sentence once."""
+    rows = [row for view in views for row in texts.word_threat(view.bound, audit.claim)]
+    return Facts(title="Threat model", rows=tuple(dict.fromkeys(rows)), style="threat")
+
+
+def _list_rates(attack: AttackSummary) -> Iterator[Fact]:
+    yield Fact("AUC", f"{attack.auc:.3f}")
+    for fpr, tpr in attack.tpr_at_fpr:
+        yield Fact(f"caught at {100 * fpr:.3g}% false positives", f"{tpr:.1%}")
+    yield Fact("observations with the record", f"{attack.n_in:,}")
+    yield Fact("without it", f"{attack.n_out:,}")
+
+
+def _build_card(audit: Audit, bound: EpsilonLowerBound) -> Facts:
+    rows = texts.list_facts(audit, "EpsilonLowerBound", bound)
+    caveats = (Fact("Caveat", caveat) for caveat in bound.caveats)
+    return Facts(title=bound.method, rows=(*rows, *caveats), brief=False)
+
+
+class _Bound(NamedTuple):
+    """A bound with its name on the scale, and the verdict on it alone."""
+
+    bound: EpsilonLowerBound | EpsilonEstimate
+    name: str
+    decides: bool
+    badge: Badge | None = None
+
+
+def build_scale(audit: Audit) -> Scale | None:
+    """Return the scale of an audit: of its one view, or of all of them; None without any."""
+    views = audit.find(EpsilonFinding)
+    several = len(views) > 1 and audit.claim is not None
+    bounds = [
+        _Bound(finding.bound, "what ran", True, _judge(audit, finding) if several else None)
+        for finding in audit.find(ConformanceFinding)
+        if finding.bound is not None
+    ]
+    if len(views) == 1:
+        bounds += _list_bounds(views[0])
+    for view in views if len(views) > 1 else ():
+        computed, bound = view.computed, view.bound
+        # What says most of a view: its bound, or what was computed where that is larger.
+        best = computed if computed is not None and computed.low > bound.epsilon else bound
+        bounds.append(_Bound(best, view.subject, True, _judge(audit, view) if several else None))
+    return _place_bounds(bounds, audit.claim) if bounds else None
+
+
+def _judge(audit: Audit, finding: EpsilonFinding | ConformanceFinding) -> Badge:
+    return _show_verdict(judge.judge_finding(audit.claim, finding))
+
+
+def _list_bounds(view: EpsilonFinding) -> list[_Bound]:
+    return [
+        _Bound(view.bound, view.bound.method, True),
+        *(_Bound(bound, bound.method, False) for bound in view.also),
+        *(_Bound(e, f"{e.method}, {e.direction}", texts.proves(e)) for e in view.estimates),
+    ]
+
+
+def _place_bounds(bounds: Sequence[_Bound], claim: Claim | None) -> Scale:
+    """Return bounds where their numbers lie."""
+    ends = [_find_end(each.bound) for each in bounds]
+    values = [*(value for _, value, _ in ends), *([] if claim is None else [claim.epsilon])]
+    # A little beyond the largest finite value, so that its interval is seen to go on.
+    largest = max(filter(math.isfinite, values), default=0.0)
+    end = min(1.2 * largest, 1e308) if largest > 1e-9 else 1.0
+    rows = tuple(
+        Row(
+            name=each.name,
+            value=said,
+            role=role,
+            start=_place(value, end),
+            decides=each.decides,
+            valid=texts.proves(each.bound),
+            badge=each.badge,
+        )
+        for each, (role, value, said) in zip(bounds, ends, strict=True)
+    )
+    return Scale(
+        title="Measured ε" if claim is None else "Claimed and measured ε",
+        rows=rows,
+        ticks=_place_ticks(end),
+        claim=None if claim is None else _place(claim.epsilon, end),
+        claimed="" if claim is None else f"claimed ε = {claimed(claim.epsilon)}",
+    )
+
+
+def _find_end(bound: EpsilonLowerBound | EpsilonEstimate) -> tuple[Role, float, str]:
+    """Return the role of a bound, the end of its interval that matters, and that in words."""
+    if isinstance(bound, EpsilonLowerBound):
+        return "lower", bound.epsilon, f"ε ≥ {number(bound.epsilon)}"
+    if bound.role == "lower":
+        return "lower", bound.low, f"ε ≥ {number(bound.low)}"
+    if bound.role == "upper":
+        return "upper", bound.high, f"ε ≤ {number_up(bound.high)}"
+    return "reference", bound.epsilon, f"ε = {number(bound.epsilon)}"
+
+
+def _place(value: float, end: float) -> float:
+    return round(_FULL * min(value / end, 1.0), 3) if math.isfinite(value) else _BEYOND
+
+
+def _place_ticks(end: float) -> tuple[tuple[float, str], ...]:
+    """Return multiples of 1, 2 or 5 times a power of ten, a handful of them."""
+    power = 10.0 ** math.floor(math.log10(end / _TICKS))
+    step = next(power * factor for factor in (1, 2, 5, 10) if end <= _TICKS * power * factor)
+    return tuple(
+        (_place(step * i, end), f"{step * i:g}") for i in range(_TICKS + 1) if step * i <= end
+    )

@@ -1,0 +1,1 @@
+"""Draw batches, random streams and noise, and recognise the sampling of a loader."""

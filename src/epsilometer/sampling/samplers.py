@@ -1,0 +1,557 @@
+"""Draw the batches of an epoch: what an accountant assumes, and what loaders really do.
+
+Which batch a record lands in is secret randomness that hides it; an accountant counts on a certain
+law of it. DP-SGD that draws by another law has another ε, often a much larger one.
+
+All that is known of a sampler is in its class. To add one, write a class with ``batches`` and
+those of the optional members of :class:`Sampler` that are known, and name it in
+``epsilometer.core.settings.CHOICES``, or in your own package as an entry point of the group
+``epsilometer.samplers``.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import numpy as np
+
+from epsilometer import _validate
+from epsilometer.errors import InvalidArgument
+from epsilometer.types import FloatArray, IntArray
+
+
+@dataclass(frozen=True, kw_only=True)
+class Law:
+    """What the noisy sums of an epoch show of one record, up to the order of batches.
+
+    All other records are −1. After a shift that takes batches without the record to mean 0, its
+    batch has mean ``present`` with it and ``absent`` with it zeroed out, in clipping norms. This
+    determines the likelihood ratio (:mod:`epsilometer.stats.likelihood_ratio`), and so ε.
+
+    Attributes:
+        steps: Batches that the record may be in; the others show nothing of it.
+        absent: 0 where the record comes beside the others; 1 where it takes the place of another;
+            2B − 1 where it always has the same B − 1 companions, which may all be +1.
+        rate: Chance that a batch has the record, independently of other batches; None where
+            exactly one batch has it, each as likely.
+
+    Example:
+        >>> Law(steps=10, absent=1).present
+        2
+    """
+
+    steps: int
+    absent: int
+    rate: float | None = None
+
+    def __post_init__(self) -> None:
+        _validate.whole(1, steps=self.steps)
+        _validate.whole(0, absent=self.absent)
+        _check_rate(self.rate)
+
+    @property
+    def present(self) -> int:
+        """Mean of the batch with the record: its gradient adds one clipping norm."""
+        return self.absent + 1
+
+    @property
+    def is_poisson(self) -> bool:
+        """Whether each batch takes the record by a coin, beside the others."""
+        return self.rate is not None and self.absent == 0
+
+
+class Sampler(Protocol):
+    """Draw the batches of one epoch.
+
+    Must keep: epochs are independent given ``rng``, all randomness comes from it, and no batch
+    holds a record twice. Records are 0, 1, …, in the order in which they are stored.
+
+    A sampler that cuts an order into batches has ⌈records / batch_size⌉ of them; a ragged last one
+    is shorter, or left out with ``drop_last``. The others have that many ``steps`` unless another
+    number is set, and none is ragged.
+
+    Optional members, which functions of this module look up:
+
+    - ``law(steps, batch_size) -> Law``: without it only the training itself can be audited;
+    - ``displaces``: True where a record surely takes another's place in its batch;
+    - ``rate``: chance that a batch has a record, where that is not batch_size / records;
+    - ``pin(records, batch_size)``: a sampler that draws alike for one record more or less;
+    - ``block(records)``: how many records are permuted among themselves, where that is all;
+    - ``label``: its name in results, where that is not the name of the class.
+    """
+
+    def batches(
+        self, records: int, batch_size: int, *, rng: np.random.Generator
+    ) -> Iterator[IntArray]:
+        """Return one epoch: arrays of record indices, the first batch first.
+
+        Args:
+            records: Size of the training set, 1 or more.
+            batch_size: Records per batch (the expected number, where it varies), at most
+                ``records``.
+            rng: Where all randomness comes from.
+        """
+        ...
+
+
+def find_law(sampler: Sampler, steps: int, batch_size: int | None = None) -> Law:
+    """Return what an epoch of ``steps`` batches shows of a record.
+
+    Args:
+        sampler: Whose.
+        steps: Batches per epoch.
+        batch_size: Needed by samplers whose law depends on it.
+
+    Raises:
+        InvalidArgument: The sampler has no law, or none for these settings.
+
+    Example:
+        >>> find_law(PartialShuffle(100), 50, 10)
+        Law(steps=10, absent=1, rate=None)
+    """
+    _validate.whole(1, steps=steps)
+    make = getattr(sampler, "law", None)
+    if make is None:
+        raise InvalidArgument(
+            f"Expected a sampler with a law, got {sampler!r}. Add a method law(steps, batch_size) "
+            "to its class that returns epsilometer.samplers.Law: how many batches a record may be "
+            "in, and the mean of its batch. Without it only the training itself can be audited, "
+            "by DPSGD or TrainFunction."
+        )
+    law = make(steps, batch_size)
+    if not isinstance(law, Law) or law.steps > steps:
+        raise InvalidArgument(
+            f"Expected law({steps}, {batch_size}) of {sampler!r} to return an "
+            f"epsilometer.samplers.Law of at most {steps} steps, got {law!r}."
+        )
+    return law
+
+
+def is_poisson(sampler: Sampler) -> bool:
+    """Tell whether accounting by Poisson sampling applies to a sampler."""
+    try:
+        return find_law(sampler, getattr(sampler, "steps", None) or 1, 1).is_poisson
+    except InvalidArgument:
+        return False
+
+
+def has_known_order(sampler: Sampler) -> bool:
+    """Tell whether everybody knows which batch has a record: its law leaves one batch."""
+    try:
+        return find_law(sampler, getattr(sampler, "steps", None) or 2, 1).steps == 1
+    except InvalidArgument:
+        return False
+
+
+def is_displacing(sampler: Sampler) -> bool:
+    """Tell whether a record surely takes the place of another in its batch."""
+    return bool(getattr(sampler, "displaces", False))
+
+
+def expected_rate(sampler: Sampler, records: int, batch_size: int) -> float:
+    """Return the chance that a batch has a given record."""
+    return getattr(sampler, "rate", None) or batch_size / records
+
+
+def pin_sampler(sampler: Sampler, records: int, batch_size: int) -> Sampler:
+    """Return the sampler with rate and steps fixed, so that one record less changes neither."""
+    pin = getattr(sampler, "pin", None)
+    return sampler if pin is None else pin(records, batch_size)
+
+
+def label_sampler(sampler: Sampler) -> str:
+    """Return the name of a sampler in results.
+
+    Example:
+        >>> label_sampler(Shuffle()), label_sampler(PartialShuffle(60))
+        ('Shuffle', 'PartialShuffle of 60')
+    """
+    return getattr(sampler, "label", type(sampler).__name__)
+
+
+@dataclass(frozen=True)
+class Sequential:
+    """Consecutive slices in the stored order, the same in every epoch. No randomness.
+
+    Accountant: the Gaussian mechanism once per epoch, without amplification.
+    Who: ``DataLoader(shuffle=False)``; a ``tf.data`` pipeline without ``shuffle``.
+
+    Attributes:
+        drop_last: Leave a ragged last batch out.
+    """
+
+    drop_last: bool = False
+    displaces: ClassVar[bool] = True
+    words: ClassVar[str] = "going through the records in order"
+
+    def batches(
+        self, records: int, batch_size: int, *, rng: np.random.Generator
+    ) -> Iterator[IntArray]:
+        """Return one epoch, as of :class:`Sampler`; ``rng`` is not used."""
+        _check(records, batch_size)
+        return _cut_order(np.arange(records), batch_size, self.drop_last)
+
+    def law(self, steps: int, batch_size: int | None) -> Law:
+        """Return the law of a record whose batch everybody knows."""
+        return Law(steps=1, absent=1)
+
+
+@dataclass(frozen=True)
+class Shuffle:
+    """A fresh uniform permutation every epoch, cut into batches.
+
+    Accountant: the shuffle accountant (``epsilometer shuffle``). The Poisson one does not apply,
+    its ε is too small.
+    Who: ``DataLoader(shuffle=True)``, Keras, nearly everybody; Opacus with
+    ``poisson_sampling=False``.
+
+    Attributes:
+        drop_last: Leave a ragged last batch out; other records are left out every epoch.
+    """
+
+    drop_last: bool = False
+    displaces: ClassVar[bool] = True
+    words: ClassVar[str] = "shuffling every epoch"
+
+    def batches(
+        self, records: int, batch_size: int, *, rng: np.random.Generator
+    ) -> Iterator[IntArray]:
+        """Return one epoch, as of :class:`Sampler`."""
+        _check(records, batch_size)
+        return _cut_order(rng.permutation(records), batch_size, self.drop_last)
+
+    def law(self, steps: int, batch_size: int | None) -> Law:
+        """Return the law of a record in one of all batches."""
+        return Law(steps=steps, absent=1)
+
+    def block(self, records: int) -> int:
+        """Return how many records are permuted among themselves: all."""
+        return records
+
+    def chance_after(self, position: FloatArray, records: int) -> FloatArray:
+        """Return P(a record's place in the order ≥ position), one row for all records."""
+        return np.asarray((records - position)[None, :] / records)
+
+    def log_likeliest(self, sizes: IntArray, records: int, batch_size: int) -> float:
+        """Return ln of the chance of the likeliest epoch: all orders within batches count as it."""
+        return _log_orders(sizes) - math.lgamma(records + 1)
+
+
+@dataclass(frozen=True)
+class PartialShuffle:
+    """Shuffles within a buffer only, afresh every epoch, and cuts into batches.
+
+    By blocks (Annamalai et al. 2025, Algorithm 3): records 0 … buffer−1 are permuted among
+    themselves, then the next ``buffer``, and so on; the last block may be shorter. A record can
+    only land in the batches that its block touches.
+
+    Sliding: the buffer holds the next ``buffer`` records; a uniform one of them is taken and the
+    next record steps in. Every order with position ≥ record − buffer + 1 is then equally likely,
+    so a record may come late, but never early.
+
+    A buffer of all records, or more, is :class:`Shuffle`.
+
+    Accountant: by blocks, that of shuffling with the batches of one block only; sliding: none.
+    Who: ``tf.data.Dataset.shuffle(buffer)`` and WebDataset slide; shuffling shard by shard is by
+    blocks.
+
+    Attributes:
+        buffer: Records in the buffer, 1 or more.
+        sliding: Slide instead of working block by block.
+        drop_last: Leave a ragged last batch out.
+    """
+
+    buffer: int
+    sliding: bool = False
+    drop_last: bool = False
+    displaces: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        _validate.whole(1, buffer=self.buffer)
+
+    @property
+    def label(self) -> str:
+        """The name, with the buffer."""
+        return f"PartialShuffle of {self.buffer}"
+
+    def batches(
+        self, records: int, batch_size: int, *, rng: np.random.Generator
+    ) -> Iterator[IntArray]:
+        """Return one epoch, as of :class:`Sampler`."""
+        _check(records, batch_size)
+        draw = _slide_buffer if self.sliding else _permute_blocks
+        return _cut_order(draw(records, min(self.buffer, records), rng), batch_size, self.drop_last)
+
+    def law(self, steps: int, batch_size: int | None) -> Law:
+        """Return the law of a record whose block fills whole batches."""
+        if batch_size is None:
+            raise InvalidArgument(f"Expected a batch_size with {self!r}, got none.")
+        if self.sliding:
+            raise InvalidArgument(
+                "Expected PartialShuffle by blocks, got a sliding one: the law of its batches "
+                "is not known. Audit the training itself."
+            )
+        return Law(steps=min(steps, -(-self.buffer // batch_size)), absent=1)
+
+    def block(self, records: int) -> int:
+        """Return how many records are permuted among themselves; 0 where the buffer slides."""
+        return 0 if self.sliding else min(self.buffer, records)
+
+    def chance_after(self, position: FloatArray, records: int) -> FloatArray:
+        """Return P(a record's place in the order ≥ position), one row per record."""
+        record, buffer = np.arange(records)[:, None], min(self.buffer, records)
+        if not self.sliding:
+            start = record // buffer * buffer
+            end = np.minimum(start + buffer, records)
+            return np.asarray(np.clip((end - position) / (end - start), 0.0, 1.0))
+        arrival = np.maximum(0, record - buffer + 1)
+        last = records - buffer + 1  # from here on the buffer only empties
+        waited = np.maximum(0, np.minimum(position, last) - arrival)
+        left = (1 - 1 / buffer) ** waited
+        emptying = np.clip((records - position) / max(1, buffer - 1), 0.0, 1.0)
+        return np.asarray(np.where(position > last, left * emptying, left))
+
+    def log_likeliest(self, sizes: IntArray, records: int, batch_size: int) -> float:
+        """Return ln of the chance of the likeliest epoch: at most that of one order each."""
+        if self.sliding:
+            steady = (records - self.buffer) * math.log(self.buffer)
+            return _log_orders(sizes) - steady - math.lgamma(self.buffer + 1)
+        whole = _log_orders(sizes) - records // self.buffer * math.lgamma(self.buffer + 1)
+        return whole - math.lgamma(records % self.buffer + 1)
+
+
+@dataclass(frozen=True)
+class BatchThenShuffle:
+    """Consecutive slices that never change, in a fresh uniform order every epoch.
+
+    A ragged last slice is shuffled among the others.
+
+    Accountant: the shuffle accountant for batch-then-shuffle. The batch-mates of a record are
+    always the same, so its batch can be made to stand out: ε is larger than of :class:`Shuffle`.
+    Who: ``dataset.batch(…).shuffle(…)`` in ``tf.data``; batches made in advance.
+
+    Attributes:
+        drop_last: Leave a ragged last slice out.
+    """
+
+    drop_last: bool = False
+    displaces: ClassVar[bool] = True
+
+    def batches(
+        self, records: int, batch_size: int, *, rng: np.random.Generator
+    ) -> Iterator[IntArray]:
+        """Return one epoch, as of :class:`Sampler`."""
+        _check(records, batch_size)
+        slices = list(_cut_order(np.arange(records), batch_size, self.drop_last))
+        return (slices[place] for place in rng.permutation(len(slices)))
+
+    def law(self, steps: int, batch_size: int | None) -> Law:
+        """Return the law of a record whose companions are all +1: its batch stands out by 2B."""
+        if batch_size is None:
+            raise InvalidArgument(f"Expected a batch_size with {self!r}, got none.")
+        return Law(steps=steps, absent=2 * batch_size - 1)
+
+    def log_likeliest(self, sizes: IntArray, records: int, batch_size: int) -> float:
+        """Return ln of the chance of the likeliest epoch: all orders of slices are as likely."""
+        return -math.lgamma(sizes.size + 1)
+
+
+@dataclass(frozen=True)
+class BallsInBins:
+    """Every record picks one batch of the epoch, uniformly and independently of all others.
+
+    Every record comes exactly once per epoch; batch sizes vary, and a batch may be empty.
+
+    Accountant: that of balls-in-bins (Chua et al. 2025); the Poisson one does not apply.
+    Who: few. JAX Privacy's ``BallsInBinsSampling`` draws the bins once and keeps them for all
+    epochs, which is another law: one fixed order.
+
+    Attributes:
+        steps: Batches per epoch; ⌈records / batch_size⌉ if not given.
+    """
+
+    steps: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_steps(self.steps)
+
+    def batches(
+        self, records: int, batch_size: int, *, rng: np.random.Generator
+    ) -> Iterator[IntArray]:
+        """Return one epoch, as of :class:`Sampler`."""
+        _check(records, batch_size)
+        steps = self.steps or -(-records // batch_size)
+        picked = rng.integers(steps, size=records)
+        ends = np.cumsum(np.bincount(picked, minlength=steps))
+        return iter(np.split(np.argsort(picked, kind="stable"), ends[:-1]))
+
+    def law(self, steps: int, batch_size: int | None) -> Law:
+        """Return the law of a record in one of all batches, beside the others."""
+        return Law(steps=_same_steps(self.steps, steps), absent=0)
+
+    def log_likeliest(self, sizes: IntArray, records: int, batch_size: int) -> float:
+        """Return ln of the chance of any epoch: all are as likely."""
+        return -records * math.log(sizes.size)
+
+
+@dataclass(frozen=True)
+class Poisson:
+    """Every batch takes every record with the same chance, independently of everything else.
+
+    Batch sizes vary, a batch may be empty, and a record may come several times in an epoch, or not
+    at all.
+
+    Accountant: the Poisson one, by privacy-loss distributions (``accounting.pld``).
+    Who: Opacus's ``DPDataLoader`` (``poisson_sampling=True``); nearly nobody else.
+
+    Attributes:
+        rate: The chance, in (0, 1]; batch_size / records if not given.
+        steps: Batches per epoch; ⌈records / batch_size⌉ if not given.
+    """
+
+    rate: float | None = None
+    steps: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_steps(self.steps)
+        _check_rate(self.rate)
+
+    @property
+    def words(self) -> str:
+        """The sampler, for people."""
+        at = "" if self.rate is None else f" at rate {self.rate:.4g}"
+        return f"Poisson sampling{at}"
+
+    def batches(
+        self, records: int, batch_size: int, *, rng: np.random.Generator
+    ) -> Iterator[IntArray]:
+        """Return one epoch, as of :class:`Sampler`; batches are sorted."""
+        _check(records, batch_size)
+        rate = expected_rate(self, records, batch_size)
+        sizes = rng.binomial(records, rate, size=self.steps or -(-records // batch_size))
+        return (_draw_subset(records, size, rng) for size in sizes.tolist())
+
+    def law(self, steps: int, batch_size: int | None) -> Law:
+        """Return the law of a record that each batch takes by a coin."""
+        rate = 1 / steps if self.rate is None else self.rate
+        return Law(steps=_same_steps(self.steps, steps), absent=0, rate=rate)
+
+    def pin(self, records: int, batch_size: int) -> "Poisson":
+        """Return the sampler with rate and steps fixed."""
+        return Poisson(
+            rate=expected_rate(self, records, batch_size),
+            steps=self.steps or -(-records // batch_size),
+        )
+
+    def log_likeliest(self, sizes: IntArray, records: int, batch_size: int) -> float:
+        """Return ln of the chance of the likeliest epoch: every coin on its likelier side."""
+        rate = expected_rate(self, records, batch_size)
+        return records * sizes.size * math.log(max(rate, 1 - rate))
+
+
+@dataclass(frozen=True)
+class WithoutReplacement:
+    """Every batch is a fresh uniform subset of ``batch_size`` records, independent of the others.
+
+    A record may come several times in an epoch, or not at all; all batches are full.
+
+    Accountant: that of fixed-size sampling without replacement, with records replaced, not added
+    (dp-accounting's ``SampledWithoutReplacementDpEvent``).
+    Who: code that calls ``rng.choice(n, batch_size, replace=False)`` at every step.
+
+    Attributes:
+        steps: Batches per epoch; ⌈records / batch_size⌉ if not given.
+    """
+
+    steps: int | None = None
+    displaces: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        _check_steps(self.steps)
+
+    def batches(
+        self, records: int, batch_size: int, *, rng: np.random.Generator
+    ) -> Iterator[IntArray]:
+        """Return one epoch, as of :class:`Sampler`; batches are sorted."""
+        _check(records, batch_size)
+        steps = self.steps or -(-records // batch_size)
+        return (_draw_subset(records, batch_size, rng) for _ in range(steps))
+
+    def law(self, steps: int, batch_size: int | None) -> Law:
+        """Return the law of a record that each batch has with chance 1/steps."""
+        return Law(steps=_same_steps(self.steps, steps), absent=1, rate=1 / steps)
+
+    def log_likeliest(self, sizes: IntArray, records: int, batch_size: int) -> float:
+        """Return ln of the chance of any epoch: all subsets are as likely."""
+        picked, left = math.lgamma(batch_size + 1), math.lgamma(records - batch_size + 1)
+        return -sizes.size * (math.lgamma(records + 1) - picked - left)
+
+
+def check_same_steps(sampler: Sampler, *, batch_size: int, records: int) -> None:
+    """Refuse add/remove neighbours where the number of batches alone gives the target away."""
+    rng = np.random.default_rng(0)
+    with_it, without = (
+        sum(1 for _ in sampler.batches(size, batch_size, rng=rng))
+        for size in (records, records - 1)
+    )
+    if with_it != without:
+        raise InvalidArgument(
+            f"Expected as many batches without the target as with it, got {with_it} with and "
+            f"{without} without: their number alone gives it away. Take another batch_size, "
+            "or adjacency='zero_out'."
+        )
+
+
+def _check(records: int, batch_size: int) -> None:
+    _validate.whole(1, records=records, batch_size=batch_size)
+    if batch_size > records:
+        raise InvalidArgument(f"Expected batch_size ≤ records = {records}, got {batch_size}.")
+
+
+def _check_steps(steps: int | None) -> None:
+    if steps is not None:
+        _validate.whole(1, steps=steps)
+
+
+def _check_rate(rate: float | None) -> None:
+    if rate is not None:
+        _validate.positive(rate=rate)
+        _validate.probability(rate=rate)
+
+
+def _same_steps(own: int | None, steps: int) -> int:
+    if own not in (None, steps):
+        raise InvalidArgument(f"Expected the sampler's steps to be {steps}, got {own}.")
+    return steps
+
+
+def _log_orders(sizes: IntArray) -> float:
+    """Return ln of the number of orders that put the same records into each batch."""
+    return sum(math.lgamma(size + 1) for size in sizes.tolist())
+
+
+def _cut_order(order: IntArray, batch_size: int, drop_last: bool) -> Iterator[IntArray]:
+    end = order.size // batch_size * batch_size if drop_last else order.size
+    return (order[start : start + batch_size] for start in range(0, end, batch_size))
+
+
+def _draw_subset(records: int, size: int, rng: np.random.Generator) -> IntArray:
+    picked = rng.choice(records, size, replace=False, shuffle=False)
+    picked.sort()
+    return picked
+
+
+def _permute_blocks(records: int, buffer: int, rng: np.random.Generator) -> IntArray:
+    whole = records // buffer * buffer
+    blocks = rng.permuted(np.arange(whole).reshape(-1, buffer), axis=1)
+    return np.concatenate([blocks.ravel(), whole + rng.permutation(records - whole)])
+
+
+def _slide_buffer(records: int, buffer: int, rng: np.random.Generator) -> IntArray:
+    waiting = list(range(buffer))
+    taken = []
+    for coming, pick in enumerate(rng.integers(buffer, size=records - buffer).tolist(), buffer):
+        taken.append(waiting[pick])
+        waiting[pick] = coming
+    return np.concatenate([np.asarray(taken, np.int64), rng.permutation(waiting)])

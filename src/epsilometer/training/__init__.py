@@ -1,1 +1,0 @@
-"""Training that is played: DP-SGD of many models at once."""

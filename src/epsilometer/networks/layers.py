@@ -223,7 +223,7 @@ class ManyEmbedding(Layer):
         """Add every word's gradient to its row."""
         words, back = kept
         runs, into = self.tape.runs, sums["weight"]
-        rows = (back * weights.reshape(-1, 1, 1)).view(runs, -1, into.shape[-1])
+        rows = (back * weights.reshape(-1, 1, 1)).reshape(runs, -1, into.shape[-1])
         into.zero_().scatter_add_(1, words.reshape(runs, -1, 1).expand_as(rows), rows)
 
 

@@ -62,12 +62,13 @@ def test_looking_again_and_again_at_an_ordinary_test_would_be_caught(
 ) -> None:
     """The classic mistake, planted: a test for a fixed number of runs, looked at after each."""
 
-    def peek(self: Any, epsilon: float) -> Any:
-        caught, false = self._inside / self.pairs, self._outside / self.pairs
+    def peek(self: Any, epsilon: float, top: float) -> Any:
+        pairs = np.maximum(self.pairs - self._skipped, 1)
+        caught, false = self._inside / pairs, self._outside / pairs
         gap = caught - math.exp(min(float(epsilon), 20.0)) * false - self.delta
         spread = np.sqrt(caught * (1 - caught) + math.exp(2 * ANSWER.epsilon) * false * (1 - false))
         z = scipy.special.ndtri(self.confidence)
-        return np.asarray((gap > z * spread / math.sqrt(self.pairs)).any())
+        return np.asarray((gap > z * spread / np.sqrt(pairs)).any())
 
     monkeypatch.setattr(ConfidenceSequence, "_refutes_now", peek)
     assert alarms(60) > scipy.stats.binom.isf(FLAKE, 60, 0.2)
@@ -234,10 +235,8 @@ def test_mechanisms_within_power_are_noticed_4_times_in_5(
     shift = can.power if delta == 0 else _shift(can.power, delta)
     noticed = 0
     for _ in range(60):
-        sequence = ConfidenceSequence.from_pilot(
-            _scores(draw, shift, 20), delta=delta, confidence=CONFIDENCE
-        )
-        for _ in range(38):
+        sequence = ConfidenceSequence(delta=delta, confidence=CONFIDENCE)
+        for _ in range(40):
             pairs = _scores(draw, shift, 10)
             sequence.update(pairs.inside, pairs.outside)
             sequence.lower_bound()

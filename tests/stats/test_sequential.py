@@ -96,10 +96,9 @@ def test_forgetting_the_price_is_caught(
     """The classic mistake: an interval valid at one time, looked at many times."""
     monkeypatch.setattr(
         ConfidenceSequence,
-        "_refutes_now",
-        lambda self, epsilon, top: np.asarray(  # a normal test at the current time, right at ε = 0
-            self._inside[0] - np.exp(float(epsilon)) * self._outside[0]
-            > 1.645 * np.sqrt(self.pairs / 2)
+        "_lack",
+        lambda self, epsilon, top: (  # a normal test at the current time, right at ε = 0
+            1.645 * np.sqrt(self.pairs / 2) - (self._inside[0] - np.exp(epsilon) * self._outside[0])
         ),
     )
     audits, wrong = 400, 0
@@ -159,7 +158,7 @@ def test_a_sequence_places_thresholds_by_earlier_pairs_alone(rng: np.random.Gene
     audit = ConfidenceSequence(delta=1e-3)
     audit.update(inside, outside)
     start, wealth = 0, []
-    for stage, share in ((4, 0.3), (16, 0.25), (64, 0.15)):
+    for stage, share in ((8, 0.35), (32, 0.3)):
         thresholds = place_thresholds(inside[:stage], outside[:stage])
         assert np.all(audit.thresholds[start : start + thresholds.size] == thresholds)
         start += thresholds.size
@@ -168,14 +167,13 @@ def test_a_sequence_places_thresholds_by_earlier_pairs_alone(rng: np.random.Gene
         wealth.append(alone._log_wealth(1.0, 1.0) + np.log(share))
     assert audit.thresholds.size == start
     assert audit._log_wealth(1.0, 1.0) == pytest.approx(np.concatenate(wealth))
-    total = np.log(0.3 + np.exp(np.concatenate(wealth)).sum())  # 0.3 waits for later stages
-    goal = -np.log(1 - audit.confidence)
-    assert bool(audit._refutes_now(1.0, 1.0)) == (total >= goal)
+    total = np.log(0.35 + np.exp(np.concatenate(wealth)).sum())  # 0.35 waits for later stages
+    assert audit._lack(1.0, 1.0) == pytest.approx(np.log(1 / 0.05) - total)
 
 
 def test_before_the_first_threshold_nothing_is_refuted() -> None:
     audit = ConfidenceSequence(delta=0.0, confidence=0.05)
-    audit.update([9.0] * 3, [0.0] * 3)
+    audit.update([9.0] * 7, [0.0] * 7)
     found = audit.lower_bound()
     assert (found.epsilon, found.threshold, found.basis) == (0.0, np.inf, ())
     assert audit.ceiling() == np.inf
@@ -385,7 +383,7 @@ def test_the_bound_is_where_wealth_reaches_its_goal(rng: np.random.Generator) ->
     best = audit.lower_bound().epsilon
 
     def logarithm(epsilon: float) -> float:
-        top = (np.floor(best * 64) + 1) / 64
+        top = (np.floor(best * 32) + 1) / 32
         return float(scipy.special.logsumexp(audit._log_wealth(epsilon, top)))
 
     assert logarithm(best) >= np.log(10) >= logarithm(best * (1 + 1e-8))

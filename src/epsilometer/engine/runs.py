@@ -260,8 +260,7 @@ def share_confidence(confidence: float, bounds: int) -> float:
 
 def bound_perfect_attack(pairs: int, delta: float, confidence: float, *, pilot: int = 0) -> float:
     """Return what an attack that never errs proves of pairs that are watched one by one."""
-    seen = Scores(np.ones(pilot), -np.ones(pilot)) if pilot else None
-    perfect = _start_sequence(seen, delta, confidence)
+    perfect = ConfidenceSequence([0.0] if pilot else None, delta=delta, confidence=confidence)
     perfect.update(np.ones(pairs), -np.ones(pairs))
     return perfect.lower_bound().epsilon
 
@@ -284,8 +283,8 @@ def compute_watched_power(
         for part in np.array_split(np.arange(pilot, pilot + pairs), min(pairs, _LOOKS)):
             sequence.update(scores.inside[part], scores.outside[part])
             if sequence.refuted(claim):
-                break
-        return sequence.lower_bound().epsilon
+                return float("inf")
+        return 0.0
 
     return compute_power(
         prove,

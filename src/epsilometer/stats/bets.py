@@ -22,7 +22,7 @@ import scipy.special
 from epsilometer.types import FloatArray
 
 CITES = ("ville1939", "turner2024", "kairouz2015")
-WIDTH = 1 / 64  # claims between two multiples are bet against by the same stakes
+WIDTH = 1 / 32  # claims between two multiples are bet against by the same stakes
 _LOGITS = -4 + 0.8 * np.arange(18)
 _SHARES, _LIKELY = scipy.special.expit(_LOGITS), scipy.special.expit(3 - _LOGITS)
 _APART = np.array([(s, t) for s in (0.01, 0.3, 0.6) for t in (0.01, 0.3, 0.6) if s != t])

@@ -26,7 +26,7 @@ from epsilometer.types import FloatArray
 _LARGEST = 16.0
 _RATIO = 4  # of neighbouring ranks at which thresholds are placed
 # After so many pairs a sequence places thresholds of its own, each time with this share of wealth.
-_STAGES = {4: 0.3, 16: 0.25, 64: 0.15, 256: 0.1, 1024: 0.1, 4096: 0.1}
+_STAGES = {8: 0.35, 32: 0.3, 128: 0.15, 512: 0.1, 2048: 0.1}
 
 
 def anytime_limits(
@@ -102,8 +102,8 @@ class ConfidenceSequence:
         not independent. Runs may change from pair to pair while every pair satisfies the claim.
 
     Args:
-        thresholds: Where to bet. By default the sequence places thresholds by itself, after 4, 16,
-            64, … pairs, and bets there on later pairs only.
+        thresholds: Where to bet. By default the sequence places thresholds by itself, after 8, 32,
+            128, … pairs, and bets there on later pairs only.
         delta: δ of all bounds.
         confidence: One-sided, of all looks together.
 
@@ -171,11 +171,16 @@ class ConfidenceSequence:
         before = self._best
         while self._best < _LARGEST:
             top = _find_top(self._best)
-            if self._refutes_now(top, top):
+            if self._lack(top, top) <= 0:
                 self._best = top
                 continue
-            if self._refutes_now(self._best, top):
-                self._best = self._bisect(self._best, top)
+            if self._lack(self._best, top) <= 0:
+                self._best, _ = search.root(
+                    lambda epsilon, top=top: self._lack(epsilon, top),  # type: ignore[misc]
+                    self._best,
+                    top,
+                    relative=1e-9,
+                )
             break
         if self._best > before or before == 0:
             self._keep_basis()
@@ -220,10 +225,9 @@ class ConfidenceSequence:
                 )
             claim = claim.epsilon
         _validate.at_least(0, claim=claim)
-        if self.pairs > 0 and self._best <= claim < _LARGEST:
-            top = _find_top(claim)
-            if self._refutes_now(claim, top):  # else no bound above it is found
-                self.lower_bound()
+        asked = self.pairs > 0 and self._best <= claim < _LARGEST
+        if asked and self._lack(claim, _find_top(claim)) <= 0:  # else no bound is above it
+            self.lower_bound()
         return self._best > claim
 
     def _count(self, inside: FloatArray, outside: FloatArray) -> None:
@@ -258,20 +262,16 @@ class ConfidenceSequence:
             ("level", 1 - self.confidence),
         )
 
-    def _bisect(self, low: float, top: float) -> float:
-        """Return the largest ε refuted between two claims that the same stakes are for."""
-        found, _ = search.bisect(
-            lambda epsilon: self._refutes_now(float(epsilon), top), low, top, relative=1e-9
-        )
-        return float(found)
+    def _lack(self, epsilon: float, top: float) -> float:
+        """Return the logarithm of what wealth lacks to refute a claim, by stakes made for ``top``.
 
-    def _refutes_now(self, epsilon: float, top: float) -> NDArray[np.bool_]:
-        """Tell whether wealth has reached its goal, by stakes made for the claim ``top``."""
+        It is 0 or less where the claim is refuted, and rises with ``epsilon`` up to ``top``.
+        """
         wealth = self._log_wealth(epsilon, top)
         kept = max(1 - float(self._shares.sum()), 0.0)  # for thresholds that are not yet placed
-        most = max(float(wealth.max(initial=0.0)), 0.0)
+        most = float(wealth.max(initial=0.0))
         total = most + math.log(kept * math.exp(-most) + float(np.exp(wealth - most).sum()))
-        return np.asarray(total >= -math.log(1 - self.confidence))
+        return -math.log(1 - self.confidence) - total
 
     def _log_wealth(self, epsilon: float, top: float) -> FloatArray:
         """Return the log-wealth at each threshold."""

@@ -77,4 +77,4 @@ def compute_log_payoffs(epsilon: float, delta: float, *, top: float) -> FloatArr
     )
     # The other edge is the mirror image: what was missed is what was no false alarm.
     both = zip(corner, edge, edge[::-1], strict=True)
-    return np.log(np.stack([np.concatenate(parts) for parts in both], axis=1))
+    return np.asarray(np.log(np.stack([np.concatenate(parts) for parts in both], axis=1)))

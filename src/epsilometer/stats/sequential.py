@@ -280,4 +280,5 @@ class ConfidenceSequence:
         counts = [self._inside, pairs - self._inside, self._outside, pairs - self._outside]
         every = payoffs @ np.stack(counts) + bets.LOG_WEIGHTS[:, None]
         most = every.max(axis=0)
-        return np.log(self._shares) + most + np.log(np.exp(every - most).sum(axis=0))
+        total = np.exp(every - most).sum(axis=0)
+        return np.asarray(np.log(self._shares) + most + np.log(total))

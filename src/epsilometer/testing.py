@@ -171,7 +171,7 @@ def reach(claim: Claim, *, runs: int = RUNS, confidence: float = CONFIDENCE) -> 
         >>> for epsilon, delta in [(1.0, 1e-5), (1.16, 0.1)]:
         ...     print(f"{reach(Claim(epsilon=epsilon, delta=delta)).noise:.0%}")
         23%
-        62%
+        63%
     """
     _validate.whole(2, runs=runs)
     _validate.open_unit(confidence=confidence)

@@ -4,17 +4,20 @@ Both are given the same pairs. The former bets averaged 24 stakes on 1[inside �
 e^ε 1[outside ≥ τ] − δ in each direction, at thresholds placed by a pilot of a twentieth of runs.
 """
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
 import pytest
+import scipy.optimize
 import scipy.special
 
 from epsilometer import ConfidenceSequence
 from epsilometer.stats import bets, sequential
 from epsilometer.stats.thresholds import grid
+from epsilometer.stats.tradeoff import epsilon_of_rates
 
 Pairs: TypeAlias = tuple[np.ndarray, np.ndarray]
 STAKES = 0.9 * 0.5 ** np.arange(24)
@@ -92,8 +95,7 @@ def bet_formerly(pairs: Pairs, looks: np.ndarray, claim: float, delta: float) ->
 
 def bet_now(pairs: Pairs, looks: np.ndarray, claim: float, delta: float) -> np.ndarray:
     """Log-wealth at each look of a sequence that places its thresholds."""
-    top = (math.floor(claim / bets.WIDTH) + 1) * bets.WIDTH
-    payoffs = bets.compute_log_payoffs(claim, delta, top=top)
+    payoffs = bets.compute_log_payoffs(claim, delta, top=find_top(claim))
     paths = []
     for stage, share in sequential._STAGES.items():
         if stage >= pairs[0].size:
@@ -101,8 +103,8 @@ def bet_now(pairs: Pairs, looks: np.ndarray, claim: float, delta: float) -> np.n
             continue
         thresholds = sequential.place_thresholds(pairs[0][:stage], pairs[1][:stage])
         for threshold in thresholds:
-            n, inside, outside, _ = count_at(pairs, threshold, stage, looks)
-            counts = np.stack([inside, n - inside, outside, n - outside])
+            n, inside, outside, both = count_at(pairs, threshold, stage, looks)
+            counts = np.stack([both, inside - both, outside - both, n - inside - outside + both])
             weight = bets.LOG_WEIGHTS[:, None] + math.log(share / thresholds.size)
             paths.append(payoffs @ counts + weight)
     return np.asarray(scipy.special.logsumexp(np.concatenate(paths), axis=0))
@@ -123,6 +125,57 @@ def count_pairs(
                 needed[audit, i] = looks[hit.argmax()]
     formerly, now = np.median(needed, axis=0)
     return float(formerly), float(now)
+
+
+def expect_pairs(growth: np.ndarray, log_weights: np.ndarray, alpha: float) -> float:
+    """Return the pairs after which wealth refutes a claim, if counts are what they are on average.
+
+    Args:
+        growth: Mean log-payoff per pair of each bet.
+        log_weights: Of the bets.
+        alpha: One claim in 1/α may be refuted wrongly.
+    """
+    if growth.max() <= 0:
+        return math.inf
+    most = (1 - math.log(alpha) - log_weights.min()) / growth.max()
+    return float(
+        scipy.optimize.brentq(
+            lambda n: scipy.special.logsumexp(n * growth + log_weights) + math.log(alpha),
+            1e-3,
+            most,
+        )
+    )
+
+
+@pytest.mark.parametrize("alpha", [0.05, 1e-6])
+@pytest.mark.parametrize("delta", [0.0, 1e-5, 0.1])
+def test_no_rates_need_more_pairs_at_a_given_threshold(delta: float, alpha: float) -> None:
+    """All over the square of rates, up to claims of 95 % of the truth and a million pairs."""
+    rates = np.concatenate([[1e-9], scipy.special.expit(np.arange(-5, 8.0)), [1 - 1e-9]])
+    ratios = []
+    for caught, false in itertools.product(rates, rates):
+        truth = 0.0
+        if caught - delta > false:
+            truth = float(epsilon_of_rates(false, 1 - caught, delta).max())
+        joint = np.outer([caught, 1 - caught], [false, 1 - false]).ravel()
+        for claim in min(truth, 8.0) * np.array([0.3, 0.6, 0.8, 0.95]):
+            if claim < 0.2:
+                continue
+            price = math.exp(claim) + delta
+            stakes = STAKES[STAKES * price < 1]
+            forth = np.log1p(np.outer(stakes, [1 - price, 1 - delta, -price, -delta]))
+            former = np.concatenate([forth @ joint, forth[:, [3, 1, 2, 0]] @ joint])
+            formerly = expect_pairs(former, np.full(former.size, -math.log(48)), alpha)
+            if formerly < 1e6:
+                payoffs = bets.compute_log_payoffs(claim, delta, top=find_top(claim))
+                ratios.append(expect_pairs(payoffs @ joint, bets.LOG_WEIGHTS, alpha) / formerly)
+    assert len(ratios) > 150
+    print(f"{len(ratios)} cases, mean {np.mean(ratios):.2f}, at most {max(ratios):.3f}")
+    assert max(ratios) <= 1.05
+
+
+def find_top(claim: float) -> float:
+    return (math.floor(claim / bets.WIDTH) + 1) * bets.WIDTH
 
 
 def check_pairs(name: str, claim: float, confidence: float, *, audits: int) -> None:

@@ -186,13 +186,14 @@ def test_the_wealth_of_anytime_is_what_it_says_at_one_threshold() -> None:
     seen = scores(2, 300, 2.0)
     bound = epsilon_lower_bound(seen, delta=DELTA, method="anytime", rule=Fixed(1.0))
     (told,) = derivation_of(bound).counted
-    _, _, _, inside, outside, pairs = (
+    _, _, _, inside, outside, both, pairs = (
         float(number.replace(",", "")) for number in re.findall(r"[\d.,]*\d", told)
     )
     epsilon, needed = found("look: #, where 1/α = #", text_of(bound))
     top = (np.floor(epsilon / bets.WIDTH) + 1) * bets.WIDTH
     paid = np.exp(bets.compute_log_payoffs(epsilon, DELTA, top=top))
-    products = np.prod(paid ** [inside, pairs - inside, outside, pairs - outside], axis=1)
+    counts = [both, inside - both, outside - both, pairs - inside - outside + both]
+    products = np.prod(paid**counts, axis=1)
     assert np.exp(bets.LOG_WEIGHTS) @ products == pytest.approx(needed, rel=1e-3)
 
 

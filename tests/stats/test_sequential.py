@@ -143,11 +143,8 @@ def test_wealth_is_what_the_bets_pay(rng: np.random.Generator) -> None:
     audit.update(inside, outside)
     payoffs = np.exp(bets.compute_log_payoffs(0.3, delta, top=0.35))
     for column, threshold in enumerate([0.5, 1.0]):
-        wealth = [
-            np.prod(np.where(inside >= threshold, a, b))
-            * np.prod(np.where(outside >= threshold, c, d))
-            for a, b, c, d in payoffs
-        ]
+        outcome = 2 * (inside < threshold) + (outside < threshold)
+        wealth = np.prod(payoffs[:, outcome], axis=1)
         expected = np.log(np.exp(bets.LOG_WEIGHTS) @ wealth / 2)
         assert audit._log_wealth(0.3, 0.35)[column] == pytest.approx(expected)
 

@@ -129,6 +129,7 @@ class ConfidenceSequence:
         self._skipped: FloatArray = np.empty(0)  # pairs before a threshold was placed
         self._inside: FloatArray = np.empty(0)
         self._outside: FloatArray = np.empty(0)
+        self._both: FloatArray = np.empty(0)
         self._places_itself = thresholds is None
         self._seen: list[tuple[FloatArray, FloatArray]] = []  # to place the next thresholds
         if thresholds is not None:
@@ -234,8 +235,10 @@ class ConfidenceSequence:
         if self._places_itself and self.pairs < max(_STAGES):
             self._seen.append((inside.copy(), outside.copy()))
         for i, threshold in enumerate(self.thresholds):
-            self._inside[i] += np.count_nonzero(inside >= threshold)
-            self._outside[i] += np.count_nonzero(outside >= threshold)
+            caught, false = inside >= threshold, outside >= threshold
+            self._inside[i] += np.count_nonzero(caught)
+            self._outside[i] += np.count_nonzero(false)
+            self._both[i] += np.count_nonzero(caught & false)
         self.pairs += inside.size
 
     def _place(self, thresholds: FloatArray, share: float) -> None:
@@ -246,6 +249,7 @@ class ConfidenceSequence:
         self._skipped = np.concatenate([self._skipped, np.full(size, self.pairs)])
         self._inside = np.concatenate([self._inside, np.zeros(size)])
         self._outside = np.concatenate([self._outside, np.zeros(size)])
+        self._both = np.concatenate([self._both, np.zeros(size)])
 
     def _keep_basis(self) -> None:
         """Keep the counts at the threshold where most was won, as they are now."""
@@ -259,6 +263,7 @@ class ConfidenceSequence:
             ("pairs at the threshold", self.pairs - self._skipped[at]),
             ("inside at or above", self._inside[at]),
             ("outside at or above", self._outside[at]),
+            ("pairs with both", self._both[at]),
             ("level", 1 - self.confidence),
         )
 
@@ -276,9 +281,9 @@ class ConfidenceSequence:
     def _log_wealth(self, epsilon: float, top: float) -> FloatArray:
         """Return the log-wealth at each threshold."""
         payoffs = bets.compute_log_payoffs(epsilon, self.delta, top=top)
-        pairs = self.pairs - self._skipped
-        counts = [self._inside, pairs - self._inside, self._outside, pairs - self._outside]
-        every = payoffs @ np.stack(counts) + bets.LOG_WEIGHTS[:, None]
+        caught, false = self._inside - self._both, self._outside - self._both
+        neither = self.pairs - self._skipped - caught - false - self._both
+        every = payoffs @ np.stack([self._both, caught, false, neither]) + bets.LOG_WEIGHTS[:, None]
         most = every.max(axis=0)
         total = np.exp(every - most).sum(axis=0)
         return np.asarray(np.log(self._shares) + most + np.log(total))

@@ -64,7 +64,8 @@ def _derive(bound: EpsilonLowerBound) -> Derivation:
             f"{count(has['pairs'])} pairs of runs were bet on at {count(has['thresholds'])} "
             f"thresholds. At {shown(bound.threshold)}, where most was won, "
             f"{count(has['inside at or above'])} scores inside and "
-            f"{count(has['outside at or above'])} outside reach it, of "
+            f"{count(has['outside at or above'])} outside reach it, in "
+            f"{count(has['pairs with both'])} pairs both, of "
             f"{count(has['pairs at the threshold'])} pairs since it was placed.",
         )
         level = has["level"]
@@ -72,16 +73,17 @@ def _derive(bound: EpsilonLowerBound) -> Derivation:
     return Derivation(
         counted=counted,
         formula=(
-            "a bet pays A(1[inside ≥ τ])·B(1[outside ≥ τ]) per pair: the ratio of the probability "
-            "under rates (p₁, q₁) to that under the nearest (p₀, q₀) that (ε, δ)-DP allows",
-            "W(ε) = mean over τ and a fixed grid of (p₁, q₁) of Π A·B, over all pairs since τ was "
-            "placed: what a bettor who began with 1 owns",
+            "a bet pays 1 + λ·X(ε) per pair, X(ε) = 1[inside ≥ τ] − e^ε·1[outside ≥ τ] − δ or "
+            "its mirror image; or A(1[inside ≥ τ])·B(1[outside ≥ τ]), the probability under rates "
+            "(p₁, q₁) divided by that under the nearest (p₀, q₀) that (ε, δ)-DP allows",
+            "W(ε) = mean over τ and a fixed grid of λ and of (p₁, q₁) of the product of payoffs, "
+            "over all pairs since τ was placed: what a bettor who began with 1 owns",
             f"ε is the largest with W(ε') ≥ 1/α for all ε' ≤ ε, at this or an earlier look{last}",
         ),
         holds=(
-            "The rates that (ε, δ)-DP allows form a convex region. (p₀, q₀) is nearest, so "
-            "A(p) + B(q) ≤ 2 for all (p, q) in it, and the mean payoff is A(p)·B(q) ≤ 1. It uses "
-            "both directions of the definition at once.",
+            "If (ε, δ)-DP holds, X(ε) has mean at most 0. The rates that it allows form a convex "
+            "region; (p₀, q₀) is nearest, so A(p) + B(q) ≤ 2 for all (p, q) in it, and the mean "
+            "payoff is A(p)·B(q) ≤ 1. That uses both directions of the definition at once.",
             "Who bets on what has mean at most 1 ever owns 1/α with chance at most α (Ville 1939), "
             "however often he looks and whenever he stops. All thresholds and bets share one "
             "wealth, so none is paid for apart; a threshold is placed before the pairs that are "

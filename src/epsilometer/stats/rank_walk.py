@@ -27,7 +27,8 @@ from epsilometer.types import FloatArray, IntArray
 _BESIDE = 1e-4  # of α that may be lost at the edges of windows, on the safe side
 _SPARE = 1.2  # standard deviations by which windows are wider, for an ε nearby
 _PIECE = 2.5  # standard deviations that a few times stand for, at most
-_FEWEST_NODES = 6  # such times
+_FEWEST_NODES, _MORE_NODES = 6, 2  # such times; how many more per decade of α below
+_USUAL = 0.05  # which they are enough for: what they miss is a part of 1, not of α
 _ALL_TIMES = 160  # up to which none stands for others
 _MARGIN = 1e-3  # of α: more than what they are wrong by
 _LEAST_ALPHA = 1e-9  # below it too few digits of 1 − chance are left
@@ -87,7 +88,8 @@ class WalkLaw:
         self.radius = 1 / max(1.0, math.sqrt(m * inside_above * low), math.sqrt(n * low))
         checks = looks.k - 1 + looks.x
         centre = m * inside_above + n * low
-        self._times, self._shares = _place(checks, centre, sd, reach, n + m)
+        nodes = _FEWEST_NODES + math.ceil(_MORE_NODES * max(0.0, math.log10(_USUAL / alpha)))
+        self._times, self._shares = _place(checks, centre, sd, reach, n + m, nodes)
         front, back = (count_revealed(side, delta, alpha) for side in (m, n))
         ends = (n + m - self._times)[::-1]
         self._front = _walk(looks, self._steps[1], front, self._times, reach)
@@ -194,7 +196,7 @@ def find_epsilon(looks: Looks, guess: float, *, delta: float, alpha: float) -> f
 
 
 def _place(
-    checks: IntArray, centre: float, sd: float, reach: float, size: int
+    checks: IntArray, centre: float, sd: float, reach: float, size: int, fewest: int
 ) -> tuple[IntArray, FloatArray]:
     """Times at which walks meet, and the weights that make a sum over all times of one over them.
 
@@ -211,7 +213,7 @@ def _place(
     for start, end in pairwise(cuts):
         parts = max(1, math.ceil((end - start) / (_PIECE * sd)))
         for low, high in pairwise(np.linspace(start, end, parts + 1).round().astype(int).tolist()):
-            nodes = min(high - low + 1, _FEWEST_NODES + int(2 * (high - low) / sd))
+            nodes = min(high - low + 1, fewest + int(2 * (high - low) / sd))
             for at, weight in zip(*_summing_rule(high - low, nodes), strict=True):
                 weights[low + at] = weights.get(low + at, 0.0) + weight
     times = np.array(sorted(weights))

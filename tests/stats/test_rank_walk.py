@@ -215,7 +215,7 @@ def _weigh_paths(looks: Looks, high: float, low: float, delta: float) -> list[np
 
 def draw_looks(rng: np.random.Generator, most: int) -> tuple[Looks, float]:
     """Looks anywhere, each about as rare as it pleases, and a guess of their ε."""
-    n, m = (int(round(math.exp(rng.uniform(math.log(5), math.log(most))))) for _ in range(2))
+    n, m = (round(math.exp(rng.uniform(math.log(5), math.log(most)))) for _ in range(2))
     epsilon = float(rng.choice([0.2, 1.0, 3.0]) * rng.uniform(0.5, 1.5))
     k = np.unique(np.ceil(np.exp(rng.uniform(0, math.log(n), rng.integers(1, 40)))).astype(int))
     rate = k / (n + 1)

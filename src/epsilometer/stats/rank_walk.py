@@ -25,10 +25,12 @@ from scipy.special import bdtrc, gammaln
 from epsilometer.types import FloatArray, IntArray
 
 _BESIDE = 1e-4  # of α that may be lost at the edges of windows, on the safe side
-_SPARE = 1.2  # standard deviations by which windows are wider, for an ε nearby
+_SPARE = 0.6  # standard deviations by which windows are wider, for an ε nearby
 _PIECE = 2.5  # standard deviations that a few times stand for, at most
-_FEWEST_NODES, _MORE_NODES = 6, 2  # such times; how many more per decade of α below
-_USUAL = 0.05  # which they are enough for: what they miss is a part of 1, not of α
+_FEWEST_NODES = 6  # such times, where α is
+_USUAL = 0.05  # or more; what they miss is a part of 1, not of α, so that
+_MORE_NODES = 2  # more are needed per decade of α below it, and
+_FEWER_NODES = 0.3  # fewer away from the middle, times the squared standard deviations
 _ALL_TIMES = 160  # up to which none stands for others
 _MARGIN = 1e-3  # of α: more than what they are wrong by
 _LEAST_ALPHA = 1e-9  # below it too few digits of 1 − chance are left
@@ -39,7 +41,7 @@ _DIRECT = 1 << 18  # products of a convolution that take less time than transfor
 _STEPS = 80
 _NEAR = 1e-4  # of α that the chance may be below it, or
 _NEAREST = 1e-6  # of the answer, on the safe side
-_SLOPE = 1.5  # about what the logarithm of the chance rises by within the radius of a law
+_SLOPE = 0.7  # about what the logarithm of the chance rises by within the radius of a law
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,8 +86,8 @@ class WalkLaw:
         reach = math.sqrt(2 * math.log(1 / (_BESIDE * alpha))) + _SPARE
         inside_above = delta + high
         sd = math.sqrt(m * inside_above * low + n * low * (1 - low))
-        #: How far from ``epsilon`` it may be asked: one standard deviation of what is above.
-        self.radius = 1 / max(1.0, math.sqrt(m * inside_above * low), math.sqrt(n * low))
+        #: How far from ``epsilon`` it may be asked: half a standard deviation of what is above.
+        self.radius = 0.5 / max(1.0, math.sqrt(m * inside_above * low), math.sqrt(n * low))
         checks = looks.k - 1 + looks.x
         centre = m * inside_above + n * low
         nodes = _FEWEST_NODES + math.ceil(_MORE_NODES * max(0.0, math.log10(_USUAL / alpha)))
@@ -188,7 +190,7 @@ def find_epsilon(looks: Looks, guess: float, *, delta: float, alpha: float) -> f
         if seen is not None and (excess - seen[1]) * (epsilon - seen[0]) > 0:
             slope = (excess - seen[1]) / (epsilon - seen[0])
         seen = epsilon, excess
-        most = 2 * law.radius
+        most = 4 * law.radius
         epsilon = max(0.0, epsilon - min(max((excess + _NEAR / 2) / slope, -most), most))
         if not low < epsilon < high and (epsilon, low) != (0.0, 0.0):
             epsilon = (low + high) / 2 if math.isfinite(high) else low + most
@@ -213,7 +215,9 @@ def _place(
     for start, end in pairwise(cuts):
         parts = max(1, math.ceil((end - start) / (_PIECE * sd)))
         for low, high in pairwise(np.linspace(start, end, parts + 1).round().astype(int).tolist()):
-            nodes = min(high - low + 1, fewest + int(2 * (high - low) / sd))
+            away = max(low - centre, centre - high, 0.0) / sd  # where little is added up
+            nodes = fewest + int(2 * (high - low) / sd - _FEWER_NODES * away**2)
+            nodes = min(high - low + 1, max(nodes, 3))
             for at, weight in zip(*_summing_rule(high - low, nodes), strict=True):
                 weights[low + at] = weights.get(low + at, 0.0) + weight
     times = np.array(sorted(weights))
@@ -254,7 +258,7 @@ def _walk(
     checks = dict(zip((looks.k - 1 + looks.x).tolist(), looks.k.tolist(), strict=True))
     wanted = set(times.tolist())
     last = int(times[-1])
-    stops = sorted(t for t in wanted | checks.keys() if t <= last)
+    stops = sorted(t for t in {*wanted, *checks, *range(1, revealed + 1)} if t <= last)
     laws = _binomials({time - at for at, time in pairwise([0, *stops])}, p_out, reach)
     found: list[tuple[int, FloatArray]] = []
     at, low = 0, 0
@@ -265,9 +269,8 @@ def _walk(
         if time > at:
             first, kernel = laws[time - at]
             low, chances = low + first, _convolve(chances, kernel)
-            born = range(at + 1, min(time, alive) + 1)
-            if born:
-                low, chances = _add_born(low, chances, time, born, p_out, reach)
+            if time <= alive and low == 0:
+                chances[time, 0] = 1.0  # all steps so far were revealed, and inside
             # All but what does not matter is in this window.
             middle, spread = p_out * time, _half(time, p_out, reach)
             least = max(low, math.floor(middle - spread))
@@ -281,16 +284,6 @@ def _walk(
         if time in wanted:
             found.append((low, chances))
     return found
-
-
-def _add_born(
-    low: int, chances: FloatArray, time: int, born: range, p_out: float, reach: float
-) -> tuple[int, FloatArray]:
-    """Add the rows whose first steps were revealed, and inside, since the last time."""
-    chances = np.pad(chances, ((0, 0), (low, max(0, time + 1 - low - chances.shape[1]))))
-    for trials, (first, steps) in _binomials({time - a for a in born}, p_out, reach).items():
-        chances[time - trials, first : first + steps.size] = steps
-    return 0, chances
 
 
 def _convolve(rows: FloatArray, kernel: FloatArray) -> FloatArray:

@@ -244,7 +244,8 @@ def count_revealed(size: int, delta: float, alpha: float) -> int:
     limit = _BESIDE * alpha
     if size * delta > max(_LARGEST):  # more than walks are affordable for
         return size
-    return int(np.argmax(bdtrc(np.arange(size + 1), size, delta) <= limit))
+    most = min(size, 5 * max(_LARGEST))  # beyond it no chance is left that a float could tell
+    return int(np.argmax(bdtrc(np.arange(most + 1), size, delta) <= limit))
 
 
 def _walk(

@@ -167,7 +167,7 @@ def main() -> None:
             kept[setting] = row
             if not TINY:
                 _write_rows(kept)
-    write_page(PAGE, page(kept))
+    write_page(PAGE, page(kept if TINY else read_rows()))
 
 
 def _measure(

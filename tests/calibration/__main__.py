@@ -52,7 +52,8 @@ NOTES = """
   choose the vertices, so no theorem covers it; it is counted here because it errs rarely all the
   same. It proves more than RankGrid where few vertices are paid for: of randomised response and
   other discrete scores, perfect separation, unbalanced samples, large samples of Laplace scores.
-  Beside `calibrated`, which proves at least as much to within 0.4 %: [power](../benchmarks/power.md).
+  Beside `calibrated`, which proves as much to within 0.4 % at least:
+  [power](../benchmarks/power.md).
 - `joint_beta` gives credible limits, not bounds: on ε = 0 it is above 0 always, by its prior.
 """
 

@@ -1,7 +1,7 @@
 """Hold what was measured: scores one by one, or counted at thresholds fixed in advance."""
 
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
@@ -9,6 +9,9 @@ from epsilometer import _validate
 from epsilometer.core.settings import DATA
 from epsilometer.errors import InvalidArgument
 from epsilometer.types import FloatArray, IntArray
+
+
+Design: TypeAlias = Literal["runs", "coins", "fixed", "paired"]
 
 
 class Sides(NamedTuple):
@@ -23,6 +26,11 @@ class Observations:
     """How observations are audited, whatever they are.
 
     Attributes:
+        design: How the scores came about. ``runs``: independent runs, one score each. The others
+            are canaries of one run: ``coins``, each put in by its own coin; ``fixed``, a fixed
+            number drawn at random; ``paired``, one of each pair drawn by a fair coin, both sides
+            in the order of the pairs.
+        inclusion: The chance of each canary to be put in, for ``coins``.
         method: The method that decides, by its name in ``epsilometer methods``; ``calibrated``
             by default, or ``clopper_pearson`` with a rule that chooses one threshold.
         rule: How thresholds are chosen; by default ``epsilometer.rules.AllRanks()`` for
@@ -33,12 +41,27 @@ class Observations:
         source: The file they were read from, where there is one.
     """
 
+    design: Design = "runs"
+    inclusion: float = 0.5
     method: str | None = None
     rule: Any = None
     also: tuple[str, ...] = ()
     title: str = "attack scores"
     adversary: str = "unstated"
     source: Any = field(default=None, metadata=DATA)
+
+    def __post_init__(self) -> None:
+        if self.design not in get_args(Design):
+            known = ", ".join(get_args(Design))
+            raise InvalidArgument(
+                f"Expected design to be one of {known}, got {_validate.short(self.design)}."
+            )
+        _validate.open_unit(inclusion=self.inclusion)
+        if self.inclusion != 0.5 and self.design != "coins":
+            raise InvalidArgument(
+                f"Expected inclusion = 0.5 with design = {self.design!r}, got {self.inclusion!r}. "
+                "Only canaries put in by coins (design = 'coins') have a chance of their own."
+            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +99,7 @@ class Scores(Observations):
     outside: FloatArray = field(metadata=DATA)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         inside = _validate.scores("inside", self.inside)
         outside = _validate.scores("outside", self.outside)
         if inside.dtype != outside.dtype:  # so that a threshold means the same beside both
@@ -126,6 +150,7 @@ class ScoreCounts(Observations):
     outside_bins: IntArray = field(metadata=DATA)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         thresholds = _validate.scores("thresholds", self.thresholds)
         thresholds = _validate.frozen(thresholds.astype(np.float64))
         fallen = np.flatnonzero(thresholds[1:] <= thresholds[:-1])

@@ -12,6 +12,24 @@ from epsilometer.types import FloatArray, IntArray
 
 
 Design: TypeAlias = Literal["runs", "coins", "fixed", "paired"]
+CANARIES: tuple[Design, ...] = ("coins", "fixed", "paired")  # of one run
+_DESIGNS = {
+    "runs": "independent runs, one score each",
+    "coins": "canaries of one run, each put in by its own fair coin",
+    "fixed": "canaries of one run, a fixed number of them put in at random",
+    "paired": "pairs of canaries of one run, one of each pair put in by a fair coin",
+}
+
+
+def describe_design(design: str, inclusion: float = 0.5) -> str:
+    """Describe a design in words; nothing of one that nobody stated.
+
+    Example:
+        >>> describe_design("coins", 0.25)
+        'canaries of one run, each put in by its own coin with chance 0.25'
+    """
+    said = _DESIGNS.get(design, "")
+    return said if inclusion == 0.5 else f"{said.replace('fair coin', 'coin')} with chance {inclusion:g}"
 
 
 class Sides(NamedTuple):
@@ -28,11 +46,12 @@ class Observations:
     Attributes:
         design: How the scores came about. ``runs``: independent runs, one score each. The others
             are canaries of one run: ``coins``, each put in by its own coin; ``fixed``, a fixed
-            number drawn at random; ``paired``, one of each pair drawn by a fair coin, both sides
+            number put in at random; ``paired``, one of each pair put in by a fair coin, both sides
             in the order of the pairs.
         inclusion: The chance of each canary to be put in, for ``coins``.
-        method: The method that decides, by its name in ``epsilometer methods``; ``calibrated``
-            by default, or ``clopper_pearson`` with a rule that chooses one threshold.
+        method: The method that decides, by its name in ``epsilometer methods``; by default
+            ``calibrated`` for runs, or ``clopper_pearson`` with a rule that chooses one
+            threshold; ``one_run`` for canaries.
         rule: How thresholds are chosen; by default ``epsilometer.rules.AllRanks()`` for
             ``calibrated``, ``RankGrid()`` for the other methods.
         also: Methods whose bounds are shown beside it and decide nothing.
@@ -78,8 +97,14 @@ class Scores(Observations):
     Attributes:
         inside: Scores of runs or canaries with the record, shape ``(n_in,)``.
         outside: Scores of runs or canaries without it, shape ``(n_out,)``.
-        method: The method that decides, by its name in ``epsilometer methods``; ``calibrated``
-            by default, or ``clopper_pearson`` with a rule that chooses one threshold.
+        design: How they came about. ``runs``: independent runs, one score each. The others are
+            canaries of one run: ``coins``, each put in by its own coin; ``fixed``, a fixed number
+            put in at random; ``paired``, one of each pair put in by a fair coin, both sides in
+            the order of the pairs.
+        inclusion: The chance of each canary to be put in, for ``coins``.
+        method: The method that decides, by its name in ``epsilometer methods``; by default
+            ``calibrated`` for runs, or ``clopper_pearson`` with a rule that chooses one
+            threshold; ``one_run`` for canaries.
         rule: How thresholds are chosen; by default ``epsilometer.rules.AllRanks()`` for
             ``calibrated``, ``RankGrid()`` for the other methods.
         also: Methods whose bounds are shown beside it and decide nothing.
@@ -108,6 +133,11 @@ class Scores(Observations):
             )
         object.__setattr__(self, "inside", inside)
         object.__setattr__(self, "outside", outside)
+        if self.design == "paired" and inside.size != outside.size:
+            raise InvalidArgument(
+                "Expected as many scores inside as outside, in the order of the pairs (design = "
+                f"'paired'), got {inside.size:,} and {outside.size:,}."
+            )
 
     @property
     def n_in(self) -> int:
@@ -151,6 +181,11 @@ class ScoreCounts(Observations):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.design == "paired":
+            raise InvalidArgument(
+                "Expected design runs, coins or fixed of counts, got 'paired': counts have lost "
+                "which scores are a pair. Give Scores."
+            )
         thresholds = _validate.scores("thresholds", self.thresholds)
         thresholds = _validate.frozen(thresholds.astype(np.float64))
         fallen = np.flatnonzero(thresholds[1:] <= thresholds[:-1])
@@ -165,11 +200,16 @@ class ScoreCounts(Observations):
             object.__setattr__(self, name, _bins(name, getattr(self, name), thresholds.size + 1))
 
     @classmethod
-    def at(cls, thresholds: Any) -> "ScoreCounts":
-        """Return counts of no scores yet, at these thresholds."""
+    def at(cls, thresholds: Any, **stated: Any) -> "ScoreCounts":
+        """Return counts of no scores yet, at these thresholds.
+
+        Args:
+            thresholds: Strictly increasing.
+            stated: Further attributes, as ``design="coins"``.
+        """
         fixed = _validate.scores("thresholds", thresholds)
         bins = np.zeros(fixed.size + 1, np.int64)
-        return cls(fixed, bins, bins)
+        return cls(fixed, bins, bins, **stated)
 
     @property
     def n_in(self) -> int:
@@ -194,6 +234,11 @@ class ScoreCounts(Observations):
             raise InvalidArgument(
                 f"Expected counts at the same thresholds, got {self.thresholds.size} and "
                 f"{other.thresholds.size} that are not the same. Begin both with ScoreCounts.at()."
+            )
+        if (self.design, self.inclusion) != (other.design, other.inclusion):
+            raise InvalidArgument(
+                f"Expected counts of one design, got {describe_design(self.design, self.inclusion)}"
+                f"; and {describe_design(other.design, other.inclusion)}."
             )
         return replace(
             self,

@@ -10,7 +10,6 @@ from epsilometer.core.settings import DATA
 from epsilometer.errors import InvalidArgument
 from epsilometer.types import FloatArray, IntArray
 
-
 Design: TypeAlias = Literal["runs", "coins", "fixed", "paired"]
 CANARIES: tuple[Design, ...] = ("coins", "fixed", "paired")  # of one run
 _DESIGNS = {
@@ -29,7 +28,9 @@ def describe_design(design: str, inclusion: float = 0.5) -> str:
         'canaries of one run, each put in by its own coin with chance 0.25'
     """
     said = _DESIGNS.get(design, "")
-    return said if inclusion == 0.5 else f"{said.replace('fair coin', 'coin')} with chance {inclusion:g}"
+    if inclusion == 0.5:
+        return said
+    return f"{said.replace('fair coin', 'coin')} with chance {inclusion:g}"
 
 
 class Sides(NamedTuple):

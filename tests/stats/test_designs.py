@@ -8,6 +8,7 @@ import scipy.stats
 
 import epsilometer as em
 from epsilometer import ScoreCounts, Scores
+from epsilometer.accounting.family import poisson_bound
 from epsilometer.core.scores import CANARIES, Design
 from epsilometer.errors import InvalidArgument
 from epsilometer.stats.designs import IMPLAUSIBLE, inspect_observations
@@ -41,6 +42,12 @@ def test_methods_for_runs_refuse_canaries(
 def test_one_run_methods_refuse_runs(method: str, rng: np.random.Generator) -> None:
     with pytest.raises(InvalidArgument, match=f"canaries of one run for {method}, got independent"):
         em.epsilon_lower_bound(scored(rng, 250, 250), delta=DELTA, method=method)
+
+
+def test_the_family_of_dpsgd_refuses_canaries(rng: np.random.Generator) -> None:
+    scores = scored(rng, 250, 250, design="coins")
+    with pytest.raises(InvalidArgument, match="independent runs.* for poisson_family"):
+        poisson_bound(scores, sampling_rate=0.1, steps=10, delta=DELTA)
 
 
 def test_the_design_chooses_the_method_where_nobody_does(rng: np.random.Generator) -> None:

@@ -46,7 +46,7 @@ def test_one_run_methods_refuse_runs(method: str, rng: np.random.Generator) -> N
 
 def test_the_family_of_dpsgd_refuses_canaries(rng: np.random.Generator) -> None:
     scores = scored(rng, 250, 250, design="coins")
-    with pytest.raises(InvalidArgument, match="independent runs.* for poisson_family"):
+    with pytest.raises(InvalidArgument, match=r"independent runs.* for poisson_family"):
         poisson_bound(scores, sampling_rate=0.1, steps=10, delta=DELTA)
 
 

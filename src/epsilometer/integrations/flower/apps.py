@@ -65,6 +65,9 @@ def audit_server_app(server_app: ServerApp, **asked: Any) -> ServerApp:
         weight: Examples of a canary, in medians of the clients of its round.
         weighted_by_key: The metric by which the strategy weights replies.
         without: Patterns of names of arrays that are not trained; integer ones never count.
+        accounted: What the server is accounted to release, an ``AccountedMean``; read from Flower's
+            own wrappers by default. What it did release is checked against it.
+        replies: ``weights``, or ``updates`` where clients answer with what is to be added.
         participation: ``hidden``: all canaries count, sampled or not, so that a claim may rest on
             amplification by sampling. ``known``: only those that took part, and the claim must
             hold without it.
@@ -191,10 +194,17 @@ def watch_strategy(
     planting.see(to_arrays(initial_arrays))
     aggregate, before = strategy.aggregate_train, vars(strategy).copy()
 
-    def aggregated(*args: Any, **named: Any) -> Any:
-        arrays, metrics = aggregate(*args, **named)
+    def aggregated(server_round: int, replies: Any, *args: Any, **named: Any) -> Any:
+        every, canaries = list(replies), planting.canary_of
+        answered = [reply for reply in every if reply.has_content()]
+        planting.open_release(
+            (reply.content, reply.metadata.src_node_id in canaries) for reply in answered
+        )
+        arrays, metrics = aggregate(server_round, every, *args, **named)
         if arrays is not None:
-            planting.see(to_arrays(arrays))
+            released = to_arrays(arrays)
+            planting.see(released)
+            planting.close_release(released, replies=len(answered))
         return arrays, metrics
 
     strategy.aggregate_train = aggregated  # type: ignore[method-assign]
@@ -241,7 +251,16 @@ class CanaryStrategy(OldStrategy):
         if planting.settings.mode == "virtual":
             for node in planting.canary_of:
                 client_manager.register(_CanaryProxy(node))  # those that are there already stay
+        if planting.ended:
+            for proxy in list(client_manager.all().values()):
+                if isinstance(proxy, _CanaryProxy):
+                    client_manager.unregister(proxy)
         asked = self.strategy.configure_fit(server_round, parameters, client_manager)
+        different = {id(ins.parameters): ins for _, ins in asked}
+        if different:
+            planting.note_sent(
+                [_compat.fitins_to_recorddict(ins, keep_input=True) for ins in different.values()]
+            )
         planting.begin_round(lambda: [int(name) for name in client_manager.all()])
         return [
             (_CanaryProxy(int(proxy.cid)) if int(proxy.cid) in planting.canary_of else proxy, ins)
@@ -251,9 +270,19 @@ class CanaryStrategy(OldStrategy):
     def aggregate_fit(self, server_round: int, results: Any, failures: Any) -> Any:
         """Do as the strategy does, with the replies of canaries after those of clients."""
         try:
-            found = self.strategy.aggregate_fit(server_round, self._add_canaries(results), failures)
+            every = self._add_canaries(results)
+            self._planting.open_release(
+                (
+                    _compat.fitres_to_recorddict(reply, keep_input=True),
+                    isinstance(proxy, _CanaryProxy),
+                )
+                for proxy, reply in every
+            )
+            found = self.strategy.aggregate_fit(server_round, every, failures)
             if found[0]:
-                self._planting.see(_number_arrays(found[0]))
+                released = _number_arrays(found[0])
+                self._planting.see(released)
+                self._planting.close_release(released, replies=len(every))
             return found
         finally:
             self._planting.failed += len(failures)
@@ -290,7 +319,7 @@ class CanaryStrategy(OldStrategy):
             [_compat.fitres_to_recorddict(reply, keep_input=True) for _, reply in theirs],
         )
         answered = [_compat.recorddict_to_fitres(part, False) for part in contents]
-        return [*theirs, *zip(ours, answered, strict=True)]
+        return [*theirs, *zip(ours, answered, strict=False)]  # none once the audit ended
 
 
 class _CanaryProxy(ClientProxy):

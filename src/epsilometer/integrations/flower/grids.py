@@ -26,12 +26,16 @@ class CanaryGrid(Grid):
 
     def __init__(self, grid: Grid, planting: Planting) -> None:
         self._grid, self._planting = grid, planting
-        virtual = planting.settings.mode == "virtual"
-        self._virtual = list(planting.canary_of) if virtual else []
         self._waiting: dict[str, Message] = {}  # canaries' messages that were pushed
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_grid"], name)
+
+    @property
+    def _virtual(self) -> list[int]:
+        """Nodes that do not exist; none once the audit has ended."""
+        virtual = self._planting.settings.mode == "virtual"
+        return list(self._planting.canary_of) if virtual else []
 
     def set_run(self, run: Any) -> None:
         """Hand on."""
@@ -94,13 +98,14 @@ class CanaryGrid(Grid):
             if len(message.content.array_records) == 1 and (training or seen_before):
                 planting.see(read_weights(message.content))
         if training:
-            planting.begin_round(self._grid.get_node_ids)
-        ours, theirs = [], []
+            planting.note_sent([message.content for message in training])
+            planting.begin_round(self.get_node_ids)
+        ours, theirs, virtual = [], [], planting.settings.mode == "virtual"
         for message in every:
             canary = message.metadata.dst_node_id in planting.canary_of
             if canary and is_training(message):
                 ours.append(message)
-            elif not canary or not self._virtual:
+            elif not canary or not virtual:
                 theirs.append(message)  # virtual nodes have nothing to evaluate with
         return ours, theirs
 
@@ -112,7 +117,7 @@ class CanaryGrid(Grid):
             ours[0].content if ours else None,
             [reply.content for reply in replies if is_training(reply) and reply.has_content()],
         )
-        for message, content in zip(ours, contents, strict=True):
+        for message, content in zip(ours, contents, strict=False):  # none once the audit ended
             yield Message(content, reply_to=message)
 
 

@@ -1,5 +1,6 @@
 """Plant canaries in one Flower run: who they are, what they answer, what is seen of them."""
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 from epsilometer._extras import needs
 from epsilometer.audits.federated.directions import Directions, Family
 from epsilometer.audits.federated.iterates import IterateWatch, Layout
+from epsilometer.conformance.server_rounds import AccountedMean, RoundWatch
 from epsilometer.errors import InvalidArgument
 from epsilometer.integrations.flower.settings import STATISTICS, Settings, draw_directions
 
@@ -16,6 +18,7 @@ with needs("flwr", extra="flower"):
     from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 
 Arrays: TypeAlias = dict[str, NDArray[Any]]
+_log = logging.getLogger("flwr")  # so that it stands among Flower's own lines
 _Handler: TypeAlias = Callable[[Message, Context], Message]
 _CLIPPING_NORM = "clipping_norm"  # what Flower calls it in the config that it sends to clients
 _NORM_BIT = "norm_bit"  # by which clients say that they had to clip
@@ -30,6 +33,15 @@ _SHORT = "Canaries were shorter than the clipping norm: clients that are clipped
 _LONG = "Canaries were longer than the clipping norm: whether the server clips was under test."
 _ZERO = "The updates of clients were zero, or there were none: canaries had norm 1."
 _UNWEIGHTED = "Replies of clients have no weighted_by_key: canaries weighed as clients do."
+_DELTAS = (
+    "Expected replies that hold weights, got ones that are much shorter than the weights that were "
+    "sent: they look like updates. Give replies='updates'."
+)
+_PERSONAL = "nodes were sent different weights"
+_MASKED = "mode 'mod': the server may see sums only"
+_UNACCOUNTED = "no noise of the strategy is known: give accounted=AccountedMean(…)"
+_LOUD = 10.0  # how much longer than the clipping norm, in units of it or of the noise
+_LOUD_SHARE = 1000  # weights for each loud canary: unclipped, all of them are short beside noise
 _ROBUST = {"FedMedian", "FedTrimmedAvg", "Krum", "MultiKrum", "Bulyan"}
 
 
@@ -45,6 +57,8 @@ class Planting:
         failed: Replies of clients that were errors.
         example: What a client's reply looks like, where that is known.
         weighted_by_key: By which number replies are weighted.
+        rounds: What was checked of the released weights.
+        ended: Why the audit ended before the run did; empty where it did not.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -57,6 +71,11 @@ class Planting:
         self.failed = 0
         self.example: RecordDict | None = None
         self.weighted_by_key = settings.weighted_by_key
+        self.rounds = RoundWatch()
+        self.ended = ""
+        self._sent: Arrays | None = None
+        self._personal, self._nodes = False, 0
+        self._norm_before: float | None = None
         self._canaries: Directions | None = None
         self._odd: dict[str, None] = {}
 
@@ -77,6 +96,8 @@ class Planting:
                     f"{type(part).__name__} drops outliers, which canaries are: that little was "
                     "found says little about clients that are none."
                 )
+        if self.ended:
+            yield f"The audit ended before the run did: {self.ended}"
         if self.failed:
             yield f"{self.failed} replies of clients were errors."
         yield from self._odd
@@ -90,21 +111,45 @@ class Planting:
                 asked.family, asked.canaries, self.layout.size, asked.seed
             )
             self.watch = IterateWatch(self._canaries, self.layout.flatten(arrays))
-        else:
-            self.watch.see(self.layout.flatten(arrays))
+        elif not self.ended:
+            try:
+                self.watch.see(self.layout.flatten(arrays))
+            except InvalidArgument as problem:  # the run never ends because of its audit
+                self.end(problem)
 
     def begin_round(self, nodes: Callable[[], Iterable[int]]) -> None:
         """Begin a round of training; the first draws who is a canary among real nodes."""
+        if self.ended:
+            return
         if self.watch is not None:
             self.watch.next_round()
+        known = list(nodes())
+        self._nodes = len(known)
         if self.settings.mode == "replace" and not self.canary_of:
-            chosen = self.settings.choose_nodes(list(nodes()))
+            chosen = self.settings.choose_nodes(known)
             self.canary_of = {node: number for number, node in enumerate(chosen)}
 
     def answer(
         self, nodes: list[int], asked: RecordDict | None, replies: list[RecordDict]
     ) -> Iterator[RecordDict]:
-        """Yield what canary nodes reply to what they were asked, after the example of clients."""
+        """Yield what canary nodes reply to what they were asked, after the example of clients.
+
+        Where that is not known the audit ends, and the run goes on without canaries.
+        """
+        try:
+            yield from self._answer(nodes, asked, replies)
+        except Exception as problem:  # the run never ends because of its audit
+            self.end(problem)
+
+    def end(self, problem: Exception) -> None:
+        """End the audit, and not the run: canaries take part no longer."""
+        self.ended = self.ended or _describe_problem(problem)
+        self.canary_of = {}
+        _log.warning("epsilometer: the audit ended. %s", self.ended)
+
+    def _answer(
+        self, nodes: list[int], asked: RecordDict | None, replies: list[RecordDict]
+    ) -> Iterator[RecordDict]:
         if replies and self.canary_of:
             self.example = make_typical(replies)
             known = any(self.weighted_by_key in part for part in self.example.values())
@@ -113,21 +158,27 @@ class Planting:
         if not nodes or asked is None:
             return
         sent = read_weights(asked)
+        if self.settings.replies == "weights" and _look_like_updates(sent, replies):
+            raise InvalidArgument(_DELTAS)
         assert self._canaries is not None
         assert self.watch is not None
         norm = np.float32(self._choose_norm(asked, sent, replies))
         numbers = [self.canary_of[node] for node in nodes]
         self.watch.take_part(numbers)
+        loud, many = self._choose_loud()
         step = max(1, _ROWS // self._canaries.dimension)
         for start in range(0, len(nodes), step):
-            for row in self._canaries.rows(numbers[start : start + step]):
-                yield self._make_content(asked, sent, row * norm)
+            rows = self._canaries.rows(numbers[start : start + step])
+            for place, row in enumerate(rows, start):
+                yield self._make_content(asked, sent, row * norm * (loud if place < many else 1))
 
     def _make_content(
         self, asked: RecordDict, sent: Arrays, direction: NDArray[np.float32]
     ) -> RecordDict:
         assert self.layout is not None
         key, weight = self.weighted_by_key, self.settings.weight
+        if self.settings.replies == "updates":
+            sent = {name: np.zeros_like(value) for name, value in sent.items()}
         planted = to_record(self.layout.move(sent, direction))
         if self.example is None:
             name = next(iter(asked.array_records))
@@ -162,13 +213,111 @@ class Planting:
             return wanted
         if servers:
             return float(servers[0]) * _JUST_BELOW
+        if self.settings.accounted is not None:
+            return self.settings.accounted.norm * _JUST_BELOW
         self._odd[_NO_CLIPPING] = None
         return self._measure_norm(sent, replies)
+
+    def _choose_loud(self) -> tuple[float, int]:
+        """Return how much longer than the clipping norm canaries are, and how many of a round.
+
+        A server that clips makes them as long as the others; without clipping they would show.
+        """
+        accounted = self.read_accounted()
+        assert self._canaries is not None
+        adapted = any(hasattr(part, "clip_norm_lr") for part in self.parts)
+        if isinstance(accounted, str) or accounted.clipped_by == "clients" or adapted:
+            return 1.0, 0
+        many = 0 if self.settings.clip_norm else max(1, self._canaries.dimension // _LOUD_SHARE)
+        return _LOUD * max(1.0, accounted.noise_multiplier), many
+
+    def read_accounted(self) -> AccountedMean | str:
+        """Return what is accounted for in a round, or why that is not known."""
+        if self.settings.mode == "mod":
+            return _MASKED
+        if self.settings.accounted is not None:
+            return self.settings.accounted
+        part = self.strategy
+        if not (hasattr(part, "noise_multiplier") and hasattr(part, "clipping_norm")):
+            return _UNACCOUNTED
+        kind = type(part)
+        own = getattr(kind, "aggregate_fit", None) or getattr(kind, "aggregate_train", None)
+        if not getattr(own, "__module__", "").startswith("flwr."):
+            return f"{kind.__name__} aggregates in its own way: give accounted=AccountedMean(…)"
+        clients = any("ClientSide" in each.__name__ for each in kind.__mro__)
+        return AccountedMean(
+            noise_multiplier=float(part.noise_multiplier),
+            clip_norm=float(part.clipping_norm),
+            clipped_by="clients" if clients else "server",
+        )
+
+    def note_sent(self, contents: Sequence[RecordDict]) -> None:
+        """Take note of what the nodes of a round were sent."""
+        first = next(iter(contents[0].array_records.values()), None)
+        self._sent = None if first is None else to_arrays(first)
+        self._personal = any(
+            not _are_equal(first, next(iter(each.array_records.values()), None))
+            for each in contents[1:]
+        )
+
+    def open_release(self, replies: Iterable[tuple[RecordDict, bool]]) -> None:
+        """Take the replies of a round, before they are aggregated.
+
+        Args:
+            replies: Their contents, and whether each is that of a canary.
+        """
+        accounted = self.read_accounted()
+        if isinstance(accounted, str) or self._personal or self._sent is None:
+            self.rounds.skip(accounted if isinstance(accounted, str) else _PERSONAL)
+            return
+        try:
+            self.rounds.begin(self._sent, accounted)
+            bits = 0
+            for content, canary in replies:
+                arrays = read_weights(content)
+                if self.settings.replies == "updates":
+                    arrays = {name: self._sent[name] + part for name, part in arrays.items()}
+                numbers = {
+                    key: value
+                    for record in content.metric_records.values()
+                    for key, value in record.items()
+                }
+                examples = numbers.get(self.weighted_by_key)
+                bits += int(bool(numbers.get(_NORM_BIT, 0)))
+                known = isinstance(examples, int | float)
+                self.rounds.add(arrays, examples=float(examples) if known else None, canary=canary)
+        except Exception as problem:  # the run never ends because of its audit
+            self.rounds.skip(_describe_problem(problem))
+        clipped = bits if accounted.clipped_by == "clients" else self.rounds.clipped
+        self._norm_before, self._clipped = getattr(self.strategy, "clipping_norm", None), clipped
+
+    def close_release(self, released: Arrays, *, replies: int) -> None:
+        """Take what was made of the replies.
+
+        Args:
+            released: The new weights.
+            replies: How many there were.
+        """
+        try:
+            self._see_count(replies)
+            self.rounds.end(released, everybody=replies == self._nodes)
+        except Exception as problem:  # the run never ends because of its audit
+            self.rounds.skip(_describe_problem(problem))
+
+    def _see_count(self, replies: int) -> None:
+        """Compute the noise on the number of clipped updates, from how the norm was adapted."""
+        part = self.strategy
+        spread = getattr(part, "clipped_count_stddev", 0.0)
+        if not spread or not self._norm_before or self.settings.accounted is not None:
+            return
+        change = float(np.log(part.clipping_norm / self._norm_before))
+        noisy = (part.target_clipped_quantile - change / part.clip_norm_lr) * replies
+        self.rounds.see_count((noisy - self._clipped) / spread)
 
     def _measure_norm(self, sent: Arrays, replies: list[RecordDict]) -> float:
         """Return the median norm of the clients' updates; 1 where none moved."""
         assert self.layout is not None
-        start = self.layout.flatten(sent)
+        start = self.layout.flatten(sent) * (self.settings.replies == "weights")
         norms = [
             np.linalg.norm(self.layout.flatten(read_weights(reply)) - start) for reply in replies
         ]
@@ -229,6 +378,35 @@ def canary_mod(
         return reply
 
     return mod
+
+
+def _are_equal(one: ArrayRecord | None, other: ArrayRecord | None) -> bool:
+    """Tell whether two models are the same; most often they are one object."""
+    if one is other:
+        return True
+    if one is None or other is None or list(one) != list(other):
+        return False
+    return all(
+        mine.data is theirs.data or mine.data == theirs.data
+        for mine, theirs in zip(one.values(), other.values(), strict=True)
+    )
+
+
+def _look_like_updates(sent: Arrays, replies: list[RecordDict]) -> bool:
+    """Tell whether all replies are much shorter than their distance from what was sent."""
+    if not replies:
+        return False
+    own = to_arrays(next(iter(replies[0].array_records.values())))
+    pairs = [(own[name], value) for name, value in sent.items() if name in own]
+    length = sum(float(np.sum(np.square(part, dtype=np.float64))) for part, _ in pairs)
+    apart = sum(float(np.sum(np.square(part - value, dtype=np.float64))) for part, value in pairs)
+    return 0 < 4 * length < apart
+
+
+def _describe_problem(problem: Exception) -> str:
+    if isinstance(problem, InvalidArgument):
+        return str(problem)
+    return f"{type(problem).__name__}: {problem}"
 
 
 def is_training(message: Message) -> bool:

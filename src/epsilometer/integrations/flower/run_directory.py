@@ -14,6 +14,7 @@ import numpy as np
 
 from epsilometer._files import OWNER_FOLDER, write_whole
 from epsilometer.audits.federated.subject import measure_iterates
+from epsilometer.conformance.server_rounds import SHARE
 from epsilometer.core.audit import Audit, Provenance
 from epsilometer.core.claim import Claim
 from epsilometer.core.renderers import render
@@ -89,7 +90,9 @@ def make_folder(directory: str | Path) -> Path:
 
 def _make_audit(planting: Planting, call: dict[str, Any], said: tuple[str, ...]) -> Audit:
     if planting.watch is None or planting.layout is None:
-        raise InvalidArgument("Expected weights that are sent to clients, saw none.")
+        raise InvalidArgument(
+            planting.ended or "Expected weights that are sent to clients, saw none."
+        )
     asked = planting.settings
     request = asked.request
     if request.claim is None:
@@ -97,17 +100,27 @@ def _make_audit(planting: Planting, call: dict[str, Any], said: tuple[str, ...])
     claim = request.fill_claim(adjacency="zero_out", unit="client")
     names = " of ".join(type(part).__name__ for part in planting.parts)
     subject = f"Flower {names or 'ServerApp'}, {asked.canaries:,} canaries"
-    return Audit(
-        subject=subject,
-        claim=claim,
-        findings=measure_iterates(
+    wrong, rounds = 1 - request.confidence, planting.rounds
+    spent = min(SHARE, wrong / 2)
+    bound = rounds.bound_epsilon(delta=request.known_delta, alpha=spent)
+    confidence = request.confidence if bound is None else request.confidence + spent
+    try:
+        views = measure_iterates(
             planting.watch.summarise(),
-            replace(request, claim=claim),
+            replace(request, claim=claim, confidence=confidence),
             dimension=planting.layout.size,
             participation="unseen" if asked.mode == "mod" else asked.participation,
             subject=subject,
             caveats=said,
-        ),
+        )
+    except InvalidArgument:
+        if not rounds.rounds:
+            raise
+        views = ()  # canaries show nothing, but what was released was checked
+    return Audit(
+        subject=subject,
+        claim=claim,
+        findings=(*views, rounds.finding(bound=bound)),
         provenance=Provenance(
             subject="flower",
             settings=call,

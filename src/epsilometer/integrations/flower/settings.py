@@ -1,7 +1,7 @@
 """Hold what an audit of a Flower app was asked for, and make the canaries that follow from it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from epsilometer import _validate
 from epsilometer.audits.federated.directions import Directions, Family, make_directions
+from epsilometer.conformance.server_rounds import AccountedMean
 from epsilometer.core.claim import Claim, as_claim
 from epsilometer.core.settings import to_settings
 from epsilometer.engine.request import Request
@@ -16,6 +17,7 @@ from epsilometer.errors import InvalidArgument
 
 Mode: TypeAlias = Literal["replace", "virtual", "mod"]
 Participation: TypeAlias = Literal["hidden", "known"]
+Replies: TypeAlias = Literal["weights", "updates"]
 # Running statistics of torch's normalisation: not trained, and of no use when they are moved.
 STATISTICS = ("*running_mean", "*running_var")
 
@@ -37,6 +39,8 @@ class Settings:
     weighted_by_key: str = "num-examples"
     without: Sequence[str] = STATISTICS
     participation: Participation = "hidden"
+    accounted: AccountedMean | None = None
+    replies: Replies = "weights"
     confidence: float = 0.95
 
     def __post_init__(self) -> None:
@@ -46,7 +50,14 @@ class Settings:
         _validate.positive(weight=self.weight)
         if self.clip_norm is not None:
             _validate.positive(clip_norm=self.clip_norm)
-        for name, choices in (("mode", Mode), ("family", Family), ("participation", Participation)):
+        if not isinstance(self.accounted, AccountedMean | None):
+            raise InvalidArgument(f"Expected accounted=AccountedMean(…), got {self.accounted!r}.")
+        for name, choices in (
+            ("mode", Mode),
+            ("family", Family),
+            ("participation", Participation),
+            ("replies", Replies),
+        ):
             if getattr(self, name) not in get_args(choices):
                 raise InvalidArgument(
                     f"Expected {name} to be one of {', '.join(get_args(choices))}, "
@@ -77,7 +88,10 @@ class Settings:
             supplied: What it was called with, beside these settings.
         """
         apart = ("delta", "claim", "confidence", "seed", "directory")
-        own = {name: value for name, value in to_settings(self).items() if name not in apart}
+        settings = to_settings(replace(self, accounted=None))
+        own = {name: value for name, value in settings.items() if name not in apart}
+        if self.accounted is not None:
+            own["accounted"] = repr(self.accounted)
         given = {name: {"supplied": type(value).__name__} for name, value in supplied.items()}
         return {"function": f"epsilometer.integrations.flower:{function}", **given, **own}
 

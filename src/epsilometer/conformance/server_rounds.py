@@ -32,6 +32,7 @@ _TOLERANCE = 1e-3  # relative, of clipping in the clients' own arithmetic
 _COARSE = 1 / 256  # of the noise: rounding of single weights above it hides what is averaged
 _CAPS = np.array([1.0, 2.0, 4.0, 8.0, 16.0])  # stakes, in units of the noise
 _MULTIPLES = (1.25, 2.0, 4.0)
+_FRACTIONS = (0.0, 0.5, 0.75)
 _RELEASE = "the mean of clipped updates plus noise"
 
 
@@ -122,7 +123,8 @@ class RoundWatch:
         self._noise: StepWatch | None = None
         self._clipping = _Clipping(level=SHARE)
         self._weights = _Weights(level=SHARE)
-        self._multiple = _Multiple(level=SHARE)
+        self._fraction = _Fraction(level=SHARE)  # a remark, which takes no share
+        self._multiple = _Multiple(self._fraction)
         self._count = _ClippedCount(level=SHARE)
         self._replies = _ReplyNorms()
         self._open: _Round | None = None
@@ -192,9 +194,9 @@ class RoundWatch:
         weighted = ended.weighted
         equal = own.weights == "equal" and weighted is not None
         self._weights.lean(ended, [ended.shift(weighted)] if equal else [], self.rounds)
-        self._multiple.lean(
-            ended, [(by - 1) * ended.mean / ended.unit for by in _MULTIPLES], self.rounds
-        )
+        shift = ended.mean / ended.unit
+        self._multiple.lean(ended, [(by - 1) * shift for by in _MULTIPLES], self.rounds)
+        self._fraction.lean(ended, [(by - 1) * shift for by in _FRACTIONS], self.rounds)
 
     def bound_epsilon(self, *, delta: float, alpha: float) -> EpsilonLowerBound | None:
         """Return the ε of the noise that was measured; None where clients were sampled.
@@ -208,10 +210,11 @@ class RoundWatch:
             return None
         return bound_epsilon_of_run(groups, delta=delta, confidence=1 - alpha)
 
-    def finding(self, *, bound: EpsilonLowerBound | None = None) -> ConformanceFinding:
+    def finding(self, *more: Check, bound: EpsilonLowerBound | None = None) -> ConformanceFinding:
         """Return what was found so far.
 
         Args:
+            more: Checks that others made of the same run.
             bound: The ε of what ran, as of :meth:`bound_epsilon`.
         """
         reasons = tuple(
@@ -224,7 +227,7 @@ class RoundWatch:
         )
         if self._noise is None or not self.rounds:
             missing = leave_untested("noise scale", _RELEASE, "no round could be compared")
-            return ConformanceFinding(checks=(missing, *reasons), steps=0, level=LEVEL)
+            return ConformanceFinding(checks=(missing, *reasons, *more), steps=0, level=LEVEL)
         found = self._noise.finding(
             self._clipping.check(),
             self._replies.check(),
@@ -232,6 +235,7 @@ class RoundWatch:
             self._multiple.check(),
             *((self._count.check(),) if self._count.log_e is not None else ()),
             *reasons,
+            *more,
         )
         return ConformanceFinding(checks=found.checks, steps=self.rounds, level=LEVEL, bound=bound)
 
@@ -418,8 +422,22 @@ class _Multiple(_Lean):
     expected = "noise is added to the mean itself, no multiple of it"
     missing = "the mean of updates is too short beside the noise"
 
+    def __init__(self, less: "_Fraction") -> None:
+        super().__init__(level=SHARE)
+        self._less = less
+
     def describe(self) -> str:
+        least = 1 - self._less.measure()[0]
+        if self.deserves_remark() and self.crossed is None:
+            return f"{least:.2f} times the mean was released: less of it, or something else"
         return f"{1 + (_MULTIPLES[-1] - 1) * self.measure()[0]:.2f} times the mean was released"
+
+    def deserves_remark(self) -> bool:
+        return self._less.crossed is not None
+
+
+class _Fraction(_Lean):
+    """Less than the mean was released, which leaks less; or a median, say, was."""
 
 
 class _ClippedCount(EvidenceCheck):

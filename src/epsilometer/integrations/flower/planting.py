@@ -11,6 +11,8 @@ from epsilometer._extras import needs
 from epsilometer.audits.federated.directions import Directions, Family
 from epsilometer.audits.federated.iterates import IterateWatch, Layout
 from epsilometer.conformance.server_rounds import AccountedMean, RoundWatch
+from epsilometer.core import judge
+from epsilometer.core.findings import Check
 from epsilometer.errors import InvalidArgument
 from epsilometer.integrations.flower.settings import STATISTICS, Settings, draw_directions
 
@@ -91,7 +93,7 @@ class Planting:
     def caveats(self) -> Iterator[str]:
         """Yield what a reader must know about strategy, replies and norms."""
         for part in self.parts:
-            if _ROBUST & {kind.__name__ for kind in type(part).__mro__}:
+            if _find_robust(part):
                 yield (
                     f"{type(part).__name__} drops outliers, which canaries are: that little was "
                     "found says little about clients that are none."
@@ -251,6 +253,19 @@ class Planting:
             clipped_by="clients" if clients else "server",
         )
 
+    def check_kind(self) -> Iterator[Check]:
+        """Yield whether Flower's wrapper adds its noise to a mean, by the type of what it wraps."""
+        robust = [part for part in self.parts if _find_robust(part)]
+        if not robust or self.settings.accounted or isinstance(self.read_accounted(), str):
+            return
+        yield Check(
+            name="noise for a mean",
+            outcome=judge.judge_limit(len(robust), limit=0),
+            expected="what is noised is a mean of clipped updates, for which noise is accounted",
+            seen=f"{type(robust[0]).__name__}, of which one client may move more",
+            steps=self.rounds.rounds,
+        )
+
     def note_sent(self, contents: Sequence[RecordDict]) -> None:
         """Take note of what the nodes of a round were sent."""
         first = next(iter(contents[0].array_records.values()), None)
@@ -378,6 +393,11 @@ def canary_mod(
         return reply
 
     return mod
+
+
+def _find_robust(part: Any) -> set[str]:
+    """Return which strategies that drop outliers a strategy is derived from."""
+    return _ROBUST & {kind.__name__ for kind in type(part).__mro__}
 
 
 def _are_equal(one: ArrayRecord | None, other: ArrayRecord | None) -> bool:

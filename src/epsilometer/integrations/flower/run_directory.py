@@ -120,7 +120,7 @@ def _make_audit(planting: Planting, call: dict[str, Any], said: tuple[str, ...])
     return Audit(
         subject=subject,
         claim=claim,
-        findings=(*views, rounds.finding(bound=bound)),
+        findings=(*views, rounds.finding(*planting.check_kind(), bound=bound)),
         provenance=Provenance(
             subject="flower",
             settings=call,

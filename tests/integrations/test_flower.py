@@ -7,7 +7,15 @@ import flwr.serverapp
 import numpy as np
 import pytest
 import scipy.stats
-from flwr.app import Array, ArrayRecord, Context, Message, MessageType, RecordDict
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    Context,
+    Message,
+    MessageType,
+    MetricRecord,
+    RecordDict,
+)
 from flwr.clientapp.mod import adaptiveclipping_mod, fixedclipping_mod
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import (
@@ -16,6 +24,7 @@ from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideFixedClipping,
     DifferentialPrivacyServerSideAdaptiveClipping,
     DifferentialPrivacyServerSideFixedClipping,
+    FedAvg,
     FedMedian,
     FedTrimmedAvg,
     Krum,
@@ -452,10 +461,11 @@ def test_every_client_fails(tmp_path: Path) -> None:
 
 
 def test_canaries_that_plant_themselves_need_a_norm(tmp_path: Path) -> None:
-    clients = client(mods=[canary_mod(4)])
+    clients = client(mods=[canary_mod(4, seed=0)])
     found = audit(server(averaging()), clients, tmp_path, nodes=8, canaries=4, mode="mod")
     assert "4 replies of clients were errors" in found.told
-    assert found.judged
+    assert "none said that it did" in found.told
+    assert not found.judged
 
 
 @pytest.mark.parametrize("end", [ConnectionError, KeyboardInterrupt])
@@ -578,3 +588,75 @@ def test_nodes_in_this_process_keep_their_context() -> None:
     assert replies[2].error.reason == "RuntimeError: tired"
     with pytest.raises(InvalidArgument, match="Expected a ClientApp or a function"):
         InProcessGrid("client:app", nodes=2)  # type: ignore[arg-type]
+
+
+class Shapes(FedAvg):
+    """Sends what canaries cannot answer: two models, or a model of its own to every node."""
+
+    def __init__(self, odd: str) -> None:
+        super().__init__(fraction_evaluate=0.0)
+        self._odd = odd
+
+    def configure_train(self, server_round: int, arrays: Any, config: Any, grid: Grid) -> Any:
+        messages = list(super().configure_train(server_round, arrays, config, grid))
+        for number, message in enumerate(messages):
+            if self._odd == "two models":
+                message.content["control"] = ArrayRecord(dict(arrays))
+            elif self._odd == "personal":
+                own = {name: Array(part.numpy() + number) for name, part in arrays.items()}
+                message.content = RecordDict({**message.content, "arrays": ArrayRecord(own)})
+        return messages
+
+
+def part_of(message: Message, context: Context) -> Message:
+    """Answers with one array of two, as clients do that train an adapter."""
+    own = ArrayRecord({"b": message.content["arrays"]["b"]})  # type: ignore[dict-item]
+    content = RecordDict({"arrays": own, "metrics": MetricRecord({"num-examples": 1})})
+    return Message(content, reply_to=message)
+
+
+def difference(message: Message, context: Context) -> Message:
+    """Answers with an update."""
+    (arrays,) = message.content.array_records.values()
+    own = {name: Array(1e-3 * np.ones_like(part.numpy())) for name, part in arrays.items()}
+    content = {"arrays": ArrayRecord(own), "metrics": MetricRecord({"num-examples": 1})}
+    return Message(RecordDict(content), reply_to=message)
+
+
+@pytest.mark.parametrize("mode", ["virtual", "replace"])
+@pytest.mark.parametrize(
+    ("strategy", "clients", "reason"),
+    [
+        (Shapes("two models"), client(), "Expected one ArrayRecord in messages"),
+        (Shapes("personal"), client(), "Expected the same weights for all nodes"),
+        (Shapes(""), part_of, "'w' is gone or has another shape"),
+        (Shapes(""), difference, "replies='updates'"),
+    ],
+)
+def test_the_run_never_ends_because_of_the_audit(
+    strategy: Strategy, clients: Any, reason: str, mode: str, tmp_path: Path
+) -> None:
+    done: list[ArrayRecord] = []
+    settings = {"delta": DELTA, "mode": mode, "canaries": 4, "directory": tmp_path / "run"}
+    app = server(strategy, rounds=3, done=done.append)
+    run_in_process(audit_server_app(app, **settings), clients, nodes=8)
+    assert done  # the run went on to its end
+    assert reason in (tmp_path / "run" / "told.txt").read_text("utf-8")
+
+
+def test_updates_in_place_of_weights(tmp_path: Path) -> None:
+    """A strategy that adds the mean of updates to what it sent."""
+
+    class Adding(FedAvg):
+        def configure_train(self, server_round: int, arrays: Any, config: Any, grid: Grid) -> Any:
+            self.sent = arrays
+            return super().configure_train(server_round, arrays, config, grid)
+
+        def aggregate_train(self, server_round: int, replies: Any) -> Any:
+            mean, metrics = super().aggregate_train(server_round, replies)
+            new = {name: Array(self.sent[name].numpy() + mean[name].numpy()) for name in mean}
+            return ArrayRecord(new), metrics
+
+    app = server(Adding(fraction_evaluate=0.0))
+    found = audit(app, difference, tmp_path, nodes=8, canaries=4, clip_norm=1.0, replies="updates")
+    np.testing.assert_allclose(found.final[:4], 0.5, atol=0.05)  # clients add little

@@ -53,7 +53,8 @@ def run_audited(strategy: Any, folder: Path, *, nodes: int, rounds: int = 1, **a
     """The app stays as it is; only its strategy is another."""
     np.random.seed(0)
     random.seed(0)
-    settings = {"delta": DELTA, "mode": "virtual", "directory": folder / "run", **asked}
+    usual = {"delta": DELTA, "mode": "virtual", "seed": 0}
+    settings = {**usual, "directory": folder / "run", **asked}
     last: list[Any] = []
     app = server(audited_strategy(strategy, **settings), rounds=rounds, done=last.append)
     run_in_process(app, client(), nodes=nodes)

@@ -314,7 +314,10 @@ class _Round:
             return self._reason or "there was no reply"
         if by_examples and not self._counted:
             return "replies do not say their numbers of examples"
-        if any(np.shape(released.get(name)) != shape for name, shape in self._shapes.items()):
+        if any(
+            name not in released or np.shape(released[name]) != shape
+            for name, shape in self._shapes.items()
+        ):
             return "what was released has other arrays than were sent"
         divisor = own.clients or self.replies
         share = self._most / self._examples if by_examples else 1 / divisor

@@ -87,7 +87,7 @@ def _divide_by_a_fixed_number(
 )
 def _weigh_and_remember(server: PrivateMean, examples: FloatArray) -> FloatArray:
     """Weigh by examples; noise is for the largest weight."""
-    weights = examples / examples.sum()
+    weights = np.asarray(examples / examples.sum())
     server.memory["largest"] = float(weights.max())
     return weights
 

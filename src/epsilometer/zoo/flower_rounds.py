@@ -141,12 +141,13 @@ def make_clients(
     """
     app = ClientApp(mods=mods)
 
-    @app.train()
+    @app.train()  # type: ignore[untyped-decorator, unused-ignore]
     def train(message: Message, context: Context) -> Message:
         partition = int(context.node_config["partition-id"])
         rng = np.random.default_rng([partition, int(message.metadata.group_id or 0)])
         common = np.random.default_rng(7)
-        sent = {name: part.numpy() for name, part in message.content["arrays"].items()}
+        (arrays,) = message.content.array_records.values()
+        sent = {name: part.numpy() for name, part in arrays.items()}
         step = {
             name: common.normal(size=value.shape) / 2 + rng.normal(size=value.shape)
             for name, value in sent.items()

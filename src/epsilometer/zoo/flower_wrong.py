@@ -143,7 +143,7 @@ def _normalise_by_the_mean_square(update: Arrays) -> Arrays:
 
 @program("EPS-0221", part="weigh", clients=partial(make_clients, unequal=True))
 def _weigh_by_examples(server: PrivateMean, examples: FloatArray) -> FloatArray:
-    return examples / examples.sum()
+    return np.asarray(examples / examples.sum())
 
 
 program("EPS-0222", part="publish")(

@@ -28,6 +28,7 @@ class Layout:
 
     Attributes:
         size: Numbers that count.
+        names: Name and shape of every array that counts.
 
     Example:
         >>> model = {"weight": np.zeros((2, 2), np.float32), "batches": np.array(7)}
@@ -43,6 +44,7 @@ class Layout:
             for name, value in arrays.items()
             if value.dtype.kind == "f" and not any(fnmatchcase(name, odd) for odd in without)
         }
+        self.names = tuple((name, *shape) for name, shape in self._shapes.items())
         self.size = sum(arrays[name].size for name in self._shapes)
         if self.size == 0:
             raise InvalidArgument(

@@ -55,7 +55,8 @@ def audit_server_app(server_app: ServerApp, **asked: Any) -> ServerApp:
         directory: Where to write; a number is added to the name where there is one already.
         claim: The claimed ε, or a ``Claim``; by default what the strategy's own accountant reports,
             where it keeps one at this δ.
-        seed: Of directions and chosen nodes.
+        seed: Of directions and chosen nodes; drawn by the system unless given. It is a secret:
+            whoever has it can subtract the canaries. The run directory keeps it, for its owner.
         family: ``hadamard`` (exactly orthogonal, fast) or ``sphere`` (independent).
         clip_norm: Norm of a canary. By default the clipping norm: that of the messages' config
             where clients clip, that of the strategy where the server does, and the median norm of
@@ -305,6 +306,8 @@ class CanaryStrategy(OldStrategy):
 
     def _add_canaries(self, results: list[tuple[ClientProxy, FitRes]]) -> Any:
         theirs = [pair for pair in results if not isinstance(pair[0], _CanaryProxy)]
+        for _, reply in theirs:
+            self._planting.take_commitment(reply.metrics)
         ours = [proxy for proxy, _ in results if isinstance(proxy, _CanaryProxy)]
         asked = [proxy.asked for proxy in ours if proxy.asked is not None]
         if len(asked) < len(ours):

@@ -26,6 +26,7 @@ class CanaryGrid(Grid):
 
     def __init__(self, grid: Grid, planting: Planting) -> None:
         self._grid, self._planting = grid, planting
+        self._never = frozenset(self._virtual)  # nodes that do not exist, also after the audit
         self._waiting: dict[str, Message] = {}  # canaries' messages that were pushed
 
     def __getattr__(self, name: str) -> Any:
@@ -100,18 +101,21 @@ class CanaryGrid(Grid):
         if training:
             planting.note_sent([message.content for message in training])
             planting.begin_round(self.get_node_ids)
-        ours, theirs, virtual = [], [], planting.settings.mode == "virtual"
+        ours, theirs = [], []
         for message in every:
             canary = message.metadata.dst_node_id in planting.canary_of
             if canary and is_training(message):
                 ours.append(message)
-            elif not canary or not virtual:
+            elif message.metadata.dst_node_id not in self._never:
                 theirs.append(message)  # virtual nodes have nothing to evaluate with
         return ours, theirs
 
     def _answer(self, ours: list[Message], replies: list[Message]) -> Iterator[Message]:
         """Yield what canaries reply, after the example of the clients of their round."""
         self._planting.failed += sum(reply.has_error() for reply in replies)
+        for reply in replies:
+            if reply.has_content():
+                self._planting.take_commitments(reply.content)
         contents = self._planting.answer(
             [message.metadata.dst_node_id for message in ours],
             ours[0].content if ours else None,

@@ -1,7 +1,7 @@
 """Plant canaries in one Flower run: who they are, what they answer, what is seen of them."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,10 +14,24 @@ from epsilometer.conformance.server_rounds import AccountedMean, RoundWatch
 from epsilometer.core import judge
 from epsilometer.core.findings import Check
 from epsilometer.errors import InvalidArgument
-from epsilometer.integrations.flower.settings import STATISTICS, Settings, draw_directions
+from epsilometer.integrations.flower.settings import (
+    STATISTICS,
+    PlantedFamily,
+    Settings,
+    commit,
+    draw_directions,
+)
 
 with needs("flwr", extra="flower"):
-    from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+    from flwr.app import (
+        Array,
+        ArrayRecord,
+        ConfigRecord,
+        Context,
+        Message,
+        MetricRecord,
+        RecordDict,
+    )
 
 Arrays: TypeAlias = dict[str, NDArray[Any]]
 _log = logging.getLogger("flwr")  # so that it stands among Flower's own lines
@@ -39,11 +53,25 @@ _DELTAS = (
     "Expected replies that hold weights, got ones that are much shorter than the weights that were "
     "sent: they look like updates. Give replies='updates'."
 )
-_PERSONAL = "nodes were sent different weights"
+_PERSONAL = (
+    "Expected the same weights for all nodes of a round, got different ones: what a canary adds to "
+    "the model of all is not known."
+)
 _MASKED = "mode 'mod': the server may see sums only"
 _UNACCOUNTED = "no noise of the strategy is known: give accounted=AccountedMean(…)"
 _LOUD = 10.0  # how much longer than the clipping norm, in units of it or of the noise
 _LOUD_SHARE = 1000  # weights for each loud canary: unclipped, all of them are short beside noise
+_PLANTED = "epsilometer-canary"  # under which a planting client says what it planted
+_RESULTS = "fitres.metrics"  # where older clients put what they say
+_NOBODY = (
+    "Expected clients that plant canaries, but none said that it did: put canary_mod last in the "
+    "mods of the ClientApp. Without canaries nothing is proved."
+)
+_MISMATCH = (
+    "Expected clients that plant the canaries of this audit, but {wrong} of {said} replies were "
+    "about others: canary_mod and the audit must have the same canaries, seed, family and without, "
+    "and the model the same arrays. What the audit looked for was never planted."
+)
 _ROBUST = {"FedMedian", "FedTrimmedAvg", "Krum", "MultiKrum", "Bulyan"}
 
 
@@ -76,8 +104,9 @@ class Planting:
         self.rounds = RoundWatch()
         self.ended = ""
         self._sent: Arrays | None = None
-        self._personal, self._nodes = False, 0
+        self._nodes = 0
         self._norm_before: float | None = None
+        self._planted = [0, 0]  # replies about these canaries, and about others
         self._canaries: Directions | None = None
         self._odd: dict[str, None] = {}
 
@@ -110,7 +139,7 @@ class Planting:
         if self.layout is None or self.watch is None:
             self.layout = Layout(arrays, without=asked.without)
             self._canaries = draw_directions(
-                asked.family, asked.canaries, self.layout.size, asked.seed
+                asked.family, asked.canaries, self.layout.size, asked.known_seed
             )
             self.watch = IterateWatch(self._canaries, self.layout.flatten(arrays))
         elif not self.ended:
@@ -118,6 +147,28 @@ class Planting:
                 self.watch.see(self.layout.flatten(arrays))
             except InvalidArgument as problem:  # the run never ends because of its audit
                 self.end(problem)
+
+    def take_commitments(self, content: RecordDict) -> None:
+        """Take what a client says it planted out of its reply, and compare it."""
+        for name, record in list(content.config_records.items()):
+            self.take_commitment(record)
+            if name == _PLANTED:
+                del content[name]
+
+    def take_commitment(self, record: MutableMapping[str, Any]) -> None:
+        """Likewise, of one record of a reply."""
+        said = record.pop(_PLANTED, None)
+        if said is not None:
+            own = self.layout and commit(self.settings, self.layout.names)
+            self._planted[said != own] += 1
+
+    def refuse_mismatch(self) -> None:
+        """Refuse to judge canaries that nobody planted: that nothing is found would say nothing."""
+        right, wrong = self._planted
+        if self.settings.mode != "mod" or (right and not wrong):
+            return
+        said = right + wrong
+        raise InvalidArgument(_MISMATCH.format(wrong=wrong, said=said) if said else _NOBODY)
 
     def begin_round(self, nodes: Callable[[], Iterable[int]]) -> None:
         """Begin a round of training; the first draws who is a canary among real nodes."""
@@ -270,10 +321,11 @@ class Planting:
         """Take note of what the nodes of a round were sent."""
         first = next(iter(contents[0].array_records.values()), None)
         self._sent = None if first is None else to_arrays(first)
-        self._personal = any(
+        if not self.ended and any(
             not _are_equal(first, next(iter(each.array_records.values()), None))
             for each in contents[1:]
-        )
+        ):
+            self.end(InvalidArgument(_PERSONAL))
 
     def open_release(self, replies: Iterable[tuple[RecordDict, bool]]) -> None:
         """Take the replies of a round, before they are aggregated.
@@ -282,8 +334,8 @@ class Planting:
             replies: Their contents, and whether each is that of a canary.
         """
         accounted = self.read_accounted()
-        if isinstance(accounted, str) or self._personal or self._sent is None:
-            self.rounds.skip(accounted if isinstance(accounted, str) else _PERSONAL)
+        if self.ended or self._sent is None or isinstance(accounted, str):
+            self.rounds.skip(self.ended or str(accounted))
             return
         try:
             self.rounds.begin(self._sent, accounted)
@@ -297,10 +349,10 @@ class Planting:
                     for record in content.metric_records.values()
                     for key, value in record.items()
                 }
-                examples = numbers.get(self.weighted_by_key)
+                many = numbers.get(self.weighted_by_key)
                 bits += int(bool(numbers.get(_NORM_BIT, 0)))
-                known = isinstance(examples, int | float)
-                self.rounds.add(arrays, examples=float(examples) if known else None, canary=canary)
+                examples = float(many) if isinstance(many, int | float) else None
+                self.rounds.add(arrays, examples=examples, canary=canary)
         except Exception as problem:  # the run never ends because of its audit
             self.rounds.skip(_describe_problem(problem))
         clipped = bits if accounted.clipped_by == "clients" else self.rounds.clipped
@@ -345,7 +397,7 @@ class Planting:
 def canary_mod(
     canaries: int,
     *,
-    seed: int = 0,
+    seed: int,
     family: Family = "hadamard",
     clip_norm: float | None = None,
     without: Sequence[str] = STATISTICS,
@@ -356,17 +408,21 @@ def canary_mod(
     For secure aggregation, where the server cannot answer for a client whose masks it does not
     know. Put it *last* in the list of mods, so that clipping and masking are done to what it made;
     audit the server's app with ``mode="mod"`` and the same ``canaries``, ``seed`` and ``family``.
-    The designated clients train as the others do, and what they trained is thrown away.
+    The designated clients train as the others do, and what they trained is thrown away. Each says
+    in its reply which family of canaries it planted, by a hash, which the audit takes out again.
 
     Args:
         canaries: How many there are in all.
-        seed: That of ``audit_server_app``. Whoever has it knows all canaries.
+        seed: That of ``audit_server_app``. Whoever has it knows all canaries: draw it by
+            ``secrets.randbits(53)``, and keep it to yourself.
         family: That of ``audit_server_app``.
         clip_norm: Norm of a canary, where the message's config has no clipping norm.
         without: That of ``audit_server_app``.
         index: Which canary a client is, or None if it is none; by default its ``partition-id``
             where that is below ``canaries``.
     """
+
+    asked = PlantedFamily(canaries=canaries, seed=seed, family=family)
 
     def choose_canary(context: Context) -> int | None:
         if index is not None:
@@ -390,6 +446,11 @@ def canary_mod(
         row = draw_directions(family, canaries, layout.size, seed).rows([number])[0]
         name = next(iter(reply.content.array_records))
         reply.content[name] = to_record(layout.move(sent, row * np.float32(norm * _JUST_BELOW)))
+        planted = commit(asked, layout.names)
+        if _RESULTS in reply.content.config_records:
+            reply.content.config_records[_RESULTS][_PLANTED] = planted
+        else:
+            reply.content[_PLANTED] = ConfigRecord({_PLANTED: planted})
         return reply
 
     return mod

@@ -93,6 +93,7 @@ def _make_audit(planting: Planting, call: dict[str, Any], said: tuple[str, ...])
         raise InvalidArgument(
             planting.ended or "Expected weights that are sent to clients, saw none."
         )
+    planting.refuse_mismatch()
     asked = planting.settings
     request = asked.request
     if request.claim is None:

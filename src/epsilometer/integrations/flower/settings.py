@@ -1,9 +1,11 @@
 """Hold what an audit of a Flower app was asked for, and make the canaries that follow from it."""
 
+import hashlib
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
@@ -31,7 +33,7 @@ class Settings:
     mode: Mode = "replace"
     directory: str | Path = "epsilometer-flower"
     claim: Claim | float | None = None
-    seed: int = 0
+    seed: int | None = None
     family: Family = "hadamard"
     clip_norm: float | None = None
     nodes: Sequence[int] | None = None
@@ -45,7 +47,11 @@ class Settings:
 
     def __post_init__(self) -> None:
         _validate.whole(1, canaries=self.canaries)
-        _validate.whole(0, seed=self.seed)
+        if self.seed is None:  # a secret: whoever has it can subtract the canaries
+            if self.mode == "mod":
+                raise InvalidArgument("Expected the seed of canary_mod with mode='mod', got none.")
+            object.__setattr__(self, "seed", secrets.randbits(53))  # exact in any JSON reader
+        _validate.whole(0, seed=self.known_seed)
         _validate.open_unit(delta=self.request.known_delta, confidence=self.confidence)
         _validate.positive(weight=self.weight)
         if self.clip_norm is not None:
@@ -70,6 +76,12 @@ class Settings:
             )
 
     @property
+    def known_seed(self) -> int:
+        """Return the seed that was given, or drawn."""
+        assert self.seed is not None
+        return self.seed
+
+    @property
     def request(self) -> Request:
         """Return claim, δ, confidence and seed."""
         claim = as_claim(self.claim, delta=self.delta)
@@ -77,7 +89,7 @@ class Settings:
             claim=claim,
             delta=self.delta if claim is None else claim.delta,
             confidence=self.confidence,
-            seed=self.seed,
+            seed=self.known_seed,
         )
 
     def describe(self, function: str, **supplied: Any) -> dict[str, Any]:
@@ -108,13 +120,33 @@ class Settings:
         if self.nodes is not None:
             return list(self.nodes)
         every = sorted(nodes)
-        drawn = _spawn_streams(self.seed)[0].choice(len(every), self.canaries, replace=False)
+        drawn = _spawn_streams(self.known_seed)[0].choice(len(every), self.canaries, replace=False)
         return [every[number] for number in drawn]
 
     def draw_virtual_nodes(self) -> list[int]:
         """Draw ids of nodes that do not exist: of 62 bits, so that they meet no real one."""
-        drawn = _spawn_streams(self.seed)[0].integers(2**61, 2**62, size=2 * self.canaries)
+        drawn = _spawn_streams(self.known_seed)[0].integers(2**61, 2**62, size=2 * self.canaries)
         return list(dict.fromkeys(drawn.tolist()))[: self.canaries]
+
+
+class PlantedFamily(NamedTuple):
+    """What fixes all canaries of an audit, beside the arrays that they are planted in."""
+
+    canaries: int
+    seed: int
+    family: Family
+
+
+def commit(asked: Settings | PlantedFamily, names: Sequence[Any]) -> str:
+    """Return a hash of all canaries: equal where the same ones are planted in the same arrays.
+
+    Example:
+        >>> one, other = (PlantedFamily(9, seed, "hadamard") for seed in (1, 2))
+        >>> commit(one, [("w", 3)]) == commit(one, [("w", 3)]), commit(one, []) == commit(other, [])
+        (True, False)
+    """
+    text = repr((asked.canaries, asked.seed, asked.family, tuple(names)))
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
 def draw_directions(family: Family, canaries: int, dimension: int, seed: int) -> Directions:

@@ -16,7 +16,7 @@ from flwr.app import (
     MetricRecord,
     RecordDict,
 )
-from flwr.clientapp.mod import adaptiveclipping_mod, fixedclipping_mod
+from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import (
     Bulyan,
@@ -660,3 +660,51 @@ def test_updates_in_place_of_weights(tmp_path: Path) -> None:
     app = server(Adding(fraction_evaluate=0.0))
     found = audit(app, difference, tmp_path, nodes=8, canaries=4, clip_norm=1.0, replies="updates")
     np.testing.assert_allclose(found.final[:4], 0.5, atol=0.05)  # clients add little
+
+
+def local(epsilon: float) -> LocalDpMod:
+    """Noise in the clients, for updates of norm 1."""
+    return LocalDpMod(1.0, 1.0, epsilon, DELTA)
+
+
+def test_a_true_claim_of_local_noise_is_not_refuted(tmp_path: Path) -> None:
+    """Canaries that pass the clients' own noise by say nothing; those that pass it do."""
+    claim = em.Claim(EPSILON, delta=DELTA, adjacency="zero_out", unit="client")
+    app, settings = server(averaging(), weights=4000), {"canaries": 60, "claim": claim}
+    beside = audit(app, client(mods=[local(EPSILON)]), tmp_path, nodes=20, **settings)
+    assert beside.audit.verdict == "cannot judge"  # it was "refuted"
+    assert "plant by canary_mod" in beside.told
+    mods = [local(EPSILON), canary_mod(60, seed=0, clip_norm=1.0)]
+    inside = audit(
+        app, client(mods=mods), tmp_path / "mod", nodes=80, mode="mod", local=True, **settings
+    )
+    view = inside.audit.view("single replies")
+    assert view.bound.valid
+    assert 1 < view.bound.epsilon < EPSILON
+    assert inside.audit.verdict != "refuted"
+
+
+def test_too_little_local_noise_is_found_in_single_replies(tmp_path: Path) -> None:
+    claim = em.Claim(1.0, delta=DELTA, adjacency="zero_out", unit="client")
+    mods = [local(EPSILON), canary_mod(60, seed=0, clip_norm=1.0)]
+    found = audit(
+        server(averaging(), weights=4000),
+        client(mods=mods),
+        tmp_path,
+        nodes=80,
+        mode="mod",
+        local=True,
+        canaries=60,
+        claim=claim,
+    )
+    assert found.audit.verdict == "refuted"
+    assert found.audit.view("single replies").bound.refutes(1.0)
+    assert not found.audit.view("final model").bound.refutes(1.0)  # the mean hides clients
+
+
+def test_single_replies_say_nothing_of_a_server_that_adds_the_noise(tmp_path: Path) -> None:
+    clients = client(mods=[canary_mod(20, seed=0, clip_norm=1.0)])
+    found = audit(server(private(30)), clients, tmp_path, nodes=30, canaries=20, mode="mod")
+    assert [view.subject.rpartition(": ")[2] for view in found.audit.views] == ["final model"]
+    with pytest.raises(InvalidArgument, match="mode='mod' with local=True"):
+        audit_server_app(server(averaging()), delta=DELTA, local=True)

@@ -69,6 +69,8 @@ def audit_server_app(server_app: ServerApp, **asked: Any) -> ServerApp:
         accounted: What the server is accounted to release, an ``AccountedMean``; read from Flower's
             own wrappers by default. What it did release is checked against it.
         replies: ``weights``, or ``updates`` where clients answer with what is to be added.
+        local: Whether the claim is about noise in the clients, so that it must hold against whoever
+            sees single replies. With mode ``mod`` only.
         participation: ``hidden``: all canaries count, sampled or not, so that a claim may rest on
             amplification by sampling. ``known``: only those that took part, and the claim must
             hold without it.

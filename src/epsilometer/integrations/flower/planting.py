@@ -21,6 +21,7 @@ from epsilometer.integrations.flower.settings import (
     commit,
     draw_directions,
 )
+from epsilometer.types import FloatArray
 
 with needs("flwr", extra="flower"):
     from flwr.app import (
@@ -42,7 +43,8 @@ _JUST_BELOW = 1 - 1e-5  # rounding must not make a canary count as clipped
 _ROWS = 2**24  # floats of canaries that are made at a time: 64 MiB
 _NO_CLIPPING = (
     "No clipping norm was found, neither in messages nor in the strategy: canaries had the median "
-    "norm of the clients' updates. Without clipping no ε is finite."
+    "norm of the clients' updates, and nothing is judged. Without clipping no ε is finite. Where "
+    "clients clip or add noise themselves, plant by canary_mod; else give clip_norm."
 )
 _CLIENTS_CLIP = "Clients clip: canaries had the norm that clients were sent, not clip_norm."
 _SHORT = "Canaries were shorter than the clipping norm: clients that are clipped leak more."
@@ -106,6 +108,7 @@ class Planting:
         self._sent: Arrays | None = None
         self._nodes = 0
         self._norm_before: float | None = None
+        self._single: dict[int, float] = {}
         self._planted = [0, 0]  # replies about these canaries, and about others
         self._canaries: Directions | None = None
         self._odd: dict[str, None] = {}
@@ -148,19 +151,49 @@ class Planting:
             except InvalidArgument as problem:  # the run never ends because of its audit
                 self.end(problem)
 
+    @property
+    def norm_known(self) -> bool:
+        """Whether canaries were as long as something allows: else they say nothing of a claim."""
+        return _NO_CLIPPING not in self._odd
+
+    @property
+    def single(self) -> FloatArray | None:
+        """Cosines of canaries with the first reply of their own client, where that was seen."""
+        return np.array(list(self._single.values())) if self._single else None
+
     def take_commitments(self, content: RecordDict) -> None:
-        """Take what a client says it planted out of its reply, and compare it."""
+        """Take what a client says it planted out of its reply, compare it, and look for it."""
         for name, record in list(content.config_records.items()):
-            self.take_commitment(record)
+            number = self.take_commitment(record)
             if name == _PLANTED:
                 del content[name]
+            if self.settings.local and number is not None and number not in self._single:
+                try:
+                    self._look_for(number, content)
+                except InvalidArgument as problem:  # the run never ends because of its audit
+                    self.end(problem)
 
-    def take_commitment(self, record: MutableMapping[str, Any]) -> None:
-        """Likewise, of one record of a reply."""
+    def take_commitment(self, record: MutableMapping[str, Any]) -> int | None:
+        """Take it out of one record; return the canary's number where it is one of ours."""
         said = record.pop(_PLANTED, None)
-        if said is not None:
-            own = self.layout and commit(self.settings, self.layout.names)
-            self._planted[said != own] += 1
+        if said is None:
+            return None
+        hashed, _, number = str(said).partition(" ")
+        right = self.layout is not None and hashed == commit(self.settings, self.layout.names)
+        self._planted[not right] += 1
+        return int(number) if right else None
+
+    def _look_for(self, number: int, content: RecordDict) -> None:
+        """Compare a canary with the reply of its own client, unless that is masked."""
+        reply = next(iter(content.array_records.values()), None)
+        if not reply or self._sent is None or self.layout is None or self._canaries is None:
+            return
+        moved = self.layout.flatten(to_arrays(reply))
+        if self.settings.replies == "weights":
+            moved -= self.layout.flatten(self._sent)
+        if length := float(np.linalg.norm(moved)):
+            cosine = float(self._canaries.rows([number])[0] @ moved) / length
+            self._single[number] = min(1.0, max(-1.0, cosine))
 
     def refuse_mismatch(self) -> None:
         """Refuse to judge canaries that nobody planted: that nothing is found would say nothing."""
@@ -406,7 +439,8 @@ def canary_mod(
     """Return a mod for the ``ClientApp``: designated clients answer with canaries themselves.
 
     For secure aggregation, where the server cannot answer for a client whose masks it does not
-    know. Put it *last* in the list of mods, so that clipping and masking are done to what it made;
+    know; and for clients that add noise themselves, whose single replies are then looked at. Put it
+    *last* in the list of mods, so that clipping and masking are done to what it made;
     audit the server's app with ``mode="mod"`` and the same ``canaries``, ``seed`` and ``family``.
     The designated clients train as the others do, and what they trained is thrown away. Each says
     in its reply which family of canaries it planted, by a hash, which the audit takes out again.
@@ -446,7 +480,7 @@ def canary_mod(
         row = draw_directions(family, canaries, layout.size, seed).rows([number])[0]
         name = next(iter(reply.content.array_records))
         reply.content[name] = to_record(layout.move(sent, row * np.float32(norm * _JUST_BELOW)))
-        planted = commit(asked, layout.names)
+        planted = f"{commit(asked, layout.names)} {number}"
         if _RESULTS in reply.content.config_records:
             reply.content.config_records[_RESULTS][_PLANTED] = planted
         else:

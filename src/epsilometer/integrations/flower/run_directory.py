@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from epsilometer._files import OWNER_FOLDER, write_whole
 from epsilometer.audits.federated.subject import measure_iterates
@@ -111,6 +112,7 @@ def _make_audit(planting: Planting, call: dict[str, Any], said: tuple[str, ...])
             replace(request, claim=claim, confidence=confidence),
             dimension=planting.layout.size,
             participation="unseen" if asked.mode == "mod" else asked.participation,
+            single=planting.single,
             subject=subject,
             caveats=said,
         )
@@ -118,6 +120,10 @@ def _make_audit(planting: Planting, call: dict[str, Any], said: tuple[str, ...])
         if not rounds.rounds:
             raise
         views = ()  # canaries show nothing, but what was released was checked
+    if not planting.norm_known:  # what clients do to their own updates was not done to canaries
+        views = tuple(
+            structs.replace(view, bound=structs.replace(view.bound, valid=False)) for view in views
+        )
     return Audit(
         subject=subject,
         claim=claim,

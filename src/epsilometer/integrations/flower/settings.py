@@ -43,6 +43,7 @@ class Settings:
     participation: Participation = "hidden"
     accounted: AccountedMean | None = None
     replies: Replies = "weights"
+    local: bool = False
     confidence: float = 0.95
 
     def __post_init__(self) -> None:
@@ -69,6 +70,11 @@ class Settings:
                     f"Expected {name} to be one of {', '.join(get_args(choices))}, "
                     f"got {getattr(self, name)!r}."
                 )
+        if self.local and self.mode != "mod":
+            raise InvalidArgument(
+                f"Expected mode='mod' with local=True, got {self.mode!r}: canaries must pass the "
+                "clients' own noise, so clients plant them by canary_mod."
+            )
         if self.nodes is not None and len(set(self.nodes)) != self.canaries:
             raise InvalidArgument(
                 f"Expected as many nodes as canaries, got {len(set(self.nodes))} different ones "

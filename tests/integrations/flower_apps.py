@@ -120,7 +120,7 @@ def audit(
 ) -> "Written":
     """Runs an audited app in this process."""
     usual = {"delta": DELTA, "mode": "virtual", "seed": 0}
-    settings = {**usual, "directory": folder / "run", **asked}
+    settings = {**usual, "out": folder / "run", **asked}
     np.random.seed(noise_seed)  # Flower's noise and samples come from global generators
     random.seed(noise_seed)
     run_in_process(audit_server_app(app, **settings), clients, nodes=nodes)

@@ -147,7 +147,7 @@ def test_nodes_may_be_designated_by_name(tmp_path: Path) -> None:
         canaries=3,
         mode="replace",
         nodes=chosen,
-        directory=tmp_path / "run",
+        out=tmp_path / "run",
     )
     run_in_process(app, client(called=called), nodes=20)
     assert {node for node, _ in called}.isdisjoint(chosen)
@@ -508,7 +508,7 @@ def test_more_canaries_than_the_model_has_room_for(tmp_path: Path) -> None:
                 delta=DELTA,
                 canaries=51,
                 mode="virtual",
-                directory=tmp_path / "run",
+                out=tmp_path / "run",
             ),
             client(called=called),
             nodes=8,
@@ -525,7 +525,7 @@ def test_more_canaries_than_the_model_has_room_for(tmp_path: Path) -> None:
 )
 def test_nodes_that_are_not_there(tmp_path: Path, asked: Any, words: str) -> None:
     app = audit_server_app(
-        server(averaging()), delta=DELTA, mode="replace", directory=tmp_path / "run", **asked
+        server(averaging()), delta=DELTA, mode="replace", out=tmp_path / "run", **asked
     )
     with pytest.raises(InvalidArgument, match=words):
         run_in_process(app, client(), nodes=20)
@@ -533,7 +533,7 @@ def test_nodes_that_are_not_there(tmp_path: Path, asked: Any, words: str) -> Non
 
 def test_models_without_anything_to_move(tmp_path: Path) -> None:
     app = server(averaging(), arrays=ArrayRecord({"trees": Array(np.arange(8))}))
-    audited = audit_server_app(app, delta=DELTA, directory=tmp_path / "run")
+    audited = audit_server_app(app, delta=DELTA, out=tmp_path / "run")
     with pytest.raises(InvalidArgument, match="Expected floating-point arrays"):
         run_in_process(audited, client(), nodes=8)
     assert "saw none" in (tmp_path / "run" / "told.txt").read_text("utf-8")
@@ -637,7 +637,7 @@ def test_the_run_never_ends_because_of_the_audit(
     strategy: Strategy, clients: Any, reason: str, mode: str, tmp_path: Path
 ) -> None:
     done: list[ArrayRecord] = []
-    settings = {"delta": DELTA, "mode": mode, "canaries": 4, "directory": tmp_path / "run"}
+    settings = {"delta": DELTA, "mode": mode, "canaries": 4, "out": tmp_path / "run"}
     app = server(strategy, rounds=3, done=done.append)
     run_in_process(audit_server_app(app, **settings), clients, nodes=8)
     assert done  # the run went on to its end

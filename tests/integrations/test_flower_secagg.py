@@ -71,7 +71,7 @@ def test_canaries_plant_themselves_under_the_masks(tmp_path: Path) -> None:
         mode="mod",
         seed=9,
         canaries=CANARIES,
-        directory=tmp_path / "run",
+        out=tmp_path / "run",
     )
     clients = client_app(secaggplus_mod, canary_mod(CANARIES, seed=9, clip_norm=1.0))
     run_in_process(app, clients, nodes=NODES)
@@ -98,9 +98,9 @@ def test_canaries_that_nobody_planted_are_an_error(
 ) -> None:
     asked = {"delta": DELTA, "mode": "mod", "seed": 9, "canaries": CANARIES}
     if through is audit_server_app:
-        app = audit_server_app(secure_server(1), directory=tmp_path / "run", **asked)
+        app = audit_server_app(secure_server(1), out=tmp_path / "run", **asked)
     else:
-        app = secure_server(1, audited_strategy(averaging(), directory=tmp_path / "run", **asked))
+        app = secure_server(1, audited_strategy(averaging(), out=tmp_path / "run", **asked))
     mods = [secaggplus_mod] if planted is None else [secaggplus_mod, planted]
     run_in_process(app, client_app(*mods), nodes=NODES)
     told = (tmp_path / "run" / "told.txt").read_text("utf-8")
@@ -120,7 +120,7 @@ def test_nobody_can_answer_for_a_client_with_masks(tmp_path: Path) -> None:
         delta=DELTA,
         mode="replace",
         canaries=CANARIES,
-        directory=tmp_path / "run",
+        out=tmp_path / "run",
     )
     run_in_process(app, client_app(secaggplus_mod), nodes=NODES)  # goes on without canaries
     told = (tmp_path / "run" / "told.txt").read_text("utf-8")
@@ -136,7 +136,7 @@ def test_the_strategy_sees_the_sum_of_the_last_round_too(tmp_path: Path) -> None
         mode="mod",
         seed=9,
         canaries=CANARIES,
-        directory=tmp_path / "run",
+        out=tmp_path / "run",
     )
     clients = client_app(secaggplus_mod, canary_mod(CANARIES, seed=9, clip_norm=1.0))
     run_in_process(secure_server(1, strategy), clients, nodes=NODES)
@@ -148,7 +148,7 @@ def test_the_strategy_sees_the_sum_of_the_last_round_too(tmp_path: Path) -> None
 
 def test_the_strategy_cannot_answer_for_a_client_with_masks_either(tmp_path: Path) -> None:
     strategy = audited_strategy(
-        averaging(), delta=DELTA, mode="replace", canaries=CANARIES, directory=tmp_path / "run"
+        averaging(), delta=DELTA, mode="replace", canaries=CANARIES, out=tmp_path / "run"
     )
     with pytest.raises(InvalidArgument, match="take mode='mod' and canary_mod"):
         run_in_process(secure_server(1, strategy), client_app(secaggplus_mod), nodes=NODES)

@@ -100,6 +100,9 @@ class RoundWatch:
     Assumption: a right server releases what :class:`AccountedMean` says, with independent Gaussian
         noise; rounding of single weights is finer than 1/256 of the noise.
 
+    Args:
+        level: Chance of accusing a right server, for all checks together.
+
     Memory: five vectors as long as the model, beside what :class:`StepWatch` keeps.
 
     Example:
@@ -118,14 +121,15 @@ class RoundWatch:
         ('violated', 'violated')
     """
 
-    def __init__(self) -> None:
-        self.rounds = 0
+    def __init__(self, *, level: float = LEVEL) -> None:
+        self.rounds, self._level = 0, level
         self._noise: StepWatch | None = None
-        self._clipping = _Clipping(level=SHARE)
-        self._weights = _Weights(level=SHARE)
-        self._fraction = _Fraction(level=SHARE)  # a remark, which takes no share
-        self._multiple = _Multiple(self._fraction)
-        self._count = _ClippedCount(level=SHARE)
+        share = level / 8
+        self._clipping = _Clipping(level=share)
+        self._weights = _Weights(level=share)
+        self._fraction = _Fraction(level=share)  # a remark, which takes no share
+        self._multiple = _Multiple(self._fraction, level=share)
+        self._count = _ClippedCount(level=share)
         self._replies = _ReplyNorms()
         self._open: _Round | None = None
         self._skipped: dict[str, int] = {}
@@ -139,7 +143,7 @@ class RoundWatch:
         """
         self._open = _Round(sent, accounted)
         if self._noise is None:
-            self._noise = StepWatch(level=LEVEL / 2, noise=accounted.noise)
+            self._noise = StepWatch(level=self._level / 2, noise=accounted.noise)
 
     def add(self, reply: Arrays, *, examples: float | None = None, canary: bool = False) -> None:
         """Take a reply: the client's weights after training.
@@ -227,7 +231,7 @@ class RoundWatch:
         )
         if self._noise is None or not self.rounds:
             missing = leave_untested("noise scale", _RELEASE, "no round could be compared")
-            return ConformanceFinding(checks=(missing, *reasons, *more), steps=0, level=LEVEL)
+            return ConformanceFinding(checks=(missing, *reasons, *more), steps=0, level=self._level)
         found = self._noise.finding(
             self._clipping.check(),
             self._replies.check(),
@@ -237,7 +241,9 @@ class RoundWatch:
             *reasons,
             *more,
         )
-        return ConformanceFinding(checks=found.checks, steps=self.rounds, level=LEVEL, bound=bound)
+        return ConformanceFinding(
+            checks=found.checks, steps=self.rounds, level=self._level, bound=bound
+        )
 
 
 class _Round:
@@ -425,8 +431,8 @@ class _Multiple(_Lean):
     expected = "noise is added to the mean itself, no multiple of it"
     missing = "the mean of updates is too short beside the noise"
 
-    def __init__(self, less: "_Fraction") -> None:
-        super().__init__(level=SHARE)
+    def __init__(self, less: "_Fraction", *, level: float) -> None:
+        super().__init__(level=level)
         self._less = less
 
     def describe(self) -> str:

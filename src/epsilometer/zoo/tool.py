@@ -121,7 +121,7 @@ def _check_server(program: Program, seed: int) -> Report:
             mode="virtual",
             canaries=CANARIES,
             seed=seed,
-            directory=Path(folder) / "run",
+            out=Path(folder) / "run",
             **run.settings,
         )
         try:

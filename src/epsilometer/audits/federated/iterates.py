@@ -153,6 +153,28 @@ class IterateWatch:
         self._still += bool(self._pending)
         self._pending.clear()
 
+    def export(self) -> dict[str, NDArray[Any]]:
+        """Return what must be kept to watch on in another process."""
+        return {
+            "start": self._start,
+            "largest": self._largest,
+            "took": self._took,
+            "counts": np.array([self._rounds, self._still, self._lost]),
+        }
+
+    def restore(self, kept: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from what :meth:`export` returned, with the weights that were seen first since.
+
+        Rounds between what was kept and those weights are lost: what canaries did in them only
+        makes bounds smaller.
+        """
+        self._start = self._check_vector(kept["start"])
+        for name in ("largest", "took"):
+            if kept[name].shape != getattr(self, f"_{name}").shape:
+                raise InvalidArgument(f"Expected {name} of these canaries, got those of others.")
+        self._largest, self._took = kept["largest"].copy(), kept["took"].copy()
+        self._rounds, self._still, self._lost = map(int, kept["counts"])
+
     def summarise(self) -> IterateSummary:
         """Return what was seen so far; cosines are 0 where nothing moved."""
         return IterateSummary(

@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 
 from epsilometer._extras import needs
 from epsilometer.errors import InvalidArgument
+from epsilometer.integrations.flower.checkpoints import make_folder
 from epsilometer.integrations.flower.grids import CanaryGrid, import_first
 from epsilometer.integrations.flower.planting import Arrays, Planting, to_arrays
-from epsilometer.integrations.flower.run_directory import make_folder, record_run, write_run
+from epsilometer.integrations.flower.run_directory import record_run, write_run
 from epsilometer.integrations.flower.settings import Settings
 
 with needs("flwr", extra="flower"):
@@ -52,7 +53,8 @@ def audit_server_app(server_app: ServerApp, **asked: Any) -> ServerApp:
             train: sampling and accounting stay as they are. ``virtual``: nodes that do not exist
             beside the real ones. ``mod``: the server only looks, :func:`canary_mod` plants in the
             clients.
-        directory: Where to write; a number is added to the name where there is one already.
+        out: Where to write; a number is added to the name where a run ended already. One that was
+            killed is gone on with, if it was asked for the same.
         claim: The claimed ε, or a ``Claim``; by default what the strategy's own accountant reports,
             where it keeps one at this δ.
         seed: Of directions and chosen nodes; drawn by the system unless given. It is a secret:
@@ -117,7 +119,7 @@ def audited_strategy(strategy: _S, **asked: Any) -> _S:
 
         def after_round() -> None:
             if not folders:
-                folders.append(make_folder(settings.directory))
+                folders.append(make_folder(settings.out))
             write_run(planting, folders[0], call, _AFTER_EVERY)
 
         return CanaryStrategy(strategy, planting, after_round)

@@ -10,10 +10,12 @@ from numpy.typing import NDArray
 from epsilometer._extras import needs
 from epsilometer.audits.federated.directions import Directions, Family
 from epsilometer.audits.federated.iterates import IterateWatch, Layout
+from epsilometer.conformance.noise_checks import LEVEL
 from epsilometer.conformance.server_rounds import AccountedMean, RoundWatch
 from epsilometer.core import judge
 from epsilometer.core.findings import Check
 from epsilometer.errors import InvalidArgument
+from epsilometer.integrations.flower.checkpoints import Kept
 from epsilometer.integrations.flower.settings import (
     STATISTICS,
     PlantedFamily,
@@ -80,8 +82,15 @@ _ROBUST = {"FedMedian", "FedTrimmedAvg", "Krum", "MultiKrum", "Bulyan"}
 class Planting:
     """The canaries of a run, as grids and strategies use them.
 
+    Args:
+        settings: What was asked for.
+        kept: What an earlier process saw of the same run, where it was killed.
+
     Attributes:
         settings: What was asked for.
+        kept: Likewise.
+        part: How often the run was begun.
+        after_round: Called after every round that moved the weights.
         canary_of: Which canary a node is, by its id.
         layout: Which arrays count; None before any weights were seen.
         watch: What was seen of the canaries; None before that.
@@ -93,8 +102,9 @@ class Planting:
         ended: Why the audit ended before the run did; empty where it did not.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, kept: Kept | None = None) -> None:
         virtual = settings.draw_virtual_nodes() if settings.mode == "virtual" else []
+        self.kept, self.part = kept, 1 if kept is None else kept.part
         self.settings = settings
         self.canary_of = {node: number for number, node in enumerate(virtual)}
         self.layout: Layout | None = None
@@ -103,7 +113,10 @@ class Planting:
         self.failed = 0
         self.example: RecordDict | None = None
         self.weighted_by_key = settings.weighted_by_key
-        self.rounds = RoundWatch()
+        # Parts of a run that was killed share the level: 1/2, 1/6, 1/12, … of it.
+        self.rounds = RoundWatch(level=LEVEL / (self.part * (self.part + 1)))
+        self.after_round: Callable[[], None] = lambda: None
+        self._unsaved = False
         self.ended = ""
         self._sent: Arrays | None = None
         self._nodes = 0
@@ -130,6 +143,8 @@ class Planting:
                     f"{type(part).__name__} drops outliers, which canaries are: that little was "
                     "found says little about clients that are none."
                 )
+        if self.kept is not None:
+            yield f"The server was started {self.part} times; the audit went on where it was."
         if self.ended:
             yield f"The audit ended before the run did: {self.ended}"
         if self.failed:
@@ -145,11 +160,17 @@ class Planting:
                 asked.family, asked.canaries, self.layout.size, asked.known_seed
             )
             self.watch = IterateWatch(self._canaries, self.layout.flatten(arrays))
+            if self.kept is not None:
+                self.watch.restore(self.kept.watch)
+                self.canary_of = {node: place for place, node in enumerate(self.kept.nodes)}
+                self._odd.update(dict.fromkeys(self.kept.odd))
         elif not self.ended:
+            moved = False
             try:
-                self.watch.see(self.layout.flatten(arrays))
+                moved = self.watch.see(self.layout.flatten(arrays))
             except InvalidArgument as problem:  # the run never ends because of its audit
                 self.end(problem)
+            self._unsaved |= moved
 
     @property
     def norm_known(self) -> bool:
@@ -207,6 +228,7 @@ class Planting:
         """Begin a round of training; the first draws who is a canary among real nodes."""
         if self.ended:
             return
+        self.save_round()
         if self.watch is not None:
             self.watch.next_round()
         known = list(nodes())
@@ -403,6 +425,28 @@ class Planting:
             self.rounds.end(released, everybody=replies == self._nodes)
         except Exception as problem:  # the run never ends because of its audit
             self.rounds.skip(_describe_problem(problem))
+        self.save_round()
+
+    def save_round(self) -> None:
+        """Keep what was seen, after a round that moved the weights."""
+        if self._unsaved:
+            self._unsaved = False
+            try:
+                self.after_round()
+            except Exception as problem:  # the run never ends because of its audit
+                self._odd[f"A round could not be kept: {_describe_problem(problem)}"] = None
+
+    def keep(self) -> Kept:
+        """Return what another process needs to go on."""
+        assert self.watch is not None
+        return Kept(
+            seed=self.settings.known_seed,
+            nodes=tuple(self.canary_of),
+            watch=self.watch.export(),
+            part=self.part,
+            odd=tuple(self._odd),
+            checks=None,
+        )
 
     def _see_count(self, replies: int) -> None:
         """Compute the noise on the number of clipped updates, from how the norm was adapted."""

@@ -8,19 +8,23 @@ from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from msgspec import structs
 
-from epsilometer._files import OWNER_FOLDER, write_whole
+from epsilometer._files import write_whole
 from epsilometer.audits.federated.subject import measure_iterates
 from epsilometer.conformance.server_rounds import SHARE
+from epsilometer.core import judge
 from epsilometer.core.audit import Audit, Provenance
 from epsilometer.core.claim import Claim
+from epsilometer.core.findings import ConformanceFinding
 from epsilometer.core.renderers import render
 from epsilometer.engine.environment import versions
+from epsilometer.engine.request import Request
 from epsilometer.errors import InvalidArgument
+from epsilometer.integrations.flower.checkpoints import hold_folder, keep_round
 from epsilometer.integrations.flower.planting import Planting
 from epsilometer.integrations.flower.settings import Settings
 
@@ -34,13 +38,31 @@ _log = logging.getLogger("flwr")  # so that it stands among Flower's own lines
 
 @contextmanager
 def record_run(settings: Settings, call: dict[str, Any]) -> Iterator[Planting]:
-    """Run; write what was seen of the canaries when it ends, or fails."""
-    planting, ended = Planting(settings), "The app ended with an error; this is what was seen."
-    try:
-        yield planting
-        ended = ""
-    finally:
-        write_run(planting, make_folder(settings.directory), call, ended)
+    """Run; keep what was seen after every round, and write the result when it ends, or fails."""
+    with hold_folder(settings.out, call) as (folder, kept):
+        if kept is not None:
+            settings = replace(settings, seed=kept.seed)
+            _log.info("epsilometer: goes on with the audit in %s", folder)
+        planting, ended = (
+            Planting(settings, kept),
+            "The app ended with an error; this is what was seen.",
+        )
+
+        def keep() -> None:
+            audit = Audit(
+                subject="rounds of a Flower server",
+                claim=None,
+                findings=(_choose_checks(planting, planting.rounds.finding()),),
+                provenance=_make_provenance(settings.request, call),
+            )
+            keep_round(folder, call, planting.keep(), audit)
+
+        planting.after_round = keep
+        try:
+            yield planting
+            ended = ""
+        finally:
+            write_run(planting, folder, call, ended)
 
 
 def write_run(planting: Planting, folder: Path, call: dict[str, Any], ended: str = "") -> None:
@@ -72,23 +94,6 @@ def write_run(planting: Planting, folder: Path, call: dict[str, Any], ended: str
     _log.info("epsilometer: written to %s", folder)
 
 
-def make_folder(directory: str | Path) -> Path:
-    """Return a new directory, with a number added where there is one already."""
-    wanted = Path(directory)
-    for number in range(1, 10**6):
-        folder = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
-        try:
-            folder.mkdir(mode=OWNER_FOLDER, parents=True)
-            folder.chmod(OWNER_FOLDER)  # whatever the umask took away
-        except FileExistsError:
-            continue
-        return folder
-    raise InvalidArgument(
-        f"Expected room for another run beside {str(directory)!r}, found {number:,} of them. "
-        "Give another directory."
-    )
-
-
 def _make_audit(planting: Planting, call: dict[str, Any], said: tuple[str, ...]) -> Audit:
     if planting.watch is None or planting.layout is None:
         raise InvalidArgument(
@@ -104,7 +109,8 @@ def _make_audit(planting: Planting, call: dict[str, Any], said: tuple[str, ...])
     subject = f"Flower {names or 'ServerApp'}, {asked.canaries:,} canaries"
     wrong, rounds = 1 - request.confidence, planting.rounds
     spent = min(SHARE, wrong / 2)
-    bound = rounds.bound_epsilon(delta=request.known_delta, alpha=spent)
+    share = planting.part * (planting.part + 1)  # of what a run that was killed may spend
+    bound = rounds.bound_epsilon(delta=request.known_delta, alpha=spent / share)
     confidence = request.confidence if bound is None else request.confidence + spent
     try:
         views = measure_iterates(
@@ -124,19 +130,33 @@ def _make_audit(planting: Planting, call: dict[str, Any], said: tuple[str, ...])
         views = tuple(
             structs.replace(view, bound=structs.replace(view.bound, valid=False)) for view in views
         )
+    checks = rounds.finding(*planting.check_kind(), bound=bound)
     return Audit(
         subject=subject,
         claim=claim,
-        findings=(*views, rounds.finding(*planting.check_kind(), bound=bound)),
-        provenance=Provenance(
-            subject="flower",
-            settings=call,
-            delta=request.delta,
-            confidence=request.confidence,
-            seed=request.seed,
-            versions=(*versions(), ("flwr", version("flwr"))),
-        ),
+        findings=(*views, _choose_checks(planting, checks)),
+        provenance=_make_provenance(request, call),
     )
+
+
+def _make_provenance(request: Request, call: dict[str, Any]) -> Provenance:
+    return Provenance(
+        subject="flower",
+        settings=call,
+        delta=request.delta,
+        confidence=request.confidence,
+        seed=request.seed,
+        versions=(*versions(), ("flwr", version("flwr"))),
+    )
+
+
+def _choose_checks(planting: Planting, own: ConformanceFinding) -> ConformanceFinding:
+    """Return the gravest of what this process found, and those before it that were killed."""
+    earlier = None if planting.kept is None else planting.kept.checks
+    if earlier is None:
+        return own
+    gravest_first = get_args(judge.Conformance)
+    return min(own, earlier, key=lambda each: (gravest_first.index(each.verdict), -each.steps))
 
 
 def _find_claim(planting: Planting, delta: float) -> Claim | None:

@@ -31,7 +31,7 @@ class Settings:
     delta: float | None = None
     canaries: int = 1000
     mode: Mode = "replace"
-    directory: str | Path = "epsilometer-flower"
+    out: str | Path = "epsilometer-flower"
     claim: Claim | float | None = None
     seed: int | None = None
     family: Family = "hadamard"
@@ -105,7 +105,7 @@ class Settings:
             function: Which was called.
             supplied: What it was called with, beside these settings.
         """
-        apart = ("delta", "claim", "confidence", "seed", "directory")
+        apart = ("delta", "claim", "confidence", "seed", "out")
         settings = to_settings(replace(self, accounted=None))
         own = {name: value for name, value in settings.items() if name not in apart}
         if self.accounted is not None:

@@ -708,3 +708,15 @@ def test_single_replies_say_nothing_of_a_server_that_adds_the_noise(tmp_path: Pa
     assert [view.subject.rpartition(": ")[2] for view in found.audit.views] == ["final model"]
     with pytest.raises(InvalidArgument, match="mode='mod' with local=True"):
         audit_server_app(server(averaging()), delta=DELTA, local=True)
+
+
+def test_the_result_says_what_canaries_cost(tmp_path: Path) -> None:
+    many = audit(server(averaging()), client(), tmp_path / "many", nodes=10, canaries=90)
+    assert "Canaries were at most 90 of the 100 replies of a round." in many.told
+    assert "More than a tenth of the replies" in many.told
+    # Nine in ten directions of equal length, all of them orthogonal or nearly so.
+    assert "had 95% of the length" in many.told
+    few = audit(server(averaging()), client(), tmp_path / "few", nodes=40, canaries=2)
+    assert "Canaries were at most 2 of the 42 replies" in few.told
+    assert "had 22% of the length" in few.told
+    assert "More than a tenth" not in few.told

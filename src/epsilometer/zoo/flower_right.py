@@ -100,7 +100,7 @@ program(
         "accounted": AccountedMean(noise_multiplier=SIGMA, clip_norm=C),
         "replies": "updates",
     },
-)(lambda sent, reply: reply)
+)(lambda reply, sent: reply)
 
 
 @program(

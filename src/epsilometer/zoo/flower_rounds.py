@@ -67,7 +67,7 @@ class PrivateMean(FedAvg):
         parts: ``clip(update)``; ``weigh(server, examples)`` returns one weight per reply;
             ``average(server, updates, weights)``; ``scale(server, replies)`` of the noise;
             ``draw(server, scale)``; ``publish(server, mean, noise)`` returns what is added to the
-            weights; ``read(sent, reply)`` returns an update.
+            weights; ``read(reply, sent)`` returns an update.
     """
 
     def __init__(self, seed: int, **parts: Callable[..., Any]) -> None:
@@ -91,10 +91,10 @@ class PrivateMean(FedAvg):
         """Aggregate one round."""
         self.round = server_round
         contents = [reply.content for reply in replies if reply.has_content()]
-        read = self._parts.get("read", lambda sent, own: own - sent)
+        read: Callable[..., Any] = self._parts.get("read", np.subtract)
         updates = [
             {
-                name: np.float64(read(np.float64(self._sent[name]), np.float64(part.numpy())))
+                name: np.float64(read(np.float64(part.numpy()), np.float64(self._sent[name])))
                 for name, part in content["arrays"].items()
             }
             for content in contents

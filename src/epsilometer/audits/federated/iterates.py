@@ -100,6 +100,9 @@ class IterateWatch:
     Half of the canaries are planted (the first ``count // 2``), the others are never sent to
     anybody and show what a maximum over rounds looks like without having taken part.
 
+    Attributes:
+        moved: Length of the last change of the weights.
+
     Guarantees: a vector that comes twice running is one iterate; memory does not grow with rounds.
     Assumes: a canary that took part did so in the round that ends with the next iterate.
 
@@ -127,6 +130,7 @@ class IterateWatch:
         self._took = np.zeros(canaries.count // 2, np.int64)
         self._pending: list[int] = []
         self._rounds = self._still = self._lost = 0
+        self.moved = 0.0
 
     def take_part(self, indices: ArrayLike) -> None:
         """Note that these canaries answered in the round under way."""
@@ -141,7 +145,9 @@ class IterateWatch:
             self._lost += 1
             self._pending.clear()
             return False
-        self._largest = np.maximum(self._largest, self._canaries.cosines(now - self._last))
+        change = now - self._last
+        self.moved = float(np.linalg.norm(change))
+        self._largest = np.maximum(self._largest, self._canaries.cosines(change))
         np.add.at(self._took, np.asarray(self._pending, np.int64), 1)
         self._pending.clear()
         self._last = now

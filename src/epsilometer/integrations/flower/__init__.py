@@ -7,8 +7,8 @@ weights as they cross.
 
 from epsilometer.conformance.server_rounds import AccountedMean
 from epsilometer.integrations.flower.apps import audit_server_app, audited_strategy
+from epsilometer.integrations.flower.client_mod import canary_mod
 from epsilometer.integrations.flower.grids import InProcessGrid, run_in_process
-from epsilometer.integrations.flower.planting import canary_mod
 
 __all__ = [
     "AccountedMean",

@@ -12,7 +12,8 @@ from epsilometer._extras import needs
 from epsilometer.errors import InvalidArgument
 from epsilometer.integrations.flower.checkpoints import make_folder
 from epsilometer.integrations.flower.grids import CanaryGrid, import_first
-from epsilometer.integrations.flower.planting import Arrays, Planting, to_arrays
+from epsilometer.integrations.flower.messages import Arrays, to_arrays
+from epsilometer.integrations.flower.planting import Planting
 from epsilometer.integrations.flower.run_directory import record_run, write_run
 from epsilometer.integrations.flower.settings import Settings
 
@@ -48,7 +49,10 @@ def audit_server_app(server_app: ServerApp, **asked: Any) -> ServerApp:
     Args:
         server_app: The app, with ``@app.main()`` or with ``server_fn``.
         delta: δ of the bounds; not needed beside a ``Claim``, which has one.
-        canaries: How many nodes are canaries, 1,000 by default. Below 300 the estimates say little.
+        canaries: How many nodes are canaries, 20 by default: enough for the checks of what the
+            server releases, and little harm to the model. Below 300 estimates of ε say little; more
+            than a tenth of a round's replies is said to harm the model. The result says how much of
+            the change of the weights was theirs.
         mode: ``replace``, the default: real nodes, chosen at random, whose clients then do not
             train: sampling and accounting stay as they are. ``virtual``: nodes that do not exist
             beside the real ones. ``mod``: the server only looks, :func:`canary_mod` plants in the

@@ -95,7 +95,7 @@ def keep_round(
     checks: Audit,
 ) -> None:
     """Keep what was seen until now; the weights a run began with are written once."""
-    watch = dict(kept.watch)
+    watch: dict[str, Any] = dict(kept.watch)
     start = watch.pop("start")
     if not (folder / _START).exists():
         write_whole(folder / _START, _pack(start))

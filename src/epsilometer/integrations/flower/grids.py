@@ -10,7 +10,8 @@ from uuid import uuid4
 from epsilometer import _validate
 from epsilometer._extras import needs
 from epsilometer.errors import InvalidArgument
-from epsilometer.integrations.flower.planting import Planting, is_training, read_weights
+from epsilometer.integrations.flower.messages import is_training, read_weights
+from epsilometer.integrations.flower.planting import Planting
 
 with needs("flwr", extra="flower"):
     from flwr.app import Context, Error, Message, RecordDict

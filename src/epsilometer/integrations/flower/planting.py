@@ -2,13 +2,13 @@
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from epsilometer._extras import needs
-from epsilometer.audits.federated.directions import Directions, Family
+from epsilometer.audits.federated.directions import Directions
 from epsilometer.audits.federated.iterates import IterateWatch, Layout
 from epsilometer.conformance.noise_checks import LEVEL
 from epsilometer.conformance.server_rounds import AccountedMean, RoundWatch
@@ -16,32 +16,26 @@ from epsilometer.core import judge
 from epsilometer.core.findings import Check
 from epsilometer.errors import InvalidArgument
 from epsilometer.integrations.flower.checkpoints import Kept
-from epsilometer.integrations.flower.settings import (
-    STATISTICS,
-    PlantedFamily,
-    Settings,
-    commit,
-    draw_directions,
+from epsilometer.integrations.flower.messages import (
+    JUST_BELOW,
+    PLANTED,
+    Arrays,
+    are_equal,
+    look_like_updates,
+    make_typical,
+    read_norm,
+    read_weights,
+    to_arrays,
+    to_record,
 )
+from epsilometer.integrations.flower.settings import Settings, commit, draw_directions
 from epsilometer.types import FloatArray
 
 with needs("flwr", extra="flower"):
-    from flwr.app import (
-        Array,
-        ArrayRecord,
-        ConfigRecord,
-        Context,
-        Message,
-        MetricRecord,
-        RecordDict,
-    )
+    from flwr.app import ArrayRecord, MetricRecord, RecordDict
 
-Arrays: TypeAlias = dict[str, NDArray[Any]]
 _log = logging.getLogger("flwr")  # so that it stands among Flower's own lines
-_Handler: TypeAlias = Callable[[Message, Context], Message]
-_CLIPPING_NORM = "clipping_norm"  # what Flower calls it in the config that it sends to clients
 _NORM_BIT = "norm_bit"  # by which clients say that they had to clip
-_JUST_BELOW = 1 - 1e-5  # rounding must not make a canary count as clipped
 _ROWS = 2**24  # floats of canaries that are made at a time: 64 MiB
 _NO_CLIPPING = (
     "No clipping norm was found, neither in messages nor in the strategy: canaries had the median "
@@ -65,8 +59,11 @@ _MASKED = "mode 'mod': the server may see sums only"
 _UNACCOUNTED = "no noise of the strategy is known: give accounted=AccountedMean(…)"
 _LOUD = 10.0  # how much longer than the clipping norm, in units of it or of the noise
 _LOUD_SHARE = 1000  # weights for each loud canary: unclipped, all of them are short beside noise
-_PLANTED = "epsilometer-canary"  # under which a planting client says what it planted
-_RESULTS = "fitres.metrics"  # where older clients put what they say
+_SHARE = 0.1  # of the replies of a round, from which canaries are said to harm the model
+_CROWD = (
+    "More than a tenth of the replies of a round are canaries: the model learns less from the "
+    "clients. Take fewer canaries, unless this is a simulation for the audit alone."
+)
 _NOBODY = (
     "Expected clients that plant canaries, but none said that it did: put canary_mod last in the "
     "mods of the ClientApp. Without canaries nothing is proved."
@@ -117,6 +114,8 @@ class Planting:
         self.rounds = RoundWatch(level=LEVEL / (self.part * (self.part + 1)))
         self.after_round: Callable[[], None] = lambda: None
         self._unsaved = False
+        self._added, self._effects = 0.0, list[float]()
+        self._most = (0, 1)
         self.ended = ""
         self._sent: Arrays | None = None
         self._nodes = 0
@@ -147,6 +146,12 @@ class Planting:
             yield f"The server was started {self.part} times; the audit went on where it was."
         if self.ended:
             yield f"The audit ended before the run did: {self.ended}"
+        if self._effects:
+            yield (
+                f"Canaries were at most {self._most[0]:,} of the {self._most[1]:,} replies of a "
+                f"round. What they added had {np.mean(self._effects):.0%} of the length of a "
+                "round's change of the weights, mean of rounds with canaries."
+            )
         if self.failed:
             yield f"{self.failed} replies of clients were errors."
         yield from self._odd
@@ -171,6 +176,9 @@ class Planting:
             except InvalidArgument as problem:  # the run never ends because of its audit
                 self.end(problem)
             self._unsaved |= moved
+            if moved and self._added:  # directions are orthogonal, or nearly so
+                self._effects.append(min(1.0, self._added / self.watch.moved))
+                self._added = 0.0
 
     @property
     def norm_known(self) -> bool:
@@ -186,7 +194,7 @@ class Planting:
         """Take what a client says it planted out of its reply, compare it, and look for it."""
         for name, record in list(content.config_records.items()):
             number = self.take_commitment(record)
-            if name == _PLANTED:
+            if name == PLANTED:
                 del content[name]
             if self.settings.local and number is not None and number not in self._single:
                 try:
@@ -196,7 +204,7 @@ class Planting:
 
     def take_commitment(self, record: MutableMapping[str, Any]) -> int | None:
         """Take it out of one record; return the canary's number where it is one of ours."""
-        said = record.pop(_PLANTED, None)
+        said = record.pop(PLANTED, None)
         if said is None:
             return None
         hashed, _, number = str(said).partition(" ")
@@ -266,13 +274,14 @@ class Planting:
         if not nodes or asked is None:
             return
         sent = read_weights(asked)
-        if self.settings.replies == "weights" and _look_like_updates(sent, replies):
+        if self.settings.replies == "weights" and look_like_updates(sent, replies):
             raise InvalidArgument(_DELTAS)
         assert self._canaries is not None
         assert self.watch is not None
         norm = np.float32(self._choose_norm(asked, sent, replies))
         numbers = [self.canary_of[node] for node in nodes]
         self.watch.take_part(numbers)
+        self._note_share(len(nodes), len(replies), float(norm))
         loud, many = self._choose_loud()
         step = max(1, _ROWS // self._canaries.dimension)
         for start in range(0, len(nodes), step):
@@ -312,19 +321,29 @@ class Planting:
         if clients is not None:
             if wanted is not None:
                 self._odd[_CLIENTS_CLIP] = None
-            return clients * _JUST_BELOW
+            return clients * JUST_BELOW
         if wanted is not None:
-            if servers and wanted < servers[0] * _JUST_BELOW:
+            if servers and wanted < servers[0] * JUST_BELOW:
                 self._odd[_SHORT] = None
             if servers and wanted > servers[0]:
                 self._odd[_LONG] = None
             return wanted
         if servers:
-            return float(servers[0]) * _JUST_BELOW
+            return float(servers[0]) * JUST_BELOW
         if self.settings.accounted is not None:
-            return self.settings.accounted.norm * _JUST_BELOW
+            return self.settings.accounted.norm * JUST_BELOW
         self._odd[_NO_CLIPPING] = None
         return self._measure_norm(sent, replies)
+
+    def _note_share(self, canaries: int, clients: int, norm: float) -> None:
+        """Note how many replies of a round are canaries, and how far they move the mean."""
+        replies = canaries + clients
+        self._added = norm * float(np.sqrt(canaries)) / replies
+        if canaries * self._most[1] > self._most[0] * replies:
+            self._most = canaries, replies
+        if canaries > _SHARE * replies and _CROWD not in self._odd:
+            self._odd[_CROWD] = None
+            _log.warning("epsilometer: %s", _CROWD)
 
     def _choose_loud(self) -> tuple[float, int]:
         """Return how much longer than the clipping norm canaries are, and how many of a round.
@@ -377,7 +396,7 @@ class Planting:
         first = next(iter(contents[0].array_records.values()), None)
         self._sent = None if first is None else to_arrays(first)
         if not self.ended and any(
-            not _are_equal(first, next(iter(each.array_records.values()), None))
+            not are_equal(first, next(iter(each.array_records.values()), None))
             for each in contents[1:]
         ):
             self.end(InvalidArgument(_PERSONAL))
@@ -471,152 +490,12 @@ class Planting:
         return usual if usual > 0 else 1.0
 
 
-def canary_mod(
-    canaries: int,
-    *,
-    seed: int,
-    family: Family = "hadamard",
-    clip_norm: float | None = None,
-    without: Sequence[str] = STATISTICS,
-    index: Callable[[Context], int | None] | None = None,
-) -> Callable[[Message, Context, _Handler], Message]:
-    """Return a mod for the ``ClientApp``: designated clients answer with canaries themselves.
-
-    For secure aggregation, where the server cannot answer for a client whose masks it does not
-    know; and for clients that add noise themselves, whose single replies are then looked at. Put it
-    *last* in the list of mods, so that clipping and masking are done to what it made;
-    audit the server's app with ``mode="mod"`` and the same ``canaries``, ``seed`` and ``family``.
-    The designated clients train as the others do, and what they trained is thrown away. Each says
-    in its reply which family of canaries it planted, by a hash, which the audit takes out again.
-
-    Args:
-        canaries: How many there are in all.
-        seed: That of ``audit_server_app``. Whoever has it knows all canaries: draw it by
-            ``secrets.randbits(53)``, and keep it to yourself.
-        family: That of ``audit_server_app``.
-        clip_norm: Norm of a canary, where the message's config has no clipping norm.
-        without: That of ``audit_server_app``.
-        index: Which canary a client is, or None if it is none; by default its ``partition-id``
-            where that is below ``canaries``.
-    """
-
-    asked = PlantedFamily(canaries=canaries, seed=seed, family=family)
-
-    def choose_canary(context: Context) -> int | None:
-        if index is not None:
-            return index(context)
-        partition = int(context.node_config.get("partition-id", canaries))
-        return partition if partition < canaries else None
-
-    def mod(message: Message, context: Context, call_next: _Handler) -> Message:
-        number = choose_canary(context) if is_training(message) else None
-        if number is None:
-            return call_next(message, context)
-        sent, norm = read_weights(message.content), read_norm(message.content) or clip_norm
-        if norm is None:
-            raise InvalidArgument(
-                "Expected a clipping norm in the message's config, or clip_norm, got neither."
-            )
-        reply = call_next(message, context)
-        if reply.has_error():
-            return reply
-        layout = Layout(sent, without=without)
-        row = draw_directions(family, canaries, layout.size, seed).rows([number])[0]
-        name = next(iter(reply.content.array_records))
-        reply.content[name] = to_record(layout.move(sent, row * np.float32(norm * _JUST_BELOW)))
-        planted = f"{commit(asked, layout.names)} {number}"
-        if _RESULTS in reply.content.config_records:
-            reply.content.config_records[_RESULTS][_PLANTED] = planted
-        else:
-            reply.content[_PLANTED] = ConfigRecord({_PLANTED: planted})
-        return reply
-
-    return mod
-
-
 def _find_robust(part: Any) -> set[str]:
     """Return which strategies that drop outliers a strategy is derived from."""
     return _ROBUST & {kind.__name__ for kind in type(part).__mro__}
-
-
-def _are_equal(one: ArrayRecord | None, other: ArrayRecord | None) -> bool:
-    """Tell whether two models are the same; most often they are one object."""
-    if one is other:
-        return True
-    if one is None or other is None or list(one) != list(other):
-        return False
-    return all(
-        mine.data is theirs.data or mine.data == theirs.data
-        for mine, theirs in zip(one.values(), other.values(), strict=True)
-    )
-
-
-def _look_like_updates(sent: Arrays, replies: list[RecordDict]) -> bool:
-    """Tell whether all replies are much shorter than their distance from what was sent."""
-    if not replies:
-        return False
-    own = to_arrays(next(iter(replies[0].array_records.values())))
-    pairs = [(own[name], value) for name, value in sent.items() if name in own]
-    length = sum(float(np.sum(np.square(part, dtype=np.float64))) for part, _ in pairs)
-    apart = sum(float(np.sum(np.square(part - value, dtype=np.float64))) for part, value in pairs)
-    return 0 < 4 * length < apart
 
 
 def _describe_problem(problem: Exception) -> str:
     if isinstance(problem, InvalidArgument):
         return str(problem)
     return f"{type(problem).__name__}: {problem}"
-
-
-def is_training(message: Message) -> bool:
-    """Tell whether a message asks for training, or answers that."""
-    return message.metadata.message_type.partition(".")[0] == "train"
-
-
-def read_weights(content: RecordDict) -> Arrays:
-    """Return the model in a message."""
-    records = list(content.array_records.values())
-    if len(records) != 1:
-        raise InvalidArgument(
-            f"Expected one ArrayRecord in messages of training, got {len(records)}: what a canary "
-            "should answer is not known. Under secure aggregation use canary_mod."
-        )
-    return to_arrays(records[0])
-
-
-def to_arrays(arrays: ArrayRecord) -> Arrays:
-    """Return arrays as NumPy has them."""
-    return {name: array.numpy() for name, array in arrays.items()}
-
-
-def to_record(arrays: Arrays) -> ArrayRecord:
-    """Return arrays as Flower has them."""
-    return ArrayRecord({name: Array(np.asarray(value)) for name, value in arrays.items()})
-
-
-def read_norm(content: RecordDict) -> float | None:
-    """Return the clipping norm that clients were sent, where they clip."""
-    for config in content.config_records.values():
-        if _CLIPPING_NORM in config:
-            return float(config[_CLIPPING_NORM])  # type: ignore[arg-type]
-    return None
-
-
-def make_typical(replies: list[RecordDict]) -> RecordDict:
-    """Return a reply as clients make them: the median of every number, and no arrays."""
-    found = RecordDict()
-    for name, part in replies[0].items():
-        if isinstance(part, ArrayRecord):
-            found[name] = ArrayRecord()
-        else:
-            found[name] = type(part)(
-                {key: _median(replies, name, key, value) for key, value in part.items()}
-            )
-    return found
-
-
-def _median(replies: list[RecordDict], name: str, key: str, value: Any) -> Any:
-    if not isinstance(value, int | float):
-        return value  # a list, or words: as the first client has it
-    every: list[Any] = [reply[name].get(key, value) for reply in replies if name in reply]
-    return type(value)(np.median(every))

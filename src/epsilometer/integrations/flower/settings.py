@@ -29,7 +29,7 @@ class Settings:
     """What an audit was asked for; :func:`audit_server_app` says what each field is."""
 
     delta: float | None = None
-    canaries: int = 1000
+    canaries: int = 20
     mode: Mode = "replace"
     out: str | Path = "epsilometer-flower"
     claim: Claim | float | None = None

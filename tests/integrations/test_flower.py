@@ -349,7 +349,7 @@ def test_doing_it_again_needs_what_was_supplied(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="server_app of flower: supplied from Python"):
         read_call(found.folder / "result.json")
     assert found.audit.to_json() + "\n" == (found.folder / "result.json").read_text("utf-8")
-    assert "NO CLAIM" in str(found.audit)
+    assert "NOT REFUTED" in str(found.audit)  # the claim is computed
     assert found.audit.save(tmp_path / "report.md").stat().st_size > 100
 
 
@@ -720,3 +720,14 @@ def test_the_result_says_what_canaries_cost(tmp_path: Path) -> None:
     assert "Canaries were at most 2 of the 42 replies" in few.told
     assert "had 22% of the length" in few.told
     assert "More than a tenth" not in few.told
+
+
+def test_the_claim_is_computed_where_nobody_accounts(tmp_path: Path) -> None:
+    """Four rounds with twice the noise are as one."""
+    app = server(private(24, noise=2 * NOISE), rounds=4)
+    found = audit(app, client(), tmp_path, nodes=16, canaries=8).audit
+    assert found.claim is not None
+    assert found.claim.epsilon == pytest.approx(EPSILON, rel=1e-3)
+    assert "4 rounds, no amplification" in found.claim.accountant
+    assert found.verdict == "not refuted"
+    assert 0.8 * EPSILON < found.conformance.bound.epsilon < EPSILON

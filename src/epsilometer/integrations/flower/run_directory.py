@@ -27,6 +27,7 @@ from epsilometer.errors import InvalidArgument
 from epsilometer.integrations.flower.checkpoints import hold_folder, keep_round
 from epsilometer.integrations.flower.planting import Planting
 from epsilometer.integrations.flower.settings import Settings
+from epsilometer.stats.gaussians import gaussian_epsilon
 
 _MODES = {
     "replace": "designated nodes were answered as canaries, their clients did not train",
@@ -160,12 +161,30 @@ def _choose_checks(planting: Planting, own: ConformanceFinding) -> ConformanceFi
 
 
 def _find_claim(planting: Planting, delta: float) -> Claim | None:
-    """Return what Flower's own accountant claims, where the strategy keeps one at this δ."""
+    """Return what Flower's own accountant claims at this δ, or what its noise promises.
+
+    Without an accountant the claim is that of the Gaussian mechanism: the noise that is accounted
+    for in each round, as many rounds as were seen, and no amplification by sampling.
+    """
     for part in planting.parts:
         spent = part.privacy_spent() if hasattr(part, "privacy_spent") else None
         if spent is not None and spent.delta == delta and math.isfinite(spent.epsilon):
             return Claim(spent.epsilon, delta, adjacency="add_remove", accountant="Flower's")
-    return None
+    accounted = planting.read_accounted()
+    rounds = 0 if planting.watch is None else planting.watch.summarise().rounds
+    if isinstance(accounted, str) or accounted.noise is not None or not rounds:
+        return None
+    noise, counted = (
+        accounted.noise_multiplier,
+        getattr(planting.strategy, "clipped_count_stddev", 0),
+    )
+    if counted:  # the number of clipped updates is released too, and one client changes it by ½
+        noise = (noise**-2 + (2 * counted) ** -2) ** -0.5
+    if not noise:
+        return None
+    epsilon = gaussian_epsilon(noise / math.sqrt(rounds), delta)
+    words = f"computed: noise multiplier {noise:.4g}, {rounds:,} rounds, no amplification"
+    return Claim(epsilon, delta, adjacency="add_remove", unit="client", accountant=words)
 
 
 def _word_run(planting: Planting, ended: str) -> Iterator[str]:

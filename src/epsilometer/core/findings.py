@@ -131,6 +131,7 @@ class LeaveOneOut(BaseFinding, frozen=True, kw_only=True):
         measured: Records that were left out, one at a time.
         of: Records in all.
         decimals: With how many decimals probabilities are taken to be shown; None: all of them.
+            −1: the predicted class alone.
         limit: Above which a record counts as exposed.
         exposed: Records above it, by what is shown and at full precision both.
         hidden: Records above it at full precision alone.
@@ -284,7 +285,7 @@ class RemovalPlan(BaseFinding, frozen=True, kw_only=True):
         removed: Records dropped before each measurement, from 0.
         largest: The largest risk of those left.
         exposed: How many of those left are above the limit.
-        accuracy: Share of those left that the model then predicts rightly.
+        accuracy: Share of those left that a model without them predicts rightly.
         ranks: Which were dropped, in order, by their rank of risk before; 0 where one had none.
         best: At how many dropped the fewest were exposed.
         ended: Why it was stopped.
@@ -315,7 +316,8 @@ class RoundingStep(BaseFinding, frozen=True, kw_only=True):
         decimals: How many; None: all. −1: the predicted class alone.
         exposed: Records above the limit.
         largest: The largest risk.
-        accuracy: Share of records predicted rightly from what is shown, ties broken by order.
+        accuracy: Share of records predicted rightly, from what is shown, by a model trained
+            without them; ties broken by order.
         advantage: The largest advantage of an attack on what is shown; None where none was run.
     """
 
@@ -347,7 +349,7 @@ class Variation(BaseFinding, frozen=True, kw_only=True):
 
 
 class AccuracyFinding(BaseFinding, frozen=True, kw_only=True):
-    """What share of its records the audited model predicts rightly."""
+    """What share of the records a model predicts rightly that was trained without them."""
 
     accuracy: Probability
 

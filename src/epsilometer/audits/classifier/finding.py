@@ -14,11 +14,11 @@ from epsilometer.audits.classifier.attacks.evaluation import RecordScores, bound
 from epsilometer.audits.classifier.leave_one_out.pdtp import (
     SHOWN,
     Changes,
-    find_flips,
     measure_changes,
     predict_class,
     show,
 )
+from epsilometer.audits.classifier.model_file import Leak
 from epsilometer.audits.classifier.outliers import explain_records
 from epsilometer.audits.classifier.release import Measured, apply_rules
 from epsilometer.audits.classifier.subject import ClassifierTask
@@ -75,6 +75,7 @@ class PartResults:
                 drawn=bool(arrays["drawn"]),
                 attacks=[(self._name(name), self._split(name)) for name in subject.attack_names],
                 mismatch=" ".join(self._mismatch),
+                leaks=self._leaks,
             ),
             subject.deciding_rules,
             confidence=self.task.confidence,
@@ -100,7 +101,7 @@ class PartResults:
                 *self._removal(),
                 *rounding,
                 *self._variations(),
-                AccuracyFinding(accuracy=float(np.mean(predict_class(arrays["full"]) == codes))),
+                AccuracyFinding(accuracy=float(np.mean(predict_class(arrays["without"]) == codes))),
             ),
             caveats=self._caveats(),
             cites=self._cites(),
@@ -127,12 +128,25 @@ class PartResults:
 
     def _changes(self, other: str = "without") -> Changes:
         """Return the risk of each measured record, as probabilities are shown."""
-        arrays, decimals = self.found["leave-one-out"], self.task.subject.decimals
+        arrays, decimals = self.found["leave-one-out"], self.task.subject.shown
         return measure_changes(arrays["full"], arrays[other], decimals=decimals)
 
     def _floor(self) -> FloatArray | None:
         """Return what another seed alone changes, seen through as many decimals."""
         return self._changes("null").risk if self.found["leave-one-out"]["null"].size else None
+
+    @property
+    def _leaks(self) -> list[Leak] | None:
+        """What the model's file tells; None where it was not searched."""
+        if "file" not in self.found:
+            return None
+        found = self.found["file"]
+        return [
+            Leak(kind=str(kind), records=int(records), finding=str(finding))  # type: ignore[arg-type]
+            for kind, records, finding in zip(
+                found["kinds"], found["records"], found["findings"], strict=True
+            )
+        ]
 
     @property
     def _mismatch(self) -> list[str]:
@@ -183,7 +197,7 @@ class PartResults:
             path=str(arrays["path"]),
             measured=measured,
             of=of,
-            decimals=self.task.subject.decimals,
+            decimals=self.task.subject.shown,
             limit=limit,
             exposed=int(above.sum()),
             hidden=int(np.sum((at.unbinned > limit) & ~above)),
@@ -206,7 +220,8 @@ class PartResults:
         order = _rank(at.risk)[:_LISTED]
         worst = order[:_EXPLAINED]
         notes = explain_records(task, records[worst])
-        measure = "PDTP" if subject.decimals is None else f"PDTP, {subject.decimals} decimals"
+        seen = {None: "", -1: ", class alone"}.get(subject.shown, f", {subject.shown} decimals")
+        measure = f"PDTP{seen}"
         listed = []
         for place, index in enumerate(order.tolist()):
             record = int(records[index])
@@ -311,6 +326,7 @@ class PartResults:
     def _caveats(self) -> tuple[str, ...]:
         found = self.found["leave-one-out"]
         caveats = [*self.task.subject.caveats, *map(str, found["caveats"].tolist())]
+        caveats += [leak.finding for leak in self._leaks or () if leak.kind == "statistics"]
         if "attacks" in self.found:
             found = self.found["attacks"]
             train, test = found["accuracy"].tolist()
@@ -400,7 +416,7 @@ def list_rounding_steps(
     limit: float,
     advantages: FloatArray | None,
 ) -> tuple[RoundingStep, ...]:
-    """Return risk and accuracy with fewer and fewer decimals, down to the class alone.
+    """Return risk and leave-one-out accuracy with fewer decimals, down to the class alone.
 
     Args:
         full: ln p of the model trained on all, shape ``(records, classes)``.
@@ -411,13 +427,9 @@ def list_rounding_steps(
     """
     steps = []
     for place, decimals in enumerate(SHOWN):
-        if decimals == -1:
-            change = measure_changes(full, without, decimals=None).risk
-            risk = np.where(find_flips(full, without), change, 0.0)
-            right = predict_class(full) == codes
-        else:
-            risk = measure_changes(full, without, decimals=decimals).risk
-            right = predict_class(show(full, decimals)) == codes
+        risk = measure_changes(full, without, decimals=decimals).risk
+        shown = without if decimals == -1 else show(without, decimals)
+        right = predict_class(shown) == codes
         steps.append(
             RoundingStep(
                 decimals=decimals,
@@ -458,10 +470,11 @@ def _advise(result: Audit) -> Iterator[str]:
         )
     if risk.decimals is not None and risk.hidden:
         hidden = risk.hidden
+        shown = "class labels" if risk.decimals == -1 else f"{risk.decimals} decimals"
         more = "1 more record is" if hidden == 1 else f"{hidden:,} more records are"
         yield (
-            f"Show no more than {risk.decimals} decimals, and do not give the model itself "
-            f"away: at full precision {more} exposed."
+            f"Show no more than {shown}, and do not give the model itself away: at full precision "
+            f"{more} exposed."
         )
 
 

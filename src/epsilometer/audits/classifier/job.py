@@ -5,6 +5,7 @@ is kept when it is finished, and inside the longer ones the engine keeps smaller
 """
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,12 @@ from threadpoolctl import threadpool_limits
 from epsilometer._files import write_whole
 from epsilometer.audits.classifier.attacks.evaluation import find_mismatch
 from epsilometer.audits.classifier.attacks.shadow_attacks import ATTACKS
-from epsilometer.audits.classifier.attacks.shadows import ShadowPool, shadow_pool
+from epsilometer.audits.classifier.attacks.shadows import (
+    ShadowPool,
+    hide_digits,
+    shadow_pool,
+    show_logs,
+)
 from epsilometer.audits.classifier.finding import RECORDS, PartResults
 from epsilometer.audits.classifier.leave_one_out.pdtp import (
     SHOWN,
@@ -25,9 +31,14 @@ from epsilometer.audits.classifier.leave_one_out.pdtp import (
     measure_changes,
     pdtp,
     predict_class,
-    show,
 )
-from epsilometer.audits.classifier.sklearn_models import FitEstimator, take_rows
+from epsilometer.audits.classifier.model_file import search_model
+from epsilometer.audits.classifier.sklearn_models import (
+    FitEstimator,
+    clone_with_seed,
+    seed_globals,
+    take_rows,
+)
 from epsilometer.audits.classifier.subject import Classifier, ClassifierTask
 from epsilometer.core.audit import Audit
 from epsilometer.core.scores import Scores
@@ -87,6 +98,8 @@ def _fingerprint_inputs(task: ClassifierTask) -> dict[str, str]:
     # Texts as arrays: one by one they would be looked for among files, which takes long.
     for name in {"feature_names", "record_names"} & set(given):
         given[name] = np.asarray(given[name], np.str_)
+    if task.content is not None:
+        given["model_file"] = task.content
     if "groups" in given:
         given["groups"] = task.groups
     # An attack from elsewhere is known to the plan by its code: settings have its name alone.
@@ -118,6 +131,7 @@ class ClassifierJob:
     def unit(self, index: int) -> Arrays:
         """Compute one part of the work."""
         work = {
+            "file": self._search_file,
             "leave-one-out": self._leave_out,
             "attacks": self._attack,
             "removal": self._remove,
@@ -158,6 +172,19 @@ class ClassifierJob:
             patience=subject.patience,
         )
 
+    def _search_file(self) -> Arrays:
+        subject, task = self.task.subject, self.task
+        model = clone_with_seed(subject.estimator, task.seed, overwrite=False)
+        with seed_globals(task.seed), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the same as with each record left out, said there
+            model.fit(subject.X, task.classes[task.codes])
+        leaks = search_model(model, subject.X, task.codes, content=task.content, seed=task.seed)
+        return {
+            "kinds": np.array([leak.kind for leak in leaks], np.str_),
+            "records": np.array([leak.records for leak in leaks], np.int64),
+            "findings": np.array([leak.finding for leak in leaks], np.str_),
+        }
+
     def _leave_out(self) -> Arrays:
         subject = self.task.subject
         found = self._measure(subject.X, subject.y, where="leave-one-out")
@@ -186,12 +213,14 @@ class ClassifierJob:
             directory=self._folder("shadows"),
             listen=self.listen,
         )
+        advantages = measure_shown(pool)
+        pool = hide_digits(pool, subject.shown)
         targets, member, unlike = self._choose_targets(pool)
         own = np.exp(pool.own.astype(np.float64))
         arrays: dict[str, NDArray[Any]] = {
             "member": member,
             "mismatch": np.array(unlike, np.str_),
-            "advantages": measure_shown(pool),
+            "advantages": advantages,
             "spread": own.std(axis=0),
             "accuracy": np.array([pool.train_accuracy.mean(), pool.test_accuracy.mean()]),
         }
@@ -212,6 +241,7 @@ class ClassifierJob:
         """Return what is attacked, who was in it, and how it differs from its shadows."""
         if self.task.target is not None:
             log_proba, member = self.task.target
+            log_proba = show_logs(log_proba, self.task.subject.shown)
             return [log_proba], member[None], find_mismatch(pool, log_proba, member)
         enough = min(pool.models // 2, max(1, -(-_SCORES // pool.records)))
         targets = range(0, 2 * enough, 2)  # one of each pair
@@ -224,7 +254,7 @@ class ClassifierJob:
             subject.X,
             subject.y,
             limit=subject.limit,
-            decimals=subject.decimals,
+            decimals=subject.shown,
             steps=self.task.removal,
         )
 
@@ -263,13 +293,13 @@ def plan_removal(
         X: Features.
         y: Labels.
         limit: Above which a record is exposed.
-        decimals: With how many decimals probabilities are shown.
+        decimals: With how many decimals probabilities are shown; −1: the class alone.
         steps: Measurements at most, the first not counted.
 
     Returns:
         ``dropped``: row numbers, in the order they were dropped. At each measurement ``removed``:
         how many had been dropped; ``largest``: the largest risk; ``exposed``: records above the
-        limit; ``accuracy``: share of those left that were predicted rightly.
+        limit; ``accuracy``: leave-one-out accuracy on those left.
     """
     labels = np.asarray(y)
     left = np.arange(labels.size)
@@ -279,7 +309,7 @@ def plan_removal(
         found = measure(take_rows(X, left), labels[left])
         risk = measure_changes(found.full, found.without, decimals=decimals).risk
         above = int(np.sum(risk > limit))
-        right = found.classes[predict_class(found.full)] == labels[left]
+        right = found.classes[predict_class(found.without)] == labels[left]
         removed.append(len(dropped))
         largest.append(float(risk.max()))
         exposed.append(above)
@@ -313,11 +343,7 @@ def measure_shown(pool: ShadowPool) -> FloatArray:
         values = []
         for each in pool.log_proba:
             log_proba = each.astype(np.float64)
-            if decimals == -1:
-                values.append((predict_class(log_proba) == pool.labels).astype(np.float64))
-            else:
-                own = show(log_proba, decimals)[np.arange(pool.records), pool.labels]
-                values.append(own)
+            values.append(show_logs(log_proba, decimals)[np.arange(pool.records), pool.labels])
         scores = np.stack(values)
         curve = tradeoff_curve(Scores(scores[pool.member], scores[~pool.member]))
         advantages.append(float(np.max(1 - curve.fnr - curve.fpr)))

@@ -7,6 +7,7 @@ from typing import TypeAlias
 import numpy as np
 
 from epsilometer import _validate
+from epsilometer.audits.classifier.model_file import Leak
 from epsilometer.core.findings import MembershipFinding, Outcome, RuleFinding
 from epsilometer.core.scores import Scores
 from epsilometer.errors import InvalidArgument
@@ -16,6 +17,7 @@ from epsilometer.stats.tradeoff import tradeoff_curve
 from epsilometer.types import FloatArray
 
 _DRAWN = 60  # points of a curve
+_NAMED = 3  # places in a file that a rule names
 _UNKNOWN = Limited(0.0, 0.0, 1.0)  # where nothing was measured
 
 
@@ -82,8 +84,30 @@ class CaughtAtMost:
         _validate.open_unit(fpr=self.fpr)
 
 
-ReleaseRule: TypeAlias = PdtpAtMost | AdvantageAtMost | CaughtAtMost
-RULES: tuple[ReleaseRule, ...] = (PdtpAtMost(), AdvantageAtMost(), CaughtAtMost())
+@dataclass(frozen=True)
+class NoRecordInFile:
+    """No record can be read out of the model's file, or computed from it and all others.
+
+    Attributes:
+        statistics: Whether means of many records count too: whoever knows all but one of these
+            computes the last, but most files hold some.
+
+    Example:
+        >>> import epsilometer as em
+        >>> em.rules.NoRecordInFile()
+        NoRecordInFile(statistics=False)
+    """
+
+    statistics: bool = False
+
+
+ReleaseRule: TypeAlias = PdtpAtMost | AdvantageAtMost | CaughtAtMost | NoRecordInFile
+RULES: tuple[ReleaseRule, ...] = (
+    NoRecordInFile(),
+    PdtpAtMost(),
+    AdvantageAtMost(),
+    CaughtAtMost(),
+)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -97,6 +121,7 @@ class Measured:
         drawn: Whether those measured were drawn by chance, where not all were.
         attacks: (name, scores) of each attack.
         mismatch: Why attacks may be weaker than they look; empty where nothing is known.
+        leaks: What the model's file tells of single records; None where it was not searched.
     """
 
     risk: FloatArray | None
@@ -105,6 +130,7 @@ class Measured:
     drawn: bool
     attacks: Sequence[tuple[str, Scores]]
     mismatch: str = ""
+    leaks: Sequence[Leak] | None = None
 
 
 def apply_rules(
@@ -162,13 +188,16 @@ def _count_statements(measured: Measured, rules: Sequence[ReleaseRule]) -> int:
     """Return how many statements rest on samples, and so share the confidence."""
     risk = measured.risk
     sampled = risk is not None and (risk.size < measured.of or measured.floor is not None)
-    return sum(sampled if isinstance(r, PdtpAtMost) else len(measured.attacks) for r in rules)
+    sizes = {PdtpAtMost: int(sampled), NoRecordInFile: 0}
+    return sum(sizes.get(type(rule), len(measured.attacks)) for rule in rules)
 
 
 def _apply_rule(
     rule: ReleaseRule, measured: Measured, findings: Sequence[MembershipFinding], confidence: float
 ) -> RuleFinding:
     match rule:
+        case NoRecordInFile():
+            return _limit_file(rule, measured)
         case PdtpAtMost():
             return _limit_risk(rule, measured, confidence)
         case AdvantageAtMost(limit):
@@ -185,6 +214,31 @@ def _apply_rule(
             ]
             what = f"TPR at FPR {fpr:.3g}"
             return _limit_attacks(name, limit, limits, what, measured.mismatch, confidence)
+
+
+def _limit_file(rule: NoRecordInFile, measured: Measured) -> RuleFinding:
+    """Fail where single records are in the file; nothing of this rests on samples."""
+    leaks = measured.leaks
+    outcome: Outcome = "unclear"
+    records, why = 0, "The model's file was not searched."
+    if leaks is not None:
+        grave = [leak for leak in leaks if rule.statistics or leak.kind != "statistics"]
+        records = max((leak.records for leak in grave), default=0)
+        outcome = "fail" if grave else "pass"
+        why = " ".join(leak.finding for leak in grave[:_NAMED])
+        if len(grave) > _NAMED:
+            why += f" {len(grave) - _NAMED} more."
+        why = why or "No training row, and nothing of one record alone, was found in the model."
+    return RuleFinding(
+        rule="no record in the model's file",
+        outcome=outcome,
+        finding=why,
+        value=float(records),
+        low=float(records),
+        high=float(measured.of if outcome == "unclear" else records),
+        limit=0.0,
+        confidence=1.0,
+    )
 
 
 def _limit_attacks(

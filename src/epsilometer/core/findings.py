@@ -328,6 +328,31 @@ class RoundingStep(BaseFinding, frozen=True, kw_only=True):
     advantage: float | None = None
 
 
+class RemedyFinding(BaseFinding, frozen=True, kw_only=True):
+    """What became of the attacks after a remedy was carried out, and of accuracy.
+
+    Attributes:
+        action: What was done, as an order; empty: nothing, for comparison.
+        caught: Share of those inside that the strongest attack finds at the false positives of
+            the rules.
+        advantage: The largest TPR − FPR of any attack.
+        accuracy: Of models on records that they were not trained on.
+        exposed: Records above the limit of PDTP; None where only the riskiest were measured again.
+        in_file: Records that the model's file tells of; None where nobody is given it.
+        outcome: The gravest outcome of any rule; unclear where one was not measured again.
+        helps: Whether fewer rules fail, or an attack loses a quarter of its success at least.
+    """
+
+    action: str
+    caught: Probability
+    advantage: float
+    accuracy: Probability
+    exposed: Count | None
+    in_file: Count | None
+    outcome: Outcome
+    helps: bool
+
+
 class Variation(BaseFinding, frozen=True, kw_only=True):
     """How much predictions at the same records vary for reasons that are nobody's record.
 
@@ -518,6 +543,7 @@ Finding: TypeAlias = (
     | RecordRisk
     | RemovalPlan
     | RoundingStep
+    | RemedyFinding
     | Variation
     | AccuracyFinding
     | PosteriorRuns

@@ -94,6 +94,7 @@ LOOKUPS: dict[str, Callable[[Any, Any], Any]] = {
     "shown_decimals": lambda _, item: (
         "all digits" if item.decimals is None else word_decimals(item.decimals)
     ),
+    "done": lambda _, remedy: remedy.action or "as it is",
     "rounded": lambda _, point: short(point.unit) if point.unit else "as it is",
     "sure": lambda _, item: (
         "computed" if item.confidence == 1 else f"{item.confidence:.4g} confidence"

@@ -37,6 +37,7 @@ def audit(model: Any, data: Any, published_as: str, **how: Any) -> em.Audit:
     rules = (PdtpAtMost(share=0.1), AdvantageAtMost(0.2), CaughtAtMost(0.1))
     given = (NoRecordInFile(), *rules) if published_as == "file" else rules
     plain = {"attacks": ("loss", "lira"), "shadows": 16, "records": "sample:60", "rules": given}
+    plain["remedies"] = 0
     subject = em.Classifier(model, *data, published_as=published_as, **{**plain, **how})
     return em.audit(subject, engine=em.InProcess())
 

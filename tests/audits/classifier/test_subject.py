@@ -57,7 +57,7 @@ TWO = {"published_as": "api", "decimals": 2}
 def audit(
     estimator: Any, data: Any = IRIS, *, seed: int = 0, out: Path | None = None, **how: Any
 ) -> Audit:
-    subject = Classifier(estimator, *data, **{"attacks": (), **how})
+    subject = Classifier(estimator, *data, **{"attacks": (), "remedies": 0, **how})
     return em.audit(subject, seed=seed, out=out, engine=HERE)
 
 
@@ -290,7 +290,7 @@ def test_every_attack_can_be_asked_for(attack: str, rng: np.random.Generator) ->
 def test_a_run_is_finished_to_the_same_bytes(tmp_path: Path, rng: np.random.Generator) -> None:
     data = noise(120, 3, rng)
     how: dict[str, Any] = {"attacks": ("loss",), "shadows": 6, "variation": 2}
-    how["records"] = "sample:12"
+    how |= {"records": "sample:12", "remedies": 2}
     tree = DecisionTreeClassifier(random_state=0)
     whole = audit(tree, data, out=tmp_path / "run", **how)
     before = (tmp_path / "run/result.json").read_bytes()
@@ -304,7 +304,7 @@ def test_a_run_is_finished_to_the_same_bytes(tmp_path: Path, rng: np.random.Gene
     with pytest.raises(EpsilometerError, match="plan"):
         audit(tree, noise(120, 3, rng), out=tmp_path / "run", **how)
     assert [variation.models for variation in whole.find(Variation)] == [2, 6]
-    assert json.loads(before)["provenance"]["units"] == 4
+    assert json.loads(before)["provenance"]["units"] == 5
 
 
 def test_it_comes_back_from_json_and_is_the_same_twice(rng: np.random.Generator) -> None:

@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -20,7 +20,7 @@ from epsilometer.audits.classifier.leave_one_out.pdtp import (
 )
 from epsilometer.audits.classifier.model_file import Leak
 from epsilometer.audits.classifier.outliers import explain_records
-from epsilometer.audits.classifier.release import Measured, apply_rules
+from epsilometer.audits.classifier.release import IN_FILE, Measured, apply_rules
 from epsilometer.audits.classifier.subject import ClassifierTask
 from epsilometer.core import judge
 from epsilometer.core.audit import Audit, Provenance
@@ -30,15 +30,16 @@ from epsilometer.core.findings import (
     LeaveOneOut,
     MembershipFinding,
     RecordRisk,
+    RemedyFinding,
     RemovalPlan,
     RoundingStep,
+    RuleFinding,
     Variation,
 )
 from epsilometer.core.printing import to_csv_text
 from epsilometer.core.scores import Scores
 from epsilometer.engine.shards import Arrays
 from epsilometer.stats import membership
-from epsilometer.stats.gaussians import gaussian_sigma
 from epsilometer.stats.score_finding import round_threshold
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
@@ -48,7 +49,9 @@ _LISTED = 1000  # records in a result
 _EXPLAINED = 20  # of them with what makes them stand out
 _EDGES = np.geomspace(1e-5, 10.0, 49)
 _CITES = ("long2017", "clopper1934")
-_NOISE_DELTA = 1e-5  # at which advice names noise
+_ADVISED = 3  # remedies that are advised
+_FEWER = 0.75  # of those caught before, at most so many where a remedy helps
+_NOTICED = 0.02  # share of people by which that must differ
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -67,19 +70,7 @@ class PartResults:
         """Return the audit: what the rules say, with all that it rests on."""
         subject, arrays = self.task.subject, self.found["leave-one-out"]
         at, floor = self._changes(), self._floor()
-        rules, attacks = apply_rules(
-            Measured(
-                risk=at.risk,
-                floor=floor,
-                of=self.task.codes.size,
-                drawn=bool(arrays["drawn"]),
-                attacks=[(self._name(name), self._split(name)) for name in subject.attack_names],
-                mismatch=" ".join(self._mismatch),
-                leaks=self._leaks,
-            ),
-            subject.deciding_rules,
-            confidence=self.task.confidence,
-        )
+        rules, attacks = self.apply_rules()
         attacks = tuple(map(self._add_bound, subject.attack_names, attacks))
         codes = self.task.codes[arrays["records"]]
         rounding = list_rounding_steps(
@@ -100,6 +91,7 @@ class PartResults:
                 *self._record_risks(at, floor),
                 *self._removal(),
                 *rounding,
+                *self._remedies(),
                 *self._variations(),
                 AccuracyFinding(accuracy=float(np.mean(predict_class(arrays["without"]) == codes))),
             ),
@@ -108,6 +100,39 @@ class PartResults:
             provenance=provenance,
         )
         return msgspec.structs.replace(result, advice=tuple(_advise(result)))
+
+    def apply_rules(self) -> tuple[tuple[RuleFinding, ...], tuple[MembershipFinding, ...]]:
+        """Return what each rule says, and how each attack does."""
+        subject, left_out = self.task.subject, self.found["leave-one-out"]
+        return apply_rules(
+            Measured(
+                risk=self._changes().risk,
+                floor=self._floor(),
+                of=self.task.codes.size,
+                drawn=bool(left_out["drawn"]),
+                attacks=[(self._name(name), self._split(name)) for name in subject.attack_names],
+                mismatch=" ".join(self._mismatch),
+                leaks=self._leaks,
+            ),
+            subject.deciding_rules,
+            confidence=self.task.confidence,
+        )
+
+    @property
+    def riskiest(self) -> IntArray:
+        """Rows of measured records, the riskiest first."""
+        order: IntArray = self.found["leave-one-out"]["records"][_rank(self._changes().risk)]
+        return order
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all records were left out once."""
+        return self.found["leave-one-out"]["records"].size == self.task.codes.size
+
+    @property
+    def exposed(self) -> int:
+        """How many records are above the limit."""
+        return int(np.sum(self._changes().risk > self.task.subject.limit))
 
     def list_records(self) -> str:
         """Return which records are at risk, as CSV: for the run's directory alone."""
@@ -306,6 +331,18 @@ class PartResults:
         ranks = {record: place for place, record in enumerate(order.tolist(), start=1)}
         return (describe_removal(found, ranks),)
 
+    def _remedies(self) -> tuple[RemedyFinding, ...]:
+        """Return what was tried: nothing first, then the best."""
+        if "remedies" not in self.found or not self.found["remedies"]["action"].size:
+            return ()
+        found = self.found["remedies"]
+        rows = [
+            PartSummary(*(found[name][place].item() for name in PartSummary._fields))
+            for place in range(found["action"].size)
+        ]
+        base, *tried = rows
+        return tuple(row.to_finding(base) for row in (base, *sorted(tried, key=_rank_remedy)))
+
     def _variations(self) -> tuple[Variation, ...]:
         subject, causes = self.task.subject, []
         if "variation" in self.found:
@@ -348,6 +385,70 @@ class PartResults:
         if attacks:
             cited.append(["massart1990", "steinke2023"])
         return tuple(dict.fromkeys([*_CITES, *(str(key) for keys in cited for key in keys)]))
+
+
+class PartSummary(NamedTuple):
+    """What rules say of one way to publish, in numbers; −1 where not all was measured."""
+
+    action: str
+    caught: float
+    advantage: float
+    accuracy: float
+    exposed: int
+    in_file: int
+    failed: int
+    unclear: int
+
+    def to_finding(self, base: "PartSummary") -> RemedyFinding:
+        """Return it as a finding, compared with what was audited."""
+        falls = (_falls(self.caught, base.caught), _falls(self.advantage, base.advantage))
+        helps = self.failed < base.failed or (self.failed == base.failed and any(falls))
+        return RemedyFinding(
+            action=self.action,
+            caught=self.caught,
+            advantage=self.advantage,
+            accuracy=self.accuracy,
+            exposed=None if self.exposed < 0 else self.exposed,
+            in_file=None if self.in_file < 0 else self.in_file,
+            outcome="fail" if self.failed else "unclear" if self.unclear else "pass",
+            helps=bool(self.action) and helps,
+        )
+
+
+def _falls(after: float, before: float) -> bool:
+    return after <= _FEWER * before and before - after >= _NOTICED
+
+
+def sum_up_parts(results: PartResults, action: str = "") -> PartSummary:
+    """Return what the rules say of measured parts, in numbers."""
+    rules, attacks = results.apply_rules()
+    files = [rule for rule in rules if rule.rule == IN_FILE]
+    return PartSummary(
+        action=action,
+        caught=max(attack.tpr for attack in attacks),
+        advantage=max(attack.advantage for attack in attacks),
+        accuracy=float(results.found["attacks"]["held out"]),
+        exposed=results.exposed if results.is_whole else -1,
+        in_file=int(files[0].value) if files else -1,
+        failed=sum(rule.outcome == "fail" for rule in rules),
+        unclear=sum(rule.outcome == "unclear" for rule in rules),
+    )
+
+
+def list_outcomes(rows: Sequence[PartSummary]) -> Arrays:
+    """Return summaries as arrays, one per number."""
+    kinds = {"action": np.str_, "exposed": np.int64, "in_file": np.int64}
+    kinds |= {"failed": np.int64, "unclear": np.int64}
+    return {
+        name: np.array([getattr(row, name) for row in rows], kinds.get(name, np.float64))
+        for name in PartSummary._fields
+    }
+
+
+def _rank_remedy(row: PartSummary) -> tuple[float, ...]:
+    """Sort by rules that fail, then by those unclear or the share caught, then by accuracy."""
+    harm = row.caught if row.failed else row.unclear
+    return row.failed, round(harm, 2), -round(row.accuracy, 2)
 
 
 def _rank(risk: FloatArray) -> NDArray[np.int64]:
@@ -443,26 +544,20 @@ def list_rounding_steps(
 
 
 def _advise(result: Audit) -> Iterator[str]:
-    """Yield what to do, the most useful first."""
+    """Yield what to do, the most useful first: of remedies only those that were seen to help."""
     (risk,) = result.find(LeaveOneOut)
+    yield from _advise_remedies(result.find(RemedyFinding))
+    if risk.exposed and not result.find(MembershipFinding):  # PDTP alone decides
+        yield _advise_rounding(result.find(RoundingStep), risk)
+        yield from (plan.ended for plan in result.find(RemovalPlan))
     if risk.exposed:
         yield (
             f"Look at the riskiest records: {RECORDS} in the run's directory says which they are. "
             "What makes them stand out may be a mistake in the data, or a person who must not be "
             "in it."
         )
-        yield _advise_rounding(result.find(RoundingStep), risk)
-        yield from (plan.ended for plan in result.find(RemovalPlan))
     if result.verdict == judge.CANNOT_TELL:
         yield "To be able to tell, measure more: all records, more shadows, more records."
-    if result.verdict != judge.RELEASE and risk.limit > 0:
-        noise = gaussian_sigma(risk.limit, _NOISE_DELTA)
-        yield (
-            "Differentially private training limits what anything published shows of any record. "
-            f"With ε = {risk.limit:g} at δ = {_NOISE_DELTA:g}, a single step on all records needs "
-            f"noise of {noise:.3g} times the clipping norm; the command epsilometer dpsgd says "
-            "what your settings of DP-SGD keep."
-        )
     if result.verdict == judge.RELEASE:
         yield (
             "Publish what was audited: this model, trained on these records in this way. After "
@@ -476,6 +571,24 @@ def _advise(result: Audit) -> Iterator[str]:
             f"Show no more than {shown}, and do not give the model itself away: at full precision "
             f"{more} exposed."
         )
+
+
+def _advise_remedies(tried: Sequence[RemedyFinding]) -> Iterator[str]:
+    """Name the remedies that helped, best first, with what they cost."""
+    if not tried:
+        return
+    base, *others = tried
+    helpful = [remedy for remedy in others if remedy.helps]
+    for remedy in helpful[:_ADVISED]:
+        after = {"pass": "All rules then pass.", "fail": "Not enough alone: a rule still fails."}
+        last = after.get(remedy.outcome, "Whether all rules then pass cannot be told yet.")
+        yield (
+            f"{remedy.action} Of 100 people in the data, an attacker then identifies "
+            f"{100 * remedy.caught:.0f} (before: {100 * base.caught:.0f}); accuracy on others is "
+            f"{remedy.accuracy:.1%} (before: {base.accuracy:.1%}). {last}"
+        )
+    if others and not helpful:
+        yield f"None of {len(others)} remedies that were tried helps: publish nothing of it."
 
 
 def _advise_rounding(steps: Sequence[RoundingStep], risk: LeaveOneOut) -> str:

@@ -6,8 +6,8 @@ is kept when it is finished, and inside the longer ones the engine keeps smaller
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,12 @@ from epsilometer.audits.classifier.attacks.shadows import (
     shadow_pool,
     show_logs,
 )
-from epsilometer.audits.classifier.finding import RECORDS, PartResults
+from epsilometer.audits.classifier.finding import (
+    RECORDS,
+    PartResults,
+    list_outcomes,
+    sum_up_parts,
+)
 from epsilometer.audits.classifier.leave_one_out.pdtp import (
     SHOWN,
     Pdtp,
@@ -33,13 +38,14 @@ from epsilometer.audits.classifier.leave_one_out.pdtp import (
     predict_class,
 )
 from epsilometer.audits.classifier.model_file import search_model
+from epsilometer.audits.classifier.remedies import Remedy, list_remedies
 from epsilometer.audits.classifier.sklearn_models import (
     FitEstimator,
     clone_with_seed,
     seed_globals,
     take_rows,
 )
-from epsilometer.audits.classifier.subject import Classifier, ClassifierTask
+from epsilometer.audits.classifier.subject import Classifier, ClassifierTask, leaves_exactly
 from epsilometer.core.audit import Audit
 from epsilometer.core.scores import Scores
 from epsilometer.engine.code import find_code
@@ -50,11 +56,13 @@ from epsilometer.engine.plan import Plan
 from epsilometer.engine.request import Request
 from epsilometer.engine.run import Done, Unwatched, Watch
 from epsilometer.engine.shards import Arrays, check_arrays
+from epsilometer.errors import EpsilometerError
 from epsilometer.stats.tradeoff import tradeoff_curve
 from epsilometer.types import BoolArray, FloatArray
 
 SUBJECTS = (Classifier,)
 _SCORES = 10_000  # of attacks, for which enough targets are attacked
+_JUDGED = ("leave-one-out", "attacks", "file")  # parts that rules look at
 _VARIATION = 7  # number of the random stream that varies training; attacks have the others
 _PATIENCE = 5  # measurements of a removal plan without a new best
 _SHARE = 10  # of the exposed records, one in so many is dropped at a time
@@ -120,6 +128,7 @@ class ClassifierJob:
         directory: Where longer parts keep their own units; nowhere where None.
         engine: What executes these.
         listen: Who is told what happens.
+        kept: Parts, and the pool of shadows, for parts that need them.
     """
 
     plan: Plan
@@ -127,6 +136,7 @@ class ClassifierJob:
     directory: Path | None
     engine: Engine
     listen: Sequence[Listener]
+    kept: dict[str, Any] = field(default_factory=dict)
 
     def unit(self, index: int) -> Arrays:
         """Compute one part of the work."""
@@ -136,8 +146,11 @@ class ClassifierJob:
             "attacks": self._attack,
             "removal": self._remove,
             "variation": self._vary,
+            "remedies": self._try_remedies,
         }
-        return work[self.task.parts[index]]()
+        part = self.task.parts[index]
+        self.kept[part] = work[part]()
+        return self.kept[part]
 
     def missing(self, index: int) -> Arrays:
         """Return nothing. It is never asked: what a part raises reaches the caller."""
@@ -201,18 +214,25 @@ class ClassifierJob:
             "caveats": np.array(found.caveats, np.str_),
         }
 
+    def _train_pool(self) -> ShadowPool:
+        subject = self.task.subject
+        if "pool" not in self.kept:
+            self.kept["pool"] = shadow_pool(
+                subject.estimator,
+                subject.X,
+                subject.y,
+                models=subject.shadows,
+                seed=self.task.seed,
+                engine=self.engine,
+                directory=self._folder("shadows"),
+                listen=self.listen,
+            )
+        pool: ShadowPool = self.kept["pool"]
+        return pool
+
     def _attack(self) -> Arrays:
         subject = self.task.subject
-        pool = shadow_pool(
-            subject.estimator,
-            subject.X,
-            subject.y,
-            models=subject.shadows,
-            seed=self.task.seed,
-            engine=self.engine,
-            directory=self._folder("shadows"),
-            listen=self.listen,
-        )
+        pool = self._train_pool()
         advantages = measure_shown(pool)
         pool = hide_digits(pool, subject.shown)
         targets, member, unlike = self._choose_targets(pool)
@@ -223,6 +243,7 @@ class ClassifierJob:
             "advantages": advantages,
             "spread": own.std(axis=0),
             "accuracy": np.array([pool.train_accuracy.mean(), pool.test_accuracy.mean()]),
+            "held out": np.array(measure_held_out(pool)),
         }
         for place, name in enumerate(subject.attack_names):
             scores = [
@@ -257,6 +278,53 @@ class ClassifierJob:
             decimals=subject.shown,
             steps=self.task.removal,
         )
+
+    def _try_remedies(self) -> Arrays:
+        """Carry out what may help, and measure it by the same attacks; nothing where all is well.
+
+        What fails to train is no remedy.
+        """
+        base = {part: self._find_part(part) for part in self.task.parts if part in _JUDGED}
+        rows = [sum_up_parts(PartResults(task=self.task, found=base))]
+        results = PartResults(task=self.task, found=base)
+        if rows[0].failed == rows[0].unclear == 0:
+            return list_outcomes([])
+        self._train_pool()
+        left = self.task.subject.remedies
+        for place, remedy in enumerate(
+            list_remedies(self.task.subject, results.riskiest, exposed=results.exposed)
+        ):
+            if remedy.retrains and left == 0:
+                continue
+            left -= remedy.retrains
+            try:
+                found = self._carry_out(remedy, place, base)
+            except EpsilometerError:
+                continue
+            rows.append(sum_up_parts(found, action=remedy.action))
+        return list_outcomes(rows)
+
+    def _find_part(self, part: str) -> Arrays:
+        """Return a part as it was computed here, or compute it again where it was read."""
+        return self.kept[part] if part in self.kept else self.unit(self.task.parts.index(part))
+
+    def _carry_out(self, remedy: Remedy, place: int, base: Mapping[str, Arrays]) -> PartResults:
+        subject = remedy.subject
+        if remedy.retrains and not leaves_exactly(subject):  # those who were riskiest are looked at
+            subject = dataclasses.replace(subject, records=remedy.watched)
+        task = ClassifierTask(subject, self.task.request)
+        kept = {} if remedy.retrains else {"pool": self.kept["pool"]}
+        job = dataclasses.replace(
+            self, task=task, directory=self._folder(f"remedy-{place}"), kept=kept
+        )
+        found = {"attacks": job._attack()}
+        if "file" in task.parts:
+            found["file"] = job._search_file()
+        if not remedy.retrains:
+            found["leave-one-out"] = base["leave-one-out"]
+        else:
+            found["leave-one-out"] = job._leave_out()
+        return PartResults(task=task, found=found)
 
     def _vary(self) -> Arrays:
         subject, codes = self.task.subject, self.task.codes
@@ -330,6 +398,12 @@ def plan_removal(
         "exposed": np.array(exposed, np.int64),
         "accuracy": np.array(accuracy),
     }
+
+
+def measure_held_out(pool: ShadowPool) -> float:
+    """Return the accuracy of all models on records that they were not trained on, as shown."""
+    right = np.stack([predict_class(each) == pool.labels for each in pool.log_proba])
+    return float(right[~pool.member].mean())
 
 
 def measure_shown(pool: ShadowPool) -> FloatArray:

@@ -69,7 +69,10 @@ def _list_parts(where: str, value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, list | tuple | set | frozenset):
         yield from _list_items(where, [*value])
     elif not callable(value) or hasattr(value, "__dict__"):
-        for name, part in _read_state(value).items():
+        state = _read_state(value)
+        for name, part in state.items():
+            if f"{name}_" in state and not hasattr(part, "fit"):
+                continue  # a parameter whose fitted value is there too
             yield f"{type(value).__name__}.{name}" if name else where, part
 
 

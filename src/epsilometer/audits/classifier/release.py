@@ -17,6 +17,7 @@ from epsilometer.stats.tradeoff import tradeoff_curve
 from epsilometer.types import FloatArray
 
 _DRAWN = 60  # points of a curve
+IN_FILE = "no record in the model's file"
 _NAMED = 3  # places in a file that a rule names
 _UNKNOWN = Limited(0.0, 0.0, 1.0)  # where nothing was measured
 
@@ -230,7 +231,7 @@ def _limit_file(rule: NoRecordInFile, measured: Measured) -> RuleFinding:
             why += f" {len(grave) - _NAMED} more."
         why = why or "No training row, and nothing of one record alone, was found in the model."
     return RuleFinding(
-        rule="no record in the model's file",
+        rule=IN_FILE,
         outcome=outcome,
         finding=why,
         value=float(records),

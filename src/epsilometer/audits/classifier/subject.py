@@ -72,6 +72,8 @@ class Classifier:
         decimals: With how many decimals an API shows probabilities; None: all.
         removal: Measurements of the plan to drop records; None: 25 where records can be left out
             without fitting again, else none.
+        remedies: How many remedies that need new models are carried out and measured, at most,
+            where some rule does not pass; each costs as much as the attacks. 0: none.
         variation: Models trained on all records with other seeds, to see how much predictions
             vary anyway; 0: none.
         feature_names: Of the columns of X.
@@ -114,6 +116,7 @@ class Classifier:
     rules: Sequence[ReleaseRule] | ReleaseRule | None = None
     decimals: int | None = None
     removal: int | None = None
+    remedies: int = 9
     variation: int = 0
     feature_names: Sequence[str] | None = field(default=None, metadata=DATA)
     categorical: ArrayLike | None = field(default=None, metadata=DATA)
@@ -136,6 +139,7 @@ class Classifier:
         _validate.at_least(0, patience=self.patience)
         _validate.whole(4, shadows=self.shadows)
         _validate.whole(0, variation=self.variation, removal=self.removal or 0)
+        _validate.whole(0, remedies=self.remedies)
         _validate.whole(1, decimals=1 if self.decimals is None else self.decimals)
         if self.variation == 1:
             raise InvalidArgument("Expected variation of at least 2 models, or 0 for none, got 1.")
@@ -210,6 +214,7 @@ class ClassifierTask:
 
     Attributes:
         subject: The settings.
+        request: What was asked beside them.
         classes: The labels, in order.
         codes: Positions of the records' labels among them.
         categorical: Which features are names of something; None: none are.
@@ -233,7 +238,7 @@ class ClassifierTask:
                 f"Expected no until for Classifier, got {request.until!r}: its rules are applied "
                 "when all is measured."
             )
-        self.subject = subject
+        self.subject, self.request = subject, request
         self.classes, self.codes = read_labels(subject.y)
         _check_sizes(subject, self.classes.size, self.codes.size)
         clone_with_seed(subject.estimator, request.seed)  # refuses what cannot be cloned
@@ -264,6 +269,7 @@ class ClassifierTask:
             "file": any(isinstance(rule, NoRecordInFile) for rule in self.subject.deciding_rules),
             "removal": self.removal > 0,
             "variation": self.subject.variation > 0,
+            "remedies": bool(self.subject.attack_names) and self.subject.remedies > 0,
         }
         return tuple(part for part, needed in wanted.items() if needed)
 
@@ -320,9 +326,13 @@ def _count_measurements(subject: Classifier, n: int) -> int:
         return subject.removal
     if n > _MOST_RECORDS or subject.records is not None:
         return 0
+    return _STEPS if leaves_exactly(subject) else 0
+
+
+def leaves_exactly(subject: Classifier) -> bool:
+    """Tell whether records can be left out without fitting again."""
     inner = unwrap_pipeline(
         subject.estimator, subject.X, subject.y, preprocessing=subject.preprocessing
     )
     family = family_of(inner.estimator)
-    exact = family is not None and not family.refuses(inner.estimator, inner.features, subject.y)
-    return _STEPS if exact else 0
+    return family is not None and not family.refuses(inner.estimator, inner.features, subject.y)

@@ -73,19 +73,27 @@ def build(audit: Audit, *, records: int | None = None, brief: bool = False) -> D
     ]
     meaning = tuple(dict.fromkeys(_list_meaning(audit)))
     reach = word_reach(audit) if audit.verdict == judge.NOT_REFUTED else ""
+    decided = bool(audit.find(RuleFinding) or audit.find(FormPlan))
+    told = Section(title="What it means, and what not", blocks=(Notes(lines=meaning),))
+    tables = [*texts.list_tables(audit)]
+    tried = [table for table in tables if table.title == texts.REMEDIES] if decided else []
+    first = (*tried, told) if decided else ()
+    action = audit.advice[0] if audit.find(RuleFinding) and audit.advice else ""
     document = Document(
         title=audit.subject,
-        verdict=_build_verdict(audit, reach or next(iter(meaning), "")),
+        verdict=_build_verdict(audit, action or reach or next(iter(meaning), "")),
+        decisive=len(first),
         notes=tuple(texts.word_run(audit.provenance)),
         summary=tuple(_list_cards(audit)),
         blocks=(
+            *first,
             *([] if brief else _collect_figures("Side by side", compare_views(audit), "views")),
             *(sections[0].blocks if lone else ()),
-            *texts.list_tables(audit),
+            *(table for table in tables if table not in tried),
             *([] if brief else _collect_figures("Figures", draw_findings(audit), "audit")),
             *_build_records(audit, records),
             *(() if lone else sections),
-            Section(title="What it means, and what not", blocks=(Notes(lines=meaning),)),
+            *(() if decided else (told,)),
             *([] if brief else _fold_explanation(audit)),
             _build_again(audit.provenance),
             *([] if brief else _draw_aside(audit, len(views))),
@@ -96,6 +104,7 @@ def build(audit: Audit, *, records: int | None = None, brief: bool = False) -> D
 
 def _list_cards(audit: Audit) -> Iterator[Block]:
     """Return the blocks of the first screen."""
+    yield from _list_advice(audit)
     rules = [
         Fact(
             rule.rule,
@@ -106,20 +115,26 @@ def _list_cards(audit: Audit) -> Iterator[Block]:
     ]
     if rules:
         yield Facts(title="Rules", rows=tuple(rules), style="reasons")
-    scale, views, plan = build_scale(audit), audit.find(EpsilonFinding), audit.one(FormPlan)
+    scale, views = build_scale(audit), audit.find(EpsilonFinding)
     if scale is not None:
         yield scale
     if views:
         yield _build_threat(views, audit)
-    title, advice = "What to do", audit.advice
+    if facts := texts.list_every_fact(audit):
+        yield Facts(title="What was measured", rows=facts)
+
+
+def _list_advice(audit: Audit) -> Iterator[Block]:
+    """Return what to do; the first of it leads the page where rules decide."""
+    title, advice, plan = "What to do", audit.advice, audit.one(FormPlan)
+    if audit.find(RuleFinding):
+        title, advice = "What else to do", advice[1:]
     if plan is not None:
         none = "Nothing is known to stay below the limit"
         title = "What may be published" if plan.chosen else none
         advice = (*advice, *plan.advice)
     if advice:
         yield Notes(title=title, lines=tuple(dict.fromkeys(advice)))
-    if facts := texts.list_every_fact(audit):
-        yield Facts(title="What was measured", rows=facts)
 
 
 def _list_meaning(audit: Audit) -> Iterator[str]:

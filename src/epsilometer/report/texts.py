@@ -205,6 +205,9 @@ def tabulate(spec: dict[str, Any], audit: Audit, items: Iterable[Any], **more: A
     )
 
 
+REMEDIES = next(spec["title"] for spec in TEXTS["tables"] if spec["of"] == "RemedyFinding")
+
+
 def list_tables(audit: Audit) -> Iterator[Table]:
     """Return the tables of an audit, in the order they are read; those without rows not."""
     for spec in TEXTS["tables"]:

@@ -20,7 +20,7 @@ from epsilometer.audits.classifier.leave_one_out.pdtp import (
 )
 from epsilometer.audits.classifier.model_file import Leak
 from epsilometer.audits.classifier.outliers import explain_records
-from epsilometer.audits.classifier.release import IN_FILE, Measured, apply_rules
+from epsilometer.audits.classifier.release import IN_FILE, Measured, apply_rules, weigh_rule
 from epsilometer.audits.classifier.subject import ClassifierTask
 from epsilometer.core import judge
 from epsilometer.core.audit import Audit, Provenance
@@ -71,6 +71,10 @@ class PartResults:
         subject, arrays = self.task.subject, self.found["leave-one-out"]
         at, floor = self._changes(), self._floor()
         rules, attacks = self.apply_rules()
+        kinds = [leak.kind for leak in self._leaks or ()]
+        size = self.task.codes.size
+        grave = {rule: weigh_rule(rule, size, kinds) for rule in rules if rule.outcome == "fail"}
+        rules = tuple(sorted(rules, key=lambda rule: -grave.get(rule, 0.0)))
         attacks = tuple(map(self._add_bound, subject.attack_names, attacks))
         codes = self.task.codes[arrays["records"]]
         rounding = list_rounding_steps(

@@ -1,7 +1,9 @@
 """Apply rules about publishing to risks and attacks: each passes, fails or is unclear."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -18,6 +20,13 @@ from epsilometer.types import FloatArray
 
 _DRAWN = 60  # points of a curve
 IN_FILE = "no record in the model's file"
+_Plain: TypeAlias = Callable[[float], str]
+_IN_FILE = {
+    "rows": "The model file holds the records of {}.",
+    "one person": "The model file has parts that belong to single people: {}.",
+    "rebuilt": "Whoever has the model file and all other records computes the records of {}.",
+    "statistics": "The model file holds statistics that give away the last of {}.",
+}
 _NAMED = 3  # places in a file that a rule names
 _UNKNOWN = Limited(0.0, 0.0, 1.0)  # where nothing was measured
 
@@ -206,7 +215,8 @@ def _apply_rule(
             limits = [
                 (f, Limited(f.advantage, f.advantage_low, f.advantage_high)) for f in findings
             ]
-            return _limit_attacks(name, limit, limits, "TPR − FPR", measured.mismatch, confidence)
+            said = measured.mismatch, confidence
+            return _limit_attacks(name, limit, limits, "TPR − FPR", _word_advantage, *said)
         case CaughtAtMost(limit, fpr):
             name = f"no attack catches more than {limit:.3g} at {fpr:.3g} false positives"
             limits = [
@@ -214,7 +224,8 @@ def _apply_rule(
                 for f, (_, scores) in zip(findings, measured.attacks, strict=True)
             ]
             what = f"TPR at FPR {fpr:.3g}"
-            return _limit_attacks(name, limit, limits, what, measured.mismatch, confidence)
+            said = measured.mismatch, confidence
+            return _limit_attacks(name, limit, limits, what, partial(_word_caught, fpr), *said)
 
 
 def _limit_file(rule: NoRecordInFile, measured: Measured) -> RuleFinding:
@@ -224,9 +235,13 @@ def _limit_file(rule: NoRecordInFile, measured: Measured) -> RuleFinding:
     records, why = 0, "The model's file was not searched."
     if leaks is not None:
         grave = [leak for leak in leaks if rule.statistics or leak.kind != "statistics"]
-        records = max((leak.records for leak in grave), default=0)
+        worst = [leak.records for leak in grave if leak.kind == grave[0].kind]
+        records = max(worst, default=0)
         outcome = "fail" if grave else "pass"
         why = " ".join(leak.finding for leak in grave[:_NAMED])
+        if grave:
+            who = f"{records:,} of {measured.of:,} people"
+            why = f"{_IN_FILE[grave[0].kind].format(who)} {why}"
         if len(grave) > _NAMED:
             why += f" {len(grave) - _NAMED} more."
         why = why or "No training row, and nothing of one record alone, was found in the model."
@@ -242,11 +257,26 @@ def _limit_file(rule: NoRecordInFile, measured: Measured) -> RuleFinding:
     )
 
 
+def _word_advantage(value: float) -> str:
+    return (
+        f"An attacker tells for {100 * (1 + value) / 2:.0f} of 100 people whether they are in the "
+        "data, where guessing tells it for 50."
+    )
+
+
+def _word_caught(fpr: float, value: float) -> str:
+    return (
+        f"Of 100 people in the data, an attacker identifies {100 * value:.0f}, wrongly accusing "
+        f"{100 * fpr:g} in 100 outsiders."
+    )
+
+
 def _limit_attacks(
     rule: str,
     limit: float,
     limits: Sequence[tuple[MembershipFinding, Limited]],
     what: str,
+    plain: _Plain,
     mismatch: str,
     confidence: float,
 ) -> RuleFinding:
@@ -259,7 +289,7 @@ def _limit_attacks(
         value, low, high = interval
         why = f"{what} of {attack.attack} is {value:.3f} ({low:.3f} to {high:.3f})"
         if low > limit:
-            outcome, why = "fail", f"{why}, above {limit:g}."
+            outcome, why = "fail", f"{plain(value)} {why}, above {limit:g}."
         elif high > limit:
             why += f": it may be on either side of {limit:g}. More scores would narrow it."
         elif mismatch:
@@ -304,6 +334,10 @@ def _compare_share(
     counted = f"{above:,} of {risk.size:,} measured records are above {rule.limit:g}"
     largest = float(risk.max())
     found = f"{counted}; the largest has {'∞' if np.isinf(largest) else f'{largest:.3g}'}."
+    plain = (
+        f"For {above:,} of {risk.size:,} people the model answers otherwise without them: a "
+        f"probability changes more than {math.exp(rule.limit):.3g}-fold."
+    )
     share = membership.share_above(above, risk.size, measured.of, confidence=confidence)
     known = risk.size == measured.of or measured.drawn
     if not known:  # of the others nothing is known at all
@@ -312,7 +346,7 @@ def _compare_share(
     if share.low > rule.share:
         beyond, why = _test_floor(rule, risk, measured.floor, confidence)
         if beyond:
-            return "fail", f"{found} {why}".strip(), share
+            return "fail", f"{plain} {found} {why}".strip(), share
         return "unclear", f"Training is too random to tell: {counted}, {why}", share
     if not known:
         why = f"{counted}, but they were chosen by the caller: others may be above it."
@@ -342,6 +376,22 @@ def _test_floor(
     pvalue = membership.sign_test_pvalue(only_risk, only_floor)
     why = f"{int(by_chance.sum()):,} with another seed and nothing removed (sign test: p = "
     return only_risk > 0 and pvalue <= 1 - confidence, f"{why}{pvalue:.2g})."
+
+
+def weigh_rule(rule: RuleFinding, of: int, kinds: Sequence[str]) -> float:
+    """Return how grave a rule's failure is, as a share of people that it concerns.
+
+    Rows count whole, parts of the model that belong to one person and records that need all
+    others half; so does an advantage, which is mostly about guesses that are no better.
+
+    Args:
+        rule: What was found.
+        of: Records in all.
+        kinds: Of leaks in the model's file, the gravest first.
+    """
+    if rule.rule == IN_FILE:
+        return rule.value / of * (1.0 if kinds and kinds[0] == "rows" else 0.5)
+    return float(rule.value) / (2 if "TPR − FPR" in rule.rule else 1)
 
 
 def _round_digits(values: FloatArray) -> tuple[float, ...]:

@@ -129,7 +129,7 @@ def _make_rules(
     """Return the rules with the limits that were given; none where the usual ones are meant."""
     if all(value is None for value in limits.values()):
         return ()
-    fields: dict[type[ReleaseRule], dict[str, float]] = {}
+    fields: dict[type[ReleaseRule], dict[str, Any]] = {}
     for option_name, (rule, field, _) in _LIMITS.items():
         own, value = fields.setdefault(rule, {}), limits[option_name]
         if value is not None:

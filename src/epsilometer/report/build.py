@@ -78,10 +78,9 @@ def build(audit: Audit, *, records: int | None = None, brief: bool = False) -> D
     tables = [*texts.list_tables(audit)]
     tried = [table for table in tables if table.title == texts.REMEDIES] if decided else []
     first = (*tried, told) if decided else ()
-    action = audit.advice[0] if audit.find(RuleFinding) and audit.advice else ""
     document = Document(
         title=audit.subject,
-        verdict=_build_verdict(audit, action or reach or next(iter(meaning), "")),
+        verdict=_build_verdict(audit, reach or next(iter(meaning), "")),
         decisive=len(first),
         notes=tuple(texts.word_run(audit.provenance)),
         summary=tuple(_list_cards(audit)),
@@ -125,10 +124,8 @@ def _list_cards(audit: Audit) -> Iterator[Block]:
 
 
 def _list_advice(audit: Audit) -> Iterator[Block]:
-    """Return what to do; the first of it leads the page where rules decide."""
+    """Return what to do, what helps most first."""
     title, advice, plan = "What to do", audit.advice, audit.one(FormPlan)
-    if audit.find(RuleFinding):
-        title, advice = "What else to do", advice[1:]
     if plan is not None:
         none = "Nothing is known to stay below the limit"
         title = "What may be published" if plan.chosen else none

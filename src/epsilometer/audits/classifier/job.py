@@ -149,8 +149,8 @@ class ClassifierJob:
             "remedies": self._try_remedies,
         }
         part = self.task.parts[index]
-        self.kept[part] = work[part]()
-        return self.kept[part]
+        found = self.kept[part] = work[part]()
+        return found
 
     def missing(self, index: int) -> Arrays:
         """Return nothing. It is never asked: what a part raises reaches the caller."""

@@ -77,7 +77,9 @@ def _read_logistic(model: Any, features: FloatArray, codes: IntArray) -> _Linear
     if getattr(model, "l1_ratio", None) or model.solver == "liblinear":
         return None  # an l1 penalty has no gradient at 0; liblinear penalises the intercept
     decision = features @ model.coef_.T + model.intercept_
-    weights = class_weights(model.class_weight, model.classes_, np.bincount(codes))[codes]
+    weights = class_weights(
+        model.class_weight, model.classes_, np.bincount(codes).astype(np.float64)
+    )[codes]
     if len(model.coef_) == 1:
         residuals = scipy.special.expit(decision) - (codes == 1)[:, None]
     else:
@@ -96,7 +98,7 @@ def _read_ridge(model: Any, features: FloatArray, codes: IntArray) -> _Linear | 
     places = np.arange(2, 3) - 1 if len(coefficients) == 1 else np.arange(len(coefficients))
     targets = np.where(codes[:, None] == places, 1.0, -1.0)
     weight = getattr(model, "class_weight", None)
-    weights = class_weights(weight, np.unique(codes), np.bincount(codes))[codes]
+    weights = class_weights(weight, np.unique(codes), np.bincount(codes).astype(np.float64))[codes]
     if isinstance(weight, dict):
         return None
     return _Linear(weights[:, None] * (decision - targets), model.alpha * coefficients)

@@ -4,7 +4,7 @@ A remedy is a subject like the audited one with one thing changed. Nothing here 
 that is measured by the same attacks, on as many shadows.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -27,7 +27,7 @@ _COLUMNS = 3  # that are tried one by one
 _NEARLY = 0.5  # share of records with different values from which a column is nearly unique
 _RECORDS = 100  # one record in so many is dropped, at least
 # Parameters of estimators: what makes them smoother, from their value and the number of records.
-_SMOOTHER = {
+_SMOOTHER: dict[str, Callable[[Any, int], Any]] = {
     "C": lambda value, n: value / 100,
     "alpha": lambda value, n: max(value, 0.01) * 100,
     "l2_regularization": lambda value, n: max(value, 0.01) * 100,
@@ -124,7 +124,7 @@ def find_telling_columns(subject: Classifier) -> list[int]:
     counts only where they are whole, as numbers of persons are.
     """
     X, n = subject.X, count_rows(subject.X)  # noqa: N806
-    shape = getattr(X, "shape", ())
+    shape: tuple[int, ...] = getattr(X, "shape", ())
     if len(shape) != 2 or hasattr(X, "tocsr"):
         return []
     names = subject.categorical

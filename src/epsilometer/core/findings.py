@@ -253,7 +253,7 @@ class RecordRisk(BaseFinding, frozen=True, kw_only=True):
     """One record by its rank, and what makes it stand out. No value, label or name of it is here.
 
     Attributes:
-        rank: Its place by risk, from 1; 0 where that is not known.
+        rank: Its place from 1, by what attacks find of it and then by risk; 0: not known.
         row: Its number in the data where the user asked for it: from 1 in a table, from 0 in an
             array.
         risk: What decides: the smaller of ``shown`` and ``unbinned``.
@@ -264,6 +264,8 @@ class RecordRisk(BaseFinding, frozen=True, kw_only=True):
         floor: What a refit with nothing removed changes there; None where nothing is random.
         edge_only: Whether ``shown`` is above the limit only through an edge of a bin.
         scores: (attack, score) pairs, higher means "was in".
+        attacked: Share of attacked models of which the strongest attack says rightly whether the
+            record was in; None where there was no attack.
     """
 
     rank: Count = 0
@@ -276,6 +278,7 @@ class RecordRisk(BaseFinding, frozen=True, kw_only=True):
     floor: float | None = None
     edge_only: bool = False
     scores: tuple[tuple[str, float], ...] = ()
+    attacked: Probability | None = None
 
 
 class RemovalPlan(BaseFinding, frozen=True, kw_only=True):

@@ -172,11 +172,15 @@ def _build_records(audit: Audit, total: int | None) -> Iterator[Section]:
         return
     shows_rows = any(record.row is not None for record in records)
     spec = TEXTS["records"]
-    columns = {name: cell for name, cell in spec["columns"].items() if shows_rows or name != "row"}
+    hidden = set() if shows_rows else {"{row}"}
+    if all(record.attacked is None for record in records):
+        hidden.add("{attacked:.0%}")
+    columns = {name: cell for name, cell in spec["columns"].items() if cell not in hidden}
     note = " ".join(
         [
             spec["some" if len(records) < total else "all"],
             spec["note"],
+            *([] if "{attacked:.0%}" in hidden else [spec["attacked"]]),
             spec["rows" if shows_rows else "no_rows"],
         ]
     )

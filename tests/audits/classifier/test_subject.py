@@ -608,3 +608,20 @@ def test_predictions_elsewhere_are_not_seen_by_pdtp() -> None:
     model, who, stranger = KNeighborsClassifier(1), np.array([0]), np.array([[-0.99]])
     assert pdtp(model, X, y, records=who).values[0] == 0
     assert dtp_over(model, X, y, stranger, records=who).values[0] > 0.5
+
+
+def test_records_are_ranked_by_what_attacks_find_of_them(rng: np.random.Generator) -> None:
+    """Names of their own give some away, whom leaving out hardly moves."""
+    X, y = noise(300, 3, rng)  # noqa: N806
+    X[:, 0] = np.where(np.arange(300) < 20, 100.0 * np.arange(300), 0.0)
+    y = np.where(np.arange(300) < 20, y, 0)
+    found = audit(
+        KNeighborsClassifier(1), (X, y), attacks=("loss", "lira"), shadows=16, show_records=True
+    )
+    listed = found.find(RecordRisk)
+    right = [record.attacked for record in listed]
+    assert right == sorted(right, reverse=True)
+    assert right[0] >= 0.9
+    assert right[-1] <= 0.6
+    alone = audit(KNeighborsClassifier(1), (X, y)).find(RecordRisk)
+    assert {record.attacked for record in alone} == {None}

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import msgspec
@@ -125,8 +126,31 @@ class PartResults:
     @property
     def riskiest(self) -> IntArray:
         """Rows of measured records, the riskiest first."""
-        order: IntArray = self.found["leave-one-out"]["records"][_rank(self._changes().risk)]
+        order: IntArray = self.found["leave-one-out"]["records"][self._order]
         return order
+
+    @cached_property
+    def attacked(self) -> FloatArray | None:
+        """How often the strongest attack is right about each record, over the attacked models."""
+        names = self.task.subject.attack_names
+        if not names:
+            return None
+        found = self.found["attacks"]
+
+        def measure(name: str) -> FloatArray:
+            said = found[f"scores {name}"] > found[f"cut {name}"][:, None]
+            right: FloatArray = (said == found["member"]).mean(axis=0)
+            return right
+
+        return max(map(measure, names), key=lambda right: float(right.mean()))
+
+    @cached_property
+    def _order(self) -> NDArray[np.int64]:
+        """Places of measured records: first whom attacks find most often, then by risk."""
+        risk = self._changes().risk
+        if self.attacked is None:
+            return np.argsort(-risk, kind="stable")
+        return np.lexsort((-risk, -self.attacked[self.found["leave-one-out"]["records"]]))
 
     @property
     def is_whole(self) -> bool:
@@ -150,10 +174,11 @@ class PartResults:
                 "" if names is None else names[records[index]],
                 str(task.classes[task.codes[records[index]]]),
                 float(at.risk[index]),
+                "" if self.attacked is None else float(self.attacked[records[index]]),
             )
-            for rank, index in enumerate(_rank(at.risk).tolist(), start=1)
+            for rank, index in enumerate(self._order.tolist(), start=1)
         ]
-        return to_csv_text(("rank", "row", "name", "class", "risk"), rows)
+        return to_csv_text(("rank", "row", "name", "class", "risk", "attacked"), rows)
 
     def _changes(self, other: str = "without") -> Changes:
         """Return the risk of each measured record, as probabilities are shown."""
@@ -246,7 +271,7 @@ class PartResults:
     def _record_risks(self, at: Changes, floor: FloatArray | None) -> tuple[RecordRisk, ...]:
         task, subject = self.task, self.task.subject
         records = self.found["leave-one-out"]["records"]
-        order = _rank(at.risk)[:_LISTED]
+        order = self._order[:_LISTED]
         worst = order[:_EXPLAINED]
         notes = explain_records(task, records[worst])
         seen = {None: "", -1: ", class alone"}.get(subject.shown, f", {subject.shown} decimals")
@@ -272,6 +297,7 @@ class PartResults:
                     floor=None if floor is None else floor[index],
                     edge_only=edge_only,
                     scores=self._scores_of(record),
+                    attacked=None if self.attacked is None else float(self.attacked[record]),
                 )
             )
         return tuple(listed)
@@ -331,8 +357,7 @@ class PartResults:
         found = self.found["removal"]
         if not found["exposed"][0]:
             return ()
-        order = self.found["leave-one-out"]["records"][_rank(self._changes().risk)]
-        ranks = {record: place for place, record in enumerate(order.tolist(), start=1)}
+        ranks = {record: place for place, record in enumerate(self.riskiest.tolist(), start=1)}
         return (describe_removal(found, ranks),)
 
     def _remedies(self) -> tuple[RemedyFinding, ...]:
@@ -453,11 +478,6 @@ def _rank_remedy(row: PartSummary) -> tuple[float, ...]:
     """Sort by rules that fail, then by those unclear or the share caught, then by accuracy."""
     harm = row.caught if row.failed else row.unclear
     return row.failed, round(harm, 2), -round(row.accuracy, 2)
-
-
-def _rank(risk: FloatArray) -> NDArray[np.int64]:
-    """Return places of records, the riskiest first."""
-    return np.argsort(-risk, kind="stable")
 
 
 def _list_groups(

@@ -67,6 +67,7 @@ def _limit_options(command: Any) -> Any:
         "preprocessing": "Refit scaling without each record, or hold it fixed.",
         "patience": "Allow refits so many seconds.",
         "decimals": "Show probabilities of an API with so many decimals.",
+        "remedies": "Carry out so many remedies that train new models.",
         "removal": "Plan the removal of records in so many steps.",
         "variation": "Train so many models with other seeds.",
         "show_records": "Write row numbers of the riskiest records.",

@@ -12,6 +12,7 @@ import pytest
 
 import epsilometer as em
 from epsilometer.audits.classifier.model_file import search_model
+from epsilometer.audits.classifier.private_model import PrivateClassifier
 from epsilometer.findings import MembershipFinding, RuleFinding
 from epsilometer.rules import AdvantageAtMost, CaughtAtMost, NoRecordInFile, PdtpAtMost
 
@@ -141,9 +142,40 @@ def test_a_file_is_searched_and_never_loaded(pack: str, tmp_path: Path) -> None:
     )
     first = found.find(RuleFinding)[0]
     assert (found.verdict, first.value) == ("do not release", 300)
-    assert first.finding == "The model file holds 300 of 300 training rows."
+    assert first.finding.endswith("people. The model file holds 300 of 300 training rows.")
     file.write_bytes(pickle.dumps(GaussianNB().fit(X, y)))
     other = audit(
         DummyClassifier(), (X, y), "file", model_file=file, attacks=(), rules=NoRecordInFile()
     )
     assert other.find(RuleFinding)[0].outcome == "pass"
+
+
+def draw_wide() -> Any:
+    """More columns than records, and labels without meaning: anything learned is by heart."""
+    rng = np.random.default_rng(7)
+    return rng.normal(size=(300, 600)), np.arange(300) % 2
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("epsilon", "expected"), [(1.0, "release"), (np.inf, "do not release")])
+def test_private_training_passes_and_its_twin_without_noise_does_not(
+    epsilon: float, expected: str, form: str
+) -> None:
+    model = PrivateClassifier(epsilon, steps=60, learning_rate=60.0)
+    found = audit(model, draw_wide(), form, shadows=32, records="sample:80")
+    why = [(rule.outcome, rule.finding) for rule in found.find(RuleFinding)]
+    assert found.verdict == expected, why
+
+
+def test_noise_of_a_seed_that_is_known_hides_nothing() -> None:
+    rules = (PdtpAtMost(share=0.1),)
+    outcomes = []
+    for seed in (None, 3):
+        model = PrivateClassifier(1.0, steps=60, learning_rate=60.0, random_state=seed)
+        found = audit(model, draw_wide(), "api", rules=rules, records="sample:80", attacks=())
+        outcomes.append(found.find(RuleFinding)[0].outcome)
+        said = any(
+            "than another seed does, and are not counted" in caveat for caveat in found.caveats
+        )
+        assert said == (seed is None)
+    assert outcomes == ["pass", "unclear"]

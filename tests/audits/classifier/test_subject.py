@@ -616,12 +616,13 @@ def test_records_are_ranked_by_what_attacks_find_of_them(rng: np.random.Generato
     X[:, 0] = np.where(np.arange(300) < 20, 100.0 * np.arange(300), 0.0)
     y = np.where(np.arange(300) < 20, y, 0)
     found = audit(
-        KNeighborsClassifier(1), (X, y), attacks=("loss", "lira"), shadows=16, show_records=True
+        KNeighborsClassifier(1), (X, y), attacks=("loss", "lira"), shadows=40, show_records=True
     )
     listed = found.find(RecordRisk)
-    right = [record.attacked for record in listed]
-    assert right == sorted(right, reverse=True)
-    assert right[0] >= 0.9
-    assert right[-1] <= 0.6
+    found_always = [record.attacked == 1 for record in listed]
+    assert sum(found_always) >= 3
+    assert found_always == sorted(found_always, reverse=True)
+    others = [record.risk for record in listed[sum(found_always) :]]
+    assert others == sorted(others, reverse=True)  # by luck nobody is ranked
     alone = audit(KNeighborsClassifier(1), (X, y)).find(RecordRisk)
     assert {record.attacked for record in alone} == {None}

@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+from scipy import special
 
 from epsilometer.audits.classifier.attacks.evaluation import RecordScores, bound_one_run
+from epsilometer.audits.classifier.attacks.shadows import FLOOR
 from epsilometer.audits.classifier.leave_one_out.pdtp import (
     SHOWN,
     Changes,
@@ -50,6 +52,7 @@ _LISTED = 1000  # records in a result
 _EXPLAINED = 20  # of them with what makes them stand out
 _EDGES = np.geomspace(1e-5, 10.0, 49)
 _CITES = ("long2017", "clopper1934")
+_CHANCE = 0.05  # that some record is ranked by guesses that were right by luck
 _ADVISED = 3  # remedies that are advised
 _FEWER = 0.75  # of those caught before, at most so many where a remedy helps
 _NOTICED = 0.02  # share of people by which that must differ
@@ -111,7 +114,7 @@ class PartResults:
         subject, left_out = self.task.subject, self.found["leave-one-out"]
         return apply_rules(
             Measured(
-                risk=self._changes().risk,
+                risk=self._count_hidden()[0],
                 floor=self._floor(),
                 of=self.task.codes.size,
                 drawn=bool(left_out["drawn"]),
@@ -122,6 +125,26 @@ class PartResults:
             subject.deciding_rules,
             confidence=self.task.confidence,
         )
+
+    def _count_hidden(self) -> tuple[FloatArray, int]:
+        """Return risks, and how many were above the limit and are hidden by random training.
+
+        Where the seed is nobody's to know, what counts is whether models with the record can be
+        told from models without it: of normal ln p, by as much as training that is private at
+        the limit allows. The shift is that of the same seed, the spread that of others.
+        """
+        at, limit = self._changes(), self.task.subject.limit
+        arrays = self.found["leave-one-out"]
+        if not arrays["spread"].size:
+            return at.risk, 0
+        shift = np.abs(np.maximum(arrays["full"], FLOOR) - np.maximum(arrays["without"], FLOOR))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = np.nan_to_num(shift / arrays["spread"], nan=0.0, posinf=np.inf)
+        # Of k classes k − 1 are free; those with the largest shifts are counted.
+        apart = np.sqrt(np.square(np.sort(ratio, axis=1)[:, 1:]).sum(axis=1))
+        told = 2 * special.ndtr(apart / 2) - 1
+        hidden = (at.risk > limit) & (told <= math.tanh(limit / 2))
+        return np.where(hidden, limit, at.risk), int(hidden.sum())
 
     @property
     def riskiest(self) -> IntArray:
@@ -146,11 +169,15 @@ class PartResults:
 
     @cached_property
     def _order(self) -> NDArray[np.int64]:
-        """Places of measured records: first whom attacks find most often, then by risk."""
+        """Places of measured records: first whom attacks find, beyond chance, then by risk."""
         risk = self._changes().risk
         if self.attacked is None:
             return np.argsort(-risk, kind="stable")
-        return np.lexsort((-risk, -self.attacked[self.found["leave-one-out"]["records"]]))
+        attacked = self.attacked[self.found["leave-one-out"]["records"]]
+        models = len(self.found["attacks"]["member"])
+        # Guesses are right so often by chance; of all records together in at most 5 % of audits.
+        chance = special.bdtrc(np.round(attacked * models) - 1, models, 0.5)
+        return np.lexsort((-risk, -np.where(chance <= _CHANCE / attacked.size, attacked, 0.0)))
 
     @property
     def is_whole(self) -> bool:
@@ -392,6 +419,11 @@ class PartResults:
     def _caveats(self) -> tuple[str, ...]:
         found = self.found["leave-one-out"]
         caveats = [*self.task.subject.caveats, *map(str, found["caveats"].tolist())]
+        if hidden := self._count_hidden()[1]:
+            caveats.append(
+                f"Training is random: {hidden:,} records above the limit move predictions by less "
+                "than another seed does, and are not counted. Whoever learns the seed sees them."
+            )
         caveats += [leak.finding for leak in self._leaks or () if leak.kind == "statistics"]
         if "attacks" in self.found:
             found = self.found["attacks"]

@@ -13,12 +13,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import special
 from threadpoolctl import threadpool_limits
 
 from epsilometer._files import write_whole
 from epsilometer.audits.classifier.attacks.evaluation import find_mismatch
 from epsilometer.audits.classifier.attacks.shadow_attacks import ATTACKS
 from epsilometer.audits.classifier.attacks.shadows import (
+    FLOOR,
     ShadowPool,
     hide_digits,
     shadow_pool,
@@ -42,6 +44,7 @@ from epsilometer.audits.classifier.remedies import Remedy, list_remedies
 from epsilometer.audits.classifier.sklearn_models import (
     FitEstimator,
     clone_with_seed,
+    has_fixed_seed,
     seed_globals,
     take_rows,
 )
@@ -58,11 +61,12 @@ from epsilometer.engine.run import Done, Unwatched, Watch
 from epsilometer.engine.shards import Arrays, check_arrays
 from epsilometer.errors import EpsilometerError
 from epsilometer.stats.tradeoff import tradeoff_curve
-from epsilometer.types import BoolArray, FloatArray
+from epsilometer.types import BoolArray, FloatArray, IntArray
 
 SUBJECTS = (Classifier,)
 _SCORES = 10_000  # of attacks, for which enough targets are attacked
 _JUDGED = ("leave-one-out", "attacks", "file")  # parts that rules look at
+_SEEDS = 20  # models that show how far predictions vary with the seed alone
 _VARIATION = 7  # number of the random stream that varies training; attacks have the others
 _PATIENCE = 5  # measurements of a removal plan without a new best
 _SHARE = 10  # of the exposed records, one in so many is dropped at a time
@@ -204,15 +208,37 @@ class ClassifierJob:
         null = found.null
         if null is None or found.floor is None or not found.floor.any():
             null = np.zeros((0, found.classes.size))  # another seed changes nothing: not random
+        spread = null[:0]
+        if null.size and not has_fixed_seed(subject.estimator):
+            spread = self._measure_spread(found.records)
         return {
             "records": found.records,
             "full": found.full,
             "without": found.without,
             "null": null,
+            "spread": spread,
             "drawn": np.array(found.unseen is not None),
             "path": np.array(found.path),
             "caveats": np.array(found.caveats, np.str_),
         }
+
+    def _measure_spread(self, records: IntArray) -> FloatArray:
+        """Return how far ln p of models of all records varies with the seed, from below.
+
+        Standard deviations over ``_SEEDS`` models, at their lower limits for normal ln p.
+        """
+        subject, codes = self.task.subject, self.task.codes
+        fit, asked = (
+            FitEstimator(subject.estimator, self.task.classes),
+            take_rows(subject.X, records),
+        )
+        drawn = self._stream(_VARIATION, 1).integers(2**31, size=_SEEDS).tolist()
+        logs = np.stack([fit(subject.X, codes, seed)(asked) for seed in drawn])
+        with np.errstate(invalid="ignore"):
+            found = np.nan_to_num(np.maximum(logs, FLOOR).std(axis=0, ddof=1))
+        # Of so many normal values, 95 % of standard deviations are below this times the true one
+        highest = np.sqrt(special.chdtri(_SEEDS - 1, 0.05) / (_SEEDS - 1))
+        return np.asarray(found / highest)
 
     def _train_pool(self) -> ShadowPool:
         subject = self.task.subject

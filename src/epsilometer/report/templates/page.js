@@ -293,8 +293,8 @@
       this.status = box.querySelector(".status");
       this.more = box.querySelector(".more");
       this.search = box.querySelector("input");
-      this.by = this.columns.includes("attacked") ? "attacked" : "risk";
-      this.rising = false;
+      this.by = "rank";
+      this.rising = true;
       this.limit = ROWS;
       for (const head of box.querySelectorAll("th")) this.makeSortable(head);
       this.search.addEventListener("input", () => { this.limit = ROWS; this.show(); });

@@ -620,7 +620,7 @@ def test_records_are_ranked_by_what_attacks_find_of_them(rng: np.random.Generato
     )
     listed = found.find(RecordRisk)
     found_always = [record.attacked == 1 for record in listed]
-    assert sum(found_always) >= 3
+    assert sum(found_always) >= 2
     assert found_always == sorted(found_always, reverse=True)
     others = [record.risk for record in listed[sum(found_always) :]]
     assert others == sorted(others, reverse=True)  # by luck nobody is ranked

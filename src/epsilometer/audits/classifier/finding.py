@@ -2,16 +2,21 @@
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from epsilometer.audits.classifier.advice import (
+    PartSummary,
+    advise,
+    rank_remedy,
+)
 from epsilometer.audits.classifier.attacks.evaluation import RecordScores, bound_one_run
 from epsilometer.audits.classifier.attacks.shadows import FLOOR
 from epsilometer.audits.classifier.leave_one_out.pdtp import (
@@ -25,7 +30,6 @@ from epsilometer.audits.classifier.model_file import Leak
 from epsilometer.audits.classifier.outliers import explain_records
 from epsilometer.audits.classifier.release import IN_FILE, Measured, apply_rules, weigh_rule
 from epsilometer.audits.classifier.subject import ClassifierTask
-from epsilometer.core import judge
 from epsilometer.core.audit import Audit, Provenance
 from epsilometer.core.findings import (
     AccuracyFinding,
@@ -46,16 +50,12 @@ from epsilometer.stats import membership
 from epsilometer.stats.score_finding import round_threshold
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
-RECORDS = "records.csv"  # in the run's directory: private
 SMALLEST = 20  # records of a group that is shown by itself
 _LISTED = 1000  # records in a result
 _EXPLAINED = 20  # of them with what makes them stand out
 _EDGES = np.geomspace(1e-5, 10.0, 49)
 _CITES = ("long2017", "clopper1934")
 _CHANCE = 0.05  # that some record is ranked by guesses that were right by luck
-_ADVISED = 3  # remedies that are advised
-_FEWER = 0.75  # of those caught before, at most so many where a remedy helps
-_NOTICED = 0.02  # share of people by which that must differ
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -107,7 +107,7 @@ class PartResults:
             cites=self._cites(),
             provenance=provenance,
         )
-        return msgspec.structs.replace(result, advice=tuple(_advise(result)))
+        return msgspec.structs.replace(result, advice=tuple(advise(result)))
 
     def apply_rules(self) -> tuple[tuple[RuleFinding, ...], tuple[MembershipFinding, ...]]:
         """Return what each rule says, and how each attack does."""
@@ -397,7 +397,7 @@ class PartResults:
             for place in range(found["action"].size)
         ]
         base, *tried = rows
-        return tuple(row.to_finding(base) for row in (base, *sorted(tried, key=_rank_remedy)))
+        return tuple(row.to_finding(base) for row in (base, *sorted(tried, key=rank_remedy)))
 
     def _variations(self) -> tuple[Variation, ...]:
         subject, causes = self.task.subject, []
@@ -448,38 +448,6 @@ class PartResults:
         return tuple(dict.fromkeys([*_CITES, *(str(key) for keys in cited for key in keys)]))
 
 
-class PartSummary(NamedTuple):
-    """What rules say of one way to publish, in numbers; −1 where not all was measured."""
-
-    action: str
-    caught: float
-    advantage: float
-    accuracy: float
-    exposed: int
-    in_file: int
-    failed: int
-    unclear: int
-
-    def to_finding(self, base: "PartSummary") -> RemedyFinding:
-        """Return it as a finding, compared with what was audited."""
-        falls = (_falls(self.caught, base.caught), _falls(self.advantage, base.advantage))
-        helps = self.failed < base.failed or (self.failed == base.failed and any(falls))
-        return RemedyFinding(
-            action=self.action,
-            caught=self.caught,
-            advantage=self.advantage,
-            accuracy=self.accuracy,
-            exposed=None if self.exposed < 0 else self.exposed,
-            in_file=None if self.in_file < 0 else self.in_file,
-            outcome="fail" if self.failed else "unclear" if self.unclear else "pass",
-            helps=bool(self.action) and helps,
-        )
-
-
-def _falls(after: float, before: float) -> bool:
-    return after <= _FEWER * before and before - after >= _NOTICED
-
-
 def sum_up_parts(results: PartResults, action: str = "") -> PartSummary:
     """Return what the rules say of measured parts, in numbers."""
     rules, attacks = results.apply_rules()
@@ -494,22 +462,6 @@ def sum_up_parts(results: PartResults, action: str = "") -> PartSummary:
         failed=sum(rule.outcome == "fail" for rule in rules),
         unclear=sum(rule.outcome == "unclear" for rule in rules),
     )
-
-
-def list_outcomes(rows: Sequence[PartSummary]) -> Arrays:
-    """Return summaries as arrays, one per number."""
-    kinds = {"action": np.str_, "exposed": np.int64, "in_file": np.int64}
-    kinds |= {"failed": np.int64, "unclear": np.int64}
-    return {
-        name: np.array([getattr(row, name) for row in rows], kinds.get(name, np.float64))
-        for name in PartSummary._fields
-    }
-
-
-def _rank_remedy(row: PartSummary) -> tuple[float, ...]:
-    """Sort by rules that fail, then by those unclear or the share caught, then by accuracy."""
-    harm = row.caught if row.failed else row.unclear
-    return row.failed, round(harm, 2), -round(row.accuracy, 2)
 
 
 def _list_groups(
@@ -597,67 +549,3 @@ def list_rounding_steps(
             )
         )
     return tuple(steps)
-
-
-def _advise(result: Audit) -> Iterator[str]:
-    """Yield what to do, the most useful first: of remedies only those that were seen to help."""
-    (risk,) = result.find(LeaveOneOut)
-    yield from _advise_remedies(result.find(RemedyFinding))
-    if risk.exposed and not result.find(MembershipFinding):  # PDTP alone decides
-        yield _advise_rounding(result.find(RoundingStep), risk)
-        yield from (plan.ended for plan in result.find(RemovalPlan))
-    if risk.exposed:
-        yield (
-            f"Look at the riskiest records: {RECORDS} in the run's directory says which they are. "
-            "What makes them stand out may be a mistake in the data, or a person who must not be "
-            "in it."
-        )
-    if result.verdict == judge.CANNOT_TELL:
-        yield "To be able to tell, measure more: all records, more shadows, more records."
-    if result.verdict == judge.RELEASE:
-        yield (
-            "Publish what was audited: this model, trained on these records in this way. After "
-            "any change, audit again."
-        )
-    if risk.decimals is not None and risk.hidden:
-        hidden = risk.hidden
-        shown = "class labels" if risk.decimals == -1 else f"{risk.decimals} decimals"
-        more = "1 more record is" if hidden == 1 else f"{hidden:,} more records are"
-        yield (
-            f"Show no more than {shown}, and do not give the model itself away: at full precision "
-            f"{more} exposed."
-        )
-
-
-def _advise_remedies(tried: Sequence[RemedyFinding]) -> Iterator[str]:
-    """Name the remedies that helped, best first, with what they cost."""
-    if not tried:
-        return
-    base, *others = tried
-    helpful = [remedy for remedy in others if remedy.helps]
-    for remedy in helpful[:_ADVISED]:
-        after = {"pass": "All rules then pass.", "fail": "Not enough alone: a rule still fails."}
-        last = after.get(remedy.outcome, "Whether all rules then pass cannot be told yet.")
-        yield (
-            f"{remedy.action} Of 100 people in the data, an attacker then identifies "
-            f"{100 * remedy.caught:.0f} (before: {100 * base.caught:.0f}); accuracy on others is "
-            f"{remedy.accuracy:.1%} (before: {base.accuracy:.1%}). {last}"
-        )
-    if others and not helpful:
-        yield f"None of {len(others)} remedies that were tried helps: publish nothing of it."
-
-
-def _advise_rounding(steps: Sequence[RoundingStep], risk: LeaveOneOut) -> str:
-    """Name the most decimals with which no record is exposed."""
-    for step in steps:
-        if step.exposed == 0:
-            shown = "the class alone" if step.decimals == -1 else f"{step.decimals} decimals"
-            return (
-                f"Showing {shown} exposes no record; what is shown then names the right class in "
-                f"{step.accuracy:.1%} of records."
-            )
-    fewest = min(steps, key=lambda step: step.exposed)
-    return (
-        f"Showing fewer decimals is not enough: {fewest.exposed:,} of {risk.measured:,} records "
-        "are exposed at best."
-    )

@@ -17,6 +17,7 @@ from scipy import special
 from threadpoolctl import threadpool_limits
 
 from epsilometer._files import write_whole
+from epsilometer.audits.classifier.advice import RECORDS, list_outcomes
 from epsilometer.audits.classifier.attacks.evaluation import find_mismatch
 from epsilometer.audits.classifier.attacks.shadow_attacks import ATTACKS
 from epsilometer.audits.classifier.attacks.shadows import (
@@ -26,12 +27,7 @@ from epsilometer.audits.classifier.attacks.shadows import (
     shadow_pool,
     show_logs,
 )
-from epsilometer.audits.classifier.finding import (
-    RECORDS,
-    PartResults,
-    list_outcomes,
-    sum_up_parts,
-)
+from epsilometer.audits.classifier.finding import PartResults, sum_up_parts
 from epsilometer.audits.classifier.leave_one_out.pdtp import (
     SHOWN,
     Pdtp,

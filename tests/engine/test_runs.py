@@ -336,8 +336,13 @@ class Looked:
     def __call__(self, runs: int, rng: np.random.Generator) -> dict[str, Scores | Sides]:
         sharp = Shift(3.0)(runs, rng)
         dim = Scores(*(side + rng.normal(0, 4, runs) for side in (sharp.inside, sharp.outside)))
-        inside = np.empty(0) if self.empty and rng.random() < 0.5 else np.repeat(sharp.inside, 3)
-        return {"sharp": sharp, "dim": dim, "parts": Sides(inside, np.repeat(sharp.outside, 3))}
+        inside, outside = (
+            (np.repeat(side, 3).reshape(-1, 3) + rng.normal(0, 0.1, (runs, 3))).ravel()
+            for side in (sharp.inside, sharp.outside)
+        )
+        if self.empty and rng.random() < 0.5:
+            inside = np.empty(0)
+        return {"sharp": sharp, "dim": dim, "parts": Sides(inside, outside)}
 
 
 def counted_bound(scores: Scores) -> EpsilonLowerBound:

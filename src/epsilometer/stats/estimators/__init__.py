@@ -48,7 +48,7 @@ def choose_rule(
         named = DEFAULT if rule is None else "clopper_pearson"
         method = "calibrated" if isinstance(rule, AllRanks) else named
     if rule is None:
-        rule = AllRanks() if method == "calibrated" else RankGrid()
+        rule = AllRanks() if method in ("calibrated", "one_run") else RankGrid()
     return method, rule
 
 
@@ -107,7 +107,8 @@ def epsilon_lower_bound(
     chosen = _method(method, rule)
     check_design(scores, method)
     remarks = inspect_observations(scores)
-    found = chosen.find(
+    replaced = chosen.find_replaced if adjacency == "replace" else None
+    found = (replaced or chosen.find)(
         scores,
         delta=delta,
         alpha=1 - confidence,
@@ -149,7 +150,7 @@ def check_design(scores: Observed, method: str) -> None:
             f"{', '.join(others)}."
         )
     raise InvalidArgument(
-        f"Expected independent runs, one score each, for {method}, got {said}. Scores of one run "
+        f"Expected {describe_design(REGISTRY[method].designs[0])}, for {method}, got {said}. Scores of one run "
         f"depend on each other: they are bounded by {', '.join(others)}."
     )
 

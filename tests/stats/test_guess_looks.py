@@ -87,7 +87,8 @@ def test_the_published_price_of_delta_is_several_times_ours() -> None:
     """Theorem 5.2 of Steinke et al. 2023 has 2·maxᵢ Pr[v > W ≥ v − i]/i."""
     for made, right in ((100, 75), (1000, 760), (1000, 900)):
         for chance in (0.05, 0.01, 1e-4):
-            epsilon = float(scipy.special.logit(scipy.special.betaincinv(right, made - right + 1, chance)))
+            q = scipy.special.betaincinv(right, made - right + 1, chance)
+            epsilon = float(scipy.special.logit(q))
             law = scipy.stats.binom(made, scipy.special.expit(epsilon))
             i = np.arange(1, right + 1)
             theirs = 2 * np.max((law.sf(right - i - 1) - law.sf(right - 1)) / i)
@@ -96,7 +97,7 @@ def test_the_published_price_of_delta_is_several_times_ours() -> None:
                 for delta in (0.0, 1e-6)
             )
             assert tail == pytest.approx(chance)
-            assert 0 < (more - tail) / (made * 1e-6) < 0.3 * theirs
+            assert 0 < (more - tail) / (made * 1e-6) < 0.4 * theirs
 
 
 @pytest.mark.parametrize(("chance", "alpha"), [(0.6, 0.05), (0.9, 1e-6), (0.99, 0.3)])

@@ -4,13 +4,13 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from epsilometer import _validate
-from epsilometer.core.scores import Scores
+from epsilometer.core.scores import Design, Scores
 from epsilometer.errors import InvalidArgument
 from epsilometer.files.readers import Column, hash_file, open_columns, parse_number
 from epsilometer.types import BoolArray
@@ -94,9 +94,9 @@ def _take_one(name: str, column: Column) -> str:
     else:
         known = {column.words[place] for place in np.unique(column.values)} - {""}
     if len(known) != 1:
-        raise InvalidArgument(
-            f"Expected one value of {name!r} in all rows, got {_validate.listed(sorted(known))}. "
-            "Audit files of different designs one by one."
+        raise InvalidArgument(  # without the values: another table may have such a column
+            f"Expected one value of {name!r} in all rows, got {len(known)}. Scores of different "
+            "designs are audited one by one."
         )
     return known.pop()
 
@@ -104,6 +104,10 @@ def _take_one(name: str, column: Column) -> str:
 def _read_design(stated: dict[str, str]) -> dict[str, Any]:
     """Return what a file states of its design, as fields of scores."""
     found: dict[str, Any] = {name: text.strip().lower() for name, text in stated.items()}
+    if found.get("design", "runs") not in get_args(Design):
+        raise InvalidArgument(
+            f"Expected 'design' to be one of {', '.join(get_args(Design))}, got another word."
+        )
     if "inclusion" in found:
         found["inclusion"] = parse_number(found["inclusion"])
         if found["inclusion"] is None:

@@ -37,6 +37,17 @@ def inspect_observations(observed: Observed) -> tuple[str, ...]:
     return tuple(remark for remark in remarks if remark)
 
 
+def refuse_canaries(observed: Observed, method: str) -> None:
+    """Refuse canaries of one run where a method needs independent runs."""
+    if observed.design != "runs":
+        said = describe_design(observed.design, observed.inclusion)
+        raise InvalidArgument(
+            f"Expected {describe_design('runs')}, for {method}, got {said} (design = "
+            f"{observed.design!r}). Scores of one run depend on each other: they are bounded by "
+            "one_run and one_run_fdp."
+        )
+
+
 def _check_inclusion(observed: Observed) -> None:
     if observed.design != "coins":
         return

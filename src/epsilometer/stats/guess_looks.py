@@ -258,7 +258,7 @@ def compute_slope(made: FloatArray, right: FloatArray, chance: FloatArray) -> Fl
     r, v = np.asarray(made, np.float64), np.asarray(right, np.float64)
     mass = np.exp(_log_choose(r, v) + v * np.log(chance) + (r - v) * np.log1p(-chance))
     falls = (r - v) * chance / ((v + 1) * (1 - chance))  # the next mass in this one, and further
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         masses = np.where(mass > 1e-290, betainc(v, r - v + 1, chance) / mass, 1 / (1 - falls))
     return np.asarray(masses / v)
 

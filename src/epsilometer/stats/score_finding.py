@@ -176,8 +176,6 @@ def recompute_power(view: EpsilonFinding, claim: Claim) -> float | None:
     rule = next((rule for rule in _KNOWN_RULES if repr(rule) == bound.threshold_rule), None)
     if rule is None or bound.method not in REGISTRY or not bound.valid or view.reach is None:
         return None
-    if bound.design == "unstated":
-        return None
     if claim.epsilon >= view.reach:
         return math.inf
     asked = _Question(
@@ -186,7 +184,7 @@ def recompute_power(view: EpsilonFinding, claim: Claim) -> float | None:
         claim.epsilon,
         bound.delta,
         bound.confidence,
-        bound.design,
+        REGISTRY[bound.method].designs[0] if bound.design == "unstated" else bound.design,
         bound.inclusion,
     )
     return _compute_power(asked, bound.n_in, bound.n_out, Outside())

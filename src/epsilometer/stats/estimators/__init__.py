@@ -8,7 +8,7 @@ from epsilometer.core.claim import DEFAULT_CONFIDENCE, Adjacency
 from epsilometer.core.registry import Registry
 from epsilometer.core.scores import CANARIES, Design, ScoreCounts, Scores, describe_design
 from epsilometer.errors import InvalidArgument
-from epsilometer.stats.designs import inspect_observations
+from epsilometer.stats.designs import inspect_observations, refuse_canaries
 from epsilometer.stats.estimators import (
     anytime,
     calibrated,
@@ -139,19 +139,16 @@ def epsilon_lower_bound(
 
 def check_design(scores: Observed, method: str) -> None:
     """Refuse scores of a design that the method is not valid for."""
-    if scores.design in REGISTRY[method].designs:
+    designs = REGISTRY[method].designs
+    if scores.design in designs:
         return
-    others = [name for name, each in REGISTRY.items() if scores.design in each.designs]
-    said = f"{describe_design(scores.design, scores.inclusion)} (design = {scores.design!r})"
-    if scores.design == "runs":
-        raise InvalidArgument(
-            f"Expected canaries of one run for {method}, got {said}. State how the canaries were "
-            "put in: design = 'coins', 'fixed' or 'paired'. Runs are bounded by "
-            f"{', '.join(others)}."
-        )
+    if "runs" in designs:
+        refuse_canaries(scores, method)
     raise InvalidArgument(
-        f"Expected {describe_design(REGISTRY[method].designs[0])}, for {method}, got {said}. Scores of one run "
-        f"depend on each other: they are bounded by {', '.join(others)}."
+        f"Expected canaries of one run for {method}, got "
+        f"{describe_design(scores.design, scores.inclusion)} (design = {scores.design!r}). State "
+        f"how the canaries were put in, by design: {', '.join(designs)}. Runs are bounded by "
+        f"{DEFAULT}, canaries of all designs by one_run."
     )
 
 

@@ -8,6 +8,8 @@ from epsilometer import ScoreCounts, Scores
 from epsilometer.stats.guess_counts import count_right, count_right_pairs, pair_scores
 from epsilometer.stats.guess_looks import Game, LookFamily
 
+SIDES = ("in", "out", "both")
+
 
 def count_by_hand(scores: Scores, family: LookFamily) -> np.ndarray:
     pooled = np.concatenate([scores.inside, scores.outside])
@@ -57,10 +59,7 @@ def test_equal_scores_are_ordered_at_random(counted: bool) -> None:
         assert draws[:, look].var() == pytest.approx(law.var(), rel=0.2)
     top, bottom, both = (draws[:, (family.sides == s) & (family.ranks == 18)][:, 0] for s in SIDES)
     np.testing.assert_array_equal(top + bottom, both)
-    np.testing.assert_array_equal(top, bottom)  # whoever is not among the first 18 is among the last
-
-
-SIDES = ("in", "out", "both")
+    np.testing.assert_array_equal(top, bottom)  # the other 18 are the last 18
 
 
 def test_pairs_are_counted_as_by_hand(rng: np.random.Generator) -> None:

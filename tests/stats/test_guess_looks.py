@@ -65,7 +65,12 @@ def test_a_p_value_is_attained_by_some_mechanism(look: tuple[int, int], lost: fl
 @pytest.mark.parametrize("lost", [0.0, 0.01, 0.1])
 @pytest.mark.parametrize(
     "looks",
-    [((3, 3), (5, 4)), ((3, 3), (5, 5), (7, 6)), ((2, 2), (4, 4), (6, 5)), ((4, 3), (5, 4), (6, 5))],
+    [
+        ((3, 3), (5, 4)),
+        ((3, 3), (5, 5), (7, 6)),
+        ((2, 2), (4, 4), (6, 5)),
+        ((4, 3), (5, 4), (6, 5)),
+    ],
 )
 def test_no_mechanism_makes_some_look_happen_more_often(
     looks: tuple[tuple[int, int], ...], lost: float

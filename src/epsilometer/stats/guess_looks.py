@@ -23,8 +23,8 @@ revealed in any order (Doob's decomposition, an equality), and their means over 
   Jagielski 2023 has 2·maxᵢ Pr[v > W ≥ v − i]/i in its place, which is several times as much.)
 * **Nested looks** r₁ < r₂ < …: reveal the places of the largest look that are in no other first,
   and so on. Places up to r₁ come last, in a random order; what was seen leaves one number x that
-  they must reach, so λ is at most that of a look (r₁, x), x ≤ v₁. Any other place decides only where
-  the r₁ or more places after it give one number: λ ≤ (1 − q)·max_k Pr[Bin(r₁, q) = k].
+  they must reach, so λ is at most that of a look (r₁, x), x ≤ v₁. Any other place decides only
+  where the r₁ or more places after it give one number: λ ≤ (1 − q)·max_k Pr[Bin(r₁, q) = k].
 * Of two groups of looks one decides A only if it decides a group: their λ are added.
 
 Looks from the top, from the bottom and from both are three walks, whose chances are added.
@@ -47,8 +47,9 @@ Side: TypeAlias = Literal["in", "out", "both"]
 _RATIO, _FINE = 1.2, 1.12  # of neighbouring ranks, and of those of more than half a side
 _SIDES: dict[Side, float] = {"in": 0.22, "out": 0.06, "both": 0.06}  # level of a look, of α;
 _EVERYBODY = 0.38  # and so much more of α for the look at both sides that guesses everybody
-_DEAREST = 0.015  # of α that δ may cost at a look, but for looks not
-_DEARER = 1.5  # times as dear as the largest
+_DEAREST = 0.015  # of α that δ may cost at a look, or twice that where mδ ≥ 1. Near the largest
+_DEAREST_NEAR, _DEARER = 0.06, 2.5  # look it may cost more: of α, and times as much as there
+_DEAR = 1.2  # times as much where δ costs more than that anyway
 _VALUES = np.linspace(0.0, 10.0, 41)  # ε at which this is asked
 _MILLS = 2.4  # tails of looks, in masses, per standard deviation
 _NESTED = 0.63  # λ of nested looks, in such units
@@ -142,7 +143,9 @@ class LookFamily:
     def order(self, right: IntArray) -> tuple[float, int]:
         """Return the largest ε that right guesses speak for, and of which look they are."""
         some = np.maximum(right, 1)
-        values = self._spread(self.game.epsilon, betaincinv(some, self.made - some + 1, self._levels))
+        values = self._spread(
+            self.game.epsilon, betaincinv(some, self.made - some + 1, self._levels)
+        )
         values[(right < 1) | (values < self._least_value)] = -math.inf
         best = int(np.argmax(values))
         return float(values[best]), best
@@ -162,13 +165,18 @@ class LookFamily:
     def _find_least_value(self) -> FloatArray:
         """The ε from which on looks are made: below, δ would cost too much, by a rough law."""
         least = np.zeros(self.made.size)
+        lost = self.game.canaries * self.game.delta
         for side in self.game.ends:
             some = self.sides == side
             made, chance = self.made[some], self.game.chance(side, _VALUES)[:, None]
             sd = np.sqrt(made * chance * (1 - chance))
             slope = np.maximum(1.0, sd / _MILLS) / np.minimum(made, made * chance + _MILLS * sd)
             cost = self.game.cost(side, _VALUES)[:, None] * slope
-            dear = cost > np.maximum(_DEAREST * self._alpha, _DEARER * cost[:, -1:])
+            largest, few = cost[:, -1:], _DEAREST * self._alpha * (1 + min(1.0, lost))
+            spared = np.minimum(_DEARER * largest, _DEAREST_NEAR * self._alpha)
+            if side == tuple(self.game.ends)[-1]:  # one is always made
+                spared = np.maximum(spared, _DEAR * largest)
+            dear = cost > np.maximum(few, spared)
             dear &= made * np.log(chance) <= np.log(self._levels[some])  # it can happen there
             last = np.where(dear.any(axis=0), _VALUES.size - np.argmax(dear[::-1], axis=0), 0)
             least[some] = np.append(_VALUES, np.inf)[last]

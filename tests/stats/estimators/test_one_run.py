@@ -57,7 +57,7 @@ def test_p_value_of_reference(inputs: dict, expected: dict) -> None:
 
 
 def _check_price_of_delta(ours: float, theirs: float, delta: float) -> None:
-    """Without δ p-values are the same; with it ours are smaller: tests/stats/test_guess_looks.py."""
+    """Without δ p-values are the same; with it ours are smaller, and attained."""
     if delta == 0 or theirs == 1:
         assert ours == pytest.approx(theirs, rel=1e-9)
     else:

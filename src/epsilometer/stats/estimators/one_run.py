@@ -16,6 +16,7 @@ Given the pairs, either canary of each was in with the same chance, independentl
 """
 
 import functools
+from dataclasses import replace
 
 import numpy as np
 import scipy.special
@@ -37,7 +38,7 @@ from epsilometer.stats.estimators.method import Found, Method
 from epsilometer.stats.guess_counts import count_right, count_right_pairs, pair_scores
 from epsilometer.stats.guess_looks import Game, compute_slope, find_epsilon, get_family
 from epsilometer.stats.thresholds import AllRanks, Observed, ThresholdRule
-from epsilometer.types import FloatArray
+from epsilometer.types import FloatArray, IntArray
 
 _DIRECTIONS: dict[str, Direction] = {
     "in": "present→absent",
@@ -95,6 +96,7 @@ def _find_at_all_ranks(
         guesses = count_right(observed, family, rng)
     value, chosen = family.order(guesses.right)
     epsilon = find_epsilon(game, alpha, value) if value > 0 else 0.0
+    lost = _is_lost_to_delta(game, alpha, guesses.right, epsilon)
     side = str(family.sides[chosen])
     low, high = float(guesses.low[chosen]), float(guesses.high[chosen])
     return Found(
@@ -111,24 +113,23 @@ def _find_at_all_ranks(
             ("α", alpha),
             ("speaks for", max(value, 0.0)),
         ),
-        caveats=_remark(game.canaries * delta) if _is_lost_to_delta(game, alpha, value, epsilon) else (),
+        caveats=_remark(game.canaries * delta) if lost else (),
     )
 
 
-def _is_lost_to_delta(game: Game, alpha: float, value: float, epsilon: float) -> bool:
-    """Whether the same looks would prove twice as much without δ."""
-    if game.canaries * game.delta < 1e-3 * alpha or not value > 0:
+def _is_lost_to_delta(game: Game, alpha: float, right: IntArray, epsilon: float) -> bool:
+    """Whether twice as much would be proved without δ."""
+    if game.canaries * game.delta < 1e-3 * alpha:
         return False
-    without = Game(
-        canaries=game.canaries, inclusion=game.inclusion, paired=game.paired, steps=game.steps
-    )
-    return find_epsilon(without, alpha, value) > 2 * epsilon
+    without = replace(game, delta=0.0)
+    value, _ = get_family(without, alpha).order(right)
+    return value > 0 and find_epsilon(without, alpha, value) > 2 * epsilon
 
 
 def _remark(lost: float) -> tuple[str, ...]:
     caveat = (
-        f"mδ = {lost:.3g} swallows more than half of the bound: "
-        "take a smaller δ or fewer canaries."
+        f"mδ = {lost:.3g} swallows more than half of the bound: take a smaller δ, fewer canaries, "
+        "or the rule HoldOut(), which makes one look only."
     )
     warn(caveat)
     return (caveat,)

@@ -37,6 +37,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import betainc, betaincinv, expit, gammaln, logit
 
 from epsilometer.stats import search
@@ -160,7 +161,7 @@ class LookFamily:
             open_ = high - low > 1
             low = np.where(open_ & common, middle, low)
             high = np.where(open_ & ~common, middle, high)
-        return high
+        return np.asarray(high)
 
     def _find_least_value(self) -> FloatArray:
         """The ε from which on looks are made: below, δ would cost too much, by a rough law."""
@@ -261,9 +262,9 @@ def compute_chance(made: IntArray, right: IntArray, chance: float, *, alpha: flo
     return happened
 
 
-def compute_slope(made: FloatArray, right: FloatArray, chance: FloatArray) -> FloatArray:
+def compute_slope(made: ArrayLike, right: ArrayLike, chance: ArrayLike) -> FloatArray:
     """λ of one look but for 1 − β: Pr[W ≥ v]/(v·Pr[W = v]), W ~ Bin(r, q); it rises in q."""
-    r, v = np.asarray(made, np.float64), np.asarray(right, np.float64)
+    r, v, chance = (np.asarray(each, np.float64) for each in (made, right, chance))
     mass = np.exp(_log_choose(r, v) + v * np.log(chance) + (r - v) * np.log1p(-chance))
     falls = (r - v) * chance / ((v + 1) * (1 - chance))  # the next mass in this one, and further
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -273,7 +274,7 @@ def compute_slope(made: FloatArray, right: FloatArray, chance: FloatArray) -> Fl
 
 def limit_slope(made: IntArray, right: IntArray, chance: float) -> float:
     """Return an upper limit of λ of nested looks: some are taken together, smaller ones alone."""
-    alone = compute_slope(made, right, np.float64(chance))
+    alone = compute_slope(made, right, chance)
     about = _NESTED * np.sqrt((1 - chance) / (chance * made))
     split, slope = made.size - 1, float(alone[-1])
     for at in reversed(range(made.size - 1)):
@@ -291,7 +292,7 @@ def _limit_nested(made: int, most: int, chance: float) -> float:
     """
     sd = math.sqrt(made * chance * (1 - chance))
     x = np.arange(min(max(1, math.floor(made * chance - 4 * sd)), most), most + 1.0)
-    slopes = compute_slope(np.float64(made), x, np.float64(chance))
+    slopes = compute_slope(made, x, chance)
     fewer = betainc(made - x + 1, x, 1 - chance)  # 1 − β
     fewer[0] /= max(1 - fewer[0], 1e-300)  # so β is left out of the first, for all below it
     mode = 1 / (sd * math.sqrt(2 * math.e))  # no binomial mass is larger (Herzog 1947)
@@ -327,8 +328,8 @@ def _compute_window(trials: int, p: float, reach: float) -> tuple[int, FloatArra
     first = max(0, math.floor(trials * p - half))
     d = np.arange(first, min(trials, math.ceil(trials * p + half)) + 1.0)
     odds = d * math.log(p) + (trials - d) * math.log1p(-p)
-    return first, np.exp(_log_choose(np.float64(trials), d) + odds)
+    return first, np.exp(_log_choose(float(trials), d) + odds)
 
 
-def _log_choose(n: FloatArray, k: FloatArray) -> FloatArray:
+def _log_choose(n: FloatArray | float, k: FloatArray) -> FloatArray:
     return np.asarray(gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1))

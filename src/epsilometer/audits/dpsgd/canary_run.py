@@ -25,13 +25,13 @@ from epsilometer.errors import EpsilometerWarning, InvalidArgument
 from epsilometer.stats.estimators import epsilon_lower_bound
 from epsilometer.stats.gaussians import gdp_epsilon
 from epsilometer.stats.score_finding import make_finding, measure_growth
-from epsilometer.stats.thresholds import HoldOut, Observed, RankGrid, ThresholdRule
+from epsilometer.stats.thresholds import AllRanks, HoldOut, Observed, ThresholdRule
 from epsilometer.types import FloatArray, IntArray
 
 METHODS = ("one_run", "one_run_fdp")
 # Where many guesses count, paying for fifteen ranks costs more than a third of the canaries:
 # at half the noise and 2,000 canaries, 1.25-GDP claimed falls in 20 of 20 runs, against 4 of 20.
-_RULES: dict[str, ThresholdRule] = {"one_run": RankGrid(), "one_run_fdp": HoldOut()}
+_RULES: dict[str, ThresholdRule] = {"one_run": AllRanks(), "one_run_fdp": HoldOut()}
 _NOT_GAUSSIAN = (
     "Not a valid bound: it assumes a Gaussian trade-off curve, which sampling does not leave."
 )

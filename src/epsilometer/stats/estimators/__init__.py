@@ -78,7 +78,7 @@ def epsilon_lower_bound(
         method: A key of ``REGISTRY``; by default ``calibrated`` for runs, or ``clopper_pearson``
             with a rule that chooses one threshold, and ``one_run`` for canaries.
         rule: How thresholds are chosen, and so what is paid for them. By default ``AllRanks()``
-            for ``calibrated``, ``RankGrid()`` for the other methods.
+            for ``calibrated`` and ``one_run``, ``RankGrid()`` for the other methods.
         seed: For ties, which are broken at random, and rules that split at random. Same seed,
             same bound.
         adjacency: The neighbouring relation the scores were made under; carried along.

@@ -5,7 +5,7 @@ so it may place its thresholds on the pooled scores at no cost; only the ways it
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -135,14 +135,41 @@ def best_guess(
         case RankGrid(ratio):
             ways = _rank(observed, ratio)
             return best_of(ways, refutes, alpha / ways.made.size)
-        case HoldOut(fraction):
-            part, rest = thresholds.split(observed, fraction, rng, blind=True)
-            chosen = best_of(_rank(part, 2), refutes, alpha)
-            return best_of(_again(rest, chosen), refutes, alpha)
+        case HoldOut():
+            chosen = choose_guess(observed, refutes, alpha=alpha, rule=rule, rng=rng)
+            return best_of(chosen.ways, refutes, alpha)
         case _:  # Bonferroni and Best; the registry lets no other pass
             ways = _all(observed)
             tries = ways.made.size if isinstance(rule, Bonferroni) else 1
             return best_of(ways, refutes, alpha / tries)
+
+
+def choose_guess(
+    observed: Observed,
+    refutes: Refutes,
+    *,
+    alpha: float,
+    rule: HoldOut,
+    rng: np.random.Generator,
+) -> BestGuess:
+    """Choose a way of guessing on a part of the canaries; the rest is guessed so, and not judged.
+
+    Returns:
+        The one way, as it came out on the rest, with a merit of 0.
+    """
+    part, rest = thresholds.split(observed, rule.fraction, rng, blind=True)
+    chosen = best_of(_rank(part, 2), refutes, alpha)
+    ways = _again(rest, chosen)
+    return replace(chosen, merit=0.0, ways=ways, basis=_found(ways, 0, alpha))
+
+
+def _found(ways: Guesses, at: int, level: float) -> Basis:
+    return (
+        ("canaries", ways.canaries),
+        ("guesses made", ways.made[at]),
+        ("guesses right", ways.correct[at]),
+        ("level", level),
+    )
 
 
 def best_of(ways: Guesses, refutes: Refutes, level: float) -> BestGuess:
@@ -154,12 +181,7 @@ def best_of(ways: Guesses, refutes: Refutes, level: float) -> BestGuess:
         relative=1e-7,
     )
     low, high = float(ways.low[at]), float(ways.high[at])
-    basis = (
-        ("canaries", ways.canaries),
-        ("guesses made", ways.made[at]),
-        ("guesses right", ways.correct[at]),
-        ("level", level),
-    )
+    basis = _found(ways, at, level)
     return BestGuess(merit=merit, low=low, high=high, ways=ways, level=level, basis=basis)
 
 

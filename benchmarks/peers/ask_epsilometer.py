@@ -36,7 +36,7 @@ def joint_beta(fn: int, fp: int, tn: int, tp: int) -> float:
 
 
 def scores_default(scores: FloatArray, member: BoolArray) -> dict[str, float]:
-    return {"default": _bound(scores, member, "clopper_pearson")}
+    return {"default": _bound(scores, member)}
 
 
 def scores_one_run(scores: FloatArray, member: BoolArray) -> dict[str, float]:
@@ -117,7 +117,7 @@ def federated(given: str) -> dict[str, Any]:
     return {"cosines": ended.moved.tolist(), "dimension": simulated.size}
 
 
-def _bound(scores: FloatArray, member: BoolArray, method: str) -> float:
+def _bound(scores: FloatArray, member: BoolArray, method: str | None = None) -> float:
     # They were drawn independently, each in by a coin: as runs, and as canaries of one run.
     design: Design = "coins" if method == "one_run" else "runs"
     given = Scores(scores[member], scores[~member], design=design)

@@ -430,8 +430,6 @@ class RuleFinding(BaseFinding, frozen=True, kw_only=True):
 
 
 def _normalise_basis(result: EpsilonLowerBound | EpsilonEstimate) -> None:
-    """Check the numbers of a basis, and make them Python's own."""
+    """Make the numbers of a basis, which were checked, Python's own."""
     basis = tuple((name, float(value)) for name, value in result.basis)
-    for name, value in basis:
-        _validate.number(**{name: value})
     msgspec.structs.force_setattr(result, "basis", basis)

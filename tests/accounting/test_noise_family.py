@@ -7,6 +7,7 @@ import epsilometer as em
 from epsilometer import Scores
 from epsilometer.accounting.noise_family import scale_noise
 from epsilometer.accounting.pld import poisson_curve
+from epsilometer.stats.derivations import derivation_of
 from epsilometer.stats.estimators.one_run_fdp import bound_in_family
 from epsilometer.stats.gaussians import gdp_epsilon
 from tests import oracles
@@ -51,12 +52,13 @@ def test_half_the_noise_is_refuted_where_other_methods_are_far_from_it() -> None
     rng = np.random.default_rng(0)
     claimed = ((1.0, 0.1, 100),)
     claim = scale_noise(claimed).epsilon(1.0, DELTA)
-    scores = play(rng, 2000, 0.5, 0.1, 100)
-    found = bound(scores, claimed)
-    assert found.epsilon > 1.1 * claim
-    assert found.valid
-    assert em.epsilon_lower_bound(scores, delta=DELTA).epsilon < 0.7 * claim
-    assert found.basis[-1][0] == "leak"
+    runs = [play(rng, 2000, 0.5, 0.1, 100) for _ in range(4)]
+    found = [bound(scores, claimed) for scores in runs]
+    assert sum(each.epsilon > claim for each in found) >= 3  # ten of ten in docs/opacus.md
+    assert all(each.valid and each.basis[-1][0] == "leak" for each in found)
+    assert any("noise divided by c" in line for line in derivation_of(found[0]).formula)
+    for scores in runs:
+        assert em.epsilon_lower_bound(scores, delta=DELTA).epsilon < 0.8 * claim
 
 
 def test_without_a_leak_nothing_is_proved(rng: np.random.Generator) -> None:

@@ -52,6 +52,8 @@ def _limit_options(command: Any) -> Any:
         "model": f"Train one of {', '.join(MODELS)}; or module:factory.",
         "drop": "Leave out this column; may be repeated.",
         "group": "Compare the groups of this column; may be repeated.",
+        "encoding": "Read text in this encoding, if it is not found.",
+        "delimiter": "Separate cells by this character, if it is not found.",
     },
     into="source",
     special={"model": Suggested(*MODELS)},
@@ -86,7 +88,7 @@ def classifier(
 ) -> None:
     """Judge whether a classifier trained on TABLE may be published.
 
-    TABLE is .csv, .csv.gz or .parquet, with a line of names; cells may be empty. Nothing of what
+    TABLE is .csv, .tsv or .parquet, with a line of names; cells may be empty. Nothing of what
     is in a record is written: records are named by their rank of risk, and with --show-records by
     their row. Which rows they are stands in records.csv of the run's directory alone. A model as
     module:factory is imported from this folder, and called without arguments.

@@ -18,9 +18,15 @@ FEWER = "Give fewer records, or an .npz of float32, which is half as large."
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Hold columns of one length, each under its name."""
+    """Hold columns of one length, each under its name.
+
+    Attributes:
+        columns: In order.
+        notes: What was guessed of how they are written.
+    """
 
     columns: tuple[Column, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -43,7 +49,8 @@ class Table:
         """Return the table without those columns; ``InvalidArgument`` where one is not there."""
         for name in names:
             self.column(name)
-        return Table(tuple(column for column in self.columns if column.name not in names))
+        left = tuple(column for column in self.columns if column.name not in names)
+        return Table(left, self.notes)
 
 
 def cut_at_quantiles(column: Column, bins: int) -> Column:
@@ -78,21 +85,30 @@ def take_words(column: Column) -> NDArray[Any]:
     return found
 
 
-def read_table(path: str | os.PathLike[str]) -> Table:
+def read_table(
+    path: str | os.PathLike[str], *, encoding: str | None = None, delimiter: str | None = None
+) -> Table:
     """Read a table with its columns as they are; cells may be empty.
 
-    The name's ending says how: ``.csv``, ``.csv.gz``, ``.parquet`` (needs the extra ``parquet``) or
-    ``.npz``. A column is of numbers where all of its cells are, but for blanks and what people
-    write in place of one (NA, ?, -, null): these become nan. All others are of words, and a blank
-    is the empty word: that it is missing may mean something.
+    The name's ending says how: ``.csv`` or ``.tsv``, packed by gzip (``.gz``) or not, ``.parquet``
+    (needs the extra ``parquet``) or ``.npz``. A column is of numbers where all of its cells are,
+    but for blanks and what people write in place of one (NA, ?, -, null): these become nan. All
+    others are of words, and a blank is the empty word: that it is missing may mean something.
+
+    Args:
+        path: The file.
+        encoding: Of a text, as Python names it; None: found.
+        delimiter: What separates cells of a text; None: found.
 
     Raises:
         UnreadableFile: The file is not there, damaged, or too large.
         InvalidArgument: It has no records, or its lines do not fit together.
     """
     path = Path(path)
-    with open_columns(path, advice=FEWER) as content:
-        table = Table(tuple(map(_check_column, content.read())))
+    given = {"encoding": encoding, "delimiter": delimiter}
+    layout = {name: value for name, value in given.items() if value is not None}
+    with open_columns(path, advice=FEWER, **layout) as content:
+        table = Table(tuple(map(_check_column, content.read())), content.notes)
         if len({column.values.size for column in table.columns}) > 1:
             raise InvalidArgument("Expected columns of one length, got others.")
         if not table.columns or table.rows == 0:

@@ -13,12 +13,15 @@ from epsilometer._extras import needs
 from epsilometer.engine.fingerprints import fingerprint
 from epsilometer.errors import InvalidArgument
 from epsilometer.files.readers import Column, hash_file
+from epsilometer.files.spellings import read_spelled
 from epsilometer.files.tables import Table, cut_at_quantiles, read_table, take_words
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
 MODELS = ("naive-bayes", "logistic", "knn", "random-forest", "mlp")
 _WORDS = 1000  # different words of a column that become columns of their own
 _QUARTILES = 4
+_NAMED = 20  # records from which it is no accident that all values of a column differ
+_MISSING = frozenset({"na", "n/a", "nan", "null", "?"})  # labels that say that there is none
 _FEW = 10  # different numbers of a column that are groups as they are
 _BINS = 10  # into which naive Bayes cuts numbers
 _KNOWN = (
@@ -181,10 +184,23 @@ def _check_columns(features: Table) -> None:
                 f"{np.isinf(column.values).sum()} infinite ones. Leave these records out."
             )
         if column.width > _WORDS:
+            found = "one in every row" if _is_unique(column) else f"{column.width:,}"
             raise InvalidArgument(
                 f"Expected at most {_WORDS} different words in column {column.name!r}, found "
-                f"{column.width}. If it names records, drop it: --drop {column.name}"
+                f"{found}. If it names records, drop it: --drop {column.name}"
             )
+
+
+def _is_unique(column: Column) -> bool:
+    """Tell whether no two records have the same word, or the same whole number."""
+    values: NDArray[Any] = column.values
+    if column.words is None:
+        values = values[~np.isnan(values)]
+        if not np.array_equal(values, np.round(values)):
+            return False  # what is measured differs anyhow
+    elif column.words[0] == "":
+        values = values[values > 0]
+    return values.size >= _NAMED and np.unique(values).size == values.size
 
 
 @dataclass(frozen=True)
@@ -192,12 +208,14 @@ class TableModel:
     """A classifier, and the table of people that it is trained on.
 
     Attributes:
-        file: ``.csv``, ``.csv.gz`` or ``.parquet``, with a line of names; cells may be empty.
+        file: ``.csv``, ``.tsv``, ``.parquet``, with a line of names; cells may be empty.
         label: The column that is predicted.
         model: One of ``MODELS``; or a function without arguments
             that returns an estimator.
         drop: Columns that are left out.
         group: Columns whose groups are compared.
+        encoding: Of a text, as Python names it; None: found.
+        delimiter: What separates cells of a text; None: found.
         seed: Of models that are random.
 
     Example:
@@ -215,6 +233,8 @@ class TableModel:
     model: str | Callable[[], Any] = "naive-bayes"
     drop: tuple[str, ...] = ()
     group: tuple[str, ...] = ()
+    encoding: str | None = None
+    delimiter: str | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -223,9 +243,10 @@ class TableModel:
 
     def load(self) -> dict[str, Any]:
         """Read the table: ``estimator``, ``X``, ``y``, and what their columns are."""
-        table = read_table(self.file)
+        table = read_table(self.file, encoding=self.encoding, delimiter=self.delimiter)
         y = _read_labels(table.column(self.label))
-        ready = self._prepare(table.without(self.label, *self.drop))
+        features = _read_features(table.without(self.label, *self.drop))
+        ready = self._prepare(features)
         groups = {name: _find_groups(table.column(name)) for name in self.group}
         name = self.model if isinstance(self.model, str) else _name_function(self.model)
         return {
@@ -235,7 +256,7 @@ class TableModel:
             "groups": groups or None,
             "feature_names": ready.names,
             "categorical": ready.categorical,
-            "caveats": ready.caveats,
+            "caveats": (*features.notes, *ready.caveats),
             "title": f"{name} on {self.file.name}",
         }
 
@@ -256,12 +277,31 @@ class TableModel:
         return with_preprocessing(made, features)
 
 
+def _read_features(table: Table) -> Table:
+    """Return columns with spelled numbers read, and notes on what was guessed and what is odd."""
+    columns, notes = [], list(table.notes)
+    for each in table.columns:
+        column, note = read_spelled(each)
+        columns.append(column)
+        notes += [] if note is None else [note]
+        if _is_unique(column):
+            notes.append(
+                f"{column.name!r} is different in every row: drop it with --drop {column.name}, "
+                "if it names or numbers people."
+            )
+    return Table(tuple(columns), tuple(notes))
+
+
 def _read_labels(column: Column) -> NDArray[Any]:
-    missing = np.isnan(column.values) if column.words is None else take_words(column) == ""
+    if column.words is None:
+        missing = np.isnan(column.values)
+    else:
+        blank = [not word or word.lower() in _MISSING for word in column.words]
+        missing = np.array(blank)[column.values]
     if missing.any():
         raise InvalidArgument(
-            f"Expected a label in every row, {int(missing.sum()):,} have none in {column.name!r}. "
-            "Leave those records out."
+            f"Expected a label in every row, {int(missing.sum()):,} have none in {column.name!r}, "
+            "or one that says that it is missing. Leave those records out."
         )
     return take_words(column)
 

@@ -1,0 +1,318 @@
+"""Read CSV: how a text is encoded and what separates its cells, and then its columns.
+
+It is read by pyarrow where that is installed, else by the standard library, with the same columns.
+Lines that pyarrow finds irregular are read again by the standard library, which takes some of them
+and says what is wrong with the others.
+"""
+
+import codecs
+import csv
+import gzip
+import io
+from array import array
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO, TextIO, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from epsilometer._files import check_plain
+from epsilometer.errors import InvalidArgument, UnreadableFile
+from epsilometer.files.readers import (
+    LARGEST,
+    MISSING,
+    Column,
+    Content,
+    parse_number,
+    refuse_growth,
+    refuse_huge,
+)
+
+_GROWS = 100  # times its size that a text may become; tables of people become 5 to 20
+_BLOCK = 2**20  # bytes that are looked at together; every line of a text ends in one or the next
+_DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+_LINES = 100  # that show what separates cells
+_MARKS = {  # at the beginning of a text → its encoding; UTF-16's is the beginning of UTF-32's
+    codecs.BOM_UTF8: "utf-8-sig",
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+_UNDEFINED = frozenset(b"\x81\x8d\x8f\x90\x9d")  # bytes that cp1252 has no letter for
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """How a text is written.
+
+    Attributes:
+        path: The file.
+        encoding: As Python names it.
+        delimiter: What separates cells.
+    """
+
+    path: Path
+    encoding: str
+    delimiter: str = ","
+
+    def read(self) -> Iterator[tuple[int, list[str]]]:
+        """Yield all rows that are not empty, each with the number of its line."""
+        with self._open() as file:
+            lines = csv.reader(file, delimiter=self.delimiter)
+            yield from ((lines.line_num, row) for row in lines if row)
+
+    def _open(self) -> TextIO:
+        return io.TextIOWrapper(_open_bytes(self.path), encoding=self.encoding, newline="")
+
+
+def open_csv(path: Path, *, encoding: str | None = None, delimiter: str | None = None) -> Content:
+    """Return the names of a file's columns, and what reads them.
+
+    Args:
+        path: The file.
+        encoding: As Python names it; None: by its mark, UTF-8 where it is that, else cp1252.
+        delimiter: What separates cells; None: commas, semicolons, tabs or bars, whichever alone
+            cuts the first lines into as many cells as there are names.
+
+    Raises:
+        UnreadableFile: It is no text, or grows too much when it is unpacked.
+        InvalidArgument: More than one delimiter fits, or there is no such encoding.
+    """
+    delimiter = "\t" if delimiter in ("tab", "\\t") else delimiter
+    _check_given(encoding, delimiter)
+    size, found = _measure_text(path, encoding)
+    refuse_huge(path, size)
+    layout = _Layout(path, encoding or found)
+    layout = _Layout(path, encoding or found, delimiter or _find_delimiter(layout))
+    names = [name.strip() for _, row in islice(layout.read(), 1) for name in row]
+    notes = ()
+    if layout.encoding != encoding and layout.encoding in ("cp1252", "latin-1"):
+        notes = (f"{path.name} is no UTF-8, and was read as {layout.encoding}.",)
+    return Content(tuple(names), partial(_read_columns, layout, names), notes=notes)
+
+
+def _check_given(encoding: str | None, delimiter: str | None) -> None:
+    if delimiter is not None and (len(delimiter) != 1 or delimiter in '"\r\n'):
+        raise InvalidArgument(f"Expected one character as delimiter, or tab, got {delimiter!r}.")
+    if encoding is not None:
+        try:
+            "".encode(encoding)
+        except LookupError as error:
+            raise InvalidArgument(
+                f"Expected an encoding such as utf-8, cp1252 or utf-16, got {encoding!r}."
+            ) from error
+
+
+def _find_delimiter(plain: _Layout) -> str:
+    """Return the one that alone cuts the first lines into as many cells as there are names."""
+    cuts: dict[str, bool] = {}  # delimiter that cuts lines → whether all into as many cells
+    for delimiter in _DELIMITERS:
+        rows = _Layout(plain.path, plain.encoding, delimiter).read()
+        try:
+            counts = [len(row) for _, row in islice(rows, _LINES)]
+        except csv.Error:  # a cell that is too long: said where it is read
+            continue
+        if counts and counts[0] > 1 and max(counts[1:], default=2) > 1:
+            cuts[delimiter] = len(set(counts)) == 1
+    regular = [delimiter for delimiter, even in cuts.items() if even]
+    if len(regular) > 1:
+        both = " and ".join(_DELIMITERS[delimiter] for delimiter in regular)
+        raise InvalidArgument(
+            f"Expected one delimiter, {both} both cut every line into as many cells. Say which "
+            "with --delimiter, or separate cells by commas and quote those that have some."
+        )
+    return next(iter(regular or cuts), ",")
+
+
+def _read_columns(
+    layout: _Layout, names: list[str], places: Sequence[int] | None = None
+) -> list[Column]:
+    """Return the columns at some places; without places, all of lines that fit together."""
+    if places is None:
+        _check_header(names)
+    wanted = range(len(names)) if places is None else places
+    found = _read_by_pyarrow(layout, wanted)
+    if found is None:
+        found = _read_by_csv(layout, wanted, len(names) if places is None else None)
+    return [make(names[place]) for place, make in zip(wanted, found, strict=True)]
+
+
+def _check_header(names: list[str]) -> None:
+    count = Counter(names)
+    twice = [place for place, name in enumerate(names, start=1) if count[name] > 1]
+    numbers = [
+        place
+        for place, name in enumerate(names, start=1)
+        if parse_number(name) is not None and not name.isdigit()
+    ]
+    if not names or twice or numbers:
+        found = "nothing"
+        if numbers:
+            found = f"a number in column {numbers[0]}"
+        elif twice:
+            found = f"the same in columns {' and '.join(map(str, twice[:2]))}"
+        raise InvalidArgument(  # without what stands there: it may be a record
+            f"Expected a first line of names of columns, all different, found {found}. Does the "
+            "file begin with a record?"
+        )
+
+
+def _read_by_pyarrow(layout: _Layout, places: Sequence[int]) -> list[Any] | None:
+    """Return what makes each column; None without pyarrow, or where lines are irregular."""
+    try:
+        import pyarrow
+        import pyarrow.compute
+        import pyarrow.csv
+    except ModuleNotFoundError:
+        return None
+    names = [f"f{place}" for place in places]  # as pyarrow numbers columns
+    longest = csv.field_size_limit()
+    with _open_bytes(layout.path) as file:
+        try:
+            table = pyarrow.csv.read_csv(
+                file,
+                read_options=pyarrow.csv.ReadOptions(
+                    autogenerate_column_names=True,
+                    block_size=4 * _BLOCK,
+                    encoding=layout.encoding.removesuffix("-sig"),  # it skips the mark by itself
+                ),
+                parse_options=pyarrow.csv.ParseOptions(
+                    newlines_in_values=True, delimiter=layout.delimiter
+                ),
+                convert_options=pyarrow.csv.ConvertOptions(
+                    include_columns=names, column_types=dict.fromkeys(names, pyarrow.string())
+                ),
+            )
+        except pyarrow.ArrowInvalid:
+            return None
+    refuse_huge(layout.path, 8 * table.num_rows * len(places))
+    columns = [column.slice(1) for column in table.columns]  # without the header
+    lengths = (pyarrow.compute.max(pyarrow.compute.binary_length(each)) for each in columns)
+    if any((length.as_py() or 0) > longest for length in lengths):
+        return None  # the standard library refuses such cells
+    return [partial(_convert_cells, cells=column) for column in columns]
+
+
+def _convert_cells(name: str, cells: Any) -> Column:
+    """Return a column of pyarrow's text: as numbers at once, where all cells are numbers."""
+    import pyarrow
+    import pyarrow.compute as pc
+
+    blank = pc.equal(cells, "")
+    try:
+        numbers = pc.cast(pc.if_else(blank, None, cells), pyarrow.float64())
+        values = numbers.to_numpy()
+        empty = blank.to_numpy()
+        # pyarrow takes nan(text) for nan, so that cells that became nan are looked at one by one.
+        if not np.isnan(values[~empty]).any():
+            return Column(name, values, blank=empty if empty.any() else None)
+    except pyarrow.ArrowInvalid:  # a text; or a number that Python writes otherwise, as +1
+        pass
+    coded = cells.dictionary_encode().unify_dictionaries().combine_chunks()
+    if isinstance(coded, pyarrow.ChunkedArray):  # without any row
+        return Column(name, np.empty(0))
+    codes = coded.indices.to_numpy(zero_copy_only=False)
+    return _make_column(name, coded.dictionary.to_pylist(), codes)
+
+
+def _read_by_csv(layout: _Layout, places: Sequence[int], exact: int | None) -> list[Any]:
+    """Return what makes each column, by the standard library.
+
+    Args:
+        layout: How the file is written.
+        places: Of the columns.
+        exact: Cells of every line; None where it is enough that these columns are there.
+    """
+    words: list[dict[str, int]] = [{} for _ in places]  # each cell → its number, as they came
+    codes = [array("q") for _ in places]
+    least = max(places, default=-1) + 1
+    columns = list(zip(places, words, codes, strict=True))
+    for line, row in islice(layout.read(), 1, None):  # without the header
+        if len(row) < least or (exact is not None and len(row) != exact):
+            asked = f"at least {least}" if exact is None else str(exact)
+            like = "" if exact is None else ", as in the first"
+            raise InvalidArgument(
+                f"Expected {asked} cells in every line{like}, line {line} has {len(row)}."
+            )
+        for place, known, numbers in columns:
+            numbers.append(known.setdefault(row[place], len(known)))
+    refuse_huge(layout.path, 8 * sum(map(len, codes)))
+    return [
+        partial(_make_column, words=list(known), codes=np.array(numbers, np.int64))
+        for _, known, numbers in columns
+    ]
+
+
+def _make_column(name: str, words: list[str], codes: NDArray[Any]) -> Column:
+    """Return a column from its different cells, and which of them stands in each row.
+
+    It is of numbers where all cells are, but for blanks and what people write in place of one.
+    """
+    texts = [word.strip() for word in words]
+    numbers = [parse_number(text) for text in texts]
+    others = {t.lower() for t, n in zip(texts, numbers, strict=True) if t and n is None}
+    blank = np.array([not text for text in texts], bool)[codes]
+    empty = blank if blank.any() else None
+    has_number = any(number is not None for number in numbers)
+    if not others or (has_number and others <= MISSING):
+        known = np.array([np.nan if number is None else number for number in numbers], np.float64)
+        return Column(name, known[codes], blank=empty)
+    return Column.of_words(name, texts, codes, empty)
+
+
+def _measure_text(path: Path, encoding: str | None) -> tuple[int, str]:
+    """Return the bytes of a text, unpacked, and how it is encoded.
+
+    A count beyond the largest ends there. What is no UTF-8 is taken for cp1252, and where that has
+    no such letter for Latin-1: words differ in one where they differ in another.
+    """
+    packed = check_plain(path).st_size
+    if not _is_packed(path) and packed > LARGEST:
+        return packed, ""
+    size, found, decoder = 0, "utf-8", codecs.getincrementaldecoder("utf-8")()
+    with _open_bytes(path) as file:
+        while size <= LARGEST and (block := file.read(_BLOCK)):
+            if size == 0:
+                marked = (name for mark, name in _MARKS.items() if block.startswith(mark))
+                found = next(marked, found)
+            size += len(block)
+            wide = (encoding or found).lower().startswith(("utf-16", "utf_16", "utf-32", "utf_32"))
+            if b"\0" in block and not wide:
+                raise UnreadableFile(
+                    f"Expected text in {path.name!r}, found bytes that are none. Save it as UTF-8."
+                )
+            if len(block) == _BLOCK and b"\n" not in block and b"\r" not in block:
+                raise UnreadableFile(
+                    f"Expected lines of at most {_BLOCK:,} bytes in {path.name!r}, found a longer "
+                    "one."
+                )
+            refuse_growth(path, size, packed, _GROWS)
+            if found == "utf-8" and not _is_valid(decoder, block):
+                found = "cp1252"
+            if found == "cp1252" and not _UNDEFINED.isdisjoint(block):
+                found = "latin-1"
+    if found == "utf-8" and not _is_valid(decoder, b"", final=True):
+        found = "cp1252"
+    return size, found
+
+
+def _is_valid(decoder: codecs.IncrementalDecoder, block: bytes, final: bool = False) -> bool:
+    try:
+        decoder.decode(block, final)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _is_packed(path: Path) -> bool:
+    return path.suffix.lower() == ".gz"
+
+
+def _open_bytes(path: Path) -> BinaryIO:
+    return cast("BinaryIO", gzip.open(path, "rb")) if _is_packed(path) else path.open("rb")

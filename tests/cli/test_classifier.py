@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 from epsilometer import Audit, load
 from epsilometer.cli.main import main
 from epsilometer.core import judge
-from epsilometer.findings import GroupRisk, LeaveOneOut, RecordRisk, RuleFinding
+from epsilometer.findings import GroupRisk, LeaveOneOut, RecordRisk, RemedyFinding, RuleFinding
 from tests.cli.calls import call as call_main
 from tests.cli.described import check_replay
 
@@ -69,6 +69,8 @@ def test_a_verdict_a_report_and_a_page_are_written(csv: Path, tmp_path: Path) ->
         "model": "naive-bayes",
         "drop": ["id"],
         "group": ["job", "age"],
+        "encoding": None,
+        "delimiter": None,
         "seed": 0,
     }
     check_replay(run / "result.json", "--data", csv.parent)
@@ -214,6 +216,20 @@ def test_rows_are_shown_only_where_asked_and_features_never(csv: Path, tmp_path:
         ("a,y\n1,b\n2,b\n3,b\n", ["--label", "y"], "at least two classes"),
         ("y\na\nb\na\nb\n", ["--label", "y"], "beside the label"),
         ("a,b,y\n1,,x\n2,,z\n1,,x\n2,,z\n", ["--label", "y"], "'b' is empty"),
+        ("a,y\n1,x\n2,?\n1,x\n2,z\n", ["--label", "y"], "1 have none in 'y'"),
+        ("a,b;y\n1,2;x\n2,1;z\n", ["--label", "y"], "commas and semicolons both"),
+        (None, ["--label", "income", "--encoding", "klingon"], "an encoding such as utf-8"),
+        (None, ["--label", "income", "--delimiter", "::"], "one character as delimiter"),
+        (
+            "day,y\n01/02/2001,a\n03/04/2001,b\n01/02/2001,a\n03/04/2001,b\n",
+            ["--label", "y"],
+            "in column 'day' of which days and months can be told apart",
+        ),
+        (
+            "a,y\n" + "".join(f"note{i},{'xz'[i % 2]}\n" for i in range(1001)),
+            ["--label", "y"],
+            "column 'a', found one in every row. If it names records, drop it: --drop a",
+        ),
     ],
 )
 def test_bad_calls_are_told_and_exit_with_2(
@@ -258,3 +274,89 @@ def test_what_others_are_given_must_be_said(csv: Path, tmp_path: Path) -> None:
     assert found == {"file": 1, "api": 0, "labels": 0}
     first = result_of(tmp_path / "file").find(RuleFinding)[0]
     assert "KNeighborsClassifier._fit_X holds 200 of 200 transformed" in first.finding
+
+
+SECRETS = ("Zebulon", "31.12.1951", "9,876", "Wombatville")
+
+
+def write_odd(path: Path, delimiter: str = ";", encoding: str = "cp1252") -> Path:
+    """As a spreadsheet saves it: numbers of persons, dates, and thousands with commas."""
+    rng = np.random.default_rng(0)
+    lines = [delimiter.join(("patient_id", "born", "amount", "näme", "town", "status"))]
+    for i in range(120):
+        born = f"{rng.integers(1, 28):02d}.{rng.integers(1, 13):02d}.{rng.integers(1940, 2000)}"
+        row = [f"{7919 * i % 100_000 + 100_000}", born, f"{rng.integers(1000, 9999):,}"]
+        row += [f"Zebulon{i}", ["Wombatville", "Köln"][i % 2], ["ill", "well"][rng.integers(2)]]
+        lines.append(delimiter.join(row))
+    lines[1] = delimiter.join(("1", "31.12.1951", "9,876", "Zebulon", "Köln", "ill"))
+    path.write_bytes("\n".join(lines).encode(encoding))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("delimiter", "encoding"), [(";", "cp1252"), ("\t", "utf-16"), ("|", "utf-8-sig")]
+)
+def test_what_is_odd_in_a_table_is_named_and_nothing_of_it_is_shown(
+    delimiter: str, encoding: str, tmp_path: Path
+) -> None:
+    """The measured finding: unique numbers, dates and 1,169 became words, and nobody said so."""
+    file = write_odd(tmp_path / "people.csv", delimiter, encoding)
+    options = ["--label", "status", *QUICK[:-1], "--explain", "--out", tmp_path / "run"]
+    done = call(file, *options, "--html", tmp_path / "page.html")
+    assert done.exit_code in (0, 1), done.output
+    caveats = result_of(tmp_path / "run").caveats
+    for name in ("patient_id", "näme"):
+        said = f"'{name}' is different in every row: drop it with --drop {name}, if it names"
+        assert any(caveat.startswith(said) for caveat in caveats)
+    assert "Dates of 'born' were read as days." in caveats
+    assert "Numbers of 'amount' were read without separators of thousands." in caveats
+    assert ("people.csv is not UTF-8, and was read as cp1252." in caveats) == (encoding == "cp1252")
+    page = (tmp_path / "page.html").read_text("utf-8")
+    result = (tmp_path / "run/result.json").read_text("utf-8")
+    for text in (done.output, page, result):
+        assert not any(secret in text for secret in SECRETS)
+    dropped = ["--drop", "patient_id", "--drop", "näme", "--out", tmp_path / "dropped"]
+    assert call(file, *options[:-2], *dropped).exit_code in (0, 1)
+    said = result_of(tmp_path / "dropped").caveats
+    assert not any("patient_id" in caveat or "näme" in caveat for caveat in said)
+
+
+def test_what_is_refused_in_a_table_tells_of_nobody(tmp_path: Path) -> None:
+    file = tmp_path / "people.csv"
+    born = [f"{i % 12 + 1:02d}/{(5 * i) % 12 + 1:02d}/1951" for i in range(60)]
+    rows = [f"Zebulon{i},{day},{['ill', 'NA'][i % 2]}" for i, day in enumerate(born)]
+    file.write_text("\n".join(["name,born,status", *rows]), "utf-8")
+    for options in (["--label", "status"], ["--label", "name"]):
+        done = call(file, *options, *QUICK, "--out", tmp_path / "run")
+        assert done.exit_code == 2
+        assert not any(secret in done.output for secret in ("Zebulon", "1951"))
+
+
+def write_names(path: Path, n: int = 950) -> Path:
+    """Names, and little that tells who has the label: whatever is learned of it is by name."""
+    rng = np.random.default_rng(3)
+    sex, degree = rng.integers(2, size=(2, n))
+    again = rng.random(n) < 0.4 + 0.1 * sex + 0.1 * degree
+    rows = [
+        f"Person{i:04d},{'mf'[sex[i]]},{'FM'[degree[i]]},{['no', 'yes'][int(again[i])]}"
+        for i in range(n)
+    ]
+    path.write_text("\n".join(["name,sex,degree,again", *rows]), "utf-8")
+    return path
+
+
+def test_of_950_people_with_their_names_the_column_of_names_is_to_be_dropped(
+    tmp_path: Path,
+) -> None:
+    """The measured finding: 72 % caught, and rounding or dropping records were the advice."""
+    file = write_names(tmp_path / "people.csv")
+    options = ["--label", "again", "--attacks", "lira", "--remedies", "2", *QUICK[2:]]
+    assert call(file, *options, "--out", tmp_path / "run").exit_code == 1
+    found = result_of(tmp_path / "run")
+    base, first, *others = found.find(RemedyFinding)
+    assert (base.action, first.action) == ("", "Drop the column 'name'.")
+    assert base.caught > 0.6
+    assert first.caught < 0.03
+    assert all(other.caught > 0.1 for other in others)
+    assert found.advice[0].startswith("Drop the column 'name'. Of 100 people in the data")
+    assert not any("decimal" in text or "riskiest records." in text for text in found.advice[:2])

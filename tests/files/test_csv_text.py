@@ -49,7 +49,7 @@ def test_delimiters_and_encodings_are_found(
         (c.name, c.words, c.values.tolist()) for c in table.columns
     ][:2]
     guessed = encoding in ("cp1252", "latin-1")
-    assert table.notes == ((f"people.{ending} is no UTF-8, and was read as cp1252.",) * guessed)
+    assert table.notes == ((f"people.{ending} is not UTF-8, and was read as cp1252.",) * guessed)
 
 
 def test_what_is_not_found_can_be_said(tmp_path: Path) -> None:

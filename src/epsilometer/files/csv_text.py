@@ -93,7 +93,7 @@ def open_csv(path: Path, *, encoding: str | None = None, delimiter: str | None =
     names = [name.strip() for _, row in islice(layout.read(), 1) for name in row]
     notes = ()
     if layout.encoding != encoding and layout.encoding in ("cp1252", "latin-1"):
-        notes = (f"{path.name} is no UTF-8, and was read as {layout.encoding}.",)
+        notes = (f"{path.name} is not UTF-8, and was read as {layout.encoding}.",)
     return Content(tuple(names), partial(_read_columns, layout, names), notes=notes)
 
 

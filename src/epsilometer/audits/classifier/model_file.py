@@ -359,8 +359,16 @@ class _Search:
                     self.add("one person", alone, text, sums=True)
 
     def _look_at_counts(self, where: str, numbers: FloatArray) -> None:
-        """Find counts of records: whole numbers, and as many in all as there are records."""
-        if numbers.size < 2 or numbers.size >= self.n or numbers.max() < 2:
+        """Find counts of records: whole numbers, and as many in all as there are records.
+
+        Of as many cells as records or more, only those with a row per class: others may be one
+        number per record, such as weights.
+        """
+        sizes = np.bincount(self.codes)
+        by_class = numbers.ndim == 2 and np.array_equal(numbers.sum(axis=1), sizes)
+        if numbers.size < 2 or (numbers.size >= self.n and not by_class):
+            return
+        if numbers.max() < 2 and not by_class:
             return
         whole = (numbers >= 0).all() and (numbers == np.round(numbers)).all()
         if not whole or numbers.sum() != self.n:

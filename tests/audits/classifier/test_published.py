@@ -21,7 +21,7 @@ from sklearn.dummy import DummyClassifier
 from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier
 from sklearn.feature_extraction.text import HashingVectorizer, TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
-from sklearn.naive_bayes import BernoulliNB, GaussianNB
+from sklearn.naive_bayes import BernoulliNB, CategoricalNB, GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
@@ -29,7 +29,14 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 from sklearn.tree import DecisionTreeClassifier
 
-from tests.audits.classifier.zoo import CASES, LabelMemory, draw_noise, draw_signal
+from tests.audits.classifier.zoo import (
+    CASES,
+    Constant,
+    LabelMemory,
+    NoisyBayes,
+    draw_noise,
+    draw_signal,
+)
 
 FORMS = ("file", "api", "labels")
 
@@ -150,6 +157,33 @@ def test_a_file_is_searched_and_never_loaded(pack: str, tmp_path: Path) -> None:
     assert other.find(RuleFinding)[0].outcome == "pass"
 
 
+@pytest.mark.parametrize("kind", ["skops", "onnx"])
+def test_other_files_are_searched(kind: str, tmp_path: Path) -> None:
+    X, y = draw_signal(300)  # noqa: N806
+    for model, rows in ((KNeighborsClassifier(3), 300), (LogisticRegression(tol=1e-2), 0)):
+        model.fit(X, y)
+        if kind == "skops":
+            content = pytest.importorskip("skops.io").dumps(model)
+        else:
+            to_onnx = pytest.importorskip("skl2onnx").to_onnx
+            content = to_onnx(model, X[:1].astype(np.float32)).SerializeToString()
+        constant = DummyClassifier().fit(X, y)
+        leaks = search_model(constant, X, y, content=content)
+        assert [leak.records for leak in leaks if leak.kind == "rows"] == [rows] * bool(rows)
+
+
+def test_counts_per_class_and_name_are_counts_of_one() -> None:
+    """As many names as people: the array of counts is larger than the table is long."""
+    rng = np.random.default_rng(0)
+    X = np.stack([rng.permutation(200), rng.integers(2, size=200)], axis=1)  # noqa: N806
+    y = rng.integers(2, size=200)
+    (first, *_) = search_model(CategoricalNB(min_categories=[200, 2]).fit(X, y), X, y)
+    assert (first.kind, first.records) == ("one person", 200)
+    weights = Constant(lambda rows: rng.multinomial(len(rows), np.full(len(rows), 1 / len(rows))))
+    leaks = search_model(weights.fit(X, y), X, y)  # one number per record is no count of records
+    assert not [leak for leak in leaks if leak.kind != "statistics"]
+
+
 def draw_wide() -> Any:
     """More columns than records, and labels without meaning: anything learned is by heart."""
     rng = np.random.default_rng(7)
@@ -163,6 +197,16 @@ def test_private_training_passes_and_its_twin_without_noise_does_not(
 ) -> None:
     model = PrivateClassifier(epsilon, steps=60, learning_rate=60.0)
     found = audit(model, draw_wide(), form, shadows=32, records="sample:80")
+    why = [(rule.outcome, rule.finding) for rule in found.find(RuleFinding)]
+    assert found.verdict == expected, why
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("epsilon", "expected"), [(1.0, "release"), (np.inf, "do not release")])
+def test_a_private_estimator_of_ones_own_passes_and_its_twin_without_noise_does_not(
+    epsilon: float, expected: str, form: str
+) -> None:
+    found = audit(NoisyBayes(epsilon), draw_wide(), form, shadows=32, records="sample:80")
     why = [(rule.outcome, rule.finding) for rule in found.find(RuleFinding)]
     assert found.verdict == expected, why
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import epsilometer as em
+from epsilometer.accounting import pld, rdp
 from epsilometer.audits.classifier.private_model import PrivateClassifier
 from epsilometer.audits.classifier.remedies import find_telling_columns, list_remedies
 from epsilometer.errors import InvalidArgument
@@ -108,6 +109,49 @@ def test_private_training_adds_the_noise_that_it_claims() -> None:
     assert abs(spread_of / 3.73063 - 1) < 0.1  # σ of (1, 1e-5)-DP
     with pytest.raises(InvalidArgument, match="epsilon"):
         PrivateClassifier(0.0).fit(X, y)
+
+
+@pytest.mark.parametrize(("epsilon", "steps"), [(0.5, 1), (1.0, 30), (8.0, 100)])
+def test_accounting_of_training_agrees_with_what_was_promised(epsilon: float, steps: int) -> None:
+    """The noise is read off the fitted models, and accounted as DP-SGD of all records."""
+    X, y = np.zeros((50, 1)), np.arange(50) % 2  # noqa: N806
+    drawn = [
+        PrivateClassifier(epsilon, steps=steps, learning_rate=1e-9, random_state=seed).fit(X, y)
+        for seed in range(400)
+    ]
+    moved = np.stack([model.coef_ for model in drawn]) * 50 / 1e-9 / np.sqrt(steps)
+    for accountant in (pld, rdp):
+        spent = accountant.poisson_epsilon(
+            noise_multiplier=float(moved.std()), sampling_rate=1.0, steps=steps, delta=1e-5
+        )
+        assert spent == pytest.approx(epsilon, rel=0.1 if accountant is pld else 0.3)
+
+
+def test_private_training_is_that_of_the_packages_own_trainer() -> None:
+    torch = pytest.importorskip("torch")
+    from epsilometer.networks.ensemble import EnsembleDPSGD, cross_entropy
+    from epsilometer.sampling.samplers import Sequential
+
+    X, y = draw_signal(60)  # noqa: N806
+    X *= 3  # noqa: N806 - so that some gradients are clipped
+    ours = PrivateClassifier(np.inf, steps=5, learning_rate=2.0).fit(X, y)
+    module = torch.nn.Linear(4, 2, bias=False)
+    torch.nn.init.zeros_(module.weight)
+    trainer = EnsembleDPSGD(
+        module,
+        cross_entropy,
+        runs=1,
+        sampler=Sequential(),
+        noise_multiplier=0.0,
+        learning_rate=2.0,
+        batch_size=60,
+        epochs=5,
+        initial="given",
+    )
+    rows = ours._scale(X)
+    theirs = trainer.train(rows.astype(np.float32), y, rng=np.random.default_rng(0))
+    found = theirs.probabilities(rows.astype(np.float32))[0]
+    np.testing.assert_allclose(ours.predict_proba(X), found, atol=1e-5)
 
 
 def test_no_record_moves_a_step_by_more_than_one() -> None:

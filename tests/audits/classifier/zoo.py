@@ -50,6 +50,35 @@ class LabelMemory(ClassifierMixin, BaseEstimator):
         return np.where(said[:, None] == np.arange(2), 0.51, 0.49)
 
 
+class NoisyBayes(ClassifierMixin, BaseEstimator):
+    """Naive Bayes of features 0 and 1 as people write it with DP: counts with Laplace noise.
+
+    A record changes one count of its class and one per feature, each by one: (ε, 0)-DP.
+    """
+
+    def __init__(self, epsilon: float = 1.0, random_state: Any = None) -> None:
+        self.epsilon, self.random_state = epsilon, random_state
+
+    def fit(self, X: Any, y: Any) -> "NoisyBayes":  # noqa: N803
+        rng = np.random.default_rng(self.random_state)
+        self.classes_ = np.unique(y)
+        rows = np.asarray(X) > 0
+        ones = np.stack([rows[y == label].sum(axis=0) for label in self.classes_]).astype(float)
+        sizes = np.array([np.sum(y == label) for label in self.classes_], float)
+        scale = (rows.shape[1] + 1) / self.epsilon
+        ones += rng.laplace(0, scale, ones.shape)
+        sizes = np.maximum(sizes + rng.laplace(0, scale, sizes.shape), 1)
+        share = np.clip((ones + 1) / (sizes[:, None] + 2), 0.01, 0.99)
+        self.odds_, self.rest_ = np.log(share / (1 - share)), np.log(1 - share).sum(axis=1)
+        self.prior_ = np.log(sizes / sizes.sum())
+        return self
+
+    def predict_proba(self, X: Any) -> Any:  # noqa: N803
+        logs = self.prior_ + self.rest_ + (np.asarray(X) > 0) @ self.odds_.T
+        odds = np.exp(logs - logs.max(axis=1, keepdims=True))
+        return odds / odds.sum(axis=1, keepdims=True)
+
+
 def keep_bytes(X: Any) -> Any:  # noqa: N803
     return [X.astype(np.float32).tobytes()]
 

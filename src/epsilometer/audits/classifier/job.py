@@ -206,7 +206,7 @@ class ClassifierJob:
             null = np.zeros((0, found.classes.size))  # another seed changes nothing: not random
         spread = null[:0]
         if null.size and not has_fixed_seed(subject.estimator):
-            spread = self._measure_spread(found.records)
+            spread = self._measure_spread(found.records, found.full, found.without)
         return {
             "records": found.records,
             "full": found.full,
@@ -218,10 +218,13 @@ class ClassifierJob:
             "caveats": np.array(found.caveats, np.str_),
         }
 
-    def _measure_spread(self, records: IntArray) -> FloatArray:
+    def _measure_spread(
+        self, records: IntArray, full: FloatArray, without: FloatArray
+    ) -> FloatArray:
         """Return how far ln p of models of all records varies with the seed, from below.
 
-        Standard deviations over ``_SEEDS`` models, at their lower limits for normal ln p.
+        Standard deviations over ``_SEEDS`` models, at their lower limits for normal ln p; 0 where
+        seeds leave gaps that a record crosses.
         """
         subject, codes = self.task.subject, self.task.codes
         fit, asked = (
@@ -229,12 +232,13 @@ class ClassifierJob:
             take_rows(subject.X, records),
         )
         drawn = self._stream(_VARIATION, 1).integers(2**31, size=_SEEDS).tolist()
-        logs = np.stack([fit(subject.X, codes, seed)(asked) for seed in drawn])
+        logs = np.maximum(np.stack([fit(subject.X, codes, seed)(asked) for seed in drawn]), FLOOR)
         with np.errstate(invalid="ignore"):
-            found = np.nan_to_num(np.maximum(logs, FLOOR).std(axis=0, ddof=1))
+            found = np.nan_to_num(logs.std(axis=0, ddof=1))
         # Of so many normal values, 95 % of standard deviations are below this times the true one
         highest = np.sqrt(special.chdtri(_SEEDS - 1, 0.05) / (_SEEDS - 1))
-        return np.asarray(found / highest)
+        shift = np.maximum(full, FLOOR) - np.maximum(without, FLOOR)
+        return np.where(find_gaps(logs, shift)[:, None], 0.0, found / highest)
 
     def _train_pool(self) -> ShadowPool:
         subject = self.task.subject
@@ -362,6 +366,30 @@ class ClassifierJob:
 
     def _stream(self, *key: int) -> np.random.Generator:
         return np.random.default_rng(np.random.SeedSequence(self.task.seed, spawn_key=(2, *key)))
+
+
+def find_gaps(logs: FloatArray, shift: FloatArray) -> BoolArray:
+    """Tell of which records all models without them fall between those with them.
+
+    A law of few values, or of narrow heaps, spreads far and hides nothing: what moves between
+    its values is seen. There every value is nearer to another one than after it has moved.
+
+    Args:
+        logs: ln p of models of other seeds, ``(seeds, records, classes)``.
+        shift: By which a record moves ln p, ``(records, classes)``.
+
+    Example:
+        >>> heaps = np.repeat([-5.0, 5.0], 10).reshape(20, 1, 1)
+        >>> find_gaps(heaps, np.array([[1.2]])), find_gaps(heaps, np.array([[10.0]]))
+        (array([ True]), array([False]))
+    """
+    rows = np.arange(shift.shape[0])
+    most = np.abs(shift).argmax(axis=1)
+    values, moved = logs[:, rows, most], shift[rows, most]
+    apart = values[:, None] - values[None]
+    own, after = np.abs(apart), np.abs(apart - moved)
+    own[np.arange(len(own)), np.arange(len(own))] = np.inf
+    return np.asarray((after.min(axis=1) > own.min(axis=1)).all(axis=0))
 
 
 def plan_removal(

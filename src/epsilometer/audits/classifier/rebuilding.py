@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.special
+from scipy.spatial import cKDTree
 
 from epsilometer.audits.classifier.leave_one_out.families import class_weights
 from epsilometer.audits.classifier.sklearn_models import identify
@@ -17,10 +18,11 @@ from epsilometer.types import FloatArray, IntArray
 
 _TRIED = 300  # records
 _CLOSE = 0.05  # standard deviations of a column by which a rebuilt value may be off
+_CHANCE = 1e-3  # probability below which it is no accident that records were hit
 
 
 class Rebuilt(NamedTuple):
-    """How many records were rebuilt, of how many that were tried."""
+    """How many records were rebuilt, of how many that were tried; 0 where as many are by chance."""
 
     hits: int
     tried: int
@@ -36,7 +38,8 @@ class _Linear(NamedTuple):
 def rebuild_records(model: Any, reached: Any, codes: IntArray, *, seed: int = 0) -> Rebuilt | None:
     """Rebuild up to 300 records from a fitted linear model; None where it is of another kind.
 
-    A record counts as rebuilt where each column is within 5 % of its standard deviation.
+    A record counts as rebuilt where each column is within 5 % of its standard deviation. Of two
+    columns that happens to strangers too, and hits that their number explains are not counted.
 
     Example:
         >>> from sklearn.linear_model import RidgeClassifier
@@ -60,17 +63,26 @@ def rebuild_records(model: Any, reached: Any, codes: IntArray, *, seed: int = 0)
     total = linear.residuals.T @ features + linear.penalty  # 0 where it was solved
     intercept = linear.residuals.sum(axis=0)
     spread = np.where((spread := features.std(axis=0)) > 0, spread, np.inf)
-    hits = 0
-    for record in tried.tolist():
-        own = linear.residuals[record]
-        gradient = np.outer(own, features[record]) - total  # minus those of all others
-        at_intercept = own - intercept
-        largest = int(np.argmax(np.abs(at_intercept)))
-        if at_intercept[largest] == 0:
-            continue
-        rebuilt = gradient[largest] / at_intercept[largest]
-        hits += bool(np.all(np.abs(rebuilt - features[record]) <= _CLOSE * spread))
-    return Rebuilt(hits, tried.size)
+    own = linear.residuals[tried]
+    at_intercept = own - intercept
+    rows, largest = np.arange(tried.size), np.abs(at_intercept).argmax(axis=1)
+    # Minus the gradients of all others
+    gradient = own[rows, largest][:, None] * features[tried] - total[largest]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rebuilt = gradient / at_intercept[rows, largest][:, None] / spread
+    there = np.isfinite(rebuilt).all(axis=1)
+    return Rebuilt(_count_hits(rebuilt[there], features[tried][there] / spread), tried.size)
+
+
+def _count_hits(rebuilt: FloatArray, true: FloatArray) -> int:
+    """Return how many are near their own records; 0 where that is as likely with others'."""
+    if not len(true):
+        return 0
+    hits = int(np.sum(np.abs(rebuilt - true).max(axis=1) <= _CLOSE))
+    near = cKDTree(rebuilt).count_neighbors(cKDTree(true), _CLOSE, p=np.inf)
+    strangers = (near - hits + 1) / len(true) ** 2
+    by_chance = scipy.special.bdtrc(hits - 1, len(true), min(1.0, float(strangers)))
+    return hits if hits and by_chance <= _CHANCE else 0
 
 
 def _read_logistic(model: Any, features: FloatArray, codes: IntArray) -> _Linear | None:

@@ -25,6 +25,17 @@ def test_axe_finds_nothing_on_a_phone_which_scrolls_one_way(open_page: Open) -> 
     assert page.evaluate("() => document.documentElement.scrollWidth") == 360
 
 
+def test_records_are_low_on_a_phone_and_their_notes_begin_on_the_screen(open_page: Open) -> None:
+    """The measured finding: rows of 240 px, and the note beyond the right edge."""
+    page = open_page(a_release(), viewport={"width": 390, "height": 844}).page
+    page.locator("label[for=engineer]").click()
+    rows = page.locator(".records tbody tr")
+    boxes = [rows.nth(place).bounding_box() for place in range(5)]
+    assert max(box["height"] for box in boxes) < 110
+    note = rows.first.locator("td").last.bounding_box()
+    assert note["x"] + 100 < 390
+
+
 def test_everything_is_drawn_and_nothing_complains(open_page: Open) -> None:
     opened = open_page(a_release())
     opened.page.wait_for_timeout(100)
@@ -44,6 +55,7 @@ def test_verdict_and_reasons_stand_on_the_first_screen(open_page: Open) -> None:
 
 def test_records_are_sorted_and_searched(open_page: Open) -> None:
     page = open_page(a_release()).page
+    page.locator("label[for=engineer]").click()
     rows = page.locator(".records tbody tr")
     assert rows.count() == 30
     page.get_by_label("Search").fill("27")

@@ -102,7 +102,7 @@ def test_figures_show_what_was_found(tmp_path: Path) -> None:
     assert figures["risk"].marks[0].x == 1.0
     assert figures["removal"].series[0].y == (3.0, 2.0, 1.0, 2.0)
     assert figures["saw-tooth"].series[1].x == (1.0, 2.0, 3.0)  # the infinite one is not drawn
-    assert figures["rounding"].x.names == ("all digits", "2 decimals", "1 decimal", "class alone")
+    assert figures["rounding"].x.names == ("all", "2", "1", "class")
     for figure in figures.values():
         assert figure.alt
         assert all(len(series.x) >= len(series.y) for series in figure.series)

@@ -95,6 +95,9 @@ LOOKUPS: dict[str, Callable[[Any, Any], Any]] = {
     "shown_decimals": lambda _, item: (
         "all digits" if item.decimals is None else word_decimals(item.decimals)
     ),
+    "tick_decimals": lambda _, item: {None: "all", -1: "class"}.get(
+        item.decimals, str(item.decimals)
+    ),
     "done": lambda _, remedy: remedy.action or "as it is",
     "rounded": lambda _, point: short(point.unit) if point.unit else "as it is",
     "sure": lambda _, item: (

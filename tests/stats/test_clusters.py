@@ -8,7 +8,7 @@ import scipy.stats
 
 from epsilometer import Scores
 from epsilometer.errors import InvalidArgument
-from epsilometer.stats import clusters, membership
+from epsilometer.stats import membership
 from epsilometer.stats.clusters import (
     ScoresByRecord,
     advantage,
@@ -64,7 +64,7 @@ def count_misses(
 def test_limits_on_records_are_wrong_no_more_often_than_they_say(
     kind: str, rng: np.random.Generator
 ) -> None:
-    audits = 60
+    audits = 40
     most = scipy.stats.binom.isf(FLAKE, audits, 0.05)
     for what, wrong in count_misses(kind, 300, 16, audits, rng).items():
         assert sum(wrong) <= most, what
@@ -85,21 +85,21 @@ def test_a_population_on_the_limit_is_rarely_put_on_one_side_of_it(
 
 
 @pytest.mark.parametrize(
-    "flatten",
+    ("limit", "truth"),
     [
-        lambda scores: scores.pooled,
-        lambda scores: ScoresByRecord(scores.inside.reshape(-1, 1), scores.outside.reshape(-1, 1)),
+        (lambda scores: tpr_at(scores.pooled, FPR), CAUGHT),
+        (lambda scores: advantage_at(scores.pooled, 1.5), VULNERABLE),
     ],
 )
 def test_counting_scores_instead_of_records_would_be_seen(
-    flatten: Callable[[ScoresByRecord], clusters.Observed], rng: np.random.Generator
+    limit: Callable[[ScoresByRecord], Limited], truth: float, rng: np.random.Generator
 ) -> None:
     """The mistake that was made: 16 models on the same records taken for 16 times as many."""
     audits = 100
     wrong = 0
     for _ in range(audits):
-        found = tpr_at(flatten(draw("always", 300, 32, rng)), FPR)
-        wrong += not found.low <= CAUGHT <= found.high
+        found = limit(draw("always", 300, 32, rng))
+        wrong += not found.low <= truth <= found.high
     assert wrong > scipy.stats.binom.isf(FLAKE, audits, 0.05)
 
 

@@ -39,7 +39,6 @@ class RateAt(NamedTuple):
     fpr_high: float
 
 
-
 def tpr_at(scores: Scores, fpr: float, *, confidence: float = DEFAULT_CONFIDENCE) -> Limited:
     """Return the TPR of the best threshold whose true FPR is at most ``fpr``.
 
@@ -160,7 +159,6 @@ def limit_share(successes: int, trials: int, *, alpha: float) -> Limited:
     return Limited(successes / trials, low, high)
 
 
-
 def rate_at(scores: Scores, fpr: float, *, confidence: float = DEFAULT_CONFIDENCE) -> RateAt:
     """Return the TPR at a low FPR of the sample, and how large the true FPR may be there.
 
@@ -244,7 +242,6 @@ def _deviation(n: int, alpha: float) -> float:
     With probability at most ``alpha``, one-sided; for distributions where α ≤ 1/2.
     """
     return math.sqrt(math.log(1 / alpha) / (2 * n))
-
 
 
 def advantage_difference(

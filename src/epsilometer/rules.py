@@ -8,7 +8,15 @@ Example:
 """
 
 from epsilometer.audits.classifier.release import AdvantageAtMost, CaughtAtMost, PdtpAtMost
-from epsilometer.stats.thresholds import AllRanks, Best, Bonferroni, Fixed, HoldOut, RankGrid
+from epsilometer.stats.thresholds import (
+    AllRanks,
+    Best,
+    Bonferroni,
+    Fixed,
+    HoldOut,
+    Published,
+    RankGrid,
+)
 
 __all__ = [
     "AdvantageAtMost",
@@ -19,5 +27,6 @@ __all__ = [
     "Fixed",
     "HoldOut",
     "PdtpAtMost",
+    "Published",
     "RankGrid",
 ]

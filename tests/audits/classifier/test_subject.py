@@ -282,7 +282,7 @@ def test_every_attack_can_be_asked_for(attack: str, rng: np.random.Generator) ->
     assert finding.auc > 0.7  # trees learn by heart
     assert finding.bound is not None
     assert finding.bound.method == "one_run"
-    assert finding.n_in + finding.n_out == 200 * 6
+    assert finding.n_in + finding.n_out == 200 * 12
     assert len(found.find(RecordRisk)[0].scores) == 1
 
 

@@ -37,7 +37,7 @@ from epsilometer.core.findings import (
 from epsilometer.core.printing import to_csv_text
 from epsilometer.core.scores import Scores
 from epsilometer.engine.shards import Arrays
-from epsilometer.stats import membership
+from epsilometer.stats import clusters, membership
 from epsilometer.stats.gaussians import gaussian_sigma
 from epsilometer.stats.score_finding import round_threshold
 from epsilometer.types import BoolArray, FloatArray, IntArray
@@ -143,10 +143,12 @@ class PartResults:
         """Return the attack as it calls itself."""
         return str(self.found["attacks"][f"named {name}"])
 
-    def _split(self, name: str, at: Any = slice(None)) -> Scores:
-        """Return scores of all attacked models together, of some records."""
+    def _split(self, name: str, at: Any = slice(None)) -> clusters.Observed:
+        """Return scores of some records, by record where several models were attacked."""
         found = self.found["attacks"]
         values, member = found[f"scores {name}"][:, at], found["member"][:, at]
+        if len(member) > 1:
+            return clusters.ScoresByRecord.from_models(values, member)
         return Scores(inside=values[member], outside=values[~member])
 
     def _add_bound(self, name: str, finding: MembershipFinding) -> MembershipFinding:
@@ -279,7 +281,7 @@ class PartResults:
         member = self.found["attacks"]["member"][0, at]
         if min(int(member.sum()), int((~member).sum())) < SMALLEST:
             return None
-        return membership.auc(self._split(name, at), confidence=self.task.confidence)
+        return clusters.auc(self._split(name, at), confidence=self.task.confidence)
 
     def _removal(self) -> tuple[RemovalPlan, ...]:
         if "removal" not in self.found:
@@ -318,8 +320,8 @@ class PartResults:
             caveats.append(
                 f"Attacks were made on {halves if self.task.target is None else 'the target'}; "
                 f"shadows are right on {train:.1%} of the records they were trained on and on "
-                f"{test:.1%} of the others. Limits take scores for independent, and hold for "
-                "models and records like these."
+                f"{test:.1%} of the others. Limits hold for records like these: drawn one by one "
+                "from the same population, and put by fair coins into models trained as these were."
             )
             caveats += self._mismatch
         return tuple(caveats)
@@ -330,7 +332,7 @@ class PartResults:
         if self.found["leave-one-out"]["null"].size:
             cited.append(["mann1947"])
         if attacks:
-            cited.append(["massart1990", "steinke2023"])
+            cited.append(["waudbysmith2024", "steinke2023"])
         return tuple(dict.fromkeys([*_CITES, *(str(key) for keys in cited for key in keys)]))
 
 

@@ -43,7 +43,6 @@ from epsilometer.stats.tradeoff import tradeoff_curve
 from epsilometer.types import BoolArray, FloatArray
 
 SUBJECTS = (Classifier,)
-_SCORES = 10_000  # of attacks, for which enough targets are attacked
 _VARIATION = 7  # number of the random stream that varies training; attacks have the others
 _PATIENCE = 5  # measurements of a removal plan without a new best
 _SHARE = 10  # of the exposed records, one in so many is dropped at a time
@@ -213,8 +212,7 @@ class ClassifierJob:
         if self.task.target is not None:
             log_proba, member = self.task.target
             return [log_proba], member[None], find_mismatch(pool, log_proba, member)
-        enough = min(pool.models // 2, max(1, -(-_SCORES // pool.records)))
-        targets = range(0, 2 * enough, 2)  # one of each pair
+        targets = range(pool.models // 2 * 2)  # whole pairs: every record is in half of them
         return [*targets], pool.member[targets], ()
 
     def _remove(self) -> Arrays:

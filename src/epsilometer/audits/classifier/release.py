@@ -8,9 +8,9 @@ import numpy as np
 
 from epsilometer import _validate
 from epsilometer.core.findings import MembershipFinding, Outcome, RuleFinding
-from epsilometer.core.scores import Scores
 from epsilometer.errors import InvalidArgument
-from epsilometer.stats import membership
+from epsilometer.stats import clusters, membership
+from epsilometer.stats.clusters import Observed
 from epsilometer.stats.membership import Limited
 from epsilometer.stats.tradeoff import tradeoff_curve
 from epsilometer.types import FloatArray
@@ -103,7 +103,7 @@ class Measured:
     floor: FloatArray | None
     of: int
     drawn: bool
-    attacks: Sequence[tuple[str, Scores]]
+    attacks: Sequence[tuple[str, Observed]]
     mismatch: str = ""
 
 
@@ -115,7 +115,8 @@ def apply_rules(
     Guarantee: *fail* is wrong with probability at most 1 − ``confidence``, whatever the number of
         rules and attacks; so is *pass*, of each rule's quantity as measured by these attacks.
         Neither speaks of attacks that were not run.
-    Assumption: scores of an attack are independent, records were drawn by chance.
+    Assumption: records, with all their scores, are independent and drawn from one population;
+        which were measured was drawn by chance.
     """
     if not rules:
         raise InvalidArgument("Expected at least one rule in rules, got none.")
@@ -130,15 +131,15 @@ def apply_rules(
 
 def measure_attack(
     name: str,
-    scores: Scores,
+    scores: Observed,
     *,
     fpr: float = 0.01,
     confidence: float = 0.95,
 ) -> MembershipFinding:
     """Return how well an attack does, with limits that hold at ``confidence`` each."""
-    advantage = membership.advantage(scores, confidence=confidence)
-    caught = membership.tpr_at(scores, fpr, confidence=confidence)
-    curve = tradeoff_curve(scores)
+    advantage = clusters.advantage(scores, confidence=confidence)
+    caught = clusters.tpr_at(scores, fpr, confidence=confidence)
+    curve = tradeoff_curve(clusters.pool(scores))
     thin = curve.thin(_DRAWN)
     return MembershipFinding(
         attack=name,
@@ -151,8 +152,8 @@ def measure_attack(
         tpr_high=caught.high,
         fpr=fpr,
         confidence=confidence,
-        n_in=scores.n_in,
-        n_out=scores.n_out,
+        n_in=curve.n_in,
+        n_out=curve.n_out,
         roc_fpr=_round_digits(thin.fpr),
         roc_tpr=_round_digits(1 - thin.fnr),
     )
@@ -180,7 +181,7 @@ def _apply_rule(
         case CaughtAtMost(limit, fpr):
             name = f"no attack catches more than {limit:.3g} at {fpr:.3g} false positives"
             limits = [
-                (f, membership.tpr_at(scores, fpr, confidence=confidence))
+                (f, clusters.tpr_at(scores, fpr, confidence=confidence))
                 for f, (_, scores) in zip(findings, measured.attacks, strict=True)
             ]
             what = f"TPR at FPR {fpr:.3g}"

@@ -5,8 +5,8 @@ not, or where the paper prints no number. Several rows of a table are tested joi
 may be within error while all of them lie on one side.
 """
 
-from collections.abc import Iterator, Mapping
-from itertools import combinations
+from collections.abc import Callable, Iterator, Mapping
+from itertools import combinations, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -21,13 +21,17 @@ LEVEL = 0.05  # of a joint test
 
 
 class Number(NamedTuple):
-    """A printed number, half a unit of its last digit, and its standard error if it is known."""
+    """A number, within what its digits allow, and its standard error if that is known."""
 
     value: float
-    half: float
-    error: float | None
     low: float
     high: float
+    error: float | None
+
+    @property
+    def rounding(self) -> float:
+        """Standard deviation of what digits leave open."""
+        return (self.high - self.low) / np.sqrt(12) if np.isfinite(self.value) else 0.0
 
 
 class Pair(NamedTuple):
@@ -44,26 +48,27 @@ class Pair(NamedTuple):
 
     @property
     def error(self) -> float:
-        """Combined standard error."""
-        return float(np.hypot(self.published.error or 0, self.ours.error or 0))
+        """Combined standard error, that of rounding with it."""
+        parts = [part for number in self[:2] for part in (number.error or 0, number.rounding)]
+        return float(np.linalg.norm(parts))
 
     @property
     def difference(self) -> float:
-        """Ours less published, less what rounding explains."""
-        if self.ours.value == self.published.value:  # infinite both, maybe
-            return 0.0
-        far = self.ours.value - self.published.value
-        return float(np.sign(far) * max(abs(far) - self.published.half - self.ours.half, 0))
+        """Ours less published."""
+        return self.ours.value - self.published.value
+
+    @property
+    def is_rounding(self) -> bool:
+        """Whether digits of both can be of one number."""
+        published, ours = self.published, self.ours
+        if ours.value == published.value:  # infinite both, maybe
+            return True
+        return ours.low < published.high and published.low < ours.high
 
     @property
     def z(self) -> float:
         """As a standard normal number: spreads of few runs have the tails of a t."""
-        if self.difference == 0:
-            return 0.0
-        if self.error == 0:
-            return float(np.sign(self.difference) * np.inf)
-        ratio = abs(self.difference) / self.error
-        tail = scipy.stats.t.sf(ratio, self.freedom)
+        tail = scipy.stats.t.sf(abs(self.difference) / self.error, self.freedom)
         return float(np.sign(self.difference) * scipy.stats.norm.isf(tail))
 
 
@@ -103,21 +108,12 @@ def _decide(item: Item, row: Row) -> str:
         return _order(item, row)
     pairs = list(pair_numbers(item, row))
     if row.exact:
-        return AGREES if all(_is_rounding(pair) for pair in pairs) else DIFFERS
+        return AGREES if all(pair.is_rounding for pair in pairs) else DIFFERS
     if not all(pair.known for pair in pairs):
         return CANNOT_TELL
     if any(abs(pair.difference) > 2 * pair.error for pair in pairs):
         return DIFFERS
     return CANNOT_TELL if any(map(_cannot_fail, pairs)) else AGREES
-
-
-def _is_rounding(pair: Pair) -> bool:
-    """Whether printed digits and ours, over all that inputs allow, can be of one number."""
-    published, ours = pair
-    if published.value == ours.value:
-        return True
-    half = (published.half + ours.half) * (1 - 1e-9)
-    return ours.low - half < published.value < ours.high + half
 
 
 def _cannot_fail(pair: Pair) -> bool:
@@ -140,29 +136,27 @@ def pair_numbers(item: Item, row: Row) -> Iterator[Pair]:
 
 def _numbers(stated: Stated, spread: str, runs: int) -> list[Number]:
     values = stated.value.split(", ")
-    spreads = spread.split(", ") if spread else [None] * len(values)
-    ends = [
-        text.split(", ") if text else [None] * len(values) for text in (stated.low, stated.high)
-    ]
+    spreads = spread.split(", ") if spread else [""] * len(values)
+    lows, highs = (text.split(", ") if text else values for text in (stated.low, stated.high))
     return [
         Number(
             value=_read(value),
-            half=_half_unit(value),
-            error=None if by is None else float(by) / np.sqrt(runs),
-            low=_read(low or value),
-            high=_read(high or value),
+            low=_read(low) - _half_unit(low),
+            high=_read(high) + _half_unit(high),
+            error=float(by) / np.sqrt(runs) if by else None,
         )
-        for value, by, low, high in zip(values, spreads, *ends, strict=True)
+        for value, by, low, high in zip(values, spreads, lows, highs, strict=True)
     ]
 
 
 def _read(text: str) -> float:
-    return float(text.replace("−", "-").replace("∞", "inf").replace(",", ""))
+    return float(text.replace("−", "-").replace("∞", "inf"))
 
 
 def _half_unit(text: str) -> float:
+    """Half a unit of the last digit, or hardly less: what is just beyond it is beyond it."""
     digits = text.partition(".")[2]
-    return 0.5 * 10.0 ** -len(digits) if np.isfinite(_read(text)) else 0.0
+    return 0.5 * 10.0 ** -len(digits) * (1 - 1e-9) if np.isfinite(_read(text)) else 0.0
 
 
 def _order(item: Item, row: Row) -> str:
@@ -206,15 +200,14 @@ def _meet(item: Item, row: Row) -> str:
     """Whether ours is what is demanded, beyond two standard errors where these are known."""
     expect, own = row.expect, _measured(item, row)
     if expect.shape:
-        values = np.array([number.value for number in own])
-        later = values[1:]
-        stays = np.ptp(later) < abs(later.mean() - values[0])
-        good = np.all(np.diff(values) > 0) if expect.shape == "rises" else stays
-        return SAME_DIRECTION if good else DIFFERS
+        return SAME_DIRECTION if _SHAPES[expect.shape](own) else DIFFERS
     here = own[expect.part - 1]
     if expect.equals:
         others = [_reference(item, name, expect.part).value for name in expect.equals]
         return AGREES if all(here.value == other for other in others) else DIFFERS
+    if expect.near:
+        near = [_sign(here, _reference(item, name, expect.part)) == 0 for name in expect.near]
+        return SAME_DIRECTION if all(near) else DIFFERS
     answers: list[bool | None] = []
     for wanted, names, ties in (
         (1, expect.above, False),
@@ -225,7 +218,7 @@ def _meet(item: Item, row: Row) -> str:
         for name in names:
             other = _reference(item, name, expect.part)
             found = _sign(here, other)
-            if found == 0 and here.value == other.value:
+            if here.value == other.value and not here.error:
                 answers.append(ties)
             else:
                 answers.append(None if found == 0 else found == wanted)
@@ -234,13 +227,33 @@ def _meet(item: Item, row: Row) -> str:
     return CANNOT_TELL if None in answers else SAME_DIRECTION
 
 
+def _rises(numbers: list[Number]) -> bool:
+    return all(later.value > earlier.value for earlier, later in pairwise(numbers))
+
+
+def _jumps(numbers: list[Number]) -> bool:
+    first, *later = (number.value for number in numbers)
+    return bool(np.ptp(later) < abs(np.mean(later) - first))
+
+
+def _is_level(numbers: list[Number]) -> bool:
+    return all(_sign(one, other) == 0 for one, other in combinations(numbers, 2))
+
+
+_SHAPES: dict[str, Callable[[list[Number]], bool]] = {
+    "rises": _rises,
+    "jumps, then stays": _jumps,
+    "stays": _is_level,
+}
+
+
 def _measured(item: Item, row: Row) -> list[Number]:
     return _numbers(row.ours, row.ours.spread, row.ours.runs or item.runs)
 
 
 def _reference(item: Item, name: str | float, part: int) -> Number:
     if not isinstance(name, str):
-        return Number(float(name), 0.0, None, float(name), float(name))
+        return Number(float(name), float(name), float(name), None)
     row = next(row for row in item.rows if row.name == name)
     return _measured(item, row)[part - 1]
 

@@ -164,7 +164,7 @@ def measured(*, where: str, simulations: int, **_: object) -> dict[str, str]:
         found[f"noise {row.noise:g}, all iterates: ε_est"] = _cell(steps[:, 0])
         found[f"noise {row.noise:g}, all iterates: ε_lo"] = _cell(steps[:, 4])
         if row.final is not None:
-            final = finals(row, 1, 10 * simulations)  # which cost nothing
+            final = finals(row, 1, max(simulations, 10))  # which cost nothing
             found[f"noise {row.noise:g}, final model: ε_est"] = _cell(final[:, 0])
             found[f"noise {row.noise:g}, final model: ε_lo"] = _cell(final[:, 2])
     return found

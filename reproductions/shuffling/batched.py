@@ -119,8 +119,12 @@ def table_1(**how: Any) -> dict[str, str]:
 
 
 def figure_3(**how: Any) -> dict[str, str]:
-    """As ``_measured``."""
-    return _measured(FIGURE_3, **how)
+    """As ``_measured``; Opacus's PRV accountant adds the 0.01 by which it may err."""
+    rows = _measured(FIGURE_3, **how)
+    for setting in FIGURE_3:
+        added = float(rows[f"{setting.name}: Poisson ε"]) + 0.01
+        rows[f"{setting.name}: Poisson ε + 0.01"] = f"{added:.3f}"
+    return rows
 
 
 def _measured(

@@ -35,8 +35,8 @@ class Stated(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         value: A number as printed, or several with ", " between them.
         spread: Standard deviation over runs of each, where it is known.
         runs: Of how many runs it is the mean; 0 stands for what the item says.
-        low: The least that inputs allow which are printed in few digits.
-        high: The most of it.
+        low: The least it can be, where what it follows from is printed in few digits.
+        high: The most.
         text: What is said where no number is printed.
         note: Of what it is, where that is not what the row names.
         seed: Of the runs; −1 stands for what the item says.
@@ -72,7 +72,8 @@ class Expect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         at_least: Ours is not smaller.
         at_most: Ours is not larger.
         equals: Ours is the same.
-        shape: Of a list: it rises, or it jumps after the first number and then stays.
+        near: Ours is within two standard errors of them.
+        shape: Of a list: it rises, jumps after the first number and then stays, or stays.
         part: Which number of a list is compared, from 1.
     """
 
@@ -81,7 +82,8 @@ class Expect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     at_least: tuple[str | float, ...] = ()
     at_most: tuple[str | float, ...] = ()
     equals: tuple[str | float, ...] = ()
-    shape: Literal["", "rises", "jumps, then stays"] = ""
+    near: tuple[str | float, ...] = ()
+    shape: Literal["", "rises", "jumps, then stays", "stays"] = ""
     part: int = 1
 
 

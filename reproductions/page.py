@@ -37,16 +37,16 @@ tables below are of the full calls, or of the command that is named. *By the law
 adversary sees is drawn from its law, at the published size, where no net and no data change it; a
 published number may so have two rows, trained and by the law.
 
-Nobody types a standing: `reproductions/standings.py` decides from published value, spread and number
-of runs, and from ours.
+Nobody types a standing: `reproductions/standings.py` decides from published value, spread and
+number of runs, and from ours.
 
 - **agrees**: the difference is at most two combined standard errors (spreads divided by the root of
   the number of runs) and what rounding explains. Where a paper prints no spread, ours stands for
   it. Where no chance is in a number, printed digits must be met;
-- **same direction**: of other data or size, or where the paper prints a curve or a bar and no number:
-  ours are in the published order, by more than two standard errors where these are known;
-- **cannot tell**: no spread is known, it is so large that no smaller number could have failed, or no
-  two numbers are far enough apart to be ordered;
+- **same direction**: of other data or size, or where the paper prints a curve or a bar and no
+  number: ours are in the published order, by more than two standard errors where these are known;
+- **cannot tell**: no spread is known, it is so large that no smaller number could have failed, or
+  no two numbers are far enough apart to be ordered;
 - **differs**: beyond two standard errors, other digits, or another order;
 - **not measured**: nobody has run it;
 - **ours alone**: not in the paper, and not counted.

@@ -104,9 +104,12 @@ def _decide(item: Item, row: Row) -> str:
         return _meet(item, row)
     if not row.published.value:
         return CANNOT_TELL
-    if (row.setting or item.setting) == "other":
-        return _order(item, row)
-    pairs = list(pair_numbers(item, row))
+    other = (row.setting or item.setting) == "other"
+    return _order(item, row) if other else _compare(row, list(pair_numbers(item, row)))
+
+
+def _compare(row: Row, pairs: list[Pair]) -> str:
+    """Whether digits are met, or differences are within error."""
     if row.exact:
         return AGREES if all(pair.is_rounding for pair in pairs) else DIFFERS
     if not all(pair.known for pair in pairs):
@@ -266,13 +269,9 @@ def compare_jointly(item: Item) -> list[Joint]:
     """
     groups: dict[str, list[Pair]] = {}
     found = []
-    standings = decide(item)
     for row in item.rows:
-        if standings[row.name] not in (AGREES, DIFFERS, CANNOT_TELL) or row.exact:
-            continue
-        if not row.published.value or row.expect != Expect():
-            continue
-        if (row.setting or item.setting) == "other":
+        other = (row.setting or item.setting) == "other" or row.expect != Expect()
+        if other or row.exact or not row.published.value or not row.ours.value:
             continue
         pairs = list(pair_numbers(item, row))
         if not all(pair.known for pair in pairs):

@@ -201,9 +201,7 @@ def largest(
     return highest[0], highest[1]
 
 
-def _read(
-    row: Printed, momentum: float, count: int, rng: np.random.Generator
-) -> tuple[float, ...]:
+def _read(row: Printed, momentum: float, count: int, rng: np.random.Generator) -> tuple[float, ...]:
     observed, unobserved = largest(row, momentum, count, rng)
     laws = (unobserved.mean(), unobserved.std(), observed.mean(), observed.std())
     wider = max(laws[1], laws[3])
@@ -222,8 +220,8 @@ def _read(
 def _cell(values: np.ndarray) -> str:
     """Mean ± standard deviation, of which two digits are shown."""
     spread = values.std(ddof=1) if values.size > 1 else 0.0
-    digits = max(0, 1 - int(np.floor(np.log10(spread)))) if spread > 0 else 2
-    return f"{values.mean():.{digits}f}" + (f" ± {spread:.{digits}f}" if spread > 0 else "")
+    digits = max(0, 1 - int(np.floor(np.log10(spread)))) if spread > 1e-6 else 3
+    return f"{values.mean():.{digits}f}" + (f" ± {spread:.{digits}f}" if values.size > 1 else "")
 
 
 if __name__ == "__main__":

@@ -22,9 +22,7 @@ ITEMS = [
 
 def table(*rows, **how):
     """An item of some rows."""
-    rows = tuple(
-        Row(**({"name": f"row {i}", "why": "Since."} | row)) for i, row in enumerate(rows)
-    )
+    rows = tuple(Row(**({"name": f"row {i}", "why": "Since."} | row)) for i, row in enumerate(rows))
     return Item(
         name="table", title="Table", measure="a:b", quick={}, full={}, files=(), rows=rows, **how
     )

@@ -34,8 +34,6 @@ BIBLIOGRAPHY = MappingProxyType(
         "Run. 2024.",
         "mann1947": "Mann, Whitney: On a Test of Whether one of Two Random Variables is "
         "Stochastically Larger than the Other. Annals of Mathematical Statistics 18, 1947.",
-        "massart1990": "Massart: The Tight Constant in the Dvoretzky-Kiefer-Wolfowitz Inequality. "
-        "Annals of Probability 18, 1990.",
         "nasr2023": "Nasr, Hayes, Steinke, Balle, Tramèr, Jagielski, Carlini, Terzis: Tight "
         "Auditing of Differentially Private Machine Learning. USENIX Security 2023.",
         "paulson1942": "Paulson: An Approximate Normalization of the Analysis of Variance "

@@ -37,6 +37,7 @@ from epsilometer.core.claim import Adjacency
 from epsilometer.core.scores import ScoreCounts, Scores
 from epsilometer.errors import InvalidArgument
 from epsilometer.stats import search, thresholds
+from epsilometer.stats.designs import refuse_canaries
 from epsilometer.stats.estimators import ranks
 from epsilometer.stats.estimators.method import Winner
 from epsilometer.stats.estimators.ranks import Frontier
@@ -230,6 +231,7 @@ def noise_limit(
     _validate.open_unit(confidence=confidence)
     _validate.whole(0, seed=seed)
     _rate_and_steps(sampling_rate, steps)
+    refuse_canaries(scores, METHOD)
     if per not in ("step", "run"):
         raise InvalidArgument(f"Expected per to be 'step' or 'run', got {per!r}.")
     frontier = _frontier(sampling_rate, steps) if per == "run" else _frontier(1.0, 1)

@@ -20,7 +20,7 @@ from epsilometer.audits.classifier.leave_one_out.pdtp import (
     show,
 )
 from epsilometer.audits.classifier.outliers import explain_records
-from epsilometer.audits.classifier.release import Measured, apply_rules
+from epsilometer.audits.classifier.release import Attacked, Measured, apply_rules, measure_width
 from epsilometer.audits.classifier.subject import ClassifierTask
 from epsilometer.core import judge
 from epsilometer.core.audit import Audit, Provenance
@@ -73,7 +73,7 @@ class PartResults:
                 floor=floor,
                 of=self.task.codes.size,
                 drawn=bool(arrays["drawn"]),
-                attacks=[(self._name(name), self._split(name)) for name in subject.attack_names],
+                attacks=self._list_attacks(),
                 mismatch=" ".join(self._mismatch),
             ),
             subject.deciding_rules,
@@ -107,6 +107,31 @@ class PartResults:
             provenance=provenance,
         )
         return msgspec.structs.replace(result, advice=tuple(_advise(result)))
+
+    def measure_width(self) -> float:
+        """Return the width of the widest limits on attacks that a rule looks at."""
+        subject = self.task.subject
+        return measure_width(
+            self._list_attacks(), subject.deciding_rules, confidence=self.task.confidence
+        )
+
+    def _list_attacks(self) -> list[Attacked]:
+        return [
+            Attacked(name=self._name(name), scores=self._split(name), smaller=self._smaller(name))
+            for name in self.task.subject.attack_names
+        ]
+
+    def _smaller(self, name: str) -> tuple[clusters.Observed, ...]:
+        """Return scores from models of an eighth and a quarter of the records."""
+        if "sizes" not in self.found:
+            return ()
+        found = self.found["sizes"]
+        return tuple(
+            clusters.ScoresByRecord.from_models(
+                found[f"scores {parts} {name}"], found[f"member {parts}"]
+            )
+            for parts in (4, 2)
+        )
 
     def list_records(self) -> str:
         """Return which records are at risk, as CSV: for the run's directory alone."""
@@ -298,7 +323,8 @@ class PartResults:
         if "variation" in self.found:
             causes.append(("initialisation", subject.variation, "variation"))
         if subject.attack_names and subject.variation:
-            causes.append(("which half of the records is drawn", subject.shadows, "attacks"))
+            models = len(self.found["attacks"]["member"])
+            causes.append(("which half of the records is drawn", models, "attacks"))
         return tuple(
             Variation(
                 cause=cause,
@@ -323,6 +349,12 @@ class PartResults:
                 f"{test:.1%} of the others. Limits hold for records like these: drawn one by one "
                 "from the same population, and put by fair coins into models trained as these were."
             )
+            precision = self.task.subject.precision
+            if precision is not None and (width := self.measure_width()) > precision:
+                caveats.append(
+                    f"The widest limits on attacks are {width:.3f} apart, where precision asked "
+                    f"for {precision:g}. More models would hardly narrow them; more records would."
+                )
             caveats += self._mismatch
         return tuple(caveats)
 

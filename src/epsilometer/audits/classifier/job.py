@@ -28,7 +28,12 @@ from epsilometer.audits.classifier.leave_one_out.pdtp import (
     show,
 )
 from epsilometer.audits.classifier.sklearn_models import FitEstimator, take_rows
-from epsilometer.audits.classifier.subject import Classifier, ClassifierTask
+from epsilometer.audits.classifier.subject import (
+    MOST_BYTES,
+    Classifier,
+    ClassifierTask,
+    count_bytes,
+)
 from epsilometer.core.audit import Audit
 from epsilometer.core.scores import Scores
 from epsilometer.engine.code import find_code
@@ -43,6 +48,11 @@ from epsilometer.stats.tradeoff import tradeoff_curve
 from epsilometer.types import BoolArray, FloatArray
 
 SUBJECTS = (Classifier,)
+_MOST_MODELS = 1024  # that are trained for precision
+_WORTH = 0.9  # twice the models must narrow limits to so much of their width
+_PARTS = (2, 4)  # in which the records are cut to train on fewer
+_FEWER = 16  # models of each part
+_SIZES = 8  # number of the random stream that cuts records into parts
 _VARIATION = 7  # number of the random stream that varies training; attacks have the others
 _PATIENCE = 5  # measurements of a removal plan without a new best
 _SHARE = 10  # of the exposed records, one in so many is dropped at a time
@@ -119,6 +129,7 @@ class ClassifierJob:
         work = {
             "leave-one-out": self._leave_out,
             "attacks": self._attack,
+            "sizes": self._attack_parts,
             "removal": self._remove,
             "variation": self._vary,
         }
@@ -174,12 +185,28 @@ class ClassifierJob:
         }
 
     def _attack(self) -> Arrays:
+        """Attack as many models as the precision asks for."""
+        subject, models = self.task.subject, self.task.subject.shadows
+        found = self._attack_models(models)
+        if subject.precision is None or self.task.target is not None:
+            return found
+        width = PartResults(task=self.task, found={"attacks": found}).measure_width()
+        most = MOST_BYTES // count_bytes(self.task.classes.size, self.task.codes.size, 1)
+        while width > subject.precision and 2 * models <= min(_MOST_MODELS, most):
+            models, before = 2 * models, width
+            found = self._attack_models(models)
+            width = PartResults(task=self.task, found={"attacks": found}).measure_width()
+            if width > _WORTH * before:
+                break
+        return found
+
+    def _attack_models(self, models: int) -> Arrays:
         subject = self.task.subject
         pool = shadow_pool(
             subject.estimator,
             subject.X,
             subject.y,
-            models=subject.shadows,
+            models=models,
             seed=self.task.seed,
             engine=self.engine,
             directory=self._folder("shadows"),
@@ -196,13 +223,44 @@ class ClassifierJob:
         }
         for place, name in enumerate(subject.attack_names):
             scores = [
-                ATTACKS[name](pool, target, self._stream(place + (place >= _VARIATION), number))
+                ATTACKS[name](pool, target, self._stream(place + 2 * (place >= _VARIATION), number))
                 for number, target in enumerate(targets)
             ]
             arrays[f"scores {name}"] = np.stack([score.values for score in scores])
             arrays[f"named {name}"] = np.array(scores[0].attack)
             arrays[f"cites {name}"] = np.array(scores[0].cites, np.str_)
             arrays[f"cut {name}"] = np.array([score.threshold for score in scores])
+        return arrays
+
+    def _attack_parts(self) -> Arrays:
+        """Attack models of a quarter, and of an eighth, of the records: all records, in parts."""
+        subject = self.task.subject
+        order = self._stream(_SIZES).permutation(self.task.codes.size)
+        arrays: dict[str, NDArray[Any]] = {}
+        for parts in _PARTS:
+            member, scores = [], {name: [] for name in subject.attack_names}
+            for number, rows in enumerate(np.array_split(order, parts)):
+                pool = shadow_pool(
+                    subject.estimator,
+                    take_rows(subject.X, rows),
+                    np.asarray(subject.y)[rows],
+                    models=_FEWER,
+                    seed=self.task.seed,
+                    engine=self.engine,
+                    directory=self._folder(f"shadows-{parts}-{number}"),
+                    listen=self.listen,
+                )
+                member.append(pool.member)
+                for place, name in enumerate(subject.attack_names):
+                    streams = (_SIZES, parts, number, place)
+                    found = [
+                        ATTACKS[name](pool, target, self._stream(*streams, target)).values
+                        for target in range(_FEWER)
+                    ]
+                    scores[name].append(np.stack(found))
+            arrays[f"member {parts}"] = np.concatenate(member, axis=1)
+            for name in subject.attack_names:
+                arrays[f"scores {parts} {name}"] = np.concatenate(scores[name], axis=1)
         return arrays
 
     def _choose_targets(

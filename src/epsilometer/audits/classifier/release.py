@@ -1,9 +1,10 @@
 """Apply rules about publishing to risks and attacks: each passes, fails or is unclear."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+import msgspec
 import numpy as np
 
 from epsilometer import _validate
@@ -87,6 +88,21 @@ RULES: tuple[ReleaseRule, ...] = (PdtpAtMost(), AdvantageAtMost(), CaughtAtMost(
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
+class Attacked:
+    """What an attack said.
+
+    Attributes:
+        name: Which, in words.
+        scores: Of models of half the records.
+        smaller: Of models of an eighth, and of a quarter; nothing where none were trained.
+    """
+
+    name: str
+    scores: Observed
+    smaller: tuple[Observed, ...] = ()
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Measured:
     """What the rules look at.
 
@@ -95,7 +111,7 @@ class Measured:
         floor: PDTP of refits with nothing removed, beside it; None where training is not random.
         of: Records in all.
         drawn: Whether those measured were drawn by chance, where not all were.
-        attacks: (name, scores) of each attack.
+        attacks: What each attack said.
         mismatch: Why attacks may be weaker than they look; empty where nothing is known.
     """
 
@@ -103,7 +119,7 @@ class Measured:
     floor: FloatArray | None
     of: int
     drawn: bool
-    attacks: Sequence[tuple[str, Observed]]
+    attacks: Sequence[Attacked]
     mismatch: str = ""
 
 
@@ -120,29 +136,40 @@ def apply_rules(
     """
     if not rules:
         raise InvalidArgument("Expected at least one rule in rules, got none.")
-    statements = _count_statements(measured, rules)
-    each = 1 - (1 - confidence) / max(statements, 1)
+    each = 1 - (1 - confidence) / max(_count_statements(measured, rules), 1)
     fpr = next((rule.fpr for rule in rules if isinstance(rule, CaughtAtMost)), 0.01)
     findings = tuple(
-        measure_attack(name, scores, fpr=fpr, confidence=each) for name, scores in measured.attacks
+        measure_attack(attack, fpr=fpr, confidence=each) for attack in measured.attacks
     )
     return tuple(_apply_rule(rule, measured, findings, each) for rule in rules), findings
 
 
+def measure_width(
+    attacks: Sequence[Attacked], rules: Sequence[ReleaseRule], *, confidence: float = 0.95
+) -> float:
+    """Return the width of the widest limits that a rule on attacks looks at; 0 without any."""
+    alone = [replace(attack, smaller=()) for attack in attacks]
+    measured = Measured(risk=None, floor=None, of=0, drawn=False, attacks=alone)
+    found, _ = apply_rules(measured, rules, confidence=confidence)
+    widths = [
+        finding.high - finding.low
+        for rule, finding in zip(rules, found, strict=True)
+        if not isinstance(rule, PdtpAtMost)
+    ]
+    return max(widths, default=0.0)
+
+
 def measure_attack(
-    name: str,
-    scores: Observed,
-    *,
-    fpr: float = 0.01,
-    confidence: float = 0.95,
+    attack: Attacked, *, fpr: float = 0.01, confidence: float = 0.95
 ) -> MembershipFinding:
     """Return how well an attack does, with limits that hold at ``confidence`` each."""
+    scores = attack.scores
     advantage = clusters.advantage(scores, confidence=confidence)
     caught = clusters.tpr_at(scores, fpr, confidence=confidence)
     curve = tradeoff_curve(clusters.pool(scores))
     thin = curve.thin(_DRAWN)
     return MembershipFinding(
-        attack=name,
+        attack=attack.name,
         auc=curve.auc,
         advantage=advantage.value,
         advantage_low=advantage.low,
@@ -156,7 +183,19 @@ def measure_attack(
         n_out=curve.n_out,
         roc_fpr=_round_digits(thin.fpr),
         roc_tpr=_round_digits(1 - thin.fnr),
+        **_extrapolate(attack, confidence),
     )
+
+
+def _extrapolate(attack: Attacked, confidence: float) -> dict[str, float]:
+    """Return what a model of all records would show, by the trend over three sizes."""
+    if not attack.smaller:
+        return {}
+    each = 1 - (1 - confidence) / 3
+    sizes = [clusters.advantage(scores, confidence=each) for scores in attack.smaller]
+    sizes.append(clusters.advantage(attack.scores, confidence=each))
+    found = clusters.extrapolate(sizes)
+    return {"full_advantage": found.value, "full_low": found.low, "full_high": found.high}
 
 
 def _count_statements(measured: Measured, rules: Sequence[ReleaseRule]) -> int:
@@ -177,12 +216,13 @@ def _apply_rule(
             limits = [
                 (f, Limited(f.advantage, f.advantage_low, f.advantage_high)) for f in findings
             ]
-            return _limit_attacks(name, limit, limits, "TPR − FPR", measured.mismatch, confidence)
+            found = _limit_attacks(name, limit, limits, "TPR − FPR", measured.mismatch, confidence)
+            return _follow_trend(found, findings)
         case CaughtAtMost(limit, fpr):
             name = f"no attack catches more than {limit:.3g} at {fpr:.3g} false positives"
             limits = [
-                (f, clusters.tpr_at(scores, fpr, confidence=confidence))
-                for f, (_, scores) in zip(findings, measured.attacks, strict=True)
+                (f, clusters.tpr_at(attack.scores, fpr, confidence=confidence))
+                for f, attack in zip(findings, measured.attacks, strict=True)
             ]
             what = f"TPR at FPR {fpr:.3g}"
             return _limit_attacks(name, limit, limits, what, measured.mismatch, confidence)
@@ -207,7 +247,10 @@ def _limit_attacks(
         if low > limit:
             outcome, why = "fail", f"{why}, above {limit:g}."
         elif high > limit:
-            why += f": it may be on either side of {limit:g}. More scores would narrow it."
+            why += (
+                f": it may be on either side of {limit:g}. More records would narrow it; so may "
+                "more models, which a precision asks for."
+            )
         elif mismatch:
             why += f", at most {limit:g}; but {mismatch}"
         else:
@@ -220,6 +263,24 @@ def _limit_attacks(
         limit=limit,
         confidence=confidence,
     )
+
+
+def _follow_trend(found: RuleFinding, attacks: Sequence[MembershipFinding]) -> RuleFinding:
+    """Add what a model of all records would show; what that contradicts is unclear."""
+    known = [attack for attack in attacks if attack.full_high is not None]
+    if not known:
+        return found
+    top = max(known, key=lambda attack: attack.full_high or 0.0)
+    why = (
+        f"{found.finding} Attacked were models of half the records. By the trend over three sizes, "
+        f"a model of all would have {top.full_advantage:.3f} ({top.full_low:.3f} to "
+        f"{top.full_high:.3f})"
+    )
+    below = max(attack.full_high or 0.0 for attack in known) <= found.limit
+    if found.outcome == "fail" and below:
+        why += f", which is no more than {found.limit:g}: that is no proof, but it is no failure"
+        return msgspec.structs.replace(found, outcome="unclear", finding=f"{why}.")
+    return msgspec.structs.replace(found, finding=f"{why}.")
 
 
 def _limit_risk(rule: PdtpAtMost, measured: Measured, confidence: float) -> RuleFinding:

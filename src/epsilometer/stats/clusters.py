@@ -270,7 +270,7 @@ def extrapolate(limits: Sequence[Limited]) -> Limited:
         if third <= 0 or second <= 0:
             return 0.0
         ratio = (third**4 * second) / first**2 if first > 0 else math.inf
-        return min(ratio ** (1 / 3), third)
+        return min(math.cbrt(ratio), third)
 
     low = follow(small.high, middle.low, large.low)
     high = follow(small.low, middle.high, large.high)

@@ -238,7 +238,8 @@ class ClassifierJob:
         order = self._stream(_SIZES).permutation(self.task.codes.size)
         arrays: dict[str, NDArray[Any]] = {}
         for parts in _PARTS:
-            member, scores = [], {name: [] for name in subject.attack_names}
+            member: list[BoolArray] = []
+            scores: dict[str, list[FloatArray]] = {name: [] for name in subject.attack_names}
             for number, rows in enumerate(np.array_split(order, parts)):
                 pool = shadow_pool(
                     subject.estimator,

@@ -168,6 +168,7 @@ def measure_attack(
     caught = clusters.tpr_at(scores, fpr, confidence=confidence)
     curve = tradeoff_curve(clusters.pool(scores))
     thin = curve.thin(_DRAWN)
+    full = _extrapolate(attack, confidence)
     return MembershipFinding(
         attack=attack.name,
         auc=curve.auc,
@@ -183,19 +184,20 @@ def measure_attack(
         n_out=curve.n_out,
         roc_fpr=_round_digits(thin.fpr),
         roc_tpr=_round_digits(1 - thin.fnr),
-        **_extrapolate(attack, confidence),
+        full_advantage=full and full.value,
+        full_low=full and full.low,
+        full_high=full and full.high,
     )
 
 
-def _extrapolate(attack: Attacked, confidence: float) -> dict[str, float]:
+def _extrapolate(attack: Attacked, confidence: float) -> Limited | None:
     """Return what a model of all records would show, by the trend over three sizes."""
     if not attack.smaller:
-        return {}
+        return None
     each = 1 - (1 - confidence) / 3
     sizes = [clusters.advantage(scores, confidence=each) for scores in attack.smaller]
     sizes.append(clusters.advantage(attack.scores, confidence=each))
-    found = clusters.extrapolate(sizes)
-    return {"full_advantage": found.value, "full_low": found.low, "full_high": found.high}
+    return clusters.extrapolate(sizes)
 
 
 def _count_statements(measured: Measured, rules: Sequence[ReleaseRule]) -> int:

@@ -21,7 +21,7 @@ from epsilometer import EpsilonEstimate, EpsilonLowerBound, Scores, epsilon_lowe
 from epsilometer.core.scores import Design
 from epsilometer.errors import InvalidArgument
 from epsilometer.rules import Best, Bonferroni, Fixed, HoldOut, Published, RankGrid
-from epsilometer.stats import derivation, sphere, sphere_estimates
+from epsilometer.stats import bets, derivation, sphere, sphere_estimates
 from epsilometer.stats.derivation import Derivation
 from epsilometer.stats.derivations import BOUNDS, ESTIMATES, derivation_of
 from epsilometer.stats.estimators import REGISTRY, guesses
@@ -185,31 +185,19 @@ def test_the_posterior_mass_of_joint_beta_is_its_level() -> None:
 
 
 def test_the_wealth_of_anytime_is_what_it_says_at_one_threshold() -> None:
-    """With one threshold, one formula: the mean over stakes and both directions of the products."""
+    """With one threshold, one formula: the mean over bets of the products over pairs."""
     seen = scores(2, 300, 2.0)
     bound = epsilon_lower_bound(seen, delta=DELTA, method="anytime", rule=Fixed(1.0))
     (told,) = derivation_of(bound).counted
-    pairs, _, _, inside, outside, both = (
+    _, _, _, inside, outside, both, pairs = (
         float(number.replace(",", "")) for number in re.findall(r"[\d.,]*\d", told)
     )
     epsilon, needed = found("look: #, where 1/α = #", text_of(bound))
-    price = np.exp(epsilon) + DELTA
-    stakes = 0.9 * 0.5 ** np.arange(24)
-    stakes = stakes[stakes * price < 1]
-    neither = pairs - inside - outside + both
-
-    def product(x_both: float, x_neither: float) -> float:
-        return float(
-            np.sum(
-                (1 + stakes * (1 - DELTA)) ** (inside - both)
-                * (1 - stakes * price) ** (outside - both)
-                * (1 + stakes * (1 - price)) ** x_both
-                * (1 - stakes * DELTA) ** x_neither
-            )
-        )
-
-    wealth = (product(both, neither) + product(neither, both)) / (2 * 24)
-    assert wealth == pytest.approx(needed, rel=1e-3)
+    top = (np.floor(epsilon / bets.WIDTH) + 1) * bets.WIDTH
+    paid = np.exp(bets.compute_log_payoffs(epsilon, DELTA, top=top))
+    counts = [both, inside - both, outside - both, pairs - inside - outside + both]
+    products = np.prod(paid**counts, axis=1)
+    assert np.exp(bets.LOG_WEIGHTS) @ products == pytest.approx(needed, rel=1e-3)
 
 
 cosines = st.builds(

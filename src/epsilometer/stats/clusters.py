@@ -17,7 +17,7 @@ leaves the argument as it is (Waudby-Smith & Ramdas 2024).
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -34,7 +34,8 @@ from epsilometer.types import BoolArray, FloatArray, IntArray
 _LEARNED_FROM = 10  # one record in so many places thresholds; no limit counts it
 _PLACES = 128  # thresholds at scores inside, and as many at those outside
 _MOST_SCORES = 64  # of one side in a group of independent scores
-_STEPS = 60  # of bisection
+_STEPS = 50  # of bisection
+_BET_STEPS = 20  # which find a bet to 0.01 %
 _LEAST_BET, _LARGEST_BET = 1e-9, 1e9
 _AT_ONCE = 1 << 12  # records whose counts are held in memory
 
@@ -146,9 +147,12 @@ def advantage(observed: Observed, *, confidence: float = DEFAULT_CONFIDENCE) -> 
             np.pad(kept, ((0, 0), (0, 1))),
         )
 
-    high = _limit_gaps(grouped, parts, count, alpha=alpha).high.max()
-    low = _limit_gaps(grouped, parts, _make_gap(best), alpha=alpha).low[0]
-    return Limited(value, min(max(0.0, float(low)), value), max(float(high), value))
+    above = _limit_from_above(_tabulate(grouped, parts, count, 2 * grouped.steps), alpha=alpha)
+    below = _limit_from_below(
+        _tabulate(grouped, parts, _make_gap(best), 2 * grouped.steps), alpha=alpha
+    )
+    low, high = 2 * float(below[0]) - 1, 2 * float(above.max()) - 1
+    return Limited(value, min(max(0.0, low), value), max(high, value))
 
 
 def advantage_at(
@@ -170,8 +174,9 @@ def advantage_at(
     value = float((scores.inside >= threshold).mean() - (scores.outside >= threshold).mean())
     nobody = np.arange(0)  # nothing need be learned
     parts = [nobody, *_split(len(grouped.inside))]
-    limits = _limit_gaps(grouped, parts, _make_gap(threshold), alpha=(1 - confidence) / 2)
-    return Limited(value, min(float(limits.low[0]), value), max(float(limits.high[0]), value))
+    tables = _tabulate(grouped, parts, _make_gap(threshold), 2 * grouped.steps)
+    low, high = (2 * limit - 1 for limit in _limit_share(tables, alpha=(1 - confidence) / 2))
+    return Limited(value, min(low, value), max(high, value))
 
 
 def tpr_at(observed: Observed, fpr: float, *, confidence: float = DEFAULT_CONFIDENCE) -> Limited:
@@ -200,20 +205,23 @@ def tpr_at(observed: Observed, fpr: float, *, confidence: float = DEFAULT_CONFID
     grid = _place(observed.take(parts[0]).pooled)
     alpha = (1 - confidence) / 4
 
-    def limit(side: str, *, strict: bool) -> _Limits:
+    def tabulate(side: str, *, strict: bool) -> list[IntArray]:
         models = getattr(observed, side).shape[1]
-        tables = _tabulate(
+        return _tabulate(
             observed, parts, lambda some: _count(getattr(some, side), grid, strict=strict), models
         )
-        return _limit_shares(tables, alpha=alpha)
 
-    caught = limit("inside", strict=True)
-    within = np.append(False, limit("outside", strict=True).high <= fpr)
-    beyond = np.append(limit("outside", strict=False).low > fpr, False)
+    caught = tabulate("inside", strict=True)
+    most = _limit_from_above(tabulate("outside", strict=True), alpha=alpha)
+    least = _limit_from_below(tabulate("outside", strict=False), alpha=alpha)
+    within, beyond = np.append(False, most <= fpr), np.append(least > fpr, False)
     first = int(grid.size - np.argmin(within[::-1]))  # and all above it keep to the FPR
     last = int(np.argmin(beyond)) - 1  # and all below it exceed it
-    low = float(caught.low[: first + 1].min()) if first < grid.size else 0.0
-    high = float(caught.high[last:].max()) if last >= 0 else 1.0
+    low, high = 0.0, 1.0
+    if first < grid.size:
+        low = float(_limit_from_below([t[: first + 1] for t in caught], alpha=alpha).min())
+    if last >= 0:
+        high = float(_limit_from_above([t[last:] for t in caught], alpha=alpha).max())
     return Limited(value, min(low, value), max(high, value))
 
 
@@ -239,8 +247,34 @@ def auc(observed: Observed, *, confidence: float = DEFAULT_CONFIDENCE) -> Limite
     for part in _split(len(pairs)):
         won = [_count_won(observed, pairs[records]) for records in _chunk(part)]
         tables.append(np.bincount(np.concatenate(won), minlength=most + 1)[None])
-    low, high = (float(limit[0]) for limit in _limit_shares(tables, alpha=(1 - confidence) / 2))
+    low, high = _limit_share(tables, alpha=(1 - confidence) / 2)
     return Limited(value, min(low, value), max(high, value))
+
+
+def extrapolate(limits: Sequence[Limited]) -> Limited:
+    """Return the advantage at twice the size, from those at three sizes, each twice the last.
+
+    The least-squares line through the logarithms; its ends put every size at its own end.
+
+    Guarantee: limits hold where those of all three sizes do.
+    Assumption: the advantage is a power of the number of records, and does not grow with it.
+
+    Example:
+        >>> sizes = [Limited(value, value - 0.01, value + 0.01) for value in (0.2, 0.14, 0.1)]
+        >>> [round(x, 3) for x in extrapolate(sizes)]
+        [0.07, 0.058, 0.085]
+    """
+    small, middle, large = limits
+
+    def follow(first: float, second: float, third: float) -> float:
+        if third <= 0 or second <= 0:
+            return 0.0
+        ratio = (third**4 * second) / first**2 if first > 0 else math.inf
+        return min(math.cbrt(ratio), third)
+
+    low = follow(small.high, middle.low, large.low)
+    high = follow(small.low, middle.high, large.high)
+    return Limited(min(max(follow(small.value, middle.value, large.value), low), high), low, high)
 
 
 def scores_needed(width: float, *, confidence: float = DEFAULT_CONFIDENCE) -> int:
@@ -253,13 +287,6 @@ def scores_needed(width: float, *, confidence: float = DEFAULT_CONFIDENCE) -> in
     _validate.positive(width=width)
     _validate.open_unit(confidence=confidence)
     return math.ceil(math.log(2 / (1 - confidence)) / width**2)
-
-
-class _Limits(NamedTuple):
-    """Limits on means, each of shape ``(thresholds,)``."""
-
-    low: FloatArray
-    high: FloatArray
 
 
 def _group(observed: Observed) -> ScoresByRecord:
@@ -321,13 +348,6 @@ def _make_gap(threshold: float) -> _Count:
     )
 
 
-def _limit_gaps(
-    grouped: ScoresByRecord, parts: Sequence[IntArray], count: _Count, *, alpha: float
-) -> _Limits:
-    tables = _tabulate(grouped, parts, count, 2 * grouped.steps)
-    return _Limits(*(2 * limits - 1 for limits in _limit_shares(tables, alpha=alpha)))
-
-
 def _tabulate(
     grouped: ScoresByRecord, parts: Sequence[IntArray], count: _Count, most: int
 ) -> list[IntArray]:
@@ -357,14 +377,21 @@ def _count_won(scores: ScoresByRecord, pairs: IntArray) -> IntArray:
     return won
 
 
-def _limit_shares(tables: Sequence[IntArray], *, alpha: float) -> _Limits:
-    """Return limits on mean shares, each wrong with ``alpha``; the first table only teaches."""
-    low = _limit_from_below(tables, alpha=alpha)
-    return _Limits(low, 1 - _limit_from_below([table[:, ::-1] for table in tables], alpha=alpha))
+def _limit_share(tables: Sequence[IntArray], *, alpha: float) -> tuple[float, float]:
+    """Return both limits on a mean share at one threshold, each wrong with ``alpha``."""
+    limits = _limit_from_below(tables, alpha=alpha), _limit_from_above(tables, alpha=alpha)
+    return float(limits[0][0]), float(limits[1][0])
+
+
+def _limit_from_above(tables: Sequence[IntArray], *, alpha: float) -> FloatArray:
+    return 1 - _limit_from_below([table[:, ::-1] for table in tables], alpha=alpha)
 
 
 def _limit_from_below(tables: Sequence[IntArray], *, alpha: float) -> FloatArray:
-    """Solve Σ n·ln(1 + u·μ) = Σ ln(1 + u·x) − ln(1/α) for μ, over stretches of n records."""
+    """Solve Σ n·ln(1 + u·μ) = Σ ln(1 + u·x) − ln(1/α) for μ, over stretches of n records.
+
+    The first table only teaches.
+    """
     shares = np.linspace(0.0, 1.0, tables[0].shape[1])
     total = sum(int(table[0].sum()) for table in tables[1:])
     gained = np.full(len(tables[0]), math.log(alpha))
@@ -397,7 +424,7 @@ def _choose_bet(past: IntArray, shares: FloatArray, *, growth: float) -> FloatAr
     weights[:, [0, -1]] += 0.25
     weights /= weights.sum(axis=1, keepdims=True)
     low, high = np.full(len(past), _LEAST_BET), np.full(len(past), _LARGEST_BET)
-    for _ in range(_STEPS):
+    for _ in range(_BET_STEPS):
         bet = np.sqrt(low * high)
         wealth = 1 + bet[:, None] * shares
         mean = (weights * shares / wealth).sum(axis=1) / (weights / wealth).sum(axis=1)

@@ -123,4 +123,4 @@ def _take_window(side: FloatArray) -> FloatArray:
     width = math.ceil(some.size * _LOOKED_AT / side.size)
     start = (some.size - width) // 2
     low, high = some[start], some[min(start + width, some.size - 1)]
-    return side[(low < side) & (side < high)]
+    return np.asarray(side[(low < side) & (side < high)])

@@ -5,30 +5,52 @@ is kept when it is finished, and inside the longer ones the engine keeps smaller
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import special
 from threadpoolctl import threadpool_limits
 
 from epsilometer._files import write_whole
+from epsilometer.audits.classifier.advice import RECORDS, list_outcomes
 from epsilometer.audits.classifier.attacks.evaluation import find_mismatch
 from epsilometer.audits.classifier.attacks.shadow_attacks import ATTACKS
-from epsilometer.audits.classifier.attacks.shadows import ShadowPool, shadow_pool
-from epsilometer.audits.classifier.finding import RECORDS, PartResults
+from epsilometer.audits.classifier.attacks.shadows import (
+    FLOOR,
+    ShadowPool,
+    hide_digits,
+    shadow_pool,
+    show_logs,
+)
+from epsilometer.audits.classifier.finding import PartResults, sum_up_parts
 from epsilometer.audits.classifier.leave_one_out.pdtp import (
     SHOWN,
     Pdtp,
     measure_changes,
     pdtp,
     predict_class,
-    show,
 )
-from epsilometer.audits.classifier.sklearn_models import FitEstimator, take_rows
-from epsilometer.audits.classifier.subject import Classifier, ClassifierTask
+from epsilometer.audits.classifier.model_file import search_model
+from epsilometer.audits.classifier.remedies import Remedy, list_remedies
+from epsilometer.audits.classifier.sklearn_models import (
+    FitEstimator,
+    clone_with_seed,
+    has_fixed_seed,
+    seed_globals,
+    take_rows,
+)
+from epsilometer.audits.classifier.subject import (
+    MOST_BYTES,
+    Classifier,
+    ClassifierTask,
+    count_bytes,
+    leaves_exactly,
+)
 from epsilometer.core.audit import Audit
 from epsilometer.core.scores import Scores
 from epsilometer.engine.code import find_code
@@ -39,10 +61,18 @@ from epsilometer.engine.plan import Plan
 from epsilometer.engine.request import Request
 from epsilometer.engine.run import Done, Unwatched, Watch
 from epsilometer.engine.shards import Arrays, check_arrays
+from epsilometer.errors import EpsilometerError
 from epsilometer.stats.tradeoff import tradeoff_curve
-from epsilometer.types import BoolArray, FloatArray
+from epsilometer.types import BoolArray, FloatArray, IntArray
 
 SUBJECTS = (Classifier,)
+_MOST_MODELS = 1024  # that are trained for precision
+_WORTH = 0.9  # twice the models must narrow limits to so much of their width
+_PARTS = (2, 4)  # in which the records are cut to train on fewer
+_FEWER = 16  # models of each part
+_SIZES = 8  # number of the random stream that cuts records into parts
+_JUDGED = ("leave-one-out", "attacks", "file")  # parts that rules look at
+_SEEDS = 20  # models that show how far predictions vary with the seed alone
 _VARIATION = 7  # number of the random stream that varies training; attacks have the others
 _PATIENCE = 5  # measurements of a removal plan without a new best
 _SHARE = 10  # of the exposed records, one in so many is dropped at a time
@@ -86,6 +116,8 @@ def _fingerprint_inputs(task: ClassifierTask) -> dict[str, str]:
     # Texts as arrays: one by one they would be looked for among files, which takes long.
     for name in {"feature_names", "record_names"} & set(given):
         given[name] = np.asarray(given[name], np.str_)
+    if task.content is not None:
+        given["model_file"] = task.content
     if "groups" in given:
         given["groups"] = task.groups
     # An attack from elsewhere is known to the plan by its code: settings have its name alone.
@@ -106,6 +138,7 @@ class ClassifierJob:
         directory: Where longer parts keep their own units; nowhere where None.
         engine: What executes these.
         listen: Who is told what happens.
+        kept: Parts, and the pool of shadows, for parts that need them.
     """
 
     plan: Plan
@@ -113,16 +146,22 @@ class ClassifierJob:
     directory: Path | None
     engine: Engine
     listen: Sequence[Listener]
+    kept: dict[str, Any] = field(default_factory=dict)
 
     def unit(self, index: int) -> Arrays:
         """Compute one part of the work."""
         work = {
+            "file": self._search_file,
             "leave-one-out": self._leave_out,
             "attacks": self._attack,
+            "sizes": self._attack_sizes,
             "removal": self._remove,
             "variation": self._vary,
+            "remedies": self._try_remedies,
         }
-        return work[self.task.parts[index]]()
+        part = self.task.parts[index]
+        found = self.kept[part] = work[part]()
+        return found
 
     def missing(self, index: int) -> Arrays:
         """Return nothing. It is never asked: what a part raises reaches the caller."""
@@ -157,46 +196,108 @@ class ClassifierJob:
             patience=subject.patience,
         )
 
+    def _search_file(self) -> Arrays:
+        subject, task = self.task.subject, self.task
+        model = clone_with_seed(subject.estimator, task.seed, overwrite=False)
+        with seed_globals(task.seed), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the same as with each record left out, said there
+            model.fit(subject.X, task.classes[task.codes])
+        leaks = search_model(model, subject.X, task.codes, content=task.content, seed=task.seed)
+        return {
+            "kinds": np.array([leak.kind for leak in leaks], np.str_),
+            "records": np.array([leak.records for leak in leaks], np.int64),
+            "findings": np.array([leak.finding for leak in leaks], np.str_),
+        }
+
     def _leave_out(self) -> Arrays:
         subject = self.task.subject
         found = self._measure(subject.X, subject.y, where="leave-one-out")
         null = found.null
         if null is None or found.floor is None or not found.floor.any():
             null = np.zeros((0, found.classes.size))  # another seed changes nothing: not random
+        spread = null[:0]
+        if null.size and not has_fixed_seed(subject.estimator):
+            spread = self._measure_spread(found.records)
         return {
             "records": found.records,
             "full": found.full,
             "without": found.without,
             "null": null,
+            "spread": spread,
             "drawn": np.array(found.unseen is not None),
             "path": np.array(found.path),
             "caveats": np.array(found.caveats, np.str_),
         }
 
-    def _attack(self) -> Arrays:
-        subject = self.task.subject
-        pool = shadow_pool(
-            subject.estimator,
-            subject.X,
-            subject.y,
-            models=subject.shadows,
-            seed=self.task.seed,
-            engine=self.engine,
-            directory=self._folder("shadows"),
-            listen=self.listen,
+    def _measure_spread(self, records: IntArray) -> FloatArray:
+        """Return how far ln p of models of all records varies with the seed, from below.
+
+        Standard deviations over ``_SEEDS`` models, at their lower limits for normal ln p.
+        """
+        subject, codes = self.task.subject, self.task.codes
+        fit, asked = (
+            FitEstimator(subject.estimator, self.task.classes),
+            take_rows(subject.X, records),
         )
+        drawn = self._stream(_VARIATION, 1).integers(2**31, size=_SEEDS).tolist()
+        logs = np.stack([fit(subject.X, codes, seed)(asked) for seed in drawn])
+        with np.errstate(invalid="ignore"):
+            found = np.nan_to_num(np.maximum(logs, FLOOR).std(axis=0, ddof=1))
+        # Of so many normal values, 95 % of standard deviations are below this times the true one
+        highest = np.sqrt(special.chdtri(_SEEDS - 1, 0.05) / (_SEEDS - 1))
+        return np.asarray(found / highest)
+
+    def _train_pool(self, models: int) -> ShadowPool:
+        """Return a pool of so many models, or of more that are there already."""
+        subject = self.task.subject
+        if "pool" not in self.kept or self.kept["pool"].models < models:
+            self.kept["pool"] = shadow_pool(
+                subject.estimator,
+                subject.X,
+                subject.y,
+                models=models,
+                seed=self.task.seed,
+                engine=self.engine,
+                directory=self._folder("shadows"),
+                listen=self.listen,
+            )
+        pool: ShadowPool = self.kept["pool"]
+        return pool
+
+    def _attack(self) -> Arrays:
+        """Attack as many models as the precision asks for."""
+        subject, models = self.task.subject, self.task.subject.shadows
+        found = self._attack_models(models)
+        if subject.precision is None or self.task.target is not None:
+            return found
+        width = PartResults(task=self.task, found={"attacks": found}).measure_width()
+        most = MOST_BYTES // count_bytes(self.task.classes.size, self.task.codes.size, 1)
+        while width > subject.precision and 2 * models <= min(_MOST_MODELS, most):
+            models, before = 2 * models, width
+            found = self._attack_models(models)
+            width = PartResults(task=self.task, found={"attacks": found}).measure_width()
+            if width > _WORTH * before:
+                break
+        return found
+
+    def _attack_models(self, models: int) -> Arrays:
+        subject = self.task.subject
+        pool = self._train_pool(models)
+        advantages = measure_shown(pool)
+        pool = hide_digits(pool, subject.shown)
         targets, member, unlike = self._choose_targets(pool)
         own = np.exp(pool.own.astype(np.float64))
         arrays: dict[str, NDArray[Any]] = {
             "member": member,
             "mismatch": np.array(unlike, np.str_),
-            "advantages": measure_shown(pool),
+            "advantages": advantages,
             "spread": own.std(axis=0),
             "accuracy": np.array([pool.train_accuracy.mean(), pool.test_accuracy.mean()]),
+            "held out": np.array(measure_held_out(pool)),
         }
         for place, name in enumerate(subject.attack_names):
             scores = [
-                ATTACKS[name](pool, target, self._stream(place + (place >= _VARIATION), number))
+                ATTACKS[name](pool, target, self._stream(place + 2 * (place >= _VARIATION), number))
                 for number, target in enumerate(targets)
             ]
             arrays[f"scores {name}"] = np.stack([score.values for score in scores])
@@ -205,12 +306,52 @@ class ClassifierJob:
             arrays[f"cut {name}"] = np.array([score.threshold for score in scores])
         return arrays
 
+    def _attack_sizes(self) -> Arrays:
+        """Attack models of a quarter, and of an eighth, of the records; nothing if none train."""
+        arrays: dict[str, NDArray[Any]] = {}
+        try:
+            for parts in _PARTS:
+                arrays |= self._attack_parts(parts)
+        except EpsilometerError:  # 300 neighbours among fewer records
+            return {}
+        return arrays
+
+    def _attack_parts(self, parts: int) -> Arrays:
+        """Attack models of half a part of the records, for all parts."""
+        subject = self.task.subject
+        order = self._stream(_SIZES).permutation(self.task.codes.size)
+        member: list[BoolArray] = []
+        scores: dict[str, list[FloatArray]] = {name: [] for name in subject.attack_names}
+        for number, rows in enumerate(np.array_split(order, parts)):
+            pool = shadow_pool(
+                subject.estimator,
+                take_rows(subject.X, rows),
+                np.asarray(subject.y)[rows],
+                models=_FEWER,
+                seed=self.task.seed,
+                engine=self.engine,
+                directory=self._folder(f"shadows-{parts}-{number}"),
+                listen=self.listen,
+            )
+            pool = hide_digits(pool, subject.shown)
+            member.append(pool.member)
+            for place, name in enumerate(subject.attack_names):
+                streams = (_SIZES, parts, number, place)
+                found = [
+                    ATTACKS[name](pool, target, self._stream(*streams, target)).values
+                    for target in range(_FEWER)
+                ]
+                scores[name].append(np.stack(found))
+        joint = {f"scores {parts} {name}": np.hstack(found) for name, found in scores.items()}
+        return {f"member {parts}": np.hstack(member), **joint}
+
     def _choose_targets(
         self, pool: ShadowPool
     ) -> tuple[list[int | FloatArray], BoolArray, tuple[str, ...]]:
         """Return what is attacked, who was in it, and how it differs from its shadows."""
         if self.task.target is not None:
             log_proba, member = self.task.target
+            log_proba = show_logs(log_proba, self.task.subject.shown)
             return [log_proba], member[None], find_mismatch(pool, log_proba, member)
         targets = range(pool.models // 2 * 2)  # whole pairs: every record is in half of them
         return [*targets], pool.member[targets], ()
@@ -222,9 +363,56 @@ class ClassifierJob:
             subject.X,
             subject.y,
             limit=subject.limit,
-            decimals=subject.decimals,
+            decimals=subject.shown,
             steps=self.task.removal,
         )
+
+    def _try_remedies(self) -> Arrays:
+        """Carry out what may help, and measure it by the same attacks; nothing where all is well.
+
+        What fails to train is no remedy.
+        """
+        base = {part: self._find_part(part) for part in self.task.parts if part in _JUDGED}
+        rows = [sum_up_parts(PartResults(task=self.task, found=base))]
+        results = PartResults(task=self.task, found=base)
+        if rows[0].failed == rows[0].unclear == 0:
+            return list_outcomes([])
+        self._train_pool(self.task.subject.shadows)
+        left = self.task.subject.remedies
+        for place, remedy in enumerate(
+            list_remedies(self.task.subject, results.riskiest, exposed=results.exposed)
+        ):
+            if remedy.retrains and left == 0:
+                continue
+            left -= remedy.retrains
+            try:
+                found = self._carry_out(remedy, place, base)
+            except EpsilometerError:
+                continue
+            rows.append(sum_up_parts(found, action=remedy.action))
+        return list_outcomes(rows)
+
+    def _find_part(self, part: str) -> Arrays:
+        """Return a part as it was computed here, or compute it again where it was read."""
+        return self.kept[part] if part in self.kept else self.unit(self.task.parts.index(part))
+
+    def _carry_out(self, remedy: Remedy, place: int, base: Mapping[str, Arrays]) -> PartResults:
+        subject = remedy.subject
+        if remedy.retrains and not leaves_exactly(subject):  # those who were riskiest are looked at
+            subject = dataclasses.replace(subject, records=remedy.watched)
+        task = ClassifierTask(subject, self.task.request)
+        kept = {} if remedy.retrains else {"pool": self.kept["pool"]}
+        job = dataclasses.replace(
+            self, task=task, directory=self._folder(f"remedy-{place}"), kept=kept
+        )
+        found = {"attacks": job._attack_models(subject.shadows)}
+        if "file" in task.parts:
+            found["file"] = job._search_file()
+        if not remedy.retrains:
+            found["leave-one-out"] = base["leave-one-out"]
+        else:
+            found["leave-one-out"] = job._leave_out()
+        return PartResults(task=task, found=found)
 
     def _vary(self) -> Arrays:
         subject, codes = self.task.subject, self.task.codes
@@ -261,13 +449,13 @@ def plan_removal(
         X: Features.
         y: Labels.
         limit: Above which a record is exposed.
-        decimals: With how many decimals probabilities are shown.
+        decimals: With how many decimals probabilities are shown; −1: the class alone.
         steps: Measurements at most, the first not counted.
 
     Returns:
         ``dropped``: row numbers, in the order they were dropped. At each measurement ``removed``:
         how many had been dropped; ``largest``: the largest risk; ``exposed``: records above the
-        limit; ``accuracy``: share of those left that were predicted rightly.
+        limit; ``accuracy``: leave-one-out accuracy on those left.
     """
     labels = np.asarray(y)
     left = np.arange(labels.size)
@@ -277,7 +465,7 @@ def plan_removal(
         found = measure(take_rows(X, left), labels[left])
         risk = measure_changes(found.full, found.without, decimals=decimals).risk
         above = int(np.sum(risk > limit))
-        right = found.classes[predict_class(found.full)] == labels[left]
+        right = found.classes[predict_class(found.without)] == labels[left]
         removed.append(len(dropped))
         largest.append(float(risk.max()))
         exposed.append(above)
@@ -300,6 +488,12 @@ def plan_removal(
     }
 
 
+def measure_held_out(pool: ShadowPool) -> float:
+    """Return the accuracy of all models on records that they were not trained on, as shown."""
+    right = np.stack([predict_class(each) == pool.labels for each in pool.log_proba])
+    return float(right[~pool.member].mean())
+
+
 def measure_shown(pool: ShadowPool) -> FloatArray:
     """Return TPR − FPR of a threshold on the own class's shown probability, for ``SHOWN``.
 
@@ -311,11 +505,7 @@ def measure_shown(pool: ShadowPool) -> FloatArray:
         values = []
         for each in pool.log_proba:
             log_proba = each.astype(np.float64)
-            if decimals == -1:
-                values.append((predict_class(log_proba) == pool.labels).astype(np.float64))
-            else:
-                own = show(log_proba, decimals)[np.arange(pool.records), pool.labels]
-                values.append(own)
+            values.append(show_logs(log_proba, decimals)[np.arange(pool.records), pool.labels])
         scores = np.stack(values)
         curve = tradeoff_curve(Scores(scores[pool.member], scores[~pool.member]))
         advantages.append(float(np.max(1 - curve.fnr - curve.fpr)))

@@ -115,12 +115,23 @@ def _table(paper: Paper, item: Item) -> list[str]:
     lines = [f"### {item.title}", "", f"    {command}", ""]
     if item.command:
         lines += [f"Ours by `{item.command}`.", ""]
+    runs = (_runs(item.published_runs), _runs(item.runs))
+    lines += [
+        f"Published: {runs[0]}. Ours: {runs[1]}, seed {item.seed}, where a row has no other.",
+        "",
+    ]
     lines += ["| | published | ours | standing | why |", "|---|---|---|---|---|"]
     standings = decide(item)
     for row in item.rows:
-        shown = (row.name, str(row.published) or "–", str(row.ours) or NOT_MEASURED)
+        runs = f", {row.ours.runs} runs" if row.ours.runs > 1 else ""
+        ours = f"{row.ours}{runs}" or NOT_MEASURED
+        shown = (row.name, str(row.published) or "–", ours)
         lines.append(f"| {' | '.join(shown)} | {standings[row.name]} | {row.why} |")
     return [*lines, "", *_joint(compare_jointly(item))]
+
+
+def _runs(count: int) -> str:
+    return "of one run" if count == 1 else f"means of {count} runs"
 
 
 def _joint(tests: list[Joint]) -> list[str]:

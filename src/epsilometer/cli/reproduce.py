@@ -128,7 +128,7 @@ class Item(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         setting: Whether data and size are the paper's.
         published_runs: Of how many runs a published number is the mean.
         runs: Of how many ours is.
-        seed: Of ours.
+        seed: Of ours; scripts derive their streams from it, or from their settings.
     """
 
     name: str

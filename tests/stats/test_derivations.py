@@ -25,6 +25,7 @@ from epsilometer.stats import bets, derivation, sphere, sphere_estimates
 from epsilometer.stats.derivation import Derivation
 from epsilometer.stats.derivations import BOUNDS, ESTIMATES, derivation_of
 from epsilometer.stats.estimators import REGISTRY, guesses
+from epsilometer.stats.guess_looks import Game, find_epsilon
 from epsilometer.stats.joint_thresholds import joint_bound
 from epsilometer.stats.sphere import cosine_cdf, cosine_logsf
 from tests.examples import a_bound, an_estimate
@@ -136,16 +137,31 @@ def test_gaussian_dp_gives_the_bound(seen: Scores, fixed: bool) -> None:
 @few
 @given(canaries)
 def test_the_guesses_of_one_run_give_its_level(seen: Scores) -> None:
-    bound = epsilon_lower_bound(seen, delta=1e-7, method="one_run")
+    bound = epsilon_lower_bound(seen, delta=1e-7, method="one_run", rule=RankGrid())
     if bound.epsilon == 0:
         return
     m, r, v, delta, epsilon, level = found(
         "m = #, r = #, v = #, δ = #: p(#) = α′ = #", text_of(bound)
     )
     law = scipy.stats.binom(int(r), 1 / (1 + np.exp(-epsilon)))
-    below = [(law.sf(v - i - 1) - law.sf(v - 1)) / i for i in range(1, int(v) + 1)]
-    value = law.sf(v - 1) + 2 * m * delta * max(below)
+    tail = law.sf(v - 1)
+    value = tail + m * delta * tail * (1 - tail) / (v * law.pmf(v))
     assert value == pytest.approx(level, rel=1e-3)
+    assert epsilon == pytest.approx(bound.epsilon, rel=1e-7)
+
+
+@few
+@given(canaries)
+def test_all_looks_at_one_run_have_the_chance_that_is_said(seen: Scores) -> None:
+    bound = epsilon_lower_bound(seen, delta=1e-7)
+    if bound.epsilon == 0:
+        return
+    m, delta, value, epsilon, alpha = found(
+        "m = #, δ = #: looks that speak for # or more happen with chance p(#) = α = #",
+        text_of(bound),
+    )
+    game = Game(canaries=int(m), delta=delta)
+    assert find_epsilon(game, alpha, value) == pytest.approx(bound.epsilon, rel=1e-5)
     assert epsilon == pytest.approx(bound.epsilon, rel=1e-7)
 
 

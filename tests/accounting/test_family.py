@@ -20,7 +20,7 @@ from epsilometer.accounting.family import (
 )
 from epsilometer.errors import InvalidArgument
 from epsilometer.rules import RankGrid, RankSum
-from epsilometer.stats import likelihood_ratio, search, thresholds
+from epsilometer.stats import likelihood_ratio, rank_sum, search, thresholds
 from epsilometer.stats.estimators import ranks
 from tests import oracles
 from tests.accounting.truths import one_step_epsilon
@@ -187,12 +187,14 @@ def test_where_nothing_leaks_nothing_is_found(rng: np.random.Generator) -> None:
 def test_runs_refute_the_true_noise_exactly_as_often_as_said(
     rate: float, noise: float, rng: np.random.Generator
 ) -> None:
-    def draw(rng: np.random.Generator, noise: float) -> Scores:
-        return scores_of_runs(play(50, rate=rate, noise=noise, rng=rng))
-
-    wrong = _wrong(draw, noise=noise, audits=300, rng=rng, per="run", sampling_rate=rate)
-    assert not oracles.too_often(wrong, 300)
-    assert wrong > scipy.stats.binom.ppf(oracles.FLAKE, 300, 0.044)
+    law, audits = rank_sum.get_law(50, 50, 0.05), 2_000
+    least = law.find_least(family._mover(rate, 10), 1 / noise)
+    wrong = sum(
+        law.count(scores_of_runs(play(50, rate=rate, noise=noise, rng=rng)), rng).won >= least
+        for _ in range(audits)
+    )
+    assert not oracles.too_often(wrong, audits)
+    assert wrong > scipy.stats.binom.ppf(oracles.FLAKE, audits, 0.044)
 
 
 def _wrong_at_ranks(
@@ -361,7 +363,7 @@ def test_a_claim_is_refuted_4_times_in_5_where_the_true_epsilon_is_the_power(
         scores = Scores(rng.normal(shift, 1, n_in), rng.normal(0, 1, n_out))
         limit = noise_limit(scores, seed=seed, **NOISE)  # type: ignore[arg-type]
         refuted += 1 / limit.noise_multiplier > claimed
-    # Few simulations cost some power, and the delta method is right to some percent.
+    # The power is known to some percent of ε.
     assert not oracles.too_often(refuted, audits, 0.86)
     assert not oracles.too_often(audits - refuted, audits, 0.29)
 

@@ -112,8 +112,8 @@ class RankSumLaw:
             middle = (low + high) // 2
             refuted = won >= self.find_least(move, self._merit_at(middle))
             low, high = (middle, high) if refuted else (low, middle)
-        merit = self._merit_at(high)  # of which only this one was not asked
-        return min(merit, largest) if won >= self.find_least(move, merit) else self._merit_at(low)
+        last = min(self._merit_at(high), largest)  # of which only this one was not asked
+        return last if won >= self.find_least(move, last) else self._merit_at(low)
 
     def find_least(self, move: Move, merit: float) -> float:
         """Return the fewest pairs won that refute a merit."""

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from epsilometer._extras import needs
 from epsilometer.audits.federated.directions import Directions, Family
-from epsilometer.audits.federated.iterates import IterateWatch, Layout
+from epsilometer.audits.federated.iterates import KEPT, IterateWatch, Layout
 from epsilometer.errors import InvalidArgument
 from epsilometer.integrations.flower.settings import STATISTICS, Settings, draw_directions
 
@@ -89,7 +89,10 @@ class Planting:
             self._canaries = draw_directions(
                 asked.family, asked.canaries, self.layout.size, asked.seed
             )
-            self.watch = IterateWatch(self._canaries, self.layout.flatten(arrays))
+            known = asked.mode != "mod" and asked.participation == "known"
+            self.watch = IterateWatch(
+                self._canaries, self.layout.flatten(arrays), memory=KEPT if known else 0
+            )
         else:
             self.watch.see(self.layout.flatten(arrays))
 

@@ -26,7 +26,7 @@ from tests import oracles
 from tests.accounting.truths import one_step_epsilon
 from tests.calibration.poisson import play, scores_of_runs, scores_of_steps
 
-DELTA = 1e-5
+DELTA, RANK_SUM = 1e-5, RankSum()
 
 
 # ε, rounded down.
@@ -142,7 +142,7 @@ def _wrong(
     noise: float,
     audits: int,
     rng: np.random.Generator,
-    rule: RankSum | RankGrid = RankSum(),
+    rule: RankSum | RankGrid = RANK_SUM,
     **knobs: object,
 ) -> int:
     """Audits whose limit is below the true noise: whose ε is then above the true one."""

@@ -1,5 +1,6 @@
-"""Rank sums: counted as by hand, wrong no more often than they say, and as strong as they can be."""
+"""Rank sums: counted as by hand, wrong no more often than they say, and strong."""
 
+import itertools
 import math
 
 import numpy as np
@@ -82,7 +83,7 @@ def test_ties_are_won_by_chance(rng: np.random.Generator) -> None:
 def test_a_larger_merit_takes_more_pairs_and_the_bound_is_the_last_refuted() -> None:
     law = get_law(30, 50, ALPHA)
     least = [law.find_least(shift_normals, mu) for mu in np.linspace(0, 4, 30)]
-    assert all(a <= b for a, b in zip(least, least[1:], strict=False))
+    assert all(a <= b for a, b in itertools.pairwise(least))
     for won in (900, 1_100, 1_400, 1_500):
         mu = law.find_merit(won, shift_normals, largest=64.0)
         assert (mu == 0) == (won < law.find_least(shift_normals, 0.0))

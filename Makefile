@@ -51,6 +51,7 @@ fuzz: setup
 
 bench: comparison
 	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/bound.py
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/batched_gaussian.py
 	$(BIN)/python benchmarks/shuffling.py
@@ -66,6 +67,7 @@ bench: comparison
 # Each peer in an environment of its own, .venv-peers/, made when it is first asked.
 comparison: setup
 	$(BIN)/python benchmarks/comparison.py
+	$(BIN)/python benchmarks/power.py
 	$(BIN)/python benchmarks/zoo_peers.py
 
 calibration: setup

@@ -177,7 +177,7 @@ def _runs(runs: list[dict[str, Any]]) -> str:
     words = f"One run of {first['minutes']:.0f} minutes, one call after the other."
     for run in later:
         asked = ", ".join(TOOLS[tool].strip("*") for tool in run["asked"])
-        words += f" Afterwards once more, for {run['minutes']:.0f} minutes: {asked}."
+        words += f" Afterwards once more, for {run['minutes']:.2g} minutes: {asked}."
     return words
 
 

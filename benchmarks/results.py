@@ -21,10 +21,12 @@ _NOTES = """
 Memory is how much the peak of the process grew, in sizes of the scores: first since before the
 scores were made (so the scores themselves are 1), then, in brackets, since they were there.
 
-The tools do not compute the same bound. The default bound pays for the ranks it looks at;
-jax-privacy looks at every corner of the convex hull and divides the error by their number; Best
-pays nothing, and is not a valid bound. Both one-run bounds are for δ = 1e-6, all others for
-δ = 1e-5, at a confidence of 95 %. Only the joint-beta bounds ought to be equal.
+The tools do not compute the same bound. The default bound is one test of all ranks, whose chance of
+error is computed; what depends on no score is kept from the first call on
+([fresh sizes](bound.md)). jax-privacy looks at every corner of the convex hull and divides the
+error by their number; Best pays nothing, and is not a valid bound. Both one-run bounds are for
+δ = 1e-6, all others for δ = 1e-5, at a confidence of 95 %. Only the joint-beta bounds ought to be
+equal.
 """
 
 

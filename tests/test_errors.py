@@ -1,6 +1,5 @@
 import inspect
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,10 +7,10 @@ import pytest
 import epsilometer as em
 from epsilometer.errors import EpsilometerWarning
 
-SCORES = em.Scores(np.linspace(0, 3, 500), np.linspace(-2, 1, 500))
+SCORES = em.Scores(np.linspace(0, 3, 500), np.linspace(-2, 1, 500), design="coins")
 CALLS = {
-    "bound": lambda: em.epsilon_lower_bound(SCORES, delta=1e-3, method="one_run"),
-    "audit": lambda: em.audit(replace(SCORES, method="one_run"), delta=1e-3),
+    "bound": lambda: em.epsilon_lower_bound(SCORES, delta=1e-3),
+    "audit": lambda: em.audit(SCORES, delta=1e-3),
     "cosines": lambda: em.audit(em.Cosines(np.linspace(-0.1, 0.1, 10), dimension=1000), delta=1e-5),
 }
 

@@ -12,7 +12,7 @@ from stopwatch import BoolArray, FloatArray
 from epsilometer.audits.classifier.attacks.evaluation import evaluate
 from epsilometer.audits.classifier.attacks.shadow_attacks import rmia
 from epsilometer.audits.classifier.attacks.shadows import shadow_pool
-from epsilometer.core.scores import ScoreCounts, Scores
+from epsilometer.core.scores import Design, ScoreCounts, Scores
 from epsilometer.engine.engines import InProcess
 from epsilometer.stats.estimators import epsilon_lower_bound
 from epsilometer.stats.thresholds import Best, Fixed
@@ -27,7 +27,7 @@ def best_threshold(inside: FloatArray, outside: FloatArray) -> float:
 
 
 def one_run(inside: FloatArray, outside: FloatArray) -> float:
-    return epsilon_lower_bound(Scores(inside, outside), delta=1e-6, method="one_run").epsilon
+    return epsilon_lower_bound(Scores(inside, outside, design="coins"), delta=1e-6).epsilon
 
 
 def joint_beta(fn: int, fp: int, tn: int, tp: int) -> float:
@@ -36,7 +36,7 @@ def joint_beta(fn: int, fp: int, tn: int, tp: int) -> float:
 
 
 def scores_default(scores: FloatArray, member: BoolArray) -> dict[str, float]:
-    return {"default": _bound(scores, member, "clopper_pearson")}
+    return {"default": _bound(scores, member)}
 
 
 def scores_one_run(scores: FloatArray, member: BoolArray) -> dict[str, float]:
@@ -117,8 +117,10 @@ def federated(given: str) -> dict[str, Any]:
     return {"cosines": ended.moved.tolist(), "dimension": simulated.size}
 
 
-def _bound(scores: FloatArray, member: BoolArray, method: str) -> float:
-    given = Scores(scores[member], scores[~member])
+def _bound(scores: FloatArray, member: BoolArray, method: str | None = None) -> float:
+    # They were drawn independently, each in by a coin: as runs, and as canaries of one run.
+    design: Design = "coins" if method == "one_run" else "runs"
+    given = Scores(scores[member], scores[~member], design=design)
     return epsilon_lower_bound(given, delta=1e-5, method=method).epsilon
 
 

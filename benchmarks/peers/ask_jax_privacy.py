@@ -1,7 +1,7 @@
 """Questions to jax-privacy: ``stopwatch.answer``."""
 
 import stopwatch
-from jax_privacy.auditing import CanaryScoreAuditor, MultiSplit
+from jax_privacy.auditing import CanaryScoreAuditor, MultiSplit, Split
 from stopwatch import BoolArray, FloatArray
 
 
@@ -37,6 +37,18 @@ def scores_gdp(scores: FloatArray, member: BoolArray) -> dict[str, float]:
     return {"gdp": float(found)}
 
 
+def power(inside: FloatArray, outside: FloatArray, delta: float, seed: int) -> dict[str, float]:
+    """Return the bound of every call that chooses its threshold itself, by the names of them."""
+    bound, seed = CanaryScoreAuditor(inside, outside).epsilon_clopper_pearson, int(seed)
+    calls = {
+        "hull": {"one_sided": False},
+        "split": {"one_sided": False, "threshold_strategy": Split(seed=seed)},
+        "split_one_sided": {"threshold_strategy": Split(seed=seed)},
+        "multi_split": {"one_sided": False, "threshold_strategy": MultiSplit(seed=seed)},
+    }
+    return {name: float(bound(0.05, delta, **how)) for name, how in calls.items()}
+
+
 def _auditor(scores: FloatArray, member: BoolArray) -> CanaryScoreAuditor:
     return CanaryScoreAuditor(scores[member], scores[~member])
 
@@ -50,6 +62,7 @@ if __name__ == "__main__":
             "scores_multi_split": scores_multi_split,
             "scores_one_run": scores_one_run,
             "scores_gdp": scores_gdp,
+            "power": power,
         },
         tool="jax-privacy",
     )

@@ -92,7 +92,7 @@ def audited(
             server_app(strategy, weights=scale.weights),
             canaries=scale.canaries,
             mode="virtual",
-            directory=Path(folder) / "run",
+            out=Path(folder) / "run",
             claim=em.Claim(EPSILON, delta=DELTA, adjacency="zero_out", unit="client"),
             weight=weight,
             clip_norm=clip_norm,

@@ -45,7 +45,8 @@ class Situation:
         """Scores of the canaries of one run: a fair coin puts each in or out."""
         canaries = sum(max(size // shrink, 25) for size in self.sizes)
         n_in = min(max(int(rng.binomial(canaries, 0.5)), 2), canaries - 2)
-        return Scores(self.inside(rng, n_in), self.outside(rng, canaries - n_in))
+        sides = self.inside(rng, n_in), self.outside(rng, canaries - n_in)
+        return Scores(*sides, design="coins")
 
 
 def _normal(mu: float, decimals: int | None = None) -> Draw:

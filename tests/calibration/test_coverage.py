@@ -15,7 +15,7 @@ CELLS = [
     for situation in SITUATIONS
     if bound.applies(situation)
 ]
-DEFAULT = next(b for b in OURS if b.method == "clopper_pearson" and b.rule is RankGrid)
+GRID = next(b for b in OURS if b.method == "clopper_pearson" and b.rule is RankGrid)
 NULL, LARGE_NULL, TIES = SITUATIONS[:3]
 
 
@@ -30,12 +30,12 @@ def test_exceeds_the_truth_no_oftener_than_it_says(bound: Bound, situation: Situ
 
 
 @pytest.mark.parametrize("situation", SITUATIONS, ids=lambda situation: situation.name)
-def test_default_exceeds_the_truth_no_oftener_than_it_says(situation: Situation) -> None:
-    assert not oracles.too_often(_wrong(DEFAULT, situation, 300), 300)
+def test_rank_grid_exceeds_the_truth_no_oftener_than_it_says(situation: Situation) -> None:
+    assert not oracles.too_often(_wrong(GRID, situation, 300), 300)
 
 
 @pytest.mark.slow
-def test_default_pays_for_ratios_nobody_asked_for(rng: np.random.Generator) -> None:
+def test_rank_grid_pays_for_ratios_nobody_asked_for(rng: np.random.Generator) -> None:
     """Every ratio of the grid is as valid as the default one."""
     for ratio in (2, 3, 16):
         bound = Bound(name=f"ratio {ratio}", method="clopper_pearson", rule=lambda: RankGrid(ratio))  # type: ignore[arg-type]  # noqa: B023
@@ -54,7 +54,7 @@ def test_forgetting_to_pay_for_the_ranks_is_caught(monkeypatch: pytest.MonkeyPat
         return thresholds.replace(found, share=np.ones_like(found.share))
 
     monkeypatch.setattr(thresholds, "_side", free)
-    assert oracles.too_often(_wrong(DEFAULT, NULL, 400), 400)
+    assert oracles.too_often(_wrong(GRID, NULL, 400), 400)
 
 
 def test_paying_a_quarter_of_the_price_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,13 +66,13 @@ def test_paying_a_quarter_of_the_price_is_caught(monkeypatch: pytest.MonkeyPatch
         return thresholds.replace(found, share=4 * found.share)
 
     monkeypatch.setattr(thresholds, "_side", doubled)
-    assert oracles.too_often(_wrong(DEFAULT, NULL, 2_000), 2_000)
+    assert oracles.too_often(_wrong(GRID, NULL, 2_000), 2_000)
 
 
 def test_counting_a_tied_rank_as_passed_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """ "In iff score ≥ k-th highest" lets equal scores through that the rank does not count."""
     monkeypatch.setattr(thresholds, "just_above", lambda values: values)
-    assert oracles.too_often(_wrong(DEFAULT, TIES, 400), 400)
+    assert oracles.too_often(_wrong(GRID, TIES, 400), 400)
 
 
 def test_an_off_by_one_in_the_rank_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +83,7 @@ def test_an_off_by_one_in_the_rank_is_caught(monkeypatch: pytest.MonkeyPatch) ->
         return thresholds.replace(found, ranks=np.maximum(found.ranks // 2, 1))
 
     monkeypatch.setattr(thresholds, "_side", shifted)
-    assert oracles.too_often(_wrong(DEFAULT, NULL, 400), 400)
+    assert oracles.too_often(_wrong(GRID, NULL, 400), 400)
 
 
 @pytest.mark.slow

@@ -214,3 +214,39 @@ def _count_front(
         start, last = np.maximum(point, start), interval
         counts[i] = count
     return counts
+
+
+MECHANISMS = (
+    respond(1.0),
+    respond(1.0, 0.05),
+    respond(3.0),
+    respond(0.5, 0.01),
+    respond_among(3, 2.0, 0.3),
+    respond_among(5, 1.0, 0.8),
+    tight_pair(0.0, 0.0),
+    tight_pair(1.0, 0.0),
+    tight_pair(0.5, 0.1),
+    tight_pair(2.0, 1e-3),
+    gaussian(1.0),
+    laplace(1.0),
+    laplace(2.0),
+)
+SIZES = [
+    (20, 20),
+    (100, 100),
+    (1_000, 1_000),
+    (20, 5_000),
+    (5_000, 20),
+    (10_000, 10_000),
+    (100_000, 100_000),
+    (100, 100_000),
+]
+AUDITS = 20_000
+_SCORES = 6_000  # up to which they are drawn; beyond it ranks alone
+
+
+def count_cell(mechanism: Mechanism, n_in: int, n_out: int, *, audits: int) -> int:
+    """How many audits end above the truth, by everybody's seed where there are ties to break."""
+    if n_in + n_out <= _SCORES:
+        return count_errors(mechanism, n_in, n_out, audits=audits, seed=0)
+    return count_errors_at_once(mechanism, n_in, n_out, audits=audits)

@@ -166,9 +166,36 @@ def test_estimate_for_people_fits_a_page_and_names_its_file(scores_csv: Path) ->
     assert "\x1b" not in done.stdout  # no colours where no terminal is
 
 
+def test_a_design_is_stated_by_an_option_or_by_the_file(scores_csv: Path, tmp_path: Path) -> None:
+    said = "Design: canaries of one run, each put in by its own fair coin."
+    by_option = call("estimate", scores_csv, "--delta", "1e-5", "--design", "coins", "--quiet")
+    lines = scores_csv.read_text("utf-8").splitlines()
+    stated = tmp_path / "stated.csv"
+    head, *rows = lines
+    stated.write_text("\n".join([f"{head},design", *(f"{row},coins" for row in rows)]), "utf-8")
+    by_file = call("estimate", stated, "--delta", "1e-5", "--quiet")
+    assert by_file.output == by_option.output
+    assert said in by_file.output
+    plain = call("estimate", scores_csv, "--delta", "1e-5", "--quiet")
+    assert "Design: independent runs, one score each." in plain.output
+    against = call("estimate", stated, "--delta", "1e-5", "--design", "runs")
+    assert against.exit_code == 2
+    assert "design as the file states it, 'coins', got 'runs'" in against.output
+    config = tmp_path / "scores.toml"
+    config.write_text(
+        f'[scores]\ndesign = "coins"\ninclusion = 0.1\nsource = {{type = "score-file", '
+        f"path = '{scores_csv}'}}\n[audit]\ndelta = 1e-5\n",
+        "utf-8",
+    )
+    unfair = call("audit", config)
+    assert unfair.exit_code == 2
+    assert "Expected about 60 of 600 canaries inside" in unfair.output
+
+
 @pytest.mark.parametrize("method", REGISTRY)
 def test_every_method_can_be_asked_for(method: str, scores_csv: Path) -> None:
-    done = call("estimate", scores_csv, "--delta", "1e-7", "--method", method, "--json")
+    asked = "--method", method, "--design", REGISTRY[method].designs[0]
+    done = call("estimate", scores_csv, "--delta", "1e-7", *asked, "--json")
     assert done.exit_code == 0, done.output
     assert from_json(done.stdout).bounds[0].method == method
 

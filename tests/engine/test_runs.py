@@ -494,3 +494,14 @@ def test_a_directory_is_never_continued_with_another_audit(
     audit_runs(Shift(1.0), **plain)
     with pytest.raises(InvalidArgument, match="Expected no other run"):
         audit_runs(Shift(1.0), **{**plain, **changed})
+
+
+def canaries(runs: int, rng: np.random.Generator) -> Scores:
+    """One training with many canaries: not that many runs."""
+    return Scores(rng.normal(2, 1, runs), rng.normal(0, 1, runs), design="coins")
+
+
+def test_a_program_that_returns_canaries_is_refused() -> None:
+    program = Program(play=canaries, subject="a run", adversary="sees all")
+    with pytest.raises(InvalidArgument, match="independent runs, one each, got canaries of one"):
+        replace(job_of(), programs=(program,)).unit(0)

@@ -143,6 +143,51 @@ def test_csv_as_people_write_it(text: str, tmp_path: Path) -> None:
     assert same(read_scores(csv_text(tmp_path, text)), [2.0], [1.0])
 
 
+@every_kind
+def test_a_file_may_state_its_design(kind: str, tmp_path: Path) -> None:
+    rows = len(PAIRED["score"])
+    stated: Columns = {**PAIRED, "design": ["Coins"] * rows, "inclusion": [0.25] * rows}
+    found = read_scores(written(tmp_path, kind, stated))
+    assert same(found, INSIDE, OUTSIDE)
+    assert (found.design, found.inclusion) == ("coins", 0.25)
+    plain = read_scores(written(tmp_path, kind, PAIRED))
+    assert (plain.design, plain.inclusion) == ("runs", 0.5)
+
+
+def test_both_sides_beside_a_design_with_blanks(tmp_path: Path) -> None:
+    found = read_scores(csv_text(tmp_path, "inside,outside,design\n1,2,fixed\n,3,\n"))
+    assert same(found, [1.0], [2.0, 3.0])
+    assert found.design == "fixed"
+
+
+def test_a_design_in_metadata_and_in_a_lone_array(tmp_path: Path) -> None:
+    parquet = tmp_path / "scores.parquet"
+    sides = pyarrow.table({"inside": [2.0, 3.0], "outside": [0.0, 1.0]})
+    pyarrow.parquet.write_table(sides.replace_schema_metadata({"design": "paired"}), parquet)
+    np.savez(tmp_path / "scores.npz", inside=[2.0, 3.0], outside=[0.0, 1.0], design="paired")
+    for path in (parquet, tmp_path / "scores.npz"):
+        found = read_scores(path)
+        assert (found.design, found.n_in) == ("paired", 2)
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        (["1,1,coins,", "0,0,runs,"], "one value of 'design' in all rows, got 2"),
+        (["1,1,,", "0,0,,"], "one value of 'design' in all rows, got 0"),
+        (["1,1,secret,", "0,0,secret,"], "runs, coins, fixed, paired, got another word"),
+        (["1,1,coins,half", "0,0,coins,half"], "a number in 'inclusion'"),
+        (["1,1,coins,0", "0,0,coins,0"], r"inclusion in \(0, 1\)"),
+        (["1,1,fixed,0.3", "0,0,fixed,0.3"], "inclusion = 0.5 with design = 'fixed'"),
+    ],
+)
+def test_a_design_that_is_none_is_told(rows: list[str], told: str, tmp_path: Path) -> None:
+    names = "score,member,design,inclusion" if not rows[0].endswith(",") else "score,member,design,"
+    with pytest.raises(InvalidArgument, match=told) as raised:
+        read_scores(csv_text(tmp_path, "\n".join([names, *rows, ""])))
+    assert "secret" not in str(raised.value)
+
+
 @pytest.mark.parametrize("ending", ["CSV", "Npz", "PARQUET"])
 def test_endings_may_be_of_either_case(ending: str, tmp_path: Path) -> None:
     path = written(tmp_path, ending.lower(), PAIRED)

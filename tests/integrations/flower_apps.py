@@ -119,7 +119,8 @@ def audit(
     app: ServerApp, clients: Any, folder: Path, *, nodes: int, noise_seed: int = 0, **asked: Any
 ) -> "Written":
     """Runs an audited app in this process."""
-    settings = {"delta": DELTA, "mode": "virtual", "directory": folder / "run", **asked}
+    usual = {"delta": DELTA, "mode": "virtual", "seed": 0}
+    settings = {**usual, "out": folder / "run", **asked}
     np.random.seed(noise_seed)  # Flower's noise and samples come from global generators
     random.seed(noise_seed)
     run_in_process(audit_server_app(app, **settings), clients, nodes=nodes)

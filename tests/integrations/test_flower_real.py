@@ -83,7 +83,7 @@ from canaryapp.server import app as server_app
 from epsilometer.integrations.flower import audit_server_app
 
 app = audit_server_app(server_app, delta=1e-5, canaries={canaries}, mode={mode!r},
-                       directory={directory!r})
+                       out={out!r})
 """
 
 
@@ -95,7 +95,7 @@ def project(folder: Path, *, nodes: int, canaries: int, mode: str) -> Path:
     (package / "__init__.py").write_text('"""An app."""\n', "utf-8")
     (package / "client.py").write_text(CLIENT, "utf-8")
     (package / "server.py").write_text(SERVER.replace("NODES", str(nodes)), "utf-8")
-    audited = AUDITED.format(canaries=canaries, mode=mode, directory=str(folder / "run"))
+    audited = AUDITED.format(canaries=canaries, mode=mode, out=str(folder / "run"))
     (package / "audited.py").write_text(audited, "utf-8")
     return app
 

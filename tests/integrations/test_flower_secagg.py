@@ -69,10 +69,11 @@ def test_canaries_plant_themselves_under_the_masks(tmp_path: Path) -> None:
         secure_server(rounds=2),
         delta=DELTA,
         mode="mod",
+        seed=9,
         canaries=CANARIES,
-        directory=tmp_path / "run",
+        out=tmp_path / "run",
     )
-    clients = client_app(secaggplus_mod, canary_mod(CANARIES, clip_norm=1.0))
+    clients = client_app(secaggplus_mod, canary_mod(CANARIES, seed=9, clip_norm=1.0))
     run_in_process(app, clients, nodes=NODES)
     found = Written(tmp_path / "run")
     # Four orthonormal canaries and nothing else: each has half of the sum's length.
@@ -82,23 +83,62 @@ def test_canaries_plant_themselves_under_the_masks(tmp_path: Path) -> None:
     assert found.judged
 
 
+@pytest.mark.parametrize("through", [audit_server_app, audited_strategy])
+@pytest.mark.parametrize(
+    ("planted", "reason"),
+    [
+        (canary_mod(CANARIES, seed=8, clip_norm=1.0), "4 of 4 replies were about others"),
+        (canary_mod(CANARIES, seed=9, family="sphere", clip_norm=1.0), "about others"),
+        (canary_mod(CANARIES + 1, seed=9, clip_norm=1.0), "5 of 5 replies were about others"),
+        (None, "none said that it did"),
+    ],
+)
+def test_canaries_that_nobody_planted_are_an_error(
+    planted: Any, reason: str, through: Any, tmp_path: Path
+) -> None:
+    asked = {"delta": DELTA, "mode": "mod", "seed": 9, "canaries": CANARIES}
+    if through is audit_server_app:
+        app = audit_server_app(secure_server(1), out=tmp_path / "run", **asked)
+    else:
+        app = secure_server(1, audited_strategy(averaging(), out=tmp_path / "run", **asked))
+    mods = [secaggplus_mod] if planted is None else [secaggplus_mod, planted]
+    run_in_process(app, client_app(*mods), nodes=NODES)
+    told = (tmp_path / "run" / "told.txt").read_text("utf-8")
+    # The app sees weights after the last round only if they cross the grid.
+    assert reason in told
+    assert not (tmp_path / "run" / "result.json").exists()
+
+
+def test_the_seed_of_planting_clients_must_be_given() -> None:
+    with pytest.raises(InvalidArgument, match="seed of canary_mod"):
+        audit_server_app(secure_server(1), delta=DELTA, mode="mod", canaries=CANARIES)
+
+
 def test_nobody_can_answer_for_a_client_with_masks(tmp_path: Path) -> None:
     app = audit_server_app(
         secure_server(rounds=1),
         delta=DELTA,
         mode="replace",
         canaries=CANARIES,
-        directory=tmp_path / "run",
+        out=tmp_path / "run",
     )
-    with pytest.raises(InvalidArgument, match="Under secure aggregation use canary_mod"):
-        run_in_process(app, client_app(secaggplus_mod), nodes=NODES)
+    run_in_process(app, client_app(secaggplus_mod), nodes=NODES)  # goes on without canaries
+    told = (tmp_path / "run" / "told.txt").read_text("utf-8")
+    assert "The audit ended before the run did" in told
+    assert "Under secure aggregation use canary_mod" in told
+    assert not (tmp_path / "run" / "result.json").exists()
 
 
 def test_the_strategy_sees_the_sum_of_the_last_round_too(tmp_path: Path) -> None:
     strategy = audited_strategy(
-        averaging(), delta=DELTA, mode="mod", canaries=CANARIES, directory=tmp_path / "run"
+        averaging(),
+        delta=DELTA,
+        mode="mod",
+        seed=9,
+        canaries=CANARIES,
+        out=tmp_path / "run",
     )
-    clients = client_app(secaggplus_mod, canary_mod(CANARIES, clip_norm=1.0))
+    clients = client_app(secaggplus_mod, canary_mod(CANARIES, seed=9, clip_norm=1.0))
     run_in_process(secure_server(1, strategy), clients, nodes=NODES)
     found = Written(tmp_path / "run")
     np.testing.assert_allclose(found.final[:CANARIES], 0.5, atol=1e-3)  # what quantising leaves
@@ -108,7 +148,7 @@ def test_the_strategy_sees_the_sum_of_the_last_round_too(tmp_path: Path) -> None
 
 def test_the_strategy_cannot_answer_for_a_client_with_masks_either(tmp_path: Path) -> None:
     strategy = audited_strategy(
-        averaging(), delta=DELTA, mode="replace", canaries=CANARIES, directory=tmp_path / "run"
+        averaging(), delta=DELTA, mode="replace", canaries=CANARIES, out=tmp_path / "run"
     )
     with pytest.raises(InvalidArgument, match="take mode='mod' and canary_mod"):
         run_in_process(secure_server(1, strategy), client_app(secaggplus_mod), nodes=NODES)

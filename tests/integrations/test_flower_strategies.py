@@ -53,7 +53,8 @@ def run_audited(strategy: Any, folder: Path, *, nodes: int, rounds: int = 1, **a
     """The app stays as it is; only its strategy is another."""
     np.random.seed(0)
     random.seed(0)
-    settings = {"delta": DELTA, "mode": "virtual", "directory": folder / "run", **asked}
+    usual = {"delta": DELTA, "mode": "virtual", "seed": 0}
+    settings = {**usual, "out": folder / "run", **asked}
     last: list[Any] = []
     app = server(audited_strategy(strategy, **settings), rounds=rounds, done=last.append)
     run_in_process(app, client(), nodes=nodes)
@@ -79,7 +80,7 @@ def test_strategy_and_app_show_the_same(tmp_path: Path, mode: str) -> None:
 def test_the_strategy_that_was_given_is_as_before(tmp_path: Path) -> None:
     strategy = private(12)
     before = dict(vars(strategy))
-    audited = audited_strategy(strategy, delta=DELTA, directory=tmp_path / "run")
+    audited = audited_strategy(strategy, delta=DELTA, out=tmp_path / "run")
     assert type(audited) is type(strategy)
     assert vars(strategy) == before
 
@@ -97,7 +98,7 @@ def test_a_start_of_ones_own_is_kept(tmp_path: Path) -> None:
 
     app = ServerApp()
     strategy = audited_strategy(
-        Own(), delta=DELTA, canaries=4, mode="virtual", directory=tmp_path / "run"
+        Own(), delta=DELTA, canaries=4, mode="virtual", out=tmp_path / "run"
     )
 
     @app.main()
@@ -343,7 +344,7 @@ def test_older_strategies_write_after_every_round(tmp_path: Path) -> None:
             return super().aggregate_fit(server_round, results, failures)
 
     strategy = audited_strategy(
-        Failing(), delta=DELTA, canaries=4, mode="virtual", directory=tmp_path / "run"
+        Failing(), delta=DELTA, canaries=4, mode="virtual", out=tmp_path / "run"
     )
     with pytest.raises(ConnectionError):
         run_in_process(old_app(strategy, rounds=5), old_client(), nodes=8)
@@ -356,7 +357,7 @@ def test_older_strategies_write_after_every_round(tmp_path: Path) -> None:
 def test_older_apps_whose_canaries_have_no_room(tmp_path: Path) -> None:
     called: list[tuple[int, str]] = []
     app = audit_server_app(
-        old_app(Old()), delta=DELTA, canaries=1001, mode="virtual", directory=tmp_path / "run"
+        old_app(Old()), delta=DELTA, canaries=1001, mode="virtual", out=tmp_path / "run"
     )
     with pytest.raises(InvalidArgument, match="at most 1000 canaries for 2000 weights"):
         run_in_process(app, old_client(called=called), nodes=8)

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 import epsilometer
 from epsilometer import EpsilonEstimate, EpsilonLowerBound, Scores, epsilon_lower_bound
+from epsilometer.core.scores import Design
 from epsilometer.errors import InvalidArgument
 from epsilometer.rules import Best, Bonferroni, Fixed, HoldOut, RankGrid
 from epsilometer.stats import derivation, sphere, sphere_estimates
@@ -35,12 +36,14 @@ DELTA = 1e-5
 DIMENSION = 10_000
 
 
-def scores(seed: int, size: int, shift: float) -> Scores:
+def scores(seed: int, size: int, shift: float, design: Design = "runs") -> Scores:
     rng = np.random.default_rng(seed)
-    return Scores(inside=rng.normal(shift, 1, size), outside=rng.normal(0, 1, size + 7))
+    sides = rng.normal(shift, 1, size), rng.normal(0, 1, size + 7)
+    return Scores(*sides, design=design)
 
 
-observed = st.builds(scores, st.integers(0, 10**6), st.integers(20, 400), st.floats(0, 4))
+drawn = st.integers(0, 10**6), st.integers(20, 400), st.floats(0, 4)
+observed, canaries = st.builds(scores, *drawn), st.builds(scores, *drawn, st.just("coins"))
 few = settings(max_examples=15, deadline=None)
 
 
@@ -146,7 +149,7 @@ def test_a_rank_sum_gives_the_bound(mu: float) -> None:
 
 
 @few
-@given(observed)
+@given(canaries)
 def test_the_guesses_of_one_run_give_its_level(seen: Scores) -> None:
     bound = epsilon_lower_bound(seen, delta=1e-7, method="one_run")
     if bound.epsilon == 0:
@@ -162,7 +165,7 @@ def test_the_guesses_of_one_run_give_its_level(seen: Scores) -> None:
 
 
 @few
-@given(observed)
+@given(canaries)
 def test_the_recursion_of_one_run_fdp_ends_where_it_says(seen: Scores) -> None:
     bound = epsilon_lower_bound(seen, delta=DELTA, method="one_run_fdp")
     text = text_of(bound)
@@ -303,7 +306,8 @@ def test_a_basis_that_is_not_the_bounds_is_seen(name: str) -> None:
 
 @pytest.mark.parametrize("method", REGISTRY)
 def test_the_basis_survives_json_and_says_the_same(method: str) -> None:
-    bound = epsilon_lower_bound(scores(5, 100, 3.0), delta=1e-7, method=method)
+    seen = scores(5, 100, 3.0, REGISTRY[method].designs[0])
+    bound = epsilon_lower_bound(seen, delta=1e-7, method=method)
     again = msgspec.convert(bound.to_dict(), EpsilonLowerBound, strict=False)
     assert bound.basis
     assert isinstance(again, EpsilonLowerBound)

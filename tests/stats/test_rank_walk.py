@@ -163,3 +163,97 @@ def test_small_chances_are_right_too(alpha: float) -> None:
     looks = Looks(np.array([1]), np.array([60]), 60, 60)
     found = rank_walk.find_epsilon(looks, 1.0, delta=0.0, alpha=alpha)
     assert separation(found, 60, 60) == pytest.approx(alpha, rel=5e-3)
+
+
+def sum_all(looks: Looks, epsilon: float, delta: float) -> float:
+    """Chance that some look happens: every place of the outcomes' edges, no nodes, no windows."""
+    return 1 - _sum_avoiding(looks, epsilon, delta)
+
+
+def _sum_avoiding(looks: Looks, epsilon: float, delta: float) -> float:
+    n, m = looks.n_out, looks.n_in
+    weights = rank_walk.compute_weights(epsilon, delta)
+    above = _weigh_paths(looks, *weights, delta)
+    below = _weigh_paths(looks.turned, *weights, delta)[::-1]  # of inside scores, from below
+    total = 0.0
+    for s, (front, back) in enumerate(zip(above, below, strict=True)):
+        j = np.arange(max(0, s - m), min(s, n) + 1)  # outside above; m − (s − j) inside below
+        logs = front[j] + back[m - s + j]
+        total += float(np.exp(logs + gammaln(n + 1) + gammaln(m + 1)).sum())
+    return total
+
+
+def _weigh_paths(looks: Looks, high: float, low: float, delta: float) -> list[np.ndarray]:
+    """Logarithm of the weight of all ways down that meet no look, by steps and by scores outside.
+
+    A way of s steps, a of which were revealed, has the weight δ^a / a! · Π w / (s − a)!.
+    """
+    n, m = looks.n_out, looks.n_in
+    checks = dict(zip((looks.k - 1 + looks.x).tolist(), looks.k.tolist(), strict=True))
+    rows = 1 if delta == 0 else min(m, min(checks) - 1, 80) + 1
+    chances = np.zeros((rows, n + 1))
+    revealed = np.arange(rows)
+    log_delta = revealed * (math.log(delta) if delta else 0.0) - gammaln(revealed + 1.0)
+    found = []
+    for s in range(n + m + 1):
+        if s:
+            moved = high * chances
+            moved[:, 1:] += low * chances[:, :-1]
+            chances = moved
+        if s < rows:
+            chances[s] = np.arange(n + 1) == 0  # all steps so far were revealed
+        if s in checks:
+            chances[:, : checks[s]] = 0.0
+        ways = np.where(
+            s >= revealed, log_delta - gammaln(np.maximum(s - revealed, 0) + 1.0), -np.inf
+        )
+        peak = ways.max()
+        with np.errstate(divide="ignore"):
+            found.append(np.log(np.exp(ways - peak) @ chances) + peak)
+    return found
+
+
+def draw_looks(rng: np.random.Generator, most: int) -> tuple[Looks, float]:
+    """Looks anywhere, each about as rare as it pleases, and a guess of their ε."""
+    n, m = (round(math.exp(rng.uniform(math.log(5), math.log(most)))) for _ in range(2))
+    epsilon = float(rng.choice([0.2, 1.0, 3.0]) * rng.uniform(0.5, 1.5))
+    k = np.unique(np.ceil(np.exp(rng.uniform(0, math.log(n), rng.integers(1, 40)))).astype(int))
+    rate = k / (n + 1)
+    share = np.minimum(np.exp(epsilon) * rate, 1 - np.exp(-epsilon) * (1 - rate))
+    spread = np.sqrt(share * (1 - share) / m + np.exp(2 * epsilon) * rate * (1 - rate) / n)
+    x = np.ceil(m * np.minimum(share + rng.uniform(1, 5) * spread, 1)).astype(int)
+    stairs = np.flatnonzero((np.diff(x, prepend=0) > 0) & (x >= 1))
+    return Looks(k[stairs], x[stairs], n, m), epsilon
+
+
+def compare_with_sum(seed: int, most: int) -> None:
+    """Whatever the looks, α is kept, and nearly all of it is used."""
+    rng = np.random.default_rng(seed)
+    looks, guess = draw_looks(rng, most)
+    alpha = float(rng.choice([0.05, 1e-3, 1e-4, 1e-5, 1e-6]))
+    delta = float(rng.choice([0.0, 1e-5, 1e-3]))
+    found = rank_walk.find_epsilon(looks, guess, delta=delta, alpha=alpha)
+    if found == 0:
+        assert sum_all(looks, 1e-5, delta) > alpha * (1 - 3 * rank_walk._MARGIN)
+        return
+    chance = sum_all(looks, found, delta)
+    assert alpha * (1 - 3 * rank_walk._MARGIN) < chance < alpha
+
+
+@pytest.mark.parametrize(("m", "n", "delta"), [(3, 5, 0.0), (6, 4, 0.01), (5, 5, 0.3)])
+def test_the_sum_is_that_of_all_orders(m: int, n: int, delta: float) -> None:
+    looks = Looks(np.array([1, 3]), np.array([2, 3]), n, m)
+    for epsilon in (0.0, 0.7, 2.0):
+        expected = enumerate_hit(looks, epsilon, delta)
+        assert sum_all(looks, epsilon, delta) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_keeps_alpha_whatever_the_looks(seed: int) -> None:
+    compare_with_sum(seed, 300)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 400))
+def test_keeps_alpha_of_many_looks_and_scores(seed: int) -> None:
+    compare_with_sum(seed, 2_000)

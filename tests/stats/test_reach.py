@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,9 @@ METHODS = [
 
 
 def bound_of(scores: Any, method: str, rule: Any, delta: float = DELTA) -> em.EpsilonLowerBound:
+    if "coins" in REGISTRY[method].designs:
+        chance = scores.n_in / (scores.n_in + scores.n_out)
+        scores = replace(scores, design="coins", inclusion=chance)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", EpsilometerWarning)  # few canaries, unequal sides
         return em.epsilon_lower_bound(scores, delta=delta, method=method, rule=rule)
@@ -177,7 +181,8 @@ def test_power_is_that_of_the_method_that_was_used(
     method: str, claim: float, rng: np.random.Generator
 ) -> None:
     n = 500
-    scores = Scores(rng.normal(size=n), rng.normal(size=n), method=method)
+    design = REGISTRY[method].designs[0]
+    scores = Scores(rng.normal(size=n), rng.normal(size=n), method=method, design=design)
     power = em.audit(scores, claim, delta=DELTA).power
     assert power is not None
     mu = shift_of(power, DELTA)

@@ -87,7 +87,7 @@ def test_the_page_is_the_one_that_the_runner_writes() -> None:
     if not FILE.exists():  # installed without its documentation
         return
     page = FILE.read_text("utf-8")
-    outcomes = run_zoo((*list_programs("step"), *list_programs("opacus")))
+    outcomes = run_zoo(list_programs())
     assert _hide_seconds(page) == _hide_seconds(render_page(outcomes, seeds=read_seeds(page)))
 
 

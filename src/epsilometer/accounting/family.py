@@ -33,6 +33,7 @@ from epsilometer.core.bound import EpsilonLowerBound
 from epsilometer.core.claim import Adjacency
 from epsilometer.errors import InvalidArgument
 from epsilometer.stats import rank_sum, search, thresholds
+from epsilometer.stats.designs import refuse_canaries
 from epsilometer.stats.estimators import ranks
 from epsilometer.stats.estimators.method import Winner
 from epsilometer.stats.estimators.ranks import Frontier
@@ -211,6 +212,7 @@ def noise_limit(
     _validate.open_unit(confidence=confidence)
     _validate.whole(0, seed=seed)
     _rate_and_steps(sampling_rate, steps)
+    refuse_canaries(scores, METHOD)
     if per not in ("step", "run"):
         raise InvalidArgument(f"Expected per to be 'step' or 'run', got {per!r}.")
     curve = (sampling_rate, steps) if per == "run" else (1.0, 1)

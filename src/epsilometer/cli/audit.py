@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, chdir, nullcontext
 from importlib import import_module, resources
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 
@@ -26,7 +26,7 @@ from epsilometer.core import words
 from epsilometer.core.audit import Audit
 from epsilometer.core.printing import one_line
 from epsilometer.core.references import BIBLIOGRAPHY
-from epsilometer.core.scores import Scores
+from epsilometer.core.scores import Design, Scores
 from epsilometer.core.settings import section_name
 from epsilometer.errors import EpsilometerError, InvalidArgument
 from epsilometer.stats.estimators import REGISTRY
@@ -55,6 +55,8 @@ def audit(file: Path, data: Path | None, options: Options) -> None:
 @field_options(
     Scores,
     {
+        "design": "State the design: runs, coins, fixed or paired.",
+        "inclusion": "State the chance of each canary to be in.",
         "method": "Bound by this method; see epsilometer methods.",
         "rule": "Choose thresholds by this rule.",
         "also": "Show the bounds of these methods beside it.",
@@ -62,7 +64,7 @@ def audit(file: Path, data: Path | None, options: Options) -> None:
         "adversary": "Describe who sees what.",
     },
     into="settings",
-    special={"rule": RULE, "method": Suggested(*REGISTRY)},
+    special={"rule": RULE, "method": Suggested(*REGISTRY), "design": Suggested(*get_args(Design))},
     defaults={"rule": "rank-grid"},
 )
 @audit_options(config=True)
@@ -70,7 +72,8 @@ def estimate(file: Path | None, settings: dict[str, Any], options: Options) -> N
     """Bound ε from below, from the attack scores in FILE.
 
     FILE is .csv, .parquet or .npz with columns score and member (1 inside, 0 outside), or inside
-    and outside. Higher scores must mean "was in".
+    and outside. Higher scores must mean "was in". Scores are of independent runs unless
+    --design, or a column design, says that they are canaries of one run.
 
     Exit code 1 if the claim is refuted, 4 if so few scores cannot judge it.
 
@@ -98,6 +101,7 @@ def methods() -> None:
         table = Table.grid(padding=(0, 2))
         table.add_row("  guarantees", method.guarantees)
         table.add_row("  assumes", method.assumes)
+        table.add_row("  designs", ", ".join(method.designs))
         table.add_row("  rules", ", ".join(rule.__name__ for rule in method.rules))
         table.add_row("  cites", ", ".join(method.cites))
         validity = ("valid", "green") if method.exact else ("NOT VALID", "red")

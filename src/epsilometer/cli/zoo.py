@@ -13,18 +13,24 @@ from epsilometer.core.printing import to_json_text
 from epsilometer.errors import InvalidArgument
 from epsilometer.zoo.page import count_outcomes, list_mistakes
 from epsilometer.zoo.program import Kind, Program
-from epsilometer.zoo.programs import has_opacus, list_programs
+from epsilometer.zoo.programs import has_library, list_programs
 from epsilometer.zoo.runner import Outcome, run_zoo
 
-_WITHOUT_OPACUS = (
-    "The programs that train with Opacus were not run: it is not installed. "
-    "Get it with: pip install 'epsilometer[opacus]'"
-)
+_WITHOUT: dict[Kind, str] = {
+    "opacus": "The programs that train with Opacus were not run: it is not installed. "
+    "Get it with: pip install 'epsilometer[opacus]'",
+    "flower": "The federated programs were not run: Flower is not installed. "
+    "Get it with: pip install 'epsilometer[flower]'",
+}
 
 
 @click.command()
 @click.argument("ids", nargs=-1, metavar="[ID]...")
-@option("--kind", type=click.Choice(["step", "opacus"]), help="Run programs of this kind only.")
+@option(
+    "--kind",
+    type=click.Choice(["step", "opacus", "flower"]),
+    help="Run programs of this kind only.",
+)
 @option(
     "--seeds",
     type=click.IntRange(min=1),
@@ -69,8 +75,9 @@ def zoo(
             say(line)
         head = ("id", "program", "truth", "found by", "steps", "CPU s", "")
         show(make_table(head, map(_make_row, outcomes)))
-    if kind is None and not ids and not has_opacus():
-        say(_WITHOUT_OPACUS, err=as_json)
+    for each, words in _WITHOUT.items():
+        if kind is None and not ids and not has_library(each):
+            say(words, err=as_json)
     if any(outcome.accused and outcome.program.right for outcome in outcomes):
         raise SystemExit(1)
 

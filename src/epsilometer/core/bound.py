@@ -21,6 +21,7 @@ from epsilometer.core.plain import (
     make_html_table,
     to_plain,
 )
+from epsilometer.core.scores import Design, describe_design
 from epsilometer.errors import InvalidArgument
 
 Direction: TypeAlias = Literal["present→absent", "absent→present", "both"]
@@ -50,6 +51,8 @@ class EpsilonLowerBound(Plain, frozen=True, kw_only=True):
         threshold: The attack says "in" iff score ≥ threshold (the upper one, where two are used).
         n_in: Observations with the record.
         n_out: Observations without it; 0 where the law without it is known exactly.
+        design: How the scores came about, as of ``Scores``; ``unstated`` where there are none.
+        inclusion: The chance of each canary to be put in.
         adjacency: The neighbouring relation it was measured under.
         adversary: Whose view the scores were computed from, in words.
         seed: Seed of whatever was random in the estimate.
@@ -75,6 +78,8 @@ class EpsilonLowerBound(Plain, frozen=True, kw_only=True):
     threshold: Number
     n_in: PositiveCount
     n_out: Count
+    design: Design | Literal["unstated"] = "unstated"
+    inclusion: Probability = 0.5
     adjacency: Adjacency = "unstated"
     adversary: str = "unstated"
     seed: int = 0
@@ -105,8 +110,9 @@ class EpsilonLowerBound(Plain, frozen=True, kw_only=True):
 
     def _repr_html_(self) -> str:
         counts = f"{self.n_in:,} with the record, {self.n_out:,} without it"
-        caveats = (("caveat", caveat) for caveat in self.caveats)
-        return make_html_table(str(self), [("observations", counts), *caveats])
+        rows = [("observations", counts), ("design", describe_design(self.design, self.inclusion))]
+        rows += [("caveat", caveat) for caveat in self.caveats]
+        return make_html_table(str(self), [row for row in rows if row[1]])
 
 
 class EpsilonEstimate(Plain, frozen=True, kw_only=True):
@@ -424,8 +430,6 @@ class RuleFinding(BaseFinding, frozen=True, kw_only=True):
 
 
 def _normalise_basis(result: EpsilonLowerBound | EpsilonEstimate) -> None:
-    """Check the numbers of a basis, and make them Python's own."""
+    """Make the numbers of a basis, which were checked, Python's own."""
     basis = tuple((name, float(value)) for name, value in result.basis)
-    for name, value in basis:
-        _validate.number(**{name: value})
     msgspec.structs.force_setattr(result, "basis", basis)

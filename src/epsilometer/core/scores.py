@@ -1,7 +1,7 @@
 """Hold what was measured: scores one by one, or counted at thresholds fixed in advance."""
 
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
@@ -9,6 +9,28 @@ from epsilometer import _validate
 from epsilometer.core.settings import DATA
 from epsilometer.errors import InvalidArgument
 from epsilometer.types import FloatArray, IntArray
+
+Design: TypeAlias = Literal["runs", "coins", "fixed", "paired"]
+CANARIES: tuple[Design, ...] = ("coins", "fixed", "paired")  # of one run
+_DESIGNS = {
+    "runs": "independent runs, one score each",
+    "coins": "canaries of one run, each put in by its own fair coin",
+    "fixed": "canaries of one run, a fixed number of them put in at random",
+    "paired": "pairs of canaries of one run, one of each pair put in by a fair coin",
+}
+
+
+def describe_design(design: str, inclusion: float = 0.5) -> str:
+    """Describe a design in words; nothing of one that nobody stated.
+
+    Example:
+        >>> describe_design("coins", 0.25)
+        'canaries of one run, each put in by its own coin with chance 0.25'
+    """
+    said = _DESIGNS.get(design, "")
+    if inclusion == 0.5:
+        return said
+    return f"{said.replace('fair coin', 'coin')} with chance {inclusion:g}"
 
 
 class Sides(NamedTuple):
@@ -23,8 +45,14 @@ class Observations:
     """How observations are audited, whatever they are.
 
     Attributes:
-        method: The method that decides, by its name in ``epsilometer methods``; ``calibrated``
-            by default, or ``clopper_pearson`` with a rule that chooses one threshold.
+        design: How the scores came about. ``runs``: independent runs, one score each. The others
+            are canaries of one run: ``coins``, each put in by its own coin; ``fixed``, a fixed
+            number put in at random; ``paired``, one of each pair put in by a fair coin, both sides
+            in the order of the pairs.
+        inclusion: The chance of each canary to be put in, for ``coins``.
+        method: The method that decides, by its name in ``epsilometer methods``; by default
+            ``calibrated`` for runs, or ``clopper_pearson`` with a rule that chooses one
+            threshold; ``one_run`` for canaries.
         rule: How thresholds are chosen; by default ``epsilometer.rules.AllRanks()`` for
             ``calibrated``, ``RankGrid()`` for the other methods.
         also: Methods whose bounds are shown beside it and decide nothing.
@@ -33,12 +61,27 @@ class Observations:
         source: The file they were read from, where there is one.
     """
 
+    design: Design = "runs"
+    inclusion: float = 0.5
     method: str | None = None
     rule: Any = None
     also: tuple[str, ...] = ()
     title: str = "attack scores"
     adversary: str = "unstated"
     source: Any = field(default=None, metadata=DATA)
+
+    def __post_init__(self) -> None:
+        if self.design not in get_args(Design):
+            known = ", ".join(get_args(Design))
+            raise InvalidArgument(
+                f"Expected design to be one of {known}, got {_validate.short(self.design)}."
+            )
+        _validate.open_unit(inclusion=self.inclusion)
+        if self.inclusion != 0.5 and self.design != "coins":
+            raise InvalidArgument(
+                f"Expected inclusion = 0.5 with design = {self.design!r}, got {self.inclusion!r}. "
+                "Only canaries put in by coins (design = 'coins') have a chance of their own."
+            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,8 +98,14 @@ class Scores(Observations):
     Attributes:
         inside: Scores of runs or canaries with the record, shape ``(n_in,)``.
         outside: Scores of runs or canaries without it, shape ``(n_out,)``.
-        method: The method that decides, by its name in ``epsilometer methods``; ``calibrated``
-            by default, or ``clopper_pearson`` with a rule that chooses one threshold.
+        design: How they came about. ``runs``: independent runs, one score each. The others are
+            canaries of one run: ``coins``, each put in by its own coin; ``fixed``, a fixed number
+            put in at random; ``paired``, one of each pair put in by a fair coin, both sides in
+            the order of the pairs.
+        inclusion: The chance of each canary to be put in, for ``coins``.
+        method: The method that decides, by its name in ``epsilometer methods``; by default
+            ``calibrated`` for runs, or ``clopper_pearson`` with a rule that chooses one
+            threshold; ``one_run`` for canaries.
         rule: How thresholds are chosen; by default ``epsilometer.rules.AllRanks()`` for
             ``calibrated``, ``RankGrid()`` for the other methods.
         also: Methods whose bounds are shown beside it and decide nothing.
@@ -76,6 +125,7 @@ class Scores(Observations):
     outside: FloatArray = field(metadata=DATA)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         inside = _validate.scores("inside", self.inside)
         outside = _validate.scores("outside", self.outside)
         if inside.dtype != outside.dtype:  # so that a threshold means the same beside both
@@ -84,6 +134,11 @@ class Scores(Observations):
             )
         object.__setattr__(self, "inside", inside)
         object.__setattr__(self, "outside", outside)
+        if self.design == "paired" and inside.size != outside.size:
+            raise InvalidArgument(
+                "Expected as many scores inside as outside, in the order of the pairs (design = "
+                f"'paired'), got {inside.size:,} and {outside.size:,}."
+            )
 
     @property
     def n_in(self) -> int:
@@ -126,6 +181,12 @@ class ScoreCounts(Observations):
     outside_bins: IntArray = field(metadata=DATA)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.design == "paired":
+            raise InvalidArgument(
+                "Expected design runs, coins or fixed of counts, got 'paired': counts have lost "
+                "which scores are a pair. Give Scores."
+            )
         thresholds = _validate.scores("thresholds", self.thresholds)
         thresholds = _validate.frozen(thresholds.astype(np.float64))
         fallen = np.flatnonzero(thresholds[1:] <= thresholds[:-1])
@@ -140,11 +201,16 @@ class ScoreCounts(Observations):
             object.__setattr__(self, name, _bins(name, getattr(self, name), thresholds.size + 1))
 
     @classmethod
-    def at(cls, thresholds: Any) -> "ScoreCounts":
-        """Return counts of no scores yet, at these thresholds."""
+    def at(cls, thresholds: Any, **stated: Any) -> "ScoreCounts":
+        """Return counts of no scores yet, at these thresholds.
+
+        Args:
+            thresholds: Strictly increasing.
+            stated: Further attributes, as ``design="coins"``.
+        """
         fixed = _validate.scores("thresholds", thresholds)
         bins = np.zeros(fixed.size + 1, np.int64)
-        return cls(fixed, bins, bins)
+        return cls(fixed, bins, bins, **stated)
 
     @property
     def n_in(self) -> int:
@@ -169,6 +235,11 @@ class ScoreCounts(Observations):
             raise InvalidArgument(
                 f"Expected counts at the same thresholds, got {self.thresholds.size} and "
                 f"{other.thresholds.size} that are not the same. Begin both with ScoreCounts.at()."
+            )
+        if (self.design, self.inclusion) != (other.design, other.inclusion):
+            raise InvalidArgument(
+                f"Expected counts of one design, got {describe_design(self.design, self.inclusion)}"
+                f"; and {describe_design(other.design, other.inclusion)}."
             )
         return replace(
             self,

@@ -174,7 +174,14 @@ def from_settings(cls: type, settings: Mapping[str, Any], *, trust: bool = False
             raise InvalidArgument(
                 f"Expected {name}.source with its type, got none: score-file, say."
             )
-        values = {**source.load(), **values}
+        brought = source.load()
+        for key in getattr(source, "STATES", ()):
+            if key in brought and values.get(key, brought[key]) != brought[key]:
+                raise InvalidArgument(
+                    f"Expected {name}.{key} as the file states it, "
+                    f"{_validate.short(brought[key])}, got {_validate.short(values[key])}."
+                )
+        values = {**brought, **values}
     for key, field in known.items():
         required = (
             field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING

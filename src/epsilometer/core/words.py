@@ -8,6 +8,7 @@ from epsilometer.core.audit import Audit
 from epsilometer.core.bound import EpsilonLowerBound
 from epsilometer.core.findings import ConformanceFinding, FormPlan, RuleFinding
 from epsilometer.core.printing import one_line
+from epsilometer.core.scores import describe_design
 
 # Of a printed audit, so that it has at most 25 lines and 2,000 characters.
 _WIDTH = 78
@@ -61,7 +62,17 @@ def word_finding(audit: Audit) -> str:
     if audit.verdict == judge.VIOLATED:
         return f"The program did not do what was accounted for. {audit.judgement.reason}"
     rules = audit.find(RuleFinding)
-    return _word_rules(audit, rules) if rules else _word_views(audit)
+    said = _word_rules(audit, rules) if rules else _word_views(audit)
+    return " ".join(filter(None, [said, _word_design(audit)]))
+
+
+def _word_design(audit: Audit) -> str:
+    """Say how the scores came about, where whoever gave them stated it or left the default."""
+    if not audit.views or "design" not in audit.provenance.settings:
+        return ""
+    bound = audit.views[0].bound
+    said = describe_design(bound.design, bound.inclusion)
+    return said and f"Design: {said}."
 
 
 def _word_views(audit: Audit) -> str:

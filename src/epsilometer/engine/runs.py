@@ -15,7 +15,7 @@ from epsilometer.core.bound import EpsilonLowerBound
 from epsilometer.core.claim import DEFAULT_CONFIDENCE, Claim
 from epsilometer.core.findings import Curve, EpsilonFinding
 from epsilometer.core.printing import name_error
-from epsilometer.core.scores import Scores, Sides
+from epsilometer.core.scores import Scores, Sides, describe_design
 from epsilometer.core.stopping import Until, UntilNarrow, UntilRefuted
 from epsilometer.engine.events import Event
 from epsilometer.engine.plan import Plan
@@ -134,6 +134,12 @@ class RunsJob:
         arrays = {}
         for view in program.looks:
             scores = played if isinstance(played, Scores) else played[view.name]
+            if isinstance(scores, Scores) and scores.design != "runs":
+                raise InvalidArgument(
+                    "Expected play to return scores of independent runs, one each, got "
+                    f"{describe_design(scores.design, scores.inclusion)}. Audit those scores "
+                    "themselves: epsilometer.audit(scores, …)."
+                )
             counts = len(scores.inside), len(scores.outside)
             if view.bound is None and counts != (size, size):
                 raise InvalidArgument(

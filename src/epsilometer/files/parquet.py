@@ -15,6 +15,7 @@ from epsilometer.files.readers import Column, Content, refuse_growth, refuse_hug
 
 _GROWS = 300  # times its size that a file may become
 _FOOTER = 16 * 2**20  # bytes that describe a file; 10,000 columns need 2
+_LONGEST = 1000  # bytes of a text beside the columns
 _CELL = 8  # bytes that a cell becomes at least
 
 
@@ -44,7 +45,11 @@ def open_parquet(path: Path) -> Content:
     texts = [column.name for column in schema if _is_text(column.type)]
     # Texts stay numbers of a list of words: one that repeats is held once.
     file = pyarrow.parquet.ParquetFile(path, read_dictionary=texts)
-    return Content(tuple(schema.names), partial(_read_columns, path, file))
+    metadata = tuple(
+        (name.decode("utf-8", "replace"), text[:_LONGEST].decode("utf-8", "replace"))
+        for name, text in (schema.metadata or {}).items()
+    )
+    return Content(tuple(schema.names), partial(_read_columns, path, file), metadata=metadata)
 
 
 def _read_columns(path: Path, file: Any, places: Sequence[int] | None = None) -> list[Column]:

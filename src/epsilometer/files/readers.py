@@ -85,11 +85,13 @@ class Content:
         read: Returns the columns at the given places; without places all of them, which must
             then fit together.
         is_arrays: Whether they are arrays of any shape, and not cells of a table.
+        metadata: (name, text) pairs that the file has beside its columns.
     """
 
     names: tuple[str, ...]
     read: _Read
     is_arrays: bool = False
+    metadata: tuple[tuple[str, str], ...] = ()
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from epsilometer.core.bound import EpsilonEstimate, EpsilonLowerBound
 from epsilometer.core.claim import Claim
 from epsilometer.core.document import NONE, NOT_VALID, Axis, Fact, Figure, Mark, Series, Table
 from epsilometer.core.findings import EpsilonFinding, FormFinding, FormPlan, LeaveOneOut
+from epsilometer.core.scores import describe_design
 from epsilometer.core.words import claimed, number, number_up, short
 from epsilometer.stats.estimators import REGISTRY
 
@@ -102,6 +103,7 @@ LOOKUPS: dict[str, Callable[[Any, Any], Any]] = {
         f"{bound.confidence:g} one-sided" if bound.valid else f"none: {NOT_VALID}"
     ),
     "decides": lambda _, estimate: "yes" if proves(estimate) else "no",
+    "design_said": lambda _, bound: describe_design(bound.design, bound.inclusion),
     "found_at": lambda _, bound: _word_threshold(bound),
     "guarantees": lambda _, bound: (
         getattr(REGISTRY.get(bound.method), "guarantees", None) if bound.valid else "Nothing here."

@@ -186,7 +186,7 @@ class FromLoader:
             said.append(f"Only {watched} epochs were watched; subtle deviations stay unseen.")
         if not self.set_epoch and _with_set_epoch(self.loader) is not None:
             said.append(
-                "The sampler has set_epoch, which was not _write_call: if your training calls "
+                "The sampler has set_epoch, which was not called: if your training calls "
                 "it before every epoch, watch with set_epoch=True."
             )
         if verdict.sampler is not None and not has_known_order(verdict.sampler):

@@ -28,6 +28,8 @@ _COARSE = 5_000
 _FEW = 40  # scores below which the law of a rate is computed without approximation
 _EXTREME = 0.7  # favour of the ranks below ten, in logarithms per decade
 _MOST = 0.5  # level of a look
+_BLOCK = 5  # cells whose ends are looked at together
+_EVERY = slice(None)
 _SPREAD, _OFFSET = 1.8, 1.4  # of the number of looks that are as good as independent
 
 
@@ -72,16 +74,25 @@ class LookFamily:
 
     def reach(self, counts: IntArray) -> int | None:
         """Return the last mark that counts reach, by its number; None where they reach none."""
-        rarity = self._rarity(self._roots_at_ends, counts)
-        failed = np.flatnonzero(~(rarity <= self._levels).any(axis=1))
-        if not failed.size:
+        rarity = np.zeros((1, counts.size))
+        for start in range(0, _EDGES.size - 1, _BLOCK):
+            block = slice(start, start + _BLOCK)
+            rarity = np.vstack([rarity[-1:], self._rarity(self._roots_at_ends[block], counts)])
+            failed = np.flatnonzero(~(rarity[1:] <= self._levels[block]).any(axis=1))
+            if failed.size:
+                break
+        else:
             return self.marks - 1
-        high = int(self._ends[failed[0]])
+        cell = start + int(failed[0])
+        high = int(self._ends[cell])
         low = high - self._parts  # every mark up to it is reached
-        level = self._levels[failed[0]]
-        while high - low > 1:  # within a cell levels are the same, so that hits end once
+        level = self._levels[cell]
+        # Within a cell levels are the same, so that hits end once; what was no hit stays none.
+        rare = np.flatnonzero(rarity[failed[0]] <= level)
+        while high - low > 1:
             middle = (low + high) // 2
-            hit = self._rarity(self._roots(np.array([middle])), counts)[0] <= level
+            roots = self._roots(np.array([middle]), rare)
+            hit = self._rarity(roots, counts[rare], rare)[0] <= level[rare]
             low, high = (middle, high) if hit.any() else (low, middle)
         return low if low >= 0 else None
 
@@ -121,28 +132,30 @@ class LookFamily:
         possible = least <= self._others
         return Looks(*_keep_stairs(k[possible], x[possible]), n, m)
 
-    def _roots(self, marks: IntArray) -> FloatArray:
+    def _roots(self, marks: IntArray, looks: IntArray | slice = _EVERY) -> FloatArray:
         """Cube roots of the odds of the largest rate beyond that the marks' ε allow.
 
         Returns:
             Shape (marks, looks, nodes of the ranked score's rate).
         """
         grow = np.exp(self.value_of(marks))[:, None, None]
-        most = np.minimum(
-            grow * self._rates + self._delta, 1 - (1 - self._delta - self._rates) / grow
-        )
-        most = np.clip(most, 1e-300, 1 - 1e-16)
+        rates = self._rates[looks]
+        most = np.minimum(grow * rates + self._delta, 1 - (1 - self._delta - rates) / grow)
+        most = np.minimum(np.maximum(most, 1e-300), 1 - 1e-16)
         return np.asarray(np.cbrt(most / (1 - most)))
 
-    def _rarity(self, roots: FloatArray, counts: IntArray) -> FloatArray:
+    def _rarity(
+        self, roots: FloatArray, counts: IntArray, looks: IntArray | slice = _EVERY
+    ) -> FloatArray:
         """About how rare such counts are: Paulson's law of a Beta variable's cube roots.
 
         Falls in the count and rises in the mark, which a law that changes tails would not.
         """
-        c = np.clip(counts, 1, self._others).astype(np.float64)
-        b = self._others + 1 - c
-        fb, fc = (1 / (9 * b))[:, None], (1 / (9 * c))[:, None]
-        root = roots * np.cbrt(b / c)[:, None]
+        others = self._others[looks]
+        c = np.minimum(np.maximum(counts, 1.0), others)[:, None]
+        b = others[:, None] + 1 - c
+        fb, fc = 1 / (9 * b), 1 / (9 * c)
+        root = roots * np.cbrt(b / c)
         score = (root * (1 - fb) - (1 - fc)) / np.sqrt(root * root * fb + fc)
         return np.where(counts > 0, ndtr(score) @ _WEIGHTS, 1.0)
 

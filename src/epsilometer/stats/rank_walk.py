@@ -14,6 +14,7 @@ the factorials, so walks from both ends meet between the second outcome and the 
 
 import functools
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -24,9 +25,12 @@ from scipy.special import bdtrc, gammaln
 from epsilometer.types import FloatArray, IntArray
 
 _BESIDE = 1e-4  # of α that may be lost at the edges of windows, on the safe side
-_SPARE = 1.2  # standard deviations by which windows are wider, for an ε nearby
+_SPARE = 0.6  # standard deviations by which windows are wider, for an ε nearby
 _PIECE = 2.5  # standard deviations that a few times stand for, at most
-_FEWEST_NODES = 6  # such times
+_FEWEST_NODES = 6  # such times, where α is
+_USUAL = 0.05  # or more; what they miss is a part of 1, not of α, so that
+_MORE_NODES = 2  # more are needed per decade of α below it, and
+_FEWER_NODES = 0.3  # fewer away from the middle, times the squared standard deviations
 _ALL_TIMES = 160  # up to which none stands for others
 _MARGIN = 1e-3  # of α: more than what they are wrong by
 _LEAST_ALPHA = 1e-9  # below it too few digits of 1 − chance are left
@@ -35,7 +39,9 @@ _LEAST_ALPHA = 1e-9  # below it too few digits of 1 − chance are left
 _LARGEST = {12: 200_000, 60: 1_000}
 _DIRECT = 1 << 18  # products of a convolution that take less time than transforms
 _STEPS = 80
-_NEAR = 1e-6  # of the answer, on the safe side
+_NEAR = 1e-4  # of α that the chance may be below it, or
+_NEAREST = 1e-6  # of the answer, on the safe side
+_SLOPE = 0.7  # about what the logarithm of the chance rises by within the radius of a law
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,11 +86,12 @@ class WalkLaw:
         reach = math.sqrt(2 * math.log(1 / (_BESIDE * alpha))) + _SPARE
         inside_above = delta + high
         sd = math.sqrt(m * inside_above * low + n * low * (1 - low))
-        #: How far from ``epsilon`` it may be asked: one standard deviation of what is above.
-        self.radius = 1 / max(1.0, math.sqrt(m * inside_above * low), math.sqrt(n * low))
+        #: How far from ``epsilon`` it may be asked: half a standard deviation of what is above.
+        self.radius = 0.5 / max(1.0, math.sqrt(m * inside_above * low), math.sqrt(n * low))
         checks = looks.k - 1 + looks.x
         centre = m * inside_above + n * low
-        self._times, self._shares = _place(checks, centre, sd, reach, n + m)
+        nodes = _FEWEST_NODES + math.ceil(_MORE_NODES * max(0.0, math.log10(_USUAL / alpha)))
+        self._times, self._shares = _place(checks, centre, sd, reach, n + m, nodes)
         front, back = (count_revealed(side, delta, alpha) for side in (m, n))
         ends = (n + m - self._times)[::-1]
         self._front = _walk(looks, self._steps[1], front, self._times, reach)
@@ -170,41 +177,28 @@ def find_epsilon(looks: Looks, guess: float, *, delta: float, alpha: float) -> f
     centre = max(guess, 0.0)
     law = WalkLaw(looks, centre, delta=delta, alpha=alpha)
     low, high = 0.0, math.inf  # no look is rarer at a larger ε
-    seen: list[tuple[float, float]] = []
-    epsilon = centre
+    epsilon, slope = centre, _SLOPE / law.radius
+    seen: tuple[float, float] | None = None
     for _ in range(_STEPS):
         if abs(epsilon - centre) > law.radius:
             centre = epsilon
             law = WalkLaw(looks, centre, delta=delta, alpha=alpha)
         excess = math.log(max(law.hit(epsilon), 1e-300)) - target
-        if excess > 0:
-            high = epsilon
-        else:
-            low = epsilon
-        if high - low <= _NEAR or high <= _NEAR:
+        low, high = (low, epsilon) if excess > 0 else (epsilon, high)
+        if -_NEAR <= excess <= 0 or high - low <= _NEAREST or high <= _NEAREST:
             break
-        seen = [*seen[-1:], (epsilon, excess)]
-        epsilon = _step(seen, low, high, 2 * law.radius)
+        if seen is not None and (excess - seen[1]) * (epsilon - seen[0]) > 0:
+            slope = (excess - seen[1]) / (epsilon - seen[0])
+        seen = epsilon, excess
+        most = 4 * law.radius
+        epsilon = max(0.0, epsilon - min(max((excess + _NEAR / 2) / slope, -most), most))
+        if not low < epsilon < high and (epsilon, low) != (0.0, 0.0):
+            epsilon = (low + high) / 2 if math.isfinite(high) else low + most
     return low
 
 
-def _step(seen: list[tuple[float, float]], low: float, high: float, most: float) -> float:
-    """The next ε to try: by the secant, a little beyond, to see both sides of the root."""
-    (first, f_first), (epsilon, excess) = seen[0], seen[-1]
-    rise = excess - f_first
-    if len(seen) > 1 and rise * (epsilon - first) > 0:
-        step = -excess * (epsilon - first) / rise
-        step -= math.copysign(_NEAR / 2, excess)
-    else:
-        step = -math.copysign(most / 8, excess)
-    epsilon = max(0.0, epsilon + min(max(step, -most), most))
-    if low < epsilon < high or (epsilon == 0.0 and low == 0.0 and len(seen) < 2):
-        return epsilon
-    return (low + high) / 2 if math.isfinite(high) else low + most
-
-
 def _place(
-    checks: IntArray, centre: float, sd: float, reach: float, size: int
+    checks: IntArray, centre: float, sd: float, reach: float, size: int, fewest: int
 ) -> tuple[IntArray, FloatArray]:
     """Times at which walks meet, and the weights that make a sum over all times of one over them.
 
@@ -221,7 +215,9 @@ def _place(
     for start, end in pairwise(cuts):
         parts = max(1, math.ceil((end - start) / (_PIECE * sd)))
         for low, high in pairwise(np.linspace(start, end, parts + 1).round().astype(int).tolist()):
-            nodes = min(high - low + 1, _FEWEST_NODES + int(2 * (high - low) / sd))
+            away = max(low - centre, centre - high, 0.0) / sd  # where little is added up
+            nodes = fewest + int(2 * (high - low) / sd - _FEWER_NODES * away**2)
+            nodes = min(high - low + 1, max(nodes, 3))
             for at, weight in zip(*_summing_rule(high - low, nodes), strict=True):
                 weights[low + at] = weights.get(low + at, 0.0) + weight
     times = np.array(sorted(weights))
@@ -248,7 +244,8 @@ def count_revealed(size: int, delta: float, alpha: float) -> int:
     limit = _BESIDE * alpha
     if size * delta > max(_LARGEST):  # more than walks are affordable for
         return size
-    return int(np.argmax(bdtrc(np.arange(size + 1), size, delta) <= limit))
+    most = min(size, 5 * max(_LARGEST))  # beyond it no chance is left that a float could tell
+    return int(np.argmax(bdtrc(np.arange(most + 1), size, delta) <= limit))
 
 
 def _walk(
@@ -262,14 +259,24 @@ def _walk(
     checks = dict(zip((looks.k - 1 + looks.x).tolist(), looks.k.tolist(), strict=True))
     wanted = set(times.tolist())
     last = int(times[-1])
+    stops = sorted(t for t in {*wanted, *checks, *range(1, revealed + 1)} if t <= last)
+    laws = _binomials({time - at for at, time in pairwise([0, *stops])}, p_out, reach)
     found: list[tuple[int, FloatArray]] = []
     at, low = 0, 0
     chances: FloatArray = np.zeros((revealed + 1, 1))
-    chances[:, 0] = np.arange(revealed + 1) == 0
+    chances[0, 0] = 1.0
     alive = revealed  # rows beyond have met a look among the revealed
-    for time in sorted(t for t in wanted | checks.keys() if t <= last):
+    for time in stops:
         if time > at:
-            low, chances = _advance(low, chances, at, time, alive, p_out, reach)
+            first, kernel = laws[time - at]
+            low, chances = low + first, _convolve(chances, kernel)
+            if time <= alive and low == 0:
+                chances[time, 0] = 1.0  # all steps so far were revealed, and inside
+            # All but what does not matter is in this window.
+            middle, spread = p_out * time, _half(time, p_out, reach)
+            least = max(low, math.floor(middle - spread))
+            most = max(least, math.ceil(middle + spread) + 1)
+            low, chances = least, chances[:, least - low : most - low]
         at = time
         if time in checks:
             alive = min(alive, time)
@@ -280,31 +287,12 @@ def _walk(
     return found
 
 
-def _advance(
-    low: int, chances: FloatArray, at: int, time: int, alive: int, p_out: float, reach: float
-) -> tuple[int, FloatArray]:
-    """Walk on from one time to the next, in a window that holds all but what does not matter."""
-    first, kernel = _step_law(time - at, p_out, reach)
-    born = [a for a in range(at + 1, min(time, alive) + 1) if a < chances.shape[0]]
-    walked = _convolve(chances, kernel)
-    low += first
-    if born:  # their first steps were revealed, and inside
-        walked = np.pad(walked, ((0, 0), (low, max(0, time + 1 - low - walked.shape[1]))))
-        low = 0
-        for a in born:
-            lowest, steps = _binomial(time - a, p_out, reach)
-            walked[a, lowest : lowest + steps.size] = steps
-    middle, spread = p_out * time, _half(time, p_out, reach)
-    least = max(low, math.floor(middle - spread))
-    return least, walked[:, least - low : max(least, math.ceil(middle + spread) + 1) - low]
-
-
 def _convolve(rows: FloatArray, kernel: FloatArray) -> FloatArray:
-    if rows.shape[1] * kernel.size <= _DIRECT:
-        if not rows.shape[1]:
-            return rows
-        return np.array([np.convolve(row, kernel) for row in rows])
     size = rows.shape[1] + kernel.size - 1
+    if rows.shape[1] * kernel.size <= _DIRECT:
+        apart = np.zeros((rows.shape[0], size))  # each row followed by as many zeros as it needs
+        apart[:, : rows.shape[1]] = rows
+        return np.convolve(apart.ravel(), kernel)[: apart.size].reshape(apart.shape)
     length = 1 << (size - 1).bit_length()
     if 3 * length >= 4 * size:
         length = 3 * length // 4
@@ -312,22 +300,29 @@ def _convolve(rows: FloatArray, kernel: FloatArray) -> FloatArray:
     return np.fft.irfft(product, length)[:, :size]
 
 
-@functools.lru_cache(maxsize=64)
-def _step_law(steps: int, p_out: float, reach: float) -> tuple[int, FloatArray]:
-    return _binomial(steps, p_out, reach)
-
-
 def _half(trials: int, p: float, reach: float) -> float:
     return reach * math.sqrt(trials * p * (1 - p)) + reach**2 / 3
 
 
-def _binomial(trials: int, p: float, reach: float) -> tuple[int, FloatArray]:
-    half = _half(trials, p, reach)
-    first = max(0, math.floor(trials * p - half))
-    d = np.arange(first, min(trials, math.ceil(trials * p + half)) + 1)
-    logs = _log_factorials(1 << trials.bit_length())
-    odds = d * math.log(p) + (trials - d) * math.log1p(-p)
-    return first, np.exp(logs[trials] - logs[d] - logs[trials - d] + odds)
+def _binomials(
+    trials: Collection[int], p: float, reach: float
+) -> dict[int, tuple[int, FloatArray]]:
+    """The least number that matters, and the chances from there on, for each number of trials."""
+    if not trials:
+        return {}
+    n = np.array(sorted(trials))
+    half = reach * np.sqrt(n * p * (1 - p)) + reach**2 / 3
+    first = np.maximum(0, np.floor(n * p - half)).astype(np.int64)
+    last = np.minimum(n, np.ceil(n * p + half)).astype(np.int64)
+    ends = np.cumsum(last + 1 - first)
+    each = np.repeat(np.arange(n.size), last + 1 - first)
+    total, d = n[each], np.arange(ends[-1]) - (ends - last - 1)[each]
+    logs = _log_factorials(1 << int(n[-1]).bit_length())
+    odds = d * math.log(p) + (total - d) * math.log1p(-p)
+    chances = np.exp(logs[total] - logs[d] - logs[total - d] + odds)
+    return dict(
+        zip(n.tolist(), zip(first.tolist(), np.split(chances, ends[:-1]), strict=True), strict=True)
+    )
 
 
 @functools.lru_cache(maxsize=20)

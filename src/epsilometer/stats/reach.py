@@ -6,6 +6,7 @@ separated ones for the reach, simulated ones of a known law for the power.
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -53,9 +54,13 @@ def compute_reach(bound: Bound, observed: Observed) -> float:
     if isinstance(observed, ScoreCounts):
         bins = np.zeros((2, observed.thresholds.size + 1), np.int64)
         bins[0, -1], bins[1, 0] = observed.n_in, observed.n_out
-        return bound(ScoreCounts(observed.thresholds, bins[0], bins[1]))
-    alike = Scores(np.full(observed.n_in, _FAR), np.full(observed.n_out, -_FAR))
-    return max(bound(alike), bound(separate_scores(observed.n_in, observed.n_out)))
+        return bound(replace(observed, inside_bins=bins[0], outside_bins=bins[1]))
+    perfect = separate_scores(observed.n_in, observed.n_out)
+    alike = np.full(observed.n_in, _FAR), np.full(observed.n_out, -_FAR)
+    return max(
+        bound(replace(observed, inside=inside, outside=outside))
+        for inside, outside in (alike, (perfect.inside, perfect.outside))
+    )
 
 
 def compute_power(

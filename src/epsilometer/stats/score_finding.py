@@ -14,7 +14,7 @@ import numpy as np
 from epsilometer.core.bound import EpsilonEstimate, EpsilonLowerBound
 from epsilometer.core.claim import Claim
 from epsilometer.core.findings import AttackSummary, Curve, EpsilonFinding, Evidence
-from epsilometer.core.scores import ScoreCounts, Scores
+from epsilometer.core.scores import Design, ScoreCounts, Scores
 from epsilometer.errors import EpsilometerWarning
 from epsilometer.stats.estimators import REGISTRY, choose_rule, epsilon_lower_bound
 from epsilometer.stats.reach import (
@@ -76,7 +76,7 @@ def measure_scores(
         used: Units that gave them.
         failed: Units that failed.
     """
-    method, rule = choose_rule(scores.method, scores.rule)
+    method, rule = choose_rule(scores.method, scores.rule, scores.design)
 
     def bound(part: Observed, name: str = method) -> EpsilonLowerBound:
         return epsilon_lower_bound(
@@ -101,7 +101,9 @@ def measure_scores(
     power = None
     if claim is not None and bounds[0].valid and claim.epsilon < reach:
         power = _compute_power(
-            _Question(method, rule, claim.epsilon, delta, confidence),
+            _Question(
+                method, rule, claim.epsilon, delta, confidence, scores.design, scores.inclusion
+            ),
             scores.n_in,
             scores.n_out,
             _describe_outside(scores, rule),
@@ -130,6 +132,8 @@ class _Question(NamedTuple):
     claim: float
     delta: float
     confidence: float
+    design: Design
+    inclusion: float
 
 
 @functools.lru_cache(maxsize=1_000)
@@ -139,7 +143,7 @@ def _compute_power(asked: _Question, n_in: int, n_out: int, outside: Outside) ->
     def prove(part: Observed) -> float:
         with _silence_warnings():
             return epsilon_lower_bound(
-                part,
+                replace(part, design=asked.design, inclusion=asked.inclusion),
                 delta=asked.delta,
                 confidence=asked.confidence,
                 method=asked.method,
@@ -152,8 +156,10 @@ def _compute_power(asked: _Question, n_in: int, n_out: int, outside: Outside) ->
         delta=asked.delta,
         n_in=n_in,
         n_out=n_out,
-        # Other rules, and bets on pairs, need the scores one by one.
-        counted=isinstance(asked.rule, (AllRanks, RankGrid, RankSum)) and asked.method != "anytime",
+        # Other rules, bets on pairs, and pairs of canaries need the scores one by one.
+        counted=isinstance(asked.rule, (AllRanks, RankGrid, RankSum))
+        and asked.method != "anytime"
+        and asked.design != "paired",
         outside=outside,
     )
 
@@ -179,7 +185,15 @@ def recompute_power(view: EpsilonFinding, claim: Claim) -> float | None:
         return None
     if claim.epsilon >= view.reach:
         return math.inf
-    asked = _Question(bound.method, rule, claim.epsilon, bound.delta, bound.confidence)
+    asked = _Question(
+        bound.method,
+        rule,
+        claim.epsilon,
+        bound.delta,
+        bound.confidence,
+        REGISTRY[bound.method].designs[0] if bound.design == "unstated" else bound.design,
+        bound.inclusion,
+    )
     return _compute_power(asked, bound.n_in, bound.n_out, Outside())
 
 
@@ -243,7 +257,7 @@ def make_finding(
             power = float("inf")
         else:
             power = compute_power(
-                prove,
+                lambda part: prove(replace(part, design=scores.design, inclusion=scores.inclusion)),
                 claim=claim.epsilon,
                 delta=decides.delta,
                 n_in=scores.n_in,
@@ -321,16 +335,20 @@ def measure_growth(
     """
     if isinstance(scores, ScoreCounts):
         return ()
+    inside, outside = scores.inside, scores.outside
     stream = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))
-    inside, outside = (
-        part if in_order else stream.permutation(part) for part in (scores.inside, scores.outside)
-    )
+    if scores.design == "paired":
+        order = stream.permutation(inside.size)
+        inside, outside = inside[order], outside[order]
+    elif not in_order:
+        inside, outside = stream.permutation(inside), stream.permutation(outside)
     points = []
     for halvings in range(_POINTS):
         n_in, n_out = inside.size >> halvings, outside.size >> halvings
         if halvings and min(n_in, n_out) < _FEWEST:
             break
-        part = scores if halvings == 0 else Scores(inside[:n_in], outside[:n_out])
+        part = replace(scores, inside=inside[:n_in], outside=outside[:n_out])
+        part = scores if halvings == 0 else part
         points.append((n_in + n_out, bound(part)))
     return tuple(reversed(points))
 

@@ -266,8 +266,8 @@ def split(
             "and use the other; a blind split of few canaries may need more."
         )
     return (
-        Scores(scores.inside[chosen_in], scores.outside[chosen_out]),
-        Scores(scores.inside[~chosen_in], scores.outside[~chosen_out]),
+        replace(scores, inside=scores.inside[chosen_in], outside=scores.outside[chosen_out]),
+        replace(scores, inside=scores.inside[~chosen_in], outside=scores.outside[~chosen_out]),
     )
 
 

@@ -25,7 +25,9 @@ FILE = Path(__file__).parents[3] / "docs" / "zoo.md"
 @click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to use.")
 def main(seeds: int | None, jobs: int) -> None:
     """Run the zoo, write its page where the documentation is, and say what was counted."""
-    outcomes = run_zoo((*list_programs("step"), *list_programs("opacus")), jobs=jobs)
+    outcomes = run_zoo(
+        (*list_programs("step"), *list_programs("opacus"), *list_programs("flower")), jobs=jobs
+    )
     paragraph = read_seeds(FILE.read_text("utf-8")) if FILE.exists() else ""
     again: tuple[Outcome, ...] = ()
     if seeds:

@@ -8,7 +8,11 @@ from epsilometer.zoo.program import Program
 from epsilometer.zoo.runner import Outcome
 
 BEGIN, END = "<!-- seeds -->\n", "<!-- end of seeds -->\n"
-KINDS = {"step": "Plain functions", "opacus": "Trainings with Opacus"}
+KINDS = {
+    "step": "Plain functions",
+    "opacus": "Trainings with Opacus",
+    "flower": "Federated runs with Flower",
+}
 
 
 def count_outcomes(outcomes: Iterable[Outcome]) -> str:

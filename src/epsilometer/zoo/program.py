@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Literal, TypeAlias, TypeVar
 
-Kind: TypeAlias = Literal["step", "opacus"]
+Kind: TypeAlias = Literal["step", "opacus", "flower"]
 Code = TypeVar("Code", bound=Callable[..., Any])
 _DECORATORS = re.compile(r"\A\s*@.*?^(?=def |class )", re.DOTALL | re.MULTILINE)
 
@@ -24,9 +24,11 @@ class Program:
     Attributes:
         id: ``EPS-0001`` and so on; it never changes, and is never given twice.
         title: What the program does, in a few words.
-        kind: ``step`` for one step of DP-SGD as a plain function, ``opacus`` for a training.
+        kind: ``step`` for one step of DP-SGD as a plain function, ``opacus`` for a training,
+            ``flower`` for a federated run.
         make: Makes from a seed what a tool is given: for ``step`` an ``epsilometer.Step``, for
-            ``opacus`` a ``Training`` that was made private and waits for its ``run``.
+            ``opacus`` a ``Training`` that was made private and waits for its ``run``, for
+            ``flower`` a ``FederatedRun`` with the apps of server and clients.
         code: The function or class to read.
         settings: What it sets beside, in words.
         breaks: What is wrong with it; empty for a right one.

@@ -11,7 +11,7 @@ from epsilometer.zoo.program import Kind, Program
 def list_programs(kind: Kind | None = None) -> tuple[Program, ...]:
     """Return the programs of a kind, by their ids; all that can run here by default.
 
-    Without Opacus the programs that need it are left out, unless they are asked for.
+    Without Opacus or Flower the programs that need it are left out, unless they are asked for.
 
     Example:
         >>> len(list_programs("step"))
@@ -20,7 +20,13 @@ def list_programs(kind: Kind | None = None) -> tuple[Program, ...]:
     if kind == "step":
         return _sort(step.program.programs)
     if kind is None:
-        return (*list_programs("step"), *(list_programs("opacus") if has_opacus() else ()))
+        kinds: list[Kind] = [kind for kind in ("opacus", "flower") if has_library(kind)]
+        return (*list_programs("step"), *(each for own in kinds for each in list_programs(own)))
+    if kind == "flower":
+        with needs("flwr", extra="flower"):
+            from epsilometer.zoo import flower_right, flower_rounds, flower_wrong  # noqa: F401
+
+        return _sort(flower_rounds.program.programs)
     with needs("opacus", extra="opacus"), needs("torch", extra="torch"):
         from epsilometer.zoo import (  # noqa: F401 - each registers its programs
             opacus_books,
@@ -37,6 +43,7 @@ def _sort(programs: Iterable[Program]) -> tuple[Program, ...]:
     return tuple(sorted(programs, key=lambda program: program.id))
 
 
-def has_opacus() -> bool:
-    """Whether Opacus is installed."""
-    return find_spec("opacus") is not None
+def has_library(kind: Kind) -> bool:
+    """Tell whether the library is installed that programs of a kind need."""
+    name = {"opacus": "opacus", "flower": "flwr"}.get(kind)
+    return name is None or find_spec(name) is not None

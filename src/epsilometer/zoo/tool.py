@@ -1,14 +1,20 @@
 """Check programs of the zoo by this package, at default settings; other tools take its place."""
 
+import logging
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeAlias
+
+import numpy as np
 
 from epsilometer.audits.step.subject import check_step
 from epsilometer.core import judge
 from epsilometer.core.findings import ConformanceFinding
+from epsilometer.core.serialisation import load
 from epsilometer.zoo.program import Program
 
 DELTA = 1e-5
@@ -48,13 +54,13 @@ Tool: TypeAlias = Callable[[Program, int], Report | None]
 def check_program(program: Program, seed: int) -> Report:
     """Check a program as its author would: a step by ``epsilometer.Step``, a training by all calls.
 
-    A training is watched by ``audited``, and ends at the first alarm. If there is none, its loader
-    and books are compared by ``check``, one of its steps is taken again by ``replay``, and its
-    set-up by ``replay_setup``.
+    A federated run is audited by ``audit_server_app``. A training is watched by ``audited``, and
+    ends at the first alarm. If there is none, its loader and books are compared by ``check``, one
+    of its steps is taken again by ``replay``, and its set-up by ``replay_setup``.
     """
     if program.kind == "step":
         return report_finding(check_step(program.make(seed), seed=seed), call="Step")
-    return _check_training(program, seed)
+    return (_check_server if program.kind == "flower" else _check_training)(program, seed)
 
 
 def report_finding(
@@ -97,6 +103,34 @@ def _check_training(program: Program, seed: int) -> Report:
             return report
         untested += report.untested
     return Report(untested=untested)
+
+
+def _check_server(program: Program, seed: int) -> Report:
+    """Run a federated run in this process, audited with a few virtual canaries."""
+    from epsilometer.integrations.flower import audit_server_app, run_in_process
+    from epsilometer.zoo.flower_rounds import CANARIES
+
+    run, log = program.make(seed), logging.getLogger("flwr")
+    level = log.level
+    log.setLevel(logging.CRITICAL)  # it has a line for every reply
+    random = np.random.get_state()
+    with tempfile.TemporaryDirectory() as folder:
+        app = audit_server_app(
+            run.server_app,
+            delta=DELTA,
+            mode="virtual",
+            canaries=CANARIES,
+            seed=seed,
+            out=Path(folder) / "run",
+            **run.settings,
+        )
+        try:
+            run_in_process(app, run.client_app, nodes=run.clients)
+        finally:
+            log.setLevel(level)
+            np.random.set_state(random)
+        audit = load(Path(folder) / "run")
+    return report_finding(audit.conformance, call="audit_server_app")
 
 
 def _compare(training: Any, seed: int) -> Report:

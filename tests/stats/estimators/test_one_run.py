@@ -18,6 +18,10 @@ from tests import oracles
 from tests.conftest import REFERENCE, cases, peer_values
 
 
+def canaries(inside: object, outside: object) -> Scores:
+    return Scores(inside, outside, design="coins")  # type: ignore[arg-type]
+
+
 def _guesses(canaries: int, made: object, correct: object) -> Guesses:
     made, correct = np.atleast_1d(made), np.atleast_1d(correct)
     nowhere = np.zeros(made.size)
@@ -91,7 +95,7 @@ def test_deterministic_normals_of_jax_privacy(inputs: dict, value: float, epsilo
     """Their default: guesses above every vertex of the hull, α divided by their number."""
     n = inputs["deterministic_normal_n"]
     spread = oracles.even_normals(n)
-    curve = em.tradeoff_curve(Scores(spread + inputs["shift"], spread))
+    curve = em.tradeoff_curve(canaries(spread + inputs["shift"], spread))
     x, y = curve.hull()
     fp, tp = np.round(x * n).astype(int), np.round((1 - y) * n).astype(int)
     some = tp + fp > 0
@@ -113,7 +117,7 @@ def test_highest_mean_is_the_one_of_trying_all(rng: np.random.Generator) -> None
 
 
 def test_delta_that_swallows_the_bound_is_told(rng: np.random.Generator) -> None:
-    scores = Scores(rng.normal(2, 1, 500), rng.normal(0, 1, 500))
+    scores = canaries(rng.normal(2, 1, 500), rng.normal(0, 1, 500))
     with pytest.warns(EpsilometerWarning, match="2mδ"):
         found = em.epsilon_lower_bound(scores, delta=1e-3, method="one_run")
     assert any("2mδ" in caveat for caveat in found.caveats)
@@ -121,7 +125,7 @@ def test_delta_that_swallows_the_bound_is_told(rng: np.random.Generator) -> None
 
 
 def test_fixed_threshold_guesses_everybody() -> None:
-    scores = Scores(np.repeat([1.0, 0.0], [75, 25]), np.repeat([1.0, 0.0], [25, 75]))
+    scores = canaries(np.repeat([1.0, 0.0], [75, 25]), np.repeat([1.0, 0.0], [25, 75]))
     found = em.epsilon_lower_bound(scores, delta=0.0, method="one_run", rule=Fixed(0.5))
     assert found.epsilon == pytest.approx(_epsilon(200, 200, 150, 0.0, 0.05), rel=1e-6)
     assert found.direction == "both"
@@ -130,7 +134,7 @@ def test_fixed_threshold_guesses_everybody() -> None:
 def test_one_sided_leaks_are_found_one_sidedly(rng: np.random.Generator) -> None:
     """A tenth of the members are memorised; guessing "out" at the bottom would only dilute."""
     inside = np.append(rng.normal(0, 1, 900), rng.normal(9, 1, 100))
-    scores = Scores(inside, rng.normal(0, 1, 1000))
+    scores = canaries(inside, rng.normal(0, 1, 1000))
     found = em.epsilon_lower_bound(scores, delta=0.0, method="one_run")
     assert found.direction == "present→absent"
     assert found.epsilon > 2.0
@@ -178,7 +182,7 @@ def test_joint_beta_holds_alpha_of_the_posterior(
 
 
 def _scored(rng: np.random.Generator, mu: float = 1.5, n: int = 60) -> Scores:
-    return Scores(rng.normal(mu, 1, n), rng.normal(0, 1, n))
+    return canaries(rng.normal(mu, 1, n), rng.normal(0, 1, n))
 
 
 def _by_hand(
@@ -222,11 +226,13 @@ def test_ranks_of_pooled_scores_are_tried(
 ) -> None:
     for mu in (0.5, 2.0, 4.0):
         drawn = _scored(rng, mu)
-        scores = Scores(drawn.inside.round(decimals), drawn.outside.round(decimals))
+        scores = canaries(drawn.inside.round(decimals), drawn.outside.round(decimals))
         observed: Scores | ScoreCounts = scores
         if counted:
             cuts = np.unique(np.concatenate([scores.inside, scores.outside]))
-            observed = ScoreCounts.at(cuts).add(inside=scores.inside, outside=scores.outside)
+            observed = ScoreCounts.at(cuts, design="coins").add(
+                inside=scores.inside, outside=scores.outside
+            )
         ways = _ranked_ways(scores, 4)
         expected, _ = _by_hand(scores, ways, len(ways), 0.0)
         found = em.epsilon_lower_bound(observed, delta=0.0, method="one_run")
@@ -239,9 +245,9 @@ def test_hold_out_guesses_as_the_part_did_best(where: str, rng: np.random.Genera
     top = np.append(rng.normal(0, 1, 170), rng.normal(9, 1, 30))
     none = rng.normal(0, 1, 200)
     scores = {
-        "top": Scores(top, none),
-        "bottom": Scores(none, -top),
-        "both": Scores(none + 9, rng.normal(0, 1, 200)),
+        "top": canaries(top, none),
+        "bottom": canaries(none, -top),
+        "both": canaries(none + 9, rng.normal(0, 1, 200)),
     }[where]
     found = em.epsilon_lower_bound(scores, delta=0.0, method="one_run", rule=HoldOut(0.5), seed=8)
     part, rest = thresholds.split(scores, 0.5, np.random.default_rng(8), blind=True)
@@ -255,7 +261,7 @@ def test_hold_out_guesses_as_the_part_did_best(where: str, rng: np.random.Genera
 
 def test_what_delta_swallows_is_told_by_half() -> None:
     """Told exactly where without δ twice the bound would be proved."""
-    scores = Scores(np.repeat([1.0, 0.0], [380, 20]), np.repeat([1.0, 0.0], [20, 380]))
+    scores = canaries(np.repeat([1.0, 0.0], [380, 20]), np.repeat([1.0, 0.0], [20, 380]))
     told = set()
     for delta in (1e-7, 1e-3, 3e-3, 6e-3, 1e-2, 3e-2):
         with warnings.catch_warnings(record=True) as caught:

@@ -343,7 +343,9 @@ def _measure(
             f"Expected canaries that were in and canaries that were out, got {inside.sum()} and "
             f"{outside.sum()} that took part. Plant more, or train longer."
         )
-    observed = {name: Scores(view[inside], view[outside]) for name, view in views.items()}
+    observed = {
+        name: Scores(view[inside], view[outside], design="coins") for name, view in views.items()
+    }
     paid = 1 - (1 - confidence - spent) / len(views)
 
     def bound(scores: Observed, method: str) -> EpsilonLowerBound:

@@ -214,6 +214,7 @@ class OneRun:
             join_scores([arrays]),
             title=f"{self.subject}, one run with {self.canaries} canaries, all updates seen",
             adversary="sees every noisy sum and chooses the canaries' gradients, not the batches",
+            design="coins",
             method="one_run",
         )
         found = measure_scores(

@@ -308,6 +308,7 @@ def measure_cosines(
         [
             replace(
                 bound,
+                design="unstated",  # canaries of one run, whose cosines are taken for independent
                 adjacency=stated,
                 adversary=subject.adversary,
                 seed=seed,

@@ -29,6 +29,7 @@ class Layout:
 
     Attributes:
         size: Numbers that count.
+        names: Name and shape of every array that counts.
 
     Example:
         >>> model = {"weight": np.zeros((2, 2), np.float32), "batches": np.array(7)}
@@ -44,6 +45,7 @@ class Layout:
             for name, value in arrays.items()
             if value.dtype.kind == "f" and not any(fnmatchcase(name, odd) for odd in without)
         }
+        self.names = tuple((name, *shape) for name, shape in self._shapes.items())
         self.size = sum(arrays[name].size for name in self._shapes)
         if self.size == 0:
             raise InvalidArgument(
@@ -142,6 +144,15 @@ class MatchedFilter:
         self._squares[who] += 1
         self._sums[who] += cosines[who]
 
+    def export(self) -> FloatArray:
+        """Return what must be kept to go on in another process: sums, and squared lengths."""
+        return np.stack([self._sums, self._squares])
+
+    def restore(self, kept: FloatArray) -> None:
+        """Go on from what :meth:`export` returned; from now on first rounds alone count."""
+        self._sums, self._squares = kept.copy()
+        self._left = 0
+
     def summarise(self) -> FloatArray:
         """Return the cosine of each canary with the sum over its rounds; nan without any."""
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -153,6 +164,9 @@ class IterateWatch:
 
     Half of the canaries are planted (the first ``count // 2``), the others are never sent to
     anybody and show what a maximum over rounds looks like without having taken part.
+
+    Attributes:
+        moved: Length of the last change of the weights.
 
     Guarantees: a vector that comes twice running is one iterate; memory grows with rounds up to
         ``memory`` alone.
@@ -184,6 +198,7 @@ class IterateWatch:
         self._matched = MatchedFilter(canaries.count // 2, memory=memory)
         self._pending: list[int] = []
         self._rounds = self._still = self._lost = 0
+        self.moved = 0.0
 
     def take_part(self, indices: ArrayLike) -> None:
         """Note that these canaries answered in the round under way."""
@@ -198,10 +213,11 @@ class IterateWatch:
             self._lost += 1
             self._pending.clear()
             return False
-        step = now - self._last
-        cosines = self._canaries.cosines(step)
+        change = now - self._last
+        self.moved = float(np.linalg.norm(change))
+        cosines = self._canaries.cosines(change)
         self._largest = np.maximum(self._largest, cosines)
-        self._matched.see(step, cosines, self._pending)
+        self._matched.see(change, cosines, self._pending)
         np.add.at(self._took, np.asarray(self._pending, np.int64), 1)
         self._pending.clear()
         self._last = now
@@ -212,6 +228,30 @@ class IterateWatch:
         """Begin a round: canaries that answered in the one before, to no effect, are let go."""
         self._still += bool(self._pending)
         self._pending.clear()
+
+    def export(self) -> dict[str, NDArray[Any]]:
+        """Return what must be kept to watch on in another process."""
+        return {
+            "start": self._start,
+            "largest": self._largest,
+            "took": self._took,
+            "matched": self._matched.export(),
+            "counts": np.array([self._rounds, self._still, self._lost]),
+        }
+
+    def restore(self, kept: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from what :meth:`export` returned, with the weights that were seen first since.
+
+        Rounds between what was kept and those weights are lost: what canaries did in them only
+        makes bounds smaller.
+        """
+        self._start = self._check_vector(kept["start"])
+        for name in ("largest", "took"):
+            if kept[name].shape != getattr(self, f"_{name}").shape:
+                raise InvalidArgument(f"Expected {name} of these canaries, got those of others.")
+        self._largest, self._took = kept["largest"].copy(), kept["took"].copy()
+        self._matched.restore(kept["matched"])
+        self._rounds, self._still, self._lost = map(int, kept["counts"])
 
     def summarise(self) -> IterateSummary:
         """Return what was seen so far; cosines are 0 where nothing moved."""

@@ -305,6 +305,7 @@ def measure_iterates(
     *,
     dimension: int,
     participation: Knowledge = "hidden",
+    single: FloatArray | None = None,
     subject: str = "one federated run",
     caveats: Sequence[str] = (),
     estimates: Sequence[EpsilonEstimate] = (),
@@ -327,6 +328,7 @@ def measure_iterates(
         request: Claim, δ, seed of resampling, and one-sided confidence of all bounds together.
         dimension: Of their space.
         participation: ``hidden``, ``known``, or ``unseen`` where nobody counted who took part.
+        single: Cosines of canaries with one reply of their own client each, for who sees replies.
         subject: What was audited, in words.
         caveats: What a reader must know before quoting a bound.
         estimates: Further ε by theory, after those of the cosines.
@@ -353,6 +355,8 @@ def measure_iterates(
     elif summary.rounds > 1:
         largest = summary.largest[:planted][counted], summary.largest[planted:]
         views.append(("all rounds", "the weights after every round", *largest))
+    if single is not None:
+        views.append(("single replies", "one reply of every canary's own client", single, None))
     if len(views) > 1:
         share = 1 - (1 - request.confidence) / len(views)
         request = dataclasses.replace(request, confidence=share)
@@ -367,7 +371,7 @@ def measure_iterates(
                     unobserved=outside,
                     rounds=1 if outside is None else summary.rounds,
                     orthonormal=summary.orthonormal,
-                    participation="equal" if equal else "unequal",
+                    participation="equal" if equal or inside is single else "unequal",
                     title=f"{subject}, {summary.rounds:,} rounds: {name}",
                     adversary=f"sees {view}{_KNOWS[participation]}",
                 ),

@@ -5,8 +5,16 @@ as they are. It hands on a proxy of the ``Grid`` that answers for canary nodes a
 weights as they cross.
 """
 
+from epsilometer.conformance.server_rounds import AccountedMean
 from epsilometer.integrations.flower.apps import audit_server_app, audited_strategy
+from epsilometer.integrations.flower.client_mod import canary_mod
 from epsilometer.integrations.flower.grids import InProcessGrid, run_in_process
-from epsilometer.integrations.flower.planting import canary_mod
 
-__all__ = ["InProcessGrid", "audit_server_app", "audited_strategy", "canary_mod", "run_in_process"]
+__all__ = [
+    "AccountedMean",
+    "InProcessGrid",
+    "audit_server_app",
+    "audited_strategy",
+    "canary_mod",
+    "run_in_process",
+]

@@ -10,9 +10,11 @@ from typing import Any, TypeVar
 
 from epsilometer._extras import needs
 from epsilometer.errors import InvalidArgument
+from epsilometer.integrations.flower.checkpoints import make_folder
 from epsilometer.integrations.flower.grids import CanaryGrid, import_first
-from epsilometer.integrations.flower.planting import Arrays, Planting, to_arrays
-from epsilometer.integrations.flower.run_directory import make_folder, record_run, write_run
+from epsilometer.integrations.flower.messages import Arrays, to_arrays
+from epsilometer.integrations.flower.planting import Planting
+from epsilometer.integrations.flower.run_directory import record_run, write_run
 from epsilometer.integrations.flower.settings import Settings
 
 with needs("flwr", extra="flower"):
@@ -47,15 +49,20 @@ def audit_server_app(server_app: ServerApp, **asked: Any) -> ServerApp:
     Args:
         server_app: The app, with ``@app.main()`` or with ``server_fn``.
         delta: δ of the bounds; not needed beside a ``Claim``, which has one.
-        canaries: How many nodes are canaries, 1,000 by default. Below 300 the estimates say little.
+        canaries: How many nodes are canaries, 20 by default: enough for the checks of what the
+            server releases, and little harm to the model. Below 300 estimates of ε say little; more
+            than a tenth of a round's replies is said to harm the model. The result says how much of
+            the change of the weights was theirs.
         mode: ``replace``, the default: real nodes, chosen at random, whose clients then do not
             train: sampling and accounting stay as they are. ``virtual``: nodes that do not exist
             beside the real ones. ``mod``: the server only looks, :func:`canary_mod` plants in the
             clients.
-        directory: Where to write; a number is added to the name where there is one already.
+        out: Where to write; a number is added to the name where a run ended already. One that was
+            killed is gone on with, if it was asked for the same.
         claim: The claimed ε, or a ``Claim``; by default what the strategy's own accountant reports,
             where it keeps one at this δ.
-        seed: Of directions and chosen nodes.
+        seed: Of directions and chosen nodes; drawn by the system unless given. It is a secret:
+            whoever has it can subtract the canaries. The run directory keeps it, for its owner.
         family: ``hadamard`` (exactly orthogonal, fast) or ``sphere`` (independent).
         clip_norm: Norm of a canary. By default the clipping norm: that of the messages' config
             where clients clip, that of the strategy where the server does, and the median norm of
@@ -65,6 +72,11 @@ def audit_server_app(server_app: ServerApp, **asked: Any) -> ServerApp:
         weight: Examples of a canary, in medians of the clients of its round.
         weighted_by_key: The metric by which the strategy weights replies.
         without: Patterns of names of arrays that are not trained; integer ones never count.
+        accounted: What the server is accounted to release, an ``AccountedMean``; read from Flower's
+            own wrappers by default. What it did release is checked against it.
+        replies: ``weights``, or ``updates`` where clients answer with what is to be added.
+        local: Whether the claim is about noise in the clients, so that it must hold against whoever
+            sees single replies. With mode ``mod`` only.
         participation: ``hidden``: all canaries count, sampled or not, so that a claim may rest on
             amplification by sampling. ``known``: only those that took part, and the claim must
             hold without it.
@@ -111,7 +123,7 @@ def audited_strategy(strategy: _S, **asked: Any) -> _S:
 
         def after_round() -> None:
             if not folders:
-                folders.append(make_folder(settings.directory))
+                folders.append(make_folder(settings.out))
             write_run(planting, folders[0], call, _AFTER_EVERY)
 
         return CanaryStrategy(strategy, planting, after_round)
@@ -191,10 +203,17 @@ def watch_strategy(
     planting.see(to_arrays(initial_arrays))
     aggregate, before = strategy.aggregate_train, vars(strategy).copy()
 
-    def aggregated(*args: Any, **named: Any) -> Any:
-        arrays, metrics = aggregate(*args, **named)
+    def aggregated(server_round: int, replies: Any, *args: Any, **named: Any) -> Any:
+        every, canaries = list(replies), planting.canary_of
+        answered = [reply for reply in every if reply.has_content()]
+        planting.open_release(
+            (reply.content, reply.metadata.src_node_id in canaries) for reply in answered
+        )
+        arrays, metrics = aggregate(server_round, every, *args, **named)
         if arrays is not None:
-            planting.see(to_arrays(arrays))
+            released = to_arrays(arrays)
+            planting.see(released)
+            planting.close_release(released, replies=len(answered))
         return arrays, metrics
 
     strategy.aggregate_train = aggregated  # type: ignore[method-assign]
@@ -241,7 +260,16 @@ class CanaryStrategy(OldStrategy):
         if planting.settings.mode == "virtual":
             for node in planting.canary_of:
                 client_manager.register(_CanaryProxy(node))  # those that are there already stay
+        if planting.ended:
+            for proxy in list(client_manager.all().values()):
+                if isinstance(proxy, _CanaryProxy):
+                    client_manager.unregister(proxy)
         asked = self.strategy.configure_fit(server_round, parameters, client_manager)
+        different = {id(ins.parameters): ins for _, ins in asked}
+        if different:
+            planting.note_sent(
+                [_compat.fitins_to_recorddict(ins, keep_input=True) for ins in different.values()]
+            )
         planting.begin_round(lambda: [int(name) for name in client_manager.all()])
         return [
             (_CanaryProxy(int(proxy.cid)) if int(proxy.cid) in planting.canary_of else proxy, ins)
@@ -251,9 +279,19 @@ class CanaryStrategy(OldStrategy):
     def aggregate_fit(self, server_round: int, results: Any, failures: Any) -> Any:
         """Do as the strategy does, with the replies of canaries after those of clients."""
         try:
-            found = self.strategy.aggregate_fit(server_round, self._add_canaries(results), failures)
+            every = self._add_canaries(results)
+            self._planting.open_release(
+                (
+                    _compat.fitres_to_recorddict(reply, keep_input=True),
+                    isinstance(proxy, _CanaryProxy),
+                )
+                for proxy, reply in every
+            )
+            found = self.strategy.aggregate_fit(server_round, every, failures)
             if found[0]:
-                self._planting.see(_number_arrays(found[0]))
+                released = _number_arrays(found[0])
+                self._planting.see(released)
+                self._planting.close_release(released, replies=len(every))
             return found
         finally:
             self._planting.failed += len(failures)
@@ -276,6 +314,8 @@ class CanaryStrategy(OldStrategy):
 
     def _add_canaries(self, results: list[tuple[ClientProxy, FitRes]]) -> Any:
         theirs = [pair for pair in results if not isinstance(pair[0], _CanaryProxy)]
+        for _, reply in theirs:
+            self._planting.take_commitment(reply.metrics)
         ours = [proxy for proxy, _ in results if isinstance(proxy, _CanaryProxy)]
         asked = [proxy.asked for proxy in ours if proxy.asked is not None]
         if len(asked) < len(ours):
@@ -290,7 +330,7 @@ class CanaryStrategy(OldStrategy):
             [_compat.fitres_to_recorddict(reply, keep_input=True) for _, reply in theirs],
         )
         answered = [_compat.recorddict_to_fitres(part, False) for part in contents]
-        return [*theirs, *zip(ours, answered, strict=True)]
+        return [*theirs, *zip(ours, answered, strict=False)]  # none once the audit ended
 
 
 class _CanaryProxy(ClientProxy):

@@ -10,7 +10,8 @@ from uuid import uuid4
 from epsilometer import _validate
 from epsilometer._extras import needs
 from epsilometer.errors import InvalidArgument
-from epsilometer.integrations.flower.planting import Planting, is_training, read_weights
+from epsilometer.integrations.flower.messages import is_training, read_weights
+from epsilometer.integrations.flower.planting import Planting
 
 with needs("flwr", extra="flower"):
     from flwr.app import Context, Error, Message, RecordDict
@@ -26,12 +27,17 @@ class CanaryGrid(Grid):
 
     def __init__(self, grid: Grid, planting: Planting) -> None:
         self._grid, self._planting = grid, planting
-        virtual = planting.settings.mode == "virtual"
-        self._virtual = list(planting.canary_of) if virtual else []
+        self._never = frozenset(self._virtual)  # nodes that do not exist, also after the audit
         self._waiting: dict[str, Message] = {}  # canaries' messages that were pushed
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_grid"], name)
+
+    @property
+    def _virtual(self) -> list[int]:
+        """Nodes that do not exist; none once the audit has ended."""
+        virtual = self._planting.settings.mode == "virtual"
+        return list(self._planting.canary_of) if virtual else []
 
     def set_run(self, run: Any) -> None:
         """Hand on."""
@@ -94,25 +100,29 @@ class CanaryGrid(Grid):
             if len(message.content.array_records) == 1 and (training or seen_before):
                 planting.see(read_weights(message.content))
         if training:
-            planting.begin_round(self._grid.get_node_ids)
+            planting.note_sent([message.content for message in training])
+            planting.begin_round(self.get_node_ids)
         ours, theirs = [], []
         for message in every:
             canary = message.metadata.dst_node_id in planting.canary_of
             if canary and is_training(message):
                 ours.append(message)
-            elif not canary or not self._virtual:
+            elif message.metadata.dst_node_id not in self._never:
                 theirs.append(message)  # virtual nodes have nothing to evaluate with
         return ours, theirs
 
     def _answer(self, ours: list[Message], replies: list[Message]) -> Iterator[Message]:
         """Yield what canaries reply, after the example of the clients of their round."""
         self._planting.failed += sum(reply.has_error() for reply in replies)
+        for reply in replies:
+            if reply.has_content():
+                self._planting.take_commitments(reply.content)
         contents = self._planting.answer(
             [message.metadata.dst_node_id for message in ours],
             ours[0].content if ours else None,
             [reply.content for reply in replies if is_training(reply) and reply.has_content()],
         )
-        for message, content in zip(ours, contents, strict=True):
+        for message, content in zip(ours, contents, strict=False):  # none once the audit ended
             yield Message(content, reply_to=message)
 
 

@@ -1,43 +1,93 @@
 """Plant canaries in one Flower run: who they are, what they answer, what is seen of them."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeAlias
+import logging
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from epsilometer._extras import needs
-from epsilometer.audits.federated.directions import Directions, Family
+from epsilometer.audits.federated.directions import Directions
 from epsilometer.audits.federated.iterates import KEPT, IterateWatch, Layout
+from epsilometer.conformance.noise_checks import LEVEL
+from epsilometer.conformance.server_rounds import AccountedMean, RoundWatch
+from epsilometer.core import judge
+from epsilometer.core.findings import Check
 from epsilometer.errors import InvalidArgument
-from epsilometer.integrations.flower.settings import STATISTICS, Settings, draw_directions
+from epsilometer.integrations.flower.checkpoints import Kept
+from epsilometer.integrations.flower.messages import (
+    JUST_BELOW,
+    PLANTED,
+    Arrays,
+    are_equal,
+    look_like_updates,
+    make_typical,
+    read_norm,
+    read_weights,
+    to_arrays,
+    to_record,
+)
+from epsilometer.integrations.flower.settings import Settings, commit, draw_directions
+from epsilometer.types import FloatArray
 
 with needs("flwr", extra="flower"):
-    from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+    from flwr.app import ArrayRecord, MetricRecord, RecordDict
 
-Arrays: TypeAlias = dict[str, NDArray[Any]]
-_Handler: TypeAlias = Callable[[Message, Context], Message]
-_CLIPPING_NORM = "clipping_norm"  # what Flower calls it in the config that it sends to clients
+_log = logging.getLogger("flwr")  # so that it stands among Flower's own lines
 _NORM_BIT = "norm_bit"  # by which clients say that they had to clip
-_JUST_BELOW = 1 - 1e-5  # rounding must not make a canary count as clipped
 _ROWS = 2**24  # floats of canaries that are made at a time: 64 MiB
 _NO_CLIPPING = (
     "No clipping norm was found, neither in messages nor in the strategy: canaries had the median "
-    "norm of the clients' updates. Without clipping no ε is finite."
+    "norm of the clients' updates, and nothing is judged. Without clipping no ε is finite. Where "
+    "clients clip or add noise themselves, plant by canary_mod; else give clip_norm."
 )
 _CLIENTS_CLIP = "Clients clip: canaries had the norm that clients were sent, not clip_norm."
 _SHORT = "Canaries were shorter than the clipping norm: clients that are clipped leak more."
 _LONG = "Canaries were longer than the clipping norm: whether the server clips was under test."
 _ZERO = "The updates of clients were zero, or there were none: canaries had norm 1."
 _UNWEIGHTED = "Replies of clients have no weighted_by_key: canaries weighed as clients do."
+_DELTAS = (
+    "Expected replies that hold weights, got ones that are much shorter than the weights that were "
+    "sent: they look like updates. Give replies='updates'."
+)
+_PERSONAL = (
+    "Expected the same weights for all nodes of a round, got different ones: what a canary adds to "
+    "the model of all is not known."
+)
+_MASKED = "mode 'mod': the server may see sums only"
+_UNACCOUNTED = "no noise of the strategy is known: give accounted=AccountedMean(…)"
+_LOUD = 10.0  # how much longer than the clipping norm, in units of it or of the noise
+_LOUD_SHARE = 1000  # weights for each loud canary: unclipped, all of them are short beside noise
+_SHARE = 0.1  # of the replies of a round, from which canaries are said to harm the model
+_CROWD = (
+    "More than a tenth of the replies of a round are canaries: the model learns less from the "
+    "clients. Take fewer canaries, unless this is a simulation for the audit alone."
+)
+_NOBODY = (
+    "Expected clients that plant canaries, but none said that it did: put canary_mod last in the "
+    "mods of the ClientApp. Without canaries nothing is proved."
+)
+_MISMATCH = (
+    "Expected clients that plant the canaries of this audit, but {wrong} of {said} replies were "
+    "about others: canary_mod and the audit must have the same canaries, seed, family and without, "
+    "and the model the same arrays. What the audit looked for was never planted."
+)
 _ROBUST = {"FedMedian", "FedTrimmedAvg", "Krum", "MultiKrum", "Bulyan"}
 
 
 class Planting:
     """The canaries of a run, as grids and strategies use them.
 
+    Args:
+        settings: What was asked for.
+        kept: What an earlier process saw of the same run, where it was killed.
+
     Attributes:
         settings: What was asked for.
+        kept: Likewise.
+        part: How often the run was begun.
+        after_round: Called after every round that moved the weights.
         canary_of: Which canary a node is, by its id.
         layout: Which arrays count; None before any weights were seen.
         watch: What was seen of the canaries; None before that.
@@ -45,10 +95,13 @@ class Planting:
         failed: Replies of clients that were errors.
         example: What a client's reply looks like, where that is known.
         weighted_by_key: By which number replies are weighted.
+        rounds: What was checked of the released weights.
+        ended: Why the audit ended before the run did; empty where it did not.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, kept: Kept | None = None) -> None:
         virtual = settings.draw_virtual_nodes() if settings.mode == "virtual" else []
+        self.kept, self.part = kept, 1 if kept is None else kept.part
         self.settings = settings
         self.canary_of = {node: number for number, node in enumerate(virtual)}
         self.layout: Layout | None = None
@@ -57,6 +110,18 @@ class Planting:
         self.failed = 0
         self.example: RecordDict | None = None
         self.weighted_by_key = settings.weighted_by_key
+        # Parts of a run that was killed share the level: 1/2, 1/6, 1/12, … of it.
+        self.rounds = RoundWatch(level=LEVEL / (self.part * (self.part + 1)))
+        self.after_round: Callable[[], None] = lambda: None
+        self._unsaved = False
+        self._added, self._effects = 0.0, list[float]()
+        self._most = (0, 1)
+        self.ended = ""
+        self._sent: Arrays | None = None
+        self._nodes = 0
+        self._norm_before: float | None = None
+        self._single: dict[int, float] = {}
+        self._planted = [0, 0]  # replies about these canaries, and about others
         self._canaries: Directions | None = None
         self._odd: dict[str, None] = {}
 
@@ -72,11 +137,21 @@ class Planting:
     def caveats(self) -> Iterator[str]:
         """Yield what a reader must know about strategy, replies and norms."""
         for part in self.parts:
-            if _ROBUST & {kind.__name__ for kind in type(part).__mro__}:
+            if _find_robust(part):
                 yield (
                     f"{type(part).__name__} drops outliers, which canaries are: that little was "
                     "found says little about clients that are none."
                 )
+        if self.kept is not None:
+            yield f"The server was started {self.part} times; the audit went on where it was."
+        if self.ended:
+            yield f"The audit ended before the run did: {self.ended}"
+        if self._effects:
+            yield (
+                f"Canaries were at most {self._most[0]:,} of the {self._most[1]:,} replies of a "
+                f"round. What they added had {np.mean(self._effects):.0%} of the length of a "
+                "round's change of the weights, mean of rounds with canaries."
+            )
         if self.failed:
             yield f"{self.failed} replies of clients were errors."
         yield from self._odd
@@ -87,27 +162,113 @@ class Planting:
         if self.layout is None or self.watch is None:
             self.layout = Layout(arrays, without=asked.without)
             self._canaries = draw_directions(
-                asked.family, asked.canaries, self.layout.size, asked.seed
+                asked.family, asked.canaries, self.layout.size, asked.known_seed
             )
             known = asked.mode != "mod" and asked.participation == "known"
             self.watch = IterateWatch(
                 self._canaries, self.layout.flatten(arrays), memory=KEPT if known else 0
             )
-        else:
-            self.watch.see(self.layout.flatten(arrays))
+            if self.kept is not None:
+                self.watch.restore(self.kept.watch)
+                self.canary_of = {node: place for place, node in enumerate(self.kept.nodes)}
+                self._odd.update(dict.fromkeys(self.kept.odd))
+        elif not self.ended:
+            moved = False
+            try:
+                moved = self.watch.see(self.layout.flatten(arrays))
+            except InvalidArgument as problem:  # the run never ends because of its audit
+                self.end(problem)
+            self._unsaved |= moved
+            if moved and self._added:  # directions are orthogonal, or nearly so
+                self._effects.append(min(1.0, self._added / self.watch.moved))
+                self._added = 0.0
+
+    @property
+    def norm_known(self) -> bool:
+        """Whether canaries were as long as something allows: else they say nothing of a claim."""
+        return _NO_CLIPPING not in self._odd
+
+    @property
+    def single(self) -> FloatArray | None:
+        """Cosines of canaries with the first reply of their own client, where that was seen."""
+        return np.array(list(self._single.values())) if self._single else None
+
+    def take_commitments(self, content: RecordDict) -> None:
+        """Take what a client says it planted out of its reply, compare it, and look for it."""
+        for name, record in list(content.config_records.items()):
+            number = self.take_commitment(record)
+            if name == PLANTED:
+                del content[name]
+            if self.settings.local and number is not None and number not in self._single:
+                try:
+                    self._look_for(number, content)
+                except InvalidArgument as problem:  # the run never ends because of its audit
+                    self.end(problem)
+
+    def take_commitment(self, record: MutableMapping[str, Any]) -> int | None:
+        """Take it out of one record; return the canary's number where it is one of ours."""
+        said = record.pop(PLANTED, None)
+        if said is None:
+            return None
+        hashed, _, number = str(said).partition(" ")
+        right = self.layout is not None and hashed == commit(self.settings, self.layout.names)
+        self._planted[not right] += 1
+        return int(number) if right else None
+
+    def _look_for(self, number: int, content: RecordDict) -> None:
+        """Compare a canary with the reply of its own client, unless that is masked."""
+        reply = next(iter(content.array_records.values()), None)
+        if not reply or self._sent is None or self.layout is None or self._canaries is None:
+            return
+        moved = self.layout.flatten(to_arrays(reply))
+        if self.settings.replies == "weights":
+            moved -= self.layout.flatten(self._sent)
+        if length := float(np.linalg.norm(moved)):
+            cosine = float(self._canaries.rows([number])[0] @ moved) / length
+            self._single[number] = min(1.0, max(-1.0, cosine))
+
+    def refuse_mismatch(self) -> None:
+        """Refuse to judge canaries that nobody planted: that nothing is found would say nothing."""
+        right, wrong = self._planted
+        if self.settings.mode != "mod" or (right and not wrong):
+            return
+        said = right + wrong
+        raise InvalidArgument(_MISMATCH.format(wrong=wrong, said=said) if said else _NOBODY)
 
     def begin_round(self, nodes: Callable[[], Iterable[int]]) -> None:
         """Begin a round of training; the first draws who is a canary among real nodes."""
+        if self.ended:
+            return
+        self.save_round()
         if self.watch is not None:
             self.watch.next_round()
+        known = list(nodes())
+        self._nodes = len(known)
         if self.settings.mode == "replace" and not self.canary_of:
-            chosen = self.settings.choose_nodes(list(nodes()))
+            chosen = self.settings.choose_nodes(known)
             self.canary_of = {node: number for number, node in enumerate(chosen)}
 
     def answer(
         self, nodes: list[int], asked: RecordDict | None, replies: list[RecordDict]
     ) -> Iterator[RecordDict]:
-        """Yield what canary nodes reply to what they were asked, after the example of clients."""
+        """Yield what canary nodes reply to what they were asked, after the example of clients.
+
+        Where that is not known the audit ends, and the run goes on without canaries.
+        """
+        try:
+            yield from self._answer(nodes, asked, replies)
+        except Exception as problem:  # the run never ends because of its audit
+            self.end(problem)
+
+    def end(self, problem: Exception) -> None:
+        """End the audit, and not the run: canaries take part no longer."""
+        self.ended = self.ended or _describe_problem(problem)
+        self.canary_of = {}
+        _log.warning("epsilometer: the audit ended. %s", self.ended)
+
+    def _answer(
+        self, nodes: list[int], asked: RecordDict | None, replies: list[RecordDict]
+    ) -> Iterator[RecordDict]:
         if replies and self.canary_of:
             self.example = make_typical(replies)
             known = any(self.weighted_by_key in part for part in self.example.values())
@@ -116,21 +277,28 @@ class Planting:
         if not nodes or asked is None:
             return
         sent = read_weights(asked)
+        if self.settings.replies == "weights" and look_like_updates(sent, replies):
+            raise InvalidArgument(_DELTAS)
         assert self._canaries is not None
         assert self.watch is not None
         norm = np.float32(self._choose_norm(asked, sent, replies))
         numbers = [self.canary_of[node] for node in nodes]
         self.watch.take_part(numbers)
+        self._note_share(len(nodes), len(replies), float(norm))
+        loud, many = self._choose_loud()
         step = max(1, _ROWS // self._canaries.dimension)
         for start in range(0, len(nodes), step):
-            for row in self._canaries.rows(numbers[start : start + step]):
-                yield self._make_content(asked, sent, row * norm)
+            rows = self._canaries.rows(numbers[start : start + step])
+            for place, row in enumerate(rows, start):
+                yield self._make_content(asked, sent, row * norm * (loud if place < many else 1))
 
     def _make_content(
         self, asked: RecordDict, sent: Arrays, direction: NDArray[np.float32]
     ) -> RecordDict:
         assert self.layout is not None
         key, weight = self.weighted_by_key, self.settings.weight
+        if self.settings.replies == "updates":
+            sent = {name: np.zeros_like(value) for name, value in sent.items()}
         planted = to_record(self.layout.move(sent, direction))
         if self.example is None:
             name = next(iter(asked.array_records))
@@ -156,22 +324,166 @@ class Planting:
         if clients is not None:
             if wanted is not None:
                 self._odd[_CLIENTS_CLIP] = None
-            return clients * _JUST_BELOW
+            return clients * JUST_BELOW
         if wanted is not None:
-            if servers and wanted < servers[0] * _JUST_BELOW:
+            if servers and wanted < servers[0] * JUST_BELOW:
                 self._odd[_SHORT] = None
             if servers and wanted > servers[0]:
                 self._odd[_LONG] = None
             return wanted
         if servers:
-            return float(servers[0]) * _JUST_BELOW
+            return float(servers[0]) * JUST_BELOW
+        if self.settings.accounted is not None:
+            return self.settings.accounted.norm * JUST_BELOW
         self._odd[_NO_CLIPPING] = None
         return self._measure_norm(sent, replies)
+
+    def _note_share(self, canaries: int, clients: int, norm: float) -> None:
+        """Note how many replies of a round are canaries, and how far they move the mean."""
+        replies = canaries + clients
+        self._added = norm * float(np.sqrt(canaries)) / replies
+        if canaries * self._most[1] > self._most[0] * replies:
+            self._most = canaries, replies
+        if canaries > _SHARE * replies and _CROWD not in self._odd:
+            self._odd[_CROWD] = None
+            _log.warning("epsilometer: %s", _CROWD)
+
+    def _choose_loud(self) -> tuple[float, int]:
+        """Return how much longer than the clipping norm canaries are, and how many of a round.
+
+        A server that clips makes them as long as the others; without clipping they would show.
+        """
+        accounted = self.read_accounted()
+        assert self._canaries is not None
+        adapted = any(hasattr(part, "clip_norm_lr") for part in self.parts)
+        if isinstance(accounted, str) or accounted.clipped_by == "clients" or adapted:
+            return 1.0, 0
+        many = 0 if self.settings.clip_norm else max(1, self._canaries.dimension // _LOUD_SHARE)
+        return _LOUD * max(1.0, accounted.noise_multiplier), many
+
+    def read_accounted(self) -> AccountedMean | str:
+        """Return what is accounted for in a round, or why that is not known."""
+        if self.settings.mode == "mod":
+            return _MASKED
+        if self.settings.accounted is not None:
+            return self.settings.accounted
+        part = self.strategy
+        if not (hasattr(part, "noise_multiplier") and hasattr(part, "clipping_norm")):
+            return _UNACCOUNTED
+        kind = type(part)
+        own = getattr(kind, "aggregate_fit", None) or getattr(kind, "aggregate_train", None)
+        if not getattr(own, "__module__", "").startswith("flwr."):
+            return f"{kind.__name__} aggregates in its own way: give accounted=AccountedMean(…)"
+        clients = any("ClientSide" in each.__name__ for each in kind.__mro__)
+        return AccountedMean(
+            noise_multiplier=float(part.noise_multiplier),
+            clip_norm=float(part.clipping_norm),
+            clipped_by="clients" if clients else "server",
+        )
+
+    def check_kind(self) -> Iterator[Check]:
+        """Yield whether Flower's wrapper adds its noise to a mean, by the type of what it wraps."""
+        robust = [part for part in self.parts if _find_robust(part)]
+        if not robust or self.settings.accounted or isinstance(self.read_accounted(), str):
+            return
+        yield Check(
+            name="noise for a mean",
+            outcome=judge.judge_limit(len(robust), limit=0),
+            expected="what is noised is a mean of clipped updates, for which noise is accounted",
+            seen=f"{type(robust[0]).__name__}, of which one client may move more",
+            steps=self.rounds.rounds,
+        )
+
+    def note_sent(self, contents: Sequence[RecordDict]) -> None:
+        """Take note of what the nodes of a round were sent."""
+        first = next(iter(contents[0].array_records.values()), None)
+        self._sent = None if first is None else to_arrays(first)
+        if not self.ended and any(
+            not are_equal(first, next(iter(each.array_records.values()), None))
+            for each in contents[1:]
+        ):
+            self.end(InvalidArgument(_PERSONAL))
+
+    def open_release(self, replies: Iterable[tuple[RecordDict, bool]]) -> None:
+        """Take the replies of a round, before they are aggregated.
+
+        Args:
+            replies: Their contents, and whether each is that of a canary.
+        """
+        accounted = self.read_accounted()
+        if self.ended or self._sent is None or isinstance(accounted, str):
+            self.rounds.skip(self.ended or str(accounted))
+            return
+        try:
+            self.rounds.begin(self._sent, accounted)
+            bits = 0
+            for content, canary in replies:
+                arrays = read_weights(content)
+                if self.settings.replies == "updates":
+                    arrays = {name: self._sent[name] + part for name, part in arrays.items()}
+                numbers = {
+                    key: value
+                    for record in content.metric_records.values()
+                    for key, value in record.items()
+                }
+                many = numbers.get(self.weighted_by_key)
+                bits += int(bool(numbers.get(_NORM_BIT, 0)))
+                examples = float(many) if isinstance(many, int | float) else None
+                self.rounds.add(arrays, examples=examples, canary=canary)
+        except Exception as problem:  # the run never ends because of its audit
+            self.rounds.skip(_describe_problem(problem))
+        clipped = bits if accounted.clipped_by == "clients" else self.rounds.clipped
+        self._norm_before, self._clipped = getattr(self.strategy, "clipping_norm", None), clipped
+
+    def close_release(self, released: Arrays, *, replies: int) -> None:
+        """Take what was made of the replies.
+
+        Args:
+            released: The new weights.
+            replies: How many there were.
+        """
+        try:
+            self._see_count(replies)
+            self.rounds.end(released, everybody=replies == self._nodes)
+        except Exception as problem:  # the run never ends because of its audit
+            self.rounds.skip(_describe_problem(problem))
+        self.save_round()
+
+    def save_round(self) -> None:
+        """Keep what was seen, after a round that moved the weights."""
+        if self._unsaved:
+            self._unsaved = False
+            try:
+                self.after_round()
+            except Exception as problem:  # the run never ends because of its audit
+                self._odd[f"A round could not be kept: {_describe_problem(problem)}"] = None
+
+    def keep(self) -> Kept:
+        """Return what another process needs to go on."""
+        assert self.watch is not None
+        return Kept(
+            seed=self.settings.known_seed,
+            nodes=tuple(self.canary_of),
+            watch=self.watch.export(),
+            part=self.part,
+            odd=tuple(self._odd),
+            checks=None,
+        )
+
+    def _see_count(self, replies: int) -> None:
+        """Compute the noise on the number of clipped updates, from how the norm was adapted."""
+        part = self.strategy
+        spread = getattr(part, "clipped_count_stddev", 0.0)
+        if not spread or not self._norm_before or self.settings.accounted is not None:
+            return
+        change = float(np.log(part.clipping_norm / self._norm_before))
+        noisy = (part.target_clipped_quantile - change / part.clip_norm_lr) * replies
+        self.rounds.see_count((noisy - self._clipped) / spread)
 
     def _measure_norm(self, sent: Arrays, replies: list[RecordDict]) -> float:
         """Return the median norm of the clients' updates; 1 where none moved."""
         assert self.layout is not None
-        start = self.layout.flatten(sent)
+        start = self.layout.flatten(sent) * (self.settings.replies == "weights")
         norms = [
             np.linalg.norm(self.layout.flatten(read_weights(reply)) - start) for reply in replies
         ]
@@ -181,108 +493,12 @@ class Planting:
         return usual if usual > 0 else 1.0
 
 
-def canary_mod(
-    canaries: int,
-    *,
-    seed: int = 0,
-    family: Family = "hadamard",
-    clip_norm: float | None = None,
-    without: Sequence[str] = STATISTICS,
-    index: Callable[[Context], int | None] | None = None,
-) -> Callable[[Message, Context, _Handler], Message]:
-    """Return a mod for the ``ClientApp``: designated clients answer with canaries themselves.
-
-    For secure aggregation, where the server cannot answer for a client whose masks it does not
-    know. Put it *last* in the list of mods, so that clipping and masking are done to what it made;
-    audit the server's app with ``mode="mod"`` and the same ``canaries``, ``seed`` and ``family``.
-    The designated clients train as the others do, and what they trained is thrown away.
-
-    Args:
-        canaries: How many there are in all.
-        seed: That of ``audit_server_app``. Whoever has it knows all canaries.
-        family: That of ``audit_server_app``.
-        clip_norm: Norm of a canary, where the message's config has no clipping norm.
-        without: That of ``audit_server_app``.
-        index: Which canary a client is, or None if it is none; by default its ``partition-id``
-            where that is below ``canaries``.
-    """
-
-    def choose_canary(context: Context) -> int | None:
-        if index is not None:
-            return index(context)
-        partition = int(context.node_config.get("partition-id", canaries))
-        return partition if partition < canaries else None
-
-    def mod(message: Message, context: Context, call_next: _Handler) -> Message:
-        number = choose_canary(context) if is_training(message) else None
-        if number is None:
-            return call_next(message, context)
-        sent, norm = read_weights(message.content), read_norm(message.content) or clip_norm
-        if norm is None:
-            raise InvalidArgument(
-                "Expected a clipping norm in the message's config, or clip_norm, got neither."
-            )
-        reply = call_next(message, context)
-        if reply.has_error():
-            return reply
-        layout = Layout(sent, without=without)
-        row = draw_directions(family, canaries, layout.size, seed).rows([number])[0]
-        name = next(iter(reply.content.array_records))
-        reply.content[name] = to_record(layout.move(sent, row * np.float32(norm * _JUST_BELOW)))
-        return reply
-
-    return mod
+def _find_robust(part: Any) -> set[str]:
+    """Return which strategies that drop outliers a strategy is derived from."""
+    return _ROBUST & {kind.__name__ for kind in type(part).__mro__}
 
 
-def is_training(message: Message) -> bool:
-    """Tell whether a message asks for training, or answers that."""
-    return message.metadata.message_type.partition(".")[0] == "train"
-
-
-def read_weights(content: RecordDict) -> Arrays:
-    """Return the model in a message."""
-    records = list(content.array_records.values())
-    if len(records) != 1:
-        raise InvalidArgument(
-            f"Expected one ArrayRecord in messages of training, got {len(records)}: what a canary "
-            "should answer is not known. Under secure aggregation use canary_mod."
-        )
-    return to_arrays(records[0])
-
-
-def to_arrays(arrays: ArrayRecord) -> Arrays:
-    """Return arrays as NumPy has them."""
-    return {name: array.numpy() for name, array in arrays.items()}
-
-
-def to_record(arrays: Arrays) -> ArrayRecord:
-    """Return arrays as Flower has them."""
-    return ArrayRecord({name: Array(np.asarray(value)) for name, value in arrays.items()})
-
-
-def read_norm(content: RecordDict) -> float | None:
-    """Return the clipping norm that clients were sent, where they clip."""
-    for config in content.config_records.values():
-        if _CLIPPING_NORM in config:
-            return float(config[_CLIPPING_NORM])  # type: ignore[arg-type]
-    return None
-
-
-def make_typical(replies: list[RecordDict]) -> RecordDict:
-    """Return a reply as clients make them: the median of every number, and no arrays."""
-    found = RecordDict()
-    for name, part in replies[0].items():
-        if isinstance(part, ArrayRecord):
-            found[name] = ArrayRecord()
-        else:
-            found[name] = type(part)(
-                {key: _median(replies, name, key, value) for key, value in part.items()}
-            )
-    return found
-
-
-def _median(replies: list[RecordDict], name: str, key: str, value: Any) -> Any:
-    if not isinstance(value, int | float):
-        return value  # a list, or words: as the first client has it
-    every: list[Any] = [reply[name].get(key, value) for reply in replies if name in reply]
-    return type(value)(np.median(every))
+def _describe_problem(problem: Exception) -> str:
+    if isinstance(problem, InvalidArgument):
+        return str(problem)
+    return f"{type(problem).__name__}: {problem}"

@@ -8,19 +8,26 @@ from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
+from msgspec import structs
 
-from epsilometer._files import OWNER_FOLDER, write_whole
+from epsilometer._files import write_whole
 from epsilometer.audits.federated.subject import measure_iterates
+from epsilometer.conformance.server_rounds import SHARE
+from epsilometer.core import judge
 from epsilometer.core.audit import Audit, Provenance
 from epsilometer.core.claim import Claim
+from epsilometer.core.findings import ConformanceFinding
 from epsilometer.core.renderers import render
 from epsilometer.engine.environment import versions
+from epsilometer.engine.request import Request
 from epsilometer.errors import InvalidArgument
+from epsilometer.integrations.flower.checkpoints import hold_folder, keep_round
 from epsilometer.integrations.flower.planting import Planting
 from epsilometer.integrations.flower.settings import Settings
+from epsilometer.stats.gaussians import gaussian_epsilon
 
 _MODES = {
     "replace": "designated nodes were answered as canaries, their clients did not train",
@@ -32,13 +39,31 @@ _log = logging.getLogger("flwr")  # so that it stands among Flower's own lines
 
 @contextmanager
 def record_run(settings: Settings, call: dict[str, Any]) -> Iterator[Planting]:
-    """Run; write what was seen of the canaries when it ends, or fails."""
-    planting, ended = Planting(settings), "The app ended with an error; this is what was seen."
-    try:
-        yield planting
-        ended = ""
-    finally:
-        write_run(planting, make_folder(settings.directory), call, ended)
+    """Run; keep what was seen after every round, and write the result when it ends, or fails."""
+    with hold_folder(settings.out, call) as (folder, kept):
+        if kept is not None:
+            settings = replace(settings, seed=kept.seed)
+            _log.info("epsilometer: goes on with the audit in %s", folder)
+        planting, ended = (
+            Planting(settings, kept),
+            "The app ended with an error; this is what was seen.",
+        )
+
+        def keep() -> None:
+            audit = Audit(
+                subject="rounds of a Flower server",
+                claim=None,
+                findings=(_choose_checks(planting, planting.rounds.finding()),),
+                provenance=_make_provenance(settings.request, call),
+            )
+            keep_round(folder, call, planting.keep(), audit)
+
+        planting.after_round = keep
+        try:
+            yield planting
+            ended = ""
+        finally:
+            write_run(planting, folder, call, ended)
 
 
 def write_run(planting: Planting, folder: Path, call: dict[str, Any], ended: str = "") -> None:
@@ -70,26 +95,12 @@ def write_run(planting: Planting, folder: Path, call: dict[str, Any], ended: str
     _log.info("epsilometer: written to %s", folder)
 
 
-def make_folder(directory: str | Path) -> Path:
-    """Return a new directory, with a number added where there is one already."""
-    wanted = Path(directory)
-    for number in range(1, 10**6):
-        folder = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
-        try:
-            folder.mkdir(mode=OWNER_FOLDER, parents=True)
-            folder.chmod(OWNER_FOLDER)  # whatever the umask took away
-        except FileExistsError:
-            continue
-        return folder
-    raise InvalidArgument(
-        f"Expected room for another run beside {str(directory)!r}, found {number:,} of them. "
-        "Give another directory."
-    )
-
-
 def _make_audit(planting: Planting, call: dict[str, Any], said: tuple[str, ...]) -> Audit:
     if planting.watch is None or planting.layout is None:
-        raise InvalidArgument("Expected weights that are sent to clients, saw none.")
+        raise InvalidArgument(
+            planting.ended or "Expected weights that are sent to clients, saw none."
+        )
+    planting.refuse_mismatch()
     asked = planting.settings
     request = asked.request
     if request.claim is None:
@@ -97,35 +108,83 @@ def _make_audit(planting: Planting, call: dict[str, Any], said: tuple[str, ...])
     claim = request.fill_claim(adjacency="zero_out", unit="client")
     names = " of ".join(type(part).__name__ for part in planting.parts)
     subject = f"Flower {names or 'ServerApp'}, {asked.canaries:,} canaries"
+    wrong, rounds = 1 - request.confidence, planting.rounds
+    spent = min(SHARE, wrong / 2)
+    share = planting.part * (planting.part + 1)  # of what a run that was killed may spend
+    bound = rounds.bound_epsilon(delta=request.known_delta, alpha=spent / share)
+    confidence = request.confidence if bound is None else request.confidence + spent
+    try:
+        views = measure_iterates(
+            planting.watch.summarise(),
+            replace(request, claim=claim, confidence=confidence),
+            dimension=planting.layout.size,
+            participation="unseen" if asked.mode == "mod" else asked.participation,
+            single=planting.single,
+            subject=subject,
+            caveats=said,
+        )
+    except InvalidArgument:
+        if not rounds.rounds:
+            raise
+        views = ()  # canaries show nothing, but what was released was checked
+    if not planting.norm_known:  # what clients do to their own updates was not done to canaries
+        views = tuple(
+            structs.replace(view, bound=structs.replace(view.bound, valid=False)) for view in views
+        )
+    checks = rounds.finding(*planting.check_kind(), bound=bound)
     return Audit(
         subject=subject,
         claim=claim,
-        findings=measure_iterates(
-            planting.watch.summarise(),
-            replace(request, claim=claim),
-            dimension=planting.layout.size,
-            participation="unseen" if asked.mode == "mod" else asked.participation,
-            subject=subject,
-            caveats=said,
-        ),
-        provenance=Provenance(
-            subject="flower",
-            settings=call,
-            delta=request.delta,
-            confidence=request.confidence,
-            seed=request.seed,
-            versions=(*versions(), ("flwr", version("flwr"))),
-        ),
+        findings=(*views, _choose_checks(planting, checks)),
+        provenance=_make_provenance(request, call),
     )
 
 
+def _make_provenance(request: Request, call: dict[str, Any]) -> Provenance:
+    return Provenance(
+        subject="flower",
+        settings=call,
+        delta=request.delta,
+        confidence=request.confidence,
+        seed=request.seed,
+        versions=(*versions(), ("flwr", version("flwr"))),
+    )
+
+
+def _choose_checks(planting: Planting, own: ConformanceFinding) -> ConformanceFinding:
+    """Return the gravest of what this process found, and those before it that were killed."""
+    earlier = None if planting.kept is None else planting.kept.checks
+    if earlier is None:
+        return own
+    gravest_first = get_args(judge.Conformance)
+    return min(own, earlier, key=lambda each: (gravest_first.index(each.verdict), -each.steps))
+
+
 def _find_claim(planting: Planting, delta: float) -> Claim | None:
-    """Return what Flower's own accountant claims, where the strategy keeps one at this δ."""
+    """Return what Flower's own accountant claims at this δ, or what its noise promises.
+
+    Without an accountant the claim is that of the Gaussian mechanism: the noise that is accounted
+    for in each round, as many rounds as were seen, and no amplification by sampling.
+    """
     for part in planting.parts:
         spent = part.privacy_spent() if hasattr(part, "privacy_spent") else None
         if spent is not None and spent.delta == delta and math.isfinite(spent.epsilon):
             return Claim(spent.epsilon, delta, adjacency="add_remove", accountant="Flower's")
-    return None
+    accounted = planting.read_accounted()
+    rounds = 0 if planting.watch is None else planting.watch.summarise().rounds
+    if isinstance(accounted, str) or accounted.noise is not None or not rounds:
+        return None
+    noise, counted = (
+        accounted.noise_multiplier,
+        getattr(planting.strategy, "clipped_count_stddev", 0),
+    )
+    if counted:  # the number of clipped updates is released too, and one client changes it by ½
+        noise = (noise**-2 + (2 * counted) ** -2) ** -0.5
+    if not noise:
+        return None
+    epsilon = gaussian_epsilon(noise / math.sqrt(rounds), delta)
+    words = f"computed: noise multiplier {noise:.4g}, {rounds:,} rounds, no amplification"
+    return Claim(epsilon, delta, adjacency="add_remove", unit="client", accountant=words)
 
 
 def _word_run(planting: Planting, ended: str) -> Iterator[str]:

@@ -1,14 +1,17 @@
 """Hold what an audit of a Flower app was asked for, and make the canaries that follow from it."""
 
+import hashlib
+import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
 from epsilometer import _validate
 from epsilometer.audits.federated.directions import Directions, Family, make_directions
+from epsilometer.conformance.server_rounds import AccountedMean
 from epsilometer.core.claim import Claim, as_claim
 from epsilometer.core.settings import to_settings
 from epsilometer.engine.request import Request
@@ -16,6 +19,7 @@ from epsilometer.errors import InvalidArgument
 
 Mode: TypeAlias = Literal["replace", "virtual", "mod"]
 Participation: TypeAlias = Literal["hidden", "known"]
+Replies: TypeAlias = Literal["weights", "updates"]
 # Running statistics of torch's normalisation: not trained, and of no use when they are moved.
 STATISTICS = ("*running_mean", "*running_var")
 
@@ -25,11 +29,11 @@ class Settings:
     """What an audit was asked for; :func:`audit_server_app` says what each field is."""
 
     delta: float | None = None
-    canaries: int = 1000
+    canaries: int = 20
     mode: Mode = "replace"
-    directory: str | Path = "epsilometer-flower"
+    out: str | Path = "epsilometer-flower"
     claim: Claim | float | None = None
-    seed: int = 0
+    seed: int | None = None
     family: Family = "hadamard"
     clip_norm: float | None = None
     nodes: Sequence[int] | None = None
@@ -37,26 +41,51 @@ class Settings:
     weighted_by_key: str = "num-examples"
     without: Sequence[str] = STATISTICS
     participation: Participation = "hidden"
+    accounted: AccountedMean | None = None
+    replies: Replies = "weights"
+    local: bool = False
     confidence: float = 0.95
 
     def __post_init__(self) -> None:
         _validate.whole(1, canaries=self.canaries)
-        _validate.whole(0, seed=self.seed)
+        if self.seed is None:  # a secret: whoever has it can subtract the canaries
+            if self.mode == "mod":
+                raise InvalidArgument("Expected the seed of canary_mod with mode='mod', got none.")
+            object.__setattr__(self, "seed", secrets.randbits(53))  # exact in any JSON reader
+        _validate.whole(0, seed=self.known_seed)
         _validate.open_unit(delta=self.request.known_delta, confidence=self.confidence)
         _validate.positive(weight=self.weight)
         if self.clip_norm is not None:
             _validate.positive(clip_norm=self.clip_norm)
-        for name, choices in (("mode", Mode), ("family", Family), ("participation", Participation)):
+        if not isinstance(self.accounted, AccountedMean | None):
+            raise InvalidArgument(f"Expected accounted=AccountedMean(…), got {self.accounted!r}.")
+        for name, choices in (
+            ("mode", Mode),
+            ("family", Family),
+            ("participation", Participation),
+            ("replies", Replies),
+        ):
             if getattr(self, name) not in get_args(choices):
                 raise InvalidArgument(
                     f"Expected {name} to be one of {', '.join(get_args(choices))}, "
                     f"got {getattr(self, name)!r}."
                 )
+        if self.local and self.mode != "mod":
+            raise InvalidArgument(
+                f"Expected mode='mod' with local=True, got {self.mode!r}: canaries must pass the "
+                "clients' own noise, so clients plant them by canary_mod."
+            )
         if self.nodes is not None and len(set(self.nodes)) != self.canaries:
             raise InvalidArgument(
                 f"Expected as many nodes as canaries, got {len(set(self.nodes))} different ones "
                 f"for {self.canaries}."
             )
+
+    @property
+    def known_seed(self) -> int:
+        """Return the seed that was given, or drawn."""
+        assert self.seed is not None
+        return self.seed
 
     @property
     def request(self) -> Request:
@@ -66,7 +95,7 @@ class Settings:
             claim=claim,
             delta=self.delta if claim is None else claim.delta,
             confidence=self.confidence,
-            seed=self.seed,
+            seed=self.known_seed,
         )
 
     def describe(self, function: str, **supplied: Any) -> dict[str, Any]:
@@ -76,8 +105,11 @@ class Settings:
             function: Which was called.
             supplied: What it was called with, beside these settings.
         """
-        apart = ("delta", "claim", "confidence", "seed", "directory")
-        own = {name: value for name, value in to_settings(self).items() if name not in apart}
+        apart = ("delta", "claim", "confidence", "seed", "out")
+        settings = to_settings(replace(self, accounted=None))
+        own = {name: value for name, value in settings.items() if name not in apart}
+        if self.accounted is not None:
+            own["accounted"] = repr(self.accounted)
         given = {name: {"supplied": type(value).__name__} for name, value in supplied.items()}
         return {"function": f"epsilometer.integrations.flower:{function}", **given, **own}
 
@@ -94,13 +126,33 @@ class Settings:
         if self.nodes is not None:
             return list(self.nodes)
         every = sorted(nodes)
-        drawn = _spawn_streams(self.seed)[0].choice(len(every), self.canaries, replace=False)
+        drawn = _spawn_streams(self.known_seed)[0].choice(len(every), self.canaries, replace=False)
         return [every[number] for number in drawn]
 
     def draw_virtual_nodes(self) -> list[int]:
         """Draw ids of nodes that do not exist: of 62 bits, so that they meet no real one."""
-        drawn = _spawn_streams(self.seed)[0].integers(2**61, 2**62, size=2 * self.canaries)
+        drawn = _spawn_streams(self.known_seed)[0].integers(2**61, 2**62, size=2 * self.canaries)
         return list(dict.fromkeys(drawn.tolist()))[: self.canaries]
+
+
+class PlantedFamily(NamedTuple):
+    """What fixes all canaries of an audit, beside the arrays that they are planted in."""
+
+    canaries: int
+    seed: int
+    family: Family
+
+
+def commit(asked: Settings | PlantedFamily, names: Sequence[Any]) -> str:
+    """Return a hash of all canaries: equal where the same ones are planted in the same arrays.
+
+    Example:
+        >>> one, other = (PlantedFamily(9, seed, "hadamard") for seed in (1, 2))
+        >>> commit(one, [("w", 3)]) == commit(one, [("w", 3)]), commit(one, []) == commit(other, [])
+        (True, False)
+    """
+    text = repr((asked.canaries, asked.seed, asked.family, tuple(names)))
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
 def draw_directions(family: Family, canaries: int, dimension: int, seed: int) -> Directions:

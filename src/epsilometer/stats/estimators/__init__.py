@@ -6,8 +6,9 @@ from epsilometer import _validate
 from epsilometer.core.bound import EpsilonLowerBound
 from epsilometer.core.claim import DEFAULT_CONFIDENCE, Adjacency
 from epsilometer.core.registry import Registry
-from epsilometer.core.scores import ScoreCounts, Scores
+from epsilometer.core.scores import CANARIES, Design, ScoreCounts, Scores, describe_design
 from epsilometer.errors import InvalidArgument
+from epsilometer.stats.designs import inspect_observations, refuse_canaries
 from epsilometer.stats.estimators import (
     anytime,
     calibrated,
@@ -37,8 +38,12 @@ REGISTRY: Registry[Method] = Registry(
 DEFAULT = "calibrated"
 
 
-def choose_rule(method: str | None, rule: ThresholdRule | None) -> tuple[str, ThresholdRule]:
+def choose_rule(
+    method: str | None, rule: ThresholdRule | None, design: Design = "runs"
+) -> tuple[str, ThresholdRule]:
     """Return a method and a rule that go together where one of them, or none, was named."""
+    if method is None and design in CANARIES:
+        method = "one_run"
     if method is None:
         named = DEFAULT if rule is None else "clopper_pearson"
         method = "calibrated" if isinstance(rule, AllRanks) else named
@@ -63,15 +68,15 @@ def epsilon_lower_bound(
     Guarantee: with the default method and rule, the bound exceeds the true ε in at most
         ``1 - confidence`` of audits, whatever the attack and the law of the scores. Each method
         and rule says what it guarantees; ``valid`` is false where it is nothing.
-    Assumption: the scores are independent of each other, given with or without the record, and
-        those without it are alike.
+    Assumption: the scores came about as their design says. Those of runs are independent of each
+        other, given with or without the record, and those without it are alike.
 
     Args:
         scores: ``Scores``, or ``ScoreCounts`` where there are too many to keep.
         delta: δ at which ε is bounded.
         confidence: One-sided.
-        method: A key of ``REGISTRY``; ``calibrated`` by default, or ``clopper_pearson`` with a
-            rule that chooses one threshold.
+        method: A key of ``REGISTRY``; by default ``calibrated`` for runs, or ``clopper_pearson``
+            with a rule that chooses one threshold, and ``one_run`` for canaries.
         rule: How thresholds are chosen, and so what is paid for them. By default the first that
             the method takes: ``AllRanks()`` for ``calibrated``, ``RankSum()`` for ``gdp``,
             ``RankGrid()`` for the other methods.
@@ -91,8 +96,6 @@ def epsilon_lower_bound(
     _validate.probability(delta=delta)
     _validate.open_unit(confidence=confidence)
     _validate.whole(0, seed=seed)
-    method, rule = choose_rule(method, rule)
-    chosen = _method(method, rule)
     if not isinstance(scores, (Scores, ScoreCounts)):
         raise InvalidArgument(
             f"Expected Scores(inside, outside) or ScoreCounts, got {type(scores).__name__}."
@@ -101,6 +104,10 @@ def epsilon_lower_bound(
         raise InvalidArgument(
             f"Expected scores inside and outside, got {scores.n_in} and {scores.n_out}."
         )
+    method, rule = choose_rule(method, rule, scores.design)
+    chosen = _method(method, rule)
+    check_design(scores, method)
+    remarks = inspect_observations(scores)
     found = chosen.find(
         scores,
         delta=delta,
@@ -119,12 +126,29 @@ def epsilon_lower_bound(
         threshold=found.threshold,
         n_in=scores.n_in,
         n_out=scores.n_out,
+        design=scores.design,
+        inclusion=scores.inclusion,
         adjacency=adjacency,
         adversary=adversary,
         seed=seed,
         cites=chosen.cites,
-        caveats=(*_caveats(chosen, rule), *found.caveats),
+        caveats=(*_caveats(chosen, rule), *remarks, *found.caveats),
         basis=found.basis,
+    )
+
+
+def check_design(scores: Observed, method: str) -> None:
+    """Refuse scores of a design that the method is not valid for."""
+    designs = REGISTRY[method].designs
+    if scores.design in designs:
+        return
+    if "runs" in designs:
+        refuse_canaries(scores, method)
+    raise InvalidArgument(
+        f"Expected canaries of one run for {method}, got "
+        f"{describe_design(scores.design, scores.inclusion)} (design = {scores.design!r}). State "
+        f"how the canaries were put in, by design: {', '.join(designs)}. Runs are bounded by "
+        f"{DEFAULT}."
     )
 
 

@@ -6,6 +6,7 @@ from typing import Protocol
 import numpy as np
 
 from epsilometer.core.bound import Basis, Direction
+from epsilometer.core.scores import Design
 from epsilometer.stats.derivation import Derive
 from epsilometer.stats.thresholds import Observed, ThresholdRule
 
@@ -61,6 +62,7 @@ class Method:
         guarantees: In a sentence.
         assumes: In a sentence.
         cites: Keys of the bibliography.
+        designs: Designs of observations that it is valid for.
     """
 
     find: Find
@@ -70,3 +72,4 @@ class Method:
     guarantees: str
     assumes: str
     cites: tuple[str, ...]
+    designs: tuple[Design, ...] = ("runs",)

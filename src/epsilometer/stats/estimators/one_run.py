@@ -5,6 +5,7 @@ import scipy.special
 from numpy.typing import ArrayLike, NDArray
 
 from epsilometer.core.bound import EpsilonLowerBound
+from epsilometer.core.scores import CANARIES
 from epsilometer.errors import warn
 from epsilometer.stats.derivation import Derivation, known, shown
 from epsilometer.stats.estimators.guesses import (
@@ -157,4 +158,5 @@ METHOD = Method(
     assumes="One run; every canary was put in or left out by its own fair coin, so that about "
     "half the scores are inside.",
     cites=("steinke2023",),
+    designs=CANARIES,
 )

@@ -5,6 +5,7 @@ import scipy.special
 from numpy.typing import NDArray
 
 from epsilometer.core.bound import EpsilonLowerBound
+from epsilometer.core.scores import CANARIES
 from epsilometer.errors import InvalidArgument
 from epsilometer.stats.derivation import Derivation, epsilon_of_mu, known, shown
 from epsilometer.stats.estimators.guesses import (
@@ -99,4 +100,5 @@ METHOD = Method(
     assumes="One run; every canary was put in or left out by its own fair coin; the mechanism's "
     "trade-off curve for each canary is Gaussian. For other mechanisms it can be too large.",
     cites=("mahloujifar2024", "dong2022", "balle2018"),
+    designs=CANARIES,
 )

@@ -181,8 +181,9 @@ def bound_one_run(
     scores: RecordScores, member: ArrayLike, *, coins: bool, delta: float, confidence: float
 ) -> EpsilonLowerBound:
     """Return the bound of ``evaluate``: valid where membership was drawn by fair coins."""
+    parts = replace(scores.split(member), design="coins" if coins else "fixed")
     bound = epsilon_lower_bound(
-        scores.split(member),
+        parts,
         delta=delta,
         confidence=confidence,
         method="one_run",

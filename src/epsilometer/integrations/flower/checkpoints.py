@@ -1,0 +1,142 @@
+"""Keep what an audit has seen after every round, so that a server that was killed resumes."""
+
+import io
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from epsilometer._files import OWNER_FOLDER, check_plain, read_plain, write_whole
+from epsilometer.core.audit import Audit
+from epsilometer.core.findings import ConformanceFinding
+from epsilometer.core.serialisation import from_json, to_json
+from epsilometer.engine.store import is_busy, lock
+from epsilometer.errors import EpsilometerError, InvalidArgument
+
+_STATE, _START, _CHECKS = "watch.npz", "start.npy", "checks.json"
+_ENDED = "told.txt"  # written when a run ends
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Kept:
+    """What was kept of the rounds before a server was killed.
+
+    Attributes:
+        seed: Of the canaries.
+        nodes: Which nodes are canaries, in their order.
+        watch: What was seen of them, as of ``IterateWatch.export``.
+        part: How often the run was begun, this time included.
+        odd: What a reader must know.
+        checks: What was found of the released weights until then.
+    """
+
+    seed: int
+    nodes: tuple[int, ...]
+    watch: Mapping[str, NDArray[Any]] = field(repr=False)
+    part: int
+    odd: tuple[str, ...] = ()
+    checks: ConformanceFinding | None
+
+
+@contextmanager
+def hold_folder(out: str | Path, call: Mapping[str, Any]) -> Iterator[tuple[Path, Kept | None]]:
+    """Hold the directory of a run: that of one that was killed, or a new one.
+
+    Args:
+        out: Where; a number is added where a run has ended, is under way, or was another one.
+        call: What was asked for, by which a run is known again.
+    """
+    for folder in _list_folders(out):
+        kept = None
+        if not _make(folder):
+            kept = _read(folder, call)
+            if kept is None:
+                continue
+        with lock(folder):
+            yield folder, kept
+        return
+
+
+def make_folder(out: str | Path) -> Path:
+    """Make a new directory, with a number added where there is one already."""
+    return next(folder for folder in _list_folders(out) if _make(folder))
+
+
+def _list_folders(out: str | Path) -> Iterator[Path]:
+    wanted, most = Path(out), 10**6
+    yield wanted
+    for number in range(2, most):
+        yield wanted.with_name(f"{wanted.name}-{number}")
+    raise InvalidArgument(
+        f"Expected room for another run beside {str(out)!r}, found {most:,} of them. "
+        "Give another out=DIR."
+    )
+
+
+def _make(folder: Path) -> bool:
+    """Make a directory for its owner alone; return False where there is one already."""
+    try:
+        folder.mkdir(mode=OWNER_FOLDER, parents=True)
+    except FileExistsError:
+        return False
+    folder.chmod(OWNER_FOLDER)  # whatever the umask took away
+    return True
+
+
+def keep_round(
+    folder: Path,
+    call: Mapping[str, Any],
+    kept: Kept,
+    checks: Audit,
+) -> None:
+    """Keep what was seen until now; the weights a run began with are written once."""
+    watch: dict[str, Any] = dict(kept.watch)
+    start = watch.pop("start")
+    if not (folder / _START).exists():
+        write_whole(folder / _START, _pack(start))
+    names = ("seed", "nodes", "part", "odd")
+    meta = {"call": call, **{name: getattr(kept, name) for name in names}}
+    packed = io.BytesIO()
+    np.savez(packed, meta=np.array(json.dumps(meta)), **watch)
+    write_whole(folder / _CHECKS, to_json(checks).encode("utf-8"))
+    write_whole(folder / _STATE, packed.getvalue())  # last: with it, all is there
+
+
+def _read(folder: Path, call: Mapping[str, Any]) -> Kept | None:
+    """Return what was kept of a run with the same settings that was killed; None otherwise."""
+    if not (folder / _STATE).is_file() or (folder / _ENDED).exists() or is_busy(folder):
+        return None
+    try:
+        with np.load(_open(folder / _STATE)) as packed:
+            state = {name: packed[name] for name in packed.files}
+        meta = json.loads(str(state.pop("meta")))
+        state["start"] = np.load(_open(folder / _START))
+        checks = from_json(read_plain(folder / _CHECKS)).conformance
+    except (OSError, ValueError, KeyError, EpsilometerError):  # damaged: left as it is
+        return None
+    if meta.get("call") != json.loads(json.dumps(call)):
+        return None
+    return Kept(
+        seed=int(meta["seed"]),
+        nodes=tuple(map(int, meta["nodes"])),
+        watch=state,
+        part=int(meta["part"]) + 1,
+        odd=tuple(map(str, meta["odd"])),
+        checks=checks,
+    )
+
+
+def _open(path: Path) -> io.BytesIO:
+    """Read a plain file; numpy then reads no objects from it."""
+    return io.BytesIO(read_plain(path, largest=check_plain(path).st_size))
+
+
+def _pack(array: NDArray[Any]) -> bytes:
+    packed = io.BytesIO()
+    np.save(packed, array)
+    return packed.getvalue()

@@ -1,0 +1,94 @@
+"""Plant canaries in the clients themselves, by a mod of their ``ClientApp``."""
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+from epsilometer._extras import needs
+from epsilometer.audits.federated.directions import Family
+from epsilometer.audits.federated.iterates import Layout
+from epsilometer.errors import InvalidArgument
+from epsilometer.integrations.flower.messages import (
+    JUST_BELOW,
+    PLANTED,
+    is_training,
+    read_norm,
+    read_weights,
+    to_record,
+)
+from epsilometer.integrations.flower.settings import (
+    STATISTICS,
+    PlantedFamily,
+    commit,
+    draw_directions,
+)
+
+with needs("flwr", extra="flower"):
+    from flwr.app import ConfigRecord, Context, Message
+
+_Handler: TypeAlias = Callable[[Message, Context], Message]
+_RESULTS = "fitres.metrics"  # where older clients put what they say
+
+
+def canary_mod(
+    canaries: int,
+    *,
+    seed: int,
+    family: Family = "hadamard",
+    clip_norm: float | None = None,
+    without: Sequence[str] = STATISTICS,
+    index: Callable[[Context], int | None] | None = None,
+) -> Callable[[Message, Context, _Handler], Message]:
+    """Return a mod for the ``ClientApp``: designated clients answer with canaries themselves.
+
+    For secure aggregation, where the server cannot answer for a client whose masks it does not
+    know; and for clients that add noise themselves, whose single replies are then looked at. Put it
+    *last* in the list of mods, so that clipping and masking are done to what it made;
+    audit the server's app with ``mode="mod"`` and the same ``canaries``, ``seed`` and ``family``.
+    The designated clients train as the others do, and what they trained is thrown away. Each says
+    in its reply which family of canaries it planted, by a hash, which the audit takes out again.
+
+    Args:
+        canaries: How many there are in all.
+        seed: That of ``audit_server_app``. Whoever has it knows all canaries: draw it by
+            ``secrets.randbits(53)``, and keep it to yourself.
+        family: That of ``audit_server_app``.
+        clip_norm: Norm of a canary, where the message's config has no clipping norm.
+        without: That of ``audit_server_app``.
+        index: Which canary a client is, or None if it is none; by default its ``partition-id``
+            where that is below ``canaries``.
+    """
+
+    asked = PlantedFamily(canaries=canaries, seed=seed, family=family)
+
+    def choose_canary(context: Context) -> int | None:
+        if index is not None:
+            return index(context)
+        partition = int(context.node_config.get("partition-id", canaries))
+        return partition if partition < canaries else None
+
+    def mod(message: Message, context: Context, call_next: _Handler) -> Message:
+        number = choose_canary(context) if is_training(message) else None
+        if number is None:
+            return call_next(message, context)
+        sent, norm = read_weights(message.content), read_norm(message.content) or clip_norm
+        if norm is None:
+            raise InvalidArgument(
+                "Expected a clipping norm in the message's config, or clip_norm, got neither."
+            )
+        reply = call_next(message, context)
+        if reply.has_error():
+            return reply
+        layout = Layout(sent, without=without)
+        row = draw_directions(family, canaries, layout.size, seed).rows([number])[0]
+        name = next(iter(reply.content.array_records))
+        reply.content[name] = to_record(layout.move(sent, row * np.float32(norm * JUST_BELOW)))
+        planted = f"{commit(asked, layout.names)} {number}"
+        if _RESULTS in reply.content.config_records:
+            reply.content.config_records[_RESULTS][PLANTED] = planted
+        else:
+            reply.content[PLANTED] = ConfigRecord({PLANTED: planted})
+        return reply
+
+    return mod

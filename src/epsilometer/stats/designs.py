@@ -1,0 +1,126 @@
+"""Check that observations can have come about as their design says, and that none is a copy."""
+
+import math
+
+import numpy as np
+import scipy.special
+
+from epsilometer.core.scores import Scores, describe_design
+from epsilometer.errors import InvalidArgument
+from epsilometer.stats.thresholds import Observed
+from epsilometer.types import FloatArray, IntArray
+
+IMPLAUSIBLE = 1e-6  # chance below which a sample refutes what is said of it
+_LOOKED_AT = 2**13  # scores of a side; sorting more would take longer than some bounds do
+_FEWEST = 10  # values that repeat, below which there is no remark
+_SHARE = 0.005  # of the values of a side that repeat, below which there is no remark
+_NEAR = 1.1  # times the smallest gap, within which gaps are one step in spite of rounding
+_NEIGHBOURS = 0.3  # of so many repeated values, below which steps explain nothing
+
+
+def inspect_observations(observed: Observed) -> tuple[str, ...]:
+    """Refuse observations that contradict their design; return remarks on those that may.
+
+    Guarantee: each error has a chance of about 10⁻⁶ at most where scores are as declared.
+
+    Raises:
+        InvalidArgument: So many or so few are inside as coins would never give; or all values of
+            a side repeat equally often, as rows do that were copied.
+    """
+    _check_inclusion(observed)
+    if not isinstance(observed, Scores):
+        return ()  # values within a bin are equal without being copies
+    remarks = (
+        _inspect_side(name, side)
+        for name, side in (("inside", observed.inside), ("outside", observed.outside))
+    )
+    return tuple(remark for remark in remarks if remark)
+
+
+def refuse_canaries(observed: Observed, method: str) -> None:
+    """Refuse canaries of one run where a method needs independent runs."""
+    if observed.design != "runs":
+        said = describe_design(observed.design, observed.inclusion)
+        raise InvalidArgument(
+            f"Expected {describe_design('runs')}, for {method}, got {said} (design = "
+            f"{observed.design!r}). Scores of one run depend on each other: they are bounded by "
+            "one_run and one_run_fdp."
+        )
+
+
+def _check_inclusion(observed: Observed) -> None:
+    if observed.design != "coins":
+        return
+    n_in, total, chance = observed.n_in, observed.n_in + observed.n_out, observed.inclusion
+    at_most = scipy.special.bdtr(n_in, total, chance)
+    at_least = scipy.special.bdtrc(n_in - 1, total, chance) if n_in else 1.0
+    if 2 * min(at_most, at_least) < IMPLAUSIBLE:
+        raise InvalidArgument(
+            f"Expected about {total * chance:,.0f} of {total:,} canaries inside "
+            f"({describe_design('coins', chance)}), got {n_in:,}, which coins give less than once "
+            "in a million runs. Give the scores of all canaries; state the coin's chance as "
+            "inclusion, or design = 'fixed' where a fixed number was drawn."
+        )
+
+
+def _inspect_side(name: str, side: FloatArray) -> str:
+    """Refuse a side whose values all repeat equally often; return a remark on other repeats."""
+    ranked = np.sort(_take_window(side))
+    steps = np.flatnonzero(ranked[1:] != ranked[:-1])
+    if steps.size >= ranked.size - 1:  # the usual case: all differ
+        return ""
+    edges = np.concatenate([[-1], steps, [ranked.size - 1]])
+    values, counts = ranked[edges[1:]], np.diff(edges)
+    times = int(counts[0])
+    if times > 1 and (counts == times).all() and _is_too_even(counts.size, times):
+        raise InvalidArgument(
+            f"Expected independent scores {name}, got every value exactly {times} times: "
+            f"{counts.size:,} different ones among {ranked.size:,} that were looked at. Rows were "
+            "copied, or files joined that share them. Keep one row for each run or canary."
+        )
+    repeated = int((counts > 1).sum())
+    if repeated < max(_FEWEST, _SHARE * values.size) or _is_coarse(values, counts):
+        return ""
+    return (
+        f"{repeated:,} of {values.size:,} different scores {name} occur more than once, though "
+        "they have many digits. Copied rows, or seeds used twice, are not independent and make "
+        "the bound too large."
+    )
+
+
+def _is_too_even(values: int, times: int) -> bool:
+    """Tell whether independent scores of any law repeat so evenly less than once in a million.
+
+    The most likely law has these values alone, all equally probable.
+    """
+    n = values * times
+    log_chance = math.lgamma(n + 1) - values * math.lgamma(times + 1) - n * math.log(values)
+    return log_chance < math.log(IMPLAUSIBLE)
+
+
+def _is_coarse(values: FloatArray, counts: IntArray) -> bool:
+    """Tell whether scores repeat because they were rounded or counted, or at some atoms alone.
+
+    Then neighbouring values are often one step apart, as often as they are equal. A step is the
+    smallest gap between values of about that size: numbers of few digits have no other.
+    """
+    finite = np.isfinite(values)
+    repeated = int((counts[finite] > 1).sum())
+    if repeated < _FEWEST:
+        return True
+    known = values[finite].astype(np.float64)
+    gaps, (sizes, at) = np.diff(known), np.unique(np.frexp(known)[1][1:], return_inverse=True)
+    steps = np.full(sizes.size, np.inf)
+    np.minimum.at(steps, at, gaps)
+    return bool((gaps <= _NEAR * steps[at]).sum() - sizes.size > _NEIGHBOURS * repeated)
+
+
+def _take_window(side: FloatArray) -> FloatArray:
+    """Return the scores; of very many those in the middle, where copies and neighbours stay."""
+    if side.size <= _LOOKED_AT:
+        return side
+    some = np.sort(side[:: side.size // 1024])
+    width = math.ceil(some.size * _LOOKED_AT / side.size)
+    start = (some.size - width) // 2
+    low, high = some[start], some[min(start + width, some.size - 1)]
+    return np.asarray(side[(low < side) & (side < high)])

@@ -1,0 +1,159 @@
+"""List federated runs with Flower that do what is accounted for, in unusual ways."""
+
+import math
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+from flwr.clientapp.mod import fixedclipping_mod
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyClientSideFixedClipping,
+    DifferentialPrivacyServerSideAdaptiveClipping,
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAvg,
+    FedProx,
+    Strategy,
+)
+
+from epsilometer.conformance.server_rounds import AccountedMean
+from epsilometer.types import FloatArray
+from epsilometer.zoo.flower_rounds import (
+    CANARIES,
+    CLIENTS,
+    SHAPES,
+    SIGMA,
+    Arrays,
+    C,
+    PrivateMean,
+    average,
+    clip,
+    draw,
+    make_clients,
+    program,
+)
+
+EVERYBODY = CLIENTS + CANARIES
+LAYERS = dict.fromkeys(SHAPES, C / math.sqrt(len(SHAPES)))
+MIXING = np.eye(8) - 0.5 * np.eye(8, k=-1)
+
+program("EPS-1201", part="draw")(draw)
+program("EPS-1202", part="scale")(lambda server, replies: 1.2 * SIGMA * C / replies)
+
+
+@program("EPS-1203", part="draw")
+def _add_shares_of_noise(server: PrivateMean, scale: float) -> Arrays:
+    """Add to every update its share of the noise, 1/√n of that of the sum."""
+    shares = [draw(server, scale * math.sqrt(EVERYBODY)) for _ in range(EVERYBODY)]
+    return {name: np.mean([share[name] for share in shares], axis=0) for name in SHAPES}
+
+
+program(
+    "EPS-1204",
+    part="publish",
+    settings={"accounted": AccountedMean(noise_multiplier=SIGMA, clip_norm=C, server_rate=0.5)},
+)(lambda server, mean, noise: {name: (mean[name] + noise[name]) / 2 for name in mean})
+
+
+@program(
+    "EPS-1205",
+    part="clip",
+    settings={"accounted": AccountedMean(noise_multiplier=SIGMA, clip_norm=LAYERS)},
+)
+def _clip_every_array_to_its_norm(update: Arrays) -> Arrays:
+    """Clip every array to C/√3."""
+    root = math.sqrt(len(SHAPES))
+    return {name: clip({name: root * part})[name] / root for name, part in update.items()}
+
+
+@program(
+    "EPS-1206",
+    part="average",
+    scale=lambda server, replies: SIGMA * C / 100,
+    settings={"accounted": AccountedMean(noise_multiplier=SIGMA, clip_norm=C, clients=100)},
+)
+def _divide_by_a_fixed_number(
+    server: PrivateMean, updates: Sequence[Arrays], weights: FloatArray
+) -> Arrays:
+    """Divide by the expected number of clients, however many reply."""
+    return average(server, updates, np.full(len(updates), 1 / 100))
+
+
+@program(
+    "EPS-1207",
+    part="weigh",
+    clients=partial(make_clients, unequal=True),
+    scale=lambda server, replies: SIGMA * C * server.memory["largest"],
+    settings={"accounted": AccountedMean(noise_multiplier=SIGMA, clip_norm=C, weights="examples")},
+)
+def _weigh_and_remember(server: PrivateMean, examples: FloatArray) -> FloatArray:
+    """Weigh by examples; noise is for the largest weight."""
+    weights = np.asarray(examples / examples.sum())
+    server.memory["largest"] = float(weights.max())
+    return weights
+
+
+program(
+    "EPS-1208",
+    part="read",
+    clients=partial(make_clients, updates=True),
+    settings={
+        "accounted": AccountedMean(noise_multiplier=SIGMA, clip_norm=C),
+        "replies": "updates",
+    },
+)(lambda reply, sent: reply)
+
+
+@program(
+    "EPS-1209",
+    part="draw",
+    settings={"accounted": AccountedMean(noise_multiplier=SIGMA, clip_norm=C, noise=MIXING)},
+)
+def _take_back_half_of_the_last_noise(server: PrivateMean, scale: float) -> Arrays:
+    """Add correlated noise that is declared."""
+    noise = draw(server, scale)
+    last = server.memory.get("noise", dict.fromkeys(SHAPES, 0.0))
+    server.memory["noise"] = noise
+    return {name: part - 0.5 * last[name] for name, part in noise.items()}
+
+
+program("EPS-1210", part="weigh", clients=partial(make_clients, unequal=True))(
+    lambda server, examples: np.full(examples.size, 1 / examples.size)
+)
+
+
+@program("EPS-1211", part="strategy", settings={})
+def _wrap_fedavg(seed: int) -> Strategy:
+    return DifferentialPrivacyServerSideFixedClipping(
+        FedAvg(fraction_evaluate=0.0), SIGMA, C, EVERYBODY
+    )
+
+
+@program("EPS-1212", part="strategy", settings={})
+def _wrap_fedprox(seed: int) -> Strategy:
+    return DifferentialPrivacyServerSideFixedClipping(
+        FedProx(fraction_evaluate=0.0, proximal_mu=0.1), SIGMA, C, EVERYBODY
+    )
+
+
+@program(
+    "EPS-1213",
+    part="strategy",
+    settings={},
+    clients=partial(make_clients, mods=[fixedclipping_mod]),
+)
+def _clip_in_the_clients(seed: int) -> Strategy:
+    return DifferentialPrivacyClientSideFixedClipping(
+        FedAvg(fraction_evaluate=0.0), SIGMA, C, EVERYBODY
+    )
+
+
+@program("EPS-1214", part="strategy", settings={})
+def _adapt_slowly(seed: int) -> Strategy:
+    """Adapt the clipping norm so slowly that noise is for the norm that was clipped to."""
+    return DifferentialPrivacyServerSideAdaptiveClipping(
+        FedAvg(fraction_evaluate=0.0),
+        SIGMA,
+        EVERYBODY,
+        initial_clipping_norm=1.0,
+        clip_norm_lr=1e-4,
+    )

@@ -1,0 +1,97 @@
+"""A server that was killed: its audit goes on where it was."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from epsilometer.integrations.flower.checkpoints import hold_folder
+from epsilometer.integrations.flower.settings import draw_directions
+from tests.integrations.flower_apps import Written
+
+REPOSITORY = Path(__file__).parents[2]
+# Six rounds with a checkpoint after each; the first process is killed in its fourth round.
+PROGRAM = """
+import os, signal, sys
+from pathlib import Path
+import numpy as np
+from flwr.app import Array, ArrayRecord
+from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
+from epsilometer.integrations.flower import audit_server_app, run_in_process
+from tests.integrations.flower_apps import averaging, client, model, server
+
+folder, killed, half = Path(sys.argv[1]), sys.argv[2] == "kill", float(sys.argv[3])
+saved = folder / "weights.npz"
+
+class Own(DifferentialPrivacyServerSideFixedClipping):
+    def _add_noise_to_aggregated_arrays(self, arrays):
+        self.noise_multiplier *= half
+        arrays = super()._add_noise_to_aggregated_arrays(arrays)
+        self.noise_multiplier /= half
+        self.rounds = getattr(self, "rounds", 0) + 1
+        if killed and self.rounds == 4:
+            os.kill(os.getpid(), signal.SIGKILL)
+        np.savez(saved, **{name: part.numpy() for name, part in arrays.items()})
+        return arrays
+
+arrays, rounds = model(2000), 6
+if saved.exists():
+    arrays = ArrayRecord({name: Array(part) for name, part in np.load(saved).items()})
+    rounds = 3
+np.random.seed(rounds)
+app = audit_server_app(
+    server(Own(averaging(), 1.0, 1.0, 24), arrays=arrays, rounds=rounds),
+    delta=1e-5, mode="virtual", canaries=8, out=folder / "run",
+)
+run_in_process(app, client(), nodes=16)
+"""
+
+
+def run_program(folder: Path, what: str, half: float = 1.0) -> int:
+    paths = os.pathsep.join([str(REPOSITORY / "src"), str(REPOSITORY)])
+    command = [sys.executable, "-c", PROGRAM, str(folder), what, str(half)]
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, check=False
+    )
+    return done.returncode
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
+def test_a_killed_server_resumes(tmp_path: Path) -> None:
+    assert run_program(tmp_path, "kill", half=0.5) == -signal.SIGKILL
+    left = {path.name for path in (tmp_path / "run").iterdir()}
+    assert {"start.npy", "watch.npz", "checks.json"} <= left
+    assert "told.txt" not in left
+    assert (tmp_path / "run" / "watch.npz").stat().st_mode & 0o077 == 0  # it holds the seed
+    assert run_program(tmp_path, "go on") == 0
+    assert not (tmp_path / "run-2").exists()
+    found = Written(tmp_path / "run")
+    assert "started 2 times" in found.told
+    assert found.took.tolist() == [6] * 8  # three rounds before, three since
+    weights = np.load(tmp_path / "weights.npz")
+    start = np.linspace(-0.5, 0.5, 2000, dtype=np.float32)
+    moved = np.concatenate([weights["w"].ravel() - start[10:], weights["b"] - start[:10]])
+    planted = draw_directions("hadamard", 8, 2000, found.audit.provenance.seed)
+    np.testing.assert_allclose(found.final, planted.cosines(moved), atol=1e-6)
+    # What the first process did wrong is not forgotten, though the second does it right.
+    assert found.audit.verdict == "violated"
+    assert found.audit.conformance.check("noise scale").value == pytest.approx(0.5, abs=0.02)
+    assert run_program(tmp_path, "again") == 0  # that run has ended: a new one
+    assert (tmp_path / "run-2" / "result.json").exists()
+
+
+def test_a_directory_in_use_is_left_alone(tmp_path: Path) -> None:
+    call = {"function": "audit_server_app"}
+    with hold_folder(tmp_path / "run", call) as (first, _):
+        (first / "watch.npz").write_bytes(b"half written")
+        with hold_folder(tmp_path / "run", call) as (second, kept):
+            assert second == tmp_path / "run-2"
+            assert kept is None
+    with hold_folder(tmp_path / "run", call) as (third, kept):  # damaged: left as it is
+        assert third == tmp_path / "run-3"
+        assert kept is None
+    assert (tmp_path / "run" / "watch.npz").read_bytes() == b"half written"

@@ -11,6 +11,7 @@ import epsilometer as em
 from epsilometer.errors import InvalidArgument
 from epsilometer.stats import binomial, sphere, sphere_estimates
 from epsilometer.stats.gaussians import gaussian_sigma
+from tests.calibration.rounds import mean_bounds
 from tests.conftest import cases
 from tests.oracles import even_normals, too_often
 
@@ -302,26 +303,14 @@ def test_taking_the_largest_of_rounds_for_one_is_caught() -> None:
     assert too_often(_wrong_largest(0.0, 10, 0.0, 20, told=1), 20)
 
 
-def test_known_laws_prove_more_than_a_second_sample() -> None:
-    """All rounds of the Gaussian mechanism, ε = 8 and 20: means of 20 audits."""
-    rng, k, rounds = np.random.default_rng(0), 1000, 10
-    asked = {"dimension": DIMENSION, "delta": 1e-5}
-    for epsilon, two_samples, union, known in ((8.0, 1.7, 2.3, 4.5), (20.0, 4.6, 11.4, 13.7)):
-        mu = 1 / gaussian_sigma(epsilon, 1e-5)
-        found = []
-        for _ in range(20):
-            own = _shifted(mu, k, rng)
-            elsewhere, null = (_largest(0.0, k, many, 0.0, rng) for many in (rounds - 1, rounds))
-            largest = np.maximum(own, elsewhere)
-            found.append(
-                [
-                    em.epsilon_lower_bound(em.Scores(largest, null), delta=1e-5).epsilon,
-                    sphere.cosine_bound(largest, rounds=rounds, **asked).epsilon,
-                    sphere.cosine_bound(own, **asked).epsilon,
-                ]
-            )
-        second, largest, own = np.mean(found, axis=0)
-        assert second < two_samples < union < largest < known < own < epsilon
+@pytest.mark.parametrize(
+    ("epsilon", "two_samples", "union", "known"), [(8.0, 1.7, 2.3, 4.5), (20.0, 4.6, 11.4, 13.7)]
+)
+def test_known_laws_prove_more_than_a_second_sample(
+    epsilon: float, two_samples: float, union: float, known: float
+) -> None:
+    second, largest, own, mean = mean_bounds(epsilon, 10)
+    assert second < two_samples < union < largest < known < own < mean < epsilon
 
 
 # Canaries that depend on each other.

@@ -21,6 +21,7 @@ from epsilometer.stats.thresholds import (
     HoldOut,
     Published,
     RankGrid,
+    RankSum,
 )
 
 __all__ = [
@@ -35,4 +36,5 @@ __all__ = [
     "PdtpAtMost",
     "Published",
     "RankGrid",
+    "RankSum",
 ]

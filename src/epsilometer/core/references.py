@@ -8,8 +8,6 @@ BIBLIOGRAPHY = MappingProxyType(
         "Analytical Calibration and Optimal Denoising. ICML 2018.",
         "annamalai2025": "Annamalai, Balle, Hayes, De Cristofaro: To Shuffle or not to Shuffle: "
         "Auditing DP-SGD with Shuffling. 2025.",
-        "barnard1963": "Barnard: Discussion of 'The Spectral Analysis of Point Processes'. JRSS B "
-        "25, 1963.",
         "carlini2022": "Carlini, Chien, Nasr, Song, Terzis, Tramèr: Membership Inference Attacks "
         "From First Principles. IEEE S&P 2022.",
         "chua2024": "Chua, Ghazi, Kamath, Kumar, Manurangsi, Sinha, Zhang: How Private are DP-SGD "

@@ -72,6 +72,14 @@ class AllRanks:
 
 
 @dataclass(frozen=True)
+class RankSum:
+    """Every inside score against every outside score: no threshold, so none is paid for. Valid.
+
+    For methods that know the mechanism's trade-off curve. Ties are broken at random by the seed.
+    """
+
+
+@dataclass(frozen=True)
 class Best:
     """The most favourable threshold at no cost. **Not valid**: for comparison.
 
@@ -90,7 +98,9 @@ class Published:
     """
 
 
-ThresholdRule: TypeAlias = Fixed | HoldOut | Bonferroni | RankGrid | AllRanks | Best | Published
+ThresholdRule: TypeAlias = (
+    Fixed | HoldOut | Bonferroni | RankGrid | AllRanks | RankSum | Best | Published
+)
 UNPAID = (Best, Published)  # no bound by these is valid
 Observed: TypeAlias = Scores | ScoreCounts
 

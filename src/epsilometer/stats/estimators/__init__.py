@@ -25,7 +25,6 @@ from epsilometer.stats.thresholds import (
     AllRanks,
     Observed,
     Published,
-    RankGrid,
     ThresholdRule,
 )
 
@@ -55,7 +54,7 @@ def choose_rule(
         named = DEFAULT if rule is None else "clopper_pearson"
         method = "calibrated" if isinstance(rule, AllRanks) else named
     if rule is None:
-        rule = AllRanks() if method in ("calibrated", "one_run") else RankGrid()
+        rule = REGISTRY.find(method, label="method").rules[0]()
     return method, rule
 
 
@@ -84,8 +83,9 @@ def epsilon_lower_bound(
         confidence: One-sided.
         method: A key of ``REGISTRY``; by default ``calibrated`` for runs, or ``clopper_pearson``
             with a rule that chooses one threshold, and ``one_run`` for canaries.
-        rule: How thresholds are chosen, and so what is paid for them. By default ``AllRanks()``
-            for ``calibrated`` and ``one_run``, ``RankGrid()`` for the other methods.
+        rule: How thresholds are chosen, and so what is paid for them. By default the first that
+            the method takes: ``AllRanks()`` for ``calibrated`` and ``one_run``, ``RankSum()`` for
+            ``gdp``, ``RankGrid()`` for the other methods.
         seed: For ties, which are broken at random, and rules that split at random. Same seed,
             same bound.
         adjacency: The neighbouring relation the scores were made under; carried along.

@@ -24,6 +24,7 @@ from epsilometer.stats.thresholds import (
     Published,
     RankGrid,
     Ranks,
+    RankSum,
     ThresholdRule,
 )
 from epsilometer.stats.tradeoff import epsilon_of_limits
@@ -140,8 +141,8 @@ def best_look(
             if isinstance(rule, Best) and judge.frontier is not None:
                 search = _Search.by_ranks(judge.frontier, delta, alpha)
             return _best_corner(observed, cuts, search)
-        case AllRanks():
-            raise InvalidArgument("Expected a rule that chooses a threshold, got AllRanks().")
+        case AllRanks() | RankSum():
+            raise InvalidArgument(f"Expected a rule that chooses a threshold, got {rule!r}.")
 
 
 def _at(looks: Looks, judge: Judge, delta: float) -> Winner:

@@ -19,7 +19,7 @@ from epsilometer.accounting.shuffle import published_epsilon, shuffle_epsilon
 from epsilometer.sampling.batched_gaussian import BatchedGaussian
 from epsilometer.sampling.samplers import BatchThenShuffle, PartialShuffle, Shuffle
 from epsilometer.stats.estimators import epsilon_lower_bound
-from epsilometer.stats.thresholds import Best, RankGrid
+from epsilometer.stats.thresholds import Published, RankGrid
 
 DELTA = 1e-5
 
@@ -72,7 +72,7 @@ def found(setting: Setting, observations: int, device: str) -> dict[str, float]:
         if observations > 10**8
         else game.play(observations // 2, rng)
     )
-    rules = {"uncorrected": Best(), "valid": RankGrid()}
+    rules = {"uncorrected": Published(), "valid": RankGrid()}
     return {
         name: epsilon_lower_bound(scores, delta=DELTA, rule=rule).epsilon
         for name, rule in rules.items()
@@ -153,7 +153,7 @@ def by_claim(
             plays = int(observations) // 2
             streams = np.random.default_rng([steps, int(10 * claim)]).spawn(runs)
             values = [
-                epsilon_lower_bound(game.play(plays, rng), delta=DELTA, rule=Best()).epsilon
+                epsilon_lower_bound(game.play(plays, rng), delta=DELTA, rule=Published()).epsilon
                 for rng in streams
             ]
             spread = f" ± {np.std(values, ddof=1):.2f}" if runs > 1 else ""

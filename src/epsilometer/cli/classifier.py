@@ -60,7 +60,7 @@ def _limit_options(command: Any) -> Any:
 @field_options(
     Classifier,
     {
-        "published_as": "Publish the model file, an API, or labels alone. (required)",
+        "published_as": "Publish the model file, an API, or labels alone: required.",
         "attacks": "Run these attacks, separated by commas; all or none.",
         "shadows": "Train and attack so many shadow models.",
         "precision": "Attack more models until limits are at most so wide.",

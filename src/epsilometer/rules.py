@@ -13,7 +13,16 @@ from epsilometer.audits.classifier.release import (
     NoRecordInFile,
     PdtpAtMost,
 )
-from epsilometer.stats.thresholds import AllRanks, Best, Bonferroni, Fixed, HoldOut, RankGrid
+from epsilometer.stats.thresholds import (
+    AllRanks,
+    Best,
+    Bonferroni,
+    Fixed,
+    HoldOut,
+    Published,
+    RankGrid,
+    RankSum,
+)
 
 __all__ = [
     "AdvantageAtMost",
@@ -25,5 +34,7 @@ __all__ = [
     "HoldOut",
     "NoRecordInFile",
     "PdtpAtMost",
+    "Published",
     "RankGrid",
+    "RankSum",
 ]

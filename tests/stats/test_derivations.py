@@ -20,7 +20,7 @@ import epsilometer
 from epsilometer import EpsilonEstimate, EpsilonLowerBound, Scores, epsilon_lower_bound
 from epsilometer.core.scores import Design
 from epsilometer.errors import InvalidArgument
-from epsilometer.rules import Best, Bonferroni, Fixed, HoldOut, RankGrid
+from epsilometer.rules import Best, Bonferroni, Fixed, HoldOut, Published, RankGrid
 from epsilometer.stats import bets, derivation, sphere, sphere_estimates
 from epsilometer.stats.derivation import Derivation
 from epsilometer.stats.derivations import BOUNDS, ESTIMATES, derivation_of
@@ -100,16 +100,16 @@ def at_rank(text: str, allows: str, merit: float) -> float:
 @few
 @given(observed, st.sampled_from(["clopper_pearson", "jeffreys"]), st.integers(0, 3))
 def test_two_rates_give_the_bound(seen: Scores, method: str, which: int) -> None:
-    rule = (Fixed(1.0), HoldOut(), Bonferroni(), Best())[which]
+    rule = (Fixed(1.0), HoldOut(), Bonferroni(), Published())[which]
     bound = epsilon_lower_bound(seen, delta=DELTA, method=method, rule=rule)
     check_limits(text_of(bound))
     check_epsilon(text_of(bound), bound)
 
 
 @few
-@given(observed)
-def test_the_ranks_of_a_grid_give_its_level(seen: Scores) -> None:
-    bound = epsilon_lower_bound(seen, delta=DELTA, rule=RankGrid())
+@given(observed, st.sampled_from([RankGrid(), Best()]))
+def test_the_ranks_of_a_grid_give_its_level(seen: Scores, rule: RankGrid | Best) -> None:
+    bound = epsilon_lower_bound(seen, delta=DELTA, rule=rule)
     if bound.epsilon > 0:
         epsilon, level = found("p(#) = #", text_of(bound))
         assert epsilon == pytest.approx(bound.epsilon, rel=1e-7)
@@ -132,6 +132,21 @@ def test_gaussian_dp_gives_the_bound(seen: Scores, fixed: bool) -> None:
     elif bound.epsilon > 0:
         mu, level = found("p(#) = #", text)
         assert at_rank(text, "μ", mu) == pytest.approx(level, rel=0.02)
+
+
+@pytest.mark.parametrize("mu", [0.0, 1.0, 2.5])
+def test_a_rank_sum_gives_the_bound(mu: float) -> None:
+    seen = scores(3, 40, mu)
+    bound = epsilon_lower_bound(seen, delta=DELTA, method="gdp")
+    text = text_of(bound)
+    check_gaussian(text, bound)
+    least, found_mu, alpha = found("by u = # or more, for μ = # and α = #", text)
+    assert alpha == pytest.approx(0.05)
+    assert (dict(bound.basis)["pairs won"] >= least) == (found_mu > 0)
+    rng = np.random.default_rng(0)  # a mechanism of this μ wins so many pairs with chance α
+    inside, outside = rng.normal(found_mu, 1, (3_000, 40, 1)), rng.normal(size=(3_000, 1, 47))
+    sums = (inside > outside).sum(axis=(1, 2))
+    assert 0.03 < np.mean(sums >= least) < 0.07
 
 
 @few
@@ -261,8 +276,9 @@ def test_cosines_give_the_bound(known: np.ndarray, rule: str) -> None:
 def test_the_mean_cosine_gives_the_bound(known: np.ndarray) -> None:
     bound = sphere.tied_bound(known, dimension=DIMENSION, delta=DELTA)
     text = text_of(bound)
-    d, mean, q, k, mu = found("max(0, √#·(# − #/√#)) = #", text)
-    assert mu == pytest.approx(max(0.0, np.sqrt(d) * (mean - q / np.sqrt(k))), rel=SHOWN, abs=1e-6)
+    d, k, mean, s, q, again, mu = found("max(0, √#·(#·#/# − #)/#) = #", text)
+    assert again == s
+    assert mu == pytest.approx(max(0.0, np.sqrt(d) * (k * mean / s - q) / s), rel=SHOWN, abs=1e-6)
     check_gaussian(text, bound)
 
 
@@ -361,7 +377,8 @@ def test_no_method_is_without_an_explanation() -> None:
 
 def test_no_rule_is_without_its_price() -> None:
     rules = {rule.__name__ for method in REGISTRY.values() for rule in method.rules}
-    assert set(derivation.TEXTS["paid"]) == set(guesses._PAID) == rules - {"AllRanks"}
+    assert set(derivation.TEXTS["paid"]) == rules - {"AllRanks", "RankSum"}
+    assert set(guesses._PAID) == rules - {"AllRanks", "RankSum", "Published"}  # of two limits
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,13 @@ from epsilometer.stats.estimators import (
     one_run_fdp,
 )
 from epsilometer.stats.estimators.method import Method
-from epsilometer.stats.thresholds import AllRanks, Best, Observed, RankGrid, ThresholdRule
+from epsilometer.stats.thresholds import (
+    UNPAID,
+    AllRanks,
+    Observed,
+    Published,
+    ThresholdRule,
+)
 
 REGISTRY: Registry[Method] = Registry(
     "estimators",
@@ -48,7 +54,7 @@ def choose_rule(
         named = DEFAULT if rule is None else "clopper_pearson"
         method = "calibrated" if isinstance(rule, AllRanks) else named
     if rule is None:
-        rule = AllRanks() if method in ("calibrated", "one_run") else RankGrid()
+        rule = REGISTRY.find(method, label="method").rules[0]()
     return method, rule
 
 
@@ -77,8 +83,9 @@ def epsilon_lower_bound(
         confidence: One-sided.
         method: A key of ``REGISTRY``; by default ``calibrated`` for runs, or ``clopper_pearson``
             with a rule that chooses one threshold, and ``one_run`` for canaries.
-        rule: How thresholds are chosen, and so what is paid for them. By default ``AllRanks()``
-            for ``calibrated`` and ``one_run``, ``RankGrid()`` for the other methods.
+        rule: How thresholds are chosen, and so what is paid for them. By default the first that
+            the method takes: ``AllRanks()`` for ``calibrated`` and ``one_run``, ``RankSum()`` for
+            ``gdp``, ``RankGrid()`` for the other methods.
         seed: For ties, which are broken at random, and rules that split at random. Same seed,
             same bound.
         adjacency: The neighbouring relation the scores were made under; carried along.
@@ -121,7 +128,7 @@ def epsilon_lower_bound(
         confidence=confidence,
         method=method,
         threshold_rule=repr(rule),
-        valid=chosen.exact and not isinstance(rule, Best),
+        valid=chosen.exact and not isinstance(rule, UNPAID),
         direction=found.direction,
         threshold=found.threshold,
         n_in=scores.n_in,
@@ -164,8 +171,10 @@ def _caveats(method: Method, rule: ThresholdRule) -> tuple[str, ...]:
     caveats = []
     if not method.exact:
         caveats.append(f"Not a valid bound. {method.guarantees}")
-    if isinstance(rule, Best):
+    if isinstance(rule, UNPAID):
         caveats.append(
             "Not a valid bound: the threshold was chosen on the scores it is used on, at no cost."
         )
+    if isinstance(rule, Published):
+        caveats.append("Each of the two limits spends the whole error, as it was published.")
     return tuple(caveats)

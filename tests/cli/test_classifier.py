@@ -336,12 +336,14 @@ def write_names(path: Path, n: int = 950) -> Path:
     """Names, and little that tells who has the label: whatever is learned of it is by name."""
     rng = np.random.default_rng(3)
     sex, degree = rng.integers(2, size=(2, n))
-    again = rng.random(n) < 0.4 + 0.1 * sex + 0.1 * degree
+    age, town = rng.integers(18, 70, n), rng.choice(5, n, p=[0.4, 0.3, 0.15, 0.1, 0.05])
+    again = rng.random(n) < 0.35 + 0.1 * sex + 0.1 * degree + 0.1 * (age < 30)
     rows = [
-        f"Person{i:04d},{'mf'[sex[i]]},{'FM'[degree[i]]},{['no', 'yes'][int(again[i])]}"
+        f"Person{i:04d},{age[i]},{'mf'[sex[i]]},{'abcde'[town[i]]},{'FM'[degree[i]]},"
+        f"{['no', 'yes'][int(again[i])]}"
         for i in range(n)
     ]
-    path.write_text("\n".join(["name,sex,degree,again", *rows]), "utf-8")
+    path.write_text("\n".join(["name,age,sex,town,degree,again", *rows]), "utf-8")
     return path
 
 

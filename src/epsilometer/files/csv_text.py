@@ -91,7 +91,7 @@ def open_csv(path: Path, *, encoding: str | None = None, delimiter: str | None =
     layout = _Layout(path, encoding or found)
     layout = _Layout(path, encoding or found, delimiter or _find_delimiter(layout))
     names = [name.strip() for _, row in islice(layout.read(), 1) for name in row]
-    notes = ()
+    notes: tuple[str, ...] = ()
     if layout.encoding != encoding and layout.encoding in ("cp1252", "latin-1"):
         notes = (f"{path.name} is not UTF-8, and was read as {layout.encoding}.",)
     return Content(tuple(names), partial(_read_columns, layout, names), notes=notes)

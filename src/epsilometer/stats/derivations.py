@@ -25,7 +25,7 @@ from epsilometer.stats.derivation import (
     shown,
 )
 from epsilometer.stats.estimators import REGISTRY
-from epsilometer.stats.sphere import cosine_cdf, cosine_logsf
+from epsilometer.stats.sphere import cosine_logsf, cosine_sf
 
 
 def _derive_cosines(bound: EpsilonLowerBound, *, exact: bool) -> Derivation:
@@ -39,7 +39,8 @@ def _derive_cosines(bound: EpsilonLowerBound, *, exact: bool) -> Derivation:
         )
     k, level, d = has["cosines"], has["level"], has["dimension"]
     missed = has.get("cosines that miss it", k - has.get("cosines that reach it", 0))
-    t = bound.threshold
+    t, rounds = bound.threshold, has.get("rounds", 1)
+    some = f" in one of {count(rounds)} rounds" if rounds > 1 else ""
     kind: Literal["clopper_pearson", "jeffreys"] = "clopper_pearson" if exact else "jeffreys"
     if exact and row == 0:
         hits = k - missed
@@ -56,17 +57,19 @@ def _derive_cosines(bound: EpsilonLowerBound, *, exact: bool) -> Derivation:
         rate = fnr
         sure = tpr
     if row == 0:
-        log_fpr = float(cosine_logsf(t, int(d)))
+        log_fpr = min(float(cosine_logsf(t, int(d))) + math.log(rounds), 0.0)
         put_in = f"ln({shown(sure)} − {shown(bound.delta)}) − ({shown(log_fpr)})"
-        null = f"ln FPR = ln Pr[cosine ≥ {shown(t)}] = {shown(log_fpr)}"
+        chance = f"{'' if rounds == 1 else f'{count(rounds)}·'}Pr[cosine ≥ {shown(t)}]"
+        null = f"ln FPR = ln {chance} = {shown(log_fpr)}"
     else:
-        tnr = float(cosine_cdf(t, int(d)))
+        tnr = 1 - rounds * float(cosine_sf(t, int(d)))
         put_in = f"ln({shown(tnr)} − {shown(bound.delta)}) − ln({shown(rate)})"
-        null = f"TNR = Pr[cosine < {shown(t)}] = {shown(tnr)}"
+        missed_by = "" if rounds == 1 else f"1 − {count(rounds)}·Pr[cosine ≥ {shown(t)}] = "
+        null = f"TNR = {missed_by or f'Pr[cosine < {shown(t)}] = '}{shown(tnr)}"
     return Derivation(
         counted=(
             f"{count(k - missed)} of the cosines of {count(k)} canaries that took part are at "
-            f"least {shown(t)}, {count(missed)} are not.",
+            f"least {shown(t)}{some}, {count(missed)} are not.",
         ),
         formula=(
             f"{limit} = {shown(rate)}",

@@ -17,6 +17,7 @@ from epsilometer.types import FloatArray, IntArray
 
 _RANK_RATIO = 4
 _STEP = 0.5  # between thresholds at quantiles, in null standard deviations
+_SUM_SHARE = 1 / 20  # of the error is kept for the length of a sum of canaries
 _REACH, _MISS = "cosines that reach it", "cosines that miss it"
 
 
@@ -139,6 +140,7 @@ def cosine_bound(
     delta: float,
     confidence: float = DEFAULT_CONFIDENCE,
     rule: Literal["ranks", "quantiles"] = "ranks",
+    rounds: int = 1,
 ) -> EpsilonLowerBound:
     r"""Lower bound on ε from the cosines of canaries that took part, by counting.
 
@@ -152,11 +154,18 @@ def cosine_bound(
     - ``"quantiles"``: thresholds every half standard deviation of the null, the i-th at a share
       of 1/((i+1)(i+2)). Proves less, since none of them is where the cosines happen to be.
 
+    With ``rounds`` each cosine is the largest of so many vectors, the round in which the canary
+    took part being unknown. A canary that took no part reaches a threshold in some round with
+    ``rounds`` times the chance of one at most, however much the rounds resemble each other.
+
     Guarantee: exceeds the true ε with probability at most ``1 - confidence``, whatever the law of
-        the cosines. Canaries need not take part equally often: their mean rate is bounded, and
-        unequal rates make counts only less variable (Hoeffding 1956).
-    Assumption: cosines are independent of each other, nearly so where canaries are far fewer than
-        dimensions; directions could not be foreseen.
+        the cosines, given independent canaries. Canaries need not take part equally often: their
+        mean rate is bounded, and unequal rates make counts only less variable (Hoeffding 1956).
+    Assumption: cosines are independent of each other. That is nearly so where canaries are far
+        fewer than dimensions, directions could not be foreseen, and nothing that matters is drawn
+        once for all canaries of a run. A noise level drawn per run is: the bound then errs with
+        about the chance of the low level. That can be seen only where δ is not much smaller than
+        1/k, since (ε, δ)-DP allows a chance of δ·k/r of exposing r of k canaries.
 
     Example:
         >>> even = special.ndtri((np.arange(1000) + 0.5) / 1000)
@@ -166,6 +175,7 @@ def cosine_bound(
     """
     _validate.open_unit(confidence=confidence)
     _validate.probability(delta=delta)
+    _validate.whole(1, rounds=rounds)
     if rule not in ("ranks", "quantiles"):
         raise InvalidArgument(f"Expected rule to be 'ranks' or 'quantiles', got {rule!r}.")
     ranked = np.sort(check_cosines(cosines, dimension=dimension))
@@ -175,50 +185,73 @@ def cosine_bound(
     else:
         looks = _look_at_quantiles(ranked, dimension, 1 - confidence)
         words = f"every {_STEP:g} null standard deviations"
+    law = "the exact null law" if rounds == 1 else f"the null law of {rounds:,} rounds"
     return EpsilonLowerBound(
-        **_find_best_look(looks, ranked.size, dimension, delta),
+        **_find_best_look(looks, ranked.size, dimension, delta, rounds),
         confidence=confidence,
         method="cosines",
-        threshold_rule=f"{words}, FPR from the exact null law",
+        threshold_rule=f"{words}, FPR from {law}",
         valid=True,
         cites=("clopper1934", "kairouz2015", "andrew2024"),
     )
 
 
 def tied_bound(
-    cosines: ArrayLike, *, dimension: int, delta: float, confidence: float = DEFAULT_CONFIDENCE
+    cosines: ArrayLike,
+    *,
+    dimension: int,
+    delta: float,
+    confidence: float = DEFAULT_CONFIDENCE,
+    orthonormal: bool = False,
 ) -> EpsilonLowerBound:
-    r"""Lower bound on ε from the mean of the cosines: ε at μ̂ − q/√k, q a quantile of the null.
+    r"""Lower bound on ε from the mean c̄ of the cosines: ε at μ = √d·(k·c̄/s − q)/s.
 
-    A sum of k orthonormal canaries is √k along one direction, so that √k times the mean is the
-    cosine with that direction. With Gaussian noise its tangent times √(d−1) is a noncentral t
-    of d − 1 degrees of freedom, shifted by √k/σ: the exact law, in which the chance that the bound
-    is too large is 1 − confidence without leakage, and less with it, since canaries lengthen the
-    sum. The normal quantile instead of the null's would err by 0.012/d more.
+    Let s be the length of the sum of k canaries, and q a quantile of the null. k·c̄/s is the cosine
+    with that sum. With Gaussian noise its tangent times √(d−1) is a noncentral t of d − 1 degrees
+    of freedom, shifted by s/σ: the exact law, in which the chance that the bound is too large is
+    1 − confidence without leakage, and less with it, since canaries lengthen the sum. If canaries
+    took part in different vectors, k·c̄ is a sum of such cosines, whose law lies between that of one
+    and the normal one: q is the larger of both quantiles.
+
+    Of orthonormal canaries s is √k. Those drawn on the sphere have a longer sum now and then; s is
+    then an upper limit, which a twentieth of the error pays for (``limit_sum``).
 
     Guarantee: exceeds the true ε with probability at most ``1 - confidence`` for canaries that
         take part equally often in sums with Gaussian noise.
-    Assumption: exactly that: all cosines have one mean and the spread 1/√d of the null.
+    Assumption: exactly that: all cosines have one mean and the spread 1/√d of the null. Canaries
+        are orthonormal, or were drawn independently on the sphere.
 
     Example:
         >>> even = special.ndtri((np.arange(1000) + 0.5) / 1000)
-        >>> round(tied_bound((even + 4) / 1000, dimension=10**6, delta=1e-6).epsilon, 1)
+        >>> asked = {"dimension": 10**6, "delta": 1e-6}
+        >>> round(tied_bound((even + 4) / 1000, **asked, orthonormal=True).epsilon, 1)
         25.9
+        >>> round(tied_bound((even + 4) / 1000, **asked).epsilon, 1)
+        25.7
     """
     _validate.open_unit(confidence=confidence, delta=delta)
     known = check_cosines(cosines, dimension=dimension)
-    error = -float(cosine_quantile(1 - confidence, dimension)) / math.sqrt(known.size)
-    sure = math.sqrt(dimension) * (float(known.mean()) - error)
+    k, alpha = known.size, 1 - confidence
+    length = math.sqrt(k)
+    if not orthonormal:
+        length = limit_sum(k, dimension, alpha=alpha * _SUM_SHARE)
+        alpha *= 1 - _SUM_SHARE
+    error = max(
+        -float(cosine_quantile(alpha, dimension)),
+        -float(special.ndtri(alpha)) / math.sqrt(dimension),
+    )
+    mean = float(known.mean())
+    sure = max(0.0, math.sqrt(dimension) * (k * mean / length - error) / length)
     return EpsilonLowerBound(
-        epsilon=gdp_epsilon(max(0.0, sure), delta),
+        epsilon=gdp_epsilon(sure, delta),
         delta=delta,
         confidence=confidence,
         method="mean_cosine",
         threshold_rule="none: the mean of all cosines, spread tied to the null's",
         valid=True,
         direction="both",
-        threshold=max(0.0, sure) / math.sqrt(dimension),
-        n_in=known.size,
+        threshold=sure / math.sqrt(dimension),
+        n_in=k,
         n_out=0,
         cites=("andrew2024", "balle2018"),
         caveats=(
@@ -226,13 +259,31 @@ def tied_bound(
             "cosines are taken to be normal, of one mean, with the spread of the null.",
         ),
         basis=(
-            ("mean cosine", float(known.mean())),
-            ("cosines", known.size),
+            ("mean cosine", mean),
+            ("cosines", k),
             ("dimension", dimension),
-            ("quantile", error * math.sqrt(known.size)),
-            ("μ", max(0.0, sure)),
+            ("quantile", error),
+            ("sum", length),
+            ("μ", sure),
         ),
     )
+
+
+def limit_sum(count: int, dimension: int, *, alpha: float) -> float:
+    """Return what the sum of random directions is longer than with chance ``alpha`` at most.
+
+    A direction is the mean of the normal vectors along it, over their mean length m. So by Jensen
+    e^(λ·length²) of a sum of directions is on average at most that of normal vectors over m, whose
+    squared length is k/m² times χ² of d degrees of freedom: Chernoff's limit of that holds.
+
+    Example:
+        >>> round(limit_sum(100, 10_000, alpha=0.001), 2)
+        10.26
+    """
+    # y − 1 − ln y = (2/d)·ln(1/α), y > 1
+    y = -special.lambertw(-math.exp(-1 + 2 * math.log(alpha) / dimension), -1).real
+    squared_mean = 2 * special.poch(dimension / 2, 0.5) ** 2
+    return min(math.sqrt(count * dimension * y / squared_mean), float(count))
 
 
 def one_shot_epsilon_lo(
@@ -277,14 +328,15 @@ class _Looks(NamedTuple):
 
 
 def _find_best_look(
-    looks: tuple[_Looks, _Looks], k: int, dimension: int, delta: float
+    looks: tuple[_Looks, _Looks], k: int, dimension: int, delta: float, rounds: int = 1
 ) -> dict[str, Any]:
     """Return what a bound says of the look that proves most, from above or from below."""
     above, below = looks
-    tnr = cosine_cdf(below.thresholds, dimension)
+    tnr = 1 - rounds * cosine_sf(below.thresholds, dimension)
+    log_fpr = np.minimum(math.log(rounds) + cosine_logsf(above.thresholds, dimension), 0.0)
     epsilons = np.stack(
         [
-            log_ratio(above.rates - delta, cosine_logsf(above.thresholds, dimension)),
+            log_ratio(above.rates - delta, log_fpr),
             log_ratio(tnr - delta, np.log(below.rates)),
         ]
     )
@@ -302,6 +354,7 @@ def _find_best_look(
             ("cosines", k),
             ("level", look.levels[at]),
             ("dimension", dimension),
+            *((("rounds", rounds),) if rounds > 1 else ()),
         ),
     }
 

@@ -32,7 +32,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 import scipy.linalg
@@ -69,12 +69,14 @@ class Directions(ABC):
     the law of ``stats.sphere.cosine_cdf``.
 
     Attributes:
+        orthonormal: Whether the directions of this family are.
         count: How many.
         dimension: Of the space: the number of trainable parameters, say.
         key: From which all directions follow.
         memory: Bytes that may be kept between calls.
     """
 
+    orthonormal: ClassVar[bool] = False
     count: int
     dimension: int
     key: int
@@ -300,6 +302,8 @@ class HadamardCanaries(Directions):
         >>> canaries.dots(planted).round(3) + 0.0
         array([5., 0., 5.])
     """
+
+    orthonormal: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -14,6 +14,7 @@ from epsilometer.errors import InvalidArgument
 from epsilometer.types import FloatArray, IntArray
 
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
+KEPT = 2**28  # bytes for vectors of rounds, where canaries take part in several
 
 
 class Layout:
@@ -82,6 +83,9 @@ class IterateSummary:
         largest: Largest cosine of every canary with θ_t − θ_{t−1} over all rounds, ``(2k,)``.
         took: How often each planted canary took part in a round that moved the weights, ``(k,)``.
         rounds: Rounds that moved the weights.
+        matched: Cosine of every planted canary with the sum of θ_t − θ_{t−1}, each of norm 1, over
+            the rounds in which it took part, ``(k,)``; nan where it did not. None: not looked at.
+        orthonormal: Whether the canaries are.
         still: Rounds with canaries that moved nothing: failed, or dropped.
         lost: Iterates that were not finite, and were skipped.
     """
@@ -90,12 +94,64 @@ class IterateSummary:
     largest: FloatArray
     took: IntArray
     rounds: int
+    matched: FloatArray | None = None
+    orthonormal: bool = False
     still: int = 0
     lost: int = 0
 
 
+class MatchedFilter:
+    """Add up what rounds released over the rounds of each canary; compare it with the canary.
+
+    With unit vectors w of rounds and v = Σ w over those of a canary, its cosine with v is the sum
+    of its cosines over |v|, and |v|² follows from inner products of rounds. Who took part in no
+    round has a direction that does not depend on v: the law of its cosine is known exactly.
+
+    Guarantee: rounds are added as long as their vectors fit into ``memory``; later, only the first
+        round of canaries that have none yet. Both are chosen before a vector is seen.
+
+    Args:
+        count: How many canaries.
+        memory: Bytes for vectors of rounds; 0 where each canary takes part once.
+
+    Example:
+        >>> matched = MatchedFilter(2, memory=1000)
+        >>> matched.see(np.array([3.0, 0.0]), np.array([0.8, -0.6]), [0])
+        >>> matched.see(np.array([0.0, 2.0]), np.array([0.6, 0.8]), [0, 1])
+        >>> matched.summarise().round(2)  # 0.8 + 0.6, over √2
+        array([0.99, 0.8 ])
+    """
+
+    def __init__(self, count: int, *, memory: int = 0) -> None:
+        self._sums, self._squares = np.zeros(count), np.zeros(count)
+        self._left = memory
+        self._kept: list[tuple[NDArray[np.float32], IntArray]] = []
+
+    def see(self, vector: NDArray[Any], cosines: FloatArray, members: ArrayLike) -> None:
+        """Take what a round released, all cosines with it, and who took part."""
+        who = np.unique(np.asarray(members, np.int64))
+        norm = float(np.linalg.norm(vector))
+        if not who.size or norm == 0:
+            return
+        unit = (vector / norm).astype(np.float32)
+        if unit.nbytes > self._left:
+            who = who[self._squares[who] == 0]
+        else:
+            for other, they in self._kept:
+                self._squares[np.intersect1d(who, they)] += 2 * float(unit @ other)
+            self._left -= unit.nbytes
+            self._kept.append((unit, who))
+        self._squares[who] += 1
+        self._sums[who] += cosines[who]
+
+    def summarise(self) -> FloatArray:
+        """Return the cosine of each canary with the sum over its rounds; nan without any."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.clip(self._sums / np.sqrt(self._squares), -1.0, 1.0)
+
+
 class IterateWatch:
-    """Watch θ_0, θ_1, …; keep two of them and two numbers per canary, however long the run.
+    """Watch θ_0, θ_1, …; keep two of them and some numbers per canary, however long the run.
 
     Half of the canaries are planted (the first ``count // 2``), the others are never sent to
     anybody and show what a maximum over rounds looks like without having taken part.
@@ -103,7 +159,8 @@ class IterateWatch:
     Attributes:
         moved: Length of the last change of the weights.
 
-    Guarantees: a vector that comes twice running is one iterate; memory does not grow with rounds.
+    Guarantees: a vector that comes twice running is one iterate; memory grows with rounds up to
+        ``memory`` alone.
     Assumes: a canary that took part did so in the round that ends with the next iterate.
 
     Example:
@@ -118,7 +175,8 @@ class IterateWatch:
         (array([0, 1]), array([0., 1., 0., 0.]))
     """
 
-    def __init__(self, canaries: Directions, start: ArrayLike) -> None:
+    def __init__(self, canaries: Directions, start: ArrayLike, *, memory: int = 0) -> None:
+        """Begin with the first weights; ``memory`` is that of :class:`MatchedFilter`."""
         _validate.whole(2, count=canaries.count)
         if canaries.count % 2:
             raise InvalidArgument(
@@ -128,6 +186,7 @@ class IterateWatch:
         self._start = self._last = self._check_vector(start)
         self._largest = np.full(canaries.count, -np.inf)
         self._took = np.zeros(canaries.count // 2, np.int64)
+        self._matched = MatchedFilter(canaries.count // 2, memory=memory)
         self._pending: list[int] = []
         self._rounds = self._still = self._lost = 0
         self.moved = 0.0
@@ -145,9 +204,11 @@ class IterateWatch:
             self._lost += 1
             self._pending.clear()
             return False
-        change = now - self._last
-        self.moved = float(np.linalg.norm(change))
-        self._largest = np.maximum(self._largest, self._canaries.cosines(change))
+        step = now - self._last
+        self.moved = float(np.linalg.norm(step))
+        cosines = self._canaries.cosines(step)
+        self._largest = np.maximum(self._largest, cosines)
+        self._matched.see(step, cosines, self._pending)
         np.add.at(self._took, np.asarray(self._pending, np.int64), 1)
         self._pending.clear()
         self._last = now
@@ -188,6 +249,8 @@ class IterateWatch:
             largest=self._largest if self._rounds else np.zeros(self._canaries.count),
             took=self._took.copy(),
             rounds=self._rounds,
+            matched=self._matched.summarise(),
+            orthonormal=self._canaries.orthonormal,
             still=self._still + bool(self._pending),
             lost=self._lost,
         )

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from epsilometer.audits.federated.directions import Directions
+from epsilometer.audits.federated.iterates import MatchedFilter
 from epsilometer.audits.federated.rounds import Iterates, RoundSettings, Visit
 from epsilometer.errors import InvalidArgument
 from epsilometer.networks.devices import as_tensor, explain_full, one_thread, own_randomness
@@ -36,6 +37,8 @@ class FederatedRun:
         observed: Each planted canary's highest cosine over the rounds, ``(planted,)``; empty where
             nobody looked at the iterates.
         unobserved: The same of canaries that never took part.
+        matched: Each planted canary's cosine with the sum over its own rounds, ``(planted,)``; nan
+            where it took part in none, empty where nobody looked at the iterates.
         participations: In how many rounds each planted canary took part, ``(planted,)``.
         clips: Clipping norm of every round, ``(rounds,)``.
         members: How many took part in every round, canaries among them, ``(rounds,)``.
@@ -48,6 +51,7 @@ class FederatedRun:
     model: FloatArray
     observed: FloatArray
     unobserved: FloatArray
+    matched: FloatArray
     participations: IntArray
     clips: FloatArray
     members: IntArray
@@ -56,16 +60,25 @@ class FederatedRun:
 
 
 class Watch:
-    """Look at canaries: keep the highest cosine of each so far."""
+    """Look at canaries: keep the highest cosine of each so far, and that with its own rounds.
 
-    def __init__(self, canaries: Directions | None, planted: int, iterates: Iterates) -> None:
+    ``memory`` is that of :class:`MatchedFilter`.
+    """
+
+    def __init__(
+        self, canaries: Directions | None, planted: int, iterates: Iterates, *, memory: int = 0
+    ) -> None:
         self.canaries, self.planted, self.iterates = canaries, planted, iterates
         count = 0 if canaries is None or iterates == "none" else canaries.count
         self.highest = np.full(count, -np.inf)
+        self.matched = MatchedFilter(min(planted, count), memory=memory)
 
-    def see(self, vector: Tensor) -> None:
-        """Compare all canaries with what one round released."""
-        np.maximum(self.highest, self.cosines(vector), out=self.highest)
+    def see(self, vector: Tensor, members: IntArray) -> None:
+        """Compare all canaries with what one round released, of which some were members."""
+        cosines = self.cosines(vector)
+        np.maximum(self.highest, cosines, out=self.highest)
+        if members.size:
+            self.matched.see(vector.cpu().numpy(), cosines, members)
 
     def cosines(self, vector: Tensor) -> FloatArray:
         """Return the cosines of all canaries with a vector, computed where it is."""
@@ -182,11 +195,11 @@ class _Server:
             total += self.noise.next(self.multiplier * clip)
         mean = total.div_(self.divisor)
         if watch.iterates == "updates":
-            watch.see(mean)
+            watch.see(mean, planted)
         before = self.weights.clone() if watch.iterates == "steps" else self.weights
         how.server_optimizer.step(self.weights[None], -mean[None], self.state, rate=how.server_rate)
         if watch.iterates == "steps":
-            watch.see(self.weights - before)
+            watch.see(self.weights - before, planted)
         members = clients.size + planted.size
         self.history.append((clip, members, unclipped, lost))
         if not bool(torch.isfinite(self.weights).all()):
@@ -228,6 +241,7 @@ class _Server:
             model=watch.cosines(self.weights)[:planted],
             observed=watch.highest[:planted],
             unobserved=watch.highest[planted:],
+            matched=watch.matched.summarise(),
             participations=np.bincount(taken, minlength=planted)[:planted],
             clips=np.array(clips),
             members=members,

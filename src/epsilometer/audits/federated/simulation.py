@@ -13,6 +13,7 @@ import numpy as np
 from epsilometer import _validate
 from epsilometer._extras import needs
 from epsilometer.audits.federated.directions import Directions
+from epsilometer.audits.federated.iterates import KEPT
 from epsilometer.audits.federated.rounds import (
     Iterates,
     RoundSettings,
@@ -159,7 +160,8 @@ class FederatedTraining(RoundSettings):
         divisor = self.divisor
         if divisor is None:
             divisor = self.cohort + count * (repetitions or 0) / self.rounds
-        watch = Watch(canaries, count, iterates)
+        # Who takes part once needs no sum over rounds; who is drawn like a client hides.
+        watch = Watch(canaries, count, iterates, memory=KEPT if (repetitions or 1) > 1 else 0)
         return run_rounds(self.fill_defaults(), watch, who, when, divisor, rng=rng, visit=visit)
 
     def epsilon(

@@ -184,6 +184,7 @@ class FederatedJob:
         return {
             "final": run.moved if subject.statistic == "moved" else run.model,
             "largest": np.concatenate([run.observed, run.unobserved]),
+            "matched": run.matched,
             "took": run.participations,
             "lost": np.array([run.lost.sum(), run.members.sum()]),
             "accuracy": np.array(right, np.float64),
@@ -198,6 +199,7 @@ class FederatedJob:
         return {
             "final": low,
             "largest": np.concatenate([low, -low]),
+            "matched": low,
             "took": np.ones(canaries, np.int64),
             "lost": np.zeros(2, np.int64),
             "accuracy": np.zeros(0),
@@ -221,9 +223,12 @@ class FederatedJob:
                     largest=arrays["largest"],
                     took=arrays["took"],
                     rounds=self.subject.rounds,
+                    matched=arrays["matched"],
+                    orthonormal=self.subject.family == "hadamard",
                 ),
                 request,
                 dimension=self.subject.size,
+                participation="hidden" if often is None else "known",
                 subject=f"{self.subject.title}, {_word_repetitions(often)}",
                 caveats=_word_run(arrays),
                 estimates=self._account(often),
@@ -308,14 +313,15 @@ def measure_iterates(
 ) -> tuple[EpsilonFinding, ...]:
     """Return what is proved by who sees the final model, and by who sees that of every round.
 
-    The first compares canaries with θ_T − θ_0, since the weights a run begins with are public; the
-    second takes the largest of all rounds, and compares it with that of canaries that were never
-    planted. After one round the two see the same, and only the first is there.
+    The first compares canaries with θ_T − θ_0, since the weights a run begins with are public. The
+    second compares each canary with the sum of the rounds in which it took part, where that is
+    ``known``; else with the round that comes closest, by the law of the largest of all rounds.
+    After one round the two see the same, and only the first is there.
 
     Guarantee: that of ``Cosines``, for both together.
-    Assumption: none with ``hidden``, where all canaries count, whether they were sampled or not;
-        with ``known`` only those count that took part, so that the claim must not rest on
-        amplification by sampling.
+    Assumption: that of ``Cosines``. With ``hidden`` all canaries count, whether they were sampled
+        or not; with ``known`` only those that took part, and their rounds are no secret, so that
+        the claim must not rest on amplification by sampling or shuffling.
 
     Args:
         summary: What was seen of the canaries.
@@ -335,6 +341,7 @@ def measure_iterates(
     equal = participation != "unseen" and np.unique(summary.took[counted]).size == 1
     said = (*caveats, *_word_participation(summary, participation))
     planted = summary.took.size
+    matched = summary.matched if participation == "known" else None
     views: list[tuple[str, str, FloatArray, FloatArray | None]] = [
         (
             "final model",
@@ -343,7 +350,9 @@ def measure_iterates(
             None,
         )
     ]
-    if summary.rounds > 1:
+    if summary.rounds > 1 and matched is not None:
+        views.append(("all rounds", "the weights after every round", matched[counted], None))
+    elif summary.rounds > 1:
         largest = summary.largest[:planted][counted], summary.largest[planted:]
         views.append(("all rounds", "the weights after every round", *largest))
     if single is not None:
@@ -360,6 +369,8 @@ def measure_iterates(
                     inside,
                     dimension=dimension,
                     unobserved=outside,
+                    rounds=1 if outside is None else summary.rounds,
+                    orthonormal=summary.orthonormal,
                     participation="equal" if equal or inside is single else "unequal",
                     title=f"{subject}, {summary.rounds:,} rounds: {name}",
                     adversary=f"sees {view}{_KNOWS[participation]}",

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from epsilometer._extras import needs
 from epsilometer.audits.federated.directions import Directions
-from epsilometer.audits.federated.iterates import IterateWatch, Layout
+from epsilometer.audits.federated.iterates import KEPT, IterateWatch, Layout
 from epsilometer.conformance.noise_checks import LEVEL
 from epsilometer.conformance.server_rounds import AccountedMean, RoundWatch
 from epsilometer.core import judge
@@ -164,7 +164,10 @@ class Planting:
             self._canaries = draw_directions(
                 asked.family, asked.canaries, self.layout.size, asked.known_seed
             )
-            self.watch = IterateWatch(self._canaries, self.layout.flatten(arrays))
+            known = asked.mode != "mod" and asked.participation == "known"
+            self.watch = IterateWatch(
+                self._canaries, self.layout.flatten(arrays), memory=KEPT if known else 0
+            )
             if self.kept is not None:
                 self.watch.restore(self.kept.watch)
                 self.canary_of = {node: place for place, node in enumerate(self.kept.nodes)}

@@ -270,7 +270,7 @@ class CanaryStrategy(OldStrategy):
             planting.note_sent(
                 [_compat.fitins_to_recorddict(ins, keep_input=True) for ins in different.values()]
             )
-        planting.begin_round(lambda: [int(name) for name in client_manager.all()])
+        planting.begin_round(lambda: [int(name) for name in client_manager.all()], asked=len(asked))
         return [
             (_CanaryProxy(int(proxy.cid)) if int(proxy.cid) in planting.canary_of else proxy, ins)
             for proxy, ins in asked

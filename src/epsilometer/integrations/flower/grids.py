@@ -101,7 +101,7 @@ class CanaryGrid(Grid):
                 planting.see(read_weights(message.content))
         if training:
             planting.note_sent([message.content for message in training])
-            planting.begin_round(self.get_node_ids)
+            planting.begin_round(self.get_node_ids, asked=len(training))
         ours, theirs = [], []
         for message in every:
             canary = message.metadata.dst_node_id in planting.canary_of

@@ -51,6 +51,15 @@ def read_norm(content: RecordDict) -> float | None:
     return None
 
 
+def read_number(content: RecordDict, key: str) -> float | None:
+    """Return a number of a client's reply, by its name."""
+    for record in content.metric_records.values():
+        value = record.get(key)
+        if isinstance(value, int | float):
+            return float(value)
+    return None
+
+
 def make_typical(replies: list[RecordDict]) -> RecordDict:
     """Return a reply as clients make them: the median of every number, and no arrays."""
     found = RecordDict()

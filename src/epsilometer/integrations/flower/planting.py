@@ -1,15 +1,15 @@
 """Plant canaries in one Flower run: who they are, what they answer, what is seen of them."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from epsilometer._extras import needs
 from epsilometer.audits.federated.directions import Directions
-from epsilometer.audits.federated.iterates import KEPT, IterateWatch, Layout
+from epsilometer.audits.federated.iterates import KEPT, IterateWatch, Layout, OtherUpdates
 from epsilometer.conformance.noise_checks import LEVEL
 from epsilometer.conformance.server_rounds import AccountedMean, RoundWatch
 from epsilometer.core import judge
@@ -24,6 +24,7 @@ from epsilometer.integrations.flower.messages import (
     look_like_updates,
     make_typical,
     read_norm,
+    read_number,
     read_weights,
     to_arrays,
     to_record,
@@ -119,6 +120,8 @@ class Planting:
         self.ended = ""
         self._sent: Arrays | None = None
         self._nodes = 0
+        self._everybody = True
+        self._others: OtherUpdates | None = None
         self._norm_before: float | None = None
         self._single: dict[int, float] = {}
         self._planted = [0, 0]  # replies about these canaries, and about others
@@ -164,9 +167,11 @@ class Planting:
             self._canaries = draw_directions(
                 asked.family, asked.canaries, self.layout.size, asked.known_seed
             )
-            known = asked.mode != "mod" and asked.participation == "known"
             self.watch = IterateWatch(
-                self._canaries, self.layout.flatten(arrays), memory=KEPT if known else 0
+                self._canaries,
+                self.layout.flatten(arrays),
+                sizes=self.layout.sizes,
+                memory=0 if asked.mode == "mod" else KEPT,
             )
             if self.kept is not None:
                 self.watch.restore(self.kept.watch)
@@ -175,7 +180,8 @@ class Planting:
         elif not self.ended:
             moved = False
             try:
-                moved = self.watch.see(self.layout.flatten(arrays))
+                known = [] if self._others is None else self._others.list_sums()
+                moved = self.watch.see(self.layout.flatten(arrays), known=known)
             except InvalidArgument as problem:  # the run never ends because of its audit
                 self.end(problem)
             self._unsaved |= moved
@@ -235,15 +241,31 @@ class Planting:
         said = right + wrong
         raise InvalidArgument(_MISMATCH.format(wrong=wrong, said=said) if said else _NOBODY)
 
-    def begin_round(self, nodes: Callable[[], Iterable[int]]) -> None:
-        """Begin a round of training; the first draws who is a canary among real nodes."""
+    @property
+    def participation(self) -> Literal["hidden", "known", "unseen"]:
+        """What an adversary knows of who took part: where all did, in every round, all of it."""
+        if self.settings.mode == "mod":
+            return "unseen"
+        return "known" if self._everybody else self.settings.participation
+
+    def begin_round(self, nodes: Callable[[], Iterable[int]], *, asked: int) -> None:
+        """Begin a round of training; the first draws who is a canary among real nodes.
+
+        Args:
+            nodes: Returns all nodes.
+            asked: How many of them train in this round.
+        """
         if self.ended:
             return
         self.save_round()
-        if self.watch is not None:
-            self.watch.next_round()
         known = list(nodes())
         self._nodes = len(known)
+        self._everybody &= asked == self._nodes
+        self._others = None
+        if self.watch is not None:
+            self.watch.next_round()
+            if self.participation == "hidden":
+                self.watch.forget_rounds()
         if self.settings.mode == "replace" and not self.canary_of:
             chosen = self.settings.choose_nodes(known)
             self.canary_of = {node: number for number, node in enumerate(chosen)}
@@ -279,6 +301,8 @@ class Planting:
         sent = read_weights(asked)
         if self.settings.replies == "weights" and look_like_updates(sent, replies):
             raise InvalidArgument(_DELTAS)
+        if self.participation == "known":  # else knowing who replied may tell who is a canary
+            self._add_others(sent, replies)
         assert self._canaries is not None
         assert self.watch is not None
         norm = np.float32(self._choose_norm(asked, sent, replies))
@@ -291,6 +315,26 @@ class Planting:
             rows = self._canaries.rows(numbers[start : start + step])
             for place, row in enumerate(rows, start):
                 yield self._make_content(asked, sent, row * norm * (loud if place < many else 1))
+
+    def _add_others(self, sent: Arrays, replies: list[RecordDict]) -> None:
+        """Add up the updates of real clients, which canaries are looked for without."""
+        assert self.layout is not None
+        if self._others is None:
+            accounted, norm = self.settings.accounted, next(iter(self._list_norms()), None)
+            limits = norm if accounted is None else accounted.clip_norm
+            if isinstance(limits, Mapping) and all(
+                name in limits for name, *_ in self.layout.names
+            ):
+                by_array = [float(limits[name]) for name, *_ in self.layout.names]
+                self._others = OtherUpdates(clip_norm=by_array, sizes=self.layout.sizes)
+            else:
+                self._others = OtherUpdates(
+                    clip_norm=norm if isinstance(limits, Mapping) else limits
+                )
+        start = self.layout.flatten(sent) * (self.settings.replies == "weights")
+        for reply in replies:
+            update = self.layout.flatten(read_weights(reply)) - start
+            self._others.add(update, examples=read_number(reply, self.weighted_by_key) or 1.0)
 
     def _make_content(
         self, asked: RecordDict, sent: Arrays, direction: NDArray[np.float32]
@@ -320,7 +364,7 @@ class Planting:
     def _choose_norm(self, asked: RecordDict, sent: Arrays, replies: list[RecordDict]) -> float:
         """Return the norm of the canaries of this round; note what is odd about it."""
         wanted, clients = self.settings.clip_norm, read_norm(asked)
-        servers = [part.clipping_norm for part in self.parts if hasattr(part, "clipping_norm")]
+        servers = self._list_norms()
         if clients is not None:
             if wanted is not None:
                 self._odd[_CLIENTS_CLIP] = None
@@ -337,6 +381,10 @@ class Planting:
             return self.settings.accounted.norm * JUST_BELOW
         self._odd[_NO_CLIPPING] = None
         return self._measure_norm(sent, replies)
+
+    def _list_norms(self) -> list[float]:
+        """Return the norms that strategies clip to; there is one at most."""
+        return [float(part.clipping_norm) for part in self.parts if hasattr(part, "clipping_norm")]
 
     def _note_share(self, canaries: int, clients: int, norm: float) -> None:
         """Note how many replies of a round are canaries, and how far they move the mean."""
@@ -421,14 +469,8 @@ class Planting:
                 arrays = read_weights(content)
                 if self.settings.replies == "updates":
                     arrays = {name: self._sent[name] + part for name, part in arrays.items()}
-                numbers = {
-                    key: value
-                    for record in content.metric_records.values()
-                    for key, value in record.items()
-                }
-                many = numbers.get(self.weighted_by_key)
-                bits += int(bool(numbers.get(_NORM_BIT, 0)))
-                examples = float(many) if isinstance(many, int | float) else None
+                examples = read_number(content, self.weighted_by_key)
+                bits += bool(read_number(content, _NORM_BIT))
                 self.rounds.add(arrays, examples=examples, canary=canary)
         except Exception as problem:  # the run never ends because of its audit
             self.rounds.skip(_describe_problem(problem))

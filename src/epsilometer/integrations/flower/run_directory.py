@@ -118,7 +118,7 @@ def _make_audit(planting: Planting, call: dict[str, Any], said: tuple[str, ...])
             planting.watch.summarise(),
             replace(request, claim=claim, confidence=confidence),
             dimension=planting.layout.size,
-            participation="unseen" if asked.mode == "mod" else asked.participation,
+            participation=planting.participation,
             single=planting.single,
             subject=subject,
             caveats=said,

@@ -8,7 +8,15 @@ Example:
 """
 
 from epsilometer.audits.classifier.release import AdvantageAtMost, CaughtAtMost, PdtpAtMost
-from epsilometer.stats.thresholds import AllRanks, Best, Bonferroni, Fixed, HoldOut, RankGrid
+from epsilometer.stats.thresholds import (
+    AllRanks,
+    Best,
+    Bonferroni,
+    Fixed,
+    HoldOut,
+    RankGrid,
+    RankSum,
+)
 
 __all__ = [
     "AdvantageAtMost",
@@ -20,4 +28,5 @@ __all__ = [
     "HoldOut",
     "PdtpAtMost",
     "RankGrid",
+    "RankSum",
 ]

@@ -8,17 +8,17 @@ import numpy as np
 
 from epsilometer import Scores
 from epsilometer.accounting import pld
-from epsilometer.accounting.family import RankSum, Rule, Seen, poisson_bound
-from epsilometer.rules import RankGrid
+from epsilometer.accounting.family import Rule, Seen, poisson_bound
+from epsilometer.rules import RankGrid, RankSum
 from epsilometer.stats import likelihood_ratio
 
 PAGE = Path(__file__).parents[2] / "docs" / "poisson.md"
 STEPS, DELTA, AUDITS = 10, 1e-5, 20
 MARK = "<!-- table -->"
 COLUMNS: tuple[tuple[str, Seen, Rule], ...] = (
-    ("steps, `RankSum`", "step", RankSum(199)),
+    ("steps, `RankSum`", "step", RankSum()),
     ("steps, `RankGrid`", "step", RankGrid()),
-    ("runs, `RankSum`", "run", RankSum(199)),
+    ("runs, `RankSum`", "run", RankSum()),
     ("runs, `RankGrid`", "run", RankGrid()),
 )
 

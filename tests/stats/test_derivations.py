@@ -133,6 +133,21 @@ def test_gaussian_dp_gives_the_bound(seen: Scores, fixed: bool) -> None:
         assert at_rank(text, "μ", mu) == pytest.approx(level, rel=0.02)
 
 
+@pytest.mark.parametrize("mu", [0.0, 1.0, 2.5])
+def test_a_rank_sum_gives_the_bound(mu: float) -> None:
+    seen = scores(3, 40, mu)
+    bound = epsilon_lower_bound(seen, delta=DELTA, method="gdp")
+    text = text_of(bound)
+    check_gaussian(text, bound)
+    least, found_mu, alpha = found("by u = # or more, for μ = # and α = #", text)
+    assert alpha == pytest.approx(0.05)
+    assert (dict(bound.basis)["pairs won"] >= least) == (found_mu > 0)
+    rng = np.random.default_rng(0)  # a mechanism of this μ wins so many pairs with chance α
+    inside, outside = rng.normal(found_mu, 1, (3_000, 40, 1)), rng.normal(size=(3_000, 1, 47))
+    sums = (inside > outside).sum(axis=(1, 2))
+    assert 0.03 < np.mean(sums >= least) < 0.07
+
+
 @few
 @given(canaries)
 def test_the_guesses_of_one_run_give_its_level(seen: Scores) -> None:
@@ -257,8 +272,9 @@ def test_cosines_give_the_bound(known: np.ndarray, rule: str) -> None:
 def test_the_mean_cosine_gives_the_bound(known: np.ndarray) -> None:
     bound = sphere.tied_bound(known, dimension=DIMENSION, delta=DELTA)
     text = text_of(bound)
-    d, mean, q, k, mu = found("max(0, √#·(# − #/√#)) = #", text)
-    assert mu == pytest.approx(max(0.0, np.sqrt(d) * (mean - q / np.sqrt(k))), rel=SHOWN, abs=1e-6)
+    d, k, mean, s, q, again, mu = found("max(0, √#·(#·#/# − #)/#) = #", text)
+    assert again == s
+    assert mu == pytest.approx(max(0.0, np.sqrt(d) * (k * mean / s - q) / s), rel=SHOWN, abs=1e-6)
     check_gaussian(text, bound)
 
 
@@ -357,7 +373,7 @@ def test_no_method_is_without_an_explanation() -> None:
 
 def test_no_rule_is_without_its_price() -> None:
     rules = {rule.__name__ for method in REGISTRY.values() for rule in method.rules}
-    assert set(derivation.TEXTS["paid"]) == set(guesses._PAID) == rules - {"AllRanks"}
+    assert set(derivation.TEXTS["paid"]) == set(guesses._PAID) == rules - {"AllRanks", "RankSum"}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from epsilometer.stats.rank_walk import Looks
 
 @pytest.mark.parametrize(("draws", "rank"), [(4_095, 163), (9_999, 434), (19_999, 906)])
 def test_rank_is_the_upper_confidence_limit(draws: int, rank: int) -> None:
-    assert rank_simulation._safe_rank(draws, 0.05) == rank
+    assert rank_simulation.find_safe_rank(draws, 0.05) == rank
     assert scipy.stats.beta.cdf(0.05, rank, draws + 1 - rank) >= 0.999
     assert scipy.stats.beta.cdf(0.05, rank + 1, draws - rank) < 0.999
 
@@ -35,7 +35,7 @@ def test_simulated_bound_is_a_little_below_the_exact_one(m: int, n: int, delta: 
 
 def test_order_statistics_have_their_law() -> None:
     rng = np.random.default_rng(0)
-    rows = rank_simulation._draw_order_statistics(np.array([1, 40, 100]), 100, 2000, rng)
+    rows = rank_simulation.draw_order_statistics(np.array([1, 40, 100]), 100, 2000, rng)
     for row, rank in zip(rows, (1, 40, 100), strict=True):
         assert scipy.stats.kstest(row, scipy.stats.beta(rank, 101 - rank).cdf).pvalue > 1e-4
 

@@ -3,6 +3,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+import scipy.optimize
 import scipy.special
 import scipy.stats
 
@@ -10,6 +11,7 @@ import epsilometer as em
 from epsilometer.errors import InvalidArgument
 from epsilometer.stats import binomial, sphere, sphere_estimates
 from epsilometer.stats.gaussians import gaussian_sigma
+from tests.calibration.rounds import mean_bounds
 from tests.conftest import cases
 from tests.oracles import even_normals, too_often
 
@@ -135,7 +137,7 @@ def test_looks_that_do_not_share_are_caught(
 def test_a_mean_without_its_error_is_caught(
     monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
 ) -> None:
-    monkeypatch.setattr(sphere, "cosine_quantile", lambda q, dimension: 0.0)
+    monkeypatch.setattr(sphere, "_find_error", lambda alpha, dimension: 0.0)
     assert too_often(_wrong("mean", 1.5, 100, 100, rng), 100)
 
 
@@ -154,7 +156,7 @@ def test_the_mean_holds_in_a_hundred_thousand_sums_with_noise(
     d, k, audits = 300, 100, 100_000  # few dimensions: where the normal law would be farthest off
     around = np.linspace(-1e-6, 1e-6, k)  # the bound looks at nothing but the mean
     taken_off = [
-        mean - sphere.tied_bound(mean + around, dimension=d, delta=0.1).threshold
+        mean - sphere.tied_bound(mean + around, dimension=d, delta=0.1, orthonormal=True).threshold
         for mean in (0.05, 0.2)
     ]
     assert taken_off[0] == pytest.approx(taken_off[1], rel=1e-9)  # the same of every mean
@@ -180,6 +182,179 @@ def test_the_mean_is_right_as_often_as_it_says_by_the_exact_law(d: int) -> None:
         d - 1, [0.0], math.sqrt(d - 1) / math.sqrt(d / scipy.special.ndtri(0.95) ** 2 - 1)
     )
     assert normal < 0.95  # which the limit of many dimensions would have, by a hair
+
+
+def _sphere_sums(
+    mu: float, d: int, k: int, audits: int, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Lengths of sums of k random directions, and mean cosines with them in noise of σ = 1/μ."""
+    squares = np.ones(audits)
+    for _ in range(k - 1):  # the next direction has a random cosine with the sum so far
+        normal = rng.normal(size=audits)
+        cosine = normal / np.sqrt(normal**2 + rng.chisquare(d - 1, audits))
+        squares = squares + 1 + 2 * np.sqrt(squares) * cosine
+    along = mu * np.sqrt(squares) + rng.normal(size=audits)
+    cosine = along / np.sqrt(along**2 + rng.chisquare(d - 1, audits))
+    return np.sqrt(squares), np.sqrt(squares) * cosine / k
+
+
+def _wrong_mean(
+    mu: float, d: int, k: int, confidence: float, audits: int, *, orthonormal: bool
+) -> int:
+    """Audits of canaries drawn on the sphere whose bound on μ exceeds μ."""
+    rng = np.random.default_rng([d, k, int(100 * mu)])
+    _, means = _sphere_sums(mu, d, k, audits, rng)
+    around = np.linspace(-1e-9, 1e-9, k)
+    asked = {"dimension": d, "delta": 0.1, "confidence": confidence, "orthonormal": orthonormal}
+    # The bound is linear in the mean: two of its values say when it exceeds μ.
+    at = np.array([0.9, 0.99])
+    low, high = (sphere.tied_bound(mean + around, **asked).threshold for mean in at)
+    slope = (high - low) / (at[1] - at[0])
+    return int(np.sum(low + slope * (means - at[0]) > mu / math.sqrt(d)))
+
+
+@pytest.mark.parametrize("confidence", [0.95, 0.99, 0.999])
+@pytest.mark.parametrize(("d", "k"), [(10, 8), (30, 20), (1000, 100)])
+@pytest.mark.parametrize("mu", [0.0, 0.3, 1.5])
+def test_the_mean_holds_for_canaries_drawn_on_the_sphere(
+    d: int, k: int, mu: float, confidence: float
+) -> None:
+    audits = 100_000
+    wrong = _wrong_mean(mu, d, k, confidence, audits, orthonormal=False)
+    assert not too_often(wrong, audits, 1 - confidence)
+
+
+@pytest.mark.parametrize(("d", "k", "confidence"), [(10, 8, 0.99), (10, 8, 0.999)])
+def test_taking_them_for_orthonormal_is_caught(d: int, k: int, confidence: float) -> None:
+    """The quantile of one cosine, as if √k times the mean were one: measured 1.46 % at 99 %."""
+    means = _sphere_sums(0.0, d, k, 100_000, np.random.default_rng(1))[1]
+    limit = -float(em.cosine_quantile(1 - confidence, d)) / math.sqrt(k)
+    assert too_often(int(np.sum(means > limit)), 100_000, 1 - confidence)
+
+
+@pytest.mark.parametrize("confidence", [0.95, 0.999])
+@pytest.mark.parametrize("mu", [0.0, 1.0])
+def test_the_mean_holds_for_orthonormal_canaries_of_different_rounds(
+    mu: float, confidence: float, rng: np.random.Generator
+) -> None:
+    d, each, rounds, audits = 30, 4, 5, 100_000
+    k = each * rounds
+    means = np.zeros(audits)
+    for _ in range(rounds):
+        along = mu * math.sqrt(each) + rng.normal(size=audits)
+        means += math.sqrt(each) * along / np.sqrt(along**2 + rng.chisquare(d - 1, audits)) / k
+    error = sphere._find_error(1 - confidence, d) / math.sqrt(k)
+    assert not too_often(int(np.sum(means - error > mu / math.sqrt(d))), audits, 1 - confidence)
+
+
+@pytest.mark.parametrize(("k", "d"), [(5, 10), (50, 100), (300, 1000)])
+def test_sums_of_directions_are_longer_no_more_often_than_said(k: int, d: int) -> None:
+    lengths, _ = _sphere_sums(0.0, d, k, 100_000, np.random.default_rng(0))
+    for alpha in (0.05, 0.001):
+        longer = int(np.sum(lengths > sphere.limit_sum(k, d, alpha=alpha)))
+        assert not too_often(longer, 100_000, alpha)
+    assert sphere.limit_sum(2, 10**6, alpha=1e-300) <= 2.0
+    assert sphere.limit_sum(k, d, alpha=0.001) < np.quantile(lengths, 0.999) * 1.3
+
+
+# The largest of several rounds.
+
+
+def _largest(
+    shift: float, k: int, rounds: int, resemblance: float, rng: np.random.Generator
+) -> np.ndarray:
+    """Largest cosines; all took part in the first round, and rounds resemble each other."""
+    common = math.sqrt(resemblance) * rng.normal(size=(k, 1))
+    cosines = common + math.sqrt(1 - resemblance) * rng.normal(size=(k, rounds))
+    cosines[:, 0] += shift
+    return cosines.max(axis=1) / math.sqrt(DIMENSION)
+
+
+def _wrong_largest(
+    epsilon: float, rounds: int, resemblance: float, audits: int, *, told: int | None = None
+) -> int:
+    rng = np.random.default_rng([rounds, int(10 * resemblance), int(10 * epsilon)])
+    mu = 1 / gaussian_sigma(epsilon, DELTA) if epsilon else 0.0
+    asked = {"dimension": DIMENSION, "delta": DELTA, "rounds": told or rounds}
+    return sum(
+        sphere.cosine_bound(_largest(mu, 200, rounds, resemblance, rng), **asked).refutes(epsilon)
+        for _ in range(audits)
+    )
+
+
+@pytest.mark.parametrize("resemblance", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize(("epsilon", "rounds"), [(0.0, 2), (0.0, 30), (2.7, 10)])
+@pytest.mark.simulation
+def test_the_largest_of_rounds_is_rarely_wrong(
+    epsilon: float, rounds: int, resemblance: float
+) -> None:
+    assert not too_often(_wrong_largest(epsilon, rounds, resemblance, 300), 300)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("resemblance", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("rounds", [2, 10, 1000])
+@pytest.mark.parametrize("epsilon", [0.0, 0.87, 8.0])
+def test_the_largest_of_rounds_holds(epsilon: float, rounds: int, resemblance: float) -> None:
+    assert not too_often(_wrong_largest(epsilon, rounds, resemblance, 2_000), 2_000)
+
+
+def test_taking_the_largest_of_rounds_for_one_is_caught() -> None:
+    assert too_often(_wrong_largest(0.0, 10, 0.0, 20, told=1), 20)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "two_samples", "union", "known"), [(8.0, 1.7, 2.3, 4.5), (20.0, 4.6, 11.4, 13.7)]
+)
+def test_known_laws_prove_more_than_a_second_sample(
+    epsilon: float, two_samples: float, union: float, known: float
+) -> None:
+    second, largest, own, mean = mean_bounds(epsilon, 10)
+    assert second < two_samples < union < largest < known < own < mean < epsilon
+
+
+# Canaries that depend on each other.
+
+
+def _exposed_together(k: int, delta: float) -> float:
+    """The largest chance with which a (0, δ)-DP mechanism is said to have some ε.
+
+    It exposes r of k canaries with chance δ·k/r, and otherwise shows nothing.
+    """
+    chances, nothing = [0.0], np.random.default_rng(0).permutation(_even(0.0, k))
+    for r in range(1, k + 1):
+        cosines = np.where(np.arange(k) < r, 1.0, nothing)
+        if sphere.cosine_bound(cosines, dimension=DIMENSION, delta=delta).epsilon > 0:
+            chances.append(min(1.0, delta * k / r))
+    return max(chances)
+
+
+@pytest.mark.parametrize(
+    ("low", "chance", "delta", "above"),
+    [(0.5, 0.1, 0.01, True), (1.0, 0.2, 0.05, True), (0.5, 0.1, 1e-5, False)],
+)
+def test_a_noise_level_drawn_once_per_run_breaks_the_bound_unless_delta_is_small(
+    low: float, chance: float, delta: float, above: bool, rng: np.random.Generator
+) -> None:
+    """Runs at the low level say too much where δ excuses them, which k canaries notice."""
+
+    def excess(epsilon: float) -> float:
+        spent = chance * em.gaussian_delta(low, epsilon)
+        return spent + (1 - chance) * em.gaussian_delta(20.0, epsilon) - delta
+
+    truth = scipy.optimize.brentq(excess, 0.0, 60.0)
+    found = [
+        sphere.cosine_bound(_shifted(1 / low, 1000, rng), dimension=DIMENSION, delta=delta).epsilon
+        for _ in range(5)
+    ]
+    assert (min(found) > truth) == (max(found) > truth) == above
+
+
+def test_where_delta_is_far_below_one_canary_dependence_hardly_matters() -> None:
+    k = 100
+    assert _exposed_together(k, 0.01 / k) <= 0.005
+    assert _exposed_together(k, 0.001 / k) <= 0.001
+    assert _exposed_together(k, 1.0 / k) > 0.08  # here it more than doubles the errors
 
 
 @pytest.mark.simulation

@@ -13,12 +13,9 @@ limit s from above, and ε at δ of the whole training follows from the limit (N
 3. ε falls as s grows, so the true ε is at least ε(s⁺). Whatever is rounded is rounded so that s⁺
    gets no smaller and ε(s⁺) no larger.
 
-How far scores do better than g_s is judged by their rank sum, the number U of pairs (inside,
+How far scores do better than g_s is judged by their rank sum, the number of pairs (inside,
 outside) in which the inside score is the higher (Mann & Whitney 1947). There is no threshold to
-choose, hence none to pay for. Let p be the FPR at an inside score. Noise s or more allows
-Pr(p ≤ F) ≤ g_s(F), so each p is at least g_s⁻¹(V), V uniform, while outside scores are uniform on
-that scale: U is at most the U* of these, whatever the attack. U* is simulated, and the
-rank of U among B simulations is an exact p-value for every B (Barnard 1963).
+choose, hence none to pay for; ``stats.rank_sum`` has its law.
 """
 
 import math
@@ -34,15 +31,14 @@ from epsilometer.accounting.loss_distribution import compose
 from epsilometer.accounting.pld import SampledGaussian, poisson_epsilon_at_least
 from epsilometer.core.bound import EpsilonLowerBound
 from epsilometer.core.claim import Adjacency
-from epsilometer.core.scores import ScoreCounts, Scores
 from epsilometer.errors import InvalidArgument
-from epsilometer.stats import search, thresholds
+from epsilometer.stats import rank_sum, search, thresholds
 from epsilometer.stats.designs import refuse_canaries
 from epsilometer.stats.estimators import ranks
 from epsilometer.stats.estimators.method import Winner
 from epsilometer.stats.estimators.ranks import Frontier
 from epsilometer.stats.reach import compute_power
-from epsilometer.stats.thresholds import Observed, RankGrid, Ranks
+from epsilometer.stats.thresholds import Observed, RankGrid, Ranks, RankSum
 from epsilometer.types import FloatArray
 
 Seen: TypeAlias = Literal["step", "run"]
@@ -54,8 +50,7 @@ _REACH = 9.0  # standard deviations: beyond lies less than 1e-18
 _LOST = 1e-10  # more than FFT and cut tails may add to a probability
 _CURVE_CELL = 0.02  # over √T: the curve of a run is then right to about 5e-5 of the loss
 _RATIO = 1.002  # between noises whose curve is computed
-_RELATIVE = 1e-3  # how near the limit is found
-_AT_ONCE = 20_000_000  # simulated scores that fit into memory
+_RELATIVE = 1e-3  # how near the noise of a claim is found
 _ASSUMED = (
     "Holds for a Gaussian noise on sums of clipped gradients, with batches drawn by Poisson "
     "sampling at the stated rate: only how much noise is not assumed. For other mechanisms "
@@ -71,22 +66,8 @@ _STEPS_ALIKE = (
 )
 
 
-@dataclass(frozen=True)
-class RankSum:
-    """All pairs of an inside and an outside score are compared; no threshold. Valid.
-
-    Attributes:
-        simulations: How many samples tell what the noise allows. The confidence is exact for
-            each number; few make the bound wander.
-    """
-
-    simulations: int = 999
-
-    def __post_init__(self) -> None:
-        _validate.whole(19, simulations=self.simulations)
-
-
 Rule: TypeAlias = RankSum | RankGrid
+_RANK_SUM = RankSum()
 
 
 def poisson_bound(
@@ -97,7 +78,7 @@ def poisson_bound(
     delta: float,
     confidence: float = 0.95,
     per: Seen = "step",
-    rule: Rule | None = None,
+    rule: Rule = _RANK_SUM,
     seed: int = 0,
     adjacency: Adjacency = "add_remove",
     adversary: str = "unstated",
@@ -110,25 +91,25 @@ def poisson_bound(
         full batch); independent scores. ``per="step"``: see ``noise_limit``.
 
     Args:
-        scores: Of steps or of runs; ``ScoreCounts`` only with ``RankGrid``.
+        scores: Of steps or of runs.
         sampling_rate: Probability q that a batch has a given record.
         steps: Steps T of the training whose ε is asked for.
         delta: δ, above 0.
         confidence: One-sided.
         per: What a score saw: a ``"step"`` in which the canary took part (inside) or did not
             (outside), or a whole ``"run"`` with the canary in the data or without it.
-        rule: ``RankSum()``, or ``RankGrid()`` for very many scores, which is quicker; by default
-            whichever their number suggests.
-        seed: Of the simulations. Same seed, same bound.
+        rule: ``RankSum()``, or ``RankGrid()``.
+        seed: For ties, which are broken at random. Same seed, same bound.
         adjacency: ``"add_remove"`` or ``"zero_out"``, which are the same pair here.
         adversary: Whose view the scores are computed from, in words; carried along.
 
     Example:
+        >>> from epsilometer import Scores
         >>> rng = np.random.default_rng(0)
         >>> seen = Scores(inside=rng.normal(1, 1, 2_000), outside=rng.normal(0, 1, 2_000))
         >>> training = dict(sampling_rate=0.2, steps=10, delta=1e-5)  # the truth is 4.984
-        >>> round(poisson_bound(seen, **training, rule=RankSum(199)).epsilon, 1)
-        4.3
+        >>> round(poisson_bound(seen, **training).epsilon, 1)
+        4.1
     """
     _validate.open_unit(delta=delta)
     if adjacency not in ("add_remove", "zero_out"):
@@ -136,14 +117,13 @@ def poisson_bound(
             f"Expected adjacency to be add_remove or zero_out, got {adjacency!r}: replacing a "
             "record moves a sum by up to twice the clipping norm, another family."
         )
-    chosen = _default_rule(scores) if rule is None else rule
     limit = noise_limit(
         scores,
         sampling_rate=sampling_rate,
         steps=steps,
         confidence=confidence,
         per=per,
-        rule=chosen,
+        rule=rule,
         seed=seed,
     )
     epsilon = epsilon_at_least(
@@ -157,7 +137,7 @@ def poisson_bound(
         delta=delta,
         confidence=confidence,
         method=METHOD,
-        threshold_rule=repr(chosen),
+        threshold_rule=repr(rule),
         valid=True,
         direction="present→absent" if sampling_rate < 1 else "both",
         threshold=limit.threshold,
@@ -166,7 +146,7 @@ def poisson_bound(
         adjacency=adjacency,
         adversary=adversary,
         seed=seed,
-        cites=_cites(chosen, composed=sampling_rate < 1),
+        cites=_cites(rule, composed=sampling_rate < 1),
         caveats=(
             *((_IMPOSSIBLE,) if limit.impossible else ()),
             _ASSUMED,
@@ -202,7 +182,7 @@ def noise_limit(
     steps: int,
     confidence: float = 0.95,
     per: Seen = "step",
-    rule: Rule | None = None,
+    rule: Rule = _RANK_SUM,
     seed: int = 0,
 ) -> NoiseLimit:
     """Upper limit on the noise multiplier of DP-SGD with Poisson sampling.
@@ -219,14 +199,15 @@ def noise_limit(
         confidence: One-sided.
         per: What a score saw.
         rule: How scores are judged.
-        seed: Of the simulations.
+        seed: For ties.
 
     Example:
+        >>> from epsilometer import Scores
         >>> rng = np.random.default_rng(0)
         >>> seen = Scores(inside=rng.normal(1, 1, 2_000), outside=rng.normal(0, 1, 2_000))
-        >>> limit = noise_limit(seen, sampling_rate=0.2, steps=10, rule=RankSum(199))
+        >>> limit = noise_limit(seen, sampling_rate=0.2, steps=10)
         >>> round(limit.noise_multiplier, 2)  # the truth is 1
-        1.09
+        1.11
     """
     _validate.open_unit(confidence=confidence)
     _validate.whole(0, seed=seed)
@@ -234,19 +215,16 @@ def noise_limit(
     refuse_canaries(scores, METHOD)
     if per not in ("step", "run"):
         raise InvalidArgument(f"Expected per to be 'step' or 'run', got {per!r}.")
-    frontier = _frontier(sampling_rate, steps) if per == "run" else _frontier(1.0, 1)
-    chosen = _default_rule(scores) if rule is None else rule
-    if isinstance(chosen, RankGrid):
-        best = _best_rank(scores, frontier, chosen, alpha=1 - confidence)
+    curve = (sampling_rate, steps) if per == "run" else (1.0, 1)
+    alpha = 1 - confidence
+    if isinstance(rule, RankGrid) or alpha < rank_sum.LEAST_ALPHA:
+        ranked = rule if isinstance(rule, RankGrid) else RankGrid()
+        best = _best_rank(scores, _frontier(*curve), ranked, alpha=alpha)
         merit, threshold = best.merit, best.threshold
-    elif isinstance(scores, ScoreCounts):
-        raise InvalidArgument(
-            "Expected scores one by one for RankSum, got counts. Give Scores, or rule=RankGrid()."
-        )
     else:
-        rng = np.random.default_rng(seed)
-        merit = _rank_sum(scores, frontier, chosen.simulations, alpha=1 - confidence, rng=rng)
-        threshold = -math.inf
+        law = rank_sum.get_law(scores.n_in, scores.n_out, alpha)
+        won = law.count(scores, np.random.default_rng(seed)).won
+        merit, threshold = law.find_merit(won, _mover(*curve), largest=_LARGEST), -math.inf
     merit = min(merit, _LARGEST)  # beyond, all is allowed
     return NoiseLimit(
         noise_multiplier=1 / merit if merit > 0 else math.inf,
@@ -284,8 +262,7 @@ def step_power(
     """Return the smallest true ε at which scores of single steps refute a claim 4 times in 5.
 
     The family is the one that ``poisson_bound`` assumes: a step with the canary is μ-GDP, and ε of
-    the whole training follows from μ. The law of a rank sum is taken to be normal here, where the
-    bound itself simulates it.
+    the whole training follows from μ.
 
     Args:
         claim: The claimed ε.
@@ -302,7 +279,7 @@ def step_power(
     Example:
         >>> training = dict(sampling_rate=0.2, steps=10, delta=1e-5)  # ε = 4.984 at noise 1
         >>> round(step_power(4.0, n_in=2_000, n_out=2_000, **training), 1)
-        4.6
+        4.7
     """
     _validate.at_least(0, claim=claim)
     _validate.open_unit(delta=delta, confidence=confidence)
@@ -324,46 +301,16 @@ def step_power(
         high,
         relative=_RELATIVE,
     )
-    rule = _rule_for(n_in, n_out)
+    law = rank_sum.get_law(n_in, n_out, max(1 - confidence, rank_sum.LEAST_ALPHA))
+    least = law.find_least(rank_sum.shift_normals, claimed)
 
     def prove(scores: Observed) -> float:
-        if isinstance(scores, ScoreCounts) or isinstance(rule, RankGrid):
-            limit = noise_limit(
-                scores,
-                sampling_rate=sampling_rate,
-                steps=steps,
-                confidence=confidence,
-                rule=RankGrid(),
-            )
-            return 1 / limit.noise_multiplier
-        return _normal_rank_sum(scores, confidence)
+        """Return more than was claimed where it is refuted."""
+        return math.inf if law.count(scores, np.random.default_rng(0)).won >= least else 0.0
 
     return compute_power(
         prove, claim=claimed, delta=delta, n_in=n_in, n_out=n_out, epsilon_of=epsilon_of
     )
-
-
-def _normal_rank_sum(scores: Scores, confidence: float) -> float:
-    """Return the largest 1/s that a rank sum refutes, if rank sums of Gaussian pairs are normal.
-
-    Of n·m pairs a share A = Φ(1/(s√2)) is won. Two pairs that have one score in common are both
-    won with probability Q = Φ₂(h, h; ½), h = 1/(s√2), which gives the variance of the share (Mann &
-    Whitney 1947; Owen 1956 for Q).
-    """
-    n_in, n_out = scores.n_in, scores.n_out
-    won = _pairs_won(np.sort(scores.outside), scores.inside) / (n_in * n_out)
-    level = float(_ndtri(confidence))
-
-    def refuted(merit: FloatArray) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-        h = merit / math.sqrt(2)
-        share = _ndtr(h)
-        both = share - 2 * scipy.special.owens_t(h, math.sqrt(1 / 3))
-        variance = (share * (1 - share) + (n_in + n_out - 2) * (both - share**2)) / (n_in * n_out)
-        return np.asarray(won > share + level * np.sqrt(np.maximum(variance, 0.0)))
-
-    if not refuted(np.asarray(0.0)):
-        return 0.0
-    return float(search.bisect(refuted, 0.0, _LARGEST, relative=1e-6)[0])
 
 
 def _rate_and_steps(sampling_rate: float, steps: int) -> None:
@@ -374,18 +321,8 @@ def _rate_and_steps(sampling_rate: float, steps: int) -> None:
 
 
 def _cites(rule: Rule, *, composed: bool) -> tuple[str, ...]:
-    by_rule = ("wilks1941",) if isinstance(rule, RankGrid) else ("mann1947", "barnard1963")
+    by_rule = ("wilks1941",) if isinstance(rule, RankGrid) else ("mann1947",)
     return ("nasr2023", "dong2022", *by_rule, *(("doroshenko2022",) if composed else ()))
-
-
-def _default_rule(scores: Observed) -> Rule:
-    return RankGrid() if isinstance(scores, ScoreCounts) else _rule_for(scores.n_in, scores.n_out)
-
-
-def _rule_for(n_in: int, n_out: int) -> Rule:
-    """Where scores are very many, simulating them takes long, and ranks are nearly as good."""
-    rule = RankSum()
-    return rule if (n_in + n_out) * rule.simulations <= _AT_ONCE else RankGrid()
 
 
 def _best_rank(scores: Observed, frontier: Frontier, rule: RankGrid, *, alpha: float) -> Winner:
@@ -412,51 +349,19 @@ def _none(side: Ranks) -> Ranks:
     return replace(side, thresholds=np.zeros(0), ranks=nothing, beyond=nothing, share=np.zeros(0))
 
 
-def _rank_sum(
-    scores: Scores,
-    frontier: Frontier,
-    simulations: int,
-    *,
-    alpha: float,
-    rng: np.random.Generator,
-) -> float:
-    """The largest 1/s whose rank sums are too small for the one that was seen; 0 if none is.
+@lru_cache(maxsize=64)
+def _mover(sampling_rate: float, steps: int) -> rank_sum.Move:
+    """Where noise s = 1/merit lets an attack move the normal scores of inside runs."""
+    if sampling_rate == 1:
+        root = math.sqrt(steps)
+        return lambda normals, merit: rank_sum.shift_normals(normals, root * merit)
+    frontier = _frontier(sampling_rate, steps)
 
-    The same uniforms serve all s, so that every simulated rank sum grows with 1/s, and with them
-    the p-value: refuted is what lies below some point.
-    """
-    if (simulations + 1) * alpha < 1:
-        raise InvalidArgument(
-            f"Expected at least {math.ceil(1 / alpha) - 1} simulations at this confidence, "
-            f"got {simulations}."
-        )
-    seen = _pairs_won(np.sort(scores.outside), scores.inside)
-    inside = np.sort(rng.random((simulations, scores.n_in)), axis=1)
-    outside = np.sort(rng.random((simulations, scores.n_out)), axis=1)
+    def move(normals: rank_sum.Normals, merit: float) -> rank_sum.Normals:
+        fpr = frontier.least_fpr(_ndtr(-normals.astype(np.float64)), np.asarray(merit), 0.0)
+        return np.asarray(-_ndtri(fpr), np.float32)
 
-    allowed = math.floor(alpha * (simulations + 1))
-
-    def excess(merit: float) -> float:
-        """Above 0 iff the p-value is above alpha; as a normal score, which is nearly straight."""
-        p = frontier.least_fpr(inside, np.asarray(merit), 0.0)
-        lost = np.array([np.searchsorted(*pair).sum() for pair in zip(outside, p, strict=True)])
-        reached = 1 + np.count_nonzero(scores.n_in * scores.n_out - lost >= seen)  # itself too
-        return float(_ndtri(reached / (simulations + 2)) - _ndtri(limit))
-
-    limit = (allowed + 0.5) / (simulations + 2)
-    if excess(0.0) > 0:
-        return 0.0
-    low, high = 0.0, 1.0
-    while high < _LARGEST and excess(high) <= 0:
-        low, high = high, 2 * high
-    if high >= _LARGEST and excess(_LARGEST) <= 0:
-        return _LARGEST
-    return search.root(excess, low, high, relative=_RELATIVE)[0]
-
-
-def _pairs_won(outside: FloatArray, inside: FloatArray) -> int:
-    """Pairs in which the inside score is the higher; equals are not won, which is the safe side."""
-    return int(np.searchsorted(outside, inside, "left").sum())
+    return move
 
 
 def _frontier(sampling_rate: float, steps: int) -> Frontier:

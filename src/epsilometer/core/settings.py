@@ -35,6 +35,7 @@ CHOICES: Registry[type] = Registry(
         "without-replacement": "epsilometer.sampling.samplers:WithoutReplacement",
         "all-ranks": "epsilometer.stats.thresholds:AllRanks",
         "rank-grid": "epsilometer.stats.thresholds:RankGrid",
+        "rank-sum": "epsilometer.stats.thresholds:RankSum",
         "hold-out": "epsilometer.stats.thresholds:HoldOut",
         "bonferroni": "epsilometer.stats.thresholds:Bonferroni",
         "fixed": "epsilometer.stats.thresholds:Fixed",

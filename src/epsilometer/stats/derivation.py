@@ -131,6 +131,13 @@ def gaussian_dp(bound: EpsilonLowerBound) -> Derivation:
     """Derive a bound of the method that takes the trade-off curve for Gaussian."""
     has = known(bound.basis)
     last = epsilon_of_mu(bound)
+    if "pairs won" in has or (rule_of(bound) == "RankSum" and not has):
+        tied = ["@pairs_tied"] if has.get("ties broken") else []
+        return Derivation(
+            counted=fill_lines(["@pairs", *tied], bound),
+            formula=(*fill_lines(["@law_of_pairs"], bound), *last),
+            holds=fill_lines(["@pairs_hold"], bound),
+        )
     if "level" in has:
         at = _at_rank(bound, has, "Φ(Φ⁻¹(F) + μ)", f"p({shown(has['μ'])})", merit="μ")
         return Derivation(counted=at.counted, formula=(*at.formula, *last), holds=at.holds)

@@ -29,7 +29,7 @@ def simulate_epsilon(looks: Looks, *, delta: float, alpha: float) -> float:
     """
     draws = _count_draws(looks.k.size, alpha)
     ratios = _draw_ratios(looks, draws, delta)
-    rank = _safe_rank(draws, alpha)
+    rank = find_safe_rank(draws, alpha)
     if rank == 0:
         return 0.0
     return max(0.0, math.log(max(np.partition(ratios, rank - 1)[rank - 1], 1e-300)))
@@ -40,8 +40,8 @@ def _draw_ratios(looks: Looks, draws: int, delta: float) -> FloatArray:
     rng = np.random.default_rng([_STREAM, looks.n_in, looks.n_out])
     least = np.full(draws, np.inf)
     pairs = zip(
-        _draw_order_statistics(looks.k, looks.n_out, draws, rng),
-        _draw_order_statistics(looks.x, looks.n_in, draws, rng),
+        draw_order_statistics(looks.k, looks.n_out, draws, rng),
+        draw_order_statistics(looks.x, looks.n_in, draws, rng),
         strict=True,
     )
     for u, w in pairs:
@@ -51,7 +51,7 @@ def _draw_ratios(looks: Looks, draws: int, delta: float) -> FloatArray:
     return least
 
 
-def _draw_order_statistics(
+def draw_order_statistics(
     ranks: IntArray, size: int, draws: int, rng: np.random.Generator
 ) -> Iterator[FloatArray]:
     """Order statistics of so many uniform numbers, one rank after the other."""
@@ -76,7 +76,7 @@ def _count_draws(looks: int, alpha: float) -> int:
 
 
 @functools.lru_cache(maxsize=64)
-def _safe_rank(draws: int, alpha: float) -> int:
+def find_safe_rank(draws: int, alpha: float) -> int:
     """The largest rank j with Pr[Beta(j, B + 1 − j) ≤ α] ≥ ``_SURE``."""
     low, high = 0, math.floor(alpha * (draws + 1)) + 1
     while high - low > 1:

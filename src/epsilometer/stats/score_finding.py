@@ -31,6 +31,7 @@ from epsilometer.stats.thresholds import (
     HoldOut,
     Observed,
     RankGrid,
+    RankSum,
     ThresholdRule,
 )
 from epsilometer.stats.tradeoff import TradeoffCurve, tradeoff_curve
@@ -38,7 +39,13 @@ from epsilometer.types import FloatArray, IntArray
 
 _LOW_FPR = (0.001, 0.01, 0.1)
 # Rules whose power does not depend on the scale of the scores.
-_KNOWN_RULES: tuple[ThresholdRule, ...] = (AllRanks(), RankGrid(), HoldOut(), Bonferroni())
+_KNOWN_RULES: tuple[ThresholdRule, ...] = (
+    AllRanks(),
+    RankGrid(),
+    RankSum(),
+    HoldOut(),
+    Bonferroni(),
+)
 _BINS = 60
 _FEWEST = 50  # observations of either kind below which a part proves nothing worth a point
 _POINTS = 8
@@ -150,7 +157,7 @@ def _compute_power(asked: _Question, n_in: int, n_out: int, outside: Outside) ->
         n_in=n_in,
         n_out=n_out,
         # Other rules, bets on pairs, and pairs of canaries need the scores one by one.
-        counted=isinstance(asked.rule, (AllRanks, RankGrid))
+        counted=isinstance(asked.rule, (AllRanks, RankGrid, RankSum))
         and asked.method != "anytime"
         and asked.design != "paired",
         outside=outside,

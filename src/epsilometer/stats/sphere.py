@@ -236,10 +236,7 @@ def tied_bound(
     if not orthonormal:
         length = limit_sum(k, dimension, alpha=alpha * _SUM_SHARE)
         alpha *= 1 - _SUM_SHARE
-    error = max(
-        -float(cosine_quantile(alpha, dimension)),
-        -float(special.ndtri(alpha)) / math.sqrt(dimension),
-    )
+    error = _find_error(alpha, dimension)
     mean = float(known.mean())
     sure = max(0.0, math.sqrt(dimension) * (k * mean / length - error) / length)
     return EpsilonLowerBound(
@@ -267,6 +264,12 @@ def tied_bound(
             ("μ", sure),
         ),
     )
+
+
+def _find_error(alpha: float, dimension: int) -> float:
+    """Return the larger quantile of one cosine and of the normal law, from above."""
+    exact, normal = -cosine_quantile(alpha, dimension), -special.ndtri(alpha)
+    return max(float(exact), float(normal) / math.sqrt(dimension))
 
 
 def limit_sum(count: int, dimension: int, *, alpha: float) -> float:

@@ -71,6 +71,14 @@ class AllRanks:
 
 
 @dataclass(frozen=True)
+class RankSum:
+    """Every inside score against every outside score: no threshold, so none is paid for. Valid.
+
+    For methods that know the mechanism's trade-off curve. Ties are broken at random by the seed.
+    """
+
+
+@dataclass(frozen=True)
 class Best:
     """The most favourable threshold at no cost, as papers report it. **Not valid**: for comparison.
 
@@ -78,7 +86,7 @@ class Best:
     """
 
 
-ThresholdRule: TypeAlias = Fixed | HoldOut | Bonferroni | RankGrid | AllRanks | Best
+ThresholdRule: TypeAlias = Fixed | HoldOut | Bonferroni | RankGrid | AllRanks | RankSum | Best
 Observed: TypeAlias = Scores | ScoreCounts
 
 _BLOCK = 1 << 15  # elements of a block that stays in a core's cache

@@ -64,15 +64,16 @@ def _largest(mu: float, rng: np.random.Generator, rounds: int = 100) -> np.ndarr
     return np.maximum(elsewhere, rng.normal(mu, 1, 1000)) / math.sqrt(DIMENSION)
 
 
-def test_maxima_of_rounds_are_compared_with_unobserved_ones() -> None:
+def test_maxima_of_rounds_are_compared_with_the_law_of_the_largest() -> None:
     rng = np.random.default_rng(0)
-    audit = _audit(_largest(5.0, rng), unobserved=_largest(0.0, rng))
+    audit = _audit(_largest(5.0, rng), unobserved=_largest(0.0, rng), rounds=100)
     truth, allowed = rounds_epsilon(5.0, 100, DELTA), em.gaussian_epsilon(1 / 5, DELTA)
     (view,) = audit.views
-    assert view.bound.method == "clopper_pearson"
-    assert (view.bound.n_in, view.bound.n_out) == (1000, 1000)
-    assert 2 < audit.epsilon < truth
-    assert [bound.valid for bound in view.also] == [False]
+    assert (view.bound.method, view.bound.n_in, view.bound.n_out) == ("cosines", 1000, 0)
+    assert "100 rounds" in view.bound.threshold_rule
+    assert [bound.method for bound in view.also] == ["cosines", "calibrated", "jeffreys"]
+    assert [bound.valid for bound in view.also] == [True, True, False]
+    assert 2 * view.also[1].epsilon < audit.epsilon < truth
     first, papers = audit.estimates
     assert first.low < truth < first.high < allowed
     assert first.caveats == ()
@@ -80,6 +81,36 @@ def test_maxima_of_rounds_are_compared_with_unobserved_ones() -> None:
     assert papers.epsilon > allowed
     assert any("far above what accounting allows" in caveat for caveat in papers.caveats)
     assert "far above what accounting allows" in page.page(audit)
+
+
+def test_maxima_need_no_canaries_that_took_no_part() -> None:
+    rng = np.random.default_rng(0)
+    claim = em.Claim(8.0, delta=DELTA)
+    audit = _audit(_largest(5.0, rng), claim, rounds=100)
+    assert (audit.verdict, audit.reach, audit.estimates) == ("refuted", math.inf, ())
+    assert claim.epsilon < audit.power < em.gaussian_epsilon(1 / 5, DELTA)
+
+
+def test_samples_of_another_law_are_compared_with_each_other() -> None:
+    rng = np.random.default_rng(0)
+    (view,) = _audit(_largest(5.0, rng), unobserved=_largest(0.0, rng)).views
+    assert (view.bound.method, view.bound.n_out) == ("calibrated", 1000)
+
+
+def test_orthonormal_canaries_prove_somewhat_more_by_their_mean() -> None:
+    means = [
+        next(b for b in _audit(_cosines(3.0), orthonormal=known).views[0].also if b.n_out == 0)
+        for known in (False, True)
+    ]
+    assert means[0].epsilon <= means[1].epsilon
+
+
+def test_many_canaries_for_a_delta_are_told() -> None:
+    said = "δ·k = 0.02"
+    for delta, expected in ((2e-5, True), (1e-5, False), (1e-6, False)):
+        bound = em.audit(em.Cosines(_cosines(1.0), dimension=DIMENSION), delta=delta).bounds[0]
+        assert any(said in caveat for caveat in bound.caveats) == expected
+        assert bound.valid
 
 
 def test_same_seed_same_audit_to_json_and_back() -> None:
@@ -172,6 +203,7 @@ def test_crowded_canaries_are_told() -> None:
         (_cosines(1.0), {"participation": "often"}, "'equal' or 'unequal'"),
         (_cosines(1.0), {"unobserved": [math.nan] * 500}, "500 nan of 500"),
         (_cosines(1.0), {"dimension": 1.5}, "dimension"),
+        (_cosines(1.0), {"rounds": 0}, "rounds"),
         (_cosines(1.0), {"claim": em.Claim(1.0, delta=1e-3)}, "delta to be the claim's 0.001"),
     ],
 )

@@ -3,7 +3,7 @@ import pytest
 import scipy.stats
 
 from epsilometer.audits.federated.directions import HadamardCanaries, SphereCanaries
-from epsilometer.audits.federated.iterates import IterateWatch
+from epsilometer.audits.federated.iterates import IterateWatch, MatchedFilter
 from epsilometer.errors import InvalidArgument
 
 
@@ -85,3 +85,77 @@ def test_odd_families_and_other_models_are_refused() -> None:
         watch(count=3)
     with pytest.raises(InvalidArgument, match="Expected 500 weights"):
         watch()[0].see(np.ones(499))
+
+
+# The sum over a canary's own rounds.
+
+
+def matched_by_hand(rows: np.ndarray, steps: np.ndarray, schedule: list[list[int]]) -> np.ndarray:
+    units = steps / np.linalg.norm(steps, axis=1)[:, None]
+    own = [units[[i in members for members in schedule]].sum(axis=0) for i in range(len(rows))]
+    return np.array([row @ v / np.linalg.norm(v) for row, v in zip(rows, own, strict=True)])
+
+
+def resembling(rounds: int, rng: np.random.Generator, dimension: int = 500) -> np.ndarray:
+    """Steps of rounds that have much in common."""
+    return rng.normal(size=dimension) + 0.5 * rng.normal(size=(rounds, dimension))
+
+
+def test_matched_cosines_are_those_with_the_sum_of_a_canarys_rounds(
+    rng: np.random.Generator,
+) -> None:
+    canaries = SphereCanaries(count=6, dimension=500, key=1)
+    watched = IterateWatch(canaries, np.zeros(500), memory=10**6)
+    steps, schedule = resembling(5, rng), [[0, 1], [1], [2, 2], [0, 1], [1]]
+    for weights, members in zip(np.cumsum(steps, axis=0), schedule, strict=True):
+        watched.take_part(members)
+        watched.see(weights)
+    rows = canaries.rows(np.arange(3)).astype(np.float64)
+    expected = matched_by_hand(rows, steps, schedule)
+    np.testing.assert_allclose(watched.summarise().matched, expected, atol=1e-5)
+    assert not watched.summarise().orthonormal
+
+
+def test_beyond_the_memory_the_first_round_of_a_canary_counts(rng: np.random.Generator) -> None:
+    rows, steps = rng.normal(size=(3, 500)), resembling(4, rng)
+    rows /= np.linalg.norm(rows, axis=1)[:, None]
+    matched = MatchedFilter(4, memory=2 * 500 * 4)
+    schedule = [[0, 1], [0], [1, 2], [2]]
+    for step, members in zip(steps, schedule, strict=True):
+        matched.see(step, np.append(rows @ step / np.linalg.norm(step), 0.0), members)
+    expected = matched_by_hand(rows, steps, [[0, 1], [0], [2], []])
+    np.testing.assert_allclose(matched.summarise()[:3], expected, atol=1e-5)
+    assert np.isnan(matched.summarise()[3])
+
+
+def test_matched_cosines_of_strangers_have_the_exact_law_and_a_root_of_rounds_has_not(
+    rng: np.random.Generator,
+) -> None:
+    """The vector of a canary's rounds does not know it: its cosine is that of any direction."""
+    dimension, count = 50, 4_000
+    rows = rng.normal(size=(count, dimension))
+    rows /= np.linalg.norm(rows, axis=1)[:, None]
+    matched, mistaken = MatchedFilter(count, memory=10**8), np.zeros(count)
+    for step in resembling(4, rng, dimension):
+        cosines = rows @ step / np.linalg.norm(step)
+        matched.see(step, cosines, np.arange(count))
+        mistaken += cosines / 2  # over √4, as if rounds had nothing in common
+    law = scipy.stats.beta((dimension - 1) / 2, (dimension - 1) / 2, loc=-1, scale=2)
+    assert scipy.stats.kstest(matched.summarise(), law.cdf).pvalue > 1e-6
+    assert scipy.stats.kstest(mistaken, law.cdf).pvalue < 1e-6
+
+
+def test_a_leak_over_several_rounds_adds_up(rng: np.random.Generator) -> None:
+    dimension, count, often = 20_000, 200, 4
+    canaries = HadamardCanaries(count=2 * count, dimension=dimension, key=2)
+    found = {}
+    for memory in (0, 10**7):
+        watched = IterateWatch(canaries, np.zeros(dimension), memory=memory)
+        weights = np.zeros(dimension)
+        for _ in range(often):
+            watched.take_part(np.arange(count))
+            weights = weights + canaries.inject(np.arange(count), 1.0) + rng.normal(size=dimension)
+            watched.see(weights)
+        found[memory] = watched.summarise().matched.mean()
+        assert watched.summarise().orthonormal
+    assert found[10**7] == pytest.approx(2 * found[0], rel=0.1)

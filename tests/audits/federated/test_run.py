@@ -28,6 +28,7 @@ def seen(rng: np.random.Generator, *, mu: float, count: int = 300, rounds: int =
         largest=np.maximum(final, rng.normal(size=2 * count) / np.sqrt(DIMENSION)),
         took=np.ones(count, np.int64),
         rounds=rounds,
+        matched=final[:count],
         still=0,
         lost=0,
     )
@@ -39,11 +40,14 @@ def measure(what: IterateSummary, **asked: Any) -> tuple[EpsilonFinding, ...]:
 
 
 @pytest.mark.slow
-def test_bounds_exceed_the_truth_no_oftener_than_they_say(rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("participation", ["hidden", "known"])
+def test_bounds_exceed_the_truth_no_oftener_than_they_say(
+    participation: str, rng: np.random.Generator
+) -> None:
     """Both together, since one of them suffices to refute."""
     truth, wrong, audits = gdp_epsilon(1.5, DELTA), 0, 100
     for _ in range(audits):
-        found = measure(seen(rng, mu=1.5), confidence=0.8)
+        found = measure(seen(rng, mu=1.5), confidence=0.8, participation=participation)
         wrong += any(view.bound.refutes(truth) for view in found)
     assert wrong <= scipy.stats.binom.isf(FLAKE, audits, 0.2)
 
@@ -92,6 +96,16 @@ def test_whoever_hides_who_took_part_counts_all(rng: np.random.Generator) -> Non
     assert known.bound.n_in == 200
     assert "knows who took part" in known.bound.adversary
     assert "200 of 300 canaries took part" in " ".join(known.bound.caveats)
+
+
+def test_who_knows_the_rounds_of_canaries_proves_more(rng: np.random.Generator) -> None:
+    what = seen(rng, mu=3)
+    hidden, known = (measure(what, participation=how)[1] for how in ("hidden", "known"))
+    assert hidden.bound.epsilon < known.bound.epsilon < gdp_epsilon(3.0, DELTA)
+    assert "2 rounds" in hidden.bound.threshold_rule
+    assert "exact null law" in known.bound.threshold_rule
+    assert [len(view.estimates) for view in (hidden, known)] == [2, 2]
+    assert "knows who took part" in known.bound.adversary
 
 
 def test_unequal_participation_leaves_out_what_assumes_equality(rng: np.random.Generator) -> None:

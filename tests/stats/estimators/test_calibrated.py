@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import epsilometer as em
 from epsilometer import ScoreCounts, Scores
-from epsilometer.rules import AllRanks, HoldOut, RankGrid
+from epsilometer.rules import AllRanks, HoldOut, RankGrid, RankSum
 from epsilometer.stats import rank_walk
 from epsilometer.stats.derivations import derivation_of
 from epsilometer.stats.estimators import calibrated, choose_rule
@@ -173,7 +173,7 @@ def test_what_is_kept_depends_on_no_score() -> None:
 def test_rules_and_methods_find_each_other() -> None:
     assert choose_rule(None, ALL) == ("calibrated", ALL)
     assert choose_rule("calibrated", None) == ("calibrated", ALL)
-    assert choose_rule("gdp", None) == ("gdp", RankGrid())
+    assert choose_rule("gdp", None) == ("gdp", RankSum())
     assert choose_rule(None, HoldOut()) == ("clopper_pearson", HoldOut())
 
 

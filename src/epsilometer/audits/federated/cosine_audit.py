@@ -44,7 +44,7 @@ from epsilometer.types import FloatArray
 
 _CROWDED = 10  # dimensions per canary below which canaries blur each other
 # δ·k up to which dependent canaries matter little: r of k are exposed together with chance δ·k/r at
-# no ε, and counting refutes by two of them at the earliest, so that it errs by δ·k/2 more at most.
+# no ε, and counting notices from r = 2 or 3 on, so that it errs by δ·k/2 more at most.
 _SHARED = 0.01 * (1 + 1e-9)
 _SHIFTS = np.geomspace(0.05, 64.0, 33)  # norms of canaries that are tried, in units of the noise
 

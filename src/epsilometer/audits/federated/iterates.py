@@ -161,13 +161,13 @@ class MatchedFilter:
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.clip(self._sums / np.sqrt(self._squares), -1.0, 1.0)
 
-    def export(self) -> dict[str, NDArray[Any]]:
-        """Return the sums so far; vectors of rounds are not kept."""
-        return {"sums": self._sums, "squares": self._squares}
+    def export(self) -> FloatArray:
+        """Return what must be kept to go on in another process: sums, and squared lengths."""
+        return np.stack([self._sums, self._squares])
 
-    def restore(self, kept: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from sums: canaries that have some get no more, since their rounds are lost."""
-        self._sums, self._squares = kept["sums"].copy(), kept["squares"].copy()
+    def restore(self, kept: FloatArray) -> None:
+        """Go on from what :meth:`export` returned; from now on first rounds alone count."""
+        self._sums, self._squares = kept.copy()
         self.forget()
 
     def forget(self) -> None:
@@ -382,8 +382,8 @@ class IterateWatch:
             "start": self._start,
             "largest": self._largest,
             "took": self._took,
+            "matched": self._matched.export(),
             "counts": np.array([self._rounds, self._informed, self._still, self._lost]),
-            **self._matched.export(),
         }
 
     def restore(self, kept: Mapping[str, NDArray[Any]]) -> None:
@@ -398,7 +398,7 @@ class IterateWatch:
                 raise InvalidArgument(f"Expected {name} of these canaries, got those of others.")
         self._largest, self._took = kept["largest"].copy(), kept["took"].copy()
         self._rounds, self._informed, self._still, self._lost = map(int, kept["counts"])
-        self._matched.restore(kept)
+        self._matched.restore(kept["matched"])
 
     def forget_rounds(self) -> None:
         """Let vectors of rounds go, where nobody may know who took part in which."""

@@ -20,7 +20,7 @@ from epsilometer.stats.estimators import (
     one_run_fdp,
 )
 from epsilometer.stats.estimators.method import Method
-from epsilometer.stats.thresholds import AllRanks, Best, Observed, RankGrid, ThresholdRule
+from epsilometer.stats.thresholds import AllRanks, Best, Observed, ThresholdRule
 
 REGISTRY: Registry[Method] = Registry(
     "estimators",
@@ -48,7 +48,7 @@ def choose_rule(
         named = DEFAULT if rule is None else "clopper_pearson"
         method = "calibrated" if isinstance(rule, AllRanks) else named
     if rule is None:
-        rule = AllRanks() if method == "calibrated" else RankGrid()
+        rule = REGISTRY.find(method, label="method").rules[0]()
     return method, rule
 
 
@@ -77,8 +77,9 @@ def epsilon_lower_bound(
         confidence: One-sided.
         method: A key of ``REGISTRY``; by default ``calibrated`` for runs, or ``clopper_pearson``
             with a rule that chooses one threshold, and ``one_run`` for canaries.
-        rule: How thresholds are chosen, and so what is paid for them. By default ``AllRanks()``
-            for ``calibrated``, ``RankGrid()`` for the other methods.
+        rule: How thresholds are chosen, and so what is paid for them. By default the first that
+            the method takes: ``AllRanks()`` for ``calibrated``, ``RankSum()`` for ``gdp``,
+            ``RankGrid()`` for the other methods.
         seed: For ties, which are broken at random, and rules that split at random. Same seed,
             same bound.
         adjacency: The neighbouring relation the scores were made under; carried along.

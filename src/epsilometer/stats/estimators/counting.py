@@ -22,6 +22,7 @@ from epsilometer.stats.thresholds import (
     Looks,
     Observed,
     RankGrid,
+    RankSum,
     ThresholdRule,
 )
 from epsilometer.stats.tradeoff import epsilon_of_limits
@@ -132,8 +133,8 @@ def best_look(
         case Bonferroni() | Best():
             corrected = isinstance(rule, Bonferroni)
             return _best_corner(observed, judge, delta=delta, alpha=alpha, corrected=corrected)
-        case AllRanks():
-            raise InvalidArgument("Expected a rule that chooses a threshold, got AllRanks().")
+        case AllRanks() | RankSum():
+            raise InvalidArgument(f"Expected a rule that chooses a threshold, got {rule!r}.")
 
 
 def _at(looks: Looks, judge: Judge, delta: float) -> Winner:

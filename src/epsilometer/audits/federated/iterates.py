@@ -1,5 +1,6 @@
 """Watch canaries in the iterates of a federated run, one vector of weights at a time."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -52,6 +53,11 @@ class Layout:
         self.names = tuple((name, *shape) for name, shape in self._shapes.items())
         self.sizes = tuple(int(arrays[name].size) for name in self._shapes)
         self.size = sum(self.sizes)
+        ends = np.cumsum(self.sizes).tolist()
+        self._places = {
+            name: slice(end - size, end)
+            for name, size, end in zip(self._shapes, self.sizes, ends, strict=True)
+        }
         if self.size == 0:
             raise InvalidArgument(
                 f"Expected floating-point arrays in the model, got {len(arrays)} arrays of other "
@@ -70,13 +76,16 @@ class Layout:
 
     def move(self, arrays: Arrays, direction: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
         """Return the arrays plus a direction, each of its own type; others are left as they are."""
-        moved, start = dict(arrays), 0
-        for name, shape in self._shapes.items():
-            size = arrays[name].size
-            step = direction[start : start + size].reshape(shape)
-            moved[name] = (arrays[name] + step).astype(arrays[name].dtype)
-            start += size
-        return moved
+        return {name: self.move_one(name, value, direction) for name, value in arrays.items()}
+
+    def move_one(
+        self, name: str, value: NDArray[Any], direction: NDArray[np.float32]
+    ) -> NDArray[Any]:
+        """Return one array plus its part of a direction."""
+        if name not in self._places:
+            return value
+        step = direction[self._places[name]].reshape(value.shape)
+        return np.asarray((value + step).astype(value.dtype))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -105,6 +114,18 @@ class IterateSummary:
     informed: bool = False
     still: int = 0
     lost: int = 0
+
+    def restrict(self, count: int) -> "IterateSummary":
+        """Return the same of the first ``count`` planted canaries: others could not take part."""
+        own, planted = np.arange(count), self.took.size
+        every = np.concatenate([own, np.arange(planted, self.final.size)])
+        return dataclasses.replace(
+            self,
+            final=self.final[every],
+            largest=self.largest[every],
+            took=self.took[own],
+            matched=None if self.matched is None else self.matched[own],
+        )
 
 
 class MatchedFilter:

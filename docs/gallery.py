@@ -122,7 +122,7 @@ REPORTS = (
         "May this classifier be published?",
         "Naive Bayes on 569 tumours: attacks fail, but 16 records change the answer about "
         "themselves too much, so it should not be; three decimals would do.",
-        "epsilometer classifier tumours.csv --label diagnosis",
+        "epsilometer classifier tumours.csv --label diagnosis --published-as file",
         "classifier.md",
         tumours,
     ),

@@ -22,6 +22,7 @@ from epsilometer.core.findings import (
     MembershipFinding,
     PosteriorRuns,
     RecordRisk,
+    RemedyFinding,
     RemovalPlan,
     RoundingStep,
     RuleFinding,
@@ -305,6 +306,19 @@ RELEASE_FINDINGS: tuple[Finding, ...] = (
             scores=(("LiRA, online", 0.5),),
         )
         for i in range(30)
+    ),
+    *(
+        RemedyFinding(
+            action=action,
+            caught=caught,
+            advantage=2 * caught,
+            accuracy=0.9,
+            exposed=None if caught < 0.1 else 3,
+            in_file=None,
+            outcome="pass" if caught < 0.1 else "fail",
+            helps=caught < 0.1,
+        )
+        for action, caught in (("", 0.4), ("Publish class labels only.", 0.02))
     ),
     RemovalPlan(
         removed=(0, 1, 2, 3),

@@ -32,7 +32,8 @@ CALLS: dict[str, tuple[str, ...]] = {
     ),
     "dpsgd": ("dpsgd", "--runs", "20", "--records", "50", *_SMALL_RUN),
     "classifier": (
-        "classifier", "people.csv", "--label", "member", "--shadows", "8", *_SMALL_RUN,
+        "classifier", "people.csv", "--label", "member", "--published-as", "file", "--shadows", "8",
+        *_SMALL_RUN,
     ),
     "federated": ("federated", "--rounds", "2", "--canaries", "50", "--claim", "8", *_SMALL_RUN),
 }  # fmt: skip

@@ -9,8 +9,8 @@ from epsilometer.errors import EpsilometerWarning
 
 SCORES = em.Scores(np.linspace(0, 3, 500), np.linspace(-2, 1, 500), design="coins")
 CALLS = {
-    "bound": lambda: em.epsilon_lower_bound(SCORES, delta=1e-3),
-    "audit": lambda: em.audit(SCORES, delta=1e-3),
+    "bound": lambda: em.epsilon_lower_bound(SCORES, delta=0.1),
+    "audit": lambda: em.audit(SCORES, delta=0.1),
     "cosines": lambda: em.audit(em.Cosines(np.linspace(-0.1, 0.1, 10), dimension=1000), delta=1e-5),
 }
 

@@ -43,7 +43,7 @@ def _bounds(cosines: np.ndarray) -> list[float]:
         one_shot_epsilon_lo(cosines, **known).epsilon,
         cosine_bound(cosines, **known).epsilon,
         cosine_bound(cosines, rule="quantiles", **known).epsilon,
-        tied_bound(cosines, **known).epsilon,
+        tied_bound(cosines, orthonormal=True, **known).epsilon,
     ]
 
 

@@ -65,7 +65,7 @@ def _row(sigma: float, family: Family, rng: np.random.Generator) -> list[float]:
         cosine_epsilon(cosines, spread="fitted", rule="threshold", **known),
         one_shot_epsilon_lo(cosines, **known).epsilon,
         cosine_bound(cosines, **known).epsilon,
-        tied_bound(cosines, **known).epsilon,
+        tied_bound(cosines, orthonormal=family == "hadamard", **known).epsilon,
     ]
 
 

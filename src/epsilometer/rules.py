@@ -7,7 +7,12 @@ Example:
     'HoldOut(fraction=0.5)'
 """
 
-from epsilometer.audits.classifier.release import AdvantageAtMost, CaughtAtMost, PdtpAtMost
+from epsilometer.audits.classifier.release import (
+    AdvantageAtMost,
+    CaughtAtMost,
+    NoRecordInFile,
+    PdtpAtMost,
+)
 from epsilometer.stats.thresholds import (
     AllRanks,
     Best,
@@ -26,6 +31,7 @@ __all__ = [
     "CaughtAtMost",
     "Fixed",
     "HoldOut",
+    "NoRecordInFile",
     "PdtpAtMost",
     "RankGrid",
     "RankSum",

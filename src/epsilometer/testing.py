@@ -20,7 +20,7 @@ from epsilometer.core.audit import Audit
 from epsilometer.core.claim import Adjacency, Claim, as_claim
 from epsilometer.core.stopping import UntilRefuted
 from epsilometer.engine.engines import Call, Outcome, Outcomes
-from epsilometer.engine.runs import bound_perfect_attack, compute_watched_power, count_pilots
+from epsilometer.engine.runs import bound_perfect_attack, compute_watched_power
 from epsilometer.errors import InvalidArgument
 from epsilometer.stats.gaussians import gaussian_sigma
 
@@ -79,8 +79,8 @@ def assert_private(
         ``epsilometer.audit`` with ``TrainFunction`` and ``until=UntilRefuted()``. It never passes
         where it could not have failed: not where a run raises or scores nan, nor with too few
         runs for the claim.
-    Assumption: ``train`` takes all its randomness from its seed; the record was not chosen by
-        looking at runs of this audit.
+    Assumption: ``train`` takes all its randomness from its seed, so that runs are independent: each
+        gets a seed of its own. The record was not chosen by looking at runs of this audit.
 
     Args:
         claim: The claimed ε, or a ``Claim``.
@@ -94,7 +94,7 @@ def assert_private(
         score: ``score(model, record)`` where ``train`` returns a model.
         adjacency: The neighbouring relation; the claim's by default.
         replaced: The record of ``data`` that the canary replaces.
-        runs: Runs of either kind, at most. A twentieth of them places the attack's thresholds.
+        runs: Runs of either kind, at most.
         confidence: One-sided.
         seed: From which the seeds of all runs are derived.
 
@@ -171,13 +171,12 @@ def reach(claim: Claim, *, runs: int = RUNS, confidence: float = CONFIDENCE) -> 
         >>> for epsilon, delta in [(1.0, 1e-5), (1.16, 0.1)]:
         ...     print(f"{reach(Claim(epsilon=epsilon, delta=delta)).noise:.0%}")
         23%
-        62%
+        63%
     """
     _validate.whole(2, runs=runs)
     _validate.open_unit(confidence=confidence)
-    pairs = runs - count_pilots(runs)
-    most = bound_perfect_attack(pairs, claim.delta, confidence)
-    power = compute_watched_power(claim, pairs=pairs, confidence=confidence, reach=most)
+    most = bound_perfect_attack(runs, claim.delta, confidence)
+    power = compute_watched_power(claim, pairs=runs, confidence=confidence, reach=most)
     return Reach(reach=most, power=power, noise=_share_of_noise(claim, power))
 
 
@@ -210,15 +209,14 @@ class _Here:
 
 def _check_runs(claim: Claim, *, runs: int, confidence: float) -> None:
     """Refuse an audit that would pass whatever ``train`` does."""
-
-    def most(runs: int) -> float:
-        return bound_perfect_attack(runs - count_pilots(runs), claim.delta, confidence)
-
-    here = most(runs)
+    here = bound_perfect_attack(runs, claim.delta, confidence)
     if here > claim.epsilon:
         return
     enough = runs
-    while enough <= _MOST_RUNS and most(enough) <= claim.epsilon:
+    while (
+        enough <= _MOST_RUNS
+        and bound_perfect_attack(enough, claim.delta, confidence) <= claim.epsilon
+    ):
         enough *= 2
     advice = f"Give runs={enough}" if enough <= _MOST_RUNS else "Too many would be needed"
     raise InvalidArgument(

@@ -37,7 +37,7 @@ def main() -> None:
     """Prints the rows of the table."""
     for epsilon, rounds in CELLS:
         shown = " | ".join(f"{mean:.2f}" for mean in mean_bounds(epsilon, rounds))
-        print(f"| {epsilon:g} | {rounds:,} | {shown} |")  # noqa: T201
+        print(f"| {epsilon:g} | {rounds:,} | {shown} |")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 from epsilometer import Audit, load
 from epsilometer.cli.main import main
 from epsilometer.core import judge
-from epsilometer.findings import GroupRisk, LeaveOneOut, RecordRisk
+from epsilometer.findings import GroupRisk, LeaveOneOut, RecordRisk, RuleFinding
 from tests.cli.calls import call as call_main
 from tests.cli.described import check_replay
 
@@ -17,8 +17,10 @@ pytest.importorskip("sklearn")
 QUICK = ["--attacks", "none", "--engine", "in-process", "--quiet"]
 
 
-def call(*arguments: object) -> Result:
+def call(*arguments: object, published_as: str = "api") -> Result:
     words = ["classifier", *(str(argument) for argument in arguments)]
+    if "--config" not in words:
+        words += ["--published-as", published_as]
     return CliRunner().invoke(main, words)
 
 
@@ -240,3 +242,19 @@ def test_results_go_through_the_other_commands(csv: Path, tmp_path: Path) -> Non
     checked = call_main("check", run, "--claim", "1", "--delta", "1e-5")
     assert checked.exit_code == 2
     assert f"verdict is its own: {judge.RELEASE}" in " ".join(checked.stderr.split())
+
+
+def test_what_others_are_given_must_be_said(csv: Path, tmp_path: Path) -> None:
+    options = ["classifier", str(csv), "--label", "income", *QUICK]
+    silent = CliRunner().invoke(main, options)
+    assert silent.exit_code == 2
+    assert "Expected --published-as file, api or labels" in " ".join(silent.stderr.split())
+    knn = ["--label", "income", "--drop", "id", "--model", "knn", *QUICK]
+    few = ["--records", "sample:5", "--share", "1"]
+    found = {}
+    for each in ("file", "api", "labels"):
+        done = call(csv, *knn, *few, "--out", tmp_path / each, published_as=each)
+        found[each] = done.exit_code
+    assert found == {"file": 1, "api": 0, "labels": 0}
+    first = result_of(tmp_path / "file").find(RuleFinding)[0]
+    assert "KNeighborsClassifier._fit_X holds 200 of 200 transformed" in first.finding

@@ -33,6 +33,7 @@ from tests.examples import AUDITS, a_conformance, a_posterior, a_release, an_aud
 from tests.report.hostile import full_audit, full_views, poisoned
 
 FORGED = "NOT REFUTED: all is well"
+FILE = ("--published-as", "file")
 PAYLOADS = {
     "clipboard": "a\x1b]52;c;bWFsaWNl\x07b",
     "clear and forge": f"a\x1b[2J\x1b[H{FORGED}\x1b[8m",
@@ -191,8 +192,8 @@ def test_hostile_files_are_shown_as_text(tmp_path: Path) -> None:
         table.write_text("\n".join([f'a,"{line} 2","{line}"', *rows]) + "\n", "utf-8")
         small = ["--attacks", "none", "--removal", "0", "--engine", "in-process"]
         small += ["--out", str(folder / "run")]
-        commands.append(["classifier", str(table), "--label", line, "--group", line, *small])
-        commands.append(["classifier", str(table), "--label", f"{bad} 3"])
+        commands.append(["classifier", str(table), "--label", line, "--group", line, *small, *FILE])
+        commands.append(["classifier", str(table), "--label", f"{bad} 3", *FILE])
         commands.append(["estimate", str(table), "--delta", "1e-5"])
         settings = folder / "settings.toml"
         settings.write_text(f"[{json.dumps(bad)}]\nx = {json.dumps(bad)}\n", "utf-8")
@@ -283,7 +284,7 @@ def test_a_fault_of_ours_shows_where_and_not_what(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(_BROKEN, "utf-8")
     table = tmp_path / "people.csv"
     table.write_text("a,b\n" + "\n".join(f"{i},{'yn'[i % 2]}" for i in range(40)) + "\n")
-    call = ["classifier", "people.csv", "--label", "b", "--model", "mine:make"]
+    call = ["classifier", "people.csv", "--label", "b", "--model", "mine:make", *FILE]
     call += ["--attacks", "none", "--engine", "in-process", "--out", "run"]
     (shown,) = call_on_terminal([call], tmp_path)
     assert "123-45" not in shown

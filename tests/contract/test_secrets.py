@@ -195,6 +195,7 @@ def test_a_command_on_a_table_tells_of_nobody(tmp_path: Path) -> None:
         main,
         [
             *("classifier", str(file), "--label", "illness", "--drop", "id", "--group", "town"),
+            *("--published-as", "file"),
             *("--attacks", "none", "--engine", "in-process", "--out", str(tmp_path / "run")),
             *("--html", str(tmp_path / "page.html"), "--explain"),
         ],

@@ -12,7 +12,8 @@ from tests.report.hostile import full_audit, full_views
 
 
 def records(*risks: float) -> tuple[RecordRisk, ...]:
-    return tuple(a_record(rank=i + 1, risk=risk) for i, risk in enumerate(risks))
+    order = sorted(risks, reverse=True)
+    return tuple(a_record(rank=order.index(risk) + 1, risk=risk) for risk in risks)
 
 
 @pytest.mark.parametrize("audit", [full_audit(), full_views(), *AUDITS.values()])

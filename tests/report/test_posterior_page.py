@@ -72,8 +72,8 @@ def test_without_a_claim_the_plan_is_the_headline(chosen: str | None) -> None:
     audit = a_posterior(claim=None, plan=a_plan(chosen=chosen))
     said = headline(audit)
     assert said.startswith("NO CLAIM: ")
-    assert ("Publish label" in said) == (chosen is not None)
-    assert ("No form of publishing is known" in said) == (chosen is None)
+    assert ("Publish class labels only" in said) == (chosen is not None)
+    assert ("Publish nothing: no output is known" in said) == (chosen is None)
 
 
 def test_forms_are_shown_finest_first_whatever_they_prove() -> None:

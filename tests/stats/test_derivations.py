@@ -21,10 +21,11 @@ from epsilometer import EpsilonEstimate, EpsilonLowerBound, Scores, epsilon_lowe
 from epsilometer.core.scores import Design
 from epsilometer.errors import InvalidArgument
 from epsilometer.rules import Best, Bonferroni, Fixed, HoldOut, RankGrid
-from epsilometer.stats import derivation, sphere, sphere_estimates
+from epsilometer.stats import bets, derivation, sphere, sphere_estimates
 from epsilometer.stats.derivation import Derivation
 from epsilometer.stats.derivations import BOUNDS, ESTIMATES, derivation_of
 from epsilometer.stats.estimators import REGISTRY, guesses
+from epsilometer.stats.guess_looks import Game, find_epsilon
 from epsilometer.stats.joint_thresholds import joint_bound
 from epsilometer.stats.sphere import cosine_cdf, cosine_logsf
 from tests.examples import a_bound, an_estimate
@@ -151,16 +152,31 @@ def test_a_rank_sum_gives_the_bound(mu: float) -> None:
 @few
 @given(canaries)
 def test_the_guesses_of_one_run_give_its_level(seen: Scores) -> None:
-    bound = epsilon_lower_bound(seen, delta=1e-7, method="one_run")
+    bound = epsilon_lower_bound(seen, delta=1e-7, method="one_run", rule=RankGrid())
     if bound.epsilon == 0:
         return
     m, r, v, delta, epsilon, level = found(
         "m = #, r = #, v = #, δ = #: p(#) = α′ = #", text_of(bound)
     )
     law = scipy.stats.binom(int(r), 1 / (1 + np.exp(-epsilon)))
-    below = [(law.sf(v - i - 1) - law.sf(v - 1)) / i for i in range(1, int(v) + 1)]
-    value = law.sf(v - 1) + 2 * m * delta * max(below)
+    tail = law.sf(v - 1)
+    value = tail + m * delta * tail * (1 - tail) / (v * law.pmf(v))
     assert value == pytest.approx(level, rel=1e-3)
+    assert epsilon == pytest.approx(bound.epsilon, rel=1e-7)
+
+
+@few
+@given(canaries)
+def test_all_looks_at_one_run_have_the_chance_that_is_said(seen: Scores) -> None:
+    bound = epsilon_lower_bound(seen, delta=1e-7)
+    if bound.epsilon == 0:
+        return
+    m, delta, value, epsilon, alpha = found(
+        "m = #, δ = #: looks that speak for # or more happen with chance p(#) = α = #",
+        text_of(bound),
+    )
+    game = Game(canaries=int(m), delta=delta)
+    assert find_epsilon(game, alpha, value) == pytest.approx(bound.epsilon, rel=1e-5)
     assert epsilon == pytest.approx(bound.epsilon, rel=1e-7)
 
 
@@ -200,31 +216,19 @@ def test_the_posterior_mass_of_joint_beta_is_its_level() -> None:
 
 
 def test_the_wealth_of_anytime_is_what_it_says_at_one_threshold() -> None:
-    """With one threshold, one formula: the mean over stakes and both directions of the products."""
+    """With one threshold, one formula: the mean over bets of the products over pairs."""
     seen = scores(2, 300, 2.0)
     bound = epsilon_lower_bound(seen, delta=DELTA, method="anytime", rule=Fixed(1.0))
     (told,) = derivation_of(bound).counted
-    pairs, _, _, inside, outside, both = (
+    _, _, _, inside, outside, both, pairs = (
         float(number.replace(",", "")) for number in re.findall(r"[\d.,]*\d", told)
     )
     epsilon, needed = found("look: #, where 1/α = #", text_of(bound))
-    price = np.exp(epsilon) + DELTA
-    stakes = 0.9 * 0.5 ** np.arange(24)
-    stakes = stakes[stakes * price < 1]
-    neither = pairs - inside - outside + both
-
-    def product(x_both: float, x_neither: float) -> float:
-        return float(
-            np.sum(
-                (1 + stakes * (1 - DELTA)) ** (inside - both)
-                * (1 - stakes * price) ** (outside - both)
-                * (1 + stakes * (1 - price)) ** x_both
-                * (1 - stakes * DELTA) ** x_neither
-            )
-        )
-
-    wealth = (product(both, neither) + product(neither, both)) / (2 * 24)
-    assert wealth == pytest.approx(needed, rel=1e-3)
+    top = (np.floor(epsilon / bets.WIDTH) + 1) * bets.WIDTH
+    paid = np.exp(bets.compute_log_payoffs(epsilon, DELTA, top=top))
+    counts = [both, inside - both, outside - both, pairs - inside - outside + both]
+    products = np.prod(paid**counts, axis=1)
+    assert np.exp(bets.LOG_WEIGHTS) @ products == pytest.approx(needed, rel=1e-3)
 
 
 cosines = st.builds(

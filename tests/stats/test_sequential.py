@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from epsilometer import Claim, ConfidenceSequence, Scores
 from epsilometer.errors import InvalidArgument
+from epsilometer.stats import bets
 from epsilometer.stats.binomial import clopper_pearson_upper
-from epsilometer.stats.sequential import anytime_limits
+from epsilometer.stats.sequential import anytime_limits, place_thresholds
 from tests import oracles
 
 Limits: TypeAlias = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
@@ -43,16 +44,61 @@ def test_no_look_at_any_time_is_wrong_too_often(epsilon: float, rng: np.random.G
     assert not oracles.too_often(wrong, audits)
 
 
+def tight_coins(epsilon: float, delta: float, share: float) -> tuple[float, float]:
+    """Rates on the edge p = e^ε q + δ, at a share of the way to the corner."""
+    false = share * (1 - delta) / (1 + np.exp(epsilon))
+    return np.exp(epsilon) * false + delta, false
+
+
+def draw_tight(law: str, n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Pairs of runs of a mechanism that satisfies (1, δ)-DP and nothing better."""
+    if law == "laplace":
+        return 1 + rng.laplace(size=n), rng.laplace(size=n)
+    if law == "atoms":  # 8 scores, of which each neighbour is 1/e or e times as probable
+        weights = np.exp(np.repeat([-0.5, 0.5], 4))
+        odds = weights / weights.sum()
+        return 1.0 * rng.choice(8, n, p=odds), 1.0 * rng.choice(8, n, p=odds[::-1])
+    share = {"corner": 1.0, "delta": 1.0, "edge": 0.2, "drift": 1.0, "moves": 0.2}[law]
+    caught, false = tight_coins(1.0, DELTAS.get(law, 0.0), share)
+    inside, outside = rng.random(n) < caught, rng.random(n) < false
+    odd = np.arange(n) // 100 % 2 == 1
+    if law == "drift":  # with and without the record change places
+        inside, outside = np.where(odd, outside, inside), np.where(odd, inside, outside)
+    if law == "moves":  # from one edge to the other
+        inside, outside = np.where(odd, ~outside, inside), np.where(odd, ~inside, outside)
+    return 1.0 * inside, 1.0 * outside
+
+
+DELTAS = {"delta": 0.1}
+
+
+@pytest.mark.parametrize("law", ["corner", "delta", "edge", "drift", "moves", "laplace", "atoms"])
+@pytest.mark.parametrize("audits", [30, pytest.param(2_000, marks=pytest.mark.slow)])
+@pytest.mark.simulation
+def test_a_tight_claim_watched_at_every_pair_is_not_refuted_too_often(
+    law: str, audits: int
+) -> None:
+    """The sequence places its thresholds too. At 80 %, so that errors would be seen."""
+    wrong = 0
+    for seed in range(audits):
+        audit = ConfidenceSequence(delta=DELTAS.get(law, 0.0), confidence=0.8)
+        for pair in zip(*draw_tight(law, 250, np.random.default_rng([7, seed])), strict=True):
+            audit.update(*pair)
+            if audit.refuted(1.0):
+                wrong += 1
+                break
+    assert not oracles.too_often(wrong, audits, 0.2)
+
+
 def test_forgetting_the_price_is_caught(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The classic mistake: an interval valid at one time, looked at many times."""
     monkeypatch.setattr(
         ConfidenceSequence,
-        "_refutes_now",
-        lambda self, epsilon: np.asarray(  # a normal test at the current time, right at ε = 0
-            self._inside[0] - np.exp(float(epsilon)) * self._outside[0]
-            > 1.645 * np.sqrt(self.pairs / 2)
+        "_lack",
+        lambda self, epsilon, top: (  # a normal test at the current time, right at ε = 0
+            1.645 * np.sqrt(self.pairs / 2) - (self._inside[0] - np.exp(epsilon) * self._outside[0])
         ),
     )
     audits, wrong = 400, 0
@@ -91,19 +137,44 @@ def test_bound_never_falls_and_does_not_depend_on_how_pairs_came(rng: np.random.
 
 
 def test_wealth_is_what_the_bets_pay(rng: np.random.Generator) -> None:
-    """Against the product over pairs, one stake at a time."""
-    inside, outside, delta, epsilon = rng.normal(1, 1, 50), rng.normal(0, 1, 50), 0.01, 0.3
-    audit = ConfidenceSequence([0.5], delta=delta)
+    """Against the product over pairs, one bet at a time."""
+    inside, outside, delta = rng.normal(1, 1, 50), rng.normal(0, 1, 50), 0.01
+    audit = ConfidenceSequence([0.5, 1.0], delta=delta)
     audit.update(inside, outside)
-    stakes = 0.9 * 0.5 ** np.arange(24)
-    for row, (caught, false) in enumerate(
-        [(inside >= 0.5, outside >= 0.5), (outside < 0.5, inside < 0.5)]
-    ):
-        x = caught - np.exp(epsilon) * false - delta
-        allowed = stakes < 1 / (np.exp(epsilon) + delta)
-        wealth = [np.prod(1 + stake * x) for stake in stakes[allowed]]
-        expected = np.log(np.sum(wealth) / 24)
-        assert audit._log_wealth(epsilon)[row, 0] == pytest.approx(expected)
+    payoffs = np.exp(bets.compute_log_payoffs(0.3, delta, top=0.35))
+    for column, threshold in enumerate([0.5, 1.0]):
+        outcome = 2 * (inside < threshold) + (outside < threshold)
+        wealth = np.prod(payoffs[:, outcome], axis=1)
+        expected = np.log(np.exp(bets.LOG_WEIGHTS) @ wealth / 2)
+        assert audit._log_wealth(0.3, 0.35)[column] == pytest.approx(expected)
+
+
+def test_a_sequence_places_thresholds_by_earlier_pairs_alone(rng: np.random.Generator) -> None:
+    """Each stage against a sequence that was given its thresholds and the later pairs."""
+    inside, outside = rng.normal(2, 1, 100), rng.normal(0, 1, 100)
+    audit = ConfidenceSequence(delta=1e-3)
+    audit.update(inside, outside)
+    start, wealth = 0, []
+    for stage, share in ((8, 0.35), (32, 0.3)):
+        thresholds = place_thresholds(inside[:stage], outside[:stage])
+        assert np.all(audit.thresholds[start : start + thresholds.size] == thresholds)
+        start += thresholds.size
+        alone = ConfidenceSequence(thresholds, delta=1e-3)
+        alone.update(inside[stage:], outside[stage:])
+        wealth.append(alone._log_wealth(1.0, 1.0) + np.log(share))
+    assert audit.thresholds.size == start
+    assert audit._log_wealth(1.0, 1.0) == pytest.approx(np.concatenate(wealth))
+    total = np.log(0.35 + np.exp(np.concatenate(wealth)).sum())  # 0.35 waits for later stages
+    assert audit._lack(1.0, 1.0) == pytest.approx(np.log(1 / 0.05) - total)
+
+
+def test_before_the_first_threshold_nothing_is_refuted() -> None:
+    audit = ConfidenceSequence(delta=0.0, confidence=0.05)
+    audit.update([9.0] * 7, [0.0] * 7)
+    found = audit.lower_bound()
+    assert (found.epsilon, found.threshold, found.basis) == (0.0, np.inf, ())
+    assert audit.ceiling() == np.inf
+    assert not audit.refuted(0.0)
 
 
 def test_bad_calls_are_told() -> None:
@@ -292,15 +363,15 @@ def test_a_bound_says_what_it_is_and_where_it_was_found() -> None:
     assert (found.method, found.delta, found.confidence) == ("anytime", 1e-3, 0.9)
     assert found.threshold_rule == "Fixed before the first pair, 2 thresholds"
     assert (found.n_in, found.n_out, found.threshold) == (60, 60, 1.0)
-    assert found.direction == "absent→present"  # nobody was missed
-    assert found.cites == ("ville1939", "waudbysmith2024", "kairouz2015")
-    mirrored = ConfidenceSequence([1.0], delta=1e-3)
+    assert found.direction == "both"
+    assert found.cites == ("ville1939", "turner2024", "kairouz2015")
+    mirrored = ConfidenceSequence([1.0, 2.0], delta=1e-3, confidence=0.9)
     mirrored.update(3 - outside, 3 - inside)
-    assert mirrored.lower_bound().direction == "present→absent"
+    assert mirrored.lower_bound().epsilon == pytest.approx(found.epsilon, rel=1e-8)
     nothing = ConfidenceSequence([1.0, 2.0], delta=1e-3)
     nothing.update(outside, inside)
     found = nothing.lower_bound()
-    assert (found.epsilon, found.direction, found.threshold) == (0.0, "present→absent", 1.0)
+    assert (found.epsilon, found.threshold) == (0.0, 1.0)
 
 
 def test_the_bound_is_where_wealth_reaches_its_goal(rng: np.random.Generator) -> None:
@@ -309,7 +380,8 @@ def test_the_bound_is_where_wealth_reaches_its_goal(rng: np.random.Generator) ->
     best = audit.lower_bound().epsilon
 
     def logarithm(epsilon: float) -> float:
-        return float(scipy.special.logsumexp(audit._log_wealth(epsilon)) - np.log(4))
+        top = (np.floor(best * 32) + 1) / 32
+        return float(scipy.special.logsumexp(audit._log_wealth(epsilon, top)))
 
     assert logarithm(best) >= np.log(10) >= logarithm(best * (1 + 1e-8))
 
@@ -331,12 +403,30 @@ def test_a_single_pair_refutes_where_confidence_is_low() -> None:
     assert audit.refuted(0.0)
 
 
-def test_a_pilot_places_thresholds_at_ranks() -> None:
-    inside, outside = np.arange(100.0), np.arange(50.0) - 200
+def test_a_pilot_places_thresholds_beyond_ranks() -> None:
+    inside, outside = np.arange(100.0), np.arange(50.0) + 0.25
     audit = ConfidenceSequence.from_pilot(Scores(inside, outside), delta=1e-5, confidence=0.9)
-    expected = [inside[k - 1] for k in (1, 4, 16)] + [outside[-k] for k in (1, 4, 16)]
+    expected = [outside[-k] + 0.375 for k in (1, 4, 16)]
+    expected += [0.125] + [inside[k - 1] - 0.375 for k in (4, 16)]
     assert audit.thresholds.tolist() == sorted(expected)
     assert (audit.delta, audit.confidence) == (1e-5, 0.9)
+
+
+@pytest.mark.parametrize(
+    ("inside", "outside", "expected"),
+    [
+        ([1.0, 1.0], [0.0, 0.0], [0.5]),  # nothing above the highest but a gap
+        ([0.0, 1.0], [0.0, 1.0], [0.5]),  # nothing below the lowest, nothing above the highest
+        ([2.0, 2.0], [2.0, 2.0], [2.0]),
+        ([np.inf], [-np.inf], [np.inf]),
+        ([np.inf, 0.0], [-np.inf, 0.0], [0.0, np.inf]),
+        ([np.nextafter(1.0, 2.0)], [1.0], [np.nextafter(1.0, 2.0)]),
+    ],
+)
+def test_thresholds_separate_neighbours(
+    inside: list[float], outside: list[float], expected: list[float]
+) -> None:
+    assert place_thresholds(np.array(inside), np.array(outside)).tolist() == expected
 
 
 @pytest.mark.parametrize("name", ["thresholds", "inside_score", "outside_score"])

@@ -5,6 +5,7 @@ down: safe as a lower bound. All hold for batches drawn by Poisson sampling, or 
 a loader that shuffles is another mechanism.
 """
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -324,8 +325,21 @@ def poisson_curve(
         return free * (1 - np.asarray(fpr, np.float64))
     if sampling_rate == 1:
         return gdp_curve(fpr, mu=math.sqrt(steps) / noise_multiplier)
+    epsilons, deltas = poisson_profile(((noise_multiplier, sampling_rate, steps),))
+    return envelope_curve(fpr, epsilons=epsilons, deltas=deltas)
+
+
+@functools.lru_cache(maxsize=256)
+def poisson_profile(parts: tuple[tuple[float, float, int], ...]) -> tuple[FloatArray, FloatArray]:
+    """Compute δ at 81 values of ε, of DP-SGD by Poisson sampling whose noise may change.
+
+    Guarantee: δ is at least the true one, the larger of both directions.
+
+    Args:
+        parts: Triples of noise multiplier, sampling rate below 1, and steps.
+    """
     epsilons = np.concatenate([[0.0], np.geomspace(1e-3, 50.0, 80)])
     # Errors of 1e-15 are nothing to a curve, so one composition without a tilt serves every ε.
-    laws = [compose(law, rounding="up") for law in _tabulate_up(parts, delta=1e-12)]
+    laws = [compose(law, rounding="up") for law in _tabulate_up(_read_parts(parts), delta=1e-12)]
     deltas = np.max([law.delta(epsilons) for law in laws], axis=0)
-    return envelope_curve(fpr, epsilons=epsilons, deltas=np.clip(deltas, 0.0, 1.0))
+    return epsilons, np.clip(deltas, 0.0, 1.0)

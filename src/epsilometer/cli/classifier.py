@@ -9,6 +9,7 @@ from epsilometer.audits.classifier.attacks.shadow_attacks import ATTACKS
 from epsilometer.audits.classifier.release import (
     AdvantageAtMost,
     CaughtAtMost,
+    NoRecordInFile,
     PdtpAtMost,
     ReleaseRule,
 )
@@ -59,12 +60,14 @@ def _limit_options(command: Any) -> Any:
 @field_options(
     Classifier,
     {
+        "published_as": "Publish the model file, an API, or labels alone. (required)",
         "attacks": "Run these attacks, separated by commas; all or none.",
         "shadows": "Train so many shadow models.",
         "records": "Leave out only a sample of records: sample:500.",
         "preprocessing": "Refit scaling without each record, or hold it fixed.",
         "patience": "Allow refits so many seconds.",
-        "decimals": "Show probabilities with so many decimals.",
+        "decimals": "Show probabilities of an API with so many decimals.",
+        "remedies": "Carry out so many remedies that train new models.",
         "removal": "Plan the removal of records in so many steps.",
         "variation": "Train so many models with other seeds.",
         "show_records": "Write row numbers of the riskiest records.",
@@ -90,32 +93,47 @@ def classifier(
 
     Exit code 1 if it should not be released, 4 if that cannot be told.
 
-    Example: epsilometer classifier people.csv --label income --out people-run
+    --published-as says what others are given: the model file, which is searched for records; an
+    API that shows probabilities; or predicted labels alone.
+
+    Example: epsilometer classifier people.csv --label income --published-as file
     """
     if (file is None) == (options.config is None):
         raise InvalidArgument("Expected TABLE or --config FILE.toml, got neither or both.")
     if file is not None:
         if "label" not in source:
             raise InvalidArgument("Expected --label, the column that is predicted, got none.")
+        if "published_as" not in settings:
+            raise InvalidArgument(
+                "Expected --published-as file, api or labels, got none: what a model shows of "
+                "people depends on what of it others are given."
+            )
         source = {"type": "table-model", "file": str(file), **source}
     if ":" in source.get("model", ""):
         source["model"] = import_function(source["model"])  # typed by the user, so trusted
     if settings.get("attacks") == ("all",):
         settings["attacks"] = "all"
-    rules = _make_rules(limits, attacks=settings.get("attacks", "all") != ())
+    rules = _make_rules(
+        limits,
+        attacks=settings.get("attacks", "all") != (),
+        file=settings.get("published_as", "file") == "file",
+    )
     if rules:
         settings["rules"] = rules
     call = make_call("Classifier", settings, options, source=source, seeded=True)
     end_audit(run_call(call, options), options)
 
 
-def _make_rules(limits: dict[str, float | None], *, attacks: bool) -> tuple[ReleaseRule, ...]:
+def _make_rules(
+    limits: dict[str, float | None], *, attacks: bool, file: bool
+) -> tuple[ReleaseRule, ...]:
     """Return the rules with the limits that were given; none where the usual ones are meant."""
     if all(value is None for value in limits.values()):
         return ()
-    fields: dict[type[ReleaseRule], dict[str, float]] = {}
+    fields: dict[type[ReleaseRule], dict[str, Any]] = {}
     for option_name, (rule, field, _) in _LIMITS.items():
         own, value = fields.setdefault(rule, {}), limits[option_name]
         if value is not None:
             own[field] = value
-    return tuple(rule(**own) for rule, own in fields.items() if attacks or rule is PdtpAtMost)
+    given = (rule(**own) for rule, own in fields.items() if attacks or rule is PdtpAtMost)
+    return (*((NoRecordInFile(),) if file else ()), *given)

@@ -321,9 +321,16 @@ class Section(Block):
 
 @dataclass(frozen=True, kw_only=True)
 class Document(Section):
-    """A whole report: a section, with the keys of the bibliography that it cites."""
+    """A whole report: a section, with the keys of the bibliography that it cites.
+
+    Attributes:
+        cites: Keys of ``BIBLIOGRAPHY``.
+        decisive: How many of its first blocks are for the person who decides, the others being
+            for engineers; 0 where all are for everybody.
+    """
 
     cites: tuple[str, ...] = ()
+    decisive: int = 0
 
 
 def find_figures(section: Section) -> Iterator[Figures]:

@@ -131,6 +131,7 @@ class LeaveOneOut(BaseFinding, frozen=True, kw_only=True):
         measured: Records that were left out, one at a time.
         of: Records in all.
         decimals: With how many decimals probabilities are taken to be shown; None: all of them.
+            −1: the predicted class alone.
         limit: Above which a record counts as exposed.
         exposed: Records above it, by what is shown and at full precision both.
         hidden: Records above it at full precision alone.
@@ -252,7 +253,7 @@ class RecordRisk(BaseFinding, frozen=True, kw_only=True):
     """One record by its rank, and what makes it stand out. No value, label or name of it is here.
 
     Attributes:
-        rank: Its place by risk, from 1; 0 where that is not known.
+        rank: Its place from 1, by what attacks find of it and then by risk; 0: not known.
         row: Its number in the data where the user asked for it: from 1 in a table, from 0 in an
             array.
         risk: What decides: the smaller of ``shown`` and ``unbinned``.
@@ -263,6 +264,8 @@ class RecordRisk(BaseFinding, frozen=True, kw_only=True):
         floor: What a refit with nothing removed changes there; None where nothing is random.
         edge_only: Whether ``shown`` is above the limit only through an edge of a bin.
         scores: (attack, score) pairs, higher means "was in".
+        attacked: Share of attacked models of which the strongest attack says rightly whether the
+            record was in; None where there was no attack.
     """
 
     rank: Count = 0
@@ -275,6 +278,7 @@ class RecordRisk(BaseFinding, frozen=True, kw_only=True):
     floor: float | None = None
     edge_only: bool = False
     scores: tuple[tuple[str, float], ...] = ()
+    attacked: Probability | None = None
 
 
 class RemovalPlan(BaseFinding, frozen=True, kw_only=True):
@@ -284,7 +288,7 @@ class RemovalPlan(BaseFinding, frozen=True, kw_only=True):
         removed: Records dropped before each measurement, from 0.
         largest: The largest risk of those left.
         exposed: How many of those left are above the limit.
-        accuracy: Share of those left that the model then predicts rightly.
+        accuracy: Share of those left that a model without them predicts rightly.
         ranks: Which were dropped, in order, by their rank of risk before; 0 where one had none.
         best: At how many dropped the fewest were exposed.
         ended: Why it was stopped.
@@ -315,7 +319,8 @@ class RoundingStep(BaseFinding, frozen=True, kw_only=True):
         decimals: How many; None: all. −1: the predicted class alone.
         exposed: Records above the limit.
         largest: The largest risk.
-        accuracy: Share of records predicted rightly from what is shown, ties broken by order.
+        accuracy: Share of records predicted rightly, from what is shown, by a model trained
+            without them; ties broken by order.
         advantage: The largest advantage of an attack on what is shown; None where none was run.
     """
 
@@ -324,6 +329,31 @@ class RoundingStep(BaseFinding, frozen=True, kw_only=True):
     largest: float
     accuracy: Probability
     advantage: float | None = None
+
+
+class RemedyFinding(BaseFinding, frozen=True, kw_only=True):
+    """What became of the attacks after a remedy was carried out, and of accuracy.
+
+    Attributes:
+        action: What was done, as an order; empty: nothing, for comparison.
+        caught: Share of those inside that the strongest attack finds at the false positives of
+            the rules.
+        advantage: The largest TPR − FPR of any attack.
+        accuracy: Of models on records that they were not trained on.
+        exposed: Records above the limit of PDTP; None where only the riskiest were measured again.
+        in_file: Records that the model's file tells of; None where nobody is given it.
+        outcome: The gravest outcome of any rule; unclear where one was not measured again.
+        helps: Whether fewer rules fail, or an attack loses a quarter of its success at least.
+    """
+
+    action: str
+    caught: Probability
+    advantage: float
+    accuracy: Probability
+    exposed: Count | None
+    in_file: Count | None
+    outcome: Outcome
+    helps: bool
 
 
 class Variation(BaseFinding, frozen=True, kw_only=True):
@@ -347,7 +377,7 @@ class Variation(BaseFinding, frozen=True, kw_only=True):
 
 
 class AccuracyFinding(BaseFinding, frozen=True, kw_only=True):
-    """What share of its records the audited model predicts rightly."""
+    """What share of the records a model predicts rightly that was trained without them."""
 
     accuracy: Probability
 
@@ -516,6 +546,7 @@ Finding: TypeAlias = (
     | RecordRisk
     | RemovalPlan
     | RoundingStep
+    | RemedyFinding
     | Variation
     | AccuracyFinding
     | PosteriorRuns

@@ -8,8 +8,6 @@ BIBLIOGRAPHY = MappingProxyType(
         "Analytical Calibration and Optimal Denoising. ICML 2018.",
         "annamalai2025": "Annamalai, Balle, Hayes, De Cristofaro: To Shuffle or not to Shuffle: "
         "Auditing DP-SGD with Shuffling. 2025.",
-        "barnard1963": "Barnard: Discussion of 'The Spectral Analysis of Point Processes'. JRSS B "
-        "25, 1963.",
         "carlini2022": "Carlini, Chien, Nasr, Song, Terzis, Tramèr: Membership Inference Attacks "
         "From First Principles. IEEE S&P 2022.",
         "chua2024": "Chua, Ghazi, Kamath, Kumar, Manurangsi, Sinha, Zhang: How Private are DP-SGD "
@@ -46,9 +44,9 @@ BIBLIOGRAPHY = MappingProxyType(
         "Machine Learning Models. IEEE S&P 2017.",
         "steinke2023": "Steinke, Nasr, Jagielski: Privacy Auditing with One (1) Training Run. "
         "NeurIPS 2023.",
+        "turner2024": "Turner, Ly, Grünwald: Generic E-Variables for Exact Sequential k-Sample "
+        "Tests that Allow for Optional Stopping. J. Statistical Planning and Inference 230, 2024.",
         "ville1939": "Ville: Étude critique de la notion de collectif. Gauthier-Villars, 1939.",
-        "waudbysmith2024": "Waudby-Smith, Ramdas: Estimating Means of Bounded Random Variables by "
-        "Betting. JRSS B 86, 2024.",
         "wilks1941": "Wilks: Determination of Sample Sizes for Setting Tolerance Limits. Annals of "
         "Mathematical Statistics 12, 1941.",
         "yeom2018": "Yeom, Giacomelli, Fredrikson, Jha: Privacy Risk in Machine Learning: "

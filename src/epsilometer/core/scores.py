@@ -54,7 +54,7 @@ class Observations:
             ``calibrated`` for runs, or ``clopper_pearson`` with a rule that chooses one
             threshold; ``one_run`` for canaries.
         rule: How thresholds are chosen; by default ``epsilometer.rules.AllRanks()`` for
-            ``calibrated``, ``RankGrid()`` for the other methods.
+            ``calibrated`` and ``one_run``, ``RankGrid()`` for the other methods.
         also: Methods whose bounds are shown beside it and decide nothing.
         title: What was audited, in words.
         adversary: Whose view the scores are computed from, in words.
@@ -107,7 +107,7 @@ class Scores(Observations):
             ``calibrated`` for runs, or ``clopper_pearson`` with a rule that chooses one
             threshold; ``one_run`` for canaries.
         rule: How thresholds are chosen; by default ``epsilometer.rules.AllRanks()`` for
-            ``calibrated``, ``RankGrid()`` for the other methods.
+            ``calibrated`` and ``one_run``, ``RankGrid()`` for the other methods.
         also: Methods whose bounds are shown beside it and decide nothing.
         title: What was audited, in words.
         adversary: Whose view the scores are computed from, in words.

@@ -45,6 +45,7 @@ CHOICES: Registry[type] = Registry(
         "pdtp-at-most": "epsilometer.audits.classifier.release:PdtpAtMost",
         "advantage-at-most": "epsilometer.audits.classifier.release:AdvantageAtMost",
         "caught-at-most": "epsilometer.audits.classifier.release:CaughtAtMost",
+        "no-record-in-file": "epsilometer.audits.classifier.release:NoRecordInFile",
         "sgd": "epsilometer.networks.optimizers:SGD",
         "adam": "epsilometer.networks.optimizers:Adam",
         "every-epoch": "epsilometer.audits.federated.rounds:EveryEpoch",

@@ -6,7 +6,7 @@ from decimal import ROUND_FLOOR, Decimal
 from epsilometer.core import judge
 from epsilometer.core.audit import Audit
 from epsilometer.core.bound import EpsilonLowerBound
-from epsilometer.core.findings import ConformanceFinding, FormPlan, RuleFinding
+from epsilometer.core.findings import ConformanceFinding, FormFinding, FormPlan, RuleFinding
 from epsilometer.core.printing import one_line
 from epsilometer.core.scores import describe_design
 
@@ -78,7 +78,7 @@ def _word_design(audit: Audit) -> str:
 def _word_views(audit: Audit) -> str:
     plan = audit.one(FormPlan)
     if audit.claim is None:
-        return _word_plan(plan) if plan is not None else _word_proof(audit)
+        return _word_plan(audit, plan) if plan is not None else _word_proof(audit)
     places = _decimals(audit)
     claim = f"ε = {claimed(audit.claim.epsilon, places)} was claimed"
     if audit.verdict in judge.BAD:
@@ -129,7 +129,9 @@ def number_up(value: float) -> str:
 def _word_rules(audit: Audit, rules: tuple[RuleFinding, ...]) -> str:
     if audit.verdict == judge.RELEASE:
         return "The one rule passes." if len(rules) == 1 else f"All {len(rules)} rules pass."
-    return audit.judgement.reason or rules[0].finding  # the gravest comes first
+    # The gravest comes first, and its first sentence is for everybody.
+    first, more, _ = rules[0].finding.partition(". ")
+    return audit.judgement.reason or first + more.strip()
 
 
 def _word_proof(audit: Audit) -> str:
@@ -174,11 +176,19 @@ def _word_proofs(audit: Audit) -> str:
     return "; ".join(proofs) + where
 
 
-def _word_plan(plan: FormPlan) -> str:
+def _word_plan(audit: Audit, plan: FormPlan) -> str:
+    """Say what to publish; that richer forms exceed the limit only where all were seen to."""
     line = f"ε = {claimed(plan.epsilon)}"
     if plan.chosen is None:
-        return f"No form of publishing is known to stay below {line}."
-    return f"Publish {plan.chosen}: no richer form is known to stay below {line}."
+        return f"Publish nothing: no output is known to stay below {line}."
+    named = "class labels" if plan.chosen == "label" else plan.chosen
+    place = plan.forms.index(plan.chosen)
+    if place == 0:
+        return f"Publish {named}: it stays below {line}."
+    richer = [form for form in audit.find(FormFinding) if form.form in plan.forms[:place]]
+    if richer and all(form.standing == "above" for form in richer):
+        return f"Publish {named} only; every richer output exceeds {line}."
+    return f"Publish {named} only; no richer output is known to stay below {line}."
 
 
 def _decimals(audit: Audit) -> int:

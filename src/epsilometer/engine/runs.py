@@ -33,7 +33,7 @@ from epsilometer.types import IntArray
 Played: TypeAlias = Scores | Mapping[str, Scores | Sides]
 Play: TypeAlias = Callable[[int, np.random.Generator], Played]
 _UNITS = 100  # by default: enough to share among workers, to save and to watch
-_PILOT = 0.05  # of the units place the thresholds of an audit that may stop early
+_PILOT = 0.05  # of the units place the thresholds of an audit that stops when its bound is narrow
 _DRAWN = 60  # points of a growth curve
 _LOOKS = 20  # at a simulated audit; an audit looks after every unit
 
@@ -226,8 +226,9 @@ class RunsJob:
             adversary=view.adversary,
             seed=self.plan.seed,
         )
-        pairs = bound.n_in
-        reach = max(bound.epsilon, bound_perfect_attack(pairs, self.delta, self.each_confidence))
+        pairs, pilot = bound.n_in, scores.n_in - bound.n_in
+        perfect = bound_perfect_attack(pairs, self.delta, self.each_confidence, pilot=pilot)
+        reach = max(bound.epsilon, perfect)
         return make_finding(
             scores,
             [bound],
@@ -240,7 +241,7 @@ class RunsJob:
             power=None
             if self.claim is None
             else compute_watched_power(
-                self.claim, pairs=pairs, confidence=self.each_confidence, reach=reach
+                self.claim, pairs=pairs, confidence=self.each_confidence, reach=reach, pilot=pilot
             ),
             **counts,
         )
@@ -263,32 +264,33 @@ def share_confidence(confidence: float, bounds: int) -> float:
     return 1 - (1 - confidence) / bounds if bounds > 1 else confidence
 
 
-def bound_perfect_attack(pairs: int, delta: float, confidence: float) -> float:
+def bound_perfect_attack(pairs: int, delta: float, confidence: float, *, pilot: int = 0) -> float:
     """Return what an attack that never errs proves of pairs that are watched one by one."""
-    perfect = ConfidenceSequence([0.0], delta=delta, confidence=confidence)
+    perfect = ConfidenceSequence([0.0] if pilot else None, delta=delta, confidence=confidence)
     perfect.update(np.ones(pairs), -np.ones(pairs))
     return perfect.lower_bound().epsilon
 
 
 @functools.lru_cache(maxsize=1_000)
-def compute_watched_power(claim: Claim, *, pairs: int, confidence: float, reach: float) -> float:
+def compute_watched_power(
+    claim: Claim, *, pairs: int, confidence: float, reach: float, pilot: int = 0
+) -> float:
     """Return the smallest true ε at which watched pairs refute the claim 4 times in 5."""
     if claim.epsilon >= reach:
         return float("inf")
-    pilot = max(1, round(pairs * _PILOT / (1 - _PILOT)))
 
     def prove(scores: Observed) -> float:
         assert isinstance(scores, Scores)
-        sequence = ConfidenceSequence.from_pilot(
-            Scores(scores.inside[:pilot], scores.outside[:pilot]),
+        sequence = _start_sequence(
+            Scores(scores.inside[:pilot], scores.outside[:pilot]) if pilot else None,
             delta=claim.delta,
             confidence=confidence,
         )
         for part in np.array_split(np.arange(pilot, pilot + pairs), min(pairs, _LOOKS)):
             sequence.update(scores.inside[part], scores.outside[part])
             if sequence.refuted(claim):
-                break
-        return sequence.lower_bound().epsilon
+                return float("inf")
+        return 0.0
 
     return compute_power(
         prove,
@@ -300,9 +302,10 @@ def compute_watched_power(claim: Claim, *, pairs: int, confidence: float, reach:
     )
 
 
-def count_pilots(blocks: int) -> int:
-    """Return how many of the first blocks place the thresholds, where a run may stop early."""
-    return min(max(1, round(_PILOT * blocks)), blocks - 1)
+def _start_sequence(pilot: Scores | None, delta: float, confidence: float) -> ConfidenceSequence:
+    if pilot is None:
+        return ConfidenceSequence(delta=delta, confidence=confidence)
+    return ConfidenceSequence.from_pilot(pilot, delta=delta, confidence=confidence)
 
 
 def join_scores(units: Iterable[Arrays], view: str = "") -> Scores:
@@ -343,12 +346,18 @@ class _ProgressWatch:
 
 
 class _BettingWatch:
-    """Bets on the runs in their order; the first of them only place the thresholds."""
+    """Bets on the runs in their order.
+
+    To be narrow, a ceiling needs thresholds that are all placed at once: by the first units, which
+    are not bet on. A refutation needs none, so the sequence places thresholds as it goes.
+    """
 
     def __init__(self, job: RunsJob, until: Until, view: str) -> None:
         self._job, self._until, self._view = job, until, view
         self._pilot: list[Arrays] = []
-        self._pilots = count_pilots(job.blocks)
+        self._pilots = 0
+        if isinstance(until, UntilNarrow):
+            self._pilots = min(max(1, round(_PILOT * job.blocks)), job.blocks - 1)
         self._sequence: ConfidenceSequence | None = None
         self._hopeful: ConfidenceSequence | None = None  # for what failed runs might have shown
         self.growth: list[tuple[int, float]] = []
@@ -358,13 +367,9 @@ class _BettingWatch:
             self._pilot.append(arrays)
             return
         if self._sequence is None or self._hopeful is None:
+            pilot = join_scores(self._pilot, self._view) if self._pilot else None
             self._sequence, self._hopeful = (
-                ConfidenceSequence.from_pilot(
-                    join_scores(self._pilot, self._view),
-                    delta=self._job.delta,
-                    confidence=self._job.each_confidence,
-                )
-                for _ in range(2)
+                _start_sequence(pilot, self._job.delta, self._job.each_confidence) for _ in range(2)
             )
         inside, outside = arrays[f"{self._view}inside"], arrays[f"{self._view}outside"]
         self._sequence.update(inside, outside)
@@ -406,7 +411,7 @@ def check_until(request: Request, *, also: Sequence[str], blocks: int) -> None:
         )
     if until is not None and blocks < 2:
         raise InvalidArgument(
-            "Expected two units or more with until=…, got one: the first places the thresholds. "
+            "Expected two units or more with until=…, got one: it leaves nothing to stop early. "
             "Give a smaller block."
         )
 

@@ -73,19 +73,26 @@ def build(audit: Audit, *, records: int | None = None, brief: bool = False) -> D
     ]
     meaning = tuple(dict.fromkeys(_list_meaning(audit)))
     reach = word_reach(audit) if audit.verdict == judge.NOT_REFUTED else ""
+    decided = bool(audit.find(RuleFinding) or audit.find(FormPlan))
+    told = Section(title="What it means, and what not", blocks=(Notes(lines=meaning),))
+    tables = [*texts.list_tables(audit)]
+    tried = [table for table in tables if table.title == texts.REMEDIES] if decided else []
+    first = (*tried, told) if decided else ()
     document = Document(
         title=audit.subject,
         verdict=_build_verdict(audit, reach or next(iter(meaning), "")),
+        decisive=len(first),
         notes=tuple(texts.word_run(audit.provenance)),
         summary=tuple(_list_cards(audit)),
         blocks=(
+            *first,
             *([] if brief else _collect_figures("Side by side", compare_views(audit), "views")),
             *(sections[0].blocks if lone else ()),
-            *texts.list_tables(audit),
+            *(table for table in tables if table not in tried),
             *([] if brief else _collect_figures("Figures", draw_findings(audit), "audit")),
             *_build_records(audit, records),
             *(() if lone else sections),
-            Section(title="What it means, and what not", blocks=(Notes(lines=meaning),)),
+            *(() if decided else (told,)),
             *([] if brief else _fold_explanation(audit)),
             _build_again(audit.provenance),
             *([] if brief else _draw_aside(audit, len(views))),
@@ -96,6 +103,7 @@ def build(audit: Audit, *, records: int | None = None, brief: bool = False) -> D
 
 def _list_cards(audit: Audit) -> Iterator[Block]:
     """Return the blocks of the first screen."""
+    yield from _list_advice(audit)
     rules = [
         Fact(
             rule.rule,
@@ -106,20 +114,24 @@ def _list_cards(audit: Audit) -> Iterator[Block]:
     ]
     if rules:
         yield Facts(title="Rules", rows=tuple(rules), style="reasons")
-    scale, views, plan = build_scale(audit), audit.find(EpsilonFinding), audit.one(FormPlan)
+    scale, views = build_scale(audit), audit.find(EpsilonFinding)
     if scale is not None:
         yield scale
     if views:
         yield _build_threat(views, audit)
-    title, advice = "What to do", audit.advice
+    if facts := texts.list_every_fact(audit):
+        yield Facts(title="What was measured", rows=facts)
+
+
+def _list_advice(audit: Audit) -> Iterator[Block]:
+    """Return what to do, what helps most first."""
+    title, advice, plan = "What to do", audit.advice, audit.one(FormPlan)
     if plan is not None:
         none = "Nothing is known to stay below the limit"
         title = "What may be published" if plan.chosen else none
         advice = (*advice, *plan.advice)
     if advice:
         yield Notes(title=title, lines=tuple(dict.fromkeys(advice)))
-    if facts := texts.list_every_fact(audit):
-        yield Facts(title="What was measured", rows=facts)
 
 
 def _list_meaning(audit: Audit) -> Iterator[str]:
@@ -160,11 +172,15 @@ def _build_records(audit: Audit, total: int | None) -> Iterator[Section]:
         return
     shows_rows = any(record.row is not None for record in records)
     spec = TEXTS["records"]
-    columns = {name: cell for name, cell in spec["columns"].items() if shows_rows or name != "row"}
+    hidden = set() if shows_rows else {"{row}"}
+    if all(record.attacked is None for record in records):
+        hidden.add("{attacked:.0%}")
+    columns = {name: cell for name, cell in spec["columns"].items() if cell not in hidden}
     note = " ".join(
         [
             spec["some" if len(records) < total else "all"],
             spec["note"],
+            *([] if "{attacked:.0%}" in hidden else [spec["attacked"]]),
             spec["rows" if shows_rows else "no_rows"],
         ]
     )

@@ -35,7 +35,7 @@ def count_records(audit: Audit) -> int:
 
 def find_riskiest(records: Iterable[RecordRisk], count: int) -> tuple[RecordRisk, ...]:
     """Return the ``count`` records at most risk, the worst first."""
-    return tuple(heapq.nlargest(count, records, key=lambda record: record.risk))
+    return tuple(heapq.nsmallest(count, records, key=lambda each: (each.rank, -each.risk)))
 
 
 def cut(value: _T, longest: int = _LONGEST) -> _T:

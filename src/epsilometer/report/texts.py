@@ -95,6 +95,7 @@ LOOKUPS: dict[str, Callable[[Any, Any], Any]] = {
     "shown_decimals": lambda _, item: (
         "all digits" if item.decimals is None else word_decimals(item.decimals)
     ),
+    "done": lambda _, remedy: remedy.action or "as it is",
     "rounded": lambda _, point: short(point.unit) if point.unit else "as it is",
     "sure": lambda _, item: (
         "computed" if item.confidence == 1 else f"{item.confidence:.4g} confidence"
@@ -204,6 +205,9 @@ def tabulate(spec: dict[str, Any], audit: Audit, items: Iterable[Any], **more: A
         numeric=spec.get("numeric", True),
         **{"note": spec.get("note", ""), **more},
     )
+
+
+REMEDIES = next(spec["title"] for spec in TEXTS["tables"] if spec["of"] == "RemedyFinding")
 
 
 def list_tables(audit: Audit) -> Iterator[Table]:

@@ -67,6 +67,7 @@ class AllRanks:
 
     Ties are broken at random by the seed. Under the worst mechanism that a claim allows, the law
     of ranks is then known whatever the law of the scores, so nothing is shared out among looks.
+    Of canaries of one run: finer ranks of all scores, from the top, the bottom and both.
     """
 
 

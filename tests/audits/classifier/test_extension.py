@@ -72,6 +72,7 @@ def test_an_entry_point_is_an_attack_of_the_command(
     rows = (f"{x},{y},{label}" for (x, y, *_), label in zip(*IRIS, strict=True))
     Path("irises.csv").write_text("\n".join(["length,width,kind", *rows]) + "\n")
     options = ("--label", "kind", "--model", "naive-bayes", "--shadows", "4", "--seed", "1")
+    options += ("--published-as", "api")
     with pytest.raises(SystemExit) as ended:
         main(["classifier", "irises.csv", *options, "--attacks", "mine", "--engine", "in-process"])
     assert ended.value.code in (0, 1, 4)

@@ -58,6 +58,10 @@ def played(
     )
 
 
+def in_epochs(steps: CanarySteps) -> CanarySteps:
+    return CanarySteps(**{**vars(steps), "epoch": np.zeros(steps.noise.size, int)})
+
+
 def claimed(*, noise: float = 1.0, chance: float = 0.1, steps: int = 10) -> Claim:
     epsilon = poisson_epsilon(
         noise_multiplier=noise, sampling_rate=chance, steps=steps, delta=DELTA
@@ -123,16 +127,25 @@ def test_half_the_noise_is_refuted_by_who_knows_the_batches(rng: np.random.Gener
 def test_a_result_carries_what_was_paid_and_said(rng: np.random.Generator) -> None:
     result = blind(played(rng), Claim(1.0, delta=DELTA))
     assert result.bound.confidence == 0.8
-    assert result.bound.threshold_rule == "RankGrid(ratio=4), best of 3 views"
+    assert result.bound.threshold_rule == "AllRanks(), best of 3 views"
     assert "3 views shared 1 − confidence" in result.bound.caveats[0]
     assert result.bound.caveats[-1] == "Said by the run."
-    assert [(bound.method, bound.valid) for bound in result.also] == [("one_run_fdp", False)]
+    assert [(bound.method, bound.valid) for bound in result.also] == [("one_run_fdp", True)]
+    assert "Poisson sampling" in result.also[0].caveats[0]
 
 
-def test_a_gaussian_curve_is_assumed_only_where_there_is_one(rng: np.random.Generator) -> None:
+def test_a_curve_is_assumed_only_where_there_is_one(rng: np.random.Generator) -> None:
     claim = Claim(1.0, delta=DELTA)
-    with pytest.raises(InvalidArgument, match="where batches are sampled"):
-        blind(played(rng), claim, method="one_run_fdp")
+    sampled = played(rng)
+    shuffled = CanaryRun(**{**vars(sampled), "steps": in_epochs(sampled.steps)})
+    changing = {**vars(sampled.steps), "noise": np.zeros(10)}
+    silent = CanaryRun(**{**vars(sampled), "steps": CanarySteps(**changing)})
+    for run in (shuffled, silent):
+        assert run.family is None
+        with pytest.raises(InvalidArgument, match="where batches are shuffled"):
+            blind(run, claim, method="one_run_fdp")
+        assert [bound.valid for bound in blind(run, claim).also] == [False]
+    assert blind(sampled, claim, method="one_run_fdp").bound.valid
     all_in = played(rng, chance=1.0)
     in_order = CanaryRun(**{**vars(played(rng)), "public_order": True})
     for run in (all_in, in_order):

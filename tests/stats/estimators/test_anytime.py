@@ -20,10 +20,10 @@ def _scores() -> Scores:
 @pytest.mark.parametrize("rule", [Fixed(1.2), HoldOut(0.25), RankGrid()])
 def test_bound_is_that_of_the_sequence(rule: Fixed | HoldOut | RankGrid) -> None:
     scores = _scores()
-    used = {Fixed: 0, HoldOut: 30, RankGrid: 12}[type(rule)]
+    used = {Fixed: 0, HoldOut: 30, RankGrid: 0}[type(rule)]
     pilot = Scores(scores.inside[: used or 1], scores.outside[: used or 1])
     if isinstance(rule, RankGrid):
-        audit = ConfidenceSequence.from_pilot(pilot, **KNOBS)
+        audit = ConfidenceSequence(**KNOBS)
     else:
         best = em.epsilon_lower_bound(pilot, rule=Best(), **KNOBS).threshold
         value = rule.value if isinstance(rule, Fixed) else best
@@ -45,6 +45,6 @@ def test_a_pilot_leaves_a_pair_to_bet_on(pairs: int, fraction: float, size: int)
 
 def test_a_single_pair_has_no_pilot() -> None:
     with pytest.raises(InvalidArgument, match="at least 2 pairs"):
-        em.epsilon_lower_bound(Scores([1.0], [0.0]), method="anytime", **KNOBS)
+        em.epsilon_lower_bound(Scores([1.0], [0.0]), method="anytime", rule=HoldOut(), **KNOBS)
     found = em.epsilon_lower_bound(Scores([1.0, 1.0], [0.0, 0.0]), method="anytime", **KNOBS)
     assert found.epsilon == 0.0

@@ -9,7 +9,7 @@ import scipy.stats
 import epsilometer as em
 from epsilometer import ScoreCounts, Scores
 from epsilometer.errors import EpsilometerWarning
-from epsilometer.rules import Best, Bonferroni, Fixed, HoldOut
+from epsilometer.rules import Best, Bonferroni, Fixed, HoldOut, RankGrid
 from epsilometer.stats import search, thresholds
 from epsilometer.stats.estimators import one_run, one_run_fdp
 from epsilometer.stats.estimators.guesses import Guesses
@@ -53,27 +53,41 @@ def _fdp_epsilon(canaries: int, made: object, correct: object, delta: float, alp
 def test_p_value_of_reference(inputs: dict, expected: dict) -> None:
     counts = inputs["m"], inputs["r"], inputs["v"]
     found = one_run.p_value(*counts, epsilon=inputs["eps"], delta=inputs["delta"])
-    assert found == pytest.approx(expected["p_value"], rel=1e-9)
+    _check_price_of_delta(float(found), expected["p_value"], inputs["delta"])
+
+
+def _check_price_of_delta(ours: float, theirs: float, delta: float) -> None:
+    """Without δ p-values are the same; with it ours are smaller, and attained."""
+    if delta == 0 or theirs == 1:
+        assert ours == pytest.approx(theirs, rel=1e-9)
+    else:
+        assert 0 < ours < theirs
 
 
 @pytest.mark.parametrize(("inputs", "expected"), cases("c11", "one-run-eps"))
 def test_epsilon_of_reference(inputs: dict, expected: dict) -> None:
     found = _epsilon(inputs["m"], inputs["r"], inputs["v"], inputs["delta"], inputs["p"])
-    assert found == pytest.approx(expected["eps_lower_bound"], abs=1e-6)
+    _check_epsilon(found, expected["eps_lower_bound"], inputs["delta"])
+
+
+def _check_epsilon(ours: float, theirs: float, delta: float) -> None:
+    slack = 2e-6  # theirs is found to 1e-6
+    assert theirs - slack <= ours
+    assert ours <= theirs + slack or delta > 0
 
 
 @pytest.mark.parametrize(("inputs", "value"), peer_values("one_run_pvalue"))
 def test_p_value_of_jax_privacy(inputs: dict, value: float) -> None:
     counts = inputs["m"], inputs["n_guess"], inputs["n_correct"]
     found = one_run.p_value(*counts, epsilon=inputs["eps"], delta=inputs["delta"])
-    assert found == pytest.approx(value, rel=1e-9)
+    _check_price_of_delta(float(found), value, inputs["delta"])
 
 
 @pytest.mark.parametrize(("inputs", "value"), peer_values("one_run_eps"))
 def test_epsilon_of_the_paper(inputs: dict, value: float) -> None:
     counts = inputs["m"], inputs["n_guess"], inputs["n_correct"]
     found = _epsilon(*counts, inputs["delta"], inputs["significance"])
-    assert found == pytest.approx(value, abs=2e-6)  # theirs is found to 1e-6
+    _check_epsilon(found, value, inputs["delta"])
 
 
 @pytest.mark.parametrize(("inputs", "value"), peer_values("one_run_fdp_eps (GDP family)"))
@@ -101,26 +115,20 @@ def test_deterministic_normals_of_jax_privacy(inputs: dict, value: float, epsilo
     some = tp + fp > 0
     alpha = inputs["significance"] / x.size
     found = epsilon(2 * n, (tp + fp)[some], tp[some], inputs["delta"], alpha)
-    assert found == pytest.approx(value, abs=2e-6)
-
-
-def test_highest_mean_is_the_one_of_trying_all(rng: np.random.Generator) -> None:
-    for _ in range(200):
-        r = int(rng.integers(1, 300))
-        v, chance = int(rng.integers(0, r + 1)), float(rng.uniform(0.5, 0.99))
-        i = np.arange(1, v + 1)
-        law = scipy.stats.binom(r, chance)
-        tails = law.sf(v - i - 1) - law.sf(v - 1)
-        expected = np.max(tails / i, initial=0.0)
-        found = one_run._steepest(*(np.array([float(x)]) for x in (v, r, chance)))[0]
-        assert found == pytest.approx(expected, rel=1e-9, abs=1e-300)
+    if epsilon is _fdp_epsilon:
+        assert found == pytest.approx(value, abs=2e-6)
+    else:
+        _check_epsilon(found, value, inputs["delta"])
+        observed = canaries(spread + inputs["shift"], spread)
+        settings = {"delta": inputs["delta"], "method": "one_run"}
+        assert em.epsilon_lower_bound(observed, **settings).epsilon >= value
 
 
 def test_delta_that_swallows_the_bound_is_told(rng: np.random.Generator) -> None:
     scores = canaries(rng.normal(2, 1, 500), rng.normal(0, 1, 500))
-    with pytest.warns(EpsilometerWarning, match="2mδ"):
-        found = em.epsilon_lower_bound(scores, delta=1e-3, method="one_run")
-    assert any("2mδ" in caveat for caveat in found.caveats)
+    with pytest.warns(EpsilometerWarning, match="mδ"):
+        found = em.epsilon_lower_bound(scores, delta=1e-2, method="one_run")
+    assert any("mδ" in caveat for caveat in found.caveats)
     assert not em.epsilon_lower_bound(scores, delta=0.0, method="one_run").caveats
 
 
@@ -213,6 +221,7 @@ def test_every_way_is_tried_and_paid_for_or_not(
 def _ranked_ways(scores: Scores, ratio: int) -> list[tuple[float, float]]:
     pooled = np.sort(np.concatenate([scores.inside, scores.outside]))
     ranks = [k for k in ratio ** np.arange(9) if k <= max(pooled.size / 2, 1)]
+    ranks = sorted({*ranks, pooled.size // 2})
     top = [pooled[-k] for k in ranks]
     bottom = [np.nextafter(pooled[k - 1], np.inf) for k in ranks]
     apart = [(low, high) for low, high in zip(bottom, top, strict=True) if low <= high]
@@ -235,7 +244,7 @@ def test_ranks_of_pooled_scores_are_tried(
             )
         ways = _ranked_ways(scores, 4)
         expected, _ = _by_hand(scores, ways, len(ways), 0.0)
-        found = em.epsilon_lower_bound(observed, delta=0.0, method="one_run")
+        found = em.epsilon_lower_bound(observed, delta=0.0, method="one_run", rule=RankGrid())
         assert found.epsilon == pytest.approx(expected, abs=1e-6)
 
 
@@ -263,7 +272,7 @@ def test_what_delta_swallows_is_told_by_half() -> None:
     """Told exactly where without δ twice the bound would be proved."""
     scores = canaries(np.repeat([1.0, 0.0], [380, 20]), np.repeat([1.0, 0.0], [20, 380]))
     told = set()
-    for delta in (1e-7, 1e-3, 3e-3, 6e-3, 1e-2, 3e-2):
+    for delta in (1e-7, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             found = em.epsilon_lower_bound(scores, delta=delta, method="one_run", rule=Fixed(0.5))
@@ -272,7 +281,7 @@ def test_what_delta_swallows_is_told_by_half() -> None:
         assert bool(found.caveats) == bool(caught) == half
         told.add(half)
         if half:
-            assert found.caveats[0].startswith(f"2mδ = {1600 * delta:.3g} swallows")
+            assert found.caveats[0].startswith(f"mδ = {800 * delta:.3g} swallows")
     assert told == {False, True}
 
 

@@ -2,27 +2,34 @@
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+from scipy import special
 
+from epsilometer.audits.classifier.advice import (
+    PartSummary,
+    advise,
+    rank_remedy,
+)
 from epsilometer.audits.classifier.attacks.evaluation import RecordScores, bound_one_run
+from epsilometer.audits.classifier.attacks.shadows import FLOOR
 from epsilometer.audits.classifier.leave_one_out.pdtp import (
     SHOWN,
     Changes,
-    find_flips,
     measure_changes,
     predict_class,
     show,
 )
+from epsilometer.audits.classifier.model_file import Leak
 from epsilometer.audits.classifier.outliers import explain_records
-from epsilometer.audits.classifier.release import Measured, apply_rules
+from epsilometer.audits.classifier.release import IN_FILE, Measured, apply_rules, weigh_rule
 from epsilometer.audits.classifier.subject import ClassifierTask
-from epsilometer.core import judge
 from epsilometer.core.audit import Audit, Provenance
 from epsilometer.core.findings import (
     AccuracyFinding,
@@ -30,25 +37,25 @@ from epsilometer.core.findings import (
     LeaveOneOut,
     MembershipFinding,
     RecordRisk,
+    RemedyFinding,
     RemovalPlan,
     RoundingStep,
+    RuleFinding,
     Variation,
 )
 from epsilometer.core.printing import to_csv_text
 from epsilometer.core.scores import Scores
 from epsilometer.engine.shards import Arrays
 from epsilometer.stats import membership
-from epsilometer.stats.gaussians import gaussian_sigma
 from epsilometer.stats.score_finding import round_threshold
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
-RECORDS = "records.csv"  # in the run's directory: private
 SMALLEST = 20  # records of a group that is shown by itself
 _LISTED = 1000  # records in a result
 _EXPLAINED = 20  # of them with what makes them stand out
 _EDGES = np.geomspace(1e-5, 10.0, 49)
 _CITES = ("long2017", "clopper1934")
-_NOISE_DELTA = 1e-5  # at which advice names noise
+_CHANCE = 0.05  # that some record is ranked by guesses that were right by luck
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -67,18 +74,11 @@ class PartResults:
         """Return the audit: what the rules say, with all that it rests on."""
         subject, arrays = self.task.subject, self.found["leave-one-out"]
         at, floor = self._changes(), self._floor()
-        rules, attacks = apply_rules(
-            Measured(
-                risk=at.risk,
-                floor=floor,
-                of=self.task.codes.size,
-                drawn=bool(arrays["drawn"]),
-                attacks=[(self._name(name), self._split(name)) for name in subject.attack_names],
-                mismatch=" ".join(self._mismatch),
-            ),
-            subject.deciding_rules,
-            confidence=self.task.confidence,
-        )
+        rules, attacks = self.apply_rules()
+        kinds = [leak.kind for leak in self._leaks or ()]
+        size = self.task.codes.size
+        grave = {rule: weigh_rule(rule, size, kinds) for rule in rules if rule.outcome == "fail"}
+        rules = tuple(sorted(rules, key=lambda rule: -grave.get(rule, 0.0)))
         attacks = tuple(map(self._add_bound, subject.attack_names, attacks))
         codes = self.task.codes[arrays["records"]]
         rounding = list_rounding_steps(
@@ -99,14 +99,95 @@ class PartResults:
                 *self._record_risks(at, floor),
                 *self._removal(),
                 *rounding,
+                *self._remedies(),
                 *self._variations(),
-                AccuracyFinding(accuracy=float(np.mean(predict_class(arrays["full"]) == codes))),
+                AccuracyFinding(accuracy=float(np.mean(predict_class(arrays["without"]) == codes))),
             ),
             caveats=self._caveats(),
             cites=self._cites(),
             provenance=provenance,
         )
-        return msgspec.structs.replace(result, advice=tuple(_advise(result)))
+        return msgspec.structs.replace(result, advice=tuple(advise(result)))
+
+    def apply_rules(self) -> tuple[tuple[RuleFinding, ...], tuple[MembershipFinding, ...]]:
+        """Return what each rule says, and how each attack does."""
+        subject, left_out = self.task.subject, self.found["leave-one-out"]
+        return apply_rules(
+            Measured(
+                risk=self._count_hidden()[0],
+                floor=self._floor(),
+                of=self.task.codes.size,
+                drawn=bool(left_out["drawn"]),
+                attacks=[(self._name(name), self._split(name)) for name in subject.attack_names],
+                mismatch=" ".join(self._mismatch),
+                leaks=self._leaks,
+            ),
+            subject.deciding_rules,
+            confidence=self.task.confidence,
+        )
+
+    def _count_hidden(self) -> tuple[FloatArray, int]:
+        """Return risks, and how many were above the limit and are hidden by random training.
+
+        Where the seed is nobody's to know, what counts is whether models with the record can be
+        told from models without it: of normal ln p, by as much as training that is private at
+        the limit allows. The shift is that of the same seed, the spread that of others.
+        """
+        at, limit = self._changes(), self.task.subject.limit
+        arrays = self.found["leave-one-out"]
+        if not arrays["spread"].size:
+            return at.risk, 0
+        shift = np.abs(np.maximum(arrays["full"], FLOOR) - np.maximum(arrays["without"], FLOOR))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = np.nan_to_num(shift / arrays["spread"], nan=0.0, posinf=np.inf)
+        # Of k classes k − 1 are free; those with the largest shifts are counted.
+        apart = np.sqrt(np.square(np.sort(ratio, axis=1)[:, 1:]).sum(axis=1))
+        told = 2 * special.ndtr(apart / 2) - 1
+        hidden = (at.risk > limit) & (told <= math.tanh(limit / 2))
+        return np.where(hidden, limit, at.risk), int(hidden.sum())
+
+    @property
+    def riskiest(self) -> IntArray:
+        """Rows of measured records, the riskiest first."""
+        order: IntArray = self.found["leave-one-out"]["records"][self._order]
+        return order
+
+    @cached_property
+    def attacked(self) -> FloatArray | None:
+        """How often the strongest attack is right about each record, over the attacked models."""
+        names = self.task.subject.attack_names
+        if not names:
+            return None
+        found = self.found["attacks"]
+
+        def measure(name: str) -> FloatArray:
+            said = found[f"scores {name}"] > found[f"cut {name}"][:, None]
+            right: FloatArray = (said == found["member"]).mean(axis=0)
+            return right
+
+        return max(map(measure, names), key=lambda right: float(right.mean()))
+
+    @cached_property
+    def _order(self) -> NDArray[np.int64]:
+        """Places of measured records: first whom attacks find, beyond chance, then by risk."""
+        risk = self._changes().risk
+        if self.attacked is None:
+            return np.argsort(-risk, kind="stable")
+        attacked = self.attacked[self.found["leave-one-out"]["records"]]
+        models = len(self.found["attacks"]["member"])
+        # Guesses are right so often by chance; of all records together in at most 5 % of audits.
+        chance = special.bdtrc(np.round(attacked * models) - 1, models, 0.5)
+        return np.lexsort((-risk, -np.where(chance <= _CHANCE / attacked.size, attacked, 0.0)))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all records were left out once."""
+        return self.found["leave-one-out"]["records"].size == self.task.codes.size
+
+    @property
+    def exposed(self) -> int:
+        """How many records are above the limit."""
+        return int(np.sum(self._changes().risk > self.task.subject.limit))
 
     def list_records(self) -> str:
         """Return which records are at risk, as CSV: for the run's directory alone."""
@@ -120,19 +201,33 @@ class PartResults:
                 "" if names is None else names[records[index]],
                 str(task.classes[task.codes[records[index]]]),
                 float(at.risk[index]),
+                "" if self.attacked is None else float(self.attacked[records[index]]),
             )
-            for rank, index in enumerate(_rank(at.risk).tolist(), start=1)
+            for rank, index in enumerate(self._order.tolist(), start=1)
         ]
-        return to_csv_text(("rank", "row", "name", "class", "risk"), rows)
+        return to_csv_text(("rank", "row", "name", "class", "risk", "attacked"), rows)
 
     def _changes(self, other: str = "without") -> Changes:
         """Return the risk of each measured record, as probabilities are shown."""
-        arrays, decimals = self.found["leave-one-out"], self.task.subject.decimals
+        arrays, decimals = self.found["leave-one-out"], self.task.subject.shown
         return measure_changes(arrays["full"], arrays[other], decimals=decimals)
 
     def _floor(self) -> FloatArray | None:
         """Return what another seed alone changes, seen through as many decimals."""
         return self._changes("null").risk if self.found["leave-one-out"]["null"].size else None
+
+    @property
+    def _leaks(self) -> list[Leak] | None:
+        """What the model's file tells; None where it was not searched."""
+        if "file" not in self.found:
+            return None
+        found = self.found["file"]
+        return [
+            Leak(kind=str(kind), records=int(records), finding=str(finding))  # type: ignore[arg-type]
+            for kind, records, finding in zip(
+                found["kinds"], found["records"], found["findings"], strict=True
+            )
+        ]
 
     @property
     def _mismatch(self) -> list[str]:
@@ -183,7 +278,7 @@ class PartResults:
             path=str(arrays["path"]),
             measured=measured,
             of=of,
-            decimals=self.task.subject.decimals,
+            decimals=self.task.subject.shown,
             limit=limit,
             exposed=int(above.sum()),
             hidden=int(np.sum((at.unbinned > limit) & ~above)),
@@ -203,10 +298,11 @@ class PartResults:
     def _record_risks(self, at: Changes, floor: FloatArray | None) -> tuple[RecordRisk, ...]:
         task, subject = self.task, self.task.subject
         records = self.found["leave-one-out"]["records"]
-        order = _rank(at.risk)[:_LISTED]
+        order = self._order[:_LISTED]
         worst = order[:_EXPLAINED]
         notes = explain_records(task, records[worst])
-        measure = "PDTP" if subject.decimals is None else f"PDTP, {subject.decimals} decimals"
+        seen = {None: "", -1: ", class alone"}.get(subject.shown, f", {subject.shown} decimals")
+        measure = f"PDTP{seen}"
         listed = []
         for place, index in enumerate(order.tolist()):
             record = int(records[index])
@@ -228,6 +324,7 @@ class PartResults:
                     floor=None if floor is None else floor[index],
                     edge_only=edge_only,
                     scores=self._scores_of(record),
+                    attacked=None if self.attacked is None else float(self.attacked[record]),
                 )
             )
         return tuple(listed)
@@ -287,9 +384,20 @@ class PartResults:
         found = self.found["removal"]
         if not found["exposed"][0]:
             return ()
-        order = self.found["leave-one-out"]["records"][_rank(self._changes().risk)]
-        ranks = {record: place for place, record in enumerate(order.tolist(), start=1)}
+        ranks = {record: place for place, record in enumerate(self.riskiest.tolist(), start=1)}
         return (describe_removal(found, ranks),)
+
+    def _remedies(self) -> tuple[RemedyFinding, ...]:
+        """Return what was tried: nothing first, then the best."""
+        if "remedies" not in self.found or not self.found["remedies"]["action"].size:
+            return ()
+        found = self.found["remedies"]
+        rows = [
+            PartSummary(*(found[name][place].item() for name in PartSummary._fields))
+            for place in range(found["action"].size)
+        ]
+        base, *tried = rows
+        return tuple(row.to_finding(base) for row in (base, *sorted(tried, key=rank_remedy)))
 
     def _variations(self) -> tuple[Variation, ...]:
         subject, causes = self.task.subject, []
@@ -311,6 +419,12 @@ class PartResults:
     def _caveats(self) -> tuple[str, ...]:
         found = self.found["leave-one-out"]
         caveats = [*self.task.subject.caveats, *map(str, found["caveats"].tolist())]
+        if hidden := self._count_hidden()[1]:
+            caveats.append(
+                f"Training is random: {hidden:,} records above the limit move predictions by less "
+                "than another seed does, and are not counted. Whoever learns the seed sees them."
+            )
+        caveats += [leak.finding for leak in self._leaks or () if leak.kind == "statistics"]
         if "attacks" in self.found:
             found = self.found["attacks"]
             train, test = found["accuracy"].tolist()
@@ -334,9 +448,20 @@ class PartResults:
         return tuple(dict.fromkeys([*_CITES, *(str(key) for keys in cited for key in keys)]))
 
 
-def _rank(risk: FloatArray) -> NDArray[np.int64]:
-    """Return places of records, the riskiest first."""
-    return np.argsort(-risk, kind="stable")
+def sum_up_parts(results: PartResults, action: str = "") -> PartSummary:
+    """Return what the rules say of measured parts, in numbers."""
+    rules, attacks = results.apply_rules()
+    files = [rule for rule in rules if rule.rule == IN_FILE]
+    return PartSummary(
+        action=action,
+        caught=max(attack.tpr for attack in attacks),
+        advantage=max(attack.advantage for attack in attacks),
+        accuracy=float(results.found["attacks"]["held out"]),
+        exposed=results.exposed if results.is_whole else -1,
+        in_file=int(files[0].value) if files else -1,
+        failed=sum(rule.outcome == "fail" for rule in rules),
+        unclear=sum(rule.outcome == "unclear" for rule in rules),
+    )
 
 
 def _list_groups(
@@ -400,7 +525,7 @@ def list_rounding_steps(
     limit: float,
     advantages: FloatArray | None,
 ) -> tuple[RoundingStep, ...]:
-    """Return risk and accuracy with fewer and fewer decimals, down to the class alone.
+    """Return risk and leave-one-out accuracy with fewer decimals, down to the class alone.
 
     Args:
         full: ln p of the model trained on all, shape ``(records, classes)``.
@@ -411,13 +536,9 @@ def list_rounding_steps(
     """
     steps = []
     for place, decimals in enumerate(SHOWN):
-        if decimals == -1:
-            change = measure_changes(full, without, decimals=None).risk
-            risk = np.where(find_flips(full, without), change, 0.0)
-            right = predict_class(full) == codes
-        else:
-            risk = measure_changes(full, without, decimals=decimals).risk
-            right = predict_class(show(full, decimals)) == codes
+        risk = measure_changes(full, without, decimals=decimals).risk
+        shown = without if decimals == -1 else show(without, decimals)
+        right = predict_class(shown) == codes
         steps.append(
             RoundingStep(
                 decimals=decimals,
@@ -428,54 +549,3 @@ def list_rounding_steps(
             )
         )
     return tuple(steps)
-
-
-def _advise(result: Audit) -> Iterator[str]:
-    """Yield what to do, the most useful first."""
-    (risk,) = result.find(LeaveOneOut)
-    if risk.exposed:
-        yield (
-            f"Look at the riskiest records: {RECORDS} in the run's directory says which they are. "
-            "What makes them stand out may be a mistake in the data, or a person who must not be "
-            "in it."
-        )
-        yield _advise_rounding(result.find(RoundingStep), risk)
-        yield from (plan.ended for plan in result.find(RemovalPlan))
-    if result.verdict == judge.CANNOT_TELL:
-        yield "To be able to tell, measure more: all records, more shadows, more records."
-    if result.verdict != judge.RELEASE and risk.limit > 0:
-        noise = gaussian_sigma(risk.limit, _NOISE_DELTA)
-        yield (
-            "Differentially private training limits what anything published shows of any record. "
-            f"With ε = {risk.limit:g} at δ = {_NOISE_DELTA:g}, a single step on all records needs "
-            f"noise of {noise:.3g} times the clipping norm; the command epsilometer dpsgd says "
-            "what your settings of DP-SGD keep."
-        )
-    if result.verdict == judge.RELEASE:
-        yield (
-            "Publish what was audited: this model, trained on these records in this way. After "
-            "any change, audit again."
-        )
-    if risk.decimals is not None and risk.hidden:
-        hidden = risk.hidden
-        more = "1 more record is" if hidden == 1 else f"{hidden:,} more records are"
-        yield (
-            f"Show no more than {risk.decimals} decimals, and do not give the model itself "
-            f"away: at full precision {more} exposed."
-        )
-
-
-def _advise_rounding(steps: Sequence[RoundingStep], risk: LeaveOneOut) -> str:
-    """Name the most decimals with which no record is exposed."""
-    for step in steps:
-        if step.exposed == 0:
-            shown = "the class alone" if step.decimals == -1 else f"{step.decimals} decimals"
-            return (
-                f"Showing {shown} exposes no record; what is shown then names the right class in "
-                f"{step.accuracy:.1%} of records."
-            )
-    fewest = min(steps, key=lambda step: step.exposed)
-    return (
-        f"Showing fewer decimals is not enough: {fewest.exposed:,} of {risk.measured:,} records "
-        "are exposed at best."
-    )

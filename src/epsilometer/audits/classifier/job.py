@@ -5,30 +5,46 @@ is kept when it is finished, and inside the longer ones the engine keeps smaller
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import special
 from threadpoolctl import threadpool_limits
 
 from epsilometer._files import write_whole
+from epsilometer.audits.classifier.advice import RECORDS, list_outcomes
 from epsilometer.audits.classifier.attacks.evaluation import find_mismatch
 from epsilometer.audits.classifier.attacks.shadow_attacks import ATTACKS
-from epsilometer.audits.classifier.attacks.shadows import ShadowPool, shadow_pool
-from epsilometer.audits.classifier.finding import RECORDS, PartResults
+from epsilometer.audits.classifier.attacks.shadows import (
+    FLOOR,
+    ShadowPool,
+    hide_digits,
+    shadow_pool,
+    show_logs,
+)
+from epsilometer.audits.classifier.finding import PartResults, sum_up_parts
 from epsilometer.audits.classifier.leave_one_out.pdtp import (
     SHOWN,
     Pdtp,
     measure_changes,
     pdtp,
     predict_class,
-    show,
 )
-from epsilometer.audits.classifier.sklearn_models import FitEstimator, take_rows
-from epsilometer.audits.classifier.subject import Classifier, ClassifierTask
+from epsilometer.audits.classifier.model_file import search_model
+from epsilometer.audits.classifier.remedies import Remedy, list_remedies
+from epsilometer.audits.classifier.sklearn_models import (
+    FitEstimator,
+    clone_with_seed,
+    has_fixed_seed,
+    seed_globals,
+    take_rows,
+)
+from epsilometer.audits.classifier.subject import Classifier, ClassifierTask, leaves_exactly
 from epsilometer.core.audit import Audit
 from epsilometer.core.scores import Scores
 from epsilometer.engine.code import find_code
@@ -39,11 +55,14 @@ from epsilometer.engine.plan import Plan
 from epsilometer.engine.request import Request
 from epsilometer.engine.run import Done, Unwatched, Watch
 from epsilometer.engine.shards import Arrays, check_arrays
+from epsilometer.errors import EpsilometerError
 from epsilometer.stats.tradeoff import tradeoff_curve
-from epsilometer.types import BoolArray, FloatArray
+from epsilometer.types import BoolArray, FloatArray, IntArray
 
 SUBJECTS = (Classifier,)
 _SCORES = 10_000  # of attacks, for which enough targets are attacked
+_JUDGED = ("leave-one-out", "attacks", "file")  # parts that rules look at
+_SEEDS = 20  # models that show how far predictions vary with the seed alone
 _VARIATION = 7  # number of the random stream that varies training; attacks have the others
 _PATIENCE = 5  # measurements of a removal plan without a new best
 _SHARE = 10  # of the exposed records, one in so many is dropped at a time
@@ -87,6 +106,8 @@ def _fingerprint_inputs(task: ClassifierTask) -> dict[str, str]:
     # Texts as arrays: one by one they would be looked for among files, which takes long.
     for name in {"feature_names", "record_names"} & set(given):
         given[name] = np.asarray(given[name], np.str_)
+    if task.content is not None:
+        given["model_file"] = task.content
     if "groups" in given:
         given["groups"] = task.groups
     # An attack from elsewhere is known to the plan by its code: settings have its name alone.
@@ -107,6 +128,7 @@ class ClassifierJob:
         directory: Where longer parts keep their own units; nowhere where None.
         engine: What executes these.
         listen: Who is told what happens.
+        kept: Parts, and the pool of shadows, for parts that need them.
     """
 
     plan: Plan
@@ -114,16 +136,21 @@ class ClassifierJob:
     directory: Path | None
     engine: Engine
     listen: Sequence[Listener]
+    kept: dict[str, Any] = field(default_factory=dict)
 
     def unit(self, index: int) -> Arrays:
         """Compute one part of the work."""
         work = {
+            "file": self._search_file,
             "leave-one-out": self._leave_out,
             "attacks": self._attack,
             "removal": self._remove,
             "variation": self._vary,
+            "remedies": self._try_remedies,
         }
-        return work[self.task.parts[index]]()
+        part = self.task.parts[index]
+        found = self.kept[part] = work[part]()
+        return found
 
     def missing(self, index: int) -> Arrays:
         """Return nothing. It is never asked: what a part raises reaches the caller."""
@@ -158,42 +185,87 @@ class ClassifierJob:
             patience=subject.patience,
         )
 
+    def _search_file(self) -> Arrays:
+        subject, task = self.task.subject, self.task
+        model = clone_with_seed(subject.estimator, task.seed, overwrite=False)
+        with seed_globals(task.seed), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the same as with each record left out, said there
+            model.fit(subject.X, task.classes[task.codes])
+        leaks = search_model(model, subject.X, task.codes, content=task.content, seed=task.seed)
+        return {
+            "kinds": np.array([leak.kind for leak in leaks], np.str_),
+            "records": np.array([leak.records for leak in leaks], np.int64),
+            "findings": np.array([leak.finding for leak in leaks], np.str_),
+        }
+
     def _leave_out(self) -> Arrays:
         subject = self.task.subject
         found = self._measure(subject.X, subject.y, where="leave-one-out")
         null = found.null
         if null is None or found.floor is None or not found.floor.any():
             null = np.zeros((0, found.classes.size))  # another seed changes nothing: not random
+        spread = null[:0]
+        if null.size and not has_fixed_seed(subject.estimator):
+            spread = self._measure_spread(found.records)
         return {
             "records": found.records,
             "full": found.full,
             "without": found.without,
             "null": null,
+            "spread": spread,
             "drawn": np.array(found.unseen is not None),
             "path": np.array(found.path),
             "caveats": np.array(found.caveats, np.str_),
         }
 
+    def _measure_spread(self, records: IntArray) -> FloatArray:
+        """Return how far ln p of models of all records varies with the seed, from below.
+
+        Standard deviations over ``_SEEDS`` models, at their lower limits for normal ln p.
+        """
+        subject, codes = self.task.subject, self.task.codes
+        fit, asked = (
+            FitEstimator(subject.estimator, self.task.classes),
+            take_rows(subject.X, records),
+        )
+        drawn = self._stream(_VARIATION, 1).integers(2**31, size=_SEEDS).tolist()
+        logs = np.stack([fit(subject.X, codes, seed)(asked) for seed in drawn])
+        with np.errstate(invalid="ignore"):
+            found = np.nan_to_num(np.maximum(logs, FLOOR).std(axis=0, ddof=1))
+        # Of so many normal values, 95 % of standard deviations are below this times the true one
+        highest = np.sqrt(special.chdtri(_SEEDS - 1, 0.05) / (_SEEDS - 1))
+        return np.asarray(found / highest)
+
+    def _train_pool(self) -> ShadowPool:
+        subject = self.task.subject
+        if "pool" not in self.kept:
+            self.kept["pool"] = shadow_pool(
+                subject.estimator,
+                subject.X,
+                subject.y,
+                models=subject.shadows,
+                seed=self.task.seed,
+                engine=self.engine,
+                directory=self._folder("shadows"),
+                listen=self.listen,
+            )
+        pool: ShadowPool = self.kept["pool"]
+        return pool
+
     def _attack(self) -> Arrays:
         subject = self.task.subject
-        pool = shadow_pool(
-            subject.estimator,
-            subject.X,
-            subject.y,
-            models=subject.shadows,
-            seed=self.task.seed,
-            engine=self.engine,
-            directory=self._folder("shadows"),
-            listen=self.listen,
-        )
+        pool = self._train_pool()
+        advantages = measure_shown(pool)
+        pool = hide_digits(pool, subject.shown)
         targets, member, unlike = self._choose_targets(pool)
         own = np.exp(pool.own.astype(np.float64))
         arrays: dict[str, NDArray[Any]] = {
             "member": member,
             "mismatch": np.array(unlike, np.str_),
-            "advantages": measure_shown(pool),
+            "advantages": advantages,
             "spread": own.std(axis=0),
             "accuracy": np.array([pool.train_accuracy.mean(), pool.test_accuracy.mean()]),
+            "held out": np.array(measure_held_out(pool)),
         }
         for place, name in enumerate(subject.attack_names):
             scores = [
@@ -212,6 +284,7 @@ class ClassifierJob:
         """Return what is attacked, who was in it, and how it differs from its shadows."""
         if self.task.target is not None:
             log_proba, member = self.task.target
+            log_proba = show_logs(log_proba, self.task.subject.shown)
             return [log_proba], member[None], find_mismatch(pool, log_proba, member)
         enough = min(pool.models // 2, max(1, -(-_SCORES // pool.records)))
         targets = range(0, 2 * enough, 2)  # one of each pair
@@ -224,9 +297,56 @@ class ClassifierJob:
             subject.X,
             subject.y,
             limit=subject.limit,
-            decimals=subject.decimals,
+            decimals=subject.shown,
             steps=self.task.removal,
         )
+
+    def _try_remedies(self) -> Arrays:
+        """Carry out what may help, and measure it by the same attacks; nothing where all is well.
+
+        What fails to train is no remedy.
+        """
+        base = {part: self._find_part(part) for part in self.task.parts if part in _JUDGED}
+        rows = [sum_up_parts(PartResults(task=self.task, found=base))]
+        results = PartResults(task=self.task, found=base)
+        if rows[0].failed == rows[0].unclear == 0:
+            return list_outcomes([])
+        self._train_pool()
+        left = self.task.subject.remedies
+        for place, remedy in enumerate(
+            list_remedies(self.task.subject, results.riskiest, exposed=results.exposed)
+        ):
+            if remedy.retrains and left == 0:
+                continue
+            left -= remedy.retrains
+            try:
+                found = self._carry_out(remedy, place, base)
+            except EpsilometerError:
+                continue
+            rows.append(sum_up_parts(found, action=remedy.action))
+        return list_outcomes(rows)
+
+    def _find_part(self, part: str) -> Arrays:
+        """Return a part as it was computed here, or compute it again where it was read."""
+        return self.kept[part] if part in self.kept else self.unit(self.task.parts.index(part))
+
+    def _carry_out(self, remedy: Remedy, place: int, base: Mapping[str, Arrays]) -> PartResults:
+        subject = remedy.subject
+        if remedy.retrains and not leaves_exactly(subject):  # those who were riskiest are looked at
+            subject = dataclasses.replace(subject, records=remedy.watched)
+        task = ClassifierTask(subject, self.task.request)
+        kept = {} if remedy.retrains else {"pool": self.kept["pool"]}
+        job = dataclasses.replace(
+            self, task=task, directory=self._folder(f"remedy-{place}"), kept=kept
+        )
+        found = {"attacks": job._attack()}
+        if "file" in task.parts:
+            found["file"] = job._search_file()
+        if not remedy.retrains:
+            found["leave-one-out"] = base["leave-one-out"]
+        else:
+            found["leave-one-out"] = job._leave_out()
+        return PartResults(task=task, found=found)
 
     def _vary(self) -> Arrays:
         subject, codes = self.task.subject, self.task.codes
@@ -263,13 +383,13 @@ def plan_removal(
         X: Features.
         y: Labels.
         limit: Above which a record is exposed.
-        decimals: With how many decimals probabilities are shown.
+        decimals: With how many decimals probabilities are shown; −1: the class alone.
         steps: Measurements at most, the first not counted.
 
     Returns:
         ``dropped``: row numbers, in the order they were dropped. At each measurement ``removed``:
         how many had been dropped; ``largest``: the largest risk; ``exposed``: records above the
-        limit; ``accuracy``: share of those left that were predicted rightly.
+        limit; ``accuracy``: leave-one-out accuracy on those left.
     """
     labels = np.asarray(y)
     left = np.arange(labels.size)
@@ -279,7 +399,7 @@ def plan_removal(
         found = measure(take_rows(X, left), labels[left])
         risk = measure_changes(found.full, found.without, decimals=decimals).risk
         above = int(np.sum(risk > limit))
-        right = found.classes[predict_class(found.full)] == labels[left]
+        right = found.classes[predict_class(found.without)] == labels[left]
         removed.append(len(dropped))
         largest.append(float(risk.max()))
         exposed.append(above)
@@ -302,6 +422,12 @@ def plan_removal(
     }
 
 
+def measure_held_out(pool: ShadowPool) -> float:
+    """Return the accuracy of all models on records that they were not trained on, as shown."""
+    right = np.stack([predict_class(each) == pool.labels for each in pool.log_proba])
+    return float(right[~pool.member].mean())
+
+
 def measure_shown(pool: ShadowPool) -> FloatArray:
     """Return TPR − FPR of a threshold on the own class's shown probability, for ``SHOWN``.
 
@@ -313,11 +439,7 @@ def measure_shown(pool: ShadowPool) -> FloatArray:
         values = []
         for each in pool.log_proba:
             log_proba = each.astype(np.float64)
-            if decimals == -1:
-                values.append((predict_class(log_proba) == pool.labels).astype(np.float64))
-            else:
-                own = show(log_proba, decimals)[np.arange(pool.records), pool.labels]
-                values.append(own)
+            values.append(show_logs(log_proba, decimals)[np.arange(pool.records), pool.labels])
         scores = np.stack(values)
         curve = tradeoff_curve(Scores(scores[pool.member], scores[~pool.member]))
         advantages.append(float(np.max(1 - curve.fnr - curve.fpr)))

@@ -83,7 +83,7 @@ class _Table:
         found = measure_changes(
             self.model.log_proba(at),
             self.model.without(record, at),
-            decimals=self.task.subject.decimals,
+            decimals=self.task.subject.shown,
         )
         risk = found.unbinned if np.isinf(found.unbinned[-1]) else found.risk
         with np.errstate(invalid="ignore"):  # ∞ − ∞ is no reason

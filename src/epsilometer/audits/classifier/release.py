@@ -1,12 +1,15 @@
 """Apply rules about publishing to risks and attacks: each passes, fails or is unclear."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
 
 from epsilometer import _validate
+from epsilometer.audits.classifier.model_file import Leak
 from epsilometer.core.findings import MembershipFinding, Outcome, RuleFinding
 from epsilometer.core.scores import Scores
 from epsilometer.errors import InvalidArgument
@@ -16,6 +19,15 @@ from epsilometer.stats.tradeoff import tradeoff_curve
 from epsilometer.types import FloatArray
 
 _DRAWN = 60  # points of a curve
+IN_FILE = "no record in the model's file"
+_Plain: TypeAlias = Callable[[float], str]
+_IN_FILE = {
+    "rows": "The model file holds the records of {}.",
+    "one person": "The model file has parts that belong to single people: {}.",
+    "rebuilt": "Whoever has the model file and all other records computes the records of {}.",
+    "statistics": "The model file holds statistics that give away the last of {}.",
+}
+_NAMED = 3  # places in a file that a rule names
 _UNKNOWN = Limited(0.0, 0.0, 1.0)  # where nothing was measured
 
 
@@ -82,8 +94,30 @@ class CaughtAtMost:
         _validate.open_unit(fpr=self.fpr)
 
 
-ReleaseRule: TypeAlias = PdtpAtMost | AdvantageAtMost | CaughtAtMost
-RULES: tuple[ReleaseRule, ...] = (PdtpAtMost(), AdvantageAtMost(), CaughtAtMost())
+@dataclass(frozen=True)
+class NoRecordInFile:
+    """No record can be read out of the model's file, or computed from it and all others.
+
+    Attributes:
+        statistics: Whether means of many records count too: whoever knows all but one of these
+            computes the last, but most files hold some.
+
+    Example:
+        >>> import epsilometer as em
+        >>> em.rules.NoRecordInFile()
+        NoRecordInFile(statistics=False)
+    """
+
+    statistics: bool = False
+
+
+ReleaseRule: TypeAlias = PdtpAtMost | AdvantageAtMost | CaughtAtMost | NoRecordInFile
+RULES: tuple[ReleaseRule, ...] = (
+    NoRecordInFile(),
+    PdtpAtMost(),
+    AdvantageAtMost(),
+    CaughtAtMost(),
+)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -97,6 +131,7 @@ class Measured:
         drawn: Whether those measured were drawn by chance, where not all were.
         attacks: (name, scores) of each attack.
         mismatch: Why attacks may be weaker than they look; empty where nothing is known.
+        leaks: What the model's file tells of single records; None where it was not searched.
     """
 
     risk: FloatArray | None
@@ -105,6 +140,7 @@ class Measured:
     drawn: bool
     attacks: Sequence[tuple[str, Scores]]
     mismatch: str = ""
+    leaks: Sequence[Leak] | None = None
 
 
 def apply_rules(
@@ -162,13 +198,16 @@ def _count_statements(measured: Measured, rules: Sequence[ReleaseRule]) -> int:
     """Return how many statements rest on samples, and so share the confidence."""
     risk = measured.risk
     sampled = risk is not None and (risk.size < measured.of or measured.floor is not None)
-    return sum(sampled if isinstance(r, PdtpAtMost) else len(measured.attacks) for r in rules)
+    sizes = {PdtpAtMost: int(sampled), NoRecordInFile: 0}
+    return sum(sizes.get(type(rule), len(measured.attacks)) for rule in rules)
 
 
 def _apply_rule(
     rule: ReleaseRule, measured: Measured, findings: Sequence[MembershipFinding], confidence: float
 ) -> RuleFinding:
     match rule:
+        case NoRecordInFile():
+            return _limit_file(rule, measured)
         case PdtpAtMost():
             return _limit_risk(rule, measured, confidence)
         case AdvantageAtMost(limit):
@@ -176,7 +215,8 @@ def _apply_rule(
             limits = [
                 (f, Limited(f.advantage, f.advantage_low, f.advantage_high)) for f in findings
             ]
-            return _limit_attacks(name, limit, limits, "TPR − FPR", measured.mismatch, confidence)
+            said = measured.mismatch, confidence
+            return _limit_attacks(name, limit, limits, "TPR − FPR", _word_advantage, *said)
         case CaughtAtMost(limit, fpr):
             name = f"no attack catches more than {limit:.3g} at {fpr:.3g} false positives"
             limits = [
@@ -184,7 +224,51 @@ def _apply_rule(
                 for f, (_, scores) in zip(findings, measured.attacks, strict=True)
             ]
             what = f"TPR at FPR {fpr:.3g}"
-            return _limit_attacks(name, limit, limits, what, measured.mismatch, confidence)
+            said = measured.mismatch, confidence
+            return _limit_attacks(name, limit, limits, what, partial(_word_caught, fpr), *said)
+
+
+def _limit_file(rule: NoRecordInFile, measured: Measured) -> RuleFinding:
+    """Fail where single records are in the file; nothing of this rests on samples."""
+    leaks = measured.leaks
+    outcome: Outcome = "unclear"
+    records, why = 0, "The model's file was not searched."
+    if leaks is not None:
+        grave = [leak for leak in leaks if rule.statistics or leak.kind != "statistics"]
+        worst = [leak.records for leak in grave if leak.kind == grave[0].kind]
+        records = max(worst, default=0)
+        outcome = "fail" if grave else "pass"
+        why = " ".join(leak.finding for leak in grave[:_NAMED])
+        if grave:
+            who = f"{records:,} of {measured.of:,} people"
+            why = f"{_IN_FILE[grave[0].kind].format(who)} {why}"
+        if len(grave) > _NAMED:
+            why += f" {len(grave) - _NAMED} more."
+        why = why or "No training row, and nothing of one record alone, was found in the model."
+    return RuleFinding(
+        rule=IN_FILE,
+        outcome=outcome,
+        finding=why,
+        value=float(records),
+        low=float(records),
+        high=float(measured.of if outcome == "unclear" else records),
+        limit=0.0,
+        confidence=1.0,
+    )
+
+
+def _word_advantage(value: float) -> str:
+    return (
+        f"An attacker tells for {100 * (1 + value) / 2:.0f} of 100 people whether they are in the "
+        "data, where guessing tells it for 50."
+    )
+
+
+def _word_caught(fpr: float, value: float) -> str:
+    return (
+        f"Of 100 people in the data, an attacker identifies {100 * value:.0f}, wrongly accusing "
+        f"{100 * fpr:g} in 100 outsiders."
+    )
 
 
 def _limit_attacks(
@@ -192,6 +276,7 @@ def _limit_attacks(
     limit: float,
     limits: Sequence[tuple[MembershipFinding, Limited]],
     what: str,
+    plain: _Plain,
     mismatch: str,
     confidence: float,
 ) -> RuleFinding:
@@ -204,7 +289,7 @@ def _limit_attacks(
         value, low, high = interval
         why = f"{what} of {attack.attack} is {value:.3f} ({low:.3f} to {high:.3f})"
         if low > limit:
-            outcome, why = "fail", f"{why}, above {limit:g}."
+            outcome, why = "fail", f"{plain(value)} {why}, above {limit:g}."
         elif high > limit:
             why += f": it may be on either side of {limit:g}. More scores would narrow it."
         elif mismatch:
@@ -249,6 +334,10 @@ def _compare_share(
     counted = f"{above:,} of {risk.size:,} measured records are above {rule.limit:g}"
     largest = float(risk.max())
     found = f"{counted}; the largest has {'∞' if np.isinf(largest) else f'{largest:.3g}'}."
+    plain = (
+        f"For {above:,} of {risk.size:,} people the model answers otherwise without them: a "
+        f"probability changes more than {math.exp(rule.limit):.3g}-fold."
+    )
     share = membership.share_above(above, risk.size, measured.of, confidence=confidence)
     known = risk.size == measured.of or measured.drawn
     if not known:  # of the others nothing is known at all
@@ -257,7 +346,7 @@ def _compare_share(
     if share.low > rule.share:
         beyond, why = _test_floor(rule, risk, measured.floor, confidence)
         if beyond:
-            return "fail", f"{found} {why}".strip(), share
+            return "fail", f"{plain} {found} {why}".strip(), share
         return "unclear", f"Training is too random to tell: {counted}, {why}", share
     if not known:
         why = f"{counted}, but they were chosen by the caller: others may be above it."
@@ -287,6 +376,22 @@ def _test_floor(
     pvalue = membership.sign_test_pvalue(only_risk, only_floor)
     why = f"{int(by_chance.sum()):,} with another seed and nothing removed (sign test: p = "
     return only_risk > 0 and pvalue <= 1 - confidence, f"{why}{pvalue:.2g})."
+
+
+def weigh_rule(rule: RuleFinding, of: int, kinds: Sequence[str]) -> float:
+    """Return how grave a rule's failure is, as a share of people that it concerns.
+
+    Rows count whole, parts of the model that belong to one person and records that need all
+    others half; so does an advantage, which is mostly about guesses that are no better.
+
+    Args:
+        rule: What was found.
+        of: Records in all.
+        kinds: Of leaks in the model's file, the gravest first.
+    """
+    if rule.rule == IN_FILE:
+        return rule.value / of * (1.0 if kinds and kinds[0] == "rows" else 0.5)
+    return float(rule.value) / (2 if "TPR − FPR" in rule.rule else 1)
 
 
 def _round_digits(values: FloatArray) -> tuple[float, ...]:

@@ -142,6 +142,15 @@ def clone_with_seed(estimator: Any, seed: int, *, overwrite: bool = True) -> Any
     return model
 
 
+def has_fixed_seed(estimator: Any) -> bool:
+    """Tell whether a ``random_state`` is a number, so that whoever knows it knows the noise."""
+    params = estimator.get_params() if hasattr(estimator, "get_params") else {}
+    return any(
+        name.rpartition("__")[2] == "random_state" and isinstance(value, Integral)
+        for name, value in params.items()
+    )
+
+
 @contextmanager
 def seed_globals(seed: int) -> Iterator[None]:
     """Set the global generators, which some estimators use, and restore them afterwards."""

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, get_args
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,7 +13,12 @@ from epsilometer.audits.classifier.attacks.evaluation import DELTA
 from epsilometer.audits.classifier.attacks.shadow_attacks import ATTACKS
 from epsilometer.audits.classifier.leave_one_out.families import family_of
 from epsilometer.audits.classifier.leave_one_out.refits import PATIENCE
-from epsilometer.audits.classifier.release import RULES, PdtpAtMost, ReleaseRule
+from epsilometer.audits.classifier.release import (
+    RULES,
+    NoRecordInFile,
+    PdtpAtMost,
+    ReleaseRule,
+)
 from epsilometer.audits.classifier.sklearn_models import (
     Preprocessing,
     check_choice,
@@ -25,6 +31,7 @@ from epsilometer.engine.request import Request
 from epsilometer.errors import InvalidArgument
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
+PublishedAs: TypeAlias = Literal["file", "api", "labels"]
 USUAL = ("loss", "lira", "rmia")
 _STEPS = 25  # measurements of a removal plan
 _MOST_BYTES = 4 << 30  # of predictions of shadows
@@ -49,6 +56,11 @@ class Classifier:
         estimator: As of scikit-learn, not fitted; pipelines too.
         X: Features: an array, a sparse matrix or a data frame.
         y: Labels.
+        published_as: What others are given. ``"file"``: the fitted model itself, which is then
+            searched for records; the default, since it shows most. ``"api"``: probabilities, with
+            ``decimals``. ``"labels"``: the predicted class alone.
+        model_file: The file that is to be published, if there is one already: pickle, joblib,
+            skops, ONNX. Its bytes are searched; it is never loaded.
         records: Which are left out one by one: row numbers, ``"sample:500"``, or None for all.
         preprocessing: Whether a pipeline's earlier steps are fitted again without the record
             (``"refit"``), or held as fitted to all (``"fixed"``).
@@ -57,10 +69,11 @@ class Classifier:
         shadows: Models in the pool of shadows.
         groups: Column → group of each record, to see whether some are more at risk.
         rules: By which it is judged; ``RULES`` by default, without attacks only the first.
-        decimals: With how many decimals probabilities are to be shown; None: all, as where the
-            model itself is given away.
+        decimals: With how many decimals an API shows probabilities; None: all.
         removal: Measurements of the plan to drop records; None: 25 where records can be left out
             without fitting again, else none.
+        remedies: How many remedies that need new models are carried out and measured, at most,
+            where some rule does not pass; each costs as much as the attacks. 0: none.
         variation: Models trained on all records with other seeds, to see how much predictions
             vary anyway; 0: none.
         feature_names: Of the columns of X.
@@ -92,15 +105,18 @@ class Classifier:
     X: Any = field(metadata=DATA)
     y: Any = field(metadata=DATA)
     _: KW_ONLY
+    published_as: PublishedAs = "file"
+    model_file: Path | None = field(default=None, metadata=DATA)
     records: Sequence[int] | IntArray | str | None = field(default=None, metadata=NAMED_DATA)
     preprocessing: Preprocessing = "refit"
     patience: float = PATIENCE
     attacks: Sequence[str] | str = USUAL
     shadows: int = 32
     groups: Mapping[str, ArrayLike] | None = field(default=None, metadata=DATA)
-    rules: Sequence[ReleaseRule] | None = None
+    rules: Sequence[ReleaseRule] | ReleaseRule | None = None
     decimals: int | None = None
     removal: int | None = None
+    remedies: int = 9
     variation: int = 0
     feature_names: Sequence[str] | None = field(default=None, metadata=DATA)
     categorical: ArrayLike | None = field(default=None, metadata=DATA)
@@ -118,10 +134,12 @@ class Classifier:
                 f"{type(self.estimator).__name__}."
             )
         check_choice(Preprocessing, preprocessing=self.preprocessing)
+        self._check_publishing()
         self._check_lists()
         _validate.at_least(0, patience=self.patience)
         _validate.whole(4, shadows=self.shadows)
         _validate.whole(0, variation=self.variation, removal=self.removal or 0)
+        _validate.whole(0, remedies=self.remedies)
         _validate.whole(1, decimals=1 if self.decimals is None else self.decimals)
         if self.variation == 1:
             raise InvalidArgument("Expected variation of at least 2 models, or 0 for none, got 1.")
@@ -129,7 +147,22 @@ class Classifier:
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, tuple(map(str, getattr(self, name))))
 
+    def _check_publishing(self) -> None:
+        check_choice(PublishedAs, published_as=self.published_as)
+        if self.decimals is not None and self.published_as != "api":
+            raise InvalidArgument(
+                f"Expected decimals with published_as='api', got published_as="
+                f"{self.published_as!r}: whoever has the file has all digits, and a label has none."
+            )
+        if self.model_file is not None and self.published_as != "file":
+            raise InvalidArgument(
+                f"Expected model_file with published_as='file', got {self.published_as!r}: "
+                "nobody is given the file."
+            )
+
     def _check_lists(self) -> None:
+        if isinstance(self.rules, ReleaseRule):
+            object.__setattr__(self, "rules", (self.rules,))
         for name in ("attacks", "rules"):
             if not isinstance(getattr(self, name), (str, list, tuple, type(None))):
                 raise InvalidArgument(
@@ -157,9 +190,15 @@ class Classifier:
     @property
     def deciding_rules(self) -> tuple[ReleaseRule, ...]:
         """The rules that decide: those given, or the usual ones."""
-        if self.rules is not None:
+        if isinstance(self.rules, Sequence):
             return tuple(self.rules)
-        return tuple(r for r in RULES if self.attack_names or isinstance(r, PdtpAtMost))
+        measured = {NoRecordInFile: self.published_as == "file", PdtpAtMost: True}
+        return tuple(r for r in RULES if measured.get(type(r), bool(self.attack_names)))
+
+    @property
+    def shown(self) -> int | None:
+        """Decimals of probabilities that others see; None: all of them; −1: the class alone."""
+        return -1 if self.published_as == "labels" else self.decimals
 
     @property
     def limit(self) -> float:
@@ -175,11 +214,13 @@ class ClassifierTask:
 
     Attributes:
         subject: The settings.
+        request: What was asked beside them.
         classes: The labels, in order.
         codes: Positions of the records' labels among them.
         categorical: Which features are names of something; None: none are.
         groups: Column → group of each record.
         target: ln p of a model that is there already, and who was in it; None: models of the pool.
+        content: Bytes of the model's file, if there is one.
         removal: Measurements of the removal plan; 0: there is none.
         confidence: Of the verdict.
         delta: δ of the bounds beside attacks.
@@ -197,7 +238,7 @@ class ClassifierTask:
                 f"Expected no until for Classifier, got {request.until!r}: its rules are applied "
                 "when all is measured."
             )
-        self.subject = subject
+        self.subject, self.request = subject, request
         self.classes, self.codes = read_labels(subject.y)
         _check_sizes(subject, self.classes.size, self.codes.size)
         clone_with_seed(subject.estimator, request.seed)  # refuses what cannot be cloned
@@ -209,6 +250,7 @@ class ClassifierTask:
         if subject.target is not None:
             log_proba, member = subject.target
             self.target = np.asarray(log_proba, np.float64), np.asarray(member, bool)
+        self.content = None if subject.model_file is None else _read_file(subject.model_file)
         self.removal = _count_measurements(subject, self.codes.size)
         self.confidence, self.seed = request.confidence, request.seed
         self.delta = DELTA if request.delta is None else request.delta
@@ -224,10 +266,21 @@ class ClassifierTask:
         wanted = {
             "leave-one-out": True,
             "attacks": bool(self.subject.attack_names),
+            "file": any(isinstance(rule, NoRecordInFile) for rule in self.subject.deciding_rules),
             "removal": self.removal > 0,
             "variation": self.subject.variation > 0,
+            "remedies": bool(self.subject.attack_names) and self.subject.remedies > 0,
         }
         return tuple(part for part, needed in wanted.items() if needed)
+
+
+def _read_file(path: Any) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise InvalidArgument(
+            f"Expected model_file that can be read, got {_validate.short(path)}: {error.strerror}."
+        ) from error
 
 
 def _check_sizes(subject: Classifier, classes: int, n: int) -> None:
@@ -273,9 +326,13 @@ def _count_measurements(subject: Classifier, n: int) -> int:
         return subject.removal
     if n > _MOST_RECORDS or subject.records is not None:
         return 0
+    return _STEPS if leaves_exactly(subject) else 0
+
+
+def leaves_exactly(subject: Classifier) -> bool:
+    """Tell whether records can be left out without fitting again."""
     inner = unwrap_pipeline(
         subject.estimator, subject.X, subject.y, preprocessing=subject.preprocessing
     )
     family = family_of(inner.estimator)
-    exact = family is not None and not family.refuses(inner.estimator, inner.features, subject.y)
-    return _STEPS if exact else 0
+    return family is not None and not family.refuses(inner.estimator, inner.features, subject.y)

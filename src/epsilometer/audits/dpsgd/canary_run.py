@@ -17,25 +17,28 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from epsilometer import _validate
+from epsilometer.accounting.noise_family import scale_noise
 from epsilometer.core.bound import EpsilonEstimate, EpsilonLowerBound
 from epsilometer.core.claim import Claim
 from epsilometer.core.findings import EpsilonFinding
 from epsilometer.core.scores import Scores
 from epsilometer.errors import EpsilometerWarning, InvalidArgument
 from epsilometer.stats.estimators import epsilon_lower_bound
+from epsilometer.stats.estimators.one_run_fdp import CurveFamily, bound_in_family
 from epsilometer.stats.gaussians import gdp_epsilon
 from epsilometer.stats.score_finding import make_finding, measure_growth
-from epsilometer.stats.thresholds import HoldOut, Observed, RankGrid, ThresholdRule
+from epsilometer.stats.thresholds import AllRanks, HoldOut, Observed, ThresholdRule
 from epsilometer.types import FloatArray, IntArray
 
 METHODS = ("one_run", "one_run_fdp")
 # Where many guesses count, paying for fifteen ranks costs more than a third of the canaries:
 # at half the noise and 2,000 canaries, 1.25-GDP claimed falls in 20 of 20 runs, against 4 of 20.
-_RULES: dict[str, ThresholdRule] = {"one_run": RankGrid(), "one_run_fdp": HoldOut()}
+_RULES: dict[str, ThresholdRule] = {"one_run": AllRanks(), "one_run_fdp": HoldOut()}
 _NOT_GAUSSIAN = (
     "Not a valid bound: it assumes a Gaussian trade-off curve, which sampling does not leave."
 )
 Views: TypeAlias = dict[str, FloatArray]
+_KINDS = 16  # of steps whose losses are composed in a moment
 _FADING = 0.9  # of a contribution that lingers: the usual momentum
 _LEAST = 1e-3  # noise, in units of the clipping norm, below which none is told from none
 
@@ -193,6 +196,18 @@ class CanaryRun:
         """Whether everybody knows who is in a batch, so that trade-off curves are Gaussian."""
         return self.public_order or bool(np.all(self.steps.chance == 1))
 
+    @property
+    def family(self) -> CurveFamily | None:
+        """The mechanisms that were accounted for but for their noise, of batches by Poisson."""
+        steps = self.steps
+        sampled = (steps.chance > 0) & (steps.chance < 1)
+        if self.unsampled or steps.epoch is not None or not (sampled & (steps.noise > 0)).all():
+            return None
+        alike, counts = np.unique(np.array([steps.noise, steps.chance]), axis=1, return_counts=True)
+        if counts.size > _KINDS:
+            return None
+        return scale_noise(tuple(zip(*alike.tolist(), counts.tolist(), strict=True)))
+
 
 def measure_gradients(
     run: CanaryRun,
@@ -208,16 +223,16 @@ def measure_gradients(
 
     Guarantee: refutes a true claim in at most ``1 - confidence`` of audits, together with another
         bound that is wrong in ``spent`` of them.
-    Assumption: none with ``one_run``; a Gaussian trade-off curve with ``one_run_fdp``, which is
-        therefore refused where batches are sampled.
+    Assumption: none with ``one_run``. With ``one_run_fdp`` the mechanism is the one accounted
+        for, but for its noise: full or public batches, or batches drawn by Poisson sampling.
     """
     if method not in METHODS:
         raise InvalidArgument(f"Expected method to be one of {', '.join(METHODS)}, got {method!r}.")
-    if method == "one_run_fdp" and not run.unsampled:
+    if method == "one_run_fdp" and not run.unsampled and run.family is None:
         raise InvalidArgument(
-            "Expected method one_run where batches are sampled, got one_run_fdp: it assumes a "
-            "Gaussian trade-off curve, which sampling does not leave. Where batches are known it "
-            "decides: see measure_steps."
+            "Expected method one_run where batches are shuffled, or noise is absent or changes "
+            "often, got one_run_fdp: it needs the trade-off curve that was accounted for. Where "
+            "batches are known it decides: see measure_steps."
         )
     known = ", and the order of the records" if run.public_order else ", but not the batches"
     return _measure(
@@ -232,6 +247,7 @@ def measure_gradients(
         subject=f"{run.subject}: every noisy gradient seen",
         adversary="sees every noisy gradient and knows all other records" + known,
         gaussian=run.unsampled,
+        family=run.family,
         estimates=estimates,
     )
 
@@ -317,6 +333,7 @@ def measure_weights(
         subject=f"{run.subject}: weights before and after seen",
         adversary="sees the weights before and after training, and no gradient",
         gaussian=run.unsampled,
+        family=run.family,
         estimates=estimates,
     )
 
@@ -334,6 +351,7 @@ def _measure(
     subject: str,
     adversary: str,
     gaussian: bool,
+    family: CurveFamily | None = None,
     estimates: Sequence[EpsilonEstimate] = (),
 ) -> EpsilonFinding:
     _validate.open_unit(delta=delta, confidence=confidence)
@@ -349,6 +367,16 @@ def _measure(
     paid = 1 - (1 - confidence - spent) / len(views)
 
     def bound(scores: Observed, method: str) -> EpsilonLowerBound:
+        if method == "one_run_fdp" and family is not None:
+            assert isinstance(scores, Scores)
+            return bound_in_family(
+                scores,
+                family,
+                delta=delta,
+                confidence=paid,
+                seed=run.seed,
+                adversary=adversary,
+            )
         with warnings.catch_warnings():  # what they say is in the caveats too
             warnings.simplefilter("ignore", EpsilometerWarning)
             return epsilon_lower_bound(
@@ -370,7 +398,7 @@ def _measure(
         every = {name: bound(scores, method) for name, scores in observed.items()}
         best = max(every, key=lambda name: every[name].epsilon)
         chosen = _pay_for_views(every[best], views, best, confidence, run.caveats)
-        if method == "one_run_fdp" and not gaussian:
+        if method == "one_run_fdp" and not gaussian and family is None:
             chosen = replace(chosen, valid=False, caveats=(_NOT_GAUSSIAN, *chosen.caveats))
         found.append((best, chosen))
     decisive = observed[found[0][0]]

@@ -171,8 +171,8 @@ class Audited:
 
         Guarantee: refutes a true claim in at most ``1 - confidence`` of audits.
         Assumption: no more than the claim, with ``one_run``. ``one_run_fdp`` proves more, but
-            assumes a Gaussian trade-off curve: it is taken where every record is in every step
-            (rate 1), or their order is public, and refused elsewhere.
+            refutes the mechanism that was accounted for, noise apart: full batches, a public
+            order, or Poisson sampling. It is refused where batches are shuffled.
 
         Args:
             delta: δ of the bound and of the engine's claim; not needed beside a ``Claim``.

@@ -5,7 +5,7 @@
   const printing = window.matchMedia("print");
   const darkness = window.matchMedia("(prefers-color-scheme: dark)");
   const ROWS = 100;
-  const NUMBERS = new Set(["rank", "row", "risk"]);
+  const NUMBERS = new Set(["rank", "row", "risk", "attacked"]);
   root.classList.add("js");
 
   const text = (id) => document.getElementById(id).textContent;
@@ -293,8 +293,8 @@
       this.status = box.querySelector(".status");
       this.more = box.querySelector(".more");
       this.search = box.querySelector("input");
-      this.by = "risk";
-      this.rising = false;
+      this.by = "rank";
+      this.rising = true;
       this.limit = ROWS;
       for (const head of box.querySelectorAll("th")) this.makeSortable(head);
       this.search.addEventListener("input", () => { this.limit = ROWS; this.show(); });
@@ -307,7 +307,7 @@
       head.replaceChildren(button);
       button.addEventListener("click", () => {
         const column = head.dataset.column;
-        this.rising = this.by === column ? !this.rising : column !== "risk";
+        this.rising = this.by === column ? !this.rising : !["risk", "attacked"].includes(column);
         this.by = column;
         for (const other of this.box.querySelectorAll("th")) other.removeAttribute("aria-sort");
         head.setAttribute("aria-sort", this.rising ? "ascending" : "descending");
@@ -337,10 +337,16 @@
     row(record) {
       const cells = this.columns.map((column) => {
         if (!NUMBERS.has(column)) return element("td", {}, element("bdi", {}, record[column]));
-        const value = column === "risk" ? this.risk(record.risk) : String(record[column] ?? "–");
+        const value = this.write(column, record[column]);
         return element("td", { class: "numeric" }, value);
       });
       return element("tr", {}, ...cells);
+    }
+
+    write(column, value) {
+      if (column === "risk") return this.risk(value);
+      if (column === "attacked" && value !== null) return `${(100 * value).toFixed(0)}%`;
+      return String(value ?? "–");
     }
 
     risk(value) {

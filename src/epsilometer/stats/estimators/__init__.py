@@ -78,8 +78,8 @@ def epsilon_lower_bound(
         method: A key of ``REGISTRY``; by default ``calibrated`` for runs, or ``clopper_pearson``
             with a rule that chooses one threshold, and ``one_run`` for canaries.
         rule: How thresholds are chosen, and so what is paid for them. By default the first that
-            the method takes: ``AllRanks()`` for ``calibrated``, ``RankSum()`` for ``gdp``,
-            ``RankGrid()`` for the other methods.
+            the method takes: ``AllRanks()`` for ``calibrated`` and ``one_run``, ``RankSum()`` for
+            ``gdp``, ``RankGrid()`` for the other methods.
         seed: For ties, which are broken at random, and rules that split at random. Same seed,
             same bound.
         adjacency: The neighbouring relation the scores were made under; carried along.
@@ -108,7 +108,8 @@ def epsilon_lower_bound(
     chosen = _method(method, rule)
     check_design(scores, method)
     remarks = inspect_observations(scores)
-    found = chosen.find(
+    replaced = chosen.find_replaced if adjacency == "replace" else None
+    found = (replaced or chosen.find)(
         scores,
         delta=delta,
         alpha=1 - confidence,
@@ -148,7 +149,7 @@ def check_design(scores: Observed, method: str) -> None:
         f"Expected canaries of one run for {method}, got "
         f"{describe_design(scores.design, scores.inclusion)} (design = {scores.design!r}). State "
         f"how the canaries were put in, by design: {', '.join(designs)}. Runs are bounded by "
-        f"{DEFAULT}."
+        f"{DEFAULT}, canaries of all designs by one_run."
     )
 
 

@@ -5,13 +5,12 @@ import numpy as np
 from epsilometer.core.bound import EpsilonLowerBound
 from epsilometer.core.scores import ScoreCounts, Scores
 from epsilometer.errors import InvalidArgument
+from epsilometer.stats.bets import CITES
 from epsilometer.stats.derivation import Derivation, count, known, shown
 from epsilometer.stats.estimators.counting import best_look, two_rates
 from epsilometer.stats.estimators.method import Found, Method
-from epsilometer.stats.sequential import CITES, ConfidenceSequence
+from epsilometer.stats.sequential import ConfidenceSequence
 from epsilometer.stats.thresholds import Best, Fixed, HoldOut, Observed, RankGrid, ThresholdRule
-
-_PILOT = 0.1  # of the pairs place the thresholds of a rank grid
 
 
 def find(
@@ -22,7 +21,7 @@ def find(
     rule: ThresholdRule,
     rng: np.random.Generator,
 ) -> Found:
-    """Bets on the pairs; ``HoldOut`` and ``RankGrid`` place thresholds on the first ones."""
+    """Bet on pairs; ``RankGrid`` places thresholds by earlier ones, ``HoldOut`` by the first."""
     if isinstance(observed, ScoreCounts):
         raise InvalidArgument(
             "anytime bets on pairs in order, and counts have none. "
@@ -40,9 +39,7 @@ def find(
             best = best_look(pilot, judge, delta=delta, alpha=alpha, rule=Best(), rng=rng)
             audit = ConfidenceSequence([best.threshold], delta=delta, confidence=confidence)
         case _:
-            used = _pilot_size(pairs, _PILOT)
-            pilot = Scores(observed.inside[:used], observed.outside[:used])
-            audit = ConfidenceSequence.from_pilot(pilot, delta=delta, confidence=confidence)
+            audit = ConfidenceSequence(delta=delta, confidence=confidence)
     audit.update(observed.inside[used:pairs], observed.outside[used:pairs])
     bound = audit.lower_bound()
     return Found(
@@ -68,23 +65,29 @@ def _derive(bound: EpsilonLowerBound) -> Derivation:
             f"thresholds. At {shown(bound.threshold)}, where most was won, "
             f"{count(has['inside at or above'])} scores inside and "
             f"{count(has['outside at or above'])} outside reach it, in "
-            f"{count(has['pairs with both'])} pairs both.",
+            f"{count(has['pairs with both'])} pairs both, of "
+            f"{count(has['pairs at the threshold'])} pairs since it was placed.",
         )
         level = has["level"]
         last = f": {shown(bound.epsilon)}, where 1/α = {shown(1 / level)}"
     return Derivation(
         counted=counted,
         formula=(
-            "X(ε) = 1[inside ≥ τ] − e^ε·1[outside ≥ τ] − δ has mean at most 0 if (ε, δ)-DP holds",
-            "W(ε) = mean over τ, stakes λ and both directions of Π (1 + λ·X(ε)), over all pairs: "
-            "what a bettor who began with 1 owns",
-            f"ε is the largest with W(ε) ≥ 1/α, at this or an earlier look{last}",
+            "a bet pays 1 + λ·X(ε) per pair, X(ε) = 1[inside ≥ τ] − e^ε·1[outside ≥ τ] − δ or "
+            "its mirror image; or A(1[inside ≥ τ])·B(1[outside ≥ τ]), the probability under rates "
+            "(p₁, q₁) divided by that under the nearest (p₀, q₀) that (ε, δ)-DP allows",
+            "W(ε) = mean over τ and a fixed grid of λ and of (p₁, q₁) of the product of payoffs, "
+            "over all pairs since τ was placed: what a bettor who began with 1 owns",
+            f"ε is the largest with W(ε') ≥ 1/α for all ε' ≤ ε, at this or an earlier look{last}",
         ),
         holds=(
-            "Who bets on what has mean at most 0 ever owns 1/α with chance at most α (Ville 1939), "
-            "however often he looks and whenever he stops. All thresholds and stakes share one "
-            "wealth, so none is paid for apart; they were placed before the first pair that is "
-            "bet on.",
+            "If (ε, δ)-DP holds, X(ε) has mean at most 0. The rates that it allows form a convex "
+            "region; (p₀, q₀) is nearest, so A(p) + B(q) ≤ 2 for all (p, q) in it, and the mean "
+            "payoff is A(p)·B(q) ≤ 1. That uses both directions of the definition at once.",
+            "Who bets on what has mean at most 1 ever owns 1/α with chance at most α (Ville 1939), "
+            "however often he looks and whenever he stops. All thresholds and bets share one "
+            "wealth, so none is paid for apart; a threshold is placed before the pairs that are "
+            "bet on there.",
         ),
     )
 
@@ -96,7 +99,7 @@ METHOD = Method(
     exact=True,
     guarantees="No bound of the sequence ever exceeds the true ε, in all but 1 − confidence of "
     "audits, whenever they are stopped.",
-    assumes="Pairs of runs, one inside and one outside, independent of each other, in the order "
-    "they arrived; scores beyond the shorter side are not used.",
+    assumes="Pairs of runs, one inside and one outside, in the order they arrived; all runs are "
+    "independent, also the two of a pair. Scores beyond the shorter side are not used.",
     cites=CITES,
 )

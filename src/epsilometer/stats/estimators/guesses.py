@@ -5,7 +5,7 @@ so it may place its thresholds on the pooled scores at no cost; only the ways it
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epsilometer.core.bound import Basis, Direction, EpsilonLowerBound
-from epsilometer.core.scores import ScoreCounts
+from epsilometer.errors import InvalidArgument
 from epsilometer.stats import search, thresholds
 from epsilometer.stats.derivation import count, known, rule_of, shown
+from epsilometer.stats.guess_counts import find_cuts
 from epsilometer.stats.thresholds import (
     Best,
     Bonferroni,
@@ -25,7 +26,6 @@ from epsilometer.stats.thresholds import (
     RankGrid,
     ThresholdRule,
     count_below,
-    just_above,
 )
 from epsilometer.stats.tradeoff import tradeoff_curve
 from epsilometer.types import FloatArray, IntArray
@@ -74,7 +74,7 @@ _PAID = MappingProxyType(
         "Bonferroni": "Every way of guessing was tried, and α = 1 − confidence was divided by "
         "their number.",
         "Best": "Nobody paid for the choice: the best of all ways of guessing was taken. The "
-        "number exceeds the true ε oftener than it says.",
+        "number exceeds the true ε more often than it says.",
     }
 )
 Refutes: TypeAlias = Callable[[Guesses, FloatArray, float], NDArray[np.bool_]]
@@ -123,20 +123,53 @@ def best_guess(
             on the part; ``Bonferroni`` and ``Best`` every threshold.
         rng: For ``HoldOut``.
     """
+    if observed.design != "coins" or observed.inclusion != 0.5:
+        raise InvalidArgument(
+            f"Expected canaries put in by fair coins (design = 'coins') for {rule!r}, got design = "
+            f"{observed.design!r} with inclusion = {observed.inclusion:g}. "
+            "Use method one_run with AllRanks(), its default."
+        )
     match rule:
         case Fixed(value):
             return best_of(_everybody(observed, value), refutes, alpha)
         case RankGrid(ratio):
             ways = _rank(observed, ratio)
             return best_of(ways, refutes, alpha / ways.made.size)
-        case HoldOut(fraction):
-            part, rest = thresholds.split(observed, fraction, rng, blind=True)
-            chosen = best_of(_rank(part, 2), refutes, alpha)
-            return best_of(_again(rest, chosen), refutes, alpha)
+        case HoldOut():
+            chosen = choose_guess(observed, refutes, alpha=alpha, rule=rule, rng=rng)
+            return best_of(chosen.ways, refutes, alpha)
         case _:  # Bonferroni and Best; the registry lets no other pass
             ways = _all(observed)
             tries = ways.made.size if isinstance(rule, Bonferroni) else 1
             return best_of(ways, refutes, alpha / tries)
+
+
+def choose_guess(
+    observed: Observed,
+    refutes: Refutes,
+    *,
+    alpha: float,
+    rule: HoldOut,
+    rng: np.random.Generator,
+) -> BestGuess:
+    """Choose a way of guessing on a part of the canaries; the rest is guessed so, and not judged.
+
+    Returns:
+        The one way, as it came out on the rest, with a merit of 0.
+    """
+    part, rest = thresholds.split(observed, rule.fraction, rng, blind=True)
+    chosen = best_of(_rank(part, 2), refutes, alpha)
+    ways = _again(rest, chosen)
+    return replace(chosen, merit=0.0, ways=ways, basis=_found(ways, 0, alpha))
+
+
+def _found(ways: Guesses, at: int, level: float) -> Basis:
+    return (
+        ("canaries", ways.canaries),
+        ("guesses made", ways.made[at]),
+        ("guesses right", ways.correct[at]),
+        ("level", level),
+    )
 
 
 def best_of(ways: Guesses, refutes: Refutes, level: float) -> BestGuess:
@@ -148,12 +181,7 @@ def best_of(ways: Guesses, refutes: Refutes, level: float) -> BestGuess:
         relative=1e-7,
     )
     low, high = float(ways.low[at]), float(ways.high[at])
-    basis = (
-        ("canaries", ways.canaries),
-        ("guesses made", ways.made[at]),
-        ("guesses right", ways.correct[at]),
-        ("level", level),
-    )
+    basis = _found(ways, at, level)
     return BestGuess(merit=merit, low=low, high=high, ways=ways, level=level, basis=basis)
 
 
@@ -169,8 +197,12 @@ def count_guesses(bound: EpsilonLowerBound) -> tuple[str, ...]:
         "both": f"“in” where a score is at least {shown(bound.threshold)}, “out” below that or a "
         "lower threshold",
     }[bound.direction]
+    what = f"canaries, each in or out by its own {'fair ' * (bound.inclusion == 0.5)}coin"
+    if has.get("paired"):
+        what = "pairs of canaries, one of each in by a fair coin"
+        side = f"the higher score was in, where both differ by {shown(bound.threshold)} or more"
     return (
-        f"Of {count(every)} canaries, each in or out by its own fair coin, {count(made)} were "
+        f"Of {count(every)} {what}, {count(made)} were "
         f"guessed ({side}), and {count(has['guesses right'])} of the guesses were right; of the "
         f"other {count(every - made)} nothing was said.",
     )
@@ -245,23 +277,11 @@ def _together(*ways: Guesses) -> Guesses:
 
 def _rank(observed: Observed, ratio: int) -> Guesses:
     """The top k, the bottom k, and both, of the pooled scores; equal scores stay together."""
-    ranks = thresholds.grid(observed.n_in + observed.n_out, ratio)
-    top, bottom = _pool_cuts(observed, ranks)
+    canaries = observed.n_in + observed.n_out
+    ranks = np.union1d(thresholds.grid(canaries, ratio), [canaries // 2])  # the last is everybody
+    top, bottom = find_cuts(observed, ranks)
     inside, out, apart = _in(observed, top), _out(observed, bottom), bottom <= top
     return _together(inside, out, _both(out.pick(apart), inside.pick(apart)))
-
-
-def _pool_cuts(observed: Observed, ranks: IntArray) -> tuple[FloatArray, FloatArray]:
-    """Cuts with the top k at or above, and with the bottom k below, of all scores."""
-    if isinstance(observed, ScoreCounts):
-        bins = observed.inside_bins + observed.outside_bins
-        edges = np.concatenate([[-np.inf], observed.thresholds, [np.inf]])
-        from_top = bins.size - 1 - np.searchsorted(np.cumsum(bins[::-1]), ranks)
-        return edges[from_top], edges[np.searchsorted(np.cumsum(bins), ranks) + 1]
-    pooled = np.concatenate([observed.inside, observed.outside])
-    highest, _ = thresholds.extremes(pooled, ranks, from_above=True)
-    lowest, _ = thresholds.extremes(pooled, ranks, from_above=False)
-    return highest, just_above(lowest)
 
 
 def _all(observed: Observed) -> Guesses:

@@ -63,6 +63,7 @@ class Method:
         assumes: In a sentence.
         cites: Keys of the bibliography.
         designs: Designs of observations that it is valid for.
+        find_replaced: Computes the bound where a neighbour has a record replaced, if it differs.
     """
 
     find: Find
@@ -73,3 +74,4 @@ class Method:
     assumes: str
     cites: tuple[str, ...]
     designs: tuple[Design, ...] = ("runs",)
+    find_replaced: Find | None = None

@@ -283,7 +283,7 @@ def test_without_coins_nothing_is_proved(rng: np.random.Generator) -> None:
     proved, told = (evaluate(leaking, member, coins=coins).bound for coins in (True, False))
     assert proved.refutes(1.0)
     assert proved.adjacency == "add_remove"
-    assert told.epsilon == proved.epsilon
+    assert 0 < told.epsilon < proved.epsilon  # of a fixed number less is proved
     assert not told.refutes(1.0)
     assert "fair coin" in told.caveats[-1]
 

@@ -213,6 +213,40 @@ class ShadowPool:
         return self, found if self.kept == "all" else own_and_rest(found, self.labels)
 
 
+def show_logs(log_proba: ArrayLike, decimals: int | None) -> FloatArray:
+    """Return ln of probabilities as they are shown, scaled to sum to 1.
+
+    Args:
+        log_proba: ln p, shape ``(…, classes)``.
+        decimals: To which they are rounded; None: not at all. −1: the likeliest class alone.
+
+    Example:
+        >>> np.exp(show_logs(np.log([[0.337, 0.663]]), 1)).round(2)
+        array([[0.3, 0.7]])
+        >>> np.exp(show_logs(np.log([[0.337, 0.663]]), -1))
+        array([[0., 1.]])
+    """
+    given = np.asarray(log_proba)
+    if decimals is None:
+        return given
+    if decimals == -1:
+        likeliest = np.nan_to_num(given, nan=-np.inf, neginf=-np.inf).argmax(axis=-1)
+        shown = (np.arange(given.shape[-1]) == likeliest[..., None]).astype(np.float64)
+    else:
+        shown = np.round(np.exp(given.astype(np.float64)), decimals)
+        shown[~(shown.sum(axis=-1) > 0)] = 1.0  # all 0: none is likelier than another
+    with np.errstate(divide="ignore"):
+        logs = np.log(shown / shown.sum(axis=-1, keepdims=True))
+    return np.asarray(logs, given.dtype)
+
+
+def hide_digits(pool: ShadowPool, decimals: int | None) -> ShadowPool:
+    """Return the pool as an adversary has it who is shown so many decimals; see ``show_logs``."""
+    if decimals is None:
+        return pool
+    return replace(pool, log_proba=np.stack([show_logs(p, decimals) for p in pool.log_proba]))
+
+
 def shadow_pool(
     estimator: Any,
     X: Any,  # noqa: N803

@@ -365,7 +365,7 @@ def measure_changes(full: FloatArray, without: FloatArray, *, decimals: int | No
     Args:
         full: ln p of the model trained on all records, shape ``(records, classes)``.
         without: ln p of the model trained without the record.
-        decimals: How many are shown; None: all of them.
+        decimals: How many are shown; None: all of them. −1: the likeliest class alone.
 
     Example:
         >>> edge = measure_changes(
@@ -390,7 +390,9 @@ def _compare(
     exact = np.abs(np.maximum(full, _SMALLEST) - np.maximum(without, _SMALLEST))
     exact[(full == -np.inf) != (without == -np.inf)] = np.inf
     rounded = exact
-    if decimals is not None:
+    if decimals == -1:  # the likeliest class alone: it is another, or nothing is seen
+        rounded = np.where(find_flips(full, without), np.inf, 0.0)[:, None] * np.ones(full.shape[1])
+    elif decimals is not None:
         rounded = np.abs(np.log(show(full, decimals) / show(without, decimals)))
     if np.isnan(exact).any():
         silent, silent_too = np.isnan(full).any(axis=1), np.isnan(without).any(axis=1)

@@ -1,0 +1,181 @@
+"""What others are given decides: each model of the zoo as a file, an API and labels."""
+
+import gzip
+import io
+import pickle
+from pathlib import Path
+from typing import Any
+
+import joblib
+import numpy as np
+import pytest
+
+import epsilometer as em
+from epsilometer.audits.classifier.model_file import search_model
+from epsilometer.audits.classifier.private_model import PrivateClassifier
+from epsilometer.findings import MembershipFinding, RuleFinding
+from epsilometer.rules import AdvantageAtMost, CaughtAtMost, NoRecordInFile, PdtpAtMost
+
+pytest.importorskip("sklearn")
+from sklearn.dummy import DummyClassifier
+from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier
+from sklearn.feature_extraction.text import HashingVectorizer, TfidfVectorizer
+from sklearn.linear_model import LogisticRegression, RidgeClassifier
+from sklearn.naive_bayes import BernoulliNB, GaussianNB
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.neural_network import MLPClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import LinearSVC
+from sklearn.tree import DecisionTreeClassifier
+
+from tests.audits.classifier.zoo import CASES, LabelMemory, draw_noise, draw_signal
+
+FORMS = ("file", "api", "labels")
+
+
+def audit(model: Any, data: Any, published_as: str, **how: Any) -> em.Audit:
+    rules = (PdtpAtMost(share=0.1), AdvantageAtMost(0.2), CaughtAtMost(0.1))
+    given = (NoRecordInFile(), *rules) if published_as == "file" else rules
+    plain = {"attacks": ("loss", "lira"), "shadows": 16, "records": "sample:60", "rules": given}
+    plain["remedies"] = 0
+    subject = em.Classifier(model, *data, published_as=published_as, **{**plain, **how})
+    return em.audit(subject, engine=em.InProcess())
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", CASES)
+def test_the_right_answer_is_given_for_each_way_to_publish(name: str, form: str) -> None:
+    case = CASES[name]
+    found = audit(case.make(), case.data(), form)
+    why = [(rule.rule, rule.outcome, rule.finding) for rule in found.find(RuleFinding)]
+    assert found.verdict == case.expected[FORMS.index(form)], why
+
+
+def test_rounding_reaches_the_attacks() -> None:
+    """Labels are known by heart, and told by 1 % alone: one decimal hides that."""
+    data = draw_noise(400)
+    digits, rounded = (audit(LabelMemory(), data, "api", decimals=decimals) for decimals in (2, 1))
+    assert [found.verdict for found in (digits, rounded)] == ["do not release", "release"]
+    first, second = (found.find(MembershipFinding)[0].advantage for found in (digits, rounded))
+    assert first > 0.4
+    assert second < 0.1
+
+
+SPARED = {
+    "a constant": DummyClassifier(),
+    "naive Bayes": GaussianNB(),
+    "Bernoulli": BernoulliNB(),
+    "linear support vectors": LinearSVC(),
+    "logistic": LogisticRegression(tol=1e-2),
+    "a tree of large leaves": DecisionTreeClassifier(max_depth=3, min_samples_leaf=50),
+    "a forest of large leaves": RandomForestClassifier(5, max_depth=3, min_samples_leaf=20),
+    "a network": MLPClassifier((8,), max_iter=5),
+    "scaled logistic": make_pipeline(StandardScaler(), LogisticRegression(tol=1e-2)),
+}
+TABLES = {
+    "numbers": lambda: draw_signal(600),
+    "two values": lambda: ((draw_signal(600)[0] > 0).astype(float), draw_signal(600)[1]),
+    "whole numbers": lambda: (np.round(10 * draw_signal(600)[0]), draw_signal(600)[1]),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("name", SPARED)
+def test_models_of_many_records_are_spared(name: str, table: str) -> None:
+    X, y = TABLES[table]()  # noqa: N806
+    grave = [
+        leak for leak in search_model(SPARED[name].fit(X, y), X, y) if leak.kind != "statistics"
+    ]
+    assert not grave
+
+
+CAUGHT = {
+    "neighbours": (KNeighborsClassifier(50), "_fit_X holds 600 of 600 training rows"),
+    "scaled neighbours": (
+        make_pipeline(StandardScaler(), KNeighborsClassifier(50)),
+        "_fit_X holds 600 of 600 training rows",
+    ),
+    "a tree in memory": (KNeighborsClassifier(algorithm="kd_tree"), "600 of 600 training rows"),
+    "least squares": (RidgeClassifier(), "computes the missing one: 300 of 300 tried"),
+    "a full forest": (RandomForestClassifier(5, random_state=0), "leaves of one training record"),
+    "boosting": (GradientBoostingClassifier(n_estimators=20), "leaves of one training record"),
+}
+
+
+@pytest.mark.parametrize("name", CAUGHT)
+def test_models_of_single_records_are_named(name: str) -> None:
+    model, said = CAUGHT[name]
+    X, y = draw_signal(600)  # noqa: N806
+    assert said in search_model(model.fit(X, y), X, y)[0].finding
+
+
+def test_words_of_one_text_alone_are_found() -> None:
+    rng = np.random.default_rng(0)
+    words = np.array(["cough", "fever", "pain", "cold", "rash"])
+    common = np.array([" ".join(rng.choice(words, 3)) for _ in range(200)])
+    rare = np.array([f"{text} patient{place}" for place, text in enumerate(common)])
+    y = rng.integers(2, size=200)
+    for step in (TfidfVectorizer(), HashingVectorizer(n_features=1 << 16)):
+        model = make_pipeline(step, LogisticRegression())
+        assert not search_model(model.fit(common, y), common, y)
+        (found, *_) = search_model(model.fit(rare, y), rare, y)
+        assert found.kind == "one person"
+        assert found.records > 190
+
+
+@pytest.mark.parametrize("pack", ["pickle", "joblib", "gzip", "float32"])
+def test_a_file_is_searched_and_never_loaded(pack: str, tmp_path: Path) -> None:
+    X, y = draw_signal(300)  # noqa: N806
+    model = KNeighborsClassifier(3).fit(X.astype(np.float32) if pack == "float32" else X, y)
+    written = io.BytesIO()
+    joblib.dump(model, written, compress=3)
+    content = {
+        "joblib": written.getvalue(),
+        "gzip": gzip.compress(pickle.dumps(model)),
+    }.get(pack, pickle.dumps(model))
+    file = tmp_path / "model"
+    file.write_bytes(content)
+    found = audit(
+        DummyClassifier(), (X, y), "file", model_file=file, attacks=(), rules=NoRecordInFile()
+    )
+    first = found.find(RuleFinding)[0]
+    assert (found.verdict, first.value) == ("do not release", 300)
+    assert first.finding.endswith("people. The model file holds 300 of 300 training rows.")
+    file.write_bytes(pickle.dumps(GaussianNB().fit(X, y)))
+    other = audit(
+        DummyClassifier(), (X, y), "file", model_file=file, attacks=(), rules=NoRecordInFile()
+    )
+    assert other.find(RuleFinding)[0].outcome == "pass"
+
+
+def draw_wide() -> Any:
+    """More columns than records, and labels without meaning: anything learned is by heart."""
+    rng = np.random.default_rng(7)
+    return rng.normal(size=(300, 600)), np.arange(300) % 2
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("epsilon", "expected"), [(1.0, "release"), (np.inf, "do not release")])
+def test_private_training_passes_and_its_twin_without_noise_does_not(
+    epsilon: float, expected: str, form: str
+) -> None:
+    model = PrivateClassifier(epsilon, steps=60, learning_rate=60.0)
+    found = audit(model, draw_wide(), form, shadows=32, records="sample:80")
+    why = [(rule.outcome, rule.finding) for rule in found.find(RuleFinding)]
+    assert found.verdict == expected, why
+
+
+def test_noise_of_a_seed_that_is_known_hides_nothing() -> None:
+    rules = (PdtpAtMost(share=0.1),)
+    outcomes = []
+    for seed in (None, 3):
+        model = PrivateClassifier(1.0, steps=60, learning_rate=60.0, random_state=seed)
+        found = audit(model, draw_wide(), "api", rules=rules, records="sample:80", attacks=())
+        outcomes.append(found.find(RuleFinding)[0].outcome)
+        said = any(
+            "than another seed does, and are not counted" in caveat for caveat in found.caveats
+        )
+        assert said == (seed is None)
+    assert outcomes == ["pass", "unclear"]

@@ -379,7 +379,7 @@ class IterateWatch:
             self._lost += 1
             self._pending.clear()
             return False
-        step = now - self._last
+        step: FloatArray = now - self._last
         self.moved = float(np.linalg.norm(step))
         step = weigh_arrays(remove_known(step, known), self._sizes)
         cosines = self._canaries.cosines(step)

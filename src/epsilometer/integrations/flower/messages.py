@@ -19,7 +19,7 @@ PLANTED = "epsilometer-canary"  # under which a planting client says what it pla
 _CLIPPING_NORM = "clipping_norm"  # what Flower calls it in the config that it sends to clients
 
 
-class RegeneratedArray(Array):  # type: ignore[misc]
+class RegeneratedArray(Array):
     """An array of a canary's reply, made whenever it is read: a thousand replies fit into memory.
 
     Args:

@@ -330,10 +330,10 @@ class Planting:
             self._add_others(sent, replies)
         assert self._canaries is not None
         assert self.watch is not None
-        norm = np.float32(self._choose_norm(asked, sent, replies))
+        norm = self._choose_norm(asked, sent, replies)
         numbers = [self.canary_of[node] for node in nodes]
         self.watch.take_part(numbers)
-        self._note_share(len(nodes), len(replies), float(norm))
+        self._note_share(len(nodes), len(replies), norm)
         loud, many = self._choose_loud()
         for place, number in enumerate(numbers):
             yield self._make_content(asked, sent, number, norm * (loud if place < many else 1))

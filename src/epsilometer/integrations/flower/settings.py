@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -153,7 +153,8 @@ class Settings:
         return list(dict.fromkeys(drawn.tolist()))[: self.count]
 
 
-class PlantedFamily(NamedTuple):
+@dataclass(frozen=True)
+class PlantedFamily:
     """What fixes all canaries of an audit, beside the arrays that they are planted in."""
 
     count: int

@@ -59,6 +59,7 @@ def main() -> None:
     text += f"| {' | '.join(_HEADERS)} |\n|{' --- |' * len(_HEADERS)}\n"
     worst = {"exact": 0.0, "Monte Carlo": 0.0}
     for sigma, steps, epochs, present, absent, name in choose_size(_SETTINGS, _SETTINGS[1:2]):
+        draws = choose_size(None, 20_000)
         setting = {"noise_multiplier": sigma, "steps": steps, "epochs": epochs, "delta": 1e-5}
         rows, seconds = [], [0.0, 0.0]
         for way, reference in zip(_WAYS, (present, absent), strict=True):
@@ -67,7 +68,7 @@ def main() -> None:
             seconds[0] += time.process_time() - start
             start = time.process_time()
             rng = np.random.default_rng(0)
-            drawn = monte_carlo_epsilon(**setting, direction=way, rng=rng)  # type: ignore[arg-type]
+            drawn = monte_carlo_epsilon(**setting, direction=way, draws=draws, rng=rng)  # type: ignore[arg-type]
             seconds[1] += time.process_time() - start
             off = [exact.epsilon / reference - 1, drawn.epsilon / reference - 1]
             worst["exact"] = max(worst["exact"], abs(off[0]))

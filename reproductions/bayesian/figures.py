@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from estimates import (
+    DELTA,
     NUMBERS,
     STATISTICS,
     UNITS,
@@ -22,7 +23,9 @@ from estimates import (
     with_none,
     with_record,
 )
-from worlds import SAMPLES, WAYS, Settings, train, train_stand_ins, trials_in
+from worlds import PAPER, SAMPLES, SIGMA, WAYS, Settings, train, train_stand_ins, trials_in
+
+from epsilometer.accounting import pld, rdp
 
 SIDES = ("with the record", "without it")
 
@@ -32,11 +35,22 @@ def figure_5(**how: Any) -> dict[str, str]:
     folder, trials = _trained(**how)
     every = {way: with_record(folder, place, trials) for place, way in enumerate(WAYS)}
     every["nothing: D against D"] = with_none(folder, trials)
-    return {
+    found = theoretical()
+    return found | {
         f"{way}: {name}": value
         for way, sides in every.items()
         if sides
         for name, value in estimates_of_figure_5(sides).items()
+    }
+
+
+def theoretical() -> dict[str, str]:
+    """ε that accounting promises of the paper's training, with σ = 0.5."""
+    known: Any = {"noise_multiplier": SIGMA, "delta": DELTA, **PAPER}
+    by_pld = pld.poisson_epsilon(**known)
+    return {
+        "theoretical ε": f"{rdp.poisson_epsilon(**known):.4f}",
+        "theoretical ε by PLD": f"{by_pld:.4f}",
     }
 
 

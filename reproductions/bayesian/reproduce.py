@@ -33,14 +33,12 @@ from estimates import (
     with_none,
     with_record,
 )
-from worlds import BATCH, SIGMA, WAYS, Settings, kept_at, train, trials_in
+from worlds import BATCH, PAPER, SIGMA, WAYS, Settings, kept_at, train, trials_in
 
 from epsilometer.accounting import pld, rdp
 from epsilometer.audits.posterior.finding import learn_scores
 from epsilometer.stats.estimators import epsilon_lower_bound
 from epsilometer.stats.joint_thresholds import joint_bound
-
-PAPER = {"sampling_rate": 256 / 50_000, "steps": 11_700}
 
 
 def main() -> None:

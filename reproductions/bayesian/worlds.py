@@ -24,6 +24,7 @@ from epsilometer.networks.models import dropout_cnn
 from epsilometer.sampling.samplers import Poisson
 
 BATCH, SIGMA, RATE, SAMPLES = 256, 0.5, 0.15, 1000
+PAPER = {"sampling_rate": 256 / 50_000, "steps": 11_700}
 WAYS = ("random", "random + noise", "high loss", "high loss + noise")
 Images = tuple[np.ndarray, np.ndarray]
 """Pixels and labels."""

@@ -26,7 +26,7 @@ from epsilometer.sampling.batched_gaussian import BatchedGaussian
 from epsilometer.sampling.samplers import Shuffle
 from epsilometer.stats import binomial
 from epsilometer.stats.tradeoff import dp_curve, tradeoff_curve
-from epsilometer.types import FloatArray
+from epsilometer.types import BoolArray, FloatArray
 
 CLAIM, STEPS = 1.0, 100
 
@@ -80,22 +80,22 @@ def law(*, observations: list[int], sets: int, **_: object) -> dict[str, str]:
         streams = np.random.default_rng(count).spawn(sets)
         every = [below(by_law(count, rng)) for rng in streams]
         for name in every[0]:
-            broken = [each[name] for each in every if each[name].size]
-            found[f"{count:,} observations: {name}"] = f"in {len(broken)} of {sets} sets" + (
-                f", up to an FPR of {np.median([one.max() for one in broken]):.3f}"
-                if broken
-                else ""
-            )
+            highest = np.array([each[name].max(initial=0) for each in every])
+            broken = highest > 0
+            found[f"{count:,} observations: {name}: share of sets"] = _over(broken)
+            found[f"{count:,} observations: {name}: largest FPR"] = _over(highest)
     return found
+
+
+def _over(values: FloatArray | BoolArray) -> str:
+    return f"{values.mean():.3f} ± {values.std(ddof=1):.3f}"
 
 
 def trained(*, observations: int, data: Path | None, device: str, work: Path) -> dict[str, str]:
     """The same of real training."""
     scores = by_training(data, observations, device, work)
     return {
-        f"{observations:,} trainings: {name}": f"up to an FPR of {at.max():.3f}"
-        if at.size
-        else "nowhere"
+        f"{observations:,} trainings: {name}: largest FPR": f"{at.max(initial=0):.3f}"
         for name, at in below(scores).items()
     }
 

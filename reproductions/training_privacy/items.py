@@ -32,9 +32,9 @@ def table_1(**how: Any) -> dict[str, str]:
     lines = {}
     for name, found in _measured(**how).items():
         for attack in tables.PAPERS:
-            values = found["attacks"][attack]
-            lines |= _of_attack(f"{name}, {attack}", values)
-        lines[f"{name}, best of three: correlation with PDTP"] = _correlation(found["best"])
+            lines |= _of_attack(f"{name}, {attack}", found, attack)
+        best = _correlation(found["best"]["correlation"], _targets(found))
+        lines[f"{name}, best of three: correlation with PDTP"] = best
     return lines
 
 
@@ -44,8 +44,10 @@ def table_2(**how: Any) -> dict[str, str]:
     for name, found in _measured(**how).items():
         accuracies = ", ".join(f"{found[which]:.3f}" for which in KEPT)
         lines[f"{name}: accuracy in training, in test"] = accuracies
-        lines |= _of_attack(name, found["attacks"]["distance"])
-        lines[f"{name}: mean PDTP"] = f"{found['pdtp']:.3f}"
+        lines |= _of_attack(name, found, "distance")
+        risks = np.array(found["targets"]["pdtp"])
+        error = risks.std(ddof=1) / np.sqrt(risks.size)  # over targets
+        lines[f"{name}: mean PDTP"] = f"{found['pdtp']:.3f} ± {error:.3f}"
     return lines
 
 
@@ -73,7 +75,8 @@ def figure_3(**how: Any) -> dict[str, str]:
     for name, found in _measured(**how).items():
         values = found["by_measurements"]
         for count in (count for count in SHOWN if count <= len(values)):
-            lines[f"{name}: {count} measurements"] = f"{values[count - 1]:.3f}"
+            shown = _correlation(values[count - 1], _targets(found))
+            lines[f"{name}: {count} measurements"] = shown
     return lines
 
 
@@ -138,19 +141,25 @@ def _measured(
     return found
 
 
-def _of_attack(name: str, values: dict[str, float]) -> dict[str, str]:
+def _of_attack(name: str, found: dict[str, Any], attack: str) -> dict[str, str]:
+    values = found["attacks"][attack]
     three = ", ".join(f"{values[which]:.3f}" for which in ("precision", "recall", "f1"))
     return {
         f"{name}: attack accuracy": f"{values['accuracy']:.3f} ± {values['error']:.3f}",
         f"{name}: precision, recall, F1": three,
-        f"{name}: correlation with PDTP": _correlation(values),
+        f"{name}: correlation with PDTP": _correlation(values["correlation"], _targets(found)),
     }
 
 
-def _correlation(values: dict[str, float]) -> str:
-    """None where an attack does as well on every target, as it may on a few."""
-    found = values["correlation"]
-    return f"{found:.2f}" if math.isfinite(found) else "none"
+def _targets(found: dict[str, Any]) -> int:
+    return len(found["targets"]["pdtp"])
+
+
+def _correlation(found: float, targets: int) -> str:
+    """With its standard error; none where an attack does as well on every target."""
+    if not math.isfinite(found):
+        return "none"
+    return f"{found:.3f} ± {(1 - found**2) / math.sqrt(targets - 1):.3f}"
 
 
 def _stand_in(name: str) -> Records:

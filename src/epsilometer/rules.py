@@ -19,6 +19,7 @@ from epsilometer.stats.thresholds import (
     Bonferroni,
     Fixed,
     HoldOut,
+    Published,
     RankGrid,
     RankSum,
 )
@@ -33,6 +34,7 @@ __all__ = [
     "HoldOut",
     "NoRecordInFile",
     "PdtpAtMost",
+    "Published",
     "RankGrid",
     "RankSum",
 ]

@@ -46,7 +46,8 @@ NOTES = """
 - Rows of one-run methods whose samples would take too long are {shrink} times smaller (at least
   25 a side): `one_run` Bonferroni, and all of `one_run_fdp`.
 - `anytime` pays for being looked at after every pair; here it is looked at once.
-- Best() is what papers report: the most favourable threshold, at no cost.
+- Published() is what papers report: the most favourable threshold at no cost, with all of the error
+  for each rate.
 - *jax-privacy 2.0: hull* is the rule of its `Bonferroni()` default, written from its definition
   and with both directions: α is divided by the number of vertices of the convex hull. The data
   choose the vertices, so no theorem covers it; it is counted here because it errs rarely all the

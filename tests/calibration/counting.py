@@ -10,9 +10,10 @@ import numpy as np
 import epsilometer as em
 from epsilometer import Scores
 from epsilometer.errors import EpsilometerWarning, InvalidArgument
-from epsilometer.rules import Best, Bonferroni, Fixed, HoldOut, RankGrid
+from epsilometer.rules import Bonferroni, Fixed, HoldOut, Published, RankGrid
 from epsilometer.stats import binomial, tradeoff
 from epsilometer.stats.estimators import REGISTRY
+from epsilometer.stats.thresholds import UNPAID
 from tests.calibration.situations import DELTA, Situation
 
 ONE_RUN = ("one_run", "one_run_fdp")
@@ -37,7 +38,7 @@ class Bound:
     def valid(self) -> bool:
         """Whether it says that it holds."""
         exact = self.rule is not None and REGISTRY[self.method].exact
-        return exact and self.rule is not Best
+        return exact and self.rule not in UNPAID
 
     @property
     def shrink(self) -> int:
@@ -84,11 +85,11 @@ OURS = tuple(
     for method, row in REGISTRY.items()
     if row.exact
     for rule in row.rules
-    if rule is not Best
+    if rule not in UNPAID
 )
 OTHERS = (
-    Bound(name="papers: `clopper_pearson` Best", method="clopper_pearson", rule=Best),
-    Bound(name="one-shot papers: `jeffreys` Best", method="jeffreys", rule=Best),
+    Bound(name="papers: `clopper_pearson` Published", method="clopper_pearson", rule=Published),
+    Bound(name="one-shot papers: `jeffreys` Published", method="jeffreys", rule=Published),
     Bound(name="Bayesian: `joint_beta` Fixed", method="joint_beta", rule=Fixed),
     Bound(name="`jeffreys` Fixed", method="jeffreys", rule=Fixed),
     Bound(name="jax-privacy 2.0: hull", method="clopper_pearson", of_scores=hull_bonferroni),

@@ -1,6 +1,6 @@
 """``epsilometer reproduce``: all of it quickly, killed and gone on with; the page."""
 
-import importlib.util
+import importlib
 import json
 import os
 import re
@@ -14,15 +14,13 @@ import pytest
 from click.testing import CliRunner
 
 from epsilometer.cli.main import main
-from epsilometer.cli.reproduce import OURS_ALONE, STANDINGS, import_from, list_papers
+from epsilometer.cli.reproduce import import_from, list_papers
 from epsilometer.core.references import BIBLIOGRAPHY
 
 pytest.importorskip("sklearn")
 pytest.importorskip("torch")
 ROOT = Path(__file__).parents[2]
 PAPERS = list_papers()
-ROWS = [row for paper in PAPERS.values() for item in paper.items for row in item.rows]
-NUMBER = re.compile(r"(-?\d+(?:\.\d+)?)(?: ± (\d+(?:\.\d+)?))?$")
 
 
 @pytest.fixture(autouse=True)
@@ -59,6 +57,9 @@ def test_everything_runs_quickly(name, tmp_path):
         for row, value in results[item.name].items():
             assert f"| {row} | " in page
             assert "nan" not in value
+        for row in item.rows:  # what has no chance in it is the same quickly and in full
+            if row.exact and row.name in results[item.name]:
+                assert results[item.name][row.name] == str(row.ours)
     check(name, results)
 
 
@@ -71,8 +72,9 @@ def check(name, results):
         rising = results["figure-3"]["noise 0.0496: ε_est of 1, 2, 4, 8 repetitions"].split(", ")
         assert sorted(rising, key=float) == rising
     if name == "shuffling":
-        law = {row: float(v.split(" ± ")[0]) for row, v in results["figure-9-law"].items()}
-        assert list(law.values()) == sorted(law.values())  # the less it is shuffled, the more
+        law = [float(value.split(" ± ")[0]) for value in results["figure-9-law"].values()]
+        for claim in (law[:3], law[3:6], law[6:]):
+            assert claim == sorted(claim)  # the less it is shuffled, the more
         assert float(results["figure-3"]["T = 100, σ = 1.0: ε_emp"]) > 1
     if name == "training-privacy":
         told = results["section-6-1"]
@@ -158,21 +160,7 @@ def test_scripts_use_no_private_names_of_each_other():
     assert [s.name for s in scripts if private.search(s.read_text("utf-8"))] == []
 
 
-def test_standings_follow_from_numbers():
-    """Within error is within two standard deviations, where there are any."""
-    for row in ROWS:
-        assert row.standing in (*STANDINGS, OURS_ALONE), row
-        assert row.why, row
-        assert row.ours or row.standing == "not reproduced", row
-        published, ours = NUMBER.match(row.published), NUMBER.match(row.ours)
-        if row.standing == "within error" and published and ours and (published[2] or ours[2]):
-            spread = (float(published[2] or 0) ** 2 + float(ours[2] or 0) ** 2) ** 0.5
-            # As printed: numbers have two decimals.
-            assert abs(float(published[1]) - float(ours[1])) <= 2 * spread + 0.005, row
-
-
 def test_the_page_is_what_the_files_say():
-    spec = importlib.util.spec_from_file_location("page", ROOT / "reproductions" / "page.py")
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+    with import_from(ROOT / "reproductions"):
+        script = importlib.import_module("page")
     assert script.PAGE.read_text("utf-8") == script.text()

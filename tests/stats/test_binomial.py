@@ -1,3 +1,6 @@
+import math
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import scipy.special
@@ -134,6 +137,25 @@ def test_quantiles_have_their_tails_however_deep(alpha: float, above: bool) -> N
     told = (found > 1e-300) & (found < 1 - 1e-9)  # nearer to the ends x itself has too few digits
     assert told.any()
     np.testing.assert_allclose(np.log(tails[told]), np.log(alpha), rtol=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("successes", "trials", "digits"),
+    [(0, 100, 300), (3, 50, 100), (10, 1000, 200), (400, 900, 250)],
+)
+def test_limits_are_exact_however_small_alpha_is(successes: int, trials: int, digits: int) -> None:
+    """By fractions, beside what a digit in the ninth place would give."""
+    limit = float(binomial.clopper_pearson_upper(successes, trials, alpha=10.0**-digits))
+
+    def tail(p: Fraction) -> Fraction:
+        return sum(
+            (math.comb(trials, k) * p**k * (1 - p) ** (trials - k) for k in range(successes + 1)),
+            Fraction(0),
+        )
+
+    rest = 1 - limit
+    assert tail(Fraction(1 - rest * (1 + 1e-9))) > Fraction(1, 10**digits)
+    assert tail(Fraction(1 - rest * (1 - 1e-9))) < Fraction(1, 10**digits)
 
 
 def test_no_limit_is_beyond_1_or_unknown() -> None:

@@ -194,22 +194,26 @@ def _weigh_paths(looks: Looks, high: float, low: float, delta: float) -> list[np
     chances = np.zeros((rows, n + 1))
     revealed = np.arange(rows)
     log_delta = revealed * (math.log(delta) if delta else 0.0) - gammaln(revealed + 1.0)
+    # Steps are weighed by the shares of both sides first: powers of ½ would underflow.
+    share_in, share_out = m / (n + m), n / (n + m)
+    log_in, log_out = math.log(high / share_in), math.log(low / share_out)
     found = []
     for s in range(n + m + 1):
         if s:
-            moved = high * chances
-            moved[:, 1:] += low * chances[:, :-1]
+            moved = share_in * chances
+            moved[:, 1:] += share_out * chances[:, :-1]
             chances = moved
         if s < rows:
             chances[s] = np.arange(n + 1) == 0  # all steps so far were revealed
         if s in checks:
             chances[:, : checks[s]] = 0.0
-        ways = np.where(
-            s >= revealed, log_delta - gammaln(np.maximum(s - revealed, 0) + 1.0), -np.inf
-        )
+        walked = np.maximum(s - revealed, 0)
+        logs = log_delta - gammaln(walked + 1.0) + walked * log_in
+        ways = np.where(s >= revealed, logs, -np.inf)
         peak = ways.max()
         with np.errstate(divide="ignore"):
-            found.append(np.log(np.exp(ways - peak) @ chances) + peak)
+            tilt = np.arange(n + 1) * (log_out - log_in)
+            found.append(np.log(np.exp(ways - peak) @ chances) + peak + tilt)
     return found
 
 

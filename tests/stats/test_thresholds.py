@@ -75,7 +75,7 @@ def test_a_blind_split_does_not_know_who_was_in(rng: np.random.Generator) -> Non
 
 
 def _corners(scores: Scores) -> set[tuple[float, int, int]]:
-    cuts = thresholds.cuts(scores, alpha=0.05, corrected=False)
+    cuts = thresholds.cuts(scores, alpha_each=0.05)
     between = thresholds.corners(scores, cuts, upper=0, lower=cuts.thresholds.size - 1)
     return {
         (float(t), int(p), int(n))
@@ -98,12 +98,18 @@ def test_no_threshold_beats_the_corners(inside: list, outside: list) -> None:
 
 def test_corners_between_cuts_are_those_of_the_whole(rng: np.random.Generator) -> None:
     scores = Scores(np.round(rng.normal(1, 1, 500), 1), np.round(rng.normal(0, 1, 700), 1))
-    cuts = thresholds.cuts(scores, alpha=0.05, corrected=False)
-    pieces = set()
+    cuts = thresholds.cuts(scores, alpha_each=0.05)
+    pieces = {
+        (int(p), int(n)) for p, n in zip(cuts.false_positives, cuts.false_negatives, strict=True)
+    }
     for upper in range(cuts.thresholds.size - 1):
         looks = thresholds.corners(scores, cuts, upper=upper, lower=upper + 1)
-        pieces |= {float(t) for t in looks.thresholds}
-    assert pieces == {float(t) for t in thresholds.just_above(np.unique(scores.outside))}
+        pieces |= {
+            *zip(looks.false_positives.tolist(), looks.false_negatives.tolist(), strict=True)
+        }
+    for threshold in thresholds.just_above(np.unique(scores.outside)):
+        fp, fn = scores.errors_at(float(threshold))
+        assert any(a <= fp and b <= fn for a, b in pieces)
 
 
 def test_infinite_scores_keep_their_order() -> None:
@@ -292,12 +298,12 @@ def test_shares_of_a_rank_grid_are_an_eighth_for_ties() -> None:
 @pytest.mark.parametrize("corrected", [False, True])
 def test_cuts_pay_for_all_thresholds_or_for_one(corrected: bool) -> None:
     scores = Scores(np.arange(8.0), np.arange(5.0))
-    cuts = thresholds.cuts(scores, alpha=0.2, corrected=corrected)
+    cuts = thresholds.cuts(scores, alpha_each=0.1, corrected=corrected)
     assert cuts.alpha_fpr == pytest.approx(0.1 / (5 if corrected else 1))
     assert cuts.alpha_fnr == pytest.approx(0.1 / (8 if corrected else 1))
     assert (cuts.thresholds[0], cuts.thresholds[-1]) == (np.inf, -np.inf)
     counts = ScoreCounts.at([1.0, 3.0]).add(inside=scores.inside, outside=scores.outside)
-    counted = thresholds.cuts(counts, alpha=0.2, corrected=corrected)
+    counted = thresholds.cuts(counts, alpha_each=0.1, corrected=corrected)
     assert counted.thresholds.tolist() == [np.inf, 3.0, 1.0, -np.inf]
     assert counted.false_positives.tolist() == [0, 2, 4, 5]
     assert counted.false_negatives.tolist() == [8, 3, 1, 0]

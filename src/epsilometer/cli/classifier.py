@@ -60,9 +60,11 @@ def _limit_options(command: Any) -> Any:
 @field_options(
     Classifier,
     {
-        "published_as": "Publish the model file, an API, or labels alone. (required)",
+        "published_as": "Publish the model file, an API, or labels alone: required.",
         "attacks": "Run these attacks, separated by commas; all or none.",
-        "shadows": "Train so many shadow models.",
+        "shadows": "Train and attack so many shadow models.",
+        "precision": "Attack more models until limits are at most so wide.",
+        "skip_trend": "Attack no smaller models, which show the trend with size.",
         "records": "Leave out only a sample of records: sample:500.",
         "preprocessing": "Refit scaling without each record, or hold it fixed.",
         "patience": "Allow refits so many seconds.",

@@ -2,7 +2,7 @@
 
 A folder per paper holds its ``paper.toml`` and scripts. The file lists tables and figures: for each
 a function that measures it, with settings for a quick call and a full one, and its rows: what was
-published, what the full call found, and how the two compare.
+published, and what the full call found. How the two compare is computed (``standings.py`` there).
 """
 
 import hashlib
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import click
 import msgspec
@@ -25,26 +25,89 @@ from epsilometer.cli.output import make_table, say, show
 from epsilometer.core.printing import one_line
 from epsilometer.errors import InvalidArgument
 
-Standing = Literal["within error", "direction only", "not reproduced", "ours alone"]
-OURS_ALONE = "ours alone"  # the standing of what no paper has
-STANDINGS = tuple(standing for standing in get_args(Standing) if standing != OURS_ALONE)
+Setting = Literal["same", "other"]
 
 
-class Row(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class Stated(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What somebody says of a row: numbers, or words where there are none.
+
+    Attributes:
+        value: A number as printed, or several with ", " between them.
+        spread: Standard deviation over runs of each, where it is known.
+        runs: Of how many runs it is the mean; 0 stands for what the item says.
+        low: The least it can be, where what it follows from is printed in few digits.
+        high: The most.
+        text: What is said where no number is printed.
+        note: Of what it is, where that is not what the row names.
+        seed: Of the runs; −1 stands for what the item says.
+    """
+
+    value: str = ""
+    spread: str = ""
+    runs: int = 0
+    low: str = ""
+    high: str = ""
+    text: str = ""
+    note: str = ""
+    seed: int = -1
+
+    def __str__(self) -> str:
+        values, spreads = self.value.split(", "), self.spread.split(", ")
+        if len(spreads) == len(values) and self.spread:
+            values = [f"{one} ± {by}" for one, by in zip(values, spreads, strict=True)]
+        shown = ", ".join(values) if self.value else self.text
+        if self.low:
+            shown += f" ({self.low} to {self.high})"
+        return shown + (f" ({self.note})" if self.note else "")
+
+
+class Expect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a paper's words or numbers demand of ours, where digits cannot be compared.
+
+    References are numbers, or names of rows of the same item, whose measured values are meant.
+
+    Attributes:
+        above: Ours is larger than these.
+        below: Ours is smaller than these.
+        at_least: Ours is not smaller.
+        at_most: Ours is not larger.
+        equals: Ours is the same.
+        near: Ours is within two standard errors of them.
+        shape: Of a list: it rises, jumps after the first number and then stays, or stays.
+        part: Which number of a list is compared, from 1.
+    """
+
+    above: tuple[str | float, ...] = ()
+    below: tuple[str | float, ...] = ()
+    at_least: tuple[str | float, ...] = ()
+    at_most: tuple[str | float, ...] = ()
+    equals: tuple[str | float, ...] = ()
+    near: tuple[str | float, ...] = ()
+    shape: Literal["", "rises", "jumps, then stays", "stays"] = ""
+    part: int = 1
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A published number or sentence.
 
     Attributes:
         name: What it is of; functions that measure call it so, too.
-        published: As printed.
+        published: What is printed; empty where only ours is there.
         ours: What the full call found; empty where nobody has run it.
-        standing: How the two compare.
+        exact: Whether no chance is in it, so that printed digits must be met.
+        setting: Whether data and size are the paper's; empty stands for what the item says.
+        expect: What is demanded where digits cannot be compared.
+        group: Rows of one group are ordered, and tested jointly, among themselves.
         why: Where the difference comes from, in a sentence.
     """
 
     name: str
-    published: str
-    ours: str
-    standing: Standing
+    published: Stated = Stated()
+    ours: Stated = Stated()
+    exact: bool = False
+    setting: Setting | Literal[""] = ""
+    expect: Expect = Expect()
+    group: str = ""
     why: str
 
 
@@ -62,6 +125,10 @@ class Item(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         files: Data that the full call needs; the quick one takes stand-ins without them.
         rows: What was published.
         command: How ``ours`` was made, where it was not by the full call.
+        setting: Whether data and size are the paper's.
+        published_runs: Of how many runs a published number is the mean.
+        runs: Of how many ours is.
+        seed: Of ours; scripts derive their streams from it, or from their settings.
     """
 
     name: str
@@ -72,6 +139,10 @@ class Item(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     files: tuple[str, ...]
     rows: tuple[Row, ...]
     command: str = ""
+    setting: Setting = "same"
+    published_runs: int = 1
+    runs: int = 1
+    seed: int = 0
 
 
 class Paper(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -294,7 +365,8 @@ def make_page(paper: Paper, found: Mapping[str, Mapping[str, str]], call: Call) 
 def compare_rows(item: Item, measured: Mapping[str, str]) -> list[tuple[str, str, str, str]]:
     """Return rows of what was published, then those that are only measured."""
     known = [
-        (row.name, row.published, measured.get(row.name, "–"), row.ours or "–") for row in item.rows
+        (row.name, str(row.published) or "–", measured.get(row.name, "–"), str(row.ours) or "–")
+        for row in item.rows
     ]
     names = {row.name for row in item.rows}
     more = [(name, "–", value, "–") for name, value in measured.items() if name not in names]

@@ -200,6 +200,10 @@ class MembershipFinding(BaseFinding, frozen=True, kw_only=True):
         roc_fpr: False positive rates, rising, for drawing.
         roc_tpr: True positive rates beside them.
         bound: What the scores prove of ε, under the bound's own assumptions.
+        full_advantage: What ``advantage`` would be of a model of all records, by the trend over
+            models of an eighth, a quarter and half of them; None where that was not looked at.
+        full_low: Lower limit on it, if the advantage is a power of the number of records.
+        full_high: Upper limit.
         caveats: What a reader must know before quoting it.
     """
 
@@ -218,6 +222,9 @@ class MembershipFinding(BaseFinding, frozen=True, kw_only=True):
     roc_fpr: tuple[float, ...]
     roc_tpr: tuple[float, ...]
     bound: EpsilonLowerBound | None = None
+    full_advantage: float | None = None
+    full_low: float | None = None
+    full_high: float | None = None
     caveats: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -32,8 +32,6 @@ BIBLIOGRAPHY = MappingProxyType(
         "Run. 2024.",
         "mann1947": "Mann, Whitney: On a Test of Whether one of Two Random Variables is "
         "Stochastically Larger than the Other. Annals of Mathematical Statistics 18, 1947.",
-        "massart1990": "Massart: The Tight Constant in the Dvoretzky-Kiefer-Wolfowitz Inequality. "
-        "Annals of Probability 18, 1990.",
         "nasr2023": "Nasr, Hayes, Steinke, Balle, Tramèr, Jagielski, Carlini, Terzis: Tight "
         "Auditing of Differentially Private Machine Learning. USENIX Security 2023.",
         "paulson1942": "Paulson: An Approximate Normalization of the Analysis of Variance "
@@ -47,6 +45,8 @@ BIBLIOGRAPHY = MappingProxyType(
         "turner2024": "Turner, Ly, Grünwald: Generic E-Variables for Exact Sequential k-Sample "
         "Tests that Allow for Optional Stopping. J. Statistical Planning and Inference 230, 2024.",
         "ville1939": "Ville: Étude critique de la notion de collectif. Gauthier-Villars, 1939.",
+        "waudbysmith2024": "Waudby-Smith, Ramdas: Estimating Means of Bounded Random Variables by "
+        "Betting. JRSS B 86, 2024.",
         "wilks1941": "Wilks: Determination of Sample Sizes for Setting Tolerance Limits. Annals of "
         "Mathematical Statistics 12, 1941.",
         "yeom2018": "Yeom, Giacomelli, Fredrikson, Jha: Privacy Risk in Machine Learning: "

@@ -40,6 +40,7 @@ CHOICES: Registry[type] = Registry(
         "bonferroni": "epsilometer.stats.thresholds:Bonferroni",
         "fixed": "epsilometer.stats.thresholds:Fixed",
         "best": "epsilometer.stats.thresholds:Best",
+        "published": "epsilometer.stats.thresholds:Published",
         "refuted": "epsilometer.core.stopping:UntilRefuted",
         "narrow": "epsilometer.core.stopping:UntilNarrow",
         "pdtp-at-most": "epsilometer.audits.classifier.release:PdtpAtMost",

@@ -220,5 +220,5 @@ def _at_rank(
     return Derivation(
         counted=fill_lines(["@rank"], bound, **numbers, **words),
         formula=fill_lines(["@test_at_rank", last], bound, **numbers, **words),
-        holds=(f"{paid(bound)} An eighth of it is kept for looks at groups of equal scores.",),
+        holds=(paid(bound),),
     )

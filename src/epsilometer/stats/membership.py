@@ -39,27 +39,6 @@ class RateAt(NamedTuple):
     fpr_high: float
 
 
-def advantage(scores: Scores, *, confidence: float = DEFAULT_CONFIDENCE) -> Limited:
-    """Return the largest TPR − FPR of any threshold.
-
-    Guarantee: both limits hold together with probability at least ``confidence``, though the
-        threshold was chosen on the same scores: the error of an empirical distribution is limited
-        at all thresholds at once (Massart 1990), for each of the two samples.
-    Assumption: scores are independent.
-
-    Example:
-        >>> rng = np.random.default_rng(0)
-        >>> scores = Scores(inside=rng.normal(1, 1, 4000), outside=rng.normal(0, 1, 4000))
-        >>> [round(x, 3) for x in advantage(scores)]  # the truth is 0.383
-        [0.365, 0.318, 0.411]
-    """
-    _validate.open_unit(confidence=confidence)
-    curve = tradeoff_curve(scores)
-    value = float(np.max(1 - curve.fnr - curve.fpr))
-    off = sum(_deviation(n, (1 - confidence) / 4) for n in (scores.n_in, scores.n_out))
-    return Limited(value, max(0.0, value - off), min(1.0, value + off))
-
-
 def tpr_at(scores: Scores, fpr: float, *, confidence: float = DEFAULT_CONFIDENCE) -> Limited:
     """Return the TPR of the best threshold whose true FPR is at most ``fpr``.
 
@@ -180,17 +159,6 @@ def limit_share(successes: int, trials: int, *, alpha: float) -> Limited:
     return Limited(successes / trials, low, high)
 
 
-def exact_advantage_at(
-    scores: Scores, threshold: float, *, confidence: float = DEFAULT_CONFIDENCE
-) -> Limited:
-    """Return TPR − FPR at a threshold that was chosen without these scores, by exact limits."""
-    _validate.open_unit(confidence=confidence)
-    quarter = (1 - confidence) / 4  # each end pays half its error for either rate
-    tpr = limit_share(int((scores.inside > threshold).sum()), scores.n_in, alpha=quarter)
-    fpr = limit_share(int((scores.outside > threshold).sum()), scores.n_out, alpha=quarter)
-    return Limited(tpr.value - fpr.value, tpr.low - fpr.high, tpr.high - fpr.low)
-
-
 def rate_at(scores: Scores, fpr: float, *, confidence: float = DEFAULT_CONFIDENCE) -> RateAt:
     """Return the TPR at a low FPR of the sample, and how large the true FPR may be there.
 
@@ -274,40 +242,6 @@ def _deviation(n: int, alpha: float) -> float:
     With probability at most ``alpha``, one-sided; for distributions where α ≤ 1/2.
     """
     return math.sqrt(math.log(1 / alpha) / (2 * n))
-
-
-def advantage_at(
-    scores: Scores, threshold: float, *, confidence: float = DEFAULT_CONFIDENCE
-) -> Limited:
-    """Return TPR − FPR of the rule "in iff score ≥ threshold".
-
-    Guarantee: both limits hold together with probability at least ``confidence`` (Hoeffding 1963,
-        for a sum over both samples).
-    Assumption: scores are independent, and the threshold was fixed without them.
-
-    Example:
-        >>> scores = Scores(inside=[1.0] * 80 + [0.0] * 20, outside=[1.0] * 30 + [0.0] * 70)
-        >>> [round(x, 3) for x in advantage_at(scores, 0.5)]
-        [0.5, 0.308, 0.692]
-    """
-    _validate.open_unit(confidence=confidence)
-    alarms, missed = scores.errors_at(threshold)
-    value = 1 - missed / scores.n_in - alarms / scores.n_out
-    spread = 1 / scores.n_in + 1 / scores.n_out
-    off = math.sqrt(math.log(2 / (1 - confidence)) * spread / 2)
-    return Limited(value, max(-1.0, value - off), min(1.0, value + off))
-
-
-def scores_needed(width: float, *, confidence: float = DEFAULT_CONFIDENCE) -> int:
-    """Return the scores per side with which :func:`advantage_at` errs by at most ``width``.
-
-    Example:
-        >>> scores_needed(0.1)
-        369
-    """
-    _validate.positive(width=width)
-    _validate.open_unit(confidence=confidence)
-    return math.ceil(math.log(2 / (1 - confidence)) / width**2)
 
 
 def advantage_difference(

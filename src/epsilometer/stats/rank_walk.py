@@ -36,7 +36,7 @@ _MARGIN = 1e-3  # of α: more than what they are wrong by
 _LEAST_ALPHA = 1e-9  # below it too few digits of 1 − chance are left
 # Scores up to which walks take milliseconds, by how many the δ outcomes may reveal: each number
 # of them is a walk of its own.
-_LARGEST = {12: 200_000, 60: 1_000}
+_LARGEST = {24: 200_000, 60: 1_000}
 _DIRECT = 1 << 18  # products of a convolution that take less time than transforms
 _STEPS = 80
 _NEAR = 1e-4  # of α that the chance may be below it, or

@@ -81,13 +81,27 @@ class RankSum:
 
 @dataclass(frozen=True)
 class Best:
-    """The most favourable threshold at no cost, as papers report it. **Not valid**: for comparison.
+    """The most favourable threshold at no cost. **Not valid**: for comparison.
 
-    On data with ε = 0 the result exceeds 0 far more often than it says (docs/calibration.md).
+    Every threshold is tested in both directions, each with the whole error, so that no rule that
+    chooses one threshold can prove more on the same scores. On data with ε = 0 the result exceeds
+    0 far more often than it says (docs/calibration.md).
     """
 
 
-ThresholdRule: TypeAlias = Fixed | HoldOut | Bonferroni | RankGrid | AllRanks | RankSum | Best
+@dataclass(frozen=True)
+class Published:
+    """The best threshold as papers print it, to reproduce them. **Not valid**.
+
+    Limits on both rates at every threshold, each with the whole error instead of half of it, and
+    nothing is paid for the choice (Annamalai et al. 2025).
+    """
+
+
+ThresholdRule: TypeAlias = (
+    Fixed | HoldOut | Bonferroni | RankGrid | AllRanks | RankSum | Best | Published
+)
+UNPAID = (Best, Published)  # no bound by these is valid
 Observed: TypeAlias = Scores | ScoreCounts
 
 _BLOCK = 1 << 15  # elements of a block that stays in a core's cache
@@ -181,12 +195,13 @@ def rank_looks(observed: Observed, rule: RankGrid, *, alpha: float) -> Looks:
     )
 
 
-def cuts(observed: Observed, *, alpha: float, corrected: bool) -> Looks:
+def cuts(observed: Observed, *, alpha_each: float, corrected: bool = False) -> Looks:
     """A few thresholds from the highest to the lowest; all others lie between two of them.
 
-    ``corrected`` for the number of all thresholds or not: for n scores the limits of n counts cover
-    every threshold there is. With j false positives the true FPR is at most that of the (j+1)-th
-    highest score, whose law is the one the limit of the count j is the quantile of.
+    Each limit may fail with ``alpha_each``, ``corrected`` for the number of all thresholds or not:
+    for n scores the limits of n counts cover every threshold there is. With j false positives the
+    true FPR is at most that of the (j+1)-th highest score, whose law is the one the limit of the
+    count j is the quantile of.
     """
     looks_out, looks_in = (observed.n_out, observed.n_in) if corrected else (1, 1)
     if isinstance(observed, ScoreCounts):
@@ -202,16 +217,16 @@ def cuts(observed: Observed, *, alpha: float, corrected: bool) -> Looks:
         false_negatives=count_below(observed, every, outside=False),
         n_in=observed.n_in,
         n_out=observed.n_out,
-        alpha_fpr=alpha / (2 * looks_out),
-        alpha_fnr=alpha / (2 * looks_in),
+        alpha_fpr=alpha_each / looks_out,
+        alpha_fnr=alpha_each / looks_in,
     )
 
 
 def corners(observed: Observed, looks: Looks, *, upper: int, lower: int) -> Looks:
     """Every threshold worth a look between two cuts, from the lowest to the highest.
 
-    A threshold just above an outside score misses fewest for its number of false positives, so no
-    other can do better.
+    A threshold just above an outside score misses fewest for its number of false positives. Of
+    those that miss equally many, the one with fewest false positives is enough.
     """
     high, low = looks.thresholds[upper], looks.thresholds[lower]
     if isinstance(observed, ScoreCounts):  # counted at the cuts, and nowhere between
@@ -221,12 +236,14 @@ def corners(observed: Observed, looks: Looks, *, upper: int, lower: int) -> Look
         for values in (observed.outside, observed.inside)
     )
     last = np.flatnonzero(np.append(outside[1:] != outside[:-1], True)[: outside.size])
+    missed = np.searchsorted(inside, outside[last], side="right")
+    fewer = np.append(missed[1:] > missed[:-1], True)[: last.size]  # than the next one up misses
+    last, missed = last[fewer], missed[fewer]
     return replace(
         looks,
         thresholds=just_above(outside[last]),
         false_positives=looks.false_positives[upper] + outside.size - 1 - last,
-        false_negatives=looks.false_negatives[lower]
-        + np.searchsorted(inside, outside[last], side="right"),
+        false_negatives=looks.false_negatives[lower] + missed,
     )
 
 

@@ -72,7 +72,7 @@ class PrivateMean(FedAvg):
 
     def __init__(self, seed: int, **parts: Callable[..., Any]) -> None:
         super().__init__(fraction_evaluate=0.0)
-        self.rng = np.random.default_rng(seed)
+        self.rng = np.random.default_rng([seed, 0, 0, 1])  # [7, 0] and 7 would be one stream
         self.round, self.memory = 0, dict[str, Any]()
         self._parts = parts
         self._sent: Arrays = {}
@@ -144,8 +144,8 @@ def make_clients(
     @app.train()  # type: ignore[untyped-decorator, unused-ignore]
     def train(message: Message, context: Context) -> Message:
         partition = int(context.node_config["partition-id"])
-        rng = np.random.default_rng([partition, int(message.metadata.group_id or 0)])
-        common = np.random.default_rng(7)
+        rng = np.random.default_rng([partition, int(message.metadata.group_id or 0), 0, 2])
+        common = np.random.default_rng([7, 0, 0, 3])
         (arrays,) = message.content.array_records.values()
         sent = {name: part.numpy() for name, part in arrays.items()}
         step = {
@@ -191,7 +191,7 @@ def make_run(
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        rng = np.random.default_rng([seed, 1])
+        rng = np.random.default_rng([seed, 0, 0, 4])
         np.random.seed(seed)  # Flower's own noise comes from the global generator
         start = {name: Array(rng.normal(size=s).astype(np.float32)) for name, s in SHAPES.items()}
         made = PrivateMean(seed, **parts) if strategy is None else strategy(seed)

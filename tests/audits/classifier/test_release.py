@@ -1,5 +1,7 @@
 """Rules and what they say: of records, of floors, of samples, of attacks."""
 
+from dataclasses import replace as replace_fields
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -9,12 +11,14 @@ from msgspec.structs import replace
 
 from epsilometer import Scores
 from epsilometer.audits.classifier import release
-from epsilometer.audits.classifier.release import RULES, Measured, apply_rules
+from epsilometer.audits.classifier.release import RULES, Attacked, Measured, apply_rules
 from epsilometer.errors import InvalidArgument
 from epsilometer.rules import AdvantageAtMost, CaughtAtMost, PdtpAtMost
+from epsilometer.stats.clusters import ScoresByRecord, extrapolate
+from epsilometer.stats.membership import Limited
 
 FLAKE = 1e-6
-AUDITS = 200
+AUDITS = 100
 
 
 def measured(risk: Any = (), **changed: Any) -> Measured:
@@ -105,19 +109,22 @@ def test_attacks_are_below_above_or_astride_the_limit(
 ) -> None:
     if isinstance(rule, CaughtAtMost) and said == "unclear":
         mu = 0.7  # 5.2 % at 1 % false positives
-    what = measured(attacks=[("mine", normal_scores(mu, n, rng))])
+    what = measured(attacks=[Attacked(name="mine", scores=normal_scores(mu, n, rng))])
     assert outcome(what, rule) == said
 
 
 def test_each_rule_looks_at_its_own_false_positives(rng: np.random.Generator) -> None:
-    what = measured(attacks=[("mine", normal_scores(1.0, 4_000, rng))])
+    what = measured(attacks=[Attacked(name="mine", scores=normal_scores(1.0, 4_000, rng))])
     found, _ = apply_rules(what, [CaughtAtMost(0.2, fpr=0.01), CaughtAtMost(0.2, fpr=0.1)])
     assert [rule.outcome for rule in found] == ["pass", "fail"]
 
 
 def test_the_strongest_attack_decides(rng: np.random.Generator) -> None:
     weak, strong = normal_scores(0.0, 20_000, rng), normal_scores(2.0, 20_000, rng)
-    for attacks in ([("weak", weak), ("strong", strong)], [("strong", strong), ("weak", weak)]):
+    for attacks in (
+        [Attacked(name="weak", scores=weak), Attacked(name="strong", scores=strong)],
+        [Attacked(name="strong", scores=strong), Attacked(name="weak", scores=weak)],
+    ):
         (rule,), _ = apply_rules(measured(attacks=attacks), [AdvantageAtMost()])
         assert rule.outcome == "fail"
         assert "strong" in rule.finding
@@ -127,11 +134,15 @@ def test_a_mismatch_keeps_attacks_from_releasing_not_from_convicting(
     rng: np.random.Generator,
 ) -> None:
     why = "the target was trained in another way."
-    weak = measured(attacks=[("weak", normal_scores(0.0, 20_000, rng))], mismatch=why)
+    weak = measured(
+        attacks=[Attacked(name="weak", scores=normal_scores(0.0, 20_000, rng))], mismatch=why
+    )
     (rule,), _ = apply_rules(weak, [AdvantageAtMost()])
     assert rule.outcome == "unclear"
     assert why in rule.finding
-    strong = measured(attacks=[("strong", normal_scores(2.0, 2_000, rng))], mismatch=why)
+    strong = measured(
+        attacks=[Attacked(name="strong", scores=normal_scores(2.0, 2_000, rng))], mismatch=why
+    )
     assert outcome(strong, AdvantageAtMost()) == "fail"
 
 
@@ -145,7 +156,7 @@ def test_what_was_not_measured_cannot_be_told() -> None:
 
 def nulls(rng: np.random.Generator) -> Measured:
     """Six attacks that know nothing, by chance a little right."""
-    attacks = [(f"attack {i}", normal_scores(0.0, 150, rng)) for i in range(6)]
+    attacks = [Attacked(name=f"attack {i}", scores=normal_scores(0.0, 150, rng)) for i in range(6)]
     return measured(np.full(50, 0.1), attacks=attacks)
 
 
@@ -175,7 +186,9 @@ def test_attacks_that_know_just_too_much_seldom_release(rng: np.random.Generator
     for rule in rules:
         wrong = sum(
             outcome(
-                measured(attacks=[("mine", normal_scores(0.5, 1000, rng))]), rule, confidence=0.9
+                measured(attacks=[Attacked(name="mine", scores=normal_scores(0.5, 1000, rng))]),
+                rule,
+                confidence=0.9,
             )
             == "pass"
             for _ in range(AUDITS)
@@ -188,8 +201,8 @@ def test_judging_by_what_was_measured_alone_would_be_seen(
 ) -> None:
     """The mistake of most scripts: the value is taken for the truth."""
 
-    def careless(name: str, scores: Scores, **how: Any) -> Any:
-        found = plain(name, scores, **how)
+    def careless(attack: Attacked, **how: Any) -> Any:
+        found = plain(attack, **how)
         return replace(found, advantage_low=found.advantage, tpr_low=found.tpr)
 
     plain = release.measure_attack
@@ -209,3 +222,57 @@ def test_judging_by_what_was_measured_alone_would_be_seen(
 def test_rules_that_cannot_be_are_refused(wrong: Any) -> None:
     with pytest.raises(InvalidArgument):
         wrong()
+
+
+def attacked(advantages: tuple[float, ...], n: int, rng: np.random.Generator) -> Attacked:
+    """An attack whose TPR − FPR is each of these, of an eighth, a quarter and half the records."""
+    sizes = [
+        ScoresByRecord(rng.random((n, 8)) + (rng.random((n, 8)) < each), rng.random((n, 8)))
+        for each in advantages
+    ]
+    return Attacked(name="mine", scores=sizes[-1], smaller=tuple(sizes[:-1]))
+
+
+@pytest.mark.parametrize(
+    ("advantages", "said"),
+    [
+        ((0.45, 0.25, 0.14), "unclear"),  # half the records exceed 0.1, all of them would not
+        ((0.14, 0.14, 0.14), "fail"),  # more records change nothing
+        ((0.04, 0.03, 0.02), "pass"),
+    ],
+)
+def test_a_trend_that_ends_below_the_limit_is_no_failure(
+    advantages: tuple[float, ...], said: str, rng: np.random.Generator
+) -> None:
+    attack = attacked(advantages, 4000, rng)
+    (rule,), (found,) = apply_rules(measured(attacks=[attack]), [AdvantageAtMost(0.1)])
+    assert rule.outcome == said
+    assert "By the trend" in rule.finding
+    expected = advantages[-1] * np.prod([b / a for a, b in pairwise(advantages)]) ** (1 / 2)
+    assert found.full_advantage == pytest.approx(expected, rel=0.35)
+    assert found.full_low <= found.full_advantage <= found.full_high
+    alone = replace_fields(attack, smaller=())
+    (rule,), (found,) = apply_rules(measured(attacks=[alone]), [AdvantageAtMost(0.1)])
+    assert rule.outcome == ("fail" if said == "unclear" else said)
+    assert found.full_high is None
+
+
+def test_a_power_of_the_size_is_followed() -> None:
+    exact = [Limited(value, value, value) for value in (0.4, 0.2, 0.1)]
+    assert extrapolate(exact) == pytest.approx((0.05, 0.05, 0.05))
+    rising = [Limited(value, value, value) for value in (0.1, 0.2, 0.4)]
+    assert extrapolate(rising) == pytest.approx((0.4, 0.4, 0.4))  # it is not taken to grow
+    nothing = [Limited(0.01, 0.0, 0.05)] * 3
+    assert extrapolate(nothing) == pytest.approx((0.01, 0.0, 0.05))
+
+
+def test_limits_at_full_size_hold_as_often_as_they_say(rng: np.random.Generator) -> None:
+    """The true advantages are a power of the size: 0.4, 0.28, 0.2, and so 0.14."""
+    truths = tuple(0.4 * 2 ** (-step / 2) for step in range(3))
+    audits, wrong = 40, 0
+    for _ in range(audits):
+        (_,), (found,) = apply_rules(
+            measured(attacks=[attacked(truths, 400, rng)]), [AdvantageAtMost(0.1)]
+        )
+        wrong += not found.full_low <= truths[-1] * 2**-0.5 <= found.full_high
+    assert wrong <= scipy.stats.binom.isf(FLAKE, audits, 0.05)

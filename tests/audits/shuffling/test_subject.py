@@ -399,7 +399,7 @@ def counting_is_wrong(repetitions: int, monkeypatch: pytest.MonkeyPatch) -> int:
     wrong = 0
     for seed in range(repetitions):
         result = counted_game(seed, truth).play(2_000)
-        assert not result.also[0].valid  # Best() pays nothing for its choice
+        assert not result.also[0].valid  # Published() pays nothing for its choice
         assert result.bound.n_in == seen[-1].n_in == 1_000
         wrong += result.bound.epsilon > truth.epsilon
     assert len(seen) == repetitions

@@ -28,7 +28,14 @@ from epsilometer.audits.classifier.leave_one_out.pdtp import (
 )
 from epsilometer.audits.classifier.model_file import Leak
 from epsilometer.audits.classifier.outliers import explain_records
-from epsilometer.audits.classifier.release import IN_FILE, Measured, apply_rules, weigh_rule
+from epsilometer.audits.classifier.release import (
+    IN_FILE,
+    Attacked,
+    Measured,
+    apply_rules,
+    measure_width,
+    weigh_rule,
+)
 from epsilometer.audits.classifier.subject import ClassifierTask
 from epsilometer.core.audit import Audit, Provenance
 from epsilometer.core.findings import (
@@ -46,7 +53,7 @@ from epsilometer.core.findings import (
 from epsilometer.core.printing import to_csv_text
 from epsilometer.core.scores import Scores
 from epsilometer.engine.shards import Arrays
-from epsilometer.stats import membership
+from epsilometer.stats import clusters, membership
 from epsilometer.stats.score_finding import round_threshold
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
@@ -118,7 +125,7 @@ class PartResults:
                 floor=self._floor(),
                 of=self.task.codes.size,
                 drawn=bool(left_out["drawn"]),
-                attacks=[(self._name(name), self._split(name)) for name in subject.attack_names],
+                attacks=self._list_attacks(),
                 mismatch=" ".join(self._mismatch),
                 leaks=self._leaks,
             ),
@@ -189,6 +196,31 @@ class PartResults:
         """How many records are above the limit."""
         return int(np.sum(self._changes().risk > self.task.subject.limit))
 
+    def measure_width(self) -> float:
+        """Return the width of the widest limits on attacks that a rule looks at."""
+        subject = self.task.subject
+        return measure_width(
+            self._list_attacks(), subject.deciding_rules, confidence=self.task.confidence
+        )
+
+    def _list_attacks(self) -> list[Attacked]:
+        return [
+            Attacked(name=self._name(name), scores=self._split(name), smaller=self._smaller(name))
+            for name in self.task.subject.attack_names
+        ]
+
+    def _smaller(self, name: str) -> tuple[clusters.Observed, ...]:
+        """Return scores from models of an eighth and a quarter of the records."""
+        if not self.found.get("sizes"):
+            return ()
+        found = self.found["sizes"]
+        return tuple(
+            clusters.ScoresByRecord.from_models(
+                found[f"scores {parts} {name}"], found[f"member {parts}"]
+            )
+            for parts in (4, 2)
+        )
+
     def list_records(self) -> str:
         """Return which records are at risk, as CSV: for the run's directory alone."""
         task, at = self.task, self._changes()
@@ -238,10 +270,12 @@ class PartResults:
         """Return the attack as it calls itself."""
         return str(self.found["attacks"][f"named {name}"])
 
-    def _split(self, name: str, at: Any = slice(None)) -> Scores:
-        """Return scores of all attacked models together, of some records."""
+    def _split(self, name: str, at: Any = slice(None)) -> clusters.Observed:
+        """Return scores of some records, by record where several models were attacked."""
         found = self.found["attacks"]
         values, member = found[f"scores {name}"][:, at], found["member"][:, at]
+        if len(member) > 1:
+            return clusters.ScoresByRecord.from_models(values, member)
         return Scores(inside=values[member], outside=values[~member])
 
     def _add_bound(self, name: str, finding: MembershipFinding) -> MembershipFinding:
@@ -376,7 +410,7 @@ class PartResults:
         member = self.found["attacks"]["member"][0, at]
         if min(int(member.sum()), int((~member).sum())) < SMALLEST:
             return None
-        return membership.auc(self._split(name, at), confidence=self.task.confidence)
+        return clusters.auc(self._split(name, at), confidence=self.task.confidence)
 
     def _removal(self) -> tuple[RemovalPlan, ...]:
         if "removal" not in self.found:
@@ -404,7 +438,8 @@ class PartResults:
         if "variation" in self.found:
             causes.append(("initialisation", subject.variation, "variation"))
         if subject.attack_names and subject.variation:
-            causes.append(("which half of the records is drawn", subject.shadows, "attacks"))
+            models = len(self.found["attacks"]["member"])
+            causes.append(("which half of the records is drawn", models, "attacks"))
         return tuple(
             Variation(
                 cause=cause,
@@ -432,9 +467,17 @@ class PartResults:
             caveats.append(
                 f"Attacks were made on {halves if self.task.target is None else 'the target'}; "
                 f"shadows are right on {train:.1%} of the records they were trained on and on "
-                f"{test:.1%} of the others. Limits take scores for independent, and hold for "
-                "models and records like these."
+                f"{test:.1%} of the others. Limits hold for records like these: drawn one by one "
+                "from the same population, and put by fair coins into models trained as these were."
             )
+            if self.found.get("sizes", True) == {}:
+                caveats.append("Smaller models could not be trained: there is no trend with size.")
+            precision = self.task.subject.precision
+            if precision is not None and (width := self.measure_width()) > precision:
+                caveats.append(
+                    f"The widest limits on attacks are {width:.3f} apart, where precision asked "
+                    f"for {precision:g}. More models would hardly narrow them; more records would."
+                )
             caveats += self._mismatch
         return tuple(caveats)
 
@@ -444,7 +487,7 @@ class PartResults:
         if self.found["leave-one-out"]["null"].size:
             cited.append(["mann1947"])
         if attacks:
-            cited.append(["massart1990", "steinke2023"])
+            cited.append(["waudbysmith2024", "steinke2023"])
         return tuple(dict.fromkeys([*_CITES, *(str(key) for keys in cited for key in keys)]))
 
 

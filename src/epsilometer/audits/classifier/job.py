@@ -44,7 +44,13 @@ from epsilometer.audits.classifier.sklearn_models import (
     seed_globals,
     take_rows,
 )
-from epsilometer.audits.classifier.subject import Classifier, ClassifierTask, leaves_exactly
+from epsilometer.audits.classifier.subject import (
+    MOST_BYTES,
+    Classifier,
+    ClassifierTask,
+    count_bytes,
+    leaves_exactly,
+)
 from epsilometer.core.audit import Audit
 from epsilometer.core.scores import Scores
 from epsilometer.engine.code import find_code
@@ -60,7 +66,11 @@ from epsilometer.stats.tradeoff import tradeoff_curve
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
 SUBJECTS = (Classifier,)
-_SCORES = 10_000  # of attacks, for which enough targets are attacked
+_MOST_MODELS = 1024  # that are trained for precision
+_WORTH = 0.9  # twice the models must narrow limits to so much of their width
+_PARTS = (2, 4)  # in which the records are cut to train on fewer
+_FEWER = 16  # models of each part
+_SIZES = 8  # number of the random stream that cuts records into parts
 _JUDGED = ("leave-one-out", "attacks", "file")  # parts that rules look at
 _SEEDS = 20  # models that show how far predictions vary with the seed alone
 _VARIATION = 7  # number of the random stream that varies training; attacks have the others
@@ -144,6 +154,7 @@ class ClassifierJob:
             "file": self._search_file,
             "leave-one-out": self._leave_out,
             "attacks": self._attack,
+            "sizes": self._attack_sizes,
             "removal": self._remove,
             "variation": self._vary,
             "remedies": self._try_remedies,
@@ -236,14 +247,15 @@ class ClassifierJob:
         highest = np.sqrt(special.chdtri(_SEEDS - 1, 0.05) / (_SEEDS - 1))
         return np.asarray(found / highest)
 
-    def _train_pool(self) -> ShadowPool:
+    def _train_pool(self, models: int) -> ShadowPool:
+        """Return a pool of so many models, or of more that are there already."""
         subject = self.task.subject
-        if "pool" not in self.kept:
+        if "pool" not in self.kept or self.kept["pool"].models < models:
             self.kept["pool"] = shadow_pool(
                 subject.estimator,
                 subject.X,
                 subject.y,
-                models=subject.shadows,
+                models=models,
                 seed=self.task.seed,
                 engine=self.engine,
                 directory=self._folder("shadows"),
@@ -253,8 +265,24 @@ class ClassifierJob:
         return pool
 
     def _attack(self) -> Arrays:
+        """Attack as many models as the precision asks for."""
+        subject, models = self.task.subject, self.task.subject.shadows
+        found = self._attack_models(models)
+        if subject.precision is None or self.task.target is not None:
+            return found
+        width = PartResults(task=self.task, found={"attacks": found}).measure_width()
+        most = MOST_BYTES // count_bytes(self.task.classes.size, self.task.codes.size, 1)
+        while width > subject.precision and 2 * models <= min(_MOST_MODELS, most):
+            models, before = 2 * models, width
+            found = self._attack_models(models)
+            width = PartResults(task=self.task, found={"attacks": found}).measure_width()
+            if width > _WORTH * before:
+                break
+        return found
+
+    def _attack_models(self, models: int) -> Arrays:
         subject = self.task.subject
-        pool = self._train_pool()
+        pool = self._train_pool(models)
         advantages = measure_shown(pool)
         pool = hide_digits(pool, subject.shown)
         targets, member, unlike = self._choose_targets(pool)
@@ -269,7 +297,7 @@ class ClassifierJob:
         }
         for place, name in enumerate(subject.attack_names):
             scores = [
-                ATTACKS[name](pool, target, self._stream(place + (place >= _VARIATION), number))
+                ATTACKS[name](pool, target, self._stream(place + 2 * (place >= _VARIATION), number))
                 for number, target in enumerate(targets)
             ]
             arrays[f"scores {name}"] = np.stack([score.values for score in scores])
@@ -277,6 +305,45 @@ class ClassifierJob:
             arrays[f"cites {name}"] = np.array(scores[0].cites, np.str_)
             arrays[f"cut {name}"] = np.array([score.threshold for score in scores])
         return arrays
+
+    def _attack_sizes(self) -> Arrays:
+        """Attack models of a quarter, and of an eighth, of the records; nothing if none train."""
+        arrays: dict[str, NDArray[Any]] = {}
+        try:
+            for parts in _PARTS:
+                arrays |= self._attack_parts(parts)
+        except EpsilometerError:  # 300 neighbours among fewer records
+            return {}
+        return arrays
+
+    def _attack_parts(self, parts: int) -> Arrays:
+        """Attack models of half a part of the records, for all parts."""
+        subject = self.task.subject
+        order = self._stream(_SIZES).permutation(self.task.codes.size)
+        member: list[BoolArray] = []
+        scores: dict[str, list[FloatArray]] = {name: [] for name in subject.attack_names}
+        for number, rows in enumerate(np.array_split(order, parts)):
+            pool = shadow_pool(
+                subject.estimator,
+                take_rows(subject.X, rows),
+                np.asarray(subject.y)[rows],
+                models=_FEWER,
+                seed=self.task.seed,
+                engine=self.engine,
+                directory=self._folder(f"shadows-{parts}-{number}"),
+                listen=self.listen,
+            )
+            pool = hide_digits(pool, subject.shown)
+            member.append(pool.member)
+            for place, name in enumerate(subject.attack_names):
+                streams = (_SIZES, parts, number, place)
+                found = [
+                    ATTACKS[name](pool, target, self._stream(*streams, target)).values
+                    for target in range(_FEWER)
+                ]
+                scores[name].append(np.stack(found))
+        joint = {f"scores {parts} {name}": np.hstack(found) for name, found in scores.items()}
+        return {f"member {parts}": np.hstack(member), **joint}
 
     def _choose_targets(
         self, pool: ShadowPool
@@ -286,8 +353,7 @@ class ClassifierJob:
             log_proba, member = self.task.target
             log_proba = show_logs(log_proba, self.task.subject.shown)
             return [log_proba], member[None], find_mismatch(pool, log_proba, member)
-        enough = min(pool.models // 2, max(1, -(-_SCORES // pool.records)))
-        targets = range(0, 2 * enough, 2)  # one of each pair
+        targets = range(pool.models // 2 * 2)  # whole pairs: every record is in half of them
         return [*targets], pool.member[targets], ()
 
     def _remove(self) -> Arrays:
@@ -311,7 +377,7 @@ class ClassifierJob:
         results = PartResults(task=self.task, found=base)
         if rows[0].failed == rows[0].unclear == 0:
             return list_outcomes([])
-        self._train_pool()
+        self._train_pool(self.task.subject.shadows)
         left = self.task.subject.remedies
         for place, remedy in enumerate(
             list_remedies(self.task.subject, results.riskiest, exposed=results.exposed)
@@ -339,7 +405,7 @@ class ClassifierJob:
         job = dataclasses.replace(
             self, task=task, directory=self._folder(f"remedy-{place}"), kept=kept
         )
-        found = {"attacks": job._attack()}
+        found = {"attacks": job._attack_models(subject.shadows)}
         if "file" in task.parts:
             found["file"] = job._search_file()
         if not remedy.retrains:

@@ -2,18 +2,19 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
+import msgspec
 import numpy as np
 
 from epsilometer import _validate
 from epsilometer.audits.classifier.model_file import Leak
 from epsilometer.core.findings import MembershipFinding, Outcome, RuleFinding
-from epsilometer.core.scores import Scores
 from epsilometer.errors import InvalidArgument
-from epsilometer.stats import membership
+from epsilometer.stats import clusters, membership
+from epsilometer.stats.clusters import Observed
 from epsilometer.stats.membership import Limited
 from epsilometer.stats.tradeoff import tradeoff_curve
 from epsilometer.types import FloatArray
@@ -121,6 +122,21 @@ RULES: tuple[ReleaseRule, ...] = (
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
+class Attacked:
+    """What an attack said.
+
+    Attributes:
+        name: Which, in words.
+        scores: Of models of half the records.
+        smaller: Of models of an eighth, and of a quarter; nothing where none were trained.
+    """
+
+    name: str
+    scores: Observed
+    smaller: tuple[Observed, ...] = ()
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Measured:
     """What the rules look at.
 
@@ -129,7 +145,7 @@ class Measured:
         floor: PDTP of refits with nothing removed, beside it; None where training is not random.
         of: Records in all.
         drawn: Whether those measured were drawn by chance, where not all were.
-        attacks: (name, scores) of each attack.
+        attacks: What each attack said.
         mismatch: Why attacks may be weaker than they look; empty where nothing is known.
         leaks: What the model's file tells of single records; None where it was not searched.
     """
@@ -138,7 +154,7 @@ class Measured:
     floor: FloatArray | None
     of: int
     drawn: bool
-    attacks: Sequence[tuple[str, Scores]]
+    attacks: Sequence[Attacked]
     mismatch: str = ""
     leaks: Sequence[Leak] | None = None
 
@@ -151,33 +167,46 @@ def apply_rules(
     Guarantee: *fail* is wrong with probability at most 1 − ``confidence``, whatever the number of
         rules and attacks; so is *pass*, of each rule's quantity as measured by these attacks.
         Neither speaks of attacks that were not run.
-    Assumption: scores of an attack are independent, records were drawn by chance.
+    Assumption: records, with all their scores, are independent and drawn from one population;
+        which were measured was drawn by chance.
     """
     if not rules:
         raise InvalidArgument("Expected at least one rule in rules, got none.")
-    statements = _count_statements(measured, rules)
-    each = 1 - (1 - confidence) / max(statements, 1)
+    each = 1 - (1 - confidence) / max(_count_statements(measured, rules), 1)
     fpr = next((rule.fpr for rule in rules if isinstance(rule, CaughtAtMost)), 0.01)
     findings = tuple(
-        measure_attack(name, scores, fpr=fpr, confidence=each) for name, scores in measured.attacks
+        measure_attack(attack, fpr=fpr, confidence=each) for attack in measured.attacks
     )
     return tuple(_apply_rule(rule, measured, findings, each) for rule in rules), findings
 
 
+def measure_width(
+    attacks: Sequence[Attacked], rules: Sequence[ReleaseRule], *, confidence: float = 0.95
+) -> float:
+    """Return the width of the widest limits that a rule on attacks looks at; 0 without any."""
+    alone = [replace(attack, smaller=()) for attack in attacks]
+    measured = Measured(risk=None, floor=None, of=0, drawn=False, attacks=alone)
+    found, _ = apply_rules(measured, rules, confidence=confidence)
+    widths = [
+        finding.high - finding.low
+        for rule, finding in zip(rules, found, strict=True)
+        if isinstance(rule, AdvantageAtMost | CaughtAtMost)
+    ]
+    return max(widths, default=0.0)
+
+
 def measure_attack(
-    name: str,
-    scores: Scores,
-    *,
-    fpr: float = 0.01,
-    confidence: float = 0.95,
+    attack: Attacked, *, fpr: float = 0.01, confidence: float = 0.95
 ) -> MembershipFinding:
     """Return how well an attack does, with limits that hold at ``confidence`` each."""
-    advantage = membership.advantage(scores, confidence=confidence)
-    caught = membership.tpr_at(scores, fpr, confidence=confidence)
-    curve = tradeoff_curve(scores)
+    scores = attack.scores
+    advantage = clusters.advantage(scores, confidence=confidence)
+    caught = clusters.tpr_at(scores, fpr, confidence=confidence)
+    curve = tradeoff_curve(clusters.pool(scores))
     thin = curve.thin(_DRAWN)
+    full = _extrapolate(attack, confidence)
     return MembershipFinding(
-        attack=name,
+        attack=attack.name,
         auc=curve.auc,
         advantage=advantage.value,
         advantage_low=advantage.low,
@@ -187,11 +216,24 @@ def measure_attack(
         tpr_high=caught.high,
         fpr=fpr,
         confidence=confidence,
-        n_in=scores.n_in,
-        n_out=scores.n_out,
+        n_in=curve.n_in,
+        n_out=curve.n_out,
         roc_fpr=_round_digits(thin.fpr),
         roc_tpr=_round_digits(1 - thin.fnr),
+        full_advantage=full and full.value,
+        full_low=full and full.low,
+        full_high=full and full.high,
     )
+
+
+def _extrapolate(attack: Attacked, confidence: float) -> Limited | None:
+    """Return what a model of all records would show, by the trend over three sizes."""
+    if not attack.smaller:
+        return None
+    each = 1 - (1 - confidence) / 3
+    sizes = [clusters.advantage(scores, confidence=each) for scores in attack.smaller]
+    sizes.append(clusters.advantage(attack.scores, confidence=each))
+    return clusters.extrapolate(sizes)
 
 
 def _count_statements(measured: Measured, rules: Sequence[ReleaseRule]) -> int:
@@ -216,12 +258,13 @@ def _apply_rule(
                 (f, Limited(f.advantage, f.advantage_low, f.advantage_high)) for f in findings
             ]
             said = measured.mismatch, confidence
-            return _limit_attacks(name, limit, limits, "TPR − FPR", _word_advantage, *said)
+            found = _limit_attacks(name, limit, limits, "TPR − FPR", _word_advantage, *said)
+            return _follow_trend(found, findings)
         case CaughtAtMost(limit, fpr):
             name = f"no attack catches more than {limit:.3g} at {fpr:.3g} false positives"
             limits = [
-                (f, membership.tpr_at(scores, fpr, confidence=confidence))
-                for f, (_, scores) in zip(findings, measured.attacks, strict=True)
+                (f, clusters.tpr_at(attack.scores, fpr, confidence=confidence))
+                for f, attack in zip(findings, measured.attacks, strict=True)
             ]
             what = f"TPR at FPR {fpr:.3g}"
             said = measured.mismatch, confidence
@@ -291,7 +334,10 @@ def _limit_attacks(
         if low > limit:
             outcome, why = "fail", f"{plain(value)} {why}, above {limit:g}."
         elif high > limit:
-            why += f": it may be on either side of {limit:g}. More scores would narrow it."
+            why += (
+                f": it may be on either side of {limit:g}. More records would narrow it; so may "
+                "more models, which a precision asks for."
+            )
         elif mismatch:
             why += f", at most {limit:g}; but {mismatch}"
         else:
@@ -304,6 +350,24 @@ def _limit_attacks(
         limit=limit,
         confidence=confidence,
     )
+
+
+def _follow_trend(found: RuleFinding, attacks: Sequence[MembershipFinding]) -> RuleFinding:
+    """Add what a model of all records would show; what that contradicts is unclear."""
+    known = [attack for attack in attacks if attack.full_high is not None]
+    if not known:
+        return found
+    top = max(known, key=lambda attack: attack.full_high or 0.0)
+    why = (
+        f"{found.finding} Attacked were models of half the records. By the trend over three sizes, "
+        f"a model of all would have {top.full_advantage:.3f} ({top.full_low:.3f} to "
+        f"{top.full_high:.3f})"
+    )
+    below = max(attack.full_high or 0.0 for attack in known) <= found.limit
+    if found.outcome == "fail" and below:
+        why += f", which is no more than {found.limit:g}: that is no proof, but it is no failure"
+        return msgspec.structs.replace(found, outcome="unclear", finding=f"{why}.")
+    return msgspec.structs.replace(found, finding=f"{why}.")
 
 
 def _limit_risk(rule: PdtpAtMost, measured: Measured, confidence: float) -> RuleFinding:

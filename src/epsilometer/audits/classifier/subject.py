@@ -34,7 +34,8 @@ from epsilometer.types import BoolArray, FloatArray, IntArray
 PublishedAs: TypeAlias = Literal["file", "api", "labels"]
 USUAL = ("loss", "lira", "rmia")
 _STEPS = 25  # measurements of a removal plan
-_MOST_BYTES = 4 << 30  # of predictions of shadows
+MOST_BYTES = 4 << 30  # of predictions of shadows
+_LEAST_RECORDS = 320  # of which an eighth is enough to train on
 _MOST_RECORDS = 20_000  # beyond which no removal plan is made unless asked
 
 
@@ -66,7 +67,11 @@ class Classifier:
             (``"refit"``), or held as fitted to all (``"fixed"``).
         patience: Seconds that refits may take; more is refused before it begins.
         attacks: Names of ``ATTACKS``, or ``"all"``; none: only leave-one-out risk is judged.
-        shadows: Models in the pool of shadows.
+        shadows: Models in the pool of shadows; all of them are attacked.
+        precision: How wide limits on attacks may be, upper less lower; more models are trained and
+            attacked until they are no wider, or until more models no longer narrow them.
+        skip_trend: Attack no models of a quarter and an eighth of the records, whose trend says
+            what a model of all records would show.
         groups: Column → group of each record, to see whether some are more at risk.
         rules: By which it is judged; ``RULES`` by default, without attacks only the first.
         decimals: With how many decimals an API shows probabilities; None: all.
@@ -112,6 +117,8 @@ class Classifier:
     patience: float = PATIENCE
     attacks: Sequence[str] | str = USUAL
     shadows: int = 32
+    precision: float | None = None
+    skip_trend: bool = False
     groups: Mapping[str, ArrayLike] | None = field(default=None, metadata=DATA)
     rules: Sequence[ReleaseRule] | ReleaseRule | None = None
     decimals: int | None = None
@@ -138,6 +145,7 @@ class Classifier:
         self._check_lists()
         _validate.at_least(0, patience=self.patience)
         _validate.whole(4, shadows=self.shadows)
+        _validate.positive(precision=1.0 if self.precision is None else self.precision)
         _validate.whole(0, variation=self.variation, removal=self.removal or 0)
         _validate.whole(0, remedies=self.remedies)
         _validate.whole(1, decimals=1 if self.decimals is None else self.decimals)
@@ -261,17 +269,29 @@ class ClassifierTask:
         return 0 if self.subject.source is None else 1
 
     @property
+    def _can_extrapolate(self) -> bool:
+        wanted = bool(self.subject.attack_names) and not self.subject.skip_trend
+        enough = self.codes.size >= max(_LEAST_RECORDS, 16 * self.classes.size)
+        return wanted and enough and self.target is None
+
+    @property
     def parts(self) -> tuple[str, ...]:
         """The parts of the work, in order."""
         wanted = {
             "leave-one-out": True,
             "attacks": bool(self.subject.attack_names),
+            "sizes": self._can_extrapolate,
             "file": any(isinstance(rule, NoRecordInFile) for rule in self.subject.deciding_rules),
             "removal": self.removal > 0,
             "variation": self.subject.variation > 0,
             "remedies": bool(self.subject.attack_names) and self.subject.remedies > 0,
         }
         return tuple(part for part, needed in wanted.items() if needed)
+
+
+def count_bytes(classes: int, records: int, models: int) -> int:
+    """Return the size of the predictions of a pool."""
+    return 4 * classes * records * models
 
 
 def _read_file(path: Any) -> bytes:
@@ -289,10 +309,10 @@ def _check_sizes(subject: Classifier, classes: int, n: int) -> None:
             f"Expected no more classes than a shadow has records, got {classes} classes of "
             f"{n} records. If y is a number, cut it into classes first."
         )
-    size = 4 * classes * n * subject.shadows
-    if subject.attack_names and size > _MOST_BYTES:
+    size = count_bytes(classes, n, subject.shadows)
+    if subject.attack_names and size > MOST_BYTES:
         raise InvalidArgument(
-            f"Expected predictions of all shadows to fit into {_MOST_BYTES >> 30} GiB, "
+            f"Expected predictions of all shadows to fit into {MOST_BYTES >> 30} GiB, "
             f"{subject.shadows} of {n:,} records and {classes:,} classes need "
             f"{size / 2**30:.1f}. Take fewer shadows, or no attacks, or cut a label that is a "
             "number into classes."

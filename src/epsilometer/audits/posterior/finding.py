@@ -35,9 +35,10 @@ from epsilometer.core.findings import (
 from epsilometer.core.scores import Scores
 from epsilometer.engine.run import Done
 from epsilometer.errors import InvalidArgument
+from epsilometer.stats.clusters import advantage_at, scores_needed
 from epsilometer.stats.estimators import epsilon_lower_bound
 from epsilometer.stats.joint_thresholds import Joining, joint_bound
-from epsilometer.stats.membership import Limited, advantage_at, advantage_difference, scores_needed
+from epsilometer.stats.membership import Limited, advantage_difference
 from epsilometer.stats.score_finding import measure_scores, name_scores
 from epsilometer.stats.thresholds import Best, HoldOut
 from epsilometer.types import BoolArray, FloatArray

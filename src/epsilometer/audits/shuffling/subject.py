@@ -32,7 +32,7 @@ from epsilometer.sampling.samplers import BallsInBins, Law, Poisson, Sampler, Sh
 from epsilometer.stats.estimators import epsilon_lower_bound
 from epsilometer.stats.gaussians import gaussian_epsilon
 from epsilometer.stats.score_finding import make_finding, measure_growth
-from epsilometer.stats.thresholds import AllRanks, Best, Observed
+from epsilometer.stats.thresholds import AllRanks, Observed, Published
 from epsilometer.types import FloatArray
 
 _DRAWS = 6e8  # normal numbers that the game takes by default: some seconds
@@ -186,7 +186,7 @@ class _Game:
         else:
             scores = self.mechanism.count(runs, rng, thresholds=self._thresholds())
 
-        def bound(part: Observed, rule: AllRanks | Best) -> EpsilonLowerBound:
+        def bound(part: Observed, rule: AllRanks | Published) -> EpsilonLowerBound:
             return epsilon_lower_bound(
                 part,
                 delta=self.delta,
@@ -200,7 +200,7 @@ class _Game:
         def prove(part: Observed) -> float:
             return bounds[0].epsilon if part is scores else bound(part, AllRanks()).epsilon
 
-        bounds = [bound(scores, rule) for rule in (AllRanks(), Best())]
+        bounds = [bound(scores, rule) for rule in (AllRanks(), Published())]
         return make_finding(
             scores,
             bounds,

@@ -20,7 +20,13 @@ from epsilometer.stats.estimators import (
     one_run_fdp,
 )
 from epsilometer.stats.estimators.method import Method
-from epsilometer.stats.thresholds import AllRanks, Best, Observed, ThresholdRule
+from epsilometer.stats.thresholds import (
+    UNPAID,
+    AllRanks,
+    Observed,
+    Published,
+    ThresholdRule,
+)
 
 REGISTRY: Registry[Method] = Registry(
     "estimators",
@@ -122,7 +128,7 @@ def epsilon_lower_bound(
         confidence=confidence,
         method=method,
         threshold_rule=repr(rule),
-        valid=chosen.exact and not isinstance(rule, Best),
+        valid=chosen.exact and not isinstance(rule, UNPAID),
         direction=found.direction,
         threshold=found.threshold,
         n_in=scores.n_in,
@@ -165,8 +171,10 @@ def _caveats(method: Method, rule: ThresholdRule) -> tuple[str, ...]:
     caveats = []
     if not method.exact:
         caveats.append(f"Not a valid bound. {method.guarantees}")
-    if isinstance(rule, Best):
+    if isinstance(rule, UNPAID):
         caveats.append(
             "Not a valid bound: the threshold was chosen on the scores it is used on, at no cost."
         )
+    if isinstance(rule, Published):
+        caveats.append("Each of the two limits spends the whole error, as it was published.")
     return tuple(caveats)

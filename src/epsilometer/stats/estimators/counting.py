@@ -21,7 +21,9 @@ from epsilometer.stats.thresholds import (
     HoldOut,
     Looks,
     Observed,
+    Published,
     RankGrid,
+    Ranks,
     RankSum,
     ThresholdRule,
 )
@@ -128,11 +130,17 @@ def best_look(
             return ranks.best_rank(sides, judge.frontier, delta=delta, alpha=alpha)
         case HoldOut(fraction):
             part, rest = thresholds.split(observed, fraction, rng)
-            chosen = _best_corner(part, judge, delta=delta, alpha=alpha, corrected=False)
+            cuts = thresholds.cuts(part, alpha_each=alpha / 2)
+            chosen = _best_corner(part, cuts, _Search.by_counts(judge, delta))
             return _at(thresholds.fixed(rest, chosen.threshold, alpha=alpha), judge, delta)
-        case Bonferroni() | Best():
+        case Bonferroni() | Published() | Best():
+            each = alpha if isinstance(rule, Published) else alpha / 2
             corrected = isinstance(rule, Bonferroni)
-            return _best_corner(observed, judge, delta=delta, alpha=alpha, corrected=corrected)
+            cuts = thresholds.cuts(observed, alpha_each=each, corrected=corrected)
+            search = _Search.by_counts(judge, delta)
+            if isinstance(rule, Best) and judge.frontier is not None:
+                search = _Search.by_ranks(judge.frontier, delta, alpha)
+            return _best_corner(observed, cuts, search)
         case AllRanks() | RankSum():
             raise InvalidArgument(f"Expected a rule that chooses a threshold, got {rule!r}.")
 
@@ -156,37 +164,93 @@ def _at(looks: Looks, judge: Judge, delta: float) -> Winner:
     )
 
 
-def _best_corner(
-    observed: Observed, judge: Judge, *, delta: float, alpha: float, corrected: bool
-) -> Winner:
+@dataclass(frozen=True, kw_only=True)
+class _Search:
+    """How looks are compared.
+
+    Attributes:
+        best: The best of some looks.
+        beats: (looks, merit) → which looks may have a greater merit, ``(l,)``.
+    """
+
+    best: Callable[[Looks], Winner]
+    beats: Callable[[Looks, float], NDArray[np.bool_]]
+
+    @classmethod
+    def by_counts(cls, judge: Judge, delta: float) -> "_Search":
+        """Compare looks by their counts."""
+        return cls(
+            best=lambda looks: _at(looks, judge, delta),
+            beats=lambda looks, mark: judge.beats(looks, delta, mark),
+        )
+
+    @classmethod
+    def by_ranks(cls, frontier: Frontier, delta: float, alpha: float) -> "_Search":
+        """Compare looks by the exact test at their ranks, each of which spends all of α."""
+
+        def may_refute(looks: Looks, mark: float) -> NDArray[np.bool_]:
+            sides = (
+                ranks.may_refute(side, frontier, mark, delta=delta, alpha=alpha)
+                for side in _as_ranks(looks)
+            )
+            return np.asarray(np.logical_or(*sides))
+
+        return cls(
+            best=lambda looks: ranks.best_rank(
+                _as_ranks(looks), frontier, delta=delta, alpha=alpha
+            ),
+            beats=may_refute,
+        )
+
+
+def _as_ranks(looks: Looks) -> tuple[Ranks, Ranks]:
+    """Looks as ranks of either side; where all of a side lie beyond, nothing is refuted."""
+
+    def side(errors: IntArray, n_ranked: int, beyond: IntArray, n_other: int) -> Ranks:
+        return Ranks(
+            thresholds=looks.thresholds,
+            ranks=np.minimum(errors + 1, n_ranked),
+            n_ranked=n_ranked,
+            beyond=np.where(errors < n_ranked, beyond, 0),
+            n_other=n_other,
+            share=np.ones(errors.size),
+        )
+
+    positives, negatives = looks.false_positives, looks.false_negatives
+    return (
+        side(positives, looks.n_out, looks.n_in - negatives, looks.n_in),
+        side(negatives, looks.n_in, looks.n_out - positives, looks.n_out),
+    )
+
+
+def _best_corner(observed: Observed, cuts: Looks, search: _Search) -> Winner:
     """The best of all thresholds, judging only those that could still win.
 
     Merit falls as either count grows. So between two thresholds none beats one that had the false
     positives of the upper and the false negatives of the lower: stretches are passed over whole
     where that does not exceed a merit already found, and the answer is that of judging all.
     """
-    cuts = thresholds.cuts(observed, alpha=alpha, corrected=corrected)
-    best = _at(cuts, judge, delta)
+    best = search.best(cuts)
     ideal = _looks(cuts, cuts.false_positives[:-1], cuts.false_negatives[1:])
-    open_ = np.concatenate([[False], judge.beats(ideal, delta, best.merit), [False]])
+    open_ = np.concatenate([[False], search.beats(ideal, best.merit), [False]])
     edges = np.flatnonzero(open_[1:] != open_[:-1])
     for upper, lower in zip(edges[::2], edges[1::2], strict=True):  # runs of bands left open
         looks = thresholds.corners(observed, cuts, upper=upper, lower=lower)
-        best = _best_between(looks, judge, delta, best)
+        best = _best_between(looks, search, best)
     return best
 
 
-def _best_between(looks: Looks, judge: Judge, delta: float, best: Winner) -> Winner:
+def _best_between(looks: Looks, search: _Search, best: Winner) -> Winner:
     """Halves stretches of corners, sixteen ways at a time, until single ones are left."""
     end, size = looks.thresholds.size, _STRETCH**3
     starts = np.arange(0, end, size)
     while starts.size:
         stops = np.minimum(starts + size, end)
         ideal = _looks(looks, looks.false_positives[stops - 1], looks.false_negatives[starts])
-        starts = starts[judge.beats(ideal, delta, best.merit)]
+        starts = starts[search.beats(ideal, best.merit)]
         if not starts.size:
             break
-        found = _at(_pick(looks, np.minimum(starts + size // 2, end - 1)), judge, delta)
+        found = search.best(_pick(looks, np.minimum(starts + size // 2, end - 1)))
         best = found if found.merit > best.merit else best
         if size == 1:
             break

@@ -25,6 +25,9 @@ _REACH = 8.0  # normal scores beyond hold less than 1e-15
 _SIZES = tuple(64 * 2**i for i in range(8))  # intervals of the coarsest to the finest rule
 _ENOUGH = 1e-3  # change from one rule to the next that is left to the safe side
 _LARGEST = 1e4
+_FEW = 32  # looks that are tested one by one
+_CELLS = (13, 129)
+_WIDTH = 4.0  # standard deviations on either side of the mean, in cells
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,10 +46,12 @@ class Frontier:
 class _Look:
     """One rank: what is known of F, what was seen of B, and the error it may spend."""
 
-    def __init__(self, rank: int, n_ranked: int, beyond: int, n_other: int, level: float) -> None:
+    def __init__(self, side: Ranks, at: int, alpha: float) -> None:
+        rank, beyond = int(side.ranks[at]), int(side.beyond[at])
+        n_ranked, n_other = side.n_ranked, side.n_other
         self.f = rank, n_ranked - rank + 1
-        self.b = max(beyond, 1), n_other - max(beyond, 1) + 1
-        self.caught, self.level = beyond > 0, level  # who caught nobody refutes nothing
+        self.b = max(beyond, 1), n_other - max(beyond, 1) + 1  # who caught nobody has no hope
+        self.level = alpha * float(side.share[at])
         self.rank, self.n_ranked, self.beyond, self.n_other = rank, n_ranked, beyond, n_other
         self._nodes: dict[int, FloatArray] = {}
 
@@ -108,24 +113,25 @@ def best_rank(
         alpha: Chance of error of the whole, which the looks share.
     """
     thresholds = np.concatenate([side.thresholds for side in sides])
-    looks = [
-        _Look(int(rank), side.n_ranked, int(beyond), side.n_other, alpha * float(share))
-        for side in sides
-        for rank, beyond, share in np.broadcast(side.ranks, side.beyond, side.share)
-    ]
-    hope = _hope(looks, frontier, delta)
-    best, winner = 0.0, 0
-    for at in sorted(range(len(looks)), key=lambda at: -hope[at]):
-        if hope[at] <= best:
-            break
-        look = looks[at]
+    size = sides[0].ranks.size
+
+    hope = np.concatenate([_hope(side, frontier, delta=delta, alpha=alpha) for side in sides])
+    best, winner, sifted = 0.0, 0, -1.0
+    while hope.max() > best:
+        if best > sifted and np.count_nonzero(hope > best) > _FEW:
+            found = [may_refute(side, frontier, best, delta=delta, alpha=alpha) for side in sides]
+            hope, sifted = np.where(np.concatenate(found), hope, 0.0), best
+            continue
+        at = int(np.argmax(hope))
+        look = _Look(sides[at >= size], at % size, alpha)
 
         def excess(merit: float, look: _Look = look) -> float:
             return look.excess(frontier, merit, delta)
 
         if excess(best) <= 0:
             best, winner = search.root(excess, best, float(hope[at]), relative=1e-9)[0], at
-    look, row = looks[winner], int(winner >= sides[0].ranks.size)
+        hope[at] = 0.0
+    look, row = _Look(sides[winner >= size], winner % size, alpha), int(winner >= size)
     ranked, other = ("outside", "inside") if row == 0 else ("inside", "outside")
     return Winner(
         merit=best,
@@ -141,22 +147,58 @@ def best_rank(
     )
 
 
-def _hope(looks: list[_Look], frontier: Frontier, delta: float) -> FloatArray:
+def may_refute(
+    side: Ranks, frontier: Frontier, merit: float, *, delta: float, alpha: float
+) -> NDArray[np.bool_]:
+    """Which looks may refute a merit; those that may not, do not."""
+    may = side.beyond > 0
+    for cells in _CELLS:  # all looks in a few, what is left in many
+        at = np.flatnonzero(may)
+        may[at] = _PValues(side, at, cells).find_refuted(
+            frontier, np.full(at.size, merit), delta=delta, alpha=alpha
+        )
+    return may
+
+
+def _hope(side: Ranks, frontier: Frontier, *, delta: float, alpha: float) -> FloatArray:
     """A merit that each look cannot refute, cheaply; 0 where it cannot refute any.
 
     Half of B lies below its median, so the p-value is at least half the tail of F there.
     """
-    (f_a, f_b), (b_a, b_b) = (
-        np.array(pairs).T for pairs in ([look.f for look in looks], [look.b for look in looks])
-    )
-    level, caught = (np.array([getattr(look, at) for look in looks]) for at in ("level", "caught"))
-    median = binomial.beta_at(b_a, b_b, np.float64(0.0))
+    beyond = np.maximum(side.beyond, 1)
+    median = binomial.beta_at(beyond, side.n_other - beyond + 1, np.float64(0.0))
 
-    def may_refute(merit: FloatArray) -> NDArray[np.bool_]:
-        tail = betaincc(f_a, f_b, frontier.least_fpr(median, merit, delta))
-        return np.asarray((tail / 2 <= level) & caught)
+    def refutes(merit: FloatArray) -> NDArray[np.bool_]:
+        least = frontier.least_fpr(median, merit, delta)
+        tail = betaincc(side.ranks, side.n_ranked - side.ranks + 1, least)
+        return np.asarray((tail / 2 <= alpha * side.share) & (side.beyond > 0))
 
-    none = np.zeros(level.size)
-    high = search.grow(may_refute, none + 1.0, limit=_LARGEST)
-    _, hope = search.bisect(may_refute, none, high, relative=1e-3)
-    return np.where(may_refute(none), hope, 0.0)
+    none = np.zeros(side.ranks.size)
+    high = search.grow(refutes, none + 1.0, limit=_LARGEST)
+    _, hope = search.bisect(refutes, none, high, relative=1e-3)
+    return np.where(refutes(none), hope, 0.0)
+
+
+class _PValues:
+    """Numbers that p-values cannot fall below: Pr(B ≤ g(F)) by a sum over cells of B.
+
+    In a cell, g(F) is at least B where it is at least the upper end. Cells may lie anywhere.
+    """
+
+    def __init__(self, side: Ranks, at: NDArray[np.intp], cells: int) -> None:
+        self.ranks, self.share, self.n_ranked = side.ranks[at], side.share[at], side.n_ranked
+        a, b = side.beyond[at], side.n_other - side.beyond[at] + 1
+        mean, spread = a / (a + b), np.sqrt(a * b / (a + b + 1)) / (a + b)
+        ends = mean[:, None] + spread[:, None] * np.linspace(-_WIDTH, _WIDTH, cells)
+        self.ends = np.clip(ends, 0.0, 1.0)
+        below = betainc(a[:, None], b[:, None], self.ends)
+        self.masses = np.diff(below, prepend=0.0)
+
+    def find_refuted(
+        self, frontier: Frontier, merit: FloatArray, *, delta: float, alpha: float
+    ) -> NDArray[np.bool_]:
+        """Which looks may have a p-value at or below their level."""
+        least = frontier.least_fpr(self.ends, merit[:, None], delta)
+        shape = self.ranks[:, None], (self.n_ranked - self.ranks + 1)[:, None]
+        tails = betaincc(*shape, least)
+        return np.asarray((self.masses * tails).sum(axis=1) <= alpha * self.share)

@@ -14,6 +14,7 @@ from epsilometer.core.bound import EpsilonLowerBound
 from epsilometer.core.scores import Scores
 from epsilometer.errors import InvalidArgument
 from epsilometer.stats import membership
+from epsilometer.stats.clusters import advantage_at
 from epsilometer.stats.estimators import epsilon_lower_bound
 from epsilometer.stats.membership import Limited, RateAt
 from epsilometer.types import BoolArray, FloatArray
@@ -79,7 +80,7 @@ class Performance:
         p_value: Chance of such an AUC if scores knew nothing of who was in (Mann–Whitney, normal
             approximation; one-sided).
         accuracy: Balanced, at the attack's own threshold.
-        advantage: TPR − FPR at that threshold; Clopper–Pearson limits on both rates.
+        advantage: TPR − FPR at that threshold.
         precision: Share of its "in" that were in; nan where it says none.
         recall: TPR.
         f1: Harmonic mean of the two.
@@ -152,7 +153,8 @@ def evaluate(
     parts = scores.split(member)
     hits = int((parts.inside > scores.threshold).sum())
     alarms = int((parts.outside > scores.threshold).sum())
-    advantage = membership.exact_advantage_at(parts, scores.threshold, confidence=confidence)
+    cut = float(np.nextafter(scores.threshold, np.inf))  # "in" is above, not at, the threshold
+    advantage = advantage_at(parts, cut, confidence=confidence)
     return Performance(
         attack=scores.attack,
         n_in=parts.n_in,

@@ -190,7 +190,10 @@ KINDS = {
             "import ClientApp\nfrom flwr.clientapp.mod import LocalDpMod\n"
             "from epsilometer.integrations.flower import canary_mod",
         ),
-        SERVER.replace(f"strategy = {WRAPPED}(inner, 0.6, 1.0, NODES)", "strategy = inner"),
+        SERVER.replace(f"strategy = {WRAPPED}(inner, 0.6, 1.0, NODES)", "strategy = inner").replace(
+            "min_evaluate_nodes=NODES",
+            "fraction_evaluate=0.0",  # LocalDpMod fails on evaluation
+        ),
         "mod",
         "more = {'seed': 9, 'local': True}\n",
         "canary_mod",

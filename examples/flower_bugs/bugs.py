@@ -174,9 +174,8 @@ SCALES = {"unequal_weights": Scale(canaries=500, clients=2000, weights=40_000)}
 def main(names: list[str]) -> None:
     """Print claim, bound and estimate of the demonstrations."""
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    print(
-        "| setting | claimed ε | by canaries | equal participation | by noise | estimated ε | verdict |"
-    )
+    columns = "claimed ε | by canaries | equal participation | by noise | estimated ε | verdict"
+    print(f"| setting | {columns} |")
     print("|---|---|---|---|---|---|---|")
     for name in names or DEMOS:
         found = DEMOS[name](SCALES.get(name, Scale()))

@@ -174,15 +174,18 @@ SCALES = {"unequal_weights": Scale(canaries=500, clients=2000, weights=40_000)}
 def main(names: list[str]) -> None:
     """Print claim, bound and estimate of the demonstrations."""
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    print("| setting | claimed ε | proved | proved, equal participation | estimated ε | verdict |")
-    print("|---|---|---|---|---|---|")
+    columns = "claimed ε | by canaries | equal participation | by noise | estimated ε | verdict"
+    print(f"| setting | {columns} |")
+    print("|---|---|---|---|---|---|---|")
     for name in names or DEMOS:
         found = DEMOS[name](SCALES.get(name, Scale()))
         estimate = found.estimates[0]
         (view,) = found.views
         equal = next(bound for bound in view.also if bound.method == "mean_cosine")
+        noise = None if found.conformance is None else found.conformance.bound
         print(
-            f"| {name} | {EPSILON:g} | {found.epsilon:.1f} | {equal.epsilon:.1f} "
+            f"| {name} | {EPSILON:g} | {view.bound.epsilon:.1f} | {equal.epsilon:.1f} "
+            f"| {'–' if noise is None else f'{noise.epsilon:.1f}'} "
             f"| {estimate.epsilon:.1f} ({estimate.low:.1f} to {estimate.high:.1f}) "
             f"| {found.verdict} |"
         )

@@ -123,7 +123,7 @@ claims = st.builds(
     epsilon=st.floats(0, allow_infinity=False, allow_nan=False),
     delta=st.floats(0, 1, exclude_max=True),
     adjacency=adjacencies,
-    unit=st.sampled_from(["record", "client"]),
+    unit=st.sampled_from(["record", "client", "unstated"]),
     sampler=words,
     accountant=words,
 )

@@ -1,13 +1,14 @@
 """A claim is what somebody promised: a number or a Claim, taken by one function everywhere."""
 
 import json
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
 from epsilometer import Claim
-from epsilometer.core.claim import as_claim
+from epsilometer.core.claim import as_claim, check_unit
 from epsilometer.core.plain import to_plain
 from epsilometer.errors import InvalidArgument
 
@@ -18,7 +19,7 @@ def test_every_claim_of_privacy_can_be_stated(epsilon: float, delta: float) -> N
     claim = Claim(epsilon, delta=delta)
     assert (claim.epsilon, claim.delta) == (epsilon, delta)
     assert claim.adjacency == claim.sampler == claim.accountant == "unstated"
-    assert claim.unit == "record"
+    assert claim.unit == "unstated"
 
 
 @pytest.mark.parametrize(
@@ -34,7 +35,7 @@ def test_every_claim_of_privacy_can_be_stated(epsilon: float, delta: float) -> N
         ({"delta": float("nan")}, "number for delta"),
         ({"adjacency": "friends"}, "add_remove, zero_out, replace, unstated, got 'friends'"),
         ({"adjacency": None}, "got None"),
-        ({"unit": "household"}, "record, client, got 'household'"),
+        ({"unit": "household"}, "record, client, unstated, got 'household'"),
     ],
 )
 def test_what_is_no_claim_is_refused(wrong: dict, said: str) -> None:
@@ -100,3 +101,13 @@ def test_a_number_without_delta_is_refused() -> None:
 def test_two_deltas_are_refused() -> None:
     with pytest.raises(InvalidArgument, match="Give it once"):
         as_claim(Claim(3.0, delta=1e-5), delta=1e-6)
+
+
+@pytest.mark.parametrize("unit", ["record", "client"])
+def test_a_claim_about_somebody_else_is_refused(unit: Any) -> None:
+    other = {"record": "client", "client": "record"}[unit]
+    for stated in ("unstated", unit):
+        check_unit(Claim(1.0, delta=1e-5, unit=stated), unit)
+    check_unit(None, unit)
+    with pytest.raises(InvalidArgument, match=f"a claim about a {unit}, got unit='{other}'"):
+        check_unit(Claim(1.0, delta=1e-5, unit=other), unit)

@@ -41,6 +41,7 @@ from epsilometer.integrations.flower import (
     canary_mod,
     run_in_process,
 )
+from epsilometer.integrations.flower.messages import RegeneratedArray
 from epsilometer.integrations.flower.settings import draw_directions
 from tests.integrations.flower_apps import (
     CLAIM,
@@ -555,6 +556,10 @@ def test_models_without_anything_to_move(tmp_path: Path) -> None:
         ({"delta": None, "claim": 8.0}, "Expected delta beside claim=8.0"),
         ({"claim": "8"}, "Expected claim to be a number, a Claim or None, got str"),
         ({"confidence": 1.0}, "confidence"),
+        (
+            {"claim": em.Claim(1.0, delta=DELTA, unit="record")},
+            "a claim about a client, got unit='record'",
+        ),
     ],
 )
 def test_arguments_are_checked_before_the_run(asked: Any, words: str) -> None:
@@ -731,3 +736,61 @@ def test_the_claim_is_computed_where_nobody_accounts(tmp_path: Path) -> None:
     assert "4 rounds, no amplification" in found.claim.accountant
     assert found.verdict == "not refuted"
     assert 0.8 * EPSILON < found.conformance.bound.epsilon < EPSILON
+
+
+@pytest.mark.parametrize(
+    ("mode", "nodes", "canaries", "of"),
+    [
+        ("virtual", 10, 1, 11),
+        ("virtual", 90, 10, 100),
+        ("virtual", 400, 20, 420),
+        ("replace", 30, 3, 30),
+        ("replace", 300, 20, 300),
+    ],
+)
+def test_by_default_one_node_in_ten_is_a_canary_at_most(
+    tmp_path: Path, mode: Any, nodes: int, canaries: int, of: int
+) -> None:
+    found = audit(
+        server(averaging()), client(), tmp_path, nodes=nodes, mode=mode, canaries=None, claim=None
+    )
+    assert f"Canaries were at most {canaries} of the {of} replies of a round." in found.told
+    assert found.audit.views[0].bound.n_in == canaries
+    assert "More than a tenth" not in found.told
+
+
+def test_replies_of_canaries_are_made_when_they_are_read() -> None:
+    """However many there are, none is held."""
+    made = []
+
+    def make() -> Any:
+        made.append(1)
+        return np.arange(6, dtype=np.float32).reshape(2, 3)
+
+    array = RegeneratedArray(np.zeros((2, 3), np.float32), make)
+    record = ArrayRecord()
+    record["w"] = array
+    assert not made
+    assert (array.dtype, array.shape, array.stype) == ("float32", (2, 3), "numpy.ndarray")
+    np.testing.assert_array_equal(record["w"].numpy(), make())
+    assert array.data == Array(make()).data
+    np.testing.assert_array_equal(record.to_numpy_ndarrays()[0], make())
+
+
+def test_what_clients_replied_is_known_only_where_nobody_was_sampled(tmp_path: Path) -> None:
+    """Who replied may tell who was sampled, on which a claim may rest."""
+    whole = audit(server(private(24)), client(), tmp_path / "all", nodes=16, canaries=8)
+    half = averaging(fraction_train=0.5)
+    some = audit(server(half, rounds=2), client(), tmp_path / "some", nodes=16, canaries=8)
+    known = audit(
+        server(half, rounds=2),
+        client(),
+        tmp_path / "known",
+        nodes=16,
+        canaries=8,
+        participation="known",
+    )
+    words = "knows the clients' updates"
+    assert words in whole.audit.views[0].bound.adversary
+    assert not any(words in view.bound.adversary for view in some.audit.views)
+    assert any(words in view.bound.adversary for view in known.audit.views)

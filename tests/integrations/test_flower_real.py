@@ -80,23 +80,162 @@ def main(grid, context):
 """
 AUDITED = """
 from canaryapp.server import app as server_app
-from epsilometer.integrations.flower import audit_server_app
+from epsilometer.integrations.flower import AccountedMean, audit_server_app
 
+more = {{}}
 app = audit_server_app(server_app, delta=1e-5, canaries={canaries}, mode={mode!r},
-                       out={out!r})
+                       out={out!r}, **more)
 """
+WRAPPED = "DifferentialPrivacyServerSideFixedClipping"
+PLANTS = "canary_mod(1, seed=9, clip_norm=1.0)"
+SECURE_SERVER = """
+import numpy as np
+from flwr.common import ndarrays_to_parameters
+from flwr.server import ServerConfig
+from flwr.server.compat import LegacyContext
+from flwr.server.strategy import FedAvg
+from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
+from flwr.serverapp import ServerApp
+
+app = ServerApp()
 
 
-def project(folder: Path, *, nodes: int, canaries: int, mode: str) -> Path:
+@app.main()
+def main(grid, context):
+    strategy = FedAvg(
+        fraction_evaluate=0.0,
+        min_fit_clients=NODES,
+        min_available_clients=NODES,
+        initial_parameters=ndarrays_to_parameters([np.zeros(1000, np.float32)]),
+    )
+    legacy = LegacyContext(context=context, config=ServerConfig(num_rounds=2), strategy=strategy)
+    secure = SecAggPlusWorkflow(num_shares=3, reconstruction_threshold=2, clipping_range=3.0)
+    DefaultWorkflow(fit_workflow=secure)(grid, legacy)
+"""
+SECURE_CLIENT = """
+from flwr.client import NumPyClient
+from flwr.client.mod import secaggplus_mod
+from flwr.clientapp import ClientApp
+from epsilometer.integrations.flower import canary_mod
+
+
+class Still(NumPyClient):
+    def fit(self, parameters, config):
+        return parameters, 10, {}
+
+
+app = ClientApp(client_fn=lambda context: Still().to_client(), mods=[secaggplus_mod, PLANTS])
+"""
+TREE_SERVER = """
+import numpy as np
+from flwr.app import Array, ArrayRecord, MetricRecord
+from flwr.serverapp import ServerApp
+from flwr.serverapp.strategy import FedAvg
+from epsilometer.federation import TreeNoise
+import torch
+
+app = ServerApp()
+
+
+class Tree(FedAvg):
+    noise = None
+
+    def configure_train(self, server_round, arrays, config, grid):
+        self.sent = arrays["model"].numpy()
+        return super().configure_train(server_round, arrays, config, grid)
+
+    def aggregate_train(self, server_round, replies):
+        updates = [reply.content["arrays"]["model"].numpy() - self.sent for reply in replies]
+        clipped = [update / max(1.0, np.linalg.norm(update)) for update in updates]
+        if self.noise is None:
+            self.noise = TreeNoise().start(1000, rounds=2, generator=torch.Generator())
+        new = self.sent + np.mean(clipped, axis=0) + self.noise.next(0.6 / len(clipped)).numpy()
+        return ArrayRecord({"model": Array(new.astype(np.float32))}), MetricRecord({})
+
+
+@app.main()
+def main(grid, context):
+    strategy = Tree(min_available_nodes=NODES, min_train_nodes=NODES, fraction_evaluate=0.0)
+    start = ArrayRecord({"model": Array(np.zeros(1000, np.float32))})
+    strategy.start(grid=grid, initial_arrays=start, num_rounds=2)
+"""
+# Client, server, mode, settings of the audit, and words of the result, of each kind of privacy.
+KINDS = {
+    "server clips": (CLIENT, SERVER, "replace", "", "designated nodes"),
+    "clients clip": (
+        CLIENT.replace("ClientApp()", "ClientApp(mods=[fixedclipping_mod])").replace(
+            "import ClientApp", "import ClientApp\nfrom flwr.clientapp.mod import fixedclipping_mod"
+        ),
+        SERVER.replace(WRAPPED, "DifferentialPrivacyClientSideFixedClipping"),
+        "replace",
+        "",
+        "designated nodes",
+    ),
+    "adaptive": (
+        CLIENT,
+        SERVER.replace(
+            f"{WRAPPED}(inner, 0.6, 1.0, NODES)",
+            "DifferentialPrivacyServerSideAdaptiveClipping(\n"
+            "        inner, 0.6, NODES, clipped_count_stddev=1.0)",
+        ).replace(WRAPPED, "DifferentialPrivacyServerSideAdaptiveClipping"),
+        "replace",
+        "",
+        "designated nodes",
+    ),
+    "local": (
+        CLIENT.replace(
+            "ClientApp()", f"ClientApp(mods=[LocalDpMod(1.0, 1.0, 8.0, 1e-5), {PLANTS}])"
+        ).replace(
+            "import ClientApp",
+            "import ClientApp\nfrom flwr.clientapp.mod import LocalDpMod\n"
+            "from epsilometer.integrations.flower import canary_mod",
+        ),
+        SERVER.replace(f"strategy = {WRAPPED}(inner, 0.6, 1.0, NODES)", "strategy = inner").replace(
+            "min_evaluate_nodes=NODES",
+            "fraction_evaluate=0.0",  # LocalDpMod fails on evaluation
+        ),
+        "mod",
+        "more = {'seed': 9, 'local': True}\n",
+        "canary_mod",
+    ),
+    "secure aggregation": (
+        SECURE_CLIENT.replace("PLANTS", PLANTS),
+        SECURE_SERVER,
+        "mod",
+        "more = {'seed': 9}\n",
+        "canary_mod",
+    ),
+    "tree": (
+        CLIENT,
+        TREE_SERVER,
+        "replace",
+        "from epsilometer.conformance.whitening import Whitening\n"
+        "more = {'accounted': AccountedMean(noise_multiplier=0.6, clip_norm=1.0,\n"
+        "                                   noise=Whitening.by_tree())}\n",
+        "designated nodes",
+    ),
+}
+
+
+def project(
+    folder: Path,
+    *,
+    nodes: int,
+    canaries: int,
+    mode: str,
+    client: str = CLIENT,
+    server: str = SERVER,
+    more: str = "",
+) -> Path:
     app = folder / "app"
     package = app / "canaryapp"
     package.mkdir(parents=True)
     (app / "pyproject.toml").write_text(PROJECT, "utf-8")
     (package / "__init__.py").write_text('"""An app."""\n', "utf-8")
-    (package / "client.py").write_text(CLIENT, "utf-8")
-    (package / "server.py").write_text(SERVER.replace("NODES", str(nodes)), "utf-8")
+    (package / "client.py").write_text(client, "utf-8")
+    (package / "server.py").write_text(server.replace("NODES", str(nodes)), "utf-8")
     audited = AUDITED.format(canaries=canaries, mode=mode, out=str(folder / "run"))
-    (package / "audited.py").write_text(audited, "utf-8")
+    (package / "audited.py").write_text(audited.replace("app = audit", f"{more}app = audit"))
     return app
 
 
@@ -198,7 +337,7 @@ def test_flwr_run_on_ray(tmp_path: Path) -> None:
     assert found.took.tolist() == [2] * 20
     assert found.final[:20].mean() > found.final[20:].mean()
     assert len(found.audit.views) == 2
-    assert found.audit.verdict == "no claim"
+    assert found.audit.verdict == "not refuted"  # of the claim that follows from the noise
 
 
 @pytest.mark.slow
@@ -230,6 +369,28 @@ def test_superlink_with_supernodes(tmp_path: Path) -> None:
     assert found.took.tolist() == [2]
     assert found.final[0] > found.final[1]  # one canary that took part, and one that did not
     assert "designated nodes" in found.told
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_privacy_on_a_deployment(kind: str, tmp_path: Path) -> None:
+    """A SuperLink and four SuperNodes; all apps are right but Flower's own adaptive clipping."""
+    port, nodes = free_port(), 4
+    client, server, mode, more, words = KINDS[kind]
+    app = project(
+        tmp_path, nodes=nodes, canaries=1, mode=mode, client=client, server=server, more=more
+    )
+    env = environment(tmp_path, port)
+    with running("flower-superlink", *superlink(port), env=env, log=tmp_path / "superlink.log"):
+        wait_for("SuperLink", lambda: healthy(port), tmp_path)
+        with contextmanager(supernodes)(nodes, port, env, tmp_path):
+            submit(app, env)
+            wait_for("result", (tmp_path / "run" / "told.txt").exists, tmp_path)
+    found = Written(tmp_path / "run")
+    assert words in found.told
+    assert found.judged, found.told
+    right = ("violated",) if kind == "adaptive" else ("no claim", "not refuted")
+    assert found.audit.verdict in right, found.told
 
 
 def supernodes(count: int, port: int, env: dict[str, str], folder: Path) -> Iterator[None]:

@@ -83,6 +83,25 @@ class Whitening:
         """Return how step ``step`` is whitened, counted from 0."""
         return self._law.row(step)
 
+    def make_encoder(self, steps: int) -> FloatArray:
+        """Return C, by which residuals of so many steps are multiplied to whiten them.
+
+        Example:
+            >>> Whitening.by_tree().make_encoder(2)
+            array([[1., 0.],
+                   [1., 1.]])
+        """
+        encoder = np.zeros((steps, steps))
+        for step in range(steps):
+            row = self.row(step)
+            encoder[step, step] = row.own
+            for earlier, weight in row.earlier:
+                if self._law.from_noise:
+                    encoder[step] += weight * encoder[earlier]
+                else:
+                    encoder[step, earlier] = weight
+        return encoder
+
     def start(self) -> "Stream":
         """Begin to whiten a run."""
         return Stream(self)

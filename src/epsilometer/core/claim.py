@@ -10,8 +10,14 @@ from epsilometer import _validate
 from epsilometer.errors import InvalidArgument
 
 Adjacency: TypeAlias = Literal["add_remove", "zero_out", "replace", "unstated"]
-Unit: TypeAlias = Literal["record", "client"]
+Unit: TypeAlias = Literal["record", "client", "unstated"]
 
+_OTHER_UNIT = {
+    "client": "Whole clients are tested here, with all records. That they leak more refutes no "
+    "claim about records: state the ε that was accounted for clients.",
+    "record": "One record is protected here, and tested. A client may have many, and leak more: "
+    "audit a claim about clients by federated training, or with one record per client.",
+}
 DEFAULT_CONFIDENCE = 0.95  # one-sided, of all deciding bounds together
 
 
@@ -26,7 +32,9 @@ class Claim(msgspec.Struct, frozen=True):
         delta: The claimed δ, in [0, 1).
         adjacency: When two datasets count as neighbours. An ε for one adjacency says nothing
             about another: replacing a record can cost twice what adding one does.
-        unit: Whom the claim protects: a record, or a client with all its records.
+        unit: Whom the claim protects: a record, or a client with all its records. Unstated, it is
+            whom the audited mechanism protects. An ε for clients is one for records too; an ε for
+            records says little of clients. So an audit refuses a claim about the other of the two.
         sampler: How batches were drawn, in words ("Poisson", "shuffle"), where it is known.
         accountant: What computed ε ("PLD", "RDP"), where it is known.
 
@@ -34,13 +42,13 @@ class Claim(msgspec.Struct, frozen=True):
         >>> from epsilometer import Claim
         >>> claim = Claim(3.0, delta=1e-5, adjacency="add_remove")
         >>> claim.epsilon, claim.delta, claim.unit
-        (3.0, 1e-05, 'record')
+        (3.0, 1e-05, 'unstated')
     """
 
     epsilon: float
     delta: float
     adjacency: Adjacency = "unstated"
-    unit: Unit = "record"
+    unit: Unit = "unstated"
     sampler: str = "unstated"
     accountant: str = "unstated"
 
@@ -111,3 +119,16 @@ def check_adjacency(value: str) -> None:
         raise InvalidArgument(
             f"Expected adjacency to be one of {', '.join(get_args(Adjacency))}, got {value!r}."
         )
+
+
+def check_unit(claim: Claim | None, tested: Unit) -> None:
+    """Refuse a claim about records where clients are tested, and one about clients likewise.
+
+    Example:
+        >>> check_unit(Claim(1.0, delta=1e-5, unit="client"), "client")
+    """
+    if claim is None or claim.unit in ("unstated", tested):
+        return
+    raise InvalidArgument(
+        f"Expected a claim about a {tested}, got unit={claim.unit!r}. {_OTHER_UNIT[tested]}"
+    )

@@ -216,7 +216,7 @@ def _proves(claim: Claim, estimate: EpsilonEstimate) -> bool:
         estimate.upper <= claim.epsilon
         and estimate.delta <= claim.delta
         and claim.adjacency in ("unstated", estimate.adjacency)
-        and claim.unit == "record"
+        and claim.unit != "client"
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from epsilometer.core.audit import Audit, Provenance
-from epsilometer.core.claim import DEFAULT_CONFIDENCE, Claim
+from epsilometer.core.claim import DEFAULT_CONFIDENCE, Claim, check_unit
 from epsilometer.core.plain import to_plain
 from epsilometer.core.settings import describe_shapes, to_settings
 from epsilometer.core.stopping import Until
@@ -61,16 +61,16 @@ class Request:
     def fill_claim(self, **known: Any) -> Claim | None:
         """Return the claim, with what the subject knows in place of what was not stated.
 
-        A claim for records, which is the default, counts as not stated.
+        Raises:
+            InvalidArgument: The claim is about clients where records are protected, or vice versa.
         """
         claim = self.claim
         if claim is None:
             return None
-        usual = {"unit": "record"}
+        if "unit" in known:
+            check_unit(claim, known["unit"])
         unstated = {
-            name: value
-            for name, value in known.items()
-            if getattr(claim, name) == usual.get(name, "unstated")
+            name: value for name, value in known.items() if getattr(claim, name) == "unstated"
         }
         return replace(claim, **unstated)
 

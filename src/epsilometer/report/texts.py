@@ -311,9 +311,10 @@ def word_estimate(estimate: EpsilonEstimate) -> str:
 def word_claim(claim: Claim) -> str:
     """Say a claim in a sentence."""
     parts = [f"ε = {claimed(claim.epsilon)} at δ = {claim.delta:g}"]
+    unit = "client" if claim.unit == "client" else "record"
     if claim.adjacency != "unstated":
-        parts.append(f"for {TEXTS['adjacency'][claim.adjacency].replace('record', claim.unit)}")
-    elif claim.unit != "record":
+        parts.append(f"for {TEXTS['adjacency'][claim.adjacency].replace('record', unit)}")
+    elif claim.unit == "client":
         parts.append(f"for a {claim.unit}")
     if claim.sampler != "unstated":
         parts.append(f"batches: {claim.sampler}")

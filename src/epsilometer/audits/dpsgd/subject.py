@@ -267,7 +267,9 @@ def make_job(subject: DPSGD, request: Request) -> DPSGDJob:
 
 
 def _fill_claim(subject: DPSGD, request: Request) -> Claim | None:
-    claim = request.fill_claim(adjacency=subject.adjacency, sampler="Poisson", accountant="PLD")
+    claim = request.fill_claim(
+        adjacency=subject.adjacency, unit="record", sampler="Poisson", accountant="PLD"
+    )
     if claim is not None and claim.adjacency != subject.adjacency:
         raise InvalidArgument(
             f"Expected a claim for adjacency={subject.adjacency!r}, which is audited, got one for "

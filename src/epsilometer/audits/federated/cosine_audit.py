@@ -285,6 +285,9 @@ def measure_cosines(
             epsilon_lower_bound(scores, seed=seed, **asked),
             epsilon_lower_bound(scores, method="jeffreys", rule=Best(), seed=seed, **asked),
         ]
+    if inside.size == 1:
+        pass  # one shows no spread that a law could be fitted to
+    elif outside is not None:
         own = [
             largest_estimate(inside, outside, dimension=subject.dimension, **named, **asked),
             two_sample_estimate(inside, outside, **named, **asked),

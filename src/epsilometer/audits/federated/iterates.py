@@ -1,5 +1,6 @@
 """Watch canaries in the iterates of a federated run, one vector of weights at a time."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -15,6 +16,9 @@ from epsilometer.types import FloatArray, IntArray
 
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
 KEPT = 2**28  # bytes for vectors of rounds, where canaries take part in several
+_SMALL = 256  # arrays of fewer numbers are weighted together: their own size says too little
+_QUIET = 1e-3  # of the size of all numbers; what is smaller may be rounding alone
+_SAME = 1e-10  # relative; vectors that differ by less are one
 
 
 class Layout:
@@ -29,6 +33,7 @@ class Layout:
 
     Attributes:
         size: Numbers that count.
+        sizes: Numbers that count of every array.
         names: Name and shape of every array that counts.
 
     Example:
@@ -46,7 +51,13 @@ class Layout:
             if value.dtype.kind == "f" and not any(fnmatchcase(name, odd) for odd in without)
         }
         self.names = tuple((name, *shape) for name, shape in self._shapes.items())
-        self.size = sum(arrays[name].size for name in self._shapes)
+        self.sizes = tuple(int(arrays[name].size) for name in self._shapes)
+        self.size = sum(self.sizes)
+        ends = np.cumsum(self.sizes).tolist()
+        self._places = {
+            name: slice(end - size, end)
+            for name, size, end in zip(self._shapes, self.sizes, ends, strict=True)
+        }
         if self.size == 0:
             raise InvalidArgument(
                 f"Expected floating-point arrays in the model, got {len(arrays)} arrays of other "
@@ -65,13 +76,16 @@ class Layout:
 
     def move(self, arrays: Arrays, direction: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
         """Return the arrays plus a direction, each of its own type; others are left as they are."""
-        moved, start = dict(arrays), 0
-        for name, shape in self._shapes.items():
-            size = arrays[name].size
-            step = direction[start : start + size].reshape(shape)
-            moved[name] = (arrays[name] + step).astype(arrays[name].dtype)
-            start += size
-        return moved
+        return {name: self.move_one(name, value, direction) for name, value in arrays.items()}
+
+    def move_one(
+        self, name: str, value: NDArray[Any], direction: NDArray[np.float32]
+    ) -> NDArray[Any]:
+        """Return one array plus its part of a direction."""
+        if name not in self._places:
+            return value
+        step = direction[self._places[name]].reshape(value.shape)
+        return np.asarray((value + step).astype(value.dtype))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -86,6 +100,7 @@ class IterateSummary:
         matched: Cosine of every planted canary with the sum of θ_t − θ_{t−1}, each of norm 1, over
             the rounds in which it took part, ``(k,)``; nan where it did not. None: not looked at.
         orthonormal: Whether the canaries are.
+        informed: Whether known updates were taken out of rounds.
         still: Rounds with canaries that moved nothing: failed, or dropped.
         lost: Iterates that were not finite, and were skipped.
     """
@@ -96,8 +111,21 @@ class IterateSummary:
     rounds: int
     matched: FloatArray | None = None
     orthonormal: bool = False
+    informed: bool = False
     still: int = 0
     lost: int = 0
+
+    def restrict(self, count: int) -> "IterateSummary":
+        """Return the same of the first ``count`` planted canaries: others could not take part."""
+        own, planted = np.arange(count), self.took.size
+        every = np.concatenate([own, np.arange(planted, self.final.size)])
+        return dataclasses.replace(
+            self,
+            final=self.final[every],
+            largest=self.largest[every],
+            took=self.took[own],
+            matched=None if self.matched is None else self.matched[own],
+        )
 
 
 class MatchedFilter:
@@ -109,6 +137,7 @@ class MatchedFilter:
 
     Guarantee: rounds are added as long as their vectors fit into ``memory``; later, only the first
         round of canaries that have none yet. Both are chosen before a vector is seen.
+        Rounds of the same canaries share one vector.
 
     Args:
         count: How many canaries.
@@ -134,15 +163,24 @@ class MatchedFilter:
         if not who.size or norm == 0:
             return
         unit = (vector / norm).astype(np.float32)
-        if unit.nbytes > self._left:
+        same = [other for other, they in self._kept if np.array_equal(who, they)]
+        if unit.nbytes > self._left and not same:
             who = who[self._squares[who] == 0]
         else:
             for other, they in self._kept:
                 self._squares[np.intersect1d(who, they)] += 2 * float(unit @ other)
-            self._left -= unit.nbytes
-            self._kept.append((unit, who))
+            if same:
+                same[0] += unit
+            else:
+                self._left -= unit.nbytes
+                self._kept.append((unit, who))
         self._squares[who] += 1
         self._sums[who] += cosines[who]
+
+    def summarise(self) -> FloatArray:
+        """Return the cosine of each canary with the sum over its rounds; nan without any."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.clip(self._sums / np.sqrt(self._squares), -1.0, 1.0)
 
     def export(self) -> FloatArray:
         """Return what must be kept to go on in another process: sums, and squared lengths."""
@@ -151,12 +189,114 @@ class MatchedFilter:
     def restore(self, kept: FloatArray) -> None:
         """Go on from what :meth:`export` returned; from now on first rounds alone count."""
         self._sums, self._squares = kept.copy()
-        self._left = 0
+        self.forget()
 
-    def summarise(self) -> FloatArray:
-        """Return the cosine of each canary with the sum over its rounds; nan without any."""
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return np.clip(self._sums / np.sqrt(self._squares), -1.0, 1.0)
+    def forget(self) -> None:
+        """Let vectors of rounds go; from now on only first rounds of canaries count."""
+        self._left, self._kept = 0, []
+
+
+class OtherUpdates:
+    """Add up the updates of real clients in each way in which a server may average them.
+
+    Args:
+        clip_norm: To what the server clips, over all arrays together; None where that is unknown,
+            or one norm per array.
+        sizes: Numbers in each array, where every array has its own norm.
+
+    Example:
+        >>> others = OtherUpdates(clip_norm=1.0)
+        >>> others.add(np.array([3.0, 4.0]), examples=10)
+        >>> [total.round(1).tolist() for total in others.list_sums()]
+        [[3.0, 4.0], [0.6, 0.8], [30.0, 40.0], [6.0, 8.0]]
+    """
+
+    def __init__(
+        self, *, clip_norm: float | Sequence[float] | None = None, sizes: Sequence[int] = ()
+    ) -> None:
+        self._clip_norm, self._sizes = clip_norm, sizes
+        self._sums: list[FloatArray] = []
+
+    def add(self, update: FloatArray, *, examples: float = 1.0) -> None:
+        """Add an update; one that is not finite is left out, as if it were unknown."""
+        if not np.isfinite(update).all():
+            return
+        ways = [update] if self._clip_norm is None else [update, self._clip(update)]
+        if not self._sums:
+            self._sums = [np.zeros_like(update) for _ in range(2 * len(ways))]
+        for place, way in enumerate(ways):
+            self._sums[place] += way
+            self._sums[place + len(ways)] += examples * way
+
+    def list_sums(self) -> list[FloatArray]:
+        """Return the sums; none where nothing was added."""
+        return self._sums
+
+    def _clip(self, update: FloatArray) -> FloatArray:
+        if isinstance(self._clip_norm, Sequence):
+            parts = np.split(update, np.cumsum(self._sizes)[:-1])
+            pairs = zip(parts, self._clip_norm, strict=True)
+            return np.concatenate([_clip_vector(part, norm) for part, norm in pairs])
+        assert self._clip_norm is not None
+        return _clip_vector(update, self._clip_norm)
+
+
+def _clip_vector(vector: FloatArray, norm: float) -> FloatArray:
+    return vector * min(1.0, norm / max(float(np.linalg.norm(vector)), np.finfo(float).tiny))
+
+
+def remove_known(step: FloatArray, known: Sequence[FloatArray]) -> FloatArray:
+    """Return a step less its projection on what is known of it.
+
+    Whoever knows the updates of all other clients can do so, whatever the server multiplied them
+    with. A canary that took no part has a direction that depends on neither, so that the law of its
+    cosine stays exact.
+
+    Example:
+        >>> remove_known(np.array([3.0, 4.0, 1.0]), [np.array([1.0, 0.0, 0.0])])
+        array([0., 4., 1.])
+    """
+    lengths = [float(np.linalg.norm(vector)) for vector in known]
+    basis = [vector / length for vector, length in zip(known, lengths, strict=True) if length]
+    if not basis:
+        return step
+    products = np.array([[float(one @ other) for other in basis] for one in basis])
+    along = np.array([float(vector @ step) for vector in basis])
+    weights = np.linalg.lstsq(products, along, rcond=_SAME)[0]
+    left = step.copy()
+    for weight, vector in zip(weights, basis, strict=True):
+        left -= weight * vector
+    return left
+
+
+def weigh_arrays(step: FloatArray, sizes: Sequence[int]) -> FloatArray:
+    """Return a step, each array divided by the mean square of its own numbers.
+
+    That is the matched filter for noise whose size differs by arrays. An array without noise then
+    shows canaries as if it were looked at alone, and nothing is paid for the choice. The result
+    depends on the step alone, so that the law of a canary that took no part stays exact.
+
+    Args:
+        step: All arrays as one vector.
+        sizes: How many numbers each has; those of fewer than 256 are weighted with the next.
+
+    Example:
+        >>> loud, quiet = 10 * np.ones(300), np.ones(300)
+        >>> weigh_arrays(np.concatenate([loud, quiet]), [300, 300])[[0, -1]]
+        array([0.1, 1. ])
+    """
+    left, start, end = step.copy(), 0, 0
+    floor = _QUIET**2 * float(np.mean(np.square(step)))
+    for place, size in enumerate(sizes):
+        end += size
+        rest = step.size - end
+        if place < len(sizes) - 1 and (end - start < _SMALL or rest < _SMALL):
+            continue
+        square = float(np.mean(np.square(step[start:end])))
+        if square > 0:
+            left[start:end] /= max(square, floor)
+        start = end
+    return left
 
 
 class IterateWatch:
@@ -169,7 +309,8 @@ class IterateWatch:
         moved: Length of the last change of the weights.
 
     Guarantees: a vector that comes twice running is one iterate; memory grows with rounds up to
-        ``memory`` alone.
+        ``memory`` alone; whatever is known of a round, the law of canaries that took no part in it
+        is exact.
     Assumes: a canary that took part did so in the round that ends with the next iterate.
 
     Example:
@@ -184,28 +325,53 @@ class IterateWatch:
         (array([0, 1]), array([0., 1., 0., 0.]))
     """
 
-    def __init__(self, canaries: Directions, start: ArrayLike, *, memory: int = 0) -> None:
-        """Begin with the first weights; ``memory`` is that of :class:`MatchedFilter`."""
+    def __init__(
+        self,
+        canaries: Directions,
+        start: ArrayLike,
+        *,
+        sizes: Sequence[int] | None = None,
+        memory: int = 0,
+    ) -> None:
+        """Begin with the first weights.
+
+        Args:
+            canaries: All of them.
+            start: The weights before training.
+            sizes: Numbers in each array of the model, for :func:`weigh_arrays`; one by default.
+            memory: That of :class:`MatchedFilter`.
+        """
         _validate.whole(2, count=canaries.count)
         if canaries.count % 2:
             raise InvalidArgument(
                 f"Expected as many planted canaries as others, got {canaries.count} in all."
             )
         self._canaries = canaries
+        self._sizes = [canaries.dimension] if sizes is None else list(sizes)
+        if sum(self._sizes) != canaries.dimension:
+            raise InvalidArgument(
+                f"Expected sizes that add up to {canaries.dimension}, got {sum(self._sizes)}."
+            )
         self._start = self._last = self._check_vector(start)
         self._largest = np.full(canaries.count, -np.inf)
         self._took = np.zeros(canaries.count // 2, np.int64)
         self._matched = MatchedFilter(canaries.count // 2, memory=memory)
         self._pending: list[int] = []
-        self._rounds = self._still = self._lost = 0
+        self._rounds = self._informed = self._still = self._lost = 0
         self.moved = 0.0
 
     def take_part(self, indices: ArrayLike) -> None:
         """Note that these canaries answered in the round under way."""
         self._pending.extend(np.atleast_1d(np.asarray(indices, np.int64)).tolist())
 
-    def see(self, weights: ArrayLike) -> bool:
-        """Take the next iterate; return whether it differs from the one before."""
+    def see(self, weights: ArrayLike, *, known: Sequence[FloatArray] = ()) -> bool:
+        """Take the next iterate; return whether it differs from the one before.
+
+        Args:
+            weights: The iterate.
+            known: What the other clients are known to have added, up to a factor each: the mean of
+                their updates, say. It is taken out before canaries are looked for.
+        """
         now = self._check_vector(weights)
         if np.array_equal(now, self._last):
             return False
@@ -213,11 +379,13 @@ class IterateWatch:
             self._lost += 1
             self._pending.clear()
             return False
-        change = now - self._last
-        self.moved = float(np.linalg.norm(change))
-        cosines = self._canaries.cosines(change)
+        step: FloatArray = now - self._last
+        self.moved = float(np.linalg.norm(step))
+        step = weigh_arrays(remove_known(step, known), self._sizes)
+        cosines = self._canaries.cosines(step)
         self._largest = np.maximum(self._largest, cosines)
-        self._matched.see(change, cosines, self._pending)
+        self._matched.see(step, cosines, self._pending)
+        self._informed += bool(known)
         np.add.at(self._took, np.asarray(self._pending, np.int64), 1)
         self._pending.clear()
         self._last = now
@@ -236,7 +404,7 @@ class IterateWatch:
             "largest": self._largest,
             "took": self._took,
             "matched": self._matched.export(),
-            "counts": np.array([self._rounds, self._still, self._lost]),
+            "counts": np.array([self._rounds, self._informed, self._still, self._lost]),
         }
 
     def restore(self, kept: Mapping[str, NDArray[Any]]) -> None:
@@ -250,18 +418,24 @@ class IterateWatch:
             if kept[name].shape != getattr(self, f"_{name}").shape:
                 raise InvalidArgument(f"Expected {name} of these canaries, got those of others.")
         self._largest, self._took = kept["largest"].copy(), kept["took"].copy()
+        self._rounds, self._informed, self._still, self._lost = map(int, kept["counts"])
         self._matched.restore(kept["matched"])
-        self._rounds, self._still, self._lost = map(int, kept["counts"])
+
+    def forget_rounds(self) -> None:
+        """Let vectors of rounds go, where nobody may know who took part in which."""
+        self._matched.forget()
 
     def summarise(self) -> IterateSummary:
         """Return what was seen so far; cosines are 0 where nothing moved."""
-        return IterateSummary(
-            final=self._canaries.cosines(self._last - self._start),
+        change = weigh_arrays(self._last - self._start, self._sizes)
+        return IterateSummary(  # after one round, whoever sees the last weights sees that round
+            final=self._largest if self._rounds == 1 else self._canaries.cosines(change),
             largest=self._largest if self._rounds else np.zeros(self._canaries.count),
             took=self._took.copy(),
             rounds=self._rounds,
             matched=self._matched.summarise(),
             orthonormal=self._canaries.orthonormal,
+            informed=self._informed > 0,
             still=self._still + bool(self._pending),
             lost=self._lost,
         )

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from epsilometer.audits.federated.directions import Directions
 from epsilometer.audits.federated.iterates import MatchedFilter
 from epsilometer.audits.federated.rounds import Iterates, RoundSettings, Visit
+from epsilometer.audits.federated.whitened import WhitenedFilter
 from epsilometer.errors import InvalidArgument
 from epsilometer.networks.devices import as_tensor, explain_full, one_thread, own_randomness
 from epsilometer.networks.local import (
@@ -62,23 +63,31 @@ class FederatedRun:
 class Watch:
     """Look at canaries: keep the highest cosine of each so far, and that with its own rounds.
 
-    ``memory`` is that of :class:`MatchedFilter`.
+    Args:
+        canaries: All of them.
+        planted: How many are planted.
+        iterates: What is looked at.
+        matched: What compares each canary with its own rounds.
     """
 
     def __init__(
-        self, canaries: Directions | None, planted: int, iterates: Iterates, *, memory: int = 0
+        self,
+        canaries: Directions | None,
+        planted: int,
+        iterates: Iterates,
+        *,
+        matched: MatchedFilter | WhitenedFilter | None = None,
     ) -> None:
         self.canaries, self.planted, self.iterates = canaries, planted, iterates
         count = 0 if canaries is None or iterates == "none" else canaries.count
         self.highest = np.full(count, -np.inf)
-        self.matched = MatchedFilter(min(planted, count), memory=memory)
+        self.matched = matched or MatchedFilter(min(planted, count))
 
     def see(self, vector: Tensor, members: IntArray) -> None:
         """Compare all canaries with what one round released, of which some were members."""
         cosines = self.cosines(vector)
         np.maximum(self.highest, cosines, out=self.highest)
-        if members.size:
-            self.matched.see(vector.cpu().numpy(), cosines, members)
+        self.matched.see(vector.cpu().numpy(), cosines, members)
 
     def cosines(self, vector: Tensor) -> FloatArray:
         """Return the cosines of all canaries with a vector, computed where it is."""

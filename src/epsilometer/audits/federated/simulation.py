@@ -20,6 +20,7 @@ from epsilometer.audits.federated.rounds import (
     Visit,
     deal_canaries,
 )
+from epsilometer.audits.federated.whitened import make_filter
 from epsilometer.errors import InvalidArgument
 from epsilometer.stats.gaussians import gdp_epsilon
 from epsilometer.types import IntArray
@@ -160,9 +161,17 @@ class FederatedTraining(RoundSettings):
         divisor = self.divisor
         if divisor is None:
             divisor = self.cohort + count * (repetitions or 0) / self.rounds
-        # Who takes part once needs no sum over rounds; who is drawn like a client hides.
-        watch = Watch(canaries, count, iterates, memory=KEPT if (repetitions or 1) > 1 else 0)
-        return run_rounds(self.fill_defaults(), watch, who, when, divisor, rng=rng, visit=visit)
+        filled, matched = self.fill_defaults(), None
+        if iterates != "none" and repetitions:  # who is drawn like a client hides
+            matched = make_filter(
+                count,
+                noise=filled.noise if iterates == "updates" else None,
+                rounds=self.rounds,
+                dimension=self.size,
+                memory=KEPT if repetitions > 1 else 0,  # who takes part once needs no sum
+            )
+        watch = Watch(canaries, count, iterates, matched=matched)
+        return run_rounds(filled, watch, who, when, divisor, rng=rng, visit=visit)
 
     def epsilon(
         self, delta: float, *, canaries: int = 0, repetitions: int | None = None

@@ -360,6 +360,8 @@ def measure_iterates(
     if len(views) > 1:
         share = 1 - (1 - request.confidence) / len(views)
         request = dataclasses.replace(request, confidence=share)
+    knows = ", and knows the clients' updates" if summary.informed else ""
+    informed = {"all rounds": knows, "final model": knows if summary.rounds == 1 else ""}
     findings = []
     for name, view, inside, outside in views:
         with warnings.catch_warnings(record=True) as caught:
@@ -373,7 +375,7 @@ def measure_iterates(
                     orthonormal=summary.orthonormal,
                     participation="equal" if equal or inside is single else "unequal",
                     title=f"{subject}, {summary.rounds:,} rounds: {name}",
-                    adversary=f"sees {view}{_KNOWS[participation]}",
+                    adversary=f"sees {view}{_KNOWS[participation]}{informed.get(name, '')}",
                 ),
                 request,
                 adjacency="zero_out",

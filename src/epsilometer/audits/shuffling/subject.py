@@ -244,7 +244,9 @@ class _WatchedGame(RunsJob):
 
 
 def _fill_claim(request: Request) -> Claim | None:
-    claim = request.fill_claim(adjacency="zero_out", sampler="Poisson", accountant="PLD")
+    claim = request.fill_claim(
+        adjacency="zero_out", unit="record", sampler="Poisson", accountant="PLD"
+    )
     if claim is not None and claim.adjacency != "zero_out":
         raise InvalidArgument(
             "Expected a claim for adjacency='zero_out', whose ε is known where batches are "

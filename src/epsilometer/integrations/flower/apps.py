@@ -49,10 +49,10 @@ def audit_server_app(server_app: ServerApp, **asked: Any) -> ServerApp:
     Args:
         server_app: The app, with ``@app.main()`` or with ``server_fn``.
         delta: δ of the bounds; not needed beside a ``Claim``, which has one.
-        canaries: How many nodes are canaries, 20 by default: enough for the checks of what the
-            server releases, and little harm to the model. Below 300 estimates of ε say little; more
-            than a tenth of a round's replies is said to harm the model. The result says how much of
-            the change of the weights was theirs.
+        canaries: How many nodes are canaries. By default a tenth of all nodes, and 20 at most: that
+            is enough for the checks of what the server releases, and little harm to the model.
+            Below 300 estimates of ε say little; more than a tenth of a round's replies is said to
+            harm the model. The result says how much of the change of the weights was theirs.
         mode: ``replace``, the default: real nodes, chosen at random, whose clients then do not
             train: sampling and accounting stay as they are. ``virtual``: nodes that do not exist
             beside the real ones. ``mod``: the server only looks, :func:`canary_mod` plants in the
@@ -257,9 +257,9 @@ class CanaryStrategy(OldStrategy):
         """Do as the strategy does; canaries are asked by proxies that reach no client."""
         planting = self._planting
         planting.see(_number_arrays(parameters))
-        if planting.settings.mode == "virtual":
-            for node in planting.canary_of:
-                client_manager.register(_CanaryProxy(node))  # those that are there already stay
+        real = sum(not isinstance(each, _CanaryProxy) for each in client_manager.all().values())
+        for node in planting.list_virtual(real):
+            client_manager.register(_CanaryProxy(node))  # those that are there already stay
         if planting.ended:
             for proxy in list(client_manager.all().values()):
                 if isinstance(proxy, _CanaryProxy):
@@ -270,7 +270,7 @@ class CanaryStrategy(OldStrategy):
             planting.note_sent(
                 [_compat.fitins_to_recorddict(ins, keep_input=True) for ins in different.values()]
             )
-        planting.begin_round(lambda: [int(name) for name in client_manager.all()])
+        planting.begin_round(lambda: [int(name) for name in client_manager.all()], asked=len(asked))
         return [
             (_CanaryProxy(int(proxy.cid)) if int(proxy.cid) in planting.canary_of else proxy, ins)
             for proxy, ins in asked

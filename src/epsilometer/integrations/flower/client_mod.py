@@ -60,7 +60,7 @@ def canary_mod(
             where that is below ``canaries``.
     """
 
-    asked = PlantedFamily(canaries=canaries, seed=seed, family=family)
+    asked = PlantedFamily(count=canaries, seed=seed, family=family)
 
     def choose_canary(context: Context) -> int | None:
         if index is not None:

@@ -27,17 +27,11 @@ class CanaryGrid(Grid):
 
     def __init__(self, grid: Grid, planting: Planting) -> None:
         self._grid, self._planting = grid, planting
-        self._never = frozenset(self._virtual)  # nodes that do not exist, also after the audit
+        self._never = frozenset(planting.virtual)  # nodes that do not exist, also after the audit
         self._waiting: dict[str, Message] = {}  # canaries' messages that were pushed
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_grid"], name)
-
-    @property
-    def _virtual(self) -> list[int]:
-        """Nodes that do not exist; none once the audit has ended."""
-        virtual = self._planting.settings.mode == "virtual"
-        return list(self._planting.canary_of) if virtual else []
 
     def set_run(self, run: Any) -> None:
         """Hand on."""
@@ -54,13 +48,16 @@ class CanaryGrid(Grid):
 
     def get_node_ids(self) -> Iterable[int]:
         """Return real nodes, and virtual ones after them."""
-        return [*self._grid.get_node_ids(), *self._virtual]
+        real = list(self._grid.get_node_ids())
+        return [*real, *self._planting.list_virtual(len(real))]
 
     def get_nodes(self) -> Iterable[Any]:
         """Return real nodes, and virtual ones after them."""
         from flwr.proto.node_pb2 import NodeInfo  # not in older versions
 
-        return [*self._grid.get_nodes(), *(NodeInfo(node_id=node) for node in self._virtual)]
+        real = list(self._grid.get_nodes())
+        virtual = self._planting.list_virtual(len(real))
+        return [*real, *(NodeInfo(node_id=node) for node in virtual)]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Send what is for clients; keep the rest, to be answered when it is pulled."""
@@ -101,7 +98,7 @@ class CanaryGrid(Grid):
                 planting.see(read_weights(message.content))
         if training:
             planting.note_sent([message.content for message in training])
-            planting.begin_round(self.get_node_ids)
+            planting.begin_round(self.get_node_ids, asked=len(training))
         ours, theirs = [], []
         for message in every:
             canary = message.metadata.dst_node_id in planting.canary_of

@@ -1,15 +1,22 @@
 """Plant canaries in one Flower run: who they are, what they answer, what is seen of them."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from epsilometer._extras import needs
 from epsilometer.audits.federated.directions import Directions
-from epsilometer.audits.federated.iterates import KEPT, IterateWatch, Layout
+from epsilometer.audits.federated.iterates import (
+    KEPT,
+    IterateSummary,
+    IterateWatch,
+    Layout,
+    OtherUpdates,
+)
 from epsilometer.conformance.noise_checks import LEVEL
 from epsilometer.conformance.server_rounds import AccountedMean, RoundWatch
 from epsilometer.core import judge
@@ -20,15 +27,16 @@ from epsilometer.integrations.flower.messages import (
     JUST_BELOW,
     PLANTED,
     Arrays,
+    RegeneratedArray,
     are_equal,
     look_like_updates,
     make_typical,
     read_norm,
+    read_number,
     read_weights,
     to_arrays,
-    to_record,
 )
-from epsilometer.integrations.flower.settings import Settings, commit, draw_directions
+from epsilometer.integrations.flower.settings import ONE_IN, Settings, commit, draw_directions
 from epsilometer.types import FloatArray
 
 with needs("flwr", extra="flower"):
@@ -36,7 +44,6 @@ with needs("flwr", extra="flower"):
 
 _log = logging.getLogger("flwr")  # so that it stands among Flower's own lines
 _NORM_BIT = "norm_bit"  # by which clients say that they had to clip
-_ROWS = 2**24  # floats of canaries that are made at a time: 64 MiB
 _NO_CLIPPING = (
     "No clipping norm was found, neither in messages nor in the strategy: canaries had the median "
     "norm of the clients' updates, and nothing is judged. Without clipping no ε is finite. Where "
@@ -59,7 +66,6 @@ _MASKED = "mode 'mod': the server may see sums only"
 _UNACCOUNTED = "no noise of the strategy is known: give accounted=AccountedMean(…)"
 _LOUD = 10.0  # how much longer than the clipping norm, in units of it or of the noise
 _LOUD_SHARE = 1000  # weights for each loud canary: unclipped, all of them are short beside noise
-_SHARE = 0.1  # of the replies of a round, from which canaries are said to harm the model
 _CROWD = (
     "More than a tenth of the replies of a round are canaries: the model learns less from the "
     "clients. Take fewer canaries, unless this is a simulation for the audit alone."
@@ -89,6 +95,7 @@ class Planting:
         part: How often the run was begun.
         after_round: Called after every round that moved the weights.
         canary_of: Which canary a node is, by its id.
+        virtual: Ids of nodes that do not exist, of which as many take part as there should be.
         layout: Which arrays count; None before any weights were seen.
         watch: What was seen of the canaries; None before that.
         strategy: The strategy that was started, where one was.
@@ -100,10 +107,11 @@ class Planting:
     """
 
     def __init__(self, settings: Settings, kept: Kept | None = None) -> None:
-        virtual = settings.draw_virtual_nodes() if settings.mode == "virtual" else []
+        self.virtual = settings.draw_virtual_nodes() if settings.mode == "virtual" else []
         self.kept, self.part = kept, 1 if kept is None else kept.part
         self.settings = settings
-        self.canary_of = {node: number for number, node in enumerate(virtual)}
+        self.canary_of: dict[int, int] = {}
+        self._designated = settings.count if settings.mode == "mod" else 0
         self.layout: Layout | None = None
         self.watch: IterateWatch | None = None
         self.strategy: Any = None
@@ -119,10 +127,13 @@ class Planting:
         self.ended = ""
         self._sent: Arrays | None = None
         self._nodes = 0
+        self._everybody = True
+        self._others: OtherUpdates | None = None
         self._norm_before: float | None = None
         self._single: dict[int, float] = {}
         self._planted = [0, 0]  # replies about these canaries, and about others
         self._canaries: Directions | None = None
+        self._row: tuple[int, NDArray[np.float32]] | None = None
         self._odd: dict[str, None] = {}
 
     @property
@@ -162,20 +173,23 @@ class Planting:
         if self.layout is None or self.watch is None:
             self.layout = Layout(arrays, without=asked.without)
             self._canaries = draw_directions(
-                asked.family, asked.canaries, self.layout.size, asked.known_seed
+                asked.family, asked.count, self.layout.size, asked.known_seed
             )
-            known = asked.mode != "mod" and asked.participation == "known"
             self.watch = IterateWatch(
-                self._canaries, self.layout.flatten(arrays), memory=KEPT if known else 0
+                self._canaries,
+                self.layout.flatten(arrays),
+                sizes=self.layout.sizes,
+                memory=0 if asked.mode == "mod" else KEPT,
             )
             if self.kept is not None:
                 self.watch.restore(self.kept.watch)
-                self.canary_of = {node: place for place, node in enumerate(self.kept.nodes)}
+                self._designate(self.kept.nodes)
                 self._odd.update(dict.fromkeys(self.kept.odd))
         elif not self.ended:
             moved = False
             try:
-                moved = self.watch.see(self.layout.flatten(arrays))
+                known = [] if self._others is None else self._others.list_sums()
+                moved = self.watch.see(self.layout.flatten(arrays), known=known)
             except InvalidArgument as problem:  # the run never ends because of its audit
                 self.end(problem)
             self._unsaved |= moved
@@ -235,18 +249,49 @@ class Planting:
         said = right + wrong
         raise InvalidArgument(_MISMATCH.format(wrong=wrong, said=said) if said else _NOBODY)
 
-    def begin_round(self, nodes: Callable[[], Iterable[int]]) -> None:
-        """Begin a round of training; the first draws who is a canary among real nodes."""
+    @property
+    def participation(self) -> Literal["hidden", "known", "unseen"]:
+        """What an adversary knows of who took part: where all did, in every round, all of it."""
+        if self.settings.mode == "mod":
+            return "unseen"
+        return "known" if self._everybody else self.settings.participation
+
+    def begin_round(self, nodes: Callable[[], Iterable[int]], *, asked: int) -> None:
+        """Begin a round of training; the first draws who is a canary among real nodes.
+
+        Args:
+            nodes: Returns all nodes.
+            asked: How many of them train in this round.
+        """
         if self.ended:
             return
         self.save_round()
-        if self.watch is not None:
-            self.watch.next_round()
         known = list(nodes())
         self._nodes = len(known)
+        self._everybody &= asked == self._nodes
+        self._others = None
+        if self.watch is not None:
+            self.watch.next_round()
+            if self.participation == "hidden":
+                self.watch.forget_rounds()
         if self.settings.mode == "replace" and not self.canary_of:
-            chosen = self.settings.choose_nodes(known)
-            self.canary_of = {node: number for number, node in enumerate(chosen)}
+            self._designate(self.settings.choose_nodes(known))
+
+    def list_virtual(self, real: int) -> list[int]:
+        """Return the nodes that do not exist and take part beside so many real ones."""
+        many = self.settings.limit_canaries(real) if real else 0
+        if not self.ended and many > len(self.canary_of):
+            self._designate(self.virtual[:many])
+        return list(self.canary_of) if self.virtual else []
+
+    def _designate(self, nodes: Sequence[int]) -> None:
+        self.canary_of = {node: number for number, node in enumerate(nodes)}
+        self._designated = max(self._designated, len(nodes))
+
+    def summarise(self) -> IterateSummary:
+        """Return what was seen of canaries that some node was; the others do not count."""
+        assert self.watch is not None
+        return self.watch.summarise().restrict(self._designated)
 
     def answer(
         self, nodes: list[int], asked: RecordDict | None, replies: list[RecordDict]
@@ -277,29 +322,62 @@ class Planting:
         if not nodes or asked is None:
             return
         sent = read_weights(asked)
-        if self.settings.replies == "weights" and look_like_updates(sent, replies):
-            raise InvalidArgument(_DELTAS)
-        assert self._canaries is not None
-        assert self.watch is not None
-        norm = np.float32(self._choose_norm(asked, sent, replies))
-        numbers = [self.canary_of[node] for node in nodes]
-        self.watch.take_part(numbers)
-        self._note_share(len(nodes), len(replies), float(norm))
-        loud, many = self._choose_loud()
-        step = max(1, _ROWS // self._canaries.dimension)
-        for start in range(0, len(nodes), step):
-            rows = self._canaries.rows(numbers[start : start + step])
-            for place, row in enumerate(rows, start):
-                yield self._make_content(asked, sent, row * norm * (loud if place < many else 1))
-
-    def _make_content(
-        self, asked: RecordDict, sent: Arrays, direction: NDArray[np.float32]
-    ) -> RecordDict:
-        assert self.layout is not None
-        key, weight = self.weighted_by_key, self.settings.weight
         if self.settings.replies == "updates":
             sent = {name: np.zeros_like(value) for name, value in sent.items()}
-        planted = to_record(self.layout.move(sent, direction))
+        if self.settings.replies == "weights" and look_like_updates(sent, replies):
+            raise InvalidArgument(_DELTAS)
+        if self.participation == "known":  # else knowing who replied may tell who is a canary
+            self._add_others(sent, replies)
+        assert self._canaries is not None
+        assert self.watch is not None
+        norm = self._choose_norm(asked, sent, replies)
+        numbers = [self.canary_of[node] for node in nodes]
+        self.watch.take_part(numbers)
+        self._note_share(len(nodes), len(replies), norm)
+        loud, many = self._choose_loud()
+        for place, number in enumerate(numbers):
+            yield self._make_content(asked, sent, number, norm * (loud if place < many else 1))
+
+    def _make_row(self, number: int) -> NDArray[np.float32]:
+        """Return a canary's direction; the last one is kept, since arrays are read in turn."""
+        if self._row is None or self._row[0] != number:
+            assert self._canaries is not None
+            self._row = number, self._canaries.rows([number])[0]
+        return self._row[1]
+
+    def _add_others(self, sent: Arrays, replies: list[RecordDict]) -> None:
+        """Add up the updates of real clients, which canaries are looked for without."""
+        assert self.layout is not None
+        if self._others is None:
+            accounted, norm = self.settings.accounted, next(iter(self._list_norms()), None)
+            limits = norm if accounted is None else accounted.clip_norm
+            if isinstance(limits, Mapping) and all(
+                name in limits for name, *_ in self.layout.names
+            ):
+                by_array = [float(limits[name]) for name, *_ in self.layout.names]
+                self._others = OtherUpdates(clip_norm=by_array, sizes=self.layout.sizes)
+            else:
+                self._others = OtherUpdates(
+                    clip_norm=norm if isinstance(limits, Mapping) else limits
+                )
+        start = self.layout.flatten(sent)
+        for reply in replies:
+            update = self.layout.flatten(read_weights(reply)) - start
+            self._others.add(update, examples=read_number(reply, self.weighted_by_key) or 1.0)
+
+    def _make_content(
+        self, asked: RecordDict, sent: Arrays, number: int, norm: float
+    ) -> RecordDict:
+        """Return a canary's reply, whose arrays are made when they are read."""
+        key, weight = self.weighted_by_key, self.settings.weight
+
+        def regenerate(name: str) -> NDArray[Any]:
+            assert self.layout is not None
+            return self.layout.move_one(name, sent[name], self._make_row(number) * np.float32(norm))
+
+        planted = ArrayRecord()  # which, if made of arrays, would read them
+        for name, value in sent.items():
+            planted[name] = RegeneratedArray(value, partial(regenerate, name))
         if self.example is None:
             name = next(iter(asked.array_records))
             return RecordDict({name: planted, "metrics": MetricRecord({key: weight})})
@@ -320,7 +398,7 @@ class Planting:
     def _choose_norm(self, asked: RecordDict, sent: Arrays, replies: list[RecordDict]) -> float:
         """Return the norm of the canaries of this round; note what is odd about it."""
         wanted, clients = self.settings.clip_norm, read_norm(asked)
-        servers = [part.clipping_norm for part in self.parts if hasattr(part, "clipping_norm")]
+        servers = self._list_norms()
         if clients is not None:
             if wanted is not None:
                 self._odd[_CLIENTS_CLIP] = None
@@ -338,13 +416,18 @@ class Planting:
         self._odd[_NO_CLIPPING] = None
         return self._measure_norm(sent, replies)
 
+    def _list_norms(self) -> list[float]:
+        """Return the norms that strategies clip to; there is one at most."""
+        return [float(part.clipping_norm) for part in self.parts if hasattr(part, "clipping_norm")]
+
     def _note_share(self, canaries: int, clients: int, norm: float) -> None:
         """Note how many replies of a round are canaries, and how far they move the mean."""
         replies = canaries + clients
         self._added = norm * float(np.sqrt(canaries)) / replies
         if canaries * self._most[1] > self._most[0] * replies:
             self._most = canaries, replies
-        if canaries > _SHARE * replies and _CROWD not in self._odd:
+        chosen = self.settings.canaries is not None or self._nodes < ONE_IN  # not by chance
+        if chosen and ONE_IN * canaries > replies and _CROWD not in self._odd:
             self._odd[_CROWD] = None
             _log.warning("epsilometer: %s", _CROWD)
 
@@ -421,14 +504,8 @@ class Planting:
                 arrays = read_weights(content)
                 if self.settings.replies == "updates":
                     arrays = {name: self._sent[name] + part for name, part in arrays.items()}
-                numbers = {
-                    key: value
-                    for record in content.metric_records.values()
-                    for key, value in record.items()
-                }
-                many = numbers.get(self.weighted_by_key)
-                bits += int(bool(numbers.get(_NORM_BIT, 0)))
-                examples = float(many) if isinstance(many, int | float) else None
+                examples = read_number(content, self.weighted_by_key)
+                bits += bool(read_number(content, _NORM_BIT))
                 self.rounds.add(arrays, examples=examples, canary=canary)
         except Exception as problem:  # the run never ends because of its audit
             self.rounds.skip(_describe_problem(problem))
@@ -483,7 +560,7 @@ class Planting:
     def _measure_norm(self, sent: Arrays, replies: list[RecordDict]) -> float:
         """Return the median norm of the clients' updates; 1 where none moved."""
         assert self.layout is not None
-        start = self.layout.flatten(sent) * (self.settings.replies == "weights")
+        start = self.layout.flatten(sent)
         norms = [
             np.linalg.norm(self.layout.flatten(read_weights(reply)) - start) for reply in replies
         ]

@@ -89,7 +89,7 @@ def write_run(planting: Planting, folder: Path, call: dict[str, Any], ended: str
         _log.info("epsilometer: %s", audit.verdict)
     write_whole(folder / "told.txt", ("\n".join(said) + "\n").encode("utf-8"))
     if planting.watch is not None:
-        seen, packed = planting.watch.summarise(), io.BytesIO()
+        seen, packed = planting.summarise(), io.BytesIO()
         np.savez(packed, final=seen.final, largest=seen.largest, took=seen.took)
         write_whole(folder / "cosines.npz", packed.getvalue())
     _log.info("epsilometer: written to %s", folder)
@@ -107,7 +107,8 @@ def _make_audit(planting: Planting, call: dict[str, Any], said: tuple[str, ...])
         request = replace(request, claim=_find_claim(planting, request.known_delta))
     claim = request.fill_claim(adjacency="zero_out", unit="client")
     names = " of ".join(type(part).__name__ for part in planting.parts)
-    subject = f"Flower {names or 'ServerApp'}, {asked.canaries:,} canaries"
+    summary = planting.summarise()
+    subject = f"Flower {names or 'ServerApp'}, {summary.took.size:,} canaries"
     wrong, rounds = 1 - request.confidence, planting.rounds
     spent = min(SHARE, wrong / 2)
     share = planting.part * (planting.part + 1)  # of what a run that was killed may spend
@@ -115,10 +116,10 @@ def _make_audit(planting: Planting, call: dict[str, Any], said: tuple[str, ...])
     confidence = request.confidence if bound is None else request.confidence + spent
     try:
         views = measure_iterates(
-            planting.watch.summarise(),
+            summary,
             replace(request, claim=claim, confidence=confidence),
             dimension=planting.layout.size,
-            participation="unseen" if asked.mode == "mod" else asked.participation,
+            participation=planting.participation,
             single=planting.single,
             subject=subject,
             caveats=said,
@@ -171,7 +172,7 @@ def _find_claim(planting: Planting, delta: float) -> Claim | None:
         if spent is not None and spent.delta == delta and math.isfinite(spent.epsilon):
             return Claim(spent.epsilon, delta, adjacency="add_remove", accountant="Flower's")
     accounted = planting.read_accounted()
-    rounds = 0 if planting.watch is None else planting.watch.summarise().rounds
+    rounds = 0 if planting.watch is None else planting.summarise().rounds
     if isinstance(accounted, str) or accounted.noise is not None or not rounds:
         return None
     noise, counted = (

@@ -5,14 +5,14 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
 from epsilometer import _validate
 from epsilometer.audits.federated.directions import Directions, Family, make_directions
 from epsilometer.conformance.server_rounds import AccountedMean
-from epsilometer.core.claim import Claim, as_claim
+from epsilometer.core.claim import Claim, as_claim, check_unit
 from epsilometer.core.settings import to_settings
 from epsilometer.engine.request import Request
 from epsilometer.errors import InvalidArgument
@@ -20,6 +20,8 @@ from epsilometer.errors import InvalidArgument
 Mode: TypeAlias = Literal["replace", "virtual", "mod"]
 Participation: TypeAlias = Literal["hidden", "known"]
 Replies: TypeAlias = Literal["weights", "updates"]
+_DEFAULT = 20  # canaries, where there are nodes enough
+ONE_IN = 10  # by default one node in so many is a canary, at most
 # Running statistics of torch's normalisation: not trained, and of no use when they are moved.
 STATISTICS = ("*running_mean", "*running_var")
 
@@ -29,7 +31,7 @@ class Settings:
     """What an audit was asked for; :func:`audit_server_app` says what each field is."""
 
     delta: float | None = None
-    canaries: int = 20
+    canaries: int | None = None
     mode: Mode = "replace"
     out: str | Path = "epsilometer-flower"
     claim: Claim | float | None = None
@@ -47,7 +49,7 @@ class Settings:
     confidence: float = 0.95
 
     def __post_init__(self) -> None:
-        _validate.whole(1, canaries=self.canaries)
+        _validate.whole(1, canaries=self.count)
         if self.seed is None:  # a secret: whoever has it can subtract the canaries
             if self.mode == "mod":
                 raise InvalidArgument("Expected the seed of canary_mod with mode='mod', got none.")
@@ -55,6 +57,7 @@ class Settings:
         _validate.whole(0, seed=self.known_seed)
         _validate.open_unit(delta=self.request.known_delta, confidence=self.confidence)
         _validate.positive(weight=self.weight)
+        check_unit(self.request.claim, "client")
         if self.clip_norm is not None:
             _validate.positive(clip_norm=self.clip_norm)
         if not isinstance(self.accounted, AccountedMean | None):
@@ -75,11 +78,25 @@ class Settings:
                 f"Expected mode='mod' with local=True, got {self.mode!r}: canaries must pass the "
                 "clients' own noise, so clients plant them by canary_mod."
             )
-        if self.nodes is not None and len(set(self.nodes)) != self.canaries:
+        if self.nodes is not None and len(set(self.nodes)) != self.count:
             raise InvalidArgument(
                 f"Expected as many nodes as canaries, got {len(set(self.nodes))} different ones "
-                f"for {self.canaries}."
+                f"for {self.count}."
             )
+
+    @property
+    def count(self) -> int:
+        """Return how many canaries there are at most."""
+        if self.canaries is None:
+            return _DEFAULT if self.nodes is None else len(self.nodes)
+        return self.canaries
+
+    def limit_canaries(self, nodes: int) -> int:
+        """Return how many canaries there are at so many real nodes: as asked, or a tenth of all."""
+        if self.canaries is not None or self.nodes is not None or self.mode == "mod":
+            return self.count
+        share = nodes // (ONE_IN - 1 if self.mode == "virtual" else ONE_IN)
+        return min(self.count, max(1, share))
 
     @property
     def known_seed(self) -> int:
@@ -118,27 +135,29 @@ class Settings:
         strange = sorted(set(self.nodes or ()) - set(nodes))
         if strange:
             raise InvalidArgument(f"Expected nodes of this grid, got {strange[:3]}, which are not.")
-        if len(nodes) <= self.canaries:
+        many = self.limit_canaries(len(nodes))
+        if len(nodes) <= many:
             raise InvalidArgument(
-                f"Expected more nodes than canaries, got {len(nodes)} and {self.canaries}. "
+                f"Expected more nodes than canaries, got {len(nodes)} and {many}. "
                 "Take fewer canaries, or mode='virtual' in a simulation."
             )
         if self.nodes is not None:
             return list(self.nodes)
         every = sorted(nodes)
-        drawn = _spawn_streams(self.known_seed)[0].choice(len(every), self.canaries, replace=False)
+        drawn = _spawn_streams(self.known_seed)[0].choice(len(every), many, replace=False)
         return [every[number] for number in drawn]
 
     def draw_virtual_nodes(self) -> list[int]:
         """Draw ids of nodes that do not exist: of 62 bits, so that they meet no real one."""
-        drawn = _spawn_streams(self.known_seed)[0].integers(2**61, 2**62, size=2 * self.canaries)
-        return list(dict.fromkeys(drawn.tolist()))[: self.canaries]
+        drawn = _spawn_streams(self.known_seed)[0].integers(2**61, 2**62, size=2 * self.count)
+        return list(dict.fromkeys(drawn.tolist()))[: self.count]
 
 
-class PlantedFamily(NamedTuple):
+@dataclass(frozen=True)
+class PlantedFamily:
     """What fixes all canaries of an audit, beside the arrays that they are planted in."""
 
-    canaries: int
+    count: int
     seed: int
     family: Family
 
@@ -151,7 +170,7 @@ def commit(asked: Settings | PlantedFamily, names: Sequence[Any]) -> str:
         >>> commit(one, [("w", 3)]) == commit(one, [("w", 3)]), commit(one, []) == commit(other, [])
         (True, False)
     """
-    text = repr((asked.canaries, asked.seed, asked.family, tuple(names)))
+    text = repr((asked.count, asked.seed, asked.family, tuple(names)))
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 

@@ -255,7 +255,7 @@ class Audited:
         if given is None and math.isfinite(epsilon):
             given = Claim(epsilon, at, sampler="Poisson", accountant=accountant)
         request = Request(claim=given, delta=at, confidence=confidence, seed=self._seed)
-        return replace(request, claim=request.fill_claim(adjacency="add_remove"))
+        return replace(request, claim=request.fill_claim(adjacency="add_remove", unit="record"))
 
     def _report(self, delta: float) -> tuple[float, str]:
         """Return the ε that the engine reports, and the accountant that computed it."""

@@ -1,0 +1,60 @@
+"""Measure the peak memory of a Flower run with canaries: two rounds, 10⁶ weights, 10 clients.
+
+python benchmarks/flower_memory.py                  # all rows, each in a process of its own
+python benchmarks/flower_memory.py fedavg 400       # one row
+"""
+
+import logging
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "flower_bugs"))
+from bugs import client_app, server_app
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAvg,
+    Strategy,
+)
+
+from epsilometer.integrations.flower import audit_server_app, run_in_process
+
+WEIGHTS, CLIENTS, ROUNDS = 10**6, 10, 2
+ROWS = (("fedavg", 0), ("fedavg", 100), ("fedavg", 400), ("wrapped", 0), ("wrapped", 100))
+
+
+def measure(kind: str, canaries: int) -> None:
+    """Print one row of the table."""
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    strategy: Strategy = FedAvg(fraction_evaluate=0.0)
+    if kind == "wrapped":
+        nodes = canaries + CLIENTS
+        strategy = DifferentialPrivacyServerSideFixedClipping(strategy, 1.0, 1.0, nodes)
+    app = server_app(strategy, weights=WEIGHTS, rounds=ROUNDS)
+    start = time.process_time()
+    with tempfile.TemporaryDirectory() as folder:
+        if canaries:
+            app = audit_server_app(
+                app,
+                canaries=canaries,
+                mode="virtual",
+                out=Path(folder) / "run",
+                delta=1e-5,
+                clip_norm=1.0,
+                seed=1,
+            )
+        run_in_process(app, client_app, nodes=CLIENTS)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    print(f"| {kind} | {canaries} | {time.process_time() - start:.1f} | {peak} |")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:]:
+        measure(sys.argv[1], int(sys.argv[2]))
+    else:
+        print("| strategy | canaries | CPU s | peak MB |\n|---|---|---|---|", flush=True)
+        for kind, canaries in ROWS:
+            subprocess.run([sys.executable, __file__, kind, str(canaries)], check=True)

@@ -1,0 +1,218 @@
+"""Audit federated rounds of any framework: weights of every round in, an audit out."""
+
+import dataclasses
+import secrets
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from epsilometer import _validate
+from epsilometer.audits.federated.directions import Family, make_directions
+from epsilometer.audits.federated.iterates import (
+    KEPT,
+    Arrays,
+    IterateWatch,
+    Layout,
+    OtherUpdates,
+)
+from epsilometer.audits.federated.subject import measure_iterates
+from epsilometer.conformance.server_rounds import AccountedMean, RoundWatch
+from epsilometer.core.audit import Audit, Provenance
+from epsilometer.core.claim import DEFAULT_CONFIDENCE, Claim, as_claim
+from epsilometer.engine.environment import versions
+from epsilometer.engine.request import Request
+from epsilometer.errors import InvalidArgument
+
+__all__ = ["AccountedMean", "CanaryRounds"]
+
+
+class CanaryRounds:
+    """Canaries for the rounds of one federated run, and what was seen of them.
+
+    A canary is a client that sends a random direction, as long as clipping allows. Your server
+    averages it among the others; after every round it shows the new weights.
+
+    Guarantee: that of ``epsilometer.Cosines`` for all views together, and with ``accounted`` that
+        of ``RoundWatch``.
+    Assumption: canaries are treated as clients are, and nobody who trains knows the seed.
+
+    Args:
+        model: The weights before training, arrays by name. Floating-point arrays count.
+        clip_norm: To what the server clips a client's update, over all arrays together.
+        canaries: How many there are. More than a tenth of a round's clients harm the model.
+        seed: Of the directions, a secret; drawn by the system unless given.
+        family: ``hadamard`` (exactly orthogonal, fast) or ``sphere`` (independent).
+        sampled: Whether rounds have only some of the clients, who stay unknown, so that a claim may
+            rest on amplification. Else every round shows who took part, and what clients sent is
+            taken out of what is released.
+        accounted: What the server is accounted to release, to be checked round by round; needs the
+            updates of all clients.
+        without: Patterns of names of arrays that are not trained.
+
+    Example:
+        >>> rng, model = np.random.default_rng(0), {"w": np.zeros(4000)}
+        >>> canaries = CanaryRounds(model, clip_norm=1.0, canaries=100, seed=1)
+        >>> for _ in range(3):
+        ...     total = sum(canaries.make_update(number)["w"] for number in range(100))
+        ...     model = {"w": model["w"] + (total + 0.5 * rng.normal(size=4000)) / 100}
+        ...     canaries.see(model, canaries=range(100))
+        >>> canaries.audit(1.0, delta=1e-5).verdict
+        'refuted'
+    """
+
+    def __init__(
+        self,
+        model: Arrays,
+        *,
+        clip_norm: float,
+        canaries: int,
+        seed: int | None = None,
+        family: Family = "hadamard",
+        sampled: bool = False,
+        accounted: AccountedMean | None = None,
+        without: Iterable[str] = (),
+    ) -> None:
+        _validate.positive(clip_norm=clip_norm)
+        _validate.whole(1, canaries=canaries)
+        self.seed = secrets.randbits(53) if seed is None else seed
+        _validate.whole(0, seed=self.seed)
+        self._layout = Layout(model, without=tuple(without))
+        if 2 * canaries > self._layout.size:
+            raise InvalidArgument(
+                f"Expected at most {self._layout.size // 2} canaries for {self._layout.size} "
+                f"weights, got {canaries}."
+            )
+        self._directions = make_directions(
+            family, count=2 * canaries, dimension=self._layout.size, key=self.seed
+        )
+        self._watch = IterateWatch(
+            self._directions,
+            self._layout.flatten(model),
+            sizes=self._layout.sizes,
+            memory=0 if sampled else KEPT,
+        )
+        self._canaries, self._clip_norm, self._sampled = canaries, float(clip_norm), sampled
+        self._accounted, self._rounds = accounted, RoundWatch()
+        self._model = {name: np.array(value) for name, value in model.items()}
+
+    def make_update(self, number: int) -> dict[str, NDArray[Any]]:
+        """Return what a canary adds to the weights that it is sent, made afresh at every call."""
+        if not 0 <= number < self._canaries:
+            raise InvalidArgument(f"Expected a canary below {self._canaries}, got {number}.")
+        row = self._directions.rows([number])[0] * np.float32(self._clip_norm)
+        zeros = {name: np.zeros_like(value) for name, value in self._model.items()}
+        return self._layout.move(zeros, row)
+
+    def see(
+        self,
+        model: Arrays,
+        *,
+        canaries: ArrayLike,
+        updates: Iterable[Arrays] | None = None,
+        examples: Iterable[float] | None = None,
+    ) -> None:
+        """Take the weights after a round.
+
+        Args:
+            model: The new weights.
+            canaries: Numbers of the canaries that took part.
+            updates: What the real clients of the round sent, before clipping, where you know it: it
+                is taken out of what was released, and checked. Not with ``sampled``.
+            examples: Their numbers of examples, where the server weights by them.
+        """
+        members = np.unique(np.atleast_1d(np.asarray(canaries, np.int64)))
+        if members.size and not 0 <= members[0] <= members[-1] < self._canaries:
+            raise InvalidArgument(f"Expected canaries below {self._canaries}, got {members[-1]}.")
+        if updates is not None and self._sampled:
+            raise InvalidArgument(
+                "Expected no updates with sampled=True: who replied may tell who was sampled."
+            )
+        if updates is None and self._accounted is not None:
+            raise InvalidArgument("Expected updates of all clients with accounted, got none.")
+        others = OtherUpdates(clip_norm=self._clip_norm)
+        if updates is not None:
+            self._add_updates(updates, examples, others, members.tolist(), model)
+        self._watch.next_round()
+        self._watch.take_part(members)
+        self._watch.see(self._layout.flatten(model), known=others.list_sums())
+        self._model = {name: np.array(value) for name, value in model.items()}
+
+    def _add_updates(
+        self,
+        updates: Iterable[Arrays],
+        examples: Iterable[float] | None,
+        others: OtherUpdates,
+        members: list[int],
+        released: Arrays,
+    ) -> None:
+        """Add up what clients sent; check what was made of it, where that is accounted for."""
+        if self._accounted is not None:
+            self._rounds.begin(self._model, self._accounted)
+        weights = iter(()) if examples is None else iter(examples)
+        for update in updates:
+            weight = next(weights, None)
+            others.add(self._layout.flatten(update), examples=weight or 1.0)
+            self._rounds.add(self._join(update), examples=weight)
+        if self._accounted is not None:
+            for number in members:
+                self._rounds.add(self._join(self.make_update(number)), canary=True)
+            self._rounds.end(released)
+
+    def _join(self, update: Arrays) -> Mapping[str, NDArray[Any]]:
+        return {name: value + update[name] for name, value in self._model.items()}
+
+    def audit(
+        self,
+        claim: Claim | float | None = None,
+        *,
+        delta: float | None = None,
+        confidence: float = DEFAULT_CONFIDENCE,
+    ) -> Audit:
+        """Return what was found so far.
+
+        Args:
+            claim: The claimed ε of a client, or a ``Claim``.
+            delta: δ; not needed beside a ``Claim``.
+            confidence: Of all bounds together.
+        """
+        promised = as_claim(claim, delta=delta)
+        request = Request(
+            claim=promised,
+            delta=delta if promised is None else promised.delta,
+            confidence=confidence,
+            seed=self.seed,
+        )
+        at = request.known_delta
+        _validate.open_unit(delta=at, confidence=confidence)
+        filled = request.fill_claim(adjacency="zero_out", unit="client")
+        knowledge: Literal["hidden", "known"] = "hidden" if self._sampled else "known"
+        title = f"federated rounds, {self._canaries:,} canaries"
+        views = measure_iterates(
+            self._watch.summarise(),
+            dataclasses.replace(request, claim=filled),
+            dimension=self._layout.size,
+            participation=knowledge,
+            subject=title,
+        )
+        checks = () if self._accounted is None else (self._rounds.finding(),)
+        return Audit(
+            subject=title,
+            claim=filled,
+            findings=(*views, *checks),
+            provenance=Provenance(
+                subject="rounds",
+                settings={
+                    "function": "epsilometer.integrations.rounds:CanaryRounds",
+                    "model": {"supplied": "arrays"},
+                    "canaries": self._canaries,
+                    "clip_norm": self._clip_norm,
+                    "sampled": self._sampled,
+                },
+                delta=at,
+                confidence=confidence,
+                seed=self.seed,
+                versions=tuple(versions()),
+            ),
+        )

@@ -1,0 +1,123 @@
+"""Rounds of any framework: weights in, an audit out."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import epsilometer as em
+from epsilometer.errors import InvalidArgument
+from epsilometer.integrations.rounds import AccountedMean, CanaryRounds
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "federated_rounds"))
+import plain_loop
+
+DELTA = 1e-5
+pytestmark = pytest.mark.filterwarnings("ignore::epsilometer.errors.EpsilometerWarning")
+
+
+def model(seed: int = 0) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    return {"w": rng.normal(size=(50, 40)), "b": rng.normal(size=500), "steps": np.array(3)}
+
+
+def loop(
+    canaries: CanaryRounds,
+    start: dict[str, Any],
+    *,
+    noise: float,
+    rounds: int = 2,
+    planted: int = 100,
+    tell: bool = True,
+    seed: int = 1,
+) -> None:
+    """A server with 20 clients that pull one way."""
+    rng, now = np.random.default_rng(seed), dict(start)
+    floats = ("w", "b")
+    pull = {name: rng.normal(size=now[name].shape) / 50 for name in floats}
+    for _ in range(rounds):
+        updates = [{**pull, "steps": np.array(0)} for _ in range(20)]
+        length = np.sqrt(sum(np.sum(pull[name] ** 2) for name in floats))
+        total = {name: 20 * pull[name] / max(1.0, length) for name in floats}
+        for number in range(planted):
+            own = canaries.make_update(number)
+            total = {name: total[name] + own[name] for name in floats}
+        for name in floats:
+            noisy = total[name] + noise * rng.normal(size=total[name].shape)
+            now[name] = now[name] + noisy / (20 + planted)
+        canaries.see(now, canaries=range(planted), updates=updates if tell else None)
+
+
+@pytest.mark.parametrize(("share", "verdict"), [(1.0, "not refuted"), (0.3, "refuted")])
+def test_a_loop_is_audited(share: float, verdict: str) -> None:
+    start = model()
+    canaries = CanaryRounds(start, clip_norm=1.0, canaries=100, seed=5)
+    loop(canaries, start, noise=share * 2**0.5 * em.gaussian_sigma(8.0, DELTA))
+    found = canaries.audit(8.0, delta=DELTA)
+    assert found.verdict == verdict
+    assert found.claim == em.Claim(8.0, delta=DELTA, adjacency="zero_out", unit="client")
+    assert len(found.views) == 2
+
+
+@pytest.mark.parametrize(("noise", "verdict"), [(1.0, "not refuted"), (0.7, "violated")])
+def test_what_was_released_is_checked(noise: float, verdict: str) -> None:
+    start = model()
+    accounted = AccountedMean(noise_multiplier=1.0, clip_norm=1.0)
+    canaries = CanaryRounds(start, clip_norm=1.0, canaries=5, seed=5, accounted=accounted)
+    loop(canaries, start, noise=noise, planted=5)
+    assert canaries.audit(20.0, delta=DELTA).verdict == verdict
+
+
+def test_the_example_of_ten_hospitals() -> None:
+    assert plain_loop.run().verdict == "not refuted"
+    forgotten = plain_loop.run(forget=True)
+    assert forgotten.verdict == "violated"
+
+
+def test_an_audit_is_saved_and_its_seed_is_a_secret(tmp_path: Path) -> None:
+    start = model()
+    one, other = (CanaryRounds(start, clip_norm=1.0, canaries=3) for _ in range(2))
+    assert one.seed != other.seed
+    loop(one, start, noise=1.0, planted=3, tell=False)
+    found = one.audit(delta=DELTA)
+    assert em.load(found.save(tmp_path / "audit.json")) == found
+
+
+def test_hidden_participation_takes_no_updates() -> None:
+    start = model()
+    hidden = CanaryRounds(start, clip_norm=1.0, canaries=100, seed=5, sampled=True)
+    with pytest.raises(InvalidArgument, match="who replied may tell who was sampled"):
+        loop(hidden, start, noise=1.0)
+    loop(hidden, start, noise=1.0, tell=False)
+    found = hidden.audit(delta=DELTA)
+    assert not any("knows" in view.bound.adversary for view in found.views)
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"clip_norm": 0.0}, "clip_norm"),
+        ({"canaries": 0}, "canaries"),
+        ({"canaries": 2000}, "at most 1250 canaries for 2500 weights, got 2000"),
+        ({"seed": -1}, "seed"),
+    ],
+)
+def test_bad_settings_are_refused(asked: Any, words: str) -> None:
+    with pytest.raises(InvalidArgument, match=words):
+        CanaryRounds(model(), **{"clip_norm": 1.0, "canaries": 4, "seed": 0, **asked})
+
+
+def test_bad_rounds_are_refused() -> None:
+    canaries = CanaryRounds(model(), clip_norm=1.0, canaries=4, seed=0)
+    with pytest.raises(InvalidArgument, match="Expected a canary below 4, got 4"):
+        canaries.make_update(4)
+    with pytest.raises(InvalidArgument, match="Expected canaries below 4, got 4"):
+        canaries.see(model(1), canaries=[4])
+    accounted = AccountedMean(noise_multiplier=1.0, clip_norm=1.0)
+    checked = CanaryRounds(model(), clip_norm=1.0, canaries=4, seed=0, accounted=accounted)
+    with pytest.raises(InvalidArgument, match="Expected updates of all clients"):
+        checked.see(model(1), canaries=[0])
+    with pytest.raises(InvalidArgument, match="a claim about a client, got unit='record'"):
+        canaries.audit(em.Claim(1.0, delta=DELTA, unit="record"))

@@ -95,8 +95,8 @@ class LookFamily:
         rare = np.flatnonzero(rarity[failed[0]] <= level)
         while high - low > 1:
             marks = np.arange(low, high, max(1, (high - low) // _WAYS))[1:]
-            rarity = self._rarity(self._roots(marks, rare), counts[rare], rare)
-            hits = int((rarity <= level[rare]).any(axis=1).sum())
+            hit = self._rarity(self._roots(marks, rare), counts[rare], rare) <= level[rare]
+            hits = int(hit.any(axis=1).sum())
             marks = np.concatenate([[low], marks, [high]])
             low, high = int(marks[hits]), int(marks[hits + 1])
         return low if low >= 0 else None
@@ -135,14 +135,15 @@ class LookFamily:
     def _guess_least(self, mark: int) -> IntArray:
         """Counts about the least: where one direction limits counts they grow by e^ε."""
         if not self._least:
-            return (self._others + 1) * _PLACES // (_PLACES.size + 1)
+            return np.asarray((self._others + 1) * _PLACES // (_PLACES.size + 1))
         near = min(self._least, key=lambda known: abs(known - mark))
         least, value = self._least[near], self.value_of(mark)
         grow = np.exp(value - self.value_of(near))
         limited = self._rates[:, _NODES.size // 2] * (1 + np.exp(value)) < 1 - self._delta
         left = self._others + 1 - least
         about = np.where(limited, least * grow, self._others + 1 - left / grow)
-        return np.clip(np.rint(about).astype(np.int64) + _NEARBY, 0, self._others)
+        guesses = np.rint(about).astype(np.int64) + _NEARBY
+        return np.asarray(np.minimum(np.maximum(guesses, 0), self._others))
 
     def _find_looks(self, mark: int) -> Looks:
         n, m, outs = self.n_out, self.n_in, self.ranks_out.size

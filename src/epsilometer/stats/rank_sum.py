@@ -19,8 +19,8 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
 from epsilometer.stats.rank_counts import count_ranks
 from epsilometer.stats.rank_simulation import draw_order_statistics, find_safe_rank
@@ -146,5 +146,5 @@ def _draw_normals(ranks: IntArray, size: int, draws: int, rng: np.random.Generat
     """Order statistics of normal numbers from below, one row per rank."""
     found = np.empty((ranks.size, draws), np.float32)
     for row, uniform in zip(found, draw_order_statistics(ranks, size, draws, rng), strict=True):
-        row[:] = ndtri(uniform)
+        row[:] = scipy.special.ndtri(uniform)
     return found

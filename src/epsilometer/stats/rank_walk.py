@@ -132,7 +132,9 @@ class WalkLaw:
         times = np.repeat(self._times, sizes)
         self._after = times
         self._above = np.concatenate(above, axis=1) * self._count_choices(times, len(above[0]))
-        self._below = np.concatenate(below, axis=1) * self._count_choices(n + m - times, len(below[0]))
+        self._below = np.concatenate(below, axis=1) * self._count_choices(
+            n + m - times, len(below[0])
+        )
         logs = _log_factorials(1 << (n + m).bit_length())
         self._fixed = logs[n] + logs[m] - logs[times] - logs[n + m - times]
         self._shares = np.repeat(self._shares, sizes)
@@ -161,7 +163,7 @@ class WalkLaw:
 
 
 def _raise(log_weight: float, size: int) -> FloatArray:
-    return np.exp(-log_weight * np.arange(size))
+    return np.asarray(np.exp(-log_weight * np.arange(size)))
 
 
 def compute_weights(epsilon: float, delta: float) -> tuple[float, float]:
@@ -174,7 +176,9 @@ def is_affordable(n_in: int, n_out: int, *, delta: float, alpha: float) -> bool:
     """Whether the exact law takes milliseconds, and has digits enough."""
     revealed = sum(count_revealed(side, delta, alpha) for side in (n_in, n_out))
     largest = next((most for many, most in _LARGEST.items() if revealed <= many), 0)
-    return alpha >= _LEAST_ALPHA and n_in + n_out <= largest
+    scores = n_in + n_out
+    lost = 2.0**-52 * scores * math.log(scores)  # digits of a chance, as ln n! is so large
+    return alpha >= max(_LEAST_ALPHA, lost / _MARGIN) and scores <= largest
 
 
 def find_epsilon(looks: Looks, guess: float, *, delta: float, alpha: float) -> float:
@@ -266,9 +270,7 @@ def count_revealed(size: int, delta: float, alpha: float) -> int:
     return int(np.argmax(more <= limit))
 
 
-def _walk(
-    looks: Looks, p_out: float, revealed: int, times: IntArray, reach: float
-) -> _Walked:
+def _walk(looks: Looks, p_out: float, revealed: int, times: IntArray, reach: float) -> _Walked:
     """Chances of the number outside before any look happens, a row for every number revealed.
 
     Returns:
@@ -353,4 +355,4 @@ def _log_factorials(size: int) -> FloatArray:
     logs += (1 / 12 - (1 / 360 - 1 / (1260 * x * x)) / (x * x)) / x
     few = min(size + 1, _STIRLING)
     logs[:few] = [math.lgamma(each) for each in range(1, few + 1)]
-    return logs
+    return np.asarray(logs)

@@ -19,7 +19,7 @@ import functools
 from dataclasses import replace
 
 import numpy as np
-import scipy.special
+import scipy
 from numpy.typing import ArrayLike, NDArray
 
 from epsilometer.core.bound import Direction, EpsilonLowerBound

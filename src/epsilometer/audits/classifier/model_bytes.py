@@ -20,7 +20,7 @@ import zipfile
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -216,7 +216,7 @@ def _encode(text: str, encoding: str = "utf-8") -> bytes:
     return text.encode("latin1" if encoding == "latin1" else "utf-8")
 
 
-_Pure: Any = pickle._Unpickler  # type: ignore[attr-defined]
+_Pure: Any = pickle._Unpickler
 
 
 class _Reader(_Pure):  # type: ignore[misc]
@@ -278,7 +278,7 @@ def _read_pickle(content: bytes) -> Iterator[Any]:
 def _read_message(content: bytes) -> Any:
     """Return the fields of a message of protocol buffers, lists of numbers as arrays; or None."""
     fields: dict[tuple[int, int], list[Any]] = {}
-    place = 0
+    place, value = 0, cast("Any", None)
     while place < len(content):
         key, place = _read_varint(content, place)
         number, kind = key >> 3, key & 7

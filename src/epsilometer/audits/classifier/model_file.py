@@ -47,6 +47,7 @@ _TRIED = 5  # columns of one record each that are tried by fitting again
 _RUN = 8  # records of which some columns are met by more than chance
 _CHANGE = 1e-6  # relative; below it a parameter did not change
 _LABELS = ("classes_", "_y", "y_", "y", "y_train_")  # attributes that hold classes, not features
+_SAME = 0.5  # share of a model's parameters that are in its file
 _BLOB = 64  # bytes of which it is said that they were not understood
 
 
@@ -365,28 +366,23 @@ class _Search:
 
     def look_into_file(self, content: bytes, model: Any) -> None:
         """Search a file: what it holds, and its bytes as they are."""
-        held = set()
+        held = [np.zeros(0)]
         for part in read_objects(content):
             if isinstance(part, Unread):
                 self.add("unread", self.n, f"The model file {part.why}.")
                 continue
             for where, value in walk_state(part):
-                if isinstance(value, np.ndarray) and value.dtype.kind == "f":
-                    held.add(_digest(value))
+                held += _list_fractions(value)
                 self.look_at(f"{where} of the model file", value)
         if not any(kind == "rows" and "model file" in text for kind, text in self.found):
             self.look_into(content)
-        own = [
-            _digest(value)
-            for _, value in walk_state(model)
-            if isinstance(value, np.ndarray) and value.dtype.kind == "f" and value.size > 1
-        ]
-        if own and not held.issuperset(own):
+        own = [each for _, value in walk_state(model) for each in _list_fractions(value)]
+        if own and np.isin(np.unique(np.concatenate(own)), np.concatenate(held)).mean() < _SAME:
             self.add(
                 "unread",
                 self.n,
-                "The model file is not of the model that was fitted here: what can be computed "
-                "from its parameters was not tried.",
+                "The model file holds other parameters than the model that was fitted here: what "
+                "can be computed from them was not tried.",
             )
 
     def look_into(self, content: bytes, where: str = "The model file") -> None:
@@ -503,10 +499,15 @@ class _Search:
             )
 
 
-def _digest(value: Any) -> tuple[tuple[int, ...], bytes]:
-    """Return an array in single precision: the same of a model and of a file of it."""
+def _list_fractions(value: Any) -> list[FloatArray]:
+    """Return the parameters in an array, if there are any: the same in a model and in its file.
+
+    They are compared without signs and in single precision, as other formats keep them.
+    """
+    if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
+        return []
     with np.errstate(all="ignore"):
-        return value.size, value.astype(np.float32).tobytes()
+        return [np.abs(value.astype(np.float32)).ravel()]
 
 
 def _group_arrays(model: Any) -> dict[str, list[NDArray[Any]]]:

@@ -179,7 +179,7 @@ def _list_children(part: Any) -> list[Any]:
 
 def _fits(part: Any, features: Any) -> bool:
     width = getattr(part, "n_features_in_", None)
-    shape = getattr(features, "shape", ())
+    shape: tuple[int, ...] = getattr(features, "shape", ())
     return width is None or (len(shape) == 2 and shape[1] == width)
 
 
@@ -309,8 +309,8 @@ class Table:
         if self.sparse or len(at) < _RUN:
             return nothing
         own = cKDTree(self._at)
-        near = own.query(at, distance_upper_bound=_ROUNDED)[0] <= _ROUNDED
-        if near.mean() < 0.9:
+        near = np.asarray(own.query(at, distance_upper_bound=_ROUNDED)[0]) <= _ROUNDED
+        if np.mean(near) < 0.9:
             return nothing
         found = tree.query(self._at, distance_upper_bound=_ROUNDED)[0] <= _ROUNDED
         for decoy in self._draw_decoys():
@@ -443,7 +443,7 @@ def _has_digits(values: FloatArray) -> BoolArray:
 def _round_last(values: FloatArray) -> FloatArray:
     """Return values without the last digits, in which sums of another order differ."""
     mantissa, power = np.frexp(values)
-    return np.ldexp(np.round(mantissa * 2.0**40), power - 40)
+    return np.asarray(np.ldexp(np.round(mantissa * 2.0**40), power - 40))
 
 
 def _are_quantiles(ranks: IntArray) -> bool:

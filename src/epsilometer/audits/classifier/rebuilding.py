@@ -134,8 +134,8 @@ def _count_hits(rebuilt: FloatArray, true: FloatArray) -> int:
 
 def _read_logistic(model: Any, features: FloatArray, codes: IntArray) -> _Linear | None:
     strengths = {float(each) for each in np.ravel(getattr(model, "C_", getattr(model, "C", 1.0)))}
-    ratios = np.ravel(getattr(model, "l1_ratio_", getattr(model, "l1_ratio", None)))
-    shares = {float(each or 0.0) for each in ratios}
+    ratios: Any = getattr(model, "l1_ratio_", getattr(model, "l1_ratio", None))
+    shares = {float(each or 0.0) for each in np.ravel(ratios)}
     if len(strengths) != 1 or len(shares) != 1:
         return None  # another penalty for each class
     c, l1 = strengths.pop(), shares.pop()

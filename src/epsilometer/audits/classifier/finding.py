@@ -460,6 +460,12 @@ class PartResults:
                 "than another seed does, and are not counted. Whoever learns the seed sees them."
             )
         caveats += [leak.finding for leak in self._leaks or () if leak.kind == "statistics"]
+        if self._remedies():
+            usual = np.bincount(self.task.codes).max() / self.task.codes.size
+            caveats.append(
+                f"Whoever always names the commonest class is right about {usual:.1%}: a remedy "
+                "whose accuracy is no more leaves nothing to publish."
+            )
         if "attacks" in self.found:
             found = self.found["attacks"]
             train, test = found["accuracy"].tolist()
@@ -550,7 +556,10 @@ def describe_removal(found: Mapping[str, Any], ranks: Mapping[int, int]) -> Remo
             f"none; {last:,} were tried. Others come out where the riskiest leave."
         )
     else:
-        ended = f"After dropping {dropped:,} no record is exposed; accuracy falls by {lost:.3f}."
+        word = "falls" if lost >= 0 else "rises"
+        ended = (
+            f"After dropping {dropped:,} no record is exposed; accuracy {word} by {abs(lost):.3f}."
+        )
     curves = ("removed", "largest", "exposed", "accuracy")
     return RemovalPlan(
         **{name: tuple(found[name].tolist()) for name in curves},

@@ -8,8 +8,8 @@ import pytest
 from scipy import special
 
 import epsilometer as em
-from epsilometer.audits.classifier.job import find_gaps
 from epsilometer.audits.classifier.model_file import search_model
+from epsilometer.audits.classifier.seeds import find_gaps
 from epsilometer.findings import LeaveOneOut, RuleFinding
 from epsilometer.rules import PdtpAtMost
 

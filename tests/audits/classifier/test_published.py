@@ -32,6 +32,7 @@ from sklearn.tree import DecisionTreeClassifier
 from tests.audits.classifier.zoo import (
     CASES,
     Constant,
+    DpsgdClassifier,
     LabelMemory,
     NoisyBayes,
     draw_noise,
@@ -207,6 +208,19 @@ def test_a_private_estimator_of_ones_own_passes_and_its_twin_without_noise_does_
     epsilon: float, expected: str, form: str
 ) -> None:
     found = audit(NoisyBayes(epsilon), draw_wide(), form, shadows=32, records="sample:80")
+    why = [(rule.outcome, rule.finding) for rule in found.find(RuleFinding)]
+    assert found.verdict == expected, why
+
+
+@pytest.mark.parametrize("learning_rate", [20.0])
+@pytest.mark.parametrize(("epsilon", "expected"), [(1.0, "release"), (np.inf, "do not release")])
+def test_the_packages_own_dpsgd_passes_and_its_twin_without_noise_does_not(
+    epsilon: float, expected: str, learning_rate: float
+) -> None:
+    """With a large learning rate ln p is skewed: of 80 records 4 were counted as exposed."""
+    pytest.importorskip("torch")
+    model = DpsgdClassifier(epsilon, learning_rate)
+    found = audit(model, draw_wide(), "file", shadows=32)
     why = [(rule.outcome, rule.finding) for rule in found.find(RuleFinding)]
     assert found.verdict == expected, why
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
 from threadpoolctl import threadpool_limits
 
 from epsilometer._files import write_whole
@@ -26,7 +25,6 @@ from epsilometer.audits.classifier.advice import (
 from epsilometer.audits.classifier.attacks.evaluation import find_mismatch
 from epsilometer.audits.classifier.attacks.shadow_attacks import ATTACKS
 from epsilometer.audits.classifier.attacks.shadows import (
-    FLOOR,
     ShadowPool,
     hide_digits,
     shadow_pool,
@@ -42,6 +40,7 @@ from epsilometer.audits.classifier.leave_one_out.pdtp import (
 )
 from epsilometer.audits.classifier.model_file import search_model
 from epsilometer.audits.classifier.remedies import Remedy, list_remedies
+from epsilometer.audits.classifier.seeds import measure_spread, take_odds
 from epsilometer.audits.classifier.sklearn_models import (
     FitEstimator,
     clone_with_seed,
@@ -238,24 +237,16 @@ class ClassifierJob:
     def _measure_spread(
         self, records: IntArray, full: FloatArray, without: FloatArray
     ) -> FloatArray:
-        """Return how far ln p of models of all records varies with the seed, from below.
-
-        Standard deviations over ``_SEEDS`` models, at their lower limits for normal ln p; 0 where
-        seeds leave gaps that a record crosses.
-        """
+        """Return how far log-odds of models of all records vary with the seed, from below."""
         subject, codes = self.task.subject, self.task.codes
         fit, asked = (
             FitEstimator(subject.estimator, self.task.classes),
             take_rows(subject.X, records),
         )
         drawn = self._stream(_VARIATION, 1).integers(2**31, size=_SEEDS).tolist()
-        logs = np.maximum(np.stack([fit(subject.X, codes, seed)(asked) for seed in drawn]), FLOOR)
-        with np.errstate(invalid="ignore"):
-            found = np.nan_to_num(logs.std(axis=0, ddof=1))
-        # Of so many normal values, 95 % of standard deviations are below this times the true one
-        highest = np.sqrt(special.chdtri(_SEEDS - 1, 0.05) / (_SEEDS - 1))
-        shift = np.maximum(full, FLOOR) - np.maximum(without, FLOOR)
-        return np.where(find_gaps(logs, shift)[:, None], 0.0, found / highest)
+        logs = np.stack([fit(subject.X, codes, seed)(asked) for seed in drawn])
+        shift = take_odds(full, codes[records]) - take_odds(without, codes[records])
+        return measure_spread(take_odds(logs, codes[records]), shift)
 
     def _train_pool(self, models: int) -> ShadowPool:
         """Return a pool of so many models, or of more that are there already."""
@@ -465,30 +456,6 @@ class ClassifierJob:
 
     def _stream(self, *key: int) -> np.random.Generator:
         return np.random.default_rng(np.random.SeedSequence(self.task.seed, spawn_key=(2, *key)))
-
-
-def find_gaps(logs: FloatArray, shift: FloatArray) -> BoolArray:
-    """Tell of which records all models without them fall between those with them.
-
-    A law of few values, or of narrow heaps, spreads far and hides nothing: what moves between
-    its values is seen. There every value is nearer to another one than after it has moved.
-
-    Args:
-        logs: ln p of models of other seeds, ``(seeds, records, classes)``.
-        shift: By which a record moves ln p, ``(records, classes)``.
-
-    Example:
-        >>> heaps = np.repeat([-5.0, 5.0], 10).reshape(20, 1, 1)
-        >>> find_gaps(heaps, np.array([[1.2]])), find_gaps(heaps, np.array([[10.0]]))
-        (array([ True]), array([False]))
-    """
-    rows = np.arange(shift.shape[0])
-    most = np.abs(shift).argmax(axis=1)
-    values, moved = logs[:, rows, most], shift[rows, most]
-    apart = values[:, None] - values[None]
-    own, after = np.abs(apart), np.abs(apart - moved)
-    own[np.arange(len(own)), np.arange(len(own))] = np.inf
-    return np.asarray((after.min(axis=1) > own.min(axis=1)).all(axis=0))
 
 
 def plan_removal(

@@ -93,8 +93,8 @@ def search_model(
     Example:
         >>> from sklearn.neighbors import KNeighborsClassifier
         >>> X, y = np.random.default_rng(0).normal(size=(50, 3)), np.arange(50) % 2
-        >>> [leak.finding for leak in search_model(KNeighborsClassifier().fit(X, y), X, y)]
-        ['KNeighborsClassifier._fit_X holds 50 of 50 training rows.']
+        >>> search_model(KNeighborsClassifier().fit(X, y), X, y)[0].finding
+        'KNeighborsClassifier._fit_X holds 50 of 50 training rows.'
     """
     route = follow_records(model, X)
     tables = [Table(name, table, seed) for name, table in route.tables]

@@ -63,6 +63,7 @@ def _limit_options(command: Any) -> Any:
     Classifier,
     {
         "published_as": "Publish the model file, an API, or labels alone: required.",
+        "model_file": "Search this file of the model too; it is never loaded.",
         "attacks": "Run these attacks, separated by commas; all or none.",
         "shadows": "Train and attack so many shadow models.",
         "precision": "Attack more models until limits are at most so wide.",
@@ -78,6 +79,7 @@ def _limit_options(command: Any) -> Any:
     },
     into="settings",
     special={"attacks": Listed(Suggested(*ATTACKS))},
+    defaults={"published_as": None},  # whoever types the command has to say it
 )
 @_limit_options
 @audit_options(config=True, claim=False, units=True, home="epsilometer-classifier")

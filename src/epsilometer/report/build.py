@@ -78,14 +78,17 @@ def build(audit: Audit, *, records: int | None = None, brief: bool = False) -> D
     tables = [*texts.list_tables(audit)]
     tried = [table for table in tables if table.title == texts.REMEDIES] if decided else []
     first = (*tried, told) if decided else ()
+    facts = texts.list_every_fact(audit)
+    measured = (Facts(title="What was measured", rows=facts),) if facts else ()
     document = Document(
         title=audit.subject,
         verdict=_build_verdict(audit, reach or next(iter(meaning), "")),
         decisive=len(first),
         notes=tuple(texts.word_run(audit.provenance)),
-        summary=tuple(_list_cards(audit)),
+        summary=(*_list_cards(audit), *(() if decided else measured)),
         blocks=(
             *first,
+            *(measured if decided else ()),
             *([] if brief else _collect_figures("Side by side", compare_views(audit), "views")),
             *(sections[0].blocks if lone else ()),
             *(table for table in tables if table not in tried),
@@ -119,8 +122,6 @@ def _list_cards(audit: Audit) -> Iterator[Block]:
         yield scale
     if views:
         yield _build_threat(views, audit)
-    if facts := texts.list_every_fact(audit):
-        yield Facts(title="What was measured", rows=facts)
 
 
 def _list_advice(audit: Audit) -> Iterator[Block]:

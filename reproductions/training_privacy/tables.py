@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import records
 import scipy.stats
+from model_trees import ModelTrees
 from models import Classifier, Logistic, NaiveBayes, Networks
 from nets import Training
 from sklearn.exceptions import ConvergenceWarning
@@ -96,6 +97,7 @@ def rows(device: str, batch: int = 32) -> list[Row]:
     overfitted = Networks(Training(epochs=30, batch=1, device=device))
     found = [Row("Adult", "NN", Networks(Training(epochs=100, batch=batch, device=device)))]
     found += [Row("Adult", "NB", NaiveBayes()), Row("Adult", "LR", Logistic())]
+    found += [Row("Adult", "LMT", ModelTrees())]
     found += [Row("Shopping-10", "NN", overfitted)]
     found += [Row("Shopping-10", "NB", NaiveBayes()), Row("Shopping-10", "LR", Logistic())]
     found += [Row("Shopping-100", "NN", overfitted), Row("Shopping-100", "NB", NaiveBayes())]

@@ -28,6 +28,7 @@ from epsilometer.audits.classifier.attacks.shadows import (
     show_logs,
 )
 from epsilometer.audits.classifier.finding import PartResults, sum_up_parts
+from epsilometer.audits.classifier.leave_one_out.chosen import Chosen, choose_records
 from epsilometer.audits.classifier.leave_one_out.pdtp import (
     SHOWN,
     Pdtp,
@@ -35,6 +36,7 @@ from epsilometer.audits.classifier.leave_one_out.pdtp import (
     pdtp,
     predict_class,
 )
+from epsilometer.audits.classifier.leave_one_out.screens import screen_pool
 from epsilometer.audits.classifier.model_file import search_model
 from epsilometer.audits.classifier.remedies import Remedy, list_remedies
 from epsilometer.audits.classifier.sklearn_models import (
@@ -179,11 +181,15 @@ class ClassifierJob:
             write_whole(self.directory / RECORDS, results.list_records().encode("utf-8"))
         return results.make_audit(done.provenance)
 
-    def _measure(self, X: Any, y: Any, *, where: str, every: bool = False) -> Pdtp:  # noqa: N803
+    def _measure(
+        self,
+        X: Any,  # noqa: N803
+        y: Any,
+        *,
+        where: str,
+        records: Chosen | None = None,
+    ) -> Pdtp:
         subject = self.task.subject
-        records: Any = None if every else subject.records
-        if not isinstance(records, (str, type(None))):
-            records = np.asarray(records)
         return pdtp(
             subject.estimator,
             X,
@@ -211,7 +217,13 @@ class ClassifierJob:
 
     def _leave_out(self) -> Arrays:
         subject = self.task.subject
-        found = self._measure(subject.X, subject.y, where="leave-one-out")
+        chosen = choose_records(
+            subject.records,
+            self.task.codes.size,
+            seed=self.task.seed,
+            screen=lambda: screen_pool(self._train_pool(subject.shadows)),  # as attacks need
+        )
+        found = self._measure(subject.X, subject.y, where="leave-one-out", records=chosen)
         null = found.null
         if null is None or found.floor is None or not found.floor.any():
             null = np.zeros((0, found.classes.size))  # another seed changes nothing: not random
@@ -225,6 +237,7 @@ class ClassifierJob:
             "null": null,
             "spread": spread,
             "drawn": np.array(found.unseen is not None),
+            "screened": found.screened,
             "path": np.array(found.path),
             "caveats": np.array(found.caveats, np.str_),
         }
@@ -363,7 +376,7 @@ class ClassifierJob:
     def _remove(self) -> Arrays:
         subject = self.task.subject
         return plan_removal(
-            lambda X, y: self._measure(X, y, where=f"removal-{len(y)}", every=True),  # noqa: N803
+            lambda X, y: self._measure(X, y, where=f"removal-{len(y)}"),  # noqa: N803
             subject.X,
             subject.y,
             limit=subject.limit,

@@ -97,8 +97,8 @@ def screen_pool(pool: ShadowPool) -> FloatArray:
 class _Surrogate:
     """A logistic regression on standardised columns, in place of any model.
 
-    Its curvature is taken for the same in all classes, Σ w x xᵀ + I with w = (1 − Σ p²)/2: exact
-    for two classes, and of the size of one class for more.
+    Its curvature is taken for the same in all classes, Σ w x xᵀ + 2 I with w = 1 − Σ p²: exact for
+    two classes, whose weights are each other's negatives, and of that size for more.
 
     Attributes:
         logs: ln p at each record, ``(n, classes)``.
@@ -124,8 +124,8 @@ class _Surrogate:
         self.logs = np.asarray(model.fit(scaled, codes).predict_log_proba(scaled))
         p = np.exp(self.logs)
         self.residual = np.eye(p.shape[1])[codes] - p
-        weight = (1 - (p**2).sum(axis=1)) / 2
-        curvature = (scaled * weight[:, None]).T @ scaled + np.eye(scaled.shape[1])
+        weight = 1 - (p**2).sum(axis=1)
+        curvature = (scaled * weight[:, None]).T @ scaled + 2 * np.eye(scaled.shape[1])
         self.spread = np.einsum("ij,ji->i", scaled, np.linalg.solve(curvature, scaled.T))
         self.leverage = weight * self.spread
 

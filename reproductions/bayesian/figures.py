@@ -120,8 +120,7 @@ def to_the_letter(**how: Any) -> dict[str, str]:
     found = {f"{WAYS[0]}: {name}": value for name, value in estimates_of_figure_5(sides).items()}
     for name, four in {**SINGLE, **STATISTICS}.items():
         by_number = [estimates(sides, four, number=number) for number in ALL_NUMBERS]
-        means = ", ".join(f"{np.mean(each):.2f}" for each in by_number)
-        found[f"{WAYS[0]}, {name}: {numbers} samples"] = means
+        found[f"{WAYS[0]}, {name}: {numbers} samples"] = ", ".join(map(over, by_number))
     return found
 
 

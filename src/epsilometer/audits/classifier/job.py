@@ -28,7 +28,6 @@ from epsilometer.audits.classifier.attacks.shadows import (
     show_logs,
 )
 from epsilometer.audits.classifier.finding import PartResults, sum_up_parts
-from epsilometer.audits.classifier.leave_one_out.chosen import Chosen, choose_records
 from epsilometer.audits.classifier.leave_one_out.pdtp import (
     SHOWN,
     Pdtp,
@@ -36,7 +35,6 @@ from epsilometer.audits.classifier.leave_one_out.pdtp import (
     pdtp,
     predict_class,
 )
-from epsilometer.audits.classifier.leave_one_out.screens import screen_pool
 from epsilometer.audits.classifier.model_file import search_model
 from epsilometer.audits.classifier.remedies import Remedy, list_remedies
 from epsilometer.audits.classifier.sklearn_models import (
@@ -187,7 +185,7 @@ class ClassifierJob:
         y: Any,
         *,
         where: str,
-        records: Chosen | None = None,
+        records: IntArray | str | None = None,
     ) -> Pdtp:
         subject = self.task.subject
         return pdtp(
@@ -217,13 +215,10 @@ class ClassifierJob:
 
     def _leave_out(self) -> Arrays:
         subject = self.task.subject
-        chosen = choose_records(
-            subject.records,
-            self.task.codes.size,
-            seed=self.task.seed,
-            screen=lambda: screen_pool(self._train_pool(subject.shadows)),  # as attacks need
-        )
-        found = self._measure(subject.X, subject.y, where="leave-one-out", records=chosen)
+        records: Any = subject.records
+        if not isinstance(records, (str, type(None))):
+            records = np.asarray(records)
+        found = self._measure(subject.X, subject.y, where="leave-one-out", records=records)
         null = found.null
         if null is None or found.floor is None or not found.floor.any():
             null = np.zeros((0, found.classes.size))  # another seed changes nothing: not random

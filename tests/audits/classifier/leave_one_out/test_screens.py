@@ -136,7 +136,7 @@ def test_counting_the_screened_as_drawn_would_be_wrong() -> None:
     assert found.low <= 0.02 <= found.high
 
 
-def test_an_audit_screens_by_the_models_that_it_attacks() -> None:
+def test_an_audit_of_screened_records_clears_nobody() -> None:
     subject = em.Classifier(
         DecisionTreeClassifier(random_state=0),
         X,

@@ -1,6 +1,6 @@
 """Choose which records are left out: all, given ones, a sample, or a screen's and a sample."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,7 +30,7 @@ class Chosen:
 
 
 def choose_records(
-    records: "Sequence[int] | IntArray | str | Chosen | None",
+    records: IntArray | str | None,
     of: int,
     *,
     seed: int,
@@ -52,8 +52,6 @@ def choose_records(
         >>> chosen.records[chosen.screened], chosen.records[~chosen.screened].size, chosen.unseen
         (array([98, 99]), 2, 75)
     """
-    if isinstance(records, Chosen):
-        return records
     if records is None:
         return _draw(of, of, seed)
     if isinstance(records, str):

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epsilometer import _validate
-from epsilometer.audits.classifier.leave_one_out.chosen import Chosen, choose_records
+from epsilometer.audits.classifier.leave_one_out.chosen import choose_records
 from epsilometer.audits.classifier.leave_one_out.families import Removable, family_of
 from epsilometer.audits.classifier.leave_one_out.refits import PATIENCE, LeaveOneOut, refit
 from epsilometer.audits.classifier.leave_one_out.screens import screen_records
@@ -101,7 +101,7 @@ def pdtp(
     X: Any,  # noqa: N803 - as in scikit-learn
     y: Any,
     *,
-    records: IntArray | str | Chosen | None = None,
+    records: IntArray | str | None = None,
     preprocessing: Preprocessing = "refit",
     seed: int = 0,
     engine: Any = None,
@@ -232,7 +232,7 @@ class _Comparison:
         X: Any,  # noqa: N803
         y: Any,
         *,
-        records: IntArray | str | Chosen | None = None,
+        records: IntArray | str | None = None,
         preprocessing: Preprocessing = "refit",
         seed: int = 0,
         **refit_options: Any,

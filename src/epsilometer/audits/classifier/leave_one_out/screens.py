@@ -7,6 +7,7 @@ model. So a screen never clears a record: what it did not choose is sampled by c
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -14,9 +15,14 @@ import numpy as np
 
 from epsilometer._extras import needs
 from epsilometer.audits.classifier.attacks.shadows import ShadowPool, shadow_pool
-from epsilometer.audits.classifier.sklearn_models import check_choice, read_labels, read_matrix
+from epsilometer.audits.classifier.sklearn_models import (
+    FitEstimator,
+    check_choice,
+    read_labels,
+    read_matrix,
+)
 from epsilometer.errors import InvalidArgument
-from epsilometer.types import FloatArray
+from epsilometer.types import FloatArray, IntArray
 
 Screen: TypeAlias = Literal["subsamples", "influence", "leverage", "per-instance"]
 CITES = MappingProxyType(
@@ -44,8 +50,9 @@ def screen_records(
 ) -> FloatArray:
     """Guess which records have a high PDTP: larger is riskier; only the order has a meaning.
 
-    - ``"subsamples"`` trains the estimator on 32 halves of the records, and compares what models
-      with a record and models without it say of it (Feldman and Zhang 2020). For any estimator.
+    - ``"subsamples"`` trains the estimator on 32 halves of the records, with the same random
+      numbers, and compares what models with a record and models without it say of it (Feldman and
+      Zhang 2020). For any estimator.
     - ``"influence"`` takes a logistic regression in place of the estimator, and its first-order
       change when a record leaves (Koh and Liang 2017).
     - ``"leverage"`` is how far a record lies from the others, in the metric of that regression.
@@ -71,9 +78,12 @@ def screen_records(
         ((150,), 106)
     """
     check_choice(Screen, screen=screen)
-    if screen == "subsamples":
-        return screen_pool(shadow_pool(estimator, X, y, models=MODELS, seed=seed, engine=engine))
-    return _SURROGATE[screen](_Surrogate(X, y))
+    if screen != "subsamples":
+        return _SURROGATE[screen](_Surrogate(X, y))
+    fit = _SameSeed(FitEstimator(estimator, read_labels(y)[0]), seed)
+    return screen_pool(
+        shadow_pool(fit, X, y, models=MODELS, draw="halves", seed=seed, engine=engine)
+    )
 
 
 def screen_pool(pool: ShadowPool) -> FloatArray:
@@ -92,6 +102,17 @@ def screen_pool(pool: ShadowPool) -> FloatArray:
         for side in (inside, ~inside)
     ]
     return np.asarray(np.abs(means[0] - means[1]).max(axis=1))
+
+
+@dataclass(frozen=True)
+class _SameSeed:
+    """Trains every model with the same random numbers, so that they differ by their records."""
+
+    train: FitEstimator
+    seed: int
+
+    def __call__(self, X: Any, codes: IntArray, seed: int) -> Callable[[Any], Any]:  # noqa: N803
+        return self.train(X, codes, self.seed)
 
 
 class _Surrogate:

@@ -68,7 +68,7 @@ def _limit_options(command: Any) -> Any:
         "shadows": "Train and attack so many shadow models.",
         "precision": "Attack more models until limits are at most so wide.",
         "skip_trend": "Attack no smaller models, which show the trend with size.",
-        "records": "Leave out only a sample of records: sample:500.",
+        "records": "Leave out only some records: sample:500, or screen:500.",
         "preprocessing": "Refit scaling without each record, or hold it fixed.",
         "patience": "Allow refits so many seconds.",
         "decimals": "Show probabilities of an API with so many decimals.",

@@ -13,7 +13,7 @@ from epsilometer.audits.federated.directions import Family, make_directions
 from epsilometer.audits.federated.iterates import (
     KEPT,
     Arrays,
-    IterateWatch,
+    CosineWatch,
     Layout,
     OtherUpdates,
 )
@@ -25,10 +25,10 @@ from epsilometer.engine.environment import versions
 from epsilometer.engine.request import Request
 from epsilometer.errors import InvalidArgument
 
-__all__ = ["AccountedMean", "CanaryRounds"]
+__all__ = ["AccountedMean", "IterateWatch"]
 
 
-class CanaryRounds:
+class IterateWatch:
     """Canaries for the rounds of one federated run, and what was seen of them.
 
     A canary is a client that sends a random direction, as long as clipping allows. Your server
@@ -53,12 +53,12 @@ class CanaryRounds:
 
     Example:
         >>> rng, model = np.random.default_rng(0), {"w": np.zeros(4000)}
-        >>> canaries = CanaryRounds(model, clip_norm=1.0, canaries=100, seed=1)
+        >>> watch = IterateWatch(model, clip_norm=1.0, canaries=100, seed=1)
         >>> for _ in range(3):
-        ...     total = sum(canaries.make_update(number)["w"] for number in range(100))
+        ...     total = sum(watch.make_update(number)["w"] for number in range(100))
         ...     model = {"w": model["w"] + (total + 0.5 * rng.normal(size=4000)) / 100}
-        ...     canaries.see(model, canaries=range(100))
-        >>> canaries.audit(1.0, delta=1e-5).verdict
+        ...     watch.see(model, canaries=range(100))
+        >>> watch.audit(1.0, delta=1e-5).verdict
         'refuted'
     """
 
@@ -87,7 +87,7 @@ class CanaryRounds:
         self._directions = make_directions(
             family, count=2 * canaries, dimension=self._layout.size, key=self.seed
         )
-        self._watch = IterateWatch(
+        self._watch = CosineWatch(
             self._directions,
             self._layout.flatten(model),
             sizes=self._layout.sizes,
@@ -204,7 +204,7 @@ class CanaryRounds:
             provenance=Provenance(
                 subject="rounds",
                 settings={
-                    "function": "epsilometer.integrations.rounds:CanaryRounds",
+                    "function": "epsilometer.integrations.rounds:IterateWatch",
                     "model": {"supplied": "arrays"},
                     "canaries": self._canaries,
                     "clip_norm": self._clip_norm,

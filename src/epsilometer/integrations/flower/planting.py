@@ -13,7 +13,7 @@ from epsilometer.audits.federated.directions import Directions
 from epsilometer.audits.federated.iterates import (
     KEPT,
     IterateSummary,
-    IterateWatch,
+    CosineWatch,
     Layout,
     OtherUpdates,
 )
@@ -113,7 +113,7 @@ class Planting:
         self.canary_of: dict[int, int] = {}
         self._designated = settings.count if settings.mode == "mod" else 0
         self.layout: Layout | None = None
-        self.watch: IterateWatch | None = None
+        self.watch: CosineWatch | None = None
         self.strategy: Any = None
         self.failed = 0
         self.example: RecordDict | None = None
@@ -175,7 +175,7 @@ class Planting:
             self._canaries = draw_directions(
                 asked.family, asked.count, self.layout.size, asked.known_seed
             )
-            self.watch = IterateWatch(
+            self.watch = CosineWatch(
                 self._canaries,
                 self.layout.flatten(arrays),
                 sizes=self.layout.sizes,

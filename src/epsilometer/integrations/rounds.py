@@ -96,6 +96,7 @@ class IterateWatch:
         self._canaries, self._clip_norm, self._sampled = canaries, float(clip_norm), sampled
         self._accounted, self._rounds = accounted, RoundWatch()
         self._model = {name: np.array(value) for name, value in model.items()}
+        self._witness: int | None = None  # the canary whose rounds say what a client loses
 
     def make_update(self, number: int) -> dict[str, NDArray[Any]]:
         """Return what a canary adds to the weights that it is sent, made afresh at every call."""
@@ -158,7 +159,9 @@ class IterateWatch:
         if self._accounted is not None:
             for number in members:
                 self._rounds.add(self._join(self.make_update(number)), canary=True)
-            self._rounds.end(released)
+            if self._witness is None and members:
+                self._witness = members[0]
+            self._rounds.end(released, same_client=self._witness in members)
 
     def _join(self, update: Arrays) -> Mapping[str, NDArray[Any]]:
         return {name: value + update[name] for name, value in self._model.items()}
@@ -189,14 +192,15 @@ class IterateWatch:
         filled = request.fill_claim(adjacency="zero_out", unit="client")
         knowledge: Literal["hidden", "known"] = "hidden" if self._sampled else "known"
         title = f"federated rounds, {self._canaries:,} canaries"
+        bound, left = self._rounds.share_confidence(confidence, delta=at)
         views = measure_iterates(
             self._watch.summarise(),
-            dataclasses.replace(request, claim=filled),
+            dataclasses.replace(request, claim=filled, confidence=left),
             dimension=self._layout.size,
             participation=knowledge,
             subject=title,
         )
-        checks = () if self._accounted is None else (self._rounds.finding(),)
+        checks = () if self._accounted is None else (self._rounds.finding(bound=bound),)
         return Audit(
             subject=title,
             claim=filled,

@@ -9,8 +9,8 @@ import scipy.stats
 from epsilometer.audits.federated.directions import HadamardCanaries
 from epsilometer.audits.federated.iterates import (
     KEPT,
-    IterateSummary,
     CosineWatch,
+    IterateSummary,
     MatchedFilter,
     OtherUpdates,
     remove_known,

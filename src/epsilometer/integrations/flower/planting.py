@@ -12,8 +12,8 @@ from epsilometer._extras import needs
 from epsilometer.audits.federated.directions import Directions
 from epsilometer.audits.federated.iterates import (
     KEPT,
-    IterateSummary,
     CosineWatch,
+    IterateSummary,
     Layout,
     OtherUpdates,
 )
@@ -129,6 +129,8 @@ class Planting:
         self._nodes = 0
         self._everybody = True
         self._others: OtherUpdates | None = None
+        self._members: list[int] = []  # canaries that answered in the round under way
+        self._witness: int | None = None  # the canary whose rounds say what a client loses
         self._norm_before: float | None = None
         self._single: dict[int, float] = {}
         self._planted = [0, 0]  # replies about these canaries, and about others
@@ -269,7 +271,7 @@ class Planting:
         known = list(nodes())
         self._nodes = len(known)
         self._everybody &= asked == self._nodes
-        self._others = None
+        self._others, self._members = None, []
         if self.watch is not None:
             self.watch.next_round()
             if self.participation == "hidden":
@@ -333,6 +335,9 @@ class Planting:
         norm = self._choose_norm(asked, sent, replies)
         numbers = [self.canary_of[node] for node in nodes]
         self.watch.take_part(numbers)
+        self._members = numbers
+        if self._witness is None:
+            self._witness = numbers[0]
         self._note_share(len(nodes), len(replies), norm)
         loud, many = self._choose_loud()
         for place, number in enumerate(numbers):
@@ -521,7 +526,8 @@ class Planting:
         """
         try:
             self._see_count(replies)
-            self.rounds.end(released, everybody=replies == self._nodes)
+            known = self.participation == "known" and self._witness in self._members
+            self.rounds.end(released, same_client=known)
         except Exception as problem:  # the run never ends because of its audit
             self.rounds.skip(_describe_problem(problem))
         self.save_round()

@@ -15,7 +15,6 @@ from msgspec import structs
 
 from epsilometer._files import write_whole
 from epsilometer.audits.federated.subject import measure_iterates
-from epsilometer.conformance.server_rounds import SHARE
 from epsilometer.core import judge
 from epsilometer.core.audit import Audit, Provenance
 from epsilometer.core.claim import Claim
@@ -109,11 +108,10 @@ def _make_audit(planting: Planting, call: dict[str, Any], said: tuple[str, ...])
     names = " of ".join(type(part).__name__ for part in planting.parts)
     summary = planting.summarise()
     subject = f"Flower {names or 'ServerApp'}, {summary.took.size:,} canaries"
-    wrong, rounds = 1 - request.confidence, planting.rounds
-    spent = min(SHARE, wrong / 2)
-    share = planting.part * (planting.part + 1)  # of what a run that was killed may spend
-    bound = rounds.bound_epsilon(delta=request.known_delta, alpha=spent / share)
-    confidence = request.confidence if bound is None else request.confidence + spent
+    rounds = planting.rounds
+    bound, confidence = rounds.share_confidence(
+        request.confidence, delta=request.known_delta, parts=planting.part
+    )
     try:
         views = measure_iterates(
             summary,

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal
 
@@ -171,33 +172,43 @@ class Planting:
 
     def see(self, arrays: Arrays) -> None:
         """Take note of weights; the first ones fix what is watched."""
-        asked = self.settings
-        if self.layout is None or self.watch is None:
-            self.layout = Layout(arrays, without=asked.without)
-            self._canaries = draw_directions(
-                asked.family, asked.count, self.layout.size, asked.known_seed
-            )
-            self.watch = CosineWatch(
-                self._canaries,
-                self.layout.flatten(arrays),
-                sizes=self.layout.sizes,
-                memory=0 if asked.mode == "mod" else KEPT,
-            )
-            if self.kept is not None:
-                self.watch.restore(self.kept.watch)
-                self._designate(self.kept.nodes)
-                self._odd.update(dict.fromkeys(self.kept.odd))
-        elif not self.ended:
-            moved = False
-            try:
-                known = [] if self._others is None else self._others.list_sums()
-                moved = self.watch.see(self.layout.flatten(arrays), known=known)
-            except InvalidArgument as problem:  # the run never ends because of its audit
-                self.end(problem)
+        if self.ended:
+            return
+        with self.guard():
+            if self.layout is None or self.watch is None:
+                self._begin(arrays)
+                return
+            known = [] if self._others is None else self._others.list_sums()
+            moved = self.watch.see(self.layout.flatten(arrays), known=known)
             self._unsaved |= moved
             if moved and self._added:  # directions are orthogonal, or nearly so
                 self._effects.append(min(1.0, self._added / self.watch.moved))
                 self._added = 0.0
+
+    def _begin(self, arrays: Arrays) -> None:
+        """Draw canaries for a model, whose first weights these are."""
+        asked, self.layout = self.settings, Layout(arrays, without=self.settings.without)
+        self._canaries = draw_directions(
+            asked.family, asked.count, self.layout.size, asked.known_seed
+        )
+        self.watch = CosineWatch(
+            self._canaries,
+            self.layout.flatten(arrays),
+            sizes=self.layout.sizes,
+            memory=0 if asked.mode == "mod" else KEPT,
+        )
+        if self.kept is not None:
+            self.watch.restore(self.kept.watch)
+            self._designate(self.kept.nodes)
+            self._odd.update(dict.fromkeys(self.kept.odd))
+
+    @contextmanager
+    def guard(self) -> Iterator[None]:
+        """End the audit where something fails: the run never ends because of it."""
+        try:
+            yield
+        except Exception as problem:
+            self.end(problem)
 
     @property
     def norm_known(self) -> bool:
@@ -216,10 +227,8 @@ class Planting:
             if name == PLANTED:
                 del content[name]
             if self.settings.local and number is not None and number not in self._single:
-                try:
+                with self.guard():
                     self._look_for(number, content)
-                except InvalidArgument as problem:  # the run never ends because of its audit
-                    self.end(problem)
 
     def take_commitment(self, record: MutableMapping[str, Any]) -> int | None:
         """Take it out of one record; return the canary's number where it is one of ours."""
@@ -277,7 +286,8 @@ class Planting:
             if self.participation == "hidden":
                 self.watch.forget_rounds()
         if self.settings.mode == "replace" and not self.canary_of:
-            self._designate(self.settings.choose_nodes(known))
+            with self.guard():
+                self._designate(self.settings.choose_nodes(known))
 
     def list_virtual(self, real: int) -> list[int]:
         """Return the nodes that do not exist and take part beside so many real ones."""
@@ -302,10 +312,8 @@ class Planting:
 
         Where that is not known the audit ends, and the run goes on without canaries.
         """
-        try:
+        with self.guard():
             yield from self._answer(nodes, asked, replies)
-        except Exception as problem:  # the run never ends because of its audit
-            self.end(problem)
 
     def end(self, problem: Exception) -> None:
         """End the audit, and not the run: canaries take part no longer."""
@@ -502,9 +510,9 @@ class Planting:
         if self.ended or self._sent is None or isinstance(accounted, str):
             self.rounds.skip(self.ended or str(accounted))
             return
+        bits = 0
         try:
             self.rounds.begin(self._sent, accounted)
-            bits = 0
             for content, canary in replies:
                 arrays = read_weights(content)
                 if self.settings.replies == "updates":

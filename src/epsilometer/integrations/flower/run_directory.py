@@ -62,7 +62,10 @@ def record_run(settings: Settings, call: dict[str, Any]) -> Iterator[Planting]:
             yield planting
             ended = ""
         finally:
-            write_run(planting, folder, call, ended)
+            try:
+                write_run(planting, folder, call, ended)
+            except Exception:  # the run never fails because of its audit
+                _log.exception("epsilometer: no result could be written to %s", folder)
 
 
 def write_run(planting: Planting, folder: Path, call: dict[str, Any], ended: str = "") -> None:

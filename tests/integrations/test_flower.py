@@ -35,6 +35,7 @@ from flwr.serverapp.strategy import (
 
 import epsilometer as em
 from epsilometer._dispatch import read_call
+from epsilometer.audits.federated.iterates import Layout
 from epsilometer.errors import InvalidArgument
 from epsilometer.integrations.flower import (
     InProcessGrid,
@@ -42,7 +43,7 @@ from epsilometer.integrations.flower import (
     canary_mod,
     run_in_process,
 )
-from epsilometer.integrations.flower.messages import RegeneratedArray
+from epsilometer.integrations.flower.replies import RegeneratedArray, ReplyMaker
 from epsilometer.integrations.flower.settings import draw_directions
 from tests.integrations.flower_apps import (
     CLAIM,
@@ -799,6 +800,25 @@ def test_replies_of_canaries_are_made_when_they_are_read() -> None:
     np.testing.assert_array_equal(record["w"].numpy(), make())
     assert array.data == Array(make()).data
     np.testing.assert_array_equal(record.to_numpy_ndarrays()[0], make())
+
+
+def test_clipped_replies_of_canaries_are_not_held_either() -> None:
+    """Strategies that clip put other arrays into every reply."""
+    start = model(2000)
+    sent = {name: part.numpy() for name, part in start.items()}
+    maker = ReplyMaker(Layout(sent), draw_directions("hadamard", 4, 2000, 1))
+    asked = RecordDict({"arrays": start})
+    reply = maker.make(2, norm=5.0, asked=asked, sent=sent, example=None, weights={"n": 1.0})
+    before = reply["arrays"].to_numpy_ndarrays()
+    clipped = [own + (part - own) / 5 for own, part in zip(sent.values(), before, strict=True)]
+    reply["arrays"] = ArrayRecord(dict(zip(sent, map(Array, clipped), strict=True)))
+    held = reply["arrays"]
+    assert all(isinstance(part, RegeneratedArray) for part in held.values())
+    for part, expected in zip(held.to_numpy_ndarrays(), clipped, strict=True):
+        np.testing.assert_allclose(part, expected, rtol=1e-6, atol=1e-6)
+    other = {name: Array(part + 1) for name, part in sent.items()}
+    reply["arrays"] = ArrayRecord(other)  # what is no canary stays as it is
+    assert not any(isinstance(part, RegeneratedArray) for part in reply["arrays"].values())
 
 
 def test_what_clients_replied_is_known_only_where_nobody_was_sampled(tmp_path: Path) -> None:

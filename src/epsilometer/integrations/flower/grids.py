@@ -86,6 +86,7 @@ class CanaryGrid(Grid):
         replies: list[Message] = []
         if theirs:
             replies = list(self._grid.send_and_receive(theirs, timeout=timeout))
+            self._planting.missing += sum(map(is_training, theirs)) and len(theirs) - len(replies)
         return [*replies, *self._answer(ours, replies)]
 
     def _split_messages(self, messages: Iterable[Message]) -> tuple[list[Message], list[Message]]:

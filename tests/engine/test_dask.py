@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from epsilometer.engine.engines import Dask, EngineLost, InProcess
+from epsilometer.engine.engines import Dask, InProcess
+from epsilometer.engine.leases import EngineLost
 from epsilometer.engine.run import run
 from epsilometer.engine.shards import Arrays
 from epsilometer.engine.store import Store, is_busy
@@ -206,7 +207,7 @@ def test_a_unit_that_always_kills_its_worker_fails_and_the_others_finish(tmp_pat
         result_of(tmp_path / "run", found.address, act=Deadly(tmp_path, (4,)))
     failures = Store.open(tmp_path / "run").failures()
     assert list(failures) == [4]
-    assert "died 1 times with nothing but this unit to do" in failures[4]
+    assert "tried 1 times with nothing else under way" in failures[4]
     # Twice under Dask's own rule (ALLOWED_FAILURES), then as often alone, once.
     assert len(list(tmp_path.glob("4-*"))) == 4
 

@@ -27,7 +27,7 @@ def one_unit_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each unit goes to the disk before the next: the crash points are the same each time."""
 
     def add(self: Writer, unit: int, arrays: Any) -> None:
-        self._write({unit: arrays})
+        self._shelf.write_shard({unit: arrays})
 
     monkeypatch.setattr(Writer, "add", add)
 

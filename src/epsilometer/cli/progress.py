@@ -37,6 +37,18 @@ def _word_warning(event: Event) -> str:
     match event.name:
         case "damaged":
             return one_line(f"{about['file']} is computed again: {about['reason']}.")
+        case "late":
+            usual = "" if about["usual"] is None else f", where {about['usual']:.3g} s is usual"
+            return one_line(
+                f"Unit {about['unit']} is late: {about['seconds']:.0f} s at {about['worker']}"
+                f"{usual}."
+            )
+        case "lost":
+            count = len(about["units"])
+            return one_line(
+                f"{count} unit{'' if count == 1 else 's'} at {about['worker']} will be tried "
+                f"again: {about['reason']}"
+            )
         case "failed":
             return f"Unit {about['unit']} failed: {name_error(about['error'])}."
         case "stopped":

@@ -19,7 +19,7 @@ __all__ = ["LONGEST", "name_error", "one_line", "printable", "to_csv_text", "to_
 _COLONS = re.compile(r"::(?=\w)")
 _HASHES = re.compile(r"##(?=\[|vso\[)", re.IGNORECASE)
 _FORMULA = re.compile(r"\s*[=+\-@|%]")  # how spreadsheets recognise a formula, or a call of DDE
-_DIED = "The worker died"  # as engines say it of a unit, in their own words
+_OURS = ("The worker died", "It took longer than")  # begin what the engine says itself
 LONGEST = 2_000  # letters of a text; nobody reads more in one line
 
 
@@ -48,7 +48,7 @@ def name_error(traceback: str) -> str:
         >>> name_error("The worker died 3 times.\\nsignal 9")
         'The worker died 3 times.'
     """
-    if traceback.startswith(_DIED):
+    if traceback.startswith(_OURS):
         return traceback.partition("\n")[0]
     _, _, frames = traceback.rpartition("Traceback (most recent call last):\n")
     last = next((line for line in frames.splitlines() if not line.startswith(" ")), "")

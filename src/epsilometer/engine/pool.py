@@ -64,8 +64,7 @@ class _Worker:
     pipe: Connection
     device: str | None
     new: bool = True
-    ready: bool = False
-    has_call: bool = False
+    ready: bool = False  # it has the call
     lease: Lease | None = None
 
     @property
@@ -145,9 +144,6 @@ class Processes:
         (worker,) = (each for each in self._workers if each.name == lease.worker)
         worker.lease = lease
         with suppress(OSError):
-            if not worker.has_call:
-                worker.pipe.send(("call", *self._parcel.parts))
-                worker.has_call = True
             worker.pipe.send(("units", list(lease.units)))
 
     def wait(self, seconds: float) -> Iterator[tuple[Lease, Outcome | str]]:
@@ -192,8 +188,8 @@ class Processes:
                 if worker.lease is not None or not worker.ready:
                     worker.kill()
                     continue
-                worker.pipe.send(("ping",))  # it forgets the call; it may be too old by then
-                worker.ready = worker.has_call = False
+                worker.pipe.send(("forget",))  # it says that it is there, to who asks next
+                worker.ready = False
                 _WARM.workers.append(worker)
             except OSError:
                 worker.bury()
@@ -216,6 +212,9 @@ class Processes:
 
     def _receive(self, worker: _Worker) -> Outcome | None:
         kind, *parts = worker.pipe.recv()
+        if kind == "there":
+            worker.pipe.send(("call", *self._parcel.parts))
+            return None
         if kind == "ready":
             worker.ready, self._births = True, 0
             return None
@@ -316,7 +315,7 @@ def _work(pipe: Connection) -> None:
     prepare_worker()
     inbox: SimpleQueue[Any] = SimpleQueue()
     threading.Thread(target=_listen, args=(pipe, inbox), daemon=True).start()
-    pipe.send(("ready",))
+    pipe.send(("there",))
     call: Call | None = None
     while True:
         try:
@@ -329,11 +328,12 @@ def _work(pipe: Connection) -> None:
         elif kind == "call":
             try:
                 call = _open_parcel(*parts)
+                pipe.send(("ready",))
             except Exception as error:  # whatever a module does when it is imported
                 pipe.send(("refused", f"{type(error).__name__}: {error}"))
-        elif kind == "ping":
+        elif kind == "forget":
             call = None
-            pipe.send(("ready",))
+            pipe.send(("there",))
 
 
 def _listen(pipe: Connection, inbox: "SimpleQueue[Any]") -> None:

@@ -29,6 +29,7 @@ from filelock import FileLock, Timeout
 
 from epsilometer._files import LARGEST_TEXT, OWNER_FILE, Folder, make_private_folder
 from epsilometer.core.chain import make_secret, read_secret, write_chain
+from epsilometer.core.printing import name_error
 from epsilometer.engine.heartbeat import LEASES
 from epsilometer.engine.plan import (
     Accepted,
@@ -336,6 +337,19 @@ class Store:
         if name != _shard_name(units):  # the next one of that name would replace it
             raise DamagedShard("it was renamed, or is a copy")
         return units
+
+
+def group_causes(failures: Mapping[int, str]) -> dict[str, list[int]]:
+    """Return which units failed for which cause, the most frequent first.
+
+    Example:
+        >>> group_causes({3: "Traceback (most recent call last):\\nValueError: x", 5: "?"})
+        {'ValueError': [3], 'an error': [5]}
+    """
+    found: dict[str, list[int]] = {}
+    for unit in sorted(failures):
+        found.setdefault(name_error(failures[unit]), []).append(unit)
+    return dict(sorted(found.items(), key=lambda item: -len(item[1])))
 
 
 def _read_shard(shards: Folder, name: str, read: Callable[[BinaryIO], _T]) -> _T:

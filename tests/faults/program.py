@@ -1,4 +1,4 @@
-"""A run to be killed: ``python -m tests.faults.program DIRECTORY ENGINE WORKERS [UNITS SECONDS]``"""
+"""A run to be killed: ``python -m tests.faults.program FOLDER ENGINE WORKERS [UNITS SECONDS]``."""
 
 import sys
 import time

@@ -123,19 +123,23 @@ def test_a_shard_is_on_the_disk_before_it_has_its_name(
     monkeypatch.setattr(os, "fsync", watched_fsync)
     monkeypatch.setattr(os, "replace", watched_replace)
     run(Digest(plan=a_plan(1)), tmp_path, engine=InProcess())
+    folder = f"fsync {tmp_path.name} empty"
     assert order == [
         "fsync secret.tmp",
         "secret.tmp -> secret",
+        folder,
         "fsync plan.json.tmp",
         "plan.json.tmp -> plan.json",
-        f"fsync {tmp_path.name} empty",
-        f"fsync {tmp_path.name} empty",  # after its folders were made
+        folder,
+        folder,  # after shards/ was made
+        folder,  # and failures/
         "fsync 00000000.shard.tmp",
         "00000000.shard.tmp -> 00000000.shard",
         "fsync shards empty",
         "fsync chain.json.tmp",
         "chain.json.tmp -> chain.json",
+        folder,
         "fsync result.json.tmp",
         "result.json.tmp -> result.json",
-        f"fsync {tmp_path.name} empty",
+        folder,
     ]

@@ -4,6 +4,7 @@ After every recorded call the disk is left in several ways: with the least that 
 all, and with random parts of what was not fsynced. All of these are crash points.
 """
 
+import os
 import random
 import shutil
 from collections.abc import Callable, Iterator
@@ -13,11 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from epsilometer._files import Folder
 from epsilometer.audits.posterior.service import _Journal
 from epsilometer.engine import store as storing
 from epsilometer.engine.engines import InProcess
 from epsilometer.engine.run import run
 from epsilometer.engine.store import Store, Writer, lock
+from epsilometer.errors import EpsilometerError
 from epsilometer.files.history.index import CACHE_FOLDER, History
 from tests.engine.jobs import Digest, a_plan, in_order
 from tests.engine.test_run import Raising
@@ -156,8 +159,6 @@ def test_no_power_cut_makes_an_index_lie(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_the_layer_drops_what_was_not_fsynced(tmp_path: Path) -> None:
     """Without an fsync of the folder a file may be gone, and without its own be empty."""
-    import os
-
     (tmp_path / "top").mkdir()
     disk = Disk(tmp_path / "top")
     with disk.recorded():
@@ -177,10 +178,12 @@ def test_a_store_that_forgets_to_sync_is_caught(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mistake that was there: new folders were never fsynced in the one above."""
-    from epsilometer._files import Folder
-
     monkeypatch.setattr(Folder, "sync", lambda self: None)
     disk = record_run(tmp_path / "top")
-    with pytest.raises((AssertionError, OSError, Exception)):
-        for moment, place in cuts(disk, tmp_path, lambda number: True):
+    lost = 0
+    for moment, place in cuts(disk, tmp_path, lambda number: number % 9 == 0):
+        try:
             check_run(disk, moment, place)
+        except (AssertionError, EpsilometerError):
+            lost += 1
+    assert lost > 10

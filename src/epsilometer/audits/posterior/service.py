@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 
 from epsilometer import _validate
 from epsilometer._extras import needs
-from epsilometer._files import OWNER_FILE, Folder, make_folder, open_private, sync_folder
+from epsilometer._files import OWNER_FILE, Folder, make_folder, open_private
 from epsilometer.audits.posterior.forms import check_probabilities
 from epsilometer.core.chain import make_secret, read_secret
 from epsilometer.engine.store import CannotWrite
@@ -259,7 +259,8 @@ class HttpService:
                     said += piece
                     if len(said) >= most:
                         break
-                return response.status_code, response.headers, bytes(said[:most])
+                shown = bytes(said[:most]) or response.reason_phrase.encode()
+                return response.status_code, response.headers, shown
         except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, OSError, ValueError) as error:
             if watch.over:
                 raise _NoAnswer(f"no whole answer in {self.deadline:g} s") from error
@@ -409,14 +410,11 @@ class _Journal:
     def _find_key(self) -> None:
         """Read the key beside the journal; make it, and the journal, where there is neither."""
         name = f"{self.path.name}.key"
+        with self._wrap_errors(), open(self.path, "ab", opener=open_private) as file:
+            fresh = file.tell() == 0
         with self._wrap_errors(), Folder.hold(self.path.parent) as folder:
-            begun = folder.look(self.path.name)
-            fresh = begun is None or begun.st_size == 0
             self._key = make_secret(folder, name) if fresh else read_secret(folder, name)
-        if begun is None:
-            with self._wrap_errors():
-                open(self.path, "ab", opener=open_private).close()
-                sync_folder(self.path.parent)
+            folder.sync()
 
     def _catch_up(self) -> None:
         """Read what was added, by whomever, since it last looked."""

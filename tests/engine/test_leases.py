@@ -176,6 +176,10 @@ class Faulty:
     held: dict[str, Lease] = field(default_factory=dict)
     alone: Counter[int] = field(default_factory=Counter)
 
+    @property
+    def size(self) -> int:
+        return self.workers
+
     def find_free(self, wanted: int) -> list[str]:
         names = [str(number) for number in range(self.workers)]
         return [name for name in names if name not in self.held][:wanted]

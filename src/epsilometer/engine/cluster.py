@@ -5,6 +5,7 @@ many are sent ahead that workers which join find work, and that an adaptive clus
 that lasts says every second that it is under way, and where.
 """
 
+import asyncio
 import os
 import threading
 import time
@@ -21,13 +22,16 @@ from epsilometer._extras import needs
 from epsilometer.engine.environment import versions
 from epsilometer.engine.leases import BEAT, Call, EngineLost, Lease, Outcome, attempt
 from epsilometer.engine.pool import make_pickling_error, prepare_worker
+from epsilometer.engine.shards import MEMORY, count_bytes
 from epsilometer.errors import InvalidArgument
 
 _AHEAD = 100  # leases that are sent before the cluster asks, at least
 _PER_CORE = 4  # and for each of its cores
+_AT_ONCE = 64  # leases whose results are fetched at once
 _HERE = uuid.uuid4().hex  # this process: the number of a process is another's on another machine
 _BROKEN = (OSError, TimeoutError, CancelledError, ValueError, RuntimeError)
 _NOWHERE = "the cluster"  # who holds a lease that has not begun
+_versions = cache(versions)
 
 
 @contextmanager
@@ -75,10 +79,16 @@ class Cluster:
         self._beats: SimpleQueue[Any] = SimpleQueue()
         self._topic = f"epsilometer-{uuid.uuid4().hex}"
         self._cores, self._looked = 0, -BEAT
+        self._bytes = 0.0  # of what a lease returns
         self._seen: float | None = None  # when workers were last there
         self._began = time.monotonic()
         client.subscribe_topic(self._topic, lambda event: self._beats.put(event[1]))
         self._share()
+
+    @property
+    def size(self) -> int:
+        """How many units are executed at a time now."""
+        return max(1, self._cores)
 
     def find_free(self, wanted: int) -> list[str]:
         """Return as many places as there may be leases more."""
@@ -113,9 +123,16 @@ class Cluster:
             done.append(self._back.get())
         self._look()
         self._take_beats()
-        for future in done:
-            if future.key in self._flying:
-                yield from self._take(future)
+        known = [future for future in done if future.key in self._flying]
+        for future in known:
+            if future.status != "finished":
+                yield self._take_loss(future)
+        whole = [future for future in known if future.status == "finished"]
+        while whole:
+            # As much at once as the budget of memory lets: a trip to the cluster costs more.
+            count = max(1, min(_AT_ONCE, int(MEMORY / 8 / max(self._bytes, 1.0))))
+            yield from self._take_results(whole[:count])
+            whole = whole[count:]
 
     def end(self, lease: Lease) -> None:
         """End the worker that holds a lease: Dask cannot stop a task that has begun."""
@@ -140,39 +157,52 @@ class Cluster:
         except (TypeError, AttributeError, PicklingError) as error:
             raise make_pickling_error(error) from error
 
-    def _take(self, future: Any) -> Iterator[tuple[Lease, Outcome | str]]:
+    def _take_loss(self, future: Any) -> tuple[Lease, str]:
+        """Return a lease whose workers died; raise where that is not why it brought nothing."""
         from distributed.scheduler import KilledWorker
 
-        lease = self._flying[future.key][1]
-        try:
-            used, worker, outcomes = future.result(timeout=self._patience)
-        except KilledWorker:
-            del self._flying[future.key]
-            yield lease, "The worker died (Dask says: KilledWorker)."
-            return
-        except TimeoutError:  # lost with its worker, and computed again
-            self._back.put(future)
-            return
-        except CancelledError as error:
+        if future.status != "error":
             if self._shared.status == "error":
-                raise _make_refused_error(self._shared.exception()) from error
-            raise self._make_lost_error() from error
-        except Exception as error:  # not the unit's, whose are outcomes
+                raise _make_refused_error(self._shared.exception())
+            raise self._make_lost_error()
+        error = future.exception(timeout=self._patience)
+        if not isinstance(error, KilledWorker):  # not the unit's, whose are outcomes
+            raise _make_refused_error(error)
+        return self._flying.pop(future.key)[1], "The worker died (Dask says: KilledWorker)."
+
+    def _take_results(self, futures: list[Any]) -> Iterator[tuple[Lease, Outcome | str]]:
+        coming = asyncio.run_coroutine_threadsafe(
+            self._client.gather(futures, asynchronous=True), self._client.loop.asyncio_loop
+        )
+        try:
+            results = coming.result(timeout=self._patience)
+        except (*_BROKEN, asyncio.CancelledError) as error:
+            coming.cancel()
+            self._looked = -BEAT
+            self._look()  # raises where the scheduler is gone, or the workers for long
+            if not isinstance(error, TimeoutError) and self._client.status != "running":
+                raise self._make_lost_error() from error
+            for future in futures:  # lost with its worker, and computed again
+                self._back.put(future)
+            return
+        except Exception as error:
             raise _make_refused_error(error) from error
-        del self._flying[future.key]
-        if used != versions():
-            raise _make_skew_error(worker, used)
-        for outcome in outcomes:
-            yield lease, outcome
+        for future, (used, worker, outcomes) in zip(futures, results, strict=True):
+            _, lease = self._flying.pop(future.key)
+            if used != _versions():
+                raise _make_skew_error(worker, used)
+            self._bytes = sum(count_bytes(each.arrays or {}) for each in outcomes)
+            for outcome in outcomes:
+                yield lease, outcome
 
     def _take_beats(self) -> None:
         leases = {key: lease for key, (_, lease) in self._flying.items()}
         while not self._beats.empty():
-            key, worker, unit, seconds = self._beats.get()
-            lease = leases.get(key)
-            if lease is not None and unit in lease.units:
-                lease.worker, lease.began = worker, time.monotonic() - seconds
-                lease.units = {unit: None} | lease.units  # the one that is under way goes first
+            for key, worker, unit, seconds in self._beats.get():
+                lease = leases.get(key)
+                if lease is not None and unit in lease.units:
+                    lease.worker, lease.began = worker, time.monotonic() - seconds
+                    lease.units = {unit: None} | lease.units  # what is under way goes first
 
     def _look(self) -> None:
         """Count cores, at most once per beat; complain where there have been none for long."""
@@ -220,7 +250,7 @@ def _make_refused_error(error: BaseException) -> EngineLost:
 
 
 def _make_skew_error(worker: str, used: Sequence[tuple[str, str]]) -> EngineLost:
-    here, there = dict(versions()), dict(used)
+    here, there = dict(_versions()), dict(used)
     differ = "; ".join(
         f"{name} {there.get(name, 'absent')} there, {here.get(name, 'absent')} here"
         for name in {**here, **there}
@@ -236,9 +266,6 @@ def _return_call(call: Call) -> Call:
     return call
 
 
-_versions = cache(versions)
-
-
 def _attempt_many(
     call: Call, units: Sequence[int], home: str, topic: str
 ) -> tuple[tuple[tuple[str, str], ...], str, list[Outcome]]:
@@ -248,35 +275,46 @@ def _attempt_many(
     if home != _HERE:
         prepare_worker()
     worker = get_worker()
-    beats = _Beats(worker, topic, str(worker.get_current_task()))
-    with beats:
-        return _versions(), worker.address, [beats.attempt(call, unit) for unit in units]
+    key = str(worker.get_current_task())
+    outcomes = []
+    try:
+        for unit in units:
+            _BEATS.note(worker, topic, key, unit)
+            outcomes.append(attempt(call, unit))
+    finally:
+        _BEATS.forget(key)
+    return _versions(), worker.address, outcomes
 
 
 class _Beats:
-    """Says every second which unit is under way, from a thread of its own."""
+    """Says every second which units are under way in this process, from one thread for all."""
 
-    def __init__(self, worker: Any, topic: str, key: str) -> None:
-        self._worker, self._topic, self._key = worker, topic, key
-        self._unit, self._since = -1, time.monotonic()
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._work, daemon=True)
+    def __init__(self) -> None:
+        self._under_way: dict[str, tuple[Any, str, int, float]] = {}
+        self._begun = threading.Lock()
 
-    def __enter__(self) -> None:
-        self._thread.start()
+    def note(self, worker: Any, topic: str, key: str, unit: int) -> None:
+        self._under_way[key] = worker, topic, unit, time.monotonic()
+        if self._begun.acquire(blocking=False):
+            threading.Thread(target=self._work, daemon=True).start()
 
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-
-    def attempt(self, call: Call, unit: int) -> Outcome:
-        self._unit, self._since = unit, time.monotonic()
-        return attempt(call, unit)
+    def forget(self, key: str) -> None:
+        self._under_way.pop(key, None)
 
     def _work(self) -> None:
-        while not self._over.wait(BEAT):
-            seconds = time.monotonic() - self._since
-            told = (self._key, self._worker.address, self._unit, seconds)
-            self._worker.log_event(self._topic, told)
+        while True:
+            time.sleep(BEAT)
+            said: dict[tuple[Any, str], list[tuple[str, str, int, float]]] = {}
+            for key, (worker, topic, unit, since) in list(self._under_way.items()):
+                if (seconds := time.monotonic() - since) > BEAT:
+                    beat = (key, worker.address, unit, seconds)
+                    said.setdefault((worker, topic), []).append(beat)
+            for (worker, topic), beats in said.items():
+                with suppress(*_BROKEN):  # the worker is closing
+                    worker.log_event(topic, beats)
+
+
+_BEATS = _Beats()
 
 
 def _exit_worker() -> None:

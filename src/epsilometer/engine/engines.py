@@ -243,14 +243,14 @@ class _Threads:
     strange = 0
 
     def __init__(self, call: Call, count: int) -> None:
-        self._call, self._count = call, count
+        self._call, self.size = call, count
         self._inboxes: dict[str, SimpleQueue[Lease | None]] = {}
         self._back: SimpleQueue[tuple[str, Lease, Outcome | BaseException]] = SimpleQueue()
         self._busy: set[str] = set()
         self._closed = False
 
     def find_free(self, wanted: int) -> list[str]:
-        while len(self._inboxes) < min(self._count, len(self._busy) + wanted):
+        while len(self._inboxes) < min(self.size, len(self._busy) + wanted):
             name, inbox = f"thread {len(self._inboxes) + 1}", SimpleQueue[Lease | None]()
             self._inboxes[name] = inbox
             threading.Thread(target=self._work, args=(name, inbox), daemon=True).start()

@@ -149,6 +149,11 @@ class Crew(Protocol):
     can_end: bool
     strange: int
 
+    @property
+    def size(self) -> int:
+        """How many units are executed at a time now."""
+        ...
+
     def find_free(self, wanted: int) -> list[str]:
         """Return workers that could begin now, and start some where more are wanted."""
         ...
@@ -247,7 +252,7 @@ class _Work:
         usual = self._board.usual
         if usual is None:
             return 1
-        fair = len(self._todo) // (2 * (len(self._open) + 1)) or 1
+        fair = len(self._todo) // (2 * self._crew.size)
         return max(1, min(int(_SPAN / max(usual, 1e-9)), _MOST, fair))
 
     def _take(self, lease: Lease, outcome: Outcome) -> Outcome:

@@ -118,6 +118,7 @@ class Processes:
     Attributes:
         can_end: True.
         strange: How many workers died while they held nothing.
+        size: How many units are executed at a time.
     """
 
     can_end = True
@@ -126,6 +127,7 @@ class Processes:
         """Take what units are, how many workers there may be, and the device of each."""
         self.strange = 0
         self._places: list[str | None] = list(devices) or [None] * count
+        self.size = len(self._places)
         self._workers: list[_Worker] = []
         self._births = 0
         for tracker in (resource_tracker, resource_tracker_of_loky):

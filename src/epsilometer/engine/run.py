@@ -29,8 +29,8 @@ from epsilometer.engine.heartbeat import Heart
 from epsilometer.engine.leases import Board, EngineLost, post_leases
 from epsilometer.engine.plan import Plan, describe_difference
 from epsilometer.engine.plan import accept_changes as accepting
-from epsilometer.engine.shards import Arrays, count_bytes
-from epsilometer.engine.store import MEMORY, Store, Writer, lock
+from epsilometer.engine.shards import MEMORY, Arrays, count_bytes
+from epsilometer.engine.store import Store, Writer, lock
 from epsilometer.errors import EpsilometerError, InvalidArgument, UnreadableFile
 
 _LOCAL = Local()

@@ -15,6 +15,7 @@ from epsilometer.errors import EpsilometerError, InvalidArgument
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
 
 
+MEMORY = 128 * 2**20  # bytes of finished units that a run holds, beside twice its largest one
 LARGEST_SHARD = 2 * 2**30  # bytes; a unit that returns more should be several
 _KINDS = "biufcSU"
 _SUM = 64  # letters of a SHA-256

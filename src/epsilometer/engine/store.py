@@ -41,6 +41,7 @@ from epsilometer.engine.plan import (
 )
 from epsilometer.engine.shards import (
     LARGEST_SHARD,
+    MEMORY,
     Arrays,
     DamagedShard,
     count_bytes,
@@ -51,7 +52,6 @@ from epsilometer.engine.shards import (
 from epsilometer.errors import EpsilometerError, InvalidArgument, UnreadableFile
 
 _T = TypeVar("_T")
-MEMORY = 128 * 2**20  # bytes of finished units that a run holds, beside twice its largest one
 _HELD = MEMORY // 8  # of those that wait for the disk; as many are being written
 _RECENT = MEMORY // 8  # of those that were read from shards, and may be asked for next
 _SMALL, _MANY = 64 * 2**10, 256  # bytes of a small shard, and how many there may be

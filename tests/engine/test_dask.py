@@ -43,6 +43,7 @@ class Cluster:
 
     folder: Path
     nanny: bool
+    protocol: str = "tcp"
     address: str = ""
     workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -50,11 +51,14 @@ class Cluster:
     def __post_init__(self) -> None:
         file = self.folder / "scheduler.json"
         self.scheduler = self._dask(
-            "scheduler", "--host", "127.0.0.1", "--port", "0", "--scheduler-file", str(file)
+            *("scheduler", "--host", "127.0.0.1", "--port", "0", "--scheduler-file", str(file)),
+            *("--protocol", self.protocol),
         )
         until(lambda: file.exists() and '"address"' in file.read_text(), "a scheduler was there")
         (self.address,) = (
-            part for part in file.read_text().split('"') if part.startswith("tcp://127")
+            part
+            for part in file.read_text().split('"')
+            if part.startswith(f"{self.protocol}://127")
         )
 
     def join(self) -> subprocess.Popen[bytes]:
@@ -82,8 +86,10 @@ class Cluster:
 
 
 @contextmanager
-def cluster(folder: Path, *, workers: int = 2, nanny: bool = False) -> Iterator[Cluster]:
-    found = Cluster(folder, nanny)
+def cluster(
+    folder: Path, *, workers: int = 2, nanny: bool = False, protocol: str = "tcp"
+) -> Iterator[Cluster]:
+    found = Cluster(folder, nanny, protocol)
     try:
         for _ in range(workers):
             found.join()

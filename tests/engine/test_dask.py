@@ -218,13 +218,15 @@ def test_a_unit_that_always_kills_its_worker_fails_and_the_others_finish(tmp_pat
     assert len(list(tmp_path.glob("4-*"))) == 4
 
 
-def background(directory: Path, address: str, job: Digest) -> tuple[threading.Thread, list[Any]]:
+def background(
+    directory: Path, address: str, job: Digest, patience: float = 5.0
+) -> tuple[threading.Thread, list[Any]]:
     """The run in a thread, and what it raised."""
     raised: list[Any] = []
 
     def work() -> None:
         try:
-            run(job, directory, engine=Dask(address=address, patience=5.0))
+            run(job, directory, engine=Dask(address=address, patience=patience))
         except BaseException as error:
             raised.append(error)
 
@@ -246,7 +248,7 @@ def test_all_workers_killed_and_a_new_one_finish_the_run(tmp_path: Path) -> None
     expected = in_order(tmp_path / "here", plan=LONG)
     with cluster(tmp_path) as found:
         job = Digest(plan=LONG, act=slowly)
-        thread, raised = background(tmp_path / "run", found.address, job)
+        thread, raised = background(tmp_path / "run", found.address, job, patience=60.0)
         for worker in found.workers:
             worker.kill()
         found.join()

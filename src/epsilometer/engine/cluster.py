@@ -27,6 +27,7 @@ from epsilometer.errors import InvalidArgument
 
 _AHEAD = 100  # leases that are sent before the cluster asks, at least
 _PER_CORE = 4  # and for each of its cores
+_FORGOTTEN = 1000  # leases that Dask may forget in a run
 _AT_ONCE = 64  # leases whose results are fetched at once
 _HERE = uuid.uuid4().hex  # this process: the number of a process is another's on another machine
 _BROKEN = (OSError, TimeoutError, CancelledError, ValueError, RuntimeError)
@@ -80,6 +81,7 @@ class Cluster:
         self._topic = f"epsilometer-{uuid.uuid4().hex}"
         self._cores, self._looked = 0, -BEAT
         self._bytes = 0.0  # of what a lease returns
+        self._forgotten = 0  # leases that Dask forgot
         self._seen: float | None = None  # when workers were last there
         self._began = time.monotonic()
         client.subscribe_topic(self._topic, lambda event: self._beats.put(event[1]))
@@ -125,8 +127,10 @@ class Cluster:
         self._take_beats()
         known = [future for future in done if future.key in self._flying]
         for future in known:
-            if future.status != "finished":
+            if future.status == "error":
                 yield self._take_loss(future)
+            elif future.status != "finished":
+                self._send_again(future)
         whole = [future for future in known if future.status == "finished"]
         while whole:
             # As much at once as the budget of memory lets: a trip to the cluster costs more.
@@ -161,14 +165,24 @@ class Cluster:
         """Return a lease whose workers died; raise where that is not why it brought nothing."""
         from distributed.scheduler import KilledWorker
 
-        if future.status != "error":
-            if self._shared.status == "error":
-                raise _make_refused_error(self._shared.exception())
-            raise self._make_lost_error()
         error = future.exception(timeout=self._patience)
         if not isinstance(error, KilledWorker):  # not the unit's, whose are outcomes
             raise _make_refused_error(error)
         return self._flying.pop(future.key)[1], "The worker died (Dask says: KilledWorker)."
+
+    def _send_again(self, future: Any) -> None:
+        """Send a lease again that Dask forgot, as it may when workers die that held the call."""
+        if self._shared.status == "error":
+            raise _make_refused_error(self._shared.exception())
+        self._looked = -BEAT
+        self._look()  # raises where the scheduler is gone
+        self._forgotten += 1
+        if self._client.status != "running" or self._forgotten > _FORGOTTEN:
+            raise self._make_lost_error()
+        _, lease = self._flying.pop(future.key)
+        if self._shared.status != "finished":
+            self._share()
+        self.send(lease)
 
     def _take_results(self, futures: list[Any]) -> Iterator[tuple[Lease, Outcome | str]]:
         coming = asyncio.run_coroutine_threadsafe(

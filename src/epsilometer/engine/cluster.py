@@ -125,7 +125,8 @@ class Cluster:
             done.append(self._back.get())
         self._look()
         self._take_beats()
-        known = [future for future in done if future.key in self._flying]
+        # One that was lost after it had finished may be there twice.
+        known = {future.key: future for future in done if future.key in self._flying}.values()
         for future in known:
             if future.status == "error":
                 yield self._take_loss(future)

@@ -127,12 +127,17 @@ class Cluster:
         self._take_beats()
         # One that was lost after it had finished may be there twice.
         known = {future.key: future for future in done if future.key in self._flying}.values()
+        whole = []
         for future in known:
-            if future.status == "error":
-                yield self._take_loss(future)
-            elif future.status != "finished":
-                self._send_again(future)
-        whole = [future for future in known if future.status == "finished"]
+            match future.status:
+                case "finished":
+                    whole.append(future)
+                case "error":
+                    yield self._take_loss(future)
+                case "cancelled":
+                    self._send_again(future)
+                case _:  # lost with its worker after it had finished, and computed again
+                    future.add_done_callback(self._back.put)
         while whole:
             # As much at once as the budget of memory lets: a trip to the cluster costs more.
             count = max(1, min(_AT_ONCE, int(MEMORY / 8 / max(self._bytes, 1.0))))

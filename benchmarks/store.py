@@ -34,7 +34,7 @@ Written by `python benchmarks/store.py`; do not edit. {units:,} units of 10 + 10
 Shards: files of the units of a moment, checksummed, fsynced and renamed; small ones are folded.
 SQLite: one row per unit with the same bytes and checksum, WAL mode, `synchronous=FULL`, a
 transaction for the same {batch} units. Both acknowledge what survives a power cut. Seconds of
-wall-clock, one process.
+CPU of one process, so that other work on the machine does not count.
 
 Measured on {machine}.
 
@@ -269,9 +269,9 @@ def _measure_size(files: Iterable[Path]) -> float:
 
 
 def _time(call: Callable[[], object]) -> float:
-    start = time.perf_counter()
+    start = time.process_time()
     call()
-    return time.perf_counter() - start
+    return time.process_time() - start
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from epsilometer.engine.store import Store, is_busy
 from epsilometer.errors import InvalidArgument
 from tests.engine.jobs import ROOT, Digest, a_plan, in_order, wobble
 from tests.engine.test_engines import Holding, pools, touchy
+from tests.faults.counting import count
 from tests.faults.processes import MARK, kill_marked, until
 
 pytest.importorskip("distributed")
@@ -205,6 +206,7 @@ def test_a_worker_killed_amid_a_unit_changes_nothing(
         assert result_of(tmp_path / "run", found.address, act=act) == expected
     assert len(list(tmp_path.glob("[05]-0"))) == 2
     assert not Store.open(tmp_path / "run").failures()
+    count("Dask worker killed (SIGKILL)", 2)
 
 
 @pytest.mark.slow
@@ -255,6 +257,7 @@ def test_all_workers_killed_and_a_new_one_finish_the_run(tmp_path: Path) -> None
         thread.join()
     assert raised == []
     assert (tmp_path / "run" / "result.json").read_bytes() == expected
+    count("Dask worker killed (SIGKILL)", 2)
 
 
 @pytest.mark.slow
@@ -279,6 +282,7 @@ def test_a_cluster_that_goes_away_is_told_and_the_run_goes_on_here(
     assert store.finished
     run(Digest(plan=LONG), tmp_path / "run", engine=InProcess())
     assert (tmp_path / "run" / "result.json").read_bytes() == expected
+    count(f"Dask {whom} lost for good, finished here")
 
 
 @pytest.mark.slow

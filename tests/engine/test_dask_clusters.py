@@ -20,6 +20,7 @@ from epsilometer.errors import InvalidArgument
 from tests.engine.jobs import ROOT, Digest, a_plan, in_order, wobble
 from tests.engine.test_dask import ENVIRONMENT, cluster
 from tests.engine.test_leases import Sleeping
+from tests.faults.counting import count
 from tests.faults.processes import until
 
 distributed = pytest.importorskip("distributed")
@@ -58,6 +59,7 @@ def test_a_unit_that_hangs_on_a_cluster_is_ended(tmp_path: Path) -> None:
     failures = Store.open(tmp_path / "run").failures()
     assert list(failures) == [5]
     assert "took longer than 2 s" in failures[5]
+    count("unit hangs on a Dask worker and is ended")
 
 
 def device(unit: int) -> Arrays:

@@ -29,6 +29,7 @@ from epsilometer.engine.shards import Arrays
 from epsilometer.engine.store import Store
 from epsilometer.errors import InvalidArgument
 from tests.engine.jobs import Digest, a_plan, in_order
+from tests.faults.counting import count
 from tests.faults.processes import until
 
 
@@ -67,6 +68,7 @@ def test_a_unit_that_hangs_is_ended_and_the_others_finish(tmp_path: Path) -> Non
     lost = [event.details["units"] for event in events if event.name == "lost"]
     assert lost[-2:] == [[5], [5]]  # in company, then alone
     assert all(5 in units for units in lost)
+    count("unit hangs and is ended", len(lost))
 
 
 @pytest.mark.usefixtures("fast")

@@ -22,6 +22,7 @@ from epsilometer.engine.store import Store
 from epsilometer.errors import InvalidArgument
 from tests.engine.jobs import Digest, a_plan, in_order, names
 from tests.engine.test_shards import OBJECTS, Bomb, pack, pickled_npy, sealed
+from tests.faults.counting import count
 
 UNITS = 6
 
@@ -167,6 +168,7 @@ def test_a_damaged_shard_is_named_and_computed_again(
     assert computed == lost
     assert fresh(whole).look() == {}
     assert finish(whole) == (expected, {}, 0)
+    count("shard torn, forged, renamed or replaced")
 
 
 def test_what_is_not_ours_is_moved_aside_not_deleted(whole: Path) -> None:

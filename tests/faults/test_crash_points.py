@@ -13,6 +13,7 @@ from epsilometer.engine.store import Writer
 from epsilometer.errors import EpsilometerError
 from tests.engine.jobs import Digest, a_plan, in_order
 from tests.engine.test_run import Raising
+from tests.faults.counting import faults
 from tests.faults.processes import Keeper
 
 UNITS = 5
@@ -92,14 +93,16 @@ def test_a_crash_at_any_call_is_made_good(
     found = 0
     for directory in crashes(tmp_path, owner, name, error, after=after, broken=broken):
         found += 1
-        if directory.exists():
-            Keeper(directory).look()
-        result = directory / "result.json"
-        assert not result.exists() or broken or result.read_bytes() == expected
-        run(Digest(plan=a_plan(UNITS)), directory, engine=InProcess())
-        assert result.read_bytes() == expected
-        assert not list(directory.rglob("*.tmp"))
-        assert not list((directory / "failures").iterdir())
+        kind = "process crashes" if isinstance(error, Crash) else "input/output error"
+        with faults(f"{kind} at a call to the disk"):
+            if directory.exists():
+                Keeper(directory).look()
+            result = directory / "result.json"
+            assert not result.exists() or broken or result.read_bytes() == expected
+            run(Digest(plan=a_plan(UNITS)), directory, engine=InProcess())
+            assert result.read_bytes() == expected
+            assert not list(directory.rglob("*.tmp"))
+            assert not list((directory / "failures").iterdir())
     assert found > 1 or name in {"unlink", "mkdir"}
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from epsilometer.engine.store import Store, is_busy
 from tests.engine.jobs import a_plan, in_order
+from tests.faults.counting import count
 from tests.faults.processes import Keeper, started, until, works
 from tests.faults.program import UNITS, job
 
@@ -78,6 +79,7 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_bytes(
         assert not is_busy(directory)
         runs += 1
     assert kills >= wanted
+    count("run killed (SIGKILL) and called again", kills)
 
 
 def test_a_worker_killed_from_outside_changes_nothing(tmp_path: Path, expected: bytes) -> None:
@@ -120,6 +122,7 @@ def test_workers_killed_one_after_the_other_blame_nobody(
     assert killed >= kills / 2  # or the run was over before
     assert (directory / "result.json").read_bytes() == expected
     assert not Store.open(directory).failures()
+    count("worker process killed (SIGKILL)", killed)
 
 
 def workers_of(pids: list[int]) -> list[int]:

@@ -24,6 +24,7 @@ from epsilometer.errors import EpsilometerError
 from epsilometer.files.history.index import CACHE_FOLDER, History
 from tests.engine.jobs import Digest, a_plan, in_order
 from tests.engine.test_run import Raising
+from tests.faults.counting import faults
 from tests.faults.disk import Choice, Disk
 
 UNITS = 8
@@ -101,10 +102,11 @@ def test_no_power_cut_loses_what_a_run_acknowledged(every: int, tmp_path: Path) 
     points = 0
     for moment, place in cuts(disk, tmp_path, lambda number: number % every == 0):
         points += 1
-        check_run(disk, moment, place)
-        directory = place / "deep" / "run"
-        run(Digest(plan=a_plan(UNITS)), directory, engine=InProcess())
-        assert (directory / "result.json").read_bytes() == expected
+        with faults("power cut, a run and its store"):
+            check_run(disk, moment, place)
+            directory = place / "deep" / "run"
+            run(Digest(plan=a_plan(UNITS)), directory, engine=InProcess())
+            assert (directory / "result.json").read_bytes() == expected
     assert points >= 500 // every
 
 
@@ -128,7 +130,7 @@ def test_no_power_cut_loses_what_a_journal_acknowledged(tmp_path: Path) -> None:
     for moment, place in cuts(disk, tmp_path, lambda number: True):
         points += 1
         journal = _Journal(place / "deep" / "journal")
-        with journal.hold():
+        with faults("power cut, the journal of a service"), journal.hold():
             assert set(journal.answers) >= set(disk.acknowledged(moment))
     assert points >= 200
 
@@ -150,7 +152,8 @@ def test_no_power_cut_makes_an_index_lie(tmp_path: Path, monkeypatch: pytest.Mon
     for _, place in cuts(disk, tmp_path, lambda number: True):
         points += 1
         monkeypatch.setenv(CACHE_FOLDER, str(place / "cache"))
-        assert History(results).entries == expected
+        with faults("power cut, the index of results"):
+            assert History(results).entries == expected
     assert points >= 50
 
 

@@ -92,6 +92,24 @@ def scan(file: BinaryIO, *, plans: Container[str]) -> list[int]:
 
     Arrays are not made, so that a file that is too large for memory is no danger.
     """
+    return [unit for unit, _ in _check_file(file, plans)[0]]
+
+
+def unpack(file: BinaryIO, *, plans: Container[str]) -> dict[int, Arrays]:
+    """Unpack what ``pack`` packed for one of these plans; ``DamagedShard`` says what is wrong.
+
+    The checksum goes first, so that no memory is taken on the word of a forged description.
+    """
+    described, start = _check_file(file, plans)
+    file.seek(start)
+    try:
+        return _read_arrays(described, file)
+    except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise DamagedShard(_UNFIT) from error
+
+
+def _check_file(file: BinaryIO, plans: Container[str]) -> tuple[list[tuple[int, Any]], int]:
+    """Check a file, and return what it describes and where its arrays begin."""
     checksum = file.read(_SUM + 1)
     if not _CHECKSUM.fullmatch(checksum):
         raise DamagedShard(_TORN)
@@ -113,23 +131,10 @@ def scan(file: BinaryIO, *, plans: Container[str]) -> list[int]:
         raise DamagedShard(_UNFIT) from error
     if not fits:
         raise DamagedShard(_UNFIT)
-    return [unit for unit, _ in described]
+    return described, len(checksum) + len(line)
 
 
-def unpack(file: BinaryIO, *, plans: Container[str]) -> dict[int, Arrays]:
-    """Unpack what ``pack`` packed for one of these plans; ``DamagedShard`` says what is wrong.
-
-    The checksum goes first, so that no memory is taken on the word of a forged description.
-    """
-    scan(file, plans=plans)
-    file.seek(_SUM + 1)
-    try:
-        return _read_arrays(_describe_arrays(file.readline(_LINE), plans), file)
-    except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
-        raise DamagedShard(_UNFIT) from error
-
-
-def _describe_arrays(line: bytes, plans: Container[str]) -> list[tuple[Any, Any]]:
+def _describe_arrays(line: bytes, plans: Container[str]) -> list[tuple[int, Any]]:
     """Return whose arrays these are, as the second line says: pairs of a unit and its arrays."""
     try:
         whose = json.loads(line)

@@ -75,6 +75,7 @@ class Store:
         self._home: dict[int, str] = {}  # finished unit → its file
         self._small: dict[str, None] = {}  # files that are worth folding
         self._recent: dict[str, dict[int, Arrays]] = {}
+        self._sizes: dict[str, int] = {}  # bytes of files that were read
         self._reading = threading.RLock()  # while files are folded, nobody reads them
 
     @classmethod
@@ -318,11 +319,12 @@ class Store:
     def _read_units(self, shards: Folder, name: str) -> dict[int, Arrays]:
         units = _read_shard(shards, name, self._unpack)
         self._check(name, units)
+        found = shards.look(name)
         self._recent[name] = units
-        sizes = {each: sum(map(count_bytes, held.values())) for each, held in self._recent.items()}
+        self._sizes[name] = 0 if found is None else found.st_size
         for each in list(self._recent)[:-1]:
-            if sum(sizes.values()) > _RECENT:
-                del self._recent[each], sizes[each]
+            if sum(self._sizes[kept] for kept in self._recent) > _RECENT:
+                del self._recent[each]
         return units
 
     def _scan(self, file: BinaryIO) -> list[int]:

@@ -19,6 +19,7 @@ from epsilometer.audits.posterior import service
 from epsilometer.audits.posterior.service import HttpService, ServiceFailed
 from epsilometer.engine.store import CannotWrite
 from epsilometer.errors import InvalidArgument, UnreadableFile
+from tests.faults.counting import count
 
 X = np.array([[0.25, -1.0], [3.0, 1e-3]])
 RNG = np.random.default_rng(0)
@@ -378,6 +379,7 @@ def test_a_service_that_drips_is_given_up_at_the_deadline(
     with pytest.raises(ServiceFailed, match=r"in 2 tries, got last no whole answer in 0.5 s"):
         asking(server, tmp_path, deadline=0.5, tries=2).predict(X, 1, RNG)
     assert 1.0 <= time.monotonic() - began < 10.0
+    count("service drips bytes past its deadline", 2)
 
 
 def test_nothing_for_this_computer_goes_through_a_proxy(

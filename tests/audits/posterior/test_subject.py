@@ -382,7 +382,7 @@ def test_the_finest_form_below_the_line_is_chosen() -> None:
     result = audit(factory, runs=300, test=None, line=1.0)
     assert plan_of(result).chosen == "mean+std"
     assert plan_of(result).epsilon == 1.0
-    few = audit(factory, runs=20, test=None, line=1.0)
+    few = audit(factory, runs=8, test=None, line=1.0)
     assert plan_of(few).chosen is None
     assert "as many without it, might settle it" in few.advice[-1]
 

@@ -8,7 +8,7 @@ INSTALL_BROWSER := ($(SUDO) apt-get update -qq && $(SUDO) apt-get install -y -qq
 # A process a core; threads of theirs would only wait for each other.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto
 
-.PHONY: demo test setup browser check docs slow fuzz bench comparison calibration mutation notebooks gallery zoo clean
+.PHONY: demo test setup browser check docs slow fuzz bench comparison calibration mutation notebooks gallery zoo audit-deps reliability clean
 
 demo: setup
 	$(BIN)/epsilometer demo
@@ -91,6 +91,16 @@ notebooks: setup
 # Real reports and their pictures, each by its command: four minutes of CPU.
 gallery: setup browser
 	$(BIN)/python docs/gallery.py
+
+# Licences and known vulnerabilities of the locked set, and a CycloneDX bill of materials beside the
+# wheel in dist/. Exit code 4 where something could not be checked.
+audit-deps: setup
+	$(BIN)/python -m build --wheel --no-isolation --outdir dist . >/dev/null
+	$(BIN)/python docs/dependencies.py
+
+# Every kind of fault, counted, into docs/reliability.md: half an hour of CPU.
+reliability: setup
+	OMP_NUM_THREADS=1 $(BIN)/python docs/reliability.py
 
 clean:
 	rm -rf $(VENV) .venv-peers

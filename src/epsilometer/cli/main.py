@@ -1,5 +1,6 @@
 """The ``epsilometer`` command. Commands are imported when called, so that help is instant."""
 
+import codecs
 import difflib
 import io
 import os
@@ -16,7 +17,7 @@ from click.shell_completion import CompletionItem
 
 from epsilometer import __version__
 from epsilometer.cli.output import say, show, word_error
-from epsilometer.core.printing import one_line
+from epsilometer.core.printing import one_line, spell_out
 from epsilometer.errors import SHOW_ERRORS, EpsilometerError, EpsilometerWarning, shows_errors
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ _HELP = (
     ("all commands; one of them", "epsilometer --help; epsilometer estimate --help"),
     ("how a number came about", "--explain, with any of them"),
 )
+_SPELL_OUT = "epsilometer.spell_out"  # name of what a stream does with letters it cannot show
 _WORKERS = "PYTHONWARNINGS"  # variable of the environment that workers inherit
 _MODULES = {
     "estimate": "audit",
@@ -115,9 +117,10 @@ class _Commands(click.Group):
         ]
 
     def invoke(self, ctx: click.Context) -> Any:
+        codecs.register_error(_SPELL_OUT, spell_out)
         for stream in (sys.stdout, sys.stderr):
-            if isinstance(stream, io.TextIOWrapper):  # an ASCII terminal gets ? for ε, not a crash
-                stream.reconfigure(errors="replace")
+            if isinstance(stream, io.TextIOWrapper):  # as of Windows, where ε cannot be shown
+                stream.reconfigure(errors=_SPELL_OUT)
         try:
             with _quiet_warnings():
                 return super().invoke(ctx)

@@ -13,13 +13,29 @@ from typing import Any
 
 from epsilometer.errors import UNSAFE, printable
 
-__all__ = ["LONGEST", "name_error", "one_line", "printable", "to_csv_text", "to_json_text"]
+__all__ = [
+    "LONGEST",
+    "name_error",
+    "one_line",
+    "printable",
+    "spell_out",
+    "to_csv_text",
+    "to_json_text",
+]
 # Commands that CI services take from a log: GitHub's "::error::" at the start of a line, which may
 # be broken anywhere; GitHub's "##[error]" and Azure's "##vso[…]" within a line too.
 _COLONS = re.compile(r"::(?=\w)")
 _HASHES = re.compile(r"##(?=\[|vso\[)", re.IGNORECASE)
 _FORMULA = re.compile(r"\s*[=+\-@|%]")  # how spreadsheets recognise a formula, or a call of DDE
-_DIED = "The worker died"  # as engines say it of a unit, in their own words
+_OURS = ("The worker died", "It took longer than")  # begin what the engine says itself
+_ASCII = {
+    **{"ε": "epsilon", "δ": "delta", "μ": "mu", "σ": "sigma", "α": "alpha", "√": "sqrt "},
+    **{"≥": ">=", "≤": "<=", "≈": "~", "±": "+/-", "−": "-", "–": "-", "×": "x", "·": "*"},
+    **{"…": "...", "→": "->", "’": "'", "“": '"', "”": '"', "∞": "inf", "⁻": "-", "²": "^2"},
+    **dict.fromkeys(map(chr, range(0x2500, 0x2580)), "+"),  # corners of boxes
+    **dict.fromkeys(map(chr, range(0x2580, 0x25A0)), "#"),  # bars
+    **{"✓": "+", "✗": "x", "•": "*", "─": "-", "━": "-", "│": "|", "┃": "|", "█": "#"},
+}
 LONGEST = 2_000  # letters of a text; nobody reads more in one line
 
 
@@ -39,6 +55,23 @@ def one_line(text: str, longest: int = LONGEST) -> str:
     return line if len(line) <= longest else line[: longest - 1] + "…"
 
 
+def spell_out(error: UnicodeError) -> tuple[str, int]:
+    """Spell out letters that a terminal cannot show, as one on Windows in cp1252: ε is "epsilon".
+
+    An error handler for ``codecs.register_error``; what it does not know becomes a question mark.
+
+    Example:
+        >>> import codecs
+        >>> codecs.register_error("spell out", spell_out)
+        >>> "refuted: ε ≥ 3 – ☃".encode("cp1252", "spell out")
+        b'refuted: epsilon >= 3 \\x96 ?'
+    """
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    letters = error.object[error.start : error.end]
+    return "".join(_ASCII.get(letter, "?") for letter in letters), error.end
+
+
 def name_error(traceback: str) -> str:
     """Return which exception a traceback ends with; its text may hold data, and is left out.
 
@@ -48,7 +81,7 @@ def name_error(traceback: str) -> str:
         >>> name_error("The worker died 3 times.\\nsignal 9")
         'The worker died 3 times.'
     """
-    if traceback.startswith(_DIED):
+    if traceback.startswith(_OURS):
         return traceback.partition("\n")[0]
     _, _, frames = traceback.rpartition("Traceback (most recent call last):\n")
     last = next((line for line in frames.splitlines() if not line.startswith(" ")), "")

@@ -58,9 +58,10 @@ from epsilometer.audits.classifier.subject import (
 from epsilometer.core.audit import Audit
 from epsilometer.core.scores import Scores
 from epsilometer.engine.code import find_code
-from epsilometer.engine.engines import Call, Engine, Local, Outcome, Outcomes
+from epsilometer.engine.engines import Engine, Local
 from epsilometer.engine.events import Listener
 from epsilometer.engine.fingerprints import fingerprint, name_of
+from epsilometer.engine.leases import Call, Outcome, Outcomes
 from epsilometer.engine.plan import Plan
 from epsilometer.engine.request import Request
 from epsilometer.engine.run import Done, Unwatched, Watch

@@ -1,17 +1,20 @@
-"""Lint files: read them, check them, leave out what comments switch off."""
+"""Lint files: read them, check them as a project, leave out what comments switch off."""
 
 import ast
 import io
 import re
 import tokenize
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from epsilometer.lint.checks import Place, check
-from epsilometer.lint.libraries import load_catalogue
+from epsilometer.lint.checks import check
+from epsilometer.lint.checks.place import Place
+from epsilometer.lint.flow import Flow
 from epsilometer.lint.module import Module
+from epsilometer.lint.programs import Programs
+from epsilometer.lint.project import Project
 from epsilometer.lint.rules import Finding, Problem, Report
-from epsilometer.lint.sampling import Sampling
 from epsilometer.lint.sources import Source, find_files, parse, read_source, to_text
 from epsilometer.lint.suggestion import Suggestions
 
@@ -20,22 +23,21 @@ _EVERYTHING = "*"
 
 
 def lint(paths: Iterable[Path], *, exclude: tuple[str, ...] = ()) -> Report:
-    """Check every Python file and notebook among and below the paths.
+    """Check every Python file and notebook among and below the paths, together.
 
     Raises:
         UnreadableFile: A path is not there.
         InvalidArgument: There is no Python file.
     """
-    findings: list[Finding] = []
     files, problems = find_files(list(paths), exclude)
+    sources = []
     for path in files:
         source, unread = read_source(path)
         problems += unread
         if source is not None:
-            report = _check_source(source)
-            findings += report.findings
-            problems += report.problems
-    return Report(tuple(findings), tuple(problems), len(files))
+            sources.append(source)
+    report = lint_sources(sources)
+    return Report(report.findings, (*problems, *report.problems), len(files))
 
 
 def lint_source(text: str, *, path: str = "<text>") -> Report:
@@ -46,40 +48,87 @@ def lint_source(text: str, *, path: str = "<text>") -> Report:
         >>> [(found.rule_id, found.line) for found in lint_source(text).findings]
         [('SHUF001', 1)]
     """
-    return _check_source(Source(path, text))
+    return lint_sources([Source(path, text)])
 
 
-def _check_source(source: Source) -> Report:
-    tree = parse(source)
-    if isinstance(tree, Problem):
-        return Report((), (tree,), 1)
-    text = to_text(source.content)
-    if not any(marker in text for marker in load_catalogue().markers):
-        return Report((), (), 1)
-    sampling = Sampling(Module(tree))
-    ignored = _find_ignored(source)
-    places = [place for place in check(sampling) if not _is_ignored(place, ignored)]
-    if not places:
-        return Report((), (), 1)
-    suggestions, lines = Suggestions(sampling), _split_lines(source)
-    findings = {_make_finding(source, place, suggestions, lines) for place in places}
+def lint_sources(sources: Iterable[Source]) -> Report:
+    """Check texts as the files of one project."""
+    every = list(sources)
+    problems: list[Problem] = []
+    files: dict[int, Source] = {}
+    modules = []
+    for source in every:
+        tree = parse(source)
+        if isinstance(tree, Problem):
+            problems.append(tree)
+            continue
+        module = Module(tree, source.path)
+        files[id(module)] = source
+        modules.append(module)
+    project = Project(modules)
+    programs = Programs(project, Flow(project))
+    suggestions = Suggestions(programs)
+    texts = {id(module): _Text(files[id(module)]) for module in modules}
+    findings = {
+        _make_finding(place, suggestions, texts[id(place.module)])
+        for place in check(programs)
+        if not texts[id(place.module)].ignores(place)
+    }
+    order = {source.path: number for number, source in enumerate(every)}
     ordered = sorted(
-        findings, key=lambda each: (each.cell or 0, each.line, each.column, each.rule_id)
+        findings,
+        key=lambda each: (
+            order[each.path],
+            each.cell or 0,
+            each.line,
+            each.column,
+            each.rule_id,
+        ),
     )
-    return Report(tuple(ordered), (), 1)
+    return Report(tuple(ordered), tuple(problems), len(every))
 
 
-def _make_finding(
-    source: Source, place: Place, suggestions: Suggestions, lines: list[bytes]
-) -> Finding:
-    command, unknown = suggestions.make_command(place.call)
+@dataclass
+class _Text:
+    """The text of a source: its lines, and what its comments switch off."""
+
+    source: Source
+    _lines: list[bytes] | None = None
+    _ignored: dict[int, set[str]] | None = field(default=None)
+
+    def count_column(self, place: Place) -> int:
+        """Count from 1 and in characters, where the tree counts bytes from 0."""
+        if self._lines is None:
+            # Lines as the parser counts them, in UTF-8 as it measures them.
+            self._lines = re.split(b"\r\n|\r|\n", _decode(self.source).encode())
+        lines = self._lines
+        line = lines[place.line - 1] if place.line <= len(lines) else b""
+        return len(line[: place.column].decode("utf-8", "ignore")) + 1
+
+    def ignores(self, place: Place) -> bool:
+        """Tell whether a comment on a line of the node, or of what is pointed at, says so."""
+        if self._ignored is None:
+            self._ignored = _find_ignored(self.source)
+        if not self._ignored:
+            return False
+        node = place.call
+        start = getattr(node, "lineno", place.line)
+        end = getattr(node, "end_lineno", start) or start
+        if not isinstance(node, ast.expr):
+            end = start  # of a loop or a class, its first line
+        lines = {place.line, *range(start, end + 1)}
+        return any(self._ignored.get(line, set()) & {place.rule_id, _EVERYTHING} for line in lines)
+
+
+def _make_finding(place: Place, suggestions: Suggestions, text: _Text) -> Finding:
+    command, unknown = suggestions.make_command(place.module, place.call, place.beside)
     cell, line = None, place.line
-    if source.cells:
-        cell, line = source.cells[place.line - 1]
+    if text.source.cells:
+        cell, line = text.source.cells[place.line - 1]
     return Finding(
-        path=source.path,
+        path=text.source.path,
         line=line,
-        column=_count_column(lines, place),
+        column=text.count_column(place),
         cell=cell,
         rule_id=place.rule_id,
         severity=place.severity,
@@ -87,11 +136,6 @@ def _make_finding(
         command=command,
         unknown=unknown,
     )
-
-
-def _split_lines(source: Source) -> list[bytes]:
-    """Return lines as the parser counts them, in UTF-8 as it measures them."""
-    return re.split(b"\r\n|\r|\n", _decode(source).encode())
 
 
 def _decode(source: Source) -> str:
@@ -104,12 +148,6 @@ def _decode(source: Source) -> str:
     except SyntaxError:
         encoding = "utf-8"
     return content.decode(encoding, "replace")
-
-
-def _count_column(lines: list[bytes], place: Place) -> int:
-    """Count from 1 and in characters, where the tree counts bytes from 0."""
-    line = lines[place.line - 1] if place.line <= len(lines) else b""
-    return len(line[: place.column].decode("utf-8", "ignore")) + 1
 
 
 def _find_ignored(source: Source) -> dict[int, set[str]]:
@@ -126,13 +164,3 @@ def _find_ignored(source: Source) -> dict[int, set[str]]:
     except (tokenize.TokenError, SyntaxError):  # the parser is more lenient than the tokenizer
         pass
     return ignored
-
-
-def _is_ignored(place: Place, ignored: dict[int, set[str]]) -> bool:
-    """Tell whether a comment on a line of the call, or of what is pointed at, switches this off."""
-    if not ignored:
-        return False
-    call = place.call
-    assert isinstance(call, ast.expr)
-    lines = {place.line, *range(call.lineno, (call.end_lineno or call.lineno) + 1)}
-    return any(ignored.get(line, set()) & {place.rule_id, _EVERYTHING} for line in lines)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import TypeAlias
 
+from epsilometer.lint.flow import Flow, Value
 from epsilometer.lint.module import Module, Scope, write_name
 
 _BATCHES = ("batch", "padded_batch")
@@ -38,13 +39,13 @@ class Shuffle:
     size: int | float | None = None
 
 
-def find_shuffles(module: Module) -> list[Shuffle]:
+def find_shuffles(module: Module, flow: Flow) -> list[Shuffle]:
     """Return every shuffle of a dataset, with what the chain around it does.
 
     Chains are followed through assignments to the same name in a function.
     """
     arms = cache(partial(_find_arms, module))
-    packages = module.names.list_packages() & module.catalogue.chains
+    packages = module.names.packages & module.catalogue.chains
     if not packages:
         return []
     found: dict[int, Shuffle] = {}
@@ -68,12 +69,12 @@ def find_shuffles(module: Module) -> list[Shuffle]:
                 found[id(call)] = Shuffle(call, (start, target))
                 before = calls[max(place - _REACH, 0) : place]
                 _look_back(found[id(call)], before, arms)
-                sizes = [size for each in before if (size := _read_size(module, each)) is not None]
+                sizes = [size for each in before if (size := _read_size(flow, module, each)) is not None]
                 found[id(call)].size = min(sizes, default=None)
             _look_ahead(found[id(call)], calls[max(place + 1, known) : place + 1 + _REACH], arms)
     if packages & module.catalogue.buffered:
         for shuffle in found.values():
-            shuffle.buffer = _read_buffer(module, shuffle.node)
+            shuffle.buffer = _read_buffer(flow, module, shuffle.node)
     return list(found.values())
 
 
@@ -142,17 +143,17 @@ def _name_method(call: ast.Call) -> str:
     return call.func.attr if isinstance(call.func, ast.Attribute) else ""
 
 
-def _read_buffer(module: Module, call: ast.Call) -> int | float | None:
+def _read_buffer(flow: Flow, module: Module, call: ast.Call) -> int | float | None:
     named = [keyword.value for keyword in call.keywords if keyword.arg == "buffer_size"]
     given = [*call.args, *named]
-    return module.values.read_number(given[0]) if given else None
+    return flow.read_number(Value(given[0], module)) if given else None
 
 
-def _read_size(module: Module, call: ast.Call) -> int | float | None:
+def _read_size(flow: Flow, module: Module, call: ast.Call) -> int | float | None:
     """Return how many records ``Dataset.range(n)`` or ``take(n)`` lets through."""
     if _name_method(call) not in ("range", "take"):
         return None
-    ends = [module.values.read_number(argument) for argument in call.args]
+    ends = [flow.read_number(Value(argument, module)) for argument in call.args]
     known = [end for end in ends if end is not None]
     if len(known) != len(ends) or call.keywords:
         return None

@@ -58,6 +58,7 @@ class Loader:
         default: What it is when left out.
         shuffles_when: The value that shuffles.
         data: The argument that holds the records.
+        needs: The argument without which it makes no loader.
         unless: Arguments that take the decision away, as a sampler does.
         ordered: Whether records come in the order of the data where they are not shuffled.
     """
@@ -67,6 +68,7 @@ class Loader:
     default: bool = False
     shuffles_when: bool = True
     data: str = ""
+    needs: str = ""
     unless: tuple[str, ...] = ()
     ordered: bool = False
 
@@ -113,6 +115,7 @@ class Library:
         settings: Calls that hold settings of a trainer.
         resumes: Arguments that resume a run.
         restores: Methods that restore the books of an accountant.
+        clients: Whether it protects clients, so that batches of records do not matter.
 
     Example:
         >>> Library(package="mydp", calls=(DpCall(names=("compute_epsilon",)),)).package
@@ -141,6 +144,7 @@ class Library:
     settings: tuple[str, ...] = ()
     resumes: tuple[str, ...] = ()
     restores: tuple[str, ...] = ()
+    clients: bool = False
 
     @property
     def private(self) -> bool:
@@ -192,6 +196,7 @@ class Catalogue:
                 self._add(package, library)
         self.private = _list_packages(each for each in libraries if each.private)
         self.chains = _list_packages(each for each in libraries if each.chains)
+        self.clients = _list_packages(each for each in libraries if each.clients)
         self.buffered = _list_packages(each for each in libraries if each.buffered)
         self.fit_shuffles = _list_packages(each for each in libraries if each.fit_shuffles)
         self.engine_packages = _list_packages(each for each in libraries if each.engines)

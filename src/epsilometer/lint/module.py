@@ -2,6 +2,7 @@
 
 import ast
 import re
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _PARTIAL = ("functools", "partial")
 _LONGEST = 200  # arguments that a partial, or a dictionary that is handed over, holds
 _LONGEST_ALIAS = 10  # a = b; b = c; ... ends, also if it turns in a circle
+_NEAREST = 3  # bindings of one name that are looked at
 _MEANINGS = 10  # of a name that is imported from here or there
 
 
@@ -135,11 +137,13 @@ class Binding:
         value: The expression; None for an argument, a counter or what ``+=`` changes.
         path: The part: ``(1,)`` for ``b`` of ``a, b = value``.
         argument: Whether the name is an argument of its function.
+        line: Where.
     """
 
     value: ast.expr | None
     path: Path = ()
     argument: bool = False
+    line: int = 0
 
 
 class Bindings:
@@ -169,7 +173,9 @@ class Bindings:
             case ast.withitem(optional_vars=target, context_expr=value) if target is not None:
                 self._bind(target, value)
             case ast.arg():  # an argument belongs to the function, which is the node's own scope
-                self._bound[self._key(node, node.arg)].append(Binding(None, argument=True))
+                self._bound[self._key(node, node.arg)].append(
+                    Binding(None, argument=True, line=node.lineno)
+                )
             case ast.Subscript(value=ast.Name(id=name), ctx=ast.Store() | ast.Del()):
                 self._changed.add(name)
             case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="update" | "pop")):
@@ -178,7 +184,7 @@ class Bindings:
     def _bind(self, target: ast.expr, value: ast.expr | None, path: Path = ()) -> None:
         match target:
             case ast.Name(id=name):
-                self._bound[self._key(target, name)].append(Binding(value, path))
+                self._bound[self._key(target, name)].append(Binding(value, path, line=target.lineno))
                 around = self._scopes[id(target)][-1]
                 if isinstance(around, ast.ClassDef):
                     self._attributes[id(around)][name].append(Binding(value, path))
@@ -203,11 +209,20 @@ class Bindings:
         return id(self._scopes[id(node)][-1]), name
 
     def find(self, name: ast.Name) -> tuple[Scope, list[Binding]]:
-        """Return what a name is bound to, seen from where it stands, and in which scope."""
+        """Return what a name is bound to, seen from where it stands, and in which scope.
+
+        Of many bindings those last before the name count; in another scope, the last of all.
+        """
+        own = self._own(name)
         for scope in reversed(self._scopes[id(name)]):
             found = self._bound.get((id(scope), name.id))
-            if found and not (isinstance(scope, ast.ClassDef) and scope is not self._own(name)):
-                return scope, found
+            if not found or (isinstance(scope, ast.ClassDef) and scope is not own):
+                continue
+            if len(found) > _NEAREST:
+                before = bisect_right(found, name.lineno, key=lambda each: each.line)
+                end = before if scope is own and before else len(found)
+                found = found[max(0, end - _NEAREST) : end]
+            return scope, found
         return None, []
 
     def _own(self, node: ast.AST) -> Scope:
@@ -215,12 +230,12 @@ class Bindings:
 
     def find_global(self, name: str) -> list[Binding]:
         """Return what the module binds a name to, outside its functions."""
-        return self._bound.get((id(None), name), [])
+        return self._bound.get((id(None), name), [])[-_NEAREST:]
 
     def find_attribute(self, around: ast.ClassDef, name: str) -> list[Binding]:
         """Return what a class, or ``self`` in its methods, binds an attribute to."""
         found = self._attributes.get(id(around))
-        return [] if found is None else found.get(name, [])
+        return [] if found is None else found.get(name, [])[-_NEAREST:]
 
     def find_once(self, name: ast.Name) -> ast.expr | None:
         """Return the one expression a name is bound to as a whole; else None."""
@@ -266,6 +281,7 @@ class Call:
         known: What that may be, by top package and last part.
         positional: Arguments given by position.
         arguments: By name; those given by position under their names where we know them.
+        unsure: Whether ``**`` or ``*`` hands over arguments that are not known.
     """
 
     node: ast.Call
@@ -273,6 +289,7 @@ class Call:
     known: frozenset[Known]
     positional: list[ast.expr] = field(default_factory=list)
     arguments: dict[str, ast.expr] = field(default_factory=dict)
+    unsure: bool = False
 
     @property
     def method(self) -> str:
@@ -357,6 +374,18 @@ class Module:
         return found
 
     @cached_property
+    def reads(self) -> dict[str, list[ast.expr]]:
+        """Where each name is read, and each attribute, under its name with a dot before it."""
+        found: dict[str, list[ast.expr]] = defaultdict(list)
+        for node in self.nodes:
+            match node:
+                case ast.Name(id=name, ctx=ast.Load()):
+                    found[name].append(node)
+                case ast.Attribute(attr=name, ctx=ast.Load()):
+                    found[f".{name}"].append(node)
+        return found
+
+    @cached_property
     def words(self) -> frozenset[str]:
         """All names and attributes, in lower case."""
         found = {node.id for node in self.nodes if isinstance(node, ast.Name)}
@@ -437,10 +466,12 @@ class Module:
         names = next((signatures[name] for name in sorted(known) if name in signatures), ())
         starred = any(isinstance(argument, ast.Starred) for argument in positional)
         arguments = {} if starred else dict(zip(names, positional, strict=False))
+        unsure = starred
         for keyword in keywords:
             given = [keyword] if keyword.arg else self.bindings.expand_keywords(keyword.value)
             arguments.update({each.arg: each.value for each in given if each.arg})
-        return Call(node, function, known, positional, arguments)
+            unsure |= not given
+        return Call(node, function, known, positional, arguments, unsure)
 
     def _find_partial(self, node: ast.Call) -> ast.Call | None:
         """Return the ``functools.partial(...)`` that this call is, or that it calls."""

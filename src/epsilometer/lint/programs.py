@@ -169,7 +169,7 @@ class Programs:
         A program that draws batches by coins is left out: shuffles in it serve other ends.
         """
         roles = self.roles[id(module)]
-        if roles.coins:
+        if roles.coins or module.names.packages & module.catalogue.clients:
             return []
         found: list[Beside] = []
         programs = list(self._list_programs(self.find_unit(module, node)))
@@ -179,7 +179,7 @@ class Programs:
                 if not self.roles[id(loudest.module)].coins:
                     found.append(Beside(loudest, True, unit.engines))
         if not programs and roles.accountants:
-            loudest = min(roles.accountants, key=lambda each: _rank(each, module, node))
+            loudest = min(roles.accountants[:_MOST], key=lambda each: _rank(each, module, node))
             # What is the module's own runs together with everything.
             together = None in (module.find_scope(node), module.find_scope(loudest.node))
             found.append(Beside(loudest, together, list(roles.engines)))

@@ -19,6 +19,9 @@ _UNIFORM = ("random", "rand", "uniform", "random_sample", "uniform_", "random_un
 _OWN_ACCOUNTANT = re.compile(r"eps|rdp|privacy|account|sigma|noise|budget|moment", re.I)
 _NOISES = {"sigma", "noise_multiplier", "noise", "noise_scale", "noise_std"}
 _LOOPS = (ast.For, ast.AsyncFor)
+_NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_CHOOSES = re.compile(r"sampl|batch|poisson|lot", re.I)
+_INDICES = {"nonzero", "flatnonzero", "argwhere", "where", "choice", "batch", "indices"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,13 +195,27 @@ class Roles:
             functions.append(call.function.value)
         if any(module.names.is_one_of(each, self._catalogue.samplers) for each in functions):
             return True
-        if call.method in ("bernoulli", "binomial"):
-            return True
+        if call.method in ("bernoulli", "binomial", "Bernoulli"):
+            return self._makes_batches(call.node)
         if _COIN_SAMPLER.search(call.method) and not _NO_SAMPLER.search(call.method):
             return True
         return call.method not in self._catalogue.engines and any(
             _COIN_SAMPLER.search(name) and self.evaluate(call, name) is True
             for name in call.arguments
+        )
+
+    def _makes_batches(self, node: ast.AST) -> bool:
+        """Tell whether coins around a node choose records, rather than mask words or units."""
+        around = [each for each in self.module.walk_up(node) if isinstance(each, _NAMED)]
+        if any(_CHOOSES.search(each.name) for each in around):
+            return True
+        inside = around[0] if around else next(
+            (each for each in self.module.walk_up(node) if isinstance(each, ast.stmt)), node
+        )  # fmt: skip
+        return any(
+            isinstance(each, ast.Attribute | ast.Name)
+            and (each.attr if isinstance(each, ast.Attribute) else each.id) in _INDICES
+            for each in ast.walk(inside)
         )
 
     def _is_coin(self, node: ast.AST) -> bool:

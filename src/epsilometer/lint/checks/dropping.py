@@ -10,6 +10,9 @@ from epsilometer.lint.module import FUNCTIONS, Call, Module, write_name
 from epsilometer.lint.programs import Programs
 from epsilometer.lint.roles import Roles
 
+_TRAINERS = ("transformers", "trl")
+_MOST_READS = 20  # of one name that are looked at
+
 
 def find_dropped_loaders(programs: Programs, feeding: Feeding) -> Iterator[Place]:
     """Yield SHUF008: ``..., _ = engine.make_private(data_loader=loader)``, and then ``loader``."""
@@ -79,9 +82,7 @@ def _is_read(module: Module, call: Call) -> bool:
 
 def _is_name_read(module: Module, node: ast.AST, name: str) -> bool:
     own = module.find_scope(node)
-    for each in module.nodes:
-        if not (isinstance(each, ast.Name) and each.id == name and isinstance(each.ctx, ast.Load)):
-            continue
+    for each in module.reads.get(name, [])[:_MOST_READS]:
         if own is not None and module.find_scope(each) is not own:
             continue
         parent = module.parents.get(id(each))
@@ -102,17 +103,13 @@ def _is_assigned_to_trainer(module: Module, parent: ast.AST | None) -> bool:
     return False
 
 
-_TRAINERS = ("transformers", "trl")
 
 
 def _is_attribute_dropped(module: Module, call: Call, target: ast.Attribute) -> bool:
     """Tell whether nothing reads the attribute that takes the private loader."""
     return not any(
-        isinstance(each, ast.Attribute)
-        and each.attr == target.attr
-        and isinstance(each.ctx, ast.Load)
-        and module.find_class(each) is module.find_class(call.node)
-        for each in module.nodes
+        module.find_class(each) is module.find_class(call.node)
+        for each in module.reads.get(f".{target.attr}", [])[:_MOST_READS]
     )
 
 

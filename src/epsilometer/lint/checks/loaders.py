@@ -44,6 +44,8 @@ def find_loaders(programs: Programs, feeding: Feeding) -> Iterator[Place]:
 
 def _check_source(programs: Programs, feeding: Feeding, source: Source) -> Iterator[Place]:
     call, loader, module = source.call, source.loader, source.module
+    if loader.needs and call.find_argument(loader.needs) is None:
+        return
     if any(_is_given(call.find_argument(name)) for name in loader.unless):
         return  # the sampler is looked at by itself
     loops = feeding.list_loops(Value(call.node, module))
@@ -57,7 +59,9 @@ def _check_source(programs: Programs, feeding: Feeding, source: Source) -> Itera
         names = (write_name(data), *_list_site_names(frame))
         if any(is_other_end(name) for name in names):
             continue
-        value = loader.default
+        value: object = loader.default
+        if option is None and call.unsure:
+            continue
         if option is not None:
             value = programs.flow.evaluate(Value(option, module, frame))
         if value is loader.shuffles_when:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from epsilometer.lint.chains import Shuffle, find_shuffles
 from epsilometer.lint.checks.feeding import Feeding
 from epsilometer.lint.checks.place import Place, report_beside
-from epsilometer.lint.flow import Value
+from epsilometer.lint.flow import Number, Value
 from epsilometer.lint.module import Module, write_name
 from epsilometer.lint.programs import Programs
 from epsilometer.lint.purposes import names_training
@@ -15,17 +15,18 @@ from epsilometer.lint.suggestion import list_dataset_sizes
 
 def find_pipelines(programs: Programs, _: Feeding) -> Iterator[Place]:
     """Yield SHUF003, SHUF004 and SHUF005: tf.data and its kin, the gravest fault of each."""
+    known: dict[int, list[Number]] = {}  # by module, each of which is read once
     for roles in programs.roles.values():
         module = roles.module
         if roles.coins:
             continue
-        shuffles = find_shuffles(module, programs.flow)
-        for shuffle in shuffles:
-            sizes = [
-                size
-                for beside in programs.list_beside(module, shuffle.node)[:1]
-                for size in list_dataset_sizes(beside.accountant.module, programs.flow)
-            ]
+        for shuffle in find_shuffles(module, programs.flow):
+            sizes: list[Number] = []
+            for beside in programs.list_beside(module, shuffle.node)[:1]:
+                told = beside.accountant.module
+                if id(told) not in known:
+                    known[id(told)] = list_dataset_sizes(told, programs.flow)
+                sizes = known[id(told)]
             rule_id, seen = _find_fault(shuffle, sizes)
             if rule_id:
                 node = shuffle.node
@@ -40,7 +41,7 @@ def find_pipelines(programs: Programs, _: Feeding) -> Iterator[Place]:
                 )
 
 
-def _find_fault(shuffle: Shuffle, sizes: list[int | float]) -> tuple[str, str]:
+def _find_fault(shuffle: Shuffle, sizes: list[Number]) -> tuple[str, str]:
     if shuffle.after_batch:
         return "SHUF004", ""
     size = shuffle.size if shuffle.size is not None else min(sizes, default=None)

@@ -278,7 +278,7 @@ class Flow:
         for name in call.known & set(module.catalogue.passes):
             handed = call.find_argument(module.catalogue.passes[name])
             return None if handed is None else [self._at(value, handed)]
-        if call.known & module.catalogue.names:
+        if call.known & module.catalogue.names or call.method in module.catalogue.engines:
             return None
         symbol = self.project.find_called(module, call)
         if symbol is not None and isinstance(symbol.node, FUNCTIONS):

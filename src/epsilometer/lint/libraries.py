@@ -36,6 +36,7 @@ class DpCall:
         unless_argument: Not where this argument is True.
         unless_anywhere: Not where some call of the module has this argument as False.
         unless_attribute: Not where the module reads an attribute of this name.
+        counts: Whether it counts the steps of a run, which a run that is resumed must restore.
     """
 
     names: tuple[str, ...]
@@ -46,6 +47,7 @@ class DpCall:
     unless_argument: str = ""
     unless_anywhere: str = ""
     unless_attribute: str = ""
+    counts: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -446,6 +446,16 @@ class Module:
         ]
 
     @cached_property
+    def made_at(self) -> dict[str, list[Call]]:
+        """The first calls that are assigned to each name."""
+        found: dict[str, list[Call]] = defaultdict(list)
+        for call in self.calls:
+            target = self.find_target(call.node)
+            if target and len(found[target]) < _LONGEST_ALIAS:
+                found[target].append(call)
+        return found
+
+    @cached_property
     def call_of(self) -> dict[int, Call]:
         """The calls, by the id of their node."""
         return {id(call.node): call for call in self.calls}

@@ -1,17 +1,19 @@
 """Find what runs together: units of code, what each reaches, and the accountants beside a node."""
 
 import ast
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TypeVar
 
 from epsilometer.lint.flow import Flow
 from epsilometer.lint.module import Call, Module
 from epsilometer.lint.project import Project, Symbol
 from epsilometer.lint.roles import Accountant, Roles
 
-_MOST = 40  # facts of a kind that are carried from a unit to those that use it
+_MOST = 12  # facts of a kind that are carried from a unit to those that use it
+Fact = TypeVar("Fact")
 _WIDEST = 300  # units above a node that are looked at
 
 
@@ -29,8 +31,8 @@ class Unit:
 
     module: Module
     used_by: "dict[int, Unit]" = field(default_factory=dict)
-    accountants: list[Accountant] = field(default_factory=list)
-    engines: list[Call] = field(default_factory=list)
+    accountants: dict[int, Accountant] = field(default_factory=dict)
+    engines: dict[int, Call] = field(default_factory=dict)
     draws: bool = False
 
 
@@ -56,6 +58,8 @@ class Programs:
         self.project, self.flow = project, flow
         self.roles = {id(module): Roles(module, flow) for module in project.modules}
         self._units: dict[tuple[int, int], Unit] = {}
+        self._groups: dict[int, dict[int, ast.AST]] = {}
+        self._assigned = {id(module): self._group(module) for module in project.modules}
         for module in project.modules:
             self._connect(module)
         for module in project.modules:
@@ -77,21 +81,37 @@ class Programs:
             return self._unit(module, node)
         for parent in (node, *module.walk_up(node)):
             if isinstance(parent, ast.Assign | ast.AnnAssign):
-                return self._unit(module, parent)
+                return self._unit(module, self._groups[id(module)].get(id(parent)))
         return self._unit(module, None)
+
+    def _group(self, module: Module) -> dict[str, ast.AST]:
+        """Join assignments of the same names into one unit, and return it for each name."""
+        leaders: dict[str, ast.AST] = {}
+        groups = self._groups[id(module)] = {}
+        for node in module.nodes:
+            if isinstance(node, ast.Assign | ast.AnnAssign) and module.find_scope(node) is None:
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                names = [
+                    each.id
+                    for target in targets
+                    for each in ast.walk(target)
+                    if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
+                ]
+                known = [leaders[name] for name in names if name in leaders]
+                leader = known[0] if known else node
+                groups[id(node)] = leader
+                leaders |= dict.fromkeys(names, leader)
+                for other in known[1:]:  # two groups with a name in common are used together
+                    _join(self._unit(module, other), self._unit(module, leader))
+                    _join(self._unit(module, leader), self._unit(module, other))
+        return leaders
 
     def _connect(self, module: Module) -> None:
         """Join a module's units to those whose names they read."""
         body = self._unit(module, None)
-        assigned: dict[str, list[ast.AST]] = defaultdict(list)
-        for node in module.nodes:
-            if isinstance(node, ast.Assign | ast.AnnAssign) and module.find_scope(node) is None:
-                _join(body, self._unit(module, node))
-                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                for target in targets:
-                    for each in ast.walk(target):
-                        if isinstance(each, ast.Name):
-                            assigned[each.id].append(node)
+        assigned = self._assigned[id(module)]
+        for leader in assigned.values():
+            _join(body, self._unit(module, leader))
         candidates = {*module.top_level, *module.names.imports, *assigned}
         starred = bool(module.names.stars)
         for node in module.nodes:
@@ -104,26 +124,22 @@ class Programs:
             if node.id in module.names.imports:
                 while isinstance(parent, ast.Attribute):
                     expression, parent = parent, module.parents.get(id(parent))
-            user = self.find_unit(module, node)
-            for used in self._find_used(module, expression, assigned):
+            used = self._find_used(module, expression)
+            if used is not None:
+                user = self.find_unit(module, node)
                 if used is not user:
                     _join(user, used)
 
-    def _find_used(
-        self, module: Module, expression: ast.expr, assigned: dict[str, list[ast.AST]]
-    ) -> Iterator[Unit]:
+    def _find_used(self, module: Module, expression: ast.expr) -> Unit | None:
+        if module.names.is_one_of(expression, module.catalogue.names):
+            return None  # a library is known by its facts, also where its source is at hand
         symbol = self._resolve(module, expression)
         if symbol is None or not symbol.name:
-            return
+            return None
         if symbol.node is not None:
-            yield self._unit(symbol.module, symbol.node)
-        elif symbol.module is module:
-            for node in assigned.get(symbol.name, [])[:_MOST]:
-                yield self._unit(module, node)
-        else:
-            for binding in symbol.module.bindings.find_global(symbol.name)[:_MOST]:
-                if binding.value is not None:
-                    yield self.find_unit(symbol.module, binding.value)
+            return self._unit(symbol.module, symbol.node)
+        leader = self._assigned[id(symbol.module)].get(symbol.name)
+        return None if leader is None else self._unit(symbol.module, leader)
 
     def _resolve(self, module: Module, expression: ast.expr) -> Symbol | None:
         """Return the symbol of the longest part of a dotted name that is one."""
@@ -143,7 +159,7 @@ class Programs:
             self.find_unit(module, node).draws = True
 
     def _carry(self) -> None:
-        """Give every unit what the units that it reaches have; each unit is done a few times."""
+        """Give every unit what the units that it reaches have, up to so many facts each."""
         waiting = deque(
             unit
             for unit in self._units.values()
@@ -154,8 +170,8 @@ class Programs:
             unit = waiting.popleft()
             queued.discard(id(unit))
             for user in unit.used_by.values():
-                grown = [_add(user.accountants, each) for each in unit.accountants]
-                grown += [_add(user.engines, each) for each in unit.engines]
+                grown = [_add(user.accountants, each) for each in unit.accountants.values()]
+                grown += [_add(user.engines, each) for each in unit.engines.values()]
                 if unit.draws and not user.draws:
                     user.draws = True
                     grown.append(True)
@@ -175,9 +191,9 @@ class Programs:
         programs = list(self._list_programs(self.find_unit(module, node)))
         for unit in programs:
             if not unit.draws:
-                loudest = min(unit.accountants, key=lambda each: _rank(each, module, node))
+                loudest = min(unit.accountants.values(), key=lambda each: _rank(each, module, node))
                 if not self.roles[id(loudest.module)].coins:
-                    found.append(Beside(loudest, True, unit.engines))
+                    found.append(Beside(loudest, True, list(unit.engines.values())))
         if not programs and roles.accountants:
             loudest = min(roles.accountants[:_MOST], key=lambda each: _rank(each, module, node))
             # What is the module's own runs together with everything.
@@ -185,12 +201,51 @@ class Programs:
             found.append(Beside(loudest, together, list(roles.engines)))
         return found
 
-    def _list_programs(self, start: Unit) -> Iterator[Unit]:
-        """Yield the smallest units that reach both the start and an accountant."""
+    def list_private(self, module: Module, node: ast.AST) -> list[Unit]:
+        """Return the smallest programs around a node that train with DP; else its own file."""
+        found = list(self._list_programs(self.find_unit(module, node), engines=True))
+        roles = self.roles[id(module)]
+        if not found and (roles.accountants or roles.engines):
+            whole = Unit(module)
+            for accountant in roles.accountants:
+                _add(whole.accountants, accountant)
+            for engine in roles.engines:
+                _add(whole.engines, engine)
+            return [whole]
+        return found
+
+    def list_beside_all(self, module: Module, node: ast.AST) -> list[Accountant]:
+        """Return an accountant beside a node, however batches are drawn."""
+        for unit in self.list_private(module, node):
+            known = [each for each in unit.accountants.values() if each.kind != "training"]
+            if known:
+                return known[:1]
+        return []
+
+    def list_modules(self, unit: Unit) -> list[Module]:
+        """Return the files of a program that say something about privacy."""
+        found = {id(unit.module): unit.module}
+        for accountant in unit.accountants.values():
+            found[id(accountant.module)] = accountant.module
+        for engine in unit.engines.values():
+            other = self._homes[id(engine)]
+            found[id(other)] = other
+        return list(found.values())
+
+    def home_of(self, engine: Call) -> Module:
+        """Return the file in which an engine is called."""
+        return self._homes[id(engine)]
+
+    @cached_property
+    def _homes(self) -> dict[int, Module]:
+        return {id(call): each.module for each in self.roles.values() for call in each.engines}
+
+    def _list_programs(self, start: Unit, *, engines: bool = False) -> Iterator[Unit]:
+        """Yield the smallest units that reach both the start and an accountant, or an engine."""
         waiting, seen = deque([start]), {id(start)}
         while waiting and len(seen) < _WIDEST:
             unit = waiting.popleft()
-            if unit.accountants:
+            if unit.accountants or (engines and unit.engines):
                 yield unit
                 continue
             for user in unit.used_by.values():
@@ -208,10 +263,11 @@ def _join(user: Unit, used: Unit) -> None:
     used.used_by[id(user)] = user
 
 
-def _add(facts: list, fact: object) -> bool:  # type: ignore[type-arg]
-    if len(facts) >= _MOST or any(fact is each for each in facts):
+def _add(facts: dict[int, Fact], fact: Fact) -> bool:
+    """Keep a fact, up to so many; tell whether it is new."""
+    if len(facts) >= _MOST or id(fact) in facts:
         return False
-    facts.append(fact)
+    facts[id(fact)] = fact
     return True
 
 
@@ -222,4 +278,4 @@ def _rank(accountant: Accountant, module: Module, node: ast.AST) -> tuple[int, i
         None,
         module.find_scope(node),
     )
-    return 0 if near else 1, kinds[accountant.kind], accountant.node.lineno
+    return 0 if near else 1, kinds[accountant.kind] + accountant.own, accountant.node.lineno

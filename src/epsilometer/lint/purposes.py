@@ -84,3 +84,11 @@ def is_training_call(name: str) -> bool:
         and not is_other_end(name)
         and name not in ("train_test_split",)
     )
+
+
+def is_part_of_library(module: Module, node: ast.AST) -> bool:
+    """Tell whether a node is in a class that is an optimizer, a scheduler or an engine itself."""
+    around = module.find_class(node)
+    return around is not None and any(
+        word in around.name.lower() for word in ("optim", "schedul", "engine")
+    )

@@ -12,6 +12,7 @@ from epsilometer.lint.module import FUNCTIONS, Call, Function, Module, write_nam
 from epsilometer.lint.purposes import is_training_call
 
 RATES = ("sampling_probability", "sampling_prob", "sample_rate", "q", "sampling_rate")
+RATES_SET = frozenset(RATES)
 _KINDS: tuple[Kind, ...] = ("hedged", "accountant", "training")  # of one call: the first that is
 _COIN_SAMPLER = re.compile(r"poisson\w*(sampl|batch|load)|(sampl|batch|load)\w*poisson", re.I)
 _NO_SAMPLER = re.compile(r"event|account|compute|epsilon|eps_|^mu_|mechanism", re.I)
@@ -34,6 +35,7 @@ class Accountant:
         name: What is called there.
         kind: As of :class:`~epsilometer.lint.libraries.DpCall`.
         own: Whether the project wrote it itself.
+        counts: Whether it counts the steps of a run.
     """
 
     module: Module
@@ -41,6 +43,7 @@ class Accountant:
     name: str
     kind: Kind
     own: bool = False
+    counts: bool = False
 
     @property
     def node(self) -> ast.Call:
@@ -107,10 +110,13 @@ class Roles:
         found = []
         for call in self.module.calls:
             known = [each for name in call.known for each in self._catalogue.calls.get(name, ())]
-            kinds = {each.kind for each in known if self._applies(call, each)}
+            valid = [each for each in known if self._applies(call, each)]
+            kinds = {each.kind for each in valid}
             kind = next((each for each in _KINDS if each in kinds), None)
             if kind is not None:
-                found.append(Accountant(self.module, call, call.method, kind))
+                counts = any(each.counts for each in valid)
+                made = Accountant(self.module, call, call.method, kind, counts=counts)
+                found.append(made)
             elif not known and self._is_own_accountant(call):
                 found.append(Accountant(self.module, call, call.method, "accountant", own=True))
         return found
@@ -172,6 +178,27 @@ class Roles:
             call
             for call in self.module.calls
             if call.method in methods and call.packages <= packages
+        ]
+
+    @cached_property
+    def optimizer_steps(self) -> list[Call]:
+        """Calls of ``optimizer.step()``."""
+        return [
+            call
+            for call in self.module.calls
+            if call.method == "step"
+            and isinstance(call.function, ast.Attribute)
+            and not _is_bookkeeping(call)
+        ]
+
+    @cached_property
+    def book_steps(self) -> list[Call]:
+        """Calls of ``accountant.step(...)``, which book a step of training."""
+        return [
+            call
+            for call in self.module.calls
+            if call.method == "step"
+            and ("account" in write_name(call.function).lower() or RATES_SET & set(call.arguments))
         ]
 
     @property
@@ -309,9 +336,9 @@ class Roles:
 
 
 def _is_bookkeeping(call: Call) -> bool:
-    """Tell whether a ``step()`` is that of a scheduler or a profiler, not of training."""
+    """Tell whether a ``step()`` is that of a scheduler or an accountant, not of training."""
     receiver = write_name(call.function).lower()
-    return any(word in receiver for word in ("sched", "profil", "pbar", "meter"))
+    return any(word in receiver for word in ("sched", "profil", "pbar", "meter", "account"))
 
 
 def _is_accounting(scope: object) -> bool:

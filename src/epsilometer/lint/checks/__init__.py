@@ -2,7 +2,15 @@
 
 from collections.abc import Iterator
 
-from epsilometer.lint.checks import dropping, loaders, permutations, pipelines
+from epsilometer.lint.checks import (
+    books,
+    dropping,
+    loaders,
+    models,
+    noise,
+    permutations,
+    pipelines,
+)
 from epsilometer.lint.checks.feeding import Feeding
 from epsilometer.lint.checks.place import Place
 from epsilometer.lint.programs import Programs
@@ -16,6 +24,14 @@ CHECKS = (
     pipelines.find_fits,
     permutations.find_permuted_epochs,
     dropping.find_dropped_loaders,
+    books.find_lost_books,
+    books.find_other_numbers,
+    books.find_other_steps,
+    noise.find_overridden_noise,
+    noise.find_replaced_optimizers,
+    noise.find_layer_clipping,
+    models.find_mixers,
+    models.find_selection,
 )
 
 

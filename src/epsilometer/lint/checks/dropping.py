@@ -158,7 +158,8 @@ def _find_made_anew(programs: Programs, roles: Roles) -> Iterator[Place]:
         elif call.known & {("torch", "DataLoader")}:
             how = "A new loader of its records samples by itself."
             data = call.find_argument("dataset", position=0)
-            if isinstance(data, ast.Attribute) and data.attr == "dataset":
+            sampled = {"sampler", "batch_sampler"} & set(call.arguments)
+            if isinstance(data, ast.Attribute) and data.attr == "dataset" and not sampled:
                 arguments = [data.value]
         for argument in arguments:
             origins = flow.trace(Value(argument, module))

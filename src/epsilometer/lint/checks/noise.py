@@ -95,6 +95,8 @@ def _find_bypass(programs: Programs, roles: Roles, call: Call) -> Iterator[Place
                     detail = f"{kept} of make_private() is replaced by {remade.method}()."
                     yield make_place("NOIS002", "error", module, remade.node, detail)
                     return
+            if kept == write_name(handed):
+                continue  # one name for both: which one steps is a matter of order
             origins = list_origins(flow, Value(receiver, each.module))
             if origins & before and own not in origins and _is_later(each.module, step, module, call):
                 detail = f"{write_name(receiver)} is what make_private() was given, not what it returned."
@@ -123,6 +125,11 @@ def _find_remade(module: Module, call: Call, name: str) -> Call | None:
             each.known & _OPTIMIZERS
             and module.find_function(each.node) is module.find_function(call.node)
             and each.node.lineno > call.node.lineno
+            and not any(
+                later.node.lineno > each.node.lineno
+                for later in module.calls
+                if later.method in module.catalogue.engines
+            )
         ):
             return each
     return None

@@ -69,7 +69,9 @@ def find_shuffles(module: Module, flow: Flow) -> list[Shuffle]:
                 found[id(call)] = Shuffle(call, (start, target))
                 before = calls[max(place - _REACH, 0) : place]
                 _look_back(found[id(call)], before, arms)
-                sizes = [size for each in before if (size := _read_size(flow, module, each)) is not None]
+                sizes = [
+                    size for each in before if (size := _read_size(flow, module, each)) is not None
+                ]
                 found[id(call)].size = min(sizes, default=None)
             _look_ahead(found[id(call)], calls[max(place + 1, known) : place + 1 + _REACH], arms)
     if packages & module.catalogue.buffered:

@@ -205,7 +205,9 @@ class Flow:
         arguments = {name: Value(node, site.module, outer) for name, node in given.items()}
         return Frame(function, arguments, frozenset(unsure), site)
 
-    def _follow_attribute(self, value: Value, node: ast.Attribute, depth: int) -> list[Value] | None:
+    def _follow_attribute(
+        self, value: Value, node: ast.Attribute, depth: int
+    ) -> list[Value] | None:
         module, project = value.module, self.project
         symbol = project.resolve(module, node)
         if symbol is not None:

@@ -184,7 +184,9 @@ class Bindings:
     def _bind(self, target: ast.expr, value: ast.expr | None, path: Path = ()) -> None:
         match target:
             case ast.Name(id=name):
-                self._bound[self._key(target, name)].append(Binding(value, path, line=target.lineno))
+                self._bound[self._key(target, name)].append(
+                    Binding(value, path, line=target.lineno)
+                )
                 around = self._scopes[id(target)][-1]
                 if isinstance(around, ast.ClassDef):
                     self._attributes[id(around)][name].append(Binding(value, path))

@@ -161,9 +161,7 @@ class Programs:
     def _carry(self) -> None:
         """Give every unit what the units that it reaches have, up to so many facts each."""
         waiting = deque(
-            unit
-            for unit in self._units.values()
-            if unit.accountants or unit.engines or unit.draws
+            unit for unit in self._units.values() if unit.accountants or unit.engines or unit.draws
         )
         queued = {id(unit) for unit in waiting}
         while waiting:

@@ -2,13 +2,15 @@
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import PurePosixPath
+from typing import TypeVar
 
 from epsilometer.lint.module import FUNCTIONS, Call, Function, Import, Module, Scope, write_name
 
+Held = TypeVar("Held")
 _DEEPEST = 12  # folders above a file in which its imports are looked for
 _REEXPORTS = 5  # from a import b, which a imports from c, ...
 _ROOTS = ("", "src", "lib", "python")
@@ -46,7 +48,7 @@ class Project:
         self.modules = list(modules)
         self._places: dict[tuple[str, ...], Module] = {}
         for module in self.modules:
-            self._places.setdefault(_locate(module.path), module)
+            self._places.setdefault(locate(module.path), module)
         self._symbols: dict[tuple[int, str], Symbol | None] = {}
 
     def find_module(self, module: Module, made: Import) -> Module | None:
@@ -272,21 +274,19 @@ def _unwrap_field(value: ast.expr) -> ast.expr:
     return value
 
 
-def _locate(path: str) -> tuple[str, ...]:
+def locate(path: str) -> tuple[str, ...]:
     """Return where a module is: the parts of its path, without its ending."""
     parts = PurePosixPath(path).with_suffix("").parts if PurePosixPath(path).name else (path,)
     return parts[:-1] if parts and parts[-1] == "__init__" else parts
 
 
-def find_imported(
-    places: "dict[tuple[str, ...], Module] | dict[tuple[str, ...], str]", path: str, made: Import
-) -> "Module | None":
-    """Return the module that an import in a file means, among those at known places."""
+def find_imported(places: Mapping[tuple[str, ...], Held], path: str, made: Import) -> Held | None:
+    """Return what is held for the module that an import in a file means."""
     folder = _list_folder(path)
     wanted = tuple(part for part in made.path.split(".") if part)
     if made.level:
         start = folder[: len(folder) - (made.level - 1)] if made.level > 1 else folder
-        return places.get((*start, *wanted))  # type: ignore[return-value]
+        return places.get((*start, *wanted))
     if not wanted:
         return None
     for depth in range(len(folder), max(-1, len(folder) - _DEEPEST), -1):
@@ -294,7 +294,7 @@ def find_imported(
             start = (*folder[:depth], root) if root else folder[:depth]
             found = places.get((*start, *wanted))
             if found is not None:
-                return found  # type: ignore[return-value]
+                return found
     return None
 
 

@@ -8,22 +8,30 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from epsilometer.lint.cache import Cache, Result, make_key
 from epsilometer.lint.checks import check
 from epsilometer.lint.checks.place import Place
+from epsilometer.lint.components import may_be_private, split_components
 from epsilometer.lint.flow import Flow
 from epsilometer.lint.module import Module
 from epsilometer.lint.programs import Programs
 from epsilometer.lint.project import Project
-from epsilometer.lint.rules import Finding, Problem, Report
+from epsilometer.lint.rules import RULES, Finding, Problem, Report
 from epsilometer.lint.sources import Source, find_files, parse, read_source, to_text
 from epsilometer.lint.suggestion import Suggestions
+from epsilometer.lint.understanding import describe_files
 
 _IGNORE = re.compile(r"#\s*epsilometer:\s*ignore(?:\[([^\]]*)\])?")
 _EVERYTHING = "*"
 
 
-def lint(paths: Iterable[Path], *, exclude: tuple[str, ...] = ()) -> Report:
+def lint(paths: Iterable[Path], *, exclude: tuple[str, ...] = (), cached: bool = False) -> Report:
     """Check every Python file and notebook among and below the paths, together.
+
+    Args:
+        paths: Files and folders.
+        exclude: Patterns of paths to leave out.
+        cached: Whether results of earlier calls are used, and kept for later ones.
 
     Raises:
         UnreadableFile: A path is not there.
@@ -36,8 +44,8 @@ def lint(paths: Iterable[Path], *, exclude: tuple[str, ...] = ()) -> Report:
         problems += unread
         if source is not None:
             sources.append(source)
-    report = lint_sources(sources)
-    return Report(report.findings, (*problems, *report.problems), len(files))
+    report = lint_sources(sources, cache=Cache() if cached else None)
+    return Report(report.findings, (*problems, *report.problems), len(files), report.understood)
 
 
 def lint_source(text: str, *, path: str = "<text>") -> Report:
@@ -51,41 +59,73 @@ def lint_source(text: str, *, path: str = "<text>") -> Report:
     return lint_sources([Source(path, text)])
 
 
-def lint_sources(sources: Iterable[Source]) -> Report:
+def lint_sources(sources: Iterable[Source], *, cache: Cache | None = None) -> Report:
     """Check texts as the files of one project."""
     every = list(sources)
+    results = []
+    for part in split_components(every):
+        key = "" if cache is None else make_key(part)
+        result = None if cache is None else cache.find(key)
+        if result is None:
+            result = _check_part(part)
+        if cache is not None:
+            cache.keep(key, result)
+        results.append(result)
+    if cache is not None:
+        cache.write()
+    order = {source.path: number for number, source in enumerate(every)}
+    return Report(
+        findings=tuple(
+            sorted(
+                (each for result in results for each in result.findings),
+                key=lambda each: (
+                    order[each.path],
+                    each.cell or 0,
+                    each.line,
+                    each.column,
+                    each.rule_id,
+                ),
+            )
+        ),
+        problems=tuple(
+            sorted(
+                (each for result in results for each in result.problems),
+                key=lambda each: order[each.path],
+            )
+        ),
+        files=len(every),
+        understood=tuple(
+            sorted(
+                (each for result in results for each in result.understood),
+                key=lambda each: order[each.path],
+            )
+        ),
+    )
+
+
+def _check_part(sources: list[Source]) -> Result:
+    """Check files that import each other."""
     problems: list[Problem] = []
-    files: dict[int, Source] = {}
-    modules = []
-    for source in every:
+    trees: list[tuple[Source, ast.Module]] = []
+    for source in sources:
         tree = parse(source)
         if isinstance(tree, Problem):
             problems.append(tree)
-            continue
-        module = Module(tree, source.path)
-        files[id(module)] = source
-        modules.append(module)
+        else:
+            trees.append((source, tree))
+    if not may_be_private(sources):
+        return Result(problems=tuple(problems))
+    modules = [Module(tree, source.path) for source, tree in trees]
     project = Project(modules)
     programs = Programs(project, Flow(project))
     suggestions = Suggestions(programs)
-    texts = {id(module): _Text(files[id(module)]) for module in modules}
+    texts = {id(module): _Text(source) for module, (source, _) in zip(modules, trees, strict=True)}
     findings = {
         _make_finding(place, suggestions, texts[id(place.module)])
         for place in check(programs)
         if not texts[id(place.module)].ignores(place)
     }
-    order = {source.path: number for number, source in enumerate(every)}
-    ordered = sorted(
-        findings,
-        key=lambda each: (
-            order[each.path],
-            each.cell or 0,
-            each.line,
-            each.column,
-            each.rule_id,
-        ),
-    )
-    return Report(tuple(ordered), tuple(problems), len(every))
+    return Result(tuple(findings), tuple(problems), tuple(describe_files(programs)))
 
 
 @dataclass
@@ -121,7 +161,13 @@ class _Text:
 
 
 def _make_finding(place: Place, suggestions: Suggestions, text: _Text) -> Finding:
-    command, unknown = suggestions.make_command(place.module, place.call, place.beside)
+    command, unknown = suggestions.make_command(
+        place.module,
+        place.call,
+        beside=place.beside,
+        known=dict(place.numbers),
+        sampler=RULES[place.rule_id].sampler,
+    )
     cell, line = None, place.line
     if text.source.cells:
         cell, line = text.source.cells[place.line - 1]

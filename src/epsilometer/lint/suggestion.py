@@ -58,13 +58,24 @@ class Suggestions:
         return self._numbers[id(module)]
 
     def make_command(
-        self, module: Module, node: ast.AST, beside: Module | None
+        self,
+        module: Module,
+        node: ast.AST,
+        *,
+        beside: Module | None = None,
+        known: dict[str, Number] | None = None,
+        sampler: str = "",
     ) -> tuple[str, tuple[str, ...]]:
         """Return the command for a finding, and the placeholders in it to be filled by hand.
 
-        What the finding's own file does not say is taken from that of the accountant.
+        Args:
+            module: The finding's own file.
+            node: What is wrong there.
+            beside: The file of the accountant, for what its own file does not say.
+            known: Numbers that the finding itself is sure of.
+            sampler: How batches are drawn; a shuffle where it is empty.
         """
-        numbers = self._find_numbers(module, node)
+        numbers = self._find_numbers(module, node) | (known or {})
         if beside is not None and beside is not module:
             other = self._read(beside)
             for places in ([other.anywhere], [other.constant]):
@@ -78,6 +89,10 @@ class Suggestions:
             else:
                 unknown.append(module.catalogue.options[option].placeholder)
                 words.append(f"--{option} {unknown[-1]}")
+        if sampler:
+            buffer = write_number(numbers["buffer"]) if "buffer" in numbers else "BUFFER"
+            unknown += ["BUFFER"] if "{buffer}" in sampler and buffer == "BUFFER" else []
+            words.append(f"--sampler {sampler.replace('{buffer}', buffer)}")
         return " ".join(words), tuple(unknown)
 
     def _find_numbers(self, module: Module, node: ast.AST) -> dict[str, Number]:

@@ -114,7 +114,9 @@ class _Booked:
     value: Value
 
 
-def _list_booked(unit: Unit, programs: Programs, names: tuple[str, ...], part: int) -> list[_Booked]:
+def _list_booked(
+    unit: Unit, programs: Programs, names: tuple[str, ...], part: int
+) -> list[_Booked]:
     """Return what the accountants of a program were given under some names.
 
     Args:
@@ -218,7 +220,13 @@ def _compare_batches(programs: Programs, unit: Unit, feed: _Feed) -> Iterator[Pl
                 f"{_point(feed, booked.module)} have {write_number(real)}."
             )
             yield make_place(
-                "BOOK002", "error", booked.module, booked.call.node, detail, shown=booked.shown
+                "BOOK002",
+                "error",
+                booked.module,
+                booked.call.node,
+                detail,
+                shown=booked.shown,
+                numbers={"batch-size": real},
             )
 
 
@@ -248,11 +256,7 @@ def _compare_lengths(programs: Programs, unit: Unit, feed: _Feed) -> Iterator[Pl
                 said = write_number(number)
             else:
                 measured = _find_measured(flow, booked.value)
-                wrong = (
-                    measured is not None
-                    and bool(whole & measured)
-                    and not (measured & origins)
-                )
+                wrong = measured is not None and bool(whole & measured) and not (measured & origins)
                 said = ast.unparse(booked.value.node)[:40] if measured is not None else ""
             if wrong:
                 detail = (
@@ -260,7 +264,13 @@ def _compare_lengths(programs: Programs, unit: Unit, feed: _Feed) -> Iterator[Pl
                     f"{_point(feed, booked.module)} has a part of these records."
                 )
                 yield make_place(
-                    "BOOK003", "error", booked.module, booked.call.node, detail, shown=booked.shown
+                    "BOOK003",
+                    "error",
+                    booked.module,
+                    booked.call.node,
+                    detail,
+                    shown=booked.shown,
+                    numbers=None if length is None else {"dataset-size": length},
                 )
 
 
@@ -292,7 +302,7 @@ def _read_part(flow: Flow, value: Value, call: Call) -> Number | None:
                 return flow.read_number(Value(end, value.module, value.frame))
         return None
     match second, value.path:
-        case (ast.List(elts=parts) | ast.Tuple(elts=parts)), (int(place), *_):
+        case ((ast.List(elts=parts) | ast.Tuple(elts=parts)), (int(place), *_)):
             if -len(parts) <= place < len(parts):
                 length = flow.read_number(Value(parts[place], value.module, value.frame))
                 return length if length is not None and length >= 1 else None
@@ -351,7 +361,13 @@ def _compare_epochs(
                 f"{getattr(node, 'lineno', 1)} trains {write_number(real)}."
             )
             yield make_place(
-                "BOOK004", "error", booked.module, booked.call.node, detail, shown=booked.shown
+                "BOOK004",
+                "error",
+                booked.module,
+                booked.call.node,
+                detail,
+                shown=booked.shown,
+                numbers={"epochs": real},
             )
 
 

@@ -23,9 +23,7 @@ def find_dropped_loaders(programs: Programs, feeding: Feeding) -> Iterator[Place
                 continue
             detail = _find_drop(programs, feeding, roles, call, handed)
             if detail:
-                yield make_place(
-                    "SHUF008", "error", roles.module, call.node, detail, shown=handed
-                )
+                yield make_place("SHUF008", "error", roles.module, call.node, detail, shown=handed)
         yield from _find_made_anew(programs, roles)
 
 
@@ -101,8 +99,6 @@ def _is_assigned_to_trainer(module: Module, parent: ast.AST | None) -> bool:
             known = {package for package in module.names.packages if package in _TRAINERS}
             return bool(known) and "trainer" in write_name(base).lower() and "loader" in name
     return False
-
-
 
 
 def _is_attribute_dropped(module: Module, call: Call, target: ast.Attribute) -> bool:
@@ -187,5 +183,3 @@ def _feeds(module: Module, call: Call) -> bool:
     around = module.find_function(call.node)
     name = around.name if isinstance(around, FUNCTIONS) else ""
     return not any(word in f"{target} {name}".lower() for word in ("eval", "test", "val"))
-
-

@@ -30,7 +30,9 @@ def find_poisson_off(programs: Programs, _: Feeding) -> Iterator[Place]:
                 detail = f"In {call.method}()."
                 yield make_place("SHUF001", "error", module, call.node, detail, shown=option)
             else:
-                detail = f"In {call.method}(). No ε is asked for in this project; elsewhere it may be."
+                detail = (
+                    f"In {call.method}(). No ε is asked for in this project; elsewhere it may be."
+                )
                 yield make_place("SHUF001", "warning", module, call.node, detail, shown=option)
 
 
@@ -152,4 +154,3 @@ def find_trainers(programs: Programs, _: Feeding) -> Iterator[Place]:
                 shown=training.call.node,
                 replaced=True,
             )
-

@@ -121,7 +121,10 @@ def _list_best(module: Module) -> Iterator[tuple[ast.AST, str]]:
                 )
                 public = any("public" in each for each in words)
                 if best and scored and not public and _keeps(node.body):
-                    yield test, f"The model is kept where {' and '.join(filter(None, names))} say so."
+                    yield (
+                        test,
+                        f"The model is kept where {' and '.join(filter(None, names))} say so.",
+                    )
 
 
 def _word(expression: ast.expr) -> str:

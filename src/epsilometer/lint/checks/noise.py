@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from epsilometer.lint.checks.feeding import Feeding, list_origins
 from epsilometer.lint.checks.pipelines import is_plain_optimizer
 from epsilometer.lint.checks.place import Place, make_place
-from epsilometer.lint.flow import Value
+from epsilometer.lint.flow import Number, Value
 from epsilometer.lint.module import Call, Module, write_name
 from epsilometer.lint.programs import Programs, Unit
 from epsilometer.lint.purposes import is_part_of_library, serves_other_ends
@@ -52,8 +52,21 @@ def find_overridden_noise(programs: Programs, _: Feeding) -> Iterator[Place]:
                 if patched or not _follows_noise(unit):
                     what = "is replaced" if patched else "is set again after ε was fixed"
                     detail = f"{write_name(node)} {what}."
-                    yield make_place("NOIS001", "error", module, node, detail)
+                    yield make_place(
+                        "NOIS001", "error", module, node, detail,
+                        numbers=_read_noise(programs, module, node),
+                    )  # fmt: skip
                     break
+
+
+def _read_noise(programs: Programs, module: Module, node: ast.AST) -> dict[str, Number]:
+    """Return the noise that is set, if it is a number."""
+    match module.parents.get(id(node)):
+        case ast.Assign(value=value):
+            number = programs.flow.read_number(Value(value, module))
+            if number is not None and number > 0:
+                return {"noise-multiplier": number}
+    return {}
 
 
 def _follows_noise(unit: Unit) -> bool:
@@ -98,7 +111,11 @@ def _find_bypass(programs: Programs, roles: Roles, call: Call) -> Iterator[Place
             if kept == write_name(handed):
                 continue  # one name for both: which one steps is a matter of order
             origins = list_origins(flow, Value(receiver, each.module))
-            if origins & before and own not in origins and _is_later(each.module, step, module, call):
+            if (
+                origins & before
+                and own not in origins
+                and _is_later(each.module, step, module, call)
+            ):
                 detail = f"{write_name(receiver)} is what make_private() was given, not what it returned."
                 yield make_place("NOIS002", "error", each.module, step.node, detail)
                 return
@@ -166,7 +183,9 @@ def find_layer_clipping(programs: Programs, _: Feeding) -> Iterator[Place]:
             if serves_other_ends(module, node) or _scales_by_layers(module, node):
                 continue
             for beside in programs.list_beside_all(module, node):
-                detail = f"{beside.name} (line {beside.node.lineno}) takes one bound for all layers."
+                detail = (
+                    f"{beside.name} (line {beside.node.lineno}) takes one bound for all layers."
+                )
                 yield make_place("CLIP001", "error", module, node, detail, beside=beside.module)
                 break
 

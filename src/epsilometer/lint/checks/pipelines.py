@@ -38,6 +38,7 @@ def find_pipelines(programs: Programs, _: Feeding) -> Iterator[Place]:
                     shown=node.func,
                     names=shuffle.names,
                     seen=seen,
+                    numbers=None if shuffle.buffer is None else {"buffer": shuffle.buffer},
                 )
 
 

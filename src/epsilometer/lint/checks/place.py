@@ -4,6 +4,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from epsilometer.lint.flow import Number
 from epsilometer.lint.libraries import Kind
 from epsilometer.lint.module import Module
 from epsilometer.lint.programs import Beside, Programs
@@ -31,6 +32,7 @@ class Place:
         column: Column to point at, in bytes from 0.
         detail: What was seen.
         beside: The module of the accountant, where that is another.
+        numbers: Options of the command that are known better than the code around says.
     """
 
     rule_id: str
@@ -41,6 +43,7 @@ class Place:
     column: int
     detail: str
     beside: Module | None = None
+    numbers: tuple[tuple[str, Number], ...] = ()
 
 
 def make_place(
@@ -52,13 +55,15 @@ def make_place(
     *,
     shown: ast.AST | None = None,
     beside: Module | None = None,
+    numbers: dict[str, Number] | None = None,
 ) -> Place:
     """Return a place that points at ``shown``, or at the call."""
     shown = call if shown is None else shown
     line, column = getattr(shown, "lineno", 1), getattr(shown, "col_offset", 0)
     if isinstance(shown, ast.Attribute):  # the method's own name, on its own line of a chain
         line, column = shown.end_lineno or line, (shown.end_col_offset or 0) - len(shown.attr)
-    return Place(rule_id, severity, module, call, line, column, detail, beside)
+    given = tuple((numbers or {}).items())
+    return Place(rule_id, severity, module, call, line, column, detail, beside, given)
 
 
 def judge(beside: Beside, module: Module) -> tuple[Severity, str]:
@@ -88,6 +93,7 @@ def report_beside(
     names: tuple[str, ...] = (),
     seen: str = "",
     replaced: bool = False,
+    numbers: dict[str, Number] | None = None,
 ) -> Iterator[Place]:
     """Yield a mistake that is one only beside an accountant, where private data are fed.
 
@@ -100,6 +106,7 @@ def report_beside(
         names: Names that say what it is for.
         seen: What was seen, before what is said of the accountant.
         replaced: Whether an engine in the program replaces what is wrong here.
+        numbers: Options of the command that are known.
     """
     if serves_other_ends(module, call, *names):
         return
@@ -111,5 +118,12 @@ def report_beside(
     if graded:
         (severity, said), other = min(graded, key=lambda each: each[0])
         yield make_place(
-            rule_id, severity, module, call, seen + said, shown=shown, beside=other
+            rule_id,
+            severity,
+            module,
+            call,
+            seen + said,
+            shown=shown,
+            beside=other,
+            numbers=numbers,
         )

@@ -59,10 +59,10 @@ class Cache:
             return
         older = {key: each for key, each in self._known.items() if key not in self._used}
         kept = dict([*self._used.items(), *older.items()][:_MOST])
-        data = msgspec.json.encode(kept)
-        if len(data) > _LARGEST:
-            data = msgspec.json.encode(self._used)
-        with suppress(OSError, UnreadableFile):
+        with suppress(OSError, UnreadableFile, ValueError):  # as a name in no encoding
+            data = msgspec.json.encode(kept)
+            if len(data) > _LARGEST:
+                data = msgspec.json.encode(self._used)
             if len(data) <= _LARGEST:
                 write_whole(self._file, data)
 

@@ -189,6 +189,7 @@ class Roles:
             if call.method == "step"
             and isinstance(call.function, ast.Attribute)
             and not _is_bookkeeping(call)
+            and "account" not in write_name(call.function).lower()
         ]
 
     @cached_property
@@ -336,9 +337,9 @@ class Roles:
 
 
 def _is_bookkeeping(call: Call) -> bool:
-    """Tell whether a ``step()`` is that of a scheduler or an accountant, not of training."""
+    """Tell whether a ``step()`` is that of a scheduler or a profiler, not of training."""
     receiver = write_name(call.function).lower()
-    return any(word in receiver for word in ("sched", "profil", "pbar", "meter", "account"))
+    return any(word in receiver for word in ("sched", "profil", "pbar", "meter"))
 
 
 def _is_accounting(scope: object) -> bool:

@@ -132,3 +132,21 @@ def describe_score(programs: Iterable[SourceProgram], score: Score) -> str:
         f"recall {score.recall:.3f} ({len(score.found)} of {len(score.found) + len(score.missed)} "
         f"mistakes), precision {score.precision:.3f} ({len(score.invented)} reported that are none)"
     )
+
+
+def render_scores() -> tuple[str, bool]:
+    """Return how lint does on all programs, in Markdown, and whether any right line is accused."""
+    lines = ["## Sources, for lint\n"]
+    accused = False
+    titles = {each.id: each.title for each in list_sources()}
+    for part, words in zip(PARTS, ("Rules were made on these", "Held out"), strict=True):
+        programs = list_sources(part)
+        score = score_sources(programs)
+        accused |= bool(score.invented)
+        lines.append(f"- {words}: {describe_score(programs, score)}.")
+        for word, places in (("missed", score.missed), ("accused", score.invented)):
+            lines += [
+                f"    - {word}: {name} ({titles[name]}), {rule} at {path} line {line}"
+                for name, (rule, path, line) in places
+            ]
+    return "\n".join(lines), accused

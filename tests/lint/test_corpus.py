@@ -52,15 +52,18 @@ def test_a_score_counts_what_is_missed_and_what_is_invented() -> None:
     made = [
         SourceProgram("EPS-0001", "missed", (("a.py", f"{right}# expect: SHUF001\n"),), "tuned"),
         SourceProgram("EPS-1001", "invented", (("a.py", wrong),), "tuned"),
-        SourceProgram("EPS-0002", "found", (("a.py", wrong.replace("\n", "  # expect: SHUF001\n")),), "tuned"),
-    ]  # fmt: skip
+        SourceProgram(
+            "EPS-0002", "found", (("a.py", wrong[:-1] + "  # expect: SHUF001"),), "tuned"
+        ),
+    ]
     score = score_sources(made)
     assert (len(score.found), len(score.missed), len(score.invented)) == (1, 1, 1)
     assert (score.recall, score.precision) == (0.5, 0.5)
 
 
 def test_this_project_is_clean() -> None:
-    report = lint([ROOT], exclude=("src/epsilometer/zoo", "tests/integrations", ".venv*"))
+    folders = [ROOT / name for name in ("src", "examples", "docs", "benchmarks", "reproductions")]
+    report = lint(folders, exclude=("src/epsilometer/zoo",))
     assert report.findings == ()
     assert report.problems == ()
     assert report.files > 100

@@ -9,7 +9,8 @@ from epsilometer.lint.project import find_imported, locate
 from epsilometer.lint.sources import Source, to_text
 
 _IMPORT = re.compile(
-    r"^[ \t]*(?:from[ \t]+([.\w]+)[ \t]+import[ \t]*(\([^)]{0,4000}\)|[^\n#]*)|import[ \t]+([^\n#]+))",
+    r"^[ \t]*(?:from[ \t]+([.\w]+)[ \t]+import[ \t]*(\([^)]{0,4000}\)|[^\n#]*)"
+    r"|import[ \t]+([^\n#]+))",
     re.MULTILINE,
 )
 # A function that may be an accountant of the project's own.

@@ -105,7 +105,7 @@ class Flow:
                 waiting.extend(following)
         return found + waiting[:1]  # what was not followed to its end is there, and unknown
 
-    def _step(self, value: Value, depth: int) -> list[Value] | None:  # noqa: PLR0911
+    def _step(self, value: Value, depth: int) -> list[Value] | None:  # noqa: PLR0911, PLR0912
         """Return where a value comes from, one step back; None if it begins here."""
         node, path = value.node, value.path
         match node:
@@ -273,7 +273,7 @@ class Flow:
         returned = module.returns.get(id(function), [])
         return [Value(each, module, frame, path) for each in returned] or None
 
-    def _follow_call(self, value: Value, node: ast.Call, depth: int) -> list[Value] | None:
+    def _follow_call(self, value: Value, node: ast.Call, depth: int) -> list[Value] | None:  # noqa: PLR0911
         call, module = value.call, value.module
         if call is None:
             return None
@@ -309,7 +309,7 @@ class Flow:
         only = next(iter(worth)) if len(worth) == 1 else None
         return None if isinstance(only, Unknown) else only
 
-    def _compute(self, value: Value, depth: int) -> Any:
+    def _compute(self, value: Value, depth: int) -> Any:  # noqa: PLR0911
         if depth > _DEEPEST or value.path:
             return UNKNOWN
         match value.node:

@@ -121,7 +121,7 @@ class Roles:
                 found.append(Accountant(self.module, call, call.method, "accountant", own=True))
         return found
 
-    def _applies(self, call: Call, known: DpCall) -> bool:
+    def _applies(self, call: Call, known: DpCall) -> bool:  # noqa: PLR0911
         """Tell whether the conditions of a call hold here."""
         module = self.module
         if known.needs_method:

@@ -22,6 +22,7 @@ class Rule:
         why: Why ε does not hold.
         remedy: What to do about it.
         sampler: How batches are really drawn, as an option of ``epsilometer shuffle``.
+        answer: What that command says of the example.
         wrong: An example.
         right: The same example, done right.
     """
@@ -32,6 +33,7 @@ class Rule:
     why: str
     remedy: str
     sampler: str = ""
+    answer: str
     wrong: str
     right: str
 

@@ -344,9 +344,9 @@ def _list_lengths(roles: Roles, flow: Flow) -> Iterator[tuple[ast.AST, Number]]:
             continue
         for name in _EPOCHS:
             if name in call.arguments:
-                epochs = flow.read_number(Value(call.arguments[name], module))
-                if epochs is not None:
-                    yield call.node, epochs
+                given = flow.read_number(Value(call.arguments[name], module))
+                if given is not None:
+                    yield call.node, given
 
 
 def _compare_epochs(

@@ -58,7 +58,7 @@ def _find_acceptance(programs: Programs, unit: Unit) -> str:
         for module in modules
         for call in module.calls
     )
-    trained = [each for each in unit.accountants.values()]
+    trained = list(unit.accountants.values())
     if refuses or not trained:
         return ""
     return f"Nothing refuses it: {trained[0].name} (line {trained[0].node.lineno})."
@@ -112,7 +112,7 @@ def _list_best(module: Module) -> Iterator[tuple[ast.AST, str]]:
                 names = [write_name(left) or _word(left), write_name(right) or _word(right)]
                 words = [set(split_words(name)) for name in names]
                 best = any(
-                    each & {"best", "lowest", "highest"} or "min" in each and each & _SCORES
+                    each & {"best", "lowest", "highest"} or ("min" in each and each & _SCORES)
                     for each in words
                 )
                 scored = any(

@@ -4,6 +4,7 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import pairwise
 
 from epsilometer.lint.checks.feeding import Feeding, list_origins
 from epsilometer.lint.checks.pipelines import is_plain_optimizer
@@ -116,7 +117,8 @@ def _find_bypass(programs: Programs, roles: Roles, call: Call) -> Iterator[Place
                 and own not in origins
                 and _is_later(each.module, step, module, call)
             ):
-                detail = f"{write_name(receiver)} is what make_private() was given, not what it returned."
+                name = write_name(receiver)
+                detail = f"{name} is what make_private() was given, not what it returned."
                 yield make_place("NOIS002", "error", each.module, step.node, detail)
                 return
 
@@ -164,7 +166,7 @@ def _find_second_compile(programs: Programs, roles: Roles) -> Iterator[Place]:
             compiled[scope, write_name(call.function.value)].append(call)
     private = {id(each.call.node) for each in roles.accountants if each.kind == "training"}
     for calls in compiled.values():
-        for first, second in zip(calls, calls[1:], strict=False):
+        for first, second in pairwise(calls):
             plain = is_plain_optimizer(module, second.find_argument("optimizer", position=0))
             before = first.find_argument("optimizer", position=0)
             if not plain or before is None:

@@ -35,16 +35,16 @@ shuffle --noise-multiplier 1 --steps 10 --observations 2000
 lint train.py
 methods
 selfcheck --runs 200
+demo --runs 50
 completion bash
 --help
 """
 # Commands, and the extra that they say is missing.
 MISS = """
-sklearn: classifier people.csv --label income
-sklearn: demo --runs 4
+sklearn: classifier people.csv --label income --published-as file
 torch: dpsgd --runs 4
 torch: federated --rounds 1
-sklearn: posterior --runs 8
+torch: posterior --runs 8
 parquet: estimate scores.parquet --delta 1e-5
 figures: report result.json --figures drawn
 """
@@ -116,7 +116,7 @@ def test_the_wheel_has_every_file_of_the_package(unpacked: Path) -> None:
     for path in package.rglob("*"):
         if path.is_file() and "__pycache__" not in path.parts:
             assert (unpacked / "epsilometer" / path.relative_to(package)).is_file(), path
-    for name in ("py.typed", "data/dpsgd.toml", "report/vendor/uplot/LICENSE"):
+    for name in ("py.typed", "data/dpsgd.toml", "data/digits.npz", "report/vendor/uplot/LICENSE"):
         assert (unpacked / "epsilometer" / name).is_file()
     assert {path.name for path in unpacked.iterdir() if "dist-info" not in path.name} == {
         "epsilometer"

@@ -145,3 +145,4 @@ _ENVIRONMENT = Environment(
     loader=FunctionLoader(lambda name: _read(f"templates/{name}")),
 )
 _ENVIRONMENT.filters["bind"] = _bind
+_ENVIRONMENT.filters["shorten"] = lambda title: title.partition(":")[0]

@@ -140,13 +140,13 @@ def _tabulate_odds(audit: Audit) -> Iterator[Table]:
     """Return how sure of one person's presence the claimed and the proved ε let somebody become."""
     claim, rows = audit.claim, []
     if claim is not None:
-        rows.append((f"if ε = {claimed(claim.epsilon)}, as claimed", "at most", claim.epsilon))
+        rows.append((f"ε = {claimed(claim.epsilon)}, as claimed", "at most", claim.epsilon))
     if audit.epsilon > 0:
-        rows.append((f"as ε ≥ {number(audit.epsilon)} is proved", "at least", audit.epsilon))
+        rows.append((f"ε ≥ {number(audit.epsilon)}, as proved", "at least", audit.epsilon))
     if rows:
         yield Table(
             title="What it means for one person",
-            head=("", *(f"from {before:.0%}" for before in texts.SUSPICIONS)),
+            head=("by which ε", *(f"from {before:.0%}" for before in texts.SUSPICIONS)),
             rows=tuple(
                 (name, *(f"{side} {texts.word_belief(e, before)}" for before in texts.SUSPICIONS))
                 for name, side, e in rows
@@ -187,9 +187,14 @@ def _list_attacks(audit: Audit, views: Sequence[EpsilonFinding]) -> Iterator[Blo
     for view, facts in zip(views, rates, strict=True):
         cells = {fact.name: fact.value for fact in facts}
         rows.append((view.subject, *(cells.get(name, NONE) for name in head)))
-    notes = [f"{view.subject}: {note}" for view in views for note in texts.word_run(view)]
+    notes: dict[str, list[str]] = {}
+    for view in views:
+        for note in texts.word_run(view):
+            notes.setdefault(note, []).append(view.subject)
+    for note in texts.word_run(audit.provenance):  # of all of them, and said above
+        notes.pop(note, None)
     if notes:
-        yield Notes(lines=tuple(notes))
+        yield Notes(lines=tuple(f"{', '.join(of)}: {note}" for note, of in notes.items()))
     if rows:
         yield Table(title=title, head=("view", *head), rows=tuple(rows), brief=False)
 

@@ -188,6 +188,7 @@ def end_audit(
     audit: Audit,
     options: Options,
     *,
+    answer: str = "",
     further: tuple[Any, ...] = (),
     code: bool = True,
 ) -> None:
@@ -196,7 +197,8 @@ def end_audit(
     Args:
         audit: What was found.
         options: How it is shown.
-        further: What people are told beside it.
+        answer: What to do in this very case, in a line.
+        further: What is shown beside it with ``--verbose``.
         code: Whether the verdict decides the exit code.
     """
     if options.html is not None:
@@ -206,8 +208,11 @@ def end_audit(
     elif options.quiet:
         say(words.headline(audit))
     else:
-        show_audit(audit)
-        show(*further)
+        show_audit(audit, verbose=options.verbose)
+        if options.verbose:
+            show(*further)
+        elif answer:
+            say(answer)
         if options.out is not None:
             say(f"Report: {one_line(str(options.out / 'report.html'))}")
         if options.html is not None:

@@ -86,11 +86,11 @@ def make_table(
     return table
 
 
-def show_audit(audit: "Audit") -> None:
-    """Print an audit for people."""
-    from epsilometer.report.terminal import summary
+def show_audit(audit: "Audit", *, verbose: bool) -> None:
+    """Print an audit for people: the verdict and what to do next; verbose: all of it."""
+    from epsilometer.report.terminal import brief, summary
 
-    show(summary(audit))
+    show(summary(audit) if verbose else brief(audit))
 
 
 def show_explanation(audit: "Audit", *, aside: bool = False) -> None:

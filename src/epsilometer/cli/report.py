@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from epsilometer.cli.options import explain_option, html_option, json_option
+from epsilometer.cli.options import explain_option, html_option, json_option, verbose_option
 from epsilometer.cli.output import say, show_audit, show_explanation, write_page
 from epsilometer.core.audit import Audit
 from epsilometer.core.printing import one_line
@@ -18,6 +18,7 @@ from epsilometer.errors import InvalidArgument
 @click.option("--markdown", is_flag=True, help="Print Markdown for a pull request.")
 @json_option
 @explain_option
+@verbose_option
 @click.option(
     "--figures",
     type=click.Path(file_okay=False, path_type=Path),
@@ -30,6 +31,7 @@ def report(
     markdown: bool,
     as_json: bool,
     explain: bool,
+    verbose: bool,
     figures: Path | None,
 ) -> None:
     """Make the report of RUN, a run's directory or an audit.
@@ -49,7 +51,7 @@ def report(
     elif as_json:
         say(audit.to_json())
     else:
-        show_audit(audit)
+        show_audit(audit, verbose=verbose)
     if explain:
         show_explanation(audit, aside=markdown or as_json)
     if figures is not None:

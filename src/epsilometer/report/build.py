@@ -214,7 +214,9 @@ def _build_method(
     estimated = [(view, estimate) for view in views for estimate in view.estimates]
     estimates = texts.tabulate(TEXTS["estimates"], audit, [each for _, each in estimated])
     if len(views) > 1:
-        bounds = _add_column(bounds, "view", [view.subject for view, _ in pairs])
+        bounds = _add_column(
+            replace(bounds, brief=False), "view", [view.subject for view, _ in pairs]
+        )
         estimates = _add_column(estimates, "view", [view.subject for view, _ in estimated])
     tables = [table for table in (bounds, estimates) if table.rows]
     cards: dict[str, Facts] = {}

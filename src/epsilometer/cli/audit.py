@@ -29,6 +29,7 @@ from epsilometer.core.references import BIBLIOGRAPHY
 from epsilometer.core.scores import Design, Scores
 from epsilometer.core.settings import section_name
 from epsilometer.errors import EpsilometerError, InvalidArgument
+from epsilometer.files.stamps import make_stamp, write_stamp
 from epsilometer.stats.estimators import REGISTRY
 
 
@@ -201,8 +202,11 @@ def end_audit(
         further: What is shown beside it with ``--verbose``.
         code: Whether the verdict decides the exit code.
     """
+    stamp = None if options.out is None else write_stamp(options.out)
+    if options.out is not None:
+        write_page(audit, options.out / "report.html", stamp)
     if options.html is not None:
-        write_page(audit, options.html)
+        write_page(audit, options.html, stamp or make_stamp())
     if options.as_json:
         say(audit.to_json())
     elif options.quiet:

@@ -222,6 +222,12 @@ confidence_option = option(
     show_default="0.95",
     help="Hold all bounds together with this confidence.",
 )
+policy_option = option(
+    "--policy",
+    type=click.Path(path_type=Path),
+    metavar="FILE.toml",
+    help="Hold results to this policy: privacy-policy.toml.",
+)
 claim_option = option("--claim", type=float, metavar="EPS", help="Judge this claimed ε.")
 until_option = option(
     "--until", metavar="refuted|narrow:WIDTH", help="Stop early when this is reached."

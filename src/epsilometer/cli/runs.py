@@ -1,10 +1,9 @@
 """``epsilometer runs``: what lies in folders of runs, how far a run is, and how it goes on."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import click
 from rich import box
@@ -25,13 +24,14 @@ from epsilometer.cli.options import (
     trust_option,
 )
 from epsilometer.cli.output import make_table, say, show, write_text
+from epsilometer.cli.runs_words import to_plain
 from epsilometer.core import judge, words
 from epsilometer.core.chain import describe_break
 from epsilometer.core.printing import name_error, one_line, to_json_text
 from epsilometer.engine.run import read_finished_result
 from epsilometer.engine.store import Store, is_busy
 from epsilometer.errors import InvalidArgument
-from epsilometer.files.history.comparison import Compared, Comparison
+from epsilometer.files.history.comparison import Compared
 from epsilometer.files.history.comparison import compare as compare_results
 from epsilometer.files.history.entries import Entry
 from epsilometer.files.history.index import History
@@ -188,16 +188,22 @@ def resume(directory: Path, data: Path | None, options: Options) -> None:
 @click.argument("first", metavar="A", type=click.Path(path_type=Path))
 @click.argument("second", metavar="B", type=click.Path(path_type=Path))
 @json_option
-def compare(first: Path, second: Path, as_json: bool) -> None:
+@html_option
+def compare(first: Path, second: Path, as_json: bool, html: Path | None) -> None:
     """Compare the results A and B: settings, bounds, and what differs.
 
     A and B are JSON files or directories of runs. It says whether a difference means anything.
 
-    Example: epsilometer runs compare runs/v1 runs/v2
+    Example: epsilometer runs compare runs/v1 runs/v2 --html difference.html
     """
     found = compare_results(first, second)
+    if html is not None:
+        from epsilometer.cli.compare_page import compare_page
+
+        title = f"{first.name} and {second.name}"
+        write_text(compare_page(found, title=one_line(title)), html)
     if as_json:
-        say(to_json_text(_to_plain(found)))
+        say(to_json_text(to_plain(found)))
         return
     if found.settings:
         rows = ((Text(one_line(cell)) for cell in row) for row in found.settings)
@@ -314,20 +320,6 @@ def _show_pair(audit: Compared) -> list[RenderableType]:
 
 def _show_verdict(entry: Entry) -> Text:
     return Text(entry.verdict, style=LOOKS[judge.tone(entry.verdict)].terminal)
-
-
-def _to_plain(found: Comparison) -> dict[str, Any]:
-    return {
-        "settings": [
-            dict(zip(("name", "first", "second"), row, strict=True)) for row in found.settings
-        ],
-        "audits": [
-            {**asdict(audit), "first": audit.first.to_dict(), "second": audit.second.to_dict()}
-            for audit in found.audits
-        ],
-        "only_first": list(found.only_first),
-        "only_second": list(found.only_second),
-    }
 
 
 def _warn(history: History) -> None:

@@ -36,7 +36,10 @@ HEADINGS: dict[str, dict[str, str]] = {
         "lint": "Check training code for batches the accountant does not assume.",
         "report": "Make the report of RUN, a run's directory or an audit.",
     },
-    "Runs": {"runs": "List, resume, verify, compare and follow runs and their results."},
+    "Runs": {
+        "runs": "List, resume, verify, compare and follow runs and their results.",
+        "ui": "Watch the runs in FOLDER live, in a browser.",
+    },
     "Other": {
         "demo": "Audit DP training on real data, right and with a mistake.",
         "reproduce": "Measure what a paper published, beside its numbers.",

@@ -79,6 +79,7 @@ runs.add_command(verify)
     help="Show so many; 0 shows all.",
 )
 @json_option
+@html_option
 @_rebuild_option
 def list_(
     folder: Path,
@@ -88,6 +89,7 @@ def list_(
     since: float,
     last: int,
     as_json: bool,
+    html: Path | None,
     rebuild: bool,
 ) -> None:
     """List the results in FOLDER and below it, oldest first.
@@ -95,10 +97,15 @@ def list_(
     Dates are when files were written. Only new and changed files are read; the others are known
     by an index among your caches, which may be deleted.
 
-    Example: epsilometer runs list . --subject digits --since 2026-01-01
+    Example: epsilometer runs list . --subject digits --since 2026-01-01 --html index.html
     """
     history = History(folder, rebuild=rebuild)
     entries = history.select(kind=kind, subject=subject, refuted=refuted, since=since)
+    if html is not None:
+        from epsilometer.cli.index_page import index_page
+
+        write_text(index_page(history, entries, html), html)
+        say(f"Report: {one_line(str(html))}", err=True)
     if as_json:
         plain = {
             "entries": [entry.to_dict() for entry in entries],
@@ -117,14 +124,22 @@ def list_(
 
 @runs.command()
 @run_argument
+@click.option("--watch", is_flag=True, help="Show it again every second, until the run ends.")
 @json_option
-def status(directory: Path, as_json: bool) -> None:
+def status(directory: Path, watch: bool, as_json: bool) -> None:
     """Show how far the run in directory RUN is.
 
     Changes nothing there.
 
     Example: epsilometer runs status demo-run
     """
+    if watch:
+        from epsilometer.cli.watching import watch_run
+
+        if as_json:
+            raise InvalidArgument("Expected --watch or --json, got both.")
+        watch_run(directory)
+        return
     store = Store.open(directory)
     damaged, failures = store.look(), store.failures()
     result, broken = read_finished_result(store), describe_break(directory)

@@ -42,7 +42,6 @@ def index_page(history: History, entries: Sequence[Entry], file: Path) -> str:
 def _build(history: History, entries: Sequence[Entry], file: Path) -> Document:
     newest = sorted(entries, key=lambda entry: -entry.written)
     table = Table(
-        title="results",
         head=("run", "written (UTC)", "audit", "subject", "claimed ε", "found"),
         rows=tuple(
             (

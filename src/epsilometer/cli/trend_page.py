@@ -80,7 +80,6 @@ def build_trends(trends: Sequence[Trend]) -> tuple[Section, ...]:
 
 def _build_section(trend: Trend, place: int) -> Section:
     table = Table(
-        title=f"results {place}",
         head=history_words.TREND_HEAD,
         rows=tuple(history_words.trend_rows(trend)),
     )

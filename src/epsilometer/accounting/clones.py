@@ -40,16 +40,14 @@ from epsilometer.accounting.loss_distribution import LossDistribution, find_epsi
 from epsilometer.types import FloatArray
 
 _SHARE = 0.02  # of δ for each of the two approximations
-_LARGEST = 10.0  # ε above which the bound is not tried: steps that are known leak little more
+_CEILINGS = (0.5, 2.0, 10.0)
 _REACH = 1e-4  # of δ: counts that are left out, all epochs together
 _BLOCKS = 40  # values to which the number of clones is rounded down
 _LOSS_CELL = 0.01  # of the standard deviation of an epoch's loss
 _ROUNDING = 1e-9  # relative: more than floating point does
 
 
-def clones_epsilon(
-    *, noise_multiplier: float, steps: int, epochs: int = 1, delta: float
-) -> float:
+def clones_epsilon(*, noise_multiplier: float, steps: int, epochs: int = 1, delta: float) -> float:
     """Compute an upper bound on the ε of DP-SGD whose records are shuffled every epoch.
 
     Guarantee: at least the true ε, for all data and all adaptive training. Infinite where the bound
@@ -64,7 +62,7 @@ def clones_epsilon(
 
     Example:
         >>> round(clones_epsilon(noise_multiplier=5.0, steps=100_000, delta=1e-5), 2)
-        0.04
+        0.03
     """
     _validate.positive(noise_multiplier=noise_multiplier)
     _validate.whole(1, steps=steps, epochs=epochs)
@@ -72,29 +70,24 @@ def clones_epsilon(
     sigma, others = noise_multiplier, steps - 1
     if others == 0:
         return math.inf
-    best = math.inf
-    for ceiling in (0.5, 2.0, _LARGEST):  # an ε that must not be exceeded: it bounds e^ε η
+    half = _SHARE * delta / epochs / 2
+    limit = 0.5 / sigma**2 - float(ndtri(half)) / sigma
+    found = []
+    for ceiling in _CEILINGS:  # the ε that p is chosen for; the bound holds for any p
         rare = _SHARE * delta / epochs * math.exp(-ceiling) / others
-        missed, half, found = rare, _SHARE * delta / epochs / 2, math.inf
-        # p d(p) ≤ rare; p only makes it smaller, so d(p) may be rare/p: two rounds find it.
-        for _ in range(3):
-            log_p = -(2 / sigma**2 - 2 * float(ndtri(missed)) / sigma)
-            missed = min(rare * math.exp(-log_p), 0.5)
-        log_p = -(2 / sigma**2 - 2 * float(ndtri(missed)) / sigma)
-        limit = 0.5 / sigma**2 - float(ndtri(half)) / sigma
-        found = _compute(sigma, others, epochs, delta, math.exp(log_p), limit)
-        if found <= ceiling:
-            best = min(best, found)
-    return best
+        distance, log_p = rare, 0.0
+        for _ in range(3):  # p d(p) is to be ``rare``
+            log_p = 2 * float(ndtri(distance)) / sigma - 2 / sigma**2
+            distance = min(rare * math.exp(-log_p), 0.5)
+        found.append(_compute(sigma, others, epochs, delta, math.exp(log_p), limit))
+    return min(found)
 
 
 def _compute(
     sigma: float, others: int, epochs: int, delta: float, chance: float, limit: float
 ) -> float:
     """Return ε for the given p (``chance``) and e (``limit``), as the docstring derives it."""
-    log_ratio = -math.log(chance)
-    distance = float(ndtr(-sigma * (log_ratio - 2 / sigma**2) / 2))
-    missed = float(ndtr(-(sigma * limit - 0.5 / sigma)) + ndtr(-(sigma * limit + 0.5 / sigma)))
+    distance, missed = _miss_clones(sigma, chance), _miss_halves(sigma, limit)
     extra = math.expm1(others * math.log1p(chance * distance))
     swell = math.exp(epochs * others * math.log1p(chance * (missed + distance) / (1 - chance)))
     law = _tabulate(others, chance, limit, _REACH * delta / epochs)
@@ -114,6 +107,16 @@ def _compute(
         if epsilon <= allowed:
             return epsilon * (1 + _ROUNDING)
     return math.inf
+
+
+def _miss_clones(sigma: float, chance: float) -> float:
+    """Return d(p): the mass of the target's step where another record's is below p times it."""
+    return float(ndtr(-sigma * (-math.log(chance) - 2 / sigma**2) / 2))
+
+
+def _miss_halves(sigma: float, limit: float) -> float:
+    """Return m: the mass of the target's step, or of its absence, outside H."""
+    return float(ndtr(-(sigma * limit - 0.5 / sigma)) + ndtr(-(sigma * limit + 0.5 / sigma)))
 
 
 def _read(law: LossDistribution, epochs: int, delta: float) -> float:

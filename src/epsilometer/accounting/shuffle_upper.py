@@ -165,7 +165,8 @@ def sufficient_noise(
         found = bound(math.exp(log_noise), delta)[0]
         if found <= epsilon:
             return max(math.log((epsilon + 1e-12) / (found + 1e-12)), 1e-12)
-        return max(math.log((epsilon + 1e-12) / found), -5.0) if found < math.inf else -5.0
+        short = math.log(epsilon / found) if epsilon > 0 and found < math.inf else -math.inf
+        return min(max(short, -5.0), -1e-12)
 
     low = high = math.log(start)
     step = math.log(_STEP)

@@ -4,7 +4,7 @@ Example:
     >>> import epsilometer as em
     >>> sampler = em.sampling.BallsInBins()
     >>> batches = em.sampling.BatchSampler(sampler, records=6, batch_size=2, seed=1)
-    >>> sorted(sum(batches, []))
+    >>> sorted(index for batch in batches for index in batch)
     [0, 1, 2, 3, 4, 5]
 """
 

@@ -44,7 +44,7 @@ _BEYOND = 1e-4  # of δ, all epochs together: mass of losses beyond the grid
 _REACHES = (5.2, 3.0, 1.5, 0.0, -1.5, -3.0, -4.5)  # where U may be lowered, in deviations
 _FINE = 0.02  # width of cells over the standard deviation of U: ε grows by some 1e-4 of it
 _FEWEST = 2**12  # cells of U
-_MOST_PRESENT, _MOST_ABSENT = 2**20, 2**18
+_MOST_PRESENT, _MOST_ABSENT = 2**18, 2**16
 _LOSS_CELL = 0.01  # of the standard deviation of an epoch's loss
 _MOST_LOSS_CELLS = 2**18
 _ROUNDING = 1e-9  # relative: more than floating point may do to the laws of one term
@@ -157,8 +157,8 @@ def _make_law(ratios: FloatArray, masses: FloatArray, *, lost: float) -> LossDis
     cell = max(_LOSS_CELL * spread, span / _MOST_LOSS_CELLS, 1e-12)
     first = math.floor(float(losses.min()) / cell)
     at = np.floor(losses / cell).astype(np.int64) - first
-    present = np.bincount(at, weights)
-    absent = np.bincount(at, weights * np.exp(-losses))
+    present = np.bincount(at, weights).astype(np.float64)
+    absent = np.bincount(at, weights * np.exp(-losses)).astype(np.float64)
     return LossDistribution.from_cells(
         cell * first, cell, present, absent, beyond=lost, rounding="up"
     )

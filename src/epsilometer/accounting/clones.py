@@ -152,8 +152,8 @@ def _tabulate(others: int, chance: float, limit: float, rare: float) -> LossDist
     cell = _LOSS_CELL * spread
     start = math.floor(float(all_losses.min()) / cell)
     at = np.floor(all_losses / cell).astype(np.int64) - start
-    present = np.bincount(at, all_masses)
-    absent = np.bincount(at, all_masses * np.exp(-all_losses))
+    present = np.bincount(at, all_masses).astype(np.float64)
+    absent = np.bincount(at, all_masses * np.exp(-all_losses)).astype(np.float64)
     return LossDistribution.from_cells(
         cell * start, cell, present, absent, beyond=lost, rounding="up"
     )

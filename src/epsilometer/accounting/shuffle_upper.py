@@ -17,6 +17,7 @@ Chua et al. (2024; 2024b for several epochs) have lower bounds for shuffling and
 import math
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 from epsilometer import _validate
 from epsilometer.accounting.allocation import allocation_epsilon
@@ -31,6 +32,7 @@ from epsilometer.stats.gaussians import gaussian_epsilon, gaussian_sigma
 
 _SHUFFLE = Shuffle()
 _CLOSED_FORM = 1e-11  # relative error of closed forms, which is added
+_LITTLE_NOISE = 0.25  # below, secret batches hide next to nothing
 _STEP = 1.3  # by which noise is raised or lowered until the wanted one is passed
 _NEAR = 3e-4  # relative: how near the least noise is found
 _EVERYWHERE = (
@@ -213,8 +215,8 @@ def _list_bounds(law: Law, noise: float, epochs: int, delta: float) -> list[tupl
         return [(math.inf, "none")]
     known = gaussian_epsilon(noise / math.sqrt(epochs), delta) * (1 + _CLOSED_FORM)
     found = [(known, "known batches")]
-    setting = {"noise_multiplier": noise, "epochs": epochs, "delta": delta}
-    if law.secrecy == "allocation" and law.absent == 0:
+    setting: dict[str, Any] = {"noise_multiplier": noise, "epochs": epochs, "delta": delta}
+    if law.secrecy == "allocation" and law.absent == 0 and noise >= _LITTLE_NOISE:
         found.append((allocation_epsilon(steps=law.steps, **setting), "random allocation"))
     if law.secrecy == "permutation" and law.steps > 1:
         # A ragged last batch may have no record in the slot of the target: one batch less.

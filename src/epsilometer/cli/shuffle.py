@@ -164,7 +164,7 @@ def _make_row(
         delta=delta,
         adjacency="zero_out",
     )
-    wanted = {"epsilon": poisson, "delta": delta, "steps": steps, "epochs": epochs}
+    wanted: dict[str, Any] = {"epsilon": poisson, "delta": delta, "steps": steps, "epochs": epochs}
     needed, enough = shuffle_noise(**wanted), sufficient_noise(**wanted)
     upper = shuffle_upper(noise_multiplier=noise, steps=steps, epochs=epochs, delta=delta)
     return {
@@ -174,7 +174,8 @@ def _make_row(
         "epochs": f"{epochs}",
         "δ": f"{delta:g}",
         "reported ε (Poisson)": f"{poisson:.3f}",
-        "ε of shuffling": f"[{number(exact.low, 3)}, {number_up(upper.high, 3)}]",
+        "ε of shuffling ≥": number(exact.low, 3),
+        "≤": number_up(upper.high, 3),
         "times": f"{exact.low / poisson:.1f}" if poisson else "–",
         "noise necessary": number(needed, 3),
         "noise sufficient": number_up(enough, 3),

@@ -281,11 +281,16 @@ def _make_game(
         batch_size=subject.batch_size,
     )
     accounted = subject.accounted_claim(delta).epsilon
-    setting = {"noise_multiplier": noise, "steps": steps, "epochs": epochs}
+    setting: dict[str, Any] = {"noise_multiplier": noise, "steps": steps, "epochs": epochs}
     needed = enough = None
     remedies: tuple[SamplerNoise, ...] = ()
     if claim is not None:
-        wanted = {"epsilon": claim.epsilon, "delta": delta, "steps": steps, "epochs": epochs}
+        wanted: dict[str, Any] = {
+            "epsilon": claim.epsilon,
+            "delta": delta,
+            "steps": steps,
+            "epochs": epochs,
+        }
         needed = shuffle_noise(**wanted, sampler=sampler, batch_size=subject.batch_size)
         enough = sufficient_noise(**wanted, sampler=sampler, batch_size=subject.batch_size)
         remedies = _compare_samplers(sampler, enough, {**wanted, "near": noise})

@@ -63,14 +63,14 @@ class Ends:
     method: str
 
 
-def read_settings() -> list[Setting]:
-    """Read all settings, and calibrate noise that is not printed."""
+def read_rows() -> list[dict[str, str]]:
+    """Read all settings as they were published."""
     with (HERE / "settings.csv").open(encoding="utf-8", newline="") as file:
-        return [make_setting(row) for row in csv.DictReader(file)]
+        return list(csv.DictReader(file))
 
 
 def make_setting(row: dict[str, str]) -> Setting:
-    """Return the setting of a row."""
+    """Return the setting of a row; noise that is not printed is calibrated."""
     steps = int(row["steps"] or int(row["records"]) // int(row["batch_size"]))
     updates = int(row["updates"] or steps * int(row["epochs"]))
     reported, delta = float(row["reported"]), float(row["delta"])
@@ -158,7 +158,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="Put the table into the page.")
     parser.add_argument("--only", type=int, help="Compute so many settings.")
     options = parser.parse_args()
-    table = write_table(read_settings()[: options.only])
+    table = write_table([make_setting(row) for row in read_rows()[: options.only]])
     if not options.write:
         print(table)
         return

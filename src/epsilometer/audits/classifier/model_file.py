@@ -255,7 +255,8 @@ class _Search:
                 if columns is not None:
                     part = Table(table.name, table.values[:, columns[columns >= 0]], 0)
                     rows = part.find_rows(matrix[:, columns >= 0])
-                    if 2 * rows.sum() < len(matrix) or rows.sum() < _RUN:
+                    different = len(np.unique(part.values[rows], axis=0))
+                    if 2 * rows.sum() < len(matrix) or different < _RUN:
                         rows[:] = False  # few of few columns are met by chance
             if not rows.any() and not sparse and table.match_scaled(matrix):
                 rows[:] = True

@@ -21,6 +21,7 @@ _WHOLE = 0.5  # share of a table's rows that is found by more than chance
 _MOST = 48  # tables that are followed
 _RUN = 8  # records from which columns are compared by their correlation
 _VARIED = 0.8  # share of a column's values that are different where it is a measurement
+_APART = 4  # ranks between neighbours in a list of quantiles
 _DIGITS = 6  # digits beyond which a value is nobody else's by chance
 
 
@@ -447,6 +448,9 @@ def _round_last(values: FloatArray) -> FloatArray:
 
 
 def _are_quantiles(ranks: IntArray) -> bool:
-    """Tell whether values are evenly apart in rank, as deciles are."""
+    """Tell whether values are apart in rank, as deciles are: evenly, or none near another.
+
+    Some quantiles lie between two records and are nobody's, so that gaps need not be even.
+    """
     gaps = np.diff(ranks)
-    return bool(gaps.max() - gaps.min() <= 1)
+    return bool(gaps.max() - gaps.min() <= 1 or gaps.min() >= _APART)

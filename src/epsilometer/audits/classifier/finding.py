@@ -25,6 +25,7 @@ from epsilometer.audits.classifier.leave_one_out.pdtp import (
     predict_class,
     show,
 )
+from epsilometer.audits.classifier.leave_one_out.screens import CITES
 from epsilometer.audits.classifier.model_file import Leak
 from epsilometer.audits.classifier.outliers import explain_records
 from epsilometer.audits.classifier.release import (
@@ -32,6 +33,7 @@ from epsilometer.audits.classifier.release import (
     Attacked,
     Measured,
     apply_rules,
+    count_screened,
     measure_width,
     weigh_rule,
 )
@@ -125,6 +127,7 @@ class PartResults:
                 floor=self._floor(),
                 of=self.task.codes.size,
                 drawn=bool(left_out["drawn"]),
+                screened=left_out["screened"],
                 attacks=self._list_attacks(),
                 mismatch=" ".join(self._mismatch),
                 leaks=self._leaks,
@@ -298,7 +301,13 @@ class PartResults:
         measured = at.risk.size
         coverage = ""
         if measured < of and bool(arrays["drawn"]):
-            share = membership.share_above(int(above.sum()), measured, of, confidence=confidence)
+            share = membership.share_above(
+                int(above.sum()),
+                measured,
+                of,
+                screened=count_screened(above, arrays["screened"]),
+                confidence=confidence,
+            )
             coverage = (
                 f"of all {of:,} records {share.low:.2%} to {share.high:.2%} are above {limit:g}, "
                 f"with {confidence:g} confidence"
@@ -487,6 +496,8 @@ class PartResults:
         cited = [self.found["attacks"][f"cites {name}"].tolist() for name in attacks]
         if self.found["leave-one-out"]["null"].size:
             cited.append(["mann1947"])
+        if self.found["leave-one-out"]["screened"].any():
+            cited.append([CITES["subsamples"]])
         if attacks:
             cited.append(["waudbysmith2024", "steinke2023"])
         return tuple(dict.fromkeys([*_CITES, *(str(key) for keys in cited for key in keys)]))

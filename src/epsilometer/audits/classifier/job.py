@@ -58,9 +58,10 @@ from epsilometer.audits.classifier.subject import (
 from epsilometer.core.audit import Audit
 from epsilometer.core.scores import Scores
 from epsilometer.engine.code import find_code
-from epsilometer.engine.engines import Call, Engine, Local, Outcome, Outcomes
+from epsilometer.engine.engines import Engine, Local
 from epsilometer.engine.events import Listener
 from epsilometer.engine.fingerprints import fingerprint, name_of
+from epsilometer.engine.leases import Call, Outcome, Outcomes
 from epsilometer.engine.plan import Plan
 from epsilometer.engine.request import Request
 from epsilometer.engine.run import Done, Unwatched, Watch
@@ -184,11 +185,15 @@ class ClassifierJob:
             write_whole(self.directory / RECORDS, results.list_records().encode("utf-8"))
         return results.make_audit(done.provenance)
 
-    def _measure(self, X: Any, y: Any, *, where: str, every: bool = False) -> Pdtp:  # noqa: N803
+    def _measure(
+        self,
+        X: Any,  # noqa: N803
+        y: Any,
+        *,
+        where: str,
+        records: IntArray | str | None = None,
+    ) -> Pdtp:
         subject = self.task.subject
-        records: Any = None if every else subject.records
-        if not isinstance(records, (str, type(None))):
-            records = np.asarray(records)
         return pdtp(
             subject.estimator,
             X,
@@ -216,7 +221,10 @@ class ClassifierJob:
 
     def _leave_out(self) -> Arrays:
         subject = self.task.subject
-        found = self._measure(subject.X, subject.y, where="leave-one-out")
+        records: Any = subject.records
+        if not isinstance(records, (str, type(None))):
+            records = np.asarray(records)
+        found = self._measure(subject.X, subject.y, where="leave-one-out", records=records)
         null = found.null
         if null is None or found.floor is None or not found.floor.any():
             null = np.zeros((0, found.classes.size))  # another seed changes nothing: not random
@@ -230,6 +238,7 @@ class ClassifierJob:
             "null": null,
             "spread": spread,
             "drawn": np.array(found.unseen is not None),
+            "screened": found.screened,
             "path": np.array(found.path),
             "caveats": np.array(found.caveats, np.str_),
         }
@@ -360,7 +369,7 @@ class ClassifierJob:
     def _remove(self) -> Arrays:
         subject = self.task.subject
         return plan_removal(
-            lambda X, y: self._measure(X, y, where=f"removal-{len(y)}", every=True),  # noqa: N803
+            lambda X, y: self._measure(X, y, where=f"removal-{len(y)}"),  # noqa: N803
             subject.X,
             subject.y,
             limit=subject.limit,

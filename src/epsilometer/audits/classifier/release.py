@@ -17,7 +17,7 @@ from epsilometer.stats import clusters, membership
 from epsilometer.stats.clusters import Observed
 from epsilometer.stats.membership import Limited
 from epsilometer.stats.tradeoff import tradeoff_curve
-from epsilometer.types import FloatArray
+from epsilometer.types import BoolArray, FloatArray
 
 _DRAWN = 60  # points of a curve
 IN_FILE = "no record in the model's file"
@@ -145,6 +145,7 @@ class Measured:
         floor: PDTP of refits with nothing removed, beside it; None where training is not random.
         of: Records in all.
         drawn: Whether those measured were drawn by chance, where not all were.
+        screened: Which of them a screen chose; the others were drawn from the rest. None: none.
         attacks: What each attack said.
         mismatch: Why attacks may be weaker than they look; empty where nothing is known.
         leaks: What the model's file tells of single records; None where it was not searched.
@@ -157,6 +158,14 @@ class Measured:
     attacks: Sequence[Attacked]
     mismatch: str = ""
     leaks: Sequence[Leak] | None = None
+    screened: BoolArray | None = None
+
+
+def count_screened(above: BoolArray, screened: BoolArray | None) -> tuple[int, int]:
+    """Return how many of those that a screen chose are above a limit, and how many it chose."""
+    if screened is None:
+        return 0, 0
+    return int(np.sum(above & screened)), int(screened.sum())
 
 
 def apply_rules(
@@ -411,7 +420,13 @@ def _compare_share(
         f"For {above:,} of {risk.size:,} people the model answers otherwise without them: a "
         f"probability changes more than {math.exp(rule.limit):.3g}-fold."
     )
-    share = membership.share_above(above, risk.size, measured.of, confidence=confidence)
+    share = membership.share_above(
+        above,
+        risk.size,
+        measured.of,
+        screened=count_screened(risk > rule.limit, measured.screened),
+        confidence=confidence,
+    )
     known = risk.size == measured.of or measured.drawn
     if not known:  # of the others nothing is known at all
         most = 1 - (risk.size - above) / measured.of

@@ -13,6 +13,7 @@ from scipy.spatial import cKDTree
 from epsilometer.audits.classifier.model_state import walk_objects
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
+PREDICTIONS = "predictions of training records"
 _PROJECTIONS = 4  # two rows that agree in so many random directions are equal
 _NEAR = 1e-4  # standard deviations by which equal rows may differ: single precision is enough
 _ROUNDED = 0.03  # by which rows that were rounded may differ
@@ -155,7 +156,7 @@ class _Walk:
                     self.keep("transformed training rows", after)
                     forms.append(after)
         if hasattr(part, "calibrators"):  # which are fitted to what the classifier says
-            self.keep("predictions of training records", _predict(part.estimator, features))
+            self.keep(PREDICTIONS, _predict(part.estimator, features))
         if hasattr(part, "final_estimator_"):
             self.enter(part.final_estimator_, _apply(part, features))
 
@@ -454,3 +455,25 @@ def _are_quantiles(ranks: IntArray) -> bool:
     """
     gaps = np.diff(ranks)
     return bool(gaps.max() - gaps.min() <= 1 or gaps.min() >= _APART)
+
+
+def find_once(table: FloatArray) -> list[tuple[FloatArray, FloatArray, IntArray]]:
+    """Return, of each column, values of one record alone, all values, and whose they are."""
+    found = []
+    for column in table.T:
+        # In single precision: quantiles are interpolated, and off by a last digit.
+        given = np.flatnonzero(np.isfinite(column))
+        every, first, counts = np.unique(
+            column[given].astype(np.float32), return_index=True, return_counts=True
+        )
+        if (counts == 1).any():
+            found.append((every[counts == 1], every, given[first[counts == 1]]))
+    return found
+
+
+def list_means(values: Any, codes: IntArray) -> FloatArray:
+    """Return the means of all records, and of each class that has several."""
+    groups = [np.ones(codes.size, bool), *(codes == code for code in np.unique(codes))]
+    return np.stack(
+        [np.asarray(values[group].mean(axis=0)).ravel() for group in groups if group.sum() > 1]
+    )

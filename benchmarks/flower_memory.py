@@ -20,10 +20,11 @@ from flwr.serverapp.strategy import (
     FedAvg,
     Strategy,
 )
+from sizes import ARGUMENTS, TINY, choose_size
 
 from epsilometer.integrations.flower import audit_server_app, run_in_process
 
-WEIGHTS, CLIENTS, ROUNDS = 10**6, 10, 2
+WEIGHTS, CLIENTS, ROUNDS = choose_size((10**6, 10, 2), (100, 2, 1))
 ROWS = (("fedavg", 0), ("fedavg", 100), ("fedavg", 400), ("wrapped", 0), ("wrapped", 100))
 
 
@@ -53,8 +54,10 @@ def measure(kind: str, canaries: int, weights: int = WEIGHTS, rounds: int = ROUN
 
 
 if __name__ == "__main__":
-    if sys.argv[1:]:
-        measure(sys.argv[1], *map(int, sys.argv[2:]))
+    if ARGUMENTS:
+        measure(ARGUMENTS[0], *map(int, ARGUMENTS[1:]))
+    elif TINY:
+        measure("fedavg", 10)
     else:
         print("| strategy | canaries | CPU s | peak MB |\n|---|---|---|---|", flush=True)
         for kind, canaries in ROWS:

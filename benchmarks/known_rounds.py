@@ -10,11 +10,13 @@ import argparse
 import warnings
 
 import numpy as np
+from sizes import ARGUMENTS, choose_size
 
 import epsilometer as em
 from epsilometer.integrations.rounds import AccountedMean, IterateWatch
 
-DELTA, ROUNDS, CANARIES, CLIENTS = 1e-5, 10, 1000, 5
+DELTA, CLIENTS = 1e-5, 5
+WEIGHTS, ROUNDS, CANARIES = choose_size((10**6, 10, 1000), (400, 2, 20))
 
 
 def run(epsilon: float, weights: int, seed: int = 3) -> em.Audit:
@@ -42,8 +44,8 @@ def main() -> None:
     """Print the rows of a table: by the noise, by ranks of canaries, by their mean."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("epsilon", nargs="*", type=float, default=[8.0, 20.0, 30.0])
-    parser.add_argument("--weights", type=int, default=10**6)
-    asked = parser.parse_args()
+    parser.add_argument("--weights", type=int, default=WEIGHTS)
+    asked = parser.parse_args(ARGUMENTS)
     warnings.simplefilter("ignore")
     for epsilon in asked.epsilon:
         audit = run(epsilon, asked.weights)

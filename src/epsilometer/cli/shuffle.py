@@ -88,7 +88,9 @@ def shuffle(
         assert call.delta is not None  # make_call fills it in
         call = replace(call, claim=call.subject.accounted_claim(call.delta))
     audit = run_call(call, options)
-    end_audit(audit, options, further=(Text(word_answer(audit)),))
+    said = word_answer(audit)
+    _, _, remedy = said.partition("\n")
+    end_audit(audit, options, answer=remedy.partition("\n")[0], further=(Text(said),))
 
 
 def word_answer(audit: Audit) -> str:

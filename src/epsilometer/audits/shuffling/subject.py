@@ -120,7 +120,8 @@ class ShuffledSGD:
             delta=delta,
             adjacency="zero_out",
         )
-        return Claim(epsilon, delta, adjacency="zero_out", sampler="Poisson", accountant="PLD")
+        how = {"sampler": "Poisson", "accountant": "PLD"}
+        return Claim(epsilon, delta, adjacency="zero_out", unit="record", **how)
 
 
 SUBJECTS = (ShuffledSGD,)

@@ -36,8 +36,8 @@ GROUPS = {
         *("Audit", "findings", "EpsilonLowerBound", "EpsilonEstimate", "explain", "Explanation"),
     ),
     "Rules, samplers, models": (
-        *("rules", "samplers", "sampling", "models", "optimizers", "federation", "ReleaseForm", "Record"),
-        *("SphereCanaries", "HadamardCanaries", "watch_loader"),
+        *("rules", "samplers", "sampling", "models", "optimizers", "federation", "ReleaseForm"),
+        *("Record", "SphereCanaries", "HadamardCanaries", "watch_loader"),
     ),
     "Bounds and accounting": (
         *("epsilon_lower_bound", "ConfidenceSequence", "tradeoff_curve", "TradeoffCurve"),

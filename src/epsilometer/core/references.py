@@ -12,6 +12,13 @@ BIBLIOGRAPHY = MappingProxyType(
         "From First Principles. IEEE S&P 2022.",
         "chua2024": "Chua, Ghazi, Kamath, Kumar, Manurangsi, Sinha, Zhang: How Private are DP-SGD "
         "Implementations? ICML 2024.",
+        "chua2024b": "Chua, Ghazi, Kamath, Kumar, Manurangsi, Sinha, Zhang: Scalable DP-SGD: "
+        "Shuffling vs. Poisson Subsampling. NeurIPS 2024.",
+        "chua2025": "Chua, Ghazi, Harrison, Leeman, Kamath, Kumar, Manurangsi, Sinha, Zhang: "
+        "Balls-and-Bins Sampling for DP-SGD. AISTATS 2025.",
+        "feldman2021": "Feldman, McMillan, Talwar: Hiding Among the Clones: A Simple and Nearly "
+        "Optimal Analysis of Privacy Amplification by Shuffling. FOCS 2021.",
+        "feldman2025": "Feldman, Shenfeld: Privacy Amplification by Random Allocation. 2025.",
         "andrew2024": "Andrew, Kairouz, Oh, Oprea, McMahan, Suriyakumar: One-shot Empirical "
         "Privacy Estimation for Federated Learning. ICLR 2024.",
         "clopper1934": "Clopper, Pearson: The Use of Confidence or Fiducial Limits Illustrated in "

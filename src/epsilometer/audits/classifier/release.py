@@ -286,17 +286,20 @@ def _limit_file(rule: NoRecordInFile, measured: Measured) -> RuleFinding:
     outcome: Outcome = "unclear"
     records, why = 0, "The model's file was not searched."
     if leaks is not None:
-        grave = [leak for leak in leaks if rule.statistics or leak.kind != "statistics"]
+        unread = [leak for leak in leaks if leak.kind == "unread"]
+        spared = {"unread"} if rule.statistics else {"unread", "statistics"}
+        grave = [leak for leak in leaks if leak.kind not in spared and leak.records]
         worst = [leak.records for leak in grave if leak.kind == grave[0].kind]
         records = max(worst, default=0)
-        outcome = "fail" if grave else "pass"
-        why = " ".join(leak.finding for leak in grave[:_NAMED])
+        why = _name_places(grave)
         if grave:
             who = f"{records:,} of {measured.of:,} people"
-            why = f"{_IN_FILE[grave[0].kind].format(who)} {why}"
-        if len(grave) > _NAMED:
-            why += f" {len(grave) - _NAMED} more."
-        why = why or "No training row, and nothing of one record alone, was found in the model."
+            outcome, why = "fail", f"{_IN_FILE[grave[0].kind].format(who)} {why}"
+        elif unread:
+            why = f"Not all of the model could be looked through. {_name_places(unread)}"
+        else:
+            outcome = "pass"
+            why = "No training row, and nothing of one record alone, was found in the model."
     return RuleFinding(
         rule=IN_FILE,
         outcome=outcome,
@@ -307,6 +310,12 @@ def _limit_file(rule: NoRecordInFile, measured: Measured) -> RuleFinding:
         limit=0.0,
         confidence=1.0,
     )
+
+
+def _name_places(leaks: Sequence[Leak]) -> str:
+    """Return what was found where, the first few."""
+    named = " ".join(leak.finding for leak in leaks[:_NAMED])
+    return f"{named} {len(leaks) - _NAMED} more." if len(leaks) > _NAMED else named
 
 
 def _word_advantage(value: float) -> str:

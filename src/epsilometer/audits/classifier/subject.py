@@ -113,7 +113,7 @@ class Classifier:
     y: Any = field(metadata=DATA)
     _: KW_ONLY
     published_as: PublishedAs = "file"
-    model_file: Path | None = field(default=None, metadata=DATA)
+    model_file: Path | None = None
     records: Sequence[int] | IntArray | str | None = field(default=None, metadata=NAMED_DATA)
     preprocessing: Preprocessing = "refit"
     patience: float = PATIENCE

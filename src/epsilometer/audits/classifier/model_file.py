@@ -366,7 +366,7 @@ class _Search:
 
     def look_into_file(self, content: bytes, model: Any) -> None:
         """Search a file: what it holds, and its bytes as they are."""
-        held = [np.zeros(0)]
+        held: list[FloatArray] = [np.zeros(0)]
         for part in read_objects(content):
             if isinstance(part, Unread):
                 self.add("unread", self.n, f"The model file {part.why}.")

@@ -374,7 +374,7 @@ def _compare_epochs(
 def _find_rare_steps(programs: Programs, roles: Roles) -> Iterator[Place]:
     """Yield steps that are booked once per epoch, while an inner loop trains."""
     module = roles.module
-    loops = {id(loop.node): loop for loop in roles.loops}
+    loops = roles.loop_of
     for call in roles.book_steps:
         if {"steps", "num_steps"} & set(call.arguments):
             continue

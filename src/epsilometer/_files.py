@@ -8,7 +8,7 @@ meant, never through a link, and is readable by its owner alone unless it is to 
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -77,6 +77,7 @@ class Folder:
             with suppress(FileExistsError):
                 self._at(os.mkdir, name, OWNER_FOLDER)
                 self._at(os.chmod, name, OWNER_FOLDER)  # whatever the umask took away
+            self.sync()  # also one that a crash left: it may not be on the disk
         found = self.look(name)
         if found is not None and not stat.S_ISDIR(found.st_mode):
             raise NotPlain(f"Expected a folder at {str(self.path / name)!r}, found {_kind(found)}.")
@@ -117,14 +118,23 @@ class Folder:
         """Open a plain file, no link, to read from it."""
         return os.fdopen(self._open(name, os.O_RDONLY), "rb")
 
-    def write(self, name: str, data: bytes, *, mode: int | None = OWNER_FILE) -> None:
+    def write(
+        self,
+        name: str,
+        data: bytes | Sequence[Any],
+        *,
+        mode: int | None = OWNER_FILE,
+        lasting: bool = True,
+    ) -> None:
         """Write a file so that at every moment the old one is there, or the new one, whole.
 
         Args:
             name: Of the file.
-            data: What is in it.
+            data: What is in it, or its pieces: bytes, or what has bytes.
             mode: Of the file; None for what the umask leaves.
+            lasting: Whether it is on the disk, whatever happens, when this returns.
         """
+        pieces: Sequence[Any] = [data] if isinstance(data, bytes) else data
         half = f"{name}.tmp"
         with suppress(FileNotFoundError):
             self.remove(half)  # left by a crash, or a link to somewhere else
@@ -134,14 +144,18 @@ class Folder:
             with os.fdopen(handle, "wb") as file:
                 if mode is not None:
                     _restrict(file.fileno(), mode)
-                file.write(data)
+                for piece in pieces:
+                    file.write(piece)
                 file.flush()
-                os.fsync(file.fileno())
+                if lasting:
+                    os.fsync(file.fileno())
         except OSError:
             with suppress(OSError):  # a full disk has use for the room
                 self.remove(half)
             raise
         self.move(half, self, name)
+        if lasting:
+            self.sync()
 
     def append(self, name: str, data: bytes) -> None:
         """Append to a plain file of ours, no link, and make it where there is none."""
@@ -246,9 +260,10 @@ def make_private_folder(path: Path) -> None:
 
     A directory with files of others in it keeps its mode: ours are private by themselves.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     try:
         path.mkdir(mode=OWNER_FOLDER)
+        sync_folder(path.parent)
     except FileExistsError:
         known = {"lock", "plan.json"}
         names = set(os.listdir(path))  # raises where it is no folder
@@ -258,6 +273,20 @@ def make_private_folder(path: Path) -> None:
             path.chmod(path.stat().st_mode & OWNER_FOLDER)
     else:
         path.chmod(OWNER_FOLDER)  # whatever the umask took away
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it where there are none, on the disk when this returns."""
+    missing = [each for each in (path, *path.parents) if not each.exists()]
+    for each in reversed(missing):
+        each.mkdir(exist_ok=True)
+        sync_folder(each.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Make the names in a folder survive a power cut, where the system lets a folder be opened."""
+    with suppress(PermissionError), Folder.hold(path) as folder:  # of somebody else's
+        folder.sync()
 
 
 def _open_plain(path: Path) -> int:

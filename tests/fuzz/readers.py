@@ -27,7 +27,6 @@ from epsilometer.core.settings import from_settings, to_settings
 from epsilometer.engine.engines import InProcess
 from epsilometer.engine.plan import Plan
 from epsilometer.engine.run import run
-from epsilometer.engine.shards import pack, unpack
 from epsilometer.files.history.entries import list_entries
 from epsilometer.files.records import read_records
 from epsilometer.files.tables import read_table
@@ -36,6 +35,7 @@ from epsilometer.report.markdown import as_markdown
 from epsilometer.report.page import page
 from epsilometer.zoo.linting import list_sources
 from tests.engine.jobs import Digest, a_plan
+from tests.engine.test_shards import pack, unpack
 from tests.examples import AUDITS
 from tests.fuzz import edits
 from tests.fuzz.edits import ANYWHERE, Edit, in_archive, in_json, in_npz, unzipped, zipped

@@ -9,7 +9,7 @@ import pytest
 
 import epsilometer as em
 from epsilometer.errors import InvalidArgument
-from epsilometer.integrations.rounds import AccountedMean, CanaryRounds
+from epsilometer.integrations.rounds import AccountedMean, IterateWatch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "federated_rounds"))
 import plain_loop
@@ -24,7 +24,7 @@ def model(seed: int = 0) -> dict[str, Any]:
 
 
 def loop(
-    canaries: CanaryRounds,
+    canaries: IterateWatch,
     start: dict[str, Any],
     *,
     noise: float,
@@ -53,7 +53,7 @@ def loop(
 @pytest.mark.parametrize(("share", "verdict"), [(1.0, "not refuted"), (0.3, "refuted")])
 def test_a_loop_is_audited(share: float, verdict: str) -> None:
     start = model()
-    canaries = CanaryRounds(start, clip_norm=1.0, canaries=100, seed=5)
+    canaries = IterateWatch(start, clip_norm=1.0, canaries=100, seed=5)
     loop(canaries, start, noise=share * 2**0.5 * em.gaussian_sigma(8.0, DELTA))
     found = canaries.audit(8.0, delta=DELTA)
     assert found.verdict == verdict
@@ -65,7 +65,7 @@ def test_a_loop_is_audited(share: float, verdict: str) -> None:
 def test_what_was_released_is_checked(noise: float, verdict: str) -> None:
     start = model()
     accounted = AccountedMean(noise_multiplier=1.0, clip_norm=1.0)
-    canaries = CanaryRounds(start, clip_norm=1.0, canaries=5, seed=5, accounted=accounted)
+    canaries = IterateWatch(start, clip_norm=1.0, canaries=5, seed=5, accounted=accounted)
     loop(canaries, start, noise=noise, planted=5)
     assert canaries.audit(20.0, delta=DELTA).verdict == verdict
 
@@ -78,7 +78,7 @@ def test_the_example_of_ten_hospitals() -> None:
 
 def test_an_audit_is_saved_and_its_seed_is_a_secret(tmp_path: Path) -> None:
     start = model()
-    one, other = (CanaryRounds(start, clip_norm=1.0, canaries=3) for _ in range(2))
+    one, other = (IterateWatch(start, clip_norm=1.0, canaries=3) for _ in range(2))
     assert one.seed != other.seed
     loop(one, start, noise=1.0, planted=3, tell=False)
     found = one.audit(delta=DELTA)
@@ -87,7 +87,7 @@ def test_an_audit_is_saved_and_its_seed_is_a_secret(tmp_path: Path) -> None:
 
 def test_hidden_participation_takes_no_updates() -> None:
     start = model()
-    hidden = CanaryRounds(start, clip_norm=1.0, canaries=100, seed=5, sampled=True)
+    hidden = IterateWatch(start, clip_norm=1.0, canaries=100, seed=5, sampled=True)
     with pytest.raises(InvalidArgument, match="who replied may tell who was sampled"):
         loop(hidden, start, noise=1.0)
     loop(hidden, start, noise=1.0, tell=False)
@@ -106,17 +106,17 @@ def test_hidden_participation_takes_no_updates() -> None:
 )
 def test_bad_settings_are_refused(asked: Any, words: str) -> None:
     with pytest.raises(InvalidArgument, match=words):
-        CanaryRounds(model(), **{"clip_norm": 1.0, "canaries": 4, "seed": 0, **asked})
+        IterateWatch(model(), **{"clip_norm": 1.0, "canaries": 4, "seed": 0, **asked})
 
 
 def test_bad_rounds_are_refused() -> None:
-    canaries = CanaryRounds(model(), clip_norm=1.0, canaries=4, seed=0)
+    canaries = IterateWatch(model(), clip_norm=1.0, canaries=4, seed=0)
     with pytest.raises(InvalidArgument, match="Expected a canary below 4, got 4"):
         canaries.make_update(4)
     with pytest.raises(InvalidArgument, match="Expected canaries below 4, got 4"):
         canaries.see(model(1), canaries=[4])
     accounted = AccountedMean(noise_multiplier=1.0, clip_norm=1.0)
-    checked = CanaryRounds(model(), clip_norm=1.0, canaries=4, seed=0, accounted=accounted)
+    checked = IterateWatch(model(), clip_norm=1.0, canaries=4, seed=0, accounted=accounted)
     with pytest.raises(InvalidArgument, match="Expected updates of all clients"):
         checked.see(model(1), canaries=[0])
     with pytest.raises(InvalidArgument, match="a claim about a client, got unit='record'"):

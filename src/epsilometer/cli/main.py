@@ -1,9 +1,7 @@
 """The ``epsilometer`` command. Commands are imported when called, so that help is instant."""
 
 import difflib
-import io
 import os
-import sys
 import traceback
 import warnings
 from collections.abc import Iterator
@@ -15,6 +13,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from epsilometer import __version__
+from epsilometer.cli.encoding import spell_out
 from epsilometer.cli.output import say, show, word_error
 from epsilometer.core.printing import one_line
 from epsilometer.errors import SHOW_ERRORS, EpsilometerError, EpsilometerWarning, shows_errors
@@ -37,7 +36,10 @@ HEADINGS: dict[str, dict[str, str]] = {
         "lint": "Check training code for batches the accountant does not assume.",
         "report": "Make the report of RUN, a run's directory or an audit.",
     },
-    "Runs": {"runs": "List, resume, verify, compare and follow runs and their results."},
+    "Runs": {
+        "runs": "List, resume, verify, compare and follow runs and their results.",
+        "ui": "Watch the runs in FOLDER live, in a browser.",
+    },
     "Other": {
         "demo": "Audit DP training on real data, right and with a mistake.",
         "reproduce": "Measure what a paper published, beside its numbers.",
@@ -55,7 +57,10 @@ STARTS = (
     ("DP-SGD that shuffles", "epsilometer shuffle --noise-multiplier 1 --steps 100 --claim 3"),
     ("settings of DP-SGD, and records", "epsilometer dpsgd --config audit.toml"),
     ("federated training", "epsilometer federated --rounds 50 --cohort 100"),
-    ("a classifier without DP", "epsilometer classifier people.csv --label income"),
+    (
+        "a classifier without DP",
+        "epsilometer classifier people.csv --label income --published-as file",
+    ),
     ("predictions with uncertainty", "epsilometer posterior --config audit.toml"),
     ("an audit, and a CI job", "epsilometer check audit.json --claim 3 --delta 1e-5"),
 )
@@ -115,9 +120,7 @@ class _Commands(click.Group):
         ]
 
     def invoke(self, ctx: click.Context) -> Any:
-        for stream in (sys.stdout, sys.stderr):
-            if isinstance(stream, io.TextIOWrapper):  # an ASCII terminal gets ? for ε, not a crash
-                stream.reconfigure(errors="replace")
+        spell_out()
         try:
             with _quiet_warnings():
                 return super().invoke(ctx)

@@ -3,7 +3,7 @@
 import math
 
 import numpy as np
-import scipy.special
+import scipy
 
 from epsilometer.core.scores import Scores, describe_design
 from epsilometer.errors import InvalidArgument

@@ -2,8 +2,8 @@
 
 One set D, of all images but two; its neighbours have one record more: an image drawn at random or
 the one of highest loss, as it is or moved against shadow models. All four are compared with the
-same models of D. ``FOLDER/TRIAL-WORLD.npz`` has what the models of a trial say: worlds 0 to 3 have
-a record more, in the order of ``WAYS``, and the last is D itself.
+same models of D. ``FOLDER/TRIAL-SET.npz`` has what the models of a trial say: sets 0 to 3 have one
+record more, in the order of ``WAYS``, and the last is D itself.
 """
 
 import json
@@ -37,14 +37,16 @@ class Settings:
     Attributes:
         epochs: Of a model.
         train: Images of CIFAR-10, two of which D lacks.
-        runs: Models of a world in a trial.
+        runs: Models of each set in a trial.
         trials: How often all is trained.
+        ways: Of how many of ``WAYS``, from the first.
     """
 
     epochs: int
     train: int
     runs: int
     trials: int
+    ways: int = len(WAYS)
 
 
 def trials_in(folder: Path) -> tuple[Settings, list[int]]:
@@ -53,9 +55,9 @@ def trials_in(folder: Path) -> tuple[Settings, list[int]]:
     return settings, [t for t in range(settings.trials) if kept_at(folder, t).exists()]
 
 
-def kept_at(folder: Path, trial: int, world: int = len(WAYS)) -> Path:
-    """The file of a world in a trial; of D, if none is named."""
-    return folder / f"{trial}-{world}.npz"
+def kept_at(folder: Path, trial: int, number: int = len(WAYS)) -> Path:
+    """The file of a set in a trial; of D, if none is named."""
+    return folder / f"{trial}-{number}.npz"
 
 
 def train(
@@ -107,11 +109,12 @@ def train(
         ]
         kept = np.setdiff1d(np.arange(len(x)), known["left_out"])
     (out / "settings.json").write_text(json.dumps(asdict(settings)))
-    _worlds(
+    _train_sets(
         out,
         (x[kept], y[kept]),
         records,
         (test_x[half:][:1000], test_y[half:][:1000]),
+        ways=settings.ways,
         trials=settings.trials,
         training=lambda records: training(records, settings.runs),
         stop_after=stop_after,
@@ -127,7 +130,9 @@ def images(path: Path) -> Images:
     return x.transpose(1, 0, 2, 3).astype(np.float32) / 255, labels.astype(np.int64)
 
 
-def train_stand_ins(out: Path, *, runs: int, trials: int, epochs: int, device: str) -> None:
+def train_stand_ins(
+    out: Path, *, runs: int, trials: int, epochs: int, device: str, ways: int = len(WAYS)
+) -> None:
     """As ``train``, of 298 digits and a small network with dropout."""
     with needs("sklearn", extra="sklearn"):
         from sklearn.datasets import load_digits
@@ -154,11 +159,12 @@ def train_stand_ins(out: Path, *, runs: int, trials: int, epochs: int, device: s
     drawn = int(rng.choice(np.setdiff1d(np.arange(300), [hardest])))
     records = _four_records((x, y), [drawn, hardest], [shadows.models.model(r) for r in range(5)])
     kept = np.setdiff1d(np.arange(300), [drawn, hardest])
-    _worlds(
+    _train_sets(
         out,
         (x[kept], y[kept]),
         records,
         (rest, other),
+        ways=ways,
         trials=trials,
         training=lambda _: training(runs),
     )
@@ -170,28 +176,29 @@ def _four_records(known: Images, left_out: list[int], shadows: list[Any]) -> lis
     return [each for record in plain for each in (record, adversarial(record, shadows))]
 
 
-def _worlds(
+def _train_sets(
     out: Path,
     without: Images,
     records: list[Record],
     tried: Images,
     *,
+    ways: int,
     trials: int,
     training: Callable[[int], EnsembleDPSGD],
     stop_after: float = float("inf"),
 ) -> None:
-    """Trains every world of every trial that is not there yet; ``training`` is of so many images.
+    """Trains every set of every trial that is not there yet; ``training`` is of so many images.
 
     What models say of images to try is kept of the first models of D.
     """
     started = time.monotonic()
     for trial in range(trials):
-        for world in range(len(WAYS) + 1):
-            path = kept_at(out, trial, world)
+        for number in (*range(ways), len(WAYS)):
+            path = kept_at(out, trial, number)
             if path.exists() or time.monotonic() - started > stop_after:
                 continue
             begun = time.monotonic()
-            added = records[world : world + 1]
+            added = records[number : number + 1]
             x = np.concatenate([*(record.features[None] for record in added), without[0]])
             y = np.concatenate([[record.label for record in added], without[1]]).astype(np.int64)
             first = trial == 0 and not added
@@ -200,7 +207,7 @@ def _worlds(
                 (x, y),
                 added or records,
                 tried if first else None,
-                np.random.default_rng([trial, world]),
+                np.random.default_rng([trial, number]),
             )
             partly = path.with_suffix(".tmp.npz")
             np.savez_compressed(partly, **arrays)

@@ -335,6 +335,11 @@ class Roles:
             if isinstance(node, _LOOPS)
         ]
 
+    @cached_property
+    def loop_of(self) -> dict[int, Loop]:
+        """The loops, by the ids of their nodes."""
+        return {id(loop.node): loop for loop in self.loops}
+
 
 def _is_bookkeeping(call: Call) -> bool:
     """Tell whether a ``step()`` is that of a scheduler or a profiler, not of training."""

@@ -26,6 +26,7 @@ _BOOKS = re.compile(r"account|engine|privacy")
 _SIZES = ("batch_size", "batch_sizes")
 _LENGTHS = ("sample_size", "num_samples", "number_of_examples", "num_examples", "n", "train_size")
 _EPOCHS = ("epochs", "num_epochs", "num_train_epochs", "max_epochs")
+_MOST = 4  # accountants, engines and steps of one program that are compared
 _ACCUMULATES = "gradient_accumulation_steps"
 
 
@@ -139,16 +140,16 @@ def _list_booked(
 
 
 def _list_accounting(unit: Unit, programs: Programs) -> Iterator[tuple[Module, Call]]:
-    """Yield calls that compute ε, or book a step."""
+    """Yield calls that compute ε, or book a step; of many in one program, the first."""
     modules: dict[int, Module] = {id(unit.module): unit.module}
-    for accountant in unit.accountants.values():
+    for accountant in list(unit.accountants.values())[:_MOST]:
         modules[id(accountant.module)] = accountant.module
         if accountant.kind != "training":
             yield accountant.module, accountant.call
-    for engine in unit.engines.values():
+    for engine in list(unit.engines.values())[:_MOST]:
         yield programs.home_of(engine), engine
     for module in modules.values():
-        for call in programs.roles[id(module)].book_steps:
+        for call in programs.roles[id(module)].book_steps[:_MOST]:
             yield module, call
 
 
@@ -374,7 +375,7 @@ def _compare_epochs(
 def _find_rare_steps(programs: Programs, roles: Roles) -> Iterator[Place]:
     """Yield steps that are booked once per epoch, while an inner loop trains."""
     module = roles.module
-    loops = {id(loop.node): loop for loop in roles.loops}
+    loops = roles.loop_of
     for call in roles.book_steps:
         if {"steps", "num_steps"} & set(call.arguments):
             continue

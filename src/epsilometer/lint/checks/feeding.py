@@ -5,8 +5,9 @@ from collections import defaultdict
 from functools import cached_property
 
 from epsilometer.lint.flow import Flow, Value
+from epsilometer.lint.module import Call
 from epsilometer.lint.programs import Programs
-from epsilometer.lint.roles import Loop
+from epsilometer.lint.roles import Loop, Roles
 
 
 class Feeding:
@@ -30,7 +31,22 @@ class Feeding:
         for loop, values in self._traced:
             for value in values:
                 found[identify(value)].append(loop)
+        for roles in self._programs.roles.values():
+            for call in roles.module.calls:
+                if call.method == "next" and call.positional:
+                    loops = self._list_around(roles, call)
+                    value = Value(call.positional[0], roles.module)
+                    for each in self._programs.flow.trace(value) if loops else []:
+                        found[identify(each)] += loops
         return found
+
+    @staticmethod
+    def _list_around(roles: Roles, call: Call) -> list[Loop]:
+        """Return the nearest loop around a call."""
+        for parent in roles.module.walk_up(call.node):
+            if id(parent) in roles.loop_of:
+                return [roles.loop_of[id(parent)]]
+        return []
 
     def list_loops(self, value: Value) -> list[Loop]:
         """Return the loops that take batches from where a value comes from."""

@@ -5,6 +5,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import TypeAlias
 
 from epsilometer.lint.checks.feeding import Feeding, list_origins
 from epsilometer.lint.checks.pipelines import is_plain_optimizer
@@ -24,10 +25,13 @@ _NORMS = {"norm", "clip_grad_norm_", "clip_grad_norm", "vector_norm"}
 _CUTS = {"clamp", "clamp_", "min", "minimum", "maximum", "max", "clip"}
 _CLIPS_ONE = {"clip_grad_norm_", "clip_grad_norm", "clip_by_norm"}
 _MAPS = {"tree_map", "map"}
+_MOST_STEPS = 10  # of one optimizer that are looked at
 _OPTIMIZERS = {
     ("torch", name)
     for name in ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam")
 }
+
+_Step: TypeAlias = tuple[Module, Call, str, set[tuple[int, str]]]
 
 
 def find_overridden_noise(programs: Programs, _: Feeding) -> Iterator[Place]:
@@ -79,47 +83,48 @@ def _follows_noise(unit: Unit) -> bool:
 
 def find_replaced_optimizers(programs: Programs, _: Feeding) -> Iterator[Place]:
     """Yield NOIS002: training goes on with an optimizer that adds no noise."""
+    steps: dict[tuple[int, str], list[_Step]] = defaultdict(list)
+    private = any(roles.engines for roles in programs.roles.values())
+    for roles in programs.roles.values() if private else ():
+        for call in roles.optimizer_steps:
+            assert isinstance(call.function, ast.Attribute)
+            name = write_name(call.function.value)
+            if "original_optimizer" in name:
+                if not is_part_of_library(roles.module, call.node):
+                    detail = f"{write_name(call.function)}() steps without noise."
+                    yield make_place("NOIS002", "error", roles.module, call.node, detail)
+                continue
+            origins = list_origins(programs.flow, Value(call.function.value, roles.module))
+            for origin in origins:
+                if len(steps[origin]) < _MOST_STEPS:
+                    steps[origin].append((roles.module, call, name, origins))
     for roles in programs.roles.values():
         for call in roles.engines:
-            yield from _find_bypass(programs, roles, call)
+            yield from _find_bypass(programs, roles, call, steps)
         yield from _find_second_compile(programs, roles)
 
 
-def _find_bypass(programs: Programs, roles: Roles, call: Call) -> Iterator[Place]:
-    module, flow = roles.module, programs.flow
+def _find_bypass(
+    programs: Programs, roles: Roles, call: Call, steps: dict[tuple[int, str], list[_Step]]
+) -> Iterator[Place]:
+    module = roles.module
     handed = call.find_argument("optimizer")
     own = (id(call.node), "")
     if handed is None:
         return
-    before = list_origins(flow, Value(handed, module)) - {own}
     kept = _find_kept(module, call)
-    for each in programs.roles.values():
-        for step in each.optimizer_steps:
-            assert isinstance(step.function, ast.Attribute)
-            receiver = step.function.value
-            if "original_optimizer" in write_name(receiver):
-                if is_part_of_library(each.module, step.node):
-                    continue
-                detail = f"{write_name(step.function)}() steps without noise."
-                yield make_place("NOIS002", "error", each.module, step.node, detail)
-                continue
-            if each.module is module and write_name(receiver) == kept and kept:
-                remade = _find_remade(module, call, kept)
-                if remade is not None:
-                    detail = f"{kept} of make_private() is replaced by {remade.method}()."
-                    yield make_place("NOIS002", "error", module, remade.node, detail)
-                    return
-            if kept == write_name(handed):
-                continue  # one name for both: which one steps is a matter of order
-            origins = list_origins(flow, Value(receiver, each.module))
-            if (
-                origins & before
-                and own not in origins
-                and _is_later(each.module, step, module, call)
-            ):
-                name = write_name(receiver)
+    remade = _find_remade(roles, call, kept) if kept else None
+    if remade is not None:
+        detail = f"{kept} of make_private() is replaced by {remade.method}()."
+        yield make_place("NOIS002", "error", module, remade.node, detail)
+        return
+    if kept == write_name(handed):
+        return  # one name for both: which one steps is a matter of order
+    for origin in sorted(list_origins(programs.flow, Value(handed, module)) - {own}):
+        for inner, step, name, origins in steps.get(origin, []):
+            if own not in origins and _is_later(inner, step, module, call):
                 detail = f"{name} is what make_private() was given, not what it returned."
-                yield make_place("NOIS002", "error", each.module, step.node, detail)
+                yield make_place("NOIS002", "error", inner, step.node, detail)
                 return
 
 
@@ -137,18 +142,16 @@ def _find_kept(module: Module, call: Call) -> str:
     return ""
 
 
-def _find_remade(module: Module, call: Call, name: str) -> Call | None:
-    """Return a plain optimizer that takes the name after the engine was called."""
+def _find_remade(roles: Roles, call: Call, name: str) -> Call | None:
+    """Return a plain optimizer that takes the name after the last call of the engine."""
+    module = roles.module
+    if roles.engines[-1] is not call:
+        return None
     for each in module.made_at.get(name, []):
         if (
             each.known & _OPTIMIZERS
             and module.find_function(each.node) is module.find_function(call.node)
             and each.node.lineno > call.node.lineno
-            and not any(
-                later.node.lineno > each.node.lineno
-                for later in module.calls
-                if later.method in module.catalogue.engines
-            )
         ):
             return each
     return None

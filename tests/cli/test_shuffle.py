@@ -49,7 +49,7 @@ def audited(done: Result) -> Audit:
 
 def test_the_example() -> None:
     done = shuffle(
-        "--noise-multiplier", 1, "--steps", 100, "--delta", "1e-5", "--observations", 4000
+        "--noise-multiplier", 1, "--steps", 100, "--delta", "1e-5", "--observations", 4000, "-v"
     )
     assert done.exit_code == 1, done.output
     text = " ".join(done.stdout.split())
@@ -60,7 +60,7 @@ def test_the_example() -> None:
 
 def test_the_answer_is_in_words(tmp_path: Path, unsearched: None) -> None:
     page = tmp_path / "page.html"
-    done = shuffle(*PLAYED, "--dataset-size", 1050, "--batch-size", 50, "--html", page)
+    done = shuffle(*PLAYED, "--dataset-size", 1050, "--batch-size", 50, "--html", page, "-v")
     assert done.exit_code == 1, done.output
     text = " ".join(done.stdout.split())
     for part in (

@@ -161,7 +161,7 @@ def test_out_keeps_the_result_and_its_report(scores_csv: Path, tmp_path: Path) -
 
 def test_estimate_for_people_fits_a_page_and_names_its_file(scores_csv: Path) -> None:
     brief = call("estimate", scores_csv, "--delta", "1e-5").stdout
-    assert len(brief.splitlines()) <= 3
+    assert len(brief.splitlines()) <= 4  # the last one may be folded
     assert brief.splitlines()[0].startswith("NO CLAIM: ")
     done = call("estimate", scores_csv, "--delta", "1e-5", "-v")
     assert "scores.csv" in done.stdout

@@ -117,6 +117,28 @@ def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
     assert styles == []
 
 
+@pytest.mark.slow
+def test_zensical_builds_the_same_pages(site: Path) -> None:
+    pytest.importorskip("zensical")
+    done = subprocess.run(
+        [sys.executable, "-m", "zensical", "build", "--strict"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    pages = [
+        {p.relative_to(f).as_posix() for p in f.rglob("*.html")} for f in (site, ROOT / "site")
+    ]
+    assert pages[0] == pages[1]
+    entries = [
+        (folder / "reference/stats.html").read_text("utf-8").count("doc-heading")
+        for folder in (site, ROOT / "site")
+    ]
+    assert entries[0] == entries[1] > 100
+
+
 @pytest.mark.parametrize(
     ("link", "code"),
     [

@@ -10,13 +10,12 @@ from epsilometer.cli.encoding import spell
 
 
 def test_letters_of_the_field_are_spelt() -> None:
-    assert (
-        spell("ε ≥ 3.30 at δ = 1e-05; μ ≤ ∞ – …") == "eps >= 3.30 at delta = 1e-05; mu <= inf - ..."
-    )
+    assert spell("ε ≥ 3.30 at δ = 1e-05") == "eps >= 3.30 at delta = 1e-05"
+    assert spell("μ ≤ ∞ – …") == "mu <= inf - ..."
     assert spell("日") == "?"
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])
+@pytest.mark.parametrize("encoding", ["cp1252", "latin-1", "utf-8"])
 def test_every_encoding_shows_the_start_screen(encoding: str) -> None:
     code = "from epsilometer.cli.main import main; main(['--help'])"
     done = subprocess.run(

@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 # A process a core; threads of theirs would only wait for each other.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto
 
-.PHONY: demo test setup browser check docs slow fuzz bench comparison calibration mutation notebooks gallery zoo clean
+.PHONY: demo test setup browser check docs slow fuzz bench comparison calibration mutation notebooks gallery zoo audit-deps reliability clean
 
 # The package and what it depends on, no extras: half a minute on a fast network.
 demo: $(BASE)
@@ -78,6 +78,7 @@ bench: comparison
 comparison: setup
 	$(BIN)/python benchmarks/comparison.py
 	$(BIN)/python benchmarks/power.py
+	$(BIN)/python benchmarks/one_run.py
 	$(BIN)/python benchmarks/zoo_peers.py
 
 calibration: setup
@@ -101,6 +102,16 @@ notebooks: setup
 # Real reports and their pictures, each by its command: four minutes of CPU.
 gallery: setup
 	$(BIN)/python docs/gallery.py
+
+# Licences and known vulnerabilities of the locked set, and a CycloneDX bill of materials beside the
+# wheel in dist/. Exit code 4 where something could not be checked.
+audit-deps: setup
+	$(BIN)/python -m build --wheel --no-isolation --outdir dist . >/dev/null
+	$(BIN)/python docs/dependencies.py
+
+# Every kind of fault, counted, into docs/reliability.md: half an hour of CPU.
+reliability: setup
+	OMP_NUM_THREADS=1 $(BIN)/python docs/reliability.py
 
 clean:
 	rm -rf $(VENV) .venv-peers

@@ -133,7 +133,7 @@ def _stored(job: Idle) -> float:
         store = Store.create(Path(folder), job.plan)
         store.prepare()
         start = time.perf_counter()
-        with Writer(store.write_shard) as writer:
+        with Writer(store) as writer:
             for unit in range(_UNITS):
                 writer.add(unit, arrays)
         return _UNITS / (time.perf_counter() - start)

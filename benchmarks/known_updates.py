@@ -6,7 +6,6 @@
 """
 
 import logging
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,13 @@ from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordD
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
+from sizes import ARGUMENTS, choose_size
 
 import epsilometer as em
 from epsilometer.integrations.flower import audit_server_app, run_in_process
 
-DELTA, SIZES = 1e-5, (10_000, 7_000, 3_000)
+DELTA, SIZES = 1e-5, choose_size((10_000, 7_000, 3_000), (60, 30, 10))
+CANARIES, CLIENTS = choose_size((500, 100), (20, 5))
 NOISE = em.gaussian_sigma(8.0, DELTA)
 ROWS = {
     "as promised": (1, (1.0, 1.0, 1.0)),
@@ -87,7 +88,7 @@ def prove(rounds: int, shares: tuple[float, ...]) -> float:
     with tempfile.TemporaryDirectory() as folder:
         audited = audit_server_app(
             app,
-            canaries=500,
+            canaries=CANARIES,
             mode="virtual",
             out=Path(folder) / "run",
             claim=8.0,
@@ -95,11 +96,11 @@ def prove(rounds: int, shares: tuple[float, ...]) -> float:
             clip_norm=1.0,
             seed=3,
         )
-        run_in_process(audited, client_app, nodes=100)
+        run_in_process(audited, client_app, nodes=CLIENTS)
         return max(view.bound.epsilon for view in em.load(Path(folder) / "run").views)
 
 
 if __name__ == "__main__":
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    for name in sys.argv[1:] or ROWS:
+    for name in ARGUMENTS or ROWS:
         print(f"| {name} | {prove(*ROWS[name]):.1f} |")

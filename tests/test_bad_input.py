@@ -203,15 +203,20 @@ def test_a_seed_of_400_digits_is_told(tmp_path):
     assert done.exit_code in (0, 2)
 
 
-def test_a_terminal_without_unicode_is_no_refutation(tmp_path):
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_a_terminal_without_unicode_spells_letters_out(encoding, tmp_path):
+    """It said "REFUTED: ? = 3"."""
     path = csv_text(tmp_path, "score,member\n1,1\n2,0\n")
     done = subprocess.run(
         [Path(sys.executable).with_name("epsilometer"), "estimate", path, "--delta", "0.1"],
         check=False,
         capture_output=True,
-        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        env={**os.environ, "PYTHONIOENCODING": encoding},
     )
     assert done.returncode == 0, done.stderr[-200:]
+    shown = done.stdout.decode(encoding)
+    assert "eps" in shown
+    assert "?" not in shown
 
 
 def test_a_warning_of_ours_is_shown_in_our_words(tmp_path):

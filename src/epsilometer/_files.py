@@ -7,13 +7,15 @@ meant, never through a link, and is readable by its owner alone unless it is to 
 
 import os
 import stat
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from epsilometer.errors import UnreadableFile
 
+CACHE_FOLDER = "EPSILOMETER_CACHE"  # variable of the environment: where caches lie
 OWNER_FILE = 0o600
 OWNER_FOLDER = 0o700
 LARGEST_TEXT = 8 * 2**20  # bytes of a result or a plan; as Python objects, 250 MB at worst
@@ -75,6 +77,7 @@ class Folder:
             with suppress(FileExistsError):
                 self._at(os.mkdir, name, OWNER_FOLDER)
                 self._at(os.chmod, name, OWNER_FOLDER)  # whatever the umask took away
+            self.sync()  # also one that a crash left: it may not be on the disk
         found = self.look(name)
         if found is not None and not stat.S_ISDIR(found.st_mode):
             raise NotPlain(f"Expected a folder at {str(self.path / name)!r}, found {_kind(found)}.")
@@ -115,14 +118,23 @@ class Folder:
         """Open a plain file, no link, to read from it."""
         return os.fdopen(self._open(name, os.O_RDONLY), "rb")
 
-    def write(self, name: str, data: bytes, *, mode: int | None = OWNER_FILE) -> None:
+    def write(
+        self,
+        name: str,
+        data: bytes | Sequence[Any],
+        *,
+        mode: int | None = OWNER_FILE,
+        lasting: bool = True,
+    ) -> None:
         """Write a file so that at every moment the old one is there, or the new one, whole.
 
         Args:
             name: Of the file.
-            data: What is in it.
+            data: What is in it, or its pieces: bytes, or what has bytes.
             mode: Of the file; None for what the umask leaves.
+            lasting: Whether it is on the disk, whatever happens, when this returns.
         """
+        pieces: Sequence[Any] = [data] if isinstance(data, bytes) else data
         half = f"{name}.tmp"
         with suppress(FileNotFoundError):
             self.remove(half)  # left by a crash, or a link to somewhere else
@@ -132,14 +144,18 @@ class Folder:
             with os.fdopen(handle, "wb") as file:
                 if mode is not None:
                     _restrict(file.fileno(), mode)
-                file.write(data)
+                for piece in pieces:
+                    file.write(piece)
                 file.flush()
-                os.fsync(file.fileno())
+                if lasting:
+                    os.fsync(file.fileno())
         except OSError:
             with suppress(OSError):  # a full disk has use for the room
                 self.remove(half)
             raise
         self.move(half, self, name)
+        if lasting:
+            self.sync()
 
     def append(self, name: str, data: bytes) -> None:
         """Append to a plain file of ours, no link, and make it where there is none."""
@@ -244,9 +260,10 @@ def make_private_folder(path: Path) -> None:
 
     A directory with files of others in it keeps its mode: ours are private by themselves.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     try:
         path.mkdir(mode=OWNER_FOLDER)
+        sync_folder(path.parent)
     except FileExistsError:
         known = {"lock", "plan.json"}
         names = set(os.listdir(path))  # raises where it is no folder
@@ -256,6 +273,20 @@ def make_private_folder(path: Path) -> None:
             path.chmod(path.stat().st_mode & OWNER_FOLDER)
     else:
         path.chmod(OWNER_FOLDER)  # whatever the umask took away
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it where there are none, on the disk when this returns."""
+    missing = [each for each in (path, *path.parents) if not each.exists()]
+    for each in reversed(missing):
+        each.mkdir(exist_ok=True)
+        sync_folder(each.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Make the names in a folder survive a power cut, where the system lets a folder be opened."""
+    with suppress(PermissionError), Folder.hold(path) as folder:  # of somebody else's
+        folder.sync()
 
 
 def _open_plain(path: Path) -> int:
@@ -299,3 +330,52 @@ def _restrict(handle: int, mode: int) -> None:
     if hasattr(os, "fchmod"):
         with suppress(PermissionError):  # of somebody else's
             os.fchmod(handle, mode)
+
+
+def find_cached(name: str) -> Path | None:
+    """Return where a cache of ours lies, or may be made; None where others can write too."""
+    home = _find_cache()
+    if home is None or not _is_ours(home):
+        return None
+    file = home / name
+    return file if _is_free_or_ours(file) else None
+
+
+def _find_cache() -> Path | None:
+    """Return the folder for caches as the system has it, or as the environment says."""
+    if named := os.environ.get(CACHE_FOLDER):
+        return Path(named)
+    try:
+        home = Path.home()
+    except RuntimeError:  # nobody's process
+        return None
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", home)) / "epsilometer"
+    if sys.platform == "darwin":
+        return home / "Library" / "Caches" / "epsilometer"
+    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "epsilometer"
+
+
+def _is_ours(home: Path) -> bool:
+    """Tell whether a folder is ours alone to write, and make it where there is none."""
+    try:
+        home.mkdir(mode=OWNER_FOLDER, parents=True, exist_ok=True)
+        found = home.lstat()
+    except OSError:
+        return False
+    others = stat.S_IWGRP | stat.S_IWOTH
+    return stat.S_ISDIR(found.st_mode) and _is_owner(found) and not found.st_mode & others
+
+
+def _is_free_or_ours(file: Path) -> bool:
+    try:
+        found = file.lstat()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return stat.S_ISREG(found.st_mode) and _is_owner(found)
+
+
+def _is_owner(found: os.stat_result) -> bool:
+    return not hasattr(os, "geteuid") or found.st_uid == os.geteuid()

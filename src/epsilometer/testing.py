@@ -19,7 +19,7 @@ from epsilometer.core import judge, words
 from epsilometer.core.audit import Audit
 from epsilometer.core.claim import Adjacency, Claim, as_claim
 from epsilometer.core.stopping import UntilRefuted
-from epsilometer.engine.engines import Call, Outcome, Outcomes
+from epsilometer.engine.leases import Call, Outcome, Outcomes
 from epsilometer.engine.runs import bound_perfect_attack, compute_watched_power
 from epsilometer.errors import InvalidArgument
 from epsilometer.stats.gaussians import gaussian_sigma

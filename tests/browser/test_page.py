@@ -210,7 +210,10 @@ def test_a_chart_is_saved_as_a_picture(open_page: Open, refuted: Audit) -> None:
 
 def test_the_table_sorts(open_page: Open, refuted: Audit) -> None:
     page = open_page(refuted).page
-    risk = page.locator("th", has_text="Risk")
+    risk, rank = (page.locator("th", has_text=name) for name in ("Risk", "Rank"))
+    assert rank.get_attribute("aria-sort") == "ascending"
+    assert cells(page, 1) == sorted(cells(page, 1), key=int)
+    risk.get_by_role("button").click()
     every = sorted((r.risk for r in refuted.find(RecordRisk)), reverse=True)
     rank = page.locator("th", has_text="Rank")
     assert rank.get_attribute("aria-sort") == "ascending"

@@ -76,7 +76,7 @@ def test_every_key_can_be_given() -> None:
     assert set(plain["dpsgd"]) == given
     found = call_from_sections(plain)
     assert found.claim == Claim(
-        3.0, 1e-6, adjacency="add_remove", sampler="Poisson", accountant="PLD"
+        3.0, 1e-6, adjacency="add_remove", unit="record", sampler="Poisson", accountant="PLD"
     )
     assert (found.confidence, found.seed, found.until) == (0.99, 7, UntilRefuted())
     assert found.subject.views == ("model", "updates")

@@ -116,7 +116,7 @@ def test_it_says_all_of_it_and_succeeds(path: Path) -> None:
     assert plain["works"] is True
     checks = [Check(**check) for check in plain["checks"]]
     assert [check.name for check in checks if check.state == "broken"] == []
-    assert of(checks, "a bound").says.startswith("ε ≥ 3.0")
+    assert of(checks, "a bound").says.startswith("ε ≥ 4.18")
     assert of(checks, "local").says == "2 units ran, in 2 processes"
     assert re.match(r"\d+ cores", of(checks, "CPU").says)
     assert "GiB" in of(checks, "memory").says

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from epsilometer.core.audit import Audit
-from epsilometer.engine.engines import Call, InProcess, Outcome, Outcomes, _attempt
+from epsilometer.engine.engines import InProcess
 from epsilometer.engine.events import Event
+from epsilometer.engine.leases import Call, Outcome, Outcomes, attempt
 from epsilometer.engine.plan import Plan
 from epsilometer.engine.run import Done, run
 from epsilometer.engine.shards import Arrays
@@ -98,7 +99,7 @@ class Shuffled:
 
     def outcomes(self, call: Call, units: Iterable[int]) -> Outcomes:
         for unit in self.rng.permutation(list(units)):
-            yield _attempt(call, int(unit))
+            yield attempt(call, int(unit))
 
 
 @dataclass(frozen=True, kw_only=True)

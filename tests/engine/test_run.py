@@ -16,8 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epsilometer.engine.engines import Engine, InProcess, Local, Outcome
+from epsilometer.engine.engines import Engine, InProcess, Local
 from epsilometer.engine.events import EVENTS, Event, log_to
+from epsilometer.engine.leases import Outcome
 from epsilometer.engine.run import Terminated, run
 from epsilometer.engine.store import Store, is_busy
 from tests.engine.jobs import Digest, Listed, Shuffled, Total, a_plan, in_order, names, wobble

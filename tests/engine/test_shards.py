@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from epsilometer.engine.shards import Arrays, DamagedShard, check_arrays, pack, unpack
+from epsilometer.engine import shards
+from epsilometer.engine.shards import Arrays, DamagedShard, check_arrays
 from epsilometer.errors import InvalidArgument
 
 PLAN = "ab" * 32
@@ -34,6 +35,15 @@ STEPPED = ARRAYS.map(lambda array: array.T[::-2] if array.ndim else array)  # no
 NAMED = st.dictionaries(st.text(max_size=5), ARRAYS | STEPPED, max_size=3)
 UNITS = st.dictionaries(st.integers(0, 10**9), NAMED, max_size=4)
 SMALL = {3: {"draws": np.array([0.5, -1.0]), "hit": np.array(True)}, 5: {"draws": np.ones(1)}}
+
+
+def pack(units: dict[int, Arrays], *, plan: str) -> bytes:
+    """A shard in one piece."""
+    return b"".join(shards.pack(units, plan=plan))
+
+
+def unpack(data: bytes, *, plans: set[str]) -> dict[int, Arrays]:
+    return shards.unpack(io.BytesIO(data), plans=plans)
 
 
 def same(one: Arrays, other: Arrays) -> bool:

@@ -43,7 +43,7 @@ def slow(tmp_path: Path) -> Slow:
 
 
 def test_units_of_a_moment_share_a_file_and_none_is_lost(slow: Slow) -> None:
-    with Writer(slow.write_shard) as writer:
+    with Writer(slow) as writer:
         writer.add(7, of(7))
         slow.reached.wait()  # the disk is busy with that one; the others wait
         for unit in (9, 3, 400, 12):
@@ -59,7 +59,7 @@ def test_units_of_a_moment_share_a_file_and_none_is_lost(slow: Slow) -> None:
 
 
 def test_a_slow_disk_makes_the_run_wait_and_not_the_memory_grow(slow: Slow) -> None:
-    most, each, units = 64 * 2**20, 8 * 2**20, 30
+    most, each, units = 16 * 2**20, 2 * 2**20, 30
     added: list[int] = []
 
     def produce() -> None:
@@ -67,7 +67,7 @@ def test_a_slow_disk_makes_the_run_wait_and_not_the_memory_grow(slow: Slow) -> N
             writer.add(unit, {"x": np.zeros(each // 8)})
             added.append(unit)
 
-    with Writer(slow.write_shard) as writer:
+    with Writer(slow) as writer:
         thread = threading.Thread(target=produce)
         thread.start()
         slow.reached.wait()
@@ -91,7 +91,7 @@ def test_an_error_of_the_disk_reaches_whoever_adds_next(
     arrays = {"x": np.zeros(2**23 + 1)} if waits else of(9)  # of which not two may wait, or many
 
     def add_many() -> None:
-        with Writer(slow.write_shard) as writer:
+        with Writer(slow) as writer:
             for _ in range(10**5):  # far more than any disk takes in a moment
                 writer.add(0, arrays)
 
@@ -105,7 +105,7 @@ def test_an_error_of_the_disk_is_told_at_the_end_too(
 ) -> None:
     monkeypatch.setattr(os, "fsync", no_room)
     slow.go.set()
-    with pytest.raises(CannotWrite, match="Free some space"), Writer(slow.write_shard) as writer:
+    with pytest.raises(CannotWrite, match="Free some space"), Writer(slow) as writer:
         writer.add(1, of(1))
 
 
@@ -113,7 +113,7 @@ def test_what_was_added_is_written_although_the_body_raises(slow: Slow) -> None:
     slow.go.set()
 
     def interrupted() -> None:
-        with Writer(slow.write_shard) as writer:
+        with Writer(slow) as writer:
             writer.add(1, of(1))
             raise KeyboardInterrupt
 
@@ -123,6 +123,6 @@ def test_what_was_added_is_written_although_the_body_raises(slow: Slow) -> None:
 
 
 def test_nothing_to_write_writes_nothing(slow: Slow) -> None:
-    with Writer(slow.write_shard):
+    with Writer(slow):
         pass
     assert slow.trips == []

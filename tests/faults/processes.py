@@ -11,9 +11,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from epsilometer.engine.shards import unpack
 from epsilometer.engine.store import Store, lock
 from tests.engine.jobs import ROOT
+from tests.engine.test_shards import unpack
 
 MARK = "EPSILOMETER_TEST_MARK"  # a variable that descendants inherit, however they were left
 _PATIENCE = 120.0  # seconds until a test gives up; nothing is measured by it

@@ -1,7 +1,8 @@
-"""A run to be killed: ``python -m tests.faults.program DIRECTORY ENGINE [WORKERS]``."""
+"""A run to be killed: ``python -m tests.faults.program FOLDER ENGINE WORKERS [UNITS SECONDS]``."""
 
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from epsilometer.engine.engines import Engine, InProcess, Local
@@ -11,12 +12,18 @@ from tests.engine.jobs import Digest, a_plan
 UNITS, SECONDS = 60, 0.01
 
 
-def work(unit: int) -> None:
-    time.sleep(SECONDS)
+@dataclass(frozen=True)
+class Work:
+    """Takes its time."""
+
+    seconds: float
+
+    def __call__(self, unit: int) -> None:
+        time.sleep(self.seconds)
 
 
-def job() -> Digest:
-    return Digest(plan=a_plan(UNITS), act=work)
+def job(units: int = UNITS, seconds: float = SECONDS) -> Digest:
+    return Digest(plan=a_plan(units), act=Work(seconds))
 
 
 def engine(name: str, workers: int) -> Engine:
@@ -26,4 +33,6 @@ def engine(name: str, workers: int) -> Engine:
 
 
 if __name__ == "__main__":
-    run(job(), Path(sys.argv[1]), engine=engine(sys.argv[2], int(sys.argv[3])))
+    where, name, workers, *size = sys.argv[1:]
+    asked = job(int(size[0]), float(size[1])) if size else job()
+    run(asked, Path(where), engine=engine(name, int(workers)))

@@ -13,6 +13,7 @@ from epsilometer.engine.store import Writer
 from epsilometer.errors import EpsilometerError
 from tests.engine.jobs import Digest, a_plan, in_order
 from tests.engine.test_run import Raising
+from tests.faults.counting import faults
 from tests.faults.processes import Keeper
 
 UNITS = 5
@@ -27,7 +28,7 @@ def one_unit_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each unit goes to the disk before the next: the crash points are the same each time."""
 
     def add(self: Writer, unit: int, arrays: Any) -> None:
-        self._write({unit: arrays})
+        self._shelf.write_shard({unit: arrays})
 
     monkeypatch.setattr(Writer, "add", add)
 
@@ -92,14 +93,16 @@ def test_a_crash_at_any_call_is_made_good(
     found = 0
     for directory in crashes(tmp_path, owner, name, error, after=after, broken=broken):
         found += 1
-        if directory.exists():
-            Keeper(directory).look()
-        result = directory / "result.json"
-        assert not result.exists() or broken or result.read_bytes() == expected
-        run(Digest(plan=a_plan(UNITS)), directory, engine=InProcess())
-        assert result.read_bytes() == expected
-        assert not list(directory.rglob("*.tmp"))
-        assert not list((directory / "failures").iterdir())
+        kind = "process crashes" if isinstance(error, Crash) else "input/output error"
+        with faults(f"{kind} at a call to the disk"):
+            if directory.exists():
+                Keeper(directory).look()
+            result = directory / "result.json"
+            assert not result.exists() or broken or result.read_bytes() == expected
+            run(Digest(plan=a_plan(UNITS)), directory, engine=InProcess())
+            assert result.read_bytes() == expected
+            assert not list(directory.rglob("*.tmp"))
+            assert not list((directory / "failures").iterdir())
     assert found > 1 or name in {"unlink", "mkdir"}
 
 
@@ -123,19 +126,23 @@ def test_a_shard_is_on_the_disk_before_it_has_its_name(
     monkeypatch.setattr(os, "fsync", watched_fsync)
     monkeypatch.setattr(os, "replace", watched_replace)
     run(Digest(plan=a_plan(1)), tmp_path, engine=InProcess())
+    folder = f"fsync {tmp_path.name} empty"
     assert order == [
         "fsync secret.tmp",
         "secret.tmp -> secret",
+        folder,
         "fsync plan.json.tmp",
         "plan.json.tmp -> plan.json",
-        f"fsync {tmp_path.name} empty",
-        f"fsync {tmp_path.name} empty",  # after its folders were made
+        folder,
+        folder,  # after shards/ was made
+        folder,  # and failures/
         "fsync 00000000.shard.tmp",
         "00000000.shard.tmp -> 00000000.shard",
         "fsync shards empty",
         "fsync chain.json.tmp",
         "chain.json.tmp -> chain.json",
+        folder,
         "fsync result.json.tmp",
         "result.json.tmp -> result.json",
-        f"fsync {tmp_path.name} empty",
+        folder,
     ]

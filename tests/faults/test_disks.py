@@ -16,6 +16,7 @@ from epsilometer.engine.engines import Engine, InProcess, Local
 from epsilometer.engine.run import run
 from epsilometer.engine.store import CannotWrite, Store, is_busy
 from tests.engine.jobs import Digest, a_plan, in_order
+from tests.faults.counting import count
 from tests.faults.processes import Keeper
 
 
@@ -88,6 +89,7 @@ def test_a_full_disk_is_told_and_the_run_goes_on_when_there_is_room(
     run(counting, directory, engine=InProcess())
     assert len(computed) == JOB.plan.units - len(finished)  # what was kept is used
     assert (directory / "result.json").read_bytes() == expected
+    count("disk full, then room again")
 
 
 def test_a_disk_that_fills_up_at_the_result_loses_no_unit(disk: Path, expected: bytes) -> None:

@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import numpy as np
 import pytest
 
 from epsilometer.engine.store import Store, is_busy
-from tests.engine.jobs import in_order
+from tests.engine.jobs import a_plan, in_order
+from tests.faults.counting import count
 from tests.faults.processes import Keeper, started, until, works
 from tests.faults.program import UNITS, job
 
@@ -77,6 +79,7 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_bytes(
         assert not is_busy(directory)
         runs += 1
     assert kills >= wanted
+    count("run killed (SIGKILL) and called again", kills)
 
 
 def test_a_worker_killed_from_outside_changes_nothing(tmp_path: Path, expected: bytes) -> None:
@@ -91,6 +94,42 @@ def test_a_worker_killed_from_outside_changes_nothing(tmp_path: Path, expected: 
     assert not Store.open(tmp_path).failures()
 
 
+@pytest.mark.parametrize(
+    ("kills", "shortest", "longest", "units", "seconds"),
+    [(6, 0.3, 0.6, 40, 0.1), pytest.param(12, 0.5, 1.2, 60, 0.4, marks=pytest.mark.slow)],
+)
+def test_workers_killed_one_after_the_other_blame_nobody(
+    kills: int,
+    shortest: float,
+    longest: float,
+    units: int,
+    seconds: float,
+    tmp_path: Path,
+    rng: np.random.Generator,
+) -> None:
+    """Twelve kills 0.5 to 1.2 s apart once blamed three innocent units."""
+    expected = in_order(tmp_path / "expected", plan=a_plan(units))
+    directory, killed = tmp_path / "run", 0
+    with started(*PROGRAM, directory, "processes", 2, units, seconds) as family:
+        until(lambda: list((directory / "shards").glob("*.shard")), "units were finished")
+        while killed < kills and family.process.poll() is None:
+            time.sleep(rng.uniform(shortest, longest))
+            if there := workers_of(family.alive()):
+                with suppress(ProcessLookupError):
+                    os.kill(int(rng.choice(there)), signal.SIGKILL)
+                    killed += 1
+        assert family.process.wait() == 0, family.process.stderr and family.process.stderr.read()
+    assert killed >= kills / 2  # or the run was over before
+    assert (directory / "result.json").read_bytes() == expected
+    assert not Store.open(directory).failures()
+    count("worker process killed (SIGKILL)", killed)
+
+
 def workers_of(pids: list[int]) -> list[int]:
     """Those that execute units: neither the master nor loky's trackers."""
-    return [pid for pid in pids if b"popen_loky" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    found = []
+    for pid in pids:
+        with suppress(OSError):  # gone meanwhile
+            if b"popen_loky" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    return found

@@ -113,26 +113,28 @@ class journalled:  # noqa: N801 - a namespace
 
     @staticmethod
     def valid() -> list[bytes]:
-        return [_journal().replace(_hash(), _REQUEST) * 2]
+        return [_journal()[0].replace(_hash(), _REQUEST) * 2]
 
     @staticmethod
     def read(data: bytes, folder: Path) -> None:
         _server().said = _response(_BODY)
         (folder / "journal.jsonl").write_bytes(data.replace(_REQUEST, _hash()))
+        (folder / "journal.jsonl.key").write_bytes(_journal()[1])
         _ask(folder, "journal.jsonl")
 
 
 @cache
-def _journal() -> bytes:
-    """That of one request."""
+def _journal() -> tuple[bytes, bytes]:
+    """That of one request, and its key."""
     with tempfile.TemporaryDirectory() as folder:
         _server().said = _response(_BODY)
         _ask(Path(folder), "journal.jsonl")
-        return (Path(folder) / "journal.jsonl").read_bytes()
+        named = Path(folder) / "journal.jsonl"
+        return named.read_bytes(), named.with_name("journal.jsonl.key").read_bytes()
 
 
 def _hash() -> bytes:
-    return str(json.loads(_journal())["request"]).encode()
+    return str(json.loads(_journal()[0])["request"]).encode()
 
 
 def _in_line(data: bytes, rng: random.Random) -> bytes:

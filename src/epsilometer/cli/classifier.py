@@ -65,11 +65,12 @@ def _limit_options(command: Any) -> Any:
     Classifier,
     {
         "published_as": "Publish the model file, an API, or labels alone: required.",
+        "model_file": "Search this file of the model too; it is never loaded.",
         "attacks": "Run these attacks, separated by commas; all or none.",
         "shadows": "Train and attack so many shadow models.",
         "precision": "Attack more models until limits are at most so wide.",
         "skip_trend": "Attack no smaller models, which show the trend with size.",
-        "records": "Leave out only a sample of records: sample:500.",
+        "records": "Leave out only some records: sample:500, or screen:500.",
         "preprocessing": "Refit scaling without each record, or hold it fixed.",
         "patience": "Allow refits so many seconds.",
         "decimals": "Show probabilities of an API with so many decimals.",
@@ -80,6 +81,7 @@ def _limit_options(command: Any) -> Any:
     },
     into="settings",
     special={"attacks": Listed(Suggested(*ATTACKS))},
+    defaults={"published_as": None},  # whoever types the command has to say it
 )
 @_limit_options
 @policy_option

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -22,6 +23,7 @@ from epsilometer.core.printing import name_error, one_line
 from epsilometer.engine.events import Event, Listener
 
 _BETWEEN_LINES = 5.0  # seconds
+_SHOWN = 3  # failures of one cause that are shown one by one
 
 
 def listener(*, as_json: bool) -> Listener:
@@ -37,6 +39,18 @@ def _word_warning(event: Event) -> str:
     match event.name:
         case "damaged":
             return one_line(f"{about['file']} is computed again: {about['reason']}.")
+        case "late":
+            usual = "" if about["usual"] is None else f", where {about['usual']:.3g} s is usual"
+            return one_line(
+                f"Unit {about['unit']} is late: {about['seconds']:.0f} s at {about['worker']}"
+                f"{usual}."
+            )
+        case "lost":
+            count = len(about["units"])
+            return one_line(
+                f"{count} unit{'' if count == 1 else 's'} at {about['worker']} will be tried "
+                f"again: {about['reason']}"
+            )
         case "failed":
             return f"Unit {about['unit']} failed: {name_error(about['error'])}."
         case "stopped":
@@ -51,6 +65,24 @@ def _withhold_error(event: Event) -> Event:
         return event
     details = {**event.details, "error": name_error(str(event.details["error"]))}
     return replace(event, details=details)
+
+
+class _Warnings:
+    """Words for what people must know; of many failures, the first of each cause and a summary."""
+
+    def __init__(self) -> None:
+        self._causes: Counter[str] = Counter()
+
+    def word(self, event: Event) -> str:
+        if event.name == "failed":
+            cause = name_error(event.details["error"])
+            self._causes[cause] += 1
+            if self._causes[cause] > _SHOWN:
+                return ""
+        if event.name in ("finished", "cancelled") and max(self._causes.values(), default=0) > 1:
+            counts = (f"{count:,} × {cause}" for cause, count in self._causes.most_common())
+            return one_line(f"{self._causes.total():,} units failed: {', '.join(counts)}.")
+        return _word_warning(event)
 
 
 class _Pace:
@@ -72,6 +104,7 @@ class _Lines:
     def __init__(self, write: Callable[[str], Any] | None = None) -> None:
         self._say = write or (lambda line: say(line, err=True))
         self._pace, self._spoke, self._done = _Pace(), -_BETWEEN_LINES, -1
+        self._warnings = _Warnings()
 
     def __call__(self, event: Event) -> None:
         details = event.details
@@ -86,7 +119,7 @@ class _Lines:
             if due and done != self._done:  # a run may say twice that it is at its end
                 self._spoke, self._done = time.monotonic(), done
                 self._say(self._line(details))
-        elif warning := _word_warning(event):
+        elif warning := self._warnings.word(event):
             self._say(warning)
 
     def _line(self, details: Any) -> str:
@@ -115,7 +148,7 @@ class _Bar:
             transient=True,
         )
         self._task: TaskID | None = None
-        self._pace = _Pace()
+        self._pace, self._warnings = _Pace(), _Warnings()
 
     def __call__(self, event: Event) -> None:
         details = event.details
@@ -135,5 +168,5 @@ class _Bar:
             )
         elif event.name in ("finished", "cancelled"):
             self._progress.stop()
-        if warning := _word_warning(event):
+        if warning := self._warnings.word(event):
             self._progress.console.print(Text(warning))

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import click
+import msgspec
 from rich import box
 from rich.console import RenderableType
 from rich.table import Table
@@ -27,9 +28,10 @@ from epsilometer.cli.output import make_table, say, show, write_text
 from epsilometer.cli.runs_words import to_plain
 from epsilometer.core import judge, words
 from epsilometer.core.chain import describe_break
-from epsilometer.core.printing import name_error, one_line, to_json_text
+from epsilometer.core.printing import one_line, to_json_text
+from epsilometer.engine.heartbeat import Heartbeat, read_heartbeat
 from epsilometer.engine.run import read_finished_result
-from epsilometer.engine.store import Store, is_busy
+from epsilometer.engine.store import Store, group_causes, is_busy
 from epsilometer.errors import InvalidArgument
 from epsilometer.files.history.comparison import Compared
 from epsilometer.files.history.comparison import compare as compare_results
@@ -48,6 +50,8 @@ def _read_moment(ctx: click.Context, param: click.Parameter, text: str | None) -
         raise InvalidArgument(f"Expected a date as 2026-01-31, got {text!r}.") from error
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
+
+_NAMED = 5  # units that a line names
 
 _folder_argument = click.argument(
     "folder", type=click.Path(file_okay=False, path_type=Path), default=Path(), required=False
@@ -129,7 +133,7 @@ def list_(
 def status(directory: Path, watch: bool, as_json: bool) -> None:
     """Show how far the run in directory RUN is.
 
-    Changes nothing there.
+    Says which units are late, and why others failed. Changes nothing there.
 
     Example: epsilometer runs status demo-run
     """
@@ -144,6 +148,7 @@ def status(directory: Path, watch: bool, as_json: bool) -> None:
     damaged, failures = store.look(), store.failures()
     result, broken = read_finished_result(store), describe_break(directory)
     running = is_busy(directory)
+    beat = read_heartbeat(directory) if running else None
     state = "running" if running else "finished" if result is not None else "stopped"
     if as_json:
         plain = {
@@ -153,6 +158,8 @@ def status(directory: Path, watch: bool, as_json: bool) -> None:
             "units": store.plan.units,
             "finished": len(store.finished),
             "failed": sorted(failures),
+            "causes": {cause: len(units) for cause, units in group_causes(failures).items()},
+            "heartbeat": None if beat is None else msgspec.to_builtins(beat),
             "damaged": damaged,
             "changed": broken,
             "verdict": None if result is None else result.verdict,
@@ -164,8 +171,11 @@ def status(directory: Path, watch: bool, as_json: bool) -> None:
     table.add_row("audit", one_line(store.plan.audit))
     table.add_row("plan", store.plan.public_hash)
     table.add_row("units", f"{len(store.finished):,} of {store.plan.units:,} finished")
-    for unit, error in failures.items():
-        table.add_row("failed", f"unit {unit}: {name_error(error)}")
+    if beat is not None:
+        for name, line in _describe_heartbeat(beat):
+            table.add_row(name, one_line(line))
+    for cause, units in group_causes(failures).items():
+        table.add_row("failed", one_line(f"{_list_units(units)}: {cause}"))
     for name, reason in damaged.items():
         table.add_row("damaged", one_line(f"shards/{name}: {reason}; will be computed again"))
     if broken:
@@ -177,6 +187,29 @@ def status(directory: Path, watch: bool, as_json: bool) -> None:
     show(table)
     if state == "stopped":
         say(f"Go on with: epsilometer runs resume {one_line(str(directory))}")
+
+
+def _describe_heartbeat(beat: Heartbeat) -> list[tuple[str, str]]:
+    """Return which units are under way and which are late, as rows."""
+    usual = "" if beat.usual is None else f", where {beat.usual:.3g} s is usual"
+    rows = [
+        ("late", f"unit {each.unit} at {each.worker} for {each.seconds:,.0f} s{usual}")
+        for each in beat.under_way
+        if each.late
+    ]
+    on_time = [each for each in beat.under_way if not each.late]
+    if on_time:
+        oldest = f", the oldest for {on_time[0].seconds:,.0f} s"
+        rows.append(("under way", _list_units([each.unit for each in on_time]) + oldest))
+    if beat.silence:
+        said = f"process {beat.process} on {beat.host} gave no sign for {beat.silence:,.0f} s"
+        rows.append(("silent", said))
+    return rows
+
+
+def _list_units(units: Sequence[int]) -> str:
+    shown = ", ".join(map(str, units[:_NAMED])) + (", …" if len(units) > _NAMED else "")
+    return f"unit {shown}" if len(units) == 1 else f"{len(units):,} units ({shown})"
 
 
 @runs.command()

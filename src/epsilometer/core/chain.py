@@ -36,29 +36,29 @@ class BrokenChain(UnreadableFile):
         self.what = what
 
 
-def make_secret(home: Folder) -> bytes:
-    """Return the secret of a run, and make it where there is none yet."""
-    if home.look(SECRET) is None:
-        home.write(SECRET, secrets.token_hex(_LENGTH).encode("ascii") + b"\n")
-    return read_secret(home)
+def make_secret(home: Folder, name: str = SECRET) -> bytes:
+    """Return the secret of a run, or of another name, and make it where there is none yet."""
+    if home.look(name) is None:
+        home.write(name, secrets.token_hex(_LENGTH).encode("ascii") + b"\n")
+    return read_secret(home, name)
 
 
-def read_secret(home: Folder) -> bytes:
-    """Return the secret of a run.
+def read_secret(home: Folder, name: str = SECRET) -> bytes:
+    """Return the secret of a run, or of another name.
 
     Raises:
         BrokenChain: There is none, or it is none.
     """
     try:
-        text = home.read(SECRET, largest=2 * _LENGTH + 1).decode("ascii").strip()
+        text = home.read(name, largest=2 * _LENGTH + 1).decode("ascii").strip()
         if len(text) == 2 * _LENGTH:
             return bytes.fromhex(text)
     except (OSError, ValueError, UnreadableFile):
         pass
     raise BrokenChain(
-        f"Expected the secret of the run in {str(home.path / SECRET)!r}, found none. Without it "
-        "nobody can tell whether data and files are the same. Put it back, or begin a new run.",
-        f"{SECRET} is lost",
+        f"Expected a secret in {str(home.path / name)!r}, found none. Without it nobody can tell "
+        "whether data and files are the same. Put it back, or begin anew.",
+        f"{name} is lost",
     )
 
 

@@ -13,13 +13,20 @@ from typing import Any
 
 from epsilometer.errors import UNSAFE, printable
 
-__all__ = ["LONGEST", "name_error", "one_line", "printable", "to_csv_text", "to_json_text"]
+__all__ = [
+    "LONGEST",
+    "name_error",
+    "one_line",
+    "printable",
+    "to_csv_text",
+    "to_json_text",
+]
 # Commands that CI services take from a log: GitHub's "::error::" at the start of a line, which may
 # be broken anywhere; GitHub's "##[error]" and Azure's "##vso[…]" within a line too.
 _COLONS = re.compile(r"::(?=\w)")
 _HASHES = re.compile(r"##(?=\[|vso\[)", re.IGNORECASE)
 _FORMULA = re.compile(r"\s*[=+\-@|%]")  # how spreadsheets recognise a formula, or a call of DDE
-_DIED = "The worker died"  # as engines say it of a unit, in their own words
+_OURS = ("The worker died", "It took longer than")  # begin what the engine says itself
 LONGEST = 2_000  # letters of a text; nobody reads more in one line
 
 
@@ -48,7 +55,7 @@ def name_error(traceback: str) -> str:
         >>> name_error("The worker died 3 times.\\nsignal 9")
         'The worker died 3 times.'
     """
-    if traceback.startswith(_DIED):
+    if traceback.startswith(_OURS):
         return traceback.partition("\n")[0]
     _, _, frames = traceback.rpartition("Traceback (most recent call last):\n")
     last = next((line for line in frames.splitlines() if not line.startswith(" ")), "")

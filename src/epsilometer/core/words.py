@@ -166,12 +166,12 @@ def _proved_delta(audit: Audit) -> float:
     return 0.0 if bound is None else bound.delta
 
 
-def number_up(value: float) -> str:
+def number_up(value: float, decimals: int = 2) -> str:
     """Format an upper bound: it must not be shown smaller than it is."""
-    cut = number(value)
+    cut = number(value, decimals)
     if math.isinf(value) or abs(value) >= 1e5 or float(cut) == value:
         return cut
-    return number(value + 0.01)
+    return number(value + 10.0**-decimals, decimals)
 
 
 def _word_rules(audit: Audit, rules: tuple[RuleFinding, ...]) -> str:

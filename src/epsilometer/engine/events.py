@@ -15,6 +15,8 @@ from epsilometer.errors import UnreadableFile
 EVENTS = {
     "started": "work begins: units, how many are finished already, engine, workers, process, host",
     "damaged": "a shard is not what it should be, and will be computed again: file, reason",
+    "late": "a unit takes much longer than usual: unit, worker, seconds, usual",
+    "lost": "a worker died or was ended, and units are tried again: units, worker, reason",
     "failed": "a unit failed: unit, error",
     "progress": "units finished and failed so far, how many the bound rests on, and the bound",
     "stopped": "the rule says that this is enough: used, reason",

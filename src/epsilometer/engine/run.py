@@ -5,11 +5,10 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from dataclasses import replace as replace_fields
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
@@ -23,12 +22,14 @@ from epsilometer.core.chain import check_chain, read_secret
 from epsilometer.core.printing import name_error
 from epsilometer.core.serialisation import from_json, to_json
 from epsilometer.engine.code import find_code
-from epsilometer.engine.engines import Engine, EngineLost, InProcess, Local
+from epsilometer.engine.engines import Engine, InProcess, Local
 from epsilometer.engine.environment import read_environment, versions
 from epsilometer.engine.events import Event, Listener, log_to
+from epsilometer.engine.heartbeat import Heart
+from epsilometer.engine.leases import Board, EngineLost, post_leases
 from epsilometer.engine.plan import Plan, describe_difference
 from epsilometer.engine.plan import accept_changes as accepting
-from epsilometer.engine.shards import Arrays
+from epsilometer.engine.shards import MEMORY, Arrays, count_bytes
 from epsilometer.engine.store import Store, Writer, lock
 from epsilometer.errors import EpsilometerError, InvalidArgument, UnreadableFile
 
@@ -299,10 +300,14 @@ class _Execution:
         self.units = job.plan.units
         self.watch = job.watch()
         self.seen = 0  # units 0, 1, … that the watch has seen
-        self.waiting: dict[int, Callable[[], Arrays]] = {}  # finished before an earlier one
+        self.waiting: set[int] = set()  # finished before an earlier one
+        self.held: dict[int, Arrays] = {}  # of those, what is in memory beside the disk
+        self.bytes = 0
+        self.read: Callable[[int], Arrays] = store.read
         self.failed: set[int] = set()
         self.stopped = ""
         self.told_at = time.monotonic()
+        self.telling = threading.Lock()
 
     def execute(self, damaged: Mapping[str, str]) -> None:
         """Compute what is missing, until all units are there or the watch has seen enough."""
@@ -319,7 +324,7 @@ class _Execution:
         for name, reason in damaged.items():
             self.tell("damaged", file=f"shards/{name}", reason=reason)
         for unit in sorted(finished):
-            self.take(unit, partial(self.store.read, unit))
+            self.take(unit)
         if not self.stopped:
             try:
                 self.compute([unit for unit in range(self.units) if unit not in finished])
@@ -334,17 +339,25 @@ class _Execution:
 
     def compute(self, units: Sequence[int]) -> None:
         """Send units to the engine, and store outcomes as they come."""
+        board = Board(self.tell)
         outcomes = self.engine.outcomes(self.job.unit, units)
-        with Writer(self.store.write_shard) as writer, closing(outcomes):
+        with (
+            post_leases(board),
+            Heart(board, self.store.directory, self.tell),
+            Writer(self.store) as writer,
+            closing(outcomes),
+        ):
+            self.read = writer.read
             for outcome in outcomes:
                 if outcome.arrays is None:
                     self.fail(outcome.unit, outcome.error)
                 else:
                     writer.add(outcome.unit, outcome.arrays)
-                    self.take(outcome.unit, partial(_return_arrays, outcome.arrays))
+                    self.take(outcome.unit, outcome.arrays)
                 self.tell_progress()
                 if self.stopped:
                     break
+        self.read = self.store.read
         self.tell_progress(last=True)
 
     def fail(self, unit: int, error: str) -> None:
@@ -352,13 +365,29 @@ class _Execution:
         self.tell("failed", unit=unit, error=error)
         raise UnitFailed(unit, error)
 
-    def take(self, unit: int, arrays: Callable[[], Arrays]) -> None:
-        """Let the watch see what has become the next unit, and those that waited for it."""
-        self.waiting[unit] = arrays
+    def take(self, unit: int, arrays: Arrays | None = None) -> None:
+        """Let the watch see what has become the next unit, and those that waited for it.
+
+        What waits is held in memory as far as the budget goes, and read from the store again
+        beyond that.
+        """
+        self.waiting.add(unit)
+        if arrays is not None and (unit == self.seen or self.bytes < MEMORY // 4):
+            self.held[unit] = arrays
+            self.bytes += count_bytes(arrays)
         while not self.stopped and self.seen in self.waiting:
-            self.watch.see(self.waiting.pop(self.seen)())
+            self.watch.see(self.find_arrays(self.seen))
+            self.waiting.remove(self.seen)
             self.seen += 1
             self.stopped = self.watch.enough()
+
+    def find_arrays(self, unit: int) -> Arrays:
+        """Return what a unit returned, from memory or from the store."""
+        held = self.held.pop(unit, None)
+        if held is None:
+            return self.read(unit)
+        self.bytes -= count_bytes(held)
+        return held
 
     def count(self) -> int:
         """Return how many units are finished, those that failed not among them."""
@@ -367,8 +396,9 @@ class _Execution:
     def tell(self, name: str, **details: Any) -> None:
         """Hand an event to all listeners."""
         event = Event(name, details)
-        for listener in self.listeners:
-            listener(event)
+        with self.telling:  # who is late is told by another thread
+            for listener in self.listeners:
+                listener(event)
 
     def tell_progress(self, *, last: bool = False) -> None:
         """Report progress at most twice per second: computing a bound must not slow the run."""
@@ -406,9 +436,7 @@ class _Run(_Execution):
         for unit in sorted({*self.store.finished, *failed}):
             if unit in failed:
                 self.failed.add(unit)
-                self.take(unit, partial(self.job.missing, unit))
-            else:
-                self.take(unit, partial(self.store.read, unit))
+            self.take(unit)
         if not self.stopped and self.seen < self.units:
             why = "".join(f"; shards/{name}: {reason}" for name, reason in damaged.items())
             raise InvalidArgument(
@@ -432,8 +460,12 @@ class _Run(_Execution):
         """Count a failed unit against the attack."""
         self.store.write_failure(unit, error)
         self.failed.add(unit)
-        self.take(unit, partial(self.job.missing, unit))
+        self.take(unit)
         self.tell("failed", unit=unit, error=error)
+
+    def find_arrays(self, unit: int) -> Arrays:
+        """Return what a unit returned, or what it counts as where it failed."""
+        return self.job.missing(unit) if unit in self.failed else super().find_arrays(unit)
 
 
 @dataclass(frozen=True)
@@ -450,9 +482,11 @@ class _Units(Unwatched):
 class _Memory(dict[int, Arrays]):
     """A store that lasts as long as the call."""
 
+    directory = None
+
     @property
-    def finished(self) -> frozenset[int]:
-        return frozenset(self)
+    def finished(self) -> Set[int]:
+        return self.keys()
 
     def prepare(self) -> dict[str, str]:
         return {}
@@ -486,10 +520,6 @@ def _add_change_caveat(result: Audit, changes: Sequence[str]) -> Audit:
         f"{more}. Its units are not all of one program."
     )
     return replace(result, caveats=(*result.caveats, caveat))
-
-
-def _return_arrays(arrays: Arrays) -> Arrays:
-    return arrays
 
 
 @contextmanager

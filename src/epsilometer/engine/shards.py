@@ -15,6 +15,7 @@ from epsilometer.errors import EpsilometerError, InvalidArgument
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
 
 
+MEMORY = 128 * 2**20  # bytes of finished units that a run holds, beside twice its largest one
 LARGEST_SHARD = 2 * 2**30  # bytes; a unit that returns more should be several
 _KINDS = "biufcSU"
 _SUM = 64  # letters of a SHA-256
@@ -43,7 +44,7 @@ def check_arrays(returned: Any) -> Arrays:
                 f"Expected numbers, truth values or text in {name!r} of a unit, got {array.dtype}. "
                 "Nothing that would have to be unpickled is kept."
             )
-    size = sum(array.nbytes for array in arrays.values())
+    size = count_bytes(arrays)
     if size > LARGEST_SHARD // 2:  # several that finish together share a file
         raise InvalidArgument(
             f"Expected at most {LARGEST_SHARD // 2:,} bytes from a unit, got {size:,}. "
@@ -52,10 +53,24 @@ def check_arrays(returned: Any) -> Arrays:
     return arrays
 
 
-def pack(units: Mapping[int, Arrays], *, plan: str) -> bytes:
+def count_bytes(arrays: Arrays) -> int:
+    """Return how much memory the arrays of a unit take."""
+    return sum(array.nbytes for array in arrays.values())
+
+
+def view_bytes(array: NDArray[Any]) -> memoryview:
+    """Return the bytes of an array, not copied unless they are scattered."""
+    if not array.nbytes:
+        return memoryview(b"")
+    flat: Any = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return memoryview(flat)
+
+
+def pack(units: Mapping[int, Arrays], *, plan: str) -> list[bytes | memoryview]:
     """Pack units: a line with the SHA-256 of the rest, a line of JSON, the arrays' bytes.
 
-    Not .npy, whose headers are Python literals that cost more to read than a short array.
+    Not .npy, whose headers are Python literals that cost more to read than a short array. In
+    pieces, so that no array is copied.
     """
     whose = {
         "plan": plan,
@@ -64,9 +79,12 @@ def pack(units: Mapping[int, Arrays], *, plan: str) -> bytes:
             for unit, arrays in units.items()
         ],
     }
-    contents = [array.tobytes() for arrays in units.values() for array in arrays.values()]
-    body = json.dumps(whose).encode("utf-8") + b"\n" + b"".join(contents)
-    return hashlib.sha256(body).hexdigest().encode("ascii") + b"\n" + body
+    pieces: list[bytes | memoryview] = [json.dumps(whose).encode("utf-8") + b"\n"]
+    pieces += [view_bytes(array) for arrays in units.values() for array in arrays.values()]
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(piece)
+    return [digest.hexdigest().encode("ascii") + b"\n", *pieces]
 
 
 def scan(file: BinaryIO, *, plans: Container[str]) -> list[int]:
@@ -74,6 +92,24 @@ def scan(file: BinaryIO, *, plans: Container[str]) -> list[int]:
 
     Arrays are not made, so that a file that is too large for memory is no danger.
     """
+    return [unit for unit, _ in _check_file(file, plans)[0]]
+
+
+def unpack(file: BinaryIO, *, plans: Container[str]) -> dict[int, Arrays]:
+    """Unpack what ``pack`` packed for one of these plans; ``DamagedShard`` says what is wrong.
+
+    The checksum goes first, so that no memory is taken on the word of a forged description.
+    """
+    described, start = _check_file(file, plans)
+    file.seek(start)
+    try:
+        return _read_arrays(described, file)
+    except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise DamagedShard(_UNFIT) from error
+
+
+def _check_file(file: BinaryIO, plans: Container[str]) -> tuple[list[tuple[int, Any]], int]:
+    """Check a file, and return what it describes and where its arrays begin."""
     checksum = file.read(_SUM + 1)
     if not _CHECKSUM.fullmatch(checksum):
         raise DamagedShard(_TORN)
@@ -95,22 +131,10 @@ def scan(file: BinaryIO, *, plans: Container[str]) -> list[int]:
         raise DamagedShard(_UNFIT) from error
     if not fits:
         raise DamagedShard(_UNFIT)
-    return [unit for unit, _ in described]
+    return described, len(checksum) + len(line)
 
 
-def unpack(data: bytes, *, plans: Container[str]) -> dict[int, Arrays]:
-    """Unpack what ``pack`` packed for one of these plans; ``DamagedShard`` says what is wrong."""
-    checksum, _, body = data.partition(b"\n")
-    if hashlib.sha256(body).hexdigest().encode("ascii") != checksum:
-        raise DamagedShard(_TORN)
-    line, _, contents = body.partition(b"\n")
-    try:
-        return _read_arrays(_describe_arrays(line, plans), contents)
-    except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
-        raise DamagedShard(_UNFIT) from error
-
-
-def _describe_arrays(line: bytes, plans: Container[str]) -> list[tuple[Any, Any]]:
+def _describe_arrays(line: bytes, plans: Container[str]) -> list[tuple[int, Any]]:
     """Return whose arrays these are, as the second line says: pairs of a unit and its arrays."""
     try:
         whose = json.loads(line)
@@ -128,14 +152,14 @@ def _parse_dtype(kind: Any, shape: Any) -> np.dtype[Any]:
     return dtype
 
 
-def _read_arrays(described: Any, contents: bytes) -> dict[int, Arrays]:
+def _read_arrays(described: Any, file: BinaryIO) -> dict[int, Arrays]:
     units: dict[int, Arrays] = {}
-    at = 0
     for unit, arrays in described:
         found = {}
         for name, kind, shape in arrays:
-            array: NDArray[Any] = np.ndarray(tuple(shape), _parse_dtype(kind, shape), contents, at)
-            found[str(name)] = array.copy()  # aligned, and free of the rest of the file
-            at += array.nbytes
+            array: NDArray[Any] = np.ndarray(tuple(shape), _parse_dtype(kind, shape))
+            found[str(name)] = array
+            if array.nbytes:
+                file.readinto(view_bytes(array))  # type: ignore[attr-defined]
         units[unit] = found
     return units

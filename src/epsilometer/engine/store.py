@@ -8,6 +8,7 @@ quarantine/    shards that are not what they should be, for whoever wants to kno
 chain.json     that plan, shards and result belong together
 result.json    the result
 log.jsonl      what happened, one event per line
+leases.json    which units are under way, while somebody works on the run
 lock           held while somebody works on the run
 
 All of it is for the owner alone, and nothing is written through a link.
@@ -18,16 +19,18 @@ import json
 import os
 import stat
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO, Protocol, TypeVar
 
 from filelock import FileLock, Timeout
 
 from epsilometer._files import LARGEST_TEXT, OWNER_FILE, Folder, make_private_folder
 from epsilometer.core.chain import make_secret, read_secret, write_chain
+from epsilometer.core.printing import name_error
+from epsilometer.engine.heartbeat import LEASES
 from epsilometer.engine.plan import (
     Accepted,
     Plan,
@@ -36,13 +39,23 @@ from epsilometer.engine.plan import (
     list_code_changes,
     refuse_changes,
 )
-from epsilometer.engine.shards import LARGEST_SHARD, Arrays, DamagedShard, pack, scan, unpack
+from epsilometer.engine.shards import (
+    LARGEST_SHARD,
+    MEMORY,
+    Arrays,
+    DamagedShard,
+    count_bytes,
+    pack,
+    scan,
+    unpack,
+)
 from epsilometer.errors import EpsilometerError, InvalidArgument, UnreadableFile
 
 _T = TypeVar("_T")
-_RECENT = 4  # files of shards kept in memory while units are read in order
+_HELD = MEMORY // 8  # of those that wait for the disk; as many are being written
+_RECENT = MEMORY // 8  # of those that were read from shards, and may be asked for next
+_SMALL, _MANY = 64 * 2**10, 256  # bytes of a small shard, and how many there may be
 _MOMENT = 0.05  # seconds; units that finish within one share a file and its trip to the disk
-_HELD = 64 * 2**20  # bytes that may wait for the disk before the run waits for it
 _PATIENCE = 1.0  # seconds: somebody who only asks for the status holds the lock for an instant
 _LOG = 4 * 2**20  # bytes of a log that are searched for who works
 _SHARDS, _FAILURES, _QUARANTINE = "shards", "failures", "quarantine"
@@ -60,7 +73,10 @@ class Store:
         self.directory, self.plan, self._hash = directory, plan, plan.hash
         self._counted = {self._hash, *(each.plan for each in plan.accepted)}
         self._home: dict[int, str] = {}  # finished unit → its file
+        self._small: dict[str, None] = {}  # files that are worth folding
         self._recent: dict[str, dict[int, Arrays]] = {}
+        self._sizes: dict[str, int] = {}  # bytes of files that were read
+        self._reading = threading.RLock()  # while files are folded, nobody reads them
 
     @classmethod
     def create(cls, directory: Path, plan: Plan) -> "Store":
@@ -123,17 +139,21 @@ class Store:
             home.hold_inner(_SHARDS, make=True) as shards,
             home.hold_inner(_FAILURES, make=True) as failures,
         ):
-            home.sync()
             for folder, ours in ((home, ".json.tmp"), (shards, ".shard.tmp"), (failures, ".tmp")):
                 for torn in folder.names():  # by a crash
                     if torn.endswith(ours):
                         _clear_away(home, folder, torn)
+            with suppress(FileNotFoundError):
+                home.remove(LEASES)
             damaged = self._look(shards)
             for name in damaged:
                 _set_aside(home, shards, name)
+            for name in self._spare:
+                shards.remove(name)
             for unit in _list_noted(failures):  # a crash came between its shard and its note
                 if unit in self._home:
                     failures.remove(_failure_name(unit))
+        self._fold()
         return damaged
 
     def look(self) -> dict[str, str]:
@@ -147,7 +167,9 @@ class Store:
     def _look(self, shards: Folder) -> dict[str, str]:
         damaged = {}
         self._home.clear()
+        self._small.clear()
         self._recent.clear()
+        self._spare: list[str] = []  # left by a crash in folding
         for name in shards.names():
             if not name.endswith(".shard"):
                 continue
@@ -155,47 +177,79 @@ class Store:
                 units = self._check(name, _read_shard(shards, name, self._scan))
             except DamagedShard as error:
                 damaged[name] = str(error)
-            else:
-                self._home.update(dict.fromkeys(units, name))
+                continue
+            if all(unit in self._home for unit in units):
+                self._spare.append(name)
+                continue
+            self._home.update(dict.fromkeys(units, name))
+            found = shards.look(name)
+            if found is not None and found.st_size < _SMALL:
+                self._small[name] = None
         return damaged
 
     @property
-    def finished(self) -> frozenset[int]:
+    def finished(self) -> Set[int]:
         """Units whose shards are whole, as last looked at."""
-        return frozenset(self._home)
+        return self._home.keys()
 
     def read(self, unit: int) -> Arrays:
         """Return what a finished unit returned; units in order are read fast."""
-        name = self._home[unit]
-        if name in self._recent:
-            return self._recent[name][unit]
-        try:
-            with self._open_to_read(_SHARDS) as shards:
-                if shards is None:
-                    raise DamagedShard("it is gone")
-                return self._read_units(shards, name)[unit]
-        except DamagedShard as error:
-            where = self.directory / _SHARDS / name
-            raise DamagedShard(f"{where} was whole a moment ago; now {error}") from error
+        with self._reading:
+            name = self._home[unit]
+            if name in self._recent:
+                return self._recent[name][unit]
+            try:
+                with self._open_to_read(_SHARDS) as shards:
+                    if shards is None:
+                        raise DamagedShard("it is gone")
+                    return self._read_units(shards, name)[unit]
+            except DamagedShard as error:
+                where = self.directory / _SHARDS / name
+                raise DamagedShard(f"{where} was whole a moment ago; now {error}") from error
 
     def write_shard(self, units: Mapping[int, Arrays]) -> None:
         """Write what units returned into one file, and forget that they had failed before."""
         name = _shard_name(units)
         with self._open_to_write(_SHARDS) as shards:
             shards.write(name, pack(units, plan=self._hash))
-            shards.sync()
         self._home.update(dict.fromkeys(units, name))
         with self._open_to_write(_FAILURES) as failures:
             for unit in units:
                 with suppress(FileNotFoundError):
                     failures.remove(_failure_name(unit))
+        if sum(map(count_bytes, units.values())) < _SMALL:
+            self._small[name] = None
+            self._fold()
+
+    def _fold(self) -> None:
+        """Write many small shards as one, so that the files of a run never become too many.
+
+        The one is written first, under the name of the lowest. A crash before the others are
+        removed leaves units twice, the same.
+        """
+        while len(self._small) >= _MANY:
+            with self._reading, self._open_to_write(_SHARDS) as shards:
+                names = list(self._small)[:_MANY]
+                units: dict[int, Arrays] = {}
+                for name in names:
+                    units.update(_read_shard(shards, name, self._unpack))
+                whole = _shard_name(units)
+                shards.write(whole, pack(dict(sorted(units.items())), plan=self._hash))
+                for name in names:
+                    self._small.pop(name)
+                    self._recent.pop(name, None)
+                    if name != whole:
+                        shards.remove(name)
+                self._home.update(dict.fromkeys(units, whole))
+                found = shards.look(whole)
+                if found is not None and found.st_size < _SMALL:
+                    self._small[whole] = None
 
     def write_failure(self, unit: int, error: str) -> None:
         """Write why a unit failed."""
         text = json.dumps({"unit": unit, "error": error}, indent=2, ensure_ascii=False)
         with self._open_to_write(_FAILURES) as failures:
             failures.write(_failure_name(unit), text.encode("utf-8", "backslashreplace"))
-            failures.sync()
 
     def failures(self) -> dict[int, str]:
         """Return the traceback of each unit that failed and was not finished since."""
@@ -221,14 +275,12 @@ class Store:
         """Write a JSON file of the run, whole or not at all."""
         with self._open_to_write() as home:
             home.write(name, text.encode("utf-8", "backslashreplace"))
-            home.sync()
 
     def write_result(self, text: str) -> None:
         """Write the result, after the chain that ties it to the plan and the shards."""
         with self._open_to_write() as home:
             write_chain(home, text.encode("utf-8"))
             home.write("result.json", text.encode("utf-8"))
-            home.sync()
 
     def text(self, name: str) -> str | None:
         """Return a file of the run as text, or None where there is none to read."""
@@ -267,16 +319,19 @@ class Store:
     def _read_units(self, shards: Folder, name: str) -> dict[int, Arrays]:
         units = _read_shard(shards, name, self._unpack)
         self._check(name, units)
-        while len(self._recent) >= _RECENT:
-            self._recent.pop(next(iter(self._recent)))
+        found = shards.look(name)
         self._recent[name] = units
+        self._sizes[name] = 0 if found is None else found.st_size
+        for each in list(self._recent)[:-1]:
+            if sum(self._sizes[kept] for kept in self._recent) > _RECENT:
+                del self._recent[each]
         return units
 
     def _scan(self, file: BinaryIO) -> list[int]:
         return scan(file, plans=self._counted)
 
     def _unpack(self, file: BinaryIO) -> dict[int, Arrays]:
-        return unpack(file.read(), plans=self._counted)
+        return unpack(file, plans=self._counted)
 
     def _check(self, name: str, units: Collection[int]) -> Collection[int]:
         if not units or not all(0 <= unit < self.plan.units for unit in units):
@@ -284,6 +339,19 @@ class Store:
         if name != _shard_name(units):  # the next one of that name would replace it
             raise DamagedShard("it was renamed, or is a copy")
         return units
+
+
+def group_causes(failures: Mapping[int, str]) -> dict[str, list[int]]:
+    """Return which units failed for which cause, the most frequent first.
+
+    Example:
+        >>> group_causes({3: "Traceback (most recent call last):\\nValueError: x", 5: "?"})
+        {'ValueError': [3], 'an error': [5]}
+    """
+    found: dict[str, list[int]] = {}
+    for unit in sorted(failures):
+        found.setdefault(name_error(failures[unit]), []).append(unit)
+    return dict(sorted(found.items(), key=lambda item: -len(item[1])))
 
 
 def _read_shard(shards: Folder, name: str, read: Callable[[BinaryIO], _T]) -> _T:
@@ -333,13 +401,26 @@ def _shard_name(units: Iterable[int]) -> str:
     return f"{min(units):08d}.shard"
 
 
+class Shelf(Protocol):
+    """Where finished units go, and come from again."""
+
+    def write_shard(self, units: Mapping[int, Arrays]) -> None:
+        """Keep what units returned."""
+        ...
+
+    def read(self, unit: int) -> Arrays:
+        """Return what a unit returned."""
+        ...
+
+
 class Writer:
     """A thread that writes shards; its error is raised by the next call."""
 
-    def __init__(self, write: Callable[[dict[int, Arrays]], None]) -> None:
-        """Take what writes finished units, as ``Store.write_shard``."""
-        self._write = write
+    def __init__(self, shelf: Shelf) -> None:
+        """Take where finished units go, as a ``Store``."""
+        self._shelf = shelf
         self._units: dict[int, Arrays] = {}
+        self._writing: dict[int, Arrays] = {}
         self._bytes = 0
         self._changed = threading.Condition()
         self._closed = False
@@ -367,15 +448,25 @@ class Writer:
             if not self._units:
                 self._changed.notify_all()
             self._units[unit] = arrays
-            self._bytes += sum(array.nbytes for array in arrays.values())
+            self._bytes += count_bytes(arrays)
+
+    def read(self, unit: int) -> Arrays:
+        """Return what a unit returned, wherever it is on its way to the disk."""
+        with self._changed:
+            for held in (self._units, self._writing):
+                if unit in held:
+                    return held[unit]
+            self._raise()
+        return self._shelf.read(unit)
 
     def _work(self) -> None:
         try:
             while self._wait_for_units():
                 with self._changed:
-                    units, self._units, self._bytes = self._units, {}, 0
+                    self._writing = dict(sorted(self._units.items()))
+                    self._units, self._bytes = {}, 0
                     self._changed.notify_all()
-                self._write(dict(sorted(units.items())))
+                self._shelf.write_shard(self._writing)
         except BaseException as error:  # handed to whoever adds next
             with self._changed:
                 self._error = error
@@ -384,6 +475,7 @@ class Writer:
     def _wait_for_units(self) -> bool:
         """Wait for a unit and a moment more; return False when there will be none."""
         with self._changed:
+            self._writing = {}
             self._changed.wait_for(lambda: self._units or self._closed)
             self._changed.wait_for(lambda: self._closed or self._bytes > _HELD, timeout=_MOMENT)
             return bool(self._units)

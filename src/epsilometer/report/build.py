@@ -76,7 +76,10 @@ def build(audit: Audit, *, records: int | None = None, brief: bool = False) -> D
     tables = [*texts.list_tables(audit)]
     tried = [table for table in tables if table.title == texts.REMEDIES] if decided else []
     first = (*tried, meaning) if decided else ()
+    facts = texts.list_every_fact(audit)
+    measured = (Facts(title="What was measured", rows=facts),) if facts else ()
     evidence = (
+        *(measured if decided else ()),
         *(_list_attacks(audit, views)),
         *(table for table in tables if table not in tried),
         *([] if brief else _draw_evidence(audit, views)),
@@ -87,7 +90,7 @@ def build(audit: Audit, *, records: int | None = None, brief: bool = False) -> D
         verdict=_build_verdict(audit, next(iter(meaning.lines), "")),
         decisive=len(first),
         notes=tuple(texts.word_run(audit.provenance)),
-        summary=tuple(_list_cards(audit)),
+        summary=(*_list_cards(audit), *(() if decided else measured)),
         blocks=(
             *first,
             *([Section(title="Evidence", key="evidence", blocks=evidence)] if evidence else ()),
@@ -119,8 +122,6 @@ def _list_cards(audit: Audit) -> Iterator[Block]:
         yield scale
     if not rules:
         yield from (*_tabulate_odds(audit), *advice)
-    if facts := texts.list_every_fact(audit):
-        yield Facts(title="What was measured", rows=facts)
 
 
 def _list_advice(audit: Audit) -> Iterator[Block]:

@@ -17,9 +17,9 @@ _T = TypeVar("_T")
 
 def fit_audit(audit: Audit, *, records: int) -> Audit:
     """Return the audit with its riskiest ``records`` and no text longer than a reader takes."""
-    risks = {i: f.risk for i, f in enumerate(audit.findings) if isinstance(f, RecordRisk)}
+    risks = {i: f for i, f in enumerate(audit.findings) if isinstance(f, RecordRisk)}
     count = max(records, 1) if len(risks) == len(audit.findings) else records  # some are left
-    chosen = set(heapq.nlargest(count, risks, key=lambda place: risks[place]))
+    chosen = set(heapq.nsmallest(count, risks, key=lambda place: _order(risks[place])))
     findings = (
         cut(finding, _LONGEST_OF_RECORD) if place in chosen else finding
         for place, finding in enumerate(audit.findings)
@@ -35,7 +35,12 @@ def count_records(audit: Audit) -> int:
 
 def find_riskiest(records: Iterable[RecordRisk], count: int) -> tuple[RecordRisk, ...]:
     """Return the ``count`` records at most risk, the worst first."""
-    return tuple(heapq.nsmallest(count, records, key=lambda each: (each.rank, -each.risk)))
+    return tuple(heapq.nsmallest(count, records, key=_order))
+
+
+def _order(record: RecordRisk) -> tuple[float, float]:
+    """Order records by rank, which counts attacks and not leave-one-out risk alone."""
+    return record.rank, -record.risk
 
 
 def cut(value: _T, longest: int = _LONGEST) -> _T:

@@ -45,7 +45,7 @@ def test_shuffling_under_the_claim_of_poisson_sampling_is_refuted(adversary: Any
     )
     assert found.verdict == judge.REFUTED
     assert found.claim == Claim(
-        0.5, delta=DELTA, adjacency="zero_out", sampler="Poisson", accountant="PLD"
+        0.5, DELTA, adjacency="zero_out", unit="record", sampler="Poisson", accountant="PLD"
     )
     assert view.bound.adjacency == "zero_out"
     (curve,) = view.evidence.curves

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -18,6 +19,7 @@ from epsilometer.audits.posterior import service
 from epsilometer.audits.posterior.service import HttpService, ServiceFailed
 from epsilometer.engine.store import CannotWrite
 from epsilometer.errors import InvalidArgument, UnreadableFile
+from tests.faults.counting import count
 
 X = np.array([[0.25, -1.0], [3.0, 1e-3]])
 RNG = np.random.default_rng(0)
@@ -348,12 +350,70 @@ def test_a_length_that_lies_is_not_read_for_ever(
         handler.send_response(200)
         handler.send_header("Transfer-Encoding", "chunked")
         handler.end_headers()
-        handler.wfile.write(b"-1\r\n" + bytes(72 << 20))  # all that comes, in one read
+        handler.wfile.write(length + b"\r\n" + bytes(72 << 20))
 
     server = serve(lambda number, asked: endless)
+    length = b"%x" % (72 << 20)
     with pytest.raises(ServiceFailed, match="got last more than 64 MiB"):
         asking(server, tmp_path).predict(X, 1, RNG)
     assert len(server.requests) == 1
+    length = b"-1"
+    with pytest.raises(ServiceFailed, match="in 2 tries, got last RemoteProtocolError"):
+        asking(server, tmp_path, tries=2).predict(X, 1, RNG)
+
+
+@pytest.mark.parametrize("head", [True, False], ids=["headers", "body"])
+def test_a_service_that_drips_is_given_up_at_the_deadline(
+    head: bool, serve: Callable[..., Server], tmp_path: Path
+) -> None:
+    """A byte every 50 ms satisfied any timeout, for as long as the service liked."""
+
+    def drip(handler: BaseHTTPRequestHandler) -> None:
+        start = b"HTTP/1.0 200 OK\r\n" + (b"" if head else b"Content-Length: 10000\r\n\r\n")
+        handler.wfile.write(start)
+        while not server.end.wait(0.05):
+            handler.wfile.write(b"X")
+
+    server = serve(lambda number, asked: drip)
+    began = time.monotonic()
+    with pytest.raises(ServiceFailed, match=r"in 2 tries, got last no whole answer in 0.5 s"):
+        asking(server, tmp_path, deadline=0.5, tries=2).predict(X, 1, RNG)
+    assert 1.0 <= time.monotonic() - began < 10.0
+    count("service drips bytes past its deadline", 2)
+
+
+def test_nothing_for_this_computer_goes_through_a_proxy(
+    serve: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxy, server = serve(), serve()
+    for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "all_proxy"):
+        monkeypatch.setenv(name, proxy.url)
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    asking(server, tmp_path).predict(X, 1, RNG)
+    assert (len(server.requests), len(proxy.requests)) == (1, 0)
+    assert service._find_proxy("http://127.1.2.3/x") is None
+    assert service._find_proxy("http://[::1]/x") is None
+    assert service._find_proxy("https://example.org") == proxy.url
+
+
+def test_records_go_over_https_unless_that_is_said_to_be_no_harm(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="https for a service that is sent records"):
+        HttpService("http://example.org", journal=tmp_path / "j")
+    with pytest.raises(InvalidArgument, match="https for a service that is sent records"):
+        HttpService("http://localhost.example.org", journal=tmp_path / "j")
+    HttpService("http://example.org", journal=tmp_path / "j", insecure=True)
+
+
+def test_a_name_in_a_netrc_is_not_sent(
+    serve: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password mine\n")
+    (tmp_path / "netrc").chmod(0o600)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    server = serve()
+    asking(server, tmp_path).predict(X, 1, RNG)
+    assert "authorization" not in {name.lower() for name in server.headers[0]}
 
 
 def test_another_model_behind_a_journal_is_told_after_a_restart(
@@ -439,6 +499,22 @@ def test_a_journal_holds_hashes_and_answers_and_not_the_records(
     text = (tmp_path / "answers.jsonl").read_text()
     assert "123.5" not in text
     assert json.loads(text)["answer"] == [[0.01, 0.99]]
+
+
+def test_who_has_a_journal_cannot_guess_its_requests(
+    serve: Callable[..., Server], tmp_path: Path
+) -> None:
+    """Two journals of the same request name it differently; without its key one is refused."""
+    server, names = serve(lambda *_: reply({"probabilities": [[0.5, 0.5]]})), set()
+    for journal in ("a", "b"):
+        asking(server, tmp_path, journal=tmp_path / journal).predict(X, 1, RNG)
+        names.add(json.loads((tmp_path / journal).read_text())["request"])
+        assert (tmp_path / f"{journal}.key").stat().st_mode & 0o777 == 0o600
+    assert len(names) == 2
+    (tmp_path / "a.key").unlink()
+    with pytest.raises(UnreadableFile, match=r"Expected a secret in .*a\.key"):
+        asking(server, tmp_path, journal=tmp_path / "a").predict(X, 1, RNG)
+    assert len(server.requests) == 2
 
 
 def test_a_damaged_journal_is_told_and_left_alone(

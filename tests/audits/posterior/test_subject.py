@@ -325,7 +325,8 @@ UNITS = (None, 0.5, 0.25)
 WHOLE = tuple(ReleaseForm(kind) for kind in ("samples", "mean+std", "mean", "label"))
 
 
-EVERY = [ReleaseForm(kind, unit) for kind in KINDS for unit in UNITS]
+EVERY = [ReleaseForm(kind, unit) for kind in KINDS if kind != "set" for unit in UNITS]
+EVERY += [ReleaseForm("set", level=level) for level in (0.6, 0.8)]
 
 
 @pytest.mark.parametrize(
@@ -362,6 +363,20 @@ def test_a_form_stands_no_better_than_what_is_made_of_it() -> None:
     assert by_form(result, "samples").standing == "above"
 
 
+def test_a_set_of_classes_is_a_form_too() -> None:
+    """Whoever has the mean makes the set; where it moves with the record it is seen."""
+
+    def factory(features: Any, labels: Any, rng: np.random.Generator) -> FromCallable:
+        p = (0.97 if len(labels) > 21 else 0.8) + rng.uniform(-0.02, 0.02)
+        return FromCallable(lambda x, samples, rng: np.tile([p, 1 - p, 0], (samples, 1)))
+
+    result = audit(factory, runs=60, test=None, line=0.5, forms=("mean", "set:0.9", "label"))
+    assert by_form(result, "set of 0.9").standing == "above"
+    assert by_form(result, "mean").standing == "above"
+    assert by_form(result, "label").standing == "below"  # it is the first class always
+    assert "zhu2024" in result.cites
+
+
 def _spread(p: float, rng: np.random.Generator) -> np.ndarray:
     moved = float(np.clip(p + rng.normal(0, 0.05), 0.01, 0.99))
     return np.array([(1 - moved) / 2, moved, (1 - moved) / 2])
@@ -382,7 +397,7 @@ def test_the_finest_form_below_the_line_is_chosen() -> None:
     result = audit(factory, runs=300, test=None, line=1.0)
     assert plan_of(result).chosen == "mean+std"
     assert plan_of(result).epsilon == 1.0
-    few = audit(factory, runs=20, test=None, line=1.0)
+    few = audit(factory, runs=8, test=None, line=1.0)
     assert plan_of(few).chosen is None
     assert "as many without it, might settle it" in few.advice[-1]
 

@@ -48,6 +48,7 @@ ASKED = ("claim", "delta", "confidence", "seed", "out", "engine", "until")  # be
 def unsearched(monkeypatch: pytest.MonkeyPatch) -> None:
     """The noise that is needed takes half of the time, and most tests do not look at it."""
     monkeypatch.setattr(shuffling, "shuffle_noise", lambda **_: 2.0)
+    monkeypatch.setattr(shuffling, "sufficient_noise", lambda **_: 3.0)
 
 
 def audit_shuffled(**settings: Any) -> em.Audit:
@@ -378,6 +379,8 @@ def counted_game(seed: int, exact: EpsilonEstimate) -> shuffling._Game:
             sampler="Shuffle",
             accounted_epsilon=1.0,
             needed_noise=None,
+            sufficient_noise=None,
+            remedies=(),
             balls_in_bins=exact,
             published=0.0,
         ),

@@ -1,16 +1,16 @@
 """Ask a prediction service over HTTP: at a pace, patiently, and nothing twice."""
 
-import email.message
-import hashlib
-import http.client
+import hmac
+import ipaddress
 import json
 import os
+import socket
+import threading
 import time
-import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,10 @@ from filelock import FileLock
 from numpy.typing import ArrayLike
 
 from epsilometer import _validate
-from epsilometer._files import OWNER_FILE, open_private
+from epsilometer._extras import needs
+from epsilometer._files import OWNER_FILE, Folder, make_folder, open_private
 from epsilometer.audits.posterior.forms import check_probabilities
+from epsilometer.core.chain import make_secret, read_secret
 from epsilometer.engine.store import CannotWrite
 from epsilometer.errors import EpsilometerError, InvalidArgument, UnreadableFile
 from epsilometer.types import FloatArray
@@ -30,8 +32,6 @@ _TRANSIENT = (408, 425, 429, 500, 502, 503, 504)  # statuses that another try ma
 _LONGEST = 60.0  # seconds between two tries, whatever the service asks for
 _READ, _SHOWN = 4096, 200  # bytes of a refusal, and characters: a key in it is found whole
 _LARGEST = 64 << 20  # bytes of an answer
-_BROKEN = (OSError, http.client.HTTPException, OverflowError)  # timeouts, cut lines, odd lengths
-_HERE = ("localhost", "127.0.0.1", "::1")
 
 
 class ServiceFailed(EpsilometerError):
@@ -64,13 +64,18 @@ class HttpService:
     Assumes: the service draws every answer anew. Its randomness is its own: ``rng`` is not used.
 
     Attributes:
-        url: Where to; https, unless there is no key or the service is on this computer.
-        journal: A file for its answers; it holds hashes of requests, never the requests.
+        url: Where to; https, unless the service is on this computer. Nothing for this computer
+            goes through a proxy.
+        journal: A file for its answers. It names requests by codes that nobody can compute who
+            does not have the key beside it, and never holds requests.
         classes: How many classes, where that is known; else as many as in the first answer.
         unit: To which the service rounds, where it does: sums may miss 1 by that much.
         at_once: Samples that one request asks for; None for all.
         per_second: Requests a second.
         timeout: Seconds without a sign of the service after which a try has failed.
+        deadline: Seconds in which a try must bring its whole answer, however it trickles in.
+        insecure: Send records over http to other computers too, where all on the way read them; a
+            key never.
         tries: Of every request, before giving up.
         pause: Seconds before the second try; before each further one twice as many, at most 60.
         key: Name of the environment variable that has the key; None for none.
@@ -87,6 +92,8 @@ class HttpService:
     at_once: int | None = None
     per_second: float = 5.0
     timeout: float = 30.0
+    deadline: float = 120.0
+    insecure: bool = False
     tries: int = 6
     pause: float = 1.0
     key: str | None = None
@@ -112,14 +119,20 @@ class HttpService:
                 "Expected an address without name and password. Give the name of an environment "
                 "variable as key."
             )
-        if self.key is not None:
-            if parts.scheme == "http" and parts.hostname not in _HERE:
+        if parts.scheme == "http" and not _is_here(self.url):
+            if self.key is not None:
                 raise InvalidArgument(
                     "Expected https for a service that is sent a key, got http: all on the way "
                     "would read it."
                 )
-            _read_secret(self.key)
-        _validate.positive(per_second=self.per_second, timeout=self.timeout)
+            if not self.insecure:
+                raise InvalidArgument(
+                    "Expected https for a service that is sent records, got http: all on the way "
+                    "would read them. Where that is no harm, give insecure=True."
+                )
+        if self.key is not None:
+            _read_key(self.key)
+        _validate.positive(per_second=self.per_second, timeout=self.timeout, deadline=self.deadline)
         _validate.whole(1, tries=self.tries)
         _validate.at_least(0, pause=self.pause)
         for name, value in (("classes", self.classes), ("at_once", self.at_once)):
@@ -160,7 +173,7 @@ class HttpService:
     def _find_answer(self, body: str, number: int, samples: int) -> FloatArray:
         """Return the answer to a request that is made for the ``number``-th time."""
         asked = f"{self.url}\n{number}\n{samples}\n{body}"
-        name = hashlib.sha256(asked.encode()).hexdigest()
+        name = self._journal.name_request(asked)
         known = self._journal.answers.get(name)
         if known is not None:
             return self._check(known, samples)
@@ -197,27 +210,61 @@ class HttpService:
             self._wait_for_turn()
             wait = min(self.pause * 2**attempt, _LONGEST)
             try:
-                with _OPENER.open(self._make_request(body), timeout=self.timeout) as response:
-                    said = _read(response, _LARGEST + 1)
-                if len(said) > _LARGEST:
-                    trouble = f"more than {_LARGEST >> 20} MiB"
-                    break
+                status, headers, said = self._post(body)
+            except _NoAnswer as error:
+                trouble = self._shorten(str(error))
+                continue
+            if status in _TRANSIENT:
+                trouble, wait = f"status {status}", max(wait, _read_pause(headers))
+                continue
+            if status // 100 != 2:
+                raise ServiceFailed(self._word_refusal(status, said))
+            if len(said) > _LARGEST:
+                trouble = f"more than {_LARGEST >> 20} MiB"
+                break
+            try:
                 return json.loads(said)
-            except urllib.error.HTTPError as error:
-                with error:
-                    trouble = f"status {error.code}"
-                    if error.code not in _TRANSIENT:
-                        raise ServiceFailed(self._word_refusal(error)) from None
-                    wait = max(wait, _read_pause(error.headers))
-            except _BROKEN as error:
-                reason = getattr(error, "reason", error)
-                trouble = f"{type(reason).__name__}: {self._shorten(str(reason))}"
             except (ValueError, RecursionError):
                 trouble = "something that is not JSON"
         raise ServiceFailed(
             f"Expected an answer of {self._where} in {self.tries} tries, got last {trouble} "
             f"{self._so_far}. Call again to go on."
         )
+
+    def _post(self, body: str) -> tuple[int, Mapping[str, str], bytes]:
+        """Return status, headers and body of one answer; as much of the body as is looked at."""
+        with needs("httpx", extra="service"):
+            import httpx
+        watch = _Deadline(self.deadline)
+        try:
+            with (
+                watch,
+                httpx.Client(
+                    proxy=_find_proxy(self.url),
+                    trust_env=False,
+                    timeout=self.timeout,
+                    verify=httpx.create_ssl_context() if self.url.startswith("https") else True,
+                ) as client,
+                client.stream(
+                    "POST",
+                    self.url,
+                    content=body.encode(),
+                    headers=self._make_headers(),
+                    extensions={"trace": watch.trace},
+                ) as response,
+            ):
+                most = _LARGEST + 1 if response.status_code // 100 == 2 else _READ
+                said = bytearray()
+                for piece in response.iter_raw():
+                    said += piece
+                    if len(said) >= most:
+                        break
+                shown = bytes(said[:most]) or response.reason_phrase.encode()
+                return response.status_code, response.headers, shown
+        except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, OSError, ValueError) as error:
+            if watch.over:
+                raise _NoAnswer(f"no whole answer in {self.deadline:g} s") from error
+            raise _NoAnswer(f"{type(error).__name__}: {error}") from error
 
     def _wait_for_turn(self) -> None:
         """Let no more than ``per_second`` requests begin per second."""
@@ -226,29 +273,30 @@ class HttpService:
             time.sleep(self._next[0] - now)
         self._next[0] = max(now, self._next[0]) + 1 / self.per_second
 
-    def _make_request(self, body: str) -> urllib.request.Request:
-        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+    def _make_headers(self) -> dict[str, str]:
+        headers = {
+            "Content-Type": "application/json",
+            "Accept": "application/json",
+            "Accept-Encoding": "identity",  # a small answer must not unpack to a large one
+        }
         if self.key is not None:
             bearer = "Bearer " if self.key_header.lower() == "authorization" else ""
-            headers[self.key_header] = bearer + _read_secret(self.key)
-        return urllib.request.Request(self.url, body.encode(), headers, method="POST")
+            headers[self.key_header] = bearer + _read_key(self.key)
+        return headers
 
-    def _word_refusal(self, error: urllib.error.HTTPError) -> str:
-        try:
-            said = _read(error, _READ).decode("utf-8", "replace")
-        except _BROKEN:
-            said = ""
-        if error.code // 100 == 3:
-            said = "it sends elsewhere; give the address that it leads to"
+    def _word_refusal(self, status: int, said: bytes) -> str:
+        text = said.decode("utf-8", "replace")
+        if status // 100 == 3:
+            text = "it sends elsewhere; give the address that it leads to"
         return (
-            f"Expected an answer of {self._where}, got status {error.code} {self._so_far}: "
-            f"{self._shorten(said or error.reason)}"
+            f"Expected an answer of {self._where}, got status {status} {self._so_far}: "
+            f"{self._shorten(text)}"
         )
 
     def _shorten(self, said: str) -> str:
         """Return what a service said as a message shows it: it may be long, or repeat its key."""
         if self.key is not None:
-            said = said.replace(_read_secret(self.key), "…")
+            said = said.replace(_read_key(self.key), "…")
         return said[:_SHOWN]
 
     @property
@@ -264,28 +312,64 @@ class HttpService:
         )
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A key and records go where they were sent, and nowhere else."""
+class _NoAnswer(Exception):
+    """One try brought nothing."""
 
-    def redirect_request(self, *_: Any, **__: Any) -> None:
+
+class _Deadline:
+    """Ends a connection when its time is over, whatever comes through it meanwhile."""
+
+    def __init__(self, seconds: float) -> None:
+        self.over = False
+        self._lines: list[socket.socket] = []
+        self._timer = threading.Timer(seconds, self._end)
+        self._timer.daemon = True
+
+    def __enter__(self) -> None:
+        self._timer.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+        for line in self._lines:
+            line.close()
+
+    def trace(self, event: str, info: Mapping[str, Any]) -> None:
+        """Remember the lines that httpx opens; a copy of each, as TLS takes it over."""
+        if event.endswith("connect_tcp.complete"):
+            self._lines.append(info["return_value"].get_extra_info("socket").dup())
+            if self.over:
+                self._end()
+
+    def _end(self) -> None:
+        self.over = True
+        for line in self._lines:
+            with suppress(OSError):
+                line.shutdown(socket.SHUT_RDWR)
+
+
+def _is_here(url: str) -> bool:
+    """Tell whether a service is on this computer."""
+    host = urllib.parse.urlsplit(url).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _find_proxy(url: str) -> str | None:
+    """Return the proxy that the environment names for a service; none for this computer."""
+    parts = urllib.parse.urlsplit(url)
+    if _is_here(url) or urllib.request.proxy_bypass(parts.hostname or ""):
         return None
-
-
-_OPENER = urllib.request.build_opener(_NoRedirect)
-
-
-def _read(response: Any, most: int) -> bytearray:
-    """Read so many bytes at most; in pieces, or a chunk of length -1 would be read whole."""
-    said = bytearray()
-    while len(said) < most and (piece := response.read1(most - len(said))):
-        said += piece
-    return said
+    proxies = urllib.request.getproxies()
+    return proxies.get(parts.scheme) or proxies.get("all")
 
 
 class _Journal:
-    """Answers by the hash of their request, one per line; only ever added to.
+    """Answers by the code of their request, one per line; only ever added to.
 
-    A line that a crash left half is cut off by whoever holds the journal next.
+    Codes are keyed, so that who has the journal cannot guess requests. A line that a crash left
+    half is cut off by whoever holds the journal next.
     """
 
     def __init__(self, path: Path) -> None:
@@ -293,19 +377,25 @@ class _Journal:
         self.answers: dict[str, Any] = {}
         self.classes: int | None = None
         self._read = 0  # bytes
+        self._key = b""
 
     @contextmanager
     def hold(self) -> Iterator[None]:
         """Hold it while asking, so that two processes do not ask the same; read what is there."""
         with self._wrap_errors():
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path.parent)
             lock = FileLock(f"{self.path}.lock", mode=OWNER_FILE)
             lock.acquire()
         try:
+            self._find_key()
             self._catch_up()
             yield
         finally:
             lock.release()
+
+    def name_request(self, asked: str) -> str:
+        """Return the code of a request, which only who has the key can compute."""
+        return hmac.digest(self._key, asked.encode(), "sha256").hex()
 
     def add(self, name: str, answer: list[list[float]]) -> None:
         """Add an answer; it is on the disk when this returns."""
@@ -316,6 +406,15 @@ class _Journal:
             os.fsync(file.fileno())
         self._remember(name, answer)
         self._read += len(line)
+
+    def _find_key(self) -> None:
+        """Read the key beside the journal; make it, and the journal, where there is neither."""
+        name = f"{self.path.name}.key"
+        with self._wrap_errors(), open(self.path, "ab", opener=open_private) as file:
+            fresh = file.tell() == 0
+        with self._wrap_errors(), Folder.hold(self.path.parent) as folder:
+            self._key = make_secret(folder, name) if fresh else read_secret(folder, name)
+            folder.sync()
 
     def _catch_up(self) -> None:
         """Read what was added, by whomever, since it last looked."""
@@ -354,7 +453,7 @@ class _Journal:
             ) from error
 
 
-def _read_secret(variable: str) -> str:
+def _read_key(variable: str) -> str:
     """Return the key, from the environment; an error never shows it."""
     found = os.environ.get(variable, "").strip()
     if not found or not (found.isascii() and found.isprintable()):
@@ -365,7 +464,7 @@ def _read_secret(variable: str) -> str:
     return found
 
 
-def _read_pause(headers: email.message.Message) -> float:
+def _read_pause(headers: Mapping[str, str]) -> float:
     """Return the seconds that the service asks for, at most ``_LONGEST``; not of a date."""
     said = headers.get("Retry-After", "")
     return min(float(said), _LONGEST) if said.isdecimal() else 0.0

@@ -35,7 +35,9 @@ from epsilometer.audits.classifier.attacks.shadow_attacks import (
     untargeted,
 )
 from epsilometer.audits.classifier.attacks.shadows import ShadowPool, shadow_pool
+from epsilometer.core.scores import Scores
 from epsilometer.errors import InvalidArgument
+from epsilometer.stats.clusters import advantage_at
 from epsilometer.types import FloatArray, IntArray
 from tests.audits.classifier.attacks.pools import FLAKE, a_pool, memberships
 
@@ -199,11 +201,8 @@ def test_rates_are_counts() -> None:
     assert found.precision == 0.75
     assert found.f1 == 0.75
     assert found.advantage.value == pytest.approx(0.75 - 1 / 6)
-    hits, alarms = (  # four limits share what may go wrong
-        scipy.stats.binomtest(k, n).proportion_ci(0.975) for k, n in ((3, 4), (1, 6))
-    )
-    assert found.advantage.low == pytest.approx(hits.low - alarms.high)
-    assert found.advantage.high == pytest.approx(hits.high - alarms.low)
+    parts = Scores(inside=[3.0, 2.0, 1.0, -1.0], outside=[4.0, -2.0, -3.0, -4.0, -5.0, -6.0])
+    assert found.advantage == advantage_at(parts, 0.0)
     assert found.accuracy.value == pytest.approx(0.5 + found.advantage.value / 2)
     assert found.auc.value == pytest.approx((3 * 5 + 5) / 24)
     assert [each.tpr.value for each in found.at_low_fpr] == [0.0, 0.0]

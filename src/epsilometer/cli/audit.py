@@ -189,7 +189,7 @@ def end_audit(
     audit: Audit,
     options: Options,
     *,
-    answer: str = "",
+    advice: str = "",
     further: tuple[Any, ...] = (),
     code: bool = True,
 ) -> None:
@@ -198,7 +198,7 @@ def end_audit(
     Args:
         audit: What was found.
         options: How it is shown.
-        answer: What to do in this very case, in a line.
+        advice: What to do next in this very case, in a line.
         further: What is shown beside it with ``--verbose``.
         code: Whether the verdict decides the exit code.
     """
@@ -212,11 +212,9 @@ def end_audit(
     elif options.quiet:
         say(words.headline(audit))
     else:
-        show_audit(audit, verbose=options.verbose)
+        show_audit(audit, verbose=options.verbose, advice=advice)
         if options.verbose:
             show(*further)
-        elif answer:
-            say(answer)
         if options.out is not None:
             say(f"Report: {one_line(str(options.out / 'report.html'))}")
         if options.html is not None:

@@ -119,8 +119,12 @@ class _Commands(click.Group):
             *click.Command.shell_complete(self, ctx, incomplete),
         ]
 
-    def invoke(self, ctx: click.Context) -> Any:
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        """Prepare the streams before anything is printed, help too."""
         spell_out()
+        return super().make_context(*args, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
         try:
             with _quiet_warnings():
                 return super().invoke(ctx)

@@ -87,11 +87,11 @@ def make_table(
     return table
 
 
-def show_audit(audit: "Audit", *, verbose: bool) -> None:
+def show_audit(audit: "Audit", *, verbose: bool, advice: str = "") -> None:
     """Print an audit for people: the verdict and what to do next; verbose: all of it."""
     from epsilometer.report.terminal import brief, summary
 
-    show(summary(audit) if verbose else brief(audit))
+    show(summary(audit) if verbose else brief(audit, advice=advice))
 
 
 def show_explanation(audit: "Audit", *, aside: bool = False) -> None:

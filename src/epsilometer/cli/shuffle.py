@@ -90,7 +90,8 @@ def shuffle(
     audit = run_call(call, options)
     said = word_answer(audit)
     _, _, remedy = said.partition("\n")
-    end_audit(audit, options, answer=remedy.partition("\n")[0], further=(Text(said),))
+    advice = remedy.partition("\n")[0] if audit.exit_code == 1 else ""
+    end_audit(audit, options, advice=advice, further=(Text(said),))
 
 
 def word_answer(audit: Audit) -> str:

@@ -18,17 +18,22 @@ _LEAST = 8  # columns of a bar that takes the whole scale
 _COLOURS = {"lower": "cyan", "upper": "magenta", "reference": "grey62"}
 
 
-def brief(audit: Audit) -> RenderableType:
-    """Return the verdict in one line, and what to do next in another."""
+def brief(audit: Audit, *, advice: str = "") -> RenderableType:
+    """Return three lines: the verdict, the subject, and what to do next.
+
+    Args:
+        audit: Of any kind.
+        advice: What to do, where that is known better than from the verdict.
+    """
     document = build(audit, brief=True)
     assert document.verdict is not None
     colour = LOOKS[document.verdict.tone].terminal
-    advice = next(
-        (block.lines for block in document.summary if isinstance(block, Notes) and block.lines), ()
-    )
+    notes = (block.lines for block in document.summary if isinstance(block, Notes))
+    said = (advice,) if advice else next((lines for lines in notes if lines), ())
     return Group(
         Text(one_line(document.verdict.headline), style=f"bold {colour}"),
-        *(Text(f"Next: {one_line(line)}") for line in advice[:1]),
+        Text(one_line(document.title), "dim"),
+        *(Text(f"Next: {one_line(line)}") for line in said[:1]),
     )
 
 
@@ -114,7 +119,7 @@ class _Bars:
             name, _, value = self.scale.claimed.partition(" ")
             rows.insert(0, (name, value, self.scale.claim, "white"))
         values = max(len(value) for _, value, _, _ in rows)
-        names = min(max(len(one_line(row[0])) for row in rows), options.max_width * 2 // 5)
+        names = min(max(len(one_line(row[0])) for row in rows), options.max_width // 2)
         room = max(options.max_width - names - values - 2, _LEAST)
         grid = Grid.grid(padding=(0, 1))
         grid.add_column(width=names)

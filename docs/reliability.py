@@ -130,7 +130,7 @@ def main() -> int:
     said = done.stdout.strip().splitlines()[-1]
     failed = f"Tests that failed: {len(bad)} ({said})." if bad else "No test failed."
     PAGE.write_text(TEXT.format(rows="\n".join(rows), failed=failed), "utf-8")
-    print("\n".join([*rows, failed, *bad]))
+    print("\n".join([*rows, failed, *bad]), done.stdout if bad else "")
     return 1 if bad or kept != whole else 0
 
 

@@ -40,7 +40,7 @@ _SHARED = 2**20  # bytes of an array that workers map instead of each having a c
 _IDLE = 60.0  # seconds after which a worker without work ends
 _GRACE = 0.25  # seconds in which workers may finish what nobody waits for any more
 _STALLED = 60.0  # seconds within which a piece follows the one before
-_BIRTHS = 10  # workers in a row that may die before they are ready
+_BIRTHS = 10  # workers in a row that may end before they are ready; of killed ones ten times that
 _ONE_THREAD = dict.fromkeys(
     (
         "OMP_NUM_THREADS",
@@ -129,7 +129,7 @@ class Processes:
         self._places: list[str | None] = list(devices) or [None] * count
         self.size = len(self._places)
         self._workers: list[_Worker] = []
-        self._births = 0
+        self._births = 0.0
         for tracker in (resource_tracker, resource_tracker_of_loky):
             tracker.ensure_running()  # begun later, they would undo ``_hold_ctrl_c``
         self._parcel = _Parcel(call)
@@ -218,7 +218,7 @@ class Processes:
             worker.pipe.send(("call", *self._parcel.parts))
             return None
         if kind == "ready":
-            worker.ready, self._births = True, 0
+            worker.ready, self._births = True, 0.0
             return None
         if kind == "refused":
             raise EngineLost(
@@ -240,11 +240,12 @@ class Processes:
             return worker.lease, f"The worker died (exit code {code})."
         if worker.ready or worker.new:  # others had waited too long for work, and ended
             self.strange += 1
-        self._births += worker.new and not worker.ready
+        if worker.new and not worker.ready:  # killed by somebody, it counts for less
+            self._births += 0.1 if (worker.process.exitcode or 0) < 0 else 1.0
         if self._births >= _BIRTHS:
             raise EngineLost(
-                f"Expected worker processes to start, {_BIRTHS} in a row died before they could "
-                "begin. What is finished is safe."
+                "Expected worker processes to start, too many in a row died before they could "
+                f"begin (exit code {worker.process.exitcode}). What is finished is safe."
             )
         return None
 

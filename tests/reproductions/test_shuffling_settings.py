@@ -23,7 +23,7 @@ def test_every_setting_has_a_source_and_a_row(monkeypatch: pytest.MonkeyPatch) -
     script = load_script("published_settings", monkeypatch)
     table = PAGE.split(script.BEGIN)[1].split(script.END)[0]
     rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| ")][1:]
-    settings = script.read_settings()
+    settings = script.read_rows()
     assert len(rows) == len(settings) >= 30
     counted = {script.STANDS: 0, script.FALLS: 0, script.OPEN: 0}
     for setting, row in zip(settings, rows, strict=True):

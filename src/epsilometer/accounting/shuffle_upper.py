@@ -11,7 +11,7 @@ r"""Bound the ε of DP-SGD from above, whatever the data: the smallest of all bo
 - **random allocation**, for balls in bins: ``accounting.allocation``.
 - **clones**, for shuffling: ``accounting.clones``.
 
-Chua et al. (2024; 2024b for several epochs) have lower bounds for shuffling and no upper one.
+Chua et al. (2024, and for several epochs) have lower bounds for shuffling and no upper one.
 """
 
 import math
@@ -39,7 +39,7 @@ _EVERYWHERE = (
     "It holds where every record is in at most one batch per epoch, every batch gets Gaussian "
     "noise of the stated multiplier, and records are zeroed out."
 )
-_HOLDS = {
+CAVEATS = {
     "known batches": "The ε against an adversary who also knows which batch has the record, an "
     f"upper bound by joint convexity. {_EVERYWHERE}",
     "random allocation": "The ε of the pair that dominates balls in bins, rounded up. It holds "
@@ -111,8 +111,8 @@ def shuffle_upper(
         subject=f"{setting_in_words(sampler, noise_multiplier, steps, epochs)}, {method}",
         role="upper",
         adjacency="zero_out",
-        cites=(*_CITES[method], *(("chua2024b",) if hasattr(sampler, "inner") else ())),
-        caveats=(_HOLDS[method],),
+        cites=(*_CITES[method], *(("chua2024",) if hasattr(sampler, "inner") else ())),
+        caveats=(CAVEATS[method],),
         basis=(
             ("noise multiplier", noise_multiplier),
             ("steps", steps),
@@ -231,7 +231,7 @@ def _truncate(
 
     Let both draw the same batches. They differ only where some batch was cut, which has a
     probability of at most τ, with the record and without it. So P'(O) ≤ P(O) + τ and
-    Q(O) ≤ Q'(O) + τ, and δ' = δ + (1 + e^ε) τ, as Chua et al. (2024b) account for truncation.
+    Q(O) ≤ Q'(O) + τ, and δ' = δ + (1 + e^ε) τ, as Chua et al. (2024) account for truncation.
     """
     if batch_size is None:
         raise InvalidArgument(f"Expected a batch_size with {sampler!r}, got none.")

@@ -11,9 +11,8 @@ BIBLIOGRAPHY = MappingProxyType(
         "carlini2022": "Carlini, Chien, Nasr, Song, Terzis, Tramèr: Membership Inference Attacks "
         "From First Principles. IEEE S&P 2022.",
         "chua2024": "Chua, Ghazi, Kamath, Kumar, Manurangsi, Sinha, Zhang: How Private are DP-SGD "
-        "Implementations? ICML 2024.",
-        "chua2024b": "Chua, Ghazi, Kamath, Kumar, Manurangsi, Sinha, Zhang: Scalable DP-SGD: "
-        "Shuffling vs. Poisson Subsampling. NeurIPS 2024.",
+        "Implementations? ICML 2024; Scalable DP-SGD: Shuffling vs. Poisson Subsampling. "
+        "NeurIPS 2024.",
         "chua2025": "Chua, Ghazi, Harrison, Leeman, Kamath, Kumar, Manurangsi, Sinha, Zhang: "
         "Balls-and-Bins Sampling for DP-SGD. AISTATS 2025.",
         "feldman2021": "Feldman, McMillan, Talwar: Hiding Among the Clones: A Simple and Nearly "

@@ -22,7 +22,7 @@ class FixedSize:
     want it, and the sampling stays Poisson, or balls in bins, but for a rare event.
 
     Accountant: that of ``inner`` and, for truncation, (1 + e^ε) τ more of δ, where τ bounds the
-    chance that any batch of all epochs is cut (Chua et al. 2024b): ``em.shuffle_upper``.
+    chance that any batch of all epochs is cut (Chua et al. 2024): ``em.shuffle_upper``.
     Who: JAX Privacy, with padded batches.
 
     Attributes:

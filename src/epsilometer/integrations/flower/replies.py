@@ -136,9 +136,9 @@ class ReplyMaker:
         along = float(row @ (self._layout.flatten(given) - self._layout.flatten(sent)))
         norm = along / float(row @ row)
         planted = self._regenerate(sent, number, norm)
-        least = _ROUNDING * abs(norm)
+        rounding = _ROUNDING * abs(norm)
         same = (
-            np.allclose(given[name], planted[name].numpy(), rtol=_ROUNDING, atol=least)
+            np.allclose(given[name], planted[name].numpy(), rtol=_ROUNDING, atol=rounding)
             for name in sent
         )
         return planted if all(same) else arrays

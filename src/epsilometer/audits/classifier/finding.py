@@ -12,11 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from epsilometer.audits.classifier.advice import (
-    PartSummary,
-    advise,
-    rank_remedy,
-)
+from epsilometer.audits.classifier.advice import PartSummary, advise, rank_remedy
 from epsilometer.audits.classifier.attacks.evaluation import RecordScores, bound_one_run
 from epsilometer.audits.classifier.leave_one_out.pdtp import (
     SHOWN,
@@ -33,8 +29,8 @@ from epsilometer.audits.classifier.release import (
     Attacked,
     Measured,
     apply_rules,
-    count_screened,
     measure_width,
+    share_exposed,
     weigh_rule,
 )
 from epsilometer.audits.classifier.seeds import find_hidden, take_odds
@@ -301,13 +297,7 @@ class PartResults:
         measured = at.risk.size
         coverage = ""
         if measured < of and bool(arrays["drawn"]):
-            share = membership.share_above(
-                int(above.sum()),
-                measured,
-                of,
-                screened=count_screened(above, arrays["screened"]),
-                confidence=confidence,
-            )
+            share = share_exposed(above, arrays["screened"], of, confidence=confidence)
             coverage = (
                 f"of all {of:,} records {share.low:.2%} to {share.high:.2%} are above {limit:g}, "
                 f"with {confidence:g} confidence"

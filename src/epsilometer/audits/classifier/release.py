@@ -161,11 +161,25 @@ class Measured:
     screened: BoolArray | None = None
 
 
-def count_screened(above: BoolArray, screened: BoolArray | None) -> tuple[int, int]:
-    """Return how many of those that a screen chose are above a limit, and how many it chose."""
-    if screened is None:
-        return 0, 0
-    return int(np.sum(above & screened)), int(screened.sum())
+def share_exposed(
+    above: BoolArray, screened: BoolArray | None, of: int, *, confidence: float
+) -> Limited:
+    """Return the share of all records above a limit, given which of those measured are.
+
+    Args:
+        above: Of each measured record.
+        screened: Which of them a screen chose; None: none.
+        of: Records in all.
+        confidence: Of both limits together.
+    """
+    chosen = np.zeros_like(above) if screened is None else screened
+    return membership.share_above(
+        int(above.sum()),
+        above.size,
+        of,
+        screened=(int(np.sum(above & chosen)), int(chosen.sum())),
+        confidence=confidence,
+    )
 
 
 def apply_rules(
@@ -420,13 +434,7 @@ def _compare_share(
         f"For {above:,} of {risk.size:,} people the model answers otherwise without them: a "
         f"probability changes more than {math.exp(rule.limit):.3g}-fold."
     )
-    share = membership.share_above(
-        above,
-        risk.size,
-        measured.of,
-        screened=count_screened(risk > rule.limit, measured.screened),
-        confidence=confidence,
-    )
+    share = share_exposed(risk > rule.limit, measured.screened, measured.of, confidence=confidence)
     known = risk.size == measured.of or measured.drawn
     if not known:  # of the others nothing is known at all
         most = 1 - (risk.size - above) / measured.of

@@ -50,7 +50,7 @@ def audited(done: Result) -> Audit:
 
 def test_the_example() -> None:
     done = shuffle(
-        "--noise-multiplier", 1, "--steps", 100, "--delta", "1e-5", "--observations", 4000
+        "--noise-multiplier", 1, "--steps", 100, "--delta", "1e-5", "--observations", 4000, "-v"
     )
     assert done.exit_code == 1, done.output
     text = " ".join(done.stdout.split())
@@ -61,7 +61,7 @@ def test_the_example() -> None:
 
 def test_the_answer_is_in_words(tmp_path: Path, unsearched: None) -> None:
     page = tmp_path / "page.html"
-    done = shuffle(*PLAYED, "--dataset-size", 1050, "--batch-size", 50, "--html", page)
+    done = shuffle(*PLAYED, "--dataset-size", 1050, "--batch-size", 50, "--html", page, "-v")
     assert done.exit_code == 1, done.output
     text = " ".join(done.stdout.split())
     for part in (
@@ -118,6 +118,10 @@ def test_a_generous_claim_is_proved(unsearched: None) -> None:
 )
 def test_every_sampler_has_an_answer(sampler: str, named: str, unsearched: None) -> None:
     done = shuffle(*PLAYED, "--steps", 10, "--batch-size", 10, "--sampler", sampler, "--claim", 99)
+    assert "Least noise that keeps ε = 99 by proof" in " ".join(done.stdout.split())
+    done = shuffle(
+        *PLAYED, "--steps", 10, "--batch-size", 10, "--sampler", sampler, "-v", "--claim", 99
+    )
     assert done.exit_code == 0, done.output
     assert f"With {named} the mechanism" in " ".join(done.stdout.split())
 

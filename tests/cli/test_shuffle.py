@@ -117,8 +117,10 @@ def test_a_generous_claim_is_proved(unsearched: None) -> None:
     ],
 )
 def test_every_sampler_has_an_answer(sampler: str, named: str, unsearched: None) -> None:
+    done = shuffle(*PLAYED, "--steps", 10, "--batch-size", 10, "--sampler", sampler, "--claim", 99)
+    assert "Least noise that keeps ε = 99 by proof" in " ".join(done.stdout.split())
     done = shuffle(
-        *PLAYED, "--steps", 10, "--batch-size", 10, "--sampler", sampler, "--claim", 99, "-v"
+        *PLAYED, "--steps", 10, "--batch-size", 10, "--sampler", sampler, "-v", "--claim", 99
     )
     assert done.exit_code == 0, done.output
     assert f"With {named} the mechanism" in " ".join(done.stdout.split())

@@ -89,9 +89,8 @@ def shuffle(
         call = replace(call, claim=call.subject.accounted_claim(call.delta))
     audit = run_call(call, options)
     said = word_answer(audit)
-    _, _, remedy = said.partition("\n")
-    advice = remedy.partition("\n")[0] if audit.exit_code == 1 else ""
-    end_audit(audit, options, advice=advice, further=(Text(said),))
+    ends = f"ε is between {number(audit.epsilon)} and {number_up(audit.upper)}. "
+    end_audit(audit, options, advice=ends + said.splitlines()[-1], further=(Text(said),))
 
 
 def word_answer(audit: Audit) -> str:

@@ -2,47 +2,57 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Stamps: of the package alone, and of all that developers need.
+BASE := $(VENV)/base
 READY := $(VENV)/ready
-SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
-INSTALL_BROWSER := ($(SUDO) apt-get update -qq && $(SUDO) apt-get install -y -qq chromium >/dev/null)
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # A process a core; threads of theirs would only wait for each other.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto
 
 .PHONY: demo test setup browser check docs slow fuzz bench comparison calibration mutation notebooks gallery zoo audit-deps reliability clean
 
-demo: setup
+# The package and what it depends on, no extras: half a minute on a fast network.
+demo: $(BASE)
 	$(BIN)/epsilometer demo
 
-test: setup browser
+test: setup
 	$(PYTEST) -m "not slow"
 
 setup: $(READY)
 
+$(BASE): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) -e .
+	touch $(BASE)
+
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
-	touch $(READY)
+	$(PIP) "pip>=25.1"
+	$(PIP) -e ".[all]" --group dev
+	touch $(BASE) $(READY)
 
-# The page is tested in a real browser: Debian's. Elsewhere those tests are skipped, in CI they fail.
-browser:
-	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || $(INSTALL_BROWSER) || \
-	  echo "No chromium: the tests of the page will be skipped."
+# Pages are tested in a real browser: an installed chromium or Chrome, or this one of Playwright's, in
+# your caches. Without any those tests are skipped; where CI is set they fail.
+browser: setup
+	$(BIN)/python -m playwright install chromium
 
 check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python docs/site_pages.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	$(BIN)/python -m pytest -q --doctest-modules --ignore-glob="*_cuda.py" src README.md docs --doctest-glob="*.md"
 
 # The site, into site/: strict, so that a link or an anchor that leads nowhere fails (with --quiet it
 # would not). Nothing is fetched.
 docs: setup
+	$(BIN)/python docs/site_pages.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "site/index.html; with search: $(BIN)/python -m http.server --bind 127.0.0.1 --directory site"
 
-slow: setup browser
+slow: setup
 	$(PYTEST) -m slow
 
 # Ten minutes for each of two dozen readers; make fuzz MINUTES=1 for less.
@@ -68,6 +78,7 @@ bench: comparison
 comparison: setup
 	$(BIN)/python benchmarks/comparison.py
 	$(BIN)/python benchmarks/power.py
+	$(BIN)/python benchmarks/one_run.py
 	$(BIN)/python benchmarks/zoo_peers.py
 
 calibration: setup
@@ -89,7 +100,7 @@ notebooks: setup
 	$(BIN)/python -m tests.notebooks
 
 # Real reports and their pictures, each by its command: four minutes of CPU.
-gallery: setup browser
+gallery: setup
 	$(BIN)/python docs/gallery.py
 
 # Licences and known vulnerabilities of the locked set, and a CycloneDX bill of materials beside the

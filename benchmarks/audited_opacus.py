@@ -22,8 +22,8 @@ from threadpoolctl import threadpool_limits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from epsilometer.files.digits import read_digits
 from epsilometer.integrations.opacus import audited
-from epsilometer.integrations.sklearn import digits
 
 EPOCHS = choose_size(20, 1)
 DELTA = 1e-5
@@ -49,7 +49,7 @@ class Trained:
 
 def trained(canaries: int, noise: float, seed: int) -> Trained:
     torch.manual_seed(seed)
-    pixels, classes = digits()
+    pixels, classes = read_digits()
     order = np.random.default_rng(seed).permutation(len(classes))
     x = torch.tensor(pixels[order] / 16, dtype=torch.float32)
     y = torch.tensor(classes[order])

@@ -1,7 +1,8 @@
 """Measure the peak memory of a Flower run with canaries: two rounds, 10⁶ weights, 10 clients.
 
-python benchmarks/flower_memory.py                  # all rows, each in a process of its own
-python benchmarks/flower_memory.py fedavg 400       # one row
+python benchmarks/flower_memory.py                     # all rows, each in a process of its own
+python benchmarks/flower_memory.py fedavg 400          # one row
+python benchmarks/flower_memory.py fedavg 1000 4000000 1  # one row of another size, one round
 """
 
 import logging
@@ -27,14 +28,14 @@ WEIGHTS, CLIENTS, ROUNDS = choose_size((10**6, 10, 2), (100, 2, 1))
 ROWS = (("fedavg", 0), ("fedavg", 100), ("fedavg", 400), ("wrapped", 0), ("wrapped", 100))
 
 
-def measure(kind: str, canaries: int) -> None:
+def measure(kind: str, canaries: int, weights: int = WEIGHTS, rounds: int = ROUNDS) -> None:
     """Print one row of the table."""
     logging.getLogger("flwr").setLevel(logging.ERROR)
     strategy: Strategy = FedAvg(fraction_evaluate=0.0)
     if kind == "wrapped":
         nodes = canaries + CLIENTS
         strategy = DifferentialPrivacyServerSideFixedClipping(strategy, 1.0, 1.0, nodes)
-    app = server_app(strategy, weights=WEIGHTS, rounds=ROUNDS)
+    app = server_app(strategy, weights=weights, rounds=rounds)
     start = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
         if canaries:
@@ -54,7 +55,7 @@ def measure(kind: str, canaries: int) -> None:
 
 if __name__ == "__main__":
     if ARGUMENTS:
-        measure(ARGUMENTS[0], int(ARGUMENTS[1]))
+        measure(ARGUMENTS[0], *map(int, ARGUMENTS[1:]))
     elif TINY:
         measure("fedavg", 10)
     else:

@@ -156,9 +156,9 @@ def _opacus(model: nn.Module, features: Any, labels: Any, mode: str) -> float:
 
 def _accuracy() -> str:
     """Of audited runs beside unaudited ones, on real data."""
-    from epsilometer.integrations.sklearn import digits
+    from epsilometer.files.digits import read_digits
 
-    features, labels = digits()
+    features, labels = read_digits()
     features = (features / 16).astype(np.float32)
     train, test = slice(0, 1400), slice(1400, None)
     runs = choose_size(256, 2)

@@ -3,31 +3,7 @@
 Their outputs are those that are committed, which the tests compare with what they do today.
 """
 
-import json
-import re
-from pathlib import Path
 from typing import Any
-
-from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File, Files
-from mkdocs.structure.pages import Page
-
-NOTEBOOKS = Path(__file__).parent / "notebooks"
-
-
-def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Adds a page for each notebook, beside the notebook itself."""
-    for path in sorted(NOTEBOOKS.glob("*.ipynb")):
-        page = as_markdown(json.loads(path.read_text("utf-8")), name=path.name)
-        files.append(File.generated(config, f"notebooks/{path.stem}.md", content=page))
-    return files
-
-
-def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
-    """Links to notebooks lead to their pages; a page of a notebook may link to the notebook."""
-    if page.file.src_uri.startswith("notebooks/"):
-        return markdown
-    return re.sub(r"(\]\((?:[^)\s]*/)?notebooks/\w+)\.ipynb\)", r"\1.md)", markdown)
 
 
 def as_markdown(notebook: dict[str, Any], *, name: str) -> str:

@@ -1,4 +1,6 @@
-"""Add to the site what mkdocs cannot: pages from outside of docs/, and pages made of the code.
+"""Write the pages of the site: docs/, pages from outside of it, and pages made of the code.
+
+``python docs/site_pages.py`` writes them into build/pages, from which any builder makes the site.
 
 Links are written as a code host wants them (``../benchmarks/engine.md``). On the site those files
 stand beside the pages of docs/, so links are turned, and checked there like all others.
@@ -6,19 +8,21 @@ stand beside the pages of docs/, so links are turned, and checked there like all
 
 import ast
 import inspect
+import json
 import posixpath
 import re
+import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import click
-from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File, Files
-from mkdocs.structure.pages import Page
 
 import epsilometer
 from epsilometer.cli.main import HEADINGS, main
+
+sys.path.insert(0, str(Path(__file__).parent))
+from site_notebooks import as_markdown
 
 ROOT = Path(__file__).parents[1]
 OUTSIDE = ("CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/*.md", "reproductions/*/README.md")
@@ -36,14 +40,14 @@ GROUPS = {
         *("Audit", "findings", "EpsilonLowerBound", "EpsilonEstimate", "explain", "Explanation"),
     ),
     "Rules, samplers, models": (
-        *("rules", "samplers", "models", "optimizers", "federation", "ReleaseForm", "Record"),
-        *("SphereCanaries", "HadamardCanaries", "watch_loader"),
+        *("rules", "samplers", "sampling", "models", "optimizers", "federation", "ReleaseForm"),
+        *("Record", "SphereCanaries", "HadamardCanaries", "watch_loader"),
     ),
     "Bounds and accounting": (
         *("epsilon_lower_bound", "ConfidenceSequence", "tradeoff_curve", "TradeoffCurve"),
         *("dp_curve", "gdp_curve", "gaussian_epsilon", "gaussian_sigma", "gaussian_delta"),
         *("two_gaussians_epsilon", "cosine_cdf", "cosine_quantile"),
-        *("shuffle_epsilon", "shuffle_delta", "shuffle_noise"),
+        *("shuffle_epsilon", "shuffle_upper", "shuffle_delta", "shuffle_noise", "sufficient_noise"),
         *("pdtp", "dtp_over", "dtp_exact", "dtp_upper_bound"),
     ),
     "Files": ("load", "json_schema", "read_scores", "read_records"),
@@ -52,38 +56,75 @@ GROUPS = {
 _HELD = re.compile(r"(?<!\[)`([a-z_]+(?:\.\w+){2,})`")  # as attacks.lira.lira
 
 
-def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Adds pages that lie outside of docs/, and the pictures they show."""
+def write_pages(folder: Path) -> None:
+    """Write everything that the site is built from into a folder, which is emptied before.
+
+    Builders of sites need no hooks then, and all of them find the same pages.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    sources = _list_sources()
+    for name, path in sources.items():
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix == ".md":
+            source = path.relative_to(ROOT).as_posix()
+            text = make_page(path.read_text("utf-8"), source=source, page=name, known={*sources})
+            target.write_text(text, "utf-8")
+        elif name.endswith(".md"):  # a page of a notebook
+            text = as_markdown(json.loads(path.read_text("utf-8")), name=path.name)
+            text = make_page(text, source=f"docs/{name}", page=name, known={*sources})
+            target.write_text(text, "utf-8")
+        else:
+            shutil.copyfile(path, target)
+
+
+def _list_sources() -> dict[str, Path]:
+    """Return files by their names on the site: of docs/, from outside, and pages of notebooks."""
+    docs = [p for p in sorted((ROOT / "docs").rglob("*")) if p.is_file()]
+    found = {
+        path.relative_to(ROOT / "docs").as_posix(): path
+        for path in docs
+        if path.suffix not in (".py", ".pyc")
+    }
     for path in sorted(found for pattern in OUTSIDE for found in ROOT.glob(pattern)):
         name = path.relative_to(ROOT).as_posix()
-        files.append(File.generated(config, name, abs_src_path=str(path)))
+        found[name] = path
         for picture in re.findall(r"!\[[^\]]*\]\(([^)\s]+)\)", path.read_text("utf-8")):
             shown = posixpath.normpath(posixpath.join(posixpath.dirname(name), picture))
-            files.append(File.generated(config, shown, abs_src_path=str(ROOT / shown)))
-    return files
+            found[shown] = ROOT / shown
+    for path in sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")):
+        found[f"notebooks/{path.stem}.md"] = path
+    return found
 
 
-def on_page_markdown(markdown: str, *, page: Page, files: Files, **_: Any) -> str:
-    """Turns links that leave docs/ or come from outside, and fills in what is generated."""
-    source = page.file.src_uri
-    in_docs = page.file.generated_by is None or source.startswith("notebooks/")
-    path = f"docs/{source}" if in_docs else source
+def make_page(markdown: str, *, source: str, page: str, known: set[str]) -> str:
+    """Return a file of the repository as a page: links turned, what is generated filled in.
+
+    Args:
+        markdown: Its text.
+        source: Its path in the repository.
+        page: Its name on the site.
+        known: Names of everything on the site.
+    """
 
     def code_alone(link: re.Match[str]) -> str:  # code is no page: its name stays, without a link
-        target = _resolved(link[2], path)
-        is_code = (ROOT / target).exists() and files.get_file_from_path(_on_site(target)) is None
-        return link[1] if is_code else link[0]
+        target = _resolved(link[2], source)
+        return link[1] if (ROOT / target).exists() and _on_site(target) not in known else link[0]
 
-    markdown = turned(_NAMED.sub(code_alone, markdown), source=path, page=source)
+    if not page.startswith("notebooks/"):  # whose pages may link to the notebooks themselves
+        markdown = re.sub(r"(\]\((?:[^)\s]*/)?notebooks/\w+)\.ipynb\)", r"\1.ipynb#)", markdown)
+    markdown = turned(_NAMED.sub(code_alone, markdown), source=source, page=page)
+    markdown = markdown.replace(".ipynb#)", ".md)")
     markdown = markdown.replace("```python\n>>>", "```pycon\n>>>")
-    if source.startswith("reference/"):  # whoever searches finds what explains before what lists
-        page.meta["search"] = {"boost": 0.3}
-    if source.startswith("papers/"):  # which package holds what: with a link to it
+    if page.startswith("papers/"):  # which package holds what: with a link to it
         markdown = _HELD.sub(r"[`\1`][epsilometer.\1]", markdown)
     for marker, made in {"<!-- commands -->": commands, "<!-- names -->": names}.items():
         if marker in markdown:
             markdown = markdown.replace(marker, made())
-    return _PACKAGE.sub(lambda found: modules(found[1]), markdown)
+    markdown = _PACKAGE.sub(lambda found: modules(found[1]), markdown)
+    # Whoever searches finds what explains before what lists.
+    boost = "---\nsearch:\n  boost: 0.3\n---\n" if page.startswith("reference/") else ""
+    return boost + markdown
 
 
 def turned(markdown: str, *, source: str, page: str) -> str:
@@ -204,3 +245,7 @@ def _command(name: str, parent: click.Context, level: str = "##") -> Iterator[st
 
 def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;").replace("``", "`")
+
+
+if __name__ == "__main__":
+    write_pages(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build" / "pages")

@@ -27,6 +27,7 @@ from epsilometer.core.findings import (
     RoundingStep,
     RuleFinding,
     SamplerFinding,
+    SamplerNoise,
     SweepPoint,
     TheoryEpsilon,
     Variation,
@@ -475,6 +476,8 @@ def a_shuffling(claim: Claim | None = Claim(3.0, delta=1e-5), **view: Any) -> Au
         sampler="shuffle",
         accounted_epsilon=3.0,
         needed_noise=None if claim is None else 1.25,
+        sufficient_noise=None if claim is None else 1.5,
+        remedies=() if claim is None else (SamplerNoise(sampler="BallsInBins", noise=0.75),),
         balls_in_bins=computed(3.5),
         published=2.75,
     )

@@ -35,16 +35,16 @@ shuffle --noise-multiplier 1 --steps 10 --observations 2000
 lint train.py
 methods
 selfcheck --runs 200
+demo --runs 50
 completion bash
 --help
 """
 # Commands, and the extra that they say is missing.
 MISS = """
-sklearn: classifier people.csv --label income
-sklearn: demo --runs 4
+sklearn: classifier people.csv --label income --published-as file
 torch: dpsgd --runs 4
 torch: federated --rounds 1
-sklearn: posterior --runs 8
+torch: posterior --runs 8
 parquet: estimate scores.parquet --delta 1e-5
 figures: report result.json --figures drawn
 """
@@ -116,7 +116,7 @@ def test_the_wheel_has_every_file_of_the_package(unpacked: Path) -> None:
     for path in package.rglob("*"):
         if path.is_file() and "__pycache__" not in path.parts:
             assert (unpacked / "epsilometer" / path.relative_to(package)).is_file(), path
-    for name in ("py.typed", "data/dpsgd.toml", "report/vendor/uplot/LICENSE"):
+    for name in ("py.typed", "data/dpsgd.toml", "data/digits.npz", "report/vendor/uplot/LICENSE"):
         assert (unpacked / "epsilometer" / name).is_file()
     assert {path.name for path in unpacked.iterdir() if "dist-info" not in path.name} == {
         "epsilometer"
@@ -140,6 +140,9 @@ def test_the_sdist_has_what_the_tests_need_and_no_more(built: tuple[Path, Path])
     top = {name.partition("/")[0] for name in names}
     known = {"src", "tests", "docs", "examples", "reproductions", "benchmarks", "mkdocs.yml"}
     known |= {"pyproject.toml", "Makefile", "constraints.txt", "README.md", "CHANGELOG.md"}
+    known |= {"SECURITY.md", "CODE_OF_CONDUCT.md", "CITATION.cff", "action.yml", "Dockerfile"}
+    known |= {"conda", ".github", ".devcontainer", ".pre-commit-config.yaml", "hatch_build.py"}
+    known |= {".pre-commit-hooks.yaml"}
     assert top <= known | {"CONTRIBUTING.md", "LICENSE", "PKG-INFO", ".gitignore", ""}
 
 
@@ -149,6 +152,14 @@ def test_what_it_says_of_itself(unpacked: Path) -> None:
     said = _metadata(unpacked)
     assert said["Version"] == __version__
     assert said["License-Expression"] == "Apache-2.0"
+    assert said["Author"] == "The epsilometer authors"
+    assert {line.partition(",")[0] for line in said.get_all("Project-URL", [])} >= {"Source"}
+    assert {f"Programming Language :: Python :: 3.{n}" for n in range(11, 15)} <= {
+        *said.get_all("Classifier", [])
+    }
+    readme = said.get_payload()
+    assert "pip install epsilometer" in readme
+    assert re.findall(r"\]\((?!https://|#)[^)]*\)", readme) == []  # there are no other files there
     assert "Typing :: Typed" in said.get_all("Classifier", [])
     assert said["Requires-Python"] == PROJECT["requires-python"]
     always = [line for line in said.get_all("Requires-Dist", []) if "extra ==" not in line]

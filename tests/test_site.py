@@ -14,7 +14,7 @@ from epsilometer.cli.main import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "docs"))
-from site_pages import GROUPS, public_modules, public_names  # noqa: E402
+from site_pages import GROUPS, public_modules, public_names, write_pages  # noqa: E402
 
 PACKAGES = sorted(path.parent.name for path in ROOT.glob("src/epsilometer/*/__init__.py"))
 
@@ -35,6 +35,7 @@ def build(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     built = tmp_path_factory.mktemp("site")
+    write_pages(ROOT / "build" / "pages")
     done = build("--site-dir", built)
     assert done.returncode == 0, done.stderr
     return built
@@ -116,6 +117,28 @@ def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
     assert styles == []
 
 
+@pytest.mark.slow
+def test_zensical_builds_the_same_pages(site: Path) -> None:
+    pytest.importorskip("zensical")
+    done = subprocess.run(
+        [sys.executable, "-m", "zensical", "build", "--strict"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    pages = [
+        {p.relative_to(f).as_posix() for p in f.rglob("*.html")} for f in (site, ROOT / "site")
+    ]
+    assert pages[0] == pages[1]
+    entries = [
+        (folder / "reference/stats.html").read_text("utf-8").count("doc-heading")
+        for folder in (site, ROOT / "site")
+    ]
+    assert entries[0] == entries[1] > 100
+
+
 @pytest.mark.parametrize(
     ("link", "code"),
     [
@@ -127,8 +150,7 @@ def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
 )
 def test_a_link_that_leads_nowhere_fails(link: str, code: int, tmp_path: Path) -> None:
     (tmp_path / "mkdocs.yml").write_text(
-        f"INHERIT: {ROOT / 'mkdocs.yml'}\n"
-        + "plugins: []\nhooks: []\nwatch: []\nnav: [index.md]\n",
+        f"INHERIT: {ROOT / 'mkdocs.yml'}\n" + "docs_dir: docs\nplugins: []\nnav: [index.md]\n",
         "utf-8",
     )
     (tmp_path / "docs").mkdir()

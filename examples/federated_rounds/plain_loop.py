@@ -12,7 +12,7 @@ import argparse
 import numpy as np
 
 import epsilometer as em
-from epsilometer.integrations.rounds import AccountedMean, CanaryRounds
+from epsilometer.integrations.rounds import AccountedMean, IterateWatch
 
 EPSILON, DELTA, ROUNDS, HOSPITALS, CANARIES = 8.0, 1e-5, 5, 10, 1
 NOISE = em.gaussian_sigma(EPSILON, DELTA) * ROUNDS**0.5  # everybody takes part in every round
@@ -41,13 +41,13 @@ def run(*, forget: bool = False, seed: int = 0) -> em.Audit:
     model = {"slope": np.zeros((100, 40)), "offset": np.zeros(600)}
 
     accounted = AccountedMean(noise_multiplier=NOISE, clip_norm=1.0)
-    canaries = CanaryRounds(model, clip_norm=1.0, canaries=CANARIES, seed=7, accounted=accounted)
+    watch = IterateWatch(model, clip_norm=1.0, canaries=CANARIES, seed=7, accounted=accounted)
     for _ in range(ROUNDS):
         updates = [
             {"slope": train(model["slope"], x, y), "offset": np.zeros(600)}
             for x, y in zip(patients, answers, strict=True)
         ]
-        planted = [canaries.make_update(number) for number in range(CANARIES)]
+        planted = [watch.make_update(number) for number in range(CANARIES)]
         clipped = [clip(update) for update in (*updates, *planted)]
         model = {
             name: value + np.mean([update[name] for update in clipped], axis=0)
@@ -56,8 +56,8 @@ def run(*, forget: bool = False, seed: int = 0) -> em.Audit:
         for name, value in model.items():
             if not (forget and name == "slope"):
                 model[name] = value + NOISE / len(clipped) * rng.normal(size=value.shape)
-        canaries.see(model, canaries=range(CANARIES), updates=updates)
-    return canaries.audit(em.Claim(EPSILON, delta=DELTA, unit="client"))
+        watch.see(model, canaries=range(CANARIES), updates=updates)
+    return watch.audit(em.Claim(EPSILON, delta=DELTA, unit="client"))
 
 
 def main() -> None:

@@ -21,34 +21,44 @@ CORRELATIONS = {
 }
 
 
-def estimates_of_nothing(runs: int, sets: int, correlation: float | None, seed: int) -> list[float]:
-    """ε̂ of each set of so many runs a side, all of one law."""
+def estimates_of_nothing(
+    runs: int, sets: int, correlation: float | None, seed: int, *, coins: bool = False
+) -> list[float]:
+    """ε̂ of each set of so many runs per side, all of one law.
+
+    With coins, each of twice as many runs is of either side by a coin, as Step 2 of the paper.
+    """
     law = [[1.0]] if correlation is None else [[1.0, correlation], [correlation, 1.0]]
     found = []
-    for rng in np.random.default_rng([seed, runs]).spawn(sets):
-        sides = rng.multivariate_normal(np.zeros(len(law)), law, (2, runs))
-        found.append(estimate(sides[0], sides[1]))
+    for rng in np.random.default_rng([seed, runs, coins]).spawn(sets):
+        seen = rng.multivariate_normal(np.zeros(len(law)), law, 2 * runs)
+        inside = rng.binomial(2 * runs, 0.5) if coins else runs
+        found.append(estimate(seen[:inside], seen[inside:]))
     return found
 
 
-def measured(*, runs: list[int], sets: int, seed: int = 0, **_: object) -> dict[str, str]:
-    """By statistics and runs a side."""
+def measured(
+    *, runs: list[int], repetitions: list[int], sets: int, seed: int = 0, **_: object
+) -> dict[str, str]:
+    """By statistics and runs per side, or repetitions that a coin gives to either side."""
+    sizes = [(count, f"{count:,} runs", False) for count in runs]
+    sizes += [(count // 2, f"{count:,} repetitions", True) for count in repetitions]
     return {
-        f"nothing leaks, {name}, {count:,} runs": over(
-            estimates_of_nothing(count, sets, correlation, seed)
+        f"nothing leaks, {name}, {words}": over(
+            estimates_of_nothing(count, sets, correlation, seed, coins=coins)
         )
         for name, correlation in CORRELATIONS.items()
-        for count in runs
+        for count, words, coins in sizes
     }
 
 
 def main() -> None:
-    """Prints a line per law and number of runs."""
+    """Print one line per law and number of runs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, nargs="+", default=[100, 1000])
+    parser.add_argument("--repetitions", type=int, nargs="+", default=[100, 1000])
     parser.add_argument("--sets", type=int, default=50)
-    asked = parser.parse_args()
-    for name, value in measured(runs=asked.runs, sets=asked.sets).items():
+    for name, value in measured(**vars(parser.parse_args())).items():
         print(f"{name}: {value}", flush=True)
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from worlds import SAMPLES, WAYS, kept_at
+from trainings import SAMPLES, WAYS, kept_at
 
 from epsilometer.audits.posterior.disclosure import ReleaseForm, measure_utility
 from epsilometer.stats.joint_thresholds import joint_bound
@@ -16,7 +16,10 @@ STATISTICS = {  # of Figure 5
     "min, max": ("min", "max"),
     "all four": ("mean", "std", "min", "max"),
 }
+SINGLE = {name: (name,) for name in ("mean", "std", "min", "max")}  # lines of Figure 6
 NUMBERS = (1, 2, 5, 10, 50, 100, 1000)
+ALL_NUMBERS = (1, 2, 5, 10, 50, 100, 500, 1000)  # of Figure 6
+COUNTED = (1, 2, 5, 10, 50)  # samples whose mean's accuracy is printed
 UNITS = (None, 1e-4, 1e-3, 1e-2, 1e-1)
 Sides = dict[str, tuple[Any, Any]]
 """Inside and outside, of one record: ``vector`` (runs,) and ``samples`` (runs, T)."""
@@ -96,6 +99,14 @@ def over(values: list[float]) -> str:
     """Mean ± standard deviation of trials."""
     spread = f" ± {np.std(values, ddof=1):.2f}" if len(values) > 1 else ""
     return f"{np.mean(values):.2f}{spread}"
+
+
+def accuracy_by_number(folder: Path) -> list[float]:
+    """Of means of so many samples as the paper counts, in %."""
+    with np.load(kept_at(folder, 0)) as known:
+        drawn, labels = known["test_samples"].astype(np.float64), known["test_labels"]
+    tried = labels[: drawn.shape[1]]
+    return [100 * float(np.mean(drawn[:, :, :n].mean(2).argmax(-1) == tried)) for n in COUNTED]
 
 
 def accuracy_and_ties(folder: Path, unit: float | None) -> tuple[float, float]:

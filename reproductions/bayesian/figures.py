@@ -12,18 +12,22 @@ from typing import Any
 
 import numpy as np
 from estimates import (
+    ALL_NUMBERS,
+    COUNTED,
     DELTA,
     NUMBERS,
+    SINGLE,
     STATISTICS,
     UNITS,
     accuracy_and_ties,
+    accuracy_by_number,
     estimates,
     estimates_of_figure_5,
     over,
     with_none,
     with_record,
 )
-from worlds import PAPER, SAMPLES, SIGMA, WAYS, Settings, train, train_stand_ins, trials_in
+from trainings import PAPER, SAMPLES, SIGMA, WAYS, Settings, train, train_stand_ins, trials_in
 
 from epsilometer.accounting import pld, rdp
 
@@ -64,7 +68,7 @@ def figure_6(**how: Any) -> dict[str, str]:
         for name, four in STATISTICS.items():
             values = (np.mean(estimates(sides, four, number=number)) for number in NUMBERS)
             found[f"{way}, {name}: {numbers} samples"] = ", ".join(f"{v:.2f}" for v in values)
-    return found
+    return found | _accuracy(folder)
 
 
 def figure_7(**how: Any) -> dict[str, str]:
@@ -105,17 +109,53 @@ def figure_8(**how: Any) -> dict[str, str]:
     return found
 
 
+def to_the_letter(**how: Any) -> dict[str, str]:
+    """Figures 5 and 6 of the record at random: all lines, all numbers of samples.
+
+    The paper's 100 repetitions draw D or D′ each, so that some 50 are of either.
+    """
+    folder, trials = _trained(**how)
+    sides = with_record(folder, 0, trials)
+    numbers = ", ".join(map(str, ALL_NUMBERS))
+    found = {f"{WAYS[0]}: {name}": value for name, value in estimates_of_figure_5(sides).items()}
+    for name, four in {**SINGLE, **STATISTICS}.items():
+        by_number = [estimates(sides, four, number=number) for number in ALL_NUMBERS]
+        found[f"{WAYS[0]}, {name}: {numbers} samples"] = ", ".join(map(over, by_number))
+    return found
+
+
+def accuracy(**how: Any) -> dict[str, str]:
+    """Accuracy of the mean by the number of samples, and what rounding to 0.01 leaves of it."""
+    folder, _ = _trained(**how)
+    kept, ties = accuracy_and_ties(folder, 0.01)
+    return _accuracy(folder) | {"accuracy and ties, unit 0.01, %": f"{kept:.1f}, {ties:.1f}"}
+
+
+def _accuracy(folder: Path) -> dict[str, str]:
+    counted = ", ".join(map(str, COUNTED))
+    shares = ", ".join(f"{share:.1f}" for share in accuracy_by_number(folder))
+    return {f"accuracy of the mean of {counted} samples, %": shares}
+
+
 def _trained(
-    *, work: Path, data: Path | None, device: str, runs: int, trials: int, epochs: int
+    *,
+    work: Path,
+    data: Path | None,
+    device: str,
+    runs: int,
+    trials: int,
+    epochs: int,
+    ways: int = len(WAYS),
 ) -> tuple[Path, list[int]]:
     """Trains what is missing in ``work``; the folder, and its trials."""
-    work.mkdir(parents=True, exist_ok=True)
+    place = work / f"{epochs}-epochs-{runs}-runs"
+    place.mkdir(parents=True, exist_ok=True)
     if data is None:
-        train_stand_ins(work, runs=runs, trials=trials, epochs=epochs, device=device)
+        train_stand_ins(place, runs=runs, trials=trials, epochs=epochs, ways=ways, device=device)
     else:
-        settings = Settings(epochs=epochs, train=20_000, runs=runs, trials=trials)
-        train(work, settings, data=data, device=device)
-    return work, list(range(trials))
+        settings = Settings(epochs=epochs, train=20_000, runs=runs, trials=trials, ways=ways)
+        train(place, settings, data=data, device=device)
+    return place, list(range(trials))
 
 
 def main() -> None:

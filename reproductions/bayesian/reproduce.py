@@ -19,12 +19,15 @@ from typing import Any
 import numpy as np
 import scipy.stats
 from estimates import (
+    COUNTED,
     DELTA,
     NUMBERS,
+    SINGLE,
     STATISTICS,
     UNITS,
     Sides,
     accuracy_and_ties,
+    accuracy_by_number,
     deterministic,
     estimates,
     estimates_of_figure_5,
@@ -33,7 +36,7 @@ from estimates import (
     with_none,
     with_record,
 )
-from worlds import BATCH, PAPER, SIGMA, WAYS, Settings, kept_at, train, trials_in
+from trainings import BATCH, PAPER, SIGMA, WAYS, Settings, kept_at, train, trials_in
 
 from epsilometer.accounting import pld, rdp
 from epsilometer.audits.posterior.finding import learn_scores
@@ -164,7 +167,7 @@ def _figure_6(out: Path, trials: list[int]) -> list[str]:
     lines += ["|" + "---|" * (2 + len(NUMBERS))]
     for way, name in enumerate(WAYS):
         every = with_record(out, way, trials)
-        for label, names in {"mean": ("mean",), "std": ("std",), **STATISTICS}.items():
+        for label, names in {**SINGLE, **STATISTICS}.items():
             cells = [
                 f"{np.mean(estimates(every, names, number=number)):.2f}"
                 for number in (NUMBERS if every else ())
@@ -192,13 +195,10 @@ def _figure_8(out: Path, trials: list[int]) -> list[str]:
             f"| {unit or 'none'} | " + " | ".join(cells) + f" | {accuracy:.1f} | {ties:.2f} |"
         )
     with np.load(kept_at(out, 0)) as known:
-        drawn, labels = known["test_samples"].astype(np.float64), known["test_labels"]
-        plain = 100 * np.mean(known["test_vector"].astype(np.float64).argmax(-1) == labels)
-    by_number = {
-        number: 100 * np.mean(drawn[:, :, :number].mean(2).argmax(-1) == labels[: drawn.shape[1]])
-        for number in (1, 2, 5, 10, 50)
-    }
-    said = ", ".join(f"{share:.1f} ({number})" for number, share in by_number.items())
+        said_plainly = known["test_vector"].astype(np.float64).argmax(-1)
+        plain = 100 * np.mean(said_plainly == known["test_labels"])
+    shares = zip(COUNTED, accuracy_by_number(out), strict=True)
+    said = ", ".join(f"{share:.1f} ({number})" for number, share in shares)
     return [
         *lines,
         "",

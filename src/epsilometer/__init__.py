@@ -18,12 +18,17 @@ if TYPE_CHECKING:  # "as" says that a name is for others too, to their type chec
         optimizers as optimizers,
         rules as rules,
         samplers as samplers,
+        sampling as sampling,
     )
     from epsilometer._dispatch import audit as audit
     from epsilometer.accounting.shuffle import (
         shuffle_delta as shuffle_delta,
         shuffle_epsilon as shuffle_epsilon,
         shuffle_noise as shuffle_noise,
+    )
+    from epsilometer.accounting.shuffle_upper import (
+        shuffle_upper as shuffle_upper,
+        sufficient_noise as sufficient_noise,
     )
     from epsilometer.audits.posterior.disclosure import ReleaseForm as ReleaseForm
     from epsilometer.audits.classifier.subject import Classifier as Classifier
@@ -124,6 +129,10 @@ _HOME = {
         "shuffle_epsilon",
         "shuffle_noise",
     ),
+    "accounting.shuffle_upper": (
+        "shuffle_upper",
+        "sufficient_noise",
+    ),
     "audits.posterior.disclosure": ("ReleaseForm",),
     "core.record": ("Record",),
     "audits.federated.directions": ("HadamardCanaries", "SphereCanaries"),
@@ -162,7 +171,7 @@ _HOME = {
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
 # Whatever subjects are made of, by what it is.
-_SUBMODULES = ("federation", "findings", "models", "optimizers", "rules", "samplers")
+_SUBMODULES = ("federation", "findings", "models", "optimizers", "rules", "samplers", "sampling")
 
 __all__ = ["__version__", *_MODULE, *_SUBMODULES]  # noqa: PLE0604 - a test compares it with the imports above
 

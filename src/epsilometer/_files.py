@@ -7,6 +7,7 @@ meant, never through a link, and is readable by its owner alone unless it is to 
 
 import os
 import stat
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any, BinaryIO
 
 from epsilometer.errors import UnreadableFile
 
+CACHE_FOLDER = "EPSILOMETER_CACHE"  # variable of the environment: where caches lie
 OWNER_FILE = 0o600
 OWNER_FOLDER = 0o700
 LARGEST_TEXT = 8 * 2**20  # bytes of a result or a plan; as Python objects, 250 MB at worst
@@ -328,3 +330,52 @@ def _restrict(handle: int, mode: int) -> None:
     if hasattr(os, "fchmod"):
         with suppress(PermissionError):  # of somebody else's
             os.fchmod(handle, mode)
+
+
+def find_cached(name: str) -> Path | None:
+    """Return where a cache of ours lies, or may be made; None where others can write too."""
+    home = _find_cache()
+    if home is None or not _is_ours(home):
+        return None
+    file = home / name
+    return file if _is_free_or_ours(file) else None
+
+
+def _find_cache() -> Path | None:
+    """Return the folder for caches as the system has it, or as the environment says."""
+    if named := os.environ.get(CACHE_FOLDER):
+        return Path(named)
+    try:
+        home = Path.home()
+    except RuntimeError:  # nobody's process
+        return None
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", home)) / "epsilometer"
+    if sys.platform == "darwin":
+        return home / "Library" / "Caches" / "epsilometer"
+    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "epsilometer"
+
+
+def _is_ours(home: Path) -> bool:
+    """Tell whether a folder is ours alone to write, and make it where there is none."""
+    try:
+        home.mkdir(mode=OWNER_FOLDER, parents=True, exist_ok=True)
+        found = home.lstat()
+    except OSError:
+        return False
+    others = stat.S_IWGRP | stat.S_IWOTH
+    return stat.S_ISDIR(found.st_mode) and _is_owner(found) and not found.st_mode & others
+
+
+def _is_free_or_ours(file: Path) -> bool:
+    try:
+        found = file.lstat()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return stat.S_ISREG(found.st_mode) and _is_owner(found)
+
+
+def _is_owner(found: os.stat_result) -> bool:
+    return not hasattr(os, "geteuid") or found.st_uid == os.geteuid()

@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -29,11 +29,18 @@ ARGUMENTS = [
 ]
 
 
-def _missing(what: str) -> None:
-    message = f"{what} is missing: `make browser` runs these tests where it is installed."
+def _missing(what: str) -> NoReturn:
+    message = f"{what} is missing. Get a browser for these tests with: make browser"
     if "CI" in os.environ:
         pytest.fail(message)  # there a skip would pass for a success
     pytest.skip(message)
+
+
+def find_browser(playwright: Any) -> str | None:
+    """Return an installed browser, or Playwright's own; None where there is neither."""
+    installed = filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome")))
+    own = playwright.chromium.executable_path
+    return next(installed, own if Path(own).exists() else None)
 
 
 @pytest.fixture(scope="session")
@@ -42,10 +49,8 @@ def browser() -> Iterator[Any]:
         from playwright.sync_api import sync_playwright
     except ModuleNotFoundError:
         _missing("playwright")
-    found = shutil.which("chromium") or shutil.which("chromium-browser")
-    if found is None:
-        _missing("chromium")
     with sync_playwright() as playwright:
+        found = find_browser(playwright) or _missing("chromium")
         started = playwright.chromium.launch(executable_path=found, args=ARGUMENTS)
         yield started
         started.close()

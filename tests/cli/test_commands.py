@@ -160,7 +160,10 @@ def test_out_keeps_the_result_and_its_report(scores_csv: Path, tmp_path: Path) -
 
 
 def test_estimate_for_people_fits_a_page_and_names_its_file(scores_csv: Path) -> None:
-    done = call("estimate", scores_csv, "--delta", "1e-5")
+    brief = call("estimate", scores_csv, "--delta", "1e-5").stdout
+    assert len(brief.splitlines()) <= 4  # the last one may be folded
+    assert brief.splitlines()[0].startswith("NO CLAIM: ")
+    done = call("estimate", scores_csv, "--delta", "1e-5", "-v")
     assert "scores.csv" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 100
     assert "\x1b" not in done.stdout  # no colours where no terminal is
@@ -403,7 +406,7 @@ def small_demo() -> None:
 @pytest.mark.usefixtures("small_demo")
 def test_demo_writes_the_report_it_names(tmp_path: Path) -> None:
     directory = tmp_path / "demo run"
-    done = call("demo", "--runs", "20", "--out", directory, "--engine", "in-process")
+    done = call("demo", "--runs", "20", "--out", directory, "--engine", "in-process", "-v")
     assert done.exit_code == 0, done.output
     named = Path(done.stdout.splitlines()[-1].removeprefix("Report: "))
     assert named == directory / "report.html"

@@ -38,7 +38,7 @@ def accounted(audit: Audit) -> float:
 
 def test_a_table_a_report_and_a_page_are_written(tmp_path: Path) -> None:
     run, page = tmp_path / "run", tmp_path / "out.html"
-    done = call(*SHORT, "--repetitions", "1,2", "--out", run, "--html", page)
+    done = call(*SHORT, "--repetitions", "1,2", "--out", run, "--html", page, "-v")
     assert done.exit_code == 0, done.output
     assert page.read_text("utf-8") == (run / "report.html").read_text("utf-8")
     assert f"Also written: {page}\n" in done.stdout

@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 from epsilometer import __version__
 from epsilometer.cli.main import main
 from epsilometer.lint import RULES
+from epsilometer.zoo.linting import list_sources
 
-GUILTY = Path(__file__).parents[1] / "lint" / "guilty"
 MISTAKE = "from opacus import PrivacyEngine\nPrivacyEngine().make_private(poisson_sampling=False)\n"
 
 
@@ -68,24 +68,32 @@ def test_text_has_a_line_for_editors_and_the_command_in_one_piece() -> None:
     assert lines[0].startswith("a train.py:2:47: SHUF001 warning: poisson_sampling=False")
     assert [line[:8].strip() for line in lines[1:]] != []
     labels = re.findall(r"^  (\w+):", "\n".join(lines), re.M)
-    assert labels == ["seen", "why", "do", "run"]
+    assert labels == ["seen", "why", "do", "run", "more"]
     (command,) = [line for line in lines if line.startswith("  run:")]
     assert command.split()[1:3] == ["epsilometer", "shuffle"]
     assert command.endswith("--delta DELTA")
-    assert "broken.py:1: not checked: Not Python" in lines[-2]
-    assert lines[-1] == "3 files, 0 errors, 1 warning, 1 not checked."
+    assert "broken.py:1: not checked: Not Python" in lines[-4]
+    assert lines[-3:] == [
+        "understood:",
+        "  a train.py: library opacus; sampler make_private: keeps the loader (line 2)",
+        "3 files, 0 errors, 1 warning, 1 not checked.",
+    ]
 
 
 @pytest.mark.usefixtures("folder")
 def test_json_has_the_documented_fields() -> None:
     plain = json.loads(run(".", "--format", "json").stdout)
-    assert list(plain) == ["format", "version", "files", "findings", "problems"]
+    assert list(plain) == [
+        *("format", "version", "files", "findings", "problems", "understood", "blind"),
+    ]
     assert (plain["format"], plain["version"], plain["files"]) == ("epsilometer-lint", 1, 3)
     (finding,) = plain["findings"]
     page = (Path(__file__).parents[2] / "docs" / "lint.md").read_text("utf-8")
     assert list(finding) == re.findall(r"^\| `(\w+)` \| finding \|", page, re.M)
     (problem,) = plain["problems"]
     assert sorted(problem) == sorted(re.findall(r"^\| `(\w+)` \| problem \|", page, re.M))
+    (understood,) = plain["understood"]
+    assert list(understood) == re.findall(r"^\| `(\w+)` \| understood \|", page, re.M)
     assert finding["path"] == "a train.py"
     assert finding["run"].startswith("epsilometer shuffle --noise-multiplier SIGMA")
     assert finding["unknown"] == ["SIGMA", "N", "B", "EPOCHS", "DELTA"]
@@ -105,7 +113,12 @@ SARIF = {  # the parts of the schema of SARIF 2.1.0 that we use
 
 @pytest.mark.usefixtures("folder")
 def test_sarif_has_the_structure_of_the_standard() -> None:
-    log = json.loads(run(".", GUILTY, "--format", "sarif").stdout)
+    for program in list_sources():
+        for path, text in program.files:
+            file = Path(program.id, path)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, "utf-8")
+    log = json.loads(run(".", "--format", "sarif").stdout)
     assert set(log) == SARIF["log"]
     assert log["version"] == "2.1.0"
     (ran,) = log["runs"]
@@ -160,7 +173,9 @@ def test_github_annotates_the_line() -> None:
     assert "Run: epsilometer shuffle" in lines[0]
     assert lines[1].startswith("::warning file=broken.py::Not checked: Not Python")
     assert lines[-1] == "3 files, 0 errors, 1 warning, 1 not checked."
-    assert run("fine.py", "--format", "github").stdout == "1 file, 0 errors, 0 warnings.\n"
+    assert run("fine.py", "--format", "github").stdout == (
+        "1 file, 0 errors, 0 warnings. No known DP library: nothing checked.\n"
+    )
 
 
 @pytest.mark.usefixtures("folder")
@@ -173,7 +188,7 @@ def test_junit_has_a_failure_per_finding_and_an_error_per_file_unread() -> None:
     assert "epsilometer shuffle" in found[0].attrib["message"]
     assert (unread[0].tag, unread.attrib["file"]) == ("error", "broken.py")
     (fine,) = ElementTree.fromstring(run("fine.py", "--format", "junit").stdout)
-    assert fine[0].tag == "system-out"
+    assert fine[0].tag == "skipped"
 
 
 def test_github_names_the_cell_of_a_notebook(tmp_path: Path) -> None:
@@ -195,3 +210,21 @@ def test_the_help_names_the_exit_codes() -> None:
     text = " ".join(run("--help").stdout.split())
     assert "Exit code 1 if it finds something" in text
     assert "the exit code is then 2, never a pass" in text
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("form", ["text", "json", "github", "junit", "sarif"])
+def test_it_is_never_silent_about_what_it_does_not_know(form: str) -> None:
+    Path("other.py").write_text("import unheard_of_dp\nunheard_of_dp.train()\n", "utf-8")
+    Path("blind.py").write_text("import opacus\nopacus.accountants.RDPAccountant()\n", "utf-8")
+    for name, part in (("other.py", "known DP library: nothing checked"), ("blind.py", "sampler")):
+        plain, strict = run(name, "--format", form), run(name, "--strict", "--format", form)
+        assert (plain.exit_code, strict.exit_code) == (0, 4)
+        assert part in plain.stdout
+    assert run("a train.py", "--strict", "--format", form).exit_code == 1
+
+
+def test_a_clean_project_passes_a_strict_check(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(RULES["SHUF008"].right, "utf-8")
+    assert run(tmp_path, "--strict").exit_code == 0
+    assert run(tmp_path, "--strict", "--no-cache").exit_code == 0

@@ -62,7 +62,7 @@ def run_server(
             ).astype(dtype)
             for name, value in model.items()
         }
-        watch.end(model, everybody=True)
+        watch.end(model, same_client=True)
     return watch
 
 

@@ -121,7 +121,7 @@ def test_commands_take_it_by_name(outside: ModuleType, tmp_path: Path) -> None:
         check=False,
     )
     assert called.returncode == 1, called.stderr  # the ε of Poisson accounting is refuted
-    assert "With FirstHalf the mechanism's ε is at least" in called.stdout
+    assert "With FirstHalf the mechanism's ε is between" in called.stdout
 
 
 def test_models_are_trained_by_it(outside: ModuleType, rng: np.random.Generator) -> None:

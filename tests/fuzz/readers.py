@@ -33,6 +33,7 @@ from epsilometer.files.tables import read_table
 from epsilometer.lint.run import lint, lint_source
 from epsilometer.report.markdown import as_markdown
 from epsilometer.report.page import page
+from epsilometer.zoo.linting import list_sources
 from tests.engine.jobs import Digest, a_plan
 from tests.engine.test_shards import pack, unpack
 from tests.examples import AUDITS
@@ -42,7 +43,6 @@ from tests.fuzz.histories import folders, in_index, indexes, published
 from tests.fuzz.services import answered, journalled
 
 HERE = Path(__file__).parent
-LINTED = HERE.parent / "lint"
 DATA = HERE.parents[1] / "src" / "epsilometer" / "data"
 
 
@@ -336,8 +336,7 @@ def _run_directory(data: bytes, folder: Path) -> None:
 
 @cache
 def _programs() -> list[bytes]:
-    files = sorted((LINTED / "guilty").glob("*.py")) + sorted((LINTED / "clean").glob("*.py"))
-    return [path.read_bytes() for path in files]
+    return [text.encode() for program in list_sources() for _, text in program.files]
 
 
 def _program(data: bytes, folder: Path) -> None:

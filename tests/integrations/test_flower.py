@@ -1,5 +1,6 @@
 """Audits of Flower apps through the grid whose nodes are function calls."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from flwr.serverapp.strategy import (
 
 import epsilometer as em
 from epsilometer._dispatch import read_call
+from epsilometer.audits.federated.iterates import Layout
 from epsilometer.errors import InvalidArgument
 from epsilometer.integrations.flower import (
     InProcessGrid,
@@ -41,7 +43,7 @@ from epsilometer.integrations.flower import (
     canary_mod,
     run_in_process,
 )
-from epsilometer.integrations.flower.messages import RegeneratedArray
+from epsilometer.integrations.flower.replies import RegeneratedArray, ReplyMaker
 from epsilometer.integrations.flower.settings import draw_directions
 from tests.integrations.flower_apps import (
     CLAIM,
@@ -500,44 +502,67 @@ def test_models_that_diverge(tmp_path: Path) -> None:
     assert "not finite" in " ".join(found.audit.bounds[0].caveats)
 
 
-def test_more_canaries_than_the_model_has_room_for(tmp_path: Path) -> None:
-    called: list[tuple[int, str]] = []
-    with pytest.raises(InvalidArgument, match="at most 50 canaries for 100 weights"):
-        run_in_process(
-            audit_server_app(
-                server(averaging(), weights=100),
-                delta=DELTA,
-                canaries=51,
-                mode="virtual",
-                out=tmp_path / "run",
-            ),
-            client(called=called),
-            nodes=8,
-        )
-    assert called == []  # told before anybody trained
+@pytest.mark.parametrize("mode", ["virtual", "replace"])
+def test_more_canaries_than_the_model_has_room_for(tmp_path: Path, mode: str) -> None:
+    done: list[ArrayRecord] = []
+    app = server(averaging(), weights=100, done=done.append)
+    out = tmp_path / "run"
+    audited = audit_server_app(app, delta=DELTA, canaries=51, mode=mode, out=out)
+    run_in_process(audited, client(), nodes=60)
+    assert done  # the run went on to its end
+    assert "at most 50 canaries for 100 weights" in (out / "told.txt").read_text("utf-8")
+    assert not (out / "result.json").exists()
 
 
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
         ({"canaries": 20}, "Expected more nodes than canaries, got 20 and 20"),
-        ({"canaries": 2, "nodes": [4, 99]}, "Expected nodes of this grid, got \\[99\\]"),
+        ({"canaries": 2, "nodes": [4, 99]}, "Expected nodes of this grid, got [99]"),
     ],
 )
 def test_nodes_that_are_not_there(tmp_path: Path, asked: Any, words: str) -> None:
+    done: list[ArrayRecord] = []
     app = audit_server_app(
-        server(averaging()), delta=DELTA, mode="replace", out=tmp_path / "run", **asked
+        server(averaging(), done=done.append),
+        delta=DELTA,
+        mode="replace",
+        out=tmp_path / "run",
+        **asked,
     )
-    with pytest.raises(InvalidArgument, match=words):
-        run_in_process(app, client(), nodes=20)
+    run_in_process(app, client(), nodes=20)
+    assert done
+    assert words in (tmp_path / "run" / "told.txt").read_text("utf-8")
+    assert not (tmp_path / "run" / "result.json").exists()
 
 
 def test_models_without_anything_to_move(tmp_path: Path) -> None:
-    app = server(averaging(), arrays=ArrayRecord({"trees": Array(np.arange(8))}))
+    done: list[ArrayRecord] = []
+    whole = ArrayRecord({"trees": Array(np.arange(8))})
+    app = server(averaging(), arrays=whole, done=done.append)
     audited = audit_server_app(app, delta=DELTA, out=tmp_path / "run")
-    with pytest.raises(InvalidArgument, match="Expected floating-point arrays"):
-        run_in_process(audited, client(), nodes=8)
-    assert "saw none" in (tmp_path / "run" / "told.txt").read_text("utf-8")
+
+    def keep(message: Message, context: Context) -> Message:
+        (arrays,) = message.content.array_records.values()
+        metrics = MetricRecord({"num-examples": 1})
+        return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+
+    run_in_process(audited, keep, nodes=8)
+    assert done
+    assert "Expected floating-point arrays" in (tmp_path / "run" / "told.txt").read_text("utf-8")
+
+
+def test_a_result_that_cannot_be_written_leaves_the_run_alone(tmp_path: Path) -> None:
+    """Where the disk is full, or somebody took the directory away."""
+    done: list[ArrayRecord] = []
+
+    def lose(arrays: ArrayRecord) -> None:
+        done.append(arrays)
+        shutil.rmtree(tmp_path / "run")
+
+    app = server(averaging(), done=lose)
+    run_in_process(audit_server_app(app, delta=DELTA, out=tmp_path / "run"), client(), nodes=20)
+    assert done
 
 
 @pytest.mark.parametrize(
@@ -775,6 +800,25 @@ def test_replies_of_canaries_are_made_when_they_are_read() -> None:
     np.testing.assert_array_equal(record["w"].numpy(), make())
     assert array.data == Array(make()).data
     np.testing.assert_array_equal(record.to_numpy_ndarrays()[0], make())
+
+
+def test_clipped_replies_of_canaries_are_not_held_either() -> None:
+    """Strategies that clip put other arrays into every reply."""
+    start = model(2000)
+    sent = {name: part.numpy() for name, part in start.items()}
+    maker = ReplyMaker(Layout(sent), draw_directions("hadamard", 4, 2000, 1))
+    asked = RecordDict({"arrays": start})
+    reply = maker.make(2, norm=5.0, asked=asked, sent=sent, example=None, weights={"n": 1.0})
+    before = reply["arrays"].to_numpy_ndarrays()
+    clipped = [own + (part - own) / 5 for own, part in zip(sent.values(), before, strict=True)]
+    reply["arrays"] = ArrayRecord(dict(zip(sent, map(Array, clipped), strict=True)))
+    held = reply["arrays"]
+    assert all(isinstance(part, RegeneratedArray) for part in held.values())
+    for part, expected in zip(held.to_numpy_ndarrays(), clipped, strict=True):
+        np.testing.assert_allclose(part, expected, rtol=1e-6, atol=1e-6)
+    other = {name: Array(part + 1) for name, part in sent.items()}
+    reply["arrays"] = ArrayRecord(other)  # what is no canary stays as it is
+    assert not any(isinstance(part, RegeneratedArray) for part in reply["arrays"].values())
 
 
 def test_what_clients_replied_is_known_only_where_nobody_was_sampled(tmp_path: Path) -> None:

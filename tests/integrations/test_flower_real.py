@@ -159,6 +159,40 @@ def main(grid, context):
     start = ArrayRecord({"model": Array(np.zeros(1000, np.float32))})
     strategy.start(grid=grid, initial_arrays=start, num_rounds=2)
 """
+# Writes down its process and, after every round, its weights, from which it goes on.
+LASTING_SERVER = """
+import os, time
+from pathlib import Path
+import numpy as np
+from flwr.app import Array, ArrayRecord
+from flwr.serverapp import ServerApp
+from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
+
+app, folder = ServerApp(), Path("FOLDER")
+
+
+@app.main()
+def main(grid, context):
+    (folder / "pid").write_text(str(os.getpid()))
+    while len(list(grid.get_node_ids())) < NODES:
+        time.sleep(0.2)
+    saved = folder / "weights.npy"
+    inner = FedAvg(min_available_nodes=2, min_train_nodes=2, fraction_evaluate=0.0)
+    strategy = DifferentialPrivacyServerSideFixedClipping(inner, 0.6, 1.0, NODES)
+    weights = np.load(saved) if saved.exists() else np.zeros(1000, np.float32)
+
+    def keep(server_round, arrays):
+        if server_round:
+            np.save(saved, arrays["model"].numpy())
+
+    start = ArrayRecord({"model": Array(weights)})
+    strategy.start(
+        grid=grid, initial_arrays=start, num_rounds=ROUNDS, timeout=20, evaluate_fn=keep
+    )
+"""
+SLOW_CLIENT = CLIENT.replace("    weights =", "    time.sleep(1.0)\n    weights =").replace(
+    "import numpy", "import time\nimport numpy", 1
+)
 # Client, server, mode, settings of the audit, and words of the result, of each kind of privacy.
 KINDS = {
     "server clips": (CLIENT, SERVER, "replace", "", "designated nodes"),
@@ -393,12 +427,60 @@ def test_every_kind_of_privacy_on_a_deployment(kind: str, tmp_path: Path) -> Non
     assert found.audit.verdict in right, found.told
 
 
+@pytest.mark.slow
+def test_a_server_app_that_is_killed_on_a_deployment_resumes(tmp_path: Path) -> None:
+    port, nodes, out = free_port(), 3, tmp_path / "run"
+    server = LASTING_SERVER.replace("FOLDER", str(tmp_path)).replace("ROUNDS", "5")
+    app = project(
+        tmp_path, nodes=nodes, canaries=1, mode="replace", client=SLOW_CLIENT, server=server
+    )
+    env = environment(tmp_path, port)
+    with running("flower-superlink", *superlink(port), env=env, log=tmp_path / "superlink.log"):
+        wait_for("SuperLink", lambda: healthy(port), tmp_path)
+        with contextmanager(supernodes)(nodes, port, env, tmp_path):
+            submit(app, env)
+            wait_for("round", (out / "watch.npz").exists, tmp_path)
+            os.kill(int((tmp_path / "pid").read_text("utf-8")), signal.SIGKILL)
+            assert not (out / "told.txt").exists()
+            submit(app, env)
+            wait_for("result", (out / "result.json").exists, tmp_path)
+            wait_for("end", (out / "cosines.npz").exists, tmp_path)
+    found = Written(out)
+    assert "started 2 times" in found.told
+    assert found.took.tolist()[0] >= 6  # one round at least before, and five since
+    assert not (tmp_path / "run-2").exists()
+    assert found.audit.verdict == "not refuted"
+
+
+@pytest.mark.slow
+def test_a_supernode_that_dies_is_a_remark(tmp_path: Path) -> None:
+    port, nodes, out = free_port(), 4, tmp_path / "run"
+    server = LASTING_SERVER.replace("FOLDER", str(tmp_path)).replace("ROUNDS", "4")
+    app = project(
+        tmp_path, nodes=nodes, canaries=1, mode="replace", client=SLOW_CLIENT, server=server
+    )
+    env = environment(tmp_path, port)
+    with running("flower-superlink", *superlink(port), env=env, log=tmp_path / "superlink.log"):
+        wait_for("SuperLink", lambda: healthy(port), tmp_path)
+        with contextmanager(supernodes)(3, port, env, tmp_path):
+            with contextmanager(supernodes)(1, port, env, tmp_path / "mortal"):
+                submit(app, env)
+                wait_for("round", (out / "watch.npz").exists, tmp_path)
+            wait_for("result", (out / "cosines.npz").exists, tmp_path)  # one of them is dead
+    found = Written(out)
+    assert "were errors" in found.told or "did not reply" in found.told
+    # Flower's noise is for four replies, whoever is dead.
+    assert found.audit.verdict == "violated"
+    assert found.audit.conformance.check("noise scale").outcome == "violated"
+
+
 def supernodes(count: int, port: int, env: dict[str, str], folder: Path) -> Iterator[None]:
     if count == 0:
         yield
         return
     args = ["--insecure", "--superlink", f"127.0.0.1:{port}", "--host", "127.0.0.1"]
     number = ["--port", str(free_port()), "--node-config", f"partition-id={count - 1}"]
+    folder.mkdir(exist_ok=True)
     log = folder / f"supernode{count}.log"
     with running("flower-supernode", *args, *number, env=env, log=log):
         yield from supernodes(count - 1, port, env, folder)

@@ -359,6 +359,7 @@ def test_older_apps_whose_canaries_have_no_room(tmp_path: Path) -> None:
     app = audit_server_app(
         old_app(Old()), delta=DELTA, canaries=1001, mode="virtual", out=tmp_path / "run"
     )
-    with pytest.raises(InvalidArgument, match="at most 1000 canaries for 2000 weights"):
-        run_in_process(app, old_client(called=called), nodes=8)
-    assert called == []
+    run_in_process(app, old_client(called=called), nodes=8)
+    assert called  # the run went on without canaries
+    told = (tmp_path / "run" / "told.txt").read_text("utf-8")
+    assert "at most 1000 canaries for 2000 weights" in told

@@ -1,5 +1,6 @@
 """Rounds of any framework: weights in, an audit out."""
 
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,12 @@ import pytest
 
 import epsilometer as em
 from epsilometer.errors import InvalidArgument
-from epsilometer.integrations.rounds import AccountedMean, CanaryRounds
+from epsilometer.integrations.rounds import AccountedMean, IterateWatch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "federated_rounds"))
 import plain_loop
 
-DELTA = 1e-5
+DELTA, EXAMPLES = 1e-5, Path(plain_loop.__file__).parent
 pytestmark = pytest.mark.filterwarnings("ignore::epsilometer.errors.EpsilometerWarning")
 
 
@@ -24,7 +25,7 @@ def model(seed: int = 0) -> dict[str, Any]:
 
 
 def loop(
-    canaries: CanaryRounds,
+    canaries: IterateWatch,
     start: dict[str, Any],
     *,
     noise: float,
@@ -53,7 +54,7 @@ def loop(
 @pytest.mark.parametrize(("share", "verdict"), [(1.0, "not refuted"), (0.3, "refuted")])
 def test_a_loop_is_audited(share: float, verdict: str) -> None:
     start = model()
-    canaries = CanaryRounds(start, clip_norm=1.0, canaries=100, seed=5)
+    canaries = IterateWatch(start, clip_norm=1.0, canaries=100, seed=5)
     loop(canaries, start, noise=share * 2**0.5 * em.gaussian_sigma(8.0, DELTA))
     found = canaries.audit(8.0, delta=DELTA)
     assert found.verdict == verdict
@@ -65,9 +66,25 @@ def test_a_loop_is_audited(share: float, verdict: str) -> None:
 def test_what_was_released_is_checked(noise: float, verdict: str) -> None:
     start = model()
     accounted = AccountedMean(noise_multiplier=1.0, clip_norm=1.0)
-    canaries = CanaryRounds(start, clip_norm=1.0, canaries=5, seed=5, accounted=accounted)
+    canaries = IterateWatch(start, clip_norm=1.0, canaries=5, seed=5, accounted=accounted)
     loop(canaries, start, noise=noise, planted=5)
     assert canaries.audit(20.0, delta=DELTA).verdict == verdict
+
+
+def test_the_noise_of_a_clients_own_rounds_is_a_bound() -> None:
+    """Each canary takes part in one of four rounds; the ε of one round is that of a client."""
+    rng, now, noise = np.random.default_rng(2), {"w": np.zeros(20_000)}, em.gaussian_sigma(8, DELTA)
+    accounted = AccountedMean(noise_multiplier=noise, clip_norm=1.0)
+    watch = IterateWatch(now, clip_norm=1.0, canaries=4, seed=5, accounted=accounted)
+    for number in range(4):
+        update = {"w": rng.normal(size=20_000) / 150}
+        total = update["w"] + watch.make_update(number)["w"] + noise * rng.normal(size=20_000)
+        now = {"w": now["w"] + total / 2}
+        watch.see(now, canaries=[number], updates=[update])
+    found = watch.audit(8.0, delta=DELTA)
+    assert 7.5 < found.epsilon < 8.0
+    assert found.verdict == "not refuted"
+    assert watch.audit(7.0, delta=DELTA).verdict == "refuted"
 
 
 def test_the_example_of_ten_hospitals() -> None:
@@ -76,9 +93,23 @@ def test_the_example_of_ten_hospitals() -> None:
     assert forgotten.verdict == "violated"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["pfl_simulation", "nvflare_job"])
+@pytest.mark.parametrize(("share", "verdict"), [("1", "not refuted"), ("0.5", "violated")])
+def test_the_examples_of_other_frameworks(
+    name: str, share: str, verdict: str, tmp_path: Path
+) -> None:
+    """In environments that have them: their requirements contradict those of other peers."""
+    pytest.importorskip(name.split("_", maxsplit=1)[0])
+    more = ["--out", str(tmp_path / "out")] if name == "nvflare_job" else []
+    command = [sys.executable, str(EXAMPLES / f"{name}.py"), "--share", share, *more]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    assert f"Verdict: {verdict}." in done.stdout
+
+
 def test_an_audit_is_saved_and_its_seed_is_a_secret(tmp_path: Path) -> None:
     start = model()
-    one, other = (CanaryRounds(start, clip_norm=1.0, canaries=3) for _ in range(2))
+    one, other = (IterateWatch(start, clip_norm=1.0, canaries=3) for _ in range(2))
     assert one.seed != other.seed
     loop(one, start, noise=1.0, planted=3, tell=False)
     found = one.audit(delta=DELTA)
@@ -87,7 +118,7 @@ def test_an_audit_is_saved_and_its_seed_is_a_secret(tmp_path: Path) -> None:
 
 def test_hidden_participation_takes_no_updates() -> None:
     start = model()
-    hidden = CanaryRounds(start, clip_norm=1.0, canaries=100, seed=5, sampled=True)
+    hidden = IterateWatch(start, clip_norm=1.0, canaries=100, seed=5, sampled=True)
     with pytest.raises(InvalidArgument, match="who replied may tell who was sampled"):
         loop(hidden, start, noise=1.0)
     loop(hidden, start, noise=1.0, tell=False)
@@ -106,17 +137,17 @@ def test_hidden_participation_takes_no_updates() -> None:
 )
 def test_bad_settings_are_refused(asked: Any, words: str) -> None:
     with pytest.raises(InvalidArgument, match=words):
-        CanaryRounds(model(), **{"clip_norm": 1.0, "canaries": 4, "seed": 0, **asked})
+        IterateWatch(model(), **{"clip_norm": 1.0, "canaries": 4, "seed": 0, **asked})
 
 
 def test_bad_rounds_are_refused() -> None:
-    canaries = CanaryRounds(model(), clip_norm=1.0, canaries=4, seed=0)
+    canaries = IterateWatch(model(), clip_norm=1.0, canaries=4, seed=0)
     with pytest.raises(InvalidArgument, match="Expected a canary below 4, got 4"):
         canaries.make_update(4)
     with pytest.raises(InvalidArgument, match="Expected canaries below 4, got 4"):
         canaries.see(model(1), canaries=[4])
     accounted = AccountedMean(noise_multiplier=1.0, clip_norm=1.0)
-    checked = CanaryRounds(model(), clip_norm=1.0, canaries=4, seed=0, accounted=accounted)
+    checked = IterateWatch(model(), clip_norm=1.0, canaries=4, seed=0, accounted=accounted)
     with pytest.raises(InvalidArgument, match="Expected updates of all clients"):
         checked.see(model(1), canaries=[0])
     with pytest.raises(InvalidArgument, match="a claim about a client, got unit='record'"):

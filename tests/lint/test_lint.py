@@ -183,7 +183,7 @@ def test_columns_are_characters_from_one() -> None:
 def test_rules_say_all_there_is_to_say() -> None:
     for key, rule in RULES.items():
         assert key == rule.id
-        assert re.fullmatch(r"SHUF\d{3}", key)
+        assert re.fullmatch(r"(SHUF|BOOK|NOIS|CLIP|MODL|DATA)\d{3}", key)
         assert re.fullmatch(r"[a-z]+(-[a-z]+)+", rule.name)
         assert rule.title
         assert rule.why.endswith(".")
@@ -192,7 +192,9 @@ def test_rules_say_all_there_is_to_say() -> None:
 
 def test_the_table_of_the_documentation_is_that_of_the_rules() -> None:
     page = (Path(__file__).parents[2] / "docs" / "lint.md").read_text("utf-8")
-    rows = re.findall(r"^\| `(SHUF\d+)` \| `([^`]+)` \| (.+?) \| (.+?) \|$", page, re.M)
+    rows = re.findall(
+        r"^\| \[`([A-Z]{4}\d+)`\]\(lint/\1\.md\) \| `([^`]+)` \| (.+?) \| (.+?) \|$", page, re.M
+    )
     assert rows == [(rule.id, rule.name, rule.title, rule.remedy) for rule in RULES.values()]
 
 

@@ -7,9 +7,10 @@ from textwrap import indent
 import pytest
 
 from epsilometer.lint.run import lint_source
-from tests.lint.test_corpus import CLEAN, GUILTY
+from epsilometer.zoo.linting import list_sources
 
 FEW = 5
+PROGRAMS = list_sources()[::5]
 HEAD = (
     "import functools\nimport tensorflow as tf\nfrom jax_privacy import execution_plan\n"
     "plan = execution_plan.DpsgdConfig(iterations=100)\ndata = tf.data.Dataset.range(5)\n"
@@ -47,9 +48,9 @@ def in_functions(text: str, times: int) -> str:
     ids=["flat", "functions", "loop", "if"],
 )
 def test_code_that_is_repeated(repeat: Callable[[str, int], str]) -> None:
-    for path in (*CLEAN, *GUILTY):
-        text = path.read_text("utf-8") + "\n"
-        assert work(repeat(text, 2 * FEW)) < 2.2 * work(repeat(text, FEW)), path.stem
+    for program in PROGRAMS:
+        text = program.source + "\n"
+        assert work(repeat(text, 2 * FEW)) < 2.2 * work(repeat(text, FEW)), program.id
 
 
 @pytest.mark.parametrize(

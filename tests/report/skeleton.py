@@ -9,11 +9,12 @@ from epsilometer.report.build import build
 
 def meaning_of(audit: Audit) -> tuple[str, ...]:
     """The sentences under "What it means, and what not"."""
-    for block in build(audit).blocks:
-        if isinstance(block, Section) and block.title.startswith("What it means"):
-            (notes,) = block.blocks
-            assert isinstance(notes, Notes)
-            return notes.lines
+    blocks = [*build(audit).blocks]
+    while blocks:
+        block = blocks.pop(0)
+        if isinstance(block, Notes) and block.title.startswith("What it means"):
+            return block.lines
+        blocks += block.blocks if isinstance(block, Section) else ()
     return ()
 
 

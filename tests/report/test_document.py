@@ -69,7 +69,7 @@ def test_a_document_about_anything_is_shown_everywhere() -> None:
     console = Console(width=100, file=io.StringIO())
     console.print(render_terminal(DOCUMENT))
     terminal = console.file.getvalue()  # type: ignore[attr-defined]
-    markdown = render_markdown(DOCUMENT, views=9)
+    markdown = render_markdown(DOCUMENT)
     for text in (page.text, terminal, markdown):
         for part in ("a harbour", "One gauge failed.", "north", "2 m", "FINE", "Anna", "By name."):
             assert part in text

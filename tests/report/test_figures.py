@@ -12,7 +12,7 @@ from epsilometer._dispatch import audit as run_audit
 from epsilometer.core.audit import Audit
 from epsilometer.core.document import Axis, Figure, Mark, Series
 from epsilometer.core.findings import Curve
-from epsilometer.report.figures import compare_views, draw_view
+from epsilometer.report.figures import compare_views, draw_views
 from epsilometer.report.tones import COLOURS
 from tests.examples import (
     a_bound,
@@ -28,7 +28,7 @@ from tests.examples import (
 
 def figures(audit: Audit) -> tuple[Figure, ...]:
     (view,) = audit.views
-    return draw_view(view, audit.claim)
+    return draw_views([view], audit.claim)
 
 
 def drawn(audit: Audit, key: str) -> Figure:
@@ -72,12 +72,17 @@ def test_low_rates_show_what_is_caught_instead_of_missed() -> None:
 
 
 def test_the_gaussian_curve_has_the_claimed_epsilon() -> None:
-    curve = series(drawn(AUDIT, "tradeoff"), "gdp")
+    audit = an_audit(
+        claim=Claim(3.0, delta=1e-3), bound=a_bound(delta=1e-3), evidence=some_evidence(curves=())
+    )
+    curve = series(drawn(audit, "tradeoff"), "gdp")
     mu = float(curve.name.rpartition("=")[2])
     assert gaussian_epsilon(1 / mu, 1e-3) == pytest.approx(3.0, rel=5e-3)  # μ is named to 3 digits
     # It lies nowhere below the claim, and touches it: it is (ε, δ)-DP and no better.
     gap = np.asarray(curve.y) - dp_curve(curve.x, epsilon=3.0, delta=1e-3)
     assert -1e-5 < gap.min() < 2e-3
+    # A computed curve would cover it.
+    assert "gdp" not in {s.role for s in drawn(AUDIT, "tradeoff").series}
 
 
 def test_curves_of_other_laws_keep_their_names() -> None:
@@ -310,3 +315,18 @@ def test_words_that_differ_are_found(
     views = (a_view(subject=subject, estimates=(an_estimate(1.0),)) for subject in subjects)
     (figure,) = compare_views(several_views(*views))
     assert (figure.x.title, figure.x.names) == (title, names)
+
+
+def test_views_share_their_figures_four_at_a_time() -> None:
+    views = [replace(AUDIT.views[0], subject=f"run {name}") for name in "abcde"]
+    drawn = {figure.key: figure for figure in draw_views(views, AUDIT.claim)}
+    assert sorted(drawn) == sorted(
+        [f"{key}-{i}" for key in ("tradeoff", "low_fpr", "growth") for i in (1, 2)]
+        + [f"scores-{i}" for i in range(1, 6)]
+    )
+    attacks = [s for s in drawn["tradeoff-1"].series if s.kind == "step"]
+    assert [s.name for s in attacks] == [f"the attack: {name}" for name in "abcd"]
+    assert len({s.role for s in attacks}) == 4
+    claims = [s for s in drawn["tradeoff-1"].series if s.role == "claim"]
+    assert len(claims) == 1  # said once
+    assert drawn["scores-5"].title == "Scores of the attack: e"

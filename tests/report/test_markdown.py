@@ -114,7 +114,7 @@ def test_all_bounds_are_listed() -> None:
     assert f"| jeffreys | ≥ 2.5000 | 1e-05 | none: not a valid bound | {by}" in lines
     assert "The first decides, the others are for comparison." in lines
     assert "1 of 8 units failed" in text
-    assert text.count("<details>") == text.count("</details>") == 3
+    assert text.count("<details>") == text.count("</details>") == 5
 
 
 def test_views_are_one_table() -> None:

@@ -146,7 +146,7 @@ def test_nothing_is_loaded_and_nothing_is_inline(kind: str) -> None:
     for tag, name, value in Skeleton(page(FULL[kind])).attributes:
         assert not name.startswith("on")
         assert name not in ("style", "src", "srcset", "action", "formaction", "xlink:href")
-        assert (tag, value) == ("link", "data:,") or name != "href"
+        assert (tag, value) == ("link", "data:,") or name != "href" or value.startswith("#")
     assert "@import" not in page(FULL[kind])
     assert "url(" not in "".join(Skeleton(page(FULL[kind])).scripts["style"])
 
@@ -162,15 +162,22 @@ def test_ids_are_unique_and_references_to_them_resolve() -> None:
     assert len(ids) == len(set(ids))
     for name in ("aria-labelledby", "aria-describedby", "for"):
         assert {value for _, n, value in attributes if n == name} <= set(ids)
+    links = {value for _, name, value in attributes if name == "href" and value[:1] == "#"}
+    assert {f"#{each}" for each in ("evidence", "threat", "method", "again", "derivation")} <= links
+    assert {link[1:] for link in links} <= set(ids)
     charts = [value for _, name, value in attributes if name == "data-chart"]
-    assert charts == [str(i) for i in range(8)]  # every figure of every view, in order
+    assert charts == [str(i) for i in range(5)]  # shared by both views, but for their scores
 
 
 def test_the_first_screen_says_it_all() -> None:
     text = Skeleton(page(full_audit())).text.replace("\u00a0", " ")
     for part in (
         "refuted",
-        "ε = 1 was claimed, the attack proves ε ≥ 2.00 at δ = 1e-05.",
+        "Claim false: it leaks ε ≥ 2.00; ε = 1 was claimed.",
+        "True ε ≥ 2.00 at δ = 1e-05 with 0.95 confidence.",
+        "What it means for one person",
+        "ε = 1, as claimed at most 2.7% at most 73.1% ε ≥ 2.00, as proved at least 6.9%",
+        "What to do next",
         "sees every gradient",
         "One has the record, the other does not; all else is the same.",
         "claimed ε = 1",
@@ -213,7 +220,7 @@ def test_everything_needed_to_do_it_again_is_there() -> None:
     for part in (*source.shapes[0], "subject Scores", "rule null", "seed 7", "delta 1e-05"):
         assert part in text
     assert "Clopper, Pearson" in text  # what was used is cited
-    assert "Dong, Roth, Su" in text  # and what the curves rest on
+    assert "Kairouz" in text  # and what the curves rest on
     assert "Ville" not in text
     assert "Assumes" in text
     assert "Permission is hereby granted" in page(full_audit())  # the chart library's licence
@@ -226,16 +233,39 @@ def test_what_must_be_supplied_is_named_instead_of_a_command() -> None:
     assert "inside supplied from Python (ndarray)" in text
 
 
-def test_views_are_compared_on_one_scale_and_shown_one_by_one() -> None:
+def test_views_share_scale_figures_and_threat_model() -> None:
     text = page(full_views())
     shown = Skeleton(text).text
     assert "hold together with 0.95 confidence" in shown
-    assert re.findall(r'<section class="audit tone-(\w+)" id="(view-\d)">', text) == [
-        ("bad", "view-1"),
-        ("unclear", "view-2"),
-    ]
-    assert text.count('class="scale"') == 3
-    assert "What each view" not in shown
+    assert text.count('class="scale"') == 1
+    for once in ('id="threat"', 'id="again"', "<bdi>What was claimed</bdi>"):
+        assert text.count(once) == 1
+    for tone, verdict in (("bad", "refuted"), ("unclear", "cannot judge")):
+        assert re.search(rf'row-name">.*?tone-{tone}".*?{verdict}</span>', text, re.DOTALL)
+
+
+SENTENCES = {
+    "refuted": "Claim false: it leaks ε ≥ 2.00; ε = 1 was claimed.",
+    "not refuted": "Nothing found; this audit could have refuted claims up to ε = 5.00.",
+    "beyond reach": "Cannot judge: ε = 9 was claimed. ε = 9 is beyond reach:",
+    "proved": "Claim true: by computation ε is at most",
+    "violated": "The program did not do what was accounted for.",
+    "release": "The one rule passes.",
+}
+
+
+@pytest.mark.parametrize("kind", SENTENCES)
+def test_the_headline_is_one_sentence_for_everybody(kind: str) -> None:
+    title = re.search("<h1>(.*?)</h1>", page(AUDITS[kind]), re.DOTALL)
+    assert title is not None
+    assert SENTENCES[kind] in Skeleton(title[1]).text.replace("\u00a0", " ")
+
+
+def test_nothing_long_is_printed_twice() -> None:
+    """No sentence of the page proper; a formula names its own confidence."""
+    words, _, _ = Skeleton(page(full_views())).text.partition("Derivation: how")
+    said = [part for part in re.split(r"(?<=[.:]) ", words) if len(part) > 60]
+    assert [part for part in set(said) if said.count(part) > 2] == []
 
 
 def test_figures_are_described_in_words_too() -> None:

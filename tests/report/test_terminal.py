@@ -11,7 +11,7 @@ from rich.console import Console
 from epsilometer.core import judge
 from epsilometer.core.audit import Audit
 from epsilometer.core.words import headline
-from epsilometer.report.terminal import summary
+from epsilometer.report.terminal import brief, summary
 from epsilometer.report.texts import word_bound_meaning
 from epsilometer.report.tones import LOOKS
 from tests.examples import AUDITS, a_claim, a_provenance, a_view, an_audit, several_views
@@ -160,3 +160,24 @@ def test_no_escape_sequence_gets_through() -> None:
     text = shown(replace(audit, subject="s\x1b[2J", advice=("\x1b[5m",)))
     assert "\x1b" not in text
     assert "\x07" not in text
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_bars_fit_any_width(width: int) -> None:
+    """The shorter of two is never cut to the length of the longer."""
+    console = Console(width=width, file=io.StringIO())
+    console.print(summary(result(3.0, bound=bound(epsilon=3.3))))
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert max(map(len, lines)) <= width
+    short, long = (line.count("█") for line in lines if "█" in line)
+    assert 0 < short < long
+    assert "…" not in "".join(line for line in lines if "█" in line)
+
+
+@pytest.mark.parametrize("name", AUDITS)
+def test_three_lines_say_it(name: str) -> None:
+    console = Console(width=400, file=io.StringIO())
+    console.print(brief(AUDITS[name]))
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert 2 <= len(lines) <= 3
+    assert lines[0] == headline(AUDITS[name])

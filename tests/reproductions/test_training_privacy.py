@@ -159,3 +159,37 @@ def test_a_record_that_is_told_of_elsewhere_has_no_pdtp(script):
     found = script("indirect").measured()
     assert found["telling: PDTP"] == pytest.approx(found["honest: PDTP"], abs=1e-9)
     assert found["telling: DTP at the origin, binned"] == pytest.approx(np.log(199))
+
+
+def test_weka_is_given_numbers_and_categories(script, few):
+    lines = script("model_trees")._write_arff(few).splitlines()
+    assert lines[1:3] == ["@attribute n0 numeric", "@attribute n1 numeric"]
+    assert lines[3] == "@attribute c0 {0,1}"
+    assert lines[15:17] == ["@attribute label {0,1,2}", "@data"]
+    first = [float(cell) for cell in lines[17].split(",")]
+    assert first == [*few.numbers[0], *few.categories[0], few.labels[0]]
+    assert len(lines) == 17 + 60
+
+
+def test_a_jar_that_is_not_there_is_named(script, few, monkeypatch):
+    trees = script("model_trees")
+    monkeypatch.setattr(trees, "JAR", Path("no-weka.jar"))
+    with pytest.raises(FileNotFoundError, match="WEKA_JAR"):
+        trees.ModelTrees().everywhere(few, halves(np.random.default_rng(1)), np.arange(2))
+
+
+@pytest.mark.slow
+def test_model_trees_predict_what_they_were_trained_on(script, few):
+    trees = script("model_trees")
+    if not trees.JAR.exists():
+        pytest.skip("Weka is not installed.")
+    member = halves(np.random.default_rng(1))
+    found = trees.ModelTrees().everywhere(few, member, np.arange(2))
+    assert found.shape == (2, 60, 3)
+    np.testing.assert_allclose(np.exp(found).sum(axis=2), 1, atol=1e-5)
+    right = found.argmax(axis=2) == few.labels
+    assert right[member].mean() > 0.6
+    inside = int(np.flatnonzero(member[0])[0])
+    without = trees.ModelTrees().without(few, member, np.array([[0, inside]]))
+    assert without.shape == (1, 3)
+    assert not np.array_equal(without[0], found[0, inside])

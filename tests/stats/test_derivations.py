@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 import epsilometer
 from epsilometer import EpsilonEstimate, EpsilonLowerBound, Scores, epsilon_lower_bound
+from epsilometer.accounting import shuffle_upper
 from epsilometer.core.scores import Design
 from epsilometer.errors import InvalidArgument
 from epsilometer.rules import Best, Bonferroni, Fixed, HoldOut, Published, RankGrid
@@ -370,6 +371,7 @@ def _methods_of(*names: str) -> set[str]:
 def test_no_method_is_without_an_explanation() -> None:
     assert {"cosines", "mean_cosine", "anytime"} <= _methods_of("EpsilonLowerBound") <= set(BOUNDS)
     estimates = _methods_of("EpsilonEstimate", "_make_estimate", "make_reference")
+    estimates |= set(shuffle_upper.CAVEATS)
     assert len(estimates) >= len(ESTIMATES)
     for method in estimates:
         assert method.startswith(tuple(ESTIMATES)), method

@@ -261,3 +261,34 @@ def test_keeps_alpha_whatever_the_looks(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(100, 400))
 def test_keeps_alpha_of_many_looks_and_scores(seed: int) -> None:
     compare_with_sum(seed, 2_000)
+
+
+@pytest.mark.parametrize("alpha", [1e-6, 1e-9])
+@pytest.mark.parametrize(
+    ("n", "m"), [(100, 100), (20, 5_000), (100, 100_000), (99_000, 99_000)], ids=str
+)
+def test_digits_suffice_where_the_law_is_used(n: int, m: int, alpha: float) -> None:
+    """A look that never happens has chance 0; less would be what rounding took from α.
+
+    At 10⁻⁹ it took up to a quarter of α from 100 + 100,000 scores.
+    """
+    family = LookFamily(m, n, delta=0.0, alpha=alpha)
+    exact = rank_walk.is_affordable(m, n, delta=0.0, alpha=alpha)
+    assert exact or alpha < 1e-8
+    for epsilon in (0.0, 1.0, 4.0):
+        beyond = int(np.argmax(family.value_of(np.arange(family.marks)) >= epsilon + 3))
+        law = WalkLaw(family.looks(beyond), epsilon, delta=0.0, alpha=alpha)
+        assert not exact or law.hit(epsilon) > -rank_walk._MARGIN * alpha
+
+
+def test_factorials_have_all_digits() -> None:
+    logs = rank_walk._log_factorials(1 << 12)
+    np.testing.assert_allclose(logs, gammaln(np.arange(logs.size) + 1.0), rtol=1e-15, atol=1e-15)
+
+
+def test_balanced_samples_walk_once() -> None:
+    """The walk from below is that from above; of other samples both are walked."""
+    looks = LookFamily(400, 400, delta=1e-3, alpha=0.05).looks(600)
+    once = WalkLaw(looks, 1.5, delta=1e-3, alpha=0.05)
+    assert np.array_equal(looks.turned.k, looks.k)
+    assert once.hit(1.5) == pytest.approx(sum_all(looks, 1.5, 1e-3), abs=5e-5)

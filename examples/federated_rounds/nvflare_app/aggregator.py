@@ -7,7 +7,7 @@ from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.app_common.aggregators.model_aggregator import ModelAggregator
 
 import epsilometer as em
-from epsilometer.integrations.rounds import AccountedMean, CanaryRounds
+from epsilometer.integrations.rounds import AccountedMean, IterateWatch
 
 DELTA, SHAPE = 1e-5, (100, 40)  # of a model that begins with zeros
 
@@ -34,7 +34,7 @@ class CanaryAggregator(ModelAggregator):
         self._model = {"numpy_key": np.zeros(SHAPE)}  # as NumPy models are called
         self._updates: list[dict[str, np.ndarray]] = []
         accounted = AccountedMean(noise_multiplier=self._noise, clip_norm=1.0)
-        self._audited = CanaryRounds(
+        self._watch = IterateWatch(
             self._model, clip_norm=1.0, canaries=canaries, accounted=accounted
         )
 
@@ -44,7 +44,7 @@ class CanaryAggregator(ModelAggregator):
 
     def aggregate_model(self) -> FLModel:
         """Return the noisy mean, and write what was found so far."""
-        planted = [self._audited.make_update(number) for number in range(self.canaries)]
+        planted = [self._watch.make_update(number) for number in range(self.canaries)]
         clipped = [_clip(update) for update in (*self._updates, *planted)]
         scale = self.share * self._noise / len(clipped)
         self._model = {
@@ -53,8 +53,8 @@ class CanaryAggregator(ModelAggregator):
             + scale * self._rng.normal(size=value.shape)
             for name, value in self._model.items()
         }
-        self._audited.see(self._model, canaries=range(self.canaries), updates=self._updates)
-        audit = self._audited.audit(em.Claim(self.epsilon, delta=DELTA, unit="client"))
+        self._watch.see(self._model, canaries=range(self.canaries), updates=self._updates)
+        audit = self._watch.audit(em.Claim(self.epsilon, delta=DELTA, unit="client"))
         audit.save(Path(self.out) / "result.json")
         audit.save(Path(self.out) / "report.html")
         return FLModel(params=self._model)

@@ -204,11 +204,7 @@ def compose(
         start += times * law.start
         log_scale += times * log_total
         log_finite += times * math.log1p(-law.infinite)
-    low, high = _find_window(tilted, outside)
-    longest = max(masses.size for masses, _ in tilted)
-    size = scipy.fft.next_fast_len(max(high - low + 1, longest), real=True)
-    spectrum, error = _raise_spectrum(tilted, size)
-    composed = np.roll(scipy.fft.irfft(spectrum, size), -low)[: high - low + 1]
+    low, composed, error = convolve(tilted, outside=outside)
     # An error of each mass counts in δ with its weight e^{−tj}(1 − e^{−j}), j steps above ε; mass
     # that came in from outside the window, or is missing there, with 1 at most.
     above = step * np.arange(composed.size)
@@ -216,12 +212,32 @@ def compose(
     return LossDistribution(
         start=start + step * low,
         step=step,
-        masses=np.maximum(composed, 0.0),
+        masses=composed,
         infinite=-math.expm1(log_finite),
         tilt=tilt,
         log_scale=log_scale,
         error={"up": error, "down": -error, "nearest": 0.0}[rounding],
     )
+
+
+def convolve(
+    parts: Sequence[tuple[FloatArray, int]], *, outside: float = _OUTSIDE
+) -> tuple[int, FloatArray, float]:
+    """Convolve masses on the cells 0, 1, …, so many times each, by FFT.
+
+    Args:
+        parts: Masses that sum to about 1, and how often each is taken.
+        outside: Mass of the result that may lie outside the cells that are returned.
+
+    Returns:
+        The first cell of the result, its masses, and how wrong a mass may be.
+    """
+    low, high = _find_window(parts, outside)
+    longest = max(masses.size for masses, _ in parts)
+    size = scipy.fft.next_fast_len(max(high - low + 1, longest), real=True)
+    spectrum, error = _raise_spectrum(parts, size)
+    composed = np.roll(scipy.fft.irfft(spectrum, size), -low)[: high - low + 1]
+    return low, np.maximum(composed, 0.0), error
 
 
 def _tilt_masses(law: LossDistribution, tilt: float) -> tuple[FloatArray, float]:

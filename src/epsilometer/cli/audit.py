@@ -29,6 +29,7 @@ from epsilometer.core.references import BIBLIOGRAPHY
 from epsilometer.core.scores import Design, Scores
 from epsilometer.core.settings import section_name
 from epsilometer.errors import EpsilometerError, InvalidArgument
+from epsilometer.files.stamps import make_stamp, write_stamp
 from epsilometer.stats.estimators import REGISTRY
 
 
@@ -188,6 +189,7 @@ def end_audit(
     audit: Audit,
     options: Options,
     *,
+    advice: str = "",
     further: tuple[Any, ...] = (),
     code: bool = True,
 ) -> None:
@@ -196,18 +198,23 @@ def end_audit(
     Args:
         audit: What was found.
         options: How it is shown.
-        further: What people are told beside it.
+        advice: What to do next in this very case, in a line.
+        further: What is shown beside it with ``--verbose``.
         code: Whether the verdict decides the exit code.
     """
+    stamp = None if options.out is None else write_stamp(options.out)
+    if options.out is not None:
+        write_page(audit, options.out / "report.html", stamp)
     if options.html is not None:
-        write_page(audit, options.html)
+        write_page(audit, options.html, stamp or make_stamp())
     if options.as_json:
         say(audit.to_json())
     elif options.quiet:
         say(words.headline(audit))
     else:
-        show_audit(audit)
-        show(*further)
+        show_audit(audit, verbose=options.verbose, advice=advice)
+        if options.verbose:
+            show(*further)
         if options.out is not None:
             say(f"Report: {one_line(str(options.out / 'report.html'))}")
         if options.html is not None:

@@ -13,10 +13,12 @@ from epsilometer.cli.options import (
     data_option,
     delta_option,
     explain_option,
+    policy_option,
     run_argument,
     trust_option,
 )
 from epsilometer.cli.output import say, show_explanation
+from epsilometer.cli.policy import end_policy
 from epsilometer.core import annotations, judge, words
 from epsilometer.core.audit import Audit
 from epsilometer.core.chain import RESULT
@@ -28,7 +30,8 @@ from epsilometer.errors import InvalidArgument
 
 
 @click.command()
-@click.argument("file", metavar="RESULT", type=click.Path(path_type=Path))
+@click.argument("file", metavar="[RESULT]", type=click.Path(path_type=Path), required=False)
+@policy_option
 @claim_option
 @delta_option()
 @click.option(
@@ -47,7 +50,8 @@ from epsilometer.errors import InvalidArgument
 @data_option()
 @explain_option
 def check(
-    file: Path,
+    file: Path | None,
+    policy: Path | None,
     claim: float | None,
     delta: float | None,
     form: str,
@@ -65,8 +69,21 @@ def check(
     Exit code 1 if the claim is refuted, or a classifier is not to be released; 4 if RESULT cannot
     judge it (beyond reach, not valid, failed units, a bound at a smaller δ), never a pass.
 
+    With --policy every audit that the file requires is checked: 1 if one is refuted, 4 if one is
+    missing, too old, or of other code.
+
     Example: epsilometer check audit.json --claim 3 --delta 1e-5
     """
+    if (file is None) == (policy is None):
+        raise InvalidArgument("Expected RESULT or --policy FILE.toml, got neither or both.")
+    if policy is not None:
+        if verify or explain or key is not None or claim is not None:
+            raise InvalidArgument(
+                "Expected --policy without --claim, --verify, --signed-by and --explain."
+            )
+        end_policy(policy, form)
+        return
+    assert file is not None
     if key is not None:
         from epsilometer.verification import check_signature
 

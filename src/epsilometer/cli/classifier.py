@@ -22,7 +22,9 @@ from epsilometer.cli.options import (
     audit_options,
     field_options,
     option,
+    policy_option,
 )
+from epsilometer.cli.policy import apply_policy
 from epsilometer.errors import InvalidArgument
 from epsilometer.integrations.sklearn import MODELS, TableModel
 
@@ -63,11 +65,12 @@ def _limit_options(command: Any) -> Any:
     Classifier,
     {
         "published_as": "Publish the model file, an API, or labels alone: required.",
+        "model_file": "Search this file of the model too; it is never loaded.",
         "attacks": "Run these attacks, separated by commas; all or none.",
         "shadows": "Train and attack so many shadow models.",
         "precision": "Attack more models until limits are at most so wide.",
         "skip_trend": "Attack no smaller models, which show the trend with size.",
-        "records": "Leave out only a sample of records: sample:500.",
+        "records": "Leave out only some records: sample:500, or screen:500.",
         "preprocessing": "Refit scaling without each record, or hold it fixed.",
         "patience": "Allow refits so many seconds.",
         "decimals": "Show probabilities of an API with so many decimals.",
@@ -78,14 +81,17 @@ def _limit_options(command: Any) -> Any:
     },
     into="settings",
     special={"attacks": Listed(Suggested(*ATTACKS))},
+    defaults={"published_as": None},  # whoever types the command has to say it
 )
 @_limit_options
+@policy_option
 @audit_options(config=True, claim=False, units=True, home="epsilometer-classifier")
 def classifier(
     file: Path | None,
     source: dict[str, Any],
     settings: dict[str, Any],
     options: Options,
+    policy: Path | None,
     **limits: float | None,
 ) -> None:
     """Judge whether a classifier trained on TABLE may be published.
@@ -102,6 +108,7 @@ def classifier(
 
     Example: epsilometer classifier people.csv --label income --published-as file
     """
+    limits, options = apply_policy(policy, "classifier", limits, options)
     if (file is None) == (options.config is None):
         raise InvalidArgument("Expected TABLE or --config FILE.toml, got neither or both.")
     if file is not None:

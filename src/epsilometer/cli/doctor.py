@@ -36,15 +36,17 @@ USES = {
     "torch": "dpsgd, federated, posterior; classifiers that are networks; games on a GPU",
     "opacus": "audits of training with Opacus (epsilometer.integrations.opacus)",
     "flower": "audits of Flower deployments (epsilometer.integrations.flower)",
-    "sklearn": "classifier; the digits of demo, dpsgd, federated and posterior",
+    "sklearn": "classifier; classifiers of scikit-learn from Python",
     "dask": "--engine dask",
     "numba": "faster games of shuffle on a CPU; nothing stops without it",
     "parquet": "files that end in .parquet",
     "figures": "report --figures",
     "mlflow": "logging of results with MLflow",
     "signing": "check --signed-by",
+    "ui": "ui",
 }
 WITHOUT = (
+    "demo",
     "estimate",
     "shuffle",
     "audit",

@@ -9,6 +9,7 @@ import click
 
 from epsilometer import __version__
 from epsilometer.cli.output import say
+from epsilometer.core import judge
 from epsilometer.errors import UnreadableFile
 from epsilometer.lint import lint as lint_paths
 from epsilometer.lint import writing
@@ -38,21 +39,28 @@ _FORMS: MappingProxyType[str, Callable[[Report], str]] = MappingProxyType(
     help="Print for people, programs, GitHub Actions, JUnit or code scanning.",
 )
 @click.option("--exclude", multiple=True, metavar="GLOB", help="Leave these out; may be repeated.")
-def lint(paths: tuple[Path, ...], form: str, exclude: tuple[str, ...]) -> None:
-    """Check training code for batches the accountant does not assume.
+@click.option("--strict", is_flag=True, help="Exit with 4 where nothing could be checked.")
+@click.option("--no-cache", is_flag=True, help="Check everything again.")
+def lint(
+    paths: tuple[Path, ...], form: str, exclude: tuple[str, ...], *, strict: bool, no_cache: bool
+) -> None:
+    """Check training code for what its accountant does not assume.
 
-    PATH is a Python file, a notebook or a folder of them. Nothing is imported or run. A comment
-    # epsilometer: ignore[SHUF001] keeps a rule from its line.
+    PATH is a Python file, a notebook or a folder of them; all are checked as one project. Nothing
+    is imported or run. A comment # epsilometer: ignore[SHUF001] reason keeps a rule from its line.
 
     Exit code 1 if it finds something. A file that cannot be read or parsed is told in the report;
-    if nothing else is found the exit code is then 2, never a pass.
+    if nothing else is found the exit code is then 2, never a pass. With --strict it is 4 where no
+    known DP library, or no sampler, was found.
 
     Example: epsilometer lint train.py
     """
-    report = lint_paths(paths, exclude=exclude)
+    report = lint_paths(paths, exclude=exclude, cached=not no_cache)
     say(_FORMS[form](report))
     if report.findings:
         raise SystemExit(1)
     if report.problems:
         names = ", ".join(dict.fromkeys(repr(problem.path) for problem in report.problems))
         raise UnreadableFile(f"Could not check {names}.")
+    if strict and report.blind:
+        raise SystemExit(judge.exit_code(judge.CANNOT_JUDGE))

@@ -1,10 +1,7 @@
 """The ``epsilometer`` command. Commands are imported when called, so that help is instant."""
 
-import codecs
 import difflib
-import io
 import os
-import sys
 import traceback
 import warnings
 from collections.abc import Iterator
@@ -16,8 +13,9 @@ import click
 from click.shell_completion import CompletionItem
 
 from epsilometer import __version__
+from epsilometer.cli.encoding import spell_out
 from epsilometer.cli.output import say, show, word_error
-from epsilometer.core.printing import one_line, spell_out
+from epsilometer.core.printing import one_line
 from epsilometer.errors import SHOW_ERRORS, EpsilometerError, EpsilometerWarning, shows_errors
 
 if TYPE_CHECKING:
@@ -38,7 +36,10 @@ HEADINGS: dict[str, dict[str, str]] = {
         "lint": "Check training code for batches the accountant does not assume.",
         "report": "Make the report of RUN, a run's directory or an audit.",
     },
-    "Runs": {"runs": "List, resume, verify, compare and follow runs and their results."},
+    "Runs": {
+        "runs": "List, resume, verify, compare and follow runs and their results.",
+        "ui": "Watch the runs in FOLDER live, in a browser.",
+    },
     "Other": {
         "demo": "Audit DP training on real data, right and with a mistake.",
         "reproduce": "Measure what a paper published, beside its numbers.",
@@ -56,7 +57,10 @@ STARTS = (
     ("DP-SGD that shuffles", "epsilometer shuffle --noise-multiplier 1 --steps 100 --claim 3"),
     ("settings of DP-SGD, and records", "epsilometer dpsgd --config audit.toml"),
     ("federated training", "epsilometer federated --rounds 50 --cohort 100"),
-    ("a classifier without DP", "epsilometer classifier people.csv --label income"),
+    (
+        "a classifier without DP",
+        "epsilometer classifier people.csv --label income --published-as file",
+    ),
     ("predictions with uncertainty", "epsilometer posterior --config audit.toml"),
     ("an audit, and a CI job", "epsilometer check audit.json --claim 3 --delta 1e-5"),
 )
@@ -66,7 +70,6 @@ _HELP = (
     ("all commands; one of them", "epsilometer --help; epsilometer estimate --help"),
     ("how a number came about", "--explain, with any of them"),
 )
-_SPELL_OUT = "epsilometer.spell_out"  # name of what a stream does with letters it cannot show
 _WORKERS = "PYTHONWARNINGS"  # variable of the environment that workers inherit
 _MODULES = {
     "estimate": "audit",
@@ -116,11 +119,12 @@ class _Commands(click.Group):
             *click.Command.shell_complete(self, ctx, incomplete),
         ]
 
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        """Prepare the streams before anything is printed, help too."""
+        spell_out()
+        return super().make_context(*args, **extra)
+
     def invoke(self, ctx: click.Context) -> Any:
-        codecs.register_error(_SPELL_OUT, spell_out)
-        for stream in (sys.stdout, sys.stderr):
-            if isinstance(stream, io.TextIOWrapper):  # as of Windows, where ε cannot be shown
-                stream.reconfigure(errors=_SPELL_OUT)
         try:
             with _quiet_warnings():
                 return super().invoke(ctx)

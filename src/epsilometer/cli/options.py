@@ -49,6 +49,7 @@ class Options:
         as_json: Print the audit as JSON.
         html: File of a further page.
         quiet: Print the verdict line only.
+        verbose: Print bounds, evidence and threat model too.
         explain: Print how the result came about.
     """
 
@@ -66,6 +67,7 @@ class Options:
     as_json: bool = False
     html: Path | None = None
     quiet: bool = False
+    verbose: bool = False
     explain: bool = False
 
 
@@ -204,7 +206,10 @@ html_option = option(
     help="Write the report to this file.",
 )
 explain_option = option("--explain", is_flag=True, help="Explain how each number came about.")
-quiet_option = option("--quiet", is_flag=True, help="Print only the verdict line.")
+quiet_option = option("-q", "--quiet", is_flag=True, help="Print only the verdict line.")
+verbose_option = option(
+    "-v", "--verbose", is_flag=True, help="Print bounds, evidence and threat model too."
+)
 seed_option = option(
     "--seed",
     type=click.IntRange(min=0),
@@ -216,6 +221,12 @@ confidence_option = option(
     type=float,
     show_default="0.95",
     help="Hold all bounds together with this confidence.",
+)
+policy_option = option(
+    "--policy",
+    type=click.Path(path_type=Path),
+    metavar="FILE.toml",
+    help="Hold results to this policy: privacy-policy.toml.",
 )
 claim_option = option("--claim", type=float, metavar="EPS", help="Judge this claimed ε.")
 until_option = option(
@@ -337,6 +348,7 @@ def audit_options(
             names = [field.name for field in dataclasses.fields(Options)]
             shared = {name: given.pop(name) for name in names if name in given}
             shared.setdefault("quiet", False)
+            shared.setdefault("verbose", False)
             options = Options(
                 engine=make_engine(engine_name, workers, address) if units else None,
                 listen=() if shared["quiet"] or not units else (listener(as_json=log_json),),
@@ -344,7 +356,7 @@ def audit_options(
             )
             return command(*args, options=options, **given)
 
-        declared.extend((json_option, html_option, quiet_option, explain_option))
+        declared.extend((json_option, html_option, quiet_option, verbose_option, explain_option))
         return _add(with_options, *declared)
 
     return decorate

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from epsilometer.core.audit import Audit
+    from epsilometer.files.stamps import Stamp
 
 _PLAIN_WIDTH = 100
 
@@ -86,11 +87,11 @@ def make_table(
     return table
 
 
-def show_audit(audit: "Audit") -> None:
-    """Print an audit for people."""
-    from epsilometer.report.terminal import summary
+def show_audit(audit: "Audit", *, verbose: bool, advice: str = "") -> None:
+    """Print an audit for people: the verdict and what to do next; verbose: all of it."""
+    from epsilometer.report.terminal import brief, summary
 
-    show(summary(audit))
+    show(summary(audit) if verbose else brief(audit, advice=advice))
 
 
 def show_explanation(audit: "Audit", *, aside: bool = False) -> None:
@@ -100,11 +101,11 @@ def show_explanation(audit: "Audit", *, aside: bool = False) -> None:
     say(f"\n{explain(audit)}", err=aside)
 
 
-def write_page(audit: "Audit", path: Path) -> None:
-    """Write the report as one file, whole or not at all."""
+def write_page(audit: "Audit", path: Path, stamp: "Stamp | None" = None) -> None:
+    """Write the report as one file, whole or not at all, with the stamp of the result."""
     from epsilometer.report.page import page
 
-    write_text(page(audit), path)
+    write_text(page(audit, stamp=() if stamp is None else stamp.describe()), path)
 
 
 def write_text(text: str, path: Path) -> None:

@@ -1,5 +1,6 @@
 """``epsilometer posterior``."""
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -12,7 +13,9 @@ from epsilometer.cli.options import (
     Options,
     audit_options,
     field_options,
+    policy_option,
 )
+from epsilometer.cli.policy import apply_policy
 from epsilometer.cli.sources import DropoutOnRecords
 
 
@@ -54,8 +57,11 @@ from epsilometer.cli.sources import DropoutOnRecords
     into="settings",
     special={"forms": Listed(click.STRING)},
 )
+@policy_option
 @audit_options(config=True, units=True, home="epsilometer-posterior")
-def posterior(source: dict[str, Any], settings: dict[str, Any], options: Options) -> None:
+def posterior(
+    source: dict[str, Any], settings: dict[str, Any], options: Options, policy: Path | None
+) -> None:
     """Choose the form in which uncertain predictions may be published.
 
     Networks with dropout are trained again and again, with a record and without it, and asked for
@@ -66,6 +72,7 @@ def posterior(source: dict[str, Any], settings: dict[str, Any], options: Options
 
     Example: epsilometer posterior --runs 8 --out posterior-run
     """
+    settings, options = apply_policy(policy, "posterior", settings, options)
     if source and options.config is None:
         source = {"type": "dropout-on-records", **source}
     call = make_call(

@@ -103,7 +103,7 @@ class _Lines:
 
     def __init__(self, write: Callable[[str], Any] | None = None) -> None:
         self._say = write or (lambda line: say(line, err=True))
-        self._pace, self._spoke = _Pace(), -_BETWEEN_LINES
+        self._pace, self._spoke, self._done = _Pace(), -_BETWEEN_LINES, -1
         self._warnings = _Warnings()
 
     def __call__(self, event: Event) -> None:
@@ -114,8 +114,10 @@ class _Lines:
             self._say(f"{details['units']} units{before}, {details['workers']} at a time.")
         elif event.name == "progress":
             last = details["finished"] + details["failed"] == details["units"]
-            if last or time.monotonic() - self._spoke >= _BETWEEN_LINES:
-                self._spoke = time.monotonic()
+            due = last or time.monotonic() - self._spoke >= _BETWEEN_LINES
+            done = details["finished"] + details["failed"]
+            if due and done != self._done:  # a run may say twice that it is at its end
+                self._spoke, self._done = time.monotonic(), done
                 self._say(self._line(details))
         elif warning := self._warnings.word(event):
             self._say(warning)

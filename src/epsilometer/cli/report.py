@@ -4,20 +4,28 @@ from pathlib import Path
 
 import click
 
-from epsilometer.cli.options import explain_option, html_option, json_option
-from epsilometer.cli.output import say, show_audit, show_explanation, write_page
+from epsilometer.cli.options import explain_option, html_option, json_option, verbose_option
+from epsilometer.cli.output import say, show_audit, show_explanation, write_page, write_text
 from epsilometer.core.audit import Audit
 from epsilometer.core.printing import one_line
 from epsilometer.core.serialisation import load
 from epsilometer.errors import InvalidArgument
+from epsilometer.files.stamps import read_stamp
 
 
 @click.command()
 @click.argument("source", metavar="RUN", type=click.Path(path_type=Path))
 @html_option
+@click.option(
+    "--badge",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the verdict as a small SVG picture.",
+)
 @click.option("--markdown", is_flag=True, help="Print Markdown for a pull request.")
 @json_option
 @explain_option
+@verbose_option
 @click.option(
     "--figures",
     type=click.Path(file_okay=False, path_type=Path),
@@ -27,9 +35,11 @@ from epsilometer.errors import InvalidArgument
 def report(
     source: Path,
     html: Path | None,
+    badge: Path | None,
     markdown: bool,
     as_json: bool,
     explain: bool,
+    verbose: bool,
     figures: Path | None,
 ) -> None:
     """Make the report of RUN, a run's directory or an audit.
@@ -39,23 +49,31 @@ def report(
 
     Example: epsilometer report demo-run --html demo.html
     """
-    audit = load(source)
-    if html is None and not (markdown or as_json or figures):
+    audit, stamp = load(source), read_stamp(source)
+    if html is None and not (markdown or as_json or figures or badge):
         html = source / "report.html" if source.is_dir() else source.with_suffix(".html")
     if markdown:
-        from epsilometer.report.markdown import as_markdown
+        from epsilometer.report.markdown import as_markdown, plain
 
         say(as_markdown(audit))
+        if stamp is not None:
+            said = " · ".join(plain(f"{name}: {value}") for name, value in stamp.describe())
+            say(f"<sub>{said}</sub>")
     elif as_json:
         say(audit.to_json())
     else:
-        show_audit(audit)
+        show_audit(audit, verbose=verbose)
     if explain:
         show_explanation(audit, aside=markdown or as_json)
+    if badge is not None:
+        from epsilometer.report.badge import badge as draw_badge
+
+        write_text(draw_badge(audit), badge)
+        say(f"Badge: {one_line(str(badge))}", err=markdown or as_json)
     if figures is not None:
         _draw(audit, figures)
     if html is not None:
-        write_page(audit, html)
+        write_page(audit, html, stamp)
         say(f"Report: {one_line(str(html))}", err=markdown or as_json)
 
 

@@ -1,10 +1,9 @@
 """``epsilometer runs``: what lies in folders of runs, how far a run is, and how it goes on."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import click
 import msgspec
@@ -26,6 +25,7 @@ from epsilometer.cli.options import (
     trust_option,
 )
 from epsilometer.cli.output import make_table, say, show, write_text
+from epsilometer.cli.runs_words import to_plain
 from epsilometer.core import judge, words
 from epsilometer.core.chain import describe_break
 from epsilometer.core.printing import one_line, to_json_text
@@ -33,7 +33,7 @@ from epsilometer.engine.heartbeat import Heartbeat, read_heartbeat
 from epsilometer.engine.run import read_finished_result
 from epsilometer.engine.store import Store, group_causes, is_busy
 from epsilometer.errors import InvalidArgument
-from epsilometer.files.history.comparison import Compared, Comparison
+from epsilometer.files.history.comparison import Compared
 from epsilometer.files.history.comparison import compare as compare_results
 from epsilometer.files.history.entries import Entry
 from epsilometer.files.history.index import History
@@ -83,6 +83,7 @@ runs.add_command(verify)
     help="Show so many; 0 shows all.",
 )
 @json_option
+@html_option
 @_rebuild_option
 def list_(
     folder: Path,
@@ -92,6 +93,7 @@ def list_(
     since: float,
     last: int,
     as_json: bool,
+    html: Path | None,
     rebuild: bool,
 ) -> None:
     """List the results in FOLDER and below it, oldest first.
@@ -99,10 +101,15 @@ def list_(
     Dates are when files were written. Only new and changed files are read; the others are known
     by an index among your caches, which may be deleted.
 
-    Example: epsilometer runs list . --subject digits --since 2026-01-01
+    Example: epsilometer runs list . --subject digits --since 2026-01-01 --html index.html
     """
     history = History(folder, rebuild=rebuild)
     entries = history.select(kind=kind, subject=subject, refuted=refuted, since=since)
+    if html is not None:
+        from epsilometer.cli.index_page import index_page
+
+        write_text(index_page(history, entries, html), html)
+        say(f"Report: {one_line(str(html))}", err=True)
     if as_json:
         plain = {
             "entries": [entry.to_dict() for entry in entries],
@@ -121,14 +128,22 @@ def list_(
 
 @runs.command()
 @run_argument
+@click.option("--watch", is_flag=True, help="Show it again every second, until the run ends.")
 @json_option
-def status(directory: Path, as_json: bool) -> None:
+def status(directory: Path, watch: bool, as_json: bool) -> None:
     """Show how far the run in directory RUN is.
 
     Says which units are late, and why others failed. Changes nothing there.
 
     Example: epsilometer runs status demo-run
     """
+    if watch:
+        from epsilometer.cli.watching import watch_run
+
+        if as_json:
+            raise InvalidArgument("Expected --watch or --json, got both.")
+        watch_run(directory)
+        return
     store = Store.open(directory)
     damaged, failures = store.look(), store.failures()
     result, broken = read_finished_result(store), describe_break(directory)
@@ -221,16 +236,22 @@ def resume(directory: Path, data: Path | None, options: Options) -> None:
 @click.argument("first", metavar="A", type=click.Path(path_type=Path))
 @click.argument("second", metavar="B", type=click.Path(path_type=Path))
 @json_option
-def compare(first: Path, second: Path, as_json: bool) -> None:
+@html_option
+def compare(first: Path, second: Path, as_json: bool, html: Path | None) -> None:
     """Compare the results A and B: settings, bounds, and what differs.
 
     A and B are JSON files or directories of runs. It says whether a difference means anything.
 
-    Example: epsilometer runs compare runs/v1 runs/v2
+    Example: epsilometer runs compare runs/v1 runs/v2 --html difference.html
     """
     found = compare_results(first, second)
+    if html is not None:
+        from epsilometer.cli.compare_page import compare_page
+
+        title = f"{first.name} and {second.name}"
+        write_text(compare_page(found, title=one_line(title)), html)
     if as_json:
-        say(to_json_text(_to_plain(found)))
+        say(to_json_text(to_plain(found)))
         return
     if found.settings:
         rows = ((Text(one_line(cell)) for cell in row) for row in found.settings)
@@ -347,20 +368,6 @@ def _show_pair(audit: Compared) -> list[RenderableType]:
 
 def _show_verdict(entry: Entry) -> Text:
     return Text(entry.verdict, style=LOOKS[judge.tone(entry.verdict)].terminal)
-
-
-def _to_plain(found: Comparison) -> dict[str, Any]:
-    return {
-        "settings": [
-            dict(zip(("name", "first", "second"), row, strict=True)) for row in found.settings
-        ],
-        "audits": [
-            {**asdict(audit), "first": audit.first.to_dict(), "second": audit.second.to_dict()}
-            for audit in found.audits
-        ],
-        "only_first": list(found.only_first),
-        "only_second": list(found.only_second),
-    }
 
 
 def _warn(history: History) -> None:

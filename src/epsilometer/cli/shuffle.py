@@ -1,6 +1,5 @@
 """``epsilometer shuffle``."""
 
-import math
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
@@ -12,6 +11,7 @@ from rich.text import Text
 
 from epsilometer.accounting.pld import poisson_epsilon
 from epsilometer.accounting.shuffle import shuffle_epsilon, shuffle_noise
+from epsilometer.accounting.shuffle_upper import shuffle_upper, sufficient_noise
 from epsilometer.audits.shuffling.subject import ShuffledSGD
 from epsilometer.cli.audit import end_audit, make_call, run_call
 from epsilometer.cli.options import (
@@ -88,7 +88,10 @@ def shuffle(
         assert call.delta is not None  # make_call fills it in
         call = replace(call, claim=call.subject.accounted_claim(call.delta))
     audit = run_call(call, options)
-    end_audit(audit, options, further=(Text(word_answer(audit)),))
+    said = word_answer(audit)
+    _, _, remedy = said.partition("\n")
+    advice = remedy.partition("\n")[0] if audit.exit_code == 1 else ""
+    end_audit(audit, options, advice=advice, further=(Text(said),))
 
 
 def word_answer(audit: Audit) -> str:
@@ -98,23 +101,34 @@ def word_answer(audit: Audit) -> str:
     assert sampling is not None
     assert view.computed is not None
     reported, bound = claimed(audit.claim.epsilon), view.bound
+    (upper,) = (estimate for estimate in view.estimates if estimate.role == "upper")
     lines = [
         f"You report ε = {reported} (Poisson: {sampling.accounted_epsilon:.2f}). "
-        f"With {sampling.sampler} the mechanism's ε is at least {number(view.computed.low)}; "
+        f"With {sampling.sampler} the mechanism's ε is between {number(view.computed.low)} (exact "
+        f"for one pair of data sets) and {number_up(audit.upper)} (proved: {upper.method}); "
         f"certified by {bound.n_in + bound.n_out:,} trials of the game: ε ≥ "
         f"{number(bound.epsilon)} ({bound.confidence:.0%}).",
     ]
-    bins = f"balls in bins (ε = {sampling.balls_in_bins.epsilon:.2f} with this noise)"
-    if sampling.needed_noise is not None:
-        lines.append(
-            f"To satisfy ε = {reported} you need noise ≥ {sampling.needed_noise:.3f}; or sample by "
-            f"Poisson, or by {bins}."
-        )
-    if math.isfinite(audit.upper):
-        lines.append(f"Without any shuffling ε would be {number_up(audit.upper)}.")
     if sampling.published:
         lines.append(f"Published lower bound: {number(sampling.published)}.")
+    if sampling.needed_noise is not None and sampling.sufficient_noise is not None:
+        lines.append(
+            f"To satisfy ε = {reported} with {sampling.sampler}, noise of "
+            f"{number(sampling.needed_noise, 3)} is necessary and "
+            f"{number_up(sampling.sufficient_noise, 3)} is sufficient."
+        )
+        lines.append(_word_remedy(sampling, reported))
     return "\n".join(lines)
+
+
+def _word_remedy(sampling: SamplerFinding, reported: str) -> str:
+    """Name the sampler that keeps the claim at the least noise, and the others beside it."""
+    best, *others = sampling.remedies
+    beside = ", ".join(f"{other.sampler} {number_up(other.noise, 3)}" for other in others)
+    return (
+        f"Least noise that keeps ε = {reported} by proof: {number_up(best.noise, 3)} with "
+        f"{best.sampler} ({beside})."
+    )
 
 
 def _count_steps(settings: dict[str, Any], dataset_size: int | None) -> int:
@@ -153,7 +167,9 @@ def _make_row(
         delta=delta,
         adjacency="zero_out",
     )
-    needed = shuffle_noise(epsilon=poisson, delta=delta, steps=steps, epochs=epochs)
+    wanted: dict[str, Any] = {"epsilon": poisson, "delta": delta, "steps": steps, "epochs": epochs}
+    needed, enough = shuffle_noise(**wanted), sufficient_noise(**wanted)
+    upper = shuffle_upper(noise_multiplier=noise, steps=steps, epochs=epochs, delta=delta)
     return {
         "name": name,
         "noise": f"{noise:g}",
@@ -162,8 +178,10 @@ def _make_row(
         "δ": f"{delta:g}",
         "reported ε (Poisson)": f"{poisson:.3f}",
         "ε of shuffling ≥": number(exact.low, 3),
+        "≤": number_up(upper.high, 3),
         "times": f"{exact.low / poisson:.1f}" if poisson else "–",
-        "noise needed ≥": number(needed, 3),
+        "noise necessary": number(needed, 3),
+        "noise sufficient": number_up(enough, 3),
     }
 
 

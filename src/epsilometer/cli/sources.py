@@ -32,7 +32,7 @@ class DropoutOnRecords:
     """A network with dropout, how it is trained, and the record that is there or not.
 
     Attributes:
-        file: ``.csv``, ``.parquet`` or ``.npz``; or "digits", which ship with scikit-learn.
+        file: ``.csv``, ``.parquet`` or ``.npz``; or "digits", which come with the package.
         label: The column or array of labels, where it has no usual name.
         records: How many are trained on, the first; all that are not for ``test`` or ``shadow``
             by default.

@@ -69,13 +69,17 @@ def _build(trends: Sequence[Trend], title: str) -> Document:
     return Document(
         title=title,
         verdict=Verdict(finding=finding, lead=history_words.CAUTION),
-        blocks=tuple(_build_section(trend, place) for place, trend in enumerate(trends, start=1)),
+        blocks=build_trends(trends),
     )
+
+
+def build_trends(trends: Sequence[Trend]) -> tuple[Section, ...]:
+    """Return a section per trend: its figure and its table."""
+    return tuple(_build_section(trend, place) for place, trend in enumerate(trends, start=1))
 
 
 def _build_section(trend: Trend, place: int) -> Section:
     table = Table(
-        title=f"results {place}",
         head=history_words.TREND_HEAD,
         rows=tuple(history_words.trend_rows(trend)),
     )

@@ -1,7 +1,7 @@
 """``epsilometer zoo``."""
 
 import sys
-from typing import Any
+from typing import Any, Literal
 
 import click
 from rich.text import Text
@@ -11,6 +11,7 @@ from epsilometer.cli.output import make_table, say, show
 from epsilometer.core.plain import to_plain
 from epsilometer.core.printing import to_json_text
 from epsilometer.errors import InvalidArgument
+from epsilometer.zoo.linting import list_sources, render_scores
 from epsilometer.zoo.page import count_outcomes, list_mistakes
 from epsilometer.zoo.program import Kind, Program
 from epsilometer.zoo.programs import has_library, list_programs
@@ -28,7 +29,7 @@ _WITHOUT: dict[Kind, str] = {
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 @option(
     "--kind",
-    type=click.Choice(["step", "opacus", "flower"]),
+    type=click.Choice(["step", "opacus", "flower", "source"]),
     help="Run programs of this kind only.",
 )
 @option(
@@ -43,7 +44,7 @@ _WITHOUT: dict[Kind, str] = {
 @json_option
 def zoo(
     ids: tuple[str, ...],
-    kind: Kind | None,
+    kind: Kind | Literal["source"] | None,
     seeds: int,
     source: bool,
     seed: int | None,
@@ -55,6 +56,9 @@ def zoo(
 
     Example: epsilometer zoo
     """
+    if kind == "source":
+        _show_sources(ids, source=source)
+        return
     programs = _choose(ids, kind)
     if source:
         say("\n\n".join(_describe_source(program) for program in programs))
@@ -79,6 +83,24 @@ def zoo(
         if kind is None and not ids and not has_library(each):
             say(words, err=as_json)
     if any(outcome.accused and outcome.program.right for outcome in outcomes):
+        raise SystemExit(1)
+
+
+def _show_sources(ids: tuple[str, ...], *, source: bool) -> None:
+    """Print how lint does on programs that are only read, or these programs."""
+    if source:
+        known = {program.id: program for program in list_sources()}
+        unknown = [each for each in ids if each not in known]
+        if unknown:
+            raise InvalidArgument(
+                f"Expected ids from {min(known)} to {max(known)}, got {unknown[0]!r}."
+            )
+        chosen = [known[each] for each in ids] or list(known.values())
+        say("\n\n".join(f"# {each.id}: {each.title}\n{each.source}" for each in chosen))
+        return
+    scores, accused = render_scores()
+    say(scores)
+    if accused:
         raise SystemExit(1)
 
 

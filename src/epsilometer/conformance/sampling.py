@@ -13,7 +13,7 @@ from epsilometer.core import judge
 from epsilometer.core.bound import EpsilonEstimate
 from epsilometer.core.findings import CheckOutcome
 from epsilometer.errors import InvalidArgument
-from epsilometer.sampling.samplers import Sampler, is_poisson
+from epsilometer.sampling.samplers import Sampler, is_poisson, label_sampler
 
 _SAME = 1e-6  # relative, of two rates that were computed in different ways
 _ALL = "taking all records in every step"
@@ -36,6 +36,7 @@ class SamplerCheck:
         missing: Steps that were taken and are not on the books.
         epochs: Whole epochs among the steps.
         planned: Whether these steps are a plan, and not what is on the books.
+        assumed: What the accountant assumes, in words.
     """
 
     loader: str
@@ -49,6 +50,7 @@ class SamplerCheck:
     missing: int
     epochs: int
     planned: bool
+    assumed: str
 
     @property
     def verdict(self) -> CheckOutcome:
@@ -60,11 +62,6 @@ class SamplerCheck:
     def agrees(self) -> bool:
         """Whether the reported ε stands; for tests."""
         return self.verdict == judge.CONFORMS
-
-    @property
-    def assumed(self) -> str:
-        """What the accountant assumes, in words."""
-        return f"Poisson sampling at rate {self.rate:.4g}"
 
     @property
     def sentence(self) -> str:
@@ -134,6 +131,7 @@ def compare_sampling(
     batch_size: int | None = None,
     planned: bool = False,
     taken: int | None = None,
+    assumed: Sampler | None = None,
 ) -> SamplerCheck:
     """Put the ε of a sampler beside what an accountant of Poisson sampling reports.
 
@@ -148,6 +146,7 @@ def compare_sampling(
         batch_size: Needed where the sampler's ε depends on it.
         planned: Whether the history is a plan.
         taken: Steps that the optimiser counts; None where it counts none.
+        assumed: What the accountant assumes, where that is not Poisson sampling.
 
     Example:
         >>> from epsilometer.sampling.samplers import Shuffle
@@ -160,6 +159,12 @@ def compare_sampling(
         raise InvalidArgument("Expected a history of one entry or more, got none.")
     steps = count_steps(history)
     rate = min(rate for _, rate, _ in history)
+    if assumed is not None:
+        conforms = sampler == assumed
+    else:
+        conforms = all(
+            _rate_of_step(sampler, booked) <= booked * (1 + _SAME) for _, booked, _ in history
+        )
     full = rate > 1 - _SAME and sampler is not None  # all records, however ordered
     missing = 0 if taken is None or planned else max(0, taken - steps)
     done = [part for part in (*history, (*history[-1][:2], missing)) if part[2]]
@@ -167,8 +172,7 @@ def compare_sampling(
         loader=_ALL if full else name,
         rate=rate,
         accountant=accountant,
-        conforms=full
-        or all(_rate_of_step(sampler, booked) <= booked * (1 + _SAME) for _, booked, _ in history),
+        conforms=full or conforms,
         epsilon_reported=reported,
         epsilon_real=_compute_real(sampler, done, delta, batch_size),
         delta=delta,
@@ -176,6 +180,9 @@ def compare_sampling(
         missing=missing,
         epochs=_count_epochs(history),
         planned=planned,
+        assumed=f"Poisson sampling at rate {rate:.4g}"
+        if assumed is None
+        else getattr(assumed, "words", label_sampler(assumed)),
     )
 
 

@@ -170,12 +170,14 @@ class RoundWatch:
         """Take the noise on the number of clipped updates, in units of the accounted one."""
         self._count.see(residual, self.rounds + 1)
 
-    def end(self, released: Arrays, *, everybody: bool = False) -> None:
+    def end(self, released: Arrays, *, same_client: bool = False) -> None:
         """Take what the server released at the end of the round.
 
         Args:
             released: The new weights.
-            everybody: Whether every client took part, so that no sampling amplifies.
+            same_client: Whether one client, the same in all rounds that say so, is known to have
+                taken part, so that no sampling amplifies: where everybody took part, say. The ε of
+                what ran is that of these rounds.
         """
         if self._open is None or self._noise is None:
             return
@@ -189,7 +191,7 @@ class RoundWatch:
         self._noise.see(
             ended.split(ended.residual),
             noise_multiplier=sigma,
-            rate=1.0 if everybody else None,
+            rate=1.0 if same_client else None,
         )
         self._replies.see(ended, self.rounds)
         clipped_here = own.clipped_by == "server"
@@ -203,7 +205,7 @@ class RoundWatch:
         self._fraction.lean(ended, [(by - 1) * shift for by in _FRACTIONS], self.rounds)
 
     def bound_epsilon(self, *, delta: float, alpha: float) -> EpsilonLowerBound | None:
-        """Return the ε of the noise that was measured; None where clients were sampled.
+        """Return the ε of the noise that was measured; None where nobody is known to take part.
 
         Args:
             delta: δ.
@@ -213,6 +215,20 @@ class RoundWatch:
         if not groups:
             return None
         return bound_epsilon_of_run(groups, delta=delta, confidence=1 - alpha)
+
+    def share_confidence(
+        self, confidence: float, *, delta: float, parts: int = 1
+    ) -> tuple[EpsilonLowerBound | None, float]:
+        """Return the ε of what ran, and the confidence that is left for all other bounds.
+
+        Args:
+            confidence: Of all bounds together.
+            delta: δ.
+            parts: How often a run was begun that was killed: each part spends less.
+        """
+        spent = min(SHARE, (1 - confidence) / 2)
+        bound = self.bound_epsilon(delta=delta, alpha=spent / (parts * (parts + 1)))
+        return bound, confidence if bound is None else confidence + spent
 
     def finding(self, *more: Check, bound: EpsilonLowerBound | None = None) -> ConformanceFinding:
         """Return what was found so far.

@@ -8,7 +8,7 @@ from xml.sax.saxutils import escape, quoteattr
 from epsilometer.core.printing import printable
 
 Level: TypeAlias = Literal["error", "warning", "notice"]
-Outcome: TypeAlias = Literal["passed", "failure", "error"]
+Outcome: TypeAlias = Literal["passed", "failure", "error", "skipped"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +17,8 @@ class Case:
 
     Attributes:
         name: Of the case.
-        outcome: A failure is something found; an error is something that could not be judged.
+        outcome: A failure is something found; an error is something that could not be judged;
+            what was skipped had nothing to judge.
         message: What was found.
         file: Where, if in a file.
     """

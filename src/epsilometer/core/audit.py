@@ -235,7 +235,7 @@ class Audit(Plain, frozen=True, kw_only=True):
         )
 
     def save(self, path: str | Path) -> Path:
-        """Write the audit: ``.json``, ``.html`` or ``.md``, by the suffix."""
+        """Write the audit by the suffix: ``.json``, ``.html``, ``.md``, or ``.svg`` for a badge."""
         return save(self, Path(path))
 
     def to_json(self) -> str:

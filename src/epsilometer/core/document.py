@@ -105,6 +105,8 @@ class Table(Block):
             there, so that a reader can sort and search many of them.
         fields: Their fields, one per column.
         total: How many of them there are.
+        links: Where the first cell of each row leads, on a page; of one's own making alone.
+        badges: A verdict beside the first cell of each row.
     """
 
     head: tuple[str, ...]
@@ -115,6 +117,8 @@ class Table(Block):
     finding: str = ""
     fields: tuple[str, ...] = ()
     total: int = 0
+    links: tuple[str, ...] = ()
+    badges: tuple[Badge, ...] = ()
 
     @property
     def more(self) -> int:

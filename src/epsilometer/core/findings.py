@@ -25,6 +25,7 @@ from epsilometer.core.plain import (
     Count,
     Nonnegative,
     Number,
+    Plain,
     PositiveCount,
     Probability,
     check_counts,
@@ -46,15 +47,31 @@ Standing: TypeAlias = Literal["below", "above", "unclear"]
 Swept: TypeAlias = Literal["samples", "unit"]
 
 
+class SamplerNoise(Plain, frozen=True, kw_only=True):
+    """How much noise keeps a claim, by proof, with a sampler.
+
+    Attributes:
+        sampler: Its name.
+        noise: The noise multiplier; infinite where nothing is proved.
+    """
+
+    sampler: str
+    noise: Number
+
+
 class SamplerFinding(BaseFinding, frozen=True, kw_only=True):
     """What the sampler that was used costs, beside the one that was accounted for.
 
     Attributes:
         sampler: The one that was used, in words.
         accounted_epsilon: What accounting by Poisson sampling reports for these settings.
-        needed_noise: Noise multiplier below which the claim is certainly false with this sampler;
-            None where nothing was claimed.
-        balls_in_bins: The ε of the same noise with balls in bins.
+        needed_noise: Noise multiplier below which the claim is certainly false with this sampler:
+            necessary. None where nothing was claimed.
+        sufficient_noise: Noise multiplier from which the claim is certainly true with this sampler;
+            infinite where nothing is proved, None where nothing was claimed.
+        remedies: Samplers with the noise that keeps the claim by proof, the least noise first;
+            empty where nothing was claimed.
+        balls_in_bins: What the ε of the same noise with balls in bins is at most.
         published: The lower bound of Chua et al. for one epoch of shuffling; 0 for more epochs or
             other samplers, for which it is not stated.
     """
@@ -62,6 +79,8 @@ class SamplerFinding(BaseFinding, frozen=True, kw_only=True):
     sampler: str
     accounted_epsilon: Nonnegative
     needed_noise: float | None
+    sufficient_noise: Number | None
+    remedies: tuple[SamplerNoise, ...]
     balls_in_bins: EpsilonEstimate
     published: Nonnegative
 

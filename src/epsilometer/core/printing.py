@@ -18,7 +18,6 @@ __all__ = [
     "name_error",
     "one_line",
     "printable",
-    "spell_out",
     "to_csv_text",
     "to_json_text",
 ]
@@ -28,14 +27,6 @@ _COLONS = re.compile(r"::(?=\w)")
 _HASHES = re.compile(r"##(?=\[|vso\[)", re.IGNORECASE)
 _FORMULA = re.compile(r"\s*[=+\-@|%]")  # how spreadsheets recognise a formula, or a call of DDE
 _OURS = ("The worker died", "It took longer than")  # begin what the engine says itself
-_ASCII = {
-    **{"ε": "epsilon", "δ": "delta", "μ": "mu", "σ": "sigma", "α": "alpha", "√": "sqrt "},
-    **{"≥": ">=", "≤": "<=", "≈": "~", "±": "+/-", "−": "-", "–": "-", "×": "x", "·": "*"},
-    **{"…": "...", "→": "->", "’": "'", "“": '"', "”": '"', "∞": "inf", "⁻": "-", "²": "^2"},
-    **dict.fromkeys(map(chr, range(0x2500, 0x2580)), "+"),  # corners of boxes
-    **dict.fromkeys(map(chr, range(0x2580, 0x25A0)), "#"),  # bars
-    **{"✓": "+", "✗": "x", "•": "*", "─": "-", "━": "-", "│": "|", "┃": "|", "█": "#"},
-}
 LONGEST = 2_000  # letters of a text; nobody reads more in one line
 
 
@@ -53,23 +44,6 @@ def one_line(text: str, longest: int = LONGEST) -> str:
     line = " ".join(printable(text[: 4 * longest]).split())
     line = _HASHES.sub("# #", _COLONS.sub(": :", line))
     return line if len(line) <= longest else line[: longest - 1] + "…"
-
-
-def spell_out(error: UnicodeError) -> tuple[str, int]:
-    """Spell out letters that a terminal cannot show, as one on Windows in cp1252: ε is "epsilon".
-
-    An error handler for ``codecs.register_error``; what it does not know becomes a question mark.
-
-    Example:
-        >>> import codecs
-        >>> codecs.register_error("spell out", spell_out)
-        >>> "refuted: ε ≥ 3 – ☃".encode("cp1252", "spell out")
-        b'refuted: epsilon >= 3 \\x96 ?'
-    """
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    letters = error.object[error.start : error.end]
-    return "".join(_ASCII.get(letter, "?") for letter in letters), error.end
 
 
 def name_error(traceback: str) -> str:

@@ -11,7 +11,13 @@ BIBLIOGRAPHY = MappingProxyType(
         "carlini2022": "Carlini, Chien, Nasr, Song, Terzis, Tramèr: Membership Inference Attacks "
         "From First Principles. IEEE S&P 2022.",
         "chua2024": "Chua, Ghazi, Kamath, Kumar, Manurangsi, Sinha, Zhang: How Private are DP-SGD "
-        "Implementations? ICML 2024.",
+        "Implementations? ICML 2024; Scalable DP-SGD: Shuffling vs. Poisson Subsampling. "
+        "NeurIPS 2024.",
+        "chua2025": "Chua, Ghazi, Harrison, Leeman, Kamath, Kumar, Manurangsi, Sinha, Zhang: "
+        "Balls-and-Bins Sampling for DP-SGD. AISTATS 2025.",
+        "feldman2021": "Feldman, McMillan, Talwar: Hiding Among the Clones: A Simple and Nearly "
+        "Optimal Analysis of Privacy Amplification by Shuffling. FOCS 2021.",
+        "feldman2025": "Feldman, Shenfeld: Privacy Amplification by Random Allocation. 2025.",
         "andrew2024": "Andrew, Kairouz, Oh, Oprea, McMahan, Suriyakumar: One-shot Empirical "
         "Privacy Estimation for Federated Learning. ICLR 2024.",
         "clopper1934": "Clopper, Pearson: The Use of Confidence or Fiducial Limits Illustrated in "
@@ -19,12 +25,16 @@ BIBLIOGRAPHY = MappingProxyType(
         "dong2022": "Dong, Roth, Su: Gaussian Differential Privacy. JRSS B 84, 2022.",
         "doroshenko2022": "Doroshenko, Ghazi, Kamath, Kumar, Manurangsi: Connect the Dots: Tighter "
         "Discrete Approximations of Privacy Loss Distributions. PETS 2022.",
+        "feldman2020": "Feldman, Zhang: What Neural Networks Memorize and Why: Discovering the "
+        "Long Tail via Influence Estimation. NeurIPS 2020.",
         "gal2016": "Gal, Ghahramani: Dropout as a Bayesian Approximation: Representing Model "
         "Uncertainty in Deep Learning. ICML 2016.",
         "jagielski2020": "Jagielski, Ullman, Oprea: Auditing Differentially Private Machine "
         "Learning: How Private is Private SGD? NeurIPS 2020.",
         "kairouz2015": "Kairouz, Oh, Viswanath: The Composition Theorem for Differential Privacy. "
         "ICML 2015.",
+        "koh2017": "Koh, Liang: Understanding Black-box Predictions via Influence Functions. ICML "
+        "2017.",
         "long2017": "Long, Bindschaedler, Gunter: Towards Measuring Membership Privacy. 2017.",
         "maddock2023": "Maddock, Sablayrolles, Stock: CANIFE: Crafting Canaries for Empirical "
         "Privacy Measurement in Federated Learning. ICLR 2023.",
@@ -45,6 +55,8 @@ BIBLIOGRAPHY = MappingProxyType(
         "turner2024": "Turner, Ly, Grünwald: Generic E-Variables for Exact Sequential k-Sample "
         "Tests that Allow for Optional Stopping. J. Statistical Planning and Inference 230, 2024.",
         "ville1939": "Ville: Étude critique de la notion de collectif. Gauthier-Villars, 1939.",
+        "wang2019": "Wang: Per-instance Differential Privacy. J. Privacy and Confidentiality "
+        "9(1), 2019.",
         "waudbysmith2024": "Waudby-Smith, Ramdas: Estimating Means of Bounded Random Variables by "
         "Betting. JRSS B 86, 2024.",
         "wilks1941": "Wilks: Determination of Sample Sizes for Setting Tolerance Limits. Annals of "
@@ -55,5 +67,7 @@ BIBLIOGRAPHY = MappingProxyType(
         "Jones: Bayesian Estimation of Differential Privacy. ICML 2023.",
         "zarifzadeh2024": "Zarifzadeh, Liu, Shokri: Low-Cost High-Power Membership Inference "
         "Attacks. ICML 2024.",
+        "zhu2024": "Zhu, Guo, Feng, Simeone: On the Impact of Uncertainty and Calibration on "
+        "Likelihood-Ratio Membership Inference Attacks. arXiv 2402.10686, 2024.",
     }
 )

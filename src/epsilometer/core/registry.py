@@ -9,12 +9,14 @@ import functools
 import pkgutil
 import sys
 from collections.abc import Iterator, Mapping
-from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from epsilometer import _validate
 from epsilometer.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 Item = TypeVar("Item")
 
@@ -107,7 +109,7 @@ class Registry(Mapping[str, Item], Generic[Item]):
         """Return the number of names."""
         return len(tuple(iter(self)))
 
-    def _entries(self) -> Mapping[str, EntryPoint]:
+    def _entries(self) -> "Mapping[str, EntryPoint]":
         return _find_entries(self._groups, tuple(sys.path))
 
 
@@ -120,7 +122,9 @@ def path_of(item: Any) -> str:
 
 
 @functools.lru_cache(maxsize=64)
-def _find_entries(groups: tuple[str, ...], path: tuple[str, ...]) -> Mapping[str, EntryPoint]:
+def _find_entries(groups: tuple[str, ...], path: tuple[str, ...]) -> "Mapping[str, EntryPoint]":
     """Return entry points of some groups; scanning all distributions takes about 10 ms."""
+    from importlib.metadata import entry_points
+
     del path  # a key of the cache: another path may have other distributions
     return {entry.name: entry for group in groups for entry in entry_points(group=group)}

@@ -16,6 +16,7 @@ RENDERERS: Registry[Render] = Registry(  # by suffix
         ".json": "epsilometer.core.serialisation:to_json",
         ".html": "epsilometer.report.page:page",
         ".md": "epsilometer.report.markdown:as_markdown",
+        ".svg": "epsilometer.report.badge:badge",
     },
 )
 

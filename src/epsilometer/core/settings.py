@@ -66,7 +66,7 @@ CHOICES: Registry[type] = Registry(
         "dropout-on-records": "epsilometer.cli.sources:DropoutOnRecords",
         "table-model": "epsilometer.integrations.sklearn:TableModel",
         "federated-task": "epsilometer.audits.federated.source:FederatedTask",
-        "digits": "epsilometer.integrations.sklearn:Digits",
+        "digits": "epsilometer.files.digits:Digits",
     },
     also=("samplers",),
 )

@@ -66,6 +66,54 @@ def word_finding(audit: Audit) -> str:
     return " ".join(filter(None, [said, _word_design(audit)]))
 
 
+def announce(audit: Audit) -> str:
+    """Say what was found in one sentence, for people who know neither ε nor this program.
+
+    Example:
+        >>> import epsilometer as em
+        >>> audit = em.audit(em.Scores([1.0] * 900, [0.0] * 900), 3.0, delta=1e-5)
+        >>> announce(audit)
+        'Claim false: it leaks ε ≥ 6.39; ε = 3 was claimed.'
+    """
+    claim = audit.claim
+    if claim is None or audit.find(RuleFinding) or audit.verdict == judge.VIOLATED:
+        return word_finding(audit)
+    places = _decimals(audit)
+    said = f"ε = {claimed(claim.epsilon, places)} was claimed"
+    if audit.verdict in judge.BAD:
+        leaks = f"leaks ε ≥ {number(audit.epsilon, places)}; {said}."
+        ran = None if audit.conformance is None else audit.conformance.bound
+        several = len(audit.views) > 1 and (ran is None or ran.epsilon < audit.epsilon)
+        view = max(audit.views, key=lambda each: each.epsilon, default=None)
+        return f"Claim false: {view.subject if several and view else 'it'} {leaks}"
+    if audit.verdict == judge.PROVED:
+        return f"Claim true: by computation ε is at most {number_up(audit.upper)}; {said}."
+    if audit.verdict == judge.CANNOT_JUDGE:
+        return f"Cannot judge: {said}. {audit.judgement.reason}"
+    return f"Nothing found; {_word_could(audit)}."
+
+
+def _word_could(audit: Audit) -> str:
+    reach = audit.reach
+    if reach is None or reach == math.inf:
+        return "this audit could have refuted any claim"
+    return f"this audit could have refuted claims up to ε = {number(reach)}"
+
+
+def word_evidence(audit: Audit) -> str:
+    """Say what a one-sentence finding rests on: the bound, its confidence, and its reach."""
+    if audit.claim is None or audit.find(RuleFinding):
+        return ""
+    parts, epsilon = [], audit.epsilon
+    if epsilon > 0 and audit.verdict not in judge.UNCLEAR:
+        computed = (view.computed.low for view in audit.views if view.computed is not None)
+        sure = "" if epsilon in computed else f" with {audit.confidence:.4g} confidence"
+        parts.append(f"True ε ≥ {number(epsilon)} at δ = {_proved_delta(audit):g}{sure}.")
+    if audit.verdict == judge.NOT_REFUTED:
+        parts += [f"ε = {claimed(audit.claim.epsilon)} was claimed.", word_reach(audit)]
+    return " ".join(filter(None, [*parts, _word_design(audit)]))
+
+
 def _word_design(audit: Audit) -> str:
     """Say how the scores came about, where whoever gave them stated it or left the default."""
     if not audit.views or "design" not in audit.provenance.settings:
@@ -118,12 +166,12 @@ def _proved_delta(audit: Audit) -> float:
     return 0.0 if bound is None else bound.delta
 
 
-def number_up(value: float) -> str:
+def number_up(value: float, decimals: int = 2) -> str:
     """Format an upper bound: it must not be shown smaller than it is."""
-    cut = number(value)
+    cut = number(value, decimals)
     if math.isinf(value) or abs(value) >= 1e5 or float(cut) == value:
         return cut
-    return number(value + 0.01)
+    return number(value + 10.0**-decimals, decimals)
 
 
 def _word_rules(audit: Audit, rules: tuple[RuleFinding, ...]) -> str:

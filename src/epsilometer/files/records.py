@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epsilometer import _validate
-from epsilometer.core.settings import parse_choice
 from epsilometer.errors import InvalidArgument
+from epsilometer.files.digits import read_digits
 from epsilometer.files.readers import Column, Content, hash_file, open_columns, refuse_huge
 from epsilometer.files.tables import FEWER
 from epsilometer.types import FloatArray, IntArray
@@ -64,7 +64,7 @@ def read_records(
 def read_named_records(
     file: Path, *, label: str | None = None, divide_by: float | None = None
 ) -> tuple[FloatArray, IntArray]:
-    """Read all records of a file, or the digits that ship with scikit-learn.
+    """Read all records of a file, or the digits that come with the package.
 
     Args:
         file: As :func:`read_records` takes it; or "digits".
@@ -83,8 +83,8 @@ def read_named_records(
             f"Expected no label and no divide_by with the digits, got {label!r} and "
             f"{divide_by!r}: they are known, and scaled to [0, 1]."
         )
-    digits = parse_choice("digits").load()
-    return digits["features"].reshape(-1, 8, 8) / 16.0, digits["labels"]
+    features, labels = read_digits()
+    return features.reshape(-1, 8, 8) / 16.0, labels
 
 
 def hash_records(file: Path) -> tuple[tuple[str, str], ...]:

@@ -13,7 +13,7 @@ from epsilometer.audits.federated.directions import Family, make_directions
 from epsilometer.audits.federated.iterates import (
     KEPT,
     Arrays,
-    IterateWatch,
+    CosineWatch,
     Layout,
     OtherUpdates,
 )
@@ -25,10 +25,10 @@ from epsilometer.engine.environment import versions
 from epsilometer.engine.request import Request
 from epsilometer.errors import InvalidArgument
 
-__all__ = ["AccountedMean", "CanaryRounds"]
+__all__ = ["AccountedMean", "IterateWatch"]
 
 
-class CanaryRounds:
+class IterateWatch:
     """Canaries for the rounds of one federated run, and what was seen of them.
 
     A canary is a client that sends a random direction, as long as clipping allows. Your server
@@ -53,12 +53,12 @@ class CanaryRounds:
 
     Example:
         >>> rng, model = np.random.default_rng(0), {"w": np.zeros(4000)}
-        >>> canaries = CanaryRounds(model, clip_norm=1.0, canaries=100, seed=1)
+        >>> watch = IterateWatch(model, clip_norm=1.0, canaries=100, seed=1)
         >>> for _ in range(3):
-        ...     total = sum(canaries.make_update(number)["w"] for number in range(100))
+        ...     total = sum(watch.make_update(number)["w"] for number in range(100))
         ...     model = {"w": model["w"] + (total + 0.5 * rng.normal(size=4000)) / 100}
-        ...     canaries.see(model, canaries=range(100))
-        >>> canaries.audit(1.0, delta=1e-5).verdict
+        ...     watch.see(model, canaries=range(100))
+        >>> watch.audit(1.0, delta=1e-5).verdict
         'refuted'
     """
 
@@ -87,7 +87,7 @@ class CanaryRounds:
         self._directions = make_directions(
             family, count=2 * canaries, dimension=self._layout.size, key=self.seed
         )
-        self._watch = IterateWatch(
+        self._watch = CosineWatch(
             self._directions,
             self._layout.flatten(model),
             sizes=self._layout.sizes,
@@ -96,6 +96,7 @@ class CanaryRounds:
         self._canaries, self._clip_norm, self._sampled = canaries, float(clip_norm), sampled
         self._accounted, self._rounds = accounted, RoundWatch()
         self._model = {name: np.array(value) for name, value in model.items()}
+        self._witness: int | None = None  # the canary whose rounds say what a client loses
 
     def make_update(self, number: int) -> dict[str, NDArray[Any]]:
         """Return what a canary adds to the weights that it is sent, made afresh at every call."""
@@ -158,7 +159,9 @@ class CanaryRounds:
         if self._accounted is not None:
             for number in members:
                 self._rounds.add(self._join(self.make_update(number)), canary=True)
-            self._rounds.end(released)
+            if self._witness is None and members:
+                self._witness = members[0]
+            self._rounds.end(released, same_client=self._witness in members)
 
     def _join(self, update: Arrays) -> Mapping[str, NDArray[Any]]:
         return {name: value + update[name] for name, value in self._model.items()}
@@ -189,14 +192,15 @@ class CanaryRounds:
         filled = request.fill_claim(adjacency="zero_out", unit="client")
         knowledge: Literal["hidden", "known"] = "hidden" if self._sampled else "known"
         title = f"federated rounds, {self._canaries:,} canaries"
+        bound, left = self._rounds.share_confidence(confidence, delta=at)
         views = measure_iterates(
             self._watch.summarise(),
-            dataclasses.replace(request, claim=filled),
+            dataclasses.replace(request, claim=filled, confidence=left),
             dimension=self._layout.size,
             participation=knowledge,
             subject=title,
         )
-        checks = () if self._accounted is None else (self._rounds.finding(),)
+        checks = () if self._accounted is None else (self._rounds.finding(bound=bound),)
         return Audit(
             subject=title,
             claim=filled,
@@ -204,7 +208,7 @@ class CanaryRounds:
             provenance=Provenance(
                 subject="rounds",
                 settings={
-                    "function": "epsilometer.integrations.rounds:CanaryRounds",
+                    "function": "epsilometer.integrations.rounds:IterateWatch",
                     "model": {"supplied": "arrays"},
                     "canaries": self._canaries,
                     "clip_norm": self._clip_norm,

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from epsilometer import _validate
 from epsilometer._extras import needs
-from epsilometer.engine.fingerprints import fingerprint
 from epsilometer.errors import InvalidArgument
 from epsilometer.files.readers import Column, hash_file
 from epsilometer.files.spellings import read_spelled
@@ -28,28 +27,6 @@ _KNOWN = (
     "The lists of words in each column are taken as known to everybody: that a word is among them "
     "does not count as risk."
 )
-
-
-def digits() -> tuple[FloatArray, IntArray]:
-    """Return the 1,797 handwritten digits of scikit-learn: pixels 0–16, and their classes."""
-    with needs("sklearn", extra="sklearn"):
-        from sklearn import datasets
-    bunch = datasets.load_digits()
-    return np.asarray(bunch.data, np.float64), np.asarray(bunch.target, np.int64)
-
-
-@dataclass(frozen=True)
-class Digits:
-    """The handwritten digits of scikit-learn, by reference: what a result names in their place."""
-
-    def load(self) -> dict[str, Any]:
-        """Read ``features`` and ``labels``."""
-        features, labels = digits()
-        return {"features": features, "labels": labels}
-
-    def fingerprints(self) -> tuple[tuple[str, str], ...]:
-        """Return the SHA-256 of both."""
-        return tuple((name, fingerprint(value)) for name, value in self.load().items())
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

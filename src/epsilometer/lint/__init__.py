@@ -1,13 +1,17 @@
-"""Check training code: is what draws the batches what the accountant assumes?
+"""Check training code: does the run do what its accountant assumes?
 
-Sources are parsed, never imported or run. ``lint`` reads files and folders, ``lint_source`` one
-text; both return a ``Report`` of findings, each with its reason, its remedy and the
-``epsilometer shuffle`` call that says what ε really is. A package teaches it another library by an
-entry point of the group ``epsilometer.lint`` that names a ``Library``.
+Sources are parsed, never imported or run. ``lint`` reads files and folders as one project,
+``lint_source`` one text; both return a ``Report`` of findings, each with its reason, its remedy and
+the ``epsilometer shuffle`` call that says what ε really is. A package teaches it another library by
+an entry point of the group ``epsilometer.lint`` that names a ``Library``.
+
+One idea: ``module`` reads a file, ``project`` joins files by their names, ``flow`` follows values
+through them, ``roles`` finds what calls do for privacy, ``programs`` what runs together. ``checks``
+has the rules, which ask these and nothing else.
 """
 
-from epsilometer.lint.libraries import DpCall, Library, Loader
-from epsilometer.lint.rules import RULES, Finding, Problem, Report, Rule
+from epsilometer.lint.libraries import DpCall, Library, Loader, Trainer
+from epsilometer.lint.rules import RULES, Finding, Problem, Report, Rule, Understood
 from epsilometer.lint.run import lint, lint_source
 
 __all__ = [
@@ -19,6 +23,8 @@ __all__ = [
     "Problem",
     "Report",
     "Rule",
+    "Trainer",
+    "Understood",
     "lint",
     "lint_source",
 ]

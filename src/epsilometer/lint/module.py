@@ -1,35 +1,39 @@
-"""Parse a module into what the checks ask of it: names, values and calls."""
+"""Parse a module into what the checks ask of it: names, bindings and calls."""
 
 import ast
-import operator
 import re
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeAlias
+from pathlib import PurePosixPath
+from typing import TypeAlias
 
 from epsilometer.lint.libraries import Catalogue, Known, load_catalogue
 
 Scope: TypeAlias = ast.AST | None  # a function or class; None is the module
-Number: TypeAlias = int | float
+Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
-_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _PARTIAL = ("functools", "partial")
 _LONGEST = 200  # arguments that a partial, or a dictionary that is handed over, holds
 _LONGEST_ALIAS = 10  # a = b; b = c; ... ends, also if it turns in a circle
+_NEAREST = 3  # bindings of one name that are looked at
 _MEANINGS = 10  # of a name that is imported from here or there
-_DEEPEST = 20  # of an arithmetic expression; a longer one is no constant a person wrote
-_SENSIBLE = 1e18  # numbers of a training run are smaller
-_OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.USub: operator.neg,
-    ast.Not: operator.not_,
-}
+
+
+@dataclass(frozen=True)
+class Import:
+    """An import, as it is written: ``from ..a import b`` has level 2, path ``a``, and name ``b``.
+
+    ``name`` is empty for ``import a.b``, and ``*`` for a star.
+    """
+
+    level: int
+    path: str
+    name: str = ""
 
 
 class Names:
@@ -42,10 +46,12 @@ class Names:
 
     def __init__(self, nodes: Iterable[ast.AST], catalogue: Catalogue) -> None:
         self._starred = catalogue.names | {_PARTIAL}
+        self.imports: dict[str, list[Import]] = defaultdict(list)  # by the name that is bound
+        self.stars: list[Import] = []
         self._imported: dict[str, set[str]] = defaultdict(set)
         self._aliases: dict[str, list[ast.expr]] = defaultdict(list)
-        self._stars: set[str] = set()  # top packages
-        self._defined: set[str] = set()
+        self._star_packages: set[str] = set()
+        self.defined: set[str] = set()
         for node in nodes:
             self._take(node)
 
@@ -55,16 +61,22 @@ class Names:
                 for alias in node.names:
                     whole = alias.name if alias.asname else alias.name.partition(".")[0]
                     self._import(alias.asname or whole, whole)
-            case ast.ImportFrom(level=0):
+                    self._note(alias.asname or whole, Import(0, alias.name))
+            case ast.ImportFrom(level=level):
                 for alias in node.names:
+                    bound, made = alias.asname or alias.name, Import(level, node.module or "")
                     if alias.name == "*":
-                        self._stars.add((node.module or "").partition(".")[0])
+                        self.stars.append(Import(level, node.module or "", "*"))
+                        if not level:
+                            self._star_packages.add(made.path.partition(".")[0])
+                        continue
+                    self._note(bound, Import(level, made.path, alias.name))
+                    if level:  # from . import DataLoader: the project's own
+                        self.defined.add(bound)
                     else:
-                        self._import(alias.asname or alias.name, f"{node.module}.{alias.name}")
-            case ast.ImportFrom():  # from . import DataLoader: the project's own
-                self._defined.update(alias.asname or alias.name for alias in node.names)
+                        self._import(bound, f"{node.module}.{alias.name}")
             case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
-                self._defined.add(node.name)
+                self.defined.add(node.name)
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
                 self._aliases[name].append(value)
 
@@ -72,10 +84,15 @@ class Names:
         if len(self._imported[name]) < _MEANINGS:
             self._imported[name].add(path)
 
-    def list_packages(self) -> set[str]:
-        """Return the top packages of everything imported."""
+    def _note(self, name: str, made: Import) -> None:
+        if len(self.imports[name]) < _MEANINGS:
+            self.imports[name].append(made)
+
+    @cached_property
+    def packages(self) -> frozenset[str]:
+        """The top packages of everything imported."""
         paths: set[str] = set().union(*self._imported.values())
-        return {path.partition(".")[0] for path in paths} | self._stars
+        return frozenset({path.partition(".")[0] for path in paths} | self._star_packages)
 
     def resolve(self, expression: ast.expr) -> set[Known]:
         """Return top package and last part of what an expression may stand for."""
@@ -92,7 +109,7 @@ class Names:
             while isinstance(expression, ast.Attribute):
                 parts.append(expression.attr)
                 expression = expression.value
-            if not isinstance(expression, ast.Name) or expression.id in self._defined:
+            if not isinstance(expression, ast.Name) or expression.id in self.defined:
                 return set()
             name = expression.id
             if name in self._imported:
@@ -102,22 +119,42 @@ class Names:
                 whole = ".".join([name, *reversed(parts)])
                 last = whole.rpartition(".")[2]
                 known = {package for package, of_it in self._starred if of_it == last}
-                return {f"{package}.{whole}" for package in known & self._stars}
+                return {f"{package}.{whole}" for package in known & self._star_packages}
             if len(values) > 1 or not isinstance(values[0], ast.Name | ast.Attribute):
                 return set()
             expression = values[0]
         return set()
 
 
-class Values:
-    """Names that are assigned once, to something that can be read off the source.
+Path: TypeAlias = tuple[int | str, ...]
 
-    A name assigned twice, or by a loop, an argument or ``+=``, is unknown.
+
+@dataclass(frozen=True)
+class Binding:
+    """What a name is bound to: a part of an expression.
+
+    Attributes:
+        value: The expression; None for an argument, a counter or what ``+=`` changes.
+        path: The part: ``(1,)`` for ``b`` of ``a, b = value``.
+        argument: Whether the name is an argument of its function.
+        line: Where.
     """
+
+    value: ast.expr | None
+    path: Path = ()
+    argument: bool = False
+    line: int = 0
+
+
+class Bindings:
+    """What the names of a module, and the attributes of its classes, are bound to."""
 
     def __init__(self, nodes: Iterable[ast.AST], scopes: dict[int, tuple[Scope, ...]]) -> None:
         self._scopes = scopes
-        self._bound: dict[tuple[int, str], list[ast.expr | None]] = defaultdict(list)
+        self._bound: dict[tuple[int, str], list[Binding]] = defaultdict(list)
+        self._attributes: dict[int, dict[str, list[Binding]]] = defaultdict(
+            lambda: defaultdict(list)
+        )
         self._changed: set[str] = set()
         for node in nodes:
             self._take(node)
@@ -133,91 +170,96 @@ class Values:
                 self._bind(target, value)
             case ast.AugAssign() | ast.For() | ast.AsyncFor() | ast.comprehension():
                 self._bind(node.target, None)
-            case ast.withitem(optional_vars=target) if target is not None:
-                self._bind(target, None)
+            case ast.withitem(optional_vars=target, context_expr=value) if target is not None:
+                self._bind(target, value)
             case ast.arg():  # an argument belongs to the function, which is the node's own scope
-                self._bound[self._key(node, node.arg)].append(None)
+                self._bound[self._key(node, node.arg)].append(
+                    Binding(None, argument=True, line=node.lineno)
+                )
             case ast.Subscript(value=ast.Name(id=name), ctx=ast.Store() | ast.Del()):
                 self._changed.add(name)
             case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="update" | "pop")):
                 self._changed.add(name)
 
-    def _bind(self, target: ast.expr, value: ast.expr | None) -> None:
+    def _bind(self, target: ast.expr, value: ast.expr | None, path: Path = ()) -> None:
         match target:
             case ast.Name(id=name):
-                self._bound[self._key(target, name)].append(value)
+                self._bound[self._key(target, name)].append(
+                    Binding(value, path, line=target.lineno)
+                )
+                around = self._scopes[id(target)][-1]
+                if isinstance(around, ast.ClassDef):
+                    self._attributes[id(around)][name].append(Binding(value, path))
+            case ast.Attribute(value=ast.Name(id="self"), attr=name):
+                for scope in reversed(self._scopes[id(target)]):
+                    if isinstance(scope, ast.ClassDef):
+                        self._attributes[id(scope)][name].append(Binding(value, path))
+                        break
             case ast.Tuple(elts=targets) | ast.List(elts=targets):
-                values: list[ast.expr | None] = [None] * len(targets)
-                if isinstance(value, ast.Tuple) and len(value.elts) == len(targets):
-                    values = list(value.elts)
-                for each, worth in zip(targets, values, strict=True):
-                    self._bind(each, worth)
+                starred = any(isinstance(each, ast.Starred) for each in targets)
+                for place, each in enumerate(targets):
+                    index = place if not starred else place - len(targets)
+                    whole = isinstance(value, ast.Tuple) and len(value.elts) == len(targets)
+                    if value is None or isinstance(each, ast.Starred):
+                        self._bind(each, None)
+                    elif whole and isinstance(value, ast.Tuple):
+                        self._bind(each, value.elts[place], path)
+                    else:
+                        self._bind(each, value, (*path, index))
 
     def _key(self, node: ast.AST, name: str) -> tuple[int, str]:
         return id(self._scopes[id(node)][-1]), name
 
-    def find_assigned(self, name: ast.Name) -> ast.expr | None:
-        """Return the one expression a name was assigned, seen from where it stands."""
+    def find(self, name: ast.Name) -> tuple[Scope, list[Binding]]:
+        """Return what a name is bound to, seen from where it stands, and in which scope.
+
+        Of many bindings those last before the name count; in another scope, the last of all.
+        """
+        own = self._own(name)
         for scope in reversed(self._scopes[id(name)]):
-            values = self._bound.get((id(scope), name.id))
-            if values:
-                return values[0] if len(values) == 1 else None
-        return None
+            found = self._bound.get((id(scope), name.id))
+            if not found or (isinstance(scope, ast.ClassDef) and scope is not own):
+                continue
+            if len(found) > _NEAREST:
+                before = bisect_right(found, name.lineno, key=lambda each: each.line)
+                end = before if scope is own and before else len(found)
+                found = found[max(0, end - _NEAREST) : end]
+            return scope, found
+        return None, []
+
+    def _own(self, node: ast.AST) -> Scope:
+        return self._scopes[id(node)][-1]
+
+    def find_global(self, name: str) -> list[Binding]:
+        """Return what the module binds a name to, outside its functions."""
+        return self._bound.get((id(None), name), [])[-_NEAREST:]
+
+    def find_attribute(self, around: ast.ClassDef, name: str) -> list[Binding]:
+        """Return what a class, or ``self`` in its methods, binds an attribute to."""
+        found = self._attributes.get(id(around))
+        return [] if found is None else found.get(name, [])[-_NEAREST:]
+
+    def find_once(self, name: ast.Name) -> ast.expr | None:
+        """Return the one expression a name is bound to as a whole; else None."""
+        _, found = self.find(name)
+        return found[0].value if len(found) == 1 and not found[0].path else None
 
     def list_constants(self) -> Iterator[tuple[str, ast.expr]]:
-        """Yield names that are assigned once, with what."""
-        for (_, name), values in self._bound.items():
-            if len(values) == 1 and values[0] is not None:
-                yield name, values[0]
+        """Yield names that are bound once and as a whole, with what."""
+        for (_, name), found in self._bound.items():
+            if len(found) == 1 and found[0].value is not None and not found[0].path:
+                yield name, found[0].value
 
-    def evaluate(self, expression: ast.expr | None, depth: int = 0) -> Any:  # noqa: PLR0911
-        """Return a number, a bool or a text; None if it cannot be told."""
-        if depth > _DEEPEST:
-            return None
-        match expression:
-            case ast.Constant(value=value):
-                return value
-            case ast.Name():
-                return self.evaluate(self.find_assigned(expression), depth + 1)
-            case ast.UnaryOp(op=op, operand=operand):
-                inner, function = [operand], _OPERATORS.get(type(op))
-            case ast.BinOp(left=left, op=op, right=right):
-                inner, function = [left, right], _OPERATORS.get(type(op))
-            case ast.Call(func=ast.Name(id="int" | "float" as kind), args=[operand], keywords=[]):
-                inner, function = [operand], int if kind == "int" else float
-            case _:
-                return None
-        values = [self.evaluate(each, depth + 1) for each in inner] if function else [None]
-        # Numbers of a sensible size alone: the rest is not arithmetic of a training script.
-        if not all(isinstance(value, int | float) and abs(value) < _SENSIBLE for value in values):
-            return None
-        try:
-            return function(*values) if function else None
-        except (ArithmeticError, ValueError):
-            return None
-
-    def read_number(self, expression: ast.expr | None) -> Number | None:
-        """Return a number of a sensible size, or None."""
-        value = self.evaluate(expression)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return None
-        return value if abs(value) < _SENSIBLE else None
-
-    def read_ratio(self, expression: ast.expr | None) -> tuple[Number | None, Number | None]:
-        """Return numerator and denominator of ``batch_size / n``, also behind a name."""
-        if isinstance(expression, ast.Name):
-            expression = self.find_assigned(expression)
-        match expression:
-            case ast.BinOp(left=left, op=ast.Div(), right=right):
-                return self.read_number(left), self.read_number(right)
-        return None, None
+    def is_changed(self, name: str) -> bool:
+        """Tell whether a dictionary of this name is changed after it was made."""
+        return name in self._changed
 
     def expand_keywords(self, expression: ast.expr) -> list[ast.keyword]:
         """Return what ``**expression`` hands over, if it is a literal that nobody changes."""
         if isinstance(expression, ast.Name):
             if expression.id in self._changed:
                 return []
-            value = self.find_assigned(expression)
+            value = self.find_once(expression)
             return self.expand_keywords(value) if isinstance(value, ast.Dict | ast.Call) else []
         match expression:
             case ast.Dict(keys=keys, values=values) if len(keys) <= _LONGEST:
@@ -231,7 +273,7 @@ class Values:
         return []
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Call:
     """A call with its arguments by name, ``**`` and ``functools.partial`` taken apart.
 
@@ -241,6 +283,7 @@ class Call:
         known: What that may be, by top package and last part.
         positional: Arguments given by position.
         arguments: By name; those given by position under their names where we know them.
+        unsure: Whether ``**`` or ``*`` hands over arguments that are not known.
     """
 
     node: ast.Call
@@ -248,6 +291,7 @@ class Call:
     known: frozenset[Known]
     positional: list[ast.expr] = field(default_factory=list)
     arguments: dict[str, ast.expr] = field(default_factory=dict)
+    unsure: bool = False
 
     @property
     def method(self) -> str:
@@ -273,16 +317,22 @@ class Call:
 
 
 class Module:
-    """The tree of a module, its names, values and calls."""
+    """The tree of a module, its names, bindings and calls.
 
-    def __init__(self, tree: ast.Module) -> None:
+    Args:
+        tree: As the parser made it.
+        path: Its file, as it was named or found.
+    """
+
+    def __init__(self, tree: ast.Module, path: str = "<text>") -> None:
+        self.path = path
         self.catalogue = load_catalogue()
         self.nodes: list[ast.AST] = []
         self.parents: dict[int, ast.AST] = {}
         self._scopes: dict[int, tuple[Scope, ...]] = {}
         self._index(tree)
         self.names = Names(self.nodes, self.catalogue)
-        self.values = Values(self.nodes, self._scopes)
+        self.bindings = Bindings(self.nodes, self._scopes)
 
     def _index(self, tree: ast.Module) -> None:
         """List nodes in the order of the source; without recursion, since code nests deeply."""
@@ -291,10 +341,64 @@ class Module:
             node, scopes = waiting.pop()
             self.nodes.append(node)
             self._scopes[id(node)] = scopes
-            inner = (*scopes, node) if isinstance(node, _SCOPES) else scopes
+            inner = (*scopes, node) if isinstance(node, SCOPES) else scopes
             for child in reversed(list(ast.iter_child_nodes(node))):
                 self.parents[id(child)] = node
                 waiting.append((child, inner))
+
+    @cached_property
+    def top_level(self) -> dict[str, Function | ast.ClassDef]:
+        """The functions and classes of the module itself, the last of each name."""
+        return {
+            node.name: node
+            for node in self.nodes
+            if isinstance(node, (*FUNCTIONS, ast.ClassDef)) and len(self._scopes[id(node)]) == 1
+        }
+
+    @cached_property
+    def methods(self) -> dict[int, dict[str, Function]]:
+        """The methods of each class, by its id."""
+        found: dict[int, dict[str, Function]] = defaultdict(dict)
+        for node in self.nodes:
+            if isinstance(node, FUNCTIONS):
+                around = self._scopes[id(node)][-1]
+                if isinstance(around, ast.ClassDef):
+                    found[id(around)][node.name] = node
+        return found
+
+    @cached_property
+    def returns(self) -> dict[int, list[ast.expr]]:
+        """What each function returns, by its id."""
+        found: dict[int, list[ast.expr]] = defaultdict(list)
+        for node in self.nodes:
+            if isinstance(node, ast.Return) and node.value is not None:
+                found[id(self._scopes[id(node)][-1])].append(node.value)
+        return found
+
+    @cached_property
+    def reads(self) -> dict[str, list[ast.expr]]:
+        """Where each name is read, and each attribute, under its name with a dot before it."""
+        found: dict[str, list[ast.expr]] = defaultdict(list)
+        for node in self.nodes:
+            match node:
+                case ast.Name(id=name, ctx=ast.Load()):
+                    found[name].append(node)
+                case ast.Attribute(attr=name, ctx=ast.Load()):
+                    found[f".{name}"].append(node)
+        return found
+
+    @cached_property
+    def words(self) -> frozenset[str]:
+        """All names and attributes, in lower case."""
+        found = {node.id for node in self.nodes if isinstance(node, ast.Name)}
+        found |= self.attributes
+        found |= {node.arg for node in self.nodes if isinstance(node, ast.arg)}
+        return frozenset(word.lower() for word in found)
+
+    @cached_property
+    def attributes(self) -> frozenset[str]:
+        """The names of all attributes that are read or set."""
+        return frozenset(node.attr for node in self.nodes if isinstance(node, ast.Attribute))
 
     def find_scope(self, node: ast.AST) -> Scope:
         """Return the outermost function or class around a node: what is there runs together."""
@@ -305,13 +409,12 @@ class Module:
         """Return the innermost function, class or lambda around a node."""
         return self._scopes[id(node)][-1]
 
-    def runs_together(self, node: ast.AST, scopes: set[Scope]) -> bool:
-        """Tell whether a node shares a top-level function or class with one of these scopes.
-
-        What is the module's own runs together with everything.
-        """
-        own = self.find_scope(node)
-        return bool(scopes) and (own is None or None in scopes or own in scopes)
+    def find_class(self, node: ast.AST) -> ast.ClassDef | None:
+        """Return the innermost class around a node."""
+        for scope in reversed(self._scopes[id(node)]):
+            if isinstance(scope, ast.ClassDef):
+                return scope
+        return None
 
     def walk_up(self, node: ast.AST) -> Iterator[ast.AST]:
         """Yield the nodes that contain a node, from the inside."""
@@ -344,6 +447,21 @@ class Module:
             if not (self._is_partial(node) and self.find_target(node) in called)
         ]
 
+    @cached_property
+    def made_at(self) -> dict[str, list[Call]]:
+        """The first calls that are assigned to each name."""
+        found: dict[str, list[Call]] = defaultdict(list)
+        for call in self.calls:
+            target = self.find_target(call.node)
+            if target and len(found[target]) < _LONGEST_ALIAS:
+                found[target].append(call)
+        return found
+
+    @cached_property
+    def call_of(self) -> dict[int, Call]:
+        """The calls, by the id of their node."""
+        return {id(call.node): call for call in self.calls}
+
     def _is_partial(self, node: ast.Call) -> bool:
         return self.names.is_one_of(node.func, (_PARTIAL,))
 
@@ -357,30 +475,34 @@ class Module:
             keywords = [*prepared.keywords, *([] if own else keywords)]
         known = frozenset(self.names.resolve(function))
         signatures = self.catalogue.signatures
-        names = next((signatures[name] for name in known if name in signatures), ())
+        names = next((signatures[name] for name in sorted(known) if name in signatures), ())
         starred = any(isinstance(argument, ast.Starred) for argument in positional)
         arguments = {} if starred else dict(zip(names, positional, strict=False))
+        unsure = starred
         for keyword in keywords:
-            given = [keyword] if keyword.arg else self.values.expand_keywords(keyword.value)
+            given = [keyword] if keyword.arg else self.bindings.expand_keywords(keyword.value)
             arguments.update({each.arg: each.value for each in given if each.arg})
-        return Call(node, function, known, positional, arguments)
+            unsure |= not given
+        return Call(node, function, known, positional, arguments, unsure)
 
     def _find_partial(self, node: ast.Call) -> ast.Call | None:
         """Return the ``functools.partial(...)`` that this call is, or that it calls."""
         if self._is_partial(node):
             return node
         if isinstance(node.func, ast.Name):
-            made = self.values.find_assigned(node.func)
+            made = self.bindings.find_once(node.func)
             if isinstance(made, ast.Call) and self._is_partial(made):
                 return made if len(made.args) + len(made.keywords) <= _LONGEST else None
         return None
 
-    def read_value(self, call: Call, name: str) -> Any:
-        """Return what an argument is worth; None if it is missing or cannot be told."""
-        return self.values.evaluate(call.find_argument(name))
+    @cached_property
+    def is_test(self) -> bool:
+        """Whether the file is one of tests, by its name."""
+        name = PurePosixPath(self.path).name
+        return name.startswith("test_") or name.endswith(("_test.py", "conftest.py"))
 
 
-def write_name(expression: ast.expr) -> str:
+def write_name(expression: ast.expr | None) -> str:
     """Return ``self.loader`` as it is written; empty for what is not a dotted name."""
     parts: list[str] = []
     while isinstance(expression, ast.Attribute):

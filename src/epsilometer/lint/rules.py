@@ -21,6 +21,10 @@ class Rule:
         title: What was found, in one line.
         why: Why ε does not hold.
         remedy: What to do about it.
+        sampler: How batches are really drawn, as an option of ``epsilometer shuffle``.
+        answer: What that command says of the example.
+        wrong: An example.
+        right: The same example, done right.
     """
 
     id: str
@@ -28,6 +32,15 @@ class Rule:
     title: str
     why: str
     remedy: str
+    sampler: str = ""
+    answer: str
+    wrong: str
+    right: str
+
+    @property
+    def page(self) -> str:
+        """Where the documentation has more."""
+        return f"docs/lint/{self.id}.md"
 
 
 def _read_rules() -> dict[str, Rule]:
@@ -85,10 +98,44 @@ class Problem:
     cell: int | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Understood:
+    """What was understood of a file.
+
+    Attributes:
+        path: The file.
+        libraries: DP libraries that it imports.
+        accountants: Calls that assume Poisson sampling, with their lines.
+        samplers: What draws batches, how, and where.
+    """
+
+    path: str
+    libraries: tuple[str, ...] = ()
+    accountants: tuple[str, ...] = ()
+    samplers: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class Report:
-    """All that was found in ``files`` files, by path and line."""
+    """All that was found in ``files`` files, by path and line.
+
+    Attributes:
+        findings: Mistakes.
+        problems: What could not be checked.
+        files: How many files were looked at.
+        understood: What was understood of each file that has to do with privacy.
+    """
 
     findings: tuple[Finding, ...]
     problems: tuple[Problem, ...]
     files: int
+    understood: tuple[Understood, ...] = ()
+
+    @property
+    def blind(self) -> str:
+        """Why nothing, or not enough, was checked; empty if something was."""
+        if not self.understood:
+            return "no known DP library: nothing checked"
+        if not any(each.samplers for each in self.understood):
+            return "no sampler understood: how batches are drawn was not checked"
+        return ""

@@ -1,41 +1,51 @@
-"""Lint files: read them, check them, leave out what comments switch off."""
+"""Lint files: read them, check them as a project, leave out what comments switch off."""
 
 import ast
 import io
 import re
 import tokenize
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from epsilometer.lint.checks import Place, check
-from epsilometer.lint.libraries import load_catalogue
+from epsilometer.lint.cache import Cache, Result, make_key
+from epsilometer.lint.checks import check
+from epsilometer.lint.checks.place import Place
+from epsilometer.lint.components import may_be_private, split_components
+from epsilometer.lint.flow import Flow
 from epsilometer.lint.module import Module
-from epsilometer.lint.rules import Finding, Problem, Report
-from epsilometer.lint.sampling import Sampling
+from epsilometer.lint.programs import Programs
+from epsilometer.lint.project import Project
+from epsilometer.lint.rules import RULES, Finding, Problem, Report
 from epsilometer.lint.sources import Source, find_files, parse, read_source, to_text
 from epsilometer.lint.suggestion import Suggestions
+from epsilometer.lint.understanding import describe_files
 
 _IGNORE = re.compile(r"#\s*epsilometer:\s*ignore(?:\[([^\]]*)\])?")
 _EVERYTHING = "*"
 
 
-def lint(paths: Iterable[Path], *, exclude: tuple[str, ...] = ()) -> Report:
-    """Check every Python file and notebook among and below the paths.
+def lint(paths: Iterable[Path], *, exclude: tuple[str, ...] = (), cached: bool = False) -> Report:
+    """Check every Python file and notebook among and below the paths, together.
+
+    Args:
+        paths: Files and folders.
+        exclude: Patterns of paths to leave out.
+        cached: Whether results of earlier calls are used, and kept for later ones.
 
     Raises:
         UnreadableFile: A path is not there.
         InvalidArgument: There is no Python file.
     """
-    findings: list[Finding] = []
     files, problems = find_files(list(paths), exclude)
+    sources = []
     for path in files:
         source, unread = read_source(path)
         problems += unread
         if source is not None:
-            report = _check_source(source)
-            findings += report.findings
-            problems += report.problems
-    return Report(tuple(findings), tuple(problems), len(files))
+            sources.append(source)
+    report = lint_sources(sources, cache=Cache() if cached else None)
+    return Report(report.findings, (*problems, *report.problems), len(files), report.understood)
 
 
 def lint_source(text: str, *, path: str = "<text>") -> Report:
@@ -46,40 +56,125 @@ def lint_source(text: str, *, path: str = "<text>") -> Report:
         >>> [(found.rule_id, found.line) for found in lint_source(text).findings]
         [('SHUF001', 1)]
     """
-    return _check_source(Source(path, text))
+    return lint_sources([Source(path, text)])
 
 
-def _check_source(source: Source) -> Report:
-    tree = parse(source)
-    if isinstance(tree, Problem):
-        return Report((), (tree,), 1)
-    text = to_text(source.content)
-    if not any(marker in text for marker in load_catalogue().markers):
-        return Report((), (), 1)
-    sampling = Sampling(Module(tree))
-    ignored = _find_ignored(source)
-    places = [place for place in check(sampling) if not _is_ignored(place, ignored)]
-    if not places:
-        return Report((), (), 1)
-    suggestions, lines = Suggestions(sampling), _split_lines(source)
-    findings = {_make_finding(source, place, suggestions, lines) for place in places}
-    ordered = sorted(
-        findings, key=lambda each: (each.cell or 0, each.line, each.column, each.rule_id)
+def lint_sources(sources: Iterable[Source], *, cache: Cache | None = None) -> Report:
+    """Check texts as the files of one project."""
+    every = list(sources)
+    results = []
+    for part in split_components(every):
+        key = "" if cache is None else make_key(part)
+        result = None if cache is None else cache.find(key)
+        if result is None:
+            result = _check_part(part)
+        if cache is not None:
+            cache.keep(key, result)
+        results.append(result)
+    if cache is not None:
+        cache.write()
+    order = {source.path: number for number, source in enumerate(every)}
+    return Report(
+        findings=tuple(
+            sorted(
+                (each for result in results for each in result.findings),
+                key=lambda each: (
+                    order[each.path],
+                    each.cell or 0,
+                    each.line,
+                    each.column,
+                    each.rule_id,
+                ),
+            )
+        ),
+        problems=tuple(
+            sorted(
+                (each for result in results for each in result.problems),
+                key=lambda each: order[each.path],
+            )
+        ),
+        files=len(every),
+        understood=tuple(
+            sorted(
+                (each for result in results for each in result.understood),
+                key=lambda each: order[each.path],
+            )
+        ),
     )
-    return Report(tuple(ordered), (), 1)
 
 
-def _make_finding(
-    source: Source, place: Place, suggestions: Suggestions, lines: list[bytes]
-) -> Finding:
-    command, unknown = suggestions.make_command(place.call)
+def _check_part(sources: list[Source]) -> Result:
+    """Check files that import each other."""
+    problems: list[Problem] = []
+    trees: list[tuple[Source, ast.Module]] = []
+    for source in sources:
+        tree = parse(source)
+        if isinstance(tree, Problem):
+            problems.append(tree)
+        else:
+            trees.append((source, tree))
+    if not may_be_private(sources):
+        return Result(problems=tuple(problems))
+    modules = [Module(tree, source.path) for source, tree in trees]
+    project = Project(modules)
+    programs = Programs(project, Flow(project))
+    suggestions = Suggestions(programs)
+    texts = {id(module): _Text(source) for module, (source, _) in zip(modules, trees, strict=True)}
+    findings = {
+        _make_finding(place, suggestions, texts[id(place.module)])
+        for place in check(programs)
+        if not texts[id(place.module)].ignores(place)
+    }
+    return Result(tuple(findings), tuple(problems), tuple(describe_files(programs)))
+
+
+@dataclass
+class _Text:
+    """The text of a source: its lines, and what its comments switch off."""
+
+    source: Source
+    _lines: list[bytes] | None = None
+    _ignored: dict[int, set[str]] | None = field(default=None)
+
+    def count_column(self, place: Place) -> int:
+        """Count from 1 and in characters, where the tree counts bytes from 0."""
+        if self._lines is None:
+            # Lines as the parser counts them, in UTF-8 as it measures them.
+            self._lines = re.split(b"\r\n|\r|\n", _decode(self.source).encode())
+        lines = self._lines
+        line = lines[place.line - 1] if place.line <= len(lines) else b""
+        return len(line[: place.column].decode("utf-8", "ignore")) + 1
+
+    def ignores(self, place: Place) -> bool:
+        """Tell whether a comment on a line of the node, or of what is pointed at, says so."""
+        if self._ignored is None:
+            self._ignored = _find_ignored(self.source)
+        if not self._ignored:
+            return False
+        node = place.call
+        start = getattr(node, "lineno", place.line)
+        end = getattr(node, "end_lineno", start) or start
+        if not isinstance(node, ast.expr):
+            end = start  # of a loop or a class, its first line
+        lines = {place.line, *range(start, end + 1)}
+        return any(self._ignored.get(line, set()) & {place.rule_id, _EVERYTHING} for line in lines)
+
+
+def _make_finding(place: Place, suggestions: Suggestions, text: _Text) -> Finding:
+    command, unknown = suggestions.make_command(
+        place.module,
+        place.call,
+        beside=place.beside,
+        known=dict(place.numbers),
+        sampler=RULES[place.rule_id].sampler,
+    )
     cell, line = None, place.line
-    if source.cells:
-        cell, line = source.cells[place.line - 1]
+    if text.source.cells:
+        cell, line = text.source.cells[place.line - 1]
     return Finding(
-        path=source.path,
+        path=text.source.path,
         line=line,
-        column=_count_column(lines, place),
+        column=text.count_column(place),
         cell=cell,
         rule_id=place.rule_id,
         severity=place.severity,
@@ -87,11 +182,6 @@ def _make_finding(
         command=command,
         unknown=unknown,
     )
-
-
-def _split_lines(source: Source) -> list[bytes]:
-    """Return lines as the parser counts them, in UTF-8 as it measures them."""
-    return re.split(b"\r\n|\r|\n", _decode(source).encode())
 
 
 def _decode(source: Source) -> str:
@@ -104,12 +194,6 @@ def _decode(source: Source) -> str:
     except SyntaxError:
         encoding = "utf-8"
     return content.decode(encoding, "replace")
-
-
-def _count_column(lines: list[bytes], place: Place) -> int:
-    """Count from 1 and in characters, where the tree counts bytes from 0."""
-    line = lines[place.line - 1] if place.line <= len(lines) else b""
-    return len(line[: place.column].decode("utf-8", "ignore")) + 1
 
 
 def _find_ignored(source: Source) -> dict[int, set[str]]:
@@ -126,13 +210,3 @@ def _find_ignored(source: Source) -> dict[int, set[str]]:
     except (tokenize.TokenError, SyntaxError):  # the parser is more lenient than the tokenizer
         pass
     return ignored
-
-
-def _is_ignored(place: Place, ignored: dict[int, set[str]]) -> bool:
-    """Tell whether a comment on a line of the call, or of what is pointed at, switches this off."""
-    if not ignored:
-        return False
-    call = place.call
-    assert isinstance(call, ast.expr)
-    lines = {place.line, *range(call.lineno, (call.end_lineno or call.lineno) + 1)}
-    return any(ignored.get(line, set()) & {place.rule_id, _EVERYTHING} for line in lines)

@@ -1,4 +1,4 @@
-"""Fill the ``epsilometer shuffle`` call of a finding with the numbers the module has."""
+"""Fill the ``epsilometer shuffle`` call of a finding with the numbers the project has."""
 
 import ast
 import re
@@ -6,9 +6,12 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import TypeAlias
 
+from epsilometer.lint.flow import Flow, Number, Value
 from epsilometer.lint.libraries import Option
-from epsilometer.lint.module import Call, Module, Number, Scope
-from epsilometer.lint.sampling import RATES, Sampling
+from epsilometer.lint.module import Call, Module, Scope
+from epsilometer.lint.programs import Programs
+from epsilometer.lint.purposes import serves_other_ends
+from epsilometer.lint.roles import RATES
 
 _SIZE = "dataset-size"
 _METHODS = ("get_epsilon", "get_privacy_spent", "fit", "step")  # describe training anywhere
@@ -18,61 +21,106 @@ _POSITIONS = {"batch": (0, "batch-size"), "get_epsilon": (0, "delta"), "compose"
 _Said: TypeAlias = dict[str, set[Number]]
 
 
-class Suggestions:
-    """The numbers of a module, and the commands made of them."""
+class _Numbers:
+    """The numbers of one module, by where they stand."""
 
-    def __init__(self, sampling: Sampling) -> None:
-        self._module = module = sampling.module
-        self._at: dict[ast.AST, _Said] = defaultdict(_make_said)
-        self._in: dict[Scope, _Said] = defaultdict(_make_said)
-        self._anywhere, self._constant = _make_said(), _make_said()
+    def __init__(self, module: Module, flow: Flow) -> None:
+        self.module, self._flow = module, flow
+        self.at: dict[ast.AST, _Said] = defaultdict(_make_said)
+        self.within: dict[Scope, _Said] = defaultdict(_make_said)
+        self.anywhere, self.constant = _make_said(), _make_said()
         for call in module.calls:
-            if _describes_training(sampling, call):
-                for option, number in _read_call(module, call):
+            if _describes_training(module, call):
+                for option, number in read_call(module, flow, call):
                     self._take(call.node, option, number)
-        for loop, epochs in _find_epoch_loops(module):
+        for loop, epochs in find_epoch_loops(module, flow):
             self._take(loop, "epochs", epochs)
-        for name, expression in module.values.list_constants():
+        for name, expression in module.bindings.list_constants():
             known = module.catalogue.constants.get(name.lower())
-            for option, number in _read_number(module, known, expression):
-                _add(self._constant, option, number)
+            for option, number in _read_number(module, flow, known, expression):
+                _add(self.constant, option, number)
 
     def _take(self, node: ast.AST, option: str, number: Number) -> None:
-        for said in (self._at[node], self._in[self._module.find_scope(node)], self._anywhere):
+        for said in (self.at[node], self.within[self.module.find_scope(node)], self.anywhere):
             _add(said, option, number)
 
-    def make_command(self, node: ast.AST) -> tuple[str, tuple[str, ...]]:
-        """Return the command for a finding, and the placeholders in it to be filled by hand."""
-        numbers = self._find_numbers(node)
+
+class Suggestions:
+    """The numbers of a project, and the commands made of them."""
+
+    def __init__(self, programs: Programs) -> None:
+        self._programs = programs
+        self._numbers: dict[int, _Numbers] = {}
+
+    def _read(self, module: Module) -> _Numbers:
+        if id(module) not in self._numbers:
+            self._numbers[id(module)] = _Numbers(module, self._programs.flow)
+        return self._numbers[id(module)]
+
+    def make_command(
+        self,
+        module: Module,
+        node: ast.AST,
+        *,
+        beside: Module | None = None,
+        known: dict[str, Number] | None = None,
+        sampler: str = "",
+    ) -> tuple[str, tuple[str, ...]]:
+        """Return the command for a finding, and the placeholders in it to be filled by hand.
+
+        Args:
+            module: The finding's own file.
+            node: What is wrong there.
+            beside: The file of the accountant, for what its own file does not say.
+            known: Numbers that the finding itself is sure of.
+            sampler: How batches are drawn; a shuffle where it is empty.
+        """
+        numbers = self._find_numbers(module, node) | (known or {})
+        if beside is not None and beside is not module:
+            other = self._read(beside)
+            for places in ([other.anywhere], [other.constant]):
+                for option, number in _agree(places).items():
+                    numbers.setdefault(option, number)
         length = "steps" if "steps" in numbers and "epochs" not in numbers else "epochs"
         words, unknown = ["epsilometer shuffle"], []
         for option in ("noise-multiplier", _SIZE, "batch-size", length, "delta"):
             if option in numbers:
-                words.append(f"--{option} {_write_number(numbers[option])}")
+                words.append(f"--{option} {write_number(numbers[option])}")
             else:
-                unknown.append(self._module.catalogue.options[option].placeholder)
+                unknown.append(module.catalogue.options[option].placeholder)
                 words.append(f"--{option} {unknown[-1]}")
+        if sampler:
+            buffer = write_number(numbers["buffer"]) if "buffer" in numbers else "BUFFER"
+            unknown += ["BUFFER"] if "{buffer}" in sampler and buffer == "BUFFER" else []
+            words.append(f"--sampler {sampler.replace('{buffer}', buffer)}")
         return " ".join(words), tuple(unknown)
 
-    def _find_numbers(self, node: ast.AST) -> dict[str, Number]:
+    def _find_numbers(self, module: Module, node: ast.AST) -> dict[str, Number]:
         """Return what is known of each option. The nearest place wins; if it says two, none."""
-        scope = self._module.find_scope(node)
-        together = [self._in[None], self._in[scope]] if scope else [self._anywhere]
+        own, scope = self._read(module), module.find_scope(node)
+        together = [own.within[None], own.within[scope]] if scope else [own.anywhere]
         numbers: dict[str, Number] = {}
-        for places in ([self._constant], [self._anywhere], together, [self._at[node]]):
-            for option in {option for said in places for option in said}:
-                every = set().union(*(said.get(option, set()) for said in places))
-                if len(every) == 1:
-                    numbers[option] = every.pop()
+        for places in ([own.constant], [own.anywhere], together, [own.at[node]]):
+            numbers |= _agree(places)
         return numbers
 
 
-def list_dataset_sizes(module: Module) -> list[Number]:
-    """Return every size of the data that accountants of a module were told."""
+def _agree(places: list[_Said]) -> dict[str, Number]:
+    """Return the options of which all places together say one number."""
+    numbers: dict[str, Number] = {}
+    for option in {option for said in places for option in said}:
+        every = set().union(*(said.get(option, set()) for said in places))
+        if len(every) == 1:
+            numbers[option] = every.pop()
+    return numbers
+
+
+def list_dataset_sizes(module: Module, flow: Flow) -> list[Number]:
+    """Return every size of the data that accountants of a module were given."""
     sizes: list[Number] = []
     for call in module.calls:
         if call.packages & module.catalogue.private:
-            sizes += [number for option, number in _read_call(module, call) if option == _SIZE]
+            sizes += [number for option, number in read_call(module, flow, call) if option == _SIZE]
     return sizes
 
 
@@ -85,45 +133,56 @@ def _add(said: _Said, option: str, number: Number) -> None:
         said[option].add(number)
 
 
-def _find_epoch_loops(module: Module) -> Iterator[tuple[ast.AST, Number]]:
+def find_epoch_loops(module: Module, flow: Flow) -> Iterator[tuple[ast.AST, Number]]:
     """Yield every ``for epoch in range(15)``, with the 15."""
     for node in module.nodes:
         match node:
             case ast.For(
-                target=ast.Name(id=name), iter=ast.Call(func=ast.Name(id="range"), args=[end])
-            ) if "epoch" in name:
-                for _, epochs in _read_number(module, module.catalogue.options["epochs"], end):
-                    yield node, epochs
+                target=ast.Name(id=name),
+                iter=ast.Call(func=ast.Name(id="range" | "trange"), args=[*_, end] as ends),
+            ) if "epoch" in name and len(ends) < 3:
+                option = module.catalogue.options["epochs"]
+                for _, epochs in _read_number(module, flow, option, end):
+                    start = 0
+                    if len(ends) == 2:
+                        given = flow.read_number(Value(ends[0], module))
+                        if given not in (0, 1):
+                            continue
+                        start = int(given)
+                    yield node, epochs - start
 
 
-def _describes_training(sampling: Sampling, call: Call) -> bool:
+def _describes_training(module: Module, call: Call) -> bool:
     """Tell whether a call's arguments describe the private training."""
     if ("torch", "DataLoader") in call.known or call.method == "batch":
-        return not sampling.serves_other_ends(call.node)
-    catalogue = sampling.module.catalogue
+        return not serves_other_ends(module, call.node)
+    catalogue = module.catalogue
     named = call.method in _METHODS or call.method in catalogue.engines
     return named or bool(call.packages & catalogue.private)
 
 
-def _read_call(module: Module, call: Call) -> Iterator[tuple[str, Number]]:
+def read_call(module: Module, flow: Flow, call: Call) -> Iterator[tuple[str, Number]]:
+    """Yield the options of ``epsilometer shuffle`` that the arguments of a call give."""
     catalogue = module.catalogue
     for name, expression in call.arguments.items():
-        yield from _read_number(module, catalogue.arguments.get(name), expression)
+        yield from _read_number(module, flow, catalogue.arguments.get(name), expression)
         if name in RATES:
-            ratio = module.values.read_ratio(expression)
-            for option, number in zip(("batch-size", _SIZE), ratio, strict=True):
+            ratio = flow.read_ratio(Value(expression, module))
+            for option, part in zip(("batch-size", _SIZE), ratio, strict=True):
+                number = None if part is None else flow.read_number(part)
                 yield from _check_number(catalogue.options[option], number)
     position, option = _POSITIONS.get(call.method, (0, ""))
     if option and len(call.positional) > position:
-        yield from _read_number(module, catalogue.options[option], call.positional[position])
+        expression = call.positional[position]
+        yield from _read_number(module, flow, catalogue.options[option], expression)
 
 
 def _read_number(
-    module: Module, option: Option | None, expression: ast.expr
+    module: Module, flow: Flow, option: Option | None, expression: ast.expr
 ) -> Iterator[tuple[str, Number]]:
     """Yield an option with its number, if it is one and the number can be read."""
     if option is not None:
-        yield from _check_number(option, module.values.read_number(expression))
+        yield from _check_number(option, flow.read_number(Value(expression, module)))
 
 
 def _check_number(option: Option, number: Number | None) -> Iterator[tuple[str, Number]]:
@@ -132,6 +191,6 @@ def _check_number(option: Option, number: Number | None) -> Iterator[tuple[str, 
     yield option.name, int(number) if option.whole else number
 
 
-def _write_number(number: Number) -> str:
+def write_number(number: Number) -> str:
     """Return ``1e-05`` as a person writes it."""
     return re.sub(r"e([+-])0+", r"e\1", repr(number)).replace("e+", "e")

@@ -12,11 +12,12 @@ SARIF_SCHEMA = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 )
 _WIDTH = 100
+_SHOWN = 4  # accountants or samplers of a file that are named in a line
 
 
 def to_text(report: Report) -> str:
     """Write for people: a line each, with why, what to do and what to run below it."""
-    lines = []
+    lines: list[str] = []
     for finding in report.findings:
         rule = finding.rule
         lines += [
@@ -25,10 +26,29 @@ def to_text(report: Report) -> str:
             _indent("why", rule.why),
             _indent("do", rule.remedy),
             f"  run:  {one_line(finding.command)}",  # never broken: it is to be copied
+            f"  more: {rule.page}",
         ]
     for problem in report.problems:
         lines.append(f"{_locate(problem)}: not checked: {one_line(problem.message)}")
-    return "\n".join([*lines, _summarise(report)])
+    return "\n".join([*lines, *_list_understood(report), _summarise(report)])
+
+
+def _list_understood(report: Report) -> list[str]:
+    """Return one line per file: its libraries, accountants and samplers, and where they are."""
+    lines = ["understood:"] if report.understood else []
+    for each in report.understood:
+        parts = [
+            f"library {', '.join(each.libraries)}" if each.libraries else "",
+            f"accountant {_shorten(each.accountants)}" if each.accountants else "",
+            f"sampler {_shorten(each.samplers)}" if each.samplers else "sampler not found",
+        ]
+        lines.append("  " + one_line(f"{each.path}: {'; '.join(filter(None, parts))}"))
+    return lines
+
+
+def _shorten(names: tuple[str, ...]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
 
 
 def _indent(label: str, text: str) -> str:
@@ -53,7 +73,8 @@ def _summarise(report: Report) -> str:
     said = [f"{count} {what}" + ("" if count == 1 else "s") for what, count in counts.items()]
     if report.problems:
         said.append(f"{len(report.problems)} not checked")
-    return ", ".join(said) + "."
+    blind = f" {report.blind[0].upper()}{report.blind[1:]}." if report.blind else ""
+    return ", ".join(said) + "." + blind
 
 
 def to_json(report: Report) -> str:
@@ -64,6 +85,8 @@ def to_json(report: Report) -> str:
         "files": report.files,
         "findings": [_to_plain(finding) for finding in report.findings],
         "problems": [vars(problem) for problem in report.problems],
+        "understood": [vars(each) for each in report.understood],
+        "blind": report.blind,
     }
     return to_json_text(plain)
 
@@ -84,6 +107,7 @@ def _to_plain(finding: Finding) -> dict[str, Any]:
         "do": rule.remedy,
         "run": finding.command,
         "unknown": list(finding.unknown),
+        "page": rule.page,
     }
 
 
@@ -138,6 +162,8 @@ def to_junit(report: Report) -> str:
         for problem in report.problems
     ]
     passed = Case(name="lint", outcome="passed", message=_summarise(report))
+    if report.blind:
+        passed = Case(name="lint", outcome="skipped", message=_summarise(report))
     return write_suite("epsilometer lint", cases or [passed])
 
 
@@ -158,10 +184,12 @@ def to_sarif(report: Report, *, version: str) -> str:
         }
         for rule in RULES.values()
     ]
-    notes = [
+    notes: list[dict[str, Any]] = [
         _make_result(problem, "warning", f"Not checked: {problem.message}")
         for problem in report.problems
     ]
+    if report.blind:
+        notes.append({"level": "note", "message": {"text": report.blind}})
     results = []
     for each in report.findings:
         rule, index = each.rule, list(RULES).index(each.rule_id)

@@ -4,13 +4,14 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from epsilometer.core import judge
 from epsilometer.core.audit import Audit, Provenance
 from epsilometer.core.bound import EpsilonEstimate, EpsilonLowerBound, Role
 from epsilometer.core.claim import Claim
 from epsilometer.core.document import (
+    NONE,
     Badge,
     Block,
     Document,
@@ -37,17 +38,18 @@ from epsilometer.core.findings import (
 )
 from epsilometer.core.printing import one_line
 from epsilometer.core.words import (
+    announce,
     claimed,
     headline,
     number,
     number_up,
-    word_finding,
+    word_evidence,
     word_reach,
 )
 from epsilometer.errors import InvalidArgument
 from epsilometer.report import texts
 from epsilometer.report.explaining import Explanation, explain
-from epsilometer.report.figures import compare_views, draw_view
+from epsilometer.report.figures import compare_views, draw_views
 from epsilometer.report.finding_figures import draw_findings
 from epsilometer.report.fitting import find_riskiest
 from epsilometer.report.texts import TEXTS
@@ -67,34 +69,35 @@ def build(audit: Audit, *, records: int | None = None, brief: bool = False) -> D
         brief: Whether figures and the explanation are left out, for outputs that show none.
     """
     views = audit.find(EpsilonFinding)
-    lone = len(views) == 1
-    sections = [
-        _build_view(audit, v, place=i, lone=lone, brief=brief) for i, v in enumerate(views, start=1)
-    ]
-    meaning = tuple(dict.fromkeys(_list_meaning(audit)))
-    reach = word_reach(audit) if audit.verdict == judge.NOT_REFUTED else ""
     decided = bool(audit.find(RuleFinding) or audit.find(FormPlan))
-    told = Section(title="What it means, and what not", blocks=(Notes(lines=meaning),))
+    meaning = Notes(
+        title="What it means, and what not", lines=tuple(dict.fromkeys(_list_meaning(audit)))
+    )
     tables = [*texts.list_tables(audit)]
     tried = [table for table in tables if table.title == texts.REMEDIES] if decided else []
-    first = (*tried, told) if decided else ()
+    first = (*tried, meaning) if decided else ()
+    facts = texts.list_every_fact(audit)
+    measured = (Facts(title="What was measured", rows=facts),) if facts else ()
+    evidence = (
+        *(measured if decided else ()),
+        *(_list_attacks(audit, views)),
+        *(table for table in tables if table not in tried),
+        *([] if brief else _draw_evidence(audit, views)),
+        *_build_records(audit, records),
+    )
     document = Document(
         title=audit.subject,
-        verdict=_build_verdict(audit, reach or next(iter(meaning), "")),
+        verdict=_build_verdict(audit, next(iter(meaning.lines), "")),
         decisive=len(first),
         notes=tuple(texts.word_run(audit.provenance)),
-        summary=tuple(_list_cards(audit)),
+        summary=(*_list_cards(audit), *(() if decided else measured)),
         blocks=(
             *first,
-            *([] if brief else _collect_figures("Side by side", compare_views(audit), "views")),
-            *(sections[0].blocks if lone else ()),
-            *(table for table in tables if table not in tried),
-            *([] if brief else _collect_figures("Figures", draw_findings(audit), "audit")),
-            *_build_records(audit, records),
-            *(() if lone else sections),
-            *(() if decided else (told,)),
-            *([] if brief else _fold_explanation(audit)),
+            *([Section(title="Evidence", key="evidence", blocks=evidence)] if evidence else ()),
+            *([_build_threat(views, audit)] if views else ()),
+            *_build_method(audit, views, () if decided else (meaning,)),
             _build_again(audit.provenance),
+            *([] if brief else _fold_explanation(audit)),
             *([] if brief else _draw_aside(audit, len(views))),
         ),
     )
@@ -103,7 +106,7 @@ def build(audit: Audit, *, records: int | None = None, brief: bool = False) -> D
 
 def _list_cards(audit: Audit) -> Iterator[Block]:
     """Return the blocks of the first screen."""
-    yield from _list_advice(audit)
+    advice = [*_list_advice(audit)]
     rules = [
         Fact(
             rule.rule,
@@ -113,25 +116,44 @@ def _list_cards(audit: Audit) -> Iterator[Block]:
         for rule in audit.find(RuleFinding)
     ]
     if rules:
-        yield Facts(title="Rules", rows=tuple(rules), style="reasons")
-    scale, views = build_scale(audit), audit.find(EpsilonFinding)
+        yield from (*advice, Facts(title="Rules", rows=tuple(rules), style="reasons"))
+    scale = build_scale(audit)
     if scale is not None:
         yield scale
-    if views:
-        yield _build_threat(views, audit)
-    if facts := texts.list_every_fact(audit):
-        yield Facts(title="What was measured", rows=facts)
+    if not rules:
+        yield from (*_tabulate_odds(audit), *advice)
 
 
 def _list_advice(audit: Audit) -> Iterator[Block]:
     """Return what to do, what helps most first."""
-    title, advice, plan = "What to do", audit.advice, audit.one(FormPlan)
+    title, advice, plan = "What to do next", audit.advice, audit.one(FormPlan)
     if plan is not None:
         none = "Nothing is known to stay below the limit"
         title = "What may be published" if plan.chosen else none
         advice = (*advice, *plan.advice)
+    else:
+        advice = (*advice, *texts.list_next(audit))
     if advice:
         yield Notes(title=title, lines=tuple(dict.fromkeys(advice)))
+
+
+def _tabulate_odds(audit: Audit) -> Iterator[Table]:
+    """Return how sure of one person's presence the claimed and the proved ε let somebody become."""
+    claim, rows = audit.claim, []
+    if claim is not None:
+        rows.append((f"ε = {claimed(claim.epsilon)}, as claimed", "at most", claim.epsilon))
+    if audit.epsilon > 0:
+        rows.append((f"ε ≥ {number(audit.epsilon)}, as proved", "at least", audit.epsilon))
+    if rows:
+        yield Table(
+            title="What it means for one person",
+            head=("by which ε", *(f"from {before:.0%}" for before in texts.SUSPICIONS)),
+            rows=tuple(
+                (name, *(f"{side} {texts.word_belief(e, before)}" for before in texts.SUSPICIONS))
+                for name, side, e in rows
+            ),
+            note=TEXTS["sentences"]["odds"],
+        )
 
 
 def _list_meaning(audit: Audit) -> Iterator[str]:
@@ -146,10 +168,72 @@ def _list_meaning(audit: Audit) -> Iterator[str]:
         yield from () if bound is None else texts.word_bound_meaning(bound)
     if len(views) > 1:
         yield texts.word_together(audit)
+        yield from (line for view in views for line in texts.word_assumptions(view.bound))
         yield texts.word_limits(views[0].bound)
+        yield from (f"{v.subject}: {caveat}" for v in views for caveat in v.bound.caveats)
     if reach := word_reach(audit):
         yield reach
     yield from audit.caveats
+
+
+def _list_attacks(audit: Audit, views: Sequence[EpsilonFinding]) -> Iterator[Block]:
+    """Return how well each attack tells whether the record was there; of one view, as tiles."""
+    title = "What the attack saw"
+    if len(views) == 1:
+        yield Facts(title=title, rows=tuple(_list_rates(views[0].attack)), style="tiles")
+        return
+    rates = [[*_list_rates(view.attack)] for view in views]
+    head = tuple(dict.fromkeys(fact.name for facts in rates for fact in facts))
+    rows = []
+    for view, facts in zip(views, rates, strict=True):
+        cells = {fact.name: fact.value for fact in facts}
+        rows.append((view.subject, *(cells.get(name, NONE) for name in head)))
+    notes: dict[str, list[str]] = {}
+    for view in views:
+        for note in texts.word_run(view):
+            notes.setdefault(note, []).append(view.subject)
+    for note in texts.word_run(audit.provenance):  # of all of them, and said above
+        notes.pop(note, None)
+    if notes:
+        yield Notes(lines=tuple(f"{', '.join(of)}: {note}" for note, of in notes.items()))
+    if rows:
+        yield Table(title=title, head=("view", *head), rows=tuple(rows), brief=False)
+
+
+def _draw_evidence(audit: Audit, views: Sequence[EpsilonFinding]) -> Iterator[Figures]:
+    yield from _collect_figures("Side by side", compare_views(audit), "views")
+    yield from _collect_figures("", draw_views(views, audit.claim), "view")
+    yield from _collect_figures("Figures", draw_findings(audit), "audit")
+
+
+def _build_method(
+    audit: Audit, views: Sequence[EpsilonFinding], first: tuple[Block, ...]
+) -> Iterator[Section]:
+    """Return what the numbers rest on: bounds, estimates, and what each method guarantees, once."""
+    pairs = [(view, bound) for view in views for bound in (view.bound, *view.also)]
+    bounds = texts.tabulate(TEXTS["bounds"], audit, [bound for _, bound in pairs])
+    estimated = [(view, estimate) for view in views for estimate in view.estimates]
+    estimates = texts.tabulate(TEXTS["estimates"], audit, [each for _, each in estimated])
+    if len(views) > 1:
+        bounds = _add_column(
+            replace(bounds, brief=False), "view", [view.subject for view, _ in pairs]
+        )
+        estimates = _add_column(estimates, "view", [view.subject for view, _ in estimated])
+    tables = [table for table in (bounds, estimates) if table.rows]
+    cards: dict[str, Facts] = {}
+    for _, bound in pairs:
+        cards.setdefault(bound.method, _build_card(audit, bound, lone=len(views) == 1))
+    guarantees = Section(
+        title="What the method guarantees and assumes", summary=tuple(cards.values()), brief=False
+    )
+    blocks = (*first, *tables, *([guarantees] if cards else []))
+    if blocks:
+        yield Section(title="Method", key="method", blocks=blocks)
+
+
+def _add_column(table: Table, name: str, cells: Sequence[str]) -> Table:
+    rows = tuple((cell, *row) for cell, row in zip(cells, table.rows, strict=True))
+    return replace(table, head=(name, *table.head), rows=rows)
 
 
 def _collect_figures(title: str, figures: Iterable[Figure], key: str) -> list[Figures]:
@@ -160,7 +244,7 @@ def _collect_figures(title: str, figures: Iterable[Figure], key: str) -> list[Fi
 def _draw_aside(audit: Audit, before: int) -> Iterator[Figures]:
     """Return figures of forms of publishing, too many for a page."""
     for place, form in enumerate(texts.list_findings(audit, "FormFinding"), start=before + 1):
-        figures = draw_view(form.view, audit.claim)
+        figures = draw_views([form.view], audit.claim)
         yield Figures(figures=figures, stem=f"{place}-", aside=True)
 
 
@@ -201,17 +285,21 @@ def _fold_explanation(audit: Audit) -> Iterator[Section]:
         explanation = explain(audit)
     except InvalidArgument:
         return
-    title = "How this number came about"
-    yield replace(_nest(explanation), title=title, folded=True)
+    title = "Derivation: how this number came about"
+    yield replace(_nest(explanation, set()), title=title, key="derivation", folded=True)
 
 
-def _nest(explanation: Explanation) -> Section:
-    lines = (
-        Notes(title=title, lines=said, style="code" if title in texts.CODE else "list")
-        for title, said in explanation.sections
-    )
-    parts = map(_nest, explanation.parts)
-    return Section(title=explanation.title, blocks=(*lines, *parts), brief=False)
+def _nest(explanation: Explanation, said: set[tuple[str, ...]]) -> Section:
+    """Return an explanation as a section; what stood above it already is not said again."""
+    blocks: list[Block] = []
+    for title, lines in explanation.sections:
+        style: Literal["code", "list"] = "code" if title in texts.CODE else "list"
+        blocks.append(
+            Notes(title=title, lines=("As above.",) if lines in said else lines, style=style)
+        )
+        said.add(lines)
+    blocks += [_nest(part, said) for part in explanation.parts]
+    return Section(title=explanation.title, blocks=tuple(blocks), brief=False)
 
 
 def _build_again(source: Provenance) -> Section:
@@ -233,7 +321,8 @@ def _build_again(source: Provenance) -> Section:
     rows += [(f"shape of {name}", shape) for name, shape in source.shapes]
     table = Table(head=("setting", "value"), rows=(*rows, *source.versions), numeric=False)
     return Section(
-        title="How to do it again",
+        title="Do it again",
+        key="again",
         blocks=(
             Notes(lines=(one_line(how),), style="text"),
             *(Notes(lines=(line,), style="code") for line in command),
@@ -262,49 +351,11 @@ def _list_cites(audit: Audit, document: Document) -> Iterator[str]:
         yield from (key for figure in block.figures if not block.aside for key in figure.cites)
 
 
-def _build_view(
-    audit: Audit, view: EpsilonFinding, *, place: int, lone: bool, brief: bool
-) -> Section:
-    """Return what is said of one view; a lone one is the whole audit."""
-    alone, bounds = texts.take_view(audit, view), (view.bound, *view.also)
-    estimates = texts.tabulate(TEXTS["estimates"], audit, view.estimates)
-    meaning = Notes(
-        title="What it means, and what not", lines=tuple(texts.word_bound_meaning(view.bound))
-    )
-    return Section(
-        title=view.subject,
-        key=f"view-{place}",
-        verdict=_build_verdict(alone, word_reach(alone)),
-        notes=tuple(texts.word_run(view)),
-        summary=(
-            _place_bounds(_list_bounds(view), audit.claim),
-            _build_threat([view], audit),
-        ),
-        blocks=(
-            Facts(title="What the attack saw", rows=tuple(_list_rates(view.attack)), style="tiles"),
-            Figures(
-                figures=() if brief else draw_view(view, audit.claim),
-                key=f"view-{place}",
-                stem="" if lone else f"{place}-",
-            ),
-            *(() if lone else (meaning,)),
-            texts.tabulate(TEXTS["bounds"], audit, bounds),
-            *([estimates] if view.estimates else []),
-            Section(
-                title="What the method guarantees and assumes",
-                summary=tuple(_build_card(audit, bound) for bound in bounds),
-                brief=False,
-            ),
-        ),
-        brief=False,
-    )
-
-
-def _build_verdict(audit: Audit, lead: str) -> Verdict:
+def _build_verdict(audit: Audit, meaning: str) -> Verdict:
     return Verdict(
         badge=_show_verdict(audit.verdict),
-        finding=word_finding(audit),
-        lead=lead,
+        finding=announce(audit),
+        lead=word_evidence(audit) or meaning,
         headline=headline(audit),
     )
 
@@ -314,10 +365,11 @@ def _show_verdict(verdict: judge.Verdict) -> Badge:
     return Badge(verdict, judge.tone(verdict))
 
 
-def _build_threat(views: Sequence[EpsilonFinding], audit: Audit) -> Facts:
+def _build_threat(views: Sequence[EpsilonFinding], audit: Audit) -> Section:
     """Return who attacks what, each sentence once."""
     rows = [row for view in views for row in texts.word_threat(view.bound, audit.claim)]
-    return Facts(title="Threat model", rows=tuple(dict.fromkeys(rows)), style="threat")
+    facts = Facts(rows=tuple(dict.fromkeys(rows)), style="threat")
+    return Section(title="Threat model", key="threat", blocks=(facts,))
 
 
 def _list_rates(attack: AttackSummary) -> Iterator[Fact]:
@@ -328,10 +380,14 @@ def _list_rates(attack: AttackSummary) -> Iterator[Fact]:
     yield Fact("without it", f"{attack.n_out:,}")
 
 
-def _build_card(audit: Audit, bound: EpsilonLowerBound) -> Facts:
-    rows = texts.list_facts(audit, "EpsilonLowerBound", bound)
-    caveats = (Fact("Caveat", caveat) for caveat in bound.caveats)
-    return Facts(title=bound.method, rows=(*rows, *caveats), brief=False)
+def _build_card(audit: Audit, bound: EpsilonLowerBound, *, lone: bool) -> Facts:
+    """Return what a method guarantees; of a lone bound also what is its own."""
+    rows = [*texts.list_facts(audit, "EpsilonLowerBound", bound)]
+    if lone:
+        rows += [Fact("Caveat", caveat) for caveat in bound.caveats]
+    else:
+        rows = [fact for fact in rows if fact.name != "Found at"]
+    return Facts(title=bound.method, rows=tuple(rows), brief=False)
 
 
 class _Bound(NamedTuple):

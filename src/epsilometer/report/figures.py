@@ -37,21 +37,50 @@ _LOWEST_RATE = 1e-6
 _SIDE_BY_SIDE = 16  # audits in one figure; more could not be told apart
 _LONGEST_NAME = 24
 _LONGEST_TITLE = 40  # of an axis, on a phone
+_VIEW_ROLES: tuple[Role, ...] = ("attack", "bound", "gdp", "outside")  # of views in one figure
+_BANDS = 2  # views with a band; more would cover each other
+_GDP = "GDP of that claim"
 # Name, kind, role, false positive rates, false negative rates, dashed.
 _Misses: TypeAlias = tuple[str, Kind, Role, ArrayLike, ArrayLike, bool]
 
 
-def draw_view(view: EpsilonFinding, claim: Claim | None) -> tuple[Figure, ...]:
-    """Return the figures of a view, in the order they are read; those without anything not."""
-    lowest = _find_lowest(view.attack.n_out)
-    low_rates = np.append(np.geomspace(lowest, 0.99, 140), 1.0)
-    every = (
-        _draw_rates(view, claim, _make_grid(), y=Axis(0.0, 1.0)),
-        _draw_rates(view, claim, low_rates, y=Axis(_find_lowest(view.attack.n_in), 1.0, log=True)),
-        _draw_scores(view),
-        _draw_growth(view, claim),
-    )
+def draw_views(views: Sequence[EpsilonFinding], claim: Claim | None) -> tuple[Figure, ...]:
+    """Return the figures of views, in the order they are read; those without anything not.
+
+    Views share their figures, four in each; only scores, whose scales differ, have one per view.
+    """
+    groups = [views[i : i + len(_VIEW_ROLES)] for i in range(0, len(views), len(_VIEW_ROLES))]
+    names = _name_views(views)
+    every: list[Figure] = []
+    for place, group in enumerate(groups):
+        suffix = "" if len(groups) == 1 else f"-{place + 1}"
+        start = place * len(_VIEW_ROLES)
+        labels = names[start : start + len(group)]
+        lowest = min(_find_lowest(view.attack.n_out) for view in group)
+        low_rates = np.append(np.geomspace(lowest, 0.99, 140), 1.0)
+        least = min(_find_lowest(view.attack.n_in) for view in group)
+        every += [
+            _draw_rates(group, labels, claim, _make_grid(), y=Axis(0.0, 1.0), suffix=suffix),
+            _draw_rates(
+                group, labels, claim, low_rates, y=Axis(least, 1.0, log=True), suffix=suffix
+            ),
+            *(
+                _draw_scores(view, label, suffix="" if len(views) == 1 else f"-{start + i}")
+                for i, (view, label) in enumerate(zip(group, labels, strict=True), start=1)
+            ),
+            _draw_growth(group, labels, claim, suffix=suffix),
+        ]
     return tuple(figure for figure in every if figure.series)
+
+
+def _name_views(views: Sequence[EpsilonFinding]) -> tuple[str, ...]:
+    """Return in which words each view differs from the others; nothing of a lone one."""
+    if len(views) < 2:
+        return ("",) * len(views)
+    subjects = [view.subject for view in views]
+    if len(set(subjects)) < len(subjects):  # adversaries differ, and not what they attack
+        subjects = [f"{view.subject} {view.bound.adversary}" for view in views]
+    return _find_differences(subjects, longest=_LONGEST_TITLE)[1]
 
 
 def compare_views(audit: Audit) -> tuple[Figure, ...]:
@@ -106,42 +135,59 @@ def _list_sampled(view: EpsilonFinding) -> list[EpsilonEstimate]:
     return [estimate for estimate in view.estimates if estimate.confidence < 1]
 
 
-def _draw_rates(view: EpsilonFinding, claim: Claim | None, grid: FloatArray, *, y: Axis) -> Figure:
-    """Return misses against false alarms: the attack, its band, and what guarantees allow.
+def _draw_rates(
+    views: Sequence[EpsilonFinding],
+    names: Sequence[str],
+    claim: Claim | None,
+    grid: FloatArray,
+    *,
+    y: Axis,
+    suffix: str,
+) -> Figure:
+    """Return misses against false alarms: the attacks, their bands, and what guarantees allow.
 
     Leaks show at low false positive rates: on logarithmic axes, where who is not missed is caught.
     """
-    evidence, log = view.evidence, y.log
+    log = y.log
     straight = grid if log else grid[[0, -1]]  # a line is no line on logarithmic axes
-    low, high = _limit_band(evidence, grid)
     lines: list[_Misses] = [
         ("knows nothing", "line", "chance", straight, 1 - straight, True),
-        *_list_guarantees(view, claim, grid),
-        ("the attack", "step", "attack", evidence.fpr, evidence.fnr, False),
+        *_list_guarantees(views, claim, grid),
     ]
-    name = f"{evidence.band_confidence:.4g} confidence band"
-    gaussian = any(role == "gdp" for _, _, role, *_ in lines)
+    bands = []
+    for view, name, colour in zip(views, names, _VIEW_ROLES, strict=False):
+        evidence = view.evidence
+        said = f": {name}" if name else ""
+        lines.append((f"the attack{said}", "step", colour, evidence.fpr, evidence.fnr, False))
+        low, high = _limit_band(evidence, grid)
+        band = f"{evidence.band_confidence:.4g} confidence band{said}"
+        bottom, top = (1 - high, 1 - low) if log else (low, high)
+        bands.append(plot(band, "band", colour, grid, bottom, top=top))
+    gaussian = any(name.startswith(_GDP) for name, *_ in lines)
     return describe(
         "low_fpr" if log else "tradeoff",
         None,
-        view,
+        views[0],
         x=Axis(grid[0], 1.0, log),
         y=y,
         series=(
-            plot(name, "band", "attack", grid, 1 - high, top=1 - low)
-            if log
-            else plot(name, "band", "attack", grid, low, top=high),
+            *bands[:_BANDS],
             *(
                 plot(name, kind, role, x, 1 - np.asarray(misses) if log else misses, dashed)
                 for name, kind, role, x, misses, dashed in lines
             ),
         ),
+        suffix=suffix,
         cites=("kairouz2015", *(("balle2018", "dong2022") if gaussian else ())),
-        rates=_word_rates(view, claim),
+        rates=" ".join(
+            f"{name}: {said}" if name else said
+            for view, name in zip(views, names, strict=True)
+            if (said := _word_rates(view, claim))
+        ),
     )
 
 
-def _draw_scores(view: EpsilonFinding) -> Figure:
+def _draw_scores(view: EpsilonFinding, name: str, *, suffix: str) -> Figure:
     """Return how the scores lie with the record and without it."""
     edges, threshold = view.evidence.edges, view.bound.threshold
     counts = view.evidence.inside_bins, view.evidence.outside_bins
@@ -161,6 +207,8 @@ def _draw_scores(view: EpsilonFinding) -> Figure:
         y=Axis.from_zero([*inside, *outside]),
         series=series if drawable else (),
         marks=(Mark("threshold of the bound", threshold),) if marked else (),
+        suffix=suffix,
+        which=f": {name}" if name else "",
         inside=sum(counts[0]),
         outside=sum(counts[1]),
         inside_median=_word_median(edges, counts[0]),
@@ -168,26 +216,38 @@ def _draw_scores(view: EpsilonFinding) -> Figure:
     )
 
 
-def _draw_growth(view: EpsilonFinding, claim: Claim | None) -> Figure:
+def _draw_growth(
+    views: Sequence[EpsilonFinding], names: Sequence[str], claim: Claim | None, *, suffix: str
+) -> Figure:
     """Return what more observations prove."""
-    points = [(n, e) for n, e in view.evidence.growth if n > 0 and math.isfinite(e)]
-    counts, epsilons = [n for n, _ in points], [e for _, e in points]
     limit = [] if claim is None else [claim.epsilon]
-    ends = [f"{number(e)} from {n:,.0f}" for n, e in (points[:1] + points[-1:])]
-    low, high = (counts[0], counts[-1]) if points else (1, 1)
-    x = Axis(low, high, log=True)
+    drawn, ends, counts, epsilons = [], [], [], []
+    single = len(views) == 1
+    for view, name, colour in zip(views, names, _VIEW_ROLES, strict=False):
+        points = [(n, e) for n, e in view.evidence.growth if n > 0 and math.isfinite(e)]
+        if not points:
+            continue
+        counts += [n for n, _ in points]
+        epsilons += [e for _, e in points]
+        said = f"proved ε: {name}" if name else "proved ε"
+        role: Role = "bound" if single else colour
+        drawn.append(plot(said, "points", role, [n for n, _ in points], [e for _, e in points]))
+        parts = [f"{number(e)} from {n:,.0f}" for n, e in (points[:1] + points[-1:])]
+        ends.append((f"{name}: " if name else "") + " observations, ".join(parts))
+    x = Axis(min(counts, default=1), max(counts, default=1), log=True)
     series = (
         *(plot_level(f"claimed ε = {claimed(e)}", "claim", x, e) for e in limit),
-        plot("proved ε", "points", "bound", counts, epsilons),
+        *drawn,
     )
     return describe(
         "growth",
         None,
-        view,
+        views[0],
         x=x,
         y=Axis.from_zero([*epsilons, *limit]),
         series=series if x.low < x.high else (),
-        ends=" observations, ".join(ends),
+        suffix=suffix,
+        ends=" observations; ".join(ends),
         claimed="".join(f"Claimed: ε = {claimed(e)}." for e in limit),
     )
 
@@ -205,7 +265,9 @@ def _sort_views(views: Sequence[EpsilonFinding]) -> Sequence[EpsilonFinding]:
     return [view for _, view in sorted(pairs, key=lambda pair: pair[0])]
 
 
-def _find_differences(subjects: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+def _find_differences(
+    subjects: Sequence[str], *, longest: int = _LONGEST_NAME
+) -> tuple[str, tuple[str, ...]]:
     """Return what subjects share, with "…" where they differ, and the words in which they do."""
     parted = [one_line(subject).split() for subject in subjects]
     shortest = min(map(len, parted))
@@ -215,7 +277,7 @@ def _find_differences(subjects: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     own = (" ".join(part[first : len(part) - last]).strip(" ,:;") for part in parted)
     names = (name or str(place) for place, name in enumerate(own, start=1))
     title = " ".join([*parted[0][:first], "…", *parted[0][len(parted[0]) - last :]])
-    return title, tuple(cut(name, _LONGEST_NAME) for name in names)
+    return title, tuple(cut(name, longest) for name in names)
 
 
 def _count_shared(columns: Iterable[tuple[str, ...]]) -> int:
@@ -231,24 +293,29 @@ def _shorten_title(title: str) -> str:
 
 
 def _list_guarantees(
-    view: EpsilonFinding, claim: Claim | None, grid: FloatArray
+    views: Sequence[EpsilonFinding], claim: Claim | None, grid: FloatArray
 ) -> Iterator[_Misses]:
-    """Return what the claim, the Gaussian mechanism of that claim, and the proved bound allow."""
+    """Return what the claim, a Gaussian mechanism of that claim, and the proved bound allow.
+
+    The Gaussian one is left out where a computed curve would cover it, and with several views.
+    """
+    laws = [*dict.fromkeys(law for view in views for law in view.evidence.curves)]
     if claim is not None:
         x = _add_corners(grid, claim)
         name = f"(ε, δ) claimed: ε = {claimed(claim.epsilon)}"
         yield name, "line", "claim", x, _allow(x, claim), False
         # The Gaussian mechanism that is just (ε, δ)-DP; there is none without δ.
-        if _SMALLEST_DELTA < claim.delta < 1 and claim.epsilon <= _LARGEST_EPSILON:
+        known = _SMALLEST_DELTA < claim.delta < 1 and claim.epsilon <= _LARGEST_EPSILON
+        if known and not laws and len(views) == 1:
             mu = 1 / gaussian_sigma(claim.epsilon, claim.delta)
-            name = f"GDP of that claim: μ = {mu:.3g}"
-            yield name, "line", "gdp", grid, gdp_curve(grid, mu=mu), True
-    for law in view.evidence.curves:
+            yield f"{_GDP}: μ = {mu:.3g}", "line", "gdp", grid, gdp_curve(grid, mu=mu), True
+    for law in laws:
         yield law.name, "line", "law", law.fpr, law.fnr, False
-    kind = "(ε, δ) proved" if view.bound.valid else f"(ε, δ) {NOT_VALID}"
-    name = f"{kind}: ε = {number(view.bound.epsilon)}"
-    x = _add_corners(grid, view.bound)
-    yield name, "line", "bound", x, _allow(x, view.bound), True
+    if len(views) == 1:
+        bound = views[0].bound
+        kind = "(ε, δ) proved" if bound.valid else f"(ε, δ) {NOT_VALID}"
+        x = _add_corners(grid, bound)
+        yield f"{kind}: ε = {number(bound.epsilon)}", "line", "bound", x, _allow(x, bound), True
 
 
 def _add_corners(grid: FloatArray, law: Claim | EpsilonLowerBound) -> FloatArray:

@@ -4,6 +4,7 @@ import html
 import re
 import string
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from epsilometer.core.audit import Audit
 from epsilometer.core.document import Badge, Block, Document, Facts, Notes, Section, Table
@@ -14,7 +15,6 @@ from epsilometer.report.tones import LOOKS
 _LONGEST = 300  # letters of a text
 _LARGEST = 65_536  # letters of a comment
 _HEADLINE = 1_000
-_VIEWS = 20
 _MARKS = re.compile(r"^\W|[\\`*_\[\]<>|~&$#@!^]")  # the first letter might begin a list
 _LINKS = re.compile(r"@|#|:(?=//)|www(?=\.)|GH-", re.IGNORECASE)
 
@@ -22,8 +22,8 @@ _LINKS = re.compile(r"@|#|:(?=//)|www(?=\.)|GH-", re.IGNORECASE)
 def as_markdown(audit: Audit) -> str:
     """Return an audit as a comment: the verdict, tables, and folded away what may be long."""
     document = build(audit, brief=True)
-    text = render_markdown(document, views=_VIEWS)
-    return text if len(text) <= _LARGEST else render_markdown(document, views=0)
+    text = render_markdown(document)
+    return text if len(text) <= _LARGEST else render_markdown(replace(document, blocks=()))
 
 
 def plain(text: str, longest: int = _LONGEST) -> str:
@@ -31,19 +31,13 @@ def plain(text: str, longest: int = _LONGEST) -> str:
     return _MARKS.sub(_escape, _unlink(text, longest))
 
 
-def render_markdown(document: Document, *, views: int) -> str:
-    """Return a document with so many of the sections that have a verdict of their own."""
-    judged = [b for b in document.blocks if isinstance(b, Section) and b.verdict is not None]
+def render_markdown(document: Document) -> str:
+    """Return a document as a comment."""
     parts = [
         *_render_verdict(document, "### {} {}"),
         f"Subject: {plain(document.title)}",
         *_bullet(document.notes),
-        *(
-            part
-            for block in document.parts
-            if block not in judged[views:]
-            for part in _render(block)
-        ),
+        *(part for block in document.parts for part in _render(block)),
     ]
     return "\n\n".join(parts) + "\n"
 

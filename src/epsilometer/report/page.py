@@ -4,11 +4,11 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from importlib import resources
 from itertools import count
-from typing import Any
+from typing import Any, TypeAlias
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
@@ -23,16 +23,18 @@ from epsilometer.report.build import build
 from epsilometer.report.fitting import count_records, fit_audit
 from epsilometer.report.tones import COLOURS, LOOKS
 
+Stamped: TypeAlias = Sequence[tuple[str, str]]
 LARGEST = 1_500_000  # bytes of a page
 # How much is kept, until the page is small enough: records, and whether figures are drawn.
 _ATTEMPTS = ((5_000, True), (1_000, True), (100, True), (0, True), (0, False))
 
 
-def page(audit: Audit) -> str:
+def page(audit: Audit, *, stamp: Stamped = ()) -> str:
     """Return the audit as one HTML page of at most 1.5 MB; the same audit gives the same bytes.
 
-    Of very many records the riskiest are shown, of very many views no figures; the page then says
-    so. What still does not fit is an ``InvalidArgument``.
+    A stamp, as names and values, is shown below it and is no part of the audit. Of very many
+    records the riskiest are shown, of very many views no figures; the page then says so. What still
+    does not fit is an ``InvalidArgument``.
     """
     total = count_records(audit)
     for records, drawn in _ATTEMPTS:
@@ -40,7 +42,9 @@ def page(audit: Audit) -> str:
             continue  # would change nothing
         fitted = fit_audit(audit, records=records)
         document = build(fitted, records=total)
-        text = render_page(document, to_object(fitted), is_cut=fitted != audit, drawn=drawn)
+        text = render_page(
+            document, to_object(fitted), is_cut=fitted != audit, drawn=drawn, stamp=stamp
+        )
         if len(text.encode()) <= LARGEST:
             return text
     raise InvalidArgument(
@@ -49,7 +53,9 @@ def page(audit: Audit) -> str:
     )
 
 
-def render_page(document: Document, plain: Any, *, is_cut: bool, drawn: bool = True) -> str:
+def render_page(
+    document: Document, plain: Any, *, is_cut: bool, drawn: bool = True, stamp: Stamped = ()
+) -> str:
     """Return a document as a page.
 
     Args:
@@ -57,6 +63,7 @@ def render_page(document: Document, plain: Any, *, is_cut: bool, drawn: bool = T
         plain: What the page carries as JSON.
         is_cut: Whether that had to be cut to fit.
         drawn: Whether figures are drawn.
+        stamp: Names and values: when, where and from what it came.
     """
     shown = (block for block in find_figures(document) if drawn and not block.aside)
     figures = [asdict(figure) for block in shown for figure in block.figures]
@@ -67,6 +74,7 @@ def render_page(document: Document, plain: Any, *, is_cut: bool, drawn: bool = T
         document=document,
         references=sorted(BIBLIOGRAPHY[key] for key in set(document.cites)),
         is_cut=is_cut,
+        stamp=stamp,
         drawn=drawn,
         next_chart=count().__next__,
         next_table=count(1).__next__,  # labels of regions must differ
@@ -145,3 +153,4 @@ _ENVIRONMENT = Environment(
     loader=FunctionLoader(lambda name: _read(f"templates/{name}")),
 )
 _ENVIRONMENT.filters["bind"] = _bind
+_ENVIRONMENT.filters["shorten"] = lambda title: title.partition(":")[0]

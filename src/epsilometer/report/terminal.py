@@ -1,10 +1,10 @@
 """Show a document on the terminal."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from rich import box
-from rich.console import Group, RenderableType
-from rich.panel import Panel
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table as Grid
 from rich.text import Text
 
@@ -14,8 +14,27 @@ from epsilometer.core.printing import one_line
 from epsilometer.report.build import build
 from epsilometer.report.tones import LOOKS
 
-_WIDTH = 44  # of a bar that takes the whole scale
+_LEAST = 8  # columns of a bar that takes the whole scale
 _COLOURS = {"lower": "cyan", "upper": "magenta", "reference": "grey62"}
+
+
+def brief(audit: Audit, *, advice: str = "") -> RenderableType:
+    """Return three lines: the verdict, the subject, and what to do next.
+
+    Args:
+        audit: Of any kind.
+        advice: What to do, where that is known better than from the verdict.
+    """
+    document = build(audit, brief=True)
+    assert document.verdict is not None
+    colour = LOOKS[document.verdict.tone].terminal
+    notes = (block.lines for block in document.summary if isinstance(block, Notes))
+    said = (advice,) if advice else next((lines for lines in notes if lines), ())
+    return Group(
+        Text(one_line(document.verdict.headline), style=f"bold {colour}"),
+        Text(one_line(document.title), "dim"),
+        *(Text(f"Next: {one_line(line)}") for line in said[:1]),
+    )
 
 
 def summary(audit: Audit) -> RenderableType:
@@ -31,19 +50,18 @@ def render_terminal(document: Document) -> RenderableType:
     parts = (part for block in (notes, *document.parts) for part in _render(block))
     return Group(
         Text(one_line(document.verdict.headline), style=f"bold {colour}"),
-        Panel(
-            Group(*parts),
-            title=Text(one_line(document.title)),
-            title_align="left",
-            border_style=colour,
-        ),
+        Text(one_line(document.title), "dim"),
+        Text(),
+        *parts,
     )
 
 
 def _render(block: Block, style: str = "") -> Iterator[RenderableType]:
     """Return what a terminal shows of a block: nothing of figures and details."""
     match block:
-        case Section(brief=True, parts=parts):
+        case Section(brief=True, parts=parts) if parts:
+            if not parts[0].title and parts[0].brief:
+                yield _title(block)
             for part in parts:
                 yield from _render(part, "dim")
         case Notes(brief=True, lines=lines) if lines:
@@ -51,7 +69,7 @@ def _render(block: Block, style: str = "") -> Iterator[RenderableType]:
         case Facts(brief=True):
             yield from (_title(block), _render_facts(block), Text())
         case Scale(brief=True):
-            yield from (_title(block), _render_scale(block), Text())
+            yield from (_title(block), _Bars(block), Text())
         case Table(brief=True):
             yield _title(block)
             yield _render_table(block)
@@ -81,20 +99,36 @@ def _render_table(table: Table) -> RenderableType:
     return grid
 
 
-def _render_scale(scale: Scale) -> RenderableType:
-    """Return claimed and measured ε as bars from 0."""
-    rows: Iterable[tuple[str, str, float, str]] = (
-        (" – ".join(filter(None, (row.name, row.remark))), row.value, row.start, _COLOURS[row.role])
-        for row in scale.rows
-    )
-    if scale.claim is not None:
-        name, _, value = scale.claimed.partition(" ")
-        rows = ((name, value, scale.claim, "white"), *rows)
-    grid = Grid.grid(padding=(0, 1))
-    for name, value, start, colour in rows:
-        cells = round(_WIDTH * start / 100)
-        grid.add_row(_text(name), _text(value), Text("█" * cells or "▏", style=colour))
-    return grid
+@dataclass(frozen=True)
+class _Bars:
+    """Claimed and measured ε as bars from 0, as long as the terminal is wide."""
+
+    scale: Scale
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        rows: list[tuple[str, str, float, str]] = [
+            (
+                " – ".join(filter(None, (row.name, row.remark))),
+                row.value,
+                row.start,
+                _COLOURS[row.role],
+            )
+            for row in self.scale.rows
+        ]
+        if self.scale.claim is not None:
+            name, _, value = self.scale.claimed.partition(" ")
+            rows.insert(0, (name, value, self.scale.claim, "white"))
+        values = max(len(value) for _, value, _, _ in rows)
+        names = min(max(len(one_line(row[0])) for row in rows), options.max_width // 2)
+        room = max(options.max_width - names - values - 2, _LEAST)
+        grid = Grid.grid(padding=(0, 1))
+        grid.add_column(width=names)
+        grid.add_column(width=values, no_wrap=True)
+        grid.add_column(width=room, no_wrap=True)
+        for name, value, start, colour in rows:
+            bar = "█" * round(room * start / 100) or "▏"
+            grid.add_row(_text(name), _text(value), Text(bar, style=colour))
+        yield grid
 
 
 def _text(text: str) -> Text:

@@ -1,5 +1,6 @@
 """Say findings by data: fill the texts of ``texts.toml`` with fields of findings and bounds."""
 
+import math
 import string
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -376,6 +377,28 @@ def take_view(audit: Audit, view: EpsilonFinding) -> Audit:
     return msgspec.structs.replace(
         audit, subject=view.subject, findings=(view,), advice=(), caveats=(), cites=()
     )
+
+
+SUSPICIONS = (0.01, 0.5)  # how sure somebody is before looking: one in a hundred, a coin toss
+
+
+def word_belief(epsilon: float, before: float) -> str:
+    """Say how sure somebody can become who believed it with chance ``before``, under ε-DP.
+
+    Example:
+        >>> word_belief(3.0, 0.01), word_belief(8.0, 0.5)
+        ('16.9%', '99.97%')
+    """
+    doubt = (1 - before) / before * math.exp(-epsilon)
+    believed = 1 / (1 + doubt)
+    if believed <= 0.9995:
+        return f"{believed:.1%}"
+    return f"{believed:.2%}" if believed < 0.99995 else "99.99%"
+
+
+def list_next(audit: Audit) -> tuple[str, ...]:
+    """Say what to do next after a verdict; nothing where rules about publishing decide."""
+    return tuple(fill(line, audit, audit) for line in TEXTS["next"].get(audit.verdict, ()))
 
 
 def word_together(audit: Audit) -> str:

@@ -11,14 +11,16 @@ those of the optional members of :class:`Sampler` that are known, and name it in
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, Protocol, TypeAlias
 
 import numpy as np
 
 from epsilometer import _validate
 from epsilometer.errors import InvalidArgument
 from epsilometer.types import FloatArray, IntArray
+
+Secrecy: TypeAlias = Literal["", "allocation", "permutation"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +37,10 @@ class Law:
             2B − 1 where it always has the same B − 1 companions, which may all be +1.
         rate: Chance that a batch has the record, independently of other batches; None where
             exactly one batch has it, each as likely.
+        secrecy: Why nobody knows the record's batch, where an upper bound may count on it.
+            ``"allocation"``: it picks a batch uniformly, whatever the other records do.
+            ``"permutation"``: it is permuted uniformly with others, one of each batch. Empty where
+            nothing is promised; then batches count as known.
 
     Example:
         >>> Law(steps=10, absent=1).present
@@ -44,6 +50,7 @@ class Law:
     steps: int
     absent: int
     rate: float | None = None
+    secrecy: Secrecy = field(default="", repr=False, compare=False)
 
     def __post_init__(self) -> None:
         _validate.whole(1, steps=self.steps)
@@ -223,7 +230,7 @@ class Shuffle:
 
     def law(self, steps: int, batch_size: int | None) -> Law:
         """Return the law of a record in one of all batches."""
-        return Law(steps=steps, absent=1)
+        return Law(steps=steps, absent=1, secrecy="permutation")
 
     def block(self, records: int) -> int:
         """Return how many records are permuted among themselves: all."""
@@ -292,6 +299,7 @@ class PartialShuffle:
                 "Expected PartialShuffle by blocks, got a sliding one: the law of its batches "
                 "is not known. Audit the training itself."
             )
+        # Without secrecy: a last block that is shorter fills fewer batches.
         return Law(steps=min(steps, -(-self.buffer // batch_size)), absent=1)
 
     def block(self, records: int) -> int:
@@ -372,6 +380,7 @@ class BallsInBins:
     """
 
     steps: int | None = None
+    words: ClassVar[str] = "balls in bins"
 
     def __post_init__(self) -> None:
         _check_steps(self.steps)
@@ -388,7 +397,7 @@ class BallsInBins:
 
     def law(self, steps: int, batch_size: int | None) -> Law:
         """Return the law of a record in one of all batches, beside the others."""
-        return Law(steps=_same_steps(self.steps, steps), absent=0)
+        return Law(steps=_same_steps(self.steps, steps), absent=0, secrecy="allocation")
 
     def log_likeliest(self, sizes: IntArray, records: int, batch_size: int) -> float:
         """Return ln of the chance of any epoch: all are as likely."""

@@ -19,14 +19,13 @@ was measured to need more pairs.
 import math
 
 import numpy as np
-import scipy.special
 
 from epsilometer.types import FloatArray
 
 CITES = ("ville1939", "turner2024", "kairouz2015")
 WIDTH = 1 / 32  # claims between two multiples are bet against by the same stakes
 _LOGITS = -4 + 0.6 * np.arange(24)
-_SHARES = scipy.special.expit(_LOGITS)
+_SHARES = 1 / (1 + np.exp(-_LOGITS))
 _APART = np.array([(s, t) for s in (0.01, 0.3, 0.6) for t in (0.01, 0.3, 0.6) if s != t])
 _MISSES = np.concatenate([_SHARES, _APART[:, 0]])
 _ALARMS = np.concatenate([_SHARES, _APART[:, 1]])
@@ -35,8 +34,8 @@ _PRICE = np.maximum((1 - _MISSES) / (1 - _ALARMS), (1 - _ALARMS) / (1 - _MISSES)
 
 
 def _list_weights() -> FloatArray:
-    corner = np.concatenate([scipy.special.expit(3 - _LOGITS), np.full(len(_APART), 0.6)])
-    edge = np.tile(scipy.special.expit(5 - _LOGITS), 2)
+    corner = np.concatenate([1 / (1 + np.exp(_LOGITS - 3)), np.full(len(_APART), 0.6)])
+    edge = np.tile(1 / (1 + np.exp(_LOGITS - 5)), 2)
     return np.concatenate([0.2 * corner / corner.sum(), 0.8 * edge / edge.sum()])
 
 

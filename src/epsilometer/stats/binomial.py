@@ -3,8 +3,8 @@
 from typing import Literal
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import special
 
 from epsilometer import _validate
 from epsilometer.types import FloatArray
@@ -90,7 +90,7 @@ def beta_at(a: ArrayLike, b: ArrayLike, scores: FloatArray | np.float64) -> Floa
     x = beta_quantile(
         np.where(small, a, b),
         np.where(small, b, a),
-        special.ndtr(-np.abs(mirrored)),
+        scipy.special.ndtr(-np.abs(mirrored)),
         from_above=mirrored > 0,
     )
     return np.where(small, x, 1 - x)
@@ -109,7 +109,7 @@ def beta_quantile(
     """
     aim = np.maximum(alpha, _LEAST)  # smaller ones have too few digits to aim at
     a, b, aim, above = np.broadcast_arrays(a, b, aim, from_above)
-    x = _own(special.betainccinv, special.betaincinv, a, b, aim, above)
+    x = _own(scipy.special.betainccinv, scipy.special.betaincinv, a, b, aim, above)
     return _refine(x, a, b, aim, above)
 
 
@@ -122,13 +122,13 @@ def _refine(
     then settle. Beyond what floats can tell of a tail they might go to and fro for ever: a bracket
     ends that.
     """
-    log_b, sign = special.betaln(a, b), np.where(above, -1.0, 1.0)
+    log_b, sign = scipy.special.betaln(a, b), np.where(above, -1.0, 1.0)
     low, high = np.full(x.shape, _LEAST), np.full(x.shape, _MOST)
     with np.errstate(all="ignore"):
         rough = np.where(above, a / (a + b), np.exp((np.log(aim * a) + log_b) / a))
         x = np.clip(np.where(np.isnan(x), rough, x), low, high)
         for _ in range(_NEWTON_STEPS):
-            tail = _own(special.betaincc, special.betainc, a, b, x, above)
+            tail = _own(scipy.special.betaincc, scipy.special.betainc, a, b, x, above)
             density = np.exp(a * np.log(x) + (b - 1) * np.log1p(-x) - log_b)  # of log x
             step = sign * np.log(tail / aim) * tail / density
             step = np.clip(np.where(tail > 0, step, -sign / 2), -1.0, 1.0)

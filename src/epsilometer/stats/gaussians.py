@@ -9,7 +9,7 @@ import math
 from typing import Literal, TypeAlias
 
 import numpy as np
-import scipy.special
+import scipy
 from numpy.typing import ArrayLike, NDArray
 
 from epsilometer import _validate

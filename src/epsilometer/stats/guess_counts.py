@@ -65,7 +65,7 @@ def pair_scores(observed: Observed, rng: np.random.Generator) -> FloatArray:
     if observed.design == "fixed":
         pairs = min(inside.size, outside.size)
         inside, outside = (rng.permutation(side)[:pairs] for side in (inside, outside))
-    with np.errstate(invalid="ignore"):  # two diverged runs are a tie
+    with np.errstate(invalid="ignore", over="ignore"):  # two diverged runs are a tie
         return np.asarray(np.nan_to_num(inside - outside, posinf=np.inf, neginf=-np.inf))
 
 

@@ -37,8 +37,8 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy.special import betainc, betaincinv, expit, gammaln, logit
 
 from epsilometer.stats import search
 from epsilometer.types import FloatArray, IntArray
@@ -82,11 +82,13 @@ class Game:
     def chance(self, side: Side, epsilon: FloatArray | float) -> FloatArray:
         """Return the largest chance under ε-DP that a guess is right."""
         most = 1 - 2.0**-53
-        return np.minimum(expit(self.steps * np.asarray(epsilon) + self._lean(side)), most)
+        return np.minimum(
+            scipy.special.expit(self.steps * np.asarray(epsilon) + self._lean(side)), most
+        )
 
     def epsilon(self, side: Side, chance: FloatArray) -> FloatArray:
         """Return the least ε that allows a chance of being right."""
-        return np.asarray((logit(chance) - self._lean(side)) / self.steps)
+        return np.asarray((scipy.special.logit(chance) - self._lean(side)) / self.steps)
 
     def cost(self, side: Side, epsilon: FloatArray | float) -> FloatArray:
         """Return what λ is multiplied by: m·δ, times the share of coins that can be right.
@@ -110,7 +112,7 @@ class Game:
         return {**ends, "both": self.canaries // 2} if self.inclusion == 0.5 else ends
 
     def _lean(self, side: Side) -> float:
-        lean = float(logit(self.inclusion))
+        lean = float(scipy.special.logit(self.inclusion))
         return {"in": lean, "out": -lean, "both": 0.0}[side]
 
 
@@ -145,7 +147,7 @@ class LookFamily:
         """Return the largest ε that right guesses speak for, and of which look they are."""
         some = np.maximum(right, 1)
         values = self._spread(
-            self.game.epsilon, betaincinv(some, self.made - some + 1, self._levels)
+            self.game.epsilon, scipy.special.betaincinv(some, self.made - some + 1, self._levels)
         )
         values[(right < 1) | (values < self._least_value)] = -math.inf
         best = int(np.argmax(values))
@@ -157,7 +159,7 @@ class LookFamily:
         low, high = np.zeros_like(self.made), self.made + 1
         while np.any(high - low > 1):
             middle = np.maximum((low + high) // 2, 1)
-            common = betainc(middle, self.made - middle + 1, chance) > self._levels
+            common = scipy.special.betainc(middle, self.made - middle + 1, chance) > self._levels
             open_ = high - low > 1
             low = np.where(open_ & common, middle, low)
             high = np.where(open_ & ~common, middle, high)
@@ -268,7 +270,9 @@ def compute_slope(made: ArrayLike, right: ArrayLike, chance: ArrayLike) -> Float
     mass = np.exp(_log_choose(r, v) + v * np.log(chance) + (r - v) * np.log1p(-chance))
     falls = (r - v) * chance / ((v + 1) * (1 - chance))  # the next mass in this one, and further
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        masses = np.where(mass > 1e-290, betainc(v, r - v + 1, chance) / mass, 1 / (1 - falls))
+        masses = np.where(
+            mass > 1e-290, scipy.special.betainc(v, r - v + 1, chance) / mass, 1 / (1 - falls)
+        )
     return np.asarray(masses / v)
 
 
@@ -293,7 +297,7 @@ def _limit_nested(made: int, most: int, chance: float) -> float:
     sd = math.sqrt(made * chance * (1 - chance))
     x = np.arange(min(max(1, math.floor(made * chance - 4 * sd)), most), most + 1.0)
     slopes = compute_slope(made, x, chance)
-    fewer = betainc(made - x + 1, x, 1 - chance)  # 1 − β
+    fewer = scipy.special.betainc(made - x + 1, x, 1 - chance)  # 1 − β
     fewer[0] /= max(1 - fewer[0], 1e-300)  # so β is left out of the first, for all below it
     mode = 1 / (sd * math.sqrt(2 * math.e))  # no binomial mass is larger (Herzog 1947)
     return max(float((slopes * fewer).max()), (1 - chance) * min(1.0, mode))
@@ -332,4 +336,8 @@ def _compute_window(trials: int, p: float, reach: float) -> tuple[int, FloatArra
 
 
 def _log_choose(n: FloatArray | float, k: FloatArray) -> FloatArray:
-    return np.asarray(gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1))
+    return np.asarray(
+        scipy.special.gammaln(n + 1)
+        - scipy.special.gammaln(k + 1)
+        - scipy.special.gammaln(n - k + 1)
+    )

@@ -92,24 +92,45 @@ def auc(scores: Scores, *, confidence: float = DEFAULT_CONFIDENCE) -> Limited:
 
 
 def share_above(
-    above: int, measured: int, of: int, *, confidence: float = DEFAULT_CONFIDENCE
+    above: int,
+    measured: int,
+    of: int,
+    *,
+    screened: tuple[int, int] = (0, 0),
+    confidence: float = DEFAULT_CONFIDENCE,
 ) -> Limited:
     """Return the share of records above a limit, of which ``above`` of ``measured`` are.
 
     Guarantee: both limits hold together with probability at least ``confidence``; none is needed
         where all were measured.
-    Assumption: which were measured was drawn by chance. The limits are those of drawing with
-        replacement, whose tails are the heavier ones.
+    Assumption: which were measured was drawn by chance, of those that were not screened. The
+        limits are those of drawing with replacement, whose tails are the heavier ones.
+
+    Args:
+        above: Records above the limit, of those measured.
+        measured: How many were measured.
+        of: Records in all.
+        screened: The same two numbers of those that a screen chose, which ``above`` and
+            ``measured`` count too: they stand for nobody but themselves.
+        confidence: Of both limits together.
 
     Example:
         >>> round(share_above(0, 500, 10_000).high, 4)
         0.0074
         >>> share_above(3, 100, 100)
         Limited(value=0.03, low=0.03, high=0.03)
+        >>> round(share_above(90, 500, 10_000, screened=(90, 250)).high, 4)  # none of 250 drawn
+        0.0233
     """
     _validate.open_unit(confidence=confidence)
     if measured == of:
         return Limited(above / of, above / of, above / of)
+    if screened[1]:
+        others = of - screened[1]
+        rest = share_above(
+            above - screened[0], measured - screened[1], others, confidence=confidence
+        )
+        return Limited(*((screened[0] + share * others) / of for share in rest))
     share = limit_share(above, measured, alpha=(1 - confidence) / 2)
     # Those seen are there, and those seen to be below are below.
     return Limited(

@@ -13,7 +13,6 @@ import functools
 import math
 
 import numpy as np
-from scipy.special import ndtr
 
 from epsilometer.stats import binomial
 from epsilometer.stats.rank_walk import Looks
@@ -29,7 +28,11 @@ _FEW = 40  # scores below which the law of a rate is computed without approximat
 _EXTREME = 0.7  # favour of the ranks below ten, in logarithms per decade
 _MOST = 0.5  # level of a look
 _BLOCK = 5  # cells whose ends are looked at together
+_WAYS = 11  # parts of a cell between which marks are looked at together
+_PLACES = np.arange(1, 5)[:, None]  # of five, between which counts are looked at together
+_NEARBY = np.array([-30, -8, -3, -2, -1, 0, 1, 2, 7, 30])[:, None]
 _EVERY = slice(None)
+_NODES_PER_UNIT = 64  # of the table of Φ
 _SPREAD, _OFFSET = 1.8, 1.4  # of the number of looks that are as good as independent
 
 
@@ -71,6 +74,7 @@ class LookFamily:
         self._ends = np.arange(self._parts, self.marks + 1, self._parts) - 1
         self._roots_at_ends = self._roots(self._ends)
         self._kept: dict[int, Looks] = {}
+        self._least: dict[int, IntArray] = {}
 
     def reach(self, counts: IntArray) -> int | None:
         """Return the last mark that counts reach, by its number; None where they reach none."""
@@ -90,10 +94,11 @@ class LookFamily:
         # Within a cell levels are the same, so that hits end once; what was no hit stays none.
         rare = np.flatnonzero(rarity[failed[0]] <= level)
         while high - low > 1:
-            middle = (low + high) // 2
-            roots = self._roots(np.array([middle]), rare)
-            hit = self._rarity(roots, counts[rare], rare)[0] <= level[rare]
-            low, high = (middle, high) if hit.any() else (low, middle)
+            marks = np.arange(low, high, max(1, (high - low) // _WAYS))[1:]
+            hit = self._rarity(self._roots(marks, rare), counts[rare], rare) <= level[rare]
+            hits = int(hit.any(axis=1).sum())
+            marks = np.concatenate([[low], marks, [high]])
+            low, high = int(marks[hits]), int(marks[hits + 1])
         return low if low >= 0 else None
 
     def looks(self, mark: int) -> Looks:
@@ -117,12 +122,28 @@ class LookFamily:
         """Return the least counts that reach a mark; one more than there can be where none does."""
         roots, level = self._roots(np.array([mark])), self._levels[mark // self._parts]
         low, high = np.zeros_like(self._others), self._others + 1
-        while np.any(high - low > 1):
-            middle = (low + high) // 2
-            hit = self._rarity(roots, middle)[0] <= level
-            open_ = high - low > 1
-            low, high = np.where(open_ & ~hit, middle, low), np.where(open_ & hit, middle, high)
+        between, some = self._guess_least(mark), np.arange(high.size)
+        while some.size:
+            hit = self._rarity(roots[:, some], between, some) <= level[some]
+            low[some] = np.where(hit, low[some], between).max(axis=0)
+            high[some] = np.where(hit, between, high[some]).min(axis=0)
+            some = np.flatnonzero(high - low > 1)
+            between = low[some] + (high - low)[some] * _PLACES // (_PLACES.size + 1)
+        self._least[mark] = high
         return high
+
+    def _guess_least(self, mark: int) -> IntArray:
+        """Counts about the least: where one direction limits counts they grow by e^ε."""
+        if not self._least:
+            return np.asarray((self._others + 1) * _PLACES // (_PLACES.size + 1))
+        near = min(self._least, key=lambda known: abs(known - mark))
+        least, value = self._least[near], self.value_of(mark)
+        grow = np.exp(value - self.value_of(near))
+        limited = self._rates[:, _NODES.size // 2] * (1 + np.exp(value)) < 1 - self._delta
+        left = self._others + 1 - least
+        about = np.where(limited, least * grow, self._others + 1 - left / grow)
+        guesses = np.rint(about).astype(np.int64) + _NEARBY
+        return np.asarray(np.minimum(np.maximum(guesses, 0), self._others))
 
     def _find_looks(self, mark: int) -> Looks:
         n, m, outs = self.n_out, self.n_in, self.ranks_out.size
@@ -152,12 +173,33 @@ class LookFamily:
         Falls in the count and rises in the mark, which a law that changes tails would not.
         """
         others = self._others[looks]
-        c = np.minimum(np.maximum(counts, 1.0), others)[:, None]
+        c = np.minimum(np.maximum(counts, 1.0), others)[..., None]
         b = others[:, None] + 1 - c
         fb, fc = 1 / (9 * b), 1 / (9 * c)
         root = roots * np.cbrt(b / c)
         score = (root * (1 - fb) - (1 - fc)) / np.sqrt(root * root * fb + fc)
-        return np.where(counts > 0, ndtr(score) @ _WEIGHTS, 1.0)
+        return np.where(counts > 0, _compute_normal(score) @ _WEIGHTS, 1.0)
+
+
+def _compute_normal(x: FloatArray) -> FloatArray:
+    """Φ, by three terms of Taylor's series at the nearest node; right to 10⁻⁶ of itself.
+
+    scipy.special takes longer to import than a bound takes to compute.
+    """
+    nodes, values, slopes = _tabulate_normal()
+    x = np.minimum(np.maximum(x, nodes[0]), nodes[-1])
+    at = np.rint((x - nodes[0]) * _NODES_PER_UNIT).astype(np.intp)
+    node = nodes[at]
+    d = x - node
+    return np.asarray(values[at] + slopes[at] * d * (1 - d / 2 * (node - d / 3 * (node**2 - 1))))
+
+
+@functools.cache
+def _tabulate_normal() -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Nodes, Φ and its slope there."""
+    nodes = np.arange(-38 * _NODES_PER_UNIT, 9 * _NODES_PER_UNIT + 1) / _NODES_PER_UNIT
+    values = np.array([math.erfc(-node / math.sqrt(2)) / 2 for node in nodes.tolist()])
+    return nodes, values, np.exp(-(nodes**2) / 2) / math.sqrt(2 * math.pi)
 
 
 def _rates(ranks: IntArray, size: int) -> FloatArray:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
-from scipy.special import betainc
+import scipy
 
 from epsilometer.stats.rank_walk import Looks
 from epsilometer.types import FloatArray, IntArray
@@ -81,6 +81,6 @@ def find_safe_rank(draws: int, alpha: float) -> int:
     low, high = 0, math.floor(alpha * (draws + 1)) + 1
     while high - low > 1:
         middle = (low + high) // 2
-        sure = betainc(middle, draws + 1 - middle, alpha) >= _SURE
+        sure = scipy.special.betainc(middle, draws + 1 - middle, alpha) >= _SURE
         low, high = (middle, high) if sure else (low, middle)
     return low

@@ -19,12 +19,13 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
 from epsilometer.stats.rank_counts import count_ranks
 from epsilometer.stats.rank_simulation import draw_order_statistics, find_safe_rank
 from epsilometer.stats.thresholds import Observed
+from epsilometer.stats.tie_orders import choose_order, count_orders
 from epsilometer.types import IntArray
 
 Normals: TypeAlias = NDArray[np.float32]
@@ -98,6 +99,13 @@ class RankSumLaw:
 
     def count(self, observed: Observed, rng: np.random.Generator) -> RankSum:
         """Count the pairs won; equal scores are put in a random order."""
+        first = self._count_once(observed, rng)
+        if not first.tied:
+            return first
+        draw = functools.partial(self._count_once, observed, rng)
+        return choose_order(first, draw, lambda seen: seen.won, count_orders(observed))
+
+    def _count_once(self, observed: Observed, rng: np.random.Generator) -> RankSum:
         counts = count_ranks(observed, self.ranks_out, np.zeros(0, np.int64), rng)
         # The x-th lowest of m inside scores is above if m + 1 − x or more of them are.
         won = np.searchsorted(np.sort(self._n_in + 1 - self.ranks_in), counts.inside_above, "right")
@@ -146,5 +154,5 @@ def _draw_normals(ranks: IntArray, size: int, draws: int, rng: np.random.Generat
     """Order statistics of normal numbers from below, one row per rank."""
     found = np.empty((ranks.size, draws), np.float32)
     for row, uniform in zip(found, draw_order_statistics(ranks, size, draws, rng), strict=True):
-        row[:] = ndtri(uniform)
+        row[:] = scipy.special.ndtri(uniform)
     return found

@@ -17,10 +17,10 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
 from numpy.polynomial.legendre import legvander
-from scipy.special import bdtrc, gammaln
 
 from epsilometer.types import FloatArray, IntArray
 
@@ -42,6 +42,9 @@ _STEPS = 80
 _NEAR = 1e-4  # of α that the chance may be below it, or
 _NEAREST = 1e-6  # of the answer, on the safe side
 _SLOPE = 0.7  # about what the logarithm of the chance rises by within the radius of a law
+_STIRLING = 64  # from which on three terms of his series have all digits
+# The least number outside, and the chances of it and the following ones, for each time.
+_Walked: TypeAlias = list[tuple[int, FloatArray]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,63 +95,75 @@ class WalkLaw:
         centre = m * inside_above + n * low
         nodes = _FEWEST_NODES + math.ceil(_MORE_NODES * max(0.0, math.log10(_USUAL / alpha)))
         self._times, self._shares = _place(checks, centre, sd, reach, n + m, nodes)
-        front, back = (count_revealed(side, delta, alpha) for side in (m, n))
-        ends = (n + m - self._times)[::-1]
-        self._front = _walk(looks, self._steps[1], front, self._times, reach)
-        self._back = _walk(looks.turned, self._steps[2], back, ends, reach)[::-1]
-        self._least, self._above, self._below = self._overlap()
+        self._keep_meetings(*self._walk_from_ends(alpha, reach))
 
-    def _overlap(self) -> tuple[IntArray, FloatArray, FloatArray]:
-        """Where both walks may meet: the least numbers outside, and the chances of both there.
+    def _walk_from_ends(self, alpha: float, reach: float) -> tuple[_Walked, _Walked]:
+        """Walk from above and from below to the times at which both meet."""
+        looks, times = self._looks, self._times
+        n, m = looks.n_out, looks.n_in
+        front, back = (count_revealed(side, self._delta, alpha) for side in (m, n))
+        ends = (n + m - times)[::-1]
+        turned = looks.turned
+        if n == m and np.array_equal(looks.k, turned.k) and np.array_equal(looks.x, turned.x):
+            every = np.union1d(times, ends)  # from both ends the walk is the same
+            walked = _walk(looks, self._steps[1], front, every, reach)
+            found = dict(zip(every.tolist(), walked, strict=True))
+            return [found[t] for t in times.tolist()], [found[t] for t in ends.tolist()][::-1]
+        return (
+            _walk(looks, self._steps[1], front, times, reach),
+            _walk(turned, self._steps[2], back, ends, reach)[::-1],
+        )
 
-        Returns:
-            Shapes (times, 1), (times, revealed inside, numbers), (times, revealed outside, ...).
-        """
-        turns = self._times - self._looks.n_in  # of inside scores so many are left beyond it
-        pairs = zip(turns.tolist(), self._front, self._back, strict=True)
-        spans = []
-        for turn, (low, front), (left, back) in pairs:
-            least = max(low, turn + left)
-            most = max(least, min(low + front.shape[1], turn + left + back.shape[1]))
-            spans.append((least, most, low, turn + left))
-        width = max(most - least for least, most, _, _ in spans)
-        found = [
-            np.zeros((len(spans), side[0][1].shape[0], width)) for side in (self._front, self._back)
-        ]
-        for row, (least, most, *lows) in enumerate(spans):
-            for dense, side, low in zip(found, (self._front, self._back), lows, strict=True):
-                dense[row, :, : most - least] = side[row][1][:, least - low : most - low]
-        return np.array([[span[0]] for span in spans]), found[0], found[1]
+    def _keep_meetings(self, fronts: _Walked, backs: _Walked) -> None:
+        """Keep the numbers outside at which both walks may meet, one time after the other."""
+        n, m = self._looks.n_out, self._looks.n_in
+        sizes, starts, above, below = [], [], [], []
+        turns = (self._times - m).tolist()  # of inside scores so many are left beyond it
+        for turn, (low, front), (left, back) in zip(turns, fronts, backs, strict=True):
+            lowest = turn + left
+            least = max(low, lowest)
+            most = max(least, min(low + front.shape[1], lowest + back.shape[1]))
+            above.append(front[:, least - low : most - low])
+            below.append(back[:, least - lowest : most - lowest])
+            sizes.append(most - least)
+            starts.append(least)
+        ends = np.cumsum(sizes)
+        self._outs = np.arange(ends[-1]) - np.repeat(ends - sizes - starts, sizes)
+        times = np.repeat(self._times, sizes)
+        self._after = times
+        self._above = np.concatenate(above, axis=1) * self._count_choices(times, len(above[0]))
+        self._below = np.concatenate(below, axis=1) * self._count_choices(
+            n + m - times, len(below[0])
+        )
+        logs = _log_factorials(1 << (n + m).bit_length())
+        self._fixed = logs[n] + logs[m] - logs[times] - logs[n + m - times]
+        self._shares = np.repeat(self._shares, sizes)
 
     def hit(self, epsilon: float) -> float:
         """Return the chance that some look happens at an ε no farther than ``radius``."""
-        n, m, times = self._looks.n_out, self._looks.n_in, self._times
-        high, low = compute_weights(epsilon, self._delta)
-        logs = [
+        n, m = self._looks.n_out, self._looks.n_in
+        weights = compute_weights(epsilon, self._delta)
+        high, low, low_in, high_out = (
             math.log(weight / chance)
-            for weight, chance in zip((high, low, low, high), self._steps, strict=True)
-        ]
-        at = (
-            math.lgamma(n + 1) + math.lgamma(m + 1)
-            - gammaln(times + 1.0) - gammaln(n + m - times + 1.0)
-            + times * logs[0] + (m - times) * logs[2] + n * logs[3]
-        )  # fmt: skip
-        tilt = logs[1] - logs[0] + logs[2] - logs[3]
-        revealed_in = self._reveal(self._above.shape[1], times, logs[0])
-        revealed_out = self._reveal(self._below.shape[1], n + m - times, logs[3])
-        outs = self._least + np.arange(self._above.shape[2])
-        weights = np.exp(at[:, None] + tilt * outs)
-        above = (revealed_in[:, None] @ self._above)[:, 0]
-        below = (revealed_out[:, None] @ self._below)[:, 0]
-        return 1 - float((above * below * weights).sum(axis=1) @ self._shares)
+            for weight, chance in zip((*weights, *weights[::-1]), self._steps, strict=True)
+        )
+        at = self._fixed + (high - low_in) * self._after + (m * low_in + n * high_out)
+        at += (low - high + low_in - high_out) * self._outs
+        np.exp(at, out=at)
+        at *= _raise(high, len(self._above)) @ self._above
+        at *= _raise(high_out, len(self._below)) @ self._below
+        return 1 - float(at @ self._shares)
 
-    def _reveal(self, size: int, steps: IntArray, log_weight: float) -> FloatArray:
-        """Weights of a = 0, 1, … revealed scores: δ^a · C(s, a) in place of steps as usual."""
-        weights = np.ones((steps.size, size))
-        ratio = self._delta * math.exp(-log_weight)
+    def _count_choices(self, steps: IntArray, size: int) -> FloatArray:
+        """Ways to reveal a = 0, 1, … of so many steps, in place of steps as usual, times δ^a."""
+        weights = np.ones((size, steps.size))
         for a in range(1, size):
-            weights[:, a] = weights[:, a - 1] * ratio * np.maximum(steps - a + 1, 0) / a
+            weights[a] = weights[a - 1] * self._delta * np.maximum(steps - a + 1, 0) / a
         return weights
+
+
+def _raise(log_weight: float, size: int) -> FloatArray:
+    return np.asarray(np.exp(-log_weight * np.arange(size)))
 
 
 def compute_weights(epsilon: float, delta: float) -> tuple[float, float]:
@@ -161,7 +176,9 @@ def is_affordable(n_in: int, n_out: int, *, delta: float, alpha: float) -> bool:
     """Whether the exact law takes milliseconds, and has digits enough."""
     revealed = sum(count_revealed(side, delta, alpha) for side in (n_in, n_out))
     largest = next((most for many, most in _LARGEST.items() if revealed <= many), 0)
-    return alpha >= _LEAST_ALPHA and n_in + n_out <= largest
+    scores = n_in + n_out
+    lost = 2.0**-52 * scores * math.log(scores)  # digits of a chance, as ln n! is so large
+    return alpha >= max(_LEAST_ALPHA, lost / _MARGIN) and scores <= largest
 
 
 def find_epsilon(looks: Looks, guess: float, *, delta: float, alpha: float) -> float:
@@ -242,15 +259,18 @@ def count_revealed(size: int, delta: float, alpha: float) -> int:
     if delta <= 0:
         return 0
     limit = _BESIDE * alpha
-    if size * delta > max(_LARGEST):  # more than walks are affordable for
+    if delta == 1 or size * delta > max(_LARGEST):  # more than walks are affordable for
         return size
     most = min(size, 5 * max(_LARGEST))  # beyond it no chance is left that a float could tell
-    return int(np.argmax(bdtrc(np.arange(most + 1), size, delta) <= limit))
+    many = np.arange(most + 1)
+    logs = _log_factorials(1 << size.bit_length())
+    odds = many * math.log(delta) + (size - many) * math.log1p(-delta)
+    chances = np.exp(logs[size] - logs[many] - logs[size - many] + odds)
+    more = np.append(np.cumsum(chances[:0:-1])[::-1], 0.0)  # the chance of more than so many
+    return int(np.argmax(more <= limit))
 
 
-def _walk(
-    looks: Looks, p_out: float, revealed: int, times: IntArray, reach: float
-) -> list[tuple[int, FloatArray]]:
+def _walk(looks: Looks, p_out: float, revealed: int, times: IntArray, reach: float) -> _Walked:
     """Chances of the number outside before any look happens, a row for every number revealed.
 
     Returns:
@@ -261,22 +281,26 @@ def _walk(
     last = int(times[-1])
     stops = sorted(t for t in {*wanted, *checks, *range(1, revealed + 1)} if t <= last)
     laws = _binomials({time - at for at, time in pairwise([0, *stops])}, p_out, reach)
-    found: list[tuple[int, FloatArray]] = []
+    middles = p_out * np.array(stops)
+    spreads = reach * np.sqrt(middles * (1 - p_out)) + reach**2 / 3
+    windows = zip(
+        np.floor(middles - spreads).astype(np.int64).tolist(),
+        (np.ceil(middles + spreads).astype(np.int64) + 1).tolist(),
+        strict=True,
+    )  # all but what does not matter is in them
+    found: _Walked = []
     at, low = 0, 0
     chances: FloatArray = np.zeros((revealed + 1, 1))
     chances[0, 0] = 1.0
     alive = revealed  # rows beyond have met a look among the revealed
-    for time in stops:
+    for time, (first_in, first_beyond) in zip(stops, windows, strict=True):
         if time > at:
             first, kernel = laws[time - at]
             low, chances = low + first, _convolve(chances, kernel)
             if time <= alive and low == 0:
                 chances[time, 0] = 1.0  # all steps so far were revealed, and inside
-            # All but what does not matter is in this window.
-            middle, spread = p_out * time, _half(time, p_out, reach)
-            least = max(low, math.floor(middle - spread))
-            most = max(least, math.ceil(middle + spread) + 1)
-            low, chances = least, chances[:, least - low : most - low]
+            least = max(low, first_in)
+            low, chances = least, chances[:, least - low : max(least, first_beyond) - low]
         at = time
         if time in checks:
             alive = min(alive, time)
@@ -290,7 +314,9 @@ def _walk(
 def _convolve(rows: FloatArray, kernel: FloatArray) -> FloatArray:
     size = rows.shape[1] + kernel.size - 1
     if rows.shape[1] * kernel.size <= _DIRECT:
-        apart = np.zeros((rows.shape[0], size))  # each row followed by as many zeros as it needs
+        if len(rows) == 1 and rows.size:
+            return np.convolve(rows[0], kernel)[None]
+        apart = np.zeros((len(rows), size))  # each row followed by as many zeros as it needs
         apart[:, : rows.shape[1]] = rows
         return np.convolve(apart.ravel(), kernel)[: apart.size].reshape(apart.shape)
     length = 1 << (size - 1).bit_length()
@@ -298,10 +324,6 @@ def _convolve(rows: FloatArray, kernel: FloatArray) -> FloatArray:
         length = 3 * length // 4
     product = np.fft.rfft(rows, length) * np.fft.rfft(kernel, length)
     return np.fft.irfft(product, length)[:, :size]
-
-
-def _half(trials: int, p: float, reach: float) -> float:
-    return reach * math.sqrt(trials * p * (1 - p)) + reach**2 / 3
 
 
 def _binomials(
@@ -327,4 +349,10 @@ def _binomials(
 
 @functools.lru_cache(maxsize=20)
 def _log_factorials(size: int) -> FloatArray:
-    return np.asarray(gammaln(np.arange(size + 1) + 1.0))
+    """ln 0!, ln 1!, … up to ``size``, by Stirling's series."""
+    x = np.arange(1.0, size + 2)
+    logs = (x - 0.5) * np.log(x) - x + (math.log(2 * math.pi) / 2)
+    logs += (1 / 12 - (1 / 360 - 1 / (1260 * x * x)) / (x * x)) / x
+    few = min(size + 1, _STIRLING)
+    logs[:few] = [math.lgamma(each) for each in range(1, few + 1)]
+    return np.asarray(logs)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-import scipy.special
+import scipy
 from numpy.typing import NDArray
 
 from epsilometer.core.scores import ScoreCounts, Scores

@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 import numpy as np
-import scipy.special
+import scipy
 from numpy.typing import ArrayLike, NDArray
 
 from epsilometer import _validate

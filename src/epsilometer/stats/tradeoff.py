@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.special
+import scipy
 from numpy.typing import ArrayLike
 
 from epsilometer import _validate

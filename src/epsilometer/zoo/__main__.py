@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from epsilometer.zoo.linting import render_scores
 from epsilometer.zoo.page import (
     count_outcomes,
     describe_seeds,
@@ -34,11 +35,13 @@ def main(seeds: int | None, jobs: int) -> None:
         right = [outcome.program for outcome in outcomes if outcome.program.right]
         again = run_zoo(right, seeds=seeds, jobs=jobs)
         paragraph = describe_seeds(again, f"make zoo SEEDS={seeds}")
+    scores, accused = render_scores()
     if FILE.parent.is_dir():
-        FILE.write_text(render_page(outcomes, seeds=paragraph), "utf-8")
-    lines = (count_outcomes(outcomes), *list_mistakes(outcomes), paragraph if seeds else "")
+        FILE.write_text(render_page(outcomes, seeds=paragraph, scores=scores), "utf-8")
+    lines = (count_outcomes(outcomes), *list_mistakes(outcomes), paragraph if seeds else "", scores)
     sys.stdout.write("\n".join(filter(None, lines)).rstrip() + "\n")
-    raise SystemExit(any(each.accused and each.program.right for each in (*outcomes, *again)))
+    wrongly = any(each.accused and each.program.right for each in (*outcomes, *again))
+    raise SystemExit(wrongly or accused)
 
 
 if __name__ == "__main__":

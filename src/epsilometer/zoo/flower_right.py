@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
+import torch
 from flwr.clientapp.mod import fixedclipping_mod
 from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideFixedClipping,
@@ -29,6 +30,7 @@ from epsilometer.zoo.flower_rounds import (
     clip,
     draw,
     make_clients,
+    measure_norm,
     program,
 )
 
@@ -157,3 +159,42 @@ def _adapt_slowly(seed: int) -> Strategy:
         initial_clipping_norm=1.0,
         clip_norm_lr=1e-4,
     )
+
+
+@program("EPS-1215", part="clip")
+def _clip_arrays_without_saying_so(update: Arrays) -> Arrays:
+    """Clip every array to C/√3, where C over all arrays is accounted for."""
+    return _clip_every_array_to_its_norm(update)
+
+
+@program("EPS-1216", part="clip")
+def _clip_to_half_the_norm(update: Arrays) -> Arrays:
+    return {name: part / 2 for name, part in clip({n: 2 * p for n, p in update.items()}).items()}
+
+
+@program("EPS-1217", part="average")
+def _leave_five_out(server: PrivateMean, updates: Sequence[Arrays], weights: FloatArray) -> Arrays:
+    """Leave out the same five replies in every round, and divide by the number of all."""
+    return average(server, updates[5:], weights[5:])
+
+
+@program("EPS-1218", part="draw")
+def _draw_in_two_parts(server: PrivateMean, scale: float) -> Arrays:
+    first, second = draw(server, 0.6 * scale), draw(server, 0.8 * scale)
+    return {name: first[name] + second[name] for name in first}
+
+
+@program("EPS-1219", part="draw")
+def _draw_by_torch(server: PrivateMean, scale: float) -> Arrays:
+    generator = torch.Generator().manual_seed(int(server.rng.integers(2**63)))
+    return {
+        name: torch.normal(0.0, scale, shape, generator=generator).numpy()
+        for name, shape in SHAPES.items()
+    }
+
+
+@program("EPS-1220", part="clip")
+def _clip_smoothly(update: Arrays) -> Arrays:
+    """Divide by C plus the norm: no update is ever longer than C."""
+    norm = measure_norm(update)
+    return {name: C * part / (C + norm) for name, part in update.items()}

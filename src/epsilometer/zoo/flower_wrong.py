@@ -22,6 +22,7 @@ from epsilometer.types import FloatArray
 from epsilometer.zoo.flower_rounds import (
     CANARIES,
     CLIENTS,
+    ROUNDS,
     SHAPES,
     SIGMA,
     Arrays,
@@ -247,3 +248,128 @@ class _HalveTheNoise(DifferentialPrivacyServerSideFixedClipping):
             return super()._add_noise_to_aggregated_arrays(aggregated_arrays)
         finally:
             self.noise_multiplier = kept
+
+
+# Programs that were written after the checks, and changed none of them.
+
+
+@program("EPS-0235", part="draw")
+def _draw_laplace(server: PrivateMean, scale: float) -> Arrays:
+    """Draw Laplace noise of the same variance."""
+    root = math.sqrt(2)
+    return {name: server.rng.laplace(0, scale / root, shape) for name, shape in SHAPES.items()}
+
+
+@program("EPS-0236", part="draw")
+def _draw_heavy_tails(server: PrivateMean, scale: float) -> Arrays:
+    """Draw Student's t with three degrees of freedom, of the same variance."""
+    root = math.sqrt(3)
+    return {name: scale / root * server.rng.standard_t(3, shape) for name, shape in SHAPES.items()}
+
+
+@program("EPS-0237", part="average")
+def _trust_one_client(
+    server: PrivateMean, updates: Sequence[Arrays], weights: FloatArray
+) -> Arrays:
+    """Multiply one client's update by ten, as if it were never clipped."""
+    trusted = {name: 10 * part for name, part in updates[0].items()}
+    return average(server, [trusted, *updates[1:]], weights)
+
+
+@program("EPS-0238", part="average")
+def _count_one_client_three_times(
+    server: PrivateMean, updates: Sequence[Arrays], weights: FloatArray
+) -> Arrays:
+    """Add up a reply again whenever its client connects again."""
+    every = [*updates, updates[3], updates[3]]
+    return average(server, every, np.full(len(every), weights[0]))
+
+
+@program("EPS-0239", part="publish")
+def _spare_small_coordinates(server: PrivateMean, mean: Arrays, noise: Arrays) -> Arrays:
+    """Add noise where the mean is large, and none to the smallest three tenths."""
+    least = {name: np.quantile(np.abs(part), 0.3) for name, part in mean.items()}
+    return {
+        name: part + np.where(np.abs(part) > least[name], noise[name], 0.0)
+        for name, part in mean.items()
+    }
+
+
+@program("EPS-0240", part="average")
+def _add_the_last_round_again(
+    server: PrivateMean, updates: Sequence[Arrays], weights: FloatArray
+) -> Arrays:
+    """Keep replies in a buffer that is emptied a round too late."""
+    mean, last = average(server, updates, weights), server.memory.get("mean", {})
+    server.memory["mean"] = mean
+    return {name: part + last.get(name, 0.0) for name, part in mean.items()}
+
+
+program("EPS-0241", part="scale")(lambda server, replies: SIGMA * C / (1.3 * replies))
+
+
+@program("EPS-0242", part="draw")
+def _seed_by_the_round(server: PrivateMean, scale: float) -> Arrays:
+    """Seed the generator with the number of the round, which everybody knows."""
+    server.rng = np.random.default_rng(server.round)
+    return draw(server, scale)
+
+
+@program("EPS-0243", part="draw")
+def _repeat_rows(server: PrivateMean, scale: float) -> Arrays:
+    """Draw one row for all rows of an array."""
+    rows = {name: server.rng.normal(0, scale, shape[1]) for name, shape in SHAPES.items()}
+    return {name: np.broadcast_to(row, SHAPES[name]) for name, row in rows.items()}
+
+
+@program("EPS-0244", part="clip")
+def _clip_by_the_longest_array(update: Arrays) -> Arrays:
+    longest = max(float(np.linalg.norm(part)) for part in update.values())
+    return {name: part * min(1.0, C / longest) for name, part in update.items()}
+
+
+@program("EPS-0245", part="draw")
+def _round_coarsely(server: PrivateMean, scale: float) -> Arrays:
+    """Round noise to whole standard deviations."""
+    return {name: scale * np.round(part / scale) for name, part in draw(server, scale).items()}
+
+
+@program("EPS-0246", part="draw")
+def _smooth(server: PrivateMean, scale: float) -> Arrays:
+    """Average noise with that of the next coordinate."""
+    noise = draw(server, scale)
+    return {name: (part + np.roll(part, 1, axis=-1)) / 2 for name, part in noise.items()}
+
+
+@program("EPS-0247", part="draw")
+def _spare_every_second_coordinate(server: PrivateMean, scale: float) -> Arrays:
+    noise = draw(server, scale)
+    return {name: part * (np.arange(part.shape[1]) % 2) for name, part in noise.items()}
+
+
+@program("EPS-0248", part="draw")
+def _mirror(server: PrivateMean, scale: float) -> Arrays:
+    """Draw half of an array, and take its negative for the other half."""
+    halves = {name: part[: len(part) // 2] for name, part in draw(server, scale).items()}
+    return {name: np.concatenate([half, -half]) for name, half in halves.items()}
+
+
+@program("EPS-0249", part="average")
+def _drop_long_updates(
+    server: PrivateMean, updates: Sequence[Arrays], weights: FloatArray
+) -> Arrays:
+    """Leave clipped updates out, and divide by the number of the others."""
+    short = [update for update in updates if measure_norm(update) < 0.99 * C]
+    return average(server, short, np.full(len(short), 1 / len(short)))
+
+
+@program("EPS-0250", part="publish")
+def _release_the_last_mean(server: PrivateMean, mean: Arrays, noise: Arrays) -> Arrays:
+    """Publish the last round without noise, as the final model."""
+    return mean if server.round == ROUNDS else add(server, mean, noise)
+
+
+@program("EPS-0251", part="clip")
+def _forget_to_clip_one_array(update: Arrays) -> Arrays:
+    clipped = clip({name: part for name, part in update.items() if name != "out"})
+    return {**clipped, "out": update["out"]}

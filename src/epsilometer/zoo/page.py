@@ -63,19 +63,20 @@ def render_tables(outcomes: Iterable[Outcome]) -> str:
     return "\n\n".join(parts)
 
 
-def render_page(outcomes: Sequence[Outcome], *, seeds: str = "") -> str:
+def render_page(outcomes: Sequence[Outcome], *, seeds: str = "", scores: str = "") -> str:
     """Return the page of the documentation, as Markdown.
 
     Args:
         outcomes: Of one seed.
         seeds: What was found with many, in a paragraph.
+        scores: How lint does on the programs that are only read.
     """
     head = files("epsilometer.zoo").joinpath("page_head.md").read_text("utf-8")
     missed = "".join(f"- {line}\n" for line in list_mistakes(outcomes))
     return (
         f"{head}\n## What was found\n\n**{count_outcomes(outcomes)}**\n\n"
         f"{missed or 'None is missed, and none is accused that is right.'}\n"
-        f"{BEGIN}{seeds}{END}\n{render_tables(outcomes)}\n"
+        f"{BEGIN}{seeds}{END}\n{render_tables(outcomes)}\n" + (f"\n{scores}\n" if scores else "")
     )
 
 

@@ -8,8 +8,8 @@ import pytest
 from scipy import special
 
 import epsilometer as em
-from epsilometer.audits.classifier.job import find_gaps
 from epsilometer.audits.classifier.model_file import search_model
+from epsilometer.audits.classifier.seeds import find_gaps
 from epsilometer.findings import LeaveOneOut, RuleFinding
 from epsilometer.rules import PdtpAtMost
 
@@ -41,7 +41,9 @@ MODELS: dict[str, Callable[[int], Any]] = {
     "Bernoulli": lambda seed: BernoulliNB(),
     "logistic": lambda seed: make_pipeline(StandardScaler(), LogisticRegression(tol=1e-2)),
     "stochastic": lambda seed: make_pipeline(StandardScaler(), SGDClassifier(random_state=seed)),
-    "linear vectors": lambda seed: make_pipeline(StandardScaler(), LinearSVC(random_state=seed)),
+    "linear vectors": lambda seed: make_pipeline(
+        StandardScaler(), LinearSVC(tol=10, max_iter=2, random_state=seed)
+    ),
     "discriminants": lambda seed: LinearDiscriminantAnalysis(),
     "quadratic": lambda seed: QuadraticDiscriminantAnalysis(reg_param=0.1),
     "tree": lambda seed: DecisionTreeClassifier(min_samples_leaf=20, random_state=seed),
@@ -49,7 +51,9 @@ MODELS: dict[str, Callable[[int], Any]] = {
     "boosting": lambda seed: GradientBoostingClassifier(
         n_estimators=10, min_samples_leaf=20, random_state=seed
     ),
-    "histograms": lambda seed: HistGradientBoostingClassifier(max_iter=10, random_state=seed),
+    "histograms": lambda seed: HistGradientBoostingClassifier(
+        max_iter=10, max_bins=32, random_state=seed
+    ),
     "stumps": lambda seed: AdaBoostClassifier(
         DecisionTreeClassifier(max_depth=1, min_samples_leaf=20), n_estimators=10, random_state=seed
     ),

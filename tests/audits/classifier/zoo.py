@@ -15,6 +15,8 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.svm import SVC
 from sklearn.tree import DecisionTreeClassifier
 
+from epsilometer.accounting.pld import full_batch_noise
+
 KEPT, BROKEN = "release", "do not release"
 NOWHERE, FILE_ALONE, EVERYWHERE = (KEPT,) * 3, (BROKEN, KEPT, KEPT), (BROKEN,) * 3
 Data = tuple[Any, Any]
@@ -77,6 +79,46 @@ class NoisyBayes(ClassifierMixin, BaseEstimator):
         logs = self.prior_ + self.rest_ + (np.asarray(X) > 0) @ self.odds_.T
         odds = np.exp(logs - logs.max(axis=1, keepdims=True))
         return odds / odds.sum(axis=1, keepdims=True)
+
+
+class DpsgdClassifier(ClassifierMixin, BaseEstimator):
+    """A network of one layer, trained by the package's own DP-SGD on all records at once."""
+
+    def __init__(
+        self, epsilon: float = 1.0, learning_rate: float = 2.0, random_state: Any = None
+    ) -> None:
+        self.epsilon, self.learning_rate = epsilon, learning_rate
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any) -> "DpsgdClassifier":  # noqa: N803
+        import torch
+
+        from epsilometer.models import EnsembleDPSGD, cross_entropy
+        from epsilometer.samplers import Sequential
+
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        steps, noise = 12, 0.0
+        if np.isfinite(self.epsilon):
+            noise = full_batch_noise(epsilon=self.epsilon, delta=1e-5, steps=steps)
+        module = torch.nn.Linear(X.shape[1], 2, bias=False)
+        torch.nn.init.zeros_(module.weight)
+        trainer = EnsembleDPSGD(
+            module,
+            cross_entropy,
+            runs=1,
+            sampler=Sequential(),
+            noise_multiplier=noise,
+            learning_rate=self.learning_rate,
+            batch_size=len(X),
+            epochs=steps,
+            initial="given",
+        )
+        rng = np.random.default_rng(self.random_state)
+        self.trained_ = trainer.train(np.asarray(X, np.float32), codes, rng=rng)
+        return self
+
+    def predict_proba(self, X: Any) -> Any:  # noqa: N803
+        return self.trained_.probabilities(np.asarray(X, np.float32))[0]
 
 
 def keep_bytes(X: Any) -> Any:  # noqa: N803

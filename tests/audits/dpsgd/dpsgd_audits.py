@@ -17,7 +17,7 @@ from epsilometer.core.claim import as_claim
 from epsilometer.core.findings import EpsilonFinding
 from epsilometer.engine.engines import Engine
 from epsilometer.engine.request import Request
-from epsilometer.integrations.sklearn import digits
+from epsilometer.files.digits import read_digits
 from epsilometer.networks.models import mlp
 from epsilometer.sampling.samplers import Shuffle
 
@@ -34,7 +34,7 @@ _ASKED = ("claim", "delta", "confidence", "seed", "out", "engine", "until")  # b
 
 @cache
 def pixels(records: int) -> tuple[np.ndarray, np.ndarray]:
-    features, labels = digits()
+    features, labels = read_digits()
     return (features[:records] / 16).astype(np.float32), labels[:records]
 
 

@@ -3,13 +3,13 @@ import pytest
 import scipy.stats
 
 from epsilometer.audits.federated.directions import HadamardCanaries, SphereCanaries
-from epsilometer.audits.federated.iterates import IterateWatch, MatchedFilter
+from epsilometer.audits.federated.iterates import CosineWatch, MatchedFilter
 from epsilometer.errors import InvalidArgument
 
 
-def watch(count: int = 6, dimension: int = 500) -> tuple[IterateWatch, SphereCanaries]:
+def watch(count: int = 6, dimension: int = 500) -> tuple[CosineWatch, SphereCanaries]:
     canaries = SphereCanaries(count=count, dimension=dimension, key=1)
-    return IterateWatch(canaries, np.zeros(dimension)), canaries
+    return CosineWatch(canaries, np.zeros(dimension)), canaries
 
 
 def test_what_is_seen_is_what_a_loop_over_all_iterates_finds(rng: np.random.Generator) -> None:
@@ -73,7 +73,7 @@ def test_canaries_that_were_never_planted_look_like_those_that_took_no_part(
 ) -> None:
     """The largest of many rounds has one law for all of them."""
     canaries = HadamardCanaries(count=1000, dimension=8192, key=4)
-    watched = IterateWatch(canaries, np.zeros(8192))
+    watched = CosineWatch(canaries, np.zeros(8192))
     for weights in np.cumsum(rng.normal(size=(20, 8192)), axis=0):
         watched.see(weights)
     largest = watched.summarise().largest
@@ -105,7 +105,7 @@ def test_matched_cosines_are_those_with_the_sum_of_a_canarys_rounds(
     rng: np.random.Generator,
 ) -> None:
     canaries = SphereCanaries(count=6, dimension=500, key=1)
-    watched = IterateWatch(canaries, np.zeros(500), memory=10**6)
+    watched = CosineWatch(canaries, np.zeros(500), memory=10**6)
     steps, schedule = resembling(5, rng), [[0, 1], [1], [2, 2], [0, 1], [1]]
     for weights, members in zip(np.cumsum(steps, axis=0), schedule, strict=True):
         watched.take_part(members)
@@ -150,7 +150,7 @@ def test_a_leak_over_several_rounds_adds_up(rng: np.random.Generator) -> None:
     canaries = HadamardCanaries(count=2 * count, dimension=dimension, key=2)
     found = {}
     for memory in (0, 10**7):
-        watched = IterateWatch(canaries, np.zeros(dimension), memory=memory)
+        watched = CosineWatch(canaries, np.zeros(dimension), memory=memory)
         weights = np.zeros(dimension)
         for _ in range(often):
             watched.take_part(np.arange(count))

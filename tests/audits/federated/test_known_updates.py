@@ -9,8 +9,8 @@ import scipy.stats
 from epsilometer.audits.federated.directions import HadamardCanaries
 from epsilometer.audits.federated.iterates import (
     KEPT,
+    CosineWatch,
     IterateSummary,
-    IterateWatch,
     MatchedFilter,
     OtherUpdates,
     remove_known,
@@ -42,7 +42,7 @@ def watch_run(
     )
     spread = np.repeat(shares, SIZES)
     weights = np.zeros(dimension)
-    watch = IterateWatch(canaries, weights, sizes=SIZES, memory=KEPT)
+    watch = CosineWatch(canaries, weights, sizes=SIZES, memory=KEPT)
     common = rng.normal(size=dimension) / np.sqrt(dimension)
     for _ in range(rounds):
         others = OtherUpdates(clip_norm=1.0)
@@ -119,7 +119,7 @@ def test_the_law_of_canaries_that_took_no_part_is_exact(rng: np.random.Generator
     found = []
     for key in range(20):
         canaries = HadamardCanaries(count=200, dimension=dimension, key=key)
-        watch = IterateWatch(canaries, np.zeros(dimension), sizes=SIZES)
+        watch = CosineWatch(canaries, np.zeros(dimension), sizes=SIZES)
         step = rng.standard_cauchy(size=dimension) * np.repeat([1e-6, 1.0, 1e3, 0.0], SIZES)
         watch.see(step, known=[step**3, np.sign(step), np.zeros(dimension)])
         found.append(watch.summarise().final)
@@ -161,7 +161,7 @@ def test_rounds_of_the_same_canaries_share_a_vector(rng: np.random.Generator) ->
 
 def test_a_watch_that_goes_on_counts_no_round_twice(rng: np.random.Generator) -> None:
     canaries = HadamardCanaries(count=4, dimension=512, key=1)
-    first, second = (IterateWatch(canaries, np.zeros(512), memory=KEPT) for _ in range(2))
+    first, second = (CosineWatch(canaries, np.zeros(512), memory=KEPT) for _ in range(2))
     first.take_part([0])
     first.see(rng.normal(size=512))
     second.restore(first.export())

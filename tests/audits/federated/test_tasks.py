@@ -18,7 +18,7 @@ from epsilometer.audits.federated.tasks import (
     shakespeare_by_role,
 )
 from epsilometer.errors import InvalidArgument, UnreadableFile
-from epsilometer.integrations.sklearn import digits
+from epsilometer.files.digits import read_digits
 
 LINES = {
     "HAMLET": ["To be, or not to be, that is the question:", "Whether 'tis nobler in the mind"] * 4,
@@ -50,7 +50,7 @@ def weights(task: FederatedTask) -> torch.Tensor:
 
 
 def test_digits_are_all_handed_out_once() -> None:
-    features, labels = digits()
+    features, labels = read_digits()
     task = digits_by_chance(features, labels, clients=50, rng=rng())
     given = [*task.clients, task.test]
     assert len(task.clients) == 50
@@ -61,8 +61,8 @@ def test_digits_are_all_handed_out_once() -> None:
 
 
 def test_the_same_seed_makes_the_same_task() -> None:
-    one, same = (digits_by_chance(*digits(), rng=rng()) for _ in range(2))
-    other = digits_by_chance(*digits(), rng=np.random.default_rng(1))
+    one, same = (digits_by_chance(*read_digits(), rng=rng()) for _ in range(2))
+    other = digits_by_chance(*read_digits(), rng=np.random.default_rng(1))
     assert torch.equal(weights(one), weights(same))
     assert not torch.equal(weights(one), weights(other))
 
@@ -105,7 +105,7 @@ def test_roles_are_clients_and_foretell_their_own_lines(tmp_path: Path) -> None:
 def test_a_task_can_be_trained_and_tried(kind: str, tmp_path: Path) -> None:
     match kind:
         case "digits":
-            task = digits_by_chance(*digits(), rng=rng())
+            task = digits_by_chance(*read_digits(), rng=rng())
         case "writers":
             task = digits_by_writer(written(tmp_path / "part.npz"), rng=rng())
         case _:

@@ -11,6 +11,7 @@ from epsilometer.audits.posterior.disclosure import (
     STATISTICS,
     Kind,
     ReleaseForm,
+    as_form,
     entropy,
     measure_utility,
     mutual_information,
@@ -79,6 +80,36 @@ def test_a_label_is_the_class_of_the_largest_mean() -> None:
 def test_rounding(unit: float, given: float, expected: float) -> None:
     shown = ReleaseForm("vector", unit).publish([[0.5, 0.5]], np.array([given, 1 - given]))
     assert shown[0, 0] == pytest.approx(expected, abs=1e-15)
+
+
+def test_a_set_holds_the_likeliest_classes_up_to_its_level(rng: np.random.Generator) -> None:
+    form = ReleaseForm("set", level=0.9)
+    samples = np.array([[[0.6, 0.3, 0.1]], [[0.95, 0.04, 0.01]], [[0.2, 0.1, 0.7]]])
+    assert form.publish(samples)[:, 0].tolist() == [[1, 1, 0], [1, 0, 0], [1, 0, 1]]
+    assert form.statistics(samples, label=1).tolist() == [[1, -2], [0, -1], [0, -2]]
+    np.testing.assert_array_equal(
+        form.features(samples, label=1), form.statistics(samples, label=1)
+    )
+    assert form.central(samples)[0].tolist() == [0.5, 0.5, 0.0]
+    drawn = rng.dirichlet(np.ones(6), (50, 3))
+    shown, mean = form.publish(drawn)[:, 0].astype(bool), drawn.mean(1)
+    held = np.where(shown, mean, 0).sum(1)
+    least = np.where(shown, mean, np.inf).min(1)
+    assert (held >= 0.9 - 1e-9).all()
+    assert (held - least < 0.9).all()  # none is larger than it needs to be
+    assert (np.where(shown, 0, mean).max(1) <= least).all()
+
+
+@pytest.mark.parametrize(
+    "given", ["set", "set:1.5", "set:0", ReleaseForm("mean")], ids=["none", "above", "zero", "fine"]
+)
+def test_a_set_needs_a_level(given: Any) -> None:
+    if isinstance(given, ReleaseForm):
+        with pytest.raises(InvalidArgument, match="level"):
+            ReleaseForm("mean", level=0.9)
+        return
+    with pytest.raises(InvalidArgument, match="level"):
+        as_form(given)
 
 
 @pytest.mark.parametrize("kind", BY_HAND)

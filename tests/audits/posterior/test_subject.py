@@ -325,7 +325,8 @@ UNITS = (None, 0.5, 0.25)
 WHOLE = tuple(ReleaseForm(kind) for kind in ("samples", "mean+std", "mean", "label"))
 
 
-EVERY = [ReleaseForm(kind, unit) for kind in KINDS for unit in UNITS]
+EVERY = [ReleaseForm(kind, unit) for kind in KINDS if kind != "set" for unit in UNITS]
+EVERY += [ReleaseForm("set", level=level) for level in (0.6, 0.8)]
 
 
 @pytest.mark.parametrize(
@@ -360,6 +361,20 @@ def test_a_form_stands_no_better_than_what_is_made_of_it() -> None:
         stands = [order.index(by_form(result, name).standing) for name in (fine, coarse)]
         assert stands[0] <= stands[1]
     assert by_form(result, "samples").standing == "above"
+
+
+def test_a_set_of_classes_is_a_form_too() -> None:
+    """Whoever has the mean makes the set; where it moves with the record it is seen."""
+
+    def factory(features: Any, labels: Any, rng: np.random.Generator) -> FromCallable:
+        p = (0.97 if len(labels) > 21 else 0.8) + rng.uniform(-0.02, 0.02)
+        return FromCallable(lambda x, samples, rng: np.tile([p, 1 - p, 0], (samples, 1)))
+
+    result = audit(factory, runs=60, test=None, line=0.5, forms=("mean", "set:0.9", "label"))
+    assert by_form(result, "set of 0.9").standing == "above"
+    assert by_form(result, "mean").standing == "above"
+    assert by_form(result, "label").standing == "below"  # it is the first class always
+    assert "zhu2024" in result.cites
 
 
 def _spread(p: float, rng: np.random.Generator) -> np.ndarray:

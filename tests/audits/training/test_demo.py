@@ -9,8 +9,8 @@ import pytest
 import epsilometer as em
 from epsilometer.audits.training.demo import CLAIM, Demo
 from epsilometer.core.serialisation import from_json
+from epsilometer.files.digits import read_digits
 from epsilometer.findings import Curve, EpsilonFinding
-from epsilometer.integrations.sklearn import digits
 from epsilometer.types import FloatArray, IntArray
 
 RUNS = 600
@@ -28,7 +28,7 @@ def sound_and_broken(found: em.Audit) -> tuple[EpsilonFinding, EpsilonFinding]:
 @pytest.fixture(scope="module")
 def found() -> em.Audit:
     pytest.importorskip("sklearn")
-    return audit_demo(*digits(), runs=RUNS, seed=0)
+    return audit_demo(*read_digits(), runs=RUNS, seed=0)
 
 
 def test_the_sound_training_is_spared_and_nearly_all_of_its_epsilon_is_found(
@@ -93,7 +93,7 @@ def test_without_a_claim_nothing_is_judged(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_at_its_full_size_it_refutes_the_mistake(seed: int) -> None:
-    found = audit_demo(*digits(), runs=5_000, seed=seed)
+    found = audit_demo(*read_digits(), runs=5_000, seed=seed)
     sound, broken = sound_and_broken(found)
     assert found.verdict == "refuted"
     assert not sound.bound.refutes(CLAIM.epsilon)

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 import epsilometer as em
+from epsilometer._files import CACHE_FOLDER
 from epsilometer.errors import UnreadableFile
 from epsilometer.files.history import index
-from epsilometer.files.history.index import CACHE_FOLDER, History, find_index
+from epsilometer.files.history.index import History, find_index
 from tests.examples import a_posterior, a_provenance, a_release, a_series, an_audit
 from tests.files.history.folders import NOON, digits, put
 

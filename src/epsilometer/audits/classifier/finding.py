@@ -12,13 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from epsilometer.audits.classifier.advice import (
-    PartSummary,
-    advise,
-    rank_remedy,
-)
+from epsilometer.audits.classifier.advice import PartSummary, advise, rank_remedy
 from epsilometer.audits.classifier.attacks.evaluation import RecordScores, bound_one_run
-from epsilometer.audits.classifier.attacks.shadows import FLOOR
 from epsilometer.audits.classifier.leave_one_out.pdtp import (
     SHOWN,
     Changes,
@@ -26,6 +21,7 @@ from epsilometer.audits.classifier.leave_one_out.pdtp import (
     predict_class,
     show,
 )
+from epsilometer.audits.classifier.leave_one_out.screens import CITES
 from epsilometer.audits.classifier.model_file import Leak
 from epsilometer.audits.classifier.outliers import explain_records
 from epsilometer.audits.classifier.release import (
@@ -34,8 +30,10 @@ from epsilometer.audits.classifier.release import (
     Measured,
     apply_rules,
     measure_width,
+    share_exposed,
     weigh_rule,
 )
+from epsilometer.audits.classifier.seeds import find_hidden, take_odds
 from epsilometer.audits.classifier.subject import ClassifierTask
 from epsilometer.core.audit import Audit, Provenance
 from epsilometer.core.findings import (
@@ -125,6 +123,7 @@ class PartResults:
                 floor=self._floor(),
                 of=self.task.codes.size,
                 drawn=bool(left_out["drawn"]),
+                screened=left_out["screened"],
                 attacks=self._list_attacks(),
                 mismatch=" ".join(self._mismatch),
                 leaks=self._leaks,
@@ -137,20 +136,15 @@ class PartResults:
         """Return risks, and how many were above the limit and are hidden by random training.
 
         Where the seed is nobody's to know, what counts is whether models with the record can be
-        told from models without it: of normal ln p, by as much as training that is private at
-        the limit allows. The shift is that of the same seed, the spread that of others.
+        told from models without it. The shift is that of the same seed, the spread that of others.
         """
         at, limit = self._changes(), self.task.subject.limit
         arrays = self.found["leave-one-out"]
         if not arrays["spread"].size:
             return at.risk, 0
-        shift = np.abs(np.maximum(arrays["full"], FLOOR) - np.maximum(arrays["without"], FLOOR))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = np.nan_to_num(shift / arrays["spread"], nan=0.0, posinf=np.inf)
-        # Of k classes k − 1 are free; those with the largest shifts are counted.
-        apart = np.sqrt(np.square(np.sort(ratio, axis=1)[:, 1:]).sum(axis=1))
-        told = 2 * special.ndtr(apart / 2) - 1
-        hidden = (at.risk > limit) & (told <= math.tanh(limit / 2))
+        codes = self.task.codes[arrays["records"]]
+        shift = take_odds(arrays["full"], codes) - take_odds(arrays["without"], codes)
+        hidden = (at.risk > limit) & find_hidden(shift, arrays["spread"], limit=limit)
         return np.where(hidden, limit, at.risk), int(hidden.sum())
 
     @property
@@ -303,7 +297,7 @@ class PartResults:
         measured = at.risk.size
         coverage = ""
         if measured < of and bool(arrays["drawn"]):
-            share = membership.share_above(int(above.sum()), measured, of, confidence=confidence)
+            share = share_exposed(above, arrays["screened"], of, confidence=confidence)
             coverage = (
                 f"of all {of:,} records {share.low:.2%} to {share.high:.2%} are above {limit:g}, "
                 f"with {confidence:g} confidence"
@@ -460,6 +454,12 @@ class PartResults:
                 "than another seed does, and are not counted. Whoever learns the seed sees them."
             )
         caveats += [leak.finding for leak in self._leaks or () if leak.kind == "statistics"]
+        if self._remedies():
+            usual = np.bincount(self.task.codes).max() / self.task.codes.size
+            caveats.append(
+                f"Whoever always names the commonest class is right about {usual:.1%}: a remedy "
+                "whose accuracy is no more leaves nothing to publish."
+            )
         if "attacks" in self.found:
             found = self.found["attacks"]
             train, test = found["accuracy"].tolist()
@@ -486,6 +486,8 @@ class PartResults:
         cited = [self.found["attacks"][f"cites {name}"].tolist() for name in attacks]
         if self.found["leave-one-out"]["null"].size:
             cited.append(["mann1947"])
+        if self.found["leave-one-out"]["screened"].any():
+            cited.append([CITES["subsamples"]])
         if attacks:
             cited.append(["waudbysmith2024", "steinke2023"])
         return tuple(dict.fromkeys([*_CITES, *(str(key) for keys in cited for key in keys)]))
@@ -550,7 +552,10 @@ def describe_removal(found: Mapping[str, Any], ranks: Mapping[int, int]) -> Remo
             f"none; {last:,} were tried. Others come out where the riskiest leave."
         )
     else:
-        ended = f"After dropping {dropped:,} no record is exposed; accuracy falls by {lost:.3f}."
+        word = "falls" if lost >= 0 else "rises"
+        ended = (
+            f"After dropping {dropped:,} no record is exposed; accuracy {word} by {abs(lost):.3f}."
+        )
     curves = ("removed", "largest", "exposed", "accuracy")
     return RemovalPlan(
         **{name: tuple(found[name].tolist()) for name in curves},

@@ -13,15 +13,18 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
 from threadpoolctl import threadpool_limits
 
 from epsilometer._files import write_whole
-from epsilometer.audits.classifier.advice import RECORDS, list_outcomes
+from epsilometer.audits.classifier.advice import (
+    RECORDS,
+    PartSummary,
+    list_outcomes,
+    rank_remedy,
+)
 from epsilometer.audits.classifier.attacks.evaluation import find_mismatch
 from epsilometer.audits.classifier.attacks.shadow_attacks import ATTACKS
 from epsilometer.audits.classifier.attacks.shadows import (
-    FLOOR,
     ShadowPool,
     hide_digits,
     shadow_pool,
@@ -37,6 +40,7 @@ from epsilometer.audits.classifier.leave_one_out.pdtp import (
 )
 from epsilometer.audits.classifier.model_file import search_model
 from epsilometer.audits.classifier.remedies import Remedy, list_remedies
+from epsilometer.audits.classifier.seeds import measure_spread, take_odds
 from epsilometer.audits.classifier.sklearn_models import (
     FitEstimator,
     clone_with_seed,
@@ -76,6 +80,7 @@ _JUDGED = ("leave-one-out", "attacks", "file")  # parts that rules look at
 _SEEDS = 20  # models that show how far predictions vary with the seed alone
 _VARIATION = 7  # number of the random stream that varies training; attacks have the others
 _PATIENCE = 5  # measurements of a removal plan without a new best
+_CLOSER = 1000  # records at most, all of which are left out of the best remedy
 _SHARE = 10  # of the exposed records, one in so many is dropped at a time
 
 
@@ -180,11 +185,15 @@ class ClassifierJob:
             write_whole(self.directory / RECORDS, results.list_records().encode("utf-8"))
         return results.make_audit(done.provenance)
 
-    def _measure(self, X: Any, y: Any, *, where: str, every: bool = False) -> Pdtp:  # noqa: N803
+    def _measure(
+        self,
+        X: Any,  # noqa: N803
+        y: Any,
+        *,
+        where: str,
+        records: IntArray | str | None = None,
+    ) -> Pdtp:
         subject = self.task.subject
-        records: Any = None if every else subject.records
-        if not isinstance(records, (str, type(None))):
-            records = np.asarray(records)
         return pdtp(
             subject.estimator,
             X,
@@ -212,7 +221,10 @@ class ClassifierJob:
 
     def _leave_out(self) -> Arrays:
         subject = self.task.subject
-        found = self._measure(subject.X, subject.y, where="leave-one-out")
+        records: Any = subject.records
+        if not isinstance(records, (str, type(None))):
+            records = np.asarray(records)
+        found = self._measure(subject.X, subject.y, where="leave-one-out", records=records)
         null = found.null
         if null is None or found.floor is None or not found.floor.any():
             null = np.zeros((0, found.classes.size))  # another seed changes nothing: not random
@@ -226,6 +238,7 @@ class ClassifierJob:
             "null": null,
             "spread": spread,
             "drawn": np.array(found.unseen is not None),
+            "screened": found.screened,
             "path": np.array(found.path),
             "caveats": np.array(found.caveats, np.str_),
         }
@@ -233,24 +246,16 @@ class ClassifierJob:
     def _measure_spread(
         self, records: IntArray, full: FloatArray, without: FloatArray
     ) -> FloatArray:
-        """Return how far ln p of models of all records varies with the seed, from below.
-
-        Standard deviations over ``_SEEDS`` models, at their lower limits for normal ln p; 0 where
-        seeds leave gaps that a record crosses.
-        """
+        """Return how far log-odds of models of all records vary with the seed, from below."""
         subject, codes = self.task.subject, self.task.codes
         fit, asked = (
             FitEstimator(subject.estimator, self.task.classes),
             take_rows(subject.X, records),
         )
         drawn = self._stream(_VARIATION, 1).integers(2**31, size=_SEEDS).tolist()
-        logs = np.maximum(np.stack([fit(subject.X, codes, seed)(asked) for seed in drawn]), FLOOR)
-        with np.errstate(invalid="ignore"):
-            found = np.nan_to_num(logs.std(axis=0, ddof=1))
-        # Of so many normal values, 95 % of standard deviations are below this times the true one
-        highest = np.sqrt(special.chdtri(_SEEDS - 1, 0.05) / (_SEEDS - 1))
-        shift = np.maximum(full, FLOOR) - np.maximum(without, FLOOR)
-        return np.where(find_gaps(logs, shift)[:, None], 0.0, found / highest)
+        logs = np.stack([fit(subject.X, codes, seed)(asked) for seed in drawn])
+        shift = take_odds(full, codes[records]) - take_odds(without, codes[records])
+        return measure_spread(take_odds(logs, codes[records]), shift)
 
     def _train_pool(self, models: int) -> ShadowPool:
         """Return a pool of so many models, or of more that are there already."""
@@ -364,7 +369,7 @@ class ClassifierJob:
     def _remove(self) -> Arrays:
         subject = self.task.subject
         return plan_removal(
-            lambda X, y: self._measure(X, y, where=f"removal-{len(y)}", every=True),  # noqa: N803
+            lambda X, y: self._measure(X, y, where=f"removal-{len(y)}"),  # noqa: N803
             subject.X,
             subject.y,
             limit=subject.limit,
@@ -384,6 +389,7 @@ class ClassifierJob:
             return list_outcomes([])
         self._train_pool(self.task.subject.shadows)
         left = self.task.subject.remedies
+        tried = {}
         for place, remedy in enumerate(
             list_remedies(self.task.subject, results.riskiest, exposed=results.exposed)
         ):
@@ -395,7 +401,33 @@ class ClassifierJob:
             except EpsilometerError:
                 continue
             rows.append(sum_up_parts(found, action=remedy.action))
+            tried[remedy.action] = remedy, place, found
+        if len(rows) > 1:
+            best = min(range(1, len(rows)), key=lambda at: rank_remedy(rows[at]))
+            rows[best] = self._look_closer(rows[best], *tried[rows[best].action])
         return list_outcomes(rows)
+
+    def _look_closer(
+        self, row: PartSummary, remedy: Remedy, place: int, found: PartResults
+    ) -> PartSummary:
+        """Leave out all records of the best remedy, if they are few, where the riskiest were.
+
+        What is advised first should be known to pass, where it does.
+        """
+        if row.failed or not row.unclear or found.is_whole or self.task.codes.size > _CLOSER:
+            return row
+        job = dataclasses.replace(
+            self,
+            task=ClassifierTask(remedy.subject, self.task.request),
+            directory=self._folder(f"remedy-{place}-whole"),
+            kept={},
+        )
+        try:
+            left_out = job._leave_out()
+        except EpsilometerError:  # it would take too long
+            return row
+        whole = {**found.found, "leave-one-out": left_out}
+        return sum_up_parts(PartResults(task=job.task, found=whole), action=row.action)
 
     def _find_part(self, part: str) -> Arrays:
         """Return a part as it was computed here, or compute it again where it was read."""
@@ -433,30 +465,6 @@ class ClassifierJob:
 
     def _stream(self, *key: int) -> np.random.Generator:
         return np.random.default_rng(np.random.SeedSequence(self.task.seed, spawn_key=(2, *key)))
-
-
-def find_gaps(logs: FloatArray, shift: FloatArray) -> BoolArray:
-    """Tell of which records all models without them fall between those with them.
-
-    A law of few values, or of narrow heaps, spreads far and hides nothing: what moves between
-    its values is seen. There every value is nearer to another one than after it has moved.
-
-    Args:
-        logs: ln p of models of other seeds, ``(seeds, records, classes)``.
-        shift: By which a record moves ln p, ``(records, classes)``.
-
-    Example:
-        >>> heaps = np.repeat([-5.0, 5.0], 10).reshape(20, 1, 1)
-        >>> find_gaps(heaps, np.array([[1.2]])), find_gaps(heaps, np.array([[10.0]]))
-        (array([ True]), array([False]))
-    """
-    rows = np.arange(shift.shape[0])
-    most = np.abs(shift).argmax(axis=1)
-    values, moved = logs[:, rows, most], shift[rows, most]
-    apart = values[:, None] - values[None]
-    own, after = np.abs(apart), np.abs(apart - moved)
-    own[np.arange(len(own)), np.arange(len(own))] = np.inf
-    return np.asarray((after.min(axis=1) > own.min(axis=1)).all(axis=0))
 
 
 def plan_removal(

@@ -1,19 +1,39 @@
 """Search a fitted model for its training records, as whoever is given its file can.
 
 Everything that pickle would write is looked through: attributes, nested estimators, trees, lists,
-vocabularies. Each table that passes through a pipeline is looked for, not the first alone.
+vocabularies, closures. Each table on the way through the model is looked for, not the first alone.
 """
 
-from collections import Counter
+import warnings
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.spatial import cKDTree
 
-from epsilometer.audits.classifier.model_state import count_in_bytes, unpack, walk_state
+from epsilometer.audits.classifier.model_bytes import (
+    count_in_bytes,
+    find_in_text,
+    read_objects,
+    unpack,
+)
+from epsilometer.audits.classifier.model_state import Unread, walk_state
+from epsilometer.audits.classifier.model_tables import (
+    PREDICTIONS,
+    OwnValues,
+    Reached,
+    Table,
+    are_near,
+    find_once,
+    follow_records,
+    list_means,
+    read_table,
+    scale_range,
+    standardise,
+)
+from epsilometer.audits.classifier.model_words import TextIndex
 from epsilometer.audits.classifier.rebuilding import rebuild_records
 from epsilometer.audits.classifier.sklearn_models import (
     clone_with_seed,
@@ -21,20 +41,24 @@ from epsilometer.audits.classifier.sklearn_models import (
     seed_globals,
     take_rows,
 )
-from epsilometer.errors import InvalidArgument
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
-Kind: TypeAlias = Literal["rows", "one person", "rebuilt", "statistics"]
-_PROJECTIONS = 4  # two rows that agree in so many random directions are equal
-_NEAR = 1e-4  # standard deviations by which equal rows may differ: single precision is enough
-_DECOYS = 10  # tables of people who do not exist, for each table that is looked for
-_WHOLE = 0.5  # share of a table's rows that is found by more than chance
+Kind: TypeAlias = Literal["rows", "one person", "rebuilt", "unread", "statistics"]
 _LARGEST = 1 << 27  # cells of an array that is looked through
 _VALUES = 3  # values of a list from which it may be a column's
 _TRIED = 5  # columns of one record each that are tried by fitting again
-_RUN = 8  # records from which columns are compared by their correlation
+_RUN = 8  # records of which some columns are met by more than chance
 _CHANGE = 1e-6  # relative; below it a parameter did not change
-_LABELS = ("classes_", "_y", "y_")  # hold classes, which are not features
+_LABELS = (
+    "classes_",
+    "classes",
+    "_y",
+    "y_",
+    "y",
+    "y_train_",
+)  # attributes that hold classes, not features
+_SAME = 0.5  # share of a model's parameters that are in its file
+_BLOB = 64  # bytes of which it is said that they were not understood
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +67,8 @@ class Leak:
 
     Attributes:
         kind: Training rows; parts of the model that belong to one record; records that whoever
-            knows all others computes; statistics of many records, from which they can too.
+            knows all others computes; parts that could not be looked through; statistics of many
+            records, and other remarks.
         records: How many records that concerns.
         finding: What is where, in a sentence without any value.
     """
@@ -64,170 +89,44 @@ def search_model(
     """Return what a fitted model tells of single records to whoever has its file.
 
     Guarantee: rows and texts that are named are in the model; an array that resembles the table by
-        chance is told by tables of people who do not exist. What is encrypted, hashed or spread
-        over many parameters is not found.
+        chance is told by tables of people who do not exist. Parts that cannot be looked through
+        are named. What is encrypted, hashed or spread over many parameters is not found.
 
     Args:
         model: Fitted.
         X: The features it was fitted to.
         codes: Position of each record's label among the classes.
         content: Of the file in which it is kept, if there is one already: pickle, joblib, skops,
-            ONNX. It is searched as bytes, and never loaded.
+            ONNX. It is read without running anything that it names.
         seed: Of random directions, and of fits without a record.
 
     Example:
         >>> from sklearn.neighbors import KNeighborsClassifier
         >>> X, y = np.random.default_rng(0).normal(size=(50, 3)), np.arange(50) % 2
-        >>> [leak.finding for leak in search_model(KNeighborsClassifier().fit(X, y), X, y)]
-        ['KNeighborsClassifier._fit_X holds 50 of 50 training rows.']
+        >>> search_model(KNeighborsClassifier().fit(X, y), X, y)[0].finding
+        'KNeighborsClassifier._fit_X holds 50 of 50 training rows.'
     """
-    tables = [Table(name, table, seed) for name, table in list_tables(model, X)]
+    route = follow_records(model, X)
+    tables = [Table(name, table, seed) for name, table in route.tables]
+    if tables and not tables[0].sparse:
+        for rescale in (standardise, scale_range):
+            tables.append(Table("training rows", rescale(tables[0].values), seed))
     search = _Search(X=X, codes=codes, tables=tables, n=count_rows(X))
+    search.find_classes(model)
     for where, value in walk_state(model):
         search.look_at(where, value)
     if content is not None:
-        search.look_into(content)
-    last, reached = find_last(model, X)
-    search.try_columns(last, reached, seed)
-    rebuilt = rebuild_records(last, reached, codes, seed=seed)
-    if rebuilt is not None and rebuilt.hits:
-        share = rebuilt.hits / rebuilt.tried
+        search.look_into_file(content, model)
+    search.look_for_parts_of_records(model, seed)
+    search.compute_records(route.reached, seed)
+    if route.lost:
         search.add(
-            "rebuilt",
-            round(share * search.n),
-            f"From the coefficients of {type(last).__name__}, whoever knows all other records "
-            f"computes the missing one: {rebuilt.hits:,} of {rebuilt.tried:,} tried.",
+            "statistics",
+            0,
+            f"What reaches {', '.join(route.lost)} inside the model could not be followed: there, "
+            "only rows as they are given were looked for.",
         )
     return search.leaks
-
-
-def list_tables(model: Any, X: Any) -> Iterator[tuple[str, Any]]:  # noqa: N803
-    """Yield the features as they are, and after each step of a pipeline, where they are numbers."""
-    if (table := _read_table(X)) is not None:
-        yield "training rows", table
-    for step in _list_transformers(model):
-        X = step.transform(X)  # noqa: N806
-        if (table := _read_table(X)) is not None:
-            yield "transformed training rows", table
-
-
-def find_last(model: Any, X: Any) -> tuple[Any, Any]:  # noqa: N803
-    """Return the last estimator of a pipeline, and the features that reach it."""
-    for step in _list_transformers(model):
-        X = step.transform(X)  # noqa: N806
-    while isinstance(steps := getattr(model, "steps", None), list):
-        model = steps[-1][1]
-    return model, X
-
-
-def _list_transformers(model: Any) -> Iterator[Any]:
-    steps = getattr(model, "steps", None)
-    if isinstance(steps, list):
-        for _, step in steps[:-1]:
-            if step not in (None, "passthrough"):
-                yield step
-        yield from _list_transformers(steps[-1][1])
-
-
-def _read_table(X: Any) -> Any:  # noqa: N803
-    """Return a matrix of numbers, sparse or dense; None where there is none in it."""
-    if hasattr(X, "tocsr"):
-        return X.tocsr().astype(np.float64)
-    if hasattr(X, "select_dtypes"):
-        X = X.select_dtypes("number")  # noqa: N806
-    try:
-        table = np.asarray(X, np.float64)
-    except (TypeError, ValueError):
-        return None
-    return table if table.ndim == 2 and table.shape[1] else None
-
-
-class Table:
-    """Rows that are looked for, known by their projections on a few random directions.
-
-    Attributes:
-        name: What its rows are, in words.
-        values: Shape ``(n, columns)``, dense or sparse.
-    """
-
-    def __init__(self, name: str, values: Any, seed: int) -> None:
-        self.name, self.values = name, values
-        rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(5,)))
-        self._directions = rng.normal(size=(values.shape[1], _PROJECTIONS))
-        self.sparse = hasattr(values, "tocsr")
-        if self.sparse:
-            spread = np.sqrt(np.asarray(values.multiply(values).mean(axis=0)).ravel())
-            self._centre = np.zeros(values.shape[1])
-        else:
-            with np.errstate(all="ignore"):
-                self._centre = np.nan_to_num(np.nanmean(_finite(values), axis=0))
-                spread = np.nanstd(_finite(values), axis=0)
-        self._spread = np.where(np.nan_to_num(spread) > 0, np.nan_to_num(spread), 1.0)
-        self._at = self.project(values)
-        self._decoys = [] if self.sparse else [self.project(rng.permuted(values, axis=0))]
-        for _ in range(0 if self.sparse else _DECOYS - 1):
-            self._decoys.append(self.project(rng.permuted(values, axis=0)))
-
-    def project(self, values: Any) -> FloatArray:
-        """Return rows by their projections, in standard deviations."""
-        if hasattr(values, "tocsr"):
-            found: Any = values.multiply(1 / self._spread) @ self._directions
-            return np.asarray(found) - (self._centre / self._spread) @ self._directions
-        scaled = (_finite(np.asarray(values, np.float64)) - self._centre) / self._spread
-        # A gap is a value like any other: two gaps are equal.
-        return np.nan_to_num(np.clip(scaled, -1e9, 1e9), nan=7.77) @ self._directions
-
-    def count_matches(self, values: Any) -> int:
-        """Return how many rows are among these; 0 where as many strangers are, by chance."""
-        tree = cKDTree(self.project(values))
-        found = _count_near(tree, self._at)
-        strangers = max((_count_near(tree, decoy) for decoy in self._decoys), default=0)
-        chance = strangers and (found < _WHOLE * len(self._at) or found <= strangers)
-        thin = self.sparse and self.values.getnnz() < 3 * len(self._at)
-        return 0 if chance or (thin and found < len(self._at)) else found
-
-    def select_columns(self, values: FloatArray) -> "IntArray | None":
-        """Return to which columns those of an array belong; None where one belongs to none."""
-        if self.sparse:
-            return None
-        chosen: list[int] = []
-        for column in values.T:
-            held = [
-                place
-                for place, own in enumerate(self.values.T)
-                if place not in chosen and np.isin(column, own).all()
-            ]
-            if not held:
-                return None
-            chosen.append(held[0])
-        return np.array(chosen)
-
-    def match_scaled(self, values: FloatArray) -> bool:
-        """Tell whether each column is one of the table's in another unit, row by row."""
-        if self.sparse or len(values) != len(self.values):
-            return False
-        if values.shape[1] * self.values.shape[1] > 1 << 20 or len(values) < _RUN:
-            return False
-        own, other = _standardise(self.values), _standardise(values)
-        varies = np.abs(other).max(axis=0) > 0
-        alike = np.abs(other.T @ own / len(own)).max(axis=1, initial=0.0)
-        return bool(varies.sum() > 1 and (alike[varies] > 1 - 1e-9).all())
-
-
-def _finite(values: FloatArray) -> FloatArray:
-    return np.where(np.isfinite(values), values, np.nan)
-
-
-def _standardise(values: FloatArray) -> FloatArray:
-    filled = np.nan_to_num(values, posinf=0.0, neginf=0.0)
-    centred = filled - filled.mean(axis=0)
-    spread = centred.std(axis=0)
-    return np.asarray(np.where(spread > 0, centred, 0.0) / np.where(spread > 0, spread, 1.0))
-
-
-def _count_near(tree: Any, at: FloatArray) -> int:
-    away, _ = tree.query(at, distance_upper_bound=_NEAR * 10)
-    return int(np.sum(away <= _NEAR * (1 + np.abs(at).max(axis=1) * 1e-3)))
 
 
 @dataclass(eq=False, kw_only=True)
@@ -240,6 +139,9 @@ class _Search:
         tables: What is looked for.
         n: Records.
         found: Kind and sentence, in which ``{}`` is the number of records.
+        per_record: Names of arrays with as many entries as there are records.
+        suspected: Names of lists that may be a column's values, with a record that one of these
+            belongs to, the value, and how many there are.
     """
 
     X: Any
@@ -247,22 +149,44 @@ class _Search:
     tables: Sequence[Table]
     n: int
     found: dict[tuple[Kind, str], int] = field(default_factory=dict)
+    per_record: list[str] = field(default_factory=list)
+    suspected: dict[str, tuple[int, float, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.words = _count_words(self.X)
-        self._once = [_find_once(table) for table in self.tables if not table.sparse]
-        self._means = [_list_means(table.values, self.codes) for table in self.tables]
+        self.words = TextIndex(self.X)
+        dense = [table for table in self.tables if not table.sparse]
+        self._once = [find_once(table.values) for table in dense]
+        self._own = [OwnValues(table.values) for table in dense]
+        self._means = [list_means(table.values, self.codes) for table in self.tables]
+        self._rows: dict[tuple[Kind, str], BoolArray] = {}
+        self._classes: NDArray[Any] = np.arange(int(self.codes.max()) + 1)
+
+    def find_classes(self, model: Any) -> None:
+        """Learn the names of classes, which a model may hold."""
+        classes = getattr(model, "classes_", None)
+        if isinstance(classes, np.ndarray) and classes.size == self._classes.size:
+            self._classes = classes
 
     def add(self, kind: Kind, records: int, finding: str, *, sums: bool = False) -> None:
         """Keep a finding; of several alike the largest, or their sum."""
         before = self.found.get((kind, finding), 0)
         self.found[kind, finding] = before + records if sums else max(before, records)
 
+    def _add_rows(self, kind: Kind, rows: BoolArray, finding: str) -> None:
+        """Keep which records are found in one place, in all arrays there together."""
+        before = self._rows.setdefault((kind, finding), np.zeros(self.n, bool))
+        before[: rows.size] |= rows
+        self.add(kind, int(before.sum()), finding)
+
     @property
     def leaks(self) -> tuple[Leak, ...]:
         """What was found, in the order of ``Kind`` and the largest first."""
         leaks = [
-            Leak(kind=kind, records=min(records, self.n), finding=finding.format(f"{records:,}"))
+            Leak(
+                kind=kind,
+                records=min(records, self.n),
+                finding=finding.format(f"{records:,}"),
+            )
             for (kind, finding), records in self.found.items()
         ]
         return tuple(
@@ -270,93 +194,167 @@ class _Search:
         )
 
     def look_at(self, where: str, value: Any) -> None:
-        """Compare one array of the model with the records."""
-        if getattr(value, "dtype", None) is not None and value.dtype.names:
-            return self._look_at_leaves(where, value)
-        if value.dtype.kind in "OUS":
-            return self._look_at_words(where, value)
-        if hasattr(value, "tocsr") or value.size > _LARGEST:
-            if hasattr(value, "tocsr"):
-                self._look_for_rows(where, value.tocsr())
-            return None
-        if value.dtype.kind not in "fiub" or not value.size or where.endswith(_LABELS):
-            return None
-        if value.dtype == np.uint8 and value.ndim == 1:
-            self.look_into(value.tobytes(), where)
-        numbers = value.astype(np.float64)
+        """Compare one part of the model with the records."""
+        if isinstance(value, Unread):
+            self.add("unread", self.n, f"{where} {value.why}.")
+        elif isinstance(value, bytes):
+            self._look_at_bytes(where, value)
+        elif hasattr(value, "tocsr"):
+            self._look_at_sparse(where, value)
+        elif value.size > _LARGEST:
+            self.add("unread", self.n, f"{where} is too large to be looked through.")
+        elif value.dtype.names:
+            self._look_at_fields(where, value)
+        elif self._holds_labels(where, value):
+            pass
+        elif value.dtype.kind in "OUS":
+            self._look_at_words(where, value)
+        elif value.dtype.kind in "fiub" and value.size:
+            if value.dtype == np.uint8 and value.ndim == 1:
+                self.look_into(value.tobytes(), where)
+            if self.n in value.shape and self.n > _VALUES and value.dtype.kind == "f":
+                self.per_record.append(where)
+            self._look_at_numbers(where, value.astype(np.float64))
+
+    def _look_at_numbers(self, where: str, numbers: FloatArray) -> None:
         self._look_at_counts(where, numbers)
         matrix = numbers.reshape(-1, numbers.shape[-1]) if numbers.ndim else numbers.reshape(1, 1)
-        turned = [matrix, matrix.T] if matrix.shape[1] == self.n else [matrix]
+        turned = [matrix, *([matrix.T] if matrix.shape[0] > 1 else [])]
         if not any(self._look_for_rows(where, each) for each in turned):
             self._look_for_values(where, matrix)
-        return None
+
+    def _look_at_sparse(self, where: str, value: Any) -> None:
+        for each in (value.tocsr(), value.T.tocsr()):
+            if self._look_for_rows(where, each):
+                return
+        if value.size <= _LARGEST >> 4:
+            self._look_for_values(where, np.asarray(value.tocsr().data, np.float64)[None])
+        if np.prod(value.shape) <= _LARGEST >> 4:
+            self._look_at_numbers(where, np.asarray(value.toarray(), np.float64))
+
+    def _holds_labels(self, where: str, value: NDArray[Any]) -> bool:
+        """Tell whether an array is one of classes, by its name and by what is in it."""
+        if where.rpartition(".")[2] not in _LABELS or value.dtype.kind not in "fiubOUS":
+            return False
+        try:
+            held = np.unique(value)
+        except TypeError:
+            return False
+        if value.dtype.kind in "fiub" and np.isin(held, np.arange(-1, self._classes.size)).all():
+            return True
+        same = (held.dtype.kind in "OUS") == (self._classes.dtype.kind in "OUS")
+        return same and bool(np.isin(held, self._classes).all())
 
     def _look_for_rows(self, where: str, matrix: Any) -> bool:
         for table, means in zip(self.tables, self._means, strict=True):
+            if table.name == PREDICTIONS:
+                continue  # certain ones are alike; single values of others are looked for
             width = table.values.shape[1]
-            found = 0
+            rows = np.zeros(self.n, bool)
+            sparse = hasattr(matrix, "tocsr")
             if matrix.shape[1] == width:
                 if width > 1:
-                    found = table.count_matches(matrix)
-                if not found and _holds_means(table, matrix, means):
+                    rows = table.find_rows(matrix)
+                if not rows.any() and are_near(table, matrix, means):
                     self.add(
                         "statistics",
                         self.n,
                         f"{where} holds means of many records: whoever knows all others computes "
                         "the missing one.",
                     )
-            elif not hasattr(matrix, "tocsr") and 1 < matrix.shape[1] < width:
+            elif not sparse and min(matrix.shape) > 1:
                 columns = table.select_columns(matrix)
-                if columns is not None and len(matrix) > 1:
-                    part = Table(table.name, table.values[:, columns], 0)
-                    found = part.count_matches(matrix)
-            if not found and not hasattr(matrix, "tocsr") and table.match_scaled(matrix):
-                found = self.n
-            if found:
-                self.add("rows", found, f"{where} holds {{}} of {self.n:,} {table.name}.")
+                if columns is not None:
+                    part = Table(table.name, table.values[:, columns[columns >= 0]], 0)
+                    rows = part.find_rows(matrix[:, columns >= 0])
+                    different = len(np.unique(part.values[rows], axis=0))
+                    if 2 * rows.sum() < len(matrix) or different < _RUN:
+                        rows[:] = False  # few of few columns are met by chance
+            if not rows.any() and not sparse and table.match_scaled(matrix):
+                rows[:] = True
+            if rows.any():
+                self._add_rows("rows", rows, f"{where} holds {{}} of {self.n:,} {table.name}.")
                 return True
         return False
 
     def _look_for_values(self, where: str, matrix: FloatArray) -> None:
         """Find lists of a column's values, some of which one record alone has."""
-        single = matrix.astype(np.float32)
+        text = f"{where} lists the values of a column; {{}} of them belong to one record alone."
+        for own in self._own:
+            records = own.find_records(matrix)
+            if records.size:
+                return self._add_rows("one person", np.isin(np.arange(self.n), records), text)
+        with np.errstate(over="ignore"):
+            single = matrix.astype(np.float32)
         lists = [single.ravel()] if 1 in single.shape else [*single.T]
+        lists = [values for values in lists if _VALUES <= values.size <= 2 * self.n]
         for table_once in self._once:
-            for once, every in table_once:
+            for once, every, records in table_once:
                 for values in lists:
-                    if values.size < _VALUES or values.size > 2 * self.n:
-                        continue
                     if np.isin(once, values).all() and np.isin(values, every).all():
-                        self.add(
-                            "one person",
-                            once.size,
-                            f"{where} lists the values of a column; {{}} of them belong to one "
-                            "record each.",
-                        )
+                        # Of a few whole numbers that may be luck: it is fitted again to see.
+                        known = self.suspected.get(where, (0, 0.0, 0))
+                        case = int(records[0]), float(once[0]), max(once.size, known[2])
+                        self.suspected[where] = case
+        return None
 
     def _look_at_words(self, where: str, value: NDArray[Any]) -> None:
-        texts = {str(each) for each in value.ravel().tolist() if isinstance(each, str | np.str_)}
-        once = sum(1 for word in texts & self.words.keys() if self.words[word] == 1)
-        if once and not where.endswith(_LABELS):
+        cells = [each for each in value.ravel().tolist() if isinstance(each, str | bytes)]
+        texts = {each if isinstance(each, str) else each.decode("latin1") for each in cells}
+        once = self.words.count_own(texts)
+        if once:
             self.add("one person", once, f"{where} holds {{}} texts, each of one record alone.")
-        for table in self.tables:
-            if where.endswith("vocabulary_") and len(texts) == table.values.shape[1]:
-                alone = int(_find_lonely(table.values).sum())
-                if alone:
-                    self.add(
-                        "one person",
-                        alone,
-                        f"{where} lists {{}} words or n-grams, each of one record alone.",
-                    )
+        long = "\n".join(texts)
+        for found in find_in_text(long):
+            if isinstance(found, bytes):
+                self.look_into(found, where)
+            else:
+                self._look_at_text_numbers(where, found)
+        parts = self.words.count_parts(texts)
+        if parts > once:
+            self.add(
+                "one person",
+                parts,
+                f"{where} lists {{}} words or n-grams, each of one record alone.",
+            )
 
-    def _look_at_leaves(self, where: str, nodes: NDArray[Any]) -> None:
+    def _look_at_text_numbers(self, where: str, numbers: FloatArray) -> None:
+        """Compare numbers that a text spells, in rows of any table's width too."""
+        self._look_for_values(where, numbers[None])
+        for width in {table.values.shape[1] for table in self.tables}:
+            for more in (0, 1):  # a table that was written as text has a number per row
+                if numbers.size > 2 * (width + more):
+                    cut = numbers[numbers.size % (width + more) :].reshape(-1, width + more)
+                    self._look_for_rows(where, cut[:, more:])
+
+    def _look_at_bytes(self, where: str, value: bytes) -> None:
+        """Search bytes that a model holds; those that are not understood are said to be unread."""
+        self.look_into(value, where)
+        if len(value) < _BLOB:
+            return
+        for part in read_objects(value):
+            if isinstance(part, Unread):
+                text = f"{where} holds bytes that cannot be looked through: only rows and texts "
+                self.add("unread", self.n, f"{text}were looked for in them.")
+            else:
+                for _, inner in walk_state(part):
+                    if not isinstance(inner, bytes):
+                        self.look_at(where, inner)
+
+    def _look_at_fields(self, where: str, value: NDArray[Any]) -> None:
+        """Find leaves of one record among the nodes of a tree, and rows among any other fields."""
         for size, leaf in (("n_node_samples", "left_child"), ("count", "is_leaf")):
-            if {size, leaf} <= set(nodes.dtype.names or ()):
-                ends = nodes[leaf] < 0 if leaf == "left_child" else nodes[leaf].astype(bool)
-                alone = int(np.sum(ends & (nodes[size] == 1)))
+            if {size, leaf} <= set(value.dtype.names or ()):
+                ends = value[leaf] < 0 if leaf == "left_child" else value[leaf].astype(bool)
+                alone = int(np.sum(ends & (value[size] == 1)))
                 if alone:
                     text = f"{where} has {{}} leaves of one training record each."
                     self.add("one person", alone, text, sums=True)
+                return
+        fields = [value[name] for name in value.dtype.names or () if value[name].ndim == 1]
+        numbers = [part for part in fields if part.dtype.kind in "fiub"]
+        if numbers:
+            self.look_at(where, np.column_stack(numbers))
 
     def _look_at_counts(self, where: str, numbers: FloatArray) -> None:
         """Find counts of records: whole numbers, and as many in all as there are records.
@@ -379,33 +377,116 @@ class _Search:
         else:
             self.add("statistics", 0, f"{where} counts records; no cell holds one alone.")
 
+    def look_into_file(self, content: bytes, model: Any) -> None:
+        """Search a file: what it holds, and its bytes as they are."""
+        held: list[FloatArray] = [np.zeros(0)]
+        for part in read_objects(content):
+            if isinstance(part, Unread):
+                self.add("unread", self.n, f"The model file {part.why}.")
+                continue
+            for where, value in walk_state(part):
+                held += _list_fractions(value)
+                self.look_at(f"{where} of the model file", value)
+        if not any(kind == "rows" and "model file" in text for kind, text in self.found):
+            self.look_into(content)
+        own = [each for _, value in walk_state(model) for each in _list_fractions(value)]
+        if own and np.isin(np.unique(np.concatenate(own)), np.concatenate(held)).mean() < _SAME:
+            self.add(
+                "unread",
+                self.n,
+                "The model file holds other parameters than the model that was fitted here: what "
+                "can be computed from them was not tried.",
+            )
+
     def look_into(self, content: bytes, where: str = "The model file") -> None:
-        """Search a file as bytes, unpacked as often as it was packed."""
+        """Search bytes, unpacked as often as they were packed."""
         for part in unpack(content):
             for table in self.tables:
                 found = 0 if table.sparse else count_in_bytes(part, table.values)
                 if found:
                     self.add("rows", found, f"{where} holds {{}} of {self.n:,} {table.name}.")
-            once = sum(
-                1
-                for word, count in self.words.items()
-                if count == 1 and len(word) > _VALUES and word.encode() in part
-            )
+                    break
+            once = self.words.count_in_bytes(part)
             if once:
                 text = f"{where} holds {{}} texts, each of one record alone."
                 self.add("one person", once, text)
 
-    def try_columns(self, last: Any, reached: Any, seed: int) -> None:
+    def look_for_parts_of_records(self, model: Any, seed: int) -> None:
+        """Fit again without single records, and see which parts go with them."""
+        if not hasattr(model, "fit") or not (self.per_record or self.suspected):
+            return
+        before = _group_arrays(model)
+        for where, (record, value, count) in [*self.suspected.items()][:_TRIED]:
+            after = _group_arrays(self._fit_without(model, record, seed))
+            if any(
+                np.isin(value, old) and not np.isin(value, new)
+                for old, new in zip(before[where], after.get(where, ()), strict=False)
+            ):
+                text = f"{where} lists the values of a column; {{}} of them belong to one record "
+                self.add("one person", count, f"{text}alone.")
+        held = {text.split(" ")[0] for kind, text in self.found if kind == "rows"}
+        kept = [where for where in dict.fromkeys(self.per_record) if where not in held]
+        if not kept:
+            return
+        after = _group_arrays(self._fit_without(model, 0, seed))
+        for where in kept:
+            shapes = [value.shape for value in after.get(where, ())]
+            if any(self.n in value.shape for value in before[where]) and any(
+                self.n - 1 in shape and self.n not in shape for shape in shapes
+            ):
+                text = f"{where} has an entry for each of {{}} training records."
+                self.add("one person", self.n, text)
+
+    def _fit_without(self, model: Any, record: int, seed: int) -> Any:
+        """Fit again without a record; None where that cannot be done."""
+        others = np.delete(np.arange(self.n), record)
+        if np.unique(self.codes[others]).size < self._classes.size:
+            return None
+        return _fit_again(model, take_rows(self.X, others), self._classes[self.codes[others]], seed)
+
+    def compute_records(self, reached: Sequence[Reached], seed: int) -> None:
+        """Rebuild records from parameters, and find parameters that one record alone decides."""
+        untried = []
+        for estimator, features in reached:
+            name = type(estimator).__name__
+            if not hasattr(estimator, "predict"):
+                continue
+            self._try_columns(estimator, features, seed)
+            rebuilt = rebuild_records(estimator, features, self.codes, seed=seed)
+            if rebuilt is None:
+                untried.append(name)
+            elif rebuilt.hits:
+                self.add(
+                    "rebuilt",
+                    round(rebuilt.hits / rebuilt.tried * self.n),
+                    f"From the coefficients of {name}, whoever knows all other records "
+                    f"computes the missing one: {rebuilt.hits:,} of {rebuilt.tried:,} tried.",
+                )
+        if untried:
+            self.add(
+                "statistics",
+                0,
+                f"Whether records can be computed from the parameters of "
+                f"{', '.join(sorted(set(untried)))} was not tried.",
+            )
+
+    def _try_columns(self, last: Any, reached: Any, seed: int) -> None:
         """Find parameters of columns in which one record alone differs from all others."""
-        table = _read_table(reached)
-        if table is None or not hasattr(last, "fit"):
+        table = read_table(reached)
+        if table is None or count_rows(table) != self.n:
             return
         lonely = np.flatnonzero(_find_lonely(table))
-        if not lonely.size:
-            return
-        labels = getattr(last, "classes_", np.arange(self.codes.max() + 1))[self.codes]
         names = [*_list_parameters(last, table.shape[1])]
-        hits, tried = 0, lonely[:_TRIED] if names else lonely[:0]
+        if not lonely.size or not names:
+            return
+        classes = getattr(last, "classes_", self._classes)
+        labels = (classes if len(classes) == self._classes.size else self._classes)[self.codes]
+        again = _fit_again(last, reached, labels, seed)
+        if again is None or not any(
+            _are_alike(getattr(last, name), getattr(again, name, None)) for name in names
+        ):
+            return  # it was trained on other records, or at random
+        hits, tried = 0, lonely[:_TRIED]
         for column in tried.tolist():
             values = _take_column(table, column)
             (record,) = np.flatnonzero(values != _find_usual(values))
@@ -431,41 +512,24 @@ class _Search:
             )
 
 
-def _count_words(X: Any) -> Counter[str]:  # noqa: N803
-    """Return how many records each text belongs to."""
-    if hasattr(X, "tocsr"):
-        return Counter()
-    table = X.to_numpy() if hasattr(X, "to_numpy") else np.asarray(X)
-    if table.dtype.kind not in "OUS":
-        return Counter()
-    rows = table if table.ndim > 1 else table[:, None]
-    return Counter(
-        word for row in rows for word in {str(cell) for cell in row if isinstance(cell, str)}
-    )
+def _list_fractions(value: Any) -> list[FloatArray]:
+    """Return the parameters in an array, if there are any: the same in a model and in its file.
+
+    They are compared without signs and in single precision, as other formats keep them.
+    """
+    if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
+        return []
+    with np.errstate(all="ignore"):
+        return [np.abs(value.astype(np.float32)).ravel()]
 
 
-def _find_once(table: Table) -> list[tuple[FloatArray, FloatArray]]:
-    """Return, of each column, values of one record alone, and all values."""
-    found = []
-    for column in table.values.T:
-        # In single precision: quantiles are interpolated, and off by a last digit.
-        given = column[np.isfinite(column)].astype(np.float32)
-        every, counts = np.unique(given, return_counts=True)
-        if (counts == 1).any():
-            found.append((every[counts == 1], every))
+def _group_arrays(model: Any) -> dict[str, list[NDArray[Any]]]:
+    """Return the arrays of numbers of a model by the names of what holds them."""
+    found: dict[str, list[NDArray[Any]]] = defaultdict(list)
+    for where, value in walk_state(model) if model is not None else ():
+        if isinstance(value, np.ndarray) and value.dtype.kind in "fiub":
+            found[where].append(value)
     return found
-
-
-def _list_means(values: Any, codes: IntArray) -> FloatArray:
-    """Return the means of all records, and of each class that has several."""
-    groups = [np.ones(codes.size, bool), *(codes == code for code in np.unique(codes))]
-    return np.stack(
-        [np.asarray(values[group].mean(axis=0)).ravel() for group in groups if group.sum() > 1]
-    )
-
-
-def _holds_means(table: Table, matrix: Any, means: FloatArray) -> bool:
-    return _count_near(cKDTree(table.project(matrix)), table.project(means)) > 0
 
 
 def _find_lonely(table: Any) -> BoolArray:
@@ -488,7 +552,7 @@ def _take_column(table: Any, column: int) -> FloatArray:
 
 def _list_parameters(model: Any, width: int) -> Iterator[str]:
     """Yield names of fitted arrays with an entry for each column."""
-    for name, value in vars(model).items():
+    for name, value in getattr(model, "__dict__", {}).items():
         if isinstance(value, np.ndarray) and value.dtype.kind == "f" and width in value.shape:
             yield name
 
@@ -503,22 +567,22 @@ def _belongs_to_record(own: FloatArray, without: FloatArray, noise: FloatArray) 
 
     One that another seed changes too is noise, initial weights or the order of records.
     """
-    if not own.shape == without.shape == noise.shape or _differs(without, noise):
+    same = own.shape == without.shape and _are_alike(without, noise)
+    return same and not _are_alike(own, without)
+
+
+def _are_alike(one: Any, other: Any) -> bool:
+    if other is None or one.shape != other.shape:
         return False
-    return _differs(own, without)
+    return bool(np.all(np.abs(one - other) <= _CHANGE * (np.abs(one) + np.abs(other))))
 
 
-def _differs(one: FloatArray, other: FloatArray) -> bool:
-    return bool(np.any(np.abs(one - other) > _CHANGE * (np.abs(one) + np.abs(other))))
-
-
-def _fit_again(last: Any, reached: Any, labels: Any, seed: int) -> Any:
-    model = clone_with_seed(last, seed)
-    with seed_globals(seed):
+def _fit_again(model: Any, features: Any, labels: Any, seed: int) -> Any:
+    """Return a copy that was fitted to these; None where they cannot be fitted."""
+    copy = clone_with_seed(model, seed, overwrite=False)
+    with seed_globals(seed), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         try:
-            return model.fit(reached, labels)
-        except Exception as error:
-            raise InvalidArgument(
-                f"Expected a {type(last).__name__} that can be fitted without a record, it failed.",
-                withheld=str(error)[:200],
-            ) from error
+            return copy.fit(features, labels)
+        except Exception:  # without a record there may be too few
+            return None

@@ -1,38 +1,57 @@
-"""Walk through the state of a fitted model, and through the bytes of its file."""
+"""Walk through the state of a fitted model: everything that a file of it would hold."""
 
-import bz2
-import gzip
-import io
-import lzma
-import zipfile
-import zlib
-from collections.abc import Callable, Iterator, Mapping
+import array
+import copyreg
+import dis
+import functools
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from epsilometer.types import FloatArray
-
-_VALUES = 3  # values of a row from which it is looked for in a file
-_RUN = 8  # different values by which a column is recognised in a file
 _PLAIN = (
     bool,
     int,
     float,
     complex,
-    str,
-    bytes,
     type,
     np.generic,
     np.dtype,
     np.random.Generator,
     np.random.RandomState,
+    np.random.BitGenerator,
+    np.random.SeedSequence,
+    types.ModuleType,
+    types.CodeType,
+    types.GenericAlias,
+    slice,
+    range,
+    type(NotImplemented),
+    type(Ellipsis),
 )
+_NUMBERS = (int, float, np.number)
+_CALLED = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial)
+
+
+@dataclass(frozen=True)
+class Unread:
+    """A part of a model that was not looked through.
+
+    Attributes:
+        why: In words, after the name of what holds it.
+    """
+
+    why: str
 
 
 def walk_state(root: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the arrays of a model, named by the class and attribute that hold them.
+    """Yield what a model is made of, named by the class and attribute that hold it.
+
+    Yields:
+        Arrays and sparse matrices; texts as arrays of objects; ``bytes``; and ``Unread`` for what
+        cannot be looked through. Nothing of a model is left out without one of these.
 
     Example:
         >>> from types import SimpleNamespace
@@ -40,6 +59,17 @@ def walk_state(root: Any) -> Iterator[tuple[str, Any]]:
         >>> [name for name, _ in walk_state(SimpleNamespace(model=inner))]
         ['SimpleNamespace.rows', 'SimpleNamespace.words', 'SimpleNamespace.words']
     """
+    for where, value in walk_objects(root):
+        if isinstance(value, np.ndarray):
+            yield where, _read_numbers(value)
+        elif isinstance(value, (bytes, Unread)) or hasattr(value, "tocsr"):
+            yield where, value
+        elif isinstance(value, str):
+            yield where, np.array([value], object)
+
+
+def walk_objects(root: Any) -> Iterator[tuple[str, Any]]:
+    """Yield every object that is reached from a model, itself first, each once."""
     seen: set[int] = set()
     held: list[Any] = []  # what was made on the way must not give its address to another
     stack: list[tuple[str, Any]] = [(type(root).__name__, root)]
@@ -51,127 +81,155 @@ def walk_state(root: Any) -> Iterator[tuple[str, Any]]:
         held.append(value)
         if hasattr(value, "detach") and hasattr(value, "cpu"):
             value = value.detach().cpu().numpy()  # a tensor of torch
-        if isinstance(value, np.ndarray) or hasattr(value, "tocsr"):
-            yield where, value
-            if value.dtype == object:
-                stack += [(where, each) for each in value.ravel().tolist()]
-            continue
-        if hasattr(value, "iloc"):
-            stack += [(where, np.asarray(value)), (where, np.asarray(value.index))]
-            continue
+        yield where, value
         stack += reversed([*_list_parts(where, value)])
 
 
 def _list_parts(where: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping):
+    """Yield what an object consists of, as pickle would write it."""
+    if isinstance(value, (str, bytes, Unread)) or hasattr(value, "tocsr"):
+        return
+    if isinstance(value, np.ndarray):
+        if value.dtype == object:
+            yield from ((where, each) for each in value.ravel().tolist() if type(each) is not str)
+        if type(value) is not np.ndarray:
+            yield from _list_attributes(where, value, getattr(value, "__dict__", {}))
+    elif isinstance(value, (array.array, memoryview, bytearray)):
+        held = bytes(value) if isinstance(value, bytearray) else np.asarray(value)
+        yield where, held
+    elif hasattr(value, "to_numpy"):
+        yield from _list_columns(where, value)
+    elif isinstance(value, _CALLED):
+        yield from _list_function(where, value)
+    elif type(value) in (dict, types.MappingProxyType) or isinstance(value, Mapping):
         yield from _list_items(where, [*value])
         yield from _list_items(where, [*value.values()])
+        yield from _list_attributes(where, value, getattr(value, "__dict__", {}))
     elif isinstance(value, list | tuple | set | frozenset):
         yield from _list_items(where, [*value])
-    elif not callable(value) or hasattr(value, "__dict__"):
-        state = _read_state(value)
-        for name, part in state.items():
-            if f"{name}_" in state and not hasattr(part, "fit"):
-                continue  # a parameter whose fitted value is there too
-            yield f"{type(value).__name__}.{name}" if name else where, part
+        yield from _list_attributes(where, value, getattr(value, "__dict__", {}))
+    else:
+        yield from _list_reduced(where, value)
+
+
+def _list_reduced(where: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what pickle writes of an object; ``Unread`` of one that refuses."""
+    try:
+        reduce = copyreg.dispatch_table.get(type(value))
+        reduced: Any = reduce(value) if reduce else value.__reduce_ex__(4)
+    except Exception:  # whatever it is, nothing is known of it
+        yield where, Unread(f"holds a {type(value).__name__} that cannot be looked through")
+        return
+    if not isinstance(reduced, tuple):
+        return  # written by its name alone
+    made, given, state, listed, named = (*reduced, None, None, None)[:5]
+    yield from ((where, each) for each in (made, given) if not isinstance(each, type))
+    for part in state if isinstance(state, tuple) else (state,):
+        if isinstance(part, dict):  # attributes; the second part of a tuple has those in slots
+            yield from _list_attributes(where, value, part)
+        else:
+            yield where, part
+    for more in (listed, named):
+        if more is not None:
+            yield from _list_items(where, [*more])
+
+
+def _list_attributes(
+    where: str, owner: Any, attributes: Mapping[Any, Any]
+) -> Iterator[tuple[str, Any]]:
+    """Yield attributes by their names, and those that are fractions as one list."""
+    fractions = [value for value in attributes.values() if isinstance(value, float)]
+    if fractions:
+        yield where, np.array(fractions)
+    for name, part in attributes.items():
+        yield f"{type(owner).__name__}.{name}", part
+
+
+def _list_function(where: str, function: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what a function has beside its code: closures, defaults, attributes, globals.
+
+    A function of a module is written by its name, one of a script with the globals that it names.
+    """
+    if isinstance(function, functools.partial):
+        yield from ((where, each) for each in (function.func, function.args, function.keywords))
+        return
+    if not isinstance(function, types.FunctionType):  # a method, perhaps of an array
+        yield from ((where, getattr(function, name, None)) for name in ("__self__", "__func__"))
+        return
+    for cell in function.__closure__ or ():
+        try:
+            yield where, cell.cell_contents
+        except ValueError:  # nothing is in it yet
+            continue
+    yield from ((where, each) for each in function.__defaults__ or ())
+    yield from ((where, each) for each in (function.__kwdefaults__ or {}).values())
+    yield from _list_attributes(where, function, function.__dict__)
+    if function.__module__ == "__main__":
+        named = function.__globals__
+        used = {each.argval for each in dis.get_instructions(function) if "GLOBAL" in each.opname}
+        yield from ((where, named[name]) for name in sorted(used) if name in named)
+
+
+def _list_columns(where: str, table: Any) -> Iterator[tuple[str, Any]]:
+    """Yield a table, a column or an index, as of pandas and polars."""
+    if getattr(table, "ndim", 1) == 2 and hasattr(table, "columns"):
+        columns = [np.asarray(table[name]) for name in table.columns]
+        numbers = [column for column in columns if column.dtype.kind in "fiub"]
+        if numbers:
+            yield where, np.column_stack(numbers)
+        yield from ((where, column) for column in columns if column.dtype.kind not in "fiub")
+        yield from _list_items(where, [*table.columns])
+    else:
+        yield where, np.asarray(table)
+    for name in ("index", "attrs"):
+        if name == "attrs" or hasattr(getattr(table, name, None), "to_numpy"):
+            yield where, getattr(table, name, None)
 
 
 def _list_items(where: str, items: list[Any]) -> Iterator[tuple[str, Any]]:
     """Yield a list of numbers or of texts as an array, and the parts of any other."""
+    lists = [[*each.values()] if isinstance(each, dict) else each for each in items]
     if items and all(isinstance(each, str) for each in items):
         yield where, np.array(items, object)
     elif items and all(isinstance(each, bytes) for each in items):
-        yield where, np.frombuffer(b"".join(items), np.uint8)
-    elif items and all(isinstance(each, int | float | np.number) for each in items):
+        yield where, b"".join(items)
+    elif items and all(isinstance(each, _NUMBERS) for each in items):
         yield where, np.asarray(items, np.float64)
-    elif len({_count_numbers(each) for each in items}) == 1 and _count_numbers(items[0]):
-        yield where, np.array([[*each] for each in items], np.float64)
+    elif len(widths := {_count_numbers(each) for each in lists}) == 1 and widths != {0}:
+        yield where, np.array([[*each] for each in lists], np.float64)
     else:
-        yield from ((where, each) for each in items)
+        texts = [each for each in items if isinstance(each, str)]
+        numbers = [float(each) for each in items if isinstance(each, float)]
+        if texts:
+            yield where, np.array(texts, object)
+        if numbers:
+            yield where, np.array(numbers)
+        yield from ((where, each) for each in items if not isinstance(each, str))
 
 
 def _count_numbers(item: Any) -> int:
     """Return the length of a list of numbers; 0 of anything else."""
-    plain = isinstance(item, list | tuple) or (isinstance(item, np.ndarray) and item.ndim == 1)
-    return len(item) if plain and all(isinstance(x, int | float | np.number) for x in item) else 0
-
-
-def _read_state(value: Any) -> dict[str, Any]:
-    """Return the attributes of an object; of one without any, what pickle would write."""
-    attributes = getattr(value, "__dict__", None)
-    if attributes:
-        return dict(attributes)
-    module = type(value).__module__.partition(".")[0]
-    if module in ("builtins", "types", "functools", "numpy", "_thread"):
-        return {}
-    try:
-        reduced = value.__reduce_ex__(4)
-    except Exception:  # whatever cannot be pickled is not in a file
-        return {}
-    parts = [part for part in reduced[1:3] if part is not None] if type(reduced) is tuple else []
-    states = [part for part in parts if isinstance(part, dict)]
-    named = {str(name): part for state in states for name, part in state.items()}
-    return {**named, "": [part for part in parts if not isinstance(part, dict)]}
-
-
-def unpack(content: bytes) -> Iterator[bytes]:
-    """Yield a file as it is, and what is packed in it."""
-    yield content
-    if zipfile.is_zipfile(io.BytesIO(content)):
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            for name in archive.namelist():
-                yield from unpack(archive.read(name))
-    unpackers: tuple[tuple[bytes, Callable[[bytes], bytes]], ...] = (
-        (b"\x1f\x8b", gzip.decompress),
-        (b"x", zlib.decompress),
-        (b"BZh", bz2.decompress),
-        (b"\xfd7zXZ", lzma.decompress),
+    plain = isinstance(item, list | tuple | array.array) or (
+        isinstance(item, np.ndarray) and item.ndim == 1 and item.dtype.kind in "fiubO"
     )
-    for begin, decompress in unpackers:
-        if content.startswith(begin):
+    return len(item) if plain and all(isinstance(x, _NUMBERS) for x in item) else 0
+
+
+def _read_numbers(value: Any) -> Any:
+    """Return an array as numbers where it can be: of objects, with gaps, complex or of dates."""
+    value = np.ma.getdata(value) if isinstance(value, np.ma.MaskedArray) else np.asarray(value)
+    match value.dtype.kind:
+        case "O":
             try:
-                yield from unpack(decompress(content))
-            except (OSError, zlib.error, lzma.LZMAError, EOFError):
-                continue
+                return value.astype(np.float64) if not _holds_text(value) else value
+            except (TypeError, ValueError):
+                return value
+        case "c":
+            return np.stack([value.real, value.imag])
+        case "M" | "m":
+            return value.astype(np.int64).astype(np.float64)
+    return value
 
 
-def count_in_bytes(content: bytes, table: FloatArray) -> int:
-    """Return how many rows of a table stand in a file, in any plain format of numbers."""
-    best = 0
-    for kind in ("<f8", "<f4", "<i8", "<i4"):
-        with np.errstate(invalid="ignore"):
-            rows = table.astype(kind)
-        if kind[1] == "i" and not np.array_equal(rows, table):
-            continue
-        size = rows.itemsize
-        for offset in range(size):
-            length = (len(content) - offset) // size
-            if length >= max(rows.shape[1], _RUN):
-                values = np.frombuffer(content, kind, length, offset)
-                best = max(best, _count_runs(values, rows), _count_columns(values, rows))
-    return best
-
-
-def _count_runs(values: NDArray[Any], rows: NDArray[Any]) -> int:
-    """Count rows that stand in the file one after the other."""
-    width = rows.shape[1]
-    if width < _VALUES:
-        return 0
-    starts = np.arange(values.size - width + 1)
-    for column in range(width):
-        starts = starts[np.isin(values[starts + column], rows[:, column])]
-        if not starts.size:
-            return 0
-    there = {values[start : start + width].tobytes() for start in starts.tolist()}
-    return sum(row.tobytes() in there for row in rows)
-
-
-def _count_columns(values: NDArray[Any], rows: NDArray[Any]) -> int:
-    """Return n where a column of many different values stands in the file as a whole."""
-    n = len(rows)
-    varied = [column for column in rows.T if np.unique(column).size >= _RUN]
-    for column in varied:
-        for start in np.flatnonzero(values[: max(values.size - n + 1, 0)] == column[0]).tolist():
-            if np.array_equal(values[start : start + n], column):
-                return n
-    return 0
+def _holds_text(value: Any) -> bool:
+    return any(isinstance(each, str) for each in value.ravel()[:1000].tolist())

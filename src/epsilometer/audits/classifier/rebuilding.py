@@ -5,6 +5,7 @@ all records but one computes the gradient of the last, which is its residual tim
 gradient of the intercept is the residual itself. Their ratio is the record.
 """
 
+import copy
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from scipy.spatial import cKDTree
 
 from epsilometer.audits.classifier.leave_one_out.families import class_weights
 from epsilometer.audits.classifier.sklearn_models import identify
-from epsilometer.types import FloatArray, IntArray
+from epsilometer.types import BoolArray, FloatArray, IntArray
 
 _TRIED = 300  # records
 _CLOSE = 0.05  # standard deviations of a column by which a rebuilt value may be off
@@ -29,10 +30,21 @@ class Rebuilt(NamedTuple):
 
 
 class _Linear(NamedTuple):
-    """A linear model as its gradients have it: residuals of each class, and the penalty."""
+    """A linear model as its gradients have it.
+
+    Attributes:
+        residuals: Of each record and class, weighted: what its features are multiplied by.
+        penalty: Gradient of the penalty, one row per class.
+        intercept: That of the intercepts, 0 where they are not penalised; None: there are none.
+        known: Which coefficients have a gradient: at 0, those with an l1 penalty have none.
+        scale: By how much each residual of a model without intercepts was multiplied.
+    """
 
     residuals: FloatArray
     penalty: FloatArray
+    intercept: FloatArray | None
+    known: BoolArray
+    scale: FloatArray
 
 
 def rebuild_records(model: Any, reached: Any, codes: IntArray, *, seed: int = 0) -> Rebuilt | None:
@@ -48,75 +60,163 @@ def rebuild_records(model: Any, reached: Any, codes: IntArray, *, seed: int = 0)
         Rebuilt(hits=50, tried=50)
     """
     read = _READERS.get(identify(model))
-    features = reached.toarray() if hasattr(reached, "toarray") else reached
+    features = reached
+    if read is not None and hasattr(reached, "tocsr") and hasattr(model, "coef_"):
+        used = np.flatnonzero(reached.tocsr().getnnz(axis=0))  # others have no part in anything
+        features, model = reached.tocsr()[:, used].toarray(), copy.copy(model)
+        model.coef_ = model.coef_[..., used]
     try:
         features = np.asarray(features, np.float64)
     except (TypeError, ValueError):
         return None
-    if read is None or not getattr(model, "fit_intercept", False):
+    if read is None or features.ndim != 2 or features.shape[0] != codes.size:
+        return None
+    if np.shape(getattr(model, "coef_", ()))[-1:] != features.shape[1:]:
         return None
     linear = read(model, features, codes)
-    if linear is None:
+    if linear is None or not linear.known.any():
         return None
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(6,)))
     tried = rng.permutation(len(features))[:_TRIED]
     total = linear.residuals.T @ features + linear.penalty  # 0 where it was solved
-    intercept = linear.residuals.sum(axis=0)
-    spread = np.where((spread := features.std(axis=0)) > 0, spread, np.inf)
     own = linear.residuals[tried]
-    at_intercept = own - intercept
-    rows, largest = np.arange(tried.size), np.abs(at_intercept).argmax(axis=1)
-    # Minus the gradients of all others
-    gradient = own[rows, largest][:, None] * features[tried] - total[largest]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        rebuilt = gradient / at_intercept[rows, largest][:, None] / spread
-    there = np.isfinite(rebuilt).all(axis=1)
-    return Rebuilt(_count_hits(rebuilt[there], features[tried][there] / spread), tried.size)
+    known = linear.known & (features.std(axis=0) > 0)
+    spread = features.std(axis=0)[known]
+    true = features[tried][:, known] / spread
+    rows = np.arange(tried.size)
+    if linear.intercept is None:
+        # Minus the gradients of all others
+        gradient = own * features[tried] - total
+        residual = _solve_residuals(gradient @ model.coef_[0], codes[tried], linear.scale[tried])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            guesses = [gradient / each[:, None] for each in residual]
+    else:
+        at_intercept = own - (linear.residuals.sum(axis=0) + linear.intercept)
+        largest = np.abs(at_intercept).argmax(axis=1)
+        gradient = own[rows, largest][:, None] * features[tried] - total[largest]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            guesses = [gradient / at_intercept[rows, largest][:, None]]
+    hits = max(_count_hits(each[:, known] / spread, true) for each in guesses)
+    return Rebuilt(hits, tried.size)
+
+
+def _solve_residuals(at: FloatArray, codes: IntArray, scale: FloatArray) -> list[FloatArray]:
+    """Return r with r = scale · (σ(at / r) − label): the smallest solution, and the largest.
+
+    The gradient g of a record is r·x, and its decision is x·θ = g·θ / r.
+    """
+    share = np.geomspace(1e-9, 1.0, 4001)
+    size = scale[:, None] * share  # of the residual, whose sign is that of the label
+    sign = np.where(codes == 1, -1.0, 1.0)[:, None]
+    said = scipy.special.expit(at[:, None] / (sign * size))
+    beyond = scale[:, None] * np.abs(said - (codes == 1)[:, None]) - size > 0
+    crossed = beyond[:, :-1] != beyond[:, 1:]
+    rows = np.arange(codes.size)
+    places = crossed.argmax(axis=1), share.size - 2 - crossed[:, ::-1].argmax(axis=1)
+    found = [np.sqrt(size[rows, place] * size[rows, place + 1]) * sign[:, 0] for place in places]
+    return [np.where(crossed.any(axis=1), each, np.nan) for each in found]
 
 
 def _count_hits(rebuilt: FloatArray, true: FloatArray) -> int:
     """Return how many are near their own records; 0 where that is as likely with others'."""
+    there = np.isfinite(rebuilt).all(axis=1)
+    rebuilt, true = rebuilt[there], true[there]
     if not len(true):
         return 0
     hits = int(np.sum(np.abs(rebuilt - true).max(axis=1) <= _CLOSE))
+    if not hits:
+        return 0
     near = cKDTree(rebuilt).count_neighbors(cKDTree(true), _CLOSE, p=np.inf)
     strangers = (near - hits + 1) / len(true) ** 2
     by_chance = scipy.special.bdtrc(hits - 1, len(true), min(1.0, float(strangers)))
-    return hits if hits and by_chance <= _CHANCE else 0
+    return hits if by_chance <= _CHANCE else 0
 
 
 def _read_logistic(model: Any, features: FloatArray, codes: IntArray) -> _Linear | None:
-    if getattr(model, "l1_ratio", None) or model.solver == "liblinear":
-        return None  # an l1 penalty has no gradient at 0; liblinear penalises the intercept
+    strengths = {float(each) for each in np.ravel(getattr(model, "C_", getattr(model, "C", 1.0)))}
+    ratios: Any = getattr(model, "l1_ratio_", getattr(model, "l1_ratio", None))
+    shares = {float(each or 0.0) for each in np.ravel(ratios)}
+    if len(strengths) != 1 or len(shares) != 1:
+        return None  # another penalty for each class
+    c, l1 = strengths.pop(), shares.pop()
+    many = len(model.coef_) > 1
+    if codes.max() + 1 != (len(model.coef_) if many else 2) or (
+        many and model.fit_intercept is False
+    ):
+        return None  # of other classes, or with more unknowns than equations
     decision = features @ model.coef_.T + model.intercept_
-    weights = class_weights(
-        model.class_weight, model.classes_, np.bincount(codes).astype(np.float64)
-    )[codes]
-    if len(model.coef_) == 1:
+    given = model.class_weight
+    names = model.classes_ if isinstance(given, dict) else np.unique(codes)
+    weights = class_weights(given, names, np.bincount(codes).astype(np.float64))[codes]
+    if not many:
         residuals = scipy.special.expit(decision) - (codes == 1)[:, None]
+    elif model.solver == "liblinear":
+        residuals = scipy.special.expit(decision) - (codes[:, None] == np.arange(len(model.coef_)))
     else:
         residuals = scipy.special.softmax(decision, axis=1)
         residuals[np.arange(codes.size), codes] -= 1
-    penalised = np.isfinite(model.C) and model.penalty is not None
+    penalised = np.isfinite(c) and getattr(model, "penalty", "") is not None
+    weights = c * weights if penalised else weights
+    coefficients = model.coef_ * penalised
+    penalty = (1 - l1) * coefficients + l1 * penalised * np.sign(model.coef_)
     return _Linear(
-        model.C * weights[:, None] * residuals if penalised else weights[:, None] * residuals,
-        model.coef_ if penalised else np.zeros_like(model.coef_),
+        weights[:, None] * residuals,
+        penalty,
+        _find_intercept_penalty(model, l1=l1),
+        np.asarray((model.coef_ != 0).all(axis=0) | (l1 == 0) | (not penalised)),
+        weights,
     )
+
+
+def _find_intercept_penalty(model: Any, *, l1: float = 0.0) -> FloatArray | None:
+    """Return the gradient of the penalty on intercepts, which only liblinear has."""
+    if not model.fit_intercept:
+        return None
+    penalised = identify(model) == "sklearn.LinearSVC" or model.solver == "liblinear"
+    held = model.intercept_ / model.intercept_scaling
+    gradient = ((1 - l1) * held + l1 * np.sign(held)) / model.intercept_scaling
+    return np.asarray(gradient if penalised else 0.0)
 
 
 def _read_ridge(model: Any, features: FloatArray, codes: IntArray) -> _Linear | None:
     coefficients = np.atleast_2d(model.coef_)
+    weight = getattr(model, "class_weight", None)
+    if isinstance(weight, dict) or not model.fit_intercept:
+        return None
     decision = features @ coefficients.T + model.intercept_
     places = np.arange(2, 3) - 1 if len(coefficients) == 1 else np.arange(len(coefficients))
     targets = np.where(codes[:, None] == places, 1.0, -1.0)
-    weight = getattr(model, "class_weight", None)
     weights = class_weights(weight, np.unique(codes), np.bincount(codes).astype(np.float64))[codes]
-    if isinstance(weight, dict):
+    return _Linear(
+        weights[:, None] * (decision - targets),
+        getattr(model, "alpha_", getattr(model, "alpha", 0.0)) * coefficients,
+        np.zeros(1),
+        np.ones(features.shape[1], bool),
+        weights,
+    )
+
+
+def _read_svc(model: Any, features: FloatArray, codes: IntArray) -> _Linear | None:
+    if model.loss != "squared_hinge" or model.penalty != "l2" or model.class_weight is not None:
         return None
-    return _Linear(weights[:, None] * (decision - targets), model.alpha * coefficients)
+    if model.multi_class != "ovr" or not model.fit_intercept:
+        return None
+    decision = features @ model.coef_.T + model.intercept_
+    places = np.arange(2, 3) - 1 if len(model.coef_) == 1 else np.arange(len(model.coef_))
+    sides = np.where(codes[:, None] == places, 1.0, -1.0)
+    return _Linear(
+        -2 * model.C * sides * np.maximum(0.0, 1 - sides * decision),
+        model.coef_,
+        _find_intercept_penalty(model),
+        np.ones(features.shape[1], bool),
+        np.full(codes.size, model.C),
+    )
 
 
 _READERS: dict[str, Callable[[Any, FloatArray, IntArray], _Linear | None]] = {
     "sklearn.LogisticRegression": _read_logistic,
+    "sklearn.LogisticRegressionCV": _read_logistic,
     "sklearn.RidgeClassifier": _read_ridge,
+    "sklearn.RidgeClassifierCV": _read_ridge,
+    "sklearn.LinearSVC": _read_svc,
 }

@@ -17,7 +17,7 @@ from epsilometer.stats import clusters, membership
 from epsilometer.stats.clusters import Observed
 from epsilometer.stats.membership import Limited
 from epsilometer.stats.tradeoff import tradeoff_curve
-from epsilometer.types import FloatArray
+from epsilometer.types import BoolArray, FloatArray
 
 _DRAWN = 60  # points of a curve
 IN_FILE = "no record in the model's file"
@@ -145,6 +145,7 @@ class Measured:
         floor: PDTP of refits with nothing removed, beside it; None where training is not random.
         of: Records in all.
         drawn: Whether those measured were drawn by chance, where not all were.
+        screened: Which of them a screen chose; the others were drawn from the rest. None: none.
         attacks: What each attack said.
         mismatch: Why attacks may be weaker than they look; empty where nothing is known.
         leaks: What the model's file tells of single records; None where it was not searched.
@@ -157,6 +158,28 @@ class Measured:
     attacks: Sequence[Attacked]
     mismatch: str = ""
     leaks: Sequence[Leak] | None = None
+    screened: BoolArray | None = None
+
+
+def share_exposed(
+    above: BoolArray, screened: BoolArray | None, of: int, *, confidence: float
+) -> Limited:
+    """Return the share of all records above a limit, given which of those measured are.
+
+    Args:
+        above: Of each measured record.
+        screened: Which of them a screen chose; None: none.
+        of: Records in all.
+        confidence: Of both limits together.
+    """
+    chosen = np.zeros_like(above) if screened is None else screened
+    return membership.share_above(
+        int(above.sum()),
+        above.size,
+        of,
+        screened=(int(np.sum(above & chosen)), int(chosen.sum())),
+        confidence=confidence,
+    )
 
 
 def apply_rules(
@@ -277,17 +300,20 @@ def _limit_file(rule: NoRecordInFile, measured: Measured) -> RuleFinding:
     outcome: Outcome = "unclear"
     records, why = 0, "The model's file was not searched."
     if leaks is not None:
-        grave = [leak for leak in leaks if rule.statistics or leak.kind != "statistics"]
+        unread = [leak for leak in leaks if leak.kind == "unread"]
+        spared = {"unread"} if rule.statistics else {"unread", "statistics"}
+        grave = [leak for leak in leaks if leak.kind not in spared and leak.records]
         worst = [leak.records for leak in grave if leak.kind == grave[0].kind]
         records = max(worst, default=0)
-        outcome = "fail" if grave else "pass"
-        why = " ".join(leak.finding for leak in grave[:_NAMED])
+        why = _name_places(grave)
         if grave:
             who = f"{records:,} of {measured.of:,} people"
-            why = f"{_IN_FILE[grave[0].kind].format(who)} {why}"
-        if len(grave) > _NAMED:
-            why += f" {len(grave) - _NAMED} more."
-        why = why or "No training row, and nothing of one record alone, was found in the model."
+            outcome, why = "fail", f"{_IN_FILE[grave[0].kind].format(who)} {why}"
+        elif unread:
+            why = f"Not all of the model could be looked through. {_name_places(unread)}"
+        else:
+            outcome = "pass"
+            why = "No training row, and nothing of one record alone, was found in the model."
     return RuleFinding(
         rule=IN_FILE,
         outcome=outcome,
@@ -298,6 +324,12 @@ def _limit_file(rule: NoRecordInFile, measured: Measured) -> RuleFinding:
         limit=0.0,
         confidence=1.0,
     )
+
+
+def _name_places(leaks: Sequence[Leak]) -> str:
+    """Return what was found where, the first few."""
+    named = " ".join(leak.finding for leak in leaks[:_NAMED])
+    return f"{named} {len(leaks) - _NAMED} more." if len(leaks) > _NAMED else named
 
 
 def _word_advantage(value: float) -> str:
@@ -402,7 +434,7 @@ def _compare_share(
         f"For {above:,} of {risk.size:,} people the model answers otherwise without them: a "
         f"probability changes more than {math.exp(rule.limit):.3g}-fold."
     )
-    share = membership.share_above(above, risk.size, measured.of, confidence=confidence)
+    share = share_exposed(risk > rule.limit, measured.screened, measured.of, confidence=confidence)
     known = risk.size == measured.of or measured.drawn
     if not known:  # of the others nothing is known at all
         most = 1 - (risk.size - above) / measured.of

@@ -62,7 +62,9 @@ class Classifier:
             ``decimals``. ``"labels"``: the predicted class alone.
         model_file: The file that is to be published, if there is one already: pickle, joblib,
             skops, ONNX. Its bytes are searched; it is never loaded.
-        records: Which are left out one by one: row numbers, ``"sample:500"``, or None for all.
+        records: Which are left out one by one: row numbers, None for all, ``"sample:500"`` for 500
+            by chance, or ``"screen:500"`` for 250 that models of halves of the records point at
+            and 250 by chance from the others.
         preprocessing: Whether a pipeline's earlier steps are fitted again without the record
             (``"refit"``), or held as fitted to all (``"fixed"``).
         patience: Seconds that refits may take; more is refused before it begins.
@@ -111,7 +113,7 @@ class Classifier:
     y: Any = field(metadata=DATA)
     _: KW_ONLY
     published_as: PublishedAs = "file"
-    model_file: Path | None = field(default=None, metadata=DATA)
+    model_file: Path | None = None
     records: Sequence[int] | IntArray | str | None = field(default=None, metadata=NAMED_DATA)
     preprocessing: Preprocessing = "refit"
     patience: float = PATIENCE

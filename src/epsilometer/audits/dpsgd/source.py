@@ -14,7 +14,7 @@ class ModelOnRecords:
     """A model of this package, and the records of a file that it is trained on.
 
     Attributes:
-        file: ``.csv``, ``.parquet`` or ``.npz``; or "digits", which ship with scikit-learn.
+        file: ``.csv``, ``.parquet`` or ``.npz``; or "digits", which come with the package.
         label: The column or array of labels, where it has no usual name.
         records: How many are taken, the first; all by default.
         divide_by: Every feature is divided by this: 255 brings bytes of images into [0, 1].

@@ -299,7 +299,7 @@ def weigh_arrays(step: FloatArray, sizes: Sequence[int]) -> FloatArray:
     return left
 
 
-class IterateWatch:
+class CosineWatch:
     """Watch θ_0, θ_1, …; keep two of them and some numbers per canary, however long the run.
 
     Half of the canaries are planted (the first ``count // 2``), the others are never sent to
@@ -316,7 +316,7 @@ class IterateWatch:
     Example:
         >>> from epsilometer.audits.federated.directions import SphereCanaries
         >>> canaries = SphereCanaries(count=4, dimension=1000, key=3)
-        >>> watch = IterateWatch(canaries, np.zeros(1000))
+        >>> watch = CosineWatch(canaries, np.zeros(1000))
         >>> watch.take_part([1])
         >>> watch.see(canaries.inject([1], norm=2.0))
         True

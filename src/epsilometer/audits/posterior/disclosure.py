@@ -16,7 +16,7 @@ from epsilometer import _validate
 from epsilometer.errors import InvalidArgument
 from epsilometer.types import BoolArray, FloatArray
 
-Kind: TypeAlias = Literal["label", "vector", "mean", "mean+std", "quantiles", "samples"]
+Kind: TypeAlias = Literal["label", "set", "vector", "mean", "mean+std", "quantiles", "samples"]
 QUANTILES = (0.1, 0.5, 0.9)
 _LEAST = 1e-12  # a probability of 0 says so much against a class
 _BINS = 15  # of confidence, as calibration errors are usually reported
@@ -54,7 +54,28 @@ STATISTICS: MappingProxyType[str, Callable[[FloatArray, int], FloatArray]] = Map
     }
 )
 
-# What each kind shows of samples (…, T, C), as (…, numbers, C); "vector" shows no samples.
+
+def make_set(mean: FloatArray, level: float) -> FloatArray:
+    """Return the smallest set of likeliest classes that hold ``level`` of the probability.
+
+    Conformal prediction publishes such sets, with a level that was calibrated on other records
+    (adaptive prediction sets). Of equally likely classes the first is taken first.
+
+    Example:
+        >>> make_set(np.array([0.2, 0.5, 0.3]), 0.75)
+        array([0., 1., 1.])
+    """
+    order = np.argsort(-mean, axis=-1, kind="stable")
+    ranked = np.take_along_axis(mean, order, axis=-1)
+    before = np.cumsum(ranked, axis=-1) - ranked  # what likelier classes hold already
+    taken = (before < level - _EQUAL).astype(np.float64)
+    shown = np.zeros_like(mean)
+    np.put_along_axis(shown, order, taken, axis=-1)
+    return shown
+
+
+# What each kind shows of samples (…, T, C), as (…, numbers, C); "vector" shows no samples, and of a
+# set the level is needed.
 _SHOW: MappingProxyType[str, Callable[[FloatArray], FloatArray]] = MappingProxyType(
     {
         "label": lambda known: np.eye(known.shape[-1])[known.mean(-2).argmax(-1)][..., None, :],
@@ -71,9 +92,11 @@ class ReleaseForm:
     """What is published of a prediction.
 
     Attributes:
-        kind: ``"label"``: the class alone; ``"vector"``: one vector, without sampling; ``"mean"``
-            of samples; ``"mean+std"``; ``"quantiles"``; all ``"samples"``.
+        kind: ``"label"``: the class alone; ``"set"``: the likeliest classes, as conformal
+            prediction publishes them (Zhu et al. 2024); ``"vector"``: one vector, without
+            sampling; ``"mean"`` of samples; ``"mean+std"``; ``"quantiles"``; all ``"samples"``.
         unit: To which every number is rounded, halves to the even; None for as it is.
+        level: Of a set: how much of the mean's probability it holds, as calibrated.
 
     Example:
         >>> samples = np.array([[[0.61, 0.39], [0.73, 0.27]]])
@@ -83,6 +106,7 @@ class ReleaseForm:
 
     kind: Kind
     unit: float | None = None
+    level: float | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
@@ -92,8 +116,17 @@ class ReleaseForm:
         if self.unit is not None:
             _validate.positive(unit=self.unit)
             _validate.probability(unit=self.unit)
+        if (self.level is None) == (self.kind == "set") or (self.kind == "set" and self.unit):
+            raise InvalidArgument(
+                "Expected a level of the form 'set' and of no other, as in 'set:0.9', and no unit "
+                f"of a set, got {self.kind!r} with level {self.level!r} and unit {self.unit!r}."
+            )
+        if self.level is not None:
+            _validate.open_unit(level=self.level)
 
     def __str__(self) -> str:
+        if self.level is not None:
+            return f"{self.kind} of {self.level:g}"
         return self.kind if self.unit is None else f"{self.kind}, to {self.unit:g}"
 
     def caveats(self, samples: int) -> tuple[str, ...]:
@@ -110,13 +143,15 @@ class ReleaseForm:
         return ()
 
     def publish(self, samples: ArrayLike, vector: ArrayLike | None = None) -> FloatArray:
-        """Return what is published, ``(…, numbers, classes)``; of a label, 1 at its class.
+        """Return what is published, ``(…, numbers, classes)``; of a label or set, 1 at its classes.
 
         Args:
             samples: Of predictions, ``(…, T, C)``.
             vector: The prediction without sampling, ``(…, C)``; for the form ``"vector"``.
         """
         known = _check_samples(samples)
+        if self.level is not None:
+            return make_set(known.mean(-2), self.level)[..., None, :]
         shown = _check_vector(vector, known) if self.kind == "vector" else _SHOW[self.kind](known)
         if self.unit is None or self.kind == "label":
             return np.asarray(shown)
@@ -140,7 +175,7 @@ class ReleaseForm:
         """
         shown = self.publish(samples, vector)
         known = self._compute_statistics(shown, label)
-        if self.kind == "label":
+        if self.kind in ("label", "set"):
             return known
         if self.kind == "samples":
             more = _stack(shown, label, ("entropy", "mutual information", "variation ratio"))
@@ -155,6 +190,8 @@ class ReleaseForm:
     def _take_central(self, shown: FloatArray) -> FloatArray:
         if self.kind == "samples":
             return np.asarray(shown.mean(-2))
+        if self.kind == "set":  # nothing says which of its classes is likeliest
+            return np.asarray(shown[..., 0, :] / shown[..., 0, :].sum(-1, keepdims=True))
         return shown[..., len(QUANTILES) // 2 if self.kind == "quantiles" else 0, :]
 
     def _compute_statistics(self, shown: FloatArray, label: int) -> FloatArray:
@@ -166,6 +203,9 @@ class ReleaseForm:
             )
         if self.kind == "samples":
             return _stack(shown, label, ("mean", "std", "min", "max"))
+        if self.kind == "set":  # a large one speaks against the record
+            held = shown[..., 0, :]
+            return np.stack([held[..., label], -held.sum(-1)], axis=-1)
         # A large spread speaks against the record, as in STATISTICS.
         signs = np.array([1.0, -1.0]) if self.kind == "mean+std" else 1.0
         return np.asarray(shown[..., label] * signs)
@@ -176,7 +216,9 @@ def as_form(value: "ReleaseForm | str") -> ReleaseForm:
 
     Example:
         >>> as_form("mean+std:0.01")
-        ReleaseForm(kind='mean+std', unit=0.01)
+        ReleaseForm(kind='mean+std', unit=0.01, level=None)
+        >>> str(as_form("set:0.9"))
+        'set of 0.9'
     """
     if isinstance(value, ReleaseForm):
         return value
@@ -184,9 +226,12 @@ def as_form(value: "ReleaseForm | str") -> ReleaseForm:
         raise InvalidArgument(
             f"Expected a ReleaseForm, or a text as 'mean+std:0.01', got {_validate.short(value)}."
         )
-    kind, colon, unit = value.partition(":")
+    kind, colon, number = value.partition(":")
     try:
-        return ReleaseForm(kind, unit=float(unit) if colon else None)  # type: ignore[arg-type]
+        given = float(number) if colon else None
+        if kind == "set":
+            return ReleaseForm("set", level=given)
+        return ReleaseForm(kind, unit=given)  # type: ignore[arg-type]
     except ValueError as error:
         if isinstance(error, InvalidArgument):
             raise

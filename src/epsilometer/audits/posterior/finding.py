@@ -52,11 +52,12 @@ _CONSTANT = 1e-12  # of a feature's size: less spread than that is rounding
 _FAR = 1e3  # standard deviations: what lies beyond is as far, and squares stay finite
 _WORST_FIRST: tuple[Standing, ...] = ("above", "unclear", "below")
 _MADE_OF: dict[str, tuple[str, ...]] = {
-    "samples": ("quantiles", "mean+std", "mean", "label"),
+    "samples": ("quantiles", "mean+std", "mean", "set", "label"),
     "quantiles": (),
-    "mean+std": ("mean", "label"),
-    "mean": ("label",),
+    "mean+std": ("mean", "set", "label"),
+    "mean": ("set", "label"),
     "vector": (),
+    "set": (),
     "label": (),
 }
 
@@ -144,7 +145,7 @@ def judge_forms(
             *caveats,
             *(said for shown in forms for said in _word_spread(shown)),
         ),
-        cites=_CITES,
+        cites=_CITES + (("zhu2024",) if any(f.form.kind == "set" for f in forms) else ()),
         provenance=done.provenance,
     )
 
@@ -366,7 +367,8 @@ def can_derive(fine: ReleaseForm, coarse: ReleaseForm) -> bool:
         False
     """
     if fine.unit is None:
-        return coarse.kind == fine.kind or coarse.kind in _MADE_OF[fine.kind]
+        same = coarse.kind == fine.kind and coarse.level == fine.level
+        return same or coarse.kind in _MADE_OF[fine.kind]
     # A rounded mean may tie, and leave the label open; what was rounded is not rounded otherwise.
     mean = dataclasses.replace(fine, kind="mean")
     return coarse == fine or (fine.kind == "mean+std" and coarse == mean)

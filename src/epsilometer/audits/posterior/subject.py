@@ -85,7 +85,7 @@ class Posterior:
         runs: With the record, and as many without it; 8 or more.
         samples: Predictions of each model, T.
         forms: What might be published, finest first; each a ``ReleaseForm`` or a text as
-            ``"mean+std:0.01"``.
+            ``"mean+std:0.01"`` or ``"set:0.9"``.
         swept: Forms that are shown with other ``counts`` of samples and ``units``.
         counts: Numbers of samples that swept forms are made of.
         units: To which swept forms are rounded.
@@ -165,7 +165,7 @@ class Posterior:
         for form in self.swept:
             if form.kind not in ("vector", "label") and len(fewer) > 1:
                 sweeps += [("samples", Shown(form, count)) for count in fewer]
-            if form.kind != "label" and len(coarser) > 1:
+            if form.kind not in ("label", "set") and len(coarser) > 1:
                 sweeps += [
                     ("unit", Shown(dataclasses.replace(form, unit=unit), self.samples))
                     for unit in coarser

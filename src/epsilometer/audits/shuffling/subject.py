@@ -1,9 +1,10 @@
 """Audit shuffled DP-SGD: by theory, by the exact accountant, and by the distinguishing game."""
 
-import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from dataclasses import replace as change
+from operator import itemgetter
+from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -17,10 +18,11 @@ from epsilometer.accounting.shuffle import (
     shuffle_epsilon,
     shuffle_noise,
 )
+from epsilometer.accounting.shuffle_upper import shuffle_upper, sufficient_noise
 from epsilometer.core.audit import Audit
 from epsilometer.core.bound import EpsilonEstimate, EpsilonLowerBound
 from epsilometer.core.claim import Claim
-from epsilometer.core.findings import Curve, EpsilonFinding, SamplerFinding
+from epsilometer.core.findings import Curve, EpsilonFinding, SamplerFinding, SamplerNoise
 from epsilometer.engine.engines import InProcess
 from epsilometer.engine.request import Request
 from epsilometer.engine.run import Done
@@ -28,9 +30,16 @@ from epsilometer.engine.runs import Program, RunsJob, check_until, choose_block
 from epsilometer.engine.shards import Arrays
 from epsilometer.errors import InvalidArgument
 from epsilometer.sampling.batched_gaussian import BatchedGaussian
-from epsilometer.sampling.samplers import BallsInBins, Law, Poisson, Sampler, Shuffle, find_law
+from epsilometer.sampling.samplers import (
+    BallsInBins,
+    Law,
+    Poisson,
+    Sampler,
+    Shuffle,
+    find_law,
+    label_sampler,
+)
 from epsilometer.stats.estimators import epsilon_lower_bound
-from epsilometer.stats.gaussians import gaussian_epsilon
 from epsilometer.stats.score_finding import make_finding, measure_growth
 from epsilometer.stats.thresholds import AllRanks, Observed, Published
 from epsilometer.types import FloatArray
@@ -40,11 +49,6 @@ _KEPT = 20_000_000  # plays whose scores are kept one by one; more are counted a
 _THRESHOLDS = 400
 _ADVERSARY = (
     "sees the noisy sum of every step, knows all other records, and chose them to stand out"
-)
-_TOLD = (
-    "The ε against an adversary who is also told which batch has the record, an upper bound by "
-    "joint convexity. It holds where every record is in at most one batch per epoch, every batch "
-    "gets Gaussian noise of the stated multiplier, and records are zeroed out."
 )
 
 
@@ -57,9 +61,8 @@ class ShuffledSGD:
 
     Guarantee: the computed lower bound and the game's are lower bounds on the sampler's ε; the
         first by computation, the second with the confidence of the audit. The upper bound holds
-        for all data: given the batches, an epoch is one Gaussian mechanism with the record, E
-        epochs compose to noise σ/√E, and by joint convexity of the hockey-stick divergence secret
-        batches leak no more than known ones.
+        for all data, and is the smallest that is proved for the sampler: see
+        ``accounting.shuffle_upper``.
     Assumption: epochs are sampled independently; a record's neighbour is the same record zeroed
         out. Claims are about the worst case, so what the strongest adversary can do refutes them.
 
@@ -279,16 +282,19 @@ def _make_game(
         batch_size=subject.batch_size,
     )
     accounted = subject.accounted_claim(delta).epsilon
-    needed = None
+    setting: dict[str, Any] = {"noise_multiplier": noise, "steps": steps, "epochs": epochs}
+    needed = enough = None
+    remedies: tuple[SamplerNoise, ...] = ()
     if claim is not None:
-        needed = shuffle_noise(
-            epsilon=claim.epsilon,
-            delta=delta,
-            steps=steps,
-            epochs=epochs,
-            sampler=sampler,
-            batch_size=subject.batch_size,
-        )
+        wanted: dict[str, Any] = {
+            "epsilon": claim.epsilon,
+            "delta": delta,
+            "steps": steps,
+            "epochs": epochs,
+        }
+        needed = shuffle_noise(**wanted, sampler=sampler, batch_size=subject.batch_size)
+        enough = sufficient_noise(**wanted, sampler=sampler, batch_size=subject.batch_size)
+        remedies = _compare_samplers(sampler, enough, {**wanted, "near": noise})
     law = find_law(sampler, steps, subject.batch_size)
     once = epochs == 1 and law == Law(steps=steps, absent=1)  # the published bound is for this law
     return _Game(
@@ -300,7 +306,7 @@ def _make_game(
         seed=seed,
         estimates=(
             exact,
-            *_bound_above(subject, sampler, law, delta),
+            shuffle_upper(**setting, delta=delta, sampler=sampler, batch_size=subject.batch_size),
             _describe_accounted(subject, accounted, delta),
         ),
         curves=_curves(mechanism),
@@ -308,13 +314,9 @@ def _make_game(
             sampler=exact.subject.partition(",")[0],
             accounted_epsilon=accounted,
             needed_noise=needed,
-            balls_in_bins=shuffle_epsilon(
-                noise_multiplier=noise,
-                steps=steps,
-                epochs=epochs,
-                delta=delta,
-                sampler=BallsInBins(),
-            ),
+            sufficient_noise=enough,
+            remedies=remedies,
+            balls_in_bins=shuffle_upper(**setting, delta=delta, sampler=BallsInBins()),
             published=published_epsilon(noise_multiplier=noise, steps=steps, delta=delta)
             if once
             else 0.0,
@@ -322,40 +324,16 @@ def _make_game(
     )
 
 
-def _bound_above(
-    subject: ShuffledSGD, sampler: Sampler, law: Law, delta: float
-) -> tuple[EpsilonEstimate, ...]:
-    """Return the proved upper bound on ε, where the sampler has one.
-
-    Let b be the batches of all epochs, drawn alike with the record and with the record zeroed out.
-    Given b, the record is in at most one batch per epoch: its sum moves by at most the clipping
-    norm, whatever was seen before, so that all steps together are no more than a Gaussian mechanism
-    with noise σ/√E (adaptive composition; Dong et al. 2022, Corollary 3.3 on arXiv). What is seen
-    has the law Σ p(b) P_b with the record and Σ p(b) Q_b without it, and the hockey-stick
-    divergence is jointly convex: D(Σ p P_b, Σ p Q_b) ≤ Σ p D(P_b, Q_b) ≤ δ at the Gaussian's ε. A
-    sampler that may put a record into several batches of an epoch has no such bound.
-    """
-    if law.rate is not None:
-        return ()
-    noise = subject.noise_multiplier / math.sqrt(subject.epochs)
-    epsilon = gaussian_epsilon(noise, delta) * (1 + 1e-11)  # right to 1e-12
-    return (
-        EpsilonEstimate(
-            epsilon=epsilon,
-            low=epsilon,
-            high=epsilon,
-            delta=delta,
-            confidence=1.0,
-            method="known batches",
-            direction="both",
-            subject=f"{_word_setting(subject, sampler)}, batches known",
-            role="upper",
-            adjacency="zero_out",
-            cites=("balle2018", "dong2022"),
-            caveats=(_TOLD,),
-            basis=(("noise multiplier", noise),),
-        ),
-    )
+def _compare_samplers(
+    sampler: Sampler, enough: float, wanted: Mapping[str, Any]
+) -> tuple[SamplerNoise, ...]:
+    """List samplers by the noise that keeps the claim, the least first."""
+    noises = {label_sampler(sampler): enough}
+    for other in (BallsInBins(), Poisson()):
+        if label_sampler(other) not in noises:
+            noises[label_sampler(other)] = sufficient_noise(**wanted, sampler=other)
+    ranked = sorted(noises.items(), key=itemgetter(1))
+    return tuple(SamplerNoise(sampler=name, noise=noise) for name, noise in ranked)
 
 
 def _describe_accounted(subject: ShuffledSGD, epsilon: float, delta: float) -> EpsilonEstimate:

@@ -7,8 +7,6 @@ Where it cannot be written nothing else is different.
 
 import hashlib
 import os
-import stat
-import sys
 import time
 import zlib
 from collections.abc import Sequence
@@ -18,14 +16,13 @@ from pathlib import Path
 
 import msgspec
 
-from epsilometer._files import OWNER_FOLDER, read_head, read_plain, write_whole
+from epsilometer._files import find_cached, read_head, read_plain, write_whole
 from epsilometer.core import judge
 from epsilometer.core.chain import RESULT, describe_break
 from epsilometer.core.serialisation import from_json
 from epsilometer.errors import InvalidArgument, UnreadableFile
 from epsilometer.files.history.entries import Entry, list_entries, looks_like_audit
 
-CACHE_FOLDER = "EPSILOMETER_CACHE"  # variable of the environment: where indexes lie
 _VERSION = zlib.crc32(" ".join(("5", *(column.name for column in fields(Entry)))).encode())
 _LARGEST = 2**28  # bytes of an index, of half a million results
 _UNSETTLED = 2.0  # seconds within which a file may change again and look the same
@@ -224,49 +221,5 @@ def find_index(folder: Path) -> Path | None:
 
     An index in the folder itself would be believed, whoever wrote it.
     """
-    home = _find_cache()
-    if home is None or not _is_ours(home):
-        return None
     name = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:32]
-    index = home / f"index-{name}.json"
-    return index if _is_free_or_ours(index) else None
-
-
-def _find_cache() -> Path | None:
-    """Return the folder for caches as the system has it, or as the environment says."""
-    if named := os.environ.get(CACHE_FOLDER):
-        return Path(named)
-    try:
-        home = Path.home()
-    except RuntimeError:  # nobody's process
-        return None
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", home)) / "epsilometer"
-    if sys.platform == "darwin":
-        return home / "Library" / "Caches" / "epsilometer"
-    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "epsilometer"
-
-
-def _is_ours(home: Path) -> bool:
-    """Tell whether a folder is ours alone to write, and make it where there is none."""
-    try:
-        home.mkdir(mode=OWNER_FOLDER, parents=True, exist_ok=True)
-        found = home.lstat()
-    except OSError:
-        return False
-    others = stat.S_IWGRP | stat.S_IWOTH
-    return stat.S_ISDIR(found.st_mode) and _is_owner(found) and not found.st_mode & others
-
-
-def _is_free_or_ours(index: Path) -> bool:
-    try:
-        found = index.lstat()
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False
-    return stat.S_ISREG(found.st_mode) and _is_owner(found)
-
-
-def _is_owner(found: os.stat_result) -> bool:
-    return not hasattr(os, "geteuid") or found.st_uid == os.geteuid()
+    return find_cached(f"index-{name}.json")

@@ -30,6 +30,11 @@ with needs("flwr", extra="flower"):
 
 _S = TypeVar("_S", Strategy, OldStrategy)
 _AFTER_EVERY = "Written after every round: a run that ended early looks like a short one."
+_WORKFLOW = (
+    "Expected clients to be asked through their proxies, got a workflow that sends its own "
+    "messages: audit the app, by audit_server_app, or under secure aggregation take mode='mod' and "
+    "canary_mod."
+)
 _compat = import_first("flwr.compat.common.recorddict_compat", "flwr.common.recorddict_compat")
 
 
@@ -200,7 +205,8 @@ def watch_strategy(
     Those after the last round cross no grid where nothing is evaluated.
     """
     planting.strategy = strategy
-    planting.see(to_arrays(initial_arrays))
+    with planting.guard():
+        planting.see(to_arrays(initial_arrays))
     aggregate, before = strategy.aggregate_train, vars(strategy).copy()
 
     def aggregated(server_round: int, replies: Any, *args: Any, **named: Any) -> Any:
@@ -211,9 +217,10 @@ def watch_strategy(
         )
         arrays, metrics = aggregate(server_round, every, *args, **named)
         if arrays is not None:
-            released = to_arrays(arrays)
-            planting.see(released)
-            planting.close_release(released, replies=len(answered))
+            with planting.guard():
+                released = to_arrays(arrays)
+                planting.see(released)
+                planting.close_release(released, replies=len(answered))
         return arrays, metrics
 
     strategy.aggregate_train = aggregated  # type: ignore[method-assign]
@@ -256,7 +263,8 @@ class CanaryStrategy(OldStrategy):
     ) -> list[tuple[ClientProxy, FitIns]]:
         """Do as the strategy does; canaries are asked by proxies that reach no client."""
         planting = self._planting
-        planting.see(_number_arrays(parameters))
+        with planting.guard():
+            planting.see(_number_arrays(parameters))
         real = sum(not isinstance(each, _CanaryProxy) for each in client_manager.all().values())
         for node in planting.list_virtual(real):
             client_manager.register(_CanaryProxy(node))  # those that are there already stay
@@ -266,11 +274,13 @@ class CanaryStrategy(OldStrategy):
                     client_manager.unregister(proxy)
         asked = self.strategy.configure_fit(server_round, parameters, client_manager)
         different = {id(ins.parameters): ins for _, ins in asked}
-        if different:
-            planting.note_sent(
-                [_compat.fitins_to_recorddict(ins, keep_input=True) for ins in different.values()]
+        sent = (_compat.fitins_to_recorddict(ins, keep_input=True) for ins in different.values())
+        with planting.guard():
+            if different:
+                planting.note_sent(list(sent))
+            planting.begin_round(
+                lambda: [int(name) for name in client_manager.all()], asked=len(asked)
             )
-        planting.begin_round(lambda: [int(name) for name in client_manager.all()], asked=len(asked))
         return [
             (_CanaryProxy(int(proxy.cid)) if int(proxy.cid) in planting.canary_of else proxy, ins)
             for proxy, ins in asked
@@ -289,9 +299,10 @@ class CanaryStrategy(OldStrategy):
             )
             found = self.strategy.aggregate_fit(server_round, every, failures)
             if found[0]:
-                released = _number_arrays(found[0])
-                self._planting.see(released)
-                self._planting.close_release(released, replies=len(every))
+                with self._planting.guard():
+                    released = _number_arrays(found[0])
+                    self._planting.see(released)
+                    self._planting.close_release(released, replies=len(every))
             return found
         finally:
             self._planting.failed += len(failures)
@@ -319,11 +330,8 @@ class CanaryStrategy(OldStrategy):
         ours = [proxy for proxy, _ in results if isinstance(proxy, _CanaryProxy)]
         asked = [proxy.asked for proxy in ours if proxy.asked is not None]
         if len(asked) < len(ours):
-            raise InvalidArgument(
-                "Expected clients to be asked through their proxies, got a workflow that sends its "
-                "own messages: audit the app, by audit_server_app, or under secure aggregation "
-                "take mode='mod' and canary_mod."
-            )
+            self._planting.end(InvalidArgument(_WORKFLOW))
+            return results  # which clients sent, past their proxies
         contents = self._planting.answer(  # all of a round are asked the same
             [proxy.node_id for proxy in ours],
             _compat.fitins_to_recorddict(asked[0], keep_input=True) if ours else None,

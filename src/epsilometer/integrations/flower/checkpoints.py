@@ -29,7 +29,7 @@ class Kept:
     Attributes:
         seed: Of the canaries.
         nodes: Which nodes are canaries, in their order.
-        watch: What was seen of them, as of ``IterateWatch.export``.
+        watch: What was seen of them, as of ``CosineWatch.export``.
         part: How often the run was begun, this time included.
         odd: What a reader must know.
         checks: What was found of the released weights until then.

@@ -86,19 +86,21 @@ class CanaryGrid(Grid):
         replies: list[Message] = []
         if theirs:
             replies = list(self._grid.send_and_receive(theirs, timeout=timeout))
+            self._planting.missing += sum(map(is_training, theirs)) and len(theirs) - len(replies)
         return [*replies, *self._answer(ours, replies)]
 
     def _split_messages(self, messages: Iterable[Message]) -> tuple[list[Message], list[Message]]:
         """Return messages that canaries answer, and the others; look at weights that cross."""
         every, planting = list(messages), self._planting
         training = [message for message in every if is_training(message)]
-        for message in (training or every)[:1]:  # all of a round carry the same weights
-            seen_before = planting.watch is not None
-            if len(message.content.array_records) == 1 and (training or seen_before):
-                planting.see(read_weights(message.content))
-        if training:
-            planting.note_sent([message.content for message in training])
-            planting.begin_round(self.get_node_ids, asked=len(training))
+        with planting.guard():
+            for message in (training or every)[:1]:  # all of a round carry the same weights
+                seen_before = planting.watch is not None
+                if len(message.content.array_records) == 1 and (training or seen_before):
+                    planting.see(read_weights(message.content))
+            if training:
+                planting.note_sent([message.content for message in training])
+                planting.begin_round(self.get_node_ids, asked=len(training))
         ours, theirs = [], []
         for message in every:
             canary = message.metadata.dst_node_id in planting.canary_of
@@ -113,7 +115,8 @@ class CanaryGrid(Grid):
         self._planting.failed += sum(reply.has_error() for reply in replies)
         for reply in replies:
             if reply.has_content():
-                self._planting.take_commitments(reply.content)
+                with self._planting.guard():
+                    self._planting.take_commitments(reply.content)
         contents = self._planting.answer(
             [message.metadata.dst_node_id for message in ours],
             ours[0].content if ours else None,

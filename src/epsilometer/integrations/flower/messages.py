@@ -1,6 +1,5 @@
 """Read and make what Flower's messages hold: models, numbers, clipping norms."""
 
-from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -11,34 +10,11 @@ from epsilometer.errors import InvalidArgument
 
 with needs("flwr", extra="flower"):
     from flwr.app import Array, ArrayRecord, Message, RecordDict
-    from flwr.common.constant import SType
 
 Arrays: TypeAlias = dict[str, NDArray[Any]]
 JUST_BELOW = 1 - 1e-5  # rounding must not make a canary count as clipped
 PLANTED = "epsilometer-canary"  # under which a planting client says what it planted
 _CLIPPING_NORM = "clipping_norm"  # what Flower calls it in the config that it sends to clients
-
-
-class RegeneratedArray(Array):
-    """An array of a canary's reply, made whenever it is read: a thousand replies fit into memory.
-
-    Args:
-        example: An array of the same type and shape.
-        make: Returns its values.
-    """
-
-    def __init__(self, example: NDArray[Any], make: Callable[[], NDArray[Any]]) -> None:
-        self.__dict__.update(dtype=str(example.dtype), shape=example.shape, stype=SType.NUMPY)
-        self.__dict__["_make"] = make
-
-    @property
-    def data(self) -> bytes:  # type: ignore[override]
-        """Return the values as Flower has them."""
-        return bytes(Array(self.numpy()).data)
-
-    def numpy(self) -> NDArray[Any]:
-        """Return the values, freshly made."""
-        return np.asarray(self.__dict__["_make"]())
 
 
 def is_training(message: Message) -> bool:

@@ -2,18 +2,17 @@
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from functools import partial
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from epsilometer._extras import needs
 from epsilometer.audits.federated.directions import Directions
 from epsilometer.audits.federated.iterates import (
     KEPT,
+    CosineWatch,
     IterateSummary,
-    IterateWatch,
     Layout,
     OtherUpdates,
 )
@@ -27,7 +26,6 @@ from epsilometer.integrations.flower.messages import (
     JUST_BELOW,
     PLANTED,
     Arrays,
-    RegeneratedArray,
     are_equal,
     look_like_updates,
     make_typical,
@@ -36,14 +34,14 @@ from epsilometer.integrations.flower.messages import (
     read_weights,
     to_arrays,
 )
+from epsilometer.integrations.flower.replies import NORM_BIT, ReplyMaker
 from epsilometer.integrations.flower.settings import ONE_IN, Settings, commit, draw_directions
 from epsilometer.types import FloatArray
 
 with needs("flwr", extra="flower"):
-    from flwr.app import ArrayRecord, MetricRecord, RecordDict
+    from flwr.app import RecordDict
 
 _log = logging.getLogger("flwr")  # so that it stands among Flower's own lines
-_NORM_BIT = "norm_bit"  # by which clients say that they had to clip
 _NO_CLIPPING = (
     "No clipping norm was found, neither in messages nor in the strategy: canaries had the median "
     "norm of the clients' updates, and nothing is judged. Without clipping no ε is finite. Where "
@@ -100,6 +98,7 @@ class Planting:
         watch: What was seen of the canaries; None before that.
         strategy: The strategy that was started, where one was.
         failed: Replies of clients that were errors.
+        missing: How often a node that was asked to train did not reply.
         example: What a client's reply looks like, where that is known.
         weighted_by_key: By which number replies are weighted.
         rounds: What was checked of the released weights.
@@ -113,9 +112,9 @@ class Planting:
         self.canary_of: dict[int, int] = {}
         self._designated = settings.count if settings.mode == "mod" else 0
         self.layout: Layout | None = None
-        self.watch: IterateWatch | None = None
+        self.watch: CosineWatch | None = None
         self.strategy: Any = None
-        self.failed = 0
+        self.failed = self.missing = 0
         self.example: RecordDict | None = None
         self.weighted_by_key = settings.weighted_by_key
         # Parts of a run that was killed share the level: 1/2, 1/6, 1/12, … of it.
@@ -129,11 +128,13 @@ class Planting:
         self._nodes = 0
         self._everybody = True
         self._others: OtherUpdates | None = None
+        self._members: list[int] = []  # canaries that answered in the round under way
+        self._witness: int | None = None  # the canary whose rounds say what a client loses
         self._norm_before: float | None = None
         self._single: dict[int, float] = {}
         self._planted = [0, 0]  # replies about these canaries, and about others
         self._canaries: Directions | None = None
-        self._row: tuple[int, NDArray[np.float32]] | None = None
+        self._replies: ReplyMaker | None = None
         self._odd: dict[str, None] = {}
 
     @property
@@ -165,37 +166,50 @@ class Planting:
             )
         if self.failed:
             yield f"{self.failed} replies of clients were errors."
+        if self.missing:
+            yield f"{self.missing} times a node that was asked to train did not reply."
         yield from self._odd
 
     def see(self, arrays: Arrays) -> None:
         """Take note of weights; the first ones fix what is watched."""
-        asked = self.settings
-        if self.layout is None or self.watch is None:
-            self.layout = Layout(arrays, without=asked.without)
-            self._canaries = draw_directions(
-                asked.family, asked.count, self.layout.size, asked.known_seed
-            )
-            self.watch = IterateWatch(
-                self._canaries,
-                self.layout.flatten(arrays),
-                sizes=self.layout.sizes,
-                memory=0 if asked.mode == "mod" else KEPT,
-            )
-            if self.kept is not None:
-                self.watch.restore(self.kept.watch)
-                self._designate(self.kept.nodes)
-                self._odd.update(dict.fromkeys(self.kept.odd))
-        elif not self.ended:
-            moved = False
-            try:
-                known = [] if self._others is None else self._others.list_sums()
-                moved = self.watch.see(self.layout.flatten(arrays), known=known)
-            except InvalidArgument as problem:  # the run never ends because of its audit
-                self.end(problem)
+        if self.ended:
+            return
+        with self.guard():
+            if self.layout is None or self.watch is None:
+                self._begin(arrays)
+                return
+            known = [] if self._others is None else self._others.list_sums()
+            moved = self.watch.see(self.layout.flatten(arrays), known=known)
             self._unsaved |= moved
             if moved and self._added:  # directions are orthogonal, or nearly so
                 self._effects.append(min(1.0, self._added / self.watch.moved))
                 self._added = 0.0
+
+    def _begin(self, arrays: Arrays) -> None:
+        """Draw canaries for a model, whose first weights these are."""
+        asked, self.layout = self.settings, Layout(arrays, without=self.settings.without)
+        self._canaries = draw_directions(
+            asked.family, asked.count, self.layout.size, asked.known_seed
+        )
+        self._replies = ReplyMaker(self.layout, self._canaries)
+        self.watch = CosineWatch(
+            self._canaries,
+            self.layout.flatten(arrays),
+            sizes=self.layout.sizes,
+            memory=0 if asked.mode == "mod" else KEPT,
+        )
+        if self.kept is not None:
+            self.watch.restore(self.kept.watch)
+            self._designate(self.kept.nodes)
+            self._odd.update(dict.fromkeys(self.kept.odd))
+
+    @contextmanager
+    def guard(self) -> Iterator[None]:
+        """End the audit where something fails: the run never ends because of it."""
+        try:
+            yield
+        except Exception as problem:
+            self.end(problem)
 
     @property
     def norm_known(self) -> bool:
@@ -214,10 +228,8 @@ class Planting:
             if name == PLANTED:
                 del content[name]
             if self.settings.local and number is not None and number not in self._single:
-                try:
+                with self.guard():
                     self._look_for(number, content)
-                except InvalidArgument as problem:  # the run never ends because of its audit
-                    self.end(problem)
 
     def take_commitment(self, record: MutableMapping[str, Any]) -> int | None:
         """Take it out of one record; return the canary's number where it is one of ours."""
@@ -269,13 +281,14 @@ class Planting:
         known = list(nodes())
         self._nodes = len(known)
         self._everybody &= asked == self._nodes
-        self._others = None
+        self._others, self._members = None, []
         if self.watch is not None:
             self.watch.next_round()
             if self.participation == "hidden":
                 self.watch.forget_rounds()
         if self.settings.mode == "replace" and not self.canary_of:
-            self._designate(self.settings.choose_nodes(known))
+            with self.guard():
+                self._designate(self.settings.choose_nodes(known))
 
     def list_virtual(self, real: int) -> list[int]:
         """Return the nodes that do not exist and take part beside so many real ones."""
@@ -300,10 +313,8 @@ class Planting:
 
         Where that is not known the audit ends, and the run goes on without canaries.
         """
-        try:
+        with self.guard():
             yield from self._answer(nodes, asked, replies)
-        except Exception as problem:  # the run never ends because of its audit
-            self.end(problem)
 
     def end(self, problem: Exception) -> None:
         """End the audit, and not the run: canaries take part no longer."""
@@ -328,22 +339,25 @@ class Planting:
             raise InvalidArgument(_DELTAS)
         if self.participation == "known":  # else knowing who replied may tell who is a canary
             self._add_others(sent, replies)
-        assert self._canaries is not None
+        assert self._replies is not None
         assert self.watch is not None
         norm = self._choose_norm(asked, sent, replies)
         numbers = [self.canary_of[node] for node in nodes]
         self.watch.take_part(numbers)
+        self._members = numbers
+        if self._witness is None:
+            self._witness = numbers[0]
         self._note_share(len(nodes), len(replies), norm)
         loud, many = self._choose_loud()
         for place, number in enumerate(numbers):
-            yield self._make_content(asked, sent, number, norm * (loud if place < many else 1))
-
-    def _make_row(self, number: int) -> NDArray[np.float32]:
-        """Return a canary's direction; the last one is kept, since arrays are read in turn."""
-        if self._row is None or self._row[0] != number:
-            assert self._canaries is not None
-            self._row = number, self._canaries.rows([number])[0]
-        return self._row[1]
+            yield self._replies.make(
+                number,
+                norm=norm * (loud if place < many else 1),
+                asked=asked,
+                sent=sent,
+                example=self.example,
+                weights={self.weighted_by_key: self.settings.weight},
+            )
 
     def _add_others(self, sent: Arrays, replies: list[RecordDict]) -> None:
         """Add up the updates of real clients, which canaries are looked for without."""
@@ -364,36 +378,6 @@ class Planting:
         for reply in replies:
             update = self.layout.flatten(read_weights(reply)) - start
             self._others.add(update, examples=read_number(reply, self.weighted_by_key) or 1.0)
-
-    def _make_content(
-        self, asked: RecordDict, sent: Arrays, number: int, norm: float
-    ) -> RecordDict:
-        """Return a canary's reply, whose arrays are made when they are read."""
-        key, weight = self.weighted_by_key, self.settings.weight
-
-        def regenerate(name: str) -> NDArray[Any]:
-            assert self.layout is not None
-            return self.layout.move_one(name, sent[name], self._make_row(number) * np.float32(norm))
-
-        planted = ArrayRecord()  # which, if made of arrays, would read them
-        for name, value in sent.items():
-            planted[name] = RegeneratedArray(value, partial(regenerate, name))
-        if self.example is None:
-            name = next(iter(asked.array_records))
-            return RecordDict({name: planted, "metrics": MetricRecord({key: weight})})
-        content = RecordDict()
-        for name, part in self.example.items():
-            if isinstance(part, ArrayRecord):
-                content[name] = planted
-                continue
-            numbers: dict[str, Any] = dict(part)
-            usual = numbers.get(key)
-            if weight != 1 and isinstance(usual, int | float):
-                numbers[key] = type(usual)(usual * weight)
-            if _NORM_BIT in numbers:
-                numbers[_NORM_BIT] = 0  # a canary is just as long as clipping allows
-            content[name] = type(part)(numbers)
-        return content
 
     def _choose_norm(self, asked: RecordDict, sent: Arrays, replies: list[RecordDict]) -> float:
         """Return the norm of the canaries of this round; note what is odd about it."""
@@ -497,15 +481,15 @@ class Planting:
         if self.ended or self._sent is None or isinstance(accounted, str):
             self.rounds.skip(self.ended or str(accounted))
             return
+        bits = 0
         try:
             self.rounds.begin(self._sent, accounted)
-            bits = 0
             for content, canary in replies:
                 arrays = read_weights(content)
                 if self.settings.replies == "updates":
                     arrays = {name: self._sent[name] + part for name, part in arrays.items()}
                 examples = read_number(content, self.weighted_by_key)
-                bits += bool(read_number(content, _NORM_BIT))
+                bits += bool(read_number(content, NORM_BIT))
                 self.rounds.add(arrays, examples=examples, canary=canary)
         except Exception as problem:  # the run never ends because of its audit
             self.rounds.skip(_describe_problem(problem))
@@ -521,7 +505,8 @@ class Planting:
         """
         try:
             self._see_count(replies)
-            self.rounds.end(released, everybody=replies == self._nodes)
+            known = self.participation == "known" and self._witness in self._members
+            self.rounds.end(released, same_client=known)
         except Exception as problem:  # the run never ends because of its audit
             self.rounds.skip(_describe_problem(problem))
         self.save_round()

@@ -15,7 +15,6 @@ from msgspec import structs
 
 from epsilometer._files import write_whole
 from epsilometer.audits.federated.subject import measure_iterates
-from epsilometer.conformance.server_rounds import SHARE
 from epsilometer.core import judge
 from epsilometer.core.audit import Audit, Provenance
 from epsilometer.core.claim import Claim
@@ -63,7 +62,10 @@ def record_run(settings: Settings, call: dict[str, Any]) -> Iterator[Planting]:
             yield planting
             ended = ""
         finally:
-            write_run(planting, folder, call, ended)
+            try:
+                write_run(planting, folder, call, ended)
+            except Exception:  # the run never fails because of its audit
+                _log.exception("epsilometer: no result could be written to %s", folder)
 
 
 def write_run(planting: Planting, folder: Path, call: dict[str, Any], ended: str = "") -> None:
@@ -109,11 +111,10 @@ def _make_audit(planting: Planting, call: dict[str, Any], said: tuple[str, ...])
     names = " of ".join(type(part).__name__ for part in planting.parts)
     summary = planting.summarise()
     subject = f"Flower {names or 'ServerApp'}, {summary.took.size:,} canaries"
-    wrong, rounds = 1 - request.confidence, planting.rounds
-    spent = min(SHARE, wrong / 2)
-    share = planting.part * (planting.part + 1)  # of what a run that was killed may spend
-    bound = rounds.bound_epsilon(delta=request.known_delta, alpha=spent / share)
-    confidence = request.confidence if bound is None else request.confidence + spent
+    rounds = planting.rounds
+    bound, confidence = rounds.share_confidence(
+        request.confidence, delta=request.known_delta, parts=planting.part
+    )
     try:
         views = measure_iterates(
             summary,

@@ -24,7 +24,8 @@ from epsilometer.core.audit import Audit, Provenance
 from epsilometer.core.claim import Claim
 from epsilometer.engine.environment import versions
 from epsilometer.errors import InvalidArgument
-from epsilometer.sampling.samplers import Poisson, Sampler, Sequential, Shuffle
+from epsilometer.sampling.batch_sampler import BatchSampler
+from epsilometer.sampling.samplers import Poisson, Sampler, Sequential, Shuffle, label_sampler
 
 
 def is_engine(thing: Any) -> bool:
@@ -92,6 +93,8 @@ def find_sampler(loader: Any) -> Sampler | None:
     source: Any = None if loader.batch_sampler is None else find_logical_sampler(loader)
     if find_type(source) is uniform_sampler.UniformWithReplacementSampler:
         return Poisson(rate=float(source.sample_rate), steps=len(source))
+    if isinstance(source, BatchSampler):
+        return source.sampler
     if find_type(source) is not data.BatchSampler:
         return None
     order: Any = source.sampler
@@ -147,13 +150,7 @@ def count_taken(optimizer: Any) -> int | None:
 
 def describe_sampler(sampler: Sampler) -> str:
     """Return what a sampler does, in words."""
-    match sampler:
-        case Poisson(rate):
-            return f"Poisson sampling at rate {rate:.4g}"
-        case Shuffle():
-            return "shuffling every epoch"
-        case _:
-            return "going through the records in order"
+    return getattr(sampler, "words", label_sampler(sampler))
 
 
 def list_gradients(parameter: Any) -> list[Any]:

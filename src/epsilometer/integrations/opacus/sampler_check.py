@@ -91,6 +91,7 @@ def check(
         batch_size=batch_size,
         planned=planned,
         taken=None if optimizer is None else count_taken(optimizer),
+        assumed=None if engine is None else getattr(engine.accountant, "sampler", None),
     )
 
 

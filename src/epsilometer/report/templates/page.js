@@ -378,6 +378,22 @@
     save(new Blob([text("audit")], { type: "application/json" }), "audit.json");
   });
 
+  // What a figure shows in words is there for whoever cannot see it; others need not read it twice.
+  for (const words of document.querySelectorAll(".in-words")) words.open = false;
+
+  for (const button of document.querySelectorAll(".copy")) {
+    button.addEventListener("click", async () => {
+      const code = button.parentElement.querySelector("code");
+      try {
+        await navigator.clipboard.writeText(code.textContent);
+        button.textContent = "Copied";
+      } catch {
+        window.getSelection().selectAllChildren(code); // forbidden here: one key is left to press
+        button.textContent = "Selected";
+      }
+    });
+  }
+
   // Paper is light, whatever the screen was; the browser lays out for print before it tells us.
   printing.addEventListener("change", redraw);
   window.addEventListener("beforeprint", redraw);

@@ -13,7 +13,7 @@ import functools
 import numpy as np
 
 from epsilometer.core.bound import Basis, EpsilonLowerBound
-from epsilometer.stats import derivation, rank_simulation, rank_walk, thresholds
+from epsilometer.stats import derivation, rank_simulation, rank_walk, thresholds, tie_orders
 from epsilometer.stats.derivation import Derivation, count, known, shown
 from epsilometer.stats.estimators import ranks
 from epsilometer.stats.estimators.counting import DP_FRONTIER
@@ -42,10 +42,30 @@ def find(
     if alpha < (_LEAST_ALPHA if exact else _LEAST_SIMULATED):
         return _find_at_one_rank(observed, delta=delta, alpha=alpha)
     family = get_family(n_in, n_out, delta, alpha)
-    counts = count_ranks(observed, family.ranks_out, family.ranks_in, rng)
-    mark = family.reach(counts.beyond) if delta < 1 else None
+    counts, mark = count_beyond(observed, family, rng)
+    mark = mark if delta < 1 else None
     epsilon = 0.0 if mark is None else find_epsilon(n_in, n_out, delta, alpha, mark)
     return _describe(family, counts, 0 if mark is None else mark, epsilon, alpha)
+
+
+def count_beyond(
+    observed: Observed, family: LookFamily, rng: np.random.Generator
+) -> tuple[RankCounts, int | None]:
+    """Count beyond ranks, with ties broken, and return the mark that is reached."""
+
+    def draw() -> tuple[RankCounts, int | None]:
+        counts = count_ranks(observed, family.ranks_out, family.ranks_in, rng)
+        return counts, family.reach(counts.beyond)
+
+    first = draw()
+    if not first[0].tied:
+        return first
+    return tie_orders.choose_order(
+        first,
+        draw,
+        lambda seen: -1 if seen[1] is None else seen[1],
+        tie_orders.count_orders(observed),
+    )
 
 
 @functools.lru_cache(maxsize=4096)

@@ -6,8 +6,8 @@ Nasr et al. 2023 limit both error rates at a threshold. The rank sum needs none.
 import math
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri
 
 from epsilometer.errors import InvalidArgument
 from epsilometer.stats import binomial, derivation, rank_sum
@@ -29,7 +29,7 @@ def mu_of_rates(fpr: FloatArray, fnr: FloatArray) -> FloatArray:
         array([3.2897, 0.    ])
     """
     with np.errstate(invalid="ignore"):  # one rate 0, the other 1: ∞ − ∞, no evidence
-        mu = -ndtri(fpr) - ndtri(fnr)
+        mu = -scipy.special.ndtri(fpr) - scipy.special.ndtri(fnr)
     return np.asarray(np.where(mu > 0, mu, 0.0))
 
 
@@ -44,8 +44,8 @@ def _beats(looks: Looks, delta: float, mark: float) -> NDArray[np.bool_]:
 
 
 _FRONTIER = Frontier(  # of μ-GDP
-    least_fpr=lambda tpr, mu, delta: ndtr(ndtri(tpr) - mu),
-    most_tpr=lambda fpr, mu, delta: ndtr(ndtri(fpr) + mu),
+    least_fpr=lambda tpr, mu, delta: scipy.special.ndtr(scipy.special.ndtri(tpr) - mu),
+    most_tpr=lambda fpr, mu, delta: scipy.special.ndtr(scipy.special.ndtri(fpr) + mu),
 )
 
 

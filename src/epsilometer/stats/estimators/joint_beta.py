@@ -8,8 +8,8 @@ included, as in the paper (Zanella-Béguelin et al. 2023).
 from collections.abc import Callable
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import betainc
 
 from epsilometer.core.bound import EpsilonLowerBound
 from epsilometer.stats import binomial, search
@@ -53,7 +53,9 @@ def _is_refuted(
 
     def refuted(epsilon: FloatArray, at: NDArray[np.intp]) -> NDArray[np.bool_]:
         low, high = _find_allowed_fpr(fnr[at], epsilon[:, None], delta)
-        inside = betainc(fp[at], tn[at], high) - betainc(fp[at], tn[at], low)
+        inside = scipy.special.betainc(fp[at], tn[at], high) - scipy.special.betainc(
+            fp[at], tn[at], low
+        )
         return np.asarray(np.maximum(inside, 0.0) @ _WEIGHTS < alpha)
 
     return refuted

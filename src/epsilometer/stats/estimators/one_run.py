@@ -19,7 +19,7 @@ import functools
 from dataclasses import replace
 
 import numpy as np
-import scipy.special
+import scipy
 from numpy.typing import ArrayLike, NDArray
 
 from epsilometer.core.bound import Direction, EpsilonLowerBound
@@ -38,6 +38,7 @@ from epsilometer.stats.estimators.method import Found, Method
 from epsilometer.stats.guess_counts import count_right, count_right_pairs, pair_scores
 from epsilometer.stats.guess_looks import Game, compute_slope, find_epsilon, get_family
 from epsilometer.stats.thresholds import AllRanks, Observed, ThresholdRule
+from epsilometer.stats.tie_orders import choose_order, count_orders, count_orders_of_pairs
 from epsilometer.types import FloatArray, IntArray
 
 _DIRECTIONS: dict[str, Direction] = {
@@ -88,12 +89,16 @@ def _find_at_all_ranks(
         differences = pair_scores(observed, rng)
         game = Game(canaries=differences.size, paired=True, steps=steps, delta=delta)
         family = get_family(game, alpha)
-        guesses = count_right_pairs(differences, family, rng)
+        draw = functools.partial(count_right_pairs, differences, family, rng)
     else:
         canaries = observed.n_in + observed.n_out
         game = Game(canaries=canaries, inclusion=observed.inclusion, delta=delta)
         family = get_family(game, alpha)
-        guesses = count_right(observed, family, rng)
+        draw = functools.partial(count_right, observed, family, rng)
+    guesses = draw()
+    if guesses.tied:
+        orders = count_orders_of_pairs(differences) if paired else count_orders(observed)
+        guesses = choose_order(guesses, draw, lambda seen: family.order(seen.right)[0], orders)
     value, chosen = family.order(guesses.right)
     epsilon = find_epsilon(game, alpha, value) if value > 0 else 0.0
     lost = _is_lost_to_delta(game, alpha, guesses.right, epsilon)

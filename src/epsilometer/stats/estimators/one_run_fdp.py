@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.special
+import scipy
 from numpy.typing import NDArray
 
 from epsilometer.core.bound import EpsilonLowerBound

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import betainc, betaincc
 
 from epsilometer.stats import binomial, search
 from epsilometer.stats.estimators.method import Winner
@@ -73,9 +73,9 @@ class _Look:
                 self._nodes[size] = binomial.beta_at(*(self.b if b_sharper else self.f), scores)
             nodes, at = self._nodes[size], np.asarray(merit)
             if b_sharper:
-                values = betaincc(*self.f, frontier.least_fpr(nodes, at, delta))
+                values = scipy.special.betaincc(*self.f, frontier.least_fpr(nodes, at, delta))
             else:
-                values = betainc(*self.b, frontier.most_tpr(nodes, at, delta))
+                values = scipy.special.betainc(*self.b, frontier.most_tpr(nodes, at, delta))
             coarse = total
             total = (0.0 if fresh else coarse / 2) + float(values @ _weights(scores, size))
             change = abs(total - coarse)
@@ -170,7 +170,7 @@ def _hope(side: Ranks, frontier: Frontier, *, delta: float, alpha: float) -> Flo
 
     def refutes(merit: FloatArray) -> NDArray[np.bool_]:
         least = frontier.least_fpr(median, merit, delta)
-        tail = betaincc(side.ranks, side.n_ranked - side.ranks + 1, least)
+        tail = scipy.special.betaincc(side.ranks, side.n_ranked - side.ranks + 1, least)
         return np.asarray((tail / 2 <= alpha * side.share) & (side.beyond > 0))
 
     none = np.zeros(side.ranks.size)
@@ -191,7 +191,7 @@ class _PValues:
         mean, spread = a / (a + b), np.sqrt(a * b / (a + b + 1)) / (a + b)
         ends = mean[:, None] + spread[:, None] * np.linspace(-_WIDTH, _WIDTH, cells)
         self.ends = np.clip(ends, 0.0, 1.0)
-        below = betainc(a[:, None], b[:, None], self.ends)
+        below = scipy.special.betainc(a[:, None], b[:, None], self.ends)
         self.masses = np.diff(below, prepend=0.0)
 
     def find_refuted(
@@ -200,5 +200,5 @@ class _PValues:
         """Which looks may have a p-value at or below their level."""
         least = frontier.least_fpr(self.ends, merit[:, None], delta)
         shape = self.ranks[:, None], (self.n_ranked - self.ranks + 1)[:, None]
-        tails = betaincc(*shape, least)
+        tails = scipy.special.betaincc(*shape, least)
         return np.asarray((self.masses * tails).sum(axis=1) <= alpha * self.share)

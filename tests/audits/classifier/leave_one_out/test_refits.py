@@ -230,7 +230,7 @@ class Cold(Global):
 
 
 def test_what_takes_too_long_is_refused_before_it_begins() -> None:
-    with pytest.raises(InvalidArgument, match=r"150 models without a record take about .*sample"):
+    with pytest.raises(InvalidArgument, match=r"150 models without a record take about .*screen"):
         refit(DecisionTreeClassifier(), X, Y, np.arange(150), engine=HERE, patience=1e-3)
     with pytest.warns(EpsilometerWarning, match="150 models without a record take about"):
         refit(Cold(), X, Y, np.arange(150), engine=HERE)

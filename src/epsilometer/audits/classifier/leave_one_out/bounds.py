@@ -19,9 +19,10 @@ import numpy as np
 
 from epsilometer import _validate
 from epsilometer._extras import needs
+from epsilometer.audits.classifier.leave_one_out.chosen import choose_records
 from epsilometer.audits.classifier.leave_one_out.families import family_of
 from epsilometer.audits.classifier.leave_one_out.naive_bayes import CategoricalModel, binarise
-from epsilometer.audits.classifier.leave_one_out.pdtp import Pdtp, choose_records
+from epsilometer.audits.classifier.leave_one_out.pdtp import Pdtp
 from epsilometer.audits.classifier.sklearn_models import identify
 from epsilometer.errors import InvalidArgument
 from epsilometer.types import FloatArray, IntArray
@@ -67,7 +68,7 @@ def dtp_upper_bound(
         array([0.77 , 1.058, 1.058, 0.929, 0.929])
     """
     model = _fit_counts(estimator, X, y)
-    chosen, _ = choose_records(records, len(model.codes), seed=seed)
+    chosen = choose_records(records, len(model.codes), seed=seed).records
     return DtpBound(
         records=chosen,
         values=model.bound_change(chosen),

@@ -21,8 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epsilometer import _validate
+from epsilometer.audits.classifier.leave_one_out.chosen import choose_records
 from epsilometer.audits.classifier.leave_one_out.families import Removable, family_of
 from epsilometer.audits.classifier.leave_one_out.refits import PATIENCE, LeaveOneOut, refit
+from epsilometer.audits.classifier.leave_one_out.screens import screen_records
 from epsilometer.audits.classifier.sklearn_models import (
     Preprocessing,
     count_rows,
@@ -32,7 +34,6 @@ from epsilometer.audits.classifier.sklearn_models import (
     unwrap_pipeline,
 )
 from epsilometer.errors import InvalidArgument
-from epsilometer.stats.membership import count_unseen
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
 LIMIT = 1.0  # the DTP-1 hypothesis: above it a classifier should not be published
@@ -57,6 +58,7 @@ class Pdtp:
         edge: Binned above 1 only because a probability crossed an edge of its bin.
         floor: What a refit with nothing removed and another seed gives, where training is random.
         of: How many records there are in all.
+        screened: Which of them a screen chose; the others were drawn by chance from the rest.
         unseen: With 95 % confidence at most so many records have a larger value than the
             largest here; 0 where all were measured, None where the caller chose them.
         path: How it was computed: "exact: Gaussian naive Bayes", "refits", ….
@@ -73,6 +75,7 @@ class Pdtp:
     edge: BoolArray
     floor: FloatArray | None
     of: int
+    screened: BoolArray
     unseen: int | None
     path: str
     caveats: tuple[str, ...]
@@ -115,7 +118,9 @@ def pdtp(
         estimator: Any classifier with scikit-learn's interface; it is not fitted itself.
         X: Features, shape ``(records, features)``.
         y: Labels.
-        records: Row numbers; None for all; "sample:500" for 500 drawn without replacement.
+        records: Row numbers; None for all; "sample:500" for 500 drawn without replacement;
+            "screen:500" for the 250 that ``screen_records`` ranks highest and 250 drawn from the
+            others.
         preprocessing: Whether a pipeline's earlier steps are fitted again without the record, or
             held as fitted to all.
         seed: Of the sample, and of refits.
@@ -238,7 +243,14 @@ class _Comparison:
             raise InvalidArgument(
                 f"Expected as many rows in X as labels in y, got {rows} and {self.of}."
             )
-        self.records, self.unseen = choose_records(records, self.of, seed=seed)
+        engine = refit_options.get("engine")
+        self.chosen = choose_records(
+            records,
+            self.of,
+            seed=seed,
+            screen=lambda: screen_records(estimator, X, y, seed=seed, engine=engine),
+        )
+        self.records, self.unseen = self.chosen.records, self.chosen.unseen
         inner = unwrap_pipeline(estimator, X, y, preprocessing=preprocessing, seed=seed)
         self.estimator, self.features = inner.estimator, inner.features
         self.transform, self.path, self.caveats = inner.transform, inner.path_suffix, inner.caveats
@@ -291,6 +303,7 @@ class _Comparison:
             "binned": binned,
             "edge": (binned > LIMIT) & (values <= LIMIT),
             "of": self.of,
+            "screened": self.chosen.screened,
             "unseen": self.unseen,
             "path": path + self.path,
             "caveats": (
@@ -327,6 +340,13 @@ class _Comparison:
         size, of = self.records.size, self.of
         if self.unseen is None:
             yield f"{size:,} of {of:,} records, as asked for: others may be higher."
+        elif self.chosen.screened.any():
+            few = int(self.chosen.screened.sum())
+            yield (
+                f"{few:,} of {of:,} records were chosen by a screen, {size - few:,} were drawn "
+                f"from the others: with {_CONFIDENCE:.0%} confidence at most {self.unseen:,} of "
+                f"all ({self.unseen / of:.2%}) are above the largest value here."
+            )
         elif size < of:
             yield (
                 f"{size:,} of {of:,} records were drawn: with {_CONFIDENCE:.0%} confidence at most "
@@ -442,32 +462,6 @@ def changes(full: FloatArray, without: FloatArray) -> tuple[FloatArray, FloatArr
     """
     found = measure_changes(full, without, decimals=DECIMALS)
     return found.unbinned, np.minimum(found.shown, LARGEST)
-
-
-def choose_records(
-    records: IntArray | str | None, of: int, *, seed: int
-) -> tuple[IntArray, int | None]:
-    """Return row numbers, and how many may be above their largest value (None: unknown)."""
-    if records is None:
-        return np.arange(of), 0
-    expected = "Expected row numbers, None or 'sample:500' for records, got"
-    if isinstance(records, str):
-        word, _, number = records.partition(":")
-        if word != "sample" or not number.isdecimal() or int(number) == 0:
-            raise InvalidArgument(f"{expected} {records!r}.")
-        size = int(number)
-        if size >= of:
-            return np.arange(of), 0
-        drawn = np.random.default_rng(seed).choice(of, size, replace=False)
-        return np.sort(drawn).astype(np.int64), count_unseen(size, of)
-    wanted = np.asarray(records)
-    if wanted.ndim != 1 or wanted.dtype.kind not in "iu" or wanted.size == 0:
-        raise InvalidArgument(f"{expected} an array of {wanted.dtype} with shape {wanted.shape}.")
-    if wanted.min() < 0 or wanted.max() >= of:
-        raise InvalidArgument(
-            f"Expected records in [0, {of}), got {wanted.min()} to {wanted.max()}."
-        )
-    return wanted.astype(np.int64), None
 
 
 def dtp_exact(

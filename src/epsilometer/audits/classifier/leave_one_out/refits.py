@@ -320,7 +320,7 @@ def _check_patience(work: _Work, engine: Engine, patience: float) -> None:
     if seconds > patience:
         raise InvalidArgument(
             f"Expected refits of {_format_duration(patience)} at most; {said}. Give "
-            "records='sample:500', an engine with more workers, or more patience=."
+            "records='screen:500', an engine with more workers, or more patience=."
         )
     if seconds > _SAID:
         warn(f"{said}.")

@@ -1,0 +1,376 @@
+"""Read the file of a model without loading it: no code that it names is imported or run.
+
+Pickle and joblib are read into inert objects that keep what they were given. Archives (skops,
+torch, NumPy) are read entry by entry, ONNX by the wire format of its messages. What is of another
+kind is said not to have been read.
+"""
+
+import base64
+import binascii
+import bz2
+import functools
+import gzip
+import io
+import json
+import lzma
+import pickle
+import re
+import struct
+import zipfile
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from epsilometer.audits.classifier.model_state import Unread
+from epsilometer.types import FloatArray
+
+_VALUES = 3  # values of a row from which it is looked for in a file
+_RUN = 8  # different values by which a column is recognised in a file
+_LONG = 24  # letters of a text in which numbers are looked for
+_NUMBER = re.compile(r"[-+]?\d*\.?\d+(?:[eE][-+]?\d+)?")
+_BASE64 = re.compile(r"[A-Za-z0-9+/_\-\s]{64,}={0,2}\s*")
+_UNPACKERS: tuple[tuple[bytes, Callable[[bytes], bytes]], ...] = (
+    (b"\x1f\x8b", gzip.decompress),
+    (b"x", zlib.decompress),
+    (b"BZh", bz2.decompress),
+    (b"\xfd7zXZ", lzma.decompress),
+    (b"]\x00\x00", lzma.decompress),
+)
+_DEEPEST = 8  # archives in archives
+
+
+def unpack(content: bytes, depth: int = 0) -> Iterator[bytes]:
+    """Yield a file as it is, and what is packed in it."""
+    yield content
+    if depth == _DEEPEST:
+        return
+    for _, entry in _list_entries(content):
+        yield from unpack(entry, depth + 1)
+    packed = _decompress(content)
+    if packed is not None:
+        yield from unpack(packed, depth + 1)
+
+
+def read_objects(content: bytes, name: str = "", depth: int = 0) -> Iterator[Any]:
+    """Yield what a file of a model holds, for ``walk_state``: inert objects, arrays, texts.
+
+    Example:
+        >>> from sklearn.naive_bayes import GaussianNB
+        >>> model = GaussianNB().fit([[0.0], [1.0]], [0, 1])
+        >>> [type(each).__name__ for each in read_objects(pickle.dumps(model))]
+        ['GaussianNB']
+    """
+    packed = _decompress(content)
+    entries = _list_entries(content)
+    if depth == _DEEPEST:
+        yield Unread("is packed too deeply")
+    elif packed is not None:
+        yield from read_objects(packed, name, depth + 1)
+    elif entries:
+        for inside, entry in entries:
+            yield from read_objects(entry, inside, depth + 1)
+    elif content.startswith(b"\x93NUMPY"):
+        yield from _read_array(content)
+    elif content.startswith(b"\x80") and len(content) > 2 and content[1] <= pickle.HIGHEST_PROTOCOL:
+        yield from _read_pickle(content)
+    elif (text := _read_text(content)) is not None:
+        yield text
+    elif depth and "data/" in name and len(content) % 4 == 0:  # weights in an archive of torch
+        yield np.frombuffer(content, "<f4")
+        if len(content) % 8 == 0:
+            yield np.frombuffer(content, "<f8")
+    elif (message := _read_message(content)) is not None and depth == 0:
+        yield message
+    elif content:
+        yield Unread("is of a format that is not known here: only its bytes were searched")
+
+
+def _decompress(content: bytes) -> bytes | None:
+    for begin, decompress in _UNPACKERS:
+        if content.startswith(begin):
+            try:
+                return decompress(content)
+            except (OSError, zlib.error, lzma.LZMAError, EOFError):
+                continue
+    return None
+
+
+def _list_entries(content: bytes) -> list[tuple[str, bytes]]:
+    if not content.startswith(b"PK"):
+        return []
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            return [(each, archive.read(each)) for each in archive.namelist()]
+    except (zipfile.BadZipFile, RuntimeError, NotImplementedError, zlib.error):
+        return []
+
+
+def _read_array(content: bytes) -> Iterator[Any]:
+    try:
+        yield np.load(io.BytesIO(content), allow_pickle=False)
+    except ValueError:
+        yield Unread("has an array of objects that cannot be read without running code")
+
+
+def _read_text(content: bytes) -> Any:
+    """Return text, parsed where it is JSON; None where it is none."""
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+    if not text.isprintable() and any(ord(c) < 32 and c not in "\t\r\n" for c in text):
+        return None
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def find_in_text(text: str) -> Iterator[Any]:
+    """Yield the numbers in a long text, and the bytes that it spells.
+
+    Example:
+        >>> [found.tolist() for found in find_in_text("[[0.125, 2.0], [-1e3, 40, 5]]")]
+        [[0.125, 2.0, -1000.0, 40.0, 5.0]]
+    """
+    if len(text) < _LONG:
+        return
+    numbers = [float(each) for each in _NUMBER.findall(text)]
+    if len(numbers) >= _VALUES:
+        yield np.array(numbers)
+    if _BASE64.fullmatch(text):
+        for decode in (base64.b64decode, base64.urlsafe_b64decode, bytes.fromhex):
+            try:
+                yield decode(text)
+            except (binascii.Error, ValueError):
+                continue
+
+
+class Inert:
+    """An object of a file that does nothing, and keeps what it was given."""
+
+    def __new__(cls, *args: Any, **named: Any) -> "Inert":
+        """Keep arguments; the class that the file names is never imported."""
+        made = super().__new__(cls)
+        made.__dict__.update({"": args, **named})
+        return made
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        pass
+
+    def __setstate__(self, state: Any) -> None:
+        """Keep attributes by their names, and any other state as it is."""
+        for part in state if isinstance(state, tuple) else (state,):
+            if isinstance(part, dict):
+                self.__dict__.update({str(name): value for name, value in part.items()})
+            else:
+                self.append(part)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Keep an entry of what was a dictionary."""
+        self.extend((key, value))
+
+    def append(self, item: Any) -> None:
+        """Keep an item of what was a list."""
+        self.__dict__.setdefault("items", []).append(item)
+
+    add = append
+
+    def extend(self, items: Any) -> None:
+        """Keep several."""
+        for item in items:
+            self.append(item)
+
+    def __call__(self, *args: Any, **named: Any) -> "Inert":
+        """Keep the arguments of what was a function."""
+        return type(self)(self, *args, **named)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+def _allow() -> dict[tuple[str, str], Any]:
+    """Return what of a file may be called: containers and arrays, which run no code of others."""
+    rebuild: Any = np.zeros(0).__reduce__()[0]
+    buffer = np.zeros(1).__reduce_ex__(5)[0]
+    scalar = np.float64(0).__reduce__()[0]
+    plain = (bytearray, set, frozenset, dict, list, tuple, complex, slice, range, object)
+    allowed: dict[tuple[str, str], Any] = {("builtins", each.__name__): each for each in plain}
+    for core in ("numpy._core", "numpy.core"):
+        # Whatever kind of array it was: of others only the numbers are kept
+        allowed[f"{core}.multiarray", "_reconstruct"] = lambda _, *how: rebuild(np.ndarray, *how)
+        allowed[f"{core}.multiarray", "scalar"] = scalar
+        allowed[f"{core}.numeric", "_frombuffer"] = buffer
+    allowed["numpy", "ndarray"], allowed["numpy", "dtype"] = np.ndarray, np.dtype
+    allowed["collections", "OrderedDict"] = OrderedDict
+    allowed["_codecs", "encode"] = _encode
+    return allowed
+
+
+def _encode(text: str, encoding: str = "utf-8") -> bytes:
+    """Return text as bytes, as old protocols write them."""
+    return text.encode("latin1" if encoding == "latin1" else "utf-8")
+
+
+_Pure: Any = pickle._Unpickler
+
+
+class _Reader(_Pure):  # type: ignore[misc]
+    """Reads pickle, and the arrays that joblib writes between, into inert objects."""
+
+    dispatch: ClassVar[dict[int, Any]] = dict(_Pure.dispatch)
+    allowed: ClassVar[dict[tuple[str, str], Any]] = _allow()
+
+    def __init__(self, stream: io.BytesIO) -> None:
+        super().__init__(stream)
+        self.stream = stream
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return an inert class of that name; arrays and containers as they are."""
+        if (module, name) in self.allowed:
+            return self.allowed[module, name]
+        return _make_inert(module, name)
+
+    def persistent_load(self, pid: Any) -> Any:
+        """Keep what points elsewhere, as weights of torch do."""
+        return Inert(pid)
+
+    def load_build(self) -> None:
+        """Give an object its state; the array that follows it in place of joblib's wrapper."""
+        state = self.stack[-1]
+        _Pure.load_build(self)
+        if type(self.stack[-1]).__name__ == "NumpyArrayWrapper" and isinstance(state, dict):
+            self.stack[-1] = _read_wrapped(self.stream, state)
+
+    dispatch[pickle.BUILD[0]] = load_build
+
+
+@functools.cache
+def _make_inert(module: str, name: str) -> type[Inert]:
+    return type(name.rpartition(".")[2], (Inert,), {"__module__": module})
+
+
+def _read_wrapped(stream: io.BytesIO, state: dict[str, Any]) -> Any:
+    """Read the array that joblib writes after its description."""
+    if state["dtype"].hasobject:
+        return _Reader(stream).load()
+    if state.get("numpy_array_alignment_bytes") is not None:
+        stream.read(stream.read(1)[0])
+    count = int(np.prod(state["shape"], dtype=np.int64))
+    values = np.frombuffer(stream.read(count * state["dtype"].itemsize), state["dtype"])
+    return values.reshape(state["shape"], order=state.get("order", "C"))
+
+
+def _read_pickle(content: bytes) -> Iterator[Any]:
+    stream = io.BytesIO(content)
+    while stream.tell() < len(content):
+        try:
+            yield _Reader(stream).load()
+        except Exception:  # a file may hold anything; nothing of it is run
+            yield Unread("could not be read to its end: only its bytes were searched")
+            return
+
+
+def _read_message(content: bytes) -> Any:
+    """Return the fields of a message of protocol buffers, lists of numbers as arrays; or None."""
+    fields: dict[tuple[int, int], list[Any]] = {}
+    place, value = 0, cast("Any", None)
+    while place < len(content):
+        key, place = _read_varint(content, place)
+        number, kind = key >> 3, key & 7
+        if not number or place < 0:
+            return None
+        if kind == 0:
+            value, place = _read_varint(content, place)
+            if place < 0:
+                return None
+        elif kind in (1, 5):
+            size = 8 if kind == 1 else 4
+            if place + size > len(content):
+                return None
+            (value,) = struct.unpack_from("<d" if kind == 1 else "<f", content, place)
+            place += size
+        elif kind == 2:
+            size, place = _read_varint(content, place)
+            if place < 0 or place + size > len(content):
+                return None
+            value, place = content[place : place + size], place + size
+        else:
+            return None
+        fields.setdefault((number, kind), []).append(value)
+    return {key: _read_fields(values) for key, values in fields.items()}
+
+
+def _read_fields(values: list[Any]) -> Any:
+    return [_read_field(each) if isinstance(each, bytes) else each for each in values]
+
+
+def _read_field(value: bytes) -> Any:
+    """Return a field as text, as a message and as numbers: it does not say which it is."""
+    if (text := _read_text(value)) is not None:
+        return text
+    parts: list[Any] = [_read_message(value)]
+    for kind in ("<f4", "<f8"):
+        if len(value) % np.dtype(kind).itemsize == 0:
+            with np.errstate(invalid="ignore"):
+                parts.append(np.frombuffer(value, kind))
+    return parts
+
+
+def _read_varint(content: bytes, place: int) -> tuple[int, int]:
+    """Return a whole number and where it ends; −1 where it does not."""
+    value = shift = 0
+    while place < len(content) and shift < 64:
+        byte = content[place]
+        place += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, place
+        shift += 7
+    return 0, -1
+
+
+def count_in_bytes(content: bytes, table: FloatArray) -> int:
+    """Return how many rows of a table stand in a file, in any plain format of numbers."""
+    best = 0
+    for kind in ("<f8", "<f4", "<i8", "<i4"):
+        with np.errstate(invalid="ignore"):
+            rows = table.astype(kind)
+        if kind[1] == "i" and not np.array_equal(rows, table):
+            continue
+        size = rows.itemsize
+        for offset in range(size):
+            length = (len(content) - offset) // size
+            if length >= max(rows.shape[1], _RUN):
+                values = np.frombuffer(content, kind, length, offset)
+                best = max(best, _count_runs(values, rows), _count_columns(values, rows))
+    return best
+
+
+def _count_runs(values: NDArray[Any], rows: NDArray[Any]) -> int:
+    """Count rows that stand in the file one after the other."""
+    width = rows.shape[1]
+    if width < _VALUES:
+        return 0
+    starts = np.arange(values.size - width + 1)
+    for column in range(width):
+        starts = starts[np.isin(values[starts + column], rows[:, column])]
+        if not starts.size:
+            return 0
+    there = {values[start : start + width].tobytes() for start in starts.tolist()}
+    return sum(row.tobytes() in there for row in rows)
+
+
+def _count_columns(values: NDArray[Any], rows: NDArray[Any]) -> int:
+    """Return n where a column of many different values stands in the file as a whole."""
+    n = len(rows)
+    varied = [column for column in rows.T if np.unique(column).size >= _RUN]
+    for column in varied:
+        for start in np.flatnonzero(values[: max(values.size - n + 1, 0)] == column[0]).tolist():
+            if np.array_equal(values[start : start + n], column):
+                return n
+    return 0

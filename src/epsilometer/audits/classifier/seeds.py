@@ -1,0 +1,89 @@
+"""Compare models with a record and without it over seeds, where training is random.
+
+What counts is whether the two laws can be told apart, not what one seed does. Log-odds of both are
+taken to be normal, with the spread that other seeds show.
+"""
+
+import math
+
+import numpy as np
+from scipy import special
+
+from epsilometer.audits.classifier.attacks.shadows import FLOOR
+from epsilometer.types import BoolArray, FloatArray, IntArray
+
+_SURE = 0.05  # share of spreads that are overstated
+
+
+def take_odds(logs: FloatArray, codes: IntArray) -> FloatArray:
+    """Return the log-odds of all other classes against each record's own.
+
+    Over seeds they are closer to normal than ln p, which is skewed near 0; and of k classes k − 1
+    are free.
+
+    Args:
+        logs: ln p, ``(…, records, classes)``.
+        codes: Position of each record's label.
+
+    Example:
+        >>> take_odds(np.log([[0.2, 0.8]]), np.array([1])).round(3)
+        array([[-1.386]])
+    """
+    held = np.maximum(logs, FLOOR)
+    own = np.take_along_axis(held, np.broadcast_to(codes[:, None], (*logs.shape[:-1], 1)), -1)
+    others = np.arange(logs.shape[-1]) != codes[:, None]
+    odds: FloatArray = (held - own)[..., others]
+    return odds.reshape(*logs.shape[:-1], -1)
+
+
+def measure_spread(odds: FloatArray, shift: FloatArray) -> FloatArray:
+    """Return standard deviations over seeds at their lower limits for normal log-odds.
+
+    They are 0 where seeds leave gaps that a record crosses.
+
+    Args:
+        odds: Log-odds of models of other seeds, ``(seeds, records, classes − 1)``.
+        shift: By which a record moves them, ``(records, classes − 1)``.
+    """
+    free = len(odds) - 1
+    # Of so many normal values, 95 % of standard deviations are below this times the true one
+    highest = np.sqrt(special.chdtri(free, _SURE) / free)
+    spread = odds.std(axis=0, ddof=1) / highest
+    return np.where(find_gaps(odds, shift)[:, None], 0.0, spread)
+
+
+def find_hidden(shift: FloatArray, spread: FloatArray, *, limit: float) -> BoolArray:
+    """Tell of which records models with and without are as alike as (limit, 0)-DP makes them.
+
+    Example:
+        >>> find_hidden(np.array([[1.0], [1.0]]), np.array([[2.0], [0.5]]), limit=1.0)
+        array([ True, False])
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.nan_to_num(np.abs(shift) / spread, nan=0.0, posinf=np.inf)
+    apart = np.sqrt(np.square(ratio).sum(axis=1))
+    return np.asarray(2 * special.ndtr(apart / 2) - 1 <= math.tanh(limit / 2))
+
+
+def find_gaps(logs: FloatArray, shift: FloatArray) -> BoolArray:
+    """Tell of which records all models without them fall between those with them.
+
+    A law of few values, or of narrow heaps, spreads far and hides nothing: what moves between
+    its values is seen. There every value is nearer to another one than after it has moved.
+
+    Args:
+        logs: Log-odds of models of other seeds, ``(seeds, records, classes − 1)``.
+        shift: By which a record moves them, ``(records, classes − 1)``.
+
+    Example:
+        >>> heaps = np.repeat([-5.0, 5.0], 10).reshape(20, 1, 1)
+        >>> find_gaps(heaps, np.array([[1.2]])), find_gaps(heaps, np.array([[10.0]]))
+        (array([ True]), array([False]))
+    """
+    rows = np.arange(shift.shape[0])
+    most = np.abs(shift).argmax(axis=1)
+    values, moved = logs[:, rows, most], shift[rows, most]
+    apart = values[:, None] - values[None]
+    own, after = np.abs(apart), np.abs(apart - moved)
+    own[np.arange(len(own)), np.arange(len(own))] = np.inf
+    return np.asarray((after.min(axis=1) > own.min(axis=1)).all(axis=0))

@@ -1,0 +1,42 @@
+"""Spell out letters that a stream's encoding does not have: eps for ε, >= for ≥."""
+
+import codecs
+import io
+import sys
+
+HANDLER = "epsilometer.spell"
+_SPELLED = {
+    "ε": "eps", "δ": "delta", "μ": "mu", "σ": "sigma", "λ": "lambda", "α": "alpha",
+    "≥": ">=", "≤": "<=", "≠": "!=", "≈": "~", "−": "-", "–": "-", "—": "-", "―": "-",
+    "×": "x", "·": "*", "•": "*", "…": "...", "∞": "inf", "√": "sqrt ", "’": "'", "‘": "'",
+    "“": '"', "”": '"', "→": "->", "█": "#", "▏": "|", "✓": "ok", "✕": "x", "\u00a0": " ",
+    "⁻": "-", "²": "2", "₍": "(", "₎": ")", "̂": "",
+    **dict.fromkeys("─━╌", "-"),
+    **dict.fromkeys("│┃", "|"),
+    **dict.fromkeys("╭╮╰╯┌┐└┘├┤┬┴┼", "+"),
+    **dict(zip("▁▂▃▄▅▆▇", "1234567", strict=True)),
+}  # fmt: skip
+
+
+def spell(text: str) -> str:
+    """Return text in ASCII.
+
+    Example:
+        >>> spell("ε ≥ 3.73 at δ = 1e-05")
+        'eps >= 3.73 at delta = 1e-05'
+    """
+    return "".join(letter if letter.isascii() else _SPELLED.get(letter, "?") for letter in text)
+
+
+def _handle(error: UnicodeError) -> tuple[str | bytes, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return spell(error.object[error.start : error.end]), error.end
+
+
+def spell_out() -> None:
+    """Let standard output and error spell what they cannot encode, where they were to fail."""
+    codecs.register_error(HANDLER, _handle)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=HANDLER)

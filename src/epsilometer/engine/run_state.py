@@ -1,0 +1,132 @@
+"""Read how far a run is from its directory, without touching it."""
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from epsilometer.core.printing import name_error
+from epsilometer.core.words import announce
+from epsilometer.engine.run import read_finished_result
+from epsilometer.engine.store import Store, is_busy
+
+State: TypeAlias = Literal["running", "finished", "stopped"]
+_LOG = 8 * 2**20  # bytes of a log, its last ones
+_POINTS = 400  # that a chart can show
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunState:
+    """How far a run is.
+
+    Attributes:
+        directory: Of the run.
+        audit: The subject's name.
+        state: Whether somebody works on it, it has a result, or neither.
+        units: That there are.
+        finished: Of them.
+        failures: (unit, kind of error) pairs.
+        points: (units used, ε so far) pairs, as the run went on.
+        claim: The claimed ε, where there is one.
+        until: When it stops early, in words; empty where it does not.
+        rate: Units per second; 0 where that is not known.
+        verdict: Of its result; empty where there is none.
+        headline: What was found, in a sentence; empty where there is no result.
+    """
+
+    directory: Path
+    audit: str
+    state: State
+    units: int
+    finished: int
+    failures: tuple[tuple[int, str], ...]
+    points: tuple[tuple[int, float], ...]
+    claim: float | None
+    until: str
+    rate: float
+    verdict: str = ""
+    headline: str = ""
+
+    @property
+    def left(self) -> float | None:
+        """Seconds that are left at this rate; None where that is not known."""
+        remaining = self.units - self.finished - len(self.failures)
+        if self.state != "running" or self.rate <= 0:
+            return None
+        return remaining / self.rate
+
+    @property
+    def epsilon(self) -> float | None:
+        """The ε that is proved so far."""
+        return self.points[-1][1] if self.points else None
+
+
+def read_state(directory: Path) -> RunState:
+    """Return how far the run in a directory is.
+
+    Guarantee: nothing is written, and no text of an error is read out.
+
+    Raises:
+        UnreadableFile: There is no run.
+    """
+    store = Store.open(directory)
+    store.look()
+    result = read_finished_result(store)
+    events = [*_read_events(directory / "log.jsonl")]
+    parameters = store.plan.parameters
+    claim, until = parameters.get("claim"), parameters.get("until")
+    points = [
+        (int(event["used"]), float(event["epsilon"]))
+        for event in events
+        if event.get("event") == "progress" and _is_number(event.get("epsilon"))
+    ]
+    busy = is_busy(directory)
+    return RunState(
+        directory=directory,
+        audit=store.plan.audit,
+        state="running" if busy else "finished" if result is not None else "stopped",
+        units=store.plan.units,
+        finished=len(store.finished),
+        failures=tuple((unit, name_error(text)) for unit, text in store.failures().items()),
+        points=tuple(points[:: max(1, -(-len(points) // _POINTS))]),
+        claim=claim.get("epsilon") if isinstance(claim, dict) else None,
+        until="" if until is None else str(until.get("type", until)),
+        rate=_find_rate(events),
+        verdict="" if result is None else result.verdict,
+        headline="" if result is None else announce(result),
+    )
+
+
+def _read_events(path: Path) -> Iterator[dict[str, Any]]:
+    """Return events of a log; a line that is being written, or was cut, is left out."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _LOG))
+            lines = file.read(_LOG).splitlines()
+    except OSError:
+        return
+    for line in lines:
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(event, dict) and _is_number(event.get("time")):
+            yield event
+
+
+def _find_rate(events: list[dict[str, Any]]) -> float:
+    """Return units per second since the run was last started."""
+    places = [i for i, event in enumerate(events) if event.get("event") == "started"]
+    recent = events[places[-1] :] if places else []
+    progress = [event for event in recent if event.get("event") == "progress"]
+    if not progress:
+        return 0.0
+    first, last = recent[0], progress[-1]
+    done = last.get("finished", 0) - first.get("finished", 0)
+    return float(done / max(last["time"] - first["time"], 1e-3))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)

@@ -1,0 +1,222 @@
+"""Hold results to a policy: required audits, claims, limits, age, confidence and code."""
+
+import tomllib
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from epsilometer._files import read_plain
+from epsilometer.core import judge, words
+from epsilometer.core.audit import Audit
+from epsilometer.core.claim import Claim
+from epsilometer.core.findings import RuleFinding
+from epsilometer.core.serialisation import load
+from epsilometer.errors import EpsilometerError, InvalidArgument, UnreadableFile
+from epsilometer.files.stamps import ask_git, read_stamp
+
+Reason: TypeAlias = Literal["verdict", "missing", "unreadable", "kind", "confidence", "age", "code"]
+
+
+class RequiredAudit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An audit that must be there.
+
+    Attributes:
+        name: What is audited, for people.
+        file: The result: a JSON file or the directory of a run, seen from the policy's folder.
+        claim: Judged in place of the audit's own; needed unless rules about publishing decide.
+        kind: The subject that it must be of, as ``DPSGD`` or ``Classifier``.
+        code: Paths whose change after the audit makes it one of other code, seen from the policy's
+            folder; by default all Python files of the repository.
+        max_age_days: In place of the policy's.
+    """
+
+    name: str
+    file: str
+    claim: Claim | None = None
+    kind: str = ""
+    code: tuple[str, ...] = ()
+    max_age_days: float | None = None
+
+
+class ClassifierLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Limits for ``epsilometer classifier``, named as its options."""
+
+    pdtp_limit: float | None = None
+    share: float | None = None
+    advantage_limit: float | None = None
+    caught_limit: float | None = None
+
+
+class PosteriorLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Limits for ``epsilometer posterior``, named as its options."""
+
+    line: float | None = None
+    advantage: float | None = None
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an organisation asks of audits.
+
+    Attributes:
+        confidence: Audits at less do not count.
+        max_age_days: Older audits do not count; None where age does not matter.
+        same_code: Whether audits of other code do not count.
+        audits: Those that must be there.
+        classifier: Limits of audits of classifiers.
+        posterior: Limits of audits of uncertain predictions.
+    """
+
+    confidence: float = 0.95
+    max_age_days: float | None = None
+    same_code: bool = True
+    audits: tuple[RequiredAudit, ...] = ()
+    classifier: ClassifierLimits = ClassifierLimits()
+    posterior: PosteriorLimits = PosteriorLimits()
+
+    def __post_init__(self) -> None:
+        if not 0 < self.confidence < 1:
+            raise InvalidArgument(f"Expected confidence in (0, 1), got {self.confidence!r}.")
+        if self.max_age_days is not None and not self.max_age_days > 0:
+            raise InvalidArgument(f"Expected max_age_days above 0, got {self.max_age_days!r}.")
+        names = [audit.name for audit in self.audits]
+        if len(set(names)) < len(names):
+            raise InvalidArgument("Expected audits of different names, got the same name twice.")
+
+
+class PolicyCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """What a required audit says.
+
+    Attributes:
+        name: Of the required audit.
+        reason: Why it counts as it does.
+        message: In a sentence.
+        exit_code: 0 fine, 1 refuted, 4 not to be judged by.
+    """
+
+    name: str
+    reason: Reason
+    message: str
+    exit_code: int
+
+
+def read_policy(path: Path) -> Policy:
+    """Read a policy from a TOML file; an unknown field is refused, since it would limit nothing."""
+    try:
+        plain = tomllib.loads(read_plain(path).decode("utf-8"))
+        return msgspec.convert(plain, Policy, strict=False)
+    except FileNotFoundError as error:
+        raise UnreadableFile(f"Expected a policy in {str(path)!r}, found no file.") from error
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UnreadableFile(f"Expected TOML in {str(path)!r}: {error}.") from error
+    except msgspec.ValidationError as error:
+        raise InvalidArgument(f"Expected a policy in {str(path)!r}: {error}.") from error
+
+
+def check_policy(policy: Policy, folder: Path, *, now: datetime | None = None) -> list[PolicyCheck]:
+    """Check every required audit.
+
+    Guarantee: an audit that is missing, unreadable, of another kind, too old, of other code, at
+        less confidence, refuted or not to be judged by is never passed.
+    Assumption: stamps say the truth; git knows the commits that they name.
+
+    Args:
+        policy: What is asked.
+        folder: From which files are named.
+        now: By which ages are measured.
+    """
+    if not policy.audits:
+        raise InvalidArgument("Expected a policy with [[audits]], got none: nothing to check.")
+    moment = datetime.now(UTC) if now is None else now
+    return [_check(policy, required, folder, moment) for required in policy.audits]
+
+
+def _check(policy: Policy, required: RequiredAudit, folder: Path, now: datetime) -> PolicyCheck:
+    def unfit(reason: Reason, message: str) -> PolicyCheck:
+        return PolicyCheck(name=required.name, reason=reason, message=message, exit_code=4)
+
+    path = folder / required.file
+    if not path.exists():
+        return unfit("missing", f"There is no {required.file}. Run the audit and keep its result.")
+    try:
+        found = load(path)
+        judged = _judge(found, required)
+    except EpsilometerError as error:
+        return unfit("unreadable", error.shareable)
+    if judged.exit_code == 1:  # what is refuted is so whatever its age
+        message = words.headline(judged)
+        return PolicyCheck(name=required.name, reason="verdict", message=message, exit_code=1)
+    for reason, message in _list_obstacles(policy, required, path, found, now):
+        return unfit(reason, message)
+    if judged.verdict == judge.NO_CLAIM:
+        return unfit("verdict", "Nothing is claimed: give the required audit a claim.")
+    return PolicyCheck(
+        name=required.name,
+        reason="verdict",
+        message=words.headline(judged),
+        exit_code=judged.exit_code,
+    )
+
+
+def _judge(found: Audit, required: RequiredAudit) -> Audit:
+    if required.claim is None:
+        return found
+    if found.find(RuleFinding):
+        raise InvalidArgument(
+            "Expected no claim: rules about publishing decide in this audit, and not an ε."
+        )
+    own, asked = found.claim, required.claim
+    same = own is not None and (own.epsilon, own.delta) == (asked.epsilon, asked.delta)
+    if same and asked.adjacency == "unstated" == asked.unit:
+        return found
+    return found.with_claim(asked)
+
+
+def _list_obstacles(
+    policy: Policy, required: RequiredAudit, path: Path, found: Audit, now: datetime
+) -> Iterator[tuple[Reason, str]]:
+    kind = found.provenance.subject
+    if required.kind and kind != required.kind:
+        yield "kind", f"It is of {kind}; {required.kind} is required."
+    if found.confidence < policy.confidence:
+        yield (
+            "confidence",
+            f"Its confidence is {found.confidence:g}; {policy.confidence:g} is required.",
+        )
+    stamp = read_stamp(path)
+    days = policy.max_age_days if required.max_age_days is None else required.max_age_days
+    if stamp is None:
+        if days is not None or policy.same_code:
+            yield "age", "It has no stamp, so its age and its code are not known."
+        return
+    if days is not None:
+        age = now - stamp.moment
+        if age > timedelta(days=days) or age < timedelta(days=-1):
+            yield "age", f"It is of {stamp.moment:%Y-%m-%d}; at most {days:g} days are allowed."
+    if policy.same_code and (changed := _describe_changes(stamp.commit, required, path)):
+        yield "code", changed
+    if policy.same_code and stamp.modified:
+        yield "code", "The code had changes that are in no commit."
+
+
+def _describe_changes(commit: str, required: RequiredAudit, path: Path) -> str:
+    """Say how the code differs from the one that was audited; nothing where it does not."""
+    if not commit:
+        return "It was not run in a git repository, so its code is not known."
+    folder = path.parent
+    top = ask_git("rev-parse", "--show-toplevel", folder=folder)
+    if top is None:
+        return "It is not in a git repository, so its code cannot be compared."
+    paths = required.code or (":(top,glob)**/*.py",)
+    root = Path(str(path).removesuffix(required.file) or ".")
+    changed = ask_git("diff", "--name-only", commit, "--", *paths, folder=root)
+    if changed is None:
+        return f"Commit {commit[:12]} is not known here. Fetch the whole history."
+    files = changed.splitlines()
+    if not files:
+        return ""
+    return f"{files[0]} has changed since commit {commit[:12]}" + (
+        "." if len(files) == 1 else f", and {len(files) - 1} more."
+    )

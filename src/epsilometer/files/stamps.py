@@ -1,0 +1,152 @@
+"""Stamp results: when, where and from which commit they came, beside their deterministic bytes.
+
+A result holds no time, so that the same run gives the same bytes. Its stamp is a file of its own:
+``stamp.json`` in the directory of a run, ``audit.stamp.json`` beside ``audit.json``.
+"""
+
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+import msgspec
+
+from epsilometer._files import read_plain, write_whole
+from epsilometer.core.printing import one_line
+from epsilometer.errors import InvalidArgument, UnreadableFile
+
+WHO = "EPSILOMETER_WHO"  # variable that names who runs audits; without it nobody is named
+# All files but those that audits write.
+_CODE = (":(top)", *(f":(top,exclude,glob)**/*.{end}" for end in ("json", "html", "md", "svg")))
+_PATIENCE = 10.0  # seconds for git
+_PACKAGES = ("epsilometer", "numpy", "scipy", "torch", "opacus", "flwr", "scikit-learn", "jax")
+
+
+class Stamp(msgspec.Struct, frozen=True, kw_only=True):
+    """When, where and from which commit a result came.
+
+    Guarantee: it names no user and no machine, unless ``EPSILOMETER_WHO`` was set.
+    Assumption: it is a statement, not a proof; a signature over both files makes it one.
+
+    Attributes:
+        time: In UTC, ISO 8601.
+        commit: Of the git repository in which the command was called; empty outside of one.
+        modified: Whether tracked files there differed from the commit, results and pages aside.
+        system: Operating system and machine type.
+        packages: (name, version) pairs of what is installed.
+        who: As ``EPSILOMETER_WHO`` says.
+    """
+
+    time: str
+    commit: str = ""
+    modified: bool = False
+    system: str = ""
+    packages: tuple[tuple[str, str], ...] = ()
+    who: str = ""
+
+    @property
+    def moment(self) -> datetime:
+        """The time as a date."""
+        try:
+            found = datetime.fromisoformat(self.time)
+        except ValueError as error:
+            raise UnreadableFile(f"Expected a time in a stamp, got {self.time[:40]!r}.") from error
+        return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+    def describe(self) -> tuple[tuple[str, str], ...]:
+        """Return names and values for people; what is not known is left out."""
+        commit = self.commit and self.commit[:12] + (" with changes" if self.modified else "")
+        rows = (
+            ("date", f"{self.moment:%Y-%m-%d %H:%M} UTC"),
+            ("commit", commit),
+            ("system", self.system),
+            ("packages", ", ".join(f"{name} {version}" for name, version in self.packages)),
+            ("run by", self.who),
+        )
+        return tuple((name, one_line(value)) for name, value in rows if value)
+
+
+def make_stamp() -> Stamp:
+    """Return the stamp of this moment, in the current folder.
+
+    Example:
+        >>> make_stamp().packages[0][0]
+        'epsilometer'
+    """
+    commit = ask_git("rev-parse", "HEAD")
+    return Stamp(
+        time=_read_clock().isoformat(timespec="seconds"),
+        commit=commit or "",
+        modified=bool(
+            commit and ask_git("status", "--porcelain", "--untracked-files=no", "--", *_CODE)
+        ),
+        system=f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
+        packages=tuple(_list_packages()),
+        who=os.environ.get(WHO, ""),
+    )
+
+
+def find_stamp(result: Path) -> Path:
+    """Return where the stamp of a result is: a JSON file, or the directory of a run."""
+    if result.is_dir() or result.name == "result.json":
+        return (result if result.is_dir() else result.parent) / "stamp.json"
+    return result.with_suffix(".stamp.json")
+
+
+def write_stamp(result: Path) -> Stamp:
+    """Write the stamp of this moment beside a result, once: a later call keeps the first."""
+    known = read_stamp(result)
+    if known is not None:
+        return known
+    stamp, path = make_stamp(), find_stamp(result)
+    data = msgspec.json.format(msgspec.json.encode(stamp), indent=2) + b"\n"
+    try:
+        write_whole(path, data, private=result.is_dir())
+    except OSError as error:
+        raise InvalidArgument(f"Could not write {str(path)!r}: {error.strerror}.") from error
+    return stamp
+
+
+def read_stamp(result: Path) -> Stamp | None:
+    """Return the stamp beside a result; None where there is none."""
+    path = find_stamp(result)
+    if not path.exists():
+        return None
+    try:
+        return msgspec.json.decode(read_plain(path), type=Stamp)
+    except (msgspec.DecodeError, OSError) as error:
+        raise UnreadableFile(f"Expected a stamp in {str(path)!r}, got other content.") from error
+
+
+def ask_git(*call: str, folder: Path | None = None) -> str | None:
+    """Return what git answers; None where there is no git, or it refuses."""
+    try:
+        done = subprocess.run(
+            ["git", *call],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=_PATIENCE,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _read_clock() -> datetime:
+    """Return the time, or that of SOURCE_DATE_EPOCH, by which builds are made reproducible."""
+    fixed = os.environ.get("SOURCE_DATE_EPOCH", "")
+    return datetime.fromtimestamp(int(fixed), UTC) if fixed.isdecimal() else datetime.now(UTC)
+
+
+def _list_packages() -> list[tuple[str, str]]:
+    found = []
+    for name in _PACKAGES:
+        try:
+            found.append((name, metadata.version(name)))
+        except metadata.PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,228 @@
+"""Make a training private by a sampler whose ε is proved, and book that ε."""
+
+import math
+from collections.abc import Iterator, MutableMapping
+from typing import Any, Literal, TypeAlias
+
+from opacus import PrivacyEngine  # type: ignore[import-untyped]
+from opacus.accountants import IAccountant  # type: ignore[import-untyped]
+from opacus.data_loader import wrap_collate_with_empty  # type: ignore[import-untyped]
+from torch.utils import data
+
+from epsilometer import _validate
+from epsilometer.accounting.pld import varied_poisson_epsilon
+from epsilometer.accounting.shuffle_upper import shuffle_upper
+from epsilometer.errors import InvalidArgument
+from epsilometer.integrations.opacus.objects import check_engine, count_batches
+from epsilometer.sampling.batch_sampler import BatchSampler, FixedSize
+from epsilometer.sampling.samplers import BallsInBins, Poisson, Sampler
+
+SamplerName: TypeAlias = Literal["balls-in-bins", "poisson"]
+_CALL = "make_private(engine, module=…, optimizer=…, data_loader=…, sampler='balls-in-bins')"
+_SAME = 1e-6  # relative, of two rates that were computed in different ways
+
+
+def make_private(
+    engine: Any,
+    *,
+    module: Any,
+    optimizer: Any,
+    data_loader: Any,
+    noise_multiplier: float,
+    max_grad_norm: float | list[float],
+    sampler: SamplerName = "balls-in-bins",
+    physical_size: int | None = None,
+    seed: int | None = None,
+    **options: Any,
+) -> tuple[Any, ...]:
+    """Do what ``PrivacyEngine.make_private`` does, by a sampler whose ε is proved.
+
+    With ``"balls-in-bins"`` an epoch has as many batches as before and takes every record exactly
+    once, as with shuffling; only the sizes of batches vary a little. ``engine.get_epsilon(delta)``
+    then returns a proved upper bound for what was trained.
+
+    Guarantee: the booked ε is at least the true one, for neighbours with a record zeroed out, or
+        removed while the number of batches stays; by ``epsilometer.shuffle_upper``. An epoch that
+        was begun counts as a whole one, and the least noise counts for all.
+    Assumption: every batch of the returned loader is used for exactly one step. One process; no
+        batches are accumulated. Randomness of batches is NumPy's, seeded by the operating system.
+
+    Args:
+        engine: A ``PrivacyEngine``; its accountant is replaced, so it must have booked nothing.
+        module: As of ``PrivacyEngine.make_private``, like all that is not named here.
+        optimizer: Likewise.
+        data_loader: Likewise: its data, batch size, workers and ``collate_fn`` are kept.
+        noise_multiplier: Likewise.
+        max_grad_norm: Likewise.
+        sampler: ``"balls-in-bins"`` or ``"poisson"``.
+        physical_size: The most records in a batch; larger ones keep a random subset, and what that
+            costs is booked too. By default nothing is cut.
+        seed: For the same batches again; keep it secret.
+        options: Further options of ``PrivacyEngine.make_private``.
+
+    Returns:
+        What ``PrivacyEngine.make_private`` returns.
+    """
+    check_engine(engine, _CALL)
+    steps = count_batches(data_loader)
+    if len(engine.accountant):
+        raise InvalidArgument(
+            f"Expected an engine that has booked nothing, got one with {len(engine.accountant)} "
+            "steps: its accountant would have to be replaced. Make a new PrivacyEngine."
+        )
+    if "poisson_sampling" in options:
+        raise InvalidArgument(
+            "Expected no poisson_sampling, got one: sampler= says how batches are drawn."
+        )
+    records = len(data_loader.dataset)
+    batch_size = -(-records // steps)
+    drawn = _choose_sampler(sampler, steps, records, physical_size)
+    batches = CountedBatches(drawn, records, batch_size, seed=seed)
+    private = data.DataLoader(
+        data_loader.dataset,
+        batch_sampler=batches,
+        num_workers=data_loader.num_workers,
+        collate_fn=wrap_collate_with_empty(collate_fn=data_loader.collate_fn),
+        pin_memory=data_loader.pin_memory,
+        timeout=data_loader.timeout,
+        worker_init_fn=data_loader.worker_init_fn,
+        multiprocessing_context=data_loader.multiprocessing_context,
+        generator=data_loader.generator,
+        prefetch_factor=data_loader.prefetch_factor,
+        persistent_workers=data_loader.persistent_workers,
+    )
+    engine.accountant = ProvedAccountant(batches)
+    made = PrivacyEngine.make_private(
+        engine,
+        module=module,
+        optimizer=optimizer,
+        data_loader=private,
+        noise_multiplier=noise_multiplier,
+        max_grad_norm=max_grad_norm,
+        poisson_sampling=False,  # epsilometer: ignore[SHUF001] booked by ProvedAccountant
+        **options,
+    )
+    kept: tuple[Any, ...] = made
+    return kept
+
+
+def _choose_sampler(name: str, steps: int, records: int, physical_size: int | None) -> Sampler:
+    known: dict[str, Sampler] = {
+        "balls-in-bins": BallsInBins(steps=steps),
+        "poisson": Poisson(rate=1 / steps, steps=steps),
+    }
+    if name not in known:
+        raise InvalidArgument(f"Expected sampler among {', '.join(known)}, got {name!r}.")
+    if physical_size is None:
+        return known[name]
+    _validate.whole(1, physical_size=physical_size)
+    if physical_size < records / steps:
+        raise InvalidArgument(
+            f"Expected physical_size ≥ {math.ceil(records / steps)}, the records of an average "
+            f"batch, got {physical_size}."
+        )
+    return FixedSize(known[name], physical_size)
+
+
+class CountedBatches(BatchSampler):
+    """Batches that count the epochs which were begun."""
+
+    begun: int = 0
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """Draw one epoch, and count it."""
+        self.begun += 1
+        yield from super().__iter__()
+
+
+class ProvedAccountant(IAccountant):  # type: ignore[misc]
+    """Book the steps of a sampler whose ε is proved.
+
+    Guarantee: ``get_epsilon`` is at least the true ε, as ``make_private`` says.
+    Assumption: all steps are taken on batches of ``batches``, one step per batch.
+
+    Args:
+        batches: What draws them.
+    """
+
+    def __init__(self, batches: CountedBatches) -> None:
+        super().__init__()
+        self.batches = batches
+        self.epochs_before = 0  # of a run that was resumed
+
+    @property
+    def sampler(self) -> Sampler:
+        """What the accountant assumes."""
+        return self.batches.sampler
+
+    @property
+    def epochs(self) -> int:
+        """Epochs that were begun, or more where there are more steps on the books."""
+        booked = -(-len(self) // len(self.batches))
+        return max(self.epochs_before + self.batches.begun, booked)
+
+    def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
+        """Book one step.
+
+        Raises:
+            InvalidArgument: Batches were accumulated, which makes another sampler of them.
+        """
+        expected = 1 / len(self.batches)
+        if abs(sample_rate - expected) > _SAME * expected:
+            raise InvalidArgument(
+                f"Expected one batch per step, a rate of {expected:.4g}, got {sample_rate:.4g}: "
+                "accumulated batches are another sampler. Use a larger batch_size, and Opacus's "
+                "BatchMemoryManager for memory."
+            )
+        if self.history and self.history[-1][:2] == (noise_multiplier, sample_rate):
+            noise, rate, steps = self.history.pop()
+            self.history.append((noise, rate, steps + 1))
+        else:
+            self.history.append((noise_multiplier, sample_rate, 1))
+
+    def get_epsilon(self, delta: float) -> float:
+        """Return a proved upper bound on the ε of all steps on the books."""
+        _validate.open_unit(delta=delta)
+        if not self.history:
+            return 0.0
+        least = min(noise for noise, _, _ in self.history)
+        if least <= 0:
+            return math.inf
+        if isinstance(self.sampler, Poisson):
+            return varied_poisson_epsilon(
+                [(noise, steps) for noise, _, steps in self.history],
+                sampling_rate=1 / len(self.batches),
+                delta=delta,
+            )
+        return shuffle_upper(
+            noise_multiplier=least,
+            steps=len(self.batches),
+            epochs=self.epochs,
+            delta=delta,
+            sampler=self.sampler,
+            batch_size=self.batches.batch_size,
+        ).high
+
+    def __len__(self) -> int:
+        """Return the steps on the books."""
+        return sum(steps for _, _, steps in self.history)
+
+    @classmethod
+    def mechanism(cls) -> str:
+        """Return the name in reports."""
+        return "proved"
+
+    def state_dict(self, destination: MutableMapping[str, Any] | None = None) -> Any:
+        """Return the books, and the epochs that were begun."""
+        state = super().state_dict(destination)
+        state["epochs"] = self.epochs
+        return state
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        """Take over the books of a run that is resumed; its last epoch counts as a whole one."""
+        super().load_state_dict(state_dict)
+        if "epochs" not in state_dict:
+            raise InvalidArgument(
+                "Expected a state with epochs, as this accountant writes it, got one without."
+            )
+        self.epochs_before = int(state_dict["epochs"])

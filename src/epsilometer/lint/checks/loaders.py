@@ -1,0 +1,156 @@
+"""Check loaders: SHUF001, SHUF002, SHUF009 and SHUF010."""
+
+import ast
+from collections.abc import Iterator
+
+from epsilometer.lint.checks.feeding import Feeding
+from epsilometer.lint.checks.place import Place, make_place, report_beside
+from epsilometer.lint.flow import Frame, Value
+from epsilometer.lint.module import FUNCTIONS, write_name
+from epsilometer.lint.programs import Programs
+from epsilometer.lint.purposes import is_other_end, names_training
+from epsilometer.lint.roles import Loop, Source
+
+
+def find_poisson_off(programs: Programs, _: Feeding) -> Iterator[Place]:
+    """Yield SHUF001: ``make_private(..., poisson_sampling=False)``.
+
+    Not where the loader draws by coins already, nor without noise: then no ε is promised.
+    """
+    asked = any(roles.reads_epsilon for roles in programs.roles.values())
+    for roles in programs.roles.values():
+        module = roles.module
+        for call in roles.engines:
+            option = call.find_argument("poisson_sampling")
+            if option is None or roles.coins or roles.evaluate(call, "noise_multiplier") == 0:
+                continue
+            if False not in programs.flow.list_values(Value(option, module)):
+                continue
+            if call.method.endswith("epsilon") or asked:
+                detail = f"In {call.method}()."
+                yield make_place("SHUF001", "error", module, call.node, detail, shown=option)
+            else:
+                detail = (
+                    f"In {call.method}(). No ε is asked for in this project; elsewhere it may be."
+                )
+                yield make_place("SHUF001", "warning", module, call.node, detail, shown=option)
+
+
+def find_loaders(programs: Programs, feeding: Feeding) -> Iterator[Place]:
+    """Yield SHUF002 and SHUF009: loaders that shuffle, or keep the order of the data."""
+    for roles in programs.roles.values():
+        for source in roles.sources:
+            if programs.private:
+                yield from _check_source(programs, feeding, source)
+
+
+def _check_source(programs: Programs, feeding: Feeding, source: Source) -> Iterator[Place]:
+    call, loader, module = source.call, source.loader, source.module
+    if loader.needs and call.find_argument(loader.needs) is None:
+        return
+    if any(_is_given(call.find_argument(name)) for name in loader.unless):
+        return  # the sampler is looked at by itself
+    loops = feeding.list_loops(Value(call.node, module))
+    if loops and not any(loop.trains for loop in loops):
+        return  # only looked at
+    option = call.find_argument(loader.argument, position=loader.position)
+    data = call.find_argument(loader.data or "dataset", position=0)
+    if _takes_everything(source):
+        return
+    for frame in _list_frames(programs, source):
+        names = (write_name(data), *_list_site_names(frame))
+        if any(is_other_end(name) for name in names):
+            continue
+        value: object = loader.default
+        if option is None and call.unsure:
+            continue
+        if option is not None:
+            value = programs.flow.evaluate(Value(option, module, frame))
+        if value is loader.shuffles_when:
+            rule, seen = "SHUF002", _describe_site(frame, source)
+        elif value in (True, False) and loader.ordered and _is_trained_on(source, loops, names):
+            rule, seen = "SHUF009", _describe_site(frame, source)
+        else:
+            continue
+        found = list(
+            report_beside(
+                programs, rule, module, call.node, shown=option or call.node, names=names,
+                seen=seen, replaced=True,
+            )
+        )  # fmt: skip
+        if found:
+            yield from found
+            return
+
+
+def _is_given(argument: ast.expr | None) -> bool:
+    return argument is not None and not (
+        isinstance(argument, ast.Constant) and argument.value is None
+    )
+
+
+def _takes_everything(source: Source) -> bool:
+    """Tell whether a batch is the whole of the data: then nothing is sampled."""
+    size = source.call.find_argument("batch_size", position=1)
+    match size:
+        case ast.Call(func=ast.Name(id="len"), args=[ast.Name(id=name)]):
+            data = source.call.find_argument(source.loader.data or "dataset", position=0)
+            return write_name(data) == name
+    return False
+
+
+def _list_frames(programs: Programs, source: Source) -> list[Frame | None]:
+    function = source.module.find_function(source.call.node)
+    if isinstance(function, FUNCTIONS):
+        return [*programs.flow.list_frames(source.module, function)]
+    return [None]
+
+
+def _list_site_names(frame: Frame | None) -> list[str]:
+    """Return what a call of a function that makes a loader says about its purpose."""
+    if frame is None or frame.site is None:
+        return []
+    site = frame.site
+    names = [write_name(value.node) for value in frame.arguments.values()]
+    names += [
+        value.node.value
+        for value in frame.arguments.values()
+        if isinstance(value.node, ast.Constant)
+        and isinstance(value.node.value, str)
+        and value.node.value in ("test", "val", "valid", "validation", "eval", "dev")
+    ]
+    return [*names, site.module.find_target(site.call.node)]
+
+
+def _describe_site(frame: Frame | None, source: Source) -> str:
+    if frame is None or frame.site is None or frame.site.module is source.module:
+        return ""
+    return f"Called in {frame.site.module.path} line {frame.site.call.node.lineno}. "
+
+
+def _is_trained_on(source: Source, loops: list[Loop], names: tuple[str, ...]) -> bool:
+    """Tell whether there is evidence that a loader feeds training."""
+    if any(loop.trains for loop in loops):
+        return True
+    target = source.module.find_target(source.call.node)
+    around = source.module.find_function(source.call.node)
+    method = around.name if isinstance(around, FUNCTIONS) else ""
+    if source.call.method == "numpy_input_fn":
+        return names_training(target)
+    return method == "train_dataloader" and not any(is_other_end(name) for name in names)
+
+
+def find_trainers(programs: Programs, _: Feeding) -> Iterator[Place]:
+    """Yield SHUF010: a trainer that makes its own loader, and shuffles."""
+    for roles in programs.roles.values():
+        for training in roles.trainings:
+            if training.overridden:
+                continue
+            yield from report_beside(
+                programs,
+                "SHUF010",
+                training.module,
+                training.call.node,
+                shown=training.call.node,
+                replaced=True,
+            )

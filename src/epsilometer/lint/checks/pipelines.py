@@ -1,0 +1,116 @@
+"""Check pipelines and fits: SHUF003 to SHUF006."""
+
+import ast
+from collections.abc import Iterator
+
+from epsilometer.lint.chains import Shuffle, find_shuffles
+from epsilometer.lint.checks.feeding import Feeding
+from epsilometer.lint.checks.place import Place, report_beside
+from epsilometer.lint.flow import Number, Value
+from epsilometer.lint.module import Module, write_name
+from epsilometer.lint.programs import Programs
+from epsilometer.lint.purposes import names_training
+from epsilometer.lint.suggestion import list_dataset_sizes
+
+
+def find_pipelines(programs: Programs, _: Feeding) -> Iterator[Place]:
+    """Yield SHUF003, SHUF004 and SHUF005: tf.data and its kin, the gravest fault of each."""
+    known: dict[int, list[Number]] = {}  # by module, each of which is read once
+    for roles in programs.roles.values():
+        module = roles.module
+        if roles.coins:
+            continue
+        for shuffle in find_shuffles(module, programs.flow):
+            sizes: list[Number] = []
+            for beside in programs.list_beside(module, shuffle.node)[:1]:
+                told = beside.accountant.module
+                if id(told) not in known:
+                    known[id(told)] = list_dataset_sizes(told, programs.flow)
+                sizes = known[id(told)]
+            rule_id, seen = _find_fault(shuffle, sizes)
+            if rule_id:
+                node = shuffle.node
+                yield from report_beside(
+                    programs,
+                    rule_id,
+                    module,
+                    node,
+                    shown=node.func,
+                    names=shuffle.names,
+                    seen=seen,
+                    numbers=None if shuffle.buffer is None else {"buffer": shuffle.buffer},
+                )
+
+
+def _find_fault(shuffle: Shuffle, sizes: list[Number]) -> tuple[str, str]:
+    if shuffle.after_batch:
+        return "SHUF004", ""
+    size = shuffle.size if shuffle.size is not None else min(sizes, default=None)
+    if shuffle.buffer is not None and size is not None and shuffle.buffer < size:
+        return "SHUF005", f"The buffer holds {shuffle.buffer} of {size} records. "
+    return ("SHUF003", "") if shuffle.before_batch else ("", "")
+
+
+def find_fits(programs: Programs, _: Feeding) -> Iterator[Place]:
+    """Yield SHUF006 and SHUF009: ``fit(x, y, batch_size=...)``.
+
+    Keras takes ``batch_size`` with arrays only, so it tells arrays (shuffled) from datasets.
+    """
+    for roles in programs.roles.values():
+        module = roles.module
+        if not module.names.packages & module.catalogue.fit_shuffles:
+            continue
+        plain = _find_plain_models(module)
+        for call in module.calls:
+            if call.method != "fit" or not isinstance(call.function, ast.Attribute):
+                continue
+            option = call.find_argument("shuffle", position=8)
+            batch_size = call.find_argument("batch_size", position=2)
+            shown = batch_size if option is None else option
+            receiver = write_name(call.function.value)
+            if shown is None or receiver in plain:
+                continue
+            value = True if option is None else programs.flow.evaluate(Value(option, module))
+            if value is True:
+                rule = "SHUF006"
+            elif value is False and batch_size is not None and _is_of_arrays(call.positional):
+                rule = "SHUF009"
+            else:
+                continue
+            yield from report_beside(
+                programs, rule, module, call.node, shown=shown, names=(receiver,)
+            )
+
+
+def _is_of_arrays(positional: list[ast.expr]) -> bool:
+    return len(positional) > 1 or any(names_training(write_name(each)) for each in positional)
+
+
+def _find_plain_models(module: Module) -> set[str]:
+    """Return models that are compiled with an optimizer that is not private.
+
+    Only said where DP is the optimizer's doing: DPModel and JAX-Privacy take any optimizer.
+    """
+    dp = {name for call in module.calls for root, name in call.known if "privacy" in root}
+    if not any(name.endswith("Optimizer") for name in dp) or dp & {"DPModel", "DPSequential"}:
+        return set()
+    models = set()
+    for call in module.calls:
+        if call.method == "compile" and isinstance(call.function, ast.Attribute):
+            optimizer = call.find_argument("optimizer", position=0)
+            if is_plain_optimizer(module, optimizer):
+                models.add(write_name(call.function.value))
+    return models
+
+
+def is_plain_optimizer(module: Module, optimizer: ast.expr | None) -> bool:
+    """Tell whether an optimizer is one of Keras itself, by its name or its class."""
+    if isinstance(optimizer, ast.Name):
+        optimizer = module.bindings.find_once(optimizer)
+    match optimizer:
+        case ast.Constant(value=str()):
+            return True
+        case ast.Call(func=function):
+            packages = {package for package, _ in module.names.resolve(function)}
+            return bool(packages & module.catalogue.fit_shuffles)
+    return False

@@ -1,0 +1,350 @@
+"""Follow values through a project: where an expression comes from, and what it is worth."""
+
+import ast
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from epsilometer.lint.module import FUNCTIONS, Binding, Call, Function, Module, Path
+from epsilometer.lint.project import (
+    Project,
+    Site,
+    Symbol,
+    bind_arguments,
+    is_method,
+    list_defaults,
+)
+
+Number: TypeAlias = int | float
+
+_BUDGET = 60  # steps of one question: code of any size is asked at the same price
+_DEEPEST = 6  # questions inside a question
+_SENSIBLE = 1e18  # numbers of a training run are smaller
+_MOST_VALUES = 4  # that one expression may have
+_PASSES_ON = ("iter", "enumerate", "tqdm", "trange", "cycle", "list", "tuple", "islice", "track")
+_OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.USub: operator.neg,
+    ast.Not: operator.not_,
+}
+
+
+class Unknown:
+    """What cannot be told from the source."""
+
+
+UNKNOWN = Unknown()
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """A call of a function: what its parameters are this time.
+
+    Attributes:
+        function: Which.
+        arguments: What was given, by the names of the parameters.
+        unsure: Parameters of which nothing can be said.
+        site: The call; None where the project has none.
+    """
+
+    function: Function
+    arguments: "dict[str, Value]" = field(default_factory=dict)
+    unsure: frozenset[str] = frozenset()
+    site: Site | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """A part of an expression, where it stands and in which call.
+
+    Attributes:
+        node: The expression.
+        module: Where it stands.
+        frame: The call of the function around it, if one is looked at.
+        path: The part of it that is meant: ``(0,)`` is the first of what it returns.
+    """
+
+    node: ast.expr
+    module: Module
+    frame: Frame | None = None
+    path: Path = ()
+
+    @property
+    def call(self) -> Call | None:
+        """The call that it is, if it is one."""
+        return self.module.call_of.get(id(self.node))
+
+
+class Flow:
+    """Answers where values come from. Every answer costs a bounded number of steps."""
+
+    def __init__(self, project: Project) -> None:
+        self.project = project
+
+    def trace(self, start: Value, depth: int = 0) -> list[Value]:
+        """Return the expressions a value may come from: calls, constants, unresolved names."""
+        found: list[Value] = []
+        seen: set[tuple[int, int, Path]] = set()
+        waiting, left = [start], _BUDGET
+        while waiting and left:
+            left -= 1
+            value = waiting.pop()
+            key = (id(value.node), id(value.frame), value.path)
+            if key in seen:
+                continue
+            seen.add(key)
+            following = self._step(value, depth)
+            if following is None:
+                found.append(value)
+            else:
+                waiting.extend(following)
+        return found + waiting[:1]  # what was not followed to its end is there, and unknown
+
+    def _step(self, value: Value, depth: int) -> list[Value] | None:  # noqa: PLR0911, PLR0912
+        """Return where a value comes from, one step back; None if it begins here."""
+        node, path = value.node, value.path
+        match node:
+            case ast.Name():
+                return self._follow_name(value, node)
+            case ast.Attribute():
+                return self._follow_attribute(value, node, depth)
+            case ast.Call():
+                return self._follow_call(value, node, depth)
+            case ast.IfExp(body=body, orelse=other):
+                return [self._at(value, body), self._at(value, other)]
+            case ast.BoolOp(values=values):
+                return [self._at(value, each) for each in values]
+            case ast.NamedExpr(value=inner) | ast.Await(value=inner) | ast.Starred(value=inner):
+                return [self._at(value, inner)]
+            case ast.Tuple(elts=elements) | ast.List(elts=elements) if path:
+                if isinstance(path[0], int) and -len(elements) <= path[0] < len(elements):
+                    return [self._at(value, elements[path[0]], path[1:])]
+            case ast.Dict(keys=keys, values=values) if path:
+                for key, inner in zip(keys, values, strict=True):
+                    if isinstance(key, ast.Constant) and key.value == path[0]:
+                        return [self._at(value, inner, path[1:])]
+            case ast.Subscript(value=inner, slice=ast.Constant(value=index)):
+                if isinstance(index, int | str) and not isinstance(index, bool):
+                    return [self._at(value, inner, (index, *path))]
+        return None
+
+    @staticmethod
+    def _at(value: Value, node: ast.expr, path: Path | None = None) -> Value:
+        return Value(node, value.module, value.frame, value.path if path is None else path)
+
+    def _bind(self, value: Value, binding: Binding, module: Module) -> list[Value]:
+        if binding.value is None:
+            return []
+        frame = value.frame if module is value.module else None
+        return [Value(binding.value, module, frame, (*binding.path, *value.path))]
+
+    def _follow_name(self, value: Value, name: ast.Name) -> list[Value] | None:
+        module = value.module
+        scope, bound = module.bindings.find(name)
+        if not bound:
+            symbol = self.project.resolve(module, name)
+            if symbol is None or symbol.node is not None or not symbol.name:
+                return None
+            return self._list_globals(symbol, value)
+        if module.bindings.is_changed(name.id) and value.path:
+            return None  # a dictionary that is changed somewhere
+        found: list[Value] = []
+        for binding in bound:
+            if binding.argument:
+                if not isinstance(scope, FUNCTIONS):
+                    return None
+                found += self._follow_argument(value, scope, name.id)
+            elif binding.value is None:
+                return None
+            else:
+                found += self._bind(value, binding, module)
+        return found or None
+
+    def _list_globals(self, symbol: Symbol, value: Value) -> list[Value] | None:
+        bound = symbol.module.bindings.find_global(symbol.name)
+        if any(each.value is None for each in bound):
+            return None
+        made = [each for binding in bound for each in self._bind(value, binding, symbol.module)]
+        return [Value(each.node, each.module, None, each.path) for each in made] or None
+
+    def _follow_argument(self, value: Value, function: Function, name: str) -> list[Value]:
+        frame = value.frame
+        if frame is not None and frame.function is function:
+            given = frame.arguments.get(name)
+            if given is not None:
+                return [Value(given.node, given.module, given.frame, (*given.path, *value.path))]
+            if name in frame.unsure:
+                return []
+            default = list_defaults(function).get(name)
+            return [] if default is None else [Value(default, value.module, None, value.path)]
+        return [
+            inner
+            for each in self.list_frames(value.module, function)
+            for inner in self._follow_argument(
+                Value(value.node, value.module, each, value.path), function, name
+            )
+        ]
+
+    def list_frames(self, module: Module, function: Function) -> list[Frame]:
+        """Return the calls of a function that the project has; one with defaults if it has none."""
+        sites = self.project.callers.get(id(function), [])
+        frames = [self.make_frame(module, function, site) for site in sites]
+        return frames or [Frame(function)]
+
+    def make_frame(
+        self, module: Module, function: Function, site: Site, outer: Frame | None = None
+    ) -> Frame:
+        """Return the frame of a call of a function."""
+        method = is_method(module, function)
+        given, unsure = bind_arguments(function, site.call, method=method)
+        arguments = {name: Value(node, site.module, outer) for name, node in given.items()}
+        return Frame(function, arguments, frozenset(unsure), site)
+
+    def _follow_attribute(
+        self, value: Value, node: ast.Attribute, depth: int
+    ) -> list[Value] | None:
+        module, project = value.module, self.project
+        symbol = project.resolve(module, node)
+        if symbol is not None:
+            if symbol.node is None and symbol.name:
+                return self._list_globals(symbol, value)
+            return None
+        if isinstance(node.value, ast.Name) and node.value.id == "self":
+            around = module.find_class(node)
+            if around is not None:
+                return self._list_attributes(module, around, node.attr, value)
+            return None
+        if depth < _DEEPEST:
+            for base in self.trace(self._at(value, node.value, ()), depth + 1):
+                made = self.find_class(base)
+                if made is not None:
+                    assert isinstance(made.node, ast.ClassDef)
+                    found = self._list_attributes(made.module, made.node, node.attr, value)
+                    if found is not None:
+                        return found
+        return self._find_option(value, node.attr)
+
+    def find_class(self, value: Value) -> Symbol | None:
+        """Return the class of the project that a value is an instance of."""
+        call = value.call
+        if call is None or value.path:
+            return None
+        symbol = self.project.resolve(value.module, call.function)
+        return symbol if symbol is not None and isinstance(symbol.node, ast.ClassDef) else None
+
+    def _list_attributes(
+        self, module: Module, around: ast.ClassDef, name: str, value: Value
+    ) -> list[Value] | None:
+        for each in self.project.list_classes(module, around):
+            assert isinstance(each.node, ast.ClassDef)
+            bound = each.module.bindings.find_attribute(each.node, name)
+            if bound:
+                if any(binding.value is None for binding in bound):
+                    return None
+                return [
+                    Value(binding.value, each.module, None, (*binding.path, *value.path))
+                    for binding in bound
+                    if binding.value is not None
+                ]
+            method = each.module.methods.get(id(each.node), {}).get(name)
+            if method is not None:
+                return self._list_returns(each.module, method, None, value.path)
+        return None
+
+    def _find_option(self, value: Value, name: str) -> list[Value] | None:
+        """Return the default of an option. Switches may be set otherwise, so they are unknown."""
+        found = self.project.options.get(name, [])
+        own = [each for each in found if each[0] is value.module] or found
+        if len(own) != 1 or value.path:
+            return None
+        module, default = own[0]
+        if isinstance(default, ast.Constant) and isinstance(default.value, bool | None):
+            return None
+        return [Value(default, module)]
+
+    def _list_returns(
+        self, module: Module, function: Function, frame: Frame | None, path: Path
+    ) -> list[Value] | None:
+        returned = module.returns.get(id(function), [])
+        return [Value(each, module, frame, path) for each in returned] or None
+
+    def _follow_call(self, value: Value, node: ast.Call, depth: int) -> list[Value] | None:  # noqa: PLR0911
+        call, module = value.call, value.module
+        if call is None:
+            return None
+        for name in call.known & set(module.catalogue.passes):
+            handed = call.find_argument(module.catalogue.passes[name])
+            return None if handed is None else [self._at(value, handed)]
+        if call.known & module.catalogue.names or call.method in module.catalogue.engines:
+            return None
+        symbol = self.project.find_called(module, call)
+        if symbol is not None and isinstance(symbol.node, FUNCTIONS):
+            frame = self.make_frame(
+                symbol.module, symbol.node, Site(module, call), outer=value.frame
+            )
+            if depth < _DEEPEST:
+                return self._list_returns(symbol.module, symbol.node, frame, value.path)
+            return None
+        if call.method in _PASSES_ON and node.args and not value.path:
+            return [self._at(value, node.args[0])]
+        return None
+
+    def list_values(self, value: Value, depth: int = 0) -> set[Any]:
+        """Return what an expression may be worth; ``UNKNOWN`` stands for what cannot be told."""
+        worth: set[Any] = set()
+        for each in self.trace(value, depth):
+            worth.add(self._compute(each, depth))
+            if len(worth) > _MOST_VALUES:
+                return {UNKNOWN}
+        return worth or {UNKNOWN}
+
+    def evaluate(self, value: Value, depth: int = 0) -> Any:
+        """Return a number, a bool or a text; None if it cannot be told, or may be several."""
+        worth = self.list_values(value, depth)
+        only = next(iter(worth)) if len(worth) == 1 else None
+        return None if isinstance(only, Unknown) else only
+
+    def _compute(self, value: Value, depth: int) -> Any:  # noqa: PLR0911
+        if depth > _DEEPEST or value.path:
+            return UNKNOWN
+        match value.node:
+            case ast.Constant(value=constant):
+                return constant if isinstance(constant, int | float | str) else UNKNOWN
+            case ast.UnaryOp(op=op, operand=operand):
+                inner, function = [operand], _OPERATORS.get(type(op))
+            case ast.BinOp(left=left, op=op, right=right):
+                inner, function = [left, right], _OPERATORS.get(type(op))
+            case ast.Call(func=ast.Name(id="int" | "float" as kind), args=[operand], keywords=[]):
+                inner, function = [operand], int if kind == "int" else float
+            case _:
+                return UNKNOWN
+        if function is None:
+            return UNKNOWN
+        worth = [self.evaluate(self._at(value, each), depth + 1) for each in inner]
+        # Numbers of a sensible size alone: the rest is not arithmetic of a training script.
+        if not all(isinstance(each, int | float) and abs(each) < _SENSIBLE for each in worth):
+            return UNKNOWN
+        try:
+            return function(*worth)
+        except (ArithmeticError, ValueError):
+            return UNKNOWN
+
+    def read_number(self, value: Value) -> Number | None:
+        """Return a number of a sensible size, or None."""
+        worth = self.evaluate(value)
+        if isinstance(worth, bool) or not isinstance(worth, int | float):
+            return None
+        return worth if abs(worth) < _SENSIBLE else None
+
+    def read_ratio(self, value: Value) -> tuple[Value | None, Value | None]:
+        """Return numerator and denominator of ``batch_size / n``, also behind a name."""
+        for each in self.trace(value):
+            match each.node:
+                case ast.BinOp(left=left, op=ast.Div(), right=right):
+                    return self._at(each, left, ()), self._at(each, right, ())
+        return None, None

@@ -1,0 +1,351 @@
+"""Find what calls do for privacy: account, sample, shuffle, train."""
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from epsilometer.lint.flow import Flow, Value
+from epsilometer.lint.libraries import DpCall, Kind, Loader, Trainer
+from epsilometer.lint.module import FUNCTIONS, Call, Function, Module, write_name
+from epsilometer.lint.purposes import is_training_call
+
+RATES = ("sampling_probability", "sampling_prob", "sample_rate", "q", "sampling_rate")
+RATES_SET = frozenset(RATES)
+_KINDS: tuple[Kind, ...] = ("hedged", "accountant", "training")  # of one call: the first that is
+_COIN_SAMPLER = re.compile(r"poisson\w*(sampl|batch|load)|(sampl|batch|load)\w*poisson", re.I)
+_NO_SAMPLER = re.compile(r"event|account|compute|epsilon|eps_|^mu_|mechanism", re.I)
+_UNIFORM = ("random", "rand", "uniform", "random_sample", "uniform_", "random_uniform")
+_OWN_ACCOUNTANT = re.compile(r"eps|rdp|privacy|account|sigma|noise|budget|moment", re.I)
+_NOISES = {"sigma", "noise_multiplier", "noise", "noise_scale", "noise_std"}
+_LOOPS = (ast.For, ast.AsyncFor)
+_NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_CHOOSES = re.compile(r"sampl|batch|poisson|lot", re.I)
+_INDICES = {"nonzero", "flatnonzero", "argwhere", "where", "choice", "batch", "indices"}
+
+
+@dataclass(frozen=True, eq=False)
+class Accountant:
+    """A call that assumes Poisson sampling.
+
+    Attributes:
+        module: Where it stands.
+        call: The call.
+        name: What is called there.
+        kind: As of :class:`~epsilometer.lint.libraries.DpCall`.
+        own: Whether the project wrote it itself.
+        counts: Whether it counts the steps of a run.
+    """
+
+    module: Module
+    call: Call
+    name: str
+    kind: Kind
+    own: bool = False
+    counts: bool = False
+
+    @property
+    def node(self) -> ast.Call:
+        """Where it stands."""
+        return self.call.node
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A call that makes a loader or a sampler."""
+
+    module: Module
+    call: Call
+    loader: Loader
+
+
+@dataclass(frozen=True, eq=False)
+class Training:
+    """A call that makes a trainer, which makes its own loader.
+
+    Attributes:
+        module: Where it stands.
+        call: The call.
+        trainer: What is known of the class.
+        overridden: Whether the project overrides what makes the loader.
+    """
+
+    module: Module
+    call: Call
+    trainer: Trainer
+    overridden: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Loop:
+    """A loop over something.
+
+    Attributes:
+        module: Where it stands.
+        node: The loop.
+        trains: Whether a step of training is in it.
+    """
+
+    module: Module
+    node: ast.For | ast.AsyncFor
+    trains: bool
+
+
+class Roles:
+    """The roles of the calls of one module."""
+
+    def __init__(self, module: Module, flow: Flow) -> None:
+        self.module, self._flow = module, flow
+        self._catalogue = module.catalogue
+
+    def evaluate(self, call: Call, name: str) -> object:
+        """Return what an argument is worth; None if it is missing or cannot be told."""
+        argument = call.find_argument(name)
+        return None if argument is None else self._flow.evaluate(Value(argument, self.module))
+
+    @cached_property
+    def accountants(self) -> list[Accountant]:
+        """Calls that assume Poisson sampling, in the order of the source."""
+        found = []
+        for call in self.module.calls:
+            known = [each for name in call.known for each in self._catalogue.calls.get(name, ())]
+            valid = [each for each in known if self._applies(call, each)]
+            kinds = {each.kind for each in valid}
+            kind = next((each for each in _KINDS if each in kinds), None)
+            if kind is not None:
+                counts = any(each.counts for each in valid)
+                made = Accountant(self.module, call, call.method, kind, counts=counts)
+                found.append(made)
+            elif not known and self._is_own_accountant(call):
+                found.append(Accountant(self.module, call, call.method, "accountant", own=True))
+        return found
+
+    def _applies(self, call: Call, known: DpCall) -> bool:  # noqa: PLR0911
+        """Tell whether the conditions of a call hold here."""
+        module = self.module
+        if known.needs_method:
+            return known.needs_method in self._methods
+        if known.needs_argument and known.needs_argument not in call.arguments:
+            return False
+        if known.needs_word and not any(known.needs_word in word for word in module.words):
+            return False
+        if known.kind != "training" and any(self.evaluate(call, name) == 1 for name in RATES):
+            return False  # a rate of 1 claims no amplification: every sampler keeps that ε
+        if known.unless_argument:
+            return self.evaluate(call, known.unless_argument) is not True
+        if known.unless_anywhere:
+            return known.unless_anywhere not in self._switched_off
+        return not known.unless_attribute or known.unless_attribute not in module.attributes
+
+    def _is_own_accountant(self, call: Call) -> bool:
+        """Recognise a function of the project that turns a rate and noise into ε, or back."""
+        if not _OWN_ACCOUNTANT.search(call.method):
+            return False
+        symbol = self._flow.project.find_called(self.module, call)
+        if symbol is None or not isinstance(symbol.node, FUNCTIONS):
+            return False
+        names = {each.arg for each in (*symbol.node.args.args, *symbol.node.args.kwonlyargs)}
+        rated = bool(names & {*RATES, "prob"})
+        aims = {"delta", "target_delta"} & names and {"eps", "epsilon", "target_epsilon"} & names
+        inside = self.module.find_function(call.node)
+        return rated and bool(names & _NOISES or aims) and not _is_accounting(inside)
+
+    # Of the whole module, and so asked once: a file may have thousands of accountants.
+
+    @cached_property
+    def _methods(self) -> set[str]:
+        return {call.method for call in self.module.calls}
+
+    @cached_property
+    def _switched_off(self) -> set[str]:
+        """Return the names of arguments that are False in some call."""
+        return {
+            name
+            for call in self.module.calls
+            for name, value in call.arguments.items()
+            if isinstance(value, ast.Constant) and value.value is False
+        }
+
+    @cached_property
+    def engines(self) -> list[Call]:
+        """Calls of ``make_private``, which replaces the loader unless told not to."""
+        methods, packages = self._catalogue.engines, self._catalogue.engine_packages
+        functions = {name for name in methods if name in self.module.names.defined}
+        if functions and not packages & self.module.names.packages:
+            return []
+        return [
+            call
+            for call in self.module.calls
+            if call.method in methods and call.packages <= packages
+        ]
+
+    @cached_property
+    def optimizer_steps(self) -> list[Call]:
+        """Calls of ``optimizer.step()``."""
+        return [
+            call
+            for call in self.module.calls
+            if call.method == "step"
+            and isinstance(call.function, ast.Attribute)
+            and not _is_bookkeeping(call)
+            and "account" not in write_name(call.function).lower()
+        ]
+
+    @cached_property
+    def book_steps(self) -> list[Call]:
+        """Calls of ``accountant.step(...)``, which book a step of training."""
+        return [
+            call
+            for call in self.module.calls
+            if call.method == "step"
+            and ("account" in write_name(call.function).lower() or RATES_SET & set(call.arguments))
+        ]
+
+    @property
+    def reads_epsilon(self) -> bool:
+        """Tell whether the module asks an engine or an accountant for its ε."""
+        return bool({"get_epsilon", "get_privacy_spent"} & self.module.attributes)
+
+    @cached_property
+    def coins(self) -> list[ast.AST]:
+        """Where the module draws batches by Poisson sampling."""
+        drawn: list[ast.AST] = [
+            call.node for call in self.module.calls if self._draws_by_coins(call)
+        ]
+        drawn += [node for node in self.module.nodes if self._is_coin(node)]
+        return drawn
+
+    def _draws_by_coins(self, call: Call) -> bool:
+        module = self.module
+        functions = [call.function]
+        if isinstance(call.function, ast.Attribute):  # DPDataLoader.from_data_loader(...)
+            functions.append(call.function.value)
+        if any(module.names.is_one_of(each, self._catalogue.samplers) for each in functions):
+            return True
+        if call.method in ("bernoulli", "binomial", "Bernoulli"):
+            return self._makes_batches(call.node)
+        if _COIN_SAMPLER.search(call.method) and not _NO_SAMPLER.search(call.method):
+            return True
+        return call.method not in self._catalogue.engines and any(
+            _COIN_SAMPLER.search(name) and self.evaluate(call, name) is True
+            for name in call.arguments
+        )
+
+    def _makes_batches(self, node: ast.AST) -> bool:
+        """Tell whether coins around a node choose records, rather than mask words or units."""
+        around = [each for each in self.module.walk_up(node) if isinstance(each, _NAMED)]
+        if any(_CHOOSES.search(each.name) for each in around):
+            return True
+        inside = around[0] if around else next(
+            (each for each in self.module.walk_up(node) if isinstance(each, ast.stmt)), node
+        )  # fmt: skip
+        return any(
+            isinstance(each, ast.Attribute | ast.Name)
+            and (each.attr if isinstance(each, ast.Attribute) else each.id) in _INDICES
+            for each in ast.walk(inside)
+        )
+
+    def _is_coin(self, node: ast.AST) -> bool:
+        """Recognise ``rng.random(n) < q`` and its kin, or the strategy of a plan."""
+        match node:
+            case ast.Compare(left=left, ops=[ast.Lt() | ast.LtE()], comparators=[_]):
+                return self._is_uniform(left) or self._is_coin_of_record(node, left)
+            case ast.Compare(
+                left=left,
+                ops=[ast.Gt() | ast.GtE()],
+                comparators=[ast.BinOp(left=ast.Constant(value=1), op=ast.Sub())],
+            ):
+                return self._is_uniform(left)
+            case ast.Compare(ops=[ast.Gt() | ast.GtE()], comparators=[right]):
+                return self._is_uniform(right)
+            case ast.Attribute(attr=name):
+                return name in self._catalogue.strategies
+        return False
+
+    def _is_uniform(self, expression: ast.expr) -> bool:
+        """Recognise many uniform draws at once, also behind a name."""
+        if isinstance(expression, ast.Name):
+            made = self.module.bindings.find_once(expression)
+            expression = expression if made is None else made
+        match expression:
+            case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name), args=args):
+                return name in _UNIFORM and (bool(args) or bool(expression.keywords))
+        return False
+
+    def _is_coin_of_record(self, node: ast.AST, left: ast.expr) -> bool:
+        """Recognise ``[i for i in range(n) if random.random() < q]``."""
+        match left:
+            case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)) if name in _UNIFORM:
+                parent = self.module.parents.get(id(node))
+                return isinstance(parent, ast.comprehension)
+        return False
+
+    @cached_property
+    def sources(self) -> list[Source]:
+        """Calls that make loaders and samplers."""
+        loaders = self._catalogue.loaders
+        return [
+            Source(self.module, call, loaders[name])
+            for call in self.module.calls
+            for name in sorted(call.known)
+            if name in loaders
+        ]
+
+    @cached_property
+    def trainings(self) -> list[Training]:
+        """Calls that make trainers with a loader of their own."""
+        return [made for call in self.module.calls for made in self._read_training(call)]
+
+    def _read_training(self, call: Call) -> Iterator[Training]:
+        trainers = self._catalogue.trainers
+        for name in sorted(call.known):
+            if name in trainers:
+                yield Training(self.module, call, trainers[name], overridden=False)
+                return
+        symbol = self._flow.project.resolve(self.module, call.function)
+        if symbol is None or not isinstance(symbol.node, ast.ClassDef):
+            return
+        project = self._flow.project
+        for base in sorted(project.find_bases(symbol.module, symbol.node)):
+            if base in trainers:
+                found = trainers[base]
+                overridden = any(
+                    project.find_method(symbol.module, symbol.node, method) is not None
+                    for method in found.makes
+                )
+                yield Training(self.module, call, found, overridden)
+                return
+
+    @cached_property
+    def loops(self) -> list[Loop]:
+        """Loops, with whether they train. A loop that trains makes those around it train."""
+        training: set[int] = set()
+        for call in self.module.calls:
+            if not is_training_call(call.method) or _is_bookkeeping(call):
+                continue
+            for parent in self.module.walk_up(call.node):
+                if isinstance(parent, (*FUNCTIONS, ast.Lambda)) or id(parent) in training:
+                    break
+                if isinstance(parent, _LOOPS):
+                    training.add(id(parent))
+        return [
+            Loop(self.module, node, id(node) in training)
+            for node in self.module.nodes
+            if isinstance(node, _LOOPS)
+        ]
+
+    @cached_property
+    def loop_of(self) -> dict[int, Loop]:
+        """The loops, by the ids of their nodes."""
+        return {id(loop.node): loop for loop in self.loops}
+
+
+def _is_bookkeeping(call: Call) -> bool:
+    """Tell whether a ``step()`` is that of a scheduler or a profiler, not of training."""
+    receiver = write_name(call.function).lower()
+    return any(word in receiver for word in ("sched", "profil", "pbar", "meter"))
+
+
+def _is_accounting(scope: object) -> bool:
+    return isinstance(scope, Function) and bool(_OWN_ACCOUNTANT.search(scope.name))

@@ -1,0 +1,189 @@
+"""Draw batches for training: samplers whose ε is proved, for PyTorch or without any framework."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import bdtrc
+
+from epsilometer import _validate
+from epsilometer.errors import InvalidArgument
+from epsilometer.sampling.samplers import Sampler, expected_rate, label_sampler
+from epsilometer.types import FloatArray, IntArray
+
+
+@dataclass(frozen=True)
+class FixedSize:
+    """Another sampler's batches, of which none has more than ``size`` records.
+
+    A batch with more keeps a uniform subset of ``size``; one with fewer can be padded, see
+    ``BatchSampler.padded``. So every physical batch has one shape, as compilers and accelerators
+    want it, and the sampling stays Poisson, or balls in bins, but for a rare event.
+
+    Accountant: that of ``inner`` and, for truncation, (1 + e^ε) τ more of δ, where τ bounds the
+    chance that any batch of all epochs is cut (Chua et al. 2024): ``em.shuffle_upper``.
+    Who: JAX Privacy, with padded batches.
+
+    Attributes:
+        inner: ``Poisson()`` or ``BallsInBins()``: the records' coins must be independent.
+        size: The most records in a batch. See :meth:`fit`.
+
+    Example:
+        >>> from epsilometer.sampling import BallsInBins, FixedSize
+        >>> sampler = FixedSize.fit(BallsInBins(), records=60_000, batch_size=256, delta=1e-5)
+        >>> sampler.size
+        406
+    """
+
+    inner: Sampler
+    size: int
+
+    def __post_init__(self) -> None:
+        _validate.whole(1, size=self.size)
+        if getattr(self.inner, "displaces", False) or hasattr(self.inner, "inner"):
+            raise InvalidArgument(
+                "Expected a sampler whose records are drawn independently, as Poisson() or "
+                f"BallsInBins(), got {self.inner!r}."
+            )
+
+    @classmethod
+    def fit(
+        cls,
+        inner: Sampler,
+        *,
+        records: int,
+        batch_size: int,
+        delta: float,
+        epochs: int = 1000,
+        epsilon: float = 10.0,
+    ) -> "FixedSize":
+        """Return the smallest size that costs at most a thousandth of δ.
+
+        Args:
+            inner: The sampler.
+            records: Size of the training set.
+            batch_size: Expected records per batch.
+            delta: δ of the claim.
+            epochs: At most so many are trained.
+            epsilon: At most so much is claimed.
+        """
+        _check(records, batch_size)
+        _validate.open_unit(delta=delta)
+        steps = _count_steps(inner, records, batch_size)
+        allowed = 1e-3 * delta / ((1 + math.exp(epsilon)) * steps * epochs)
+        low, high = batch_size, records
+        while low < high:
+            middle = (low + high) // 2
+            if _exceeds(records, expected_rate(inner, records, batch_size), middle) <= allowed:
+                high = middle
+            else:
+                low = middle + 1
+        return cls(inner, low)
+
+    @property
+    def label(self) -> str:
+        """The name, with the size."""
+        return f"{label_sampler(self.inner)} in batches of {self.size}"
+
+    def batches(
+        self, records: int, batch_size: int, *, rng: np.random.Generator
+    ) -> Iterator[IntArray]:
+        """Return one epoch, as of :class:`Sampler`."""
+        for batch in self.inner.batches(records, batch_size, rng=rng):
+            cut = batch.size > self.size
+            yield rng.choice(batch, self.size, replace=False) if cut else batch
+
+    def overflow(self, steps: int, batch_size: int) -> float:
+        """Return the chance that a batch is cut, of ``steps · batch_size`` records."""
+        rate = getattr(self.inner, "rate", None) or 1 / steps
+        return _exceeds(steps * batch_size, rate, self.size)
+
+
+class BatchSampler:
+    """Draw batches of record indices, epoch by epoch.
+
+    A PyTorch ``DataLoader`` takes it as ``batch_sampler``; without a framework it is an iterator.
+    Each ``iter`` is a fresh epoch.
+
+    Guarantee: batches are those of ``sampler``, with randomness of the operating system unless a
+        seed is given. With a seed same batches; then keep the seed secret, as the noise's.
+    Assumption: every batch is trained on, an empty one too: its step adds noise alone. A
+        ``collate_fn`` must take an empty list.
+
+    Args:
+        sampler: Of :mod:`epsilometer.sampling`, as ``BallsInBins()``.
+        records: Size of the training set.
+        batch_size: Records per batch, the expected number where it varies.
+        seed: For the same batches again; never publish it.
+
+    Example:
+        >>> from epsilometer.sampling import BallsInBins, BatchSampler
+        >>> batches = BatchSampler(BallsInBins(), records=100, batch_size=10, seed=0)
+        >>> len(batches), sum(map(len, batches))  # every record once per epoch
+        (10, 100)
+    """
+
+    def __init__(
+        self, sampler: Sampler, records: int, batch_size: int, *, seed: int | None = None
+    ) -> None:
+        _check(records, batch_size)
+        if seed is not None:
+            _validate.whole(0, seed=seed)
+        self.sampler = sampler
+        self.records = records
+        self.batch_size = batch_size
+        self.rng = np.random.default_rng(seed)
+        self.steps = _count_steps(sampler, records, batch_size)
+
+    def __len__(self) -> int:
+        """Return how many batches an epoch has."""
+        return self.steps
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """Draw one epoch."""
+        for batch in self.sampler.batches(self.records, self.batch_size, rng=self.rng):
+            yield batch.tolist()
+
+    def padded(self) -> Iterator[tuple[IntArray, FloatArray]]:
+        """Draw one epoch of batches of one shape: indices, and weights of 1 or, for padding, 0.
+
+        Padding repeats record 0. Multiply clipped gradients by the weights: weight 0 adds nothing.
+
+        Example:
+            >>> from epsilometer.sampling import BallsInBins, BatchSampler, FixedSize
+            >>> sampler = FixedSize(BallsInBins(), size=20)
+            >>> batches = BatchSampler(sampler, records=100, batch_size=10, seed=0)
+            >>> {indices.shape for indices, _ in batches.padded()}
+            {(20,)}
+        """
+        size = getattr(self.sampler, "size", None)
+        if size is None:
+            raise InvalidArgument(
+                "Expected FixedSize(sampler, size), which bounds the size of batches, got "
+                f"{self.sampler!r}."
+            )
+        for batch in self.sampler.batches(self.records, self.batch_size, rng=self.rng):
+            indices, weights = np.zeros(size, np.int64), np.zeros(size)
+            indices[: batch.size], weights[: batch.size] = batch, 1.0
+            yield indices, weights
+
+
+def _check(records: int, batch_size: int) -> None:
+    _validate.whole(1, records=records, batch_size=batch_size)
+    if batch_size > records:
+        raise InvalidArgument(f"Expected batch_size ≤ records = {records}, got {batch_size}.")
+
+
+def _count_steps(sampler: Sampler, records: int, batch_size: int) -> int:
+    """Return the batches of an epoch; by drawing one where the sampler does not say."""
+    source = getattr(sampler, "inner", sampler)
+    if getattr(source, "displaces", False):
+        rng = np.random.default_rng(0)
+        return sum(1 for _ in source.batches(records, batch_size, rng=rng))
+    return getattr(source, "steps", None) or -(-records // batch_size)
+
+
+def _exceeds(records: int, rate: float, size: int) -> float:
+    """Return the chance that more than ``size`` of so many records are drawn."""
+    return float(bdtrc(size, records, rate)) if size < records else 0.0

@@ -1,1 +1,0 @@
-collect_ignore = ["clean", "guilty"]  # read by the checks, never imported

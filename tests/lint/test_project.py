@@ -1,0 +1,178 @@
+"""Files of one project: what imports mean, what runs together, what is kept for later."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from epsilometer._files import CACHE_FOLDER
+from epsilometer.lint import lint, rules
+from epsilometer.lint import run as running
+from epsilometer.lint.components import split_components
+from epsilometer.lint.run import lint_sources
+from epsilometer.lint.sources import Source
+
+LOADER = """from torch.utils.data import DataLoader
+
+
+def make(d):
+    return DataLoader(d, shuffle=True)
+"""
+USER = """from opacus.accountants import RDPAccountant
+{}
+
+
+def main(d):
+    return RDPAccountant(), {}(d)
+"""
+
+
+def name(path: str) -> str:
+    return path.replace("__", "/").replace("/init/", "/__init__") + ".py"
+
+
+def found(**files: str) -> list[tuple[str, str]]:
+    sources = [Source(name(path), text) for path, text in files.items()]
+    return [(each.path, each.rule_id) for each in lint_sources(sources).findings]
+
+
+@pytest.mark.parametrize(
+    ("path", "imported", "called"),
+    [
+        ("data", "from data import make", "make"),
+        ("data", "import data", "data.make"),
+        ("data", "import data as loading", "loading.make"),
+        ("data", "from data import *", "make"),
+        ("pkg__data", "import pkg.data", "pkg.data.make"),
+        ("pkg__data", "from pkg import data", "data.make"),
+        ("pkg__data", "from pkg.data import make as build", "build"),
+        ("src__pkg__data", "from pkg.data import make", "make"),
+    ],
+)
+def test_a_loader_is_found_through_every_import(path: str, imported: str, called: str) -> None:
+    files = {path: LOADER, "train": USER.format(imported, called)}
+    assert found(**files) == [(name(path), "SHUF002")]
+
+
+@pytest.mark.parametrize("level", [".", ".."])
+def test_relative_imports_are_followed(level: str) -> None:
+    place = "a__data" if level == ".." else "a__b__data"
+    user = USER.format(f"from {level}data import make", "make")
+    assert len(found(**{place: LOADER, "a__b__train": user})) == 1
+
+
+def test_a_name_that_is_exported_again_is_followed() -> None:
+    files = {
+        "pkg__inner": LOADER,
+        "pkg__init__": "from .inner import make\n",
+        "train": USER.format("from pkg import make", "make"),
+    }
+    assert found(**files) == [("pkg/inner.py", "SHUF002")]
+
+
+def test_files_that_do_not_know_each_other_are_not_joined() -> None:
+    user = USER.format("from elsewhere import make", "make")
+    assert found(data=LOADER, train=user) == []
+    parts = split_components([Source("data.py", LOADER), Source("train.py", user)])
+    assert [len(part) for part in parts] == [1, 1]
+
+
+def test_circles_of_imports_and_bases_end() -> None:
+    files = {
+        "a": "from b import B\nfrom opacus.accountants import RDPAccountant\n\n\nclass A(B):\n"
+        "    x = RDPAccountant()\n",
+        "b": "from a import A\nfrom c import *\n\n\nclass B(A):\n    y = A.x\n",
+        "c": "from b import *\nfrom a import *\nz = z\nq = r\nr = q\n",
+    }
+    assert found(**files) == []
+
+
+def test_work_is_linear_in_the_number_of_files() -> None:
+    def work(times: int) -> int:
+        sources = []
+        for number in range(times):
+            sources.append(Source(f"data{number}.py", LOADER))
+            imported = f"from data{number} import make\nimport train{max(number - 1, 0)}"
+            sources.append(Source(f"train{number}.py", USER.format(imported, "make")))
+        calls, before = 0, sys.getprofile()
+
+        def count(*_: object) -> None:
+            nonlocal calls
+            calls += 1
+
+        sys.setprofile(count)
+        try:
+            report = lint_sources(sources)
+        finally:
+            sys.setprofile(before)
+        assert len(report.findings) == times
+        return calls
+
+    lint_sources([])
+    assert work(40) < 2.2 * work(20)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "cache").mkdir(mode=0o700)
+    monkeypatch.setenv(CACHE_FOLDER, str(tmp_path / "cache"))
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "data.py").write_text(LOADER)
+    (folder / "train.py").write_text(USER.format("from data import make", "make"))
+    (folder / "alone.py").write_text("engine.make_private(poisson_sampling=False)\n")
+    return folder
+
+
+def test_only_what_changed_is_checked_again(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[list[str]] = []
+    real = running._check_part
+
+    def watch(sources: list[Source]) -> object:
+        checked.append(sorted(Path(source.path).name for source in sources))
+        return real(sources)
+
+    monkeypatch.setattr(running, "_check_part", watch)
+    first = lint([project], cached=True)
+    assert sorted(checked) == [["alone.py"], ["data.py", "train.py"]]
+    assert lint([project], cached=True) == first
+    assert len(checked) == 2
+    (project / "data.py").write_text(LOADER.replace("shuffle=True", "shuffle=shuffle"))
+    second = lint([project], cached=True)
+    assert checked[2:] == [["data.py", "train.py"]]
+    assert {each.rule_id for each in first.findings} == {"SHUF001", "SHUF002"}
+    assert {each.rule_id for each in second.findings} == {"SHUF001"}
+    assert second.understood != first.understood
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[" * 100_000, b'{"a": 3}', b"\xff"])
+def test_a_damaged_cache_is_made_again(project: Path, content: bytes) -> None:
+    first = lint([project], cached=True)
+    (file,) = (project.parent / "cache").iterdir()
+    file.write_bytes(content)
+    assert lint([project], cached=True) == first
+    assert file.read_bytes() != content
+
+
+def test_a_cache_that_others_can_write_is_not_believed(project: Path) -> None:
+    first = lint([project], cached=True)
+    os.chmod(project.parent / "cache", 0o777)
+    (file,) = (project.parent / "cache").iterdir()
+    file.write_text("{}")
+    assert lint([project], cached=True) == first
+    assert file.read_text() == "{}"
+
+
+def test_what_was_understood_is_said_with_its_place() -> None:
+    report = lint_sources(
+        [Source("data.py", LOADER), Source("train.py", USER.format("import data", "data.make"))]
+    )
+    assert report.understood == (
+        rules.Understood(path="data.py", samplers=("DataLoader: shuffled (line 5)",)),
+        rules.Understood(
+            path="train.py", libraries=("opacus",), accountants=("RDPAccountant (line 6)",)
+        ),
+    )
+    assert report.blind == ""
+    assert lint_sources([Source("a.py", "x = 1")]).blind == "no known DP library: nothing checked"

@@ -1,0 +1,65 @@
+"""Files that other services read: they parse, and say what the project says."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from epsilometer import __version__
+
+yaml = pytest.importorskip("yaml")
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+FILES = [
+    *ROOT.glob(".github/**/*.yml"),
+    *(ROOT / name for name in ("action.yml", "CITATION.cff", "conda/recipe.yaml")),
+    ROOT / ".pre-commit-config.yaml",
+]
+
+
+def read(path: Path) -> dict:
+    return yaml.safe_load(path.read_text("utf-8"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_it_is_yaml(path: Path) -> None:
+    assert isinstance(read(path), dict)
+
+
+def test_workflows_call_targets_that_there_are() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+    for path in ROOT.glob(".github/workflows/*.yml"):
+        for call in re.findall(r"run: make (.*)", path.read_text("utf-8")):
+            assert set(call.split()) <= targets, (path.name, call)
+
+
+def test_every_supported_python_is_tested() -> None:
+    named = set(re.findall(r":: (3\.\d+)\"", (ROOT / "pyproject.toml").read_text("utf-8")))
+    matrix = read(ROOT / ".github/workflows/tests.yml")["jobs"]["tests"]["strategy"]["matrix"]
+    assert set(matrix["python"]) == named == {"3.11", "3.12", "3.13", "3.14"}
+
+
+def test_the_conda_recipe_needs_what_the_package_needs() -> None:
+    recipe = read(ROOT / "conda/recipe.yaml")
+    needed = {re.sub(r"[<>=].*", "", line) for line in PROJECT["project"]["dependencies"]}
+    run = {line.split()[0] for line in recipe["requirements"]["run"]}
+    assert run == needed | {"python"}
+    assert recipe["context"]["version"] == __version__
+
+
+def test_nobody_is_asked_for_root() -> None:
+    assert "sudo" not in (ROOT / "Makefile").read_text("utf-8")
+    assert "apt-get" not in (ROOT / "Makefile").read_text("utf-8")
+
+
+def test_extras_are_what_all_has() -> None:
+    extras = PROJECT["project"]["optional-dependencies"]
+    (every,) = extras["all"]
+    assert set(re.findall(r"[\w-]+", every)[1:]) == set(extras) - {"all"}
+    assert "dev" not in extras
+    assert set(PROJECT["dependency-groups"]) >= {"dev", "test", "lint", "docs"}
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) < 120

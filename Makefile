@@ -76,6 +76,7 @@ bench: comparison
 comparison: setup
 	$(BIN)/python benchmarks/comparison.py
 	$(BIN)/python benchmarks/power.py
+	$(BIN)/python benchmarks/one_run.py
 	$(BIN)/python benchmarks/zoo_peers.py
 
 calibration: setup

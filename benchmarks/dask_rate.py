@@ -25,9 +25,8 @@ def main() -> None:
         wall, cpu = time.perf_counter(), time.process_time()
         count = sum(1 for _ in engine.outcomes(make_kilobyte, range(_UNITS)))
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    print(
-        f"{count:,} units of 1 KB: {count / wall:,.0f} per second, {1e3 * cpu / count:.3f} ms of CPU"
-    )
+    rate, each = count / wall, 1e3 * cpu / count
+    print(f"{count:,} units of 1 KB: {rate:,.0f} per second, {each:.3f} ms of CPU")
 
 
 if __name__ == "__main__":

@@ -36,14 +36,14 @@ GROUPS = {
         *("Audit", "findings", "EpsilonLowerBound", "EpsilonEstimate", "explain", "Explanation"),
     ),
     "Rules, samplers, models": (
-        *("rules", "samplers", "models", "optimizers", "federation", "ReleaseForm", "Record"),
-        *("SphereCanaries", "HadamardCanaries", "watch_loader"),
+        *("rules", "samplers", "sampling", "models", "optimizers", "federation", "ReleaseForm"),
+        *("Record", "SphereCanaries", "HadamardCanaries", "watch_loader"),
     ),
     "Bounds and accounting": (
         *("epsilon_lower_bound", "ConfidenceSequence", "tradeoff_curve", "TradeoffCurve"),
         *("dp_curve", "gdp_curve", "gaussian_epsilon", "gaussian_sigma", "gaussian_delta"),
         *("two_gaussians_epsilon", "cosine_cdf", "cosine_quantile"),
-        *("shuffle_epsilon", "shuffle_delta", "shuffle_noise"),
+        *("shuffle_epsilon", "shuffle_upper", "shuffle_delta", "shuffle_noise", "sufficient_noise"),
         *("pdtp", "dtp_over", "dtp_exact", "dtp_upper_bound"),
     ),
     "Files": ("load", "json_schema", "read_scores", "read_records"),

@@ -68,7 +68,7 @@ def figure_6(**how: Any) -> dict[str, str]:
         for name, four in STATISTICS.items():
             values = (np.mean(estimates(sides, four, number=number)) for number in NUMBERS)
             found[f"{way}, {name}: {numbers} samples"] = ", ".join(f"{v:.2f}" for v in values)
-    return found
+    return found | _accuracy(folder)
 
 
 def figure_7(**how: Any) -> dict[str, str]:
@@ -127,13 +127,14 @@ def to_the_letter(**how: Any) -> dict[str, str]:
 def accuracy(**how: Any) -> dict[str, str]:
     """Accuracy of the mean by the number of samples, and what rounding to 0.01 leaves of it."""
     folder, _ = _trained(**how)
+    kept, ties = accuracy_and_ties(folder, 0.01)
+    return _accuracy(folder) | {"accuracy and ties, unit 0.01, %": f"{kept:.1f}, {ties:.1f}"}
+
+
+def _accuracy(folder: Path) -> dict[str, str]:
     counted = ", ".join(map(str, COUNTED))
     shares = ", ".join(f"{share:.1f}" for share in accuracy_by_number(folder))
-    kept, ties = accuracy_and_ties(folder, 0.01)
-    return {
-        f"accuracy of the mean of {counted} samples, %": shares,
-        "accuracy and ties, unit 0.01, %": f"{kept:.1f}, {ties:.1f}",
-    }
+    return {f"accuracy of the mean of {counted} samples, %": shares}
 
 
 def _trained(

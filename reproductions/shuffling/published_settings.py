@@ -146,7 +146,7 @@ def write_table(settings: list[Setting]) -> str:
     counts = ", ".join(f"{labels.count(label)} {label}" for label in (FALLS, OPEN, STANDS))
     head = (
         f"{len(rows)} settings: {counts}.\n\n"
-        "| setting | noise | steps | epochs | δ | reported | ε of shuffling | it | source |\n"
+        "| setting | noise | steps | epochs | δ | reported | ε of shuffling | standing | source |\n"
         "|---|---|---|---|---|---|---|---|---|\n"
     )
     return head + "\n".join(rows) + "\n"

@@ -72,6 +72,11 @@ def claims(**how: Any) -> dict[str, str]:
             value = found["best"][key]
             shown = "none" if value is None else f"{value}" if key == "above_1" else f"{value:.3f}"
             lines[f"{name}: {said}"] = shown
+        one, other = (np.array(found["targets"][attack]) for attack in ("untargeted", "distance"))
+        most = int(np.argmax(one - other))  # the target that differs most
+        lines[f"{name}: told by untargeted, not by distance"] = (
+            f"{one[most]:.2f}, {other[most]:.2f}"
+        )
     return lines
 
 

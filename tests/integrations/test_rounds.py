@@ -1,5 +1,6 @@
 """Rounds of any framework: weights in, an audit out."""
 
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from epsilometer.integrations.rounds import AccountedMean, IterateWatch
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "federated_rounds"))
 import plain_loop
 
-DELTA = 1e-5
+DELTA, EXAMPLES = 1e-5, Path(plain_loop.__file__).parent
 pytestmark = pytest.mark.filterwarnings("ignore::epsilometer.errors.EpsilometerWarning")
 
 
@@ -70,10 +71,40 @@ def test_what_was_released_is_checked(noise: float, verdict: str) -> None:
     assert canaries.audit(20.0, delta=DELTA).verdict == verdict
 
 
+def test_the_noise_of_a_clients_own_rounds_is_a_bound() -> None:
+    """Each canary takes part in one of four rounds; the ε of one round is that of a client."""
+    rng, now, noise = np.random.default_rng(2), {"w": np.zeros(20_000)}, em.gaussian_sigma(8, DELTA)
+    accounted = AccountedMean(noise_multiplier=noise, clip_norm=1.0)
+    watch = IterateWatch(now, clip_norm=1.0, canaries=4, seed=5, accounted=accounted)
+    for number in range(4):
+        update = {"w": rng.normal(size=20_000) / 150}
+        total = update["w"] + watch.make_update(number)["w"] + noise * rng.normal(size=20_000)
+        now = {"w": now["w"] + total / 2}
+        watch.see(now, canaries=[number], updates=[update])
+    found = watch.audit(8.0, delta=DELTA)
+    assert 7.5 < found.epsilon < 8.0
+    assert found.verdict == "not refuted"
+    assert watch.audit(7.0, delta=DELTA).verdict == "refuted"
+
+
 def test_the_example_of_ten_hospitals() -> None:
     assert plain_loop.run().verdict == "not refuted"
     forgotten = plain_loop.run(forget=True)
     assert forgotten.verdict == "violated"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["pfl_simulation", "nvflare_job"])
+@pytest.mark.parametrize(("share", "verdict"), [("1", "not refuted"), ("0.5", "violated")])
+def test_the_examples_of_other_frameworks(
+    name: str, share: str, verdict: str, tmp_path: Path
+) -> None:
+    """In environments that have them: their requirements contradict those of other peers."""
+    pytest.importorskip(name.split("_", maxsplit=1)[0])
+    more = ["--out", str(tmp_path / "out")] if name == "nvflare_job" else []
+    command = [sys.executable, str(EXAMPLES / f"{name}.py"), "--share", share, *more]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    assert f"Verdict: {verdict}." in done.stdout
 
 
 def test_an_audit_is_saved_and_its_seed_is_a_secret(tmp_path: Path) -> None:

@@ -290,3 +290,13 @@ def test_the_first_line_of_every_answer_says_the_design(
     page = found.save(tmp_path / "audit.html").read_text("utf-8")
     assert said in page
     assert em.load(found.save(tmp_path / "audit.json")) == found
+
+
+def test_few_values_copied_on_both_sides_are_refused(rng: np.random.Generator) -> None:
+    """Five values 20 times each may be chance on one side, but not on both."""
+    inside, outside = (np.repeat(rng.normal(size=5), 20) for _ in range(2))
+    assert em.epsilon_lower_bound(Scores(inside, rng.normal(size=100)), delta=1e-5).valid
+    with pytest.raises(InvalidArgument, match="exactly 20 times"):
+        em.epsilon_lower_bound(Scores(inside, outside), delta=1e-5)
+    answers = np.repeat([0.0, 1.0], 50)  # two answers, equally often by chance
+    assert em.epsilon_lower_bound(Scores(answers, answers), delta=1e-5).epsilon == 0

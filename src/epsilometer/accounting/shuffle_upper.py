@@ -111,7 +111,7 @@ def shuffle_upper(
         subject=f"{setting_in_words(sampler, noise_multiplier, steps, epochs)}, {method}",
         role="upper",
         adjacency="zero_out",
-        cites=_CITES[method],
+        cites=(*_CITES[method], *(("chua2024b",) if hasattr(sampler, "inner") else ())),
         caveats=(_HOLDS[method],),
         basis=(
             ("noise multiplier", noise_multiplier),

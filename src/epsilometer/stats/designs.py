@@ -30,11 +30,10 @@ def inspect_observations(observed: Observed) -> tuple[str, ...]:
     _check_inclusion(observed)
     if not isinstance(observed, Scores):
         return ()  # values within a bin are equal without being copies
-    remarks = (
-        _inspect_side(name, side)
-        for name, side in (("inside", observed.inside), ("outside", observed.outside))
-    )
-    return tuple(remark for remark in remarks if remark)
+    sides = {"inside": observed.inside, "outside": observed.outside}
+    ranked = {name: np.sort(_take_window(side)) for name, side in sides.items()}
+    _refuse_copies(ranked)
+    return tuple(filter(None, (_remark(name, side) for name, side in ranked.items())))
 
 
 def refuse_canaries(observed: Observed, method: str) -> None:
@@ -63,21 +62,32 @@ def _check_inclusion(observed: Observed) -> None:
         )
 
 
-def _inspect_side(name: str, side: FloatArray) -> str:
-    """Refuse a side whose values all repeat equally often; return a remark on other repeats."""
-    ranked = np.sort(_take_window(side))
+def _refuse_copies(ranked: dict[str, FloatArray]) -> None:
+    """Refuse sides whose values all repeat equally often, alone or both together."""
+    even = {name: _measure_evenness(_count_values(side)[1]) for name, side in ranked.items()}
+    if min(*even.values(), sum(even.values())) >= math.log(IMPLAUSIBLE):
+        return
+    name = min(even, key=even.__getitem__)
+    counts = _count_values(ranked[name])[1]
+    raise InvalidArgument(
+        f"Expected independent scores {name}, got every value exactly {counts[0]} times: "
+        f"{counts.size:,} different ones among {ranked[name].size:,} that were looked at. Rows "
+        "were copied, or files joined that share them. Keep one row for each run or canary."
+    )
+
+
+def _count_values(ranked: FloatArray) -> tuple[FloatArray, IntArray]:
+    """Different values of rising scores, and how often each occurs; none where all differ."""
     steps = np.flatnonzero(ranked[1:] != ranked[:-1])
-    if steps.size >= ranked.size - 1:  # the usual case: all differ
-        return ""
+    if steps.size >= ranked.size - 1:  # the usual case
+        return ranked[:0], np.zeros(0, np.int64)
     edges = np.concatenate([[-1], steps, [ranked.size - 1]])
-    values, counts = ranked[edges[1:]], np.diff(edges)
-    times = int(counts[0])
-    if times > 1 and (counts == times).all() and _is_too_even(counts.size, times):
-        raise InvalidArgument(
-            f"Expected independent scores {name}, got every value exactly {times} times: "
-            f"{counts.size:,} different ones among {ranked.size:,} that were looked at. Rows were "
-            "copied, or files joined that share them. Keep one row for each run or canary."
-        )
+    return ranked[edges[1:]], np.diff(edges)
+
+
+def _remark(name: str, ranked: FloatArray) -> str:
+    """Return a remark on scores that repeat though they have many digits."""
+    values, counts = _count_values(ranked)
     repeated = int((counts > 1).sum())
     if repeated < max(_FEWEST, _SHARE * values.size) or _is_coarse(values, counts):
         return ""
@@ -88,14 +98,16 @@ def _inspect_side(name: str, side: FloatArray) -> str:
     )
 
 
-def _is_too_even(values: int, times: int) -> bool:
-    """Tell whether independent scores of any law repeat so evenly less than once in a million.
+def _measure_evenness(counts: IntArray) -> float:
+    """Return the logarithm of the chance that independent scores of any law repeat so evenly.
 
     The most likely law has these values alone, all equally probable.
     """
+    if counts.size == 0 or (counts != counts[0]).any():
+        return 0.0
+    values, times = counts.size, int(counts[0])
     n = values * times
-    log_chance = math.lgamma(n + 1) - values * math.lgamma(times + 1) - n * math.log(values)
-    return log_chance < math.log(IMPLAUSIBLE)
+    return math.lgamma(n + 1) - values * math.lgamma(times + 1) - n * math.log(values)
 
 
 def _is_coarse(values: FloatArray, counts: IntArray) -> bool:

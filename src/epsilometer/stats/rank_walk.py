@@ -259,7 +259,7 @@ def count_revealed(size: int, delta: float, alpha: float) -> int:
     if delta <= 0:
         return 0
     limit = _BESIDE * alpha
-    if size * delta > max(_LARGEST):  # more than walks are affordable for
+    if delta == 1 or size * delta > max(_LARGEST):  # more than walks are affordable for
         return size
     most = min(size, 5 * max(_LARGEST))  # beyond it no chance is left that a float could tell
     many = np.arange(most + 1)

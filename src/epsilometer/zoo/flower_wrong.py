@@ -371,7 +371,5 @@ def _release_the_last_mean(server: PrivateMean, mean: Arrays, noise: Arrays) -> 
 
 @program("EPS-0251", part="clip")
 def _forget_to_clip_one_array(update: Arrays) -> Arrays:
-    return {
-        **clip({name: part for name, part in update.items() if name != "out"}),
-        "out": update["out"],
-    }
+    clipped = clip({name: part for name, part in update.items() if name != "out"})
+    return {**clipped, "out": update["out"]}

@@ -21,11 +21,14 @@ from epsilometer.audits.classifier.model_bytes import (
 )
 from epsilometer.audits.classifier.model_state import Unread, walk_state
 from epsilometer.audits.classifier.model_tables import (
+    PREDICTIONS,
     OwnValues,
     Reached,
     Table,
     are_near,
+    find_once,
     follow_records,
+    list_means,
     read_table,
     scale_range,
     standardise,
@@ -46,7 +49,14 @@ _VALUES = 3  # values of a list from which it may be a column's
 _TRIED = 5  # columns of one record each that are tried by fitting again
 _RUN = 8  # records of which some columns are met by more than chance
 _CHANGE = 1e-6  # relative; below it a parameter did not change
-_LABELS = ("classes_", "_y", "y_", "y", "y_train_")  # attributes that hold classes, not features
+_LABELS = (
+    "classes_",
+    "classes",
+    "_y",
+    "y_",
+    "y",
+    "y_train_",
+)  # attributes that hold classes, not features
 _SAME = 0.5  # share of a model's parameters that are in its file
 _BLOB = 64  # bytes of which it is said that they were not understood
 
@@ -145,9 +155,9 @@ class _Search:
     def __post_init__(self) -> None:
         self.words = TextIndex(self.X)
         dense = [table for table in self.tables if not table.sparse]
-        self._once = [_find_once(table) for table in dense]
+        self._once = [find_once(table.values) for table in dense]
         self._own = [OwnValues(table.values) for table in dense]
-        self._means = [_list_means(table.values, self.codes) for table in self.tables]
+        self._means = [list_means(table.values, self.codes) for table in self.tables]
         self._rows: dict[tuple[Kind, str], BoolArray] = {}
         self._classes: NDArray[Any] = np.arange(int(self.codes.max()) + 1)
 
@@ -237,6 +247,8 @@ class _Search:
 
     def _look_for_rows(self, where: str, matrix: Any) -> bool:
         for table, means in zip(self.tables, self._means, strict=True):
+            if table.name == PREDICTIONS:
+                continue  # certain ones are alike; single values of others are looked for
             width = table.values.shape[1]
             rows = np.zeros(self.n, bool)
             sparse = hasattr(matrix, "tocsr")
@@ -255,7 +267,8 @@ class _Search:
                 if columns is not None:
                     part = Table(table.name, table.values[:, columns[columns >= 0]], 0)
                     rows = part.find_rows(matrix[:, columns >= 0])
-                    if 2 * rows.sum() < len(matrix) or rows.sum() < _RUN:
+                    different = len(np.unique(part.values[rows], axis=0))
+                    if 2 * rows.sum() < len(matrix) or different < _RUN:
                         rows[:] = False  # few of few columns are met by chance
             if not rows.any() and not sparse and table.match_scaled(matrix):
                 rows[:] = True
@@ -366,7 +379,7 @@ class _Search:
 
     def look_into_file(self, content: bytes, model: Any) -> None:
         """Search a file: what it holds, and its bytes as they are."""
-        held = [np.zeros(0)]
+        held: list[FloatArray] = [np.zeros(0)]
         for part in read_objects(content):
             if isinstance(part, Unread):
                 self.add("unread", self.n, f"The model file {part.why}.")
@@ -517,28 +530,6 @@ def _group_arrays(model: Any) -> dict[str, list[NDArray[Any]]]:
         if isinstance(value, np.ndarray) and value.dtype.kind in "fiub":
             found[where].append(value)
     return found
-
-
-def _find_once(table: Table) -> list[tuple[FloatArray, FloatArray, IntArray]]:
-    """Return, of each column, values of one record alone, all values, and whose they are."""
-    found = []
-    for column in table.values.T:
-        # In single precision: quantiles are interpolated, and off by a last digit.
-        given = np.flatnonzero(np.isfinite(column))
-        every, first, counts = np.unique(
-            column[given].astype(np.float32), return_index=True, return_counts=True
-        )
-        if (counts == 1).any():
-            found.append((every[counts == 1], every, given[first[counts == 1]]))
-    return found
-
-
-def _list_means(values: Any, codes: IntArray) -> FloatArray:
-    """Return the means of all records, and of each class that has several."""
-    groups = [np.ones(codes.size, bool), *(codes == code for code in np.unique(codes))]
-    return np.stack(
-        [np.asarray(values[group].mean(axis=0)).ravel() for group in groups if group.sum() > 1]
-    )
 
 
 def _find_lonely(table: Any) -> BoolArray:

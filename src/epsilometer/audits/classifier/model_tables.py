@@ -13,6 +13,7 @@ from scipy.spatial import cKDTree
 from epsilometer.audits.classifier.model_state import walk_objects
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
+PREDICTIONS = "predictions of training records"
 _PROJECTIONS = 4  # two rows that agree in so many random directions are equal
 _NEAR = 1e-4  # standard deviations by which equal rows may differ: single precision is enough
 _ROUNDED = 0.03  # by which rows that were rounded may differ
@@ -21,6 +22,7 @@ _WHOLE = 0.5  # share of a table's rows that is found by more than chance
 _MOST = 48  # tables that are followed
 _RUN = 8  # records from which columns are compared by their correlation
 _VARIED = 0.8  # share of a column's values that are different where it is a measurement
+_APART = 4  # ranks between neighbours in a list of quantiles
 _DIGITS = 6  # digits beyond which a value is nobody else's by chance
 
 
@@ -154,7 +156,7 @@ class _Walk:
                     self.keep("transformed training rows", after)
                     forms.append(after)
         if hasattr(part, "calibrators"):  # which are fitted to what the classifier says
-            self.keep("predictions of training records", _predict(part.estimator, features))
+            self.keep(PREDICTIONS, _predict(part.estimator, features))
         if hasattr(part, "final_estimator_"):
             self.enter(part.final_estimator_, _apply(part, features))
 
@@ -447,6 +449,31 @@ def _round_last(values: FloatArray) -> FloatArray:
 
 
 def _are_quantiles(ranks: IntArray) -> bool:
-    """Tell whether values are evenly apart in rank, as deciles are."""
+    """Tell whether values are apart in rank, as deciles are: evenly, or none near another.
+
+    Some quantiles lie between two records and are nobody's, so that gaps need not be even.
+    """
     gaps = np.diff(ranks)
-    return bool(gaps.max() - gaps.min() <= 1)
+    return bool(gaps.max() - gaps.min() <= 1 or gaps.min() >= _APART)
+
+
+def find_once(table: FloatArray) -> list[tuple[FloatArray, FloatArray, IntArray]]:
+    """Return, of each column, values of one record alone, all values, and whose they are."""
+    found = []
+    for column in table.T:
+        # In single precision: quantiles are interpolated, and off by a last digit.
+        given = np.flatnonzero(np.isfinite(column))
+        every, first, counts = np.unique(
+            column[given].astype(np.float32), return_index=True, return_counts=True
+        )
+        if (counts == 1).any():
+            found.append((every[counts == 1], every, given[first[counts == 1]]))
+    return found
+
+
+def list_means(values: Any, codes: IntArray) -> FloatArray:
+    """Return the means of all records, and of each class that has several."""
+    groups = [np.ones(codes.size, bool), *(codes == code for code in np.unique(codes))]
+    return np.stack(
+        [np.asarray(values[group].mean(axis=0)).ravel() for group in groups if group.sum() > 1]
+    )

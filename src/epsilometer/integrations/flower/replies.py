@@ -136,8 +136,11 @@ class ReplyMaker:
         along = float(row @ (self._layout.flatten(given) - self._layout.flatten(sent)))
         norm = along / float(row @ row)
         planted = self._regenerate(sent, number, norm)
-        asked = {"rtol": _ROUNDING, "atol": _ROUNDING * abs(norm)}
-        same = (np.allclose(given[name], planted[name].numpy(), **asked) for name in sent)
+        rounding = _ROUNDING * abs(norm)
+        same = (
+            np.allclose(given[name], planted[name].numpy(), rtol=_ROUNDING, atol=rounding)
+            for name in sent
+        )
         return planted if all(same) else arrays
 
     def _make_row(self, number: int) -> NDArray[np.float32]:

@@ -1,0 +1,41 @@
+"""One run beside a peer: in every setting ours is no worse, and still what was measured."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture(name="one_run")
+def _one_run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    before = set(sys.modules)
+    import one_run
+
+    yield one_run
+    for name in set(sys.modules) - before:
+        if str(BENCHMARKS) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+def test_ours_is_never_below_the_peer(one_run: Any) -> None:
+    rows = one_run.read_rows()
+    asked = {(law, canaries) for law in one_run.LAWS for canaries in (100, 1_000, 10_000)}
+    assert {(law, canaries) for law, canaries, *_ in rows} == asked
+    for law, canaries, audits, ours, theirs in rows:
+        assert audits >= 30
+        assert ours >= theirs, (law, canaries)
+
+
+def test_page_is_what_was_measured(one_run: Any) -> None:
+    assert one_run.PAGE.read_text("utf-8") == one_run.page(one_run.read_rows())
+
+
+@pytest.mark.parametrize("law", ["Gaussian μ = 3", "randomised response ε = 1"])
+def test_ours_is_still_what_is_kept(one_run: Any, law: str) -> None:
+    kept = {(row[0], row[1]): row[3] for row in one_run.read_rows()}
+    assert one_run.measure_ours(law, 1_000) == pytest.approx(kept[law, 1_000], rel=1e-4)

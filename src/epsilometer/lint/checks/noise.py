@@ -84,8 +84,8 @@ def _follows_noise(unit: Unit) -> bool:
 def find_replaced_optimizers(programs: Programs, _: Feeding) -> Iterator[Place]:
     """Yield NOIS002: training goes on with an optimizer that adds no noise."""
     steps: dict[tuple[int, str], list[_Step]] = defaultdict(list)
-    private = any(roles.engines for roles in programs.roles.values())
-    for roles in programs.roles.values() if private else ():
+    engines = {(id(call.node), "") for roles in programs.roles.values() for call in roles.engines}
+    for roles in programs.roles.values() if engines else ():
         for call in roles.optimizer_steps:
             assert isinstance(call.function, ast.Attribute)
             name = write_name(call.function.value)
@@ -95,6 +95,8 @@ def find_replaced_optimizers(programs: Programs, _: Feeding) -> Iterator[Place]:
                     yield make_place("NOIS002", "error", roles.module, call.node, detail)
                 continue
             origins = list_origins(programs.flow, Value(call.function.value, roles.module))
+            if origins & engines:
+                continue  # a private optimizer, at least at times
             for origin in origins:
                 if len(steps[origin]) < _MOST_STEPS:
                     steps[origin].append((roles.module, call, name, origins))
@@ -152,6 +154,11 @@ def _find_remade(roles: Roles, call: Call, name: str) -> Call | None:
             each.known & _OPTIMIZERS
             and module.find_function(each.node) is module.find_function(call.node)
             and each.node.lineno > call.node.lineno
+            and any(
+                step.node.lineno > each.node.lineno
+                for step in roles.optimizer_steps[-_MOST_STEPS:]
+                if write_name(step.function) == f"{name}.step"
+            )
         ):
             return each
     return None

@@ -437,7 +437,7 @@ def test_demo_that_cannot_write_says_so() -> None:
 
 
 # Examples of several seconds, of commands that have tests of their own.
-LONG = ("shuffle", "dpsgd", "federated", "posterior", "doctor", "zoo")
+LONG = ("shuffle", "dpsgd", "federated", "posterior", "doctor", "zoo", "ui")
 
 
 def test_the_examples_of_all_commands_run(

@@ -33,7 +33,7 @@ HEADINGS: dict[str, dict[str, str]] = {
     },
     "Judge and report": {
         "check": "Judge a claim by a RESULT written before, for CI.",
-        "lint": "Check training code for batches the accountant does not assume.",
+        "lint": "Check training code for what its accountant does not assume.",
         "report": "Make the report of RUN, a run's directory or an audit.",
     },
     "Runs": {
@@ -59,7 +59,7 @@ STARTS = (
     ("federated training", "epsilometer federated --rounds 50 --cohort 100"),
     (
         "a classifier without DP",
-        "epsilometer classifier people.csv --label income --published-as file",
+        "epsilometer classifier t.csv --label y --published-as file",
     ),
     ("predictions with uncertainty", "epsilometer posterior --config audit.toml"),
     ("an audit, and a CI job", "epsilometer check audit.json --claim 3 --delta 1e-5"),

@@ -101,7 +101,7 @@ def list_(
     Dates are when files were written. Only new and changed files are read; the others are known
     by an index among your caches, which may be deleted.
 
-    Example: epsilometer runs list . --subject digits --since 2026-01-01 --html index.html
+    Example: epsilometer runs list . --subject digits --since 2026-01-01
     """
     history = History(folder, rebuild=rebuild)
     entries = history.select(kind=kind, subject=subject, refuted=refuted, since=since)
@@ -242,7 +242,7 @@ def compare(first: Path, second: Path, as_json: bool, html: Path | None) -> None
 
     A and B are JSON files or directories of runs. It says whether a difference means anything.
 
-    Example: epsilometer runs compare runs/v1 runs/v2 --html difference.html
+    Example: epsilometer runs compare runs/v1 runs/v2
     """
     found = compare_results(first, second)
     if html is not None:

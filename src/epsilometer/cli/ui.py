@@ -8,12 +8,11 @@ import click
 from epsilometer._extras import needs
 from epsilometer.cli.options import option
 from epsilometer.cli.output import say
+from epsilometer.errors import InvalidArgument
 
 
 @click.command()
-@click.argument(
-    "folder", type=click.Path(exists=True, file_okay=False, path_type=Path), default=Path()
-)
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path), default=Path())
 @option(
     "--port",
     type=click.IntRange(0, 65535),
@@ -30,6 +29,9 @@ def ui(folder: Path, port: int) -> None:
     Example: epsilometer ui runs
     """
     import socket
+
+    if not folder.is_dir():
+        raise InvalidArgument(f"Expected a folder of runs, found none at {str(folder)!r}.")
 
     from epsilometer.cli.ui_app import make_app
 

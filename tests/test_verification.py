@@ -115,7 +115,7 @@ def add_shard(run: Path) -> None:
         (lambda run: (run / "chain.json").write_text("[]"), r"chain\.json was changed"),
         (lambda run: (run / "chain.json").write_text("{"), r"chain\.json was changed"),
         (lambda run: (run / "secret").write_text("0" * 64), r"chain\.json was changed"),
-        (lambda run: (run / "secret").unlink(), r"Expected the secret"),
+        (lambda run: (run / "secret").unlink(), r"Expected a secret"),
     ],
 )
 def test_a_link_that_breaks_is_named(harm: Any, said: str, run: Path) -> None:

@@ -144,7 +144,7 @@ def test_any_subject_is_run_from_a_file(tmp_path: Path) -> None:
     again = call("audit", tmp_path / "run" / "result.json", "--json", "--html", tmp_path / "p.html")
     assert again.stdout == (tmp_path / "run" / "result.json").read_text("utf-8")
     assert (tmp_path / "p.html").read_bytes() == (tmp_path / "run" / "report.html").read_bytes()
-    assert call("audit", file, "--quiet").stdout == done.stdout.partition("╭")[0]
+    assert call("audit", file, "--quiet").stdout == done.stdout.partition("\n")[0] + "\n"
 
 
 def draw(runs: int, rng: Any) -> Any:

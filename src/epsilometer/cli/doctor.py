@@ -43,6 +43,7 @@ USES = {
     "figures": "report --figures",
     "mlflow": "logging of results with MLflow",
     "signing": "check --signed-by",
+    "service": "audits of models behind an HTTP service",
     "ui": "ui",
 }
 WITHOUT = (

@@ -210,7 +210,7 @@ class ProvedAccountant(IAccountant):  # type: ignore[misc]
     @classmethod
     def mechanism(cls) -> str:
         """Return the name in reports."""
-        return "proved"
+        return "proved bound"
 
     def state_dict(self, destination: MutableMapping[str, Any] | None = None) -> Any:
         """Return the books, and the epochs that were begun."""

@@ -3,8 +3,8 @@
     python docs/reliability.py    # or: make reliability
 
 Runs the tests that inject faults, slow ones too. Each notes the faults that it injected, by kind,
-and whether the run then ended in the same bytes with nothing lost that had been acknowledged. A
-test that fails counts as one fault that was not survived, of its own kind.
+and whether the run then ended in the same bytes with nothing lost that had been acknowledged. Tests
+that fail are listed below the table; what they injected is not counted in it.
 """
 
 import json

@@ -56,8 +56,9 @@ def allocation_epsilon(
 ) -> float:
     """Compute an upper bound on the ε of DP-SGD whose batches are drawn by balls in bins.
 
-    Guarantee: at least the true ε, for all data and all adaptive training; about 0.1 % above it
-        where σ is 0.5 or more. Infinite where δ is too small for the numerics.
+    Guarantee: at least the true ε, for all data and all adaptive training. In settings where the
+        exact value is known it was 0 to 0.4 % above it, and 5 % over several epochs at δ = 10⁻⁸.
+        Infinite where δ is too small for the numerics.
     Assumption: each record picks its batch uniformly and independently, afresh in each epoch; a
         neighbour has one record zeroed out, or one less with the number of batches fixed.
 

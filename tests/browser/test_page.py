@@ -213,11 +213,7 @@ def test_the_table_sorts(open_page: Open, refuted: Audit) -> None:
     risk, rank = (page.locator("th", has_text=name) for name in ("Risk", "Rank"))
     assert rank.get_attribute("aria-sort") == "ascending"
     assert cells(page, 1) == sorted(cells(page, 1), key=int)
-    risk.get_by_role("button").click()
     every = sorted((r.risk for r in refuted.find(RecordRisk)), reverse=True)
-    rank = page.locator("th", has_text="Rank")
-    assert rank.get_attribute("aria-sort") == "ascending"
-    assert cells(page, 1) == [f"{i}" for i in sorted(int(text) for text in cells(page, 1))]
     risk.get_by_role("button").click()
     shown = [float(text.replace("∞", "inf")) for text in cells(page, 3)]
     assert shown == every[:100]  # the infinite one first

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from epsilometer._files import Folder
+from epsilometer._files import CACHE_FOLDER, Folder
 from epsilometer.audits.posterior.service import _Journal
 from epsilometer.engine import store as storing
 from epsilometer.engine.engines import InProcess
 from epsilometer.engine.run import run
 from epsilometer.engine.store import Store, Writer, lock
 from epsilometer.errors import EpsilometerError
-from epsilometer.files.history.index import CACHE_FOLDER, History
+from epsilometer.files.history.index import History
 from tests.engine.jobs import Digest, a_plan, in_order
 from tests.engine.test_run import Raising
 from tests.faults.counting import faults

@@ -241,7 +241,7 @@ def test_a_claim_may_be_given() -> None:
         audit.final_result(claim=claim, delta=DELTA),
     ):
         assert found.verdict == "refuted"
-        assert found.claim == em.Claim(1.0, delta=DELTA, adjacency="add_remove")
+        assert found.claim == em.Claim(1.0, DELTA, adjacency="add_remove", unit="record")
     with pytest.raises(InvalidArgument, match="Expected delta beside claim"):
         audit.result(claim=1.0)
     with pytest.raises(InvalidArgument, match="a number, a Claim or None"):

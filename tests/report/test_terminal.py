@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from rich.console import Console
+from rich.style import Style
 
 from epsilometer.core import judge
 from epsilometer.core.audit import Audit
@@ -32,6 +33,7 @@ def shown(audit: Audit) -> str:
 @pytest.mark.parametrize("name", AUDITS)
 def test_the_first_line_is_the_verdict_in_its_colour(name: str) -> None:
     audit = AUDITS[name]
+    Style.parse.cache_clear()  # a style keeps the codes of the terminal that it was first used on
     console = Console(width=400, file=io.StringIO(), force_terminal=True, color_system="256")
     console.print(summary(audit))
     first, *rest = console.file.getvalue().splitlines()  # type: ignore[attr-defined]

@@ -58,14 +58,16 @@ def test_p_values_at_ranks_are_integrals(f: tuple, b: tuple, merit: float) -> No
         return float(scipy.stats.beta.cdf(min(np.exp(merit) * fpr + delta, 1.0), *b))
 
     truth, _ = scipy.integrate.quad(inner, 0, 1, limit=200, points=[1e-6, 1e-3, 0.999])
-    look = ranks._Look(f[0], f[0] + f[1] - 1, b[0], b[0] + b[1] - 1, level)
+    side = _side((f[0] + f[1] - 1, b[0] + b[1] - 1), (f[0], b[0]))
+    look = ranks._Look(side, 0, level)
     found = np.exp(look.excess(DP_FRONTIER, merit, delta)) * level
     assert truth * (1 - 1e-7) <= found <= truth * (1 + 4e-3) + 1e-3 * level
 
 
 def test_who_caught_nobody_hopes_for_nothing() -> None:
-    looks = [ranks._Look(1, 5000, caught, 60, 0.05) for caught in (0, 1, 30, 60)]
-    hope = ranks._hope(looks, DP_FRONTIER, 1e-5)
+    side = _side((5000, 60), *((1, caught) for caught in (0, 1, 30, 60)))
+    hope = ranks._hope(side, DP_FRONTIER, delta=1e-5, alpha=0.05)
+    looks = [ranks._Look(side, at, 0.05) for at in range(4)]
     assert hope[0] == 0.0
     assert np.all(np.diff(hope) > 0)
     for look, merit in zip(looks[1:], hope[1:], strict=True):
@@ -94,7 +96,8 @@ def test_the_best_look_is_told_with_its_side(winner: int) -> None:
         names = "rank inside", "scores inside", "outside beyond", "scores outside"
         counts = (rank, 100, 320, 400)
     assert found.basis == (*zip(names, counts, strict=True), ("level", 0.05))
-    look = ranks._Look(*counts, 0.05)
+    rank, ranked, beyond, other = counts
+    look = ranks._Look(_side((ranked, other), (rank, beyond)), 0, 0.05)
     assert look.excess(DP_FRONTIER, found.merit, 1e-5) <= 0 < found.merit  # it is refuted itself,
     assert look.excess(DP_FRONTIER, found.merit * (1 + 1e-8), 1e-5) > 0  # and little more is
 

@@ -169,7 +169,7 @@ def test_check_says_that_the_reported_epsilon_stands() -> None:
     found = check(engine, loader=loader, delta=DELTA)
     assert found.agrees
     assert found.assumed == "balls in bins"
-    assert "by balls in bins, as the PROVED accountant assumes" in str(found)
+    assert "by balls in bins, as the PROVED BOUND accountant assumes" in str(found)
 
 
 def test_check_sees_a_loader_that_shuffles_in_its_place() -> None:
@@ -178,7 +178,7 @@ def test_check_sees_a_loader_that_shuffles_in_its_place() -> None:
     train(module, optimizer, other)
     found = check(engine, loader=other, delta=DELTA)
     assert not found.agrees
-    assert "shuffling every epoch, but the PROVED accountant assumes balls in bins" in str(found)
+    assert "shuffling every epoch, but the PROVED BOUND accountant assumes balls in bins" in str(found)
 
 
 def test_audits_of_a_run_know_no_canaries_for_it_and_say_so() -> None:

@@ -13,6 +13,10 @@ import pytest
 hypothesis.settings.register_profile("ours", deadline=None, derandomize="CI" in os.environ)
 hypothesis.settings.load_profile("ours")
 
+# What a terminal of the person who runs the tests can show is not what they are about.
+for name in ("FORCE_COLOR", "NO_COLOR", "COLORTERM", "CLICOLOR_FORCE"):
+    os.environ.pop(name, None)
+
 REFERENCE = Path(__file__).parent / "reference"
 
 

@@ -12,7 +12,7 @@ from tests.journey import AIMS, BEGIN, CALLS, END, LIMITS
 ROOT = Path(__file__).parents[1]
 
 
-LONG = {"dpsgd", "classifier", "federated"}  # a profiler slows training down
+LONG = {"shuffle", "dpsgd", "classifier", "federated"}  # a profiler slows training down
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,7 @@ def test_forgetting_to_pay_for_the_ranks_is_caught(monkeypatch: pytest.MonkeyPat
     assert oracles.too_often(_wrong(GRID, NULL, 400), 400)
 
 
+@pytest.mark.slow
 def test_paying_a_quarter_of_the_price_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every look at four times its share."""
     side = thresholds._side

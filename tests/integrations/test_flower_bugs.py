@@ -54,6 +54,7 @@ def test_fedadam_leaves_next_to_no_noise(bugs: Any) -> None:
     assert found.estimates[0].low > 5 * bugs.EPSILON
 
 
+@pytest.mark.slow
 def test_noise_is_for_the_clipping_norm_of_the_next_round(bugs: Any) -> None:
     scale = bugs.Scale(canaries=600, clients=20, weights=60_000)
     found = bugs.adaptive_clipping(scale)

@@ -129,7 +129,9 @@ def test_more_models_narrow_limits_where_records_are_alike_and_only_there(
 
 
 @pytest.mark.parametrize(("tpr", "fpr"), [(0.5, 0.5), (0.9, 0.1), (0.6, 0.3), (1.0, 0.0)])
-@pytest.mark.parametrize(("n_in", "n_out"), [(40, 60), (150, 30)])
+@pytest.mark.parametrize(
+    ("n_in", "n_out"), [(40, 60), pytest.param(150, 30, marks=pytest.mark.slow)]
+)
 def test_limits_at_a_threshold_hold_as_often_as_they_say(
     n_in: int, n_out: int, tpr: float, fpr: float, rng: np.random.Generator
 ) -> None:

@@ -171,9 +171,9 @@ def _bounds(n_in: int, n_out: int, mu: float, audits: int) -> tuple[np.ndarray, 
     ("n_in", "n_out", "mu", "gain", "share"),
     [
         (50, 50, 1.0, 1.15, 0.56),
-        (1000, 1000, 0.5, 1.07, 0.79),
-        (200, 3000, 1.0, 1.03, 0.81),
-        (1000, 1000, 3.0, 0.995, 0.91),
+        pytest.param(1000, 1000, 0.5, 1.07, 0.79, marks=pytest.mark.slow),
+        pytest.param(200, 3000, 1.0, 1.03, 0.81, marks=pytest.mark.slow),
+        pytest.param(1000, 1000, 3.0, 0.995, 0.91, marks=pytest.mark.slow),
     ],
 )
 def test_proves_more_than_the_grid_it_replaces(

@@ -223,7 +223,7 @@ def at_one_time(successes: np.ndarray, trials: np.ndarray) -> tuple[np.ndarray, 
     return low, clopper_pearson_upper(successes, trials, alpha=0.025)
 
 
-@pytest.mark.parametrize("p", [0.003, 0.1, 0.5, 0.97])
+@pytest.mark.parametrize("p", [pytest.param(0.003, marks=pytest.mark.slow), 0.1, 0.5, 0.97])
 @pytest.mark.simulation
 def test_limits_hold_at_all_times_together(p: float, rng: np.random.Generator) -> None:
     assert not oracles.too_often(*ever_fails(anytime, p, rng))

@@ -129,7 +129,7 @@ def count_wrong(cell: str, canaries: int, audits: int, rng: np.random.Generator)
 
 
 @pytest.mark.filterwarnings("ignore::epsilometer.errors.EpsilometerWarning")
-@pytest.mark.parametrize("canaries", [20, 100])
+@pytest.mark.parametrize("canaries", [20, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("cell", CELLS)
 def test_it_is_wrong_as_seldom_as_it_says(
     cell: str, canaries: int, rng: np.random.Generator

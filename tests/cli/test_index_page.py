@@ -1,4 +1,4 @@
-"""``runs list --html``: one file with every result, its verdict, its trend and a link that works."""
+"""``runs list --html``: one file with every result, its verdict, its trend, and links."""
 
 import re
 from html.parser import HTMLParser

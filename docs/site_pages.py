@@ -29,6 +29,7 @@ OUTSIDE = ("CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/*.md", "reproductions/
 _LINK = re.compile(r"\]\(([^)\s#]+)(#[^)\s]*)?\)")
 _NAMED = re.compile(r"(?<!!)\[([^\[\]]+)\]\(([^)\s#]+)\)")
 _PACKAGE = re.compile(r"<!-- modules of (\S+) -->")
+MODULES = "reference/modules"  # the folder of the pages of modules, one each
 # The public names by task; a test says which are missing.
 GROUPS = {
     "Audit": ("audit", "Claim", "UntilRefuted", "UntilNarrow"),
@@ -53,6 +54,8 @@ GROUPS = {
     "Files": ("load", "json_schema", "read_scores", "read_records"),
     "Runs and engines": ("Local", "InProcess", "Dask", "History"),
 }
+# Whoever searches finds what explains before what lists.
+_BOOST = "---\nsearch:\n  boost: 0.3\n---\n"
 _HELD = re.compile(r"(?<!\[)`([a-z_]+(?:\.\w+){2,})`")  # as attacks.lira.lira
 
 
@@ -76,6 +79,9 @@ def write_pages(folder: Path) -> None:
             target.write_text(text, "utf-8")
         else:
             shutil.copyfile(path, target)
+    for name, text in module_pages().items():
+        (folder / MODULES).mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(_BOOST + text, "utf-8")
 
 
 def _list_sources() -> dict[str, Path]:
@@ -121,10 +127,8 @@ def make_page(markdown: str, *, source: str, page: str, known: set[str]) -> str:
     for marker, made in {"<!-- commands -->": commands, "<!-- names -->": names}.items():
         if marker in markdown:
             markdown = markdown.replace(marker, made())
-    markdown = _PACKAGE.sub(lambda found: modules(found[1]), markdown)
-    # Whoever searches finds what explains before what lists.
-    boost = "---\nsearch:\n  boost: 0.3\n---\n" if page.startswith("reference/") else ""
-    return boost + markdown
+    markdown = _PACKAGE.sub(lambda found: modules(found[1], page=page), markdown)
+    return (_BOOST if page.startswith("reference/") else "") + markdown
 
 
 def turned(markdown: str, *, source: str, page: str) -> str:
@@ -156,9 +160,42 @@ def _on_site(path: str) -> str:
     return "index.md" if path == "README.md" else path.removeprefix("docs/")
 
 
-def modules(package: str) -> str:
-    """Return an entry for each public module of a package, or of the files beside the packages."""
-    return "\n\n".join(f"::: {name}" for name in public_modules(package))
+def modules(package: str, *, page: str) -> str:
+    """Return a table of the public modules of a package, each with a link to its own page."""
+    rows = [f"| {_link_module(name, page)} | {_describe(name)} |" for name in public_modules(package)]
+    return "\n".join(["| module | |", "|---|---|", *rows])
+
+
+def _link_module(name: str, page: str) -> str:
+    short = name.removeprefix("epsilometer.")
+    return f"[`{short}`]({posixpath.relpath(f'{MODULES}/{short}.md', posixpath.dirname(page))})"
+
+
+def _describe(module: str) -> str:
+    """Return the first line of what a module says of itself."""
+    tree = ast.parse(_find_source(module).read_text("utf-8"))
+    return _cell((ast.get_docstring(tree) or "").partition("\n\n")[0])
+
+
+def _find_source(module: str) -> Path:
+    path = ROOT / "src" / module.replace(".", "/")
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+def module_pages() -> dict[str, str]:
+    """Return a page for every public module, by its name on the site."""
+    found: dict[str, str] = {}
+    for stub in sorted((ROOT / "docs" / "reference").rglob("*.md")):
+        text = stub.read_text("utf-8")
+        up = posixpath.relpath(stub.relative_to(ROOT / "docs").as_posix(), MODULES)
+        title = text.partition("\n")[0].removeprefix("# ")
+        for package in _PACKAGE.findall(text):
+            for name in public_modules(package):
+                short = name.removeprefix("epsilometer.")
+                found[f"{MODULES}/{short}.md"] = (
+                    f"# {short}\n\nPart of [{title}]({up}).\n\n::: {name}\n"
+                )
+    return found
 
 
 def public_modules(package: str) -> list[str]:

@@ -29,7 +29,8 @@ OUTSIDE = ("CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/*.md", "reproductions/
 _LINK = re.compile(r"\]\(([^)\s#]+)(#[^)\s]*)?\)")
 _NAMED = re.compile(r"(?<!!)\[([^\[\]]+)\]\(([^)\s#]+)\)")
 _PACKAGE = re.compile(r"<!-- modules of (\S+) -->")
-MODULES = "reference/modules"  # the folder of the pages of modules, one each
+MODULES = "reference/modules"  # the folder of the pages of modules
+_LARGEST = 190  # lines of entries on a page, about: eight screens of 800 pixels
 # The public names by task; a test says which are missing.
 GROUPS = {
     "Audit": ("audit", "Claim", "UntilRefuted", "UntilNarrow"),
@@ -162,7 +163,9 @@ def _on_site(path: str) -> str:
 
 def modules(package: str, *, page: str) -> str:
     """Return a table of the public modules of a package, each with a link to its own page."""
-    rows = [f"| {_link_module(name, page)} | {_describe(name)} |" for name in public_modules(package)]
+    rows = [
+        f"| {_link_module(name, page)} | {_describe(name)} |" for name in public_modules(package)
+    ]
     return "\n".join(["| module | |", "|---|---|", *rows])
 
 
@@ -191,11 +194,52 @@ def module_pages() -> dict[str, str]:
         title = text.partition("\n")[0].removeprefix("# ")
         for package in _PACKAGE.findall(text):
             for name in public_modules(package):
-                short = name.removeprefix("epsilometer.")
-                found[f"{MODULES}/{short}.md"] = (
-                    f"# {short}\n\nPart of [{title}]({up}).\n\n::: {name}\n"
-                )
+                found |= _split_module(name, f"[{title}]({up})")
     return found
+
+
+def _split_module(name: str, package: str) -> dict[str, str]:
+    """Return the pages of a module: one, or several where it would be longer than eight screens."""
+    short = name.removeprefix("epsilometer.")
+    groups: list[list[str]] = [[]]
+    weight = 0
+    for node in _public_nodes(_find_source(name)):
+        weight += _weigh(node)
+        if weight > _LARGEST and groups[-1]:
+            groups.append([])
+            weight = _weigh(node)
+        groups[-1].append(node.name)
+    pages = [short, *(f"{short}-{part}" for part in range(2, len(groups) + 1))]
+    listed = ", ".join(
+        f"[{', '.join(f'`{each}`' for each in group)}]({page}.md)"
+        for page, group in zip(pages, groups, strict=True)
+    )
+    found = {}
+    for part, (page, group) in enumerate(zip(pages, groups, strict=True), start=1):
+        entries = [f"::: {name}.{each}" for each in group]
+        if part == 1:
+            chosen = f"\n    options:\n      members: [{', '.join(group)}]" if pages[1:] else ""
+            entries = [f"::: {name}{chosen}"]
+        title = short if part == 1 else f"{short}, part {part}"
+        more = f"\n\nPages of this module: {listed}." if pages[1:] else ""
+        found[f"{MODULES}/{page}.md"] = "\n\n".join(
+            [f"# {title}", f"Part of {package}.{more}", *entries, ""]
+        )
+    return found
+
+
+def _weigh(node: ast.FunctionDef | ast.ClassDef) -> int:
+    """Return about how many lines an entry takes."""
+    lines = 4 + len((ast.get_docstring(node) or "").splitlines())
+    if isinstance(node, ast.FunctionDef):
+        return lines + len(node.args.args) + len(node.args.kwonlyargs)
+    methods = [
+        each
+        for each in node.body
+        if isinstance(each, ast.FunctionDef) and not each.name.startswith("_")
+    ]
+    fields = sum(isinstance(each, ast.AnnAssign) for each in node.body)
+    return lines + fields + sum(map(_weigh, filter(ast.get_docstring, methods)))
 
 
 def public_modules(package: str) -> list[str]:
@@ -213,9 +257,13 @@ def public_modules(package: str) -> list[str]:
 
 
 def public_names(path: Path) -> list[str]:
-    """Functions and classes of a module that do not begin with an underscore."""
+    """Return the functions and classes of a module that do not begin with an underscore."""
+    return [node.name for node in _public_nodes(path)]
+
+
+def _public_nodes(path: Path) -> list[ast.FunctionDef | ast.ClassDef]:
     return [
-        node.name
+        node
         for node in ast.parse(path.read_text("utf-8")).body
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
     ]

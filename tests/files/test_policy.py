@@ -245,7 +245,7 @@ def test_what_counts_as_a_change_of_the_code(
 def test_code_that_is_gone_is_a_change(project: Path) -> None:
     git(project, "add", "-A")
     git(project, "commit", "-q", "-m", "Keep results")
-    (project / "audits" / "training.json").unlink()  # a result that is made anew, say
+    (project / "audits" / "training.json").unlink()  # a result that is made again, say
     assert not make_stamp().modified
     (project / "train.py").unlink()
     assert make_stamp().modified

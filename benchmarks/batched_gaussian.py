@@ -1,4 +1,4 @@
-"""Times plays of the batched Gaussian mechanism and writes ``benchmarks/batched_gaussian.md``.
+"""Times trials of the batched Gaussian mechanism and writes ``benchmarks/batched_gaussian.md``.
 
 On a machine with a card, ``python benchmarks/batched_gaussian.py cuda`` prints the end of the page,
 which a later run elsewhere keeps as it is.
@@ -24,17 +24,17 @@ _STEPS, _SIGMA, _REPEATS = 100, 1.0, choose_size(5, 1)
 _RUNS = choose_size(100_000, 1_000)  # of either kind
 _AT_ONCE = 1_000  # of NumPy and torch: what fits their caches best, tried from 100 to 100,000
 _THRESHOLDS = np.linspace(-5, 8, 400)
-_TEXT = """# Plays of the batched Gaussian mechanism
+_TEXT = """# Trials of the batched Gaussian mechanism
 
 Written by `python benchmarks/batched_gaussian.py`; do not edit. Shuffling, T = {steps},
-σ = {sigma:g}, one epoch: {steps} normals, and the log-likelihood ratio of what they make. Plays a
-second of CPU time, of all threads, in millions; medians of {repeats} turns that alternate,
-{runs:,} plays with the record and as many without it a turn. Compilation is not counted: it
+σ = {sigma:g}, one epoch: {steps} normals, and the log-likelihood ratio of what they make. Trials
+per second of CPU time, of all threads, in millions; medians of {repeats} turns that alternate,
+{runs:,} trials with the record and as many without it a turn. Compilation is not counted: it
 takes a few seconds, once on a machine.
 
 Measured on {machine}.
 
-| | million plays a CPU second | ratio |
+| | million trials per CPU second | ratio |
 | --- | --- | --- |
 | NumPy as one would write it: `standard_normal`, float64, log-sum-exp | {plain:.2f} | 1 |
 | torch likewise, float32 | {torch:.2f} | {torch_ratio:.1f} |
@@ -49,22 +49,22 @@ whoever has no numba pays for that.
 _CUDA = """{title}
 
 Printed by `PYTHONPATH=src python3 benchmarks/batched_gaussian.py cuda` on one {card},
-torch {torch}, Triton {triton}: wall-clock seconds, medians of {repeats}, for 10⁹ plays (half with
+torch {torch}, Triton {triton}: wall-clock seconds, medians of {repeats}, for 10⁹ trials (half with
 the record, half without it) at T = {steps}, scored and counted at 400 thresholds. Compilation is
 not counted.
 
-| | seconds for 10⁹ plays | target |
+| | seconds for 10⁹ trials | target |
 | --- | --- | --- |
 | one fused Triton kernel | {fused:.3f} | ≤ 3, {met} |
-| torch operations in blocks, where there is no Triton (2²² plays, scaled) | {plain:.1f} | |
+| torch operations in blocks, where there is no Triton (2²² trials, scaled) | {plain:.1f} | |
 
-Memory on the card: {memory:.0f} MiB at most with the kernel, whatever the number of plays.
+Memory on the card: {memory:.0f} MiB at most with the kernel, whatever the number of trials.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class _WithoutNumba(BatchedGaussian):
-    """As it plays where numba is not installed."""
+    """As it runs where numba is not installed."""
 
     @property
     def engine(self) -> Engine:
@@ -73,7 +73,7 @@ class _WithoutNumba(BatchedGaussian):
 
 @dataclass(frozen=True, kw_only=True)
 class _WithoutTriton(BatchedGaussian):
-    """As it plays on a card where Triton is not installed."""
+    """As it runs on a card where Triton is not installed."""
 
     @property
     def engine(self) -> Engine:

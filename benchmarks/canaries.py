@@ -37,7 +37,7 @@ Measured on {machine}.
 | sum of all canaries | | {injected:.3f} | {sphere_injected:.1f} | {injected_ratio:.0f} |
 
 The first call also makes signs and places, which later ones find in memory; beside it the ratio
-is {first_ratio:.0f}. Directions drawn one by one are {sphere_gb:.1f} GB, made anew for every call.
+is {first_ratio:.0f}. Directions drawn one by one are {sphere_gb:.1f} GB, redrawn for every call.
 
 {large_count:,} canaries in {large_dimension:,} dimensions: all cosines take {large:.1f} s of CPU,
 their sum {large_injected:.1f} s. The process had {large_gib:.1f} GiB of memory at most, of which

@@ -74,8 +74,8 @@ _NOTES = (
     "`eps_cp` takes half of the scores, the best of all thresholds, and limits of 97.5 % for each "
     "rate. Its `FDPAnalysisNode` was not asked: its grid of noises ends at 10, so that it never "
     "answers 0.",
-    "**ART** guesses, and says nothing of chance; that guesses are right oftener than ½ is how its "
-    "own examples are read. Half of the records teach the attack, the other half are guessed.",
+    "**ART** guesses, and says nothing of chance; that guesses are right more often than ½ is how "
+    "its own examples are read. Half of the records teach the attack, the other half are guessed.",
     "**SACRO-ML** tests ten overlapping splits of the same records and speaks against release "
     "where more than one is significant.",
     "**Opacus** trains, and **Flower** simulates: neither audits. The loop around them is written "

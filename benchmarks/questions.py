@@ -212,7 +212,7 @@ QUESTIONS = (
                 audits=100,
                 rows={
                     "nn": Row(
-                        call="`MembershipInferenceBlackBox(…)`: guesses right oftener than ½",
+                        call="`MembershipInferenceBlackBox(…)`: guesses right more often than ½",
                         what=_GUESSED,
                         alarm=0.5,
                         refuted=0.5,

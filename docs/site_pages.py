@@ -29,6 +29,8 @@ OUTSIDE = ("CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/*.md", "reproductions/
 _LINK = re.compile(r"\]\(([^)\s#]+)(#[^)\s]*)?\)")
 _NAMED = re.compile(r"(?<!!)\[([^\[\]]+)\]\(([^)\s#]+)\)")
 _PACKAGE = re.compile(r"<!-- modules of (\S+) -->")
+MODULES = "reference/modules"  # the folder of the pages of modules
+_LARGEST = 190  # lines of entries on a page, about: eight screens of 800 pixels
 # The public names by task; a test says which are missing.
 GROUPS = {
     "Audit": ("audit", "Claim", "UntilRefuted", "UntilNarrow"),
@@ -53,6 +55,8 @@ GROUPS = {
     "Files": ("load", "json_schema", "read_scores", "read_records"),
     "Runs and engines": ("Local", "InProcess", "Dask", "History"),
 }
+# Whoever searches finds what explains before what lists.
+_BOOST = "---\nsearch:\n  boost: 0.3\n---\n"
 _HELD = re.compile(r"(?<!\[)`([a-z_]+(?:\.\w+){2,})`")  # as attacks.lira.lira
 
 
@@ -76,6 +80,9 @@ def write_pages(folder: Path) -> None:
             target.write_text(text, "utf-8")
         else:
             shutil.copyfile(path, target)
+    for name, text in module_pages().items():
+        (folder / MODULES).mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(_BOOST + text, "utf-8")
 
 
 def _list_sources() -> dict[str, Path]:
@@ -121,10 +128,8 @@ def make_page(markdown: str, *, source: str, page: str, known: set[str]) -> str:
     for marker, made in {"<!-- commands -->": commands, "<!-- names -->": names}.items():
         if marker in markdown:
             markdown = markdown.replace(marker, made())
-    markdown = _PACKAGE.sub(lambda found: modules(found[1]), markdown)
-    # Whoever searches finds what explains before what lists.
-    boost = "---\nsearch:\n  boost: 0.3\n---\n" if page.startswith("reference/") else ""
-    return boost + markdown
+    markdown = _PACKAGE.sub(lambda found: modules(found[1], page=page), markdown)
+    return (_BOOST if page.startswith("reference/") else "") + markdown
 
 
 def turned(markdown: str, *, source: str, page: str) -> str:
@@ -156,9 +161,85 @@ def _on_site(path: str) -> str:
     return "index.md" if path == "README.md" else path.removeprefix("docs/")
 
 
-def modules(package: str) -> str:
-    """Return an entry for each public module of a package, or of the files beside the packages."""
-    return "\n\n".join(f"::: {name}" for name in public_modules(package))
+def modules(package: str, *, page: str) -> str:
+    """Return a table of the public modules of a package, each with a link to its own page."""
+    rows = [
+        f"| {_link_module(name, page)} | {_describe(name)} |" for name in public_modules(package)
+    ]
+    return "\n".join(["| module | |", "|---|---|", *rows])
+
+
+def _link_module(name: str, page: str) -> str:
+    short = name.removeprefix("epsilometer.")
+    return f"[`{short}`]({posixpath.relpath(f'{MODULES}/{short}.md', posixpath.dirname(page))})"
+
+
+def _describe(module: str) -> str:
+    """Return the first line of what a module says of itself."""
+    tree = ast.parse(_find_source(module).read_text("utf-8"))
+    return _cell((ast.get_docstring(tree) or "").partition("\n\n")[0])
+
+
+def _find_source(module: str) -> Path:
+    path = ROOT / "src" / module.replace(".", "/")
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+def module_pages() -> dict[str, str]:
+    """Return a page for every public module, by its name on the site."""
+    found: dict[str, str] = {}
+    for stub in sorted((ROOT / "docs" / "reference").rglob("*.md")):
+        text = stub.read_text("utf-8")
+        up = posixpath.relpath(stub.relative_to(ROOT / "docs").as_posix(), MODULES)
+        title = text.partition("\n")[0].removeprefix("# ")
+        for package in _PACKAGE.findall(text):
+            for name in public_modules(package):
+                found |= _split_module(name, f"[{title}]({up})")
+    return found
+
+
+def _split_module(name: str, package: str) -> dict[str, str]:
+    """Return the pages of a module: one, or several where it would be longer than eight screens."""
+    short = name.removeprefix("epsilometer.")
+    groups: list[list[str]] = [[]]
+    weight = 0
+    for node in _public_nodes(_find_source(name)):
+        weight += _weigh(node)
+        if weight > _LARGEST and groups[-1]:
+            groups.append([])
+            weight = _weigh(node)
+        groups[-1].append(node.name)
+    pages = [short, *(f"{short}-{part}" for part in range(2, len(groups) + 1))]
+    listed = ", ".join(
+        f"[{', '.join(f'`{each}`' for each in group)}]({page}.md)"
+        for page, group in zip(pages, groups, strict=True)
+    )
+    found = {}
+    for part, (page, group) in enumerate(zip(pages, groups, strict=True), start=1):
+        entries = [f"::: {name}.{each}" for each in group]
+        if part == 1:
+            chosen = f"\n    options:\n      members: [{', '.join(group)}]" if pages[1:] else ""
+            entries = [f"::: {name}{chosen}"]
+        title = short if part == 1 else f"{short}, part {part}"
+        more = f"\n\nPages of this module: {listed}." if pages[1:] else ""
+        found[f"{MODULES}/{page}.md"] = "\n\n".join(
+            [f"# {title}", f"Part of {package}.{more}", *entries, ""]
+        )
+    return found
+
+
+def _weigh(node: ast.FunctionDef | ast.ClassDef) -> int:
+    """Return about how many lines an entry takes."""
+    lines = 4 + len((ast.get_docstring(node) or "").splitlines())
+    if isinstance(node, ast.FunctionDef):
+        return lines + len(node.args.args) + len(node.args.kwonlyargs)
+    methods = [
+        each
+        for each in node.body
+        if isinstance(each, ast.FunctionDef) and not each.name.startswith("_")
+    ]
+    fields = sum(isinstance(each, ast.AnnAssign) for each in node.body)
+    return lines + fields + sum(map(_weigh, filter(ast.get_docstring, methods)))
 
 
 def public_modules(package: str) -> list[str]:
@@ -176,9 +257,13 @@ def public_modules(package: str) -> list[str]:
 
 
 def public_names(path: Path) -> list[str]:
-    """Functions and classes of a module that do not begin with an underscore."""
+    """Return the functions and classes of a module that do not begin with an underscore."""
+    return [node.name for node in _public_nodes(path)]
+
+
+def _public_nodes(path: Path) -> list[ast.FunctionDef | ast.ClassDef]:
     return [
-        node.name
+        node
         for node in ast.parse(path.read_text("utf-8")).body
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
     ]

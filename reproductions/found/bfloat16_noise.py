@@ -22,7 +22,7 @@ class Draws:
     deviation: float
     zeros: float  # share that is exactly 0
     beyond: float  # share beyond 3σ: 0.27 % of a normal
-    impossible: float  # share of 1 + noise, drawn anew, that exceeds all noise seen
+    impossible: float  # share of 1 + noise, redrawn, that exceeds all noise seen
 
 
 def measure_draws(dtype: torch.dtype, device: str = "cpu", *, draws: int = DRAWS) -> Draws:

@@ -280,7 +280,7 @@ def _seen(name: str, observed: Any, unobserved: Any, **knobs: Any) -> dict[str, 
 
 
 def fashion(asked: argparse.Namespace, noise: float, seed: int) -> Setting:
-    """Two layers, clip 1, batches of 128, one epoch: one example a client, canaries among them."""
+    """Two layers, clip 1, batches of 128, one epoch; one example per client, and canaries."""
     held = np.load(asked.data / "fashion_mnist.npz")
     x = held["x_train"].reshape(-1, 784).astype(np.float32) / 255
     y = held["y_train"].astype(np.int64)

@@ -1,7 +1,7 @@
 """Compute both ends of ε for published settings that shuffle, and say which reported ε can stand.
 
     python reproductions/shuffling/published_settings.py            prints the table
-    python reproductions/shuffling/published_settings.py --write    puts it into docs/shuffling.md
+    python reproductions/shuffling/published_settings.py --write    puts it into README.md
 
 ``settings.csv`` has the settings, each with its source. Where no noise is printed, it is the one
 that Rényi accounting of Poisson sampling gives for the reported ε, as the programs compute it.
@@ -19,7 +19,7 @@ from epsilometer.accounting import rdp
 from epsilometer.stats import search
 
 HERE = Path(__file__).parent
-PAGE = HERE.parents[1] / "docs" / "shuffling.md"
+PAGE = HERE / "README.md"
 BEGIN, END = "<!-- settings -->", "<!-- end of settings -->"
 _CALIBRATED = 1.05  # times the reported ε, where noise was calibrated here
 STANDS, FALLS, OPEN = "stands", "cannot stand", "open"

@@ -197,7 +197,7 @@ def _digits() -> tuple[Any, ...]:
 
 
 def _two_classes(folder: Path) -> tuple[Any, Any]:
-    """Airplanes and automobiles: 6,000 of the paper's 10,000, the others are not to be had here."""
+    """Airplanes and automobiles: 6,000 of the paper's 10,000, the others are not available here."""
     images, labels = [], []
     for part in ("train1", "train2", "test"):
         with np.load(folder / f"cifar10_{part}.npz") as file:

@@ -118,7 +118,7 @@ def audit(
             call with changed code is refused.
         engine: What executes units of work; ``Local()`` processes by default.
         until: When to stop early: ``UntilRefuted()`` or ``UntilNarrow(width)``.
-        listen: Functions that are told what happens.
+        listen: Callbacks that receive events.
         accept_changes: Go on with a run whose code has changed since; the result says what.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Import optional dependencies in plain sight, and name the extra that is missing."""
+"""Import optional dependencies explicitly, and name the extra that is missing."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

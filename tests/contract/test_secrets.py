@@ -369,6 +369,6 @@ def test_audits_of_flower_have_no_secret(tmp_path: Path) -> None:
     outputs = {"log": said, **dict(save_all(audit, tmp_path)), **list_figures(audit)}
     outputs |= {
         name: (tmp_path / "run" / name).read_text("utf-8")
-        for name in ("result.json", "report.html", "told.txt")
+        for name in ("result.json", "report.html", "notes.txt")
     }
     assert find_secrets(outputs, clients.list_secrets()) == []

@@ -40,7 +40,7 @@ class Slotted:
 
 
 def different() -> list[Any]:
-    """Values no two of which are alike, made anew at every call."""
+    """Values no two of which are alike, made again at every call."""
     return [
         None,
         0,

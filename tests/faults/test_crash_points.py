@@ -61,7 +61,7 @@ def crashes(
     first = Raising(frozenset({1, 3}) if broken else frozenset())
     for at in range(1, 200):
         run_directory = directory / str(at)
-        if broken:  # a run with failures is continued: notes go, the result is written anew
+        if broken:  # a run with failures is continued: notes go, the result is written again
             run(Digest(plan=a_plan(UNITS), act=first), run_directory, engine=InProcess())
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(owner, name, counted(getattr(owner, name), at, error, after=after))

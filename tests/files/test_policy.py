@@ -13,7 +13,7 @@ import epsilometer as em
 from epsilometer.cli.main import main
 from epsilometer.errors import InvalidArgument, UnreadableFile
 from epsilometer.files.policy import check_policy, read_policy
-from epsilometer.files.stamps import find_stamp, read_stamp, write_stamp
+from epsilometer.files.stamps import find_stamp, make_stamp, read_stamp, write_stamp
 
 POLICY = """
 max_age_days = 30
@@ -213,3 +213,39 @@ def test_who_ran_it_is_named_on_request(project: Path, monkeypatch: pytest.Monke
     assert stamp is not None
     assert dict(stamp.describe())["run by"] == "the privacy team"
     assert msgspec.structs.asdict(stamp)["who"] == "the privacy team"
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "modified"),
+    [
+        ("train.py", "noise = 2.0\n", True),
+        ("settings.json", '{"noise": 2.0}', True),  # a training may read it
+        ("settings.json", '{"format": 2, "noise": 2.0}', True),
+        ("settings.json", "{", True),
+        ("README.md", "another text", False),
+        ("report.html", "<p>another page", False),
+        ("audits/training.json", None, False),  # what an audit writes is no change of the code
+    ],
+)
+def test_what_counts_as_a_change_of_the_code(
+    file: str, text: str | None, modified: bool, project: Path
+) -> None:
+    for name in ("settings.json", "README.md", "report.html"):
+        (project / name).write_text("{}", "utf-8")
+    git(project, "add", "-A")
+    git(project, "commit", "-q", "-m", "Keep results")
+    assert not make_stamp().modified
+    if text is None:
+        keep(project, CAUGHT)
+    else:
+        (project / file).write_text(text, "utf-8")
+    assert make_stamp().modified is modified
+
+
+def test_code_that_is_gone_is_a_change(project: Path) -> None:
+    git(project, "add", "-A")
+    git(project, "commit", "-q", "-m", "Keep results")
+    (project / "audits" / "training.json").unlink()  # a result that is made again, say
+    assert not make_stamp().modified
+    (project / "train.py").unlink()
+    assert make_stamp().modified

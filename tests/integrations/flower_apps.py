@@ -132,7 +132,7 @@ class Written:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.told = (folder / "told.txt").read_text("utf-8")
+        self.told = (folder / "notes.txt").read_text("utf-8")
         with np.load(folder / "cosines.npz") as kept:
             self.final, self.largest, self.took = kept["final"], kept["largest"], kept["took"]
 

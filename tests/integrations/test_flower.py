@@ -510,7 +510,7 @@ def test_more_canaries_than_the_model_has_room_for(tmp_path: Path, mode: str) ->
     audited = audit_server_app(app, delta=DELTA, canaries=51, mode=mode, out=out)
     run_in_process(audited, client(), nodes=60)
     assert done  # the run went on to its end
-    assert "at most 50 canaries for 100 weights" in (out / "told.txt").read_text("utf-8")
+    assert "at most 50 canaries for 100 weights" in (out / "notes.txt").read_text("utf-8")
     assert not (out / "result.json").exists()
 
 
@@ -532,7 +532,7 @@ def test_nodes_that_are_not_there(tmp_path: Path, asked: Any, words: str) -> Non
     )
     run_in_process(app, client(), nodes=20)
     assert done
-    assert words in (tmp_path / "run" / "told.txt").read_text("utf-8")
+    assert words in (tmp_path / "run" / "notes.txt").read_text("utf-8")
     assert not (tmp_path / "run" / "result.json").exists()
 
 
@@ -549,7 +549,7 @@ def test_models_without_anything_to_move(tmp_path: Path) -> None:
 
     run_in_process(audited, keep, nodes=8)
     assert done
-    assert "Expected floating-point arrays" in (tmp_path / "run" / "told.txt").read_text("utf-8")
+    assert "Expected floating-point arrays" in (tmp_path / "run" / "notes.txt").read_text("utf-8")
 
 
 def test_a_result_that_cannot_be_written_leaves_the_run_alone(tmp_path: Path) -> None:
@@ -671,7 +671,7 @@ def test_the_run_never_ends_because_of_the_audit(
     app = server(strategy, rounds=3, done=done.append)
     run_in_process(audit_server_app(app, **settings), clients, nodes=8)
     assert done  # the run went on to its end
-    assert reason in (tmp_path / "run" / "told.txt").read_text("utf-8")
+    assert reason in (tmp_path / "run" / "notes.txt").read_text("utf-8")
 
 
 def test_updates_in_place_of_weights(tmp_path: Path) -> None:

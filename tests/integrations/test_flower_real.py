@@ -419,7 +419,7 @@ def test_every_kind_of_privacy_on_a_deployment(kind: str, tmp_path: Path) -> Non
         wait_for("SuperLink", lambda: healthy(port), tmp_path)
         with contextmanager(supernodes)(nodes, port, env, tmp_path):
             submit(app, env)
-            wait_for("result", (tmp_path / "run" / "told.txt").exists, tmp_path)
+            wait_for("result", (tmp_path / "run" / "notes.txt").exists, tmp_path)
     found = Written(tmp_path / "run")
     assert words in found.told
     assert found.judged, found.told
@@ -441,7 +441,7 @@ def test_a_server_app_that_is_killed_on_a_deployment_resumes(tmp_path: Path) -> 
             submit(app, env)
             wait_for("round", (out / "watch.npz").exists, tmp_path)
             os.kill(int((tmp_path / "pid").read_text("utf-8")), signal.SIGKILL)
-            assert not (out / "told.txt").exists()
+            assert not (out / "notes.txt").exists()
             submit(app, env)
             wait_for("result", (out / "result.json").exists, tmp_path)
             wait_for("end", (out / "cosines.npz").exists, tmp_path)

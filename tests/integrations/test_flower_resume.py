@@ -65,7 +65,7 @@ def test_a_killed_server_resumes(tmp_path: Path) -> None:
     assert run_program(tmp_path, "kill", half=0.5) == -signal.SIGKILL
     left = {path.name for path in (tmp_path / "run").iterdir()}
     assert {"start.npy", "watch.npz", "checks.json"} <= left
-    assert "told.txt" not in left
+    assert "notes.txt" not in left
     assert (tmp_path / "run" / "watch.npz").stat().st_mode & 0o077 == 0  # it holds the seed
     assert run_program(tmp_path, "go on") == 0
     assert not (tmp_path / "run-2").exists()

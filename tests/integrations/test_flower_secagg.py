@@ -103,7 +103,7 @@ def test_canaries_that_nobody_planted_are_an_error(
         app = secure_server(1, audited_strategy(averaging(), out=tmp_path / "run", **asked))
     mods = [secaggplus_mod] if planted is None else [secaggplus_mod, planted]
     run_in_process(app, client_app(*mods), nodes=NODES)
-    told = (tmp_path / "run" / "told.txt").read_text("utf-8")
+    told = (tmp_path / "run" / "notes.txt").read_text("utf-8")
     # The app sees weights after the last round only if they cross the grid.
     assert reason in told
     assert not (tmp_path / "run" / "result.json").exists()
@@ -123,7 +123,7 @@ def test_nobody_can_answer_for_a_client_with_masks(tmp_path: Path) -> None:
         out=tmp_path / "run",
     )
     run_in_process(app, client_app(secaggplus_mod), nodes=NODES)  # goes on without canaries
-    told = (tmp_path / "run" / "told.txt").read_text("utf-8")
+    told = (tmp_path / "run" / "notes.txt").read_text("utf-8")
     assert "The audit ended before the run did" in told
     assert "Under secure aggregation use canary_mod" in told
     assert not (tmp_path / "run" / "result.json").exists()
@@ -151,6 +151,6 @@ def test_the_strategy_cannot_answer_for_a_client_with_masks_either(tmp_path: Pat
         averaging(), delta=DELTA, mode="replace", canaries=CANARIES, out=tmp_path / "run"
     )
     run_in_process(secure_server(1, strategy), client_app(secaggplus_mod), nodes=NODES)
-    told = (tmp_path / "run" / "told.txt").read_text("utf-8")
+    told = (tmp_path / "run" / "notes.txt").read_text("utf-8")
     assert "take mode='mod' and canary_mod" in told
     assert not (tmp_path / "run" / "result.json").exists()

@@ -361,5 +361,5 @@ def test_older_apps_whose_canaries_have_no_room(tmp_path: Path) -> None:
     )
     run_in_process(app, old_client(called=called), nodes=8)
     assert called  # the run went on without canaries
-    told = (tmp_path / "run" / "told.txt").read_text("utf-8")
+    told = (tmp_path / "run" / "notes.txt").read_text("utf-8")
     assert "at most 1000 canaries for 2000 weights" in told

@@ -10,7 +10,7 @@ import pytest
 import scipy.stats
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "shuffling.md").read_text("utf-8")
+PAGE = (ROOT / "reproductions" / "shuffling" / "README.md").read_text("utf-8")
 
 
 def load_script(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:

@@ -86,7 +86,7 @@ def expected(sample: np.ndarray, truth: float) -> bool:
 def test_the_law_has_the_exact_epsilon(
     inputs: dict[str, Any], truth: dict[str, float], engine: str, rng: np.random.Generator
 ) -> None:
-    """δ(ε) = E_P[(1 − e^{ε−L})₊], and the same with the worlds swapped, at both exact ε."""
+    """δ(ε) = E_P[(1 − e^{ε−L})₊], and the same with the two sides swapped, at both exact ε."""
     runs = 200_000_000 // inputs["T"] // (1 if inputs["T"] == 100 else 2)
     plays = BatchedGaussian(sampler=Shuffle(), noise_multiplier=inputs["sigma"], steps=inputs["T"])
     scores = plays.play(runs, rng)

@@ -589,7 +589,7 @@ class Endless:
         (Anew(lambda _: itertools.repeat([])), {"most": 1000}, "an epoch to end within"),
         ([[0, 1]] * 40, {"most": 100}, "room for two epochs in most=100, got one of 80"),
         (range(6), {}, "Expected batch_size for a sampler of single indices"),
-        (iter([[0], [1]]), {}, "starts anew at every epoch, got an iterator"),
+        (iter([[0], [1]]), {}, "starts again at every epoch, got an iterator"),
         (["a", "b"], {}, "indices .whole numbers., got 'a'"),
         ([["a", "b"]], {}, r"got \['a', 'b'\]"),
         ([[0.0, 1.0]], {}, r"got \[0.0, 1.0\]"),

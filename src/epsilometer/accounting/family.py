@@ -15,7 +15,7 @@ limit s from above, and ε at δ of the whole training follows from the limit (N
 
 How far scores do better than g_s is judged by their rank sum, the number of pairs (inside,
 outside) in which the inside score is the higher (Mann & Whitney 1947). There is no threshold to
-choose, hence none to pay for; ``stats.rank_sum`` has its law.
+choose, so none to pay for; ``stats.rank_sum`` has its law.
 """
 
 import math

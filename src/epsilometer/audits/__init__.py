@@ -1,1 +1,1 @@
-"""Audits: one file a question. They wire the other rooms together and hold no mathematics."""
+"""Audits: one package per question. They connect the other packages and hold no mathematics."""

@@ -57,7 +57,7 @@ def audit(file: Path, data: Path | None, options: Options) -> None:
     Scores,
     {
         "design": "State the design: runs, coins, fixed or paired.",
-        "inclusion": "State the chance of each canary to be in.",
+        "inclusion": "Set the probability that a canary is in.",
         "method": "Bound by this method; see epsilometer methods.",
         "rule": "Choose thresholds by this rule.",
         "also": "Show the bounds of these methods beside it.",
@@ -70,7 +70,7 @@ def audit(file: Path, data: Path | None, options: Options) -> None:
 )
 @audit_options(config=True)
 def estimate(file: Path | None, settings: dict[str, Any], options: Options) -> None:
-    """Bound ε from below, from the attack scores in FILE.
+    """Compute a lower bound on ε from attack scores in FILE.
 
     FILE is .csv, .parquet or .npz with columns score and member (1 inside, 0 outside), or inside
     and outside. Higher scores must mean "was in". Scores are of independent runs unless

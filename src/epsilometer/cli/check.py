@@ -61,7 +61,7 @@ def check(
     data: Path | None,
     explain: bool,
 ) -> None:
-    """Judge a claim by a RESULT written before, for CI.
+    """Fail if a saved RESULT refutes its claim, for CI.
 
     RESULT is a JSON file or the directory of a run. Its own claim is judged, or that of --claim
     with --delta. KEY is a file or begins with RW; the signature is RESULT.minisig.

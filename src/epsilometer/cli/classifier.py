@@ -54,8 +54,8 @@ def _limit_options(command: Any) -> Any:
         "model": f"Train one of {', '.join(MODELS)}; or module:factory.",
         "drop": "Leave out this column; may be repeated.",
         "group": "Compare the groups of this column; may be repeated.",
-        "encoding": "Read text in this encoding, if it is not found.",
-        "delimiter": "Separate cells by this character, if it is not found.",
+        "encoding": "Set the text encoding, if detection fails.",
+        "delimiter": "Set the delimiter of cells, if detection fails.",
     },
     into="source",
     special={"model": Suggested(*MODELS)},
@@ -67,16 +67,16 @@ def _limit_options(command: Any) -> Any:
         "published_as": "Publish the model file, an API, or labels alone: required.",
         "model_file": "Search this file of the model too; it is never loaded.",
         "attacks": "Run these attacks, separated by commas; all or none.",
-        "shadows": "Train and attack so many shadow models.",
-        "precision": "Attack more models until limits are at most so wide.",
+        "shadows": "Set the number of shadow models.",
+        "precision": "Attack more models until limits are this close.",
         "skip_trend": "Attack no smaller models, which show the trend with size.",
         "records": "Leave out only some records: sample:500, or screen:500.",
         "preprocessing": "Refit scaling without each record, or hold it fixed.",
-        "patience": "Allow refits so many seconds.",
-        "decimals": "Show probabilities of an API with so many decimals.",
-        "remedies": "Carry out so many remedies that train new models.",
-        "removal": "Plan the removal of records in so many steps.",
-        "variation": "Train so many models with other seeds.",
+        "patience": "Limit refits to N seconds.",
+        "decimals": "Round the probabilities of an API to N decimals.",
+        "remedies": "Try at most N remedies that train new models.",
+        "removal": "Plan the removal of records in N steps.",
+        "variation": "Train N models with other seeds.",
         "show_records": "Write row numbers of the riskiest records.",
     },
     into="settings",
@@ -98,10 +98,10 @@ def classifier(
 
     TABLE is .csv, .tsv or .parquet, with a line of names; cells may be empty. Nothing of what
     is in a record is written: records are named by their rank of risk, and with --show-records by
-    their row. Which rows they are stands in records.csv of the run's directory alone. A model as
+    their row. records.csv in the run's directory maps ranks to rows. A model as
     module:factory is imported from this folder, and called without arguments.
 
-    Exit code 1 if it should not be released, 4 if that cannot be told.
+    Exit code 1 if it should not be released, 4 if that is unclear.
 
     --published-as says what others are given: the model file, which is searched for records; an
     API that shows probabilities; or predicted labels alone.

@@ -24,7 +24,9 @@ from epsilometer.core.settings import from_settings
 
 
 @click.command()
-@field_options(Demo, {"runs": "Train so often with the record, and without it."}, into="settings")
+@field_options(
+    Demo, {"runs": "Set the number of runs with the record, and without it."}, into="settings"
+)
 @seed_option
 @audit_options(asks=False, units=True, home="epsilometer-demo")
 def demo(settings: dict[str, Any], options: Options) -> None:
@@ -46,7 +48,7 @@ def demo(settings: dict[str, Any], options: Options) -> None:
     type=click.IntRange(min=1),
     default=RUNS,
     show_default=True,
-    help="Run each mechanism so often, with and without the record.",
+    help="Set the runs per mechanism, with and without the record.",
 )
 @seed_option
 @json_option

@@ -49,7 +49,7 @@ def lint(
     PATH is a Python file, a notebook or a folder of them; all are checked as one project. Nothing
     is imported or run. A comment # epsilometer: ignore[SHUF001] reason keeps a rule from its line.
 
-    Exit code 1 if it finds something. A file that cannot be read or parsed is told in the report;
+    Exit code 1 if it finds something. A file that cannot be read or parsed is named in the report;
     if nothing else is found the exit code is then 2, never a pass. With --strict it is 4 where no
     known DP library, or no sampler, was found.
 

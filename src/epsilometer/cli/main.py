@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 HEADINGS: dict[str, dict[str, str]] = {
     "Audit": {
-        "estimate": "Bound ε from below, from the attack scores in FILE.",
+        "estimate": "Compute a lower bound on ε from attack scores in FILE.",
         "shuffle": "Compute the ε of shuffled DP-SGD accounted as Poisson-sampled.",
         "dpsgd": "Attack DP-SGD trained thousands of times, with a canary and without.",
         "federated": "Attack one DP-FedAvg training by canaries among its clients.",
@@ -32,7 +32,7 @@ HEADINGS: dict[str, dict[str, str]] = {
         "audit": "Run the audit that FILE describes, or repeat one.",
     },
     "Judge and report": {
-        "check": "Judge a claim by a RESULT written before, for CI.",
+        "check": "Fail if a saved RESULT refutes its claim, for CI.",
         "lint": "Check training code for what its accountant does not assume.",
         "report": "Make the report of RUN, a run's directory or an audit.",
     },
@@ -210,7 +210,7 @@ def main(ctx: click.Context) -> None:
       0  not refuted, proved, release, or no claim
       1  refuted, violated, or do not release
       2  the call was wrong
-      3  a fault of epsilometer's
+      3  an internal fault
       4  cannot judge, or cannot tell
     """
     if ctx.invoked_subcommand is None:

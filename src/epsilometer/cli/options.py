@@ -44,7 +44,7 @@ class Options:
         until: When to stop early.
         out: Directory of the run.
         engine: What executes units of work; None for the subject's own choice.
-        listen: Functions that are told what happens.
+        listen: Callbacks that receive events.
         accept_changes: Go on with a run whose code has changed since it began.
         as_json: Print the audit as JSON.
         html: File of a further page.
@@ -226,7 +226,7 @@ policy_option = option(
     "--policy",
     type=click.Path(path_type=Path),
     metavar="FILE.toml",
-    help="Hold results to this policy: privacy-policy.toml.",
+    help="Check results against this policy: privacy-policy.toml.",
 )
 claim_option = option("--claim", type=float, metavar="EPS", help="Judge this claimed ε.")
 until_option = option(
@@ -258,7 +258,7 @@ _engine_options = (
         "--workers",
         type=click.IntRange(min=0),
         default=0,
-        help="Use so many workers; 0 is one per core.",
+        help="Set the number of workers; 0 means one per core.",
     ),
     option("--address", help="Reach the Dask scheduler at tcp://host:8786."),
     option("--log-json", is_flag=True, help="Log progress as JSON to standard error."),

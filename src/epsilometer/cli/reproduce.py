@@ -205,7 +205,7 @@ def reproduce(
 
     NAME is one of the papers that are listed without it. Writes the published and the measured
     numbers as a page and as JSON. With --quick, sets of scikit-learn stand in for data that are
-    not there. A call that was killed goes on in its folder.
+    not there. A call that was killed resumes in its folder.
 
     Example: epsilometer reproduce one-shot --only table-1
     """

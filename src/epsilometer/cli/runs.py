@@ -80,7 +80,7 @@ runs.add_command(verify)
     type=click.IntRange(min=0),
     default=30,
     show_default=True,
-    help="Show so many; 0 shows all.",
+    help="Show the last N; 0 shows all.",
 )
 @json_option
 @html_option
@@ -128,7 +128,7 @@ def list_(
 
 @runs.command()
 @run_argument
-@click.option("--watch", is_flag=True, help="Show it again every second, until the run ends.")
+@click.option("--watch", is_flag=True, help="Update every second until the run ends.")
 @json_option
 def status(directory: Path, watch: bool, as_json: bool) -> None:
     """Show how far the run in directory RUN is.
@@ -221,7 +221,7 @@ def resume(directory: Path, data: Path | None, options: Options) -> None:
     """Finish the run in directory RUN, to the same bytes.
 
     Units that failed are tried again. The engine and the number of workers may be others than
-    before. A run whose data were supplied from Python goes on by the same call from there.
+    before. A run whose data were supplied from Python is resumed by the same call from there.
 
     Exit code 1 if it refutes the claim, 4 if it cannot judge it.
 
@@ -288,7 +288,7 @@ def trend(
     html: Path | None,
     rebuild: bool,
 ) -> None:
-    """Follow what was audited again and again, one table per subject.
+    """Follow results of the same subject over time.
 
     Where dates were lost, as in a copy, --by name takes the order of the runs' names.
 

@@ -37,12 +37,12 @@ _COLUMNS = ("name", "noise_multiplier", "steps", "epochs", "delta")
 @field_options(
     ShuffledSGD,
     {
-        "noise_multiplier": "Set noise over clipping norm.",
-        "steps": "Make so many batches per epoch.",
-        "batch_size": "Put so many records into a batch.",
-        "epochs": "Pass over the records so often.",
+        "noise_multiplier": "Set the noise multiplier: noise over clipping norm.",
+        "steps": "Set the number of batches per epoch.",
+        "batch_size": "Set the batch size; the expected one where it varies.",
+        "epochs": "Set the number of epochs.",
         "sampler": "Draw batches by this sampler.",
-        "observations": "Run so many trials of the game, as 1e7.",
+        "observations": "Set the number of simulated trials, such as 1e7.",
         "device": "Run trials on cpu or cuda.",
         "title": "Name what is audited.",
     },
@@ -50,7 +50,7 @@ _COLUMNS = ("name", "noise_multiplier", "steps", "epochs", "delta")
     special={"sampler": ORDERED_SAMPLER, "observations": Whole()},
     defaults={"sampler": "shuffle"},
 )
-@click.option("--dataset-size", type=int, help="Train on so many records; replaces --steps.")
+@click.option("--dataset-size", type=int, help="Set the size of the dataset; replaces --steps.")
 @click.option(
     "--sweep", metavar="FILE.csv", help="Compute a table of settings; paper for the bundled six."
 )

@@ -43,7 +43,7 @@ class ClippingWatch:
     it is.
 
     Guarantee: at most a share ``level`` of right programs is ever accused.
-    Assumption: directions are uniform on the sphere, drawn anew for each batch, and unknown to the
+    Assumption: directions are uniform on the sphere, redrawn for each batch, and unknown to the
         program.
 
     Example:

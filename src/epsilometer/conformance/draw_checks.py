@@ -262,7 +262,7 @@ class _Repeats(DrawCheck):
     """Batches that were drawn before, as with the same seed in every epoch."""
 
     name = "fresh batches"
-    expected = "every batch is drawn anew"
+    expected = "every batch is freshly drawn"
 
     def begin(self) -> None:
         self._equal = 0

@@ -57,7 +57,7 @@ def read_secret(home: Folder, name: str = SECRET) -> bytes:
         pass
     raise BrokenChain(
         f"Expected a secret in {str(home.path / name)!r}, found none. Without it nobody can tell "
-        "whether data and files are the same. Put it back, or begin anew.",
+        "whether data and files are the same. Put it back, or begin again.",
         f"{name} is lost",
     )
 

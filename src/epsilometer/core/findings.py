@@ -530,10 +530,10 @@ class FormPlan(BaseFinding, frozen=True, kw_only=True):
     """The finest form that stays below the user's line.
 
     Attributes:
-        epsilon: The line: no form may be proved to leak more.
+        epsilon: The limit: no form may be proved to leak more.
         advantage: And of none may the attack's advantage exceed this.
         forms: All forms that were audited, finest first.
-        chosen: The first of these that stays below the line; None where none does.
+        chosen: The first of these that stays below the limit; None where none does.
         pareto: Forms that no other beats in both log loss and advantage.
         advice: What to do, in sentences.
     """

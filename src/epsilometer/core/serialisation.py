@@ -104,7 +104,7 @@ def check_format(text: str | bytes) -> None:
 def load(path: str | Path) -> Audit:
     """Read the audit in a JSON file, or in the directory of a run.
 
-    Guarantee: the audit equals the one that was saved; its verdict is computed anew. In the
+    Guarantee: the audit equals the one that was saved; its verdict is computed again. In the
         directory of a run, a result, plan or shard that was changed since is refused.
     Assumption: a file alone was not edited; a signature shows that, or a second run.
 

@@ -48,8 +48,8 @@ Listener: TypeAlias = Callable[[Event], None]
 def log_to(path: Path) -> Listener:
     """Return a listener that appends events to a private file, never through a link.
 
-    A log that cannot be written stops nothing: the disk may be full, and what matters is told by
-    whoever writes what matters. A line that a crash cut off stays one.
+    A log that cannot be written stops nothing: the disk may be full, and what matters is reported
+    by whoever writes it. A line that a crash cut off stays one.
     """
     start = "\n" if _is_cut_off(path) else ""
 

@@ -85,10 +85,10 @@ class Lease:
 
 
 class Board:
-    """Leases that are open now, how long units usually take, and who is told of losses."""
+    """Leases that are open now, how long units usually take, and who is notified of losses."""
 
     def __init__(self, tell: Callable[..., None] | None = None) -> None:
-        """Take who is told, as ``tell("lost", unit=…)``."""
+        """Take a callback for events, as ``tell("lost", unit=…)``."""
         self._open: dict[Lease, None] = {}
         self._seconds: deque[float] = deque(maxlen=_REMEMBERED)
         self.tell = tell or (lambda name, **details: None)

@@ -33,7 +33,7 @@ class Request:
         out: Directory of the run; None for no trace.
         engine: What executes units; None for the subject's own choice.
         until: When to stop early; None for never.
-        listen: Who is told what happens.
+        listen: Callbacks that receive events.
         accept_changes: Go on with a run whose code has changed since it began.
         recompute: Make the result of the run in ``out`` again from its shards, and nothing else.
     """
@@ -120,7 +120,7 @@ class Request:
             job: What to compute.
             usual: The engine where none was asked for.
             engine: The engine whatever was asked for.
-            listen: Who is told; those who asked by default.
+            listen: Callbacks that receive events; those of the request by default.
         """
         if self.recompute:
             if self.out is None:

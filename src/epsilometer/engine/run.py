@@ -46,7 +46,7 @@ class UnitFailed(EpsilometerError):
     """A unit raised: says what, and ``traceback`` where."""
 
     def __init__(self, unit: int, traceback: str) -> None:
-        """Take what the engine was told of the unit."""
+        """Take what the engine knows of the unit."""
         self.unit, self.traceback = unit, traceback
         *_, last = traceback.strip().splitlines() or ["Nothing is known of why."]
         kind, _, said = last.partition(": ")
@@ -179,7 +179,7 @@ def run(
         job: What to compute.
         directory: Where the run lives; a temporary one by default, which cannot be resumed.
         engine: What executes units.
-        listen: Who is told what happens.
+        listen: Callbacks that receive events.
         accept_changes: Go on with other code than the run began with; the result says so.
 
     Raises:
@@ -235,7 +235,7 @@ def gather(
         unit: One piece of the work.
         directory: Where the run lives; by default in memory alone, which cannot be resumed.
         engine: What executes units.
-        listen: Who is told what happens.
+        listen: Callbacks that receive events.
 
     Raises:
         UnitFailed: A unit raised. What is finished is safe in the directory.

@@ -318,7 +318,7 @@ def join_scores(units: Iterable[Arrays], view: str = "") -> Scores:
 
 
 class _ProgressWatch:
-    """Computes the bound anew when a tenth more has been seen; it decides nothing."""
+    """Computes the bound again when a tenth more has been seen; it decides nothing."""
 
     def __init__(self, job: RunsJob) -> None:
         self._job, self._units, self._seen = job, list[Arrays](), 0
@@ -431,7 +431,7 @@ class Failures:
     """Listens for failed units.
 
     Attributes:
-        ending: An error that says the call is wrong: it ends the audit, raised anew.
+        ending: An error that says the call is wrong: it ends the audit, raised again.
         reason: What the first unit said that failed for another reason; empty where none did.
         kind: Which exception that was; its text may hold data, this does not.
     """

@@ -18,8 +18,10 @@ from epsilometer.core.printing import one_line
 from epsilometer.errors import InvalidArgument, UnreadableFile
 
 WHO = "EPSILOMETER_WHO"  # variable that names who runs audits; without it nobody is named
-# All files but those that audits write.
-_CODE = (":(top)", *(f":(top,exclude,glob)**/*.{end}" for end in ("json", "html", "md", "svg")))
+# All files but pages: reports, texts and badges, which audits write and no training reads.
+_CODE = (":(top)", *(f":(top,exclude,glob)**/*.{end}" for end in ("html", "md", "svg")))
+# By these keys a JSON file is a result or a stamp, and no settings of a training.
+_WRITTEN = ({"format", "provenance", "verdict"}, {"time", "commit", "packages"})
 _PATIENCE = 10.0  # seconds for git
 _PACKAGES = ("epsilometer", "numpy", "scipy", "torch", "opacus", "flwr", "scikit-learn", "jax")
 
@@ -33,7 +35,8 @@ class Stamp(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         time: In UTC, ISO 8601.
         commit: Of the git repository in which the command was called; empty outside of one.
-        modified: Whether tracked files there differed from the commit, results and pages aside.
+        modified: Whether tracked files there differed from the commit. Pages (``.html``, ``.md``,
+            ``.svg``), results and stamps do not count: audits write them. All other JSON files do.
         system: Operating system and machine type.
         packages: (name, version) pairs of what is installed.
         who: As ``EPSILOMETER_WHO`` says.
@@ -79,9 +82,7 @@ def make_stamp() -> Stamp:
     return Stamp(
         time=_read_clock().isoformat(timespec="seconds"),
         commit=commit or "",
-        modified=bool(
-            commit and ask_git("status", "--porcelain", "--untracked-files=no", "--", *_CODE)
-        ),
+        modified=bool(commit) and _has_changes(),
         system=f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
         packages=tuple(_list_packages()),
         who=os.environ.get(WHO, ""),
@@ -134,6 +135,28 @@ def ask_git(*call: str, folder: Path | None = None) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _has_changes() -> bool:
+    """Return whether tracked files differ from the commit; yes, where git does not answer."""
+    top = ask_git("rev-parse", "--show-toplevel")
+    names = ask_git("diff", "--name-only", "-z", "HEAD", "--", *_CODE)
+    if top is None or names is None:
+        return True
+    return any(not _is_written(Path(top), name) for name in names.split("\0") if name)
+
+
+def _is_written(top: Path, name: str) -> bool:
+    """Return whether a file is a result or a stamp, by what it contains, or contained last."""
+    if not name.endswith(".json"):
+        return False
+    path = top / name
+    try:
+        text = read_plain(path) if path.exists() else ask_git("show", f"HEAD:{name}") or ""
+        keys = msgspec.json.decode(text, type=dict[str, msgspec.Raw]).keys()
+    except (msgspec.MsgspecError, UnreadableFile, OSError):  # what is not read is no result
+        return False
+    return any(needed <= keys for needed in _WRITTEN)
 
 
 def _read_clock() -> datetime:

@@ -103,7 +103,7 @@ class Library:
         loaders: What may shuffle, by name.
         trainers: What makes its own loader, by name.
         modules: Classes whose ``train_dataloader`` feeds the training, as those of Lightning.
-        prepares: Methods that make a loader anew.
+        prepares: Methods that make a new loader.
         passes: Calls that hand on the batches of one of their arguments.
         signatures: Names of arguments that are often given without them, by name of the call.
         chains: Whether its datasets have shuffle() and batch() with the meaning of tf.data.

@@ -240,7 +240,7 @@ class Bindings:
         return [] if found is None else found.get(name, [])[-_NEAREST:]
 
     def find_once(self, name: ast.Name) -> ast.expr | None:
-        """Return the one expression a name is bound to as a whole; else None."""
+        """Return the only expression that a name is bound to as a whole; else None."""
         _, found = self.find(name)
         return found[0].value if len(found) == 1 and not found[0].path else None
 

@@ -247,7 +247,7 @@ class Roles:
         )
 
     def _is_coin(self, node: ast.AST) -> bool:
-        """Recognise ``rng.random(n) < q`` and its kin, or the strategy of a plan."""
+        """Recognise ``rng.random(n) < q`` and similar expressions, or the strategy of a plan."""
         match node:
             case ast.Compare(left=left, ops=[ast.Lt() | ast.LtE()], comparators=[_]):
                 return self._is_uniform(left) or self._is_coin_of_record(node, left)

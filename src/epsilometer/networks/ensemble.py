@@ -138,7 +138,7 @@ class EnsembleDPSGD:
 
     Attributes:
         module: The architecture; it is copied.
-        loss: ``loss(outputs, labels)``; one number an example, or a loss of torch that can be told
+        loss: ``loss(outputs, labels)``; one number per example, or a loss of torch that can be told
             not to average.
         runs: R.
         sampler: How batches are drawn.

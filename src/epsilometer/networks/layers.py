@@ -228,7 +228,7 @@ class ManyEmbedding(Layer):
 
 
 class ManyNorm(Layer):
-    """``nn.LayerNorm`` and ``nn.GroupNorm``: normalised as ever, then each model's own scale."""
+    """``nn.LayerNorm`` and ``nn.GroupNorm``: normalised as usual, then each model's own scale."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return all models' outputs."""

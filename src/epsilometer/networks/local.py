@@ -18,7 +18,7 @@ from epsilometer.networks.optimizers import Optimizer
 from epsilometer.sampling.samplers import Shuffle
 from epsilometer.types import IntArray
 
-Batches = list[IntArray]  # of one client: numbers of records, one array a step
+Batches = list[IntArray]  # of one client: numbers of records, one array per step
 _TRIED = 2  # records on which training together is compared with the module itself
 
 

@@ -1,4 +1,4 @@
-"""Optimizers of many models at once: one row a model, the arithmetic of ``torch.optim``."""
+"""Optimizers of many models at once: one row per model, the arithmetic of ``torch.optim``."""
 
 from dataclasses import dataclass
 from typing import Protocol

@@ -85,7 +85,7 @@ def train_without(
         models: Trained in place.
         x: Records, ``(n, …)``.
         y: Their labels.
-        batches: Numbers of records, one array a step.
+        batches: Numbers of records, one array per step.
         left_out: The record that each model lacks, ``(runs,)``; −1 for none.
         optimizer: Whose arithmetic is that of single numbers.
         rate: Learning rate.
@@ -154,7 +154,7 @@ class AnyModels:
 class Perceptrons:
     """Linear layers with activations between them, and the cross-entropy of the last.
 
-    Derived by hand into memory that is kept: what autograd allocates anew at each step costs more
+    Derived by hand into memory that is kept: what autograd allocates again at each step costs more
     than small products do.
     """
 

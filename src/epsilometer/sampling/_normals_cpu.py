@@ -4,7 +4,7 @@ The stream is the one that ``stream`` defines. Thirty-two runs go side by side, 
 lane, so that the compiler makes vector instructions of every loop over lanes, and a run's numbers
 do not depend on its neighbours. Bulk normals are computed in float32 (cephes' polynomials, about
 one unit in the last place), those beyond 4.7σ again in float64 from 64 bits. numba has no vector
-logarithm, cosine or exponential of its own, hence those here.
+logarithm, cosine or exponential of its own, so they are here.
 
 Loops write to one flat array at a time where they can: with several the compiler gives up on
 vector instructions for fear that they overlap.

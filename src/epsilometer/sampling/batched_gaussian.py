@@ -98,7 +98,7 @@ class BatchedGaussian:
 
     @property
     def engine(self) -> Engine:
-        """What computes the plays here."""
+        """What computes the trials here."""
         fused = self.law.rate is None  # kernels are for samplers that commands can ask for
         if self.device == "cpu":
             return "numba" if fused and has("numba") else "numpy"
@@ -108,7 +108,7 @@ class BatchedGaussian:
         """Play ``runs`` times with the target and as often without; same ``rng``, same scores.
 
         Args:
-            runs: Plays of either kind.
+            runs: Trials of either kind.
             rng: From which the key of the stream is drawn, and nothing else.
         """
         key = self._key(runs, rng)
@@ -122,7 +122,7 @@ class BatchedGaussian:
         """Play, and count at thresholds: memory does not grow with the runs.
 
         Args:
-            runs: Plays of either kind.
+            runs: Trials of either kind.
             rng: From which the key of the stream is drawn, and nothing else.
             thresholds: Strictly increasing; chosen before looking at the scores.
         """

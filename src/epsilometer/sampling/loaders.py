@@ -71,7 +71,7 @@ class FromLoader:
     ``sampler`` of a ``DataLoader``. They come from the loader's own randomness, which moves on as
     in training, so watch a loader that is not in use.
 
-    Assumes: iterating anew is a new epoch; what is trained on is what the index sampler says (a
+    Assumes: iterating again is a new epoch; what is trained on is what the index sampler says (a
     ``DataLoader`` subclass that draws in ``__iter__`` is not seen through).
 
     Attributes:
@@ -122,7 +122,7 @@ class FromLoader:
                 to 400 epochs.
             most: Indices after which no further epoch is begun; an epoch that is longer, or
                 never ends, is an error.
-            target: A record whose batches are told in the evidence; all records are watched.
+            target: A record whose batches are listed in the evidence; all records are watched.
             confidence: Of being right about a loader that is one of the samplers, in (0, 1).
             rng: Draws the epochs of candidates that the loader is compared with.
         """
@@ -212,7 +212,7 @@ class FromLoader:
         items = iter(source)
         if items is source:
             raise InvalidArgument(
-                "Expected a loader that starts anew at every epoch, got an iterator "
+                "Expected a loader that starts again at every epoch, got an iterator "
                 f"({type(source).__name__}) that can be read once."
             )
         first = next(items, None)

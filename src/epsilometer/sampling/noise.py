@@ -160,7 +160,7 @@ class MatrixNoise:
     Assumes: nothing of C but what is checked; whatever it is, :meth:`sensitivity` is never too low.
 
     Attributes:
-        encoder: C: lower triangular with a positive diagonal, one row a round at least; or
+        encoder: C: lower triangular with a positive diagonal, one row per round at least; or
             a :class:`SquareRoot`.
 
     Example:

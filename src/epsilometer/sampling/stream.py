@@ -1,7 +1,7 @@
 """Normal numbers by counters: any of them at any time, the same on every device.
 
 All randomness is Philox4x32-10 of a 64-bit key and the counter (block of draws: 61 bits, purpose
-and world: 3 bits, run: 64 bits). No counter is used twice, so no two runs, worlds, blocks or
+and world: 3 bits, run: 64 bits). No counter is used twice, so no two runs, sides, blocks or
 purposes share a number. A block of four words makes four normals by Box–Muller: two radii from the
 first two, two angles from the others. A radius word below 2¹⁶ takes 32 further bits from a counter
 of its own purpose, so that radii reach 9.5 and tails are right; from 32 bits alone they would stop

@@ -116,7 +116,7 @@ def beta_quantile(
 def _refine(
     x: FloatArray, a: FloatArray, b: FloatArray, aim: FloatArray, above: NDArray[np.bool_]
 ) -> FloatArray:
-    """SciPy's forward functions are right, so Newton steps on the logarithms mend its inverse.
+    """SciPy's forward functions are right, so Newton steps on the logarithms correct its inverse.
 
     The logarithm of a Beta tail is concave in log x, so steps from a bad start overshoot once and
     then settle. Beyond what floats can tell of a tail they might go to and fro for ever: a bracket

@@ -7,7 +7,7 @@ values are all that need be tried, and the counts of all pairs are two running s
 "Any" is "all" of the opposite: a run is out iff every statistic is below its threshold.
 
 With three or four statistics the first two thresholds are found so for all values of the others,
-or for quantiles of them where runs are many; then two at a time are chosen anew while the others
+or for quantiles of them where runs are many; then two at a time are chosen again while the others
 stay, until no pair is worth more.
 """
 
@@ -257,7 +257,7 @@ def _list_others(inside: FloatArray) -> Iterator[list[float]]:
 def _climb(
     inside: FloatArray, outside: FloatArray, rates: Rates, worth: float, thresholds: FloatArray
 ) -> tuple[float, FloatArray]:
-    """Choose two thresholds at a time anew, until no pair gives a larger ε."""
+    """Choose two thresholds at a time again, until no pair gives a larger ε."""
     improved = True
     while improved:
         improved = False

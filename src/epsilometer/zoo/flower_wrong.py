@@ -72,7 +72,7 @@ def _spare_the_first_array(server: PrivateMean, scale: float) -> Arrays:
 
 @program("EPS-0210", part="draw")
 def _seed_every_array(server: PrivateMean, scale: float) -> Arrays:
-    """Seed the generator anew for every array of a round."""
+    """Reseed the generator for every array of a round."""
     return {
         name: np.random.default_rng(server.round).normal(0, scale, shape)
         for name, shape in SHAPES.items()

@@ -87,7 +87,7 @@ class _FixedSize(Sampler[list[int]]):
 
 @program("EPS-0164", part="make_loader", poisson_sampling=False)
 def _draw_fixed_size(data: TensorDataset, size: int) -> DataLoader[Any]:
-    """Draw every batch anew, but of a fixed size."""
+    """Draw every batch freshly, but with a fixed size."""
     return DataLoader(data, batch_sampler=_FixedSize(data, size))
 
 
@@ -291,7 +291,7 @@ def step_by_closure(training: Training, features: Any, labels: Any) -> None:
 
 @program("EPS-0196", part="kind", step=step_by_closure)
 class _CallClosureAgain(DPOptimizer):
-    """Hands the closure on, which computes the gradients anew: without noise."""
+    """Hands the closure on, which computes the gradients again: without noise."""
 
     def step(self, closure: Any = None) -> Any:
         if closure is not None:

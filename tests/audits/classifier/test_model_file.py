@@ -342,7 +342,7 @@ def test_what_cannot_be_looked_through_is_never_passed(name: str) -> None:
     found = em.audit(subject, engine=em.InProcess())
     (rule,) = found.find(RuleFinding)
     assert (found.verdict, rule.outcome) == ("cannot tell", "unclear")
-    assert "Keeper.kept_ holds bytes that cannot be looked through" in rule.finding
+    assert "Keeper.kept_ holds bytes that cannot be searched" in rule.finding
 
 
 def test_it_is_said_of_which_models_computing_was_not_tried() -> None:

@@ -143,7 +143,7 @@ class ClassifierJob:
         task: What is to be measured.
         directory: Where longer parts keep their own units; nowhere where None.
         engine: What executes these.
-        listen: Who is told what happens.
+        listen: Callbacks that receive events.
         kept: Parts, and the pool of shadows, for parts that need them.
     """
 

@@ -1,6 +1,6 @@
 """Search a fitted model for its training records, as whoever is given its file can.
 
-Everything that pickle would write is looked through: attributes, nested estimators, trees, lists,
+Everything that pickle would write is searched: attributes, nested estimators, trees, lists,
 vocabularies, closures. Each table on the way through the model is looked for, not the first alone.
 """
 
@@ -67,7 +67,7 @@ class Leak:
 
     Attributes:
         kind: Training rows; parts of the model that belong to one record; records that whoever
-            knows all others computes; parts that could not be looked through; statistics of many
+            knows all others computes; parts that could not be searched; statistics of many
             records, and other remarks.
         records: How many records that concerns.
         finding: What is where, in a sentence without any value.
@@ -89,7 +89,7 @@ def search_model(
     """Return what a fitted model tells of single records to whoever has its file.
 
     Guarantee: rows and texts that are named are in the model; an array that resembles the table by
-        chance is told by tables of people who do not exist. Parts that cannot be looked through
+        chance is measured with tables of people who do not exist. Parts that cannot be searched
         are named. What is encrypted, hashed or spread over many parameters is not found.
 
     Args:
@@ -202,7 +202,7 @@ class _Search:
         elif hasattr(value, "tocsr"):
             self._look_at_sparse(where, value)
         elif value.size > _LARGEST:
-            self.add("unread", self.n, f"{where} is too large to be looked through.")
+            self.add("unread", self.n, f"{where} is too large to be searched.")
         elif value.dtype.names:
             self._look_at_fields(where, value)
         elif self._holds_labels(where, value):
@@ -334,7 +334,7 @@ class _Search:
             return
         for part in read_objects(value):
             if isinstance(part, Unread):
-                text = f"{where} holds bytes that cannot be looked through: only rows and texts "
+                text = f"{where} holds bytes that cannot be searched: only rows and texts "
                 self.add("unread", self.n, f"{text}were looked for in them.")
             else:
                 for _, inner in walk_state(part):

@@ -37,7 +37,7 @@ _CALLED = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, func
 
 @dataclass(frozen=True)
 class Unread:
-    """A part of a model that was not looked through.
+    """A part of a model that was not searched.
 
     Attributes:
         why: In words, after the name of what holds it.
@@ -51,7 +51,7 @@ def walk_state(root: Any) -> Iterator[tuple[str, Any]]:
 
     Yields:
         Arrays and sparse matrices; texts as arrays of objects; ``bytes``; and ``Unread`` for what
-        cannot be looked through. Nothing of a model is left out without one of these.
+        cannot be searched. Nothing of a model is left out without one of these.
 
     Example:
         >>> from types import SimpleNamespace
@@ -118,7 +118,7 @@ def _list_reduced(where: str, value: Any) -> Iterator[tuple[str, Any]]:
         reduce = copyreg.dispatch_table.get(type(value))
         reduced: Any = reduce(value) if reduce else value.__reduce_ex__(4)
     except Exception:  # whatever it is, nothing is known of it
-        yield where, Unread(f"holds a {type(value).__name__} that cannot be looked through")
+        yield where, Unread(f"holds a {type(value).__name__} that cannot be searched")
         return
     if not isinstance(reduced, tuple):
         return  # written by its name alone

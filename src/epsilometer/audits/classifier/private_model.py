@@ -1,4 +1,4 @@
-"""Train a linear classifier with differential privacy, with scikit-learn's manners."""
+"""Train a linear classifier with differential privacy, with scikit-learn's interface."""
 
 import math
 from dataclasses import KW_ONLY, dataclass, fields

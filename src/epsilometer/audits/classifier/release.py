@@ -310,7 +310,7 @@ def _limit_file(rule: NoRecordInFile, measured: Measured) -> RuleFinding:
             who = f"{records:,} of {measured.of:,} people"
             outcome, why = "fail", f"{_IN_FILE[grave[0].kind].format(who)} {why}"
         elif unread:
-            why = f"Not all of the model could be looked through. {_name_places(unread)}"
+            why = f"Not all of the model could be searched. {_name_places(unread)}"
         else:
             outcome = "pass"
             why = "No training row, and nothing of one record alone, was found in the model."

@@ -58,7 +58,7 @@ def read_labels(y: Any) -> tuple[NDArray[Any], IntArray]:
     array = np.asarray(y)
     if array.ndim != 1:
         raise InvalidArgument(
-            f"Expected one label a record in y, got shape {array.shape}. "
+            f"Expected one label per record in y, got shape {array.shape}. "
             "A column is flattened by y.ravel()."
         )
     if array.dtype.kind == "f" and np.isnan(array).any():

@@ -62,7 +62,7 @@ class DPSGD:
     Guarantee: the same settings give the same audit, byte for byte on the same kind of device,
         however the work was split, killed or resumed. The bounds of all views together exceed the
         true ε in at most ``1 - confidence`` of audits. A run that diverged counts against a
-        refutation, and readers are told.
+        refutation, and the report says so.
     Assumption: the module treats the examples of a batch one by one. The view ``"steps"`` assumes
         Gaussian noise and Poisson sampling.
 

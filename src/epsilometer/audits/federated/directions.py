@@ -161,7 +161,7 @@ class SphereCanaries(Directions):
         count: How many.
         dimension: Of the space: the number of trainable parameters, say.
         key: From which all directions follow.
-        memory: Bytes of directions that are kept instead of being drawn anew; beyond that, one
+        memory: Bytes of directions that are kept instead of being redrawn; beyond that, one
             block of 16 MiB is held at a time (or one direction, where that is more). On a CUDA
             device nothing is kept but norms.
 

@@ -62,7 +62,7 @@ class FederatedTraining(RoundSettings):
         clip: The clipping norm, fixed or adaptive; ``FixedClip(1.0)`` by default.
         batch_size: Of clients.
         epochs: Passes of a client over its records in one round.
-        client_optimizer: What clients make their steps with, anew in every round; ``SGD()`` by
+        client_optimizer: What clients make their steps with, a new one in every round; ``SGD()`` by
             default.
         server_rate: Learning rate of the server; with 1 and SGD the mean update is the step.
         server_optimizer: What the server makes its steps with; ``SGD()`` by default.

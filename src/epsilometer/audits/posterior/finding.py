@@ -375,21 +375,21 @@ def can_derive(fine: ReleaseForm, coarse: ReleaseForm) -> bool:
 
 
 def plan_forms(findings: Sequence[FormFinding], question: Question) -> FormPlan:
-    """Return the finest form below the line, and what to do where that is unclear.
+    """Return the finest form below the limit, and what to do where that is unclear.
 
     Args:
         findings: Of all forms, finest first.
-        question: Where the line is.
+        question: Where the limit is.
     """
     below = [each for each in findings if each.standing == "below"]
     chosen = below[0].form if below else None
     line = f"ε = {question.line:g} and an advantage of {question.advantage:.3g}"
     advice = []
     if chosen is None:
-        advice.append(f"No form is known to stay below the line ({line}).")
+        advice.append(f"No form is known to stay below the limit ({line}).")
     else:
         advice.append(
-            f"Publish {chosen}: the finest form that stays below the line ({line}), as these "
+            f"Publish {chosen}: the finest form that stays below the limit ({line}), as these "
             "attacks on this record found it."
         )
     before = findings if chosen is None else findings[: findings.index(below[0])]
@@ -418,7 +418,7 @@ def plan_forms(findings: Sequence[FormFinding], question: Question) -> FormPlan:
 
 
 def _count_needed(finding: FormFinding, question: Question) -> int:
-    """Return with how many runs of either kind the upper limit would be at the line.
+    """Return with how many runs of either kind the upper limit would be at the limit.
 
     The value is taken to stay as it is; 0 where no number of runs would do.
     """

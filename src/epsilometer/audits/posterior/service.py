@@ -61,7 +61,8 @@ class HttpService:
     Guarantees: nothing that was answered is asked again; no more than ``per_second`` requests are
         begun a second by one object; an answer that is no probabilities, or has other classes than
         those before, raises and is not kept.
-    Assumes: the service draws every answer anew. Its randomness is its own: ``rng`` is not used.
+    Assumes: the service draws every answer independently. Its randomness is its own: ``rng`` is
+        not used.
 
     Attributes:
         url: Where to; https, unless the service is on this computer. Nothing for this computer

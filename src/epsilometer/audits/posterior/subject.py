@@ -71,7 +71,7 @@ class Posterior:
         refutation and is reported. The same settings give the same audit, byte for byte on the
         same kind of device, however the work was split, killed or resumed.
     Assumption: runs are independent; the record was not chosen by looking at them. That a form
-        stays below the line says what these attacks on this record found, and proves no privacy.
+        stays below the limit says what these attacks on this record found, and proves no privacy.
 
     Attributes:
         factory: ``factory(features, labels, rng)`` trains once and returns a ``PosteriorSampler``,

@@ -63,7 +63,7 @@ def audit_server_app(server_app: ServerApp, **asked: Any) -> ServerApp:
             beside the real ones. ``mod``: the server only looks, :func:`canary_mod` plants in the
             clients.
         out: Where to write; a number is added to the name where a run ended already. One that was
-            killed is gone on with, if it was asked for the same.
+            killed is resumed, if the settings are the same.
         claim: The claimed ε, or a ``Claim``; by default what the strategy's own accountant reports,
             where it keeps one at this δ.
         seed: Of directions and chosen nodes; drawn by the system unless given. It is a secret:
@@ -115,7 +115,7 @@ def audited_strategy(strategy: _S, **asked: Any) -> _S:
     Guarantee: that of :func:`audit_server_app`; the strategy that was given is not touched.
     Assumption: one of ``flwr.serverapp`` is started by ``start``, and the run directory is written
         when that ends, or fails. One of ``flwr.server`` (in ``ServerAppComponents``, or in the
-        ``LegacyContext`` of a workflow) is never told of an end, and writes after every round.
+        ``LegacyContext`` of a workflow) does not know when a run ends, and writes every round.
 
     Args:
         strategy: A strategy of either kind, wrapped in Flower's differential privacy or not.

@@ -19,7 +19,7 @@ from epsilometer.engine.store import is_busy, lock
 from epsilometer.errors import EpsilometerError, InvalidArgument
 
 _STATE, _START, _CHECKS = "watch.npz", "start.npy", "checks.json"
-_ENDED = "told.txt"  # written when a run ends
+_ENDED = "notes.txt"  # written when a run ends
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -142,7 +142,7 @@ def find_noise(optimizer: Any) -> float:
 def count_taken(optimizer: Any) -> int | None:
     """Return how many steps the optimiser's state counts; None where it counts none.
 
-    Adam and its kin count the steps of every parameter; plain SGD keeps no such number.
+    Adam and similar optimisers count the steps of every parameter; plain SGD keeps no such number.
     """
     counts = [int(state["step"]) for state in optimizer.state.values() if "step" in state]
     return max(counts, default=None)

@@ -245,7 +245,7 @@ class RandomStreams:
             stream.load(state)
 
     def seed(self, seed: int) -> None:
-        """Let all streams begin anew."""
+        """Let all streams begin again."""
         for stream in self._streams:
             stream.seed(seed)
 

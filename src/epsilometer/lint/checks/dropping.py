@@ -150,7 +150,7 @@ def _find_made_anew(programs: Programs, roles: Roles) -> Iterator[Place]:
     for call in module.calls:
         arguments: list[ast.expr] = []
         if call.method in prepares and module.names.packages & module.catalogue.prepare_packages:
-            arguments, how = list(call.positional), "accelerate makes it anew, without its sampler."
+            arguments, how = list(call.positional), "accelerate remakes it, without its sampler."
         elif call.known & {("torch", "DataLoader")}:
             how = "A new loader of its records samples by itself."
             data = call.find_argument("dataset", position=0)
@@ -178,7 +178,7 @@ def _is_later(module: Module, node: ast.AST, engine: ast.AST) -> bool:
 
 
 def _feeds(module: Module, call: Call) -> bool:
-    """Tell whether what is made anew may be trained on."""
+    """Tell whether what is made again may be trained on."""
     target = module.find_target(call.node)
     around = module.find_function(call.node)
     name = around.name if isinstance(around, FUNCTIONS) else ""

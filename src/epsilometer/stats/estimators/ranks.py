@@ -4,7 +4,7 @@ At the k-th highest outside score the FPR F is Beta(k, n−k+1), and the inside 
 binomial with the TPR. A claim allows a TPR of at most g(F), so the chance of x or more of them is
 at most E_F[Pr(Bin(m, g(F)) ≥ x)] = Pr(B ≤ g(F)), where B is Beta(x, m−x+1) and independent of F.
 That p-value needs no two limits that each pay half; with them the bound would be a tenth lower or
-more. The same holds at ranks of the inside scores with the worlds swapped.
+more. The same holds at ranks of the inside scores with the two sides swapped.
 """
 
 import functools

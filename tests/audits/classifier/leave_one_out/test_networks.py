@@ -88,7 +88,7 @@ def test_queries_are_asked_of_each_model() -> None:
 def test_the_same_bytes_on_every_engine_and_after_a_kill(tmp_path: Path) -> None:
     here = refit(network(at_once=1), X, Y, FEW, engine=HERE)
     for engine, directory in ((Local(count=1), None), (HERE, tmp_path), (HERE, tmp_path)):
-        model = network(at_once=1)  # with other weights than before, which are drawn anew
+        model = network(at_once=1)  # with other weights than before, which are redrawn
         found = refit(model, X, Y, FEW, engine=engine, directory=directory)
         assert found.without.tobytes() == here.without.tobytes()
         assert found.full.tobytes() == here.full.tobytes()

@@ -268,7 +268,7 @@ def shadow_pool(
     Assumption: all randomness of training comes from its seed.
 
     Args:
-        estimator: Anything with scikit-learn's manners, or a function ``fit(X, y, seed)`` that
+        estimator: Anything with scikit-learn's interface, or a function ``fit(X, y, seed)`` that
             trains and returns a function from features to ln p, shape ``(records, classes)``. It
             is given labels as places among the sorted classes.
         X: Features: an array, a sparse matrix, or a table with ``iloc``.
@@ -281,7 +281,7 @@ def shadow_pool(
         seed: From which records and the seeds of training are drawn.
         engine: What executes training, processes of this machine by default; a model is a unit.
         directory: Where the pool lives, so that the same call can finish or extend it.
-        listen: Who is told what happens.
+        listen: Callbacks that receive events.
 
     Example:
         >>> from sklearn.naive_bayes import GaussianNB

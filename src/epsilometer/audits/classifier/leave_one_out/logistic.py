@@ -118,7 +118,7 @@ class _Problem:
     Coefficients have shape ``(features, m)``; class k's logit is that of row k of ``code``. Two
     classes have one column of coefficients. More have orthonormal columns that
     sum to 0: adding a constant to every class's logit changes nothing, so that the minimiser with
-    one column a class is of this form, and here no direction is left free.
+    one column per class is of this form, and here no direction is left free.
     """
 
     def __init__(

@@ -33,12 +33,12 @@ _ASKED = 256  # queries that all models answer at once
 
 @dataclass(eq=False)
 class NetworkClassifier:
-    """A torch module as a classifier with scikit-learn's manners, trained by an ordinary loop.
+    """A torch module as a classifier with scikit-learn's interface, trained by an ordinary loop.
 
     ``pdtp`` trains all its leave-one-out models at once.
 
     Guarantee: the same ``random_state`` gives the same model on the same device; the module itself
-        is never trained. Batches are shuffled anew in each epoch, the last may be shorter.
+        is never trained. Batches are reshuffled in each epoch, the last may be shorter.
     Assumption: the module treats the records of a batch one by one (no batch normalisation) and has
         an output for each class, in the order of sorted labels; their softmax is what it predicts.
 
@@ -192,7 +192,7 @@ class Networks(Fits):
     def describe(self) -> dict[str, Any]:
         """Return the module by its first weights, its training and the records.
 
-        Weights that are drawn anew are the same in the next process, the module is not.
+        Weights that are redrawn are the same in the next process, the module is not.
         """
         names = ("epochs", "batch_size", "learning_rate", "optimizer", "loss")
         described = {name: getattr(self.how, name) for name in names}

@@ -136,7 +136,7 @@ def refit(
     Assumption: all randomness comes from there; whether it does is tried, and reported.
 
     Args:
-        estimator: With scikit-learn's manners; it is not fitted itself. Without ``predict_proba``
+        estimator: With scikit-learn's interface; it is not fitted itself. Without ``predict_proba``
             its decision function counts, as ``decision_logs`` says. One
             that can train many models at once says so by ``leave_one_out``, as
             :class:`~epsilometer.audits.classifier.leave_one_out.networks.NetworkClassifier` does.

@@ -1,0 +1,53 @@
+"""People read the words of the field: docs/terms.toml has those to avoid, and these find them."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SPEC = importlib.util.spec_from_file_location("terms", ROOT / "docs" / "terms.py")
+assert SPEC is not None
+assert SPEC.loader is not None
+terms = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(terms)
+
+
+def test_no_private_word_is_left() -> None:
+    assert terms.check_words() == []
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("It was mended.", ["mended"]),
+        ("Oftener than one file a question.", ["Oftener", "one file a question"]),
+        ("The lister is told what happens", ["is told what"]),
+        ("20 steps an epoch", ["20 steps an epoch"]),
+        ("A process a core", ["A process a core"]),
+        ("recommended, 20 steps per epoch, told apart, unless told otherwise", []),
+        ("ε = 6 with a record", []),
+    ],
+)
+def test_words_are_found_and_others_spared(text: str, found: list[str]) -> None:
+    assert sorted(word for _, word, _ in terms.find_terms(text)) == sorted(found)
+
+
+def test_everything_that_people_read_is_read() -> None:
+    read = {name for name, _, _ in terms.list_texts()}
+    assert {"README.md", "CHANGELOG.md", "docs/index.md", "docs/faq.md"} <= read
+    assert {"src/epsilometer/report/texts.toml", "src/epsilometer/cli/options.py"} <= read
+    assert sum(name.startswith("src/") for name in read) > 200
+    assert not any(name.startswith("src/epsilometer/zoo/sources") for name in read)
+
+
+def test_code_is_not_read_and_lines_stay() -> None:
+    page = "`anew`\n\n```python\nanew\n```\n\nanew\n    anew\n"
+    assert [line for line, _, _ in terms.find_terms(terms._blank_code(page))] == [7]
+
+
+def test_patterns_are_patterns_and_say_something_instead() -> None:
+    for pattern, instead in terms.read_terms().items():
+        re.compile(pattern)
+        assert instead.strip()

@@ -53,6 +53,34 @@ def test_errs_no_more_often_at_any_size(mechanism: Mechanism, n_in: int, n_out: 
     assert not too_often(wrong, tight.AUDITS)
 
 
+def check_anywhere(settings: int, audits: int, seed: int) -> None:
+    """Settings at random: a score or two, uneven sides, δ from 0 to nearly 1, any confidence."""
+    rng = np.random.default_rng(seed)
+    checked = 0
+    while checked < settings:
+        n_in, n_out = (int(10 ** rng.uniform(0, 3.5)) for _ in range(2))
+        n_in = n_out if rng.random() < 0.4 else n_in
+        alpha = float(rng.choice([0.5, 0.2, 0.05, 0.05, 0.01, 1e-3]))
+        delta = float(rng.choice([0.0, 0.0, 1e-12, 1e-5, 0.01, 0.1, 0.7, 0.999]))
+        truth = float(rng.choice([0.0, 0.1, 0.5, 1.0, 2.0, 4.0, 8.0]))
+        if alpha < 0.01 and not rank_walk.is_affordable(n_in, n_out, delta=delta, alpha=alpha):
+            continue  # a second each
+        worst = tight.tight_pair(truth, delta)
+        wrong = count_errors_at_once(worst, n_in, n_out, audits=audits, alpha=alpha)
+        assert not oracles.too_often(wrong, audits, alpha), (n_in, n_out, alpha, worst.name)
+        checked += 1
+
+
+def test_errs_no_more_often_in_settings_at_random() -> None:
+    check_anywhere(6, 4_000, seed=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+def test_errs_no_more_often_in_many_settings_at_random(seed: int) -> None:
+    check_anywhere(200, tight.AUDITS, seed=seed)
+
+
 @pytest.mark.parametrize(
     "mechanism",
     [tight.tight_pair(1.0, 0.0), tight.tight_pair(2.0, 1e-3), tight.respond(1.0)],

@@ -129,22 +129,22 @@ def _of_atoms(name: str, inside: np.ndarray, outside: np.ndarray, delta: float) 
     )
 
 
-def find_mark(mechanism: Mechanism, n_in: int, n_out: int) -> int:
+def find_mark(mechanism: Mechanism, n_in: int, n_out: int, alpha: float = ALPHA) -> int:
     """The first mark whose bound is above the truth, or that nobody reaches."""
-    family = get_family(n_in, n_out, mechanism.delta, ALPHA)
+    family = get_family(n_in, n_out, mechanism.delta, alpha)
     low, high = -1, family.marks
     while high - low > 1:
         middle = (low + high) // 2
-        bound = calibrated.find_epsilon(n_in, n_out, mechanism.delta, ALPHA, middle)
+        bound = calibrated.find_epsilon(n_in, n_out, mechanism.delta, alpha, middle)
         above = bound > mechanism.epsilon or not family.looks(middle).k.size
         low, high = (low, middle) if above else (middle, high)
     return high
 
 
-def least_counts(mechanism: Mechanism, n_in: int, n_out: int) -> np.ndarray:
+def least_counts(mechanism: Mechanism, n_in: int, n_out: int, alpha: float = ALPHA) -> np.ndarray:
     """Counts of which any makes the bound exceed the truth."""
-    family = get_family(n_in, n_out, mechanism.delta, ALPHA)
-    return family.find_least(find_mark(mechanism, n_in, n_out))
+    family = get_family(n_in, n_out, mechanism.delta, alpha)
+    return family.find_least(find_mark(mechanism, n_in, n_out, alpha))
 
 
 def count_errors(
@@ -171,10 +171,12 @@ def count_errors(
     return wrong
 
 
-def count_errors_at_once(mechanism: Mechanism, n_in: int, n_out: int, *, audits: int) -> int:
+def count_errors_at_once(
+    mechanism: Mechanism, n_in: int, n_out: int, *, audits: int, alpha: float = ALPHA
+) -> int:
     """The same of many scores, by the law of order statistics alone: all audits together."""
-    family = get_family(n_in, n_out, mechanism.delta, ALPHA)
-    least = least_counts(mechanism, n_in, n_out)
+    family = get_family(n_in, n_out, mechanism.delta, alpha)
+    least = least_counts(mechanism, n_in, n_out, alpha)
     rng = np.random.default_rng(2)
     outs = _draw_places(family.ranks_out, n_out, audits, rng)
     ins = _draw_places((n_in + 1 - family.ranks_in)[::-1], n_in, audits, rng)

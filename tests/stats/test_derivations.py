@@ -379,7 +379,7 @@ def test_no_method_is_without_an_explanation() -> None:
 
 def test_no_rule_is_without_its_price() -> None:
     rules = {rule.__name__ for method in REGISTRY.values() for rule in method.rules}
-    assert set(derivation.TEXTS["paid"]) == rules - {"AllRanks", "RankSum"}
+    assert set(derivation.read_texts()["paid"]) == rules - {"AllRanks", "RankSum"}
     assert set(guesses._PAID) == rules - {"AllRanks", "RankSum", "Published"}  # of two limits
 
 

@@ -11,9 +11,11 @@ from epsilometer import ScoreCounts, Scores
 from epsilometer.accounting.family import poisson_bound
 from epsilometer.core.scores import CANARIES, Design
 from epsilometer.errors import InvalidArgument
+from epsilometer.stats import designs
 from epsilometer.stats.designs import IMPLAUSIBLE, inspect_observations
 from epsilometer.stats.estimators import REGISTRY, choose_rule
 from epsilometer.types import FloatArray
+from tests import oracles
 
 DELTA = 1e-5
 FOR_RUNS = [name for name, method in REGISTRY.items() if "runs" in method.designs]
@@ -167,6 +169,7 @@ HONEST: dict[str, Draw] = {
     "float16 losses": lambda rng, n: -rng.exponential(size=n).astype(np.float16).astype(float),
     "bfloat16 losses": lambda rng, n: np.ldexp(np.rint(rng.uniform(128, 256, n)), -9),
     "clipped": lambda rng, n: np.clip(rng.normal(size=n), -0.5, 0.5),
+    "six ratios": lambda rng, n: np.log([0.1, 0.3, 0.7, 1.1, 2.3, 5.9])[rng.integers(6, size=n)],
     "half at 0": lambda rng, n: rng.normal(size=n) * (rng.random(n) < 0.5),
     "half lost": lambda rng, n: np.where(rng.random(n) < 0.5, np.inf, rng.normal(size=n)),
 }
@@ -188,13 +191,14 @@ JOINED: dict[str, Draw] = {
     "64 seeds": lambda rng, n: rng.choice(rng.normal(size=64), n),
 }
 SIZES = [100, 1_000, 30_000]
+FEW = [8, 20, 45]
 
 
 def _join(values: FloatArray, again: int) -> FloatArray:
     return np.concatenate([values, values[:again]])
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", [*FEW, *SIZES])
 @pytest.mark.parametrize("name", HONEST)
 def test_honest_scores_are_spared(name: str, size: int) -> None:
     """Of 50 audits of each none is refused and none is remarked on."""
@@ -229,6 +233,27 @@ def test_repeats_of_continuous_scores_are_remarked_on(name: str, size: int) -> N
         remarks = inspect_observations(scores)
         caught += len(remarks) == 1 and "outside occur more than once" in remarks[0]
     assert caught >= 9
+
+
+@pytest.mark.parametrize(("values", "again"), [(10, 5), (20, 9), (50, 9)])
+def test_few_scores_that_repeat_are_remarked_on(values: int, again: int) -> None:
+    """50 + 50 null scores, 9 of them three times: a false bound in 11 of 60 audits, no remark."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        sides = (rng.normal(size=values) for _ in range(2))
+        scores = Scores(*(np.concatenate([side, side[:again], side[:again]]) for side in sides))
+        assert all("more than once" in remark for remark in inspect_observations(scores))
+        assert len(inspect_observations(scores)) == 2
+
+
+@pytest.mark.parametrize(("values", "times"), [(3, 5), (4, 4), (5, 3), (5, 4), (6, 3), (7, 2)])
+def test_few_values_that_repeat_evenly_are_remarked_on(values: int, times: int) -> None:
+    """5 + 5 null scores three times: a false bound in 24 of 60 audits, no remark."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        scores = Scores(*(np.tile(rng.normal(size=values), times) for _ in range(2)))
+        (remark,) = inspect_observations(scores)
+        assert f"occurs exactly {times} times" in remark
 
 
 def test_a_remark_becomes_a_caveat(rng: np.random.Generator) -> None:
@@ -300,3 +325,46 @@ def test_few_values_copied_on_both_sides_are_refused(rng: np.random.Generator) -
         em.epsilon_lower_bound(Scores(inside, outside), delta=1e-5)
     answers = np.repeat([0.0, 1.0], 50)  # two answers, equally often by chance
     assert em.epsilon_lower_bound(Scores(answers, answers), delta=1e-5).epsilon == 0
+
+
+def test_pairs_sorted_apart_are_refused() -> None:
+    """A table sorted by score has lost its pairs: null scores gave a false bound in 16 of 30."""
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        inside, outside = np.sort(rng.normal(size=300)), np.sort(rng.normal(size=300))
+        for order in (slice(None), slice(None, None, -1)):
+            with pytest.raises(InvalidArgument, match="who was paired with whom is lost"):
+                em.epsilon_lower_bound(
+                    Scores(inside[order], outside[order], design="paired"), delta=0.0
+                )
+            with pytest.raises(InvalidArgument, match="who was paired with whom is lost"):
+                em.epsilon_lower_bound(
+                    Scores(inside[order], outside[order]),
+                    delta=0.0,
+                    method="anytime",
+                    rule=em.rules.Fixed(0.0),
+                )
+
+
+def test_sorting_pairs_apart_would_be_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the refusal is for."""
+    monkeypatch.setattr(designs, "refuse_sorted_pairs", lambda scores: None)
+    wrong = 0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        sides = (np.sort(rng.normal(size=100)) for _ in range(2))
+        wrong += em.epsilon_lower_bound(Scores(*sides, design="paired"), delta=0.0).epsilon > 0
+    assert oracles.too_often(wrong, 20)
+
+
+@pytest.mark.parametrize(
+    ("inside", "outside"),
+    [
+        (np.full(50, 2.0), np.full(50, 1.0)),  # a perfect attack that answers yes or no
+        (np.arange(9.0), np.arange(9.0) - 1),  # few enough for chance
+        (np.arange(50.0), -np.arange(50.0)),
+        (np.arange(50.0), np.roll(np.arange(50.0), 1)),  # pairs sorted by one of their scores
+    ],
+)
+def test_pairs_that_may_be_pairs_are_spared(inside: np.ndarray, outside: np.ndarray) -> None:
+    assert em.epsilon_lower_bound(Scores(inside, outside, design="paired"), delta=0.0).valid

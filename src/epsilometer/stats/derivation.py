@@ -4,6 +4,7 @@ Every method has a function that says it, beside the method itself; here is what
 numbers come from the bound's ``basis``, so that a reader can put them into the formula.
 """
 
+import functools
 import math
 import re
 import tomllib
@@ -35,10 +36,13 @@ class Derivation:
 
 Derive: TypeAlias = Callable[[EpsilonLowerBound], Derivation]
 DeriveEstimate: TypeAlias = Callable[[EpsilonEstimate], Derivation]
-TEXTS: dict[str, Any] = tomllib.loads(
-    Path(__file__).with_name("derivations.toml").read_text("utf-8")
-)
 _KNOWN_ONLY = re.compile("⟦(.*?)⟧")  # what can be said only where a result has a basis
+
+
+@functools.cache
+def read_texts() -> dict[str, Any]:
+    """Read the sentences of ``derivations.toml``; nobody who computes a bound alone needs them."""
+    return tomllib.loads(Path(__file__).with_name("derivations.toml").read_text("utf-8"))
 
 
 class _Number(float):
@@ -64,11 +68,13 @@ def fill_lines(
         if line == "@caveats":
             filled += result.caveats
         elif line.startswith("@"):
-            filled += fill_lines(TEXTS["lines"][line[1:]], result, **more)
+            filled += fill_lines(read_texts()["lines"][line[1:]], result, **more)
         else:
             text = _KNOWN_ONLY.sub(r"\1" if has else "", line)
             places = map(_Number, has.values())  # {0} is the first number of the basis
-            filled.append(text.format(*places, **values) if text else TEXTS["lines"]["not_kept"][0])
+            filled.append(
+                text.format(*places, **values) if text else read_texts()["lines"]["not_kept"][0]
+            )
     return tuple(filled)
 
 
@@ -96,7 +102,7 @@ def rule_of(bound: EpsilonLowerBound) -> str:
 
 def paid(bound: EpsilonLowerBound) -> str:
     """Explain what choosing the threshold cost, where errors are counted at it."""
-    return str(TEXTS["paid"].get(rule_of(bound), f"Thresholds: {bound.threshold_rule}."))
+    return str(read_texts()["paid"].get(rule_of(bound), f"Thresholds: {bound.threshold_rule}."))
 
 
 def two_rates(kind: Literal["clopper_pearson", "jeffreys"]) -> Derive:

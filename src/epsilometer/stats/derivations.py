@@ -14,7 +14,6 @@ from epsilometer.core.bound import EpsilonEstimate, EpsilonLowerBound
 from epsilometer.errors import InvalidArgument
 from epsilometer.stats import binomial
 from epsilometer.stats.derivation import (
-    TEXTS,
     Derivation,
     Derive,
     DeriveEstimate,
@@ -22,6 +21,7 @@ from epsilometer.stats.derivation import (
     count_errors_at,
     fill_lines,
     known,
+    read_texts,
     shown,
 )
 from epsilometer.stats.estimators import REGISTRY
@@ -133,7 +133,7 @@ def _fill_row(row: dict[str, list[str]], result: EpsilonLowerBound | EpsilonEsti
 
 
 def _fill_table(name: str) -> dict[str, Any]:
-    return {method: functools.partial(_fill_row, row) for method, row in TEXTS[name].items()}
+    return {method: functools.partial(_fill_row, row) for method, row in read_texts()[name].items()}
 
 
 BOUNDS: MappingProxyType[str, Derive] = MappingProxyType(

@@ -7,14 +7,20 @@ import scipy
 
 from epsilometer.core.scores import Scores, describe_design
 from epsilometer.errors import InvalidArgument
+from epsilometer.stats.shared_seeds import is_sorted
 from epsilometer.stats.thresholds import Observed
+from epsilometer.stats.tie_orders import measure_chance
 from epsilometer.types import FloatArray, IntArray
 
 IMPLAUSIBLE = 1e-6  # chance below which a sample refutes what is said of it
 _LOOKED_AT = 2**13  # scores of a side; sorting more would take longer than some bounds do
-_FEWEST = 10  # values that repeat, below which there is no remark
+_ODD = 1e-2  # chance below which values that repeat equally often are remarked on
+_FEWEST = 5  # values that repeat, below which there is no remark, nor
+_ATOMS = 8  # below so many different ones, which may be all that an attack answers
 _SHARE = 0.005  # of the values of a side that repeat, below which there is no remark
+_COPIES = "Copied rows, or seeds used twice, are not independent and make the bound too large."
 _NEAR = 1.1  # times the smallest gap, within which gaps are one step in spite of rounding
+_ROUNDED = 0.01  # of the smallest gap, which rounding may add to others
 _NEIGHBOURS = 0.3  # of so many repeated values, below which steps explain nothing
 
 
@@ -25,15 +31,18 @@ def inspect_observations(observed: Observed) -> tuple[str, ...]:
 
     Raises:
         InvalidArgument: So many or so few are inside as coins would never give; or all values of
-            a side repeat equally often, as rows do that were copied.
+            a side repeat equally often, as rows do that were copied; or pairs were sorted apart.
     """
     _check_inclusion(observed)
     if not isinstance(observed, Scores):
         return ()  # values within a bin are equal without being copies
+    if observed.design == "paired":
+        refuse_sorted_pairs(observed)
     sides = {"inside": observed.inside, "outside": observed.outside}
     ranked = {name: np.sort(_take_window(side)) for name, side in sides.items()}
-    _refuse_copies(ranked)
-    return tuple(filter(None, (_remark(name, side) for name, side in ranked.items())))
+    even = _refuse_copies(ranked)
+    remarks = tuple(filter(None, (_remark(name, side) for name, side in ranked.items())))
+    return remarks or even
 
 
 def refuse_canaries(observed: Observed, method: str) -> None:
@@ -44,6 +53,31 @@ def refuse_canaries(observed: Observed, method: str) -> None:
             f"Expected {describe_design('runs')}, for {method}, got {said} (design = "
             f"{observed.design!r}). Scores of one run depend on each other: they are bounded by "
             "one_run and one_run_fdp."
+        )
+
+
+def refuse_sorted_pairs(scores: Scores) -> None:
+    """Refuse pairs of which both sides rise, or both fall, all the way: each was sorted alone.
+
+    The k-th score inside then stands beside the k-th outside, and null scores would seem to be told
+    apart: a false bound in 16 of 30 audits of 300 canaries, and in 9 of 30 by bets on pairs.
+
+    Guarantee: the chance is about 10⁻⁶ at most, if the two scores of a pair are independent.
+    """
+    pairs = min(scores.n_in, scores.n_out)
+    sides = scores.inside[:pairs], scores.outside[:pairs]
+    if not all(map(is_sorted, sides)) or (sides[0][0] < sides[0][-1]) != (
+        sides[1][0] < sides[1][-1]
+    ):
+        return
+    ways = min(
+        measure_chance(np.unique(side, return_counts=True)[1], pairs, places=True) for side in sides
+    )
+    if ways > -math.log(IMPLAUSIBLE):
+        raise InvalidArgument(
+            f"Expected the two scores of each pair side by side, got {pairs:,} pairs whose scores "
+            "are sorted both inside and outside: who was paired with whom is lost. Give the scores "
+            "in the order of the pairs; pairs that are truly so, in another order."
         )
 
 
@@ -62,13 +96,20 @@ def _check_inclusion(observed: Observed) -> None:
         )
 
 
-def _refuse_copies(ranked: dict[str, FloatArray]) -> None:
-    """Refuse sides whose values all repeat equally often, alone or both together."""
+def _refuse_copies(ranked: dict[str, FloatArray]) -> tuple[str, ...]:
+    """Refuse sides whose values all repeat equally often, alone or both together.
+
+    Returns:
+        A remark on few scores that do so, which may be chance.
+    """
     even = {name: _measure_evenness(_count_values(side)[1]) for name, side in ranked.items()}
-    if min(*even.values(), sum(even.values())) >= math.log(IMPLAUSIBLE):
-        return
+    chance = min(*even.values(), sum(even.values()))
     name = min(even, key=even.__getitem__)
     counts = _count_values(ranked[name])[1]
+    if chance >= math.log(IMPLAUSIBLE):
+        if chance >= math.log(_ODD) or counts.size < 3:
+            return ()
+        return (f"Every score {name} occurs exactly {counts[0]} times. {_COPIES}",)
     raise InvalidArgument(
         f"Expected independent scores {name}, got every value exactly {counts[0]} times: "
         f"{counts.size:,} different ones among {ranked[name].size:,} that were looked at. Rows "
@@ -89,12 +130,13 @@ def _remark(name: str, ranked: FloatArray) -> str:
     """Return a remark on scores that repeat though they have many digits."""
     values, counts = _count_values(ranked)
     repeated = int((counts > 1).sum())
-    if repeated < max(_FEWEST, _SHARE * values.size) or _is_coarse(values, counts):
+    if values.size < _ATOMS or repeated < max(_FEWEST, _SHARE * values.size):
+        return ""
+    if _is_coarse(values, counts):
         return ""
     return (
         f"{repeated:,} of {values.size:,} different scores {name} occur more than once, though "
-        "they have many digits. Copied rows, or seeds used twice, are not independent and make "
-        "the bound too large."
+        f"they have many digits. {_COPIES}"
     )
 
 
@@ -121,10 +163,18 @@ def _is_coarse(values: FloatArray, counts: IntArray) -> bool:
     if repeated < _FEWEST:
         return True
     known = values[finite].astype(np.float64)
+    if _is_lattice(np.diff(known)):
+        return True
     gaps, (sizes, at) = np.diff(known), np.unique(np.frexp(known)[1][1:], return_inverse=True)
     steps = np.full(sizes.size, np.inf)
     np.minimum.at(steps, at, gaps)
     return bool((gaps <= _NEAR * steps[at]).sum() - sizes.size > _NEIGHBOURS * repeated)
+
+
+def _is_lattice(gaps: FloatArray) -> bool:
+    """Tell whether all gaps are multiples of the smallest one."""
+    multiples = gaps / gaps.min()
+    return bool((np.abs(multiples - np.rint(multiples)) < _ROUNDED).all())
 
 
 def _take_window(side: FloatArray) -> FloatArray:

@@ -6,6 +6,7 @@ difference :math:`P - e^\\varepsilon Q` is taken between Mills' ratios, never be
 """
 
 import math
+from functools import cache
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -20,7 +21,6 @@ from epsilometer.types import FloatArray
 Rule: TypeAlias = Literal["exact", "threshold"]
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _SQRT_HALF_PI = math.sqrt(math.pi / 2)
-_NODES, _NODE_WEIGHTS = np.polynomial.legendre.leggauss(8)
 _SMALL_MU = 0.5
 _FARTHEST = 1e75  # its fourth power is still a number: beyond it ε would come out as 0
 
@@ -287,6 +287,14 @@ def _mills_gap(x: FloatArray, mu: FloatArray) -> FloatArray:
     plain = _mills(x) - _mills(x + mu)
     if np.all(mu >= _SMALL_MU):
         return plain
-    t = x[..., None] + mu[..., None] * (_NODES + 1) / 2
-    small = mu / 2 * ((1 - t * _mills(t)) @ _NODE_WEIGHTS)
+    nodes, weights = _list_nodes()
+    t = x[..., None] + mu[..., None] * (nodes + 1) / 2
+    small = mu / 2 * ((1 - t * _mills(t)) @ weights)
     return np.asarray(np.where(mu < _SMALL_MU, small, plain))
+
+
+@cache
+def _list_nodes() -> tuple[FloatArray, FloatArray]:
+    """Return nodes and weights of Gauss–Legendre; found when asked, as NumPy loads much for it."""
+    nodes, weights = np.polynomial.legendre.leggauss(8)
+    return nodes, weights

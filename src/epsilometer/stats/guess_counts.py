@@ -10,6 +10,7 @@ import numpy as np
 
 from epsilometer.core.scores import ScoreCounts
 from epsilometer.stats.guess_looks import LookFamily
+from epsilometer.stats.shared_seeds import mix_sorted
 from epsilometer.stats.thresholds import Observed, just_above
 from epsilometer.types import FloatArray, IntArray
 
@@ -63,7 +64,7 @@ def pair_scores(observed: Observed, rng: np.random.Generator) -> FloatArray:
     else:
         inside, outside = (side.astype(np.float64) for side in (observed.inside, observed.outside))
     if observed.design == "fixed":
-        pairs = min(inside.size, outside.size)
+        pairs, rng = min(inside.size, outside.size), mix_sorted(rng, observed)
         inside, outside = (rng.permutation(side)[:pairs] for side in (inside, outside))
     with np.errstate(invalid="ignore", over="ignore"):  # two diverged runs are a tie
         return np.asarray(np.nan_to_num(inside - outside, posinf=np.inf, neginf=-np.inf))

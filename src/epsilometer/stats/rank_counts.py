@@ -17,6 +17,7 @@ from typing import TypeAlias
 import numpy as np
 
 from epsilometer.core.scores import ScoreCounts, Scores
+from epsilometer.stats.rank_walk import sort_distinct
 from epsilometer.stats.thresholds import Observed
 from epsilometer.types import FloatArray, IntArray
 
@@ -91,7 +92,7 @@ def count_ranks(
     (out_below, in_below), (out_size, in_size) = groups.below, groups.size
     above = (n_in - in_below - in_size)[groups.of_out]
     below = out_below[groups.of_in]
-    looked = np.union1d(groups.of_out, groups.of_in)
+    looked = sort_distinct(np.concatenate([groups.of_out, groups.of_in]))
     mixed = looked[(out_size[looked] > 0) & (in_size[looked] > 0)]
     if mixed.size:
         sizes_drawn = np.concatenate([out_size[mixed], in_size[mixed]])

@@ -20,7 +20,6 @@ from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
-from numpy.polynomial.legendre import legvander
 
 from epsilometer.types import FloatArray, IntArray
 
@@ -105,7 +104,9 @@ class WalkLaw:
         ends = (n + m - times)[::-1]
         turned = looks.turned
         if n == m and np.array_equal(looks.k, turned.k) and np.array_equal(looks.x, turned.x):
-            every = np.union1d(times, ends)  # from both ends the walk is the same
+            every = sort_distinct(
+                np.concatenate([times, ends])
+            )  # from both ends the walk is the same
             walked = _walk(looks, self._steps[1], front, every, reach)
             found = dict(zip(every.tolist(), walked, strict=True))
             return [found[t] for t in times.tolist()], [found[t] for t in ends.tolist()][::-1]
@@ -241,16 +242,33 @@ def _place(
     return times, np.array([weights[time] for time in times.tolist()])
 
 
+def sort_distinct(counts: IntArray) -> IntArray:
+    """Return whole numbers from 0 on, each once; ``np.unique`` would load ``numpy.ma``."""
+    ordered = np.sort(counts)
+    return ordered[np.diff(ordered, prepend=-1) > 0]
+
+
 @functools.lru_cache(maxsize=4096)
 def _summing_rule(length: int, nodes: int) -> tuple[list[int], list[float]]:
     """Points of 0 … length and weights that add up polynomials over 0 … length − 1."""
     if nodes > length:
         return list(range(length)), [1.0] * length
     spread = (1 - np.cos(np.pi * np.arange(nodes) / (nodes - 1))) / 2
-    at = np.unique((spread * length).round().astype(np.int64))
-    basis = legvander(2 * at / length - 1, at.size - 1)
-    sums = legvander(2 * np.arange(length) / length - 1, at.size - 1).sum(axis=0)
-    return at.tolist(), np.linalg.solve(basis.T, sums).tolist()
+    at = sort_distinct((spread * length).round().astype(np.int64))
+    basis = _compute_legendre(2 * at / length - 1, at.size)
+    sums = _compute_legendre(2 * np.arange(length) / length - 1, at.size).sum(axis=1)
+    return at.tolist(), np.linalg.solve(basis, sums).tolist()
+
+
+def _compute_legendre(x: FloatArray, size: int) -> FloatArray:
+    """Return the first Legendre polynomials at some points, one row each.
+
+    Those of NumPy take longer to import than this bound takes to compute.
+    """
+    rows = [np.ones_like(x), x]
+    for i in range(2, size):
+        rows.append((rows[-1] * x * (2 * i - 1) - rows[-2] * (i - 1)) / i)
+    return np.array(rows[:size])
 
 
 @functools.lru_cache(maxsize=256)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from epsilometer import _validate
 from epsilometer.core.scores import ScoreCounts, Scores
 from epsilometer.errors import InvalidArgument
+from epsilometer.stats.shared_seeds import mix_sorted
 from epsilometer.types import FloatArray, IntArray
 
 
@@ -270,6 +271,7 @@ def split(
             "HoldOut needs the scores one by one, and these are counted. "
             "Count a pilot apart and give its threshold as Fixed(value), or use RankGrid()."
         )
+    rng = mix_sorted(rng, scores)
     if blind:
         chosen = np.zeros(scores.n_in + scores.n_out, bool)
         chosen[: _part(chosen.size, fraction)] = True

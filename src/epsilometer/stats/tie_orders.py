@@ -16,6 +16,7 @@ from typing import TypeVar
 import numpy as np
 
 from epsilometer.core.scores import ScoreCounts
+from epsilometer.stats.shared_seeds import is_sorted
 from epsilometer.stats.thresholds import Observed
 from epsilometer.types import FloatArray, IntArray
 
@@ -39,7 +40,7 @@ def count_orders(observed: Observed) -> int:
         (out, out_sizes), (ins, in_sizes) = (np.unique(side, return_counts=True) for side in sides)
         shared = out_sizes[np.isin(out, ins)], in_sizes[np.isin(ins, out)]
         totals = sides[0].size, sides[1].size
-        placed = not _is_sorted(sides[0]), not _is_sorted(sides[1])
+        placed = not is_sorted(sides[0]), not is_sorted(sides[1])
     if observed.design == "runs":
         ways = sum(map(measure_chance, shared, totals, placed))
     else:  # which canaries were in is left to chance, too
@@ -66,7 +67,7 @@ def count_orders_of_pairs(differences: FloatArray) -> int:
     """Return in how many orders pairs of equal scores are to be put."""
     some = differences[:_LOOKED_AT]
     sizes = np.array([(some == 0).sum(), (some > 0).sum(), (some < 0).sum()])
-    ways = measure_chance(sizes, some.size, places=not _is_sorted(some))
+    ways = measure_chance(sizes, some.size, places=not is_sorted(some))
     return 1 if ways >= _ENOUGH else _ORDERS
 
 
@@ -90,8 +91,3 @@ def measure_chance(sizes: IntArray, total: int, places: bool) -> float:
         return math.lgamma(total + 1) - sum(math.lgamma(part + 1) for part in parts.tolist())
     spread = (parts.size - 1) * math.log(2 * math.pi * math.e * total)  # entropy of a multinomial
     return max(0.0, (spread + float(np.log(parts / total).sum())) / 2)
-
-
-def _is_sorted(side: FloatArray) -> bool:
-    before, after = side[:-1], side[1:]
-    return bool((before <= after).all() or (before >= after).all())

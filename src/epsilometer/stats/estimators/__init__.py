@@ -101,6 +101,7 @@ def epsilon_lower_bound(
     """
     _validate.probability(delta=delta)
     _validate.open_unit(confidence=confidence)
+    _validate.open_unit(**{"1 - confidence": 1 - confidence})  # what rounds to 1 is none
     _validate.whole(0, seed=seed)
     if not isinstance(scores, (Scores, ScoreCounts)):
         raise InvalidArgument(

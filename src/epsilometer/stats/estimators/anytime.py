@@ -7,6 +7,7 @@ from epsilometer.core.scores import ScoreCounts, Scores
 from epsilometer.errors import InvalidArgument
 from epsilometer.stats.bets import CITES
 from epsilometer.stats.derivation import Derivation, count, known, shown
+from epsilometer.stats.designs import refuse_sorted_pairs
 from epsilometer.stats.estimators.counting import best_look, two_rates
 from epsilometer.stats.estimators.method import Found, Method
 from epsilometer.stats.sequential import ConfidenceSequence
@@ -27,6 +28,7 @@ def find(
             "anytime bets on pairs in order, and counts have none. "
             "Feed a ConfidenceSequence as scores arrive instead."
         )
+    refuse_sorted_pairs(observed)
     pairs = min(observed.n_in, observed.n_out)
     used, confidence = 0, 1 - alpha
     match rule:

@@ -132,7 +132,7 @@ def _derive(bound: EpsilonLowerBound) -> Derivation:
     has = known(bound.basis)
     if "level" in has:
         return derivation.two_rates("clopper_pearson")(bound)
-    counted: tuple[str, ...] = (derivation.TEXTS["lines"]["not_kept"][0],)
+    counted: tuple[str, ...] = (derivation.read_texts()["lines"]["not_kept"][0],)
     looks, last = "", "ε = 0 where no ε is refuted"
     if has:
         out = "rank outside" in has

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from epsilometer.core.bound import Basis, Direction, EpsilonLowerBound
 from epsilometer.errors import InvalidArgument
@@ -77,18 +77,18 @@ _PAID = MappingProxyType(
         "number exceeds the true ε more often than it says.",
     }
 )
-Refutes: TypeAlias = Callable[[Guesses, FloatArray, float], NDArray[np.bool_]]
+Refutes: TypeAlias = Callable[[Guesses, FloatArray, FloatArray], NDArray[np.bool_]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class BestGuess:
-    """The way of guessing that refutes most, of all ways that were tried at a level."""
+    """The way of guessing that refutes most, of all ways that were tried at their levels."""
 
     merit: float
     low: float
     high: float
     ways: Guesses
-    level: float
+    levels: FloatArray
     basis: Basis
 
     @property
@@ -111,17 +111,20 @@ def best_guess(
     alpha: float,
     rule: ThresholdRule,
     rng: np.random.Generator,
+    many: bool = False,
 ) -> BestGuess:
     """The largest merit that some way of guessing refutes, among those the rule allows.
 
     Args:
         observed: Scores of canaries that were in and of those that were out.
-        refutes: (guesses, merits, α) → which refute a mechanism of their merit at level α.
+        refutes: (guesses, merits, levels) → which refute a mechanism of their merit.
         alpha: Chance of error of the whole.
         rule: ``Fixed`` guesses every canary by the one threshold; ``RankGrid`` the top k, the
             bottom k, or both, of all canaries for k = 1, r, r², …; ``HoldOut`` the best of these
             on the part; ``Bonferroni`` and ``Best`` every threshold.
         rng: For ``HoldOut``.
+        many: Whether few guesses refute nothing. Then ``RankGrid`` guesses two thirds, too, and
+            shares the error by the root of the number of guesses.
     """
     if observed.design != "coins" or observed.inclusion != 0.5:
         raise InvalidArgument(
@@ -133,8 +136,9 @@ def best_guess(
         case Fixed(value):
             return best_of(_everybody(observed, value), refutes, alpha)
         case RankGrid(ratio):
-            ways = _rank(observed, ratio)
-            return best_of(ways, refutes, alpha / ways.made.size)
+            ways = _rank(observed, ratio, third=many)
+            shares = np.sqrt(ways.made) if many else np.ones(ways.made.size)
+            return best_of(ways, refutes, alpha * shares / shares.sum())
         case HoldOut():
             chosen = choose_guess(observed, refutes, alpha=alpha, rule=rule, rng=rng)
             return best_of(chosen.ways, refutes, alpha)
@@ -160,7 +164,8 @@ def choose_guess(
     part, rest = thresholds.split(observed, rule.fraction, rng, blind=True)
     chosen = best_of(_rank(part, 2), refutes, alpha)
     ways = _again(rest, chosen)
-    return replace(chosen, merit=0.0, ways=ways, basis=_found(ways, 0, alpha))
+    basis = _found(ways, 0, alpha)
+    return replace(chosen, merit=0.0, ways=ways, levels=np.array([alpha]), basis=basis)
 
 
 def _found(ways: Guesses, at: int, level: float) -> Basis:
@@ -172,17 +177,18 @@ def _found(ways: Guesses, at: int, level: float) -> Basis:
     )
 
 
-def best_of(ways: Guesses, refutes: Refutes, level: float) -> BestGuess:
-    """The best of these ways, each at this level."""
+def best_of(ways: Guesses, refutes: Refutes, level: ArrayLike) -> BestGuess:
+    """The best of these ways, each at this level, or at its own."""
+    levels = np.broadcast_to(np.asarray(level, np.float64), ways.made.shape)
     merit, at = search.largest_refuted(
-        lambda merits, some: refutes(ways.pick(some), merits, level),
+        lambda merits, some: refutes(ways.pick(some), merits, levels[some]),
         ways.made.size,
         limit=_LARGEST,
         relative=1e-7,
     )
     low, high = float(ways.low[at]), float(ways.high[at])
-    basis = _found(ways, at, level)
-    return BestGuess(merit=merit, low=low, high=high, ways=ways, level=level, basis=basis)
+    basis = _found(ways, at, float(levels[at]))
+    return BestGuess(merit=merit, low=low, high=high, ways=ways, levels=levels, basis=basis)
 
 
 def count_guesses(bound: EpsilonLowerBound) -> tuple[str, ...]:
@@ -275,10 +281,12 @@ def _together(*ways: Guesses) -> Guesses:
     )
 
 
-def _rank(observed: Observed, ratio: int) -> Guesses:
+def _rank(observed: Observed, ratio: int, *, third: bool = False) -> Guesses:
     """The top k, the bottom k, and both, of the pooled scores; equal scores stay together."""
     canaries = observed.n_in + observed.n_out
     ranks = np.union1d(thresholds.grid(canaries, ratio), [canaries // 2])  # the last is everybody
+    if third:
+        ranks = np.union1d(ranks, [max(canaries // 3, 1)])
     top, bottom = find_cuts(observed, ranks)
     inside, out, apart = _in(observed, top), _out(observed, bottom), bottom <= top
     return _together(inside, out, _both(out.pick(apart), inside.pick(apart)))

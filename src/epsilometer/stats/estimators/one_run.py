@@ -71,7 +71,7 @@ def find(
         return _find_at_all_ranks(observed, delta=delta, alpha=alpha, rng=rng, steps=steps)
     best = best_guess(observed, _refutes(delta), alpha=alpha, rule=rule, rng=rng)
     twice = np.full(best.ways.made.size, 2 * best.merit)
-    lost = delta > 0 and bool(_refutes(0.0)(best.ways, twice, best.level).any())
+    lost = delta > 0 and bool(_refutes(0.0)(best.ways, twice, best.levels).any())
     return Found(
         epsilon=best.merit,
         direction=best.direction,
@@ -174,14 +174,14 @@ def p_value(
 def _refutes(delta: float) -> Refutes:
     """Whether the p-value is at most the level; its dear part is spared where the rest decides."""
 
-    def refutes(ways: Guesses, epsilon: FloatArray, level: float) -> NDArray[np.bool_]:
+    def refutes(ways: Guesses, epsilon: FloatArray, levels: FloatArray) -> NDArray[np.bool_]:
         made, correct = ways.made, ways.correct
-        answer = p_value(ways.canaries, made, correct, epsilon=epsilon, delta=0.0) <= level
+        answer = p_value(ways.canaries, made, correct, epsilon=epsilon, delta=0.0) <= levels
         if delta > 0:
             at = np.flatnonzero(answer)
             answer[at] = (
                 p_value(ways.canaries, made[at], correct[at], epsilon=epsilon[at], delta=delta)
-                <= level
+                <= levels[at]
             )
         return np.asarray(answer)
 

@@ -46,7 +46,7 @@ def find(
         raise InvalidArgument(
             "one_run_fdp needs delta > 0: at δ = 0 every Gaussian mechanism has ε = ∞."
         )
-    best = best_guess(observed, refutes_gdp, alpha=alpha, rule=rule, rng=rng)
+    best = best_guess(observed, refutes_gdp, alpha=alpha, rule=rule, rng=rng, many=True)
     return Found(
         epsilon=gdp_epsilon(best.merit, delta),
         direction=best.direction,
@@ -97,7 +97,7 @@ def bound_in_family(
     def refuted(power: int) -> bool:
         leak = _LEAK_RATIO**power
         least = functools.partial(_ask_one, family.least_wrong, leak)
-        return bool(refute_curve(way.ways, least, np.ones(1), alpha)[0])
+        return bool(refute_curve(way.ways, least, np.ones(1), way.levels)[0])
 
     low, high = -_LEAST_LEAK, 1
     if refuted(0):
@@ -144,7 +144,7 @@ def _ask_one(
     return least_wrong(right, leak)
 
 
-def refutes_gdp(ways: Guesses, mu: FloatArray, level: float) -> NDArray[np.bool_]:
+def refutes_gdp(ways: Guesses, mu: FloatArray, level: FloatArray) -> NDArray[np.bool_]:
     """Whether so many right guesses have probability at most ``level`` under μ-GDP."""
     return refute_curve(ways, _least_wrong_of_gaussians, mu, level)
 
@@ -157,7 +157,7 @@ def refute_curve(
     ways: Guesses,
     least_wrong: Callable[[FloatArray, FloatArray], FloatArray],
     mu: FloatArray,
-    level: float,
+    level: FloatArray,
 ) -> NDArray[np.bool_]:
     """Whether so many right guesses have probability at most ``level`` under f-DP.
 

@@ -49,7 +49,7 @@ def main() -> None:
     given = _arguments()
     given.out.mkdir(parents=True, exist_ok=True)
     if given.what == "train":
-        names = ("epochs", "train", "runs", "trials")
+        names = ("epochs", "train", "runs", "trials", "ways")
         train(
             given.out,
             Settings(**{name: getattr(given, name) for name in names}),
@@ -72,6 +72,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--train", type=int, default=20_000, help="images")
     parser.add_argument("--runs", type=int, default=100, help="models of a trial")
     parser.add_argument("--trials", type=int, default=5)
+    parser.add_argument("--ways", type=int, default=len(WAYS), help="records, from the first")
     parser.add_argument("--shadows", type=int, default=10)
     parser.add_argument("--stop-after", type=float, default=float("inf"), help="seconds")
     return parser.parse_args()

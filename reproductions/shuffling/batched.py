@@ -210,7 +210,14 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--observations", type=float, default=0, help="0: the paper's.")
     parser.add_argument("--only", default="", help="Settings whose name contains this.")
+    parser.add_argument("--claims", type=float, nargs="+", help="By the law of what is seen.")
+    parser.add_argument("--steps", type=int, default=100, help="Batches, of --claims.")
     asked = parser.parse_args()
+    if asked.claims:
+        many = int(asked.observations) or 10**6
+        shuffled = {"samplers": ["shuffled"], "runs": 20, "steps": asked.steps}
+        print(by_claim(claims=asked.claims, observations=many, **shuffled))
+        return
     for setting in (*TABLE_1, *FIGURE_3):
         if asked.only not in setting.name:
             continue

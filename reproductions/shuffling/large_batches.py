@@ -35,9 +35,11 @@ from epsilometer.stats.thresholds import Published
 from epsilometer.types import FloatArray
 
 
-def record_bias(data: Path | None, claim: float, steps: int, runs: int) -> FloatArray:
-    """Return b_t of real trainings, ``(runs, steps)``."""
-    what = task(data, "shopping")
+def record_bias(
+    data: Path | None, claim: float, steps: int, runs: int, name: str = "shopping"
+) -> FloatArray:
+    """Return b_t of real trainings on the data of a name, ``(runs, steps)``."""
+    what = task(data, name)
     batch = len(what.labels) // steps
     training = EnsembleDPSGD(
         what.module,
@@ -145,6 +147,7 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, help="Folder of data; digits without it.")
+    parser.add_argument("--set", choices=("shopping", "fashion"), default="shopping")
     parser.add_argument("--runs", type=int, default=40, help="Train so many models.")
     parser.add_argument("--observations", type=float, default=1e5)
     parser.add_argument("--repeats", type=int, default=5)
@@ -153,7 +156,7 @@ def main() -> None:
     options = parser.parse_args()
     for steps in options.steps:
         for claim in options.claims:
-            bias = record_bias(options.data, claim, steps, options.runs)
+            bias = record_bias(options.data, claim, steps, options.runs, options.set)
             row = compare(claim, steps, bias, int(options.observations), options.repeats)
             print(" | ".join(f"{name} {value}" for name, value in row.items()), flush=True)
 

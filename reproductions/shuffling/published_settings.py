@@ -22,6 +22,7 @@ HERE = Path(__file__).parent
 PAGE = HERE / "README.md"
 BEGIN, END = "<!-- settings -->", "<!-- end of settings -->"
 _CALIBRATED = 1.05  # times the reported ε, where noise was calibrated here
+_MOST_NOISE = 60.0
 STANDS, FALLS, OPEN = "stands", "cannot stand", "open"
 
 
@@ -102,7 +103,9 @@ def calibrate_noise(epsilon: float, delta: float, rate: float, updates: int) -> 
         )
         return math.log(epsilon / found)
 
-    return search.root(keep, 0.3, 60.0, relative=1e-4)[1]
+    if keep(_MOST_NOISE) < 0:
+        raise ValueError(f"Expected an ε that Rényi accounting can report, got {epsilon}.")
+    return search.root(keep, 0.3, _MOST_NOISE, relative=1e-4)[1]
 
 
 def compute_ends(setting: Setting) -> Ends:

@@ -362,12 +362,14 @@ def main() -> None:
     parser.add_argument("--observations", type=float, default=2000)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--at-once", type=int)
-    parser.add_argument("--only", default="", help="Rows whose description contains this.")
+    parser.add_argument(
+        "--only", action="append", help="Rows whose description contains this; may be repeated."
+    )
     parser.add_argument("--runs", type=Path, default=Path("reproduction-runs"))
     given = parser.parse_args()
     engine = Local() if given.device == "cpu" else InProcess()
     for number, row in enumerate(rows()):
-        if given.only not in f"{row}":
+        if given.only and not any(text in f"{row}" for text in given.only):
             continue
         folder = given.data and Path(given.data)
         work = job(row, folder, int(given.observations), given.device, given.at_once)

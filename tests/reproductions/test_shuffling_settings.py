@@ -24,7 +24,7 @@ def test_every_setting_has_a_source_and_a_row(monkeypatch: pytest.MonkeyPatch) -
     table = PAGE.split(script.BEGIN)[1].split(script.END)[0]
     rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| ")][1:]
     settings = script.read_rows()
-    assert len(rows) == len(settings) >= 30
+    assert len(rows) == len(settings) >= 49
     counted = {script.STANDS: 0, script.FALLS: 0, script.OPEN: 0}
     for setting, row in zip(settings, rows, strict=True):
         assert setting["source"]
@@ -55,6 +55,13 @@ def test_both_ends_of_a_row_are_computed_again(monkeypatch: pytest.MonkeyPatch) 
     assert ends.high == pytest.approx(24.41, abs=0.01)
     assert script.judge_reported(row.reported, ends) == script.FALLS
     assert script.judge_reported(25.0, ends) == script.STANDS
+
+
+def test_noise_that_no_accountant_reports_is_not_made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of ε = 0.1 no order suffices, and the search once ended at the end of its interval."""
+    script = load_script("published_settings", monkeypatch)
+    with pytest.raises(ValueError, match=r"got 0\.1"):
+        script.calibrate_noise(0.1, 1e-5, 1024 / 42_061, 410)
 
 
 def test_the_debiased_ratio_is_that_of_the_law(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,8 +31,7 @@ from epsilometer.stats.gaussians import gaussian_delta, gaussian_epsilon
 from epsilometer.stats.tradeoff import gdp_curve
 from epsilometer.types import FloatArray
 
-_LEAST = 1e-11  # of a tail: below, the rounding of the FFT shows, which grows with the steps
-_FEW_STEPS = 10_000  # up to which it stays below that
+_LEAST = 1e-11  # of a tail: below, the rounding of the FFT shows
 _MOST_STEPS = 1_000_000
 _LOST = 10  # times the least tail, per epoch: tails that are cut off, and rounding
 _DIRECTIONS: tuple[Direction, Direction] = ("present→absent", "absent→present")
@@ -44,7 +43,10 @@ _FARTHEST = 1e6  # threshold
 _STEP = 1.6  # by which noise is raised or lowered until the wanted one is passed
 _NEARLY_ONE = 1 - 2**-53
 _POINTS = 2**12  # of the FFT of sums, to begin with; up to _FINER times as many where needed
-_FINER = 4
+_FINER, _MOST_POINTS = 4, 2**16
+_SMOOTH = -20.0  # logarithm of high frequencies: below, sums are smooth where cells are not seen
+_NEAR = 0.05  # variances times squares of frequencies, up to which X − 1 is computed
+_VANISHED = -60.0  # logarithm of a frequency that may be left out
 _ENOUGH = 2e-5  # relative error at which no finer grid is tried
 _FEWEST_CELLS, _MOST_CELLS = 2**12, 2**21  # of the law of one epoch, and of all together
 _NODES = 81  # thresholds at which tails are computed
@@ -77,7 +79,7 @@ class Epoch:
     @property
     def least(self) -> float:
         """The least tail that is computed."""
-        return _LEAST * max(1.0, self.steps / _FEW_STEPS)
+        return _LEAST
 
     def tails(self, tau: float, *, points: int) -> tuple[float, float, float, float]:
         """P(L ≤ τ), P(L > τ), Q(L ≤ τ), Q(L > τ), each in its own direction."""
@@ -88,10 +90,8 @@ class Epoch:
         found = []
         beyond = max(0.0, 1.0 - float(masses.sum()))  # sums that no target can pull below 0
         for mean in (self.absent + 1, self.absent):
-            shift = mean / self.noise
-            above = scipy.special.ndtr(shift - high) + scipy.special.ndtr(low - shift)
-            between = normal_masses(np.stack([low, high]) - shift)[0]
-            found += [float(masses @ between), float(masses @ above) + beyond]
+            between, above = _split_normal(low - mean / self.noise, high - mean / self.noise)
+            found += [float((masses * between).sum()), float((masses * above).sum()) + beyond]
         return found[0], found[1], found[2], found[3]
 
     def reveals_the_batch(self) -> bool:
@@ -126,30 +126,57 @@ class Epoch:
         damping = min(damping, max(0.0, beyond - _TINY / 2))
         tilt = min(damping / (points * width), centring)
         tilted = law * np.exp(-tilt * edges)
-        total = float(tilted.sum())
-        buffer = np.zeros(points)
-        np.add.at(buffer, cells % points, tilted / total)
-        # By logarithms, five times as fast as a power; a frequency of 0 has none.
-        logs = np.log(scipy.fft.rfft(buffer) + 1e-300)
-        power = scipy.fft.irfft(np.exp(terms * logs), points)
+        # ln of the sum of all: from what it is less than 1, which many terms multiply.
+        less = float((law * np.expm1(-tilt * edges)).sum()) - self._chance_above(edges[-1], log_k)
+        # Where it is little, its distance from 1 has lost its digits, and the sum itself has not.
+        log_total = math.log1p(less) if less > -0.5 else math.log(float(tilted.sum()))
+        # Rounding terms to the grid widens their law by so much, which is taken off again.
+        widened = float((law * edges**2).sum()) - self._second_moment(float(edges[-1]), log_k)
+        power = convolution_power(
+            tilted / tilted.sum(),
+            int(cells[0]),
+            terms,
+            points,
+            widened=widened / width**2,
+            tilt=tilt * width,
+        )
         with np.errstate(over="ignore"):
-            masses = power[at % points] * np.exp(terms * math.log(total) + tilt * sums)
-        keep = sums < -floor
+            masses = power[at % points] * np.exp(terms * log_total + tilt * sums)
+        keep = (sums < -floor) & (np.abs(masses) > _LEAST / (1e3 * points))
         return sums[keep], masses[keep]
+
+    def _chance_above(self, top: float, log_k: float) -> float:
+        """Return the chance that one untouched batch's term is above ``top``, where r > 1."""
+        (end,), _ = _branches(np.array([top]), self.absent)
+        return float(scipy.special.ndtr(-self.noise * (end + log_k)))
+
+    def _second_moment(self, top: float, log_k: float) -> float:
+        """E[g²] of one untouched batch's term, where g is at most ``top``."""
+        (end,), _ = _branches(np.array([top]), self.absent)
+        end = self.noise * (end + log_k)
+        total = 0.0
+        for power, factor in ((2, 1.0), (1, -2.0), (0, 1.0)):
+            power += 2 * self.absent  # noqa: PLW2901
+            shift = power / self.noise
+            share = scipy.special.log_ndtr(end - shift)
+            total += factor * math.exp(shift**2 / 2 - power * log_k + share)
+        return total
 
     def _discretise(self, edges: FloatArray, log_k: float) -> FloatArray:
         """Masses at ``edges`` of one untouched batch's term, with its mean in every cell kept."""
         upper, lower = (self.noise * (b + log_k) for b in _branches(edges, self.absent))
         mass, mean = np.zeros(edges.size - 1), np.zeros(edges.size - 1)
-        for ends, sign in ((upper, 1), (lower, -1)):
-            rising = ends[::sign]
-            mass += normal_masses(rising)[::sign]
+        # The lower branch ends at 0: cells above it have no mass from there.
+        few = min(int(np.isfinite(lower).sum()) + 1, edges.size)
+        for ends, sign in ((upper, 1), (lower[:few], -1)):
+            rising, cells = ends[::sign], slice(ends.size - 1)
+            mass[cells] += normal_masses(rising)[::sign]
             for power, factor in ((self.absent + 1, 1.0), (self.absent, -1.0)):
                 shift = power / self.noise
                 share = normal_masses(rising - shift)[::sign]
                 with np.errstate(divide="ignore"):
                     moment = np.exp(shift**2 / 2 - power * log_k + np.log(share))
-                mean += factor * moment
+                mean[cells] += factor * moment
         width = edges[1] - edges[0]
         right = np.clip((mean - mass * edges[:-1]) / width, 0.0, mass)
         law = np.zeros(edges.size)
@@ -174,13 +201,84 @@ class Epoch:
         return float(ends.max()), float(_TILTS[np.argmax(ends)])
 
 
+def _split_normal(low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Standard normal mass between ``low`` and ``high``, and outside, each with all its digits."""
+    below, above = np.zeros(low.size), scipy.special.ndtr(-np.abs(high))
+    some = np.isfinite(low)  # few have a lower end
+    below[some] = scipy.special.ndtr(-np.abs(low[some]))
+    outside = np.where(low < 0, below, 1 - below) + np.where(high > 0, above, 1 - above)
+    across = (low < 0) & (high > 0)
+    return np.where(across, 1 - below - above, np.abs(below - above)), outside
+
+
+def convolution_power(
+    masses: FloatArray,
+    first: int,
+    terms: int,
+    points: int,
+    *,
+    widened: float = 0.0,
+    tilt: float = 0.0,
+) -> FloatArray:
+    """Return the law of the sum of so many alike terms, on so many cells, wrapped around.
+
+    A transform X of masses is right to 1e-16, so that X^T would be wrong by T times as much. Near
+    the frequency 0, which is all that a sum of many terms keeps, X − 1 is computed instead, as
+    (w − 1) m + (w − 1)² B with m the mean and B the transform of masses summed up twice.
+
+    Args:
+        masses: Of one term, on neighbouring cells; they sum to 1.
+        first: The cell of the first mass.
+        terms: How many.
+        points: Cells of the result, the first of which is cell 0.
+        widened: Variance that rounding to cells has added to one term without its tilt, in squared
+            cells. It is taken off where the sum is smooth enough for that.
+        tilt: Of the masses, m e^{−tilt · cell}.
+    """
+    places = np.arange(masses.size)
+    origin = round(float((masses * places).sum()))  # near the mean, so that m is small
+    once = _sum_up(masses, origin)
+    twice = _sum_up(once, origin)
+    buffers = np.zeros((2, points))
+    for buffer, values in zip(buffers, (masses, twice), strict=True):
+        np.add.at(buffer, (places - origin) % points, values)
+    direct, second = scipy.fft.rfft(buffers)
+    angles = -2 * np.pi * np.arange(direct.size) / points
+    less = -2 * np.sin(angles / 2) ** 2 + 1j * np.sin(angles)  # w − 1
+    # X − 1 is right to 1e-16 of all that is summed up twice.
+    near = np.count_nonzero(float(np.abs(twice).sum()) * -less.real < _NEAR)
+    change = direct - 1
+    change[:near] = less[:near] * float(once.sum()) + less[:near] ** 2 * second[:near]
+    with np.errstate(divide="ignore"):
+        log_sizes = terms / 2 * np.log1p(change.real * (2 + change.real) + change.imag**2)
+    # The variance of the law without its tilt, at the complex frequency of the law with it.
+    narrowed = log_sizes - terms * widened * (less.real + tilt**2 / 2)
+    if float(narrowed[narrowed.size // 2 :].max()) < _SMOOTH:
+        log_sizes = narrowed
+    else:
+        widened = 0.0
+    alive = np.flatnonzero(log_sizes > _VANISHED)
+    turned = np.arctan2(change.imag[alive], 1 + change.real[alive])
+    turned += widened * tilt * less.imag[alive]
+    raised = np.zeros(direct.size, np.complex128)
+    raised[alive] = np.exp(log_sizes[alive] + 1j * terms * turned)
+    power = scipy.fft.irfft(raised, points)
+    return np.roll(power, terms * (origin + first) % points)
+
+
+def _sum_up(values: FloatArray, origin: int) -> FloatArray:
+    """Return what lies above each place, from the origin on; before it, less what lies below."""
+    above = np.cumsum(values[:origin:-1])[::-1]
+    return np.concatenate([-np.cumsum(values[:origin]), above, [0.0]])
+
+
 def _log_chance_above(end: float, values: FloatArray, law: FloatArray, terms: int) -> float:
     """Chernoff's bound on the logarithm of the chance that so many terms sum to more than ``end``.
 
     Terms above the last of ``values`` are left out.
     """
     tilts = np.array([2.0, 5.0, 12.0, 30.0, 75.0]) / (values[-1] - values[0])
-    means = np.exp(tilts[:, None] * values) @ law
+    means = (np.exp(tilts[:, None] * values) * law).sum(1)
     return float(np.min(terms * np.log(means) - tilts * end))
 
 
@@ -226,12 +324,13 @@ def _branch_tables(absent: int) -> tuple[tuple[FloatArray, FloatArray], ...]:
 @lru_cache(maxsize=8)
 def _nodes(epoch: Epoch) -> FloatArray:
     """Thresholds over all that is not negligible."""
+    points = _count_points(epoch) // 2
 
     def upper(tau: FloatArray) -> NDArray[np.bool_]:
-        return np.asarray(epoch.tails(float(tau), points=_POINTS // 2)[1] > epoch.least)
+        return np.asarray(epoch.tails(float(tau), points=points)[1] > epoch.least)
 
     def lower(tau: FloatArray) -> NDArray[np.bool_]:
-        return np.asarray(epoch.tails(-float(tau), points=_POINTS // 2)[2] > epoch.least)
+        return np.asarray(epoch.tails(-float(tau), points=points)[2] > epoch.least)
 
     ends = []
     for alive in (lower, upper):
@@ -292,7 +391,7 @@ def _masses(
 
 def _count_points(epoch: Epoch) -> int:
     """Points to begin with: rounding terms to the grid widens their sum, more with more steps."""
-    return _POINTS << max(0, math.ceil(math.log2(epoch.steps / 4_000) / 2))
+    return _POINTS << max(0, math.ceil(math.log2(epoch.steps / 16_000) / 2))
 
 
 def _extrapolate(
@@ -308,7 +407,7 @@ def _extrapolate(
     its width: of what halving the width changed, a third is left, and is added (Richardson).
     """
     points = _count_points(epoch)
-    most = _FINER * points
+    most = min(_FINER * points, _MOST_POINTS)
     coarse = read(_compose_epochs(epoch, epochs, points // 2)[row])
     while True:
         fine = read(_compose_epochs(epoch, epochs, points)[row])

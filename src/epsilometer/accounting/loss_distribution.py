@@ -207,8 +207,9 @@ def compose(
     low, composed, error = convolve(tilted, outside=outside)
     # An error of each mass counts in δ with its weight e^{−tj}(1 − e^{−j}), j steps above ε; mass
     # that came in from outside the window, or is missing there, with 1 at most.
-    above = step * np.arange(composed.size)
-    error = error * float(np.exp(-tilt * above) @ -np.expm1(-above)) + outside
+    size = composed.size
+    counted = _sum_powers(tilt * step, size) - _sum_powers((tilt + 1) * step, size)
+    error = error * counted + outside
     return LossDistribution(
         start=start + step * low,
         step=step,
@@ -218,6 +219,11 @@ def compose(
         log_scale=log_scale,
         error={"up": error, "down": -error, "nearest": 0.0}[rounding],
     )
+
+
+def _sum_powers(rate: float, count: int) -> float:
+    """Return the sum of e^{−rate · j} over j = 0, 1, …, count − 1."""
+    return float(count) if rate == 0 else math.expm1(-rate * count) / math.expm1(-rate)
 
 
 def convolve(

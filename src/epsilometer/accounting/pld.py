@@ -29,7 +29,7 @@ from epsilometer.stats.gaussians import gaussian_sigma, gdp_epsilon
 from epsilometer.stats.tradeoff import envelope_curve, gdp_curve
 from epsilometer.types import FloatArray
 
-_RELATIVE_CELL = 0.005  # of the spread of a step's loss: rounding up then adds 1e-5 of ε at most
+_RELATIVE_CELL = 0.01  # of the spread of a step's loss: rounding up then adds 1e-5 of ε at most
 _FEWEST_CELLS, _MOST_CELLS = 2**12, 3 * 2**18  # of one step's losses, rounded up
 _FEW_DOWN, _MANY_DOWN = 180_000, 2**19  # cells of losses that are rounded down
 _COARSEST = 1e-4

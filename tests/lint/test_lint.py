@@ -108,6 +108,30 @@ loader = DataLoader(records, shuffle=True)
             " def b(self): DataLoader(d, shuffle=True)",
             "error",
         ),
+        (  # noise was calibrated to an ε, which is as good as asking for it
+            ENGINE + OFF + "\nfrom opacus.accountants.utils import get_noise_multiplier\n"
+            "sigma = get_noise_multiplier(target_epsilon=8)",
+            "error",
+        ),
+        (  # the optimizer is nearer than the ε, which is computed all the same
+            """
+import dp_accounting
+import tensorflow as tf
+from tensorflow_privacy import DPKerasSGDOptimizer
+def spent(steps):
+    return dp_accounting.PoissonSampledDpEvent(0.01, dp_accounting.GaussianDpEvent(1.0))
+def main(model, x, y):
+    model.compile(optimizer=DPKerasSGDOptimizer(l2_norm_clip=1.0, noise_multiplier=1.0))
+    model.fit(x, y, batch_size=250)
+    print(spent(1000))
+""",
+            "error",
+        ),
+        (  # new books in every epoch: where nobody asks for an ε, nothing is reported yet
+            "from opacus import PrivacyEngine\nfor epoch in range(3):\n"
+            " PrivacyEngine().make_private(module=net, noise_multiplier=1.0)",
+            "warning",
+        ),
     ],
 )
 def test_an_error_is_an_epsilon_that_is_reported_there(text: str, severity: str) -> None:

@@ -176,3 +176,16 @@ def test_what_was_understood_is_said_with_its_place() -> None:
     )
     assert report.blind == ""
     assert lint_sources([Source("a.py", "x = 1")]).blind == "no known DP library: nothing checked"
+    unjudged = [Source("a.py", "import opacus.validators\n" + LOADER)]
+    assert lint_sources(unjudged).blind.startswith("no accountant understood")
+
+
+def test_keras_that_batches_by_itself_is_understood() -> None:
+    text = "import tensorflow as tf\nimport tensorflow_privacy\nmodel.fit(x, y, batch_size=9{})\n"
+    for option, how in (
+        ("", "shuffled"),
+        (", shuffle=False", "in order"),
+        (", shuffle=s", "unknown"),
+    ):
+        (file,) = lint_sources([Source("a.py", text.format(option))]).understood
+        assert file.samplers == (f"fit(): {how} (line 3)",)

@@ -13,8 +13,10 @@ FEW = 5
 PROGRAMS = list_sources()[::5]
 HEAD = (
     "import functools\nimport tensorflow as tf\nfrom jax_privacy import execution_plan\n"
+    "from private_transformers import PrivacyEngine\n"
     "plan = execution_plan.DpsgdConfig(iterations=100)\ndata = tf.data.Dataset.range(5)\n"
 )
+ENGINE = "engine = PrivacyEngine(model, batch_size=5, sample_size=9, epochs=1, target_epsilon=3)"
 
 
 def work(text: str) -> int:
@@ -61,8 +63,10 @@ def test_code_that_is_repeated(repeat: Callable[[str, int], str]) -> None:
         lambda n: [*(f"from a{i} import b" for i in range(n)), *["b()"] * n],
         lambda n: [*(f"from a{i} import *" for i in range(n)), *["b()"] * n],
         lambda n: ["data = data.shuffle(9).batch(3)"] * n,
+        lambda n: ["for epoch in x:", *[f"  {ENGINE}"] * n],
+        lambda n: ["def f():", *[f"  {ENGINE}"] * n, "for epoch in x:", *["  f()"] * n],
     ],
-    ids=["dictionary", "partial", "imports", "stars", "chain"],
+    ids=["dictionary", "partial", "imports", "stars", "chain", "engines", "called"],
 )
 def test_code_that_nobody_wrote(lines: Callable[[int], list[str]]) -> None:
     few, many = (work(HEAD + "\n".join(lines(n))) for n in (250, 500))

@@ -13,8 +13,12 @@ _IMPORT = re.compile(
     r"|import[ \t]+([^\n#]+))",
     re.MULTILINE,
 )
-# A function that may be an accountant of the project's own.
-_OWN = re.compile(r"def \w*(?:eps|rdp|privacy|account|sigma|noise|budget|moment)\w*\(", re.I)
+# A function that may be an accountant of the project's own, or of a copy that it imports.
+_OWN = re.compile(
+    r"def \w*(?:eps|rdp|privacy|account|sigma|noise|budget|moment)\w*\("
+    r"|import \w*compute_(?:rdp|eps)",
+    re.I,
+)
 _MOST_IMPORTS = 500  # of one file
 
 

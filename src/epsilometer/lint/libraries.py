@@ -117,6 +117,8 @@ class Library:
         settings: Calls that hold settings of a trainer.
         resumes: Arguments that resume a run.
         restores: Methods that restore the books of an accountant.
+        books: Classes whose objects hold the books of a run, beside those of ``calls`` that count.
+        rounds: Classes whose ``fit`` runs once per round, and gets the weights of the one before.
         clients: Whether it protects clients, so that batches of records do not matter.
 
     Example:
@@ -146,6 +148,8 @@ class Library:
     settings: tuple[str, ...] = ()
     resumes: tuple[str, ...] = ()
     restores: tuple[str, ...] = ()
+    books: tuple[str, ...] = ()
+    rounds: tuple[str, ...] = ()
     clients: bool = False
 
     @property
@@ -193,6 +197,8 @@ class Catalogue:
         self.modules: set[Known] = set()
         self.parts: set[Known] = set()
         self.settings: set[Known] = set()
+        self.books: set[Known] = set()
+        self.rounds: set[Known] = set()
         for library in libraries:
             for package in (library.package, *library.aliases):
                 self._add(package, library)
@@ -235,6 +241,9 @@ class Catalogue:
         self.modules |= {(package, name) for name in library.modules}
         self.parts |= {(package, name) for name in library.parts}
         self.settings |= {(package, name) for name in library.settings}
+        self.rounds |= {(package, name) for name in library.rounds}
+        counting = (name for call in library.calls if call.counts for name in call.names)
+        self.books |= {(package, name) for name in (*library.books, *counting)}
 
 
 def _list_packages(libraries: Iterable[Library]) -> set[str]:

@@ -115,6 +115,8 @@ class Names:
             if name in self._imported:
                 return {".".join([path, *reversed(parts)]) for path in self._imported[name]}
             values = self._aliases.get(name, [])
+            if not values and not self._star_packages:
+                return set()
             if not values:
                 whole = ".".join([name, *reversed(parts)])
                 last = whole.rpartition(".")[2]
@@ -293,9 +295,9 @@ class Call:
     arguments: dict[str, ast.expr] = field(default_factory=dict)
     unsure: bool = False
 
-    @property
+    @cached_property
     def method(self) -> str:
-        """Return the last part of what is called: ``fit`` of ``model.fit``."""
+        """The last part of what is called: ``fit`` of ``model.fit``."""
         match self.function:
             case ast.Attribute(attr=name) | ast.Name(id=name):
                 return name
@@ -497,9 +499,16 @@ class Module:
 
     @cached_property
     def is_test(self) -> bool:
-        """Whether the file is one of tests, by its name."""
-        name = PurePosixPath(self.path).name
-        return name.startswith("test_") or name.endswith(("_test.py", "conftest.py"))
+        """Whether the file is one of tests: by its name, or its folder and what it imports.
+
+        A folder alone says nothing: a whole project may be kept in one that is called so.
+        """
+        path = PurePosixPath(self.path)
+        if path.name.startswith("test_") or path.name.endswith(("_test.py", "conftest.py")):
+            return True
+        return path.parent.name in ("test", "tests") and bool(
+            self.names.packages & {"unittest", "pytest"}
+        )
 
 
 def write_name(expression: ast.expr | None) -> str:

@@ -269,11 +269,12 @@ def _add(facts: dict[int, Fact], fact: Fact) -> bool:
     return True
 
 
-def _rank(accountant: Accountant, module: Module, node: ast.AST) -> tuple[int, int, int]:
-    """Order accountants: near ones first, then those with an ε."""
+def _rank(accountant: Accountant, module: Module, node: ast.AST) -> tuple[bool, int, int, int]:
+    """Order accountants: those with an ε, of these near ones first."""
     kinds = {"accountant": 0, "hedged": 1, "training": 2}
     near = accountant.module is module and module.find_scope(accountant.node) in (
         None,
         module.find_scope(node),
     )
-    return 0 if near else 1, kinds[accountant.kind] + accountant.own, accountant.node.lineno
+    said = kinds[accountant.kind] + accountant.own
+    return accountant.kind == "training", 0 if near else 1, said, accountant.node.lineno

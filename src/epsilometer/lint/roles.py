@@ -143,13 +143,21 @@ class Roles:
         if not _OWN_ACCOUNTANT.search(call.method):
             return False
         symbol = self._flow.project.find_called(self.module, call)
-        if symbol is None or not isinstance(symbol.node, FUNCTIONS):
+        if symbol is None and self._is_imported(call):  # from a copy that is not at hand
+            return bool(RATES_SET & set(call.arguments) and _NOISES & set(call.arguments))
+        if symbol is not None and isinstance(symbol.node, FUNCTIONS):
+            names = {each.arg for each in (*symbol.node.args.args, *symbol.node.args.kwonlyargs)}
+        else:
             return False
-        names = {each.arg for each in (*symbol.node.args.args, *symbol.node.args.kwonlyargs)}
         rated = bool(names & {*RATES, "prob"})
         aims = {"delta", "target_delta"} & names and {"eps", "epsilon", "target_epsilon"} & names
         inside = self.module.find_function(call.node)
         return rated and bool(names & _NOISES or aims) and not _is_accounting(inside)
+
+    def _is_imported(self, call: Call) -> bool:
+        """Tell whether a call is of a name that an import brings, of no library known here."""
+        first = write_name(call.function).partition(".")[0]
+        return first in self.module.names.imports and not call.packages & self._catalogue.private
 
     # Of the whole module, and so asked once: a file may have thousands of accountants.
 

@@ -9,6 +9,8 @@ from importlib.resources import files
 from typing import Literal, TypeAlias
 
 Severity: TypeAlias = Literal["error", "warning"]
+POISSON = "Poisson"  # how a sampler draws that needs no shuffle to be looked for
+KEEPS = "keeps the loader"  # what an engine does that does not sample
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,4 +140,8 @@ class Report:
             return "no known DP library: nothing checked"
         if not any(each.samplers for each in self.understood):
             return "no sampler understood: how batches are drawn was not checked"
+        drawn = (sampler for each in self.understood for sampler in each.samplers)
+        engines = any(POISSON in sampler or KEEPS in sampler for sampler in drawn)
+        if not engines and not any(each.accountants for each in self.understood):
+            return "no accountant understood: nothing to compare batches with"
         return ""

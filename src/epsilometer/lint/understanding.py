@@ -6,7 +6,7 @@ from epsilometer.lint.chains import find_shuffles
 from epsilometer.lint.flow import UNKNOWN, Value
 from epsilometer.lint.programs import Programs
 from epsilometer.lint.roles import Roles, Source
-from epsilometer.lint.rules import Understood
+from epsilometer.lint.rules import KEEPS, POISSON, Understood
 
 _MOST = 20  # accountants or samplers of one file that are named
 
@@ -44,10 +44,10 @@ def _list_imported(programs: Programs) -> bool:
 
 
 def _list_samplers(programs: Programs, roles: Roles) -> list[str]:
-    found = [f"Poisson (line {_line(node)})" for node in roles.coins]
+    found = [f"{POISSON} (line {_line(node)})" for node in roles.coins]
     for call in roles.engines:
         off = roles.evaluate(call, "poisson_sampling") is False
-        how = "keeps the loader" if off else "Poisson"
+        how = KEEPS if off else POISSON
         found.append(f"{call.method}: {how} (line {call.node.lineno})")
     for source in roles.sources:
         how = _describe_source(programs, source)
@@ -57,6 +57,21 @@ def _list_samplers(programs: Programs, roles: Roles) -> list[str]:
         found.append(f"{training.call.method}: {how} (line {training.call.node.lineno})")
     for shuffle in find_shuffles(roles.module, programs.flow):
         found.append(f"shuffle(): shuffled (line {_line(shuffle.node)})")
+    return found + _list_fits(programs, roles)
+
+
+def _list_fits(programs: Programs, roles: Roles) -> list[str]:
+    """Return the calls of ``fit`` with a batch size, by which Keras batches arrays itself."""
+    module = roles.module
+    if not module.names.packages & module.catalogue.fit_shuffles:
+        return []
+    found = []
+    for call in module.calls:
+        if call.method == "fit" and call.find_argument("batch_size", position=2) is not None:
+            option = call.find_argument("shuffle", position=8)
+            worth = True if option is None else programs.flow.evaluate(Value(option, module))
+            how = {True: "shuffled", False: "in order"}.get(worth, "unknown")
+            found.append(f"fit(): {how} (line {call.node.lineno})")
     return found
 
 

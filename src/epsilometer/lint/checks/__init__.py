@@ -10,6 +10,7 @@ from epsilometer.lint.checks import (
     noise,
     permutations,
     pipelines,
+    rounds,
 )
 from epsilometer.lint.checks.feeding import Feeding
 from epsilometer.lint.checks.place import Place
@@ -27,6 +28,7 @@ CHECKS = (
     books.find_lost_books,
     books.find_other_numbers,
     books.find_other_steps,
+    rounds.find_new_books,
     noise.find_overridden_noise,
     noise.find_replaced_optimizers,
     noise.find_layer_clipping,

@@ -2,8 +2,10 @@
 
 import ast
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
 from epsilometer.lint.checks.feeding import Feeding, list_origins
 from epsilometer.lint.checks.place import Place, make_place
@@ -32,6 +34,7 @@ _ACCUMULATES = "gradient_accumulation_steps"
 
 def find_lost_books(programs: Programs, _: Feeding) -> Iterator[Place]:
     """Yield BOOK001: a run that is resumed, while its accountant begins at zero."""
+    restores = cache(restores_books)  # a file is read once
     for roles in programs.roles.values():
         module = roles.module
         seen: set[int] = set()
@@ -44,7 +47,7 @@ def find_lost_books(programs: Programs, _: Feeding) -> Iterator[Place]:
                 modules = programs.list_modules(unit)
                 if not counting and not unit.engines:
                     continue
-                if any(_restores_books(each) for each in (module, *modules)):
+                if any(restores(each) for each in (module, *modules)):
                     continue
                 seen.add(scope)
                 yield make_place("BOOK001", "error", module, node, what, beside=modules[-1])
@@ -82,12 +85,15 @@ def _is_key(node: ast.AST, *words: str) -> bool:
     )
 
 
-def _restores_books(module: Module) -> bool:
+def restores_books(module: Module) -> bool:
+    """Tell whether a file gives an accountant the steps of an earlier run."""
     for call in module.calls:
         receiver = _name_receiver(call)
         if call.method == "load_state_dict" and _BOOKS.search(receiver):
             return True
         if call.method in module.catalogue.restores and _BOOKS.search(receiver):
+            return True
+        if call.method in ("append", "extend") and receiver.endswith("accountant.history"):
             return True
     for node in module.nodes:
         match node:
@@ -155,13 +161,30 @@ def _list_accounting(unit: Unit, programs: Programs) -> Iterator[tuple[Module, C
 
 @dataclass(frozen=True)
 class _Feed:
-    """What feeds a training: its batch size and its data."""
+    """What feeds a training: its batch size and its data.
+
+    Attributes:
+        module: Where it stands.
+        node: The call.
+        batch: Its batch size.
+        data: Its records.
+        factor: How many such batches make a step.
+        loops: The loops that take batches from it, by the ids of their nodes.
+    """
 
     module: Module
     node: ast.Call
     batch: ast.expr | None
     data: ast.expr | None
     factor: Number = 1
+    loops: frozenset[int] = frozenset()
+
+    def read_batch(self, flow: Flow) -> Number | None:
+        """Return how many records a step takes, if it is known."""
+        if self.batch is None or _is_product(flow, Value(self.batch, self.module)):
+            return None
+        size = flow.read_number(Value(self.batch, self.module))
+        return None if size is None or size <= 0 else size * self.factor
 
 
 def _list_feeds(roles: Roles, feeding: Feeding, flow: Flow) -> Iterator[_Feed]:
@@ -174,7 +197,8 @@ def _list_feeds(roles: Roles, feeding: Feeding, flow: Flow) -> Iterator[_Feed]:
         target = module.find_target(call.node)
         trains = any(loop.trains for loop in loops) if loops else names_training(target)
         if trains and not serves_other_ends(module, call.node, write_name(data)):
-            yield _Feed(module, call.node, batch, data)
+            found = frozenset(id(loop.node) for loop in loops)
+            yield _Feed(module, call.node, batch, data, loops=found)
     for call in module.calls:
         if call.method == "fit" and isinstance(call.function, ast.Attribute):
             if module.names.packages & module.catalogue.fit_shuffles:
@@ -198,21 +222,28 @@ def _list_feeds(roles: Roles, feeding: Feeding, flow: Flow) -> Iterator[_Feed]:
 def find_other_numbers(programs: Programs, feeding: Feeding) -> Iterator[Place]:
     """Yield BOOK002 and BOOK003: an accountant that is given another batch size, or length."""
     flow = programs.flow
-    for roles in programs.roles.values():
-        for feed in _list_feeds(roles, feeding, flow):
-            for unit in programs.list_private(feed.module, feed.node):
-                yield from _compare_batches(programs, unit, feed)
-                yield from _compare_lengths(programs, unit, feed)
+    feeds = [
+        feed for roles in programs.roles.values() for feed in _list_feeds(roles, feeding, flow)
+    ]
+    fed: dict[int, list[_Feed]] = defaultdict(list)
+    for feed in feeds:
+        for loop in feed.loops:
+            fed[loop].append(feed)
+    for feed in feeds:
+        others = [each for loop in feed.loops for each in fed[loop] if each is not feed]
+        for unit in programs.list_private(feed.module, feed.node):
+            yield from _compare_batches(programs, unit, feed, others)
+            yield from _compare_lengths(programs, unit, feed)
 
 
-def _compare_batches(programs: Programs, unit: Unit, feed: _Feed) -> Iterator[Place]:
+def _compare_batches(
+    programs: Programs, unit: Unit, feed: _Feed, others: list[_Feed]
+) -> Iterator[Place]:
+    """Yield BOOK002, unless another loader may be in the place of this one, as in a branch."""
     flow = programs.flow
-    if feed.batch is None:
+    real = feed.read_batch(flow)
+    if real is None or any(each.read_batch(flow) != real for each in others):
         return
-    real = flow.read_number(Value(feed.batch, feed.module))
-    if real is None or real <= 0 or _is_product(flow, Value(feed.batch, feed.module)):
-        return
-    real *= feed.factor
     for booked in _list_booked(unit, programs, _SIZES, 0):
         number = flow.read_number(booked.value)
         if number is not None and 1 < number < real and number == int(number):

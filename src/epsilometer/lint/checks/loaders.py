@@ -9,7 +9,7 @@ from epsilometer.lint.flow import Frame, Value
 from epsilometer.lint.module import FUNCTIONS, write_name
 from epsilometer.lint.programs import Programs
 from epsilometer.lint.purposes import is_other_end, names_training
-from epsilometer.lint.roles import Loop, Source
+from epsilometer.lint.roles import Loop, Roles, Source, Training
 
 
 def find_poisson_off(programs: Programs, _: Feeding) -> Iterator[Place]:
@@ -26,7 +26,8 @@ def find_poisson_off(programs: Programs, _: Feeding) -> Iterator[Place]:
                 continue
             if False not in programs.flow.list_values(Value(option, module)):
                 continue
-            if call.method.endswith("epsilon") or asked:
+            calibrated = bool(programs.list_beside_all(module, call.node))
+            if call.method.endswith("epsilon") or asked or calibrated:
                 detail = f"In {call.method}()."
                 yield make_place("SHUF001", "error", module, call.node, detail, shown=option)
             else:
@@ -144,7 +145,7 @@ def find_trainers(programs: Programs, _: Feeding) -> Iterator[Place]:
     """Yield SHUF010: a trainer that makes its own loader, and shuffles."""
     for roles in programs.roles.values():
         for training in roles.trainings:
-            if training.overridden:
+            if training.overridden or _is_plain_method(roles, training):
                 continue
             yield from report_beside(
                 programs,
@@ -154,3 +155,20 @@ def find_trainers(programs: Programs, _: Feeding) -> Iterator[Place]:
                 shown=training.call.node,
                 replaced=True,
             )
+
+
+def _is_plain_method(roles: Roles, training: Training) -> bool:
+    """Tell whether another method of the class has trainer and accountant, this one a trainer.
+
+    A class that can train with privacy and without it has a method for each.
+    """
+    module = roles.module
+    around, own = module.find_class(training.call.node), module.find_function(training.call.node)
+    if around is None or not isinstance(own, FUNCTIONS):
+        return False
+    private = {id(module.find_function(each.node)) for each in roles.accountants}
+    trains = {id(module.find_function(each.call.node)) for each in roles.trainings}
+    methods = module.methods.get(id(around), {})
+    names = {name for name, method in methods.items() if id(method) in private & trains}
+    read = {each.attr for each in ast.walk(own) if isinstance(each, ast.Attribute)}
+    return bool(names) and id(own) not in private and not names & read

@@ -90,7 +90,7 @@ def find_replaced_optimizers(programs: Programs, _: Feeding) -> Iterator[Place]:
             assert isinstance(call.function, ast.Attribute)
             name = write_name(call.function.value)
             if "original_optimizer" in name:
-                if not is_part_of_library(roles.module, call.node):
+                if not _adds_noise(roles.module, call.node):
                     detail = f"{write_name(call.function)}() steps without noise."
                     yield make_place("NOIS002", "error", roles.module, call.node, detail)
                 continue
@@ -104,6 +104,15 @@ def find_replaced_optimizers(programs: Programs, _: Feeding) -> Iterator[Place]:
         for call in roles.engines:
             yield from _find_bypass(programs, roles, call, steps)
         yield from _find_second_compile(programs, roles)
+
+
+def _adds_noise(module: Module, node: ast.AST) -> bool:
+    """Tell whether the step of a plain optimizer is a part of a private one, noise and all."""
+    around = module.find_function(node)
+    return is_part_of_library(module, node) or any(
+        call.method in ("add_noise", "pre_step") and module.find_function(call.node) is around
+        for call in module.calls
+    )
 
 
 def _find_bypass(

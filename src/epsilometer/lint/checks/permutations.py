@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from epsilometer.lint.checks.feeding import Feeding
 from epsilometer.lint.checks.place import Place, report_beside
-from epsilometer.lint.module import Call, Module
+from epsilometer.lint.module import FUNCTIONS, Call, Module
 from epsilometer.lint.programs import Programs
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
@@ -23,9 +23,8 @@ def _find_permuted(programs: Programs, module: Module) -> Iterator[Place]:
     cuts: dict[ast.AST, dict[str, ast.AST]] = {}  # a loop is looked through once
     for call in module.calls:
         name = _find_permutation(module, call)
-        loops = (node for node in module.walk_up(call.node) if isinstance(node, _LOOPS))
-        loop = next(loops, None) if name else None
-        if loop is None or module.find_function(loop) is not module.find_function(call.node):
+        loop = _find_epoch(programs, module, call.node) if name else None
+        if loop is None:
             continue
         if loop not in cuts:
             cuts[loop] = _find_first_cuts(loop)
@@ -33,6 +32,24 @@ def _find_permuted(programs: Programs, module: Module) -> Iterator[Place]:
             yield from report_beside(
                 programs, "SHUF007", module, call.node, shown=call.node, names=(name,)
             )
+
+
+def _find_epoch(programs: Programs, module: Module, node: ast.AST) -> ast.AST | None:
+    """Return the loop of epochs around a node, or the function around it that is one epoch."""
+    function = module.find_function(node)
+    for parent in module.walk_up(node):
+        if isinstance(parent, _LOOPS) and module.find_function(parent) is function:
+            return parent
+    if not isinstance(function, FUNCTIONS):
+        return None
+    words = [function.name, *(each.arg for each in function.args.args)]
+    sites = programs.project.callers.get(id(function), [])
+    repeated = any(
+        isinstance(parent, _LOOPS)
+        for site in sites
+        for parent in site.module.walk_up(site.call.node)
+    )
+    return function if repeated and any("epoch" in word.lower() for word in words) else None
 
 
 def _find_permutation(module: Module, call: Call) -> str:

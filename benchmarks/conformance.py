@@ -2,6 +2,7 @@
 
     python benchmarks/conformance.py            # writes benchmarks/conformance.md
     python benchmarks/conformance.py --cuda     # prints the part for a card, the end of the page
+    python benchmarks/conformance.py --growth   # prints the curves alone
     python benchmarks/conformance.py --tiny     # prints a page of three small steps
 
 Both runs have the same weights and batches, and take their steps in turn. The part for a card is
@@ -10,6 +11,7 @@ kept as it is when the page is written elsewhere.
 
 import argparse
 import gc
+import math
 import os
 import statistics
 import subprocess
@@ -17,7 +19,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -30,7 +32,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from epsilometer.integrations.opacus import audited
 
 _PAGE = Path(__file__).resolve().parent / "conformance.md"
-_CARD = "## On a card"
+_CARD, _GROWTH = "## On a card", "## Growth"
 _FEATURES, _CLASSES, _RECORDS = 64, 10, 1280
 _WARM_UP = 9  # steps that are not counted: memory is taken, and more is measured in the first ones
 _TEXT = """# What an audited step costs
@@ -99,6 +101,12 @@ CARD_CASES = (
     Case(parameters=10**8, layers=75, device="cuda"),
 )
 TINY_CASES = (Case(parameters=2000, canaries=10, batch=8),)
+_SMALL = 8  # records per batch where sizes are compared: gradients of all must fit into memory
+CURVES = {
+    "cpu": ((10**5, 10**6, 10**7, 3 * 10**7), (100, 500, 2000, 10_000)),
+    "cuda": ((10**5, 10**6, 10**7, 10**8), (100, 500, 2000, 10_000)),
+    "tiny": ((2000, 4000), (10, 20)),
+}
 
 
 def build(case: Case) -> nn.Module:
@@ -192,6 +200,43 @@ def write_table(cases: Iterable[Case], steps: int, memory_steps: int = 6) -> Ite
         yield f"| {' | '.join(cells)} |\n"
 
 
+def write_growth(
+    sizes: tuple[Sequence[int], Sequence[int]], steps: int, *, device: str = "cpu"
+) -> Iterator[str]:
+    """Measure what `audited` adds, over parameters and over canaries; yield two tables."""
+    parameters, canaries = sizes
+    usual = Case(parameters=parameters[1], canaries=canaries[1], device=device, batch=_SMALL)
+    for name, values in (("parameters", parameters), ("canaries", canaries)):
+        rows, added = [], []
+        for value in values:
+            plain, audit = (
+                statistics.median(each)
+                for each in measure_seconds(replace(usual, **{name: value}), steps)
+            )
+            added.append(max(audit - plain, 1e-6))
+            rows.append(
+                f"| {value:,} | {1e3 * plain:.3g} | {1e3 * added[-1]:.3g} | {audit / plain:.2f} |\n"
+            )
+        power = _fit_power(values, added)
+        other = (
+            f"{usual.canaries:,} canaries"
+            if name == "parameters"
+            else f"{usual.parameters:,} parameters"
+        )
+        yield (
+            f"\n{other}, {_SMALL} records per batch: what is added grows as {name} to the power "
+            f"{power:.2f}.\n\n| {name} | plain step, ms | added, ms | ratio |\n|---|---|---|---|\n"
+        )
+        yield from rows
+
+
+def _fit_power(sizes: Sequence[int], spent: Sequence[float]) -> float:
+    """Return the slope of the straight line through logarithms."""
+    return statistics.linear_regression(
+        [math.log(size) for size in sizes], [math.log(each) for each in spent]
+    ).slope
+
+
 def _compare_memory(case: Case, steps: int) -> tuple[str, str]:
     if steps == 0:
         return "–", "–"
@@ -212,6 +257,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--cuda", action="store_true")
+    parser.add_argument("--growth", action="store_true", help="curves alone, printed")
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--memory", nargs=6, type=int, help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
@@ -223,15 +269,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(_read_peak())
     elif given.tiny:
         _show(write_page(TINY_CASES, 3, memory_steps=0))
+        _show(write_growth(CURVES["tiny"], 2))
     elif given.cuda:
         # Batches vary in size, and so do the gaps that they leave in memory.
         os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
         card = torch.cuda.get_device_name()
         print(_ON_CARD.format(title=_CARD, card=card, torch=torch.__version__), end="")
-        _show(write_table(CARD_CASES, given.steps))
+        if not given.growth:
+            _show(write_table(CARD_CASES, given.steps))
+        _show(write_growth(CURVES["cuda"], given.steps, device="cuda"))
+    elif given.growth:
+        _write_parts(growth=_show(_head_growth(given.steps)))
     else:
-        page = _show(write_page(CPU_CASES, given.steps))
-        _PAGE.write_text(page + _kept_card(), "utf-8")
+        _write_parts(cpu=_show(write_page(CPU_CASES, given.steps)))
 
 
 def _show(lines: Iterable[str]) -> str:
@@ -272,11 +322,22 @@ def _judge(ratio: float, limit: float | None) -> str:
     return f" (target: ≤ {limit:g}, {'met' if ratio <= limit else 'missed'})"
 
 
-def _kept_card() -> str:
-    if not _PAGE.exists():
-        return ""
-    _, found, rest = _PAGE.read_text("utf-8").partition(_CARD)
-    return f"\n{found}{rest}" if found else ""
+def _head_growth(steps: int) -> Iterator[str]:
+    yield (
+        f"{_GROWTH}\n\nWritten by `python benchmarks/conformance.py --growth`, same machine, "
+        f"medians of {steps} steps: CPU milliseconds.\n"
+    )
+    yield from write_growth(CURVES["cpu"], steps)
+
+
+def _write_parts(cpu: str = "", growth: str = "") -> None:
+    """Write the page; parts that were not measured now are kept."""
+    page = _PAGE.read_text("utf-8") if _PAGE.exists() else ""
+    rest, found, card = page.partition(_CARD)
+    old_cpu, _, old_growth = rest.partition(_GROWTH)
+    old_growth = f"{_GROWTH}{old_growth}" if old_growth else ""
+    parts = [cpu or old_cpu, growth or old_growth, f"{found}{card}"]
+    _PAGE.write_text("\n".join(part.strip() + "\n" for part in parts if part.strip()), "utf-8")
 
 
 if __name__ == "__main__":

@@ -24,6 +24,15 @@ def records(count: int) -> list[tuple[Any, Any]]:
     ]
 
 
+def ragged_records(count: int) -> list[tuple[Any, Any]]:
+    """The records of so many clients of very different sizes: 1 to 150 each, 27 on average."""
+    rng = np.random.default_rng(0)
+    sizes = np.clip(rng.lognormal(3.0, 0.8, count).astype(np.int64), 1, 150)
+    x = rng.standard_normal((int(sizes.sum()), FEATURES), np.float32)
+    y, ends = rng.integers(CLASSES, size=len(x)), np.cumsum(sizes)
+    return [(x[end - n : end], y[end - n : end]) for n, end in zip(sizes, ends, strict=True)]
+
+
 def direction(seed: int, canary: int) -> Any:
     """Of a canary, unit norm."""
     drawn = np.random.default_rng([seed, canary]).normal(size=SIZE)

@@ -23,10 +23,19 @@ logging.getLogger("flwr").setLevel(logging.ERROR)  # it has a line for every rep
 server_app, client_app = ServerApp(), ClientApp()
 asked: dict[str, Any] = {}  # of the server, which lives in the process that was asked
 records = functools.cache(federation.records)
+ragged = functools.cache(federation.ragged_records)
 
 
-def net() -> nn.Module:
-    """The model."""
+def net(width: int = 0) -> nn.Module:
+    """The model; of so wide two layers, where a width is given."""
+    if width:
+        return nn.Sequential(
+            nn.Linear(federation.FEATURES, width),
+            nn.ReLU(),
+            nn.Linear(width, width),
+            nn.ReLU(),
+            nn.Linear(width, federation.CLASSES),
+        )
     sizes = federation.FEATURES, federation.HIDDEN, federation.CLASSES
     return nn.Sequential(nn.Linear(*sizes[:2]), nn.ReLU(), nn.Linear(*sizes[1:]))
 
@@ -35,11 +44,12 @@ def net() -> nn.Module:
 def train(message: Message, context: Context) -> Message:
     """One epoch of plain SGD, or a canary."""
     torch.set_num_threads(1)
-    module = net()
+    width = int(message.content["config"]["width"])
+    module = net(width)
     module.load_state_dict(message.content["arrays"].to_torch_state_dict())
     told, me = message.content["config"], int(context.node_config["partition-id"])
     if me < told["clients"]:
-        _learn(module, *records(told["clients"])[me])
+        _learn(module, *(ragged if width else records)(told["clients"])[me])
     else:
         _plant(module, federation.direction(told["seed"], me - told["clients"]))
     content = {
@@ -58,12 +68,12 @@ def main(grid: Grid, context: Context) -> None:
         inner, asked["noise"], federation.CLIP, everybody
     )
     torch.manual_seed(asked["seed"])
-    start = net()
+    start = net(asked["width"])
     ended = strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord(start.state_dict()),
         num_rounds=asked["rounds"],
-        train_config=ConfigRecord({"clients": asked["clients"], "seed": asked["seed"]}),
+        train_config=ConfigRecord({key: asked[key] for key in ("clients", "seed", "width")}),
     )
     asked["moved"] = _flat(ended.arrays.to_torch_state_dict()) - _flat(start.state_dict())
 
@@ -74,6 +84,13 @@ def rounds(given: str) -> dict[str, Any]:
     return {}
 
 
+def sized(given: str) -> dict[str, Any]:
+    """``N CLIENTS WIDTH wide``: N rounds of a larger model, no canaries."""
+    many, clients, width = map(int, given.split()[:3])
+    _simulate(clients=clients, canaries=0, noise=0.5, rounds=many, seed=0, width=width)
+    return {}
+
+
 def federated(given: str) -> dict[str, Any]:
     """The audit ``SITUATION:SEED``: cosines of canaries with how far the model moved."""
     situation, _, seed = given.partition(":")
@@ -81,11 +98,11 @@ def federated(given: str) -> dict[str, Any]:
     return {"cosines": federation.cosines(moved, int(seed)), "dimension": moved.size}
 
 
-def _simulate(**how: Any) -> Any:
+def _simulate(*, width: int = 0, **how: Any) -> Any:
     # By the module's name, so that Ray's workers import it: they know another __main__.
     import ask_flower as apps
 
-    apps.asked.update(how)
+    apps.asked.update(how, width=width)
     run_simulation(
         apps.server_app,
         apps.client_app,
@@ -117,4 +134,4 @@ def _flat(state: Any) -> Any:
 
 
 if __name__ == "__main__":
-    stopwatch.answer({"rounds": rounds, "federated": federated}, tool="flwr")
+    stopwatch.answer({"rounds": rounds, "sized": sized, "federated": federated}, tool="flwr")

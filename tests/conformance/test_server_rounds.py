@@ -8,8 +8,12 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from epsilometer.conformance.server_rounds import SHARE, AccountedMean, RoundWatch, _Lean, _Round
+from epsilometer.conformance import whitening
+from epsilometer.conformance.averages import LeanCheck
+from epsilometer.conformance.round_sums import AccountedMean, RoundSums
+from epsilometer.conformance.server_rounds import SHARE, RoundWatch
 from epsilometer.errors import InvalidArgument
+from epsilometer.types import FloatArray
 
 FLAKE = 1e-6
 SHAPES = {"a": (20, 10), "b": (40,), "c": (3,)}
@@ -21,8 +25,12 @@ def norm_of(update: Arrays) -> float:
 
 
 def clip_whole(update: Arrays, limit: float) -> Arrays:
-    factor = min(1.0, limit / norm_of(update))
+    factor = min(1.0, limit / max(norm_of(update), 1e-300))
     return {name: factor * part for name, part in update.items()}
+
+
+def average_all(every: Arrays, weights: FloatArray) -> Arrays:
+    return {name: np.tensordot(weights, part, 1) for name, part in every.items()}
 
 
 def run_server(
@@ -36,34 +44,85 @@ def run_server(
     multiple: float = 1.0,
     weigh: bool = False,
     spread: float = 0.1,
+    uneven: float = 0.0,
+    average: Callable[[Arrays, FloatArray], Arrays] = average_all,
+    shapes: dict[str, tuple[int, ...]] = SHAPES,
+    pull: float = 0.0,
+    draw: Callable[[int, np.random.Generator], np.random.Generator] = lambda number, rng: rng,
     dtype: Any = np.float64,
 ) -> RoundWatch:
-    """Run a server with updates of norm 1.5 or so, where nothing else is said."""
-    rng = np.random.default_rng(seed)
+    """Run a server with updates of norm 1.5 or so, where nothing else is said.
+
+    Args:
+        seed: Of everything.
+        rounds: How many.
+        replies: In every round.
+        accounted: What the server is accounted to release.
+        clip: Clips an update to a norm.
+        noise: By what the accounted noise is multiplied.
+        multiple: By what the mean is multiplied.
+        weigh: Whether clients weigh by examples.
+        spread: Of single coordinates of an update.
+        uneven: By how much the logarithms of updates' lengths differ.
+        average: Averages clipped updates, of all clients by array, by weights.
+        shapes: Of the arrays.
+        pull: By how much of the weights updates pull them back, as training does.
+        draw: Returns the generator of a round's noise.
+        dtype: Of the weights.
+    """
+    rng = np.random.default_rng([seed, 1])
+    mixing = None if accounted is None else accounted.noise
+    drawn: list[Arrays] = []
     known = accounted or AccountedMean(noise_multiplier=1.0, clip_norm=1.0)
     watch = RoundWatch()
-    model = {name: rng.normal(size=shape).astype(dtype) for name, shape in SHAPES.items()}
-    for _ in range(rounds):
-        watch.begin(model, known)
+    model = {name: rng.normal(size=shape).astype(dtype) for name, shape in shapes.items()}
+    for number in range(rounds):
         examples = rng.integers(1, 100, replies)
+        watch.begin(model, known, usual_examples=float(examples.mean()))
         weights = examples / examples.sum() if weigh else np.full(replies, 1 / replies)
-        mean = dict.fromkeys(SHAPES, 0.0)
-        for many, weight in zip(examples.tolist(), weights.tolist(), strict=True):
-            update = {name: spread * rng.normal(size=s) + spread / 4 for name, s in SHAPES.items()}
+        clipped = []
+        for client, many in enumerate(examples.tolist()):
+            length = math.exp(uneven * (client / replies - 0.5))
+            update = {
+                name: length * (spread * rng.normal(size=s) + spread / 4) - pull * model[name]
+                for name, s in shapes.items()
+            }
             own = {name: (model[name] + update[name]).astype(dtype) for name in model}
-            watch.add(own, examples=many)
-            clipped = clip(update, known.norm)
-            mean = {name: mean[name] + weight * clipped[name] for name in mean}
+            watch.add(own, examples=many, client=client)
+            clipped.append(clip(update, known.norm))
+        every = {name: np.array([update[name] for update in clipped]) for name in shapes}
+        mean = average(every, weights)
+        generator = draw(number, rng)
+        drawn.append({name: generator.normal(size=value.shape) for name, value in model.items()})
+        row = np.eye(rounds)[number] if mixing is None else np.asarray(mixing)[number]
         scale = noise * known.noise_multiplier * known.norm / replies
         model = {
             name: (
                 value
-                + known.server_rate * (multiple * mean[name] + scale * rng.normal(size=value.shape))
+                + known.server_rate
+                * (
+                    multiple * mean[name]
+                    + scale * sum(row[t] * own[name] for t, own in enumerate(drawn) if row[t])
+                )
             ).astype(dtype)
             for name, value in model.items()
         }
-        watch.end(model, same_client=True)
+        watch.end(model, same_client=mixing is None)
     return watch
+
+
+def clip_to_half(update: Arrays, limit: float) -> Arrays:
+    return clip_whole(update, limit / 2)
+
+
+def clip_smoothly(update: Arrays, limit: float) -> Arrays:
+    return {name: limit * part / (limit + norm_of(update)) for name, part in update.items()}
+
+
+def clip_every_part(update: Arrays, limit: float) -> Arrays:
+    """Clip every array, so that all together are no longer than the limit."""
+    own = limit / math.sqrt(len(update))
+    return {name: clip_whole({name: part}, own)[name] for name, part in update.items()}
 
 
 def count_accused(seeds: range) -> int:
@@ -80,6 +139,8 @@ def count_accused(seeds: range) -> int:
                 server_rate=float(rng.choice([0.1, 1.0])),
             ),
             noise=float(rng.choice([1.0, 1.0, 1.5])),
+            clip=(clip_whole, clip_to_half, clip_smoothly, clip_every_part)[seed % 4],
+            uneven=float(rng.choice([0.0, 3.0])),
         )
         accused += watch.finding().verdict == "violated"
     return accused
@@ -101,6 +162,30 @@ def clip_every_array(update: Arrays, limit: float) -> Arrays:
     return {name: clip_whole({name: part}, limit)[name] for name, part in update.items()}
 
 
+def take_the_median(every: Arrays, weights: FloatArray) -> Arrays:
+    return {name: np.median(part, axis=0) for name, part in every.items()}
+
+
+def trim_a_quarter(every: Arrays, weights: FloatArray) -> Arrays:
+    cut = len(weights) // 4
+    return {name: np.sort(part, axis=0)[cut:-cut].mean(axis=0) for name, part in every.items()}
+
+
+def average_the_short(every: Arrays, weights: FloatArray) -> Arrays:
+    """Leave out what was clipped, and divide by the number of the others."""
+    squares = sum(np.sum(np.square(part), axis=(1, 2)) for part in every.values())
+    short = np.sqrt(squares) < 0.99
+    return {name: part[short].mean(axis=0) for name, part in every.items()}
+
+
+def count_one_twice_more(every: Arrays, weights: FloatArray) -> Arrays:
+    more = weights.copy()
+    more[-1] *= 3
+    return average_all(every, more)
+
+
+WIDE = {"a": (40, 30), "b": (20, 20)}
+OTHER = {"replies": 30, "shapes": WIDE, "spread": 0.02, "uneven": 2.0}
 WRONG: dict[str, tuple[str, dict[str, Any]]] = {
     "half the noise": ("noise scale", {"noise": 0.5}),
     "no noise": ("noise scale", {"noise": 0.0}),
@@ -108,6 +193,20 @@ WRONG: dict[str, tuple[str, dict[str, Any]]] = {
     "arrays apart": ("clipping", {"clip": clip_every_array, "spread": 1.0, "rounds": 20}),
     "weights": ("equal weights", {"weigh": True, "replies": 60}),
     "twice the mean": ("multiple of the mean", {"multiple": 2.0, "replies": 40}),
+    "a median": ("mean of all updates", {**OTHER, "average": take_the_median}),
+    "a trimmed mean": ("mean of all updates", {**OTHER, "average": trim_a_quarter, "rounds": 30}),
+    "the short alone": (
+        "mean of all updates",
+        {**OTHER, "average": average_the_short, "spread": 0.05},
+    ),
+    "a client thrice": (
+        "weight of single clients",
+        {**OTHER, "average": count_one_twice_more, "rounds": 20},
+    ),
+    "seeds of rounds": (
+        "noise that cannot be guessed",
+        {"draw": lambda number, rng: np.random.default_rng(number)},
+    ),
 }
 
 
@@ -117,6 +216,64 @@ def test_wrong_servers_are_found_by_their_own_check(name: str) -> None:
     found = run_server(3, **settings).finding()
     assert found.verdict == "violated"
     assert found.check(check).outcome == "violated"
+
+
+MIXING = np.eye(40) - 0.5 * np.eye(40, k=-1)
+
+
+def test_declared_noise_that_clients_pull_back_is_no_multiple_of_the_mean() -> None:
+    """Noise of the round before is in the updates, and in what is left of the release."""
+    declared = AccountedMean(noise_multiplier=1.0, clip_norm=1.0, noise=MIXING)
+    settings = {"rounds": 40, "replies": 20, "pull": 0.5, "shapes": WIDE, "spread": 0.01}
+    found = run_server(0, accounted=declared, **settings).finding()
+    assert found.verdict == "conforms"
+    assert found.check("multiple of the mean").outcome == "conforms"
+    assert run_server(0, accounted=declared, **settings, multiple=2.0).finding().verdict == (
+        "violated"
+    )
+
+
+def test_large_models_with_declared_noise_are_not_compared_with_means(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(whitening, "MOST_KEPT", 100)
+    declared = AccountedMean(noise_multiplier=1.0, clip_norm=1.0, noise=MIXING)
+    found = run_server(0, accounted=declared, rounds=8, pull=0.5).finding()
+    assert "too large to whiten" in found.check("clipping").seen
+    assert found.check("noise scale").outcome == "conforms"
+
+
+def test_less_of_clients_with_few_examples_is_no_weight_by_examples() -> None:
+    """A server that clips to half the norm takes most from long updates, which have few."""
+    rng = np.random.default_rng(5)
+    watch, model = RoundWatch(), {"a": np.zeros(2000)}
+    common = rng.normal(size=2000) / 2
+    for _ in range(10):
+        watch.begin(model, AccountedMean(noise_multiplier=1.0, clip_norm=1.0), usual_examples=55.0)
+        total = rng.normal(size=2000)
+        for client in range(40):
+            update = common + rng.normal(size=2000)
+            update *= (3.0 if client % 2 else 0.4) / np.linalg.norm(update)
+            watch.add({"a": model["a"] + update}, examples=10 if client % 2 else 100)
+            total = total + clip_to_half({"a": update}, 1.0)["a"]
+        model = {"a": model["a"] + total / 40}
+        watch.end(model)
+    assert watch.finding().verdict == "conforms"
+    assert watch.finding().check("equal weights").outcome == "conforms"
+
+
+def test_clients_that_do_not_move_and_clients_that_move_alike_are_no_fault() -> None:
+    same = {"spread": 0.0, "pull": 0.01}
+    for settings in ({"spread": 0.0}, same):
+        assert run_server(0, **settings).finding().verdict == "conforms"
+
+
+def test_a_generator_that_is_seeded_once_is_a_remark() -> None:
+    one = np.random.default_rng(7)
+    found = run_server(0, draw=lambda number, rng: one).finding()
+    assert found.check("noise that cannot be guessed").outcome == "remark"
+    assert found.verdict == "conforms"
+    assert run_server(0).finding().check("noise that cannot be guessed").outcome == "conforms"
 
 
 @pytest.mark.parametrize(
@@ -144,7 +301,7 @@ def test_evidence_has_expectation_one_at_most(noise: float) -> None:
     rng = np.random.default_rng(11)
     values = []
     for _ in range(400):
-        ended = _Round(
+        ended = RoundSums(
             {"a": np.zeros(30), "b": np.zeros(4)},
             AccountedMean(noise_multiplier=1.0, clip_norm=1.0),
         )
@@ -152,7 +309,7 @@ def test_evidence_has_expectation_one_at_most(noise: float) -> None:
         moved = {"a": noise * rng.normal(size=30), "b": 2 * noise * rng.normal(size=4)}
         clipped = clip_whole({"a": ended._raw[:30], "b": ended._raw[30:]}, 1.0)
         assert not ended.close({name: clipped[name] + moved[name] for name in moved})
-        lean = _Lean(level=SHARE)
+        lean = LeanCheck(level=SHARE)
         lean.lean(ended, [2 * ended.mean / ended.unit], 1)
         values.append(math.exp(lean._bets.value()))
     assert np.mean(values) < 1 + 5 * np.std(values) / math.sqrt(len(values))

@@ -87,6 +87,24 @@ def test_the_noise_of_a_clients_own_rounds_is_a_bound() -> None:
     assert watch.audit(7.0, delta=DELTA).verdict == "refuted"
 
 
+@pytest.mark.parametrize(("weight", "outcome"), [(1.0, "conforms"), (3.0, "violated")])
+def test_a_client_that_counts_more_is_noticed_where_clients_have_names(
+    weight: float, outcome: str
+) -> None:
+    rng, now = np.random.default_rng(4), {"w": np.zeros(2000)}
+    accounted = AccountedMean(noise_multiplier=1.0, clip_norm=1.0)
+    watch = IterateWatch(now, clip_norm=1.0, canaries=1, seed=5, accounted=accounted)
+    for _ in range(20):
+        drawn = rng.normal(size=(10, 2000))
+        drawn /= np.linalg.norm(drawn, axis=1, keepdims=True)
+        total = drawn.sum(axis=0) + (weight - 1) * drawn[3] + watch.make_update(0)["w"]
+        now = {"w": now["w"] + (total + rng.normal(size=2000)) / 11}
+        watch.see(now, canaries=[0], updates=[{"w": row} for row in drawn], clients="abcdefghij")
+    (found,) = [each for each in watch.audit(50.0, delta=DELTA).findings if hasattr(each, "checks")]
+    assert found.check("weight of single clients").outcome == outcome
+    assert found.verdict == outcome
+
+
 def test_the_example_of_ten_hospitals() -> None:
     assert plain_loop.run().verdict == "not refuted"
     forgotten = plain_loop.run(forget=True)

@@ -5,91 +5,35 @@ of the clipped replies is checked like the noise of DP-SGD. What it averaged is 
 that residual leans towards other means: of updates that were not clipped, of weighted ones.
 """
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
-from typing import Any, Literal, TypeAlias
+from collections.abc import Hashable
 
 import numpy as np
-from numpy.typing import NDArray
 
-from epsilometer import _validate
-from epsilometer.conformance import evidence
-from epsilometer.conformance.evidence_check import Bets, EvidenceCheck, leave_untested
+from epsilometer.conformance.averages import (
+    FRACTIONS,
+    MULTIPLES,
+    ClientWeight,
+    ClippedCount,
+    Clipping,
+    EqualWeights,
+    Fraction,
+    Multiple,
+    ReplyNorms,
+    WholeMean,
+)
+from epsilometer.conformance.client_weights import Lean
+from epsilometer.conformance.evidence_check import leave_untested
+from epsilometer.conformance.guesses import GuessedNoise
 from epsilometer.conformance.noise_checks import LEVEL
+from epsilometer.conformance.round_sums import AccountedMean, Arrays, RoundSums
 from epsilometer.conformance.run_epsilon import bound_epsilon_of_run
 from epsilometer.conformance.watch import StepWatch
-from epsilometer.core import judge
 from epsilometer.core.bound import EpsilonLowerBound
 from epsilometer.core.findings import Check, ConformanceFinding
-from epsilometer.errors import InvalidArgument
-from epsilometer.types import FloatArray
 
-Arrays: TypeAlias = Mapping[str, NDArray[Any]]
-SHARE = LEVEL / 8  # of the level, for each check of what was averaged
-_TOLERANCE = 1e-3  # relative, of clipping in the clients' own arithmetic
-_COARSE = 1 / 256  # of the noise: rounding of single weights above it hides what is averaged
-_CAPS = np.array([1.0, 2.0, 4.0, 8.0, 16.0])  # stakes, in units of the noise
-_MULTIPLES = (1.25, 2.0, 4.0)
-_FRACTIONS = (0.0, 0.5, 0.75)
+SHARE = LEVEL / 8  # of 1 − confidence, for the ε of what ran
 _RELEASE = "the mean of clipped updates plus noise"
-
-
-@dataclass(frozen=True, kw_only=True)
-class AccountedMean:
-    """The release of a round that was accounted for: a mean of clipped updates plus noise.
-
-    The server is accounted to release ``sent + server_rate · (Σᵢ wᵢ clip(updateᵢ) + noise)``.
-    Noise has the standard deviation ``noise_multiplier · clip_norm · max wᵢ`` in every coordinate.
-
-    Attributes:
-        noise_multiplier: σ, in units of what one client may add.
-        clip_norm: C, of a client's whole update; or one norm per array, by its name.
-        clients: By what the sum is divided, where that is fixed; None for the number of replies.
-        weights: ``equal``, or ``examples`` where updates weigh by their numbers of examples.
-        clipped_by: ``server``, or ``clients`` where their replies are clipped already.
-        server_rate: By what the noisy mean is multiplied.
-        noise: Correlated noise that is declared, as of ``conformance.whitening.Whitening``.
-        without: Patterns of names of arrays that are neither clipped nor released with noise.
-
-    Example:
-        >>> AccountedMean(noise_multiplier=1.0, clip_norm=0.5).norm
-        0.5
-    """
-
-    noise_multiplier: float
-    clip_norm: float | Mapping[str, float]
-    clients: int | None = None
-    weights: Literal["equal", "examples"] = "equal"
-    clipped_by: Literal["server", "clients"] = "server"
-    server_rate: float = 1.0
-    noise: Any = None
-    without: Sequence[str] = ()
-
-    def __post_init__(self) -> None:
-        _validate.at_least(0, noise_multiplier=self.noise_multiplier)
-        norms = self.clip_norm
-        named = dict(norms) if isinstance(norms, Mapping) else {"clip_norm": norms}
-        _validate.positive(server_rate=self.server_rate, **named)
-        if self.clients is not None:
-            _validate.whole(1, clients=self.clients)
-        for name, choices in (
-            ("weights", ("equal", "examples")),
-            ("clipped_by", ("server", "clients")),
-        ):
-            if getattr(self, name) not in choices:
-                raise InvalidArgument(
-                    f"Expected {name} to be one of {', '.join(choices)}, "
-                    f"got {getattr(self, name)!r}."
-                )
-
-    @property
-    def norm(self) -> float:
-        """The largest norm of a client's whole update."""
-        if isinstance(self.clip_norm, Mapping):
-            return math.hypot(*self.clip_norm.values())
-        return float(self.clip_norm)
+_TOO_LARGE = "noise is correlated, and the model too large to whiten all of it"
 
 
 class RoundWatch:
@@ -97,13 +41,14 @@ class RoundWatch:
 
     Guarantee: at most a share ``level`` of right servers is ever accused, whenever the run is
         stopped. Checks that could not have found anything are not tested, and say why.
-    Assumption: a right server releases what :class:`AccountedMean` says, with independent Gaussian
-        noise; rounding of single weights is finer than 1/256 of the noise.
+    Assumption: a right server releases what :class:`AccountedMean` says, or clips harder, with
+        independent Gaussian noise; rounding of single weights is finer than 1/256 of it.
 
     Args:
         level: Chance of accusing a right server, for all checks together.
 
-    Memory: five vectors as long as the model, beside what :class:`StepWatch` keeps.
+    Memory: five vectors as long as the model and 32 MiB of updates, beside what
+    :class:`StepWatch` keeps.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -124,37 +69,55 @@ class RoundWatch:
     def __init__(self, *, level: float = LEVEL) -> None:
         self.rounds, self._level = 0, level
         self._noise: StepWatch | None = None
-        share = level / 8
-        self._clipping = _Clipping(level=share)
-        self._weights = _Weights(level=share)
-        self._fraction = _Fraction(level=share)  # a remark, which takes no share
-        self._multiple = _Multiple(self._fraction, level=share)
-        self._count = _ClippedCount(level=share)
-        self._replies = _ReplyNorms()
-        self._open: _Round | None = None
+        share = level / 12  # half of the level is for the noise, and there are six of these
+        self._clipping = Clipping(level=share)
+        self._weights = EqualWeights(level=share)
+        self._fraction = Fraction(level=share)  # a remark, which takes no share
+        self._multiple = Multiple(self._fraction, level=share)
+        self._count = ClippedCount(level=share)
+        self._whole = WholeMean(level=share)
+        self._clients = ClientWeight(level=share)
+        self._replies, self._guessed = ReplyNorms(), GuessedNoise()  # neither errs by chance
+        self._usual: float | None = None  # examples of a reply of the round before
+        self._blurred = ""  # why residuals are not independent of the updates of a round
+        self._open: RoundSums | None = None
         self._skipped: dict[str, int] = {}
 
-    def begin(self, sent: Arrays, accounted: AccountedMean) -> None:
+    def begin(
+        self, sent: Arrays, accounted: AccountedMean, *, usual_examples: float | None = None
+    ) -> None:
         """Begin a round.
 
         Args:
             sent: The weights that clients were sent. Floating-point arrays are checked.
             accounted: What is accounted for in this round.
+            usual_examples: The mean number of examples of the replies that will come, where it is
+                known; else that of the round before.
         """
-        self._open = _Round(sent, accounted)
+        usual = self._usual if usual_examples is None else usual_examples
+        self._open = RoundSums(sent, accounted, usual_examples=usual)
         if self._noise is None:
             self._noise = StepWatch(level=self._level / 2, noise=accounted.noise)
 
-    def add(self, reply: Arrays, *, examples: float | None = None, canary: bool = False) -> None:
+    def add(
+        self,
+        reply: Arrays,
+        *,
+        examples: float | None = None,
+        canary: bool = False,
+        client: Hashable | None = None,
+    ) -> None:
         """Take a reply: the client's weights after training.
 
         Args:
             reply: Its arrays, named as those that were sent.
             examples: Its number of examples, where it says one.
             canary: Whether it stands for no real client, whose norm says nothing.
+            client: Who sent it, where the same client may come again: only then is it noticed that
+                one client counts more.
         """
         if self._open is not None:
-            self._open.add(reply, examples, canary=canary)
+            self._open.add(reply, examples, canary=canary, client=client)
 
     def skip(self, reason: str) -> None:
         """Give up the round that is open, or the next one, for a reason in words."""
@@ -187,22 +150,35 @@ class RoundWatch:
             self.skip(reason)
             return
         self.rounds += 1
-        own, sigma = ended.accounted, ended.accounted.noise_multiplier
-        self._noise.see(
+        sigma = ended.accounted.noise_multiplier
+        white = self._noise.see(
             ended.split(ended.residual),
             noise_multiplier=sigma,
             rate=1.0 if same_client else None,
         )
         self._replies.see(ended, self.rounds)
-        clipped_here = own.clipped_by == "server"
-        others = [ended.shift(ended.raw), ended.shift(ended.by_layer)] if clipped_here else []
-        self._clipping.lean(ended, others, self.rounds)
-        weighted = ended.weighted
-        equal = own.weights == "equal" and weighted is not None
-        self._weights.lean(ended, [ended.shift(weighted)] if equal else [], self.rounds)
+        self._usual = ended.usual_examples
+        if white is None:
+            self._blurred = _TOO_LARGE
+            return
+        ended.residual = np.concatenate([np.ravel(part) for part in white])
+        self._guessed.see(ended.split(ended.residual))
+        self._compare_means(ended)
+
+    def _compare_means(self, ended: RoundSums) -> None:
+        """Look for other means in a residual that is independent of what clients sent."""
+        number, own = self.rounds, ended.accounted
+        found = ended.sample.compare(ended.residual, most=1 / own.noise_multiplier)
+        if own.clipped_by == "server":
+            layers = Lean(0.0, 0.0) if found is None else found.lean_to_layers()
+            self._clipping.lean(ended, [ended.shift(ended.raw)], number, layers)
+        heavier = [] if ended.heavier is None else [ended.heavier / ended.unit]
+        self._weights.lean(ended, heavier, number)
         shift = ended.mean / ended.unit
-        self._multiple.lean(ended, [(by - 1) * shift for by in _MULTIPLES], self.rounds)
-        self._fraction.lean(ended, [(by - 1) * shift for by in _FRACTIONS], self.rounds)
+        self._multiple.lean(ended, [(by - 1) * shift for by in MULTIPLES], number)
+        self._fraction.lean(ended, [(by - 1) * shift for by in FRACTIONS], number)
+        self._whole.see(found, number)
+        self._clients.see(found, number)
 
     def bound_epsilon(self, *, delta: float, alpha: float) -> EpsilonLowerBound | None:
         """Return the ε of the noise that was measured; None where nobody is known to take part.
@@ -249,10 +225,13 @@ class RoundWatch:
             missing = leave_untested("noise scale", _RELEASE, "no round could be compared")
             return ConformanceFinding(checks=(missing, *reasons, *more), steps=0, level=self._level)
         found = self._noise.finding(
-            self._clipping.check(),
+            self._clipping.check(drift=self._blurred),
             self._replies.check(),
-            self._weights.check(),
-            self._multiple.check(),
+            self._weights.check(drift=self._blurred),
+            self._multiple.check(drift=self._blurred),
+            self._whole.check(drift=self._blurred),
+            self._clients.check(drift=self._blurred),
+            self._guessed.check(),
             *((self._count.check(),) if self._count.log_e is not None else ()),
             *reasons,
             *more,
@@ -260,272 +239,6 @@ class RoundWatch:
         return ConformanceFinding(
             checks=found.checks, steps=self.rounds, level=self._level, bound=bound
         )
-
-
-class _Round:
-    """One round: sums of the replies, each averaged in several ways, as vectors."""
-
-    def __init__(self, sent: Arrays, accounted: AccountedMean) -> None:
-        self.accounted = accounted
-        self._shapes = {
-            name: np.shape(value)
-            for name, value in self._keep(sent)
-            if value.dtype.kind == "f" and value.size
-        }
-        self._sent = {name: np.asarray(value, np.float64) for name, value in self._keep(sent)}
-        self._spacing = max(
-            (float(np.spacing(np.abs(sent[name]).max())) for name in self._shapes), default=0.0
-        )
-        size = sum(math.prod(shape) for shape in self._shapes.values())
-        self._clipped, self._raw, self._layers, self._weighted = np.zeros((4, size))
-        self.replies, self.clipped, self._examples, self._most = 0, 0, 0.0, 0.0
-        self._counted = True
-        self._reason = "" if size else "no floating-point arrays"
-        self.norms: list[float] = []  # of real clients
-
-    def add(self, reply: Arrays, examples: float | None, *, canary: bool) -> None:
-        """Add a reply to all sums."""
-        reply = dict(self._keep(reply))
-        if set(reply) != set(self._sent) or any(
-            np.shape(reply[name]) != value.shape for name, value in self._sent.items()
-        ):
-            self._reason = "replies have other arrays than were sent"
-            return
-        update = {
-            name: np.asarray(reply[name], np.float64) - own for name, own in self._sent.items()
-        }
-        square = {name: float(np.sum(part**2)) for name, part in update.items()}
-        norm = math.sqrt(sum(square.values()))
-        if not math.isfinite(norm):
-            self._reason = "a reply was not finite"
-            return
-        limits = self.accounted.clip_norm
-        if isinstance(limits, Mapping):
-            if missing := set(self._shapes) - set(limits):
-                self._reason = f"no clipping norm is accounted for {min(missing)!r}"
-                return
-            factors = {name: _find_factor(limits.get(name, 0.0), square[name]) for name in update}
-        else:
-            factors = dict.fromkeys(update, _find_factor(limits, norm**2))
-        most = self.accounted.norm
-        clipped = self._join({name: factors[name] * part for name, part in update.items()})
-        if self.accounted.clipped_by == "clients":  # what they send is averaged as it is
-            clipped = self._join(update)
-        self._clipped += clipped
-        self._raw += self._join(update)
-        self._layers += self._join(
-            {name: _find_factor(most, square[name]) * part for name, part in update.items()}
-        )
-        self.replies += 1
-        self.clipped += norm > most
-        self._counted &= examples is not None and examples > 0
-        self._weighted += (examples or 0.0) * clipped
-        self._examples += examples or 0.0
-        self._most = max(self._most, examples or 0.0)
-        if not canary:  # rounding may have made a reply longer than it was clipped to
-            rounding = self._spacing * math.sqrt(self._clipped.size)
-            self.norms.append(max(0.0, norm - rounding) / most)
-
-    def close(self, released: Arrays) -> str:
-        """Compute the residual; return why the round cannot be compared, or an empty text."""
-        own = self.accounted
-        by_examples = own.weights == "examples"
-        if own.noise_multiplier == 0:
-            return "no noise is accounted for"
-        if self._reason or not self.replies:
-            return self._reason or "there was no reply"
-        if by_examples and not self._counted:
-            return "replies do not say their numbers of examples"
-        if any(
-            name not in released or np.shape(released[name]) != shape
-            for name, shape in self._shapes.items()
-        ):
-            return "what was released has other arrays than were sent"
-        divisor = own.clients or self.replies
-        share = self._most / self._examples if by_examples else 1 / divisor
-        self.unit = own.noise_multiplier * own.norm * share
-        if self._spacing > _COARSE * self.unit * own.server_rate:
-            return "weights are rounded to more than 1/256 of the accounted noise"
-        self.mean = self._weighted / self._examples if by_examples else self._clipped / divisor
-        self.raw, self.by_layer = self._raw / divisor, self._layers / divisor
-        self.weighted = self._weighted / self._examples if self._counted else None
-        moved = {
-            name: np.asarray(released[name], np.float64) - self._sent[name] for name in self._shapes
-        }
-        self.residual = (self._join(moved) / own.server_rate - self.mean) / self.unit
-        return "" if np.isfinite(self.residual).all() else "what was released is not finite"
-
-    def shift(self, other: FloatArray | None) -> FloatArray:
-        """Return where the residual would be centred had another mean been taken."""
-        assert other is not None
-        return (other - self.mean) / self.unit
-
-    def split(self, vector: FloatArray) -> list[tuple[str, FloatArray]]:
-        """Return a vector by arrays."""
-        ends = np.cumsum([math.prod(shape) for shape in self._shapes.values()])
-        parts = np.split(vector, ends[:-1])
-        return [
-            (name, part.reshape(shape))
-            for (name, shape), part in zip(self._shapes.items(), parts, strict=True)
-        ]
-
-    def _keep(self, arrays: Arrays) -> Iterable[tuple[str, NDArray[Any]]]:
-        odd = self.accounted.without
-        return [pair for pair in arrays.items() if not any(fnmatchcase(pair[0], p) for p in odd)]
-
-    def _join(self, arrays: Arrays) -> FloatArray:
-        return np.concatenate([np.ravel(arrays[name]) for name in self._shapes])
-
-
-class _Lean(EvidenceCheck):
-    """Whether residuals lean towards another mean than the accounted one.
-
-    A bet on a shift a of Gaussian noise of unknown scale uses the cosine of a and the residual,
-    array by array: E exp(λ√d cos) ≤ exp(λ²/2) for random directions.
-    """
-
-    def begin(self) -> None:
-        self._bets, self._information, self._seen = Bets(), 0.0, 0
-        self._along: tuple[float, float] = (0.0, 0.0)
-
-    def lean(self, ended: _Round, shifts: Iterable[FloatArray], number: int) -> None:
-        """Take the shifts of a round that are bet on; none where they do not apply."""
-        ratios, largest = [], 0.0
-        residual = ended.split(ended.residual)
-        for shift in shifts:
-            norm = float(np.linalg.norm(shift))
-            scale = np.minimum(1.0, _CAPS / norm) if norm else np.zeros(_CAPS.size)
-            logs = np.zeros(_CAPS.size)
-            for (_, part), (_, noise) in zip(ended.split(shift), residual, strict=True):
-                stake, length = float(np.linalg.norm(part)), float(np.linalg.norm(noise))
-                if stake == 0:
-                    continue
-                cosine = float(np.vdot(part, noise)) / (stake * length) if length else 0.0
-                logs += scale * stake * math.sqrt(part.size) * cosine - (scale * stake) ** 2 / 2
-            ratios.append(logs)
-            if norm > largest:
-                largest = norm
-                along = float(np.vdot(shift, ended.residual)) / norm
-                self._along = self._along[0] + along * norm, self._along[1] + norm**2
-        if ratios:
-            self._information += min(largest, float(_CAPS[-1])) ** 2
-            self._seen += 1
-            self._bets.add(np.concatenate(ratios), self._seen)
-        self.keep_largest(number)
-
-    def compute_evidence(self) -> float | None:
-        # Below this much nothing could have been found, and nothing is said.
-        needed = 2 * (math.log(1 / SHARE) + math.log(2 * len(_MULTIPLES) * _CAPS.size))
-        return self._bets.value() if self._information >= needed else None
-
-    def measure(self) -> tuple[float, None, None]:
-        product, square = self._along
-        return (product / square if square else 0.0), None, None
-
-
-class _Clipping(_Lean):
-    name = "clipping"
-    expected = "every update is clipped to the accounted norm, over all arrays together"
-    missing = "the server does not clip, or too few updates were longer than the clipping norm"
-
-    def describe(self) -> str:
-        share = self.measure()[0]
-        return f"{share:.2f} of what clipping should have taken off was released"
-
-
-class _Weights(_Lean):
-    name = "equal weights"
-    expected = "every client has the same weight"
-    missing = "numbers of examples are equal, nearly so, or not said"
-
-    def describe(self) -> str:
-        return f"{self.measure()[0]:.2f} of what weights by examples would add was released"
-
-
-class _Multiple(_Lean):
-    name = "multiple of the mean"
-    expected = "noise is added to the mean itself, no multiple of it"
-    missing = "the mean of updates is too short beside the noise"
-
-    def __init__(self, less: "_Fraction", *, level: float) -> None:
-        super().__init__(level=level)
-        self._less = less
-
-    def describe(self) -> str:
-        least = 1 - self._less.measure()[0]
-        if self.deserves_remark() and self.crossed is None:
-            return f"{least:.2f} times the mean was released: less of it, or something else"
-        return f"{1 + (_MULTIPLES[-1] - 1) * self.measure()[0]:.2f} times the mean was released"
-
-    def deserves_remark(self) -> bool:
-        return self._less.crossed is not None
-
-
-class _Fraction(_Lean):
-    """Less than the mean was released, which leaks less; or a median, say, was."""
-
-
-class _ClippedCount(EvidenceCheck):
-    """Too little noise on the number of clipped updates, by which the norm is adapted."""
-
-    name = "noise on the clipped count"
-    expected = "the number of clipped updates has the accounted noise"
-
-    def begin(self) -> None:
-        self._bets, self._squares, self._seen = Bets(), 0.0, 0
-
-    def see(self, residual: float, number: int) -> None:
-        """Take the noise of one round, in units of the accounted one."""
-        self._squares += residual**2
-        self._seen += 1
-        self._bets.add(evidence.scale_ratios(1, residual**2), self._seen)
-        self.keep_largest(number)
-
-    def compute_evidence(self) -> float | None:
-        return self._bets.value() if self._seen else None
-
-    def describe(self) -> str:
-        return f"{math.sqrt(self._squares / self._seen):.3g} of the accounted noise"
-
-
-class _ReplyNorms:
-    """Norms of the replies of clients that clip themselves, beside the accounted norm."""
-
-    def __init__(self) -> None:
-        self._largest: float | None = None
-        self._above = self._count = self._first = self._rounds = 0
-
-    def see(self, ended: _Round, number: int) -> None:
-        """Take the norms of a round."""
-        self._rounds = number
-        if ended.accounted.clipped_by != "clients" or not ended.norms:
-            return
-        above = sum(norm > 1 + _TOLERANCE for norm in ended.norms)
-        self._above += above
-        self._count += len(ended.norms)
-        if above and not self._first:
-            self._first = number
-        self._largest = max(self._largest or 0.0, *ended.norms)
-
-    def check(self) -> Check:
-        """Return what was seen so far."""
-        name, expected = "norms of replies", "replies are no longer than the accounted norm"
-        if self._largest is None:
-            return leave_untested(name, expected, "the server clips, replies may be longer")
-        return Check(
-            name=name,
-            outcome=judge.judge_limit(self._above, limit=0),
-            expected=expected,
-            seen=f"{self._above} of {self._count} replies are longer, {self._largest:.4g} clipping "
-            "norms at most",
-            value=self._largest,
-            steps=self._first or self._rounds,
-        )
-
-
-def _find_factor(limit: float, square: float) -> float:
-    """Return by what a part of a squared norm is multiplied to keep a limit."""
-    return min(1.0, limit / math.sqrt(square)) if square else 1.0
 
 
 def _count(rounds: int) -> str:

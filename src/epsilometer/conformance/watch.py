@@ -60,7 +60,7 @@ class StepWatch:
         >>> rng = np.random.default_rng(0)
         >>> watch = StepWatch()
         >>> for _ in range(20):
-        ...     watch.see([("weight", 0.5 * rng.normal(size=(16, 16)))])  # half the noise
+        ...     _ = watch.see([("weight", 0.5 * rng.normal(size=(16, 16)))])  # half the noise
         >>> watch.finding().verdict, watch.finding().check("noise scale").steps
         ('violated', 1)
     """
@@ -88,8 +88,11 @@ class StepWatch:
         ties: tuple[int, int] | None = None,
         noise_multiplier: float | None = None,
         rate: float | None = None,
-    ) -> None:
-        """Take the residuals of the next step.
+    ) -> list[NDArray[Any]] | None:
+        """Take the residuals of the next step; return their noise that is new in it.
+
+        That is independent of all that was known before the step. It is None where noise is
+        declared to be correlated and only a sketch of it is whitened.
 
         Args:
             residuals: As of :func:`summarise_step`.
@@ -116,6 +119,9 @@ class StepWatch:
             self._take(step, booked)
         else:
             self.see_summary(step, noise_multiplier=noise_multiplier, rate=rate)
+        if self._declared is None or whole:
+            return [array for _, array in arrays]
+        return None
 
     def see_summary(
         self,

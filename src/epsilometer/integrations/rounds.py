@@ -2,7 +2,7 @@
 
 import dataclasses
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -18,7 +18,8 @@ from epsilometer.audits.federated.iterates import (
     OtherUpdates,
 )
 from epsilometer.audits.federated.subject import measure_iterates
-from epsilometer.conformance.server_rounds import AccountedMean, RoundWatch
+from epsilometer.conformance.round_sums import AccountedMean
+from epsilometer.conformance.server_rounds import RoundWatch
 from epsilometer.core.audit import Audit, Provenance
 from epsilometer.core.claim import DEFAULT_CONFIDENCE, Claim, as_claim
 from epsilometer.engine.environment import versions
@@ -113,6 +114,7 @@ class IterateWatch:
         canaries: ArrayLike,
         updates: Iterable[Arrays] | None = None,
         examples: Iterable[float] | None = None,
+        clients: Iterable[Hashable] | None = None,
     ) -> None:
         """Take the weights after a round.
 
@@ -122,6 +124,8 @@ class IterateWatch:
             updates: What the real clients of the round sent, before clipping, where you know it: it
                 is taken out of what was released, and checked. Not with ``sampled``.
             examples: Their numbers of examples, where the server weights by them.
+            clients: Who sent them, in the same order: a client that counts more than others is
+                noticed over several rounds. Names stay here.
         """
         members = np.unique(np.atleast_1d(np.asarray(canaries, np.int64)))
         if members.size and not 0 <= members[0] <= members[-1] < self._canaries:
@@ -134,7 +138,7 @@ class IterateWatch:
             raise InvalidArgument("Expected updates of all clients with accounted, got none.")
         others = OtherUpdates(clip_norm=self._clip_norm)
         if updates is not None:
-            self._add_updates(updates, examples, others, members.tolist(), model)
+            self._add_updates(updates, examples, clients, others, members.tolist(), model)
         self._watch.next_round()
         self._watch.take_part(members)
         self._watch.see(self._layout.flatten(model), known=others.list_sums())
@@ -144,21 +148,27 @@ class IterateWatch:
         self,
         updates: Iterable[Arrays],
         examples: Iterable[float] | None,
+        clients: Iterable[Hashable] | None,
         others: OtherUpdates,
         members: list[int],
         released: Arrays,
     ) -> None:
         """Add up what clients sent; check what was made of it, where that is accounted for."""
+        known = [] if examples is None else list(examples)
         if self._accounted is not None:
-            self._rounds.begin(self._model, self._accounted)
-        weights = iter(()) if examples is None else iter(examples)
+            usual = sum(known) / len(known) if known else None
+            self._rounds.begin(self._model, self._accounted, usual_examples=usual)
+        weights, names = iter(known), iter(() if clients is None else clients)
         for update in updates:
-            weight = next(weights, None)
+            weight, name = next(weights, None), next(names, None)
             others.add(self._layout.flatten(update), examples=weight or 1.0)
-            self._rounds.add(self._join(update), examples=weight)
+            client = None if name is None else ("client", name)
+            self._rounds.add(self._join(update), examples=weight, client=client)
         if self._accounted is not None:
             for number in members:
-                self._rounds.add(self._join(self.make_update(number)), canary=True)
+                self._rounds.add(
+                    self._join(self.make_update(number)), canary=True, client=("canary", number)
+                )
             if self._witness is None and members:
                 self._witness = members[0]
             self._rounds.end(released, same_client=self._witness in members)

@@ -16,7 +16,7 @@ from flwr.serverapp.strategy import (
     Strategy,
 )
 
-from epsilometer.conformance.server_rounds import AccountedMean
+from epsilometer.conformance.round_sums import AccountedMean
 from epsilometer.types import FloatArray
 from epsilometer.zoo.flower_rounds import (
     CANARIES,

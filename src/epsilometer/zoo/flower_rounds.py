@@ -15,7 +15,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg, Strategy
 
-from epsilometer.conformance.server_rounds import AccountedMean
+from epsilometer.conformance.round_sums import AccountedMean
 from epsilometer.types import FloatArray
 from epsilometer.zoo.program import Register
 

@@ -25,6 +25,7 @@ from epsilometer.networks.local import (
 from epsilometer.types import FloatArray, IntArray
 
 _SEEN = 256  # records tried at once
+_CACHED = 1 << 23  # weights of all models at once on a CPU: more are slower than fewer at a time
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -112,7 +113,7 @@ def prepare(
             records,
             optimizer=how.client_optimizer,
             learning_rate=how.learning_rate,
-            at_once=min(how.at_once, how.cohort),
+            at_once=_limit_at_once(how),
             device=how.device,
         )
         with torch.no_grad():
@@ -233,9 +234,12 @@ class _Server:
             # A sum of squares may overflow where no update does; such an update is as good as lost.
             finite = torch.isfinite(norms)
             factors = torch.where(finite, (self.clip / norms).clamp(max=1.0), 0.0)
-            total += factors @ torch.where(finite[:, None], updates, 0.0)
+            gone = int((~finite).sum())
+            if gone:  # a factor of 0 would not make them vanish
+                updates[~finite] = 0.0
+            total += factors @ updates
             unclipped += int((finite & (norms <= self.clip)).sum())
-            lost += int((~finite).sum())
+            lost += gone
         return total, unclipped, lost
 
     def finish(self, when: list[IntArray]) -> FederatedRun:
@@ -257,6 +261,15 @@ class _Server:
             unclipped=unclipped,
             lost=lost,
         )
+
+
+def _limit_at_once(how: RoundSettings) -> int:
+    """Return how many clients to train at once: large models one or two at a time on a CPU."""
+    wanted = min(how.at_once, how.cohort)
+    if how.device != "cpu" or not isinstance(how.module, nn.Module):
+        return wanted
+    size = sum(part.numel() for part in how.module.parameters())
+    return min(wanted, max(1, _CACHED // max(1, size)))
 
 
 def _draw_batches(

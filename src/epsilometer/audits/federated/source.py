@@ -53,9 +53,8 @@ class FederatedTask:
 
     def load(self) -> dict[str, Any]:
         """Read the task: ``module``, ``loss``, ``clients``, ``test``, and settings that suit it."""
-        with needs("torch", extra="torch"):
-            from epsilometer.audits.federated.rounds import FixedClip
-            from epsilometer.networks.optimizers import SGD
+        from epsilometer.audits.federated.rounds import FixedClip
+        from epsilometer.networks.optimizers import SGD
 
         task = self._read()
         return {
@@ -77,7 +76,8 @@ class FederatedTask:
         return () if self.task == _DIGITS else (hash_file(self._find_file()),)
 
     def _read(self) -> "tasks.FederatedTask":
-        from epsilometer.audits.federated import tasks
+        with needs("torch", extra="torch"):
+            from epsilometer.audits.federated import tasks
 
         rng = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(1,)))
         if self.task == _DIGITS:

@@ -5,7 +5,7 @@ as they are. It hands on a proxy of the ``Grid`` that answers for canary nodes a
 weights as they cross.
 """
 
-from epsilometer.conformance.server_rounds import AccountedMean
+from epsilometer.conformance.round_sums import AccountedMean
 from epsilometer.integrations.flower.apps import audit_server_app, audited_strategy
 from epsilometer.integrations.flower.client_mod import canary_mod
 from epsilometer.integrations.flower.grids import InProcessGrid, run_in_process

@@ -12,7 +12,7 @@ from epsilometer._extras import needs
 from epsilometer.errors import InvalidArgument
 from epsilometer.integrations.flower.checkpoints import make_folder
 from epsilometer.integrations.flower.grids import CanaryGrid, import_first
-from epsilometer.integrations.flower.messages import Arrays, to_arrays
+from epsilometer.integrations.flower.messages import Arrays, read_number, to_arrays
 from epsilometer.integrations.flower.planting import Planting
 from epsilometer.integrations.flower.run_directory import record_run, write_run
 from epsilometer.integrations.flower.settings import Settings
@@ -210,10 +210,11 @@ def watch_strategy(
     aggregate, before = strategy.aggregate_train, vars(strategy).copy()
 
     def aggregated(server_round: int, replies: Any, *args: Any, **named: Any) -> Any:
-        every, canaries = list(replies), planting.canary_of
+        every = list(replies)
         answered = [reply for reply in every if reply.has_content()]
         planting.open_release(
-            (reply.content, reply.metadata.src_node_id in canaries) for reply in answered
+            ((reply.content, reply.metadata.src_node_id) for reply in answered),
+            [read_number(reply.content, planting.weighted_by_key) for reply in answered],
         )
         arrays, metrics = aggregate(server_round, every, *args, **named)
         if arrays is not None:
@@ -292,10 +293,10 @@ class CanaryStrategy(OldStrategy):
             every = self._add_canaries(results)
             self._planting.open_release(
                 (
-                    _compat.fitres_to_recorddict(reply, keep_input=True),
-                    isinstance(proxy, _CanaryProxy),
-                )
-                for proxy, reply in every
+                    (_compat.fitres_to_recorddict(reply, keep_input=True), int(proxy.cid))
+                    for proxy, reply in every
+                ),
+                [float(reply.num_examples) for _, reply in every],
             )
             found = self.strategy.aggregate_fit(server_round, every, failures)
             if found[0]:

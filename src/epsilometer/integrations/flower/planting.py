@@ -17,7 +17,8 @@ from epsilometer.audits.federated.iterates import (
     OtherUpdates,
 )
 from epsilometer.conformance.noise_checks import LEVEL
-from epsilometer.conformance.server_rounds import AccountedMean, RoundWatch
+from epsilometer.conformance.round_sums import AccountedMean
+from epsilometer.conformance.server_rounds import RoundWatch
 from epsilometer.core import judge
 from epsilometer.core.findings import Check
 from epsilometer.errors import InvalidArgument
@@ -471,11 +472,14 @@ class Planting:
         ):
             self.end(InvalidArgument(_PERSONAL))
 
-    def open_release(self, replies: Iterable[tuple[RecordDict, bool]]) -> None:
+    def open_release(
+        self, replies: Iterable[tuple[RecordDict, int]], examples: Iterable[float | None]
+    ) -> None:
         """Take the replies of a round, before they are aggregated.
 
         Args:
-            replies: Their contents, and whether each is that of a canary.
+            replies: Their contents, each with its node.
+            examples: Their numbers of examples, where they say one.
         """
         accounted = self.read_accounted()
         if self.ended or self._sent is None or isinstance(accounted, str):
@@ -483,14 +487,20 @@ class Planting:
             return
         bits = 0
         try:
-            self.rounds.begin(self._sent, accounted)
-            for content, canary in replies:
+            said = [number for number in examples if number]
+            usual = sum(said) / len(said) if said else None
+            self.rounds.begin(self._sent, accounted, usual_examples=usual)
+            for content, node in replies:
                 arrays = read_weights(content)
                 if self.settings.replies == "updates":
                     arrays = {name: self._sent[name] + part for name, part in arrays.items()}
-                examples = read_number(content, self.weighted_by_key)
                 bits += bool(read_number(content, NORM_BIT))
-                self.rounds.add(arrays, examples=examples, canary=canary)
+                self.rounds.add(
+                    arrays,
+                    examples=read_number(content, self.weighted_by_key),
+                    canary=node in self.canary_of,
+                    client=node,
+                )
         except Exception as problem:  # the run never ends because of its audit
             self.rounds.skip(_describe_problem(problem))
         clipped = bits if accounted.clipped_by == "clients" else self.rounds.clipped

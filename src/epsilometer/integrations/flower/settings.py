@@ -11,7 +11,7 @@ import numpy as np
 
 from epsilometer import _validate
 from epsilometer.audits.federated.directions import Directions, Family, make_directions
-from epsilometer.conformance.server_rounds import AccountedMean
+from epsilometer.conformance.round_sums import AccountedMean
 from epsilometer.core.claim import Claim, as_claim, check_unit
 from epsilometer.core.settings import to_settings
 from epsilometer.engine.request import Request

@@ -1,0 +1,220 @@
+"""Measure how simulated federated training grows with clients, weights and canaries.
+
+    python benchmarks/federated_scale.py          # writes federated_scale.md
+    python benchmarks/federated_scale.py --tiny   # prints a page of small sizes
+
+Every row is a process of its own, with one thread: CPU seconds of a further round, and its peak
+memory beside that of the clients' records. Flower trains the same clients without canaries.
+"""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import json
+import resource
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from federation import BATCH, CLASSES, CLIP, FEATURES, RATE, ragged_records
+from measurement import watch
+from results import machine
+from sizes import ARGUMENTS, TINY, choose_size, write_page
+from torch import nn
+
+from epsilometer.audits.federated.directions import HadamardCanaries
+from epsilometer.audits.federated.rounds import FixedClip
+from epsilometer.audits.federated.simulation import FederatedTraining
+from epsilometer.networks.ensemble import cross_entropy
+
+_PAGE = Path(__file__).resolve().parent / "federated_scale.md"
+_MORE = 2  # rounds that are counted, after the first
+_TARGET = 20
+_INTRO = """# Simulated federated training at scale
+
+Written by `python benchmarks/federated_scale.py`; do not edit. CPU seconds of a further round, one
+thread; {cohort} clients per round, with 1 to 150 records each, batches of {batch}, a network
+64–w–w–10. Memory is what the process held at most, less what it held when the clients' records
+were made. Exponents are those of a power law, fitted to the four rows.
+
+Measured on {machine}.
+
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One row: clients there are, width of the network, canaries, members of a round."""
+
+    clients: int
+    width: int
+    canaries: int
+    cohort: int
+
+
+BASE = choose_size(
+    Case(clients=1000, width=1960, canaries=1000, cohort=20),
+    Case(clients=8, width=8, canaries=4, cohort=4),
+)
+CLIENTS = choose_size((10**3, 10**4, 3 * 10**4, 10**5), (8, 16))
+WIDTHS = choose_size((40, 170, 600, 1960), (8, 16))
+COUNTS = choose_size((10, 100, 1000, 10_000), (2, 4))
+
+
+def make_training(case: Case, clients: Any, rounds: int) -> FederatedTraining:
+    """Return the training of a row."""
+    torch.manual_seed(0)
+    w = case.width
+    module = nn.Sequential(
+        nn.Linear(FEATURES, w), nn.ReLU(), nn.Linear(w, w), nn.ReLU(), nn.Linear(w, CLASSES)
+    )
+    return FederatedTraining(
+        module,
+        cross_entropy,
+        clients=clients,
+        rounds=rounds,
+        cohort=case.cohort,
+        noise_multiplier=0.5,
+        learning_rate=RATE,
+        batch_size=BATCH,
+        clip=FixedClip(CLIP),
+    )
+
+
+def measure_row(case: Case) -> dict[str, float]:
+    """Return weights, seconds of a round, and bytes beside those of the records."""
+    clients = ragged_records(case.clients)
+    held, spent = _read_held(), []
+    for rounds in (1, 1 + _MORE):
+        training = make_training(case, clients, rounds)
+        canaries = HadamardCanaries(count=2 * case.canaries, dimension=training.size, key=1)
+        start = time.process_time()
+        training.train(
+            rng=np.random.default_rng(0),
+            canaries=canaries,
+            planted=case.canaries,
+            repetitions=1,
+        )
+        spent.append(time.process_time() - start)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {
+        "weights": training.size,
+        "seconds": max(1e-9, spent[1] - spent[0]) / _MORE,
+        "bytes": peak - held,
+        "records": float(sum(x.nbytes + y.nbytes for x, y in clients)),
+    }
+
+
+def main() -> None:
+    """Measure and write the page."""
+    if ARGUMENTS:
+        print(json.dumps(measure_row(Case(**json.loads(ARGUMENTS[0])))))
+        return
+    text = _INTRO.format(cohort=BASE.cohort, batch=BATCH, machine=machine())
+    write_page(_PAGE, text + "\n".join((_compare_clients(), _compare_weights(), _compare_counts())))
+
+
+def _compare_clients() -> str:
+    found = [(count, _ask(replace(BASE, clients=count))) for count in CLIENTS]
+    rows = [
+        f"| {count:,} | {row['records'] / 2**20:.0f} | {row['seconds']:.2f} "
+        f"| {row['bytes'] / 2**20:.0f} |"
+        for count, row in found
+    ]
+    power = _fit(CLIENTS, [row["seconds"] for _, row in found])
+    head = (
+        "| clients | their records, MiB | a round, s | memory beside them, MiB |\n|---|---|---|---|"
+    )
+    return (
+        f"## Clients\n\n{found[0][1]['weights']:,} weights, {BASE.canaries:,} canaries. Seconds "
+        f"grow as clients to the power {power:.2f}.\n\n{head}\n" + "\n".join(rows) + "\n"
+    )
+
+
+def _compare_weights() -> str:
+    rows, weights, spent = [], [], []
+    for width in WIDTHS:
+        row = _ask(replace(BASE, width=width))
+        theirs = None if TINY else _ask_flower(width)
+        weights.append(row["weights"])
+        spent.append(row["seconds"])
+        ratio = "–" if theirs is None else f"{theirs / row['seconds']:.1f}"
+        rows.append(
+            f"| {row['weights']:,} | {row['seconds']:.3f} "
+            f"| {'–' if theirs is None else f'{theirs:.2f}'} | {ratio} |"
+        )
+    head = "| weights | a round, s | Flower, s | ratio |\n|---|---|---|---|"
+    return (
+        f"## Weights\n\n{BASE.clients:,} clients, {BASE.canaries:,} canaries; Flower on Ray, with "
+        f"{BASE.cohort} clients that all take part, and no canaries. The aim is {_TARGET}. Seconds "
+        f"grow as weights to the power {_fit(weights, spent):.2f}.\n\n{head}\n"
+        + "\n".join(rows)
+        + "\n\n"
+        + _profile()
+    )
+
+
+def _compare_counts() -> str:
+    found = [(count, _ask(replace(BASE, canaries=count))) for count in COUNTS]
+    rows = [
+        f"| {count:,} | {row['seconds']:.2f} | {row['bytes'] / 2**20:.0f} |" for count, row in found
+    ]
+    power = _fit(COUNTS, [row["seconds"] for _, row in found])
+    head = "| canaries | a round, s | memory beside records, MiB |\n|---|---|---|"
+    return (
+        f"## Canaries\n\n{found[0][1]['weights']:,} weights, {BASE.clients:,} clients. Seconds "
+        f"grow as canaries to the power {power:.2f}.\n\n{head}\n" + "\n".join(rows) + "\n"
+    )
+
+
+def _profile() -> str:
+    """Say where the time of the largest model goes."""
+    training = make_training(BASE, ragged_records(BASE.clients), 1 + _MORE)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+        training.train(rng=np.random.default_rng(0), iterates="none")
+    parts = sorted(seen.key_averages(), key=lambda part: -part.self_cpu_time_total)
+    total = sum(part.self_cpu_time_total for part in parts)
+    shares = ", ".join(
+        f"`{part.key.removeprefix('aten::')}` {part.self_cpu_time_total / total:.0%}"
+        for part in parts[:5]
+    )
+    return f"Of {BASE.width}–{BASE.width} a round is spent in {shares}.\n"
+
+
+def _ask(case: Case) -> dict[str, float]:
+    if TINY:
+        return measure_row(case)
+    command = [sys.executable, __file__, json.dumps(asdict(case))]
+    printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    row: dict[str, float] = json.loads(printed.splitlines()[-1])
+    return row
+
+
+def _ask_flower(width: int) -> float:
+    """CPU seconds of a further round of Flower's simulation, of all its processes."""
+    short, long = (
+        float(watch("flower", "sized", f"{rounds} {BASE.cohort} {width} wide")["cpu_seconds"])
+        for rounds in (1, 1 + _MORE)
+    )
+    return (long - short) / _MORE
+
+
+def _fit(sizes: Any, spent: Any) -> float:
+    """Return the exponent of the power law through the rows."""
+    return float(np.polyfit(np.log(sizes), np.log(spent), 1)[0])
+
+
+def _read_held() -> int:
+    """Return the bytes that this process holds now."""
+    with open("/proc/self/statm", encoding="ascii") as numbers:
+        return int(numbers.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+if __name__ == "__main__":
+    main()

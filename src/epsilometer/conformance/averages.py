@@ -1,0 +1,283 @@
+"""Check what a server averaged, by how much its residuals lean towards other means."""
+
+import math
+from collections.abc import Hashable, Iterable, Sequence
+
+import numpy as np
+
+from epsilometer.conformance import evidence
+from epsilometer.conformance.client_weights import Lean, WeightEstimates
+from epsilometer.conformance.evidence_check import Bets, EvidenceCheck, leave_untested
+from epsilometer.conformance.round_sums import RoundSums
+from epsilometer.core import judge
+from epsilometer.core.findings import Check
+from epsilometer.types import FloatArray
+
+_TOLERANCE = 1e-3  # relative, of clipping in the clients' own arithmetic
+_CAPS = np.array([1.0, 2.0, 4.0, 8.0, 16.0])  # stakes, in units of the noise
+MULTIPLES = (1.25, 2.0, 4.0)
+FRACTIONS = (0.0, 0.5, 0.75)
+_KINDS = 4  # of shifts that a check bets on, at most
+_TIMES = np.array([0.5, 1.0, 2.0, 4.0])  # by which a client's update counts more
+
+
+class LeanCheck(EvidenceCheck):
+    """Whether residuals lean towards another mean than the accounted one.
+
+    A bet on a shift a of Gaussian noise of unknown scale uses the cosine of a and the residual,
+    array by array: E exp(λ√d cos) ≤ exp(λ²/2) for random directions. Shifts are sums of updates
+    with positive weights: a server that takes less of an update leans away from them, unless
+    updates of clients oppose each other.
+    """
+
+    def begin(self) -> None:
+        """Begin with nothing seen."""
+        self._bets, self._information, self._seen = Bets(), 0.0, 0
+        self._along: tuple[float, float] = (0.0, 0.0)
+
+    def lean(
+        self, ended: RoundSums, shifts: Iterable[FloatArray], number: int, *more: Lean
+    ) -> None:
+        """Take the shifts of a round that are bet on; none where they do not apply.
+
+        Args:
+            ended: The round.
+            shifts: In units of noise.
+            number: Of the round.
+            more: Leans that are known already.
+        """
+        residual = ended.split(ended.residual)
+        leans, every = [], list(shifts)
+        for shift in every:
+            along = 0.0
+            for (_, part), (_, noise) in zip(ended.split(shift), residual, strict=True):
+                length = float(np.linalg.norm(noise))
+                if length:
+                    along += math.sqrt(part.size) * float(np.vdot(part, noise)) / length
+            leans.append(Lean(along, float(np.vdot(shift, shift))))
+        if every:
+            longest = max(every, key=lambda shift: float(np.vdot(shift, shift)))
+            product = float(np.vdot(longest, ended.residual))
+            square = float(np.vdot(longest, longest))
+            self._along = self._along[0] + product, self._along[1] + square
+        self.bet([*leans, *more], number)
+
+    def bet(self, leans: Sequence[Lean], number: int) -> None:
+        """Bet on shifts, of which it is known how far the residual of a round leans along them."""
+        ratios = []
+        for lean in leans:
+            norm = math.sqrt(lean.square)
+            scale = np.minimum(1.0, _CAPS / norm) if norm else np.zeros(_CAPS.size)
+            ratios.append(scale * lean.along - scale**2 * lean.square / 2)
+        if ratios:
+            largest = max(lean.square for lean in leans)
+            self._information += min(largest, float(_CAPS[-1]) ** 2)
+            self._seen += 1
+            self._bets.add(np.concatenate(ratios), self._seen)
+        self.keep_largest(number)
+
+    def compute_evidence(self) -> float | None:
+        """Return the evidence so far; None where nothing could have been found."""
+        # Below this much nothing could have been found, and nothing is said.
+        needed = 2 * (math.log(1 / self._level) + math.log(2 * _KINDS * _CAPS.size))
+        return self._bets.value() if self._information >= needed else None
+
+    def measure(self) -> tuple[float | None, None, None]:
+        """Return how much of the longest shift was released."""
+        return self.estimate_share(), None, None
+
+    def estimate_share(self) -> float:
+        """Return how much of the longest shift was released."""
+        product, square = self._along
+        return product / square if square else 0.0
+
+
+class Clipping(LeanCheck):
+    """Updates were not clipped, or every array by itself."""
+
+    name = "clipping"
+    expected = "every update is clipped to the accounted norm, over all arrays together"
+    missing = "the server does not clip, or too few updates were longer than the clipping norm"
+
+    def describe(self) -> str:
+        """Say what was seen, in a few words."""
+        share = self.estimate_share()
+        return f"{share:.2f} of what clipping should have taken off was released"
+
+
+class EqualWeights(LeanCheck):
+    """Clients with more examples than usual weigh more."""
+
+    name = "equal weights"
+    expected = "every client has the same weight"
+    missing = "numbers of examples are equal, nearly so, or not said"
+
+    def describe(self) -> str:
+        """Say what was seen, in a few words."""
+        return f"{self.estimate_share():.2f} of what weights by examples would add was released"
+
+
+class Multiple(LeanCheck):
+    """More than the mean was released; less of it is a remark."""
+
+    name = "multiple of the mean"
+    expected = "noise is added to the mean itself, no multiple of it"
+    missing = "the mean of updates is too short beside the noise"
+
+    def __init__(self, less: "Fraction", *, level: float) -> None:
+        super().__init__(level=level)
+        self._less = less
+
+    def describe(self) -> str:
+        """Say what was seen, in a few words."""
+        least = 1 - self._less.estimate_share()
+        if self.deserves_remark() and self.crossed is None:
+            return f"{least:.2f} times the mean was released: less of it, or something else"
+        return f"{1 + (MULTIPLES[-1] - 1) * self.estimate_share():.2f} times the mean was released"
+
+    def deserves_remark(self) -> bool:
+        """Tell whether less than the mean was released."""
+        return self._less.crossed is not None
+
+
+class Fraction(LeanCheck):
+    """Less than the mean was released, which leaks less; or a median, say, was."""
+
+
+class WholeMean(LeanCheck):
+    """Something else was averaged: a median, a trimmed mean, short updates alone."""
+
+    name = "mean of all updates"
+    expected = "the mean of all updates is noised: no median, no mean of the short ones"
+    missing = "too few replies, or too few weights beside them"
+
+    def see(self, found: WeightEstimates | None, number: int) -> None:
+        """Take the estimates of a round."""
+        self.bet([] if found is None else found.lean_to_means(), number)
+
+    def measure(self) -> tuple[None, None, None]:
+        """Return nothing: shifts of several kinds have no common measure."""
+        return None, None, None
+
+    def describe(self) -> str:
+        """Say what was seen, in a few words."""
+        if self.judge(self.log_e) == judge.VIOLATED:
+            return "residuals follow a median, a trimmed mean or a mean of short updates"
+        return "residuals follow neither a median nor a mean of short updates"
+
+
+class ClientWeight(EvidenceCheck):
+    """One client, the same in all rounds, adds more than it may.
+
+    Clients that were seen first in round t share the weight 1/(t(t+1)).
+    """
+
+    name = "weight of single clients"
+    expected = "no client adds more than the accounted norm"
+    missing = "clients are not known, or they are too few, or too short beside the noise"
+
+    def begin(self) -> None:
+        """Begin with nothing seen."""
+        self._leans: dict[Hashable, tuple[Lean, float]] = {}  # with the logarithm of a weight
+        self._seen = 0
+
+    def see(self, found: WeightEstimates | None, number: int) -> None:
+        """Take the estimates of a round."""
+        clients = [] if found is None else list(found.list_clients())
+        if clients:
+            self._seen += 1
+            new = {client for client, _ in clients} - set(self._leans)
+            weight = -math.log(self._seen * (self._seen + 1) * max(1, len(new)))
+            for client, lean in clients:
+                before, own = self._leans.get(client, (Lean(0.0, 0.0), weight))
+                total = Lean(before.along + lean.along, before.square + lean.square)
+                self._leans[client] = total, own
+        self.keep_largest(number)
+
+    def compute_evidence(self) -> float | None:
+        """Return the evidence so far; None where nothing could have been found."""
+        if not self._leans:
+            return None
+        leans = [lean for lean, _ in self._leans.values()]
+        along, square = np.array(leans).T[:, :, None]
+        weights = np.array([own for _, own in self._leans.values()])[:, None]
+        logs = weights + _TIMES * along - _TIMES**2 * square / 2 - math.log(_TIMES.size)
+        # One that counts three times could have been found: else nothing is said.
+        found = 2 * square[:, 0] + weights[:, 0] - math.log(_TIMES.size)
+        if found.max() < math.log(1 / self._level):
+            return None
+        return evidence.add_weighted(logs.ravel())
+
+    def describe(self) -> str:
+        """Say what was seen, in a few words."""
+        heaviest = max((lean for lean, _ in self._leans.values()), key=_rate_lean)
+        more = heaviest.along / heaviest.square if heaviest.square else 0.0
+        return (
+            f"of {len(self._leans):,} clients the heaviest adds {max(0.0, more):.2f} of its update "
+            "more than it may"
+        )
+
+
+def _rate_lean(lean: Lean) -> float:
+    return max(0.0, lean.along) ** 2 / lean.square if lean.square else 0.0
+
+
+class ClippedCount(EvidenceCheck):
+    """Too little noise on the number of clipped updates, by which the norm is adapted."""
+
+    name = "noise on the clipped count"
+    expected = "the number of clipped updates has the accounted noise"
+
+    def begin(self) -> None:
+        """Begin with nothing seen."""
+        self._bets, self._squares, self._seen = Bets(), 0.0, 0
+
+    def see(self, residual: float, number: int) -> None:
+        """Take the noise of one round, in units of the accounted one."""
+        self._squares += residual**2
+        self._seen += 1
+        self._bets.add(evidence.scale_ratios(1, residual**2), self._seen)
+        self.keep_largest(number)
+
+    def compute_evidence(self) -> float | None:
+        """Return the evidence so far; None where nothing could have been found."""
+        return self._bets.value() if self._seen else None
+
+    def describe(self) -> str:
+        """Say what was seen, in a few words."""
+        return f"{math.sqrt(self._squares / self._seen):.3g} of the accounted noise"
+
+
+class ReplyNorms:
+    """Norms of the replies of clients that clip themselves, beside the accounted norm."""
+
+    def __init__(self) -> None:
+        self._largest: float | None = None
+        self._above = self._count = self._first = self._rounds = 0
+
+    def see(self, ended: RoundSums, number: int) -> None:
+        """Take the norms of a round."""
+        self._rounds = number
+        if ended.accounted.clipped_by != "clients" or not ended.norms:
+            return
+        above = sum(norm > 1 + _TOLERANCE for norm in ended.norms)
+        self._above += above
+        self._count += len(ended.norms)
+        if above and not self._first:
+            self._first = number
+        self._largest = max(self._largest or 0.0, *ended.norms)
+
+    def check(self) -> Check:
+        """Return what was seen so far."""
+        name, expected = "norms of replies", "replies are no longer than the accounted norm"
+        if self._largest is None:
+            return leave_untested(name, expected, "the server clips, replies may be longer")
+        return Check(
+            name=name,
+            outcome=judge.judge_limit(self._above, limit=0),
+            expected=expected,
+            seen=f"{self._above} of {self._count} replies are longer, {self._largest:.4g} clipping "
+            "norms at most",
+            value=self._largest,
+            steps=self._first or self._rounds,
+        )

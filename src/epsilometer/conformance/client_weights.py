@@ -1,0 +1,208 @@
+"""Estimate what every client weighs in a release, by regression on the updates of all clients.
+
+A right server may take less of an update than accounted for, or clip it differently. So what is
+looked at is blind to that: parts of an update that no other update has, and parts of a median that
+no mixture of updates has, array by array.
+"""
+
+import math
+from collections.abc import Hashable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from epsilometer.types import FloatArray
+
+MOST_KEPT = 1 << 22  # numbers of all updates of a round: 32 MiB
+_JITTER = 1e-10  # relative, of products of updates: some may be equal
+_TRIMMED = 5  # one value in so many is left out at either end
+_SHORT = (1.0, 0.95)  # in clipping norms: what is shorter may be the only thing averaged
+
+
+class Lean(NamedTuple):
+    """How far a residual leans along a shift, in units of noise of unknown scale.
+
+    Attributes:
+        along: Product of shift and residual, less what a right server may show.
+        square: Squared length of the shift.
+    """
+
+    along: float
+    square: float
+
+
+class SampledUpdates:
+    """Some coordinates of every clipped update of a round, as many as memory allows.
+
+    Args:
+        sizes: Of the arrays that are joined in an update.
+
+    Attributes:
+        clients: Who sent each update; None where that is not known.
+        norms: Of updates before clipping, in clipping norms.
+        by_layer: By what arrays would be longer, were each clipped by itself, ``(arrays,)`` each.
+    """
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self._ends = np.cumsum(sizes)
+        self._stride = 1
+        self._rows: list[FloatArray] = []
+        self._examples: list[float] = []
+        self.by_layer: list[FloatArray] = []
+        self.clients: list[Hashable | None] = []
+        self.norms: list[float] = []
+
+    def add(
+        self,
+        update: FloatArray,
+        *,
+        client: Hashable | None,
+        norm: float,
+        examples: float,
+        by_layer: Sequence[float],
+    ) -> None:
+        """Keep some coordinates of a clipped update, and what is known of it."""
+        self.by_layer.append(np.asarray(by_layer, np.float64))
+        self._rows.append(update[:: self._stride].copy())
+        self.clients.append(client)
+        self.norms.append(norm)
+        self._examples.append(examples)
+        while len(self._rows) * self._rows[0].size > MOST_KEPT:
+            self._stride *= 2
+            self._rows = [row[::2].copy() for row in self._rows]
+
+    @property
+    def examples(self) -> FloatArray:
+        """Numbers of examples."""
+        return np.array(self._examples)
+
+    def scale(self, shares: FloatArray | float, *, unit: float) -> None:
+        """Put updates into units of noise.
+
+        Args:
+            shares: What every update is multiplied by in the accounted mean.
+            unit: Standard deviation of the accounted noise.
+        """
+        self._shares = np.broadcast_to(shares, (len(self._rows),))
+        self._unit = unit
+
+    def compare(self, residual: FloatArray, *, most: float) -> "WeightEstimates | None":
+        """Return how the residual depends on single updates; None where no array is large enough.
+
+        Args:
+            residual: In units of noise, all coordinates.
+            most: What one client may add, in units of noise.
+        """
+        count = len(self._rows)
+        if count < 2:
+            return None
+        found = WeightEstimates(self, most=most)
+        sampled = residual[:: self._stride]
+        ends = -(-self._ends // self._stride)
+        for place, (low, high) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
+            if high - low < 2 * count:  # all of the array is a mixture of updates, or nearly so
+                continue
+            rows = np.array([row[low:high] for row in self._rows]) / self._unit
+            found.add_array(rows, sampled[low:high], place)
+        return found if found.arrays else None
+
+
+class WeightEstimates:
+    """What a residual says of the weight of every client, and of means of another kind.
+
+    Args:
+        sample: The updates.
+        most: What one client may add, in units of noise.
+
+    Attributes:
+        arrays: How many arrays were looked at.
+    """
+
+    def __init__(self, sample: SampledUpdates, *, most: float) -> None:
+        self.arrays = 0
+        self.clients, self._norms = sample.clients, np.array(sample.norms)
+        self._most, self._shares = most, sample._shares
+        more = np.maximum(0.0, np.array(sample.by_layer) - 1)
+        # By how much more of every array of every client is released, (clients, arrays) or so.
+        weights = [np.ones((1, 1)), *(w[:, None] for w in self._list_short()), more]
+        self._groups = [np.broadcast_to(w, more.shape) for w in weights]
+        self._along, self._square, self._roots = np.zeros((3, len(weights), len(self.clients)))
+        self._mixed = np.zeros(len(weights))  # squared lengths of what groups add
+        self._others = [Lean(0.0, 0.0), Lean(0.0, 0.0)]  # median, trimmed mean
+
+    def _list_short(self) -> Iterator[FloatArray]:
+        """Yield by how much more clients would add than they may, were only short ones averaged."""
+        for limit in _SHORT:
+            short = self._norms <= limit
+            total = float(self._shares[short].sum())
+            allowed = 1 / np.maximum(np.minimum(self._norms, 1.0), 1e-12)
+            factor = 1 / total if total else 0.0
+            yield np.where(short, np.maximum(0.0, factor - allowed), 0.0)
+
+    def add_array(self, rows: FloatArray, residual: FloatArray, place: int) -> None:
+        """Take one array.
+
+        Args:
+            rows: Updates of all clients, in units of noise, ``(clients, size)``.
+            residual: In units of noise, ``(size,)``.
+            place: Which array it is.
+        """
+        length = float(np.linalg.norm(residual))
+        white = residual * (math.sqrt(residual.size) / length) if length else residual
+        updates = rows * self._shares[:, None]
+        products = updates @ updates.T
+        diagonal = np.diag(products).copy()
+        if not diagonal.mean() > 1e-100:  # nobody moved this array
+            return
+        products[np.diag_indices(len(products))] += _JITTER * float(diagonal.mean())
+        inverse = np.linalg.inv(products)
+        own = 1 / np.diag(inverse)  # squared length of what no other update has
+        along = own * (inverse @ (updates @ white))
+        for number, group in enumerate(self._groups):
+            part = group[:, place] * own
+            self._along[number] += group[:, place] * along
+            self._square[number] += part
+            self._roots[number] += np.divide(
+                part**2, diagonal, out=np.zeros_like(own), where=diagonal > 0
+            )
+            self._mixed[number] += float(part @ inverse @ part)
+        mean = updates.sum(axis=0)
+        cut, half = len(rows) // _TRIMMED, len(rows) // 2
+        ordered = np.partition(rows, sorted({cut, half, len(rows) - 1 - half, -cut - 1}), axis=0)
+        median = (ordered[half] + ordered[len(rows) - 1 - half]) / 2
+        for number, other in enumerate((median, ordered[cut : len(rows) - cut].mean(axis=0))):
+            shift = other - mean
+            shift = shift - (inverse @ (updates @ shift)) @ updates
+            before = self._others[number]
+            self._others[number] = Lean(
+                before.along + float(shift @ white), before.square + float(shift @ shift)
+            )
+        self.arrays += 1
+
+    def lean_to_means(self) -> list[Lean]:
+        """Return leans towards means of short updates, a median and a trimmed mean."""
+        return [self._lean_to_group(number) for number in (1, 2)] + self._others
+
+    def lean_to_layers(self) -> Lean:
+        """Return the lean towards updates of which every array was clipped by itself."""
+        return self._lean_to_group(3)
+
+    def list_clients(self) -> Iterator[tuple[Hashable, Lean]]:
+        """Yield clients that are known, each with the lean towards counting it twice."""
+        excess = self._find_excess(0)
+        for client, along, square in zip(self.clients, excess, self._square[0], strict=True):
+            if client is not None:
+                yield client, Lean(float(along), float(square))
+
+    def _lean_to_group(self, number: int) -> Lean:
+        return Lean(float(self._find_excess(number).sum()), float(self._mixed[number]))
+
+    def _find_excess(self, number: int) -> FloatArray:
+        """Return how far the residual leans towards more of every client than it may add.
+
+        An update that is shorter than the clipping norm may be made longer, and one of its arrays
+        in place of another: weights w of arrays with Σ w²|v|² ≤ C². By Cauchy and Schwarz a sum
+        Σ part · (w − 1) is at most C·√(Σ part²/|v|²) − Σ part.
+        """
+        allowed = self._most * np.sqrt(self._roots[number]) - self._square[number]
+        return np.asarray(self._along[number] - np.maximum(0.0, allowed), np.float64)

@@ -1,0 +1,102 @@
+"""Look for noise that anybody can draw again: generators seeded with numbers that are guessed."""
+
+import sys
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from epsilometer.conformance.evidence_check import leave_untested
+from epsilometer.core import judge
+from epsilometer.core.findings import Check
+from epsilometer.types import FloatArray
+
+_SEEDS = (*range(1024), *range(1970, 2040), 1234, 1337, 4242, 12345, 31337, 123456, 1234567)
+_LENGTH = 48  # values that are compared; torch draws the last 16 of an array otherwise
+_LEAST = 24
+# Of independent noise the cosine of 24 values exceeds it with a chance below 1e-15.
+_ALIKE = 0.98
+_GENERATORS = ("numpy.random.default_rng", "numpy.random.seed", "torch.manual_seed")
+_NAME = "noise that cannot be guessed"
+_EXPECTED = "noise is not that of a small number as a seed"
+
+
+class GuessedNoise:
+    """Compare the noise of every round with what guessable seeds draw.
+
+    Guarantee: chance accuses fewer than one right run in a million. A generator that is seeded
+        once, at the start, is a remark: runs that must be repeatable are seeded so.
+
+    Example:
+        >>> guessed = GuessedNoise()
+        >>> for number in range(4):
+        ...     guessed.see([("weight", np.random.default_rng(number).normal(size=(8, 8)))])
+        >>> guessed.check().outcome
+        'violated'
+    """
+
+    def __init__(self) -> None:
+        self._rounds = self._tested = self._matched = self._first = 0
+        self._generator = ""
+
+    def see(self, residuals: Iterable[tuple[str, FloatArray]]) -> None:
+        """Take the noise of a round, array by array, in any unit."""
+        self._rounds += 1
+        starts = [np.ravel(part)[:_LENGTH] for _, part in residuals if part.size >= _LEAST]
+        self._tested += bool(starts)
+        for start in starts:
+            length = float(np.linalg.norm(start))
+            for generator in _GENERATORS if length else ():
+                drawn = _draw_guesses(generator, "torch" in sys.modules)[:, : start.size]
+                if drawn.size and _find_largest(drawn, start / length) > _ALIKE:
+                    self._matched += 1
+                    self._first, self._generator = self._first or self._rounds, generator
+                    return
+
+    def check(self) -> Check:
+        """Return what was seen so far."""
+        if not self._tested:
+            return leave_untested(_NAME, _EXPECTED, "no array has 24 weights")
+        outcome = judge.judge_limit(self._matched, limit=1)
+        if self._matched == 1:
+            outcome = judge.REMARK
+        seen = f"{len(_SEEDS):,} seeds were tried, none draws this noise"
+        if self._matched:
+            seen = (
+                f"in {self._matched} of {self._rounds} rounds noise begins as {self._generator} "
+                "does with a seed that was guessed: whoever knows it can subtract the noise"
+            )
+        return Check(
+            name=_NAME,
+            outcome=outcome,
+            expected=_EXPECTED,
+            seen=seen,
+            value=float(self._matched),
+            steps=self._first or self._rounds,
+        )
+
+
+@cache
+def _draw_guesses(generator: str, has_torch: bool) -> NDArray[np.float32]:
+    """Return the first values that each seed draws, one row per seed."""
+    if generator == "torch.manual_seed" and not has_torch:
+        return np.zeros((0, _LENGTH), np.float32)
+    return np.array([_draw_normal(generator, seed) for seed in _SEEDS], np.float32)
+
+
+def _draw_normal(generator: str, seed: int) -> Any:
+    if generator == "numpy.random.default_rng":
+        return np.random.default_rng(seed).standard_normal(_LENGTH)
+    if generator == "numpy.random.seed":
+        return np.random.RandomState(seed).standard_normal(_LENGTH)
+    import torch
+
+    return torch.randn(_LENGTH + 16, generator=torch.Generator().manual_seed(seed))[:_LENGTH]
+
+
+def _find_largest(drawn: NDArray[np.float32], start: FloatArray) -> float:
+    """Return the largest cosine, of either sign."""
+    lengths = np.linalg.norm(drawn, axis=1)
+    return float(np.abs(drawn @ start.astype(np.float32) / lengths).max())

@@ -1,0 +1,238 @@
+"""Sum the replies of one round in the ways in which a server may have averaged them."""
+
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from epsilometer import _validate
+from epsilometer.conformance.client_weights import SampledUpdates
+from epsilometer.errors import InvalidArgument
+from epsilometer.types import FloatArray
+
+Arrays: TypeAlias = Mapping[str, NDArray[Any]]
+_COARSE = 1 / 256  # of the noise: rounding of single weights above it hides what is averaged
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccountedMean:
+    """The release of a round that was accounted for: a mean of clipped updates plus noise.
+
+    The server is accounted to release ``sent + server_rate · (Σᵢ wᵢ clip(updateᵢ) + noise)``.
+    Noise has the standard deviation ``noise_multiplier · clip_norm · max wᵢ`` in every coordinate.
+
+    Attributes:
+        noise_multiplier: σ, in units of what one client may add.
+        clip_norm: C, of a client's whole update; or one norm per array, by its name.
+        clients: By what the sum is divided, where that is fixed; None for the number of replies.
+        weights: ``equal``, or ``examples`` where updates weigh by their numbers of examples.
+        clipped_by: ``server``, or ``clients`` where their replies are clipped already.
+        server_rate: By what the noisy mean is multiplied.
+        noise: Correlated noise that is declared, as of ``conformance.whitening.Whitening``.
+        without: Patterns of names of arrays that are neither clipped nor released with noise.
+
+    Example:
+        >>> AccountedMean(noise_multiplier=1.0, clip_norm=0.5).norm
+        0.5
+    """
+
+    noise_multiplier: float
+    clip_norm: float | Mapping[str, float]
+    clients: int | None = None
+    weights: Literal["equal", "examples"] = "equal"
+    clipped_by: Literal["server", "clients"] = "server"
+    server_rate: float = 1.0
+    noise: Any = None
+    without: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        _validate.at_least(0, noise_multiplier=self.noise_multiplier)
+        norms = self.clip_norm
+        named = dict(norms) if isinstance(norms, Mapping) else {"clip_norm": norms}
+        _validate.positive(server_rate=self.server_rate, **named)
+        if self.clients is not None:
+            _validate.whole(1, clients=self.clients)
+        for name, choices in (
+            ("weights", ("equal", "examples")),
+            ("clipped_by", ("server", "clients")),
+        ):
+            if getattr(self, name) not in choices:
+                raise InvalidArgument(
+                    f"Expected {name} to be one of {', '.join(choices)}, "
+                    f"got {getattr(self, name)!r}."
+                )
+
+    @property
+    def norm(self) -> float:
+        """The largest norm of a client's whole update."""
+        if isinstance(self.clip_norm, Mapping):
+            return math.hypot(*self.clip_norm.values())
+        return float(self.clip_norm)
+
+
+class RoundSums:
+    """One round: sums of the replies, each averaged in several ways, as vectors.
+
+    Args:
+        sent: The weights that clients were sent.
+        accounted: What is accounted for in this round.
+        usual_examples: The mean number of examples of a reply, where it is known before.
+
+    Attributes:
+        residual: What was released less the accounted mean, in units of the accounted noise.
+        mean: The accounted mean.
+        raw: The mean of updates that were not clipped.
+        heavier: What weights by examples would add to clients with more examples than usual.
+        sample: Some coordinates of every clipped update.
+        norms: Of the replies of real clients, in units of the clipping norm.
+    """
+
+    def __init__(
+        self, sent: Arrays, accounted: AccountedMean, *, usual_examples: float | None = None
+    ) -> None:
+        self.accounted = accounted
+        self._shapes = {
+            name: np.shape(value)
+            for name, value in self._keep(sent)
+            if value.dtype.kind == "f" and value.size
+        }
+        self._sent = {name: np.asarray(value, np.float64) for name, value in self._keep(sent)}
+        self._spacing = max(
+            (float(np.spacing(np.abs(sent[name]).max())) for name in self._shapes), default=0.0
+        )
+        size = sum(math.prod(shape) for shape in self._shapes.values())
+        self._clipped, self._raw, self._weighted, self._heavy = np.zeros((4, size))
+        self._usual = usual_examples
+        self.sample = SampledUpdates([math.prod(shape) for shape in self._shapes.values()])
+        self.replies, self.clipped, self._examples, self._most = 0, 0, 0.0, 0.0
+        self._counted = True
+        self._reason = "" if size else "no floating-point arrays"
+        self.norms: list[float] = []  # of real clients
+
+    def add(
+        self,
+        reply: Arrays,
+        examples: float | None,
+        *,
+        canary: bool,
+        client: Hashable | None = None,
+    ) -> None:
+        """Add a reply to all sums."""
+        reply = dict(self._keep(reply))
+        if set(reply) != set(self._sent) or any(
+            np.shape(reply[name]) != value.shape for name, value in self._sent.items()
+        ):
+            self._reason = "replies have other arrays than were sent"
+            return
+        update = {
+            name: np.asarray(reply[name], np.float64) - own for name, own in self._sent.items()
+        }
+        square = {name: float(np.sum(part**2)) for name, part in update.items()}
+        norm = math.sqrt(sum(square.values()))
+        if not math.isfinite(norm):
+            self._reason = "a reply was not finite"
+            return
+        limits = self.accounted.clip_norm
+        if isinstance(limits, Mapping):
+            if missing := set(self._shapes) - set(limits):
+                self._reason = f"no clipping norm is accounted for {min(missing)!r}"
+                return
+            factors = {name: _find_factor(limits.get(name, 0.0), square[name]) for name in update}
+        else:
+            factors = dict.fromkeys(update, _find_factor(limits, norm**2))
+        most = self.accounted.norm
+        clipped = self._join({name: factors[name] * part for name, part in update.items()})
+        if self.accounted.clipped_by == "clients":  # what they send is averaged as it is
+            clipped = self._join(update)
+        self._clipped += clipped
+        self._raw += self._join(update)
+        self.replies += 1
+        self.clipped += norm > most
+        self._counted &= examples is not None and examples > 0
+        if self.accounted.weights == "examples":
+            self._weighted += (examples or 0.0) * clipped
+        elif self._usual is not None and (examples or 0.0) > self._usual:
+            self._weighted += (examples or 0.0) * clipped
+            self._heavy += clipped
+        self.sample.add(
+            clipped,
+            client=client,
+            norm=norm / most,
+            examples=examples or 0.0,
+            by_layer=[
+                _find_factor(most, square[name]) / max(factors[name], 1e-300)
+                for name in self._shapes
+            ],
+        )
+        self._examples += examples or 0.0
+        self._most = max(self._most, examples or 0.0)
+        if not canary:  # rounding may have made a reply longer than it was clipped to
+            rounding = self._spacing * math.sqrt(self._clipped.size)
+            self.norms.append(max(0.0, norm - rounding) / most)
+
+    def close(self, released: Arrays) -> str:
+        """Compute the residual; return why the round cannot be compared, or an empty text."""
+        own = self.accounted
+        by_examples = own.weights == "examples"
+        if own.noise_multiplier == 0:
+            return "no noise is accounted for"
+        if self._reason or not self.replies:
+            return self._reason or "there was no reply"
+        if by_examples and not self._counted:
+            return "replies do not say their numbers of examples"
+        if any(
+            name not in released or np.shape(released[name]) != shape
+            for name, shape in self._shapes.items()
+        ):
+            return "what was released has other arrays than were sent"
+        divisor = own.clients or self.replies
+        share = self._most / self._examples if by_examples else 1 / divisor
+        self.unit = own.noise_multiplier * own.norm * share
+        if self._spacing > _COARSE * self.unit * own.server_rate:
+            return "weights are rounded to more than 1/256 of the accounted noise"
+        self.mean = self._weighted / self._examples if by_examples else self._clipped / divisor
+        self.raw = self._raw / divisor
+        self.heavier = None
+        if self._counted and self._usual is not None and not by_examples:
+            self.heavier = self._weighted / self._examples - self._heavy / divisor
+        shares = self.sample.examples / self._examples if by_examples else None
+        self.sample.scale(shares if shares is not None else 1 / divisor, unit=self.unit)
+        moved = {
+            name: np.asarray(released[name], np.float64) - self._sent[name] for name in self._shapes
+        }
+        self.residual = (self._join(moved) / own.server_rate - self.mean) / self.unit
+        return "" if np.isfinite(self.residual).all() else "what was released is not finite"
+
+    @property
+    def usual_examples(self) -> float | None:
+        """The mean number of examples of a reply, where all of them say one."""
+        return self._examples / self.replies if self.replies and self._counted else None
+
+    def shift(self, other: FloatArray) -> FloatArray:
+        """Return where the residual would be centred had another mean been taken."""
+        return (other - self.mean) / self.unit
+
+    def split(self, vector: FloatArray) -> list[tuple[str, FloatArray]]:
+        """Return a vector by arrays."""
+        ends = np.cumsum([math.prod(shape) for shape in self._shapes.values()])
+        parts = np.split(vector, ends[:-1])
+        return [
+            (name, part.reshape(shape))
+            for (name, shape), part in zip(self._shapes.items(), parts, strict=True)
+        ]
+
+    def _keep(self, arrays: Arrays) -> Iterable[tuple[str, NDArray[Any]]]:
+        odd = self.accounted.without
+        return [pair for pair in arrays.items() if not any(fnmatchcase(pair[0], p) for p in odd)]
+
+    def _join(self, arrays: Arrays) -> FloatArray:
+        return np.concatenate([np.ravel(arrays[name]) for name in self._shapes])
+
+
+def _find_factor(limit: float, square: float) -> float:
+    """Return by what a part of a squared norm is multiplied to keep a limit."""
+    return min(1.0, limit / math.sqrt(square)) if square else 1.0
